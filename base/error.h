@@ -1,0 +1,43 @@
+// The one exception of Terrace: what the environment or an input did wrong, in four parts.
+// A programmer's mistake is never an Error: see assert.h.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace terrace {
+
+enum class ErrorKind {
+  config,     // a key, flag or value that cannot be used
+  capacity,   // a budget, disk or limit that is too small
+  io,         // a file or device operation failed
+  device,     // the accelerator failed
+  corrupt,    // bytes on disk are not what was written
+  cancelled,  // the user or a signal asked to stop
+};
+
+// The four parts of every message. `reason` may be empty when the operation speaks for itself.
+struct ErrorParts {
+  std::string what_failed;  // "cannot open the tier file"
+  std::string subject;      // the path, offset, tensor or key concerned
+  std::string reason;       // the system's words: strerror, a limit, a parser's message
+  std::string advice;       // what to do about it
+};
+
+// what() reads "<what_failed> "<subject>": <reason>\n  <advice>". Thread-safe to copy and read.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, ErrorParts parts);
+
+  ErrorKind kind() const { return kind_; }
+  const ErrorParts& parts() const { return parts_; }
+
+ private:
+  ErrorKind kind_;
+  ErrorParts parts_;
+};
+
+// strerror without its shared buffer: "No space left on device (ENOSPC)".
+std::string system_reason(int error_number);
+
+}  // namespace terrace

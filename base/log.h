@@ -1,0 +1,56 @@
+// Where a line for the user goes. The library writes nothing to a stream by itself.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace {
+
+enum class LogLevel : uint8_t { info, warning, error };
+
+class Log {
+ public:
+  virtual ~Log() = default;
+  // One line without its newline. Thread-safe.
+  virtual void write(LogLevel level, std::string_view line) = 0;
+
+  void info(std::string_view line) { write(LogLevel::info, line); }
+  void warning(std::string_view line) { write(LogLevel::warning, line); }
+  void error(std::string_view line) { write(LogLevel::error, line); }
+  // The same warning is written once in the life of this log.
+  void warning_once(std::string_view line);
+
+ private:
+  std::mutex said_mutex_;
+  std::set<std::string, std::less<>> said_;
+};
+
+// "terrace: warning: ..." on stderr.
+class StderrLog final : public Log {
+ public:
+  void write(LogLevel level, std::string_view line) override;
+
+ private:
+  std::mutex mutex_;
+};
+
+// Keeps the lines; for tests and for embedding programs that show them elsewhere.
+class MemoryLog final : public Log {
+ public:
+  struct Line {
+    LogLevel level;
+    std::string text;
+  };
+  void write(LogLevel level, std::string_view line) override;
+  std::vector<Line> lines() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Line> lines_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,34 @@
+# Compile options shared by every target. The numeric ones are part of the promise that placement never changes
+# numbers: no contraction into FMA, no reassociation, no host-specific instruction set by default.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
+
+find_program(TERRACE_CCACHE ccache)
+if(TERRACE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${TERRACE_CCACHE}")
+endif()
+
+add_library(terrace_compile INTERFACE)
+target_compile_options(terrace_compile INTERFACE
+  -ffp-contract=off -fno-fast-math
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual)
+if(TERRACE_WARNINGS_AS_ERRORS)
+  target_compile_options(terrace_compile INTERFACE -Werror)
+endif()
+if(TERRACE_SANITIZER STREQUAL "address")
+  target_compile_options(terrace_compile INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+  target_link_options(terrace_compile INTERFACE -fsanitize=address,undefined)
+elseif(TERRACE_SANITIZER STREQUAL "thread")
+  target_compile_options(terrace_compile INTERFACE -fsanitize=thread -fno-omit-frame-pointer -Wno-tsan)
+  target_link_options(terrace_compile INTERFACE -fsanitize=thread)
+elseif(TERRACE_SANITIZER)
+  message(FATAL_ERROR "TERRACE_SANITIZER is '${TERRACE_SANITIZER}'; it must be empty, address or thread")
+endif()

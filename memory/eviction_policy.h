@@ -1,0 +1,37 @@
+// EvictionPolicy: which chunk leaves a full tier. Deterministic: ties break by chunk id.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <terrace/memory/schedule.h>
+
+namespace terrace {
+
+enum class PolicyKind : uint8_t { opt, lru };
+std::string_view name_of(PolicyKind kind);
+
+// What a policy may look at when it decides.
+struct EvictionContext {
+  const Schedule& schedule;  // empty during a first step nobody has announced
+  uint32_t position;         // of the use in progress; kNever before the first use of a step
+};
+
+class EvictionPolicy {
+ public:
+  virtual ~EvictionPolicy() = default;
+  virtual PolicyKind kind() const = 0;
+  // A resident chunk is used, in the order of uses.
+  virtual void on_use(ChunkId chunk) = 0;
+  // One of `candidates` (not empty, ascending).
+  virtual ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext& context) = 0;
+};
+
+// opt: the chunk whose next use is farthest, wrapping into the next step (Belady's rule; with an empty schedule, least
+// recently used). lru: the chunk whose last use is longest ago.
+std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, uint32_t chunk_count);
+
+}  // namespace terrace
