@@ -1,10 +1,10 @@
 # terrace_add_module(NAME [DEPENDS modules...] [LIBRARIES private libraries...])
-# Makes the library terrace_NAME of the current folder's sources. Each module gets an include root of its own that
+# Makes the library terrace_NAME of the sources in the current folder and below. Each module gets an include root of its own that
 # holds only <terrace/NAME/...>, so a module sees the headers of the modules it names in DEPENDS and no others.
 function(terrace_add_module name)
   cmake_parse_arguments(arg "" "" "DEPENDS;LIBRARIES" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS *.cpp)
-  file(GLOB headers CONFIGURE_DEPENDS *.h)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS *.h)
   set(include_root "${PROJECT_BINARY_DIR}/include/${name}")
   file(MAKE_DIRECTORY "${include_root}/terrace")
   file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}" "${include_root}/terrace/${name}" SYMBOLIC)
