@@ -1,4 +1,5 @@
-// EvictionPolicy: which chunk leaves a full tier. Deterministic: ties break by chunk id.
+// EvictionPolicy: which chunk leaves a full tier. Deterministic: ties break by chunk id, the lowest leaves. A
+// policy only chooses: whether a chunk may leave at all is its caller's knowledge, shown by the candidates.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +27,13 @@ class EvictionPolicy {
   virtual PolicyKind kind() const = 0;
   // A resident chunk is used, in the order of uses.
   virtual void on_use(ChunkId chunk) = 0;
-  // One of `candidates` (not empty, ascending).
+  // One of `candidates` (not empty, ascending). Changes nothing. Linear in the candidates.
   virtual ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext& context) = 0;
 };
 
-// opt: the chunk whose next use is farthest, wrapping into the next step (Belady's rule; with an empty schedule, least
-// recently used). lru: the chunk whose last use is longest ago.
+// opt: the chunk whose next use is farthest, wrapping into the next step; one that the schedule never names
+// before all others (Belady's rule; with an empty schedule, least recently used). lru: the chunk whose last
+// use is longest ago; one never used before all others.
 std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, uint32_t chunk_count);
 
 }  // namespace terrace

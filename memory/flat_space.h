@@ -1,15 +1,18 @@
 // FlatSpace: every parameter laid end to end, cut into equal chunks. Pure arithmetic: it owns no memory.
 //
-// A section holds the tensors of one (dtype, trainable) pair in the order in which they were given, each aligned to
-// kTensorAlignment elements. A section is padded to a multiple of kTileElements and cut into chunks of E elements
-// (E a multiple of kTileElements), the last one short. Chunk i of every role (param, grad, state) covers the same
-// elements. Invariants: see check().
+// A section holds the tensors of one (dtype, trainable) pair in the order in which they were given, each
+// aligned to kTensorAlignment elements. A section is padded to a multiple of kTileElements and cut into
+// chunks of E elements (E a multiple of kTileElements), the last one short. Chunk i of every role (param,
+// grad, state) covers the same elements. Invariants: see check(). The space is immutable: any thread may read
+// it.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <terrace/memory/tensor.h>
@@ -18,6 +21,8 @@ namespace terrace {
 
 inline constexpr uint64_t kTensorAlignment = 64;  // elements
 inline constexpr uint64_t kTileElements = 4096;
+// Sixteen bytes of every element (a parameter, a gradient and a record) stay within a signed 64-bit offset.
+inline constexpr uint64_t kMaxElements = uint64_t{1} << 59;
 // A record tile: [master | exp_avg | exp_avg_sq] x kTileElements fp32.
 inline constexpr uint64_t kRecordTileBytes = 3 * 4 * kTileElements;
 static_assert(kRecordTileBytes == 48 * 1024);
@@ -57,8 +62,8 @@ struct Segment {
 
 class FlatSpace {
  public:
-  // `chunk_elements` is E, a positive multiple of kTileElements. Throws Error(config) when names repeat, a shape is
-  // empty or has a zero, or sizes overflow; naming the tensor.
+  // `chunk_elements` is E, a positive multiple of kTileElements. Throws Error(config) when names repeat, a
+  // shape is empty or has a zero, or sizes overflow (kMaxElements, 2^32 chunks); naming the tensor.
   FlatSpace(std::vector<TensorSpec> tensors, uint64_t chunk_elements);
 
   uint64_t chunk_elements() const { return chunk_elements_; }
@@ -78,21 +83,30 @@ class FlatSpace {
 
   uint64_t parameter_count() const { return parameter_count_; }  // without padding
   uint64_t trainable_count() const { return trainable_count_; }  // without padding
-  // Bytes of one chunk-sized slot of parameters of the widest section.
+  // Bytes of a slot that fits any chunk's parameters: E elements of the widest data type; 0 without tensors.
   uint64_t param_slot_bytes() const;
 
   // The invariants as equations; aborts on a violation. Cheap enough for tests after every construction.
   void check() const;
 
  private:
+  void index_names();
+  void place_tensors();
+  void cut_chunks();
+  void list_chunk_contents();
+  void check_sections() const;
+  void check_places() const;
+  void check_chunks() const;
+  void check_segments() const;
+
   std::vector<TensorSpec> tensors_;
   std::vector<TensorPlace> places_;
   std::vector<Section> sections_;
   std::vector<ChunkInfo> chunks_;
-  std::vector<TensorId> chunk_tensors_;            // concatenated; see chunk_tensor_begin_
-  std::vector<uint32_t> chunk_tensor_begin_;       // chunk_count + 1 entries
-  std::vector<Segment> segments_;                  // concatenated
-  std::vector<uint32_t> segment_begin_;            // chunk_count + 1 entries
+  std::vector<TensorId> chunk_tensors_;                    // concatenated; see chunk_tensor_begin_
+  std::vector<uint32_t> chunk_tensor_begin_;               // chunk_count + 1 entries
+  std::vector<Segment> segments_;                          // concatenated
+  std::vector<uint32_t> segment_begin_;                    // chunk_count + 1 entries
   std::vector<std::pair<std::string, TensorId>> by_name_;  // sorted
   uint64_t chunk_elements_;
   uint64_t parameter_count_ = 0;
