@@ -1,0 +1,88 @@
+// Device: the memory of the accelerator, as the memory manager sees it. Back ends: SimulatedDevice.
+// It hands out physical slots and addresses and moves bytes; it must never know what the bytes mean, and it
+// never exceeds its budget.
+//
+// A slot is physical memory. It is detached (at home: copies may read and write it) or attached (its memory
+// lies under a flat address and operations compute with it), never both. Copies act on detached slots only; a
+// slot with a copy in flight cannot be attached. Breaking either rule is an assertion.
+//
+// Threads: copies may be asked for from any thread; everything else belongs to the owner's thread. Whoever
+// asks for a copy of a slot and whoever attaches it must agree in time about who has it, as with any other
+// memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <terrace/base/event.h>
+
+namespace terrace {
+
+enum class DeviceSlot : uint32_t {};
+constexpr uint32_t index_of(DeviceSlot slot) {
+  return static_cast<uint32_t>(slot);
+}
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // What create_slots and allocate_work_memory have taken, and may take. used_bytes() <= budget_bytes()
+  // always; a request that would break it throws Error(capacity) and takes nothing.
+  virtual uint64_t budget_bytes() const = 0;
+  virtual uint64_t used_bytes() const = 0;
+  virtual uint64_t peak_bytes() const = 0;
+
+  // Sizes of slots, offsets of flat addresses and amounts of memory are counted in multiples of this.
+  virtual uint64_t granularity_bytes() const = 0;
+
+  // Address space without memory: counts nothing, and any access faults until a slot is attached there. At
+  // least 2 MiB aligned; lives as long as the device. Throws Error(device) when the system refuses.
+  virtual std::byte* reserve_addresses(uint64_t bytes) = 0;
+
+  // `count` slots of `slot_bytes` (a multiple of granularity_bytes()), detached, for the life of the device.
+  // Physical memory is there when this returns. `purpose` appears in messages.
+  virtual std::vector<DeviceSlot> create_slots(uint64_t slot_bytes, uint32_t count,
+                                               std::string_view purpose) = 0;
+  virtual uint64_t slot_bytes(DeviceSlot slot) const = 0;
+
+  // For a StackArena of activations and workspaces: permanent, readable and writable by operations at any
+  // time. As long as asked for, aligned to granularity_bytes() or, from 2 MiB on, to 2 MiB. Costs `bytes`
+  // rounded up to granularity_bytes().
+  virtual std::span<std::byte> allocate_work_memory(uint64_t bytes) = 0;
+
+  // Moves the slot's memory under [address, address + slot_bytes(slot)), which must lie in reserved
+  // addresses, be a multiple of granularity_bytes() away from their beginning, and hold no other slot.
+  virtual void attach(DeviceSlot slot, std::byte* address) = 0;
+  // Moves it back home; the addresses fault again. The bytes are kept.
+  virtual void detach(DeviceSlot slot) = 0;
+  virtual bool attached(DeviceSlot slot) const = 0;
+
+  // Asynchronous copies, in order per direction; the fill is in order with the copies to the device. `after`
+  // is null or an event begun before; if it failed the copy is skipped and the failure passed on. `done` has
+  // been begun by the caller and is completed once. The memory on the host and both events must live until
+  // `done` is done. Blocks while the queue of the direction is full, so never call these on the thread that
+  // completes an `after`.
+  virtual void copy_to_device(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes,
+                              const Event* after, Event& done) = 0;
+  virtual void copy_to_host(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                            const Event* after, Event& done) = 0;
+  // Zeros in the first `bytes` of the slot; crosses no link.
+  virtual void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) = 0;
+  // The same at once and on the calling thread, attached or not.
+  virtual void zero_now(DeviceSlot slot, uint64_t bytes) = 0;
+
+  // Bytes copied so far, host to device and device to host. A copy is in them as soon as its `done` is done.
+  virtual uint64_t h2d_bytes() const = 0;
+  virtual uint64_t d2h_bytes() const = 0;
+
+  // Strict mode: misuse becomes visible. The owner detaches at the last release and poisons what it frees.
+  virtual bool strict() const = 0;
+  // Fills the slot with NaN (signalling in fp32 and bf16). Without strict mode it does nothing.
+  virtual void poison(DeviceSlot slot) = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,65 @@
+// HostArena: the one permanent piece of host memory from which everything of the host tier is carved at
+// start-up. Exact in size, huge pages, touched once, locked where the system allows. It must never give
+// memory back, grow, or hand out a byte beyond its budget.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/base/log.h>
+#include <terrace/base/units.h>
+
+namespace terrace {
+
+struct HostArenaOptions {
+  uint64_t budget_bytes = 0;  // rounded down to a multiple of HostArena::kAlignment
+  bool lock_pages =
+      true;  // when the limit does not allow it, the arena works unlocked and one warning says so
+};
+
+// One thread at a time.
+class HostArena {
+ public:
+  // Every piece begins and ends on a multiple of this, which is all that direct I/O needs. There is no
+  // coarser alignment for large pieces: the whole arena is in huge pages anyway, and so the cost of a piece
+  // is known before.
+  static constexpr uint64_t kAlignment = 4096;
+  static constexpr uint64_t cost_bytes(uint64_t bytes) { return round_up(bytes, kAlignment); }
+
+  // Maps, touches and locks everything. Throws Error(capacity) when the system has not got it.
+  HostArena(HostArenaOptions options, Log& log);
+  ~HostArena();
+  HostArena(const HostArena&) = delete;
+  HostArena& operator=(const HostArena&) = delete;
+
+  // `bytes` of zeros for the life of the arena, aligned to kAlignment; costs cost_bytes(bytes). Throws
+  // Error(capacity) naming `purpose` and every other purpose when it does not fit.
+  std::span<std::byte> take(uint64_t bytes, std::string_view purpose);
+
+  struct LedgerEntry {
+    std::string purpose;
+    uint64_t bytes;  // with rounding
+  };
+  // In the order of take(). Invariant: the bytes add up to used_bytes() <= budget_bytes().
+  std::span<const LedgerEntry> ledger() const { return ledger_; }
+  uint64_t used_bytes() const { return used_bytes_; }
+  uint64_t budget_bytes() const { return memory_.size(); }
+
+  bool locked() const { return locked_; }
+  // All of it, for registration with io_uring or a GPU; 2 MiB aligned.
+  std::span<std::byte> memory() { return memory_; }
+
+ private:
+  void lock_pages(Log& log);
+
+  std::span<std::byte> memory_;
+  std::vector<LedgerEntry> ledger_;
+  uint64_t used_bytes_ = 0;
+  bool locked_ = false;
+};
+
+}  // namespace terrace

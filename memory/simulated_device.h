@@ -1,0 +1,93 @@
+// SimulatedDevice: an accelerator's memory played by anonymous memory of this machine. It is separate memory:
+// every byte in it arrives by a counted copy, and host code must never touch it outside of an operation.
+//
+// Slots move by mremap: the pages go from the home of the slot to the flat address and back, and the
+// addresses they leave become inaccessible at once, without a moment in which another thread's mmap could
+// land there. Sizes that are multiples of 2 MiB live in huge pages, which makes a move a matter of
+// microseconds.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <terrace/memory/copy_stream.h>
+#include <terrace/memory/device.h>
+#include <terrace/memory/strict_guard.h>
+
+namespace terrace {
+
+struct SimulatedDeviceOptions {
+  uint64_t budget_bytes = 0;
+  // Fresh and poisoned slots hold NaN, and a touch of the home of an attached slot ends the program with its
+  // name.
+  bool strict = false;
+  // Link rates to play; 0: as fast as memory.
+  uint64_t h2d_bytes_per_second = 0;
+  uint64_t d2h_bytes_per_second = 0;
+};
+
+class SimulatedDevice final : public Device {
+ public:
+  explicit SimulatedDevice(SimulatedDeviceOptions options);
+  // Every copy must be done.
+  ~SimulatedDevice() override;
+
+  uint64_t budget_bytes() const override { return options_.budget_bytes; }
+  uint64_t used_bytes() const override { return used_bytes_; }
+  uint64_t peak_bytes() const override { return used_bytes_; }  // nothing is ever given back
+  uint64_t granularity_bytes() const override { return page_bytes_; }
+  std::byte* reserve_addresses(uint64_t bytes) override;
+  std::vector<DeviceSlot> create_slots(uint64_t slot_bytes, uint32_t count,
+                                       std::string_view purpose) override;
+  uint64_t slot_bytes(DeviceSlot slot) const override;
+  std::span<std::byte> allocate_work_memory(uint64_t bytes) override;
+  void attach(DeviceSlot slot, std::byte* address) override;
+  void detach(DeviceSlot slot) override;
+  bool attached(DeviceSlot slot) const override;
+  void copy_to_device(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes,
+                      const Event* after, Event& done) override;
+  void copy_to_host(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                    const Event* after, Event& done) override;
+  void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) override;
+  void zero_now(DeviceSlot slot, uint64_t bytes) override;
+  uint64_t h2d_bytes() const override { return to_device_.copied_bytes(); }
+  uint64_t d2h_bytes() const override { return to_host_.copied_bytes(); }
+  bool strict() const override { return options_.strict; }
+  void poison(DeviceSlot slot) override;
+
+  // Where the slot's memory is while it is detached; for tests and messages.
+  const std::byte* home(DeviceSlot slot) const;
+
+ private:
+  struct Slot;
+  struct Pool;
+  struct AddressRange {
+    std::byte* begin;
+    uint64_t bytes;
+  };
+
+  Slot& slot_at(DeviceSlot slot);
+  const Slot& slot_at(DeviceSlot slot) const;
+  // Takes `bytes` of the budget or throws; the only place that compares with it.
+  void charge(uint64_t bytes, std::string_view purpose);
+  void require_free_addresses(const Slot& slot, const std::byte* address) const;
+  // Checks a copy and counts it as in flight; returns where it begins.
+  std::byte* begin_copy(Slot& slot, uint64_t offset, uint64_t bytes);
+  void require_idle(const Slot& slot, const char* intention) const;
+
+  const SimulatedDeviceOptions options_;
+  const uint64_t page_bytes_;
+  uint64_t used_bytes_ = 0;
+  std::vector<AddressRange> mappings_;  // everything to unmap: homes, flat addresses, work memory
+  std::vector<AddressRange> reserved_;  // flat addresses
+  std::deque<Slot> slots_;
+  std::vector<const Slot*> attached_;  // by address
+  std::deque<Pool> pools_;
+  CopyStream to_device_;
+  CopyStream to_host_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,60 @@
+// Turns a stray access into guarded addresses into a message that names what was touched. For strict mode:
+// chunks that nobody leases are inaccessible, so a touch of them is a SIGSEGV, and this says whose bytes they
+// are. It must never change what happens otherwise: accesses elsewhere go to the handler that was there
+// before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace terrace {
+
+// Appends text to a buffer with nothing but stores, so that it can be used in a signal handler. What does not
+// fit is cut off.
+class SignalSafeText {
+ public:
+  explicit SignalSafeText(std::span<char> buffer) : buffer_(buffer) {}
+  SignalSafeText& text(std::string_view text);
+  SignalSafeText& decimal(uint64_t value);
+  SignalSafeText& hex(uint64_t value);  // with 0x
+  std::string_view view() const { return {buffer_.data(), size_}; }
+  size_t size() const { return size_; }
+
+ private:
+  std::span<char> buffer_;
+  size_t size_ = 0;
+};
+
+// Says what a guarded address is.
+class GuardDescriber {
+ public:
+  virtual ~GuardDescriber() = default;
+  // Writes what lies at `address` (tensor, chunk, state, last lease) as one or more lines into `out`. Runs in
+  // a signal handler, on any thread, in the middle of anything: it may only read plain memory that is kept up
+  // to date, and must neither allocate nor lock nor call the system.
+  virtual void describe(const std::byte* address, SignalSafeText& out) const noexcept = 0;
+};
+
+// While it lives, a fault at an address of `range` on any thread prints
+//   terrace: error: stray access to 0x...: <description>
+// to stderr and ends the program by the default action of SIGSEGV. The first guard installs the handler, the
+// last one restores what was there. The handler runs on the alternate stack of the faulting thread if it has
+// one; the thread that makes a guard gets one. Construct and destroy under no lock of your own; at most
+// kMaxGuards at once.
+class StrictGuard {
+ public:
+  static constexpr size_t kMaxGuards = 256;
+
+  // `describer` and the memory it reads must outlive the guard.
+  StrictGuard(std::span<const std::byte> range, const GuardDescriber& describer);
+  ~StrictGuard();
+  StrictGuard(const StrictGuard&) = delete;
+  StrictGuard& operator=(const StrictGuard&) = delete;
+
+ private:
+  size_t index_;  // in the table of the handler
+};
+
+}  // namespace terrace
