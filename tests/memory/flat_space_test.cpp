@@ -155,6 +155,7 @@ TEST(FlatSpace, RefusesSizesThatOverflowNamingTheTensor) {
   EXPECT_EQ(refusal({{"wide", {uint64_t{1} << 32, uint64_t{1} << 32}}}, e).substr(0, 5), "wide:");
   EXPECT_EQ(refusal({{"wide", {e, 2}}}, e).substr(0, 5), "wide:");
   EXPECT_EQ(refusal({{"fits", {e}}}, e), "");
+  EXPECT_EQ(refusal({spec("half", e / 2), spec("the other half", e / 2)}, e), "");
   EXPECT_EQ(refusal({spec("most", e - kTileElements), spec("one more", kTileElements + 1)}, e),
             "one more: with it the model has more than 2^59 elements");
   // Two sections: the sum over all of them is what is bounded.

@@ -269,6 +269,8 @@ TEST(ScheduleCursor, ForgetsAnAbandonedStep) {
   run_step(cursor, small_step());
   cursor.begin_step();
   follow(cursor, {use("stray", {4}), use("l0/f", {0})});
+  cursor.begin_step();
+  EXPECT_EQ(cursor.position(), kNever);
   EXPECT_FALSE(run_step(cursor, small_step()));
   EXPECT_TRUE(is_schedule(cursor.schedule(), small_step()));
 }

@@ -1,6 +1,7 @@
 // The lifecycle tables against lists written down independently of them, and the states that follow them.
 #include <terrace/memory/tensor_state.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <set>
@@ -199,6 +200,29 @@ TEST(TensorState, PrintsOneTableRowPerTransition) {
   EXPECT_EQ(table.substr(0, table.find("| `free`")), "| from | to | when |\n|---|---|---|\n");
   EXPECT_NE(table.find("| `hold` | `compute` | leased by an operation |\n"), std::string::npos);
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), static_cast<int>(kTransitions.size() + 2));
+}
+
+// Beside this file's folder in the source tree.
+std::string architecture_document() {
+  const std::string here = __FILE__;
+  const std::string root = here.substr(0, here.rfind("/tests/memory/"));
+  std::ifstream file(root + "/docs/architecture.md");
+  EXPECT_TRUE(file.is_open()) << root;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(TensorState, HasItsTransitionTableInTheArchitectureDocument) {
+  const std::string table = transition_table_markdown();
+  EXPECT_NE(architecture_document().find("\n\n" + table + "\n"), std::string::npos) << "it should hold\n"
+                                                                                    << table;
+}
+
+TEST(ChunkState, HasItsTransitionTableInTheArchitectureDocument) {
+  const std::string table = chunk_transition_table_markdown();
+  EXPECT_NE(architecture_document().find("\n\n" + table + "\n"), std::string::npos) << "it should hold\n"
+                                                                                    << table;
 }
 
 }  // namespace
