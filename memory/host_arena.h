@@ -12,6 +12,7 @@
 
 #include <terrace/base/log.h>
 #include <terrace/base/units.h>
+#include <terrace/memory/pages.h>
 
 namespace terrace {
 
@@ -47,16 +48,16 @@ class HostArena {
   // In the order of take(). Invariant: the bytes add up to used_bytes() <= budget_bytes().
   std::span<const LedgerEntry> ledger() const { return ledger_; }
   uint64_t used_bytes() const { return used_bytes_; }
-  uint64_t budget_bytes() const { return memory_.size(); }
+  uint64_t budget_bytes() const { return mapping_.memory().size(); }
 
   bool locked() const { return locked_; }
   // All of it, for registration with io_uring or a GPU; 2 MiB aligned.
-  std::span<std::byte> memory() { return memory_; }
+  std::span<std::byte> memory() { return mapping_.memory(); }
 
  private:
   void lock_pages(Log& log);
 
-  std::span<std::byte> memory_;
+  PageMapping mapping_;
   std::vector<LedgerEntry> ledger_;
   uint64_t used_bytes_ = 0;
   bool locked_ = false;

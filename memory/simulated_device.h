@@ -7,14 +7,13 @@
 // microseconds.
 #pragma once
 
-#include <atomic>
-#include <deque>
 #include <memory>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include <terrace/memory/copy_stream.h>
 #include <terrace/memory/device.h>
+#include <terrace/memory/pages.h>
 #include <terrace/memory/strict_guard.h>
 
 namespace terrace {
@@ -32,13 +31,13 @@ struct SimulatedDeviceOptions {
 class SimulatedDevice final : public Device {
  public:
   explicit SimulatedDevice(SimulatedDeviceOptions options);
-  // Every copy must be done.
+  // Finishes the copies that were asked for; the events they wait for must still come.
   ~SimulatedDevice() override;
 
   uint64_t budget_bytes() const override { return options_.budget_bytes; }
   uint64_t used_bytes() const override { return used_bytes_; }
   uint64_t peak_bytes() const override { return used_bytes_; }  // nothing is ever given back
-  uint64_t granularity_bytes() const override { return page_bytes_; }
+  uint64_t granularity_bytes() const override { return page_bytes(); }
   std::byte* reserve_addresses(uint64_t bytes) override;
   std::vector<DeviceSlot> create_slots(uint64_t slot_bytes, uint32_t count,
                                        std::string_view purpose) override;
@@ -64,29 +63,25 @@ class SimulatedDevice final : public Device {
  private:
   struct Slot;
   struct Pool;
-  struct AddressRange {
-    std::byte* begin;
-    uint64_t bytes;
-  };
 
   Slot& slot_at(DeviceSlot slot);
   const Slot& slot_at(DeviceSlot slot) const;
   // Takes `bytes` of the budget or throws; the only place that compares with it.
   void charge(uint64_t bytes, std::string_view purpose);
-  void require_free_addresses(const Slot& slot, const std::byte* address) const;
-  // Checks a copy and counts it as in flight; returns where it begins.
-  std::byte* begin_copy(Slot& slot, uint64_t offset, uint64_t bytes);
-  void require_idle(const Slot& slot, const char* intention) const;
+  // Where the slot belongs in attached_ when it is to lie at `address`; asserts that it may.
+  std::vector<Slot*>::iterator place_for(const Slot& slot, const std::byte* address);
+  // Checks a copy and counts it as in flight; returns where its bytes begin.
+  std::byte* begin_copy(Slot& slot, uint64_t offset, uint64_t bytes, const Event& done);
 
   const SimulatedDeviceOptions options_;
-  const uint64_t page_bytes_;
+  const MoveMethod move_method_;
   uint64_t used_bytes_ = 0;
-  std::vector<AddressRange> mappings_;  // everything to unmap: homes, flat addresses, work memory
-  std::vector<AddressRange> reserved_;  // flat addresses
-  std::deque<Slot> slots_;
-  std::vector<const Slot*> attached_;  // by address
-  std::deque<Pool> pools_;
-  CopyStream to_device_;
+  std::vector<PageMapping> reserved_;  // flat addresses
+  std::vector<PageMapping> work_memory_;
+  std::vector<std::unique_ptr<Pool>> pools_;
+  std::vector<std::unique_ptr<Slot>> slots_;  // by DeviceSlot
+  std::vector<Slot*> attached_;               // by address
+  CopyStream to_device_;                      // last: they finish before anything else goes
   CopyStream to_host_;
 };
 
