@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,6 +28,7 @@ class Engine;
 class File;
 struct Completion;
 struct Request;
+enum class OpKind : uint8_t;
 }  // namespace io
 
 struct TierFileOptions {
@@ -43,8 +45,8 @@ struct TierFileOptions {
 class TierFile {
  public:
   // Creates the file (0600, it must not exist), reserves its space and writes all of it once, because fresh
-  // space is slower to write. Waits for that. Throws Error(capacity) when the space is not there and
-  // Error(io) otherwise.
+  // space is slower to write. Waits for that, on the thread that owns the engine. Throws Error(capacity) when
+  // the space is not there and Error(io) otherwise.
   TierFile(TierFolder& folder, TierFileOptions options, io::Engine& engine, Log& log);
   ~TierFile();
   TierFile(const TierFile&) = delete;
@@ -78,9 +80,13 @@ class TierFile {
   uint64_t requested_write_bytes() const { return requested_write_bytes_.load(std::memory_order_relaxed); }
 
  private:
+  static constexpr uint32_t kNoSlot = std::numeric_limits<uint32_t>::max();
+
   void write_zeros(io::Engine& engine);
   uint64_t file_offset(ChunkId chunk, uint64_t offset, uint64_t bytes) const;
   size_t block_index(ChunkId chunk, uint64_t offset) const;
+  io::Request make_request(io::OpKind kind, uint64_t position, std::byte* data, uint64_t bytes) const;
+  void require_direct(uint64_t offset, std::span<const std::byte> memory) const;
   void require_whole_blocks(ChunkId chunk, uint64_t offset, uint64_t bytes) const;
 
   const TierFolder& folder_;

@@ -37,9 +37,10 @@ class TierFolder {
   void require_free(uint64_t bytes, std::string_view what) const;
 
  private:
-  void open_folder();
-  // False when the folder or its lock vanished in between: try again from the start.
+  // Both are false when the folder or its lock vanished meanwhile: try again from the start.
+  bool open_folder();
   bool take_lock();
+  void close_descriptors();
   void write_lock_text();
   struct Removed {
     uint64_t files = 0;

@@ -1,0 +1,234 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <ctime>
+#include <memory>
+#include <optional>
+
+#include <terrace/aio/file.h>
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/memory/tier_folder.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kFolderName = "terrace-tier";
+constexpr const char* kLockName = "lock";
+constexpr std::string_view kSuffix = ".tier";
+
+bool is_tier_name(std::string_view name) {
+  constexpr size_t kLongest = 64;
+  return !name.empty() && name.size() <= kLongest && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+bool is_tier_file_name(std::string_view name) {
+  return name.ends_with(kSuffix) && is_tier_name(name.substr(0, name.size() - kSuffix.size()));
+}
+
+[[noreturn]] void fail(const std::string& path, const std::string& reason, const std::string& advice) {
+  throw Error(ErrorKind::io, {"cannot use the nvme path", path, reason, advice});
+}
+
+std::string advice_for(int error) {
+  if (error == ENOENT) return "create the folder, or set nvme_path to one on a fast local disk";
+  if (error == ENOTDIR) return "nvme_path must name a folder";
+  if (error == EACCES || error == EPERM || error == EROFS) return "choose a path that this user may write to";
+  return "";
+}
+
+bool same_file(const struct stat& one, const struct stat& other) {
+  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+std::string utc_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  const size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return {text.data(), size};
+}
+
+// The text of a lock as part of a sentence: "pid 12, host a, started 2026-01-02T03:04:05Z".
+std::string holder_of(int lock_fd) {
+  std::array<char, 512> text{};
+  const ssize_t size = pread(lock_fd, text.data(), text.size() - 1, 0);
+  std::string holder(text.data(), size > 0 ? static_cast<size_t>(size) : 0);
+  while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+  for (size_t at = holder.find('\n'); at != std::string::npos; at = holder.find('\n', at))
+    holder.replace(at, 1, ", ");
+  return holder.empty() ? "another job" : "another job (" + holder + ")";
+}
+
+}  // namespace
+
+TierFolder::TierFolder(const std::string& path, Log& log)
+    : folder_(path + (path.ends_with('/') ? "" : "/") + std::string(kFolderName)),
+      log_(log),
+      owner_(getpid()) {
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) fail(path, system_reason(errno), advice_for(errno));
+  if (!S_ISDIR(status.st_mode)) fail(path, system_reason(ENOTDIR), advice_for(ENOTDIR));
+  try {
+    // A job that ends removes its folder; one that starts at that moment may see it vanish between any two
+    // steps.
+    constexpr int kAttempts = 100;
+    bool ours = false;
+    for (int attempt = 0; attempt < kAttempts && !ours; ++attempt) {
+      close_descriptors();
+      ours = open_folder() && take_lock();
+    }
+    if (!ours)
+      fail(folder_, "other jobs keep creating and removing it", "give every job an nvme_path of its own");
+    write_lock_text();
+    const Removed removed = remove_tier_files();
+    if (removed.files > 0) {
+      log_.info("removed " + std::to_string(removed.files) + " tier files (" + format_bytes(removed.bytes) +
+                ") that a job which is no more left in " + folder_);
+    }
+  } catch (...) {
+    close_descriptors();
+    throw;
+  }
+}
+
+TierFolder::~TierFolder() {
+  if (getpid() == owner_) {
+    try {
+      remove_tier_files();
+      // While the lock is still held: whoever opened this lock file finds that it is gone, and starts again.
+      if (unlinkat(folder_fd_, kLockName, 0) != 0)
+        log_.warning("cannot remove " + folder_ + "/lock: " + system_reason(errno));
+      if (rmdir(folder_.c_str()) != 0) {
+        const bool foreign = errno == ENOTEMPTY || errno == EEXIST;
+        log_.info(folder_ +
+                  " stays: " + (foreign ? "it holds files that are not Terrace's" : system_reason(errno)));
+      }
+    } catch (const std::exception& failure) {
+      log_.warning(failure.what());
+    }
+  }
+  close_descriptors();
+}
+
+void TierFolder::close_descriptors() {
+  for (int* const fd : {&lock_fd_, &folder_fd_}) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+  }
+}
+
+bool TierFolder::open_folder() {
+  if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST)
+    fail(folder_, system_reason(errno), advice_for(errno));
+  folder_fd_ = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder_fd_ < 0) {
+    if (errno == ENOENT) return false;
+    const bool not_folder = errno == ENOTDIR || errno == ELOOP;
+    fail(folder_, not_folder ? "it is not a folder" : system_reason(errno),
+         not_folder ? "remove it, or choose another nvme_path" : advice_for(errno));
+  }
+  struct stat status;
+  if (fstat(folder_fd_, &status) != 0) fail(folder_, system_reason(errno), "");
+  if (status.st_uid != geteuid()) {
+    fail(folder_, "it belongs to user " + std::to_string(status.st_uid), "choose an nvme_path of your own");
+  }
+  // Tier files are the training state in the clear.
+  if ((status.st_mode & 0777) != 0700 && fchmod(folder_fd_, 0700) != 0)
+    fail(folder_, system_reason(errno), "");
+  return true;
+}
+
+bool TierFolder::take_lock() {
+  lock_fd_ = openat(folder_fd_, kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock_fd_ < 0) {
+    if (errno == ENOENT) return false;
+    fail(folder_ + "/lock", system_reason(errno), advice_for(errno));
+  }
+  int result;
+  do {
+    result = flock(lock_fd_, LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    if (errno != EWOULDBLOCK)
+      fail(folder_ + "/lock", system_reason(errno), "choose a path on a local file system");
+    fail(folder_, holder_of(lock_fd_) + " is using it",
+         "wait for it to end, or give every job an nvme_path of its own");
+  }
+  // The lock counts only if it is that of the file, in the folder, that the next job will open.
+  struct stat held, named, folder, named_folder;
+  return fstat(lock_fd_, &held) == 0 && fstatat(folder_fd_, kLockName, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         same_file(held, named) && fstat(folder_fd_, &folder) == 0 &&
+         lstat(folder_.c_str(), &named_folder) == 0 && same_file(folder, named_folder);
+}
+
+void TierFolder::write_lock_text() {
+  const std::string text =
+      "pid " + std::to_string(owner_) + "\nhost " + host_name() + "\nstarted " + utc_time() + "\n";
+  const bool written = ftruncate(lock_fd_, 0) == 0 &&
+                       pwrite(lock_fd_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+  // The lock holds without its text; a full disk is for the tier files to report.
+  if (!written) log_.warning("cannot write " + folder_ + "/lock: " + system_reason(errno));
+}
+
+TierFolder::Removed TierFolder::remove_tier_files() {
+  const int list_fd = openat(folder_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (list_fd < 0) fail(folder_, system_reason(errno), "");
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(fdopendir(list_fd), closedir);
+  if (folder == nullptr) {
+    const int error = errno;
+    close(list_fd);
+    fail(folder_, system_reason(error), "");
+  }
+  Removed removed;
+  while (const dirent* entry = readdir(folder.get())) {
+    struct stat status;
+    if (!is_tier_file_name(entry->d_name)) continue;
+    if (fstatat(folder_fd_, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode))
+      continue;
+    if (unlinkat(folder_fd_, entry->d_name, 0) != 0) {
+      fail(folder_ + "/" + entry->d_name, "it cannot be removed: " + system_reason(errno),
+           "remove it by hand");
+    }
+    ++removed.files;
+    removed.bytes += static_cast<uint64_t>(status.st_size);
+  }
+  return removed;
+}
+
+std::string TierFolder::file_path(std::string_view name) const {
+  TERRACE_ASSERT(is_tier_name(name), "\"" + std::string(name) + "\" is no name for a tier file");
+  return folder_ + "/" + std::string(name) + std::string(kSuffix);
+}
+
+uint64_t TierFolder::free_bytes() const {
+  return io::free_bytes_at(folder_);
+}
+
+void TierFolder::require_free(uint64_t bytes, std::string_view what) const {
+  const uint64_t free = free_bytes();
+  if (bytes <= free) return;
+  throw Error(ErrorKind::capacity,
+              {"there is no room for " + std::string(what) + " in", folder_,
+               std::to_string(bytes) + " bytes (" + format_bytes(bytes) + ") are needed and " +
+                   std::to_string(free) + " (" + format_bytes(free) + ") are free",
+               "free " + format_bytes(bytes - free) + " there, or set nvme_path to a larger disk"});
+}
+
+}  // namespace terrace
