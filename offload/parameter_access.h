@@ -13,8 +13,9 @@ namespace terrace {
 // Where an operation writes a gradient: as many elements as the tensor, in the tensor's own data type.
 struct GradientView {
   std::byte* data = nullptr;
-  // True when an earlier use of this micro-batch has written here: the operation computes its whole contribution in
-  // fp32 and adds it once, value = round(to_float(value) + contribution). False: it overwrites.
+  // True when an earlier use of this micro-batch has written here: the operation computes its whole
+  // contribution in fp32 and adds it once, value = round(to_float(value) + contribution). False: it
+  // overwrites.
   bool accumulate = false;
 };
 
@@ -23,14 +24,14 @@ class ParameterAccess {
  public:
   virtual ~ParameterAccess() = default;
 
-  // Makes the tensors readable until end_use(); for backward uses of trainable tensors also their gradients writable.
-  // `operation` is the key of this use: the same in every step, different for every use within a step.
-  // May block while bytes arrive; throws Error when they cannot.
+  // Makes the tensors readable until end_use(); for backward uses of trainable tensors also their gradients
+  // writable. `operation` is the key of this use: the same in every step, different for every use within a
+  // step. May block while bytes arrive; throws Error when they cannot.
   virtual void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) = 0;
   virtual void end_use() = 0;
 
-  // Valid between begin_use and end_use for the tensors named there. The address of a parameter is the same in every
-  // use.
+  // Valid between begin_use and end_use for the tensors named there. The address of a parameter is the same
+  // in every use.
   virtual const std::byte* parameter(TensorId tensor) const = 0;
   virtual GradientView gradient(TensorId tensor) = 0;
 };

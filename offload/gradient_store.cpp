@@ -1,0 +1,189 @@
+#include <terrace/offload/gradient_store.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include <terrace/base/assert.h>
+#include <terrace/offload/host_slots.h>
+#include <terrace/optimizer_cpu/gradient.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kBlockElements = kTileElements;  // the unit of the norm's partial sums
+constexpr uint64_t kTaskElements = 16 * kTileElements;
+
+}  // namespace
+
+GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& options, const MemoryPlan& plan,
+                             HostArena& arena, Device& device, DeviceCache& cache, Workers& workers,
+                             InstructionSet instruction_set)
+    : space_(space),
+      device_(device),
+      cache_(cache),
+      workers_(workers),
+      instruction_set_(instruction_set),
+      on_device_(options.states == Placement::none),
+      accumulates_(options.accumulation_steps > 1),
+      slots_(space.chunk_count(), nullptr) {
+  std::vector<std::byte*> host = carve_slots(arena, plan.slot_bytes, plan.host_gradient_slots, "gradients");
+  if (plan.host_accumulator_slots > 0) {
+    host =
+        carve_slots(arena, plan.accumulator_slot_bytes, plan.host_accumulator_slots, "gradient accumulators");
+  }
+  std::vector<DeviceSlot> accumulators;
+  std::byte* accumulator_base = nullptr;
+  if (plan.device_accumulator_slots > 0) {
+    accumulators = device.create_slots(plan.accumulator_slot_bytes, plan.device_accumulator_slots,
+                                       "gradient accumulators");
+    accumulator_base = device.reserve_addresses(plan.device_accumulator_slots * plan.accumulator_slot_bytes);
+    accumulators_.resize(space.chunk_count());
+  }
+  size_t next = 0;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (!space.section_of(ChunkId{c}).trainable) continue;
+    if (!on_device_) slots_[c] = host[next];
+    if (on_device_ && !accumulates_) slots_[c] = cache.gradient_address(ChunkId{c});
+    if (on_device_ && accumulates_) {
+      accumulators_[c] = accumulators[next];
+      slots_[c] = accumulator_base + next * plan.accumulator_slot_bytes;
+      if (!device.strict()) device.attach(accumulators_[c], slots_[c]);
+    }
+    ++next;
+  }
+  for (std::byte* memory : carve_slots(arena, plan.slot_bytes, plan.landing_slots, "landing gradients")) {
+    landings_.push_back({memory, nullptr, {}});
+  }
+  leaving_.reserve(space.chunk_count());
+  partials_.resize(space.chunk_elements() / kBlockElements);
+}
+
+void GradientStore::begin_step() {
+  first_micro_batch_ = true;
+}
+
+DataType GradientStore::type(ChunkId chunk) const {
+  return accumulates_ ? DataType::fp32 : space_.section_of(chunk).type;
+}
+
+std::byte*& GradientStore::gradient(ChunkId chunk) {
+  TERRACE_ASSERT(slots_[index_of(chunk)] != nullptr,
+                 fmt::format("chunk {} is frozen and has no gradient", index_of(chunk)));
+  return slots_[index_of(chunk)];
+}
+
+void GradientStore::land(ChunkId chunk) {
+  if (on_device_) return land_on_device(chunk);
+  if (accumulates_) return land_in_staging(chunk);
+  const uint64_t bytes = space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
+  CacheSlot& slot = cache_.release_gradient(chunk);
+  slot.out.begin();
+  device_.copy_to_host(slots_[index_of(chunk)], slot.id, 0, bytes, nullptr, slot.out);
+  leaving_.push_back(&slot);
+}
+
+void GradientStore::land_on_device(ChunkId chunk) {
+  if (!accumulates_) return;  // it stays where it is
+  open(chunk);
+  cache_.pin_gradient(chunk);
+  accumulate_into(chunk, slots_[index_of(chunk)], cache_.gradient_address(chunk));
+  cache_.unpin_gradient(chunk);
+  close(chunk);
+  cache_.drop_gradient(chunk);
+}
+
+void GradientStore::land_in_staging(ChunkId chunk) {
+  Landing& landing = landings_[next_landing_];
+  next_landing_ = (next_landing_ + 1) % static_cast<uint32_t>(landings_.size());
+  accumulate(landing);
+  const uint64_t bytes = space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
+  CacheSlot& slot = cache_.release_gradient(chunk);
+  slot.out.begin();
+  device_.copy_to_host(landing.memory, slot.id, 0, bytes, nullptr, slot.out);
+  landing.source = &slot;
+  landing.chunk = chunk;
+}
+
+// The slot may have been taken and left again since; its last copy out is then a later one, and waiting for
+// it is waiting for this one too.
+void GradientStore::accumulate(Landing& landing) {
+  if (landing.source == nullptr) return;
+  landing.source->out.wait();
+  landing.source = nullptr;
+  accumulate_into(landing.chunk, slots_[index_of(landing.chunk)], landing.memory);
+}
+
+void GradientStore::accumulate_into(ChunkId chunk, std::byte* accumulator, const std::byte* gradient) {
+  const uint64_t elements = space_.chunk(chunk).elements;
+  const DataType gradient_type = space_.section_of(chunk).type;
+  workers_.parallel_for(divide_up(elements, kTaskElements), [&](size_t task) {
+    const uint64_t first = task * kTaskElements;
+    const uint64_t count = std::min(kTaskElements, elements - first);
+    terrace::accumulate(instruction_set_, reinterpret_cast<float*>(accumulator) + first,
+                        gradient + first * bytes_of(gradient_type), gradient_type, count, first_micro_batch_);
+  });
+}
+
+void GradientStore::land_zero(ChunkId chunk) {
+  if (accumulates_ && !first_micro_batch_) return;
+  if (on_device_ && !accumulates_) {
+    const Schedule unknown;
+    CacheSlot* slot = cache_.take_slot(EvictionContext{unknown, kNever});
+    TERRACE_ASSERT(slot != nullptr, "the plan has a slot for every gradient that stays on the device");
+    cache_.begin_gradient(chunk, *slot);
+    return;
+  }
+  open(chunk);
+  std::memset(slots_[index_of(chunk)], 0, space_.chunk(chunk).elements * bytes_of(type(chunk)));
+  close(chunk);
+}
+
+void GradientStore::finish_micro_batch() {
+  for (Landing& landing : landings_) accumulate(landing);
+  for (CacheSlot* slot : leaving_) slot->out.wait();
+  leaving_.clear();
+  first_micro_batch_ = false;
+}
+
+void GradientStore::open(ChunkId chunk) {
+  if (!on_device_) return;
+  if (!accumulates_) return cache_.pin_gradient(chunk);
+  if (device_.strict()) device_.attach(accumulators_[index_of(chunk)], slots_[index_of(chunk)]);
+}
+
+void GradientStore::close(ChunkId chunk) {
+  if (!on_device_) return;
+  if (!accumulates_) return cache_.unpin_gradient(chunk);
+  if (device_.strict()) device_.detach(accumulators_[index_of(chunk)]);
+}
+
+void GradientStore::release(ChunkId chunk) {
+  if (on_device_ && !accumulates_) cache_.drop_gradient(chunk);
+}
+
+GradientNorm GradientStore::norm() {
+  GradientNorm norm;
+  for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    if (!space_.section_of(chunk).trainable) continue;
+    const DataType gradient_type = type(chunk);
+    const uint64_t blocks = space_.chunk(chunk).elements / kBlockElements;
+    constexpr uint64_t kBlocksPerTask = kTaskElements / kBlockElements;
+    open(chunk);
+    workers_.parallel_for(divide_up(blocks, kBlocksPerTask), [&](size_t task) {
+      for (uint64_t b = task * kBlocksPerTask; b < std::min(blocks, (task + 1) * kBlocksPerTask); ++b) {
+        partials_[b] =
+            sum_of_squares_block(instruction_set_, slots_[c] + b * kBlockElements * bytes_of(gradient_type),
+                                 gradient_type, kBlockElements);
+      }
+    });
+    close(chunk);
+    for (uint64_t b = 0; b < blocks; ++b) norm.sum_of_squares += partials_[b];
+  }
+  norm.finite = std::isfinite(norm.sum_of_squares);
+  return norm;
+}
+
+}  // namespace terrace

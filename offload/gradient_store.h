@@ -1,0 +1,88 @@
+// GradientStore: where gradients rest between backward and update.
+//
+//   states on the host side, one micro-batch    a host slot per chunk, in the parameters' precision
+//   states on the host side, accumulation       an fp32 host accumulator per chunk; micro-batches land in
+//   staging first states on the device, one micro-batch       the gradient stays in its device slot states on
+//   the device, accumulation          an fp32 accumulator per chunk in device memory
+//
+// Used by the step thread only.
+#pragma once
+
+#include <vector>
+
+#include <terrace/base/workers.h>
+#include <terrace/memory/device.h>
+#include <terrace/memory/flat_space.h>
+#include <terrace/memory/host_arena.h>
+#include <terrace/offload/device_cache.h>
+#include <terrace/offload/memory_plan.h>
+#include <terrace/offload/offload_options.h>
+#include <terrace/optimizer_cpu/instruction_set.h>
+
+namespace terrace {
+
+struct GradientNorm {
+  double sum_of_squares = 0;  // over the whole flat space, in an order that depends on the flat space alone
+  bool finite = true;
+};
+
+class GradientStore {
+ public:
+  GradientStore(const FlatSpace& space, const OffloadOptions& options, const MemoryPlan& plan,
+                HostArena& arena, Device& device, DeviceCache& cache, Workers& workers,
+                InstructionSet instruction_set);
+
+  void begin_step();
+  // The chunk's gradient of this micro-batch is complete in its device slot, unpinned: it starts on its way.
+  void land(ChunkId chunk);
+  // The micro-batch ended and the chunk had no gradient: zeros count.
+  void land_zero(ChunkId chunk);
+  // Everything landed is where the update reads it; the micro-batch is over.
+  void finish_micro_batch();
+
+  // The precision in which gradient() holds them.
+  DataType type(ChunkId chunk) const;
+  // The bytes of the chunk's gradient for the update, in place until the next step begins. For states on the
+  // device these are device memory: only to be used inside a device operation, between open() and close().
+  std::byte*& gradient(ChunkId chunk);
+  void open(ChunkId chunk);
+  void close(ChunkId chunk);
+  // The update is done with the chunk's gradient.
+  void release(ChunkId chunk);
+  GradientNorm norm();
+
+  bool on_device() const { return on_device_; }
+  bool accumulates() const { return accumulates_; }
+  // A host slot that is free between finish_micro_batch() and the next step: for parameters on their way out
+  // when gradients have another precision.
+  std::byte*& landing_slot(uint32_t index) { return landings_[index].memory; }
+  uint32_t landing_slot_count() const { return static_cast<uint32_t>(landings_.size()); }
+
+ private:
+  struct Landing {
+    std::byte* memory = nullptr;
+    CacheSlot* source = nullptr;  // null: nothing is landing here
+    ChunkId chunk{};
+  };
+  void accumulate(Landing& landing);
+  void accumulate_into(ChunkId chunk, std::byte* accumulator, const std::byte* gradient);
+  void land_in_staging(ChunkId chunk);
+  void land_on_device(ChunkId chunk);
+
+  const FlatSpace& space_;
+  Device& device_;
+  DeviceCache& cache_;
+  Workers& workers_;
+  InstructionSet instruction_set_;
+  bool on_device_;
+  bool accumulates_;
+  bool first_micro_batch_ = true;
+  std::vector<std::byte*> slots_;         // per chunk: host slot, host accumulator or device address
+  std::vector<DeviceSlot> accumulators_;  // per chunk, states on the device
+  std::vector<Landing> landings_;
+  std::vector<CacheSlot*> leaving_;  // slots whose copy to a host slot this micro-batch may not have finished
+  uint32_t next_landing_ = 0;
+  std::vector<double> partials_;
+};
+
+}  // namespace terrace

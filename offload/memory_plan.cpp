@@ -1,0 +1,205 @@
+#include <terrace/offload/memory_plan.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint32_t kStagingMinimum = 2;  // one chunk moves while the next one is read
+constexpr uint32_t kStagingWanted = 8;
+constexpr uint32_t kLandingSlots = 2;  // one is copied while the other is added
+constexpr uint32_t kRingSlotsMinimum = 4;
+constexpr uint64_t kRingBytesWanted =
+    16 * kMiB;                            // stays in a last-level cache and is the fastest size measured
+constexpr uint64_t kRingShareOfHost = 8;  // and never more than this fraction of a small budget
+constexpr uint64_t kLargestChunk = 16 * 1024 * 1024;
+
+struct Counts {
+  uint32_t chunks = 0;
+  uint32_t trainable_chunks = 0;
+  uint64_t record_bytes = 0;  // of all trainable chunks
+  uint64_t param_bytes = 0;   // of all chunks, payload
+};
+
+Counts count(const FlatSpace& space) {
+  Counts counts;
+  counts.chunks = space.chunk_count();
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    const ChunkInfo& chunk = space.chunk(ChunkId{c});
+    const Section& section = space.section_of(ChunkId{c});
+    counts.param_bytes += chunk.elements * bytes_of(section.type);
+    if (!section.trainable) continue;
+    ++counts.trainable_chunks;
+    counts.record_bytes += chunk.record_bytes();
+  }
+  return counts;
+}
+
+void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const OffloadOptions& options,
+                 const Counts& counts, MemoryPlan& plan) {
+  const bool states_there = options.states == Placement::none;
+  const bool params_there = options.parameters == Placement::none;
+  plan.work_bytes = options.work_bytes;
+  plan.slot_bytes = space.param_slot_bytes();
+  plan.record_slot_bytes = space.chunk_elements() / kTileElements * kRecordTileBytes;
+  plan.accumulator_slot_bytes = space.chunk_elements() * sizeof(float);
+  if (states_there) {
+    plan.device_record_slots = counts.trainable_chunks;
+    if (options.accumulation_steps > 1) plan.device_accumulator_slots = counts.trainable_chunks;
+  }
+  const bool gradients_stay = states_there && options.accumulation_steps == 1;
+  const SlotDemand demand = minimum_slots(space, trace, params_there, gradients_stay);
+  plan.device_peak_operation = demand.operation;
+  // An update on the device writes the parameters of one chunk into a slot of its own before they leave.
+  const uint32_t output_slots = states_there && !params_there ? 1 : 0;
+  plan.device_slots_minimum =
+      std::max({demand.slots, 1u,
+                (params_there ? counts.chunks : 0) + (gradients_stay ? counts.trainable_chunks : 0)}) +
+      output_slots;
+  plan.device_slots_useful =
+      std::max(plan.device_slots_minimum, counts.chunks + counts.trainable_chunks + output_slots);
+  const uint64_t fixed_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
+                               plan.device_accumulator_slots * plan.accumulator_slot_bytes;
+  plan.device_minimum_bytes = fixed_bytes + plan.device_slots_minimum * plan.slot_bytes;
+  if (options.device_budget_bytes < plan.device_minimum_bytes) return;
+  const uint64_t fitting = (options.device_budget_bytes - fixed_bytes) / plan.slot_bytes;
+  plan.device_slots = static_cast<uint32_t>(std::min<uint64_t>(fitting, plan.device_slots_useful));
+  plan.device_bytes = fixed_bytes + plan.device_slots * plan.slot_bytes;
+}
+
+// What the host needs in any case; then the rest of its budget, spent where a byte saves most traffic:
+// parameters are read twice and written once a step, records are read and written once.
+void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
+  const bool states_on_device = options.states == Placement::none;
+  const bool accumulates = options.accumulation_steps > 1;
+  if (!states_on_device) {
+    (accumulates ? plan.host_accumulator_slots : plan.host_gradient_slots) = counts.trainable_chunks;
+    if (options.states == Placement::cpu) plan.host_record_slots = counts.trainable_chunks;
+  }
+  if (options.parameters == Placement::cpu) plan.host_param_slots = counts.chunks;
+  if (options.parameters == Placement::nvme) plan.staging_slots = kStagingMinimum;
+  // Also where new parameters wait to be copied or written when they cannot take the place of their
+  // gradients.
+  const bool over_gradients = !states_on_device && !accumulates && counts.trainable_chunks == counts.chunks;
+  if (!over_gradients) plan.landing_slots = kLandingSlots;
+  plan.ring_slot_bytes = std::min(kRecordBlockTiles * kRecordTileBytes, plan.record_slot_bytes);
+  // Elsewhere one block serves initialisation and checkpoints.
+  plan.ring_slots = options.states == Placement::nvme ? kRingSlotsMinimum : 1;
+
+  auto total = [&] {
+    return (plan.host_param_slots + plan.host_gradient_slots + plan.staging_slots + plan.landing_slots) *
+               plan.slot_bytes +
+           plan.host_accumulator_slots * plan.accumulator_slot_bytes +
+           plan.host_record_slots * plan.record_slot_bytes + plan.ring_slots * plan.ring_slot_bytes;
+  };
+  plan.host_minimum_bytes = total();
+  const uint64_t budget = options.host_budget_bytes;
+  if (budget < plan.host_minimum_bytes) return;
+  // How many more of something fit.
+  auto room_for = [&](uint64_t bytes, uint64_t wanted) {
+    return static_cast<uint32_t>(std::min<uint64_t>((budget - total()) / bytes, wanted));
+  };
+  if (options.states == Placement::nvme) {
+    const uint64_t wanted = std::min(kRingBytesWanted, budget / kRingShareOfHost) / plan.ring_slot_bytes;
+    const uint64_t blocks = divide_up(counts.record_bytes, plan.ring_slot_bytes);
+    plan.ring_slots +=
+        room_for(plan.ring_slot_bytes,
+                 std::max<uint64_t>(std::min(wanted, blocks), plan.ring_slots) - plan.ring_slots);
+  }
+  if (options.parameters == Placement::nvme) {
+    plan.staging_slots += room_for(
+        plan.slot_bytes, std::min(kStagingWanted, counts.chunks) - std::min(kStagingMinimum, counts.chunks));
+    plan.host_param_slots = room_for(plan.slot_bytes, counts.chunks);
+  }
+  if (options.states == Placement::nvme)
+    plan.host_record_slots = room_for(plan.record_slot_bytes, counts.trainable_chunks);
+  plan.host_bytes = total();
+}
+
+[[noreturn]] void does_not_fit(const char* tier, uint64_t budget, uint64_t minimum, std::string because,
+                               std::string advice) {
+  throw Error(ErrorKind::capacity,
+              {fmt::format("the {} budget of {} is too small for this run", tier, format_bytes(budget)), tier,
+               fmt::format("at least {} ({} bytes) are needed{}", format_bytes(minimum), minimum, because),
+               std::move(advice)});
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
+                       const OffloadOptions& options) {
+  TERRACE_ASSERT(options.accumulation_steps > 0, "an update needs at least one micro-batch");
+  const Counts counts = count(space);
+  MemoryPlan plan;
+  plan_device(space, trace, options, counts, plan);
+  if (plan.device_slots == 0) {
+    does_not_fit(
+        "device", options.device_budget_bytes, plan.device_minimum_bytes,
+        fmt::format(
+            ": {} for activations and workspaces, {} chunk slots of {}{}", format_bytes(plan.work_bytes),
+            plan.device_slots_minimum, format_bytes(plan.slot_bytes),
+            plan.device_peak_operation.empty() ? "" : ", most of them for " + plan.device_peak_operation),
+        "raise --device-memory, lower the micro-batch or its length, or place parameters and states on cpu "
+        "or nvme");
+  }
+  plan_host(options, counts, plan);
+  if (options.host_budget_bytes < plan.host_minimum_bytes) {
+    does_not_fit("host", options.host_budget_bytes, plan.host_minimum_bytes,
+                 fmt::format(": gradients {}, parameters {}, states {}, staging and I/O {}",
+                             format_bytes(plan.host_gradient_slots * plan.slot_bytes +
+                                          plan.host_accumulator_slots * plan.accumulator_slot_bytes),
+                             format_bytes(plan.host_param_slots * plan.slot_bytes),
+                             format_bytes(plan.host_record_slots * plan.record_slot_bytes),
+                             format_bytes((plan.staging_slots + plan.landing_slots) * plan.slot_bytes +
+                                          plan.ring_slots * plan.ring_slot_bytes)),
+                 options.states == Placement::cpu || options.parameters == Placement::cpu
+                     ? "raise --host-memory, or move what is on cpu to nvme"
+                     : "raise --host-memory");
+  }
+  if (options.parameters == Placement::nvme) {
+    plan.parameter_file_bytes = static_cast<uint64_t>(counts.chunks) * plan.slot_bytes;
+  }
+  if (options.states == Placement::nvme) {
+    plan.record_file_bytes = static_cast<uint64_t>(counts.trainable_chunks) * plan.record_slot_bytes;
+  }
+  return plan;
+}
+
+uint64_t useful_device_bytes(const MemoryPlan& plan) {
+  return plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
+         plan.device_accumulator_slots * plan.accumulator_slot_bytes +
+         plan.device_slots_useful * plan.slot_bytes;
+}
+
+uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span<const TensorUse> trace,
+                               const OffloadOptions& options, uint64_t largest) {
+  std::optional<uint64_t> fits;
+  uint64_t elements = kTileElements;
+  const uint64_t limit =
+      std::max(largest == 0 ? kLargestChunk : std::min(largest, kLargestChunk), kTileElements);
+  uint64_t parameters = 0;
+  for (const TensorSpec& tensor : tensors) parameters += tensor.element_count();
+  // A handful of chunks would leave nothing to move; many tiny ones cost a request each.
+  while (elements * 2 <= limit && elements * 16 <= parameters) elements *= 2;
+  for (; elements >= kTileElements; elements /= 2) {
+    try {
+      const FlatSpace space(tensors, elements);
+      const MemoryPlan plan = plan_memory(space, trace, options);
+      if (!fits) fits = elements;
+      const uint32_t ahead = std::min(plan.device_slots_useful, plan.device_slots_minimum * 2);
+      if (plan.device_slots >= ahead) return elements;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::capacity || (elements == kTileElements && !fits)) throw;
+    }
+  }
+  return *fits;
+}
+
+}  // namespace terrace

@@ -1,0 +1,67 @@
+// MemoryPlan: how every byte of every budget is spent, decided before anything is allocated.
+// The allocators take exactly what the plan says; a plan that does not fit is refused with its minimum.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <terrace/memory/flat_space.h>
+#include <terrace/offload/offload_options.h>
+#include <terrace/offload/use_trace.h>
+
+namespace terrace {
+
+// Tiles in a block of records: 16 x 48 KiB = 768 KiB, the unit of I/O, checksum and in-cache computation.
+inline constexpr uint64_t kRecordBlockTiles = 16;
+// Bytes in a block of parameters on nvme, when chunks are that large.
+inline constexpr uint64_t kParamBlockBytes = kMiB;
+
+struct MemoryPlan {
+  // Device. Slots of one size hold parameters and gradients alike; the other pools exist where states live
+  // there.
+  uint64_t work_bytes = 0;
+  uint64_t slot_bytes = 0;  // E elements of the widest parameter type
+  uint32_t device_slots = 0;
+  uint32_t device_slots_minimum = 0;  // for the announced uses; 1 when none were announced
+  uint32_t device_slots_useful = 0;   // more would stay empty
+  std::string device_peak_operation;
+  uint32_t device_record_slots = 0;       // states placed on the device: one per trainable chunk
+  uint64_t record_slot_bytes = 0;         // the records of E elements
+  uint32_t device_accumulator_slots = 0;  // fp32 gradients there, when micro-batches accumulate
+  uint64_t accumulator_slot_bytes = 0;
+  uint64_t device_bytes = 0;
+  uint64_t device_minimum_bytes = 0;
+
+  // Host. Slots of slot_bytes serve as homes of parameters, as gradients and for staging, and trade places.
+  uint32_t host_param_slots = 0;  // cpu: every chunk; nvme: the cached ones
+  uint32_t host_gradient_slots = 0;
+  uint32_t host_accumulator_slots = 0;
+  uint32_t staging_slots = 0;      // parameters on their way from the tier file
+  uint32_t landing_slots = 0;      // gradients before they are accumulated, parameters on their way out
+  uint32_t host_record_slots = 0;  // cpu: every trainable chunk; nvme: the cached ones
+  uint32_t ring_slots = 0;         // blocks of kRecordBlockTiles tiles
+  uint64_t ring_slot_bytes = 0;
+  uint64_t host_bytes = 0;
+  uint64_t host_minimum_bytes = 0;
+
+  // Disk: room for every chunk, cached or not, so that a budget may shrink later.
+  uint64_t parameter_file_bytes = 0;
+  uint64_t record_file_bytes = 0;
+};
+
+// `trace` may be empty: then the device gets what its budget holds and an operation that needs more fails
+// when it is met. Throws Error(capacity) naming the tier, the budget and the least that would do.
+MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
+                       const OffloadOptions& options);
+
+// The device bytes beyond which more would stay unused.
+uint64_t useful_device_bytes(const MemoryPlan& plan);
+
+// The chunk size for a budget: the largest power of two of elements, at most `largest` (0: 16 Mi), whose plan
+// fits and leaves the device room to fetch ahead; failing that the largest that fits at all. Throws what the
+// smallest size throws when none does.
+uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span<const TensorUse> trace,
+                               const OffloadOptions& options, uint64_t largest);
+
+}  // namespace terrace

@@ -1,0 +1,35 @@
+// What an embedding program decides about a run. Everything else follows from the plan.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+
+#include <terrace/aio/engine.h>
+#include <terrace/memory/eviction_policy.h>
+#include <terrace/offload/placement.h>
+
+namespace terrace {
+
+struct OffloadOptions {
+  Placement parameters = Placement::none;
+  Placement states = Placement::none;
+  std::filesystem::path parameter_path;  // an existing folder; used when parameters are on nvme
+  std::filesystem::path state_path;      // the same for states
+
+  uint64_t device_budget_bytes = 0;  // parameters, gradients, states placed there, and work memory
+  uint64_t host_budget_bytes = 0;    // everything in the host arena, I/O buffers included
+  uint64_t work_bytes = 0;           // device memory for activations and workspaces
+  bool lock_host_memory = true;      // page-lock the host arena where the system allows it
+
+  uint32_t accumulation_steps = 1;  // micro-batches per update; above 1 gradients accumulate in fp32
+  PolicyKind policy = PolicyKind::opt;
+  uint32_t prefetch_uses = 16;  // how many uses ahead to fetch at most; 0 fetches on demand only
+  uint64_t prefetch_elements = std::numeric_limits<uint64_t>::max();  // and how many elements at most
+
+  io::EngineOptions io;
+  bool verify_checksums = true;
+};
+
+}  // namespace terrace

@@ -1,0 +1,193 @@
+#include <terrace/offload/offloader.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/clock.h>
+#include <terrace/base/error.h>
+#include <terrace/offload/offloader_parts.h>
+
+namespace terrace {
+
+Offloader::Offloader(const FlatSpace& space, const OffloadOptions& options, std::span<const TensorUse> trace,
+                     Device& device, Workers& workers, Log& log, InstructionSet instruction_set)
+    : parts_(std::make_unique<Parts>(space, options, trace, device, workers, log, instruction_set)) {}
+
+Offloader::~Offloader() = default;
+
+const MemoryPlan& Offloader::plan() const {
+  return parts_->plan;
+}
+std::span<std::byte> Offloader::work_memory() {
+  return parts_->work_memory;
+}
+
+void Offloader::begin_step() {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(p.phase == Phase::idle, "a step begins when nothing else is open");
+  p.phase = Phase::training;
+  p.micro_batch = 0;
+  p.training_cursor.begin_step();
+  p.cursor = &p.training_cursor;
+  p.gradients->begin_step();
+}
+
+void Offloader::begin_evaluation() {
+  TERRACE_ASSERT(parts_->phase == Phase::idle, "an evaluation begins when nothing else is open");
+  parts_->phase = Phase::evaluation;
+  parts_->evaluation_cursor.begin_step();
+  parts_->cursor = &parts_->evaluation_cursor;
+}
+
+void Offloader::end_evaluation() {
+  TERRACE_ASSERT(parts_->phase == Phase::evaluation, "no evaluation is open");
+  parts_->evaluation_cursor.end_step();
+  parts_->phase = Phase::idle;
+}
+
+void Offloader::begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(!p.in_use,
+                 fmt::format("{} asks for tensors while {} holds its lease", operation, p.operation));
+  TERRACE_ASSERT(p.phase == (kind == UseKind::inference ? Phase::evaluation : Phase::training),
+                 fmt::format("{} is not part of what is open", operation));
+  p.operation = operation;
+  p.kind = kind;
+  p.tensors.assign(tensors.begin(), tensors.end());
+  p.cache.set_last_operation(operation);
+  collect_chunks(p.space, tensors, p.chunks);
+  p.cursor->advance(operation, kind, p.chunks);
+  p.fetch_missing();
+  if (kind == UseKind::backward) p.open_gradients();
+  p.prefetch();
+  p.wait_for_chunks();
+  for (const TensorId tensor : p.tensors) p.states.change(tensor, TensorState::compute);
+  p.in_use = true;
+}
+
+void Offloader::end_use() {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(p.in_use, "no lease is open");
+  p.in_use = false;
+  const TensorState released = p.kind == UseKind::forward    ? TensorState::hold_after_forward
+                               : p.kind == UseKind::backward ? TensorState::hold_after_backward
+                                                             : TensorState::hold;
+  for (const TensorId tensor : p.tensors) p.states.change(tensor, released);
+  for (const ChunkId chunk : p.chunks) p.cache.unpin_param(chunk);
+  if (p.kind == UseKind::backward) p.close_gradients();
+}
+
+const std::byte* Offloader::parameter(TensorId tensor) const {
+  const Parts& p = *parts_;
+  TERRACE_ASSERT(p.in_use && std::find(p.tensors.begin(), p.tensors.end(), tensor) != p.tensors.end(),
+                 fmt::format("{} is not leased", p.space.tensor(tensor).name));
+  return p.cache.param_base() + p.byte_offset(tensor);
+}
+
+GradientView Offloader::gradient(TensorId tensor) {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(p.in_use && p.kind == UseKind::backward &&
+                     std::find(p.tensors.begin(), p.tensors.end(), tensor) != p.tensors.end(),
+                 fmt::format("the gradient of {} is not leased", p.space.tensor(tensor).name));
+  TERRACE_ASSERT(p.space.tensor(tensor).trainable, fmt::format("{} is frozen", p.space.tensor(tensor).name));
+  return {p.cache.gradient_base() + p.byte_offset(tensor), p.backward_uses[index_of(tensor)] > 0};
+}
+
+void Offloader::end_micro_batch() {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(p.phase == Phase::training && !p.in_use, "no micro-batch is open");
+  TERRACE_ASSERT(p.micro_batch < p.options.accumulation_steps, "the step has had all its micro-batches");
+  p.complete_unused_gradients();
+  const uint64_t start = p.clock.now_ns();
+  p.gradients->finish_micro_batch();
+  p.counters.landing_wait_ns += p.clock.now_ns() - start;
+  ++p.micro_batch;
+  const bool more = p.micro_batch < p.options.accumulation_steps;
+  for (uint32_t t = 0; t < p.space.tensor_count(); ++t) {
+    const TensorId tensor{t};
+    const TensorState state = p.states.state(tensor);
+    if (state == TensorState::hold) continue;
+    if (state == TensorState::reducing && !more) continue;  // until the update takes it
+    p.states.change(tensor, TensorState::hold);
+  }
+  p.reset_micro_batch();
+}
+
+UpdateResult Offloader::update(const UpdateSettings& settings) {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(
+      p.phase == Phase::training && p.micro_batch == p.options.accumulation_steps,
+      fmt::format("an update follows {} micro-batches, not {}", p.options.accumulation_steps, p.micro_batch));
+  const uint64_t start = p.clock.now_ns();
+  const GradientNorm norm = p.gradients->norm();
+  UpdateResult result{std::sqrt(norm.sum_of_squares), norm.finite};
+  if (result.applied) {
+    // As torch.nn.utils.clip_grad_norm_ has it: max_norm / (norm + 1e-6), never above 1.
+    const double clip =
+        settings.clip_norm > 0 ? std::min(1.0, settings.clip_norm / (result.gradient_norm + 1e-6)) : 1.0;
+    std::vector<AdamStep> steps;
+    for (const AdamSettings& group : settings.groups) {
+      steps.push_back(make_adam_step(group, settings.step, static_cast<float>(clip)));
+    }
+    p.require_groups(steps.size());
+    p.forget_device_copies();
+    p.change_trainable(TensorState::updating);
+    p.pipeline->run(steps);
+  } else {
+    p.drop_gradients();
+  }
+  p.change_trainable(TensorState::hold);
+  p.training_cursor.end_step();
+  p.phase = Phase::idle;
+  p.counters.update_ns += p.clock.now_ns() - start;
+  p.prefetch_first_uses();
+  return result;
+}
+
+OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& earlier) {
+  OffloadCounters difference = later;
+  difference.h2d_bytes -= earlier.h2d_bytes;
+  difference.d2h_bytes -= earlier.d2h_bytes;
+  difference.param_read_bytes -= earlier.param_read_bytes;
+  difference.param_write_bytes -= earlier.param_write_bytes;
+  difference.record_read_bytes -= earlier.record_read_bytes;
+  difference.record_write_bytes -= earlier.record_write_bytes;
+  difference.fetch_count -= earlier.fetch_count;
+  difference.demand_fetch_count -= earlier.demand_fetch_count;
+  difference.eviction_count -= earlier.eviction_count;
+  difference.fetch_wait_ns -= earlier.fetch_wait_ns;
+  difference.landing_wait_ns -= earlier.landing_wait_ns;
+  difference.update_wait_ns -= earlier.update_wait_ns;
+  difference.update_ns -= earlier.update_ns;
+  return difference;
+}
+
+OffloadCounters Offloader::counters() const {
+  const Parts& p = *parts_;
+  OffloadCounters counters = p.counters;
+  counters.h2d_bytes = p.device.h2d_bytes();
+  counters.d2h_bytes = p.device.d2h_bytes();
+  counters.param_read_bytes = p.home->nvme_read_bytes();
+  counters.param_write_bytes = p.home->nvme_write_bytes();
+  counters.record_read_bytes = p.pipeline->record_read_bytes();
+  counters.record_write_bytes = p.pipeline->record_write_bytes();
+  counters.eviction_count = p.cache.eviction_count();
+  counters.update_wait_ns = p.pipeline->wait_ns();
+  return counters;
+}
+
+std::vector<TierUse> Offloader::host_ledger() const {
+  std::vector<TierUse> uses;
+  for (const HostArena::LedgerEntry& entry : parts_->arena.ledger())
+    uses.push_back({entry.purpose, entry.bytes});
+  return uses;
+}
+
+std::string Offloader::history(TensorId tensor) const {
+  return parts_->states.history(tensor);
+}
+
+}  // namespace terrace

@@ -1,0 +1,139 @@
+// Offloader: the memory manager as an embedding program sees it. It owns the tiers, answers leases, moves
+// parameters ahead of the computation and gradients behind it, and runs the update. It knows no model and no
+// configuration file.
+//
+//   FlatSpace space(tensors, chunk_elements);
+//   Offloader offloader(space, options, trace, workers, log);
+//   offloader.initialise(values);
+//   for every step:
+//     offloader.begin_step();
+//     for every micro-batch: { ...operations open Leases on `offloader`...; offloader.end_micro_batch(); }
+//     offloader.update(settings);
+//
+// Used by one thread. After an Error from any call but the constructor the state in memory is not to be
+// trained on: resume from a checkpoint.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/base/function_ref.h>
+#include <terrace/base/log.h>
+#include <terrace/base/workers.h>
+#include <terrace/memory/device.h>
+#include <terrace/memory/flat_space.h>
+#include <terrace/offload/memory_plan.h>
+#include <terrace/offload/offload_options.h>
+#include <terrace/offload/parameter_access.h>
+#include <terrace/optimizer_cpu/adam.h>
+#include <terrace/optimizer_cpu/instruction_set.h>
+
+namespace terrace {
+
+struct UpdateSettings {
+  std::span<const AdamSettings> groups;  // by TensorSpec::group
+  uint64_t step = 1;                     // counts from 1
+  double clip_norm = 0;                  // the largest global gradient norm; 0 does not clip
+};
+
+struct UpdateResult {
+  double gradient_norm = 0;  // before clipping
+  bool applied = true;       // false: the norm is not finite and nothing was changed
+};
+
+// Bytes moved and time waited since the Offloader was made.
+struct OffloadCounters {
+  uint64_t h2d_bytes = 0;
+  uint64_t d2h_bytes = 0;
+  uint64_t param_read_bytes = 0;  // nvme
+  uint64_t param_write_bytes = 0;
+  uint64_t record_read_bytes = 0;
+  uint64_t record_write_bytes = 0;
+  uint64_t fetch_count = 0;         // chunks of parameters copied to the device
+  uint64_t demand_fetch_count = 0;  // of these, not started before they were needed
+  uint64_t eviction_count = 0;
+  uint64_t fetch_wait_ns = 0;    // leases waiting for parameters
+  uint64_t landing_wait_ns = 0;  // waiting for gradients to reach the place of the update
+  uint64_t update_wait_ns = 0;   // the update waiting for the disk
+  uint64_t update_ns = 0;
+};
+OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& earlier);
+
+// The least bytes any order of decisions could move in one training step with these budgets.
+struct TrafficBound {
+  uint64_t h2d_bytes = 0;
+  uint64_t d2h_bytes = 0;
+  uint64_t param_read_bytes = 0;
+  uint64_t param_write_bytes = 0;
+  uint64_t record_read_bytes = 0;
+  uint64_t record_write_bytes = 0;
+};
+
+struct TierUse {
+  std::string purpose;
+  uint64_t bytes = 0;
+};
+
+class Offloader final : public ParameterAccess {
+ public:
+  // Allocates every budget at once. `trace` is that of one training step (all its micro-batches), or empty
+  // when the first step shall be recorded. `device` has a budget of options.device_budget_bytes. All
+  // references outlive the offloader. Throws Error(capacity) when the plan does not fit and Error(io) when a
+  // tier folder cannot be used.
+  Offloader(const FlatSpace& space, const OffloadOptions& options, std::span<const TensorUse> trace,
+            Device& device, Workers& workers, Log& log,
+            InstructionSet instruction_set = best_instruction_set());
+  ~Offloader() override;
+  Offloader(const Offloader&) = delete;
+  Offloader& operator=(const Offloader&) = delete;
+
+  const MemoryPlan& plan() const;
+  // Device memory for activations and workspaces: options.work_bytes, 2 MiB aligned.
+  std::span<std::byte> work_memory();
+
+  // Sets every parameter, streamed: `values` fills a run of elements of a tensor with fp32 values. Moments
+  // start at 0.
+  void initialise(FunctionRef<void(TensorId tensor, uint64_t first_element, std::span<float> values)> values);
+
+  // --- Training ---
+  void begin_step();
+  void end_micro_batch();
+  UpdateResult update(const UpdateSettings& settings);
+  // Between begin_evaluation and end_evaluation only inference uses happen; no training step is open.
+  void begin_evaluation();
+  void end_evaluation();
+
+  void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override;
+  void end_use() override;
+  const std::byte* parameter(TensorId tensor) const override;
+  GradientView gradient(TensorId tensor) override;
+
+  // --- The state, independent of placement and chunk size; between steps only ---
+  // Records of the trainable sections as one run of tiles in flat order, a block of tiles at a time.
+  uint64_t record_tile_count() const;
+  void export_records(FunctionRef<void(std::span<const std::byte> tiles)> sink);
+  // Takes records in the same order (the source fills each run) and derives the parameters from them.
+  void import_records(FunctionRef<void(std::span<std::byte> tiles)> source);
+  // Parameters of frozen sections in their own precision, in flat order.
+  uint64_t frozen_bytes() const;
+  void export_frozen(FunctionRef<void(std::span<const std::byte> parameters)> sink);
+  void import_frozen(FunctionRef<void(std::span<std::byte> parameters)> source);
+  // One tensor's parameters, in its own precision.
+  void read_parameter(TensorId tensor, std::span<std::byte> destination);
+
+  // --- What happened ---
+  OffloadCounters counters() const;
+  TrafficBound traffic_bound() const;
+  std::vector<TierUse> host_ledger() const;
+  // "compute -> hold_after_forward -> ...": the last states of a tensor, for messages.
+  std::string history(TensorId tensor) const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,288 @@
+// Construction of the tiers, and what happens within one use and one micro-batch.
+#include <terrace/offload/offloader_parts.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+
+namespace terrace {
+namespace {
+
+void require_one_type(const FlatSpace& space) {
+  for (const Section& section : space.sections()) {
+    if (section.type == space.sections().front().type) continue;
+    throw Error(ErrorKind::config,
+                {"cannot mix parameter types in one offloader",
+                 fmt::format("{} and {}", name_of(space.sections().front().type), name_of(section.type)), "",
+                 "give every tensor the same data type, or use an offloader for each"});
+  }
+}
+
+bool uses_nvme(const OffloadOptions& options) {
+  return options.parameters == Placement::nvme || options.states == Placement::nvme;
+}
+
+std::unique_ptr<io::Engine> make_step_engine(const OffloadOptions& options, std::span<std::byte> memory,
+                                             Log& log) {
+  if (!uses_nvme(options)) return nullptr;
+  std::unique_ptr<io::Engine> engine = io::make_engine(options.io, log);
+  if (!engine->register_buffer(memory)) {
+    log.warning_once(
+        fmt::format("I/O buffers are not registered ({}): transfers cost a little more processor time",
+                    engine->registration_refusal()));
+  }
+  return engine;
+}
+
+}  // namespace
+
+Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offload_options,
+                        std::span<const TensorUse> trace, Device& accelerator, Workers& compute_workers,
+                        Log& user_log, InstructionSet set)
+    : space((require_one_type(flat_space), flat_space)),
+      options(offload_options),
+      device(accelerator),
+      workers(compute_workers),
+      log(user_log),
+      instruction_set(set),
+      plan(plan_memory(space, trace, options)),
+      arena({plan.host_bytes, options.lock_host_memory}, log),
+      work_memory(plan.work_bytes > 0 ? device.allocate_work_memory(plan.work_bytes)
+                                      : std::span<std::byte>()),
+      states(space),
+      cache(space, device, plan, options.policy, states),
+      ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
+      training_cursor(space.chunk_count()),
+      evaluation_cursor(space.chunk_count()),
+      backward_uses(space.tensor_count()),
+      open_tensors(space.chunk_count()),
+      unlanded_chunks(space.tensor_count()),
+      landed(space.chunk_count()) {
+  engine = make_step_engine(options, arena.memory(), log);
+  make_tier_files();
+  gradients =
+      std::make_unique<GradientStore>(space, options, plan, arena, device, cache, workers, instruction_set);
+  home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_file.get(),
+                                     reader.get());
+  records = std::make_unique<RecordStore>(space, options.states, plan, arena, device, record_file.get(),
+                                          record_file != nullptr ? engine.get() : nullptr);
+  pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, cache, device, workers,
+                                                 instruction_set, engine.get(), ring, plan.ring_slot_bytes);
+  if (!trace.empty()) training_cursor.set_schedule(schedule_of(space, trace));
+  operation.reserve(256);
+  reset_micro_batch();
+}
+
+Offloader::Parts::~Parts() {
+  // Whatever is in flight refers to memory and files that go next.
+  if (reader != nullptr) reader->drain();
+  if (engine != nullptr) {
+    while (engine->in_flight() > 0) engine->wait(1);
+  }
+}
+
+void Offloader::Parts::make_tier_files() {
+  if (!uses_nvme(options)) return;
+  auto folder = [&](const std::filesystem::path& path) -> TierFolder& {
+    const bool shared = !folders.empty() && options.parameter_path == options.state_path;
+    if (!shared) folders.push_back(std::make_unique<TierFolder>(path, log));
+    return *folders.back();
+  };
+  if (options.parameters == Placement::nvme) {
+    TierFolder& target = folder(options.parameter_path);
+    const bool both = options.states == Placement::nvme && options.parameter_path == options.state_path;
+    target.require_free(plan.parameter_file_bytes + (both ? plan.record_file_bytes : 0),
+                        "parameters and optimizer states");
+    TierFileOptions file{
+        "params", plan.slot_bytes, std::min(kParamBlockBytes, plan.slot_bytes), {}, options.verify_checksums};
+    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+      file.chunk_bytes.push_back(space.chunk(ChunkId{c}).elements *
+                                 bytes_of(space.section_of(ChunkId{c}).type));
+    }
+    param_file = std::make_unique<TierFile>(target, std::move(file), *engine, log);
+    std::unique_ptr<io::Engine> reading = io::make_engine(options.io, log);
+    reading->register_buffer(arena.memory());
+    reader = std::make_unique<io::IoThread>(std::move(reading));
+  }
+  if (options.states == Placement::nvme) {
+    TierFolder& target = folder(options.state_path);
+    target.require_free(plan.record_file_bytes, "optimizer states");
+    TierFileOptions file{
+        "records", plan.record_slot_bytes, plan.ring_slot_bytes, {}, options.verify_checksums};
+    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+      file.chunk_bytes.push_back(
+          space.section_of(ChunkId{c}).trainable ? space.chunk(ChunkId{c}).record_bytes() : 0);
+    }
+    record_file = std::make_unique<TierFile>(target, std::move(file), *engine, log);
+  }
+}
+
+uint64_t Offloader::Parts::byte_offset(TensorId tensor) const {
+  const TensorPlace& place = space.place(tensor);
+  const ChunkInfo& chunk = space.chunk(ChunkId{place.first_chunk});
+  return place.first_chunk * plan.slot_bytes +
+         (place.first_element - chunk.first_element) * bytes_of(space.tensor(tensor).type);
+}
+
+CacheSlot& Offloader::Parts::require_slot(const char* role) {
+  if (CacheSlot* slot = cache.take_slot(context())) return *slot;
+  throw Error(
+      ErrorKind::capacity,
+      {fmt::format("no device memory is left for the {} of an operation", role), operation,
+       fmt::format("all {} chunk slots of {} bytes are in use at once", cache.slot_count(), plan.slot_bytes),
+       "raise the device budget, use smaller chunks, or lease fewer tensors together"});
+}
+
+void Offloader::Parts::fetch_missing() {
+  for (const ChunkId chunk : chunks) cache.pin_param(chunk);
+  for (const ChunkId chunk : chunks) {
+    if (cache.param_state(chunk) == ChunkState::absent) {
+      home->start_fetch(chunk, cache.begin_fetch(chunk, require_slot("parameters")));
+      ++counters.fetch_count;
+      ++counters.demand_fetch_count;
+    }
+    cache.note_use(chunk);
+  }
+}
+
+void Offloader::Parts::open_gradients() {
+  for (const ChunkId chunk : chunks) {
+    if (!space.section_of(chunk).trainable) continue;
+    if (!cache.has_gradient(chunk)) {
+      TERRACE_ASSERT(
+          !landed[index_of(chunk)],
+          fmt::format("{} adds to a gradient that is complete: TensorSpec::backward_uses is too low",
+                      operation));
+      cache.begin_gradient(chunk, require_slot("gradients"));
+    }
+    cache.pin_gradient(chunk);
+  }
+}
+
+void Offloader::Parts::prefetch() {
+  if (cursor->position() == kNever) return;
+  prefetch_uses(cursor->schedule(), cursor->position(), cursor->position() + 1);
+}
+
+void Offloader::Parts::prefetch_first_uses() {
+  if (!training_cursor.schedule().empty()) prefetch_uses(training_cursor.schedule(), kNever, 0);
+}
+
+void Offloader::Parts::prefetch_uses(const Schedule& schedule, uint32_t position, uint32_t first) {
+  if (home->placement() == Placement::none) return;
+  const EvictionContext now{schedule, position};
+  uint64_t elements = 0;
+  uint32_t reserved = 0;  // slots that gradients of the uses in between will take
+  const uint64_t end =
+      std::min<uint64_t>(schedule.size(), static_cast<uint64_t>(first) + options.prefetch_uses);
+  for (uint32_t p = first; p < end; ++p) {
+    const ScheduledUse& use = schedule.use(p);
+    for (const ChunkId chunk : use.chunks) {
+      if (use.kind == UseKind::backward && space.section_of(chunk).trainable && !cache.has_gradient(chunk))
+        ++reserved;
+      if (cache.param_state(chunk) != ChunkState::absent) continue;
+      elements += space.chunk(chunk).elements;
+      if (elements > options.prefetch_elements || !home->can_fetch_ahead(chunk)) return;
+      CacheSlot* slot = cache.take_slot_ahead(now, p - first + 1, reserved);
+      if (slot == nullptr) return;
+      home->start_fetch(chunk, cache.begin_fetch(chunk, *slot));
+      ++counters.fetch_count;
+    }
+  }
+}
+
+void Offloader::Parts::wait_for_chunks() {
+  const uint64_t start = clock.now_ns();
+  for (const ChunkId chunk : chunks) {
+    cache.attach_param(chunk);
+    home->fetch_finished(chunk);
+  }
+  counters.fetch_wait_ns += clock.now_ns() - start;
+}
+
+void Offloader::Parts::close_gradients() {
+  for (const ChunkId chunk : chunks) {
+    if (space.section_of(chunk).trainable) cache.unpin_gradient(chunk);
+  }
+  for (const TensorId tensor : tensors) {
+    if (!space.tensor(tensor).trainable ||
+        ++backward_uses[index_of(tensor)] < space.tensor(tensor).backward_uses)
+      continue;
+    states.change(tensor, TensorState::grad_ready);
+    const TensorPlace& place = space.place(tensor);
+    for (uint32_t c = place.first_chunk; c < place.first_chunk + place.chunk_count; ++c) --open_tensors[c];
+  }
+  for (const ChunkId chunk : chunks) {
+    if (cache.has_gradient(chunk) && open_tensors[index_of(chunk)] == 0 && !landed[index_of(chunk)])
+      land(chunk);
+  }
+}
+
+// A tensor is reducing once the gradients of all its chunks are on their way.
+void Offloader::Parts::land(ChunkId chunk) {
+  if (cache.has_gradient(chunk)) {
+    gradients->land(chunk);
+  } else {
+    gradients->land_zero(chunk);
+  }
+  landed[index_of(chunk)] = true;
+  for (const TensorId tensor : space.tensors_of(chunk)) {
+    if (--unlanded_chunks[index_of(tensor)] > 0 || states.state(tensor) != TensorState::grad_ready) continue;
+    states.change(tensor, TensorState::reducing);
+  }
+}
+
+// What the micro-batch did not use has a gradient of zero.
+void Offloader::Parts::complete_unused_gradients() {
+  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    const TensorState state = states.state(TensorId{t});
+    if (!space.tensor(TensorId{t}).trainable) continue;
+    if (state == TensorState::hold_after_forward || state == TensorState::hold_after_backward) {
+      states.change(TensorId{t}, TensorState::grad_ready);
+    }
+  }
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (space.section_of(ChunkId{c}).trainable && !landed[c]) land(ChunkId{c});
+  }
+}
+
+void Offloader::Parts::reset_micro_batch() {
+  std::fill(backward_uses.begin(), backward_uses.end(), 0);
+  std::fill(landed.begin(), landed.end(), false);
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    open_tensors[c] = static_cast<uint32_t>(space.tensors_of(ChunkId{c}).size());
+  }
+  for (uint32_t t = 0; t < space.tensor_count(); ++t)
+    unlanded_chunks[t] = space.place(TensorId{t}).chunk_count;
+}
+
+void Offloader::Parts::change_trainable(TensorState to) {
+  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    const TensorId tensor{t};
+    if (space.tensor(tensor).trainable && states.state(tensor) != to) states.change(tensor, to);
+  }
+}
+
+void Offloader::Parts::drop_gradients() {
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (space.section_of(ChunkId{c}).trainable) gradients->release(ChunkId{c});
+  }
+}
+
+void Offloader::Parts::forget_device_copies() {
+  if (home->placement() != Placement::none) cache.drop_all_params();
+}
+
+void Offloader::Parts::require_groups(size_t group_count) const {
+  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    const TensorSpec& tensor = space.tensor(TensorId{t});
+    TERRACE_ASSERT(!tensor.trainable || tensor.group < group_count,
+                   fmt::format("{} belongs to parameter group {}, but settings were given for {}",
+                               tensor.name, tensor.group, group_count));
+  }
+}
+
+}  // namespace terrace

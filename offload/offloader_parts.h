@@ -1,0 +1,118 @@
+// The inside of an Offloader: its tiers in the order in which they are made, and the steps of a use. Not for
+// others.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/aio/engine.h>
+#include <terrace/aio/io_thread.h>
+#include <terrace/aio/ring_buffer.h>
+#include <terrace/base/clock.h>
+#include <terrace/memory/host_arena.h>
+#include <terrace/memory/tensor_state.h>
+#include <terrace/memory/tier_file.h>
+#include <terrace/memory/tier_folder.h>
+#include <terrace/offload/device_cache.h>
+#include <terrace/offload/gradient_store.h>
+#include <terrace/offload/offloader.h>
+#include <terrace/offload/optimizer_pipeline.h>
+#include <terrace/offload/param_home.h>
+#include <terrace/offload/record_store.h>
+
+namespace terrace {
+
+enum class Phase : uint8_t { idle, training, evaluation };
+
+struct Offloader::Parts {
+  Parts(const FlatSpace& flat_space, const OffloadOptions& offload_options, std::span<const TensorUse> trace,
+        Device& accelerator, Workers& compute_workers, Log& user_log, InstructionSet set);
+  ~Parts();
+
+  // --- One use ---
+  void fetch_missing();
+  void open_gradients();
+  void close_gradients();
+  void prefetch();
+  void wait_for_chunks();
+  CacheSlot& require_slot(const char* role);
+  EvictionContext context() const { return {cursor->schedule(), cursor->position()}; }
+  uint64_t byte_offset(TensorId tensor) const;
+
+  // --- One micro-batch, one step ---
+  void reset_micro_batch();
+  void complete_unused_gradients();
+  void land(ChunkId chunk);
+  void change_trainable(TensorState to);
+  void drop_gradients();
+  void prefetch_first_uses();
+  void prefetch_uses(const Schedule& schedule, uint32_t position, uint32_t first);
+  void require_groups(size_t group_count) const;
+  // Parameters are about to change below the device: what the device holds of them is stale.
+  void forget_device_copies();
+
+  // --- State in and out ---
+  std::byte*& output_of(ChunkId chunk);
+  // For every trainable chunk, a run of tiles at a time: fills `tiles`, stores them and derives the
+  // parameters.
+  void load_records(FunctionRef<void(ChunkId, uint64_t first_tile, std::span<std::byte> tiles)> fill);
+  void load_frozen(FunctionRef<void(ChunkId, std::span<std::byte> parameters)> fill);
+  void publish_loaded(ChunkId chunk, std::byte*& parameters);
+  void read_chunk(ChunkId chunk, std::byte* destination);
+  template <typename Body>
+  void for_each_tensor_in(ChunkId chunk, uint64_t first_element, uint64_t count, Body body) const;
+  void derive_parameters(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
+                         std::byte* parameters);
+
+  void make_tier_files();
+
+  const FlatSpace& space;
+  const OffloadOptions options;
+  Device& device;
+  Workers& workers;
+  Log& log;
+  const InstructionSet instruction_set;
+  const SteadyClock clock;
+  const MemoryPlan plan;
+
+  HostArena arena;
+  std::span<std::byte> work_memory;
+  TensorStates states;
+  DeviceCache cache;
+  std::vector<std::unique_ptr<TierFolder>>
+      folders;                         // one, or two when parameters and states go to different paths
+  std::unique_ptr<io::Engine> engine;  // the step thread's; null when nothing is on nvme
+  std::unique_ptr<TierFile> param_file;
+  std::unique_ptr<TierFile> record_file;
+  std::unique_ptr<io::IoThread> reader;
+  io::RingBuffer ring;
+  std::unique_ptr<ParamHome> home;
+  std::unique_ptr<GradientStore> gradients;
+  std::unique_ptr<RecordStore> records;
+  std::unique_ptr<OptimizerPipeline> pipeline;
+
+  ScheduleCursor training_cursor;
+  ScheduleCursor evaluation_cursor;
+  ScheduleCursor* cursor = &training_cursor;
+  Phase phase = Phase::idle;
+  uint32_t micro_batch = 0;
+
+  // The use in progress.
+  bool in_use = false;
+  std::string operation;
+  UseKind kind = UseKind::inference;
+  std::vector<TensorId> tensors;
+  std::vector<ChunkId> chunks;
+
+  // The micro-batch in progress.
+  std::vector<uint32_t> backward_uses;    // per tensor
+  std::vector<uint32_t> open_tensors;     // per chunk: trainable tensors whose gradient is not complete
+  std::vector<uint32_t> unlanded_chunks;  // per tensor: its chunks whose gradient has not left
+  std::vector<bool> landed;               // per chunk
+  OffloadCounters counters;
+};
+
+}  // namespace terrace

@@ -1,0 +1,222 @@
+// The training state in and out of an Offloader: initialisation and checkpoints. Everything is streamed.
+#include <terrace/offload/offloader_parts.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <terrace/base/assert.h>
+#include <terrace/optimizer_cpu/gradient.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kMasterBytes = kTileElements * sizeof(float);
+
+}  // namespace
+
+// The host memory in which a chunk's parameters are made: its gradient's, when that is on the host and of the
+// same precision, else a landing slot.
+std::byte*& Offloader::Parts::output_of(ChunkId chunk) {
+  const bool over_gradient = space.section_of(chunk).trainable && !gradients->on_device() &&
+                             gradients->type(chunk) == space.section_of(chunk).type;
+  return over_gradient ? gradients->gradient(chunk) : gradients->landing_slot(0);
+}
+
+void Offloader::Parts::derive_parameters(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
+                                         std::byte* parameters) {
+  const DataType type = space.section_of(chunk).type;
+  for (uint64_t t = 0; t * kRecordTileBytes < tiles.size(); ++t) {
+    const std::byte* master = tiles.data() + t * kRecordTileBytes;
+    std::byte* target = parameters + (first_tile + t) * kTileElements * bytes_of(type);
+    if (type == DataType::fp32) {
+      std::memcpy(target, master, kMasterBytes);
+    } else {
+      convert_to_bf16(instruction_set, reinterpret_cast<const float*>(master),
+                      reinterpret_cast<Bf16*>(target), kTileElements);
+    }
+  }
+}
+
+// New parameters make every device copy stale; with parameters on the device each chunk needs its slot first.
+void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::span<std::byte>)> fill) {
+  const std::span<std::byte> bounce = ring.acquire();
+  const uint64_t block_tiles = bounce.size() / kRecordTileBytes;
+  try {
+    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+      const ChunkId chunk{c};
+      if (!space.section_of(chunk).trainable) continue;
+      std::byte*& parameters = output_of(chunk);
+      const uint64_t tiles = space.chunk(chunk).tile_count();
+      for (uint64_t first = 0; first < tiles; first += block_tiles) {
+        const std::span<std::byte> block =
+            bounce.first(std::min(block_tiles, tiles - first) * kRecordTileBytes);
+        fill(chunk, first, block);
+        records->write(chunk, first, block);
+        derive_parameters(chunk, first, block, parameters);
+      }
+      publish_loaded(chunk, parameters);
+    }
+  } catch (...) {
+    ring.release(bounce);
+    throw;
+  }
+  ring.release(bounce);
+}
+
+void Offloader::Parts::publish_loaded(ChunkId chunk, std::byte*& parameters) {
+  if (home->placement() == Placement::none && cache.param_state(chunk) == ChunkState::absent) {
+    cache.begin_in_place(chunk, require_slot("parameters"));
+  }
+  home->publish(chunk, parameters, engine.get(), cache);
+  home->finish_publishing(engine.get(), cache);
+  for (const TensorId tensor : space.tensors_of(chunk)) {
+    if (states.state(tensor) == TensorState::free) states.change(tensor, TensorState::hold);
+  }
+}
+
+void Offloader::Parts::load_frozen(FunctionRef<void(ChunkId, std::span<std::byte>)> fill) {
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    if (space.section_of(chunk).trainable) continue;
+    std::byte*& parameters = output_of(chunk);
+    fill(chunk, {parameters, home->param_bytes(chunk)});
+    publish_loaded(chunk, parameters);
+  }
+}
+
+// Calls body(tensor, first_element_in_tensor, first_element_in_run, count) for each tensor within a run of
+// elements of a chunk.
+template <typename Body>
+void Offloader::Parts::for_each_tensor_in(ChunkId chunk, uint64_t first_element, uint64_t count,
+                                          Body body) const {
+  const uint64_t begin = space.chunk(chunk).first_element + first_element;  // in the section
+  for (const TensorId tensor : space.tensors_of(chunk)) {
+    const TensorPlace& place = space.place(tensor);
+    const uint64_t first = std::max(begin, place.first_element);
+    const uint64_t last = std::min(begin + count, place.first_element + place.elements);
+    if (first < last) body(tensor, first - place.first_element, first - begin, last - first);
+  }
+}
+
+void Offloader::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>)> values) {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(p.phase == Phase::idle, "parameters are set between steps");
+  p.forget_device_copies();
+  p.load_records([&](ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles) {
+    std::memset(tiles.data(), 0, tiles.size());
+    for (uint64_t t = 0; t * kRecordTileBytes < tiles.size(); ++t) {
+      auto* master = reinterpret_cast<float*>(tiles.data() + t * kRecordTileBytes);
+      p.for_each_tensor_in(chunk, (first_tile + t) * kTileElements, kTileElements,
+                           [&](TensorId tensor, uint64_t first, uint64_t at, uint64_t count) {
+                             values(tensor, first, {master + at, count});
+                           });
+    }
+  });
+  std::vector<float> tile(kTileElements);
+  p.load_frozen([&](ChunkId chunk, std::span<std::byte> parameters) {
+    const DataType type = p.space.section_of(chunk).type;
+    for (uint64_t t = 0; t < p.space.chunk(chunk).tile_count(); ++t) {
+      std::fill(tile.begin(), tile.end(), 0.0f);
+      p.for_each_tensor_in(chunk, t * kTileElements, kTileElements,
+                           [&](TensorId tensor, uint64_t first, uint64_t at, uint64_t count) {
+                             values(tensor, first, {tile.data() + at, count});
+                           });
+      std::byte* target = parameters.data() + t * kTileElements * bytes_of(type);
+      if (type == DataType::fp32) {
+        std::memcpy(target, tile.data(), kMasterBytes);
+      } else {
+        convert_to_bf16(p.instruction_set, tile.data(), reinterpret_cast<Bf16*>(target), kTileElements);
+      }
+    }
+  });
+}
+
+uint64_t Offloader::record_tile_count() const {
+  uint64_t tiles = 0;
+  for (const Section& section : parts_->space.sections())
+    tiles += section.trainable ? section.elements / kTileElements : 0;
+  return tiles;
+}
+
+void Offloader::export_records(FunctionRef<void(std::span<const std::byte>)> sink) {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(p.phase == Phase::idle, "the state is read between steps");
+  const std::span<std::byte> bounce = p.ring.acquire();
+  const uint64_t block_tiles = bounce.size() / kRecordTileBytes;
+  try {
+    for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
+      const ChunkId chunk{c};
+      const uint64_t tiles = p.space.section_of(chunk).trainable ? p.space.chunk(chunk).tile_count() : 0;
+      for (uint64_t first = 0; first < tiles; first += block_tiles) {
+        const std::span<std::byte> block =
+            bounce.first(std::min(block_tiles, tiles - first) * kRecordTileBytes);
+        p.records->read(chunk, first, block);
+        sink(block);
+      }
+    }
+  } catch (...) {
+    p.ring.release(bounce);
+    throw;
+  }
+  p.ring.release(bounce);
+}
+
+void Offloader::import_records(FunctionRef<void(std::span<std::byte>)> source) {
+  TERRACE_ASSERT(parts_->phase == Phase::idle, "the state is set between steps");
+  parts_->forget_device_copies();
+  parts_->load_records([&](ChunkId, uint64_t, std::span<std::byte> tiles) { source(tiles); });
+}
+
+uint64_t Offloader::frozen_bytes() const {
+  uint64_t bytes = 0;
+  for (const Section& section : parts_->space.sections()) {
+    bytes += section.trainable ? 0 : section.elements * bytes_of(section.type);
+  }
+  return bytes;
+}
+
+void Offloader::export_frozen(FunctionRef<void(std::span<const std::byte>)> sink) {
+  Parts& p = *parts_;
+  for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
+    if (p.space.section_of(ChunkId{c}).trainable) continue;
+    std::byte* bounce = p.gradients->landing_slot(0);
+    p.read_chunk(ChunkId{c}, bounce);
+    sink({bounce, p.home->param_bytes(ChunkId{c})});
+  }
+}
+
+void Offloader::import_frozen(FunctionRef<void(std::span<std::byte>)> source) {
+  parts_->load_frozen([&](ChunkId, std::span<std::byte> parameters) { source(parameters); });
+}
+
+// Copies a chunk's parameters to host memory from wherever they live.
+void Offloader::Parts::read_chunk(ChunkId chunk, std::byte* destination) {
+  if (home->placement() != Placement::none) return home->read(chunk, destination);
+  cache.detach_param(chunk);
+  CacheSlot& slot = cache.param_slot(chunk);
+  slot.out.begin();
+  device.copy_to_host(destination, slot.id, 0, home->param_bytes(chunk), nullptr, slot.out);
+  slot.out.wait();
+}
+
+void Offloader::read_parameter(TensorId tensor, std::span<std::byte> destination) {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(p.phase == Phase::idle, "parameters are read between steps");
+  const TensorPlace& place = p.space.place(tensor);
+  const uint64_t element_bytes = bytes_of(p.space.tensor(tensor).type);
+  TERRACE_ASSERT(destination.size() >= place.elements * element_bytes,
+                 "the destination is too small for the tensor");
+  for (uint32_t c = place.first_chunk; c < place.first_chunk + place.chunk_count; ++c) {
+    // Gradients are spent between steps: their memory serves as the bounce buffer.
+    std::byte* bounce = p.output_of(ChunkId{c});
+    p.read_chunk(ChunkId{c}, bounce);
+    p.for_each_tensor_in(ChunkId{c}, 0, p.space.chunk(ChunkId{c}).elements,
+                         [&](TensorId found, uint64_t first, uint64_t at, uint64_t count) {
+                           if (found != tensor) return;
+                           std::memcpy(destination.data() + first * element_bytes,
+                                       bounce + at * element_bytes, count * element_bytes);
+                         });
+  }
+}
+
+}  // namespace terrace

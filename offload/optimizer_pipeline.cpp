@@ -1,0 +1,249 @@
+#include <terrace/offload/optimizer_pipeline.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/clock.h>
+#include <terrace/memory/tier_file.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint32_t kStreamedLane =
+    0;  // landing slots: one for the chunk that streams, one for the resident one
+constexpr uint32_t kResidentLane = 1;
+
+}  // namespace
+
+OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients,
+                                     ParamHome& home, DeviceCache& cache, Device& device, Workers& workers,
+                                     InstructionSet instruction_set, io::Engine* engine, io::RingBuffer& ring,
+                                     uint64_t block_bytes)
+    : space_(space),
+      records_(records),
+      gradients_(gradients),
+      home_(home),
+      cache_(cache),
+      device_(device),
+      workers_(workers),
+      instruction_set_(instruction_set),
+      engine_(engine),
+      ring_(ring),
+      block_tiles_(block_bytes / kRecordTileBytes),
+      blocks_(ring.slot_count()),
+      in_order_(ring.slot_count()) {
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (!space.section_of(ChunkId{c}).trainable) continue;
+    (records.is_streamed(ChunkId{c}) ? streamed_ : resident_).push_back(ChunkId{c});
+  }
+  for (Block& block : blocks_) block.pipeline = this;
+}
+
+void OptimizerPipeline::run(std::span<const AdamStep> steps) {
+  steps_ = steps;
+  failure_ = nullptr;
+  next_resident_ = 0;
+  leaving_ = {};
+  try {
+    if (!streamed_.empty()) run_streamed();
+    while (next_resident_ < resident_.size()) update_resident(resident_[next_resident_++]);
+  } catch (...) {
+    note_failure(std::current_exception());
+  }
+  if (engine_ != nullptr) {
+    while (engine_->in_flight() > 0) wait_for_io();
+  }
+  for (Block& block : blocks_) {
+    if (!block.slot.empty()) ring_.release(block.slot);
+    block.slot = {};
+    block.phase = Phase::idle;
+  }
+  try {
+    home_.finish_publishing(engine_, cache_);
+  } catch (...) {
+    note_failure(std::current_exception());
+  }
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+}
+
+void OptimizerPipeline::run_streamed() {
+  reads_started_ = blocks_finished_ = read_tile_ = 0;
+  read_chunk_ = 0;
+  while (read_chunk_ < streamed_.size() || blocks_finished_ < reads_started_) {
+    start_reads();
+    engine_->poll();
+    if (failure_ != nullptr) return;
+    Block& oldest = blocks_[in_order_[blocks_finished_ % in_order_.size()]];
+    if (blocks_finished_ < reads_started_ && oldest.phase == Phase::ready) {
+      finish_block(oldest);
+      ++blocks_finished_;
+    } else if (next_resident_ < resident_.size()) {
+      update_resident(resident_[next_resident_++]);
+    } else {
+      wait_for_io();
+    }
+  }
+}
+
+void OptimizerPipeline::start_reads() {
+  while (read_chunk_ < streamed_.size()) {
+    const std::span<std::byte> slot = ring_.acquire();
+    if (slot.empty()) return;
+    const ChunkId chunk = streamed_[read_chunk_];
+    const auto index = static_cast<uint32_t>((slot.data() - ring_.memory().data()) /
+                                             static_cast<ptrdiff_t>(ring_.slot_bytes()));
+    Block& block = blocks_[index];
+    block.slot = slot;
+    block.chunk = chunk;
+    block.first_tile = read_tile_;
+    block.tile_count = std::min(block_tiles_, space_.chunk(chunk).tile_count() - read_tile_);
+    block.phase = Phase::reading;
+    const uint64_t bytes = block.tile_count * kRecordTileBytes;
+    block.request =
+        records_.file()->read_request(chunk, block.first_tile * kRecordTileBytes, slot.first(bytes));
+    block.request.on_complete = &OptimizerPipeline::on_block;
+    block.request.context = &block;
+    in_order_[reads_started_++ % in_order_.size()] = index;
+    record_read_bytes_ += bytes;
+    read_tile_ += block.tile_count;
+    if (read_tile_ == space_.chunk(chunk).tile_count()) {
+      ++read_chunk_;
+      read_tile_ = 0;
+    }
+    engine_->submit({&block.request, 1});
+  }
+}
+
+void OptimizerPipeline::on_block(void* context, const io::Completion& completion) noexcept {
+  Block& block = *static_cast<Block*>(context);
+  OptimizerPipeline& pipeline = *block.pipeline;
+  if (completion.error != 0) {
+    pipeline.note_failure(
+        std::make_exception_ptr(pipeline.records_.file()->io_error(block.request, completion)));
+  }
+  if (block.phase == Phase::reading) {
+    block.phase = Phase::ready;
+    return;
+  }
+  pipeline.ring_.release(block.slot);
+  block.slot = {};
+  block.phase = Phase::idle;
+}
+
+void OptimizerPipeline::finish_block(Block& block) {
+  const uint64_t bytes = block.tile_count * kRecordTileBytes;
+  const uint64_t offset = block.first_tile * kRecordTileBytes;
+  records_.file()->check(block.chunk, offset, block.slot.first(bytes));
+  update_tiles(block.chunk, block.first_tile, block.tile_count, block.slot.data(),
+               output(block.chunk, kStreamedLane));
+  records_.file()->seal(block.chunk, offset, block.slot.first(bytes));
+  block.request = records_.file()->write_request(block.chunk, offset, block.slot.first(bytes));
+  block.request.on_complete = &OptimizerPipeline::on_block;
+  block.request.context = &block;
+  block.phase = Phase::writing;
+  record_write_bytes_ += bytes;
+  const bool last_of_chunk = block.first_tile + block.tile_count == space_.chunk(block.chunk).tile_count();
+  const ChunkId chunk = block.chunk;
+  engine_->submit({&block.request, 1});
+  if (last_of_chunk) publish(chunk, kStreamedLane);
+}
+
+void OptimizerPipeline::update_resident(ChunkId chunk) {
+  if (records_.placement() == Placement::none) return update_on_device(chunk);
+  std::byte* parameters = output(chunk, kResidentLane);
+  const uint64_t tiles = space_.chunk(chunk).tile_count();
+  workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
+    const uint64_t first = task * block_tiles_;
+    const uint64_t count = std::min(block_tiles_, tiles - first);
+    update_tiles(chunk, first, count, records_.resident(chunk) + first * kRecordTileBytes, parameters);
+  });
+  publish(chunk, kResidentLane);
+}
+
+// States, gradients and the fresh parameters are all in device memory; parameters with another home leave
+// from there.
+void OptimizerPipeline::update_on_device(ChunkId chunk) {
+  const bool stays = home_.placement() == Placement::none;
+  if (!stays) {
+    const Schedule unknown;
+    CacheSlot* slot = cache_.take_slot(EvictionContext{unknown, kNever});
+    TERRACE_ASSERT(slot != nullptr, "the plan keeps a device slot for parameters on their way out");
+    cache_.begin_in_place(chunk, *slot);
+  }
+  cache_.pin_param(chunk);
+  cache_.attach_param(chunk);
+  records_.open(chunk);
+  gradients_.open(chunk);
+  const uint64_t tiles = space_.chunk(chunk).tile_count();
+  workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
+    const uint64_t first = task * block_tiles_;
+    const uint64_t count = std::min(block_tiles_, tiles - first);
+    update_tiles(chunk, first, count, records_.resident(chunk) + first * kRecordTileBytes,
+                 cache_.param_address(chunk));
+  });
+  gradients_.close(chunk);
+  records_.close(chunk);
+  cache_.unpin_param(chunk);
+  gradients_.release(chunk);
+  if (stays) return;
+  std::byte*& buffer = landing(kResidentLane);
+  cache_.detach_param(chunk);
+  CacheSlot& slot = cache_.param_slot(chunk);
+  slot.out.begin();
+  device_.copy_to_host(buffer, slot.id, 0, home_.param_bytes(chunk), nullptr, slot.out);
+  slot.out.wait();
+  home_.publish(chunk, buffer, engine_, cache_);
+  leaving_[kResidentLane] = chunk;
+}
+
+std::byte*& OptimizerPipeline::landing(uint32_t lane) {
+  if (leaving_[lane]) home_.wait_published(*leaving_[lane], engine_, cache_);
+  leaving_[lane].reset();
+  return gradients_.landing_slot(lane);
+}
+
+std::byte*& OptimizerPipeline::output(ChunkId chunk, uint32_t lane) {
+  if (gradients_.type(chunk) == space_.section_of(chunk).type) return gradients_.gradient(chunk);
+  return landing(lane);
+}
+
+void OptimizerPipeline::publish(ChunkId chunk, uint32_t lane) {
+  const bool over_gradient = gradients_.type(chunk) == space_.section_of(chunk).type;
+  home_.publish(chunk, output(chunk, lane), engine_, cache_);
+  if (!over_gradient) leaving_[lane] = chunk;
+}
+
+void OptimizerPipeline::update_tiles(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
+                                     std::byte* tiles, std::byte* parameters) {
+  const uint64_t begin = first_tile * kTileElements;
+  const uint64_t end = begin + tile_count * kTileElements;
+  AdamTiles arguments;
+  arguments.record = tiles;
+  arguments.gradient_type = gradients_.type(chunk);
+  arguments.gradients = gradients_.gradient(chunk) + begin * bytes_of(arguments.gradient_type);
+  arguments.parameter_type = space_.section_of(chunk).type;
+  arguments.parameters = parameters + begin * bytes_of(arguments.parameter_type);
+  for (const Segment& segment : space_.segments_of(chunk)) {
+    const uint64_t first = std::max(begin, segment.first_element);
+    const uint64_t last = std::min(end, segment.first_element + segment.elements);
+    if (first >= last) continue;
+    arguments.first_element = first - begin;
+    arguments.element_count = last - first;
+    adam_update_tiles(instruction_set_, steps_[segment.group], arguments);
+  }
+}
+
+void OptimizerPipeline::wait_for_io() {
+  const SteadyClock clock;
+  const uint64_t start = clock.now_ns();
+  engine_->wait(1);
+  wait_ns_ += clock.now_ns() - start;
+}
+
+void OptimizerPipeline::note_failure(std::exception_ptr failure) {
+  if (failure_ == nullptr) failure_ = std::move(failure);
+}
+
+}  // namespace terrace

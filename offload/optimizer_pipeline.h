@@ -1,0 +1,100 @@
+// OptimizerPipeline: the update. Streams the records that live in the tier file block by block through the
+// ring (read block, update in place, write the same memory back) and updates the resident ones in the pauses;
+// hands each chunk's new parameters to their home as soon as its last block is done. One thread submits,
+// computes and reaps. The result does not depend on where anything lives.
+#pragma once
+
+#include <array>
+#include <exception>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <terrace/aio/engine.h>
+#include <terrace/aio/ring_buffer.h>
+#include <terrace/base/workers.h>
+#include <terrace/offload/device_cache.h>
+#include <terrace/offload/gradient_store.h>
+#include <terrace/offload/param_home.h>
+#include <terrace/offload/record_store.h>
+#include <terrace/optimizer_cpu/adam.h>
+
+namespace terrace {
+
+class OptimizerPipeline {
+ public:
+  // `engine` is null when nothing lives on nvme. The ring's slots hold kRecordBlockTiles tiles or one chunk's
+  // records, whichever is less.
+  OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients, ParamHome& home,
+                    DeviceCache& cache, Device& device, Workers& workers, InstructionSet instruction_set,
+                    io::Engine* engine, io::RingBuffer& ring, uint64_t block_bytes);
+
+  // Updates every trainable chunk. `steps` holds the constants of each parameter group. Gradients are
+  // complete and where GradientStore says; device copies of parameters that have a home elsewhere are gone.
+  // Throws the first failure after everything in flight has ended.
+  void run(std::span<const AdamStep> steps);
+
+  uint64_t record_read_bytes() const { return record_read_bytes_; }
+  uint64_t record_write_bytes() const { return record_write_bytes_; }
+  uint64_t wait_ns() const { return wait_ns_; }
+
+ private:
+  enum class Phase : uint8_t { idle, reading, ready, writing };
+  struct Block {
+    OptimizerPipeline* pipeline = nullptr;
+    std::span<std::byte> slot;  // of the ring
+    ChunkId chunk{};
+    uint64_t first_tile = 0;
+    uint64_t tile_count = 0;
+    Phase phase = Phase::idle;
+    io::Request request{};
+  };
+  static void on_block(void* context, const io::Completion& completion) noexcept;
+
+  void run_streamed();
+  void start_reads();
+  void finish_block(Block& block);
+  void update_resident(ChunkId chunk);
+  void update_on_device(ChunkId chunk);
+  // Where the chunk's new parameters are written on the host: over its gradient, or into landing slot `lane`.
+  std::byte*& output(ChunkId chunk, uint32_t lane);
+  // Landing slot `lane`, after whatever leaves it has left.
+  std::byte*& landing(uint32_t lane);
+  void publish(ChunkId chunk, uint32_t lane);
+  void update_tiles(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* tiles,
+                    std::byte* parameters);
+  void wait_for_io();
+  void note_failure(std::exception_ptr failure);
+
+  const FlatSpace& space_;
+  RecordStore& records_;
+  GradientStore& gradients_;
+  ParamHome& home_;
+  DeviceCache& cache_;
+  Device& device_;
+  Workers& workers_;
+  InstructionSet instruction_set_;
+  io::Engine* engine_;
+  io::RingBuffer& ring_;
+  uint64_t block_tiles_;
+  std::span<const AdamStep> steps_;
+
+  std::vector<ChunkId> streamed_;
+  std::vector<ChunkId> resident_;
+  std::vector<Block> blocks_;       // one per ring slot
+  std::vector<uint32_t> in_order_;  // a ring of block indices in the order of their reads
+  uint64_t reads_started_ = 0;
+  uint64_t blocks_finished_ = 0;
+  size_t read_chunk_ = 0;  // index into streamed_
+  uint64_t read_tile_ = 0;
+  size_t next_resident_ = 0;
+  uint32_t writes_in_flight_ = 0;
+  // Per landing slot: the chunk whose parameters may still be on their way out of it.
+  std::array<std::optional<ChunkId>, 2> leaving_;
+  std::exception_ptr failure_;
+  uint64_t record_read_bytes_ = 0;
+  uint64_t record_write_bytes_ = 0;
+  uint64_t wait_ns_ = 0;
+};
+
+}  // namespace terrace

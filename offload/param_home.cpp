@@ -1,0 +1,215 @@
+#include <terrace/offload/param_home.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <terrace/base/assert.h>
+#include <terrace/offload/host_slots.h>
+
+namespace terrace {
+
+ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
+                     Device& device, TierFile* file, io::IoThread* reader)
+    : space_(space),
+      placement_(placement),
+      device_(device),
+      file_(file),
+      reader_(reader),
+      block_bytes_(std::min(kParamBlockBytes, plan.slot_bytes)),
+      home_(space.chunk_count(), nullptr),
+      staging_(std::make_unique<Staging[]>(plan.staging_slots)),
+      staging_of_(space.chunk_count(), kNone) {
+  TERRACE_ASSERT((placement == Placement::nvme) == (file != nullptr && reader != nullptr),
+                 "a tier file and its reader belong to parameters on nvme");
+  cached_chunk_count_ = plan.host_param_slots;
+  const std::vector<std::byte*> slots =
+      carve_slots(arena, plan.slot_bytes, plan.host_param_slots, "parameters");
+  size_t next = 0;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (is_kept(c, plan.host_param_slots, space.chunk_count())) home_[c] = slots[next++];
+  }
+  const std::vector<std::byte*> staging = carve_slots(arena, plan.slot_bytes, plan.staging_slots, "staging");
+  for (uint32_t s = plan.staging_slots; s-- > 0;) {
+    staging_[s].memory = staging[s];
+    free_staging_.push_back(s);
+  }
+  written_.resize(space.chunk_count());
+  transfer_begin_.push_back(0);
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (placement == Placement::nvme && home_[c] == nullptr) {
+      const uint64_t blocks = divide_up(param_bytes(ChunkId{c}), block_bytes_);
+      for (uint64_t b = 0; b < blocks; ++b) transfers_.push_back({this, ChunkId{c}, {}, nullptr});
+      written_[c] = std::make_unique<Event>();
+    }
+    transfer_begin_.push_back(static_cast<uint32_t>(transfers_.size()));
+  }
+  publishing_.reserve(space.chunk_count());
+}
+
+ParamHome::~ParamHome() {
+  if (reader_ != nullptr) reader_->drain();
+}
+
+uint64_t ParamHome::param_bytes(ChunkId chunk) const {
+  return space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
+}
+
+std::span<ParamHome::BlockTransfer> ParamHome::blocks_of(ChunkId chunk) {
+  const uint32_t c = index_of(chunk);
+  return std::span(transfers_).subspan(transfer_begin_[c], transfer_begin_[c + 1] - transfer_begin_[c]);
+}
+
+bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
+  return home_[index_of(chunk)] != nullptr || !free_staging_.empty();
+}
+
+void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
+  TERRACE_ASSERT(placement_ != Placement::none, "parameters that live on the device are never fetched");
+  const uint64_t bytes = param_bytes(chunk);
+  slot.in.begin();
+  if (const std::byte* home = home_[index_of(chunk)]) {
+    device_.copy_to_device(slot.id, 0, home, bytes, &slot.out, slot.in);
+    return;
+  }
+  Staging& staging = take_staging(chunk, slot);
+  start_read(chunk, staging.memory, staging.read);
+  if (!slot.out.done()) {
+    // The copy below waits for the read; this empty one makes the stream wait for the slot as well.
+    slot.fence.wait_done();
+    slot.fence.begin();
+    device_.copy_to_device(slot.id, 0, staging.memory, 0, &slot.out, slot.fence);
+  }
+  device_.copy_to_device(slot.id, 0, staging.memory, bytes, &staging.read, slot.in);
+}
+
+ParamHome::Staging& ParamHome::take_staging(ChunkId chunk, CacheSlot& slot) {
+  if (free_staging_.empty()) {
+    Staging& oldest = staging_[held_staging_.front()];
+    oldest.target->in.wait_done();
+    fetch_finished(ChunkId{oldest.chunk});
+  }
+  const uint32_t index = free_staging_.back();
+  free_staging_.pop_back();
+  held_staging_.push_back(index);
+  staging_of_[index_of(chunk)] = index;
+  staging_[index].target = &slot;
+  staging_[index].chunk = index_of(chunk);
+  return staging_[index];
+}
+
+void ParamHome::fetch_finished(ChunkId chunk) {
+  const uint32_t index = staging_of_[index_of(chunk)];
+  if (index == kNone) return;
+  Staging& staging = staging_[index];
+  TERRACE_ASSERT(staging.target->in.done(), "a staging slot was given back while its copy was under way");
+  staging_of_[index_of(chunk)] = kNone;
+  staging.target = nullptr;
+  staging.chunk = kNone;
+  held_staging_.erase(std::find(held_staging_.begin(), held_staging_.end(), index));
+  free_staging_.push_back(index);
+}
+
+void ParamHome::start_read(ChunkId chunk, std::byte* destination, Event& event) {
+  const std::span<BlockTransfer> blocks = blocks_of(chunk);
+  const uint64_t bytes = param_bytes(chunk);
+  event.begin(static_cast<uint32_t>(blocks.size()));
+  uint64_t offset = 0;
+  for (BlockTransfer& block : blocks) {
+    const uint64_t length = std::min(block_bytes_, bytes - offset);
+    block.event = &event;
+    block.request = file_->read_request(chunk, offset, {destination + offset, length});
+    block.request.on_complete = &ParamHome::on_read;
+    block.request.context = &block;
+    block.request.tag = offset;
+    reader_->submit(block.request, io::Priority::critical);
+    offset += length;
+  }
+  nvme_read_bytes_ += bytes;
+}
+
+void ParamHome::on_read(void* context, const io::Completion& completion) noexcept {
+  const BlockTransfer& block = *static_cast<BlockTransfer*>(context);
+  std::exception_ptr failure;
+  try {
+    if (completion.error != 0) throw block.home->file_->io_error(block.request, completion);
+    block.home->file_->check(block.chunk, block.request.tag, {block.request.data, block.request.bytes});
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  block.event->complete_one(failure);
+}
+
+void ParamHome::on_written(void* context, const io::Completion& completion) noexcept {
+  const BlockTransfer& block = *static_cast<BlockTransfer*>(context);
+  std::exception_ptr failure;
+  if (completion.error != 0)
+    failure = std::make_exception_ptr(block.home->file_->io_error(block.request, completion));
+  block.event->complete_one(failure);
+}
+
+void ParamHome::publish(ChunkId chunk, std::byte*& buffer, io::Engine* engine, DeviceCache& cache) {
+  const uint32_t c = index_of(chunk);
+  const uint64_t bytes = param_bytes(chunk);
+  if (placement_ == Placement::none) {
+    cache.detach_param(chunk);
+    CacheSlot& slot = cache.param_slot(chunk);
+    slot.in.begin();
+    device_.copy_to_device(slot.id, 0, buffer, bytes, nullptr, slot.in);
+    publishing_.push_back(chunk);
+    return;
+  }
+  if (home_[c] != nullptr) {
+    std::swap(home_[c], buffer);
+    return;
+  }
+  TERRACE_ASSERT(engine != nullptr, "writing to a tier file needs an engine");
+  const std::span<BlockTransfer> blocks = blocks_of(chunk);
+  file_->seal(chunk, 0, {buffer, bytes});
+  written_[c]->begin(static_cast<uint32_t>(blocks.size()));
+  publishing_.push_back(chunk);
+  uint64_t offset = 0;
+  for (BlockTransfer& block : blocks) {
+    const uint64_t length = std::min(block_bytes_, bytes - offset);
+    block.event = written_[c].get();
+    block.request = file_->write_request(chunk, offset, {buffer + offset, length});
+    block.request.on_complete = &ParamHome::on_written;
+    block.request.context = &block;
+    engine->submit({&block.request, 1});
+    offset += length;
+  }
+  nvme_write_bytes_ += bytes;
+}
+
+void ParamHome::wait_published(ChunkId chunk, io::Engine* engine, DeviceCache& cache) {
+  if (placement_ == Placement::none) return cache.param_slot(chunk).in.wait_done();
+  const Event* written = written_[index_of(chunk)].get();
+  while (written != nullptr && !written->done()) engine->wait(1);
+}
+
+void ParamHome::finish_publishing(io::Engine* engine, DeviceCache& cache) {
+  if (engine != nullptr) {
+    while (engine->in_flight() > 0) engine->wait(1);
+  }
+  std::exception_ptr failure;
+  for (const ChunkId chunk : publishing_) {
+    const Event& event =
+        placement_ == Placement::none ? cache.param_slot(chunk).in : *written_[index_of(chunk)];
+    event.wait_done();
+    if (failure == nullptr) failure = event.failure();
+  }
+  publishing_.clear();
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void ParamHome::read(ChunkId chunk, std::byte* destination) {
+  TERRACE_ASSERT(placement_ != Placement::none, "there is no home to read from");
+  if (const std::byte* home = home_[index_of(chunk)]) {
+    std::memcpy(destination, home, param_bytes(chunk));
+    return;
+  }
+  Event read;
+  start_read(chunk, destination, read);
+  read.wait();
+}
+
+}  // namespace terrace

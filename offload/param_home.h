@@ -1,0 +1,109 @@
+// ParamHome: where the parameters of every chunk live below the device, and how one chunk's parameters get to
+// the device and come back after an update.
+//
+//   cpu   every chunk has a host slot
+//   nvme  some chunks have a host slot (the cache), the others live in the tier file and pass through staging
+//   slots none  there is no home below the device: fetches never happen, publishing copies straight to the
+//   device slot
+//
+// Used by the step thread; reads from the tier file complete on the I/O thread.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include <terrace/aio/io_thread.h>
+#include <terrace/memory/device.h>
+#include <terrace/memory/flat_space.h>
+#include <terrace/memory/host_arena.h>
+#include <terrace/memory/tier_file.h>
+#include <terrace/offload/device_cache.h>
+#include <terrace/offload/memory_plan.h>
+#include <terrace/offload/placement.h>
+
+namespace terrace {
+
+class ParamHome {
+ public:
+  // `file` and `reader` are null unless parameters are on nvme; all references outlive the home.
+  ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
+            Device& device, TierFile* file, io::IoThread* reader);
+  ~ParamHome();
+
+  Placement placement() const { return placement_; }
+  // Whether a fetch would start without waiting for an earlier one.
+  bool can_fetch_ahead(ChunkId chunk) const;
+  // Starts the copy of a chunk's parameters into `slot` (begins slot.in). Waits for the oldest staged fetch
+  // when all staging slots are taken.
+  void start_fetch(ChunkId chunk, CacheSlot& slot);
+  // The chunk's copy has arrived (its slot.in is done): its staging slot serves the next one.
+  void fetch_finished(ChunkId chunk);
+
+  // Makes `buffer`, which holds the chunk's new parameters, their home. Where the home is a host slot,
+  // `buffer` and the home trade places and the caller owns the old one when this returns. Where it is the
+  // tier file, writes go through `engine`, which the caller owns and polls; `buffer` must stay until
+  // finish_publishing(). Where there is none, the bytes are copied to the chunk's device slot.
+  void publish(ChunkId chunk, std::byte*& buffer, io::Engine* engine, DeviceCache& cache);
+  // Waits until a published chunk's buffer is free again; failures are left to finish_publishing().
+  void wait_published(ChunkId chunk, io::Engine* engine, DeviceCache& cache);
+  // Waits for everything published; throws the first failure.
+  void finish_publishing(io::Engine* engine, DeviceCache& cache);
+
+  // Copies the chunk's parameters from their home to `destination` (at least the chunk's bytes), blocking.
+  // Not for placement none.
+  void read(ChunkId chunk, std::byte* destination);
+
+  uint64_t param_bytes(ChunkId chunk) const;
+  // False: in the tier file.
+  bool is_in_memory(ChunkId chunk) const {
+    return placement_ != Placement::nvme || home_[index_of(chunk)] != nullptr;
+  }
+  uint32_t cached_chunk_count() const { return cached_chunk_count_; }
+  uint64_t nvme_read_bytes() const { return nvme_read_bytes_; }
+  uint64_t nvme_write_bytes() const { return nvme_write_bytes_; }
+
+ private:
+  // One block of one chunk on its way to or from the tier file; at most one transfer at a time.
+  struct BlockTransfer {
+    ParamHome* home;
+    ChunkId chunk;
+    io::Request request;
+    Event* event;
+  };
+  struct Staging {
+    std::byte* memory = nullptr;
+    Event read;
+    CacheSlot* target = nullptr;
+    uint32_t chunk = kNone;
+  };
+  static constexpr uint32_t kNone = UINT32_MAX;
+  static void on_read(void* context, const io::Completion& completion) noexcept;
+  static void on_written(void* context, const io::Completion& completion) noexcept;
+
+  Staging& take_staging(ChunkId chunk, CacheSlot& slot);
+  // Starts reading the chunk into `destination`; `event` is done when every block is there and verified.
+  void start_read(ChunkId chunk, std::byte* destination, Event& event);
+  std::span<BlockTransfer> blocks_of(ChunkId chunk);
+
+  const FlatSpace& space_;
+  Placement placement_;
+  Device& device_;
+  TierFile* file_;
+  io::IoThread* reader_;
+  uint64_t block_bytes_;
+  std::vector<std::byte*> home_;  // per chunk: its host slot, or null
+  std::vector<BlockTransfer> transfers_;
+  std::vector<uint32_t> transfer_begin_;  // per chunk, chunk_count + 1 entries
+  std::unique_ptr<Staging[]> staging_;
+  std::vector<uint32_t> free_staging_;
+  std::deque<uint32_t> held_staging_;            // oldest first
+  std::vector<uint32_t> staging_of_;             // per chunk
+  std::vector<std::unique_ptr<Event>> written_;  // per chunk of the tier file
+  std::vector<ChunkId> publishing_;
+  uint32_t cached_chunk_count_ = 0;
+  uint64_t nvme_read_bytes_ = 0;
+  uint64_t nvme_write_bytes_ = 0;
+};
+
+}  // namespace terrace

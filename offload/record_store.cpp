@@ -1,0 +1,116 @@
+#include <terrace/offload/record_store.h>
+
+#include <cstring>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/event.h>
+#include <terrace/offload/host_slots.h>
+
+namespace terrace {
+
+RecordStore::RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan,
+                         HostArena& arena, Device& device, TierFile* file, io::Engine* engine)
+    : space_(space),
+      placement_(placement),
+      device_(device),
+      file_(file),
+      engine_(engine),
+      memory_(space.chunk_count(), nullptr) {
+  TERRACE_ASSERT((placement == Placement::nvme) == (file != nullptr && engine != nullptr),
+                 "a tier file and its engine belong to states on nvme");
+  std::vector<uint32_t> trainable;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (space.section_of(ChunkId{c}).trainable) trainable.push_back(c);
+  }
+  const auto count = static_cast<uint32_t>(trainable.size());
+  const std::vector<std::byte*> host =
+      carve_slots(arena, plan.record_slot_bytes, plan.host_record_slots, "optimizer states");
+  std::vector<DeviceSlot> slots;
+  std::byte* base = nullptr;
+  if (placement == Placement::none && count > 0) {
+    slots = device.create_slots(plan.record_slot_bytes, count, "optimizer states");
+    base = device.reserve_addresses(count * plan.record_slot_bytes);
+    device_slots_.resize(space.chunk_count());
+  }
+  size_t next_host = 0;
+  for (uint32_t t = 0; t < count; ++t) {
+    const ChunkId chunk{trainable[t]};
+    if (placement == Placement::none) {
+      device_slots_[trainable[t]] = slots[t];
+      memory_[trainable[t]] = base + t * plan.record_slot_bytes;
+      if (!device.strict()) device.attach(slots[t], memory_[trainable[t]]);
+    } else if (is_kept(t, plan.host_record_slots, count)) {
+      memory_[trainable[t]] = host[next_host++];
+    } else {
+      ++streamed_chunk_count_;
+      streamed_bytes_ += space.chunk(chunk).record_bytes();
+    }
+  }
+}
+
+bool RecordStore::is_streamed(ChunkId chunk) const {
+  return memory_[index_of(chunk)] == nullptr && space_.section_of(chunk).trainable;
+}
+
+void RecordStore::open(ChunkId chunk) {
+  if (placement_ == Placement::none && device_.strict())
+    device_.attach(device_slots_[index_of(chunk)], resident(chunk));
+}
+
+void RecordStore::close(ChunkId chunk) {
+  if (placement_ == Placement::none && device_.strict()) device_.detach(device_slots_[index_of(chunk)]);
+}
+
+void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles) {
+  const uint64_t offset = first_tile * kRecordTileBytes;
+  if (is_streamed(chunk)) {
+    transfer(file_->read_request(chunk, offset, tiles));
+    file_->check(chunk, offset, tiles);
+  } else if (placement_ == Placement::none) {
+    const DeviceSlot slot = device_slots_[index_of(chunk)];
+    if (!device_.strict()) device_.detach(slot);
+    Event done;
+    done.begin();
+    device_.copy_to_host(tiles.data(), slot, offset, tiles.size(), nullptr, done);
+    done.wait();
+    if (!device_.strict()) device_.attach(slot, resident(chunk));
+  } else {
+    std::memcpy(tiles.data(), resident(chunk) + offset, tiles.size());
+  }
+}
+
+void RecordStore::write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles) {
+  const uint64_t offset = first_tile * kRecordTileBytes;
+  if (is_streamed(chunk)) {
+    file_->seal(chunk, offset, tiles);
+    transfer(file_->write_request(chunk, offset, tiles));
+  } else if (placement_ == Placement::none) {
+    const DeviceSlot slot = device_slots_[index_of(chunk)];
+    if (!device_.strict()) device_.detach(slot);
+    Event done;
+    done.begin();
+    device_.copy_to_device(slot, offset, tiles.data(), tiles.size(), nullptr, done);
+    done.wait();
+    if (!device_.strict()) device_.attach(slot, resident(chunk));
+  } else {
+    std::memcpy(resident(chunk) + offset, tiles.data(), tiles.size());
+  }
+}
+
+void RecordStore::transfer(const io::Request& request) {
+  struct Outcome {
+    io::Completion completion{};
+    bool done = false;
+  } outcome;
+  io::Request with_callback = request;
+  with_callback.context = &outcome;
+  with_callback.on_complete = [](void* context, const io::Completion& completion) noexcept {
+    static_cast<Outcome*>(context)->completion = completion;
+    static_cast<Outcome*>(context)->done = true;
+  };
+  engine_->submit({&with_callback, 1});
+  while (!outcome.done) engine_->wait(1);
+  if (outcome.completion.error != 0) throw file_->io_error(with_callback, outcome.completion);
+}
+
+}  // namespace terrace

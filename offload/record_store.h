@@ -1,0 +1,56 @@
+// RecordStore: where the optimizer states of every trainable chunk live: device memory, host slots, or the
+// tier file with some chunks kept in host slots. Which ones are kept never changes: records are all used once
+// per step and all dirty, so a fixed set is the least traffic any policy reaches (least recently used would
+// reach none of it). Used by the step thread only.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include <terrace/aio/engine.h>
+#include <terrace/memory/device.h>
+#include <terrace/memory/flat_space.h>
+#include <terrace/memory/host_arena.h>
+#include <terrace/memory/tier_file.h>
+#include <terrace/offload/memory_plan.h>
+#include <terrace/offload/placement.h>
+
+namespace terrace {
+
+class RecordStore {
+ public:
+  // `file` and `engine` are null unless states are on nvme.
+  RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
+              Device& device, TierFile* file, io::Engine* engine);
+
+  Placement placement() const { return placement_; }
+  bool is_streamed(ChunkId chunk) const;
+  // The chunk's records where they are computed with: a host slot, or device memory (between open() and
+  // close()).
+  std::byte* resident(ChunkId chunk) const { return memory_[index_of(chunk)]; }
+  void open(ChunkId chunk);
+  void close(ChunkId chunk);
+
+  // Blocking copies of a run of whole tiles, for initialisation and checkpoints.
+  void read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles);
+  void write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles);
+
+  TierFile* file() const { return file_; }
+  uint32_t streamed_chunk_count() const { return streamed_chunk_count_; }
+  uint64_t streamed_bytes() const { return streamed_bytes_; }
+
+ private:
+  void transfer(const io::Request& request);
+
+  const FlatSpace& space_;
+  Placement placement_;
+  Device& device_;
+  TierFile* file_;
+  io::Engine* engine_;
+  std::vector<std::byte*> memory_;        // per chunk; null: in the tier file, or frozen
+  std::vector<DeviceSlot> device_slots_;  // per chunk, placement none
+  uint32_t streamed_chunk_count_ = 0;
+  uint64_t streamed_bytes_ = 0;
+};
+
+}  // namespace terrace

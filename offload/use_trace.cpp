@@ -1,0 +1,108 @@
+#include <terrace/offload/use_trace.h>
+
+#include <algorithm>
+
+namespace terrace {
+
+void UseRecorder::begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
+  trace_.push_back({std::string(operation), kind, {tensors.begin(), tensors.end()}});
+}
+
+void collect_chunks(const FlatSpace& space, std::span<const TensorId> tensors, std::vector<ChunkId>& chunks) {
+  chunks.clear();
+  for (const TensorId tensor : tensors) {
+    const TensorPlace& place = space.place(tensor);
+    for (uint32_t i = 0; i < place.chunk_count; ++i) chunks.push_back(ChunkId{place.first_chunk + i});
+  }
+  std::sort(chunks.begin(), chunks.end());
+  chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+}
+
+Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace) {
+  std::vector<ScheduledUse> uses;
+  uses.reserve(trace.size());
+  for (const TensorUse& use : trace) {
+    ScheduledUse& scheduled = uses.emplace_back(ScheduledUse{use.operation, use.kind, {}});
+    collect_chunks(space, use.tensors, scheduled.chunks);
+  }
+  return Schedule(std::move(uses), space.chunk_count());
+}
+
+namespace {
+
+// Follows which gradients are incomplete along a trace.
+class LiveGradients {
+ public:
+  explicit LiveGradients(const FlatSpace& space)
+      : space_(space),
+        used_(space.tensor_count()),
+        open_tensors_(space.chunk_count()),
+        live_(space.chunk_count()) {}
+
+  void begin(const TensorUse& use) {
+    for (const TensorId tensor : use.tensors) {
+      for_each_chunk(tensor, [&](uint32_t chunk) {
+        if (live_[chunk]) return;
+        live_[chunk] = true;
+        ++live_count_;
+        open_tensors_[chunk] = 0;
+        for (const TensorId held : space_.tensors_of(ChunkId{chunk})) {
+          open_tensors_[chunk] += space_.tensor(held).trainable ? 1 : 0;
+        }
+      });
+    }
+  }
+
+  void end(const TensorUse& use) {
+    for (const TensorId tensor : use.tensors) {
+      if (!space_.tensor(tensor).trainable || ++used_[index_of(tensor)] < space_.tensor(tensor).backward_uses)
+        continue;
+      used_[index_of(tensor)] = 0;
+      for_each_chunk(tensor, [&](uint32_t chunk) {
+        if (--open_tensors_[chunk] > 0) return;
+        live_[chunk] = false;
+        --live_count_;
+      });
+    }
+  }
+
+  uint32_t count() const { return live_count_; }
+
+ private:
+  template <typename Body>
+  void for_each_chunk(TensorId tensor, Body body) {
+    if (!space_.tensor(tensor).trainable) return;
+    const TensorPlace& place = space_.place(tensor);
+    for (uint32_t c = place.first_chunk; c < place.first_chunk + place.chunk_count; ++c) body(c);
+  }
+
+  const FlatSpace& space_;
+  std::vector<uint32_t> used_;          // per tensor: backward uses so far in this micro-batch
+  std::vector<uint32_t> open_tensors_;  // per chunk: tensors whose gradient is not complete
+  std::vector<bool> live_;              // per chunk
+  uint32_t live_count_ = 0;
+};
+
+}  // namespace
+
+SlotDemand minimum_slots(const FlatSpace& space, std::span<const TensorUse> trace, bool resident_parameters,
+                         bool resident_gradients) {
+  uint32_t trainable_chunks = 0;
+  for (const Section& section : space.sections())
+    trainable_chunks += section.trainable ? section.chunk_count : 0;
+  SlotDemand demand;
+  LiveGradients gradients(space);
+  std::vector<ChunkId> chunks;
+  for (const TensorUse& use : trace) {
+    collect_chunks(space, use.tensors, chunks);
+    if (use.kind == UseKind::backward) gradients.begin(use);
+    const uint32_t parameters =
+        resident_parameters ? space.chunk_count() : static_cast<uint32_t>(chunks.size());
+    const uint32_t slots = parameters + (resident_gradients ? trainable_chunks : gradients.count());
+    if (slots > demand.slots) demand = {slots, use.operation};
+    if (use.kind == UseKind::backward) gradients.end(use);
+  }
+  return demand;
+}
+
+}  // namespace terrace

@@ -1,0 +1,52 @@
+// The uses of one training step in terms of tensors: known before the first step when the model can be run
+// dry.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/memory/flat_space.h>
+#include <terrace/memory/schedule.h>
+#include <terrace/offload/parameter_access.h>
+
+namespace terrace {
+
+struct TensorUse {
+  std::string operation;
+  UseKind kind = UseKind::forward;
+  std::vector<TensorId> tensors;
+};
+
+// Records uses; its addresses are null. A model run dry on it yields its trace.
+class UseRecorder final : public ParameterAccess {
+ public:
+  void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override;
+  void end_use() override {}
+  const std::byte* parameter(TensorId) const override { return nullptr; }
+  GradientView gradient(TensorId) override { return {}; }
+
+  std::span<const TensorUse> trace() const { return trace_; }
+  std::vector<TensorUse> take_trace() { return std::move(trace_); }
+
+ private:
+  std::vector<TensorUse> trace_;
+};
+
+// The chunks that hold any of the tensors, ascending, each once. Reuses `chunks`' memory.
+void collect_chunks(const FlatSpace& space, std::span<const TensorId> tensors, std::vector<ChunkId>& chunks);
+
+Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace);
+
+// The most chunk slots (parameters and gradients together) that the device must hold at one moment of the
+// trace: the parameters of the use in progress plus every gradient that is not yet complete.
+// `resident_parameters` and `resident_gradients` say which roles never leave the device.
+struct SlotDemand {
+  uint32_t slots = 0;
+  std::string operation;  // where the peak is
+};
+SlotDemand minimum_slots(const FlatSpace& space, std::span<const TensorUse> trace, bool resident_parameters,
+                         bool resident_gradients);
+
+}  // namespace terrace
