@@ -29,7 +29,7 @@ PageMapping map_budget(uint64_t budget_bytes) {
 }  // namespace
 
 HostArena::HostArena(HostArenaOptions options, Log& log) : mapping_(map_budget(options.budget_bytes)) {
-  if (options.lock_pages && !memory().empty()) lock_pages(log);
+  if (options.lock_pages && !memory().empty()) lock_pages(options.lock_piece_bytes, log);
 }
 
 HostArena::~HostArena() = default;
@@ -37,10 +37,9 @@ HostArena::~HostArena() = default;
 // In pieces, because some kernels hold a lock of the whole process for the length of one call. All or
 // nothing: half of an arena locked would only use up the limit that io_uring's registered buffers count
 // against too. Through syscall(), because the sanitizers replace mlock() by a function that does nothing.
-void HostArena::lock_pages(Log& log) {
-  constexpr uint64_t kPieceBytes = kGiB;
-  for (uint64_t offset = 0; offset < memory().size(); offset += kPieceBytes) {
-    const auto piece = memory().subspan(offset, std::min<uint64_t>(kPieceBytes, memory().size() - offset));
+void HostArena::lock_pages(uint64_t piece_bytes, Log& log) {
+  for (uint64_t offset = 0; offset < memory().size(); offset += piece_bytes) {
+    const auto piece = memory().subspan(offset, std::min<uint64_t>(piece_bytes, memory().size() - offset));
     if (syscall(SYS_mlock, piece.data(), piece.size()) == 0) continue;
     const int error = errno;
     if (offset > 0) syscall(SYS_munlock, memory().data(), offset);

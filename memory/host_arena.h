@@ -18,8 +18,10 @@ namespace terrace {
 
 struct HostArenaOptions {
   uint64_t budget_bytes = 0;  // rounded down to a multiple of HostArena::kAlignment
-  bool lock_pages =
-      true;  // when the limit does not allow it, the arena works unlocked and one warning says so
+  // When the limit does not allow it, the arena works unlocked and one warning says so.
+  bool lock_pages = true;
+  // Of one mlock call; some kernels hold a lock of the whole process for its length.
+  uint64_t lock_piece_bytes = kGiB;
 };
 
 // One thread at a time.
@@ -55,7 +57,7 @@ class HostArena {
   std::span<std::byte> memory() { return mapping_.memory(); }
 
  private:
-  void lock_pages(Log& log);
+  void lock_pages(uint64_t piece_bytes, Log& log);
 
   PageMapping mapping_;
   std::vector<LedgerEntry> ledger_;
