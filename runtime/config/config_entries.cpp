@@ -1,0 +1,319 @@
+#include <terrace/runtime/config/config_entries.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+
+namespace terrace {
+namespace {
+
+using Kind = JsonNode::Kind;
+
+constexpr size_t kLongestQuote = 60;
+constexpr size_t kMostProblems = 20;
+
+std::string lower(std::string_view text) {
+  std::string result;
+  for (char c : text) result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return result;
+}
+
+JsonNode text_node(const std::string& text, const std::string& origin) {
+  JsonNode node;
+  node.kind = Kind::text;
+  node.text = text;
+  node.origin = origin;
+  return node;
+}
+
+JsonNode number_node(uint64_t number, const std::string& origin) {
+  JsonNode node = text_node(std::to_string(number), origin);
+  node.kind = Kind::number;
+  node.number = static_cast<double>(number);
+  return node;
+}
+
+bool is_auto(const JsonNode& node) {
+  return node.is(Kind::text) && lower(node.text) == "auto";
+}
+
+// A value in messages.
+std::string shown(const JsonNode& node) {
+  if (node.is(Kind::object)) return "an object";
+  if (node.is(Kind::list)) return "a list";
+  if (node.is(Kind::text)) return json_quoted(node.text, kLongestQuote);
+  const std::string text = json_text(node);
+  return text.size() <= kLongestQuote ? text : text.substr(0, kLongestQuote) + "...";
+}
+
+// The member of "a|b|c" that equals `text` in any case.
+std::optional<std::string> among(std::string_view allowed, std::string_view text) {
+  while (true) {
+    const size_t bar = allowed.find('|');
+    const std::string_view choice = allowed.substr(0, bar);
+    if (lower(choice) == lower(text)) return std::string(choice);
+    if (bar == std::string_view::npos) return std::nullopt;
+    allowed.remove_prefix(bar + 1);
+  }
+}
+
+bool in_range(const JsonNode& node, const KeyLimits& limits) {
+  return node.is(Kind::number) && node.number >= limits.minimum && node.number <= limits.maximum;
+}
+
+bool all_in_range(const JsonNode& list, const KeyLimits& limits) {
+  return list.is(Kind::list) && !list.items.empty() &&
+         std::all_of(list.items.begin(), list.items.end(),
+                     [&](const JsonNode& item) { return in_range(item, limits); });
+}
+
+// Brings the value into the form of its type ("TRUE" -> true, "256MiB" -> a number); false when it is not of
+// the type.
+bool conform(const SchemaKey& row, JsonNode& node) {
+  switch (row.type) {
+    case ValueType::boolean:
+      if (row.limits.boolean_texts && node.is(Kind::text) &&
+          (lower(node.text) == "true" || lower(node.text) == "false")) {
+        node.kind = Kind::boolean;
+        node.boolean = lower(node.text) == "true";
+      }
+      return node.is(Kind::boolean);
+    case ValueType::integer:
+      return in_range(node, row.limits) && node.number == std::floor(node.number);
+    case ValueType::number:
+      return in_range(node, row.limits);
+    case ValueType::number_list:
+      return all_in_range(node, row.limits);
+    case ValueType::rates:
+      return in_range(node, row.limits) || all_in_range(node, row.limits);
+    case ValueType::text:
+      return node.is(Kind::text);
+    case ValueType::choice: {
+      if (!node.is(Kind::text)) return false;
+      const std::optional<std::string> choice = among(row.limits.allowed, node.text);
+      if (choice) node.text = *choice;
+      return choice.has_value();
+    }
+    case ValueType::size:
+      if (node.is(Kind::text)) {
+        try {
+          const uint64_t bytes = parse_bytes(node.text, row.key);
+          node = number_node(bytes, node.origin);
+        } catch (const Error&) {
+          return false;
+        }
+      }
+      return in_range(node, row.limits) && node.number == std::floor(node.number);
+    case ValueType::any:
+      return true;
+    case ValueType::section:
+    case ValueType::open_section:
+      return node.is(Kind::object);
+  }
+  return false;
+}
+
+// Whether a refused key has one of the values that change nothing.
+bool is_harmless(const SchemaKey& row, const JsonNode& node) {
+  if (row.limits.allowed.empty()) return false;
+  if (!node.is(Kind::number))
+    return among(row.limits.allowed, node.is(Kind::text) ? node.text : json_text(node)).has_value();
+  double allowed = 0;
+  const char* end = row.limits.allowed.data() + row.limits.allowed.size();
+  return std::from_chars(row.limits.allowed.data(), end, allowed).ec == std::errc() && allowed == node.number;
+}
+
+bool enables_something(const JsonNode& node) {
+  for (const JsonMember& member : node.members) {
+    if (member.key == "enabled" && member.value.is(Kind::boolean) && member.value.boolean) return true;
+    if (enables_something(member.value)) return true;
+  }
+  return std::any_of(node.items.begin(), node.items.end(), enables_something);
+}
+
+std::string refusal(const std::string& key, const JsonNode& value, std::string_view why) {
+  return fmt::format("{} cannot be {}: {}", key, shown(value), why);
+}
+
+}  // namespace
+
+// A value on its way into the entries.
+struct ConfigEntries::Given {
+  std::string key;  // as written, with its section
+  std::string origin;
+  JsonNode value;
+  bool from_override = false;
+};
+
+void ConfigProblems::throw_if_any() const {
+  if (lines_.empty()) return;
+  std::string text;
+  const size_t shown_count = std::min(lines_.size(), kMostProblems);
+  for (size_t i = 0; i < shown_count; ++i) text += (i == 0 ? "" : "\n") + lines_[i];
+  if (shown_count < lines_.size()) text += fmt::format("\nand {} more", lines_.size() - shown_count);
+  throw Error(ErrorKind::config, {text, "", "", "docs/config.md lists every key and what it may be"});
+}
+
+std::string ConfigEntry::origin() const {
+  if (is_auto) return fmt::format("auto ({})", written_at);
+  if (written_key != row->path()) return fmt::format("mapped from {} ({})", written_key, written_at);
+  return written_at;
+}
+
+uint64_t whole_number(const JsonNode& node) {
+  uint64_t exact = 0;
+  const char* end = node.text.data() + node.text.size();
+  const auto [stopped, status] = std::from_chars(node.text.data(), end, exact);
+  if (status == std::errc() && stopped == end) return exact;
+  return static_cast<uint64_t>(node.number);
+}
+
+ConfigEntries::ConfigEntries(const JsonNode& document, std::span<const ConfigOverride> overrides,
+                             ConfigProblems& problems)
+    : problems_(problems) {
+  if (!document.is(Kind::object)) {
+    problems_.add(document.origin, "a configuration is an object: { \"key\": value, ... }");
+    return;
+  }
+  read_section("", document, "");
+  for (const ConfigOverride& setting : overrides) apply(setting);
+}
+
+const ConfigEntry* ConfigEntries::find(std::string_view path) const {
+  const auto found = by_path_.find(path);
+  return found == by_path_.end() ? nullptr : &found->second;
+}
+
+void ConfigEntries::read_section(std::string_view section, const JsonNode& object,
+                                 const std::string& written_section) {
+  // Of an optimizer or scheduler that is not supported, the parameters would only add noise.
+  const auto type = std::find_if(object.members.begin(), object.members.end(),
+                                 [](const JsonMember& member) { return member.key == "type"; });
+  const SchemaKey* type_row = find_key(section, "type");
+  if (type_row != nullptr && type != object.members.end() && type->value.is(Kind::text) &&
+      !is_auto(type->value) && !among(type_row->limits.allowed, type->value.text)) {
+    problems_.add(type->origin, fmt::format("{}.type must be {}, not {}: {}", written_section,
+                                            expected_values(*type_row), shown(type->value), type_row->note));
+    return;
+  }
+  for (const JsonMember& member : object.members) read_member(section, member, written_section);
+}
+
+void ConfigEntries::read_member(std::string_view section, const JsonMember& member,
+                                const std::string& written_section) {
+  if (member.key.starts_with('_')) return;  // a comment by convention
+  const SchemaKey* row = find_key(section, member.key);
+  if (row == nullptr) {
+    const std::string suggestion = suggestion_for(section, member.key);
+    problems_.add(member.origin,
+                  fmt::format("unknown key {} in {}{}{}", json_quoted(member.key, kLongestQuote),
+                              written_section.empty() ? section_name("") : written_section,
+                              suggestion.empty() ? "" : "; ", suggestion));
+    return;
+  }
+  if (member.value.is(Kind::null)) return;  // as if it were not there
+  Given given{written_section.empty() ? member.key : written_section + "." + member.key, member.origin,
+              member.value};
+  if (row->path() == "zero_optimization" && member.value.is(Kind::boolean)) {
+    given.value = number_node(member.value.boolean ? 1 : 0, member.value.origin);
+    read_value(*find_path("zero_optimization.stage"), given);
+  } else if (row->type == ValueType::open_section) {
+    read_open_section(*row, given);
+  } else if (row->type == ValueType::section && member.value.is(Kind::object)) {
+    const size_t known_before = without_effect_.size();
+    read_section(row->limits.stands_for.empty() ? row->path() : row->limits.stands_for, member.value,
+                 given.key);
+    if (row->effect == KeyEffect::without_effect) {
+      without_effect_.resize(known_before);
+      without_effect_.push_back(given.key);
+    }
+  } else {
+    read_value(*row, given);
+  }
+}
+
+void ConfigEntries::read_open_section(const SchemaKey& row, const Given& given) {
+  // A switch or a text in the place of the object is as good as nothing unless it asks for something.
+  const bool off = given.value.is(Kind::boolean)
+                       ? !given.value.boolean
+                       : given.value.is(Kind::object) && !enables_something(given.value);
+  if (row.effect == KeyEffect::without_effect) {
+    without_effect_.push_back(given.key);
+  } else if (row.limits.allowed.empty() ? !given.value.is(Kind::boolean) || !off : !off) {
+    problems_.add(given.origin, refusal(given.key, given.value, row.note));
+  }
+}
+
+void ConfigEntries::read_value(const SchemaKey& row, const Given& given) {
+  const SchemaKey& target = row.limits.stands_for.empty() ? row : *find_path(row.limits.stands_for);
+  ConfigEntry entry{&target, given.key, given.origin, false, given.from_override, given.value};
+  entry.is_auto = is_auto(given.value) && row.type != ValueType::section &&
+                  !(row.type == ValueType::choice && among(row.limits.allowed, "auto"));
+  if (!entry.is_auto) {
+    // What is refused whatever its value, or but for a few values, needs no lesson on its type.
+    const bool of_any_type = row.effect == KeyEffect::refused && row.type != ValueType::boolean;
+    if (!of_any_type && !conform(row, entry.value)) {
+      problems_.add(
+          given.value.origin.empty() ? given.origin : given.value.origin,
+          fmt::format("{} must be {}, not {}", given.key, expected_values(row), shown(given.value)));
+      return;
+    }
+    if (row.effect == KeyEffect::refused && !is_harmless(row, entry.value)) {
+      problems_.add(given.origin, refusal(given.key, given.value, row.note));
+      return;
+    }
+  }
+  if (target.effect == KeyEffect::without_effect) without_effect_.push_back(given.key);
+  if (target.effect != KeyEffect::honoured) return;
+  if (target.type == ValueType::choice && row.type == ValueType::boolean) {  // cpu_offload
+    if (entry.is_auto || !entry.value.boolean) return;
+    entry.value = text_node("cpu", given.value.origin);
+  }
+  insert(std::move(entry));
+}
+
+void ConfigEntries::insert(ConfigEntry entry) {
+  const auto [place, inserted] = by_path_.try_emplace(entry.row->path(), entry);
+  if (inserted) return;
+  ConfigEntry& earlier = place->second;
+  const bool agree = entry.is_auto == earlier.is_auto && json_text(entry.value) == json_text(earlier.value);
+  if (agree || entry.is_auto) return;
+  if (earlier.is_auto) {
+    earlier = std::move(entry);
+    return;
+  }
+  problems_.add(entry.written_at, fmt::format("{} is {}, but {} ({}) is {}, and both mean {}",
+                                              entry.written_key, shown(entry.value), earlier.written_key,
+                                              earlier.written_at, shown(earlier.value), entry.row->path()));
+}
+
+void ConfigEntries::apply(const ConfigOverride& setting) {
+  const SchemaKey* row = find_path(setting.key);
+  if (row == nullptr || row->type == ValueType::section || row->type == ValueType::open_section) {
+    problems_.add(setting.origin,
+                  fmt::format("{} is not a key that can be set", json_quoted(setting.key, kLongestQuote)));
+    return;
+  }
+  Given given{setting.key, setting.origin, text_node(setting.value, setting.origin), true};
+  const bool as_text =
+      row->type == ValueType::text || row->type == ValueType::choice || row->type == ValueType::size;
+  if (!as_text) {
+    try {
+      given.value = parse_json(setting.value, setting.origin);
+      given.value.origin = setting.origin;
+    } catch (const Error&) {
+      // It stays a text, and read_value() says what was expected.
+    }
+  }
+  by_path_.erase(row->limits.stands_for.empty() ? row->path() : std::string(row->limits.stands_for));
+  read_value(*row, given);
+}
+
+}  // namespace terrace

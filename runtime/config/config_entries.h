@@ -1,0 +1,70 @@
+// ConfigEntries: the values of a document that the schema knows, checked one by one. Contradictions between
+// them are not its business: see train_config.cpp.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/runtime/config/json_document.h>
+#include <terrace/runtime/config/schema.h>
+#include <terrace/runtime/config/train_config.h>
+
+namespace terrace {
+
+// What is wrong with a configuration, all of it.
+class ConfigProblems {
+ public:
+  // "ds.json:14:7: unknown key ..."
+  void add(const std::string& origin, const std::string& text) { lines_.push_back(origin + ": " + text); }
+  bool empty() const { return lines_.empty(); }
+  void throw_if_any() const;
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+struct ConfigEntry {
+  const SchemaKey* row;     // of the key that has the effect, where the file may have had another
+  std::string written_key;  // "zero_optimization.cpu_offload"
+  std::string written_at;   // "ds.json:14:7", "--lr"
+  bool is_auto;
+  bool from_override;
+  JsonNode value;  // of the type of its row; not set for "auto"
+
+  // For people: "ds.json:14:7", "auto (ds.json:14:7)", "mapped from cpu_offload (ds.json:14:7)".
+  std::string origin() const;
+};
+
+class ConfigEntries {
+ public:
+  // Collects what is wrong into `problems`.
+  ConfigEntries(const JsonNode& document, std::span<const ConfigOverride> overrides,
+                ConfigProblems& problems);
+
+  // The honoured key `path`, or null when neither the file nor an override has it.
+  const ConfigEntry* find(std::string_view path) const;
+  const std::map<std::string, ConfigEntry, std::less<>>& all() const { return by_path_; }
+  // Paths as written, in the order of the file.
+  const std::vector<std::string>& without_effect() const { return without_effect_; }
+
+ private:
+  struct Given;
+  void read_section(std::string_view section, const JsonNode& object, const std::string& written_section);
+  void read_member(std::string_view section, const JsonMember& member, const std::string& written_section);
+  void read_value(const SchemaKey& row, const Given& given);
+  void read_open_section(const SchemaKey& row, const Given& given);
+  void insert(ConfigEntry entry);
+  void apply(const ConfigOverride& setting);
+
+  ConfigProblems& problems_;
+  std::map<std::string, ConfigEntry, std::less<>> by_path_;
+  std::vector<std::string> without_effect_;
+};
+
+// The value of a node whose type has been checked.
+uint64_t whole_number(const JsonNode& node);
+
+}  // namespace terrace

@@ -1,0 +1,44 @@
+// A JSON document as people write configuration files: // and /* */ comments, trailing commas. Every value
+// knows its line and column. Duplicate keys, broken UTF-8 and half-written numbers are errors, never a guess.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace {
+
+struct JsonMember;
+
+struct JsonNode {
+  enum class Kind : uint8_t { null, boolean, number, text, list, object };
+
+  Kind kind = Kind::null;
+  bool boolean = false;
+  double number = 0;
+  std::string text;                 // of a text; of a number its literal as written
+  std::vector<JsonNode> items;      // of a list
+  std::vector<JsonMember> members;  // of an object, in the order of the file
+  std::string origin;               // of the value: "ds.json:14:9", or the flag that gave it
+
+  bool is(Kind other) const { return kind == other; }
+};
+
+struct JsonMember {
+  std::string key;
+  std::string origin;  // of the key: "ds.json:14:7"
+  JsonNode value;
+};
+
+// `name` stands for the document in origins and messages. Throws Error(config), naming line and column,
+// unless the text is one JSON value.
+JsonNode parse_json(std::string_view text, std::string_view name);
+
+// A text as a JSON literal: quoted, escaped, with broken UTF-8 replaced. What is longer than `longest` bytes
+// is cut.
+std::string json_quoted(std::string_view text, size_t longest = std::string_view::npos);
+// A value as one line of JSON.
+std::string json_text(const JsonNode& node);
+
+}  // namespace terrace

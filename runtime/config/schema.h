@@ -1,0 +1,77 @@
+// The schema: every configuration key that is known, in one table. What the parser accepts, what the messages
+// suggest and what docs/config.md says all come from here; no other file may name a key that is not in it.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace terrace {
+
+enum class ValueType : uint8_t {
+  boolean,
+  integer,       // also 5e8 or 0.9e6 when that is a whole number
+  number,        //
+  number_list,   // of at least one
+  rates,         // a number, or a list of one per parameter group
+  text,          //
+  choice,        // one of `allowed`, in any case
+  size,          // a number of bytes, or "256MiB"
+  any,           //
+  section,       // an object whose keys are in the table
+  open_section,  // an object whose keys are not checked
+};
+
+enum class KeyEffect : uint8_t {
+  honoured,        // does here what it does in DeepSpeed, or what its note says
+  mapped,          // stands for another key; the note says which
+  without_effect,  // accepted, and listed in the warning
+  refused,         // an error, but for the values in `allowed`
+};
+std::string_view name_of(KeyEffect effect);
+
+struct KeyLimits {
+  // choice and refused keys: the values that are accepted, separated by '|'. A refused open section with
+  // "enabled: false" here is accepted while nothing in it is enabled.
+  std::string_view allowed = "";
+  double minimum = 0;  // of numbers, of integers, and of the members of lists
+  double maximum = std::numeric_limits<double>::max();
+  bool boolean_texts = false;        // "true" and "false" as texts are accepted
+  std::string_view stands_for = "";  // another key, with its section, that takes the value
+};
+
+struct SchemaKey {
+  std::string_view section;  // "" at the top, "zero_optimization.offload_param"
+  std::string_view key;
+  ValueType type;
+  std::string_view default_text;  // as in the documentation; "" when there is none
+  KeyEffect effect;
+  std::string_view note;  // what it does here, or why it does not; one sentence
+  KeyLimits limits = {};
+
+  std::string path() const;  // "zero_optimization.offload_param.device"
+};
+
+// All of it, section by section.
+std::span<const SchemaKey> schema();
+const SchemaKey* find_key(std::string_view section, std::string_view key);
+const SchemaKey* find_path(std::string_view path);
+
+// "did you mean ...?" for a key that `section` does not have: a key of another section with this name, or the
+// most similar one. Empty when nothing is near.
+std::string suggestion_for(std::string_view section, std::string_view key);
+
+// Insertions, deletions, replacements and swaps of neighbours that turn one into the other, in any case.
+size_t edit_distance(std::string_view a, std::string_view b);
+
+// What a value may be, for messages and documentation: "a whole number from 0 to 3", "one of none, cpu,
+// nvme".
+std::string expected_values(const SchemaKey& row);
+
+// "zero_optimization", or "the top level".
+std::string section_name(std::string_view section);
+
+}  // namespace terrace

@@ -1,0 +1,352 @@
+// The rows of the schema. Defaults are DeepSpeed's (0.19) unless the note says otherwise.
+#include <array>
+
+#include <terrace/runtime/config/schema.h>
+
+namespace terrace {
+namespace {
+
+using enum ValueType;
+using enum KeyEffect;
+
+constexpr double kMaxCount = std::numeric_limits<uint32_t>::max();
+constexpr double kMaxInteger = 9223372036854775807.0;
+constexpr double kBelowOne = 1.0 - 0x1p-53;
+
+constexpr std::string_view kZero = "zero_optimization";
+constexpr std::string_view kParam = "zero_optimization.offload_param";
+constexpr std::string_view kState = "zero_optimization.offload_optimizer";
+constexpr std::string_view kZenflow = "zero_optimization.zenflow";
+
+constexpr std::string_view kOneProcess = "There is one process: nothing is reduced or gathered.";
+constexpr std::string_view kNotSharded = "There is one process: nothing is divided between groups.";
+constexpr std::string_view kLossy = "Lossy communication is not supported.";
+constexpr std::string_view kNoFp16 = "Only used by fp16, which is not supported yet.";
+constexpr std::string_view kNoGathering =
+    "Modules are not hooked: the model names what each operation needs.";
+constexpr std::string_view kBudgetRules =
+    "Residency follows terrace.device_memory and the recorded schedule.";
+constexpr std::string_view kMonitor = "Steps are reported on stderr and as JSON lines.";
+constexpr std::string_view kWriter = "Terrace writes its own checkpoints.";
+constexpr std::string_view kTimers = "Timers never synchronise the device.";
+constexpr std::string_view kNoZenflow = "ZenFlow changes which updates are applied; it is not supported.";
+constexpr std::string_view kOtherOptimizer = "Belongs to an optimizer that is not supported.";
+constexpr std::string_view kOtherSchedule = "Belongs to a scheduler that is not supported yet.";
+constexpr std::string_view kRecompute =
+    "Each layer keeps its input only and is computed again in backward, with or without this section.";
+constexpr std::string_view kSwitchedOff = "enabled: false";
+constexpr std::string_view kNoStage3 = "The same key without its stage3_ prefix, as some files have it.";
+constexpr std::string_view kOldAio = "An older name of intra_op_parallelism, which DeepSpeed ignores today.";
+
+constexpr KeyLimits counted = {.minimum = 0, .maximum = kMaxCount};
+constexpr KeyLimits at_least_one = {.minimum = 1, .maximum = kMaxCount};
+constexpr KeyLimits elements = {.minimum = 0, .maximum = kMaxInteger};
+constexpr KeyLimits only_false = {.allowed = "false"};
+constexpr KeyLimits when_off = {.allowed = kSwitchedOff};
+
+constexpr KeyLimits same_as(std::string_view path) {
+  return {.maximum = kMaxInteger, .stands_for = path};
+}
+constexpr KeyLimits between(double minimum, double maximum) {
+  return {.minimum = minimum, .maximum = maximum};
+}
+constexpr KeyLimits one_of(std::string_view allowed) {
+  return {.allowed = allowed};
+}
+
+// clang-format off
+constexpr auto kRows = std::to_array<SchemaKey>({
+    // Batch and reporting.
+    {"", "train_batch_size", integer, "", honoured, "Sequences per update = train_micro_batch_size_per_gpu x gradient_accumulation_steps. Any one or two of the three give the rest.", at_least_one},
+    {"", "train_micro_batch_size_per_gpu", integer, "1", honoured, "Sequences computed at a time.", at_least_one},
+    {"", "gradient_accumulation_steps", integer, "1", honoured, "Micro-batches per update.", at_least_one},
+    {"", "gradient_clipping", number, "1.0", honoured, "Largest global gradient norm; 0 turns clipping off."},
+    {"", "steps_per_print", integer, "", honoured, "A progress line every so many steps.", {.minimum = 1, .maximum = kMaxInteger}},
+    {"", "wall_clock_breakdown", boolean, "false", without_effect, "Every step's report has its times."},
+    {"", "memory_breakdown", boolean, "false", without_effect, "Every step's report has the bytes of each tier."},
+    {"", "dump_state", boolean, "false", without_effect, "--print-config shows every resolved value."},
+    {"", "dataloader_drop_last", boolean, "false", without_effect, "Windows of text are drawn at random; there is no last incomplete batch."},
+    {"", "prescale_gradients", boolean, "false", without_effect, kOneProcess},
+    {"", "gradient_predivide_factor", number, "1.0", without_effect, kOneProcess},
+    {"", "gradient_allreduce_op", choice, "mean", without_effect, kOneProcess, one_of("mean|sum|avg")},
+    {"", "disable_allgather", boolean, "false", without_effect, kOneProcess},
+    {"", "communication_data_type", choice, "", without_effect, kOneProcess, one_of("fp16|bf16|fp32|none")},
+    {"", "seq_parallel_communication_data_type", choice, "fp32", without_effect, kOneProcess, one_of("fp16|bf16|fp32")},
+    {"", "seq_parallel_comm_data_type", choice, "fp32", without_effect, kOneProcess, one_of("fp16|bf16|fp32")},
+    {"", "sequence_parallel_size", integer, "1", without_effect, kNotSharded, at_least_one},
+    {"", "use_data_before_expert_parallelism", boolean, "false", without_effect, kNotSharded},
+    {"", "managed_gradient_accumulation", boolean, "true", refused, "Terrace always counts the micro-batches itself.", one_of("true")},
+    {"", "zero_allow_untested_optimizer", boolean, "false", without_effect, "The optimizer is always Terrace's own."},
+    {"", "zero_force_ds_cpu_optimizer", boolean, "true", without_effect, "The optimizer is always Terrace's own."},
+    {"", "sparse_gradients", boolean, "false", without_effect, "Gradients are dense."},
+    {"", "graph_harvesting", boolean, "false", without_effect, "There are no CUDA graphs."},
+    {"", "vocabulary_size", integer, "", without_effect, "The model and its data decide.", counted},
+
+    // Optimizer and schedule.
+    {"", "optimizer", section, "", honoured, "Without it: AdamW with its defaults."},
+    {"optimizer", "type", choice, "AdamW", honoured, "As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. Other optimizers are not supported yet.", one_of("Adam|AdamW")},
+    {"optimizer", "params", section, "", honoured, "The settings of the optimizer."},
+    {"optimizer", "legacy_fusion", boolean, "false", without_effect, "There is one kernel."},
+    {"optimizer.params", "lr", number, "0.001", honoured, "Learning rate."},
+    {"optimizer.params", "betas", number_list, "[0.9, 0.999]", honoured, "The two moments' decay rates.", between(0, kBelowOne)},
+    {"optimizer.params", "eps", number, "1e-08", honoured, "Added to the denominator."},
+    {"optimizer.params", "weight_decay", number, "0", honoured, "Weight decay."},
+    {"optimizer.params", "bias_correction", boolean, "true", honoured, "Corrects the moments' bias towards zero."},
+    {"optimizer.params", "adam_w_mode", boolean, "true", honoured, "false, with type Adam: the decay is added to the gradient."},
+    {"optimizer.params", "torch_adam", boolean, "false", without_effect, "There is one implementation."},
+    {"optimizer.params", "fused", boolean, "false", without_effect, "There is one implementation."},
+    {"optimizer.params", "fp32_optimizer_states", boolean, "true", refused, "Moments are always fp32.", one_of("true")},
+    {"optimizer.params", "amsgrad", boolean, "false", refused, "AMSGrad is not supported, as in DeepSpeed.", only_false},
+    {"optimizer.params", "max_grad_norm", number, "", refused, "Set gradient_clipping instead, as DeepSpeed asks."},
+    {"optimizer.params", "momentum", number, "", refused, kOtherOptimizer},
+    {"optimizer.params", "freeze_step", integer, "", refused, kOtherOptimizer},
+    {"optimizer.params", "max_coeff", number, "", refused, kOtherOptimizer},
+    {"optimizer.params", "min_coeff", number, "", refused, kOtherOptimizer},
+    {"", "scheduler", section, "", honoured, "Without it the learning rate is constant."},
+    {"scheduler", "type", choice, "", honoured, "Other schedulers are not supported yet.", one_of("WarmupLR|WarmupDecayLR")},
+    {"scheduler", "params", section, "", honoured, "The settings of the scheduler."},
+    {"scheduler.params", "warmup_min_lr", rates, "0", honoured, "The rate of the first step; one number, or one per parameter group."},
+    {"scheduler.params", "warmup_max_lr", rates, "", honoured, "The rate after warm-up. Without it: the optimizer's lr (WarmupLR), 0.001 (WarmupDecayLR); \"auto\" is the optimizer's lr."},
+    {"scheduler.params", "warmup_num_steps", integer, "1000", honoured, "Fewer than 2 count as 2.", elements},
+    {"scheduler.params", "warmup_type", choice, "log", honoured, "How the rate rises.", one_of("log|linear")},
+    {"scheduler.params", "total_num_steps", integer, "", honoured, "WarmupDecayLR reaches 0 here. Without it, or with \"auto\": the steps of the run.", {.minimum = 1, .maximum = kMaxInteger}},
+    {"scheduler.params", "last_batch_iteration", integer, "-1", without_effect, "The rate is a function of the step.", between(-1, kMaxInteger)},
+    {"scheduler.params", "warmup_min_ratio", number, "0", refused, kOtherSchedule},
+    {"scheduler.params", "cos_min_ratio", number, "0.0001", refused, kOtherSchedule},
+    {"scheduler.params", "lr_range_test_min_lr", rates, "0.001", refused, kOtherSchedule},
+    {"scheduler.params", "lr_range_test_step_size", integer, "2000", refused, kOtherSchedule},
+    {"scheduler.params", "lr_range_test_step_rate", number, "1.0", refused, kOtherSchedule},
+    {"scheduler.params", "lr_range_test_staircase", boolean, "false", refused, kOtherSchedule},
+    {"scheduler.params", "cycle_min_lr", number, "", refused, kOtherSchedule},
+    {"scheduler.params", "cycle_max_lr", number, "", refused, kOtherSchedule},
+    {"scheduler.params", "decay_lr_rate", number, "0", refused, kOtherSchedule},
+    {"scheduler.params", "cycle_first_step_size", integer, "2000", refused, kOtherSchedule},
+    {"scheduler.params", "cycle_second_step_size", integer, "", refused, kOtherSchedule},
+    {"scheduler.params", "cycle_first_stair_count", integer, "0", refused, kOtherSchedule},
+    {"scheduler.params", "cycle_second_stair_count", integer, "", refused, kOtherSchedule},
+    {"scheduler.params", "decay_step_size", integer, "0", refused, kOtherSchedule},
+    {"scheduler.params", "cycle_momentum", boolean, "true", refused, kOtherSchedule},
+    {"scheduler.params", "cycle_min_mom", number, "0.8", refused, kOtherSchedule},
+    {"scheduler.params", "cycle_max_mom", number, "0.9", refused, kOtherSchedule},
+    {"scheduler.params", "decay_mom_rate", number, "0", refused, kOtherSchedule},
+
+    // Precision.
+    {"", "bf16", section, "", honoured, "Without it parameters and gradients are fp32."},
+    {"", "bfloat16", section, "", mapped, "The old name of bf16.", same_as("bf16")},
+    {"bf16", "enabled", boolean, "false", honoured, "bf16 parameters and gradients, fp32 master weights and moments. \"auto\" is true."},
+    {"bf16", "immediate_grad_update", boolean, "false", without_effect, "Gradients land once, at their final place."},
+    {"bf16", "check_grad_overflow", boolean, "true", without_effect, "The norm of every step is checked."},
+    {"bf16", "bf16_master_weights_and_grads", boolean, "false", refused, "Master weights are always fp32.", only_false},
+    {"bf16", "bf16_optimizer_states", boolean, "false", refused, "Moments are always fp32.", only_false},
+    {"", "fp16", section, "", honoured, "Accepted while it is off."},
+    {"fp16", "enabled", boolean, "false", refused, "fp16 training is not supported yet; use bf16. \"auto\" is false.", only_false},
+    {"fp16", "auto_cast", boolean, "false", without_effect, kNoFp16},
+    {"fp16", "loss_scale", number, "0", without_effect, kNoFp16},
+    {"fp16", "initial_scale_power", integer, "16", without_effect, kNoFp16, counted},
+    {"fp16", "loss_scale_window", integer, "1000", without_effect, kNoFp16, counted},
+    {"fp16", "hysteresis", integer, "2", without_effect, kNoFp16, counted},
+    {"fp16", "consecutive_hysteresis", boolean, "false", without_effect, kNoFp16},
+    {"fp16", "min_loss_scale", number, "1", without_effect, kNoFp16},
+    {"fp16", "fused_mode", boolean, "true", without_effect, kNoFp16},
+    {"fp16", "fp16_master_weights_and_grads", boolean, "false", refused, "Master weights are always fp32.", only_false},
+    {"", "amp", section, "", honoured, "Accepted while it is off."},
+    {"amp", "enabled", boolean, "false", refused, "Apex AMP is not supported; use bf16. \"auto\" is false.", only_false},
+    {"amp", "opt_level", text, "O1", without_effect, "Only used by Apex AMP."},
+    {"", "torch_autocast", section, "", honoured, "Accepted while it is off."},
+    {"torch_autocast", "enabled", boolean, "false", refused, "Autocasting is not supported; use bf16. \"auto\" is false.", only_false},
+    {"torch_autocast", "dtype", text, "bfloat16", without_effect, "Only used by autocasting."},
+    {"torch_autocast", "lower_precision_safe_modules", any, "", without_effect, "Only used by autocasting."},
+    {"", "data_types", section, "", honoured, "Precision of accumulated gradients."},
+    {"data_types", "grad_accum_dtype", choice, "fp32", refused, "Gradients of several micro-batches are accumulated in fp32.", one_of("fp32|none")},
+    {"data_types", "param_dtype", any, "", refused, "The precision of parameters is that of the bf16 section."},
+    {"data_types", "buffer_dtype", any, "", refused, "The precision of buffers is that of the bf16 section."},
+
+    // ZeRO and offload.
+    {"", "zero_optimization", section, "", honoured, "true stands for stage 1."},
+    {kZero, "stage", integer, "0", honoured, "With one process every stage keeps everything; offload_param needs 3 and offload_optimizer at least 1, as in DeepSpeed.", between(0, 3)},
+    {kZero, "offload_param", section, "", honoured, "Where parameters live between uses."},
+    {kParam, "device", choice, "none", honoured, "none: device memory; cpu: host memory; nvme: a file, with host memory as its cache.", one_of("none|cpu|nvme")},
+    {kParam, "nvme_path", text, "", honoured, "An existing folder; needed when device is nvme."},
+    {kParam, "pin_memory", boolean, "true", honoured, "Page-lock the host memory where the system allows it."},
+    {kParam, "buffer_count", integer, "5", without_effect, "Buffers are sized by the plan.", counted},
+    {kParam, "buffer_size", integer, "1e8", without_effect, "A tensor may span chunks; there is no largest one.", elements},
+    {kParam, "max_in_cpu", integer, "1e9", without_effect, "terrace.host_memory bounds the host cache, and the schedule decides what is in it.", elements},
+    {kZero, "offload_optimizer", section, "", honoured, "Where master weights and moments live."},
+    {kState, "device", choice, "none", honoured, "As for parameters. nvme is honoured in stages 1 and 2 as well, where DeepSpeed quietly uses host memory.", one_of("none|cpu|nvme")},
+    {kState, "nvme_path", text, "", honoured, "An existing folder; needed when device is nvme."},
+    {kState, "pin_memory", boolean, "true", honoured, "Page-lock the host memory where the system allows it."},
+    {kState, "buffer_count", integer, "4", without_effect, "Buffers are sized by the plan.", counted},
+    {kState, "buffer_size", integer, "", without_effect, "Buffers are sized by the plan; DeepSpeed has no such key either.", elements},
+    {kState, "pipeline_read", boolean, "false", without_effect, "Reads always run ahead of the update."},
+    {kState, "pipeline_write", boolean, "false", without_effect, "Writes always overlap the update."},
+    {kState, "fast_init", boolean, "false", without_effect, "Initial states are always written in one stream."},
+    {kState, "ratio", number, "1.0", refused, "Updating a part of the parameters on the device is not supported yet.", one_of("1")},
+    {kState, "super_offload", boolean, "false", without_effect, "Transfers and updates always overlap."},
+    {kState, "cpuadam_cores_perc", number, "0.8", without_effect, "terrace.threads sets the number of compute threads."},
+    {kZero, "sub_group_size", integer, "1e9", honoured, "Elements; an upper bound of the chunk size, at least 4096.", between(4096, kMaxInteger)},
+    {kZero, "stage3_prefetch_bucket_size", integer, "", honoured, "Elements fetched ahead at most; 0 turns prefetch off. Without it, or with \"auto\": terrace.prefetch_depth alone decides.", elements},
+    {kZero, "stage3_max_live_parameters", integer, "1e9", without_effect, kBudgetRules, elements},
+    {kZero, "stage3_max_reuse_distance", integer, "1e9", without_effect, kBudgetRules, elements},
+    {kZero, "stage3_param_persistence_threshold", integer, "1e5", without_effect, kBudgetRules, elements},
+    {kZero, "stage3_model_persistence_threshold", integer, "", without_effect, kBudgetRules, elements},
+    {kZero, "stage3_gather_16bit_weights_on_model_save", boolean, "false", without_effect, "Whole models are saved always, streamed."},
+    {kZero, "stage3_gather_fp16_weights_on_model_save", boolean, "", mapped, "The old name of stage3_gather_16bit_weights_on_model_save.", same_as("zero_optimization.stage3_gather_16bit_weights_on_model_save")},
+    {kZero, "stage3_module_granularity_threshold", integer, "0", without_effect, kNoGathering, elements},
+    {kZero, "stage3_use_all_reduce_for_fetch_params", boolean, "false", without_effect, kOneProcess},
+    {kZero, "stage3_allgather_sequential", boolean, "false", without_effect, kOneProcess},
+    {kZero, "prefetch_bucket_size", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_prefetch_bucket_size")},
+    {kZero, "max_live_parameters", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_max_live_parameters")},
+    {kZero, "max_reuse_distance", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_max_reuse_distance")},
+    {kZero, "param_persistence_threshold", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_param_persistence_threshold")},
+    {kZero, "model_persistence_threshold", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_model_persistence_threshold")},
+    {kZero, "gather_16bit_weights_on_model_save", boolean, "", mapped, kNoStage3, same_as("zero_optimization.stage3_gather_16bit_weights_on_model_save")},
+    {kZero, "gather_fp16_weights_on_model_save", boolean, "", mapped, kNoStage3, same_as("zero_optimization.stage3_gather_16bit_weights_on_model_save")},
+    {kZero, "module_granularity_threshold", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_module_granularity_threshold")},
+    {kZero, "use_all_reduce_for_fetch_params", boolean, "", mapped, kNoStage3, same_as("zero_optimization.stage3_use_all_reduce_for_fetch_params")},
+    {kZero, "allgather_sequential", boolean, "", mapped, kNoStage3, same_as("zero_optimization.stage3_allgather_sequential")},
+    {kZero, "cpu_offload", boolean, "false", mapped, "true stands for offload_optimizer.device = cpu.", same_as("zero_optimization.offload_optimizer.device")},
+    {kZero, "cpu_offload_params", boolean, "false", mapped, "true stands for offload_param.device = cpu.", same_as("zero_optimization.offload_param.device")},
+    {kZero, "cpu_offload_param", boolean, "false", mapped, "true stands for offload_param.device = cpu.", same_as("zero_optimization.offload_param.device")},
+    {kZero, "cpu_offload_use_pin_memory", boolean, "true", mapped, "Stands for offload_optimizer.pin_memory.", same_as("zero_optimization.offload_optimizer.pin_memory")},
+    {kZero, "aio", section, "", mapped, "Some files have the aio section here; it belongs to the top level.", same_as("aio")},
+    {kZero, "contiguous_gradients", boolean, "true", without_effect, "Gradients always land at their final place."},
+    {kZero, "reduce_scatter", boolean, "true", without_effect, kOneProcess},
+    {kZero, "reduce_bucket_size", integer, "5e8", without_effect, kOneProcess, elements},
+    {kZero, "use_multi_rank_bucket_allreduce", boolean, "true", without_effect, kOneProcess},
+    {kZero, "allgather_partitions", boolean, "true", without_effect, kOneProcess},
+    {kZero, "allgather_bucket_size", integer, "5e8", without_effect, kOneProcess, elements},
+    {kZero, "overlap_comm", boolean, "", without_effect, kOneProcess},
+    {kZero, "round_robin_gradients", boolean, "false", without_effect, kOneProcess},
+    {kZero, "compute_grad_norm", boolean, "true", without_effect, "The norm is always computed and reported."},
+    {kZero, "load_from_fp32_weights", boolean, "true", without_effect, "A resumed run always continues from the fp32 master weights."},
+    {kZero, "elastic_checkpoint", boolean, "false", refused, "Checkpoints do not depend on the number of processes.", only_false},
+    {kZero, "legacy_stage1", boolean, "false", refused, "DeepSpeed has removed it.", only_false},
+    {kZero, "ignore_unused_parameters", boolean, "true", without_effect, "A parameter without a gradient is updated with a gradient of zero."},
+    {kZero, "zero_hpz_partition_size", integer, "1", without_effect, kNotSharded, counted},
+    {kZero, "zero_quantized_weights", boolean, "false", refused, kLossy, only_false},
+    {kZero, "zero_quantized_nontrainable_weights", boolean, "false", refused, kLossy, only_false},
+    {kZero, "zero_quantized_gradients", boolean, "false", refused, kLossy, only_false},
+    {kZero, "zeropp_loco_param", open_section, "", refused, kLossy},
+    {kZero, "mics_shard_size", integer, "-1", without_effect, kNotSharded, between(-1, kMaxCount)},
+    {kZero, "mics_hierarchical_params_gather", boolean, "false", without_effect, kNotSharded},
+    {kZero, "memory_efficient_linear", boolean, "true", without_effect, "No operation keeps parameters after it."},
+    {kZero, "pipeline_loading_checkpoint", boolean, "false", without_effect, "Checkpoints are loaded as a stream always."},
+    {kZero, "override_module_apply", boolean, "true", without_effect, kNoGathering},
+    {kZero, "log_trace_cache_warnings", boolean, "false", without_effect, "A changed schedule is always counted in the report."},
+    {kZero, "enable_sanity_checks", boolean, "false", without_effect, "Checks are always on; terrace.strict adds more."},
+    {kZero, "save_muon_momentum_buffer_in_memory", boolean, "false", without_effect, "Only used by Muon."},
+    {kZero, "parameter_alignment", any, "", without_effect, "Tensors are aligned to 64 elements."},
+    {kZero, "leaf_module", section, "", without_effect, kNoGathering},
+    {"zero_optimization.leaf_module", "classes", any, "", without_effect, kNoGathering},
+    {"zero_optimization.leaf_module", "names", any, "", without_effect, kNoGathering},
+    {"zero_optimization.leaf_module", "name_suffixes", any, "", without_effect, kNoGathering},
+    {kZero, "zenflow", section, "", honoured, "Accepted while it is empty."},
+    {kZenflow, "topk_ratio", number, "0.1", refused, kNoZenflow},
+    {kZenflow, "select_strategy", text, "auto", refused, kNoZenflow},
+    {kZenflow, "select_interval", any, "auto", refused, kNoZenflow},
+    {kZenflow, "update_interval", any, "auto", refused, kNoZenflow},
+    {kZenflow, "overlap_step", boolean, "false", refused, kNoZenflow},
+    {kZenflow, "offload", boolean, "false", refused, kNoZenflow},
+    {kZenflow, "auto_ratio", number, "0.99", refused, kNoZenflow},
+    {kZenflow, "full_warm_up_rounds", integer, "0", refused, kNoZenflow},
+    {kZenflow, "pt_reserved_cores_perc", number, "0.5", refused, kNoZenflow},
+    {kZenflow, "steps_per_epoch", integer, "", refused, kNoZenflow},
+
+    // I/O.
+    {"", "aio", section, "", honoured, "File I/O of the nvme tier. Without a key: the engine's own choice."},
+    {"aio", "block_size", size, "", honoured, "Bytes of the largest single request, a multiple of 4096.", between(4096, 1073741824.0)},
+    {"aio", "queue_depth", integer, "", honoured, "Requests in flight.", between(1, 4096)},
+    {"aio", "intra_op_parallelism", integer, "", honoured, "Threads of the engine \"threads\".", between(1, 256)},
+    {"aio", "thread_count", integer, "", mapped, kOldAio, {.minimum = 1, .maximum = 256, .stands_for = "aio.intra_op_parallelism"}},
+    {"aio", "num_threads", integer, "", mapped, "The name that ds_nvme_tune prints for intra_op_parallelism.", {.minimum = 1, .maximum = 256, .stands_for = "aio.intra_op_parallelism"}},
+    {"aio", "single_submit", boolean, "false", without_effect, "Requests are submitted in batches as they arise.", {.boolean_texts = true}},
+    {"aio", "overlap_events", boolean, "true", without_effect, "The queue is refilled at every completion.", {.boolean_texts = true}},
+    {"aio", "use_gds", boolean, "false", refused, "GPUDirect Storage is not supported.", {.allowed = "false", .boolean_texts = true}},
+
+    // Activations, checkpoints and what surrounds training.
+    {"", "activation_checkpointing", section, "", without_effect, kRecompute},
+    {"activation_checkpointing", "partition_activations", boolean, "false", without_effect, kNotSharded},
+    {"activation_checkpointing", "number_checkpoints", integer, "", without_effect, kRecompute, counted},
+    {"activation_checkpointing", "contiguous_memory_optimization", boolean, "false", without_effect, "Activations live in one arena always."},
+    {"activation_checkpointing", "cpu_checkpointing", boolean, "false", without_effect, "Activations stay in device memory, inside terrace.device_memory."},
+    {"activation_checkpointing", "synchronize_checkpoint_boundary", boolean, "false", without_effect, kRecompute},
+    {"activation_checkpointing", "profile", boolean, "false", without_effect, "Every step's report has its times."},
+    {"", "checkpoint", section, "", without_effect, kWriter},
+    {"checkpoint", "tag_validation", choice, "Warn", without_effect, kOneProcess, one_of("Warn|Ignore|Fail")},
+    {"checkpoint", "load_universal", boolean, "false", refused, "Universal checkpoints cannot be read yet.", only_false},
+    {"checkpoint", "use_node_local_storage", boolean, "false", without_effect, kOneProcess},
+    {"checkpoint", "parallel_write", section, "", without_effect, kWriter},
+    {"checkpoint.parallel_write", "pipeline_stage", boolean, "false", without_effect, kWriter},
+    {"checkpoint", "checkpoint_serialization", boolean, "true", without_effect, kWriter},
+    {"checkpoint", "writer", section, "", without_effect, kWriter},
+    {"checkpoint.writer", "type", text, "FAST", without_effect, kWriter},
+    {"checkpoint.writer", "decoupled", boolean, "false", without_effect, kWriter},
+    {"checkpoint.writer", "io_buffer_size", integer, "67108864", without_effect, kWriter, elements},
+    {"checkpoint.writer", "io_buffer_double", boolean, "true", without_effect, kWriter},
+    {"checkpoint.writer", "show_statistics", boolean, "false", without_effect, kWriter},
+    {"checkpoint.writer", "data_parallel", text, "", without_effect, kWriter},
+    {"checkpoint.writer", "io_multiplier", integer, "1", without_effect, kWriter, counted},
+    {"", "nebula", open_section, "", refused, "The Nebula service is not supported.", when_off},
+    {"", "datastates", open_section, "", refused, "DataStates checkpoints are not supported."},
+    {"", "tensorboard", open_section, "", without_effect, kMonitor},
+    {"", "wandb", open_section, "", without_effect, kMonitor},
+    {"", "csv_monitor", open_section, "", without_effect, kMonitor},
+    {"", "comet", open_section, "", without_effect, kMonitor},
+    {"", "monitor", open_section, "", without_effect, kMonitor},
+    {"", "monitor_config", open_section, "", without_effect, kMonitor},
+    {"", "timers", section, "", without_effect, kTimers},
+    {"timers", "throughput", section, "", without_effect, kTimers},
+    {"timers.throughput", "enabled", boolean, "true", without_effect, kTimers},
+    {"timers.throughput", "synchronized", boolean, "true", without_effect, kTimers},
+    {"", "comms_logger", open_section, "", without_effect, kOneProcess},
+    {"", "flops_profiler", open_section, "", without_effect, "Every step's report has its times."},
+    {"", "autotuning", open_section, "", without_effect, "The planner does this work."},
+    {"", "elasticity", open_section, "", refused, "It would choose another batch size than the file.", when_off},
+    {"", "data_efficiency", open_section, "", refused, "It would change the data that is trained on.", when_off},
+    {"", "curriculum_learning", open_section, "", refused, "It would change the data that is trained on.", when_off},
+    {"", "compression_training", open_section, "", refused, "Compression is not supported.", when_off},
+    {"", "quantize_training", open_section, "", refused, "Compression is not supported.", when_off},
+    {"", "eigenvalue", open_section, "", refused, "Compression is not supported.", when_off},
+    {"", "progressive_layer_drop", open_section, "", refused, "It would change the model.", when_off},
+    {"", "sparse_attention", open_section, "", refused, "It would change the model."},
+    {"", "tensor_parallel", open_section, "", without_effect, kNotSharded},
+    {"", "pipeline", open_section, "", without_effect, kNotSharded},
+    {"", "hybrid_engine", open_section, "", refused, "There is no inference engine.", when_off},
+    {"", "compile", section, "", honoured, "Accepted while it is off."},
+    {"compile", "deepcompile", boolean, "false", refused, "There is no graph compiler: Terrace's own schedule does this work.", only_false},
+    {"compile", "offload_activation", boolean, "false", refused, "Activations stay in device memory.", only_false},
+    {"compile", "offload_activation_pin_memory", boolean, "true", without_effect, "Only used by offload_activation."},
+    {"compile", "offload_opt_states", boolean, "false", refused, "Set zero_optimization.offload_optimizer instead.", only_false},
+    {"compile", "offload_parameters", boolean, "false", refused, "Set zero_optimization.offload_param instead.", only_false},
+    {"compile", "double_buffer", boolean, "true", without_effect, "Only used by DeepCompile."},
+    {"compile", "free_activation", boolean, "false", without_effect, "Only used by DeepCompile."},
+    {"compile", "free_activation_threshold", integer, "", without_effect, "Only used by DeepCompile.", elements},
+    {"compile", "symmetric_memory", boolean, "false", without_effect, "Only used by DeepCompile."},
+    {"compile", "debug_log", boolean, "false", without_effect, "Only used by DeepCompile."},
+    {"compile", "sync_before_reduce", boolean, "false", without_effect, "Only used by DeepCompile."},
+    {"compile", "sync_after_reduce", boolean, "false", without_effect, "Only used by DeepCompile."},
+    {"compile", "sync_before_allgather", boolean, "false", without_effect, "Only used by DeepCompile."},
+    {"compile", "sync_after_allgather", boolean, "false", without_effect, "Only used by DeepCompile."},
+
+    // Keys of our own.
+    {"", "terrace", section, "", honoured, "What DeepSpeed has no key for."},
+    {"terrace", "device_memory", size, "", honoured, "Hard budget of device memory. Without it: what the plan needs, at most a quarter of the memory the simulated device may take.", between(1, kMaxInteger)},
+    {"terrace", "host_memory", size, "", honoured, "Hard budget of host memory. Without it: four fifths of what is available.", between(1, kMaxInteger)},
+    {"terrace", "chunk_elements", integer, "", honoured, "Elements of a chunk, a multiple of 4096. Without it: the plan decides.", between(4096, kMaxInteger)},
+    {"terrace", "policy", choice, "opt", honoured, "Which chunk leaves a full tier: the one needed last, or the one used longest ago.", one_of("opt|lru")},
+    {"terrace", "engine", choice, "auto", honoured, "File I/O engine; auto takes the first that works here.", one_of("auto|io_uring|threads")},
+    {"terrace", "prefetch_depth", integer, "16", honoured, "Uses to fetch ahead at most; 0 fetches on demand only.", counted},
+    {"terrace", "strict", boolean, "false", honoured, "Turns any use of memory outside its lease into an error. Slow."},
+    {"terrace", "verify_checksums", boolean, "true", honoured, "Check every block that is read against its checksum."},
+    {"terrace", "threads", integer, "0", honoured, "Compute threads; 0 is one per available core.", between(0, 4096)},
+    {"terrace", "seed", integer, "42", honoured, "Of initial weights and of the order of the data.", elements},
+});
+// clang-format on
+
+}  // namespace
+
+std::span<const SchemaKey> schema() {
+  return kRows;
+}
+
+}  // namespace terrace

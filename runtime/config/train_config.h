@@ -1,0 +1,120 @@
+// TrainConfig: what a DeepSpeed JSON file and the command line ask for, resolved and checked.
+// Nothing in it is silent: every value has an origin, every key without effect is in a warning, everything
+// else that cannot be done is an Error. It must never look at the machine: budgets that were not given stay
+// empty.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/aio/engine.h>
+#include <terrace/base/data_type.h>
+#include <terrace/memory/eviction_policy.h>
+#include <terrace/offload/placement.h>
+#include <terrace/runtime/lr_schedule.h>
+
+namespace terrace {
+
+struct BatchConfig {
+  uint32_t micro_batch_size = 1;    // sequences
+  uint32_t accumulation_steps = 1;  // micro-batches per update
+  uint64_t train_batch_size() const { return uint64_t{micro_batch_size} * accumulation_steps; }
+};
+
+struct OptimizerConfig {
+  bool decoupled_weight_decay = true;  // AdamW; false: Adam, which adds the decay to the gradient
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.0;
+  bool bias_correction = true;
+};
+
+struct PlacementConfig {
+  Placement parameters = Placement::none;
+  Placement states = Placement::none;
+  std::filesystem::path parameter_path;  // not empty when parameters are on nvme
+  std::filesystem::path state_path;      // not empty when states are on nvme
+  bool pin_parameters = true;            // page-lock the host memory of this role where the system allows it
+  bool pin_states = true;
+};
+
+// The "aio" section; what was not given is the engine's own choice.
+struct AioConfig {
+  std::optional<uint64_t> block_bytes;   // largest single request, a multiple of 4096
+  std::optional<uint32_t> queue_depth;   // requests in flight
+  std::optional<uint32_t> thread_count;  // threads of the "threads" engine
+};
+
+// The keys of our own, under "terrace".
+struct TerraceConfig {
+  std::optional<uint64_t> device_memory_bytes;
+  std::optional<uint64_t> host_memory_bytes;
+  std::optional<uint64_t> chunk_elements;  // a multiple of kTileElements
+  PolicyKind policy = PolicyKind::opt;
+  std::optional<io::EngineKind> engine;  // nullopt: the best that works here
+  uint32_t prefetch_uses = 16;           // 0 fetches on demand only
+  bool strict = false;
+  bool verify_checksums = true;
+  uint32_t thread_count = 0;  // compute threads; 0: one per available core
+  uint64_t seed = 42;
+};
+
+// One line of --print-config.
+struct ResolvedValue {
+  std::string key;    // "zero_optimization.offload_param.device"
+  std::string value;  // a JSON literal: "nvme" with its quotes, 16, 1e-08, true, null
+  std::string
+      origin;  // "ds.json:12:5", "auto (ds.json:12:5)", "default", "mapped from cpu_offload (...)", "--lr"
+};
+
+struct TrainConfig {
+  BatchConfig batch;
+  OptimizerConfig optimizer;
+  LrScheduleOptions
+      schedule;  // its maximum is the optimizer's learning rate unless the scheduler says otherwise
+  DataType precision = DataType::fp32;
+  double gradient_clipping = 1.0;  // largest global norm; 0: no clipping
+  uint32_t zero_stage = 0;
+  PlacementConfig placement;
+  AioConfig aio;
+  TerraceConfig terrace;
+  uint64_t max_chunk_elements = 0;  // from sub_group_size, a multiple of kTileElements; 0: no bound
+  std::optional<uint64_t> max_prefetch_elements;  // from stage3_prefetch_bucket_size; 0: no prefetch
+  std::optional<uint64_t> steps_per_print;        // nullopt: not asked for
+
+  std::vector<ResolvedValue> resolved;  // every key that has an effect, in the order of the schema
+  std::vector<std::string> warnings;    // one line each, for the log
+};
+
+// A value from somewhere else than the file, for example from the command line. It takes the place of the
+// file's.
+struct ConfigOverride {
+  std::string key;     // "terrace.device_memory", "optimizer.params.lr"
+  std::string value;   // as typed: "256MiB", "3e-4", "true", "[0.9, 0.95]"
+  std::string origin;  // "--device-memory"
+};
+
+// `name` stands for the text in messages: "ds.json". Throws Error(config) with one line per problem:
+//   ds.json:14:7: unknown key "stage3_max_live_paramters" in zero_optimization; did you mean "..."?
+TrainConfig parse_train_config(std::string_view text, std::string_view name,
+                               std::span<const ConfigOverride> overrides = {});
+TrainConfig load_train_config(const std::filesystem::path& path,
+                              std::span<const ConfigOverride> overrides = {});
+// Without a file.
+TrainConfig default_train_config(std::span<const ConfigOverride> overrides = {});
+
+// The resolved values as aligned columns (key, value, origin), and as a JSON array of objects.
+std::string config_table(const TrainConfig& config);
+std::string config_json(const TrainConfig& config);
+
+// docs/config.md: every known key with its type, default and effect.
+std::string config_reference_markdown();
+
+}  // namespace terrace
