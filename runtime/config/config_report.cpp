@@ -40,7 +40,7 @@ std::string accepted(const SchemaKey& row) {
   const std::string_view allowed = row.limits.allowed;
   const bool has_subkeys = row.type == ValueType::section || row.type == ValueType::open_section;
   if (row.effect != KeyEffect::refused) return has_subkeys ? "a section" : expected_values(row);
-  if (allowed.empty()) return has_subkeys ? "not accepted" : "only \"auto\"";
+  if (allowed.empty()) return "not accepted";
   if (has_subkeys) return "only with nothing enabled";
   std::string text;
   for (char c : allowed) text += c == '|' ? std::string(" or ") : std::string(1, c);
