@@ -38,6 +38,10 @@ DeviceCache::DeviceCache(const FlatSpace& space, Device& device, const MemoryPla
 }
 
 DeviceCache::~DeviceCache() {
+  drain();
+}
+
+void DeviceCache::drain() const noexcept {
   for (uint32_t s = 0; s < slot_count_; ++s) {
     slots_[s].in.wait_done();
     slots_[s].out.wait_done();

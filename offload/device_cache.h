@@ -90,6 +90,9 @@ class DeviceCache final : public GuardDescriber {
   uint32_t unused_slot_count() const { return static_cast<uint32_t>(free_.size() + leaving_.size()); }
   uint32_t slot_count() const { return slot_count_; }
 
+  // Waits until no copy touches any slot; failures are left to whoever uses the slot next.
+  void drain() const noexcept;
+
   void note_use(ChunkId chunk) { policy_->on_use(chunk); }
   uint64_t eviction_count() const { return eviction_count_; }
   bool strict() const { return device_.strict(); }

@@ -79,6 +79,7 @@ void GradientStore::land(ChunkId chunk) {
   if (accumulates_) return land_in_staging(chunk);
   const uint64_t bytes = space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
   CacheSlot& slot = cache_.release_gradient(chunk);
+  d2h_bytes_ += bytes;
   slot.out.begin();
   device_.copy_to_host(slots_[index_of(chunk)], slot.id, 0, bytes, nullptr, slot.out);
   leaving_.push_back(&slot);
@@ -100,6 +101,7 @@ void GradientStore::land_in_staging(ChunkId chunk) {
   accumulate(landing);
   const uint64_t bytes = space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
   CacheSlot& slot = cache_.release_gradient(chunk);
+  d2h_bytes_ += bytes;
   slot.out.begin();
   device_.copy_to_host(landing.memory, slot.id, 0, bytes, nullptr, slot.out);
   landing.source = &slot;

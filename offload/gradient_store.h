@@ -51,6 +51,8 @@ class GradientStore {
   void release(ChunkId chunk);
   GradientNorm norm();
 
+  // Of copies asked for.
+  uint64_t d2h_bytes() const { return d2h_bytes_; }
   bool on_device() const { return on_device_; }
   bool accumulates() const { return accumulates_; }
   // A host slot that is free between finish_micro_batch() and the next step: for parameters on their way out
@@ -83,6 +85,7 @@ class GradientStore {
   std::vector<CacheSlot*> leaving_;  // slots whose copy to a host slot this micro-batch may not have finished
   uint32_t next_landing_ = 0;
   std::vector<double> partials_;
+  uint64_t d2h_bytes_ = 0;
 };
 
 }  // namespace terrace

@@ -168,8 +168,8 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
 OffloadCounters Offloader::counters() const {
   const Parts& p = *parts_;
   OffloadCounters counters = p.counters;
-  counters.h2d_bytes = p.device.h2d_bytes();
-  counters.d2h_bytes = p.device.d2h_bytes();
+  counters.h2d_bytes = p.home->h2d_bytes();
+  counters.d2h_bytes = p.gradients->d2h_bytes() + p.pipeline->d2h_bytes();
   counters.param_read_bytes = p.home->nvme_read_bytes();
   counters.param_write_bytes = p.home->nvme_write_bytes();
   counters.record_read_bytes = p.pipeline->record_read_bytes();

@@ -78,7 +78,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
 
 Offloader::Parts::~Parts() {
   // Whatever is in flight refers to memory and files that go next.
-  if (reader != nullptr) reader->drain();
+  cache.drain();
   if (engine != nullptr) {
     while (engine->in_flight() > 0) engine->wait(1);
   }

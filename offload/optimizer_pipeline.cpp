@@ -193,6 +193,7 @@ void OptimizerPipeline::update_on_device(ChunkId chunk) {
   CacheSlot& slot = cache_.param_slot(chunk);
   slot.out.begin();
   device_.copy_to_host(buffer, slot.id, 0, home_.param_bytes(chunk), nullptr, slot.out);
+  d2h_bytes_ += home_.param_bytes(chunk);
   slot.out.wait();
   home_.publish(chunk, buffer, engine_, cache_);
   leaving_[kResidentLane] = chunk;

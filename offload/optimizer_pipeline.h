@@ -36,6 +36,7 @@ class OptimizerPipeline {
 
   uint64_t record_read_bytes() const { return record_read_bytes_; }
   uint64_t record_write_bytes() const { return record_write_bytes_; }
+  uint64_t d2h_bytes() const { return d2h_bytes_; }
   uint64_t wait_ns() const { return wait_ns_; }
 
  private:
@@ -94,6 +95,7 @@ class OptimizerPipeline {
   std::exception_ptr failure_;
   uint64_t record_read_bytes_ = 0;
   uint64_t record_write_bytes_ = 0;
+  uint64_t d2h_bytes_ = 0;
   uint64_t wait_ns_ = 0;
 };
 

@@ -22,6 +22,7 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
   TERRACE_ASSERT((placement == Placement::nvme) == (file != nullptr && reader != nullptr),
                  "a tier file and its reader belong to parameters on nvme");
   cached_chunk_count_ = plan.host_param_slots;
+  staging_count_ = plan.staging_slots;
   const std::vector<std::byte*> slots =
       carve_slots(arena, plan.slot_bytes, plan.host_param_slots, "parameters");
   size_t next = 0;
@@ -47,7 +48,10 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
 }
 
 ParamHome::~ParamHome() {
-  if (reader_ != nullptr) reader_->drain();
+  for (uint32_t s = 0; s < staging_count_; ++s) {
+    staging_[s].read.wait_done();
+    if (staging_[s].target != nullptr) staging_[s].target->in.wait_done();
+  }
 }
 
 uint64_t ParamHome::param_bytes(ChunkId chunk) const {
@@ -66,12 +70,14 @@ bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
 void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   TERRACE_ASSERT(placement_ != Placement::none, "parameters that live on the device are never fetched");
   const uint64_t bytes = param_bytes(chunk);
-  slot.in.begin();
+  h2d_bytes_ += bytes;
   if (const std::byte* home = home_[index_of(chunk)]) {
+    slot.in.begin();
     device_.copy_to_device(slot.id, 0, home, bytes, &slot.out, slot.in);
     return;
   }
   Staging& staging = take_staging(chunk, slot);
+  slot.in.begin();
   start_read(chunk, staging.memory, staging.read);
   if (!slot.out.done()) {
     // The copy below waits for the read; this empty one makes the stream wait for the slot as well.
@@ -83,11 +89,8 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
 }
 
 ParamHome::Staging& ParamHome::take_staging(ChunkId chunk, CacheSlot& slot) {
-  if (free_staging_.empty()) {
-    Staging& oldest = staging_[held_staging_.front()];
-    oldest.target->in.wait_done();
-    fetch_finished(ChunkId{oldest.chunk});
-  }
+  fetch_finished(chunk);  // of an earlier copy that left the device without ever being used
+  if (free_staging_.empty()) release_staging(held_staging_.front());
   const uint32_t index = free_staging_.back();
   free_staging_.pop_back();
   held_staging_.push_back(index);
@@ -98,11 +101,15 @@ ParamHome::Staging& ParamHome::take_staging(ChunkId chunk, CacheSlot& slot) {
 }
 
 void ParamHome::fetch_finished(ChunkId chunk) {
-  const uint32_t index = staging_of_[index_of(chunk)];
-  if (index == kNone) return;
+  if (staging_of_[index_of(chunk)] != kNone) release_staging(staging_of_[index_of(chunk)]);
+}
+
+// Waits for the copy out of the staging slot. Its target may hold another chunk by now; a later copy into it
+// is then waited for as well, which is never wrong.
+void ParamHome::release_staging(uint32_t index) {
   Staging& staging = staging_[index];
-  TERRACE_ASSERT(staging.target->in.done(), "a staging slot was given back while its copy was under way");
-  staging_of_[index_of(chunk)] = kNone;
+  staging.target->in.wait_done();
+  staging_of_[staging.chunk] = kNone;
   staging.target = nullptr;
   staging.chunk = kNone;
   held_staging_.erase(std::find(held_staging_.begin(), held_staging_.end(), index));
@@ -155,6 +162,7 @@ void ParamHome::publish(ChunkId chunk, std::byte*& buffer, io::Engine* engine, D
     CacheSlot& slot = cache.param_slot(chunk);
     slot.in.begin();
     device_.copy_to_device(slot.id, 0, buffer, bytes, nullptr, slot.in);
+    h2d_bytes_ += bytes;
     publishing_.push_back(chunk);
     return;
   }
@@ -207,6 +215,7 @@ void ParamHome::read(ChunkId chunk, std::byte* destination) {
     std::memcpy(destination, home, param_bytes(chunk));
     return;
   }
+  fetch_finished(chunk);  // a fetch ahead of time may be using the chunk's transfers
   Event read;
   start_read(chunk, destination, read);
   read.wait();

@@ -60,6 +60,8 @@ class ParamHome {
     return placement_ != Placement::nvme || home_[index_of(chunk)] != nullptr;
   }
   uint32_t cached_chunk_count() const { return cached_chunk_count_; }
+  // Of copies asked for, when they are asked for: the same in every run.
+  uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t nvme_read_bytes() const { return nvme_read_bytes_; }
   uint64_t nvme_write_bytes() const { return nvme_write_bytes_; }
 
@@ -82,6 +84,7 @@ class ParamHome {
   static void on_written(void* context, const io::Completion& completion) noexcept;
 
   Staging& take_staging(ChunkId chunk, CacheSlot& slot);
+  void release_staging(uint32_t index);
   // Starts reading the chunk into `destination`; `event` is done when every block is there and verified.
   void start_read(ChunkId chunk, std::byte* destination, Event& event);
   std::span<BlockTransfer> blocks_of(ChunkId chunk);
@@ -96,12 +99,14 @@ class ParamHome {
   std::vector<BlockTransfer> transfers_;
   std::vector<uint32_t> transfer_begin_;  // per chunk, chunk_count + 1 entries
   std::unique_ptr<Staging[]> staging_;
+  uint32_t staging_count_ = 0;
   std::vector<uint32_t> free_staging_;
   std::deque<uint32_t> held_staging_;            // oldest first
   std::vector<uint32_t> staging_of_;             // per chunk
   std::vector<std::unique_ptr<Event>> written_;  // per chunk of the tier file
   std::vector<ChunkId> publishing_;
   uint32_t cached_chunk_count_ = 0;
+  uint64_t h2d_bytes_ = 0;
   uint64_t nvme_read_bytes_ = 0;
   uint64_t nvme_write_bytes_ = 0;
 };

@@ -1,0 +1,304 @@
+#include <terrace/offload/offloader.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <terrace/base/error.h>
+
+#include "offload/toy_training.h"
+
+namespace terrace {
+namespace {
+
+using toy::Reference;
+using toy::ScratchFolder;
+
+struct Case {
+  Placement parameters;
+  Placement states;
+  DataType type = DataType::bf16;
+  uint32_t accumulation = 1;
+  uint64_t chunk_elements = kTileElements;
+  PolicyKind policy = PolicyKind::opt;
+  bool tight = true;
+  bool strict = true;
+  bool announced = true;
+  bool with_frozen = false;
+  io::EngineKind engine = io::EngineKind::io_uring;
+};
+
+// An offloader with everything it needs.
+class Rig {
+ public:
+  explicit Rig(const Case& c)
+      : specs(toy::tensors(c.type, c.with_frozen)), space(specs, c.chunk_elements), workers(2) {
+    const std::vector<TensorUse> uses = toy::trace(specs, c.accumulation);
+    OffloadOptions options;
+    options.parameters = c.parameters;
+    options.states = c.states;
+    options.parameter_path = options.state_path = folder.path();
+    options.accumulation_steps = c.accumulation;
+    options.policy = c.policy;
+    options.io.kind = c.engine;
+    options.lock_host_memory = false;
+    options.device_budget_bytes = options.host_budget_bytes = kGiB;
+    const MemoryPlan roomy = plan_memory(space, uses, options);
+    options.device_budget_bytes = c.tight ? roomy.device_minimum_bytes : useful_device_bytes(roomy);
+    // Tight: nothing is cached. Else about half of the streamed chunks are.
+    options.host_budget_bytes =
+        c.tight ? roomy.host_minimum_bytes : (roomy.host_minimum_bytes + roomy.host_bytes) / 2;
+    device = std::make_unique<SimulatedDevice>(
+        SimulatedDeviceOptions{options.device_budget_bytes, c.strict, 0, 0});
+    offloader = std::make_unique<Offloader>(space, options, c.announced ? uses : std::vector<TensorUse>(),
+                                            *device, workers, log);
+    offloader->initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
+      for (uint64_t e = 0; e < values.size(); ++e)
+        values[e] = toy::initial_value(index_of(tensor), first + e);
+    });
+  }
+
+  UpdateResult step(uint64_t number, uint32_t accumulation, const std::string& skip = "") {
+    offloader->begin_step();
+    for (uint32_t m = 0; m < accumulation; ++m) {
+      toy::run_micro_batch(*offloader, specs, m, skip);
+      offloader->end_micro_batch();
+    }
+    const std::vector<AdamSettings> groups = toy::groups();
+    return offloader->update({groups, number, 0});
+  }
+
+  std::vector<std::byte> parameters(uint32_t tensor) {
+    std::vector<std::byte> bytes(specs[tensor].element_count() * bytes_of(specs[tensor].type));
+    offloader->read_parameter(TensorId{tensor}, bytes);
+    return bytes;
+  }
+
+  std::vector<TensorSpec> specs;
+  FlatSpace space;
+  ScratchFolder folder;
+  MemoryLog log;
+  Workers workers;
+  std::unique_ptr<SimulatedDevice> device;
+  std::unique_ptr<Offloader> offloader;
+};
+
+void expect_same_as_reference(Rig& rig, const Reference& reference) {
+  for (uint32_t t = 0; t < rig.specs.size(); ++t) {
+    EXPECT_EQ(rig.parameters(t), reference.parameters(t)) << rig.specs[t].name;
+  }
+}
+
+class OffloaderPlacements : public ::testing::TestWithParam<Case> {};
+
+TEST_P(OffloaderPlacements, TrainsBitForBitLikePlainVectors) {
+  const Case& c = GetParam();
+  Rig rig(c);
+  Reference reference(rig.specs, c.accumulation);
+  expect_same_as_reference(rig, reference);
+  for (uint64_t step = 1; step <= 3; ++step) {
+    EXPECT_TRUE(rig.step(step, c.accumulation).applied);
+    reference.step(step);
+  }
+  expect_same_as_reference(rig, reference);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    for (const Placement states : {Placement::none, Placement::cpu, Placement::nvme}) {
+      for (const DataType type : {DataType::bf16, DataType::fp32}) {
+        for (const uint32_t accumulation : {1u, 3u}) {
+          for (const bool tight : {true, false}) {
+            Case c{parameters, states, type, accumulation};
+            c.tight = tight;
+            c.strict = tight;
+            c.chunk_elements = tight ? kTileElements : 4 * kTileElements;
+            c.policy = accumulation == 1 ? PolicyKind::opt : PolicyKind::lru;
+            c.with_frozen = type == DataType::bf16;
+            c.engine = tight ? io::EngineKind::io_uring : io::EngineKind::threads;
+            list.push_back(c);
+          }
+        }
+      }
+    }
+  }
+  return list;
+}
+
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return fmt::format("{}_{}_{}_{}_{}", name_of(c.parameters), name_of(c.states), name_of(c.type),
+                     c.accumulation, c.tight ? "tight" : "roomy");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OffloaderPlacements, ::testing::ValuesIn(cases()), case_name);
+
+TEST(Offloader, LearnsItsScheduleWhenNoneWasAnnounced) {
+  Case c{Placement::cpu, Placement::cpu};
+  c.announced = false;
+  c.tight = false;
+  Rig rig(c);
+  Reference reference(rig.specs, 1);
+  for (uint64_t step = 1; step <= 3; ++step) {
+    rig.step(step, 1);
+    reference.step(step);
+  }
+  expect_same_as_reference(rig, reference);
+}
+
+TEST(Offloader, TakesAnOperationThatIsSkippedInOneStep) {
+  Case c{Placement::nvme, Placement::nvme};
+  c.tight = false;
+  Rig rig(c);
+  Reference reference(rig.specs, 1);
+  for (uint64_t step = 1; step <= 4; ++step) {
+    const std::string skip = step == 2 ? "block1" : "";
+    rig.step(step, 1, skip);
+    reference.step(step, skip);
+  }
+  expect_same_as_reference(rig, reference);
+}
+
+TEST(Offloader, LeavesEverythingAsItWasWhenTheGradientIsNotFinite) {
+  Rig rig({Placement::cpu, Placement::nvme});
+  rig.step(1, 1);
+  const std::vector<std::byte> before = rig.parameters(2);
+  rig.offloader->begin_step();
+  toy::run_micro_batch(*rig.offloader, rig.specs, 0, "head");
+  {
+    const std::vector<TensorId> shared = {TensorId{0}};
+    const Lease lease(*rig.offloader, "mb0/head/backward", shared, UseKind::backward);
+    const GradientView gradient = lease.gradient(TensorId{0});
+    toy::store(gradient.data, 5, DataType::bf16, std::numeric_limits<float>::infinity());
+  }
+  rig.offloader->end_micro_batch();
+  const std::vector<AdamSettings> groups = toy::groups();
+  EXPECT_FALSE(rig.offloader->update({groups, 2, 1.0}).applied);
+  EXPECT_EQ(rig.parameters(2), before);
+  EXPECT_TRUE(rig.step(2, 1).applied);
+}
+
+TEST(Offloader, MovesExactlyTheBytesOfTheBound) {
+  for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
+    Case c{parameters, Placement::nvme};
+    c.tight = true;
+    Rig rig(c);
+    rig.step(1, 1);
+    rig.step(2, 1);
+    const OffloadCounters before = rig.offloader->counters();
+    rig.step(3, 1);
+    const OffloadCounters moved = rig.offloader->counters() - before;
+    const TrafficBound bound = rig.offloader->traffic_bound();
+    EXPECT_EQ(moved.record_read_bytes, bound.record_read_bytes);
+    EXPECT_EQ(moved.record_write_bytes, bound.record_write_bytes);
+    EXPECT_EQ(moved.param_write_bytes, bound.param_write_bytes);
+    EXPECT_EQ(moved.d2h_bytes, bound.d2h_bytes);
+    EXPECT_GE(moved.h2d_bytes, bound.h2d_bytes);
+    uint64_t records = 0;
+    for (uint32_t chunk = 0; chunk < rig.space.chunk_count(); ++chunk) {
+      records += rig.space.chunk(ChunkId{chunk}).record_bytes();
+    }
+    EXPECT_EQ(moved.record_read_bytes, records);
+  }
+}
+
+TEST(Offloader, RecordsInMemoryTakeTheirShareOffTheDisk) {
+  Case c{Placement::cpu, Placement::nvme};
+  c.tight = false;
+  c.chunk_elements = kTileElements;
+  Rig rig(c);
+  const MemoryPlan& plan = rig.offloader->plan();
+  ASSERT_GT(plan.host_record_slots, 0u);
+  ASSERT_LT(plan.host_record_slots, rig.space.chunk_count());
+  const OffloadCounters before = rig.offloader->counters();
+  rig.step(1, 1);
+  const OffloadCounters moved = rig.offloader->counters() - before;
+  const uint64_t streamed = (rig.space.chunk_count() - plan.host_record_slots) * kRecordTileBytes;
+  EXPECT_EQ(moved.record_read_bytes, streamed);
+  EXPECT_EQ(moved.record_write_bytes, streamed);
+}
+
+TEST(Offloader, CarriesItsStateToAnotherPlacementAndChunkSize) {
+  Rig first({Placement::nvme, Placement::nvme});
+  first.step(1, 1);
+  std::vector<std::byte> records;
+  first.offloader->export_records(
+      [&](std::span<const std::byte> tiles) { records.insert(records.end(), tiles.begin(), tiles.end()); });
+  EXPECT_EQ(records.size(), first.offloader->record_tile_count() * kRecordTileBytes);
+
+  Case other{Placement::none, Placement::none};
+  other.chunk_elements = 8 * kTileElements;
+  other.tight = false;
+  other.strict = false;
+  Rig second(other);
+  size_t at = 0;
+  second.offloader->import_records([&](std::span<std::byte> tiles) {
+    std::memcpy(tiles.data(), records.data() + at, tiles.size());
+    at += tiles.size();
+  });
+  EXPECT_EQ(at, records.size());
+  first.step(2, 1);
+  second.step(2, 1);
+  for (uint32_t t = 0; t < first.specs.size(); ++t) EXPECT_EQ(first.parameters(t), second.parameters(t));
+}
+
+TEST(Offloader, RefusesABudgetBelowTheMinimumAndNamesIt) {
+  const std::vector<TensorSpec> specs = toy::tensors(DataType::bf16, false);
+  const FlatSpace space(specs, kTileElements);
+  OffloadOptions options;
+  options.parameters = options.states = Placement::cpu;
+  options.device_budget_bytes = 8 * kKiB;
+  options.host_budget_bytes = kGiB;
+  try {
+    plan_memory(space, toy::trace(specs, 1), options);
+    FAIL() << "a plan that does not fit was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::capacity);
+    EXPECT_NE(std::string(error.what()).find("device"), std::string::npos) << error.what();
+    options.device_budget_bytes = plan_memory(space, toy::trace(specs, 1),
+                                              [&] {
+                                                OffloadOptions roomy = options;
+                                                roomy.device_budget_bytes = kGiB;
+                                                return roomy;
+                                              }())
+                                      .device_minimum_bytes;
+    EXPECT_NO_THROW(plan_memory(space, toy::trace(specs, 1), options));
+    options.device_budget_bytes -= 1;
+    EXPECT_THROW(plan_memory(space, toy::trace(specs, 1), options), Error);
+  }
+}
+
+TEST(Offloader, KeepsAddressesForLife) {
+  Rig rig({Placement::cpu, Placement::cpu});
+  std::vector<const std::byte*> first;
+  for (uint64_t step = 1; step <= 2; ++step) {
+    rig.offloader->begin_step();
+    const std::vector<TensorId> list = {TensorId{2}};
+    {
+      const Lease lease(*rig.offloader, "look/forward", list, UseKind::forward);
+      first.push_back(lease.parameter<std::byte>(TensorId{2}));
+    }
+    toy::run_micro_batch(*rig.offloader, rig.specs, 0);
+    rig.offloader->end_micro_batch();
+    const std::vector<AdamSettings> groups = toy::groups();
+    rig.offloader->update({groups, step, 0});
+  }
+  EXPECT_EQ(first[0], first[1]);
+}
+
+TEST(OffloaderDeathTest, NamesTheTensorOfAStrayAccess) {
+  Rig rig({Placement::cpu, Placement::cpu});
+  rig.offloader->begin_step();
+  const std::vector<TensorId> list = {TensorId{2}};
+  const std::byte* stray = nullptr;
+  {
+    const Lease lease(*rig.offloader, "look/forward", list, UseKind::forward);
+    stray = lease.parameter<std::byte>(TensorId{2});
+  }
+  EXPECT_DEATH({ [[maybe_unused]] volatile std::byte value = *stray; }, "weight0.*look/forward");
+  toy::run_micro_batch(*rig.offloader, rig.specs, 0);
+  rig.offloader->end_micro_batch();
+}
+
+}  // namespace
+}  // namespace terrace

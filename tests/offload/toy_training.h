@@ -1,0 +1,227 @@
+// A toy model whose gradients are exact functions of its parameters, trained through an Offloader and,
+// independently, in plain vectors with the scalar kernel. Placement must not show in a single bit.
+#pragma once
+
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <terrace/base/log.h>
+#include <terrace/memory/simulated_device.h>
+#include <terrace/offload/offloader.h>
+#include <terrace/optimizer_cpu/adam.h>
+
+namespace terrace::toy {
+
+struct Use {
+  std::string name;
+  std::vector<uint32_t> tensors;
+};
+
+// Tensors of awkward sizes: several in one chunk, one across many chunks, one used twice in backward.
+inline std::vector<TensorSpec> tensors(DataType type, bool with_frozen) {
+  std::vector<TensorSpec> list;
+  auto add = [&](std::string name, std::vector<uint64_t> shape, uint32_t group, uint32_t uses,
+                 bool trainable = true) {
+    list.push_back({std::move(name), std::move(shape), type, trainable, group, uses});
+  };
+  add("shared", {61, 130}, 0, 2);
+  add("bias0", {70}, 1, 1);
+  add("weight0", {100, 301}, 0, 1);
+  add("bias1", {1}, 1, 1);
+  add("weight1", {9000}, 0, 1);
+  if (with_frozen) add("frozen", {77, 77}, 0, 1, false);
+  add("weight2", {3, 4096}, 0, 1);
+  add("norm", {515}, 1, 1);
+  return list;
+}
+
+inline std::vector<Use> forward_uses(bool with_frozen) {
+  const uint32_t shift = with_frozen ? 1 : 0;
+  std::vector<Use> uses = {{"embed", {0}},
+                           {"block0", {1, 2}},
+                           {"block1", {3, 4}},
+                           {"block2", {5 + shift, 6 + shift}},
+                           {"head", {0}}};
+  if (with_frozen) uses[3].tensors.push_back(5);
+  return uses;
+}
+
+inline float initial_value(uint32_t tensor, uint64_t element) {
+  const auto hash = static_cast<uint32_t>((tensor + 1) * 2654435761u + element * 40503u);
+  return static_cast<float>(static_cast<int32_t>(hash % 2001) - 1000) / 4096.0f;
+}
+
+// What an operation contributes to a gradient: depends on the parameter, so that a wrong parameter shows at
+// once.
+inline float contribution(float parameter, uint64_t element, uint32_t micro_batch, uint32_t use) {
+  return parameter * 0.5f +
+         static_cast<float>(static_cast<int>((element * 7 + micro_batch * 3 + use) % 13) - 6) / 64.0f;
+}
+
+inline float load(const std::byte* data, uint64_t element, DataType type) {
+  if (type == DataType::fp32) return reinterpret_cast<const float*>(data)[element];
+  return to_float(reinterpret_cast<const Bf16*>(data)[element]);
+}
+inline void store(std::byte* data, uint64_t element, DataType type, float value) {
+  if (type == DataType::fp32) {
+    reinterpret_cast<float*>(data)[element] = value;
+  } else {
+    reinterpret_cast<Bf16*>(data)[element] = to_bf16(value);
+  }
+}
+
+inline std::vector<AdamSettings> groups() {
+  AdamSettings decayed;
+  decayed.lr = 0.01;
+  decayed.weight_decay = 0.1;
+  AdamSettings plain = decayed;
+  plain.weight_decay = 0;
+  plain.lr = 0.02;
+  return {decayed, plain};
+}
+
+// One micro-batch through any ParameterAccess. `skip` names a forward use that is left out.
+inline void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& specs,
+                            uint32_t micro_batch, const std::string& skip = "") {
+  bool with_frozen = false;
+  for (const TensorSpec& spec : specs) with_frozen |= !spec.trainable;
+  const std::vector<Use> uses = forward_uses(with_frozen);
+  const std::string prefix = "mb" + std::to_string(micro_batch) + "/";
+  auto ids = [](const Use& use) {
+    std::vector<TensorId> list;
+    for (uint32_t t : use.tensors) list.push_back(TensorId{t});
+    return list;
+  };
+  for (const Use& use : uses) {
+    if (use.name == skip) continue;
+    const std::vector<TensorId> list = ids(use);
+    const Lease lease(access, prefix + use.name + "/forward", list, UseKind::forward);
+  }
+  for (size_t u = uses.size(); u-- > 0;) {
+    if (uses[u].name == skip) continue;
+    const std::vector<TensorId> list = ids(uses[u]);
+    const Lease lease(access, prefix + uses[u].name + "/backward", list, UseKind::backward);
+    for (const TensorId id : list) {
+      const TensorSpec& spec = specs[index_of(id)];
+      const std::byte* parameter = lease.parameter<std::byte>(id);
+      if (!spec.trainable || parameter == nullptr) continue;
+      const GradientView gradient = lease.gradient(id);
+      for (uint64_t e = 0; e < spec.element_count(); ++e) {
+        const float mine =
+            contribution(load(parameter, e, spec.type), e, micro_batch, static_cast<uint32_t>(u));
+        store(gradient.data, e, spec.type,
+              gradient.accumulate ? load(gradient.data, e, spec.type) + mine : mine);
+      }
+    }
+  }
+}
+
+// The same training in plain vectors.
+class Reference final : public ParameterAccess {
+ public:
+  Reference(std::vector<TensorSpec> specs, uint32_t accumulation)
+      : specs_(std::move(specs)), accumulation_(accumulation) {
+    for (uint32_t t = 0; t < specs_.size(); ++t) {
+      const uint64_t count = specs_[t].element_count();
+      Tensor tensor{std::vector<float>(count),
+                    std::vector<float>(count),
+                    std::vector<float>(count),
+                    std::vector<float>(count),
+                    std::vector<std::byte>(count * bytes_of(specs_[t].type)),
+                    std::vector<std::byte>(count * bytes_of(specs_[t].type)),
+                    0};
+      for (uint64_t e = 0; e < count; ++e) {
+        tensor.master[e] = initial_value(t, e);
+        store(tensor.parameter.data(), e, specs_[t].type, tensor.master[e]);
+      }
+      tensors_.push_back(std::move(tensor));
+    }
+  }
+  void begin_use(std::string_view, std::span<const TensorId> ids, UseKind kind) override {
+    leased_.assign(ids.begin(), ids.end());
+    kind_ = kind;
+  }
+  void end_use() override {
+    if (kind_ != UseKind::backward) return;
+    for (const TensorId id : leased_) ++tensors_[index_of(id)].uses;
+  }
+  const std::byte* parameter(TensorId id) const override { return tensors_[index_of(id)].parameter.data(); }
+  GradientView gradient(TensorId id) override {
+    Tensor& tensor = tensors_[index_of(id)];
+    return {tensor.gradient.data(), tensor.uses > 0};
+  }
+
+  void step(uint64_t step, const std::string& skip = "") {
+    for (uint32_t micro_batch = 0; micro_batch < accumulation_; ++micro_batch) {
+      for (Tensor& tensor : tensors_) {
+        std::fill(tensor.gradient.begin(), tensor.gradient.end(), std::byte{0});
+        tensor.uses = 0;
+      }
+      run_micro_batch(*this, specs_, micro_batch, skip);
+      for (uint32_t t = 0; t < specs_.size(); ++t) {
+        for (uint64_t e = 0; e < tensors_[t].sum.size(); ++e) {
+          const float g = load(tensors_[t].gradient.data(), e, specs_[t].type);
+          tensors_[t].sum[e] = micro_batch == 0 ? g : tensors_[t].sum[e] + g;
+        }
+      }
+    }
+    const std::vector<AdamSettings> settings = groups();
+    for (uint32_t t = 0; t < specs_.size(); ++t) {
+      Tensor& tensor = tensors_[t];
+      if (!specs_[t].trainable) continue;
+      AdamArrays arrays;
+      arrays.master = tensor.master.data();
+      arrays.exp_avg = tensor.exp_avg.data();
+      arrays.exp_avg_sq = tensor.exp_avg_sq.data();
+      arrays.gradients = reinterpret_cast<const std::byte*>(tensor.sum.data());
+      arrays.gradient_type = DataType::fp32;
+      arrays.parameters = tensor.parameter.data();
+      arrays.parameter_type = specs_[t].type;
+      arrays.element_count = tensor.master.size();
+      adam_update_arrays(InstructionSet::scalar, make_adam_step(settings[specs_[t].group], step), arrays);
+    }
+  }
+  const std::vector<std::byte>& parameters(uint32_t tensor) const { return tensors_[tensor].parameter; }
+  const std::vector<float>& master(uint32_t tensor) const { return tensors_[tensor].master; }
+
+ private:
+  struct Tensor {
+    std::vector<float> master, exp_avg, exp_avg_sq, sum;
+    std::vector<std::byte> parameter, gradient;
+    uint32_t uses;
+  };
+  std::vector<TensorSpec> specs_;
+  uint32_t accumulation_;
+  std::vector<Tensor> tensors_;
+  std::vector<TensorId> leased_;
+  UseKind kind_ = UseKind::forward;
+};
+
+inline std::vector<TensorUse> trace(const std::vector<TensorSpec>& specs, uint32_t accumulation) {
+  UseRecorder recorder;
+  for (uint32_t m = 0; m < accumulation; ++m) run_micro_batch(recorder, specs, m);
+  return recorder.take_trace();
+}
+
+// A folder of its own for each test, removed with everything in it.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "terrace-test-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace terrace::toy
