@@ -78,13 +78,14 @@ TEST_F(TextFilesTest, LeavesOutBinaryAndHiddenFilesAndCountsThem) {
   write("latin1.txt", "caf\xE9");
   write("image.png", std::string("\x89PNG\r\n\x1A\n\0\0\0\rIHDR", 16));
   write("noise.bin", "\x01\x02\x03\x04 abc");
+  write("one_nul.txt", std::string(500, 'a') + '\0' + std::string(500, 'a'));
   write(".git/config", "hidden");
   write("sub/.cache", "hidden");
   const TextFiles files(folder_);
   EXPECT_EQ(files.file_count(), 2u);
-  EXPECT_EQ(files.binary_count(), 2u);
+  EXPECT_EQ(files.binary_count(), 3u);
   EXPECT_EQ(files.hidden_count(), 2u);
-  EXPECT_EQ(files.description(), "2 files, 18 B (left out: 2 binary, 2 hidden)");
+  EXPECT_EQ(files.description(), "2 files, 18 B (left out: 3 binary, 2 hidden)");
 }
 
 TEST_F(TextFilesTest, ReadsAnyPieceAcrossFiles) {
