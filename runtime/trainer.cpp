@@ -1,0 +1,326 @@
+#include <terrace/runtime/trainer.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+
+#include <terrace/base/clock.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/memory/simulated_device.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/lr_schedule.h>
+
+namespace terrace {
+namespace {
+
+Gpt2Config model_of(const TrainerOptions& options) {
+  Gpt2Config model = options.model;
+  model.type = options.config.precision;
+  model.seed = options.config.terrace.seed;
+  return model;
+}
+
+std::string micro_batch_prefix(uint32_t micro_batch) {
+  return fmt::format("mb{}/", micro_batch);
+}
+
+// What a training step uses, in which order, and how much device memory it works in: the step itself, run
+// dry.
+struct DryRun {
+  std::vector<TensorUse> trace;
+  uint64_t work_bytes = 0;
+};
+
+DryRun run_dry(const Gpt2& model, const TrainConfig& config, Workers& workers) {
+  const HostOps ops(workers, best_instruction_set(), true);
+  const uint64_t tokens = uint64_t{config.batch.micro_batch_size} * model.config().context;
+  MicroBatch batch{{static_cast<int32_t*>(nullptr), tokens},
+                   {static_cast<int32_t*>(nullptr), tokens},
+                   config.batch.micro_batch_size,
+                   model.config().context};
+  StackArena arena = StackArena::dry_run();
+  UseRecorder recorder;
+  for (uint32_t m = 0; m < config.batch.accumulation_steps; ++m) {
+    model.train_micro_batch(ops, recorder, arena, batch, 1.0f, micro_batch_prefix(m));
+  }
+  UseRecorder evaluation;
+  model.evaluate(ops, evaluation, arena, batch, "");
+  return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096)};
+}
+
+OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
+  OffloadOptions options;
+  options.parameters = config.placement.parameters;
+  options.states = config.placement.states;
+  options.parameter_path = config.placement.parameter_path;
+  options.state_path = config.placement.state_path;
+  options.lock_host_memory = config.placement.pin_parameters && config.placement.pin_states;
+  options.work_bytes = dry.work_bytes;
+  options.accumulation_steps = config.batch.accumulation_steps;
+  options.policy = config.terrace.policy;
+  options.prefetch_uses = config.max_prefetch_elements == 0 ? 0 : config.terrace.prefetch_uses;
+  if (config.max_prefetch_elements) options.prefetch_elements = *config.max_prefetch_elements;
+  options.verify_checksums = config.terrace.verify_checksums;
+  if (config.aio.queue_depth) options.io.queue_depth = *config.aio.queue_depth;
+  if (config.aio.block_bytes) options.io.block_bytes = *config.aio.block_bytes;
+  if (config.aio.thread_count) options.io.thread_count = *config.aio.thread_count;
+  return options;
+}
+
+void choose_budgets(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
+                    OffloadOptions& options, TrainerPlan& plan) {
+  const Machine machine = probe_machine();
+  if (config.terrace.host_memory_bytes) {
+    plan.host = {*config.terrace.host_memory_bytes, "as configured"};
+  } else {
+    const DefaultBudget budget = default_host_budget(machine);
+    plan.host = {budget.bytes, budget.origin};
+  }
+  if (config.terrace.device_memory_bytes) {
+    plan.device = {*config.terrace.device_memory_bytes, "as configured"};
+  } else {
+    const DefaultBudget budget = largest_simulated_device_budget(machine);
+    plan.device = {budget.bytes, budget.origin};
+  }
+  options.host_budget_bytes = plan.host.bytes;
+  options.device_budget_bytes = plan.device.bytes;
+  if (config.terrace.chunk_elements) {
+    plan.chunk_elements = *config.terrace.chunk_elements;
+    plan.chunk_origin = "as configured";
+  } else {
+    plan.chunk_elements = choose_chunk_elements(tensors, dry.trace, options, config.max_chunk_elements);
+    plan.chunk_origin = config.max_chunk_elements == 0 ? "the largest that the budgets leave room to move"
+                                                       : "at most sub_group_size";
+  }
+}
+
+// Fills in what the budgets decide. `options` is complete afterwards.
+TrainerPlan make_plan(const TrainConfig& config, const Gpt2& model, const DryRun& dry,
+                      OffloadOptions& options) {
+  TrainerPlan plan;
+  const std::vector<TensorSpec> tensors = model.tensors();
+  choose_budgets(config, tensors, dry, options, plan);
+  const FlatSpace space(tensors, plan.chunk_elements);
+  plan.memory = plan_memory(space, dry.trace, options);
+  if (!config.terrace.device_memory_bytes && useful_device_bytes(plan.memory) < plan.device.bytes) {
+    // A simulated device takes memory from the host: no more than this run can use.
+    options.device_budget_bytes = useful_device_bytes(plan.memory);
+    plan.device = {options.device_budget_bytes, "what this run can use"};
+    plan.memory = plan_memory(space, dry.trace, options);
+  }
+  plan.parameter_count = space.parameter_count();
+  plan.param_bytes = space.parameter_count() * bytes_of(config.precision);
+  plan.state_bytes = space.trainable_count() * 3 * sizeof(float);
+  if (options.parameters == Placement::nvme || options.states == Placement::nvme) {
+    const io::EngineChoice choice = io::choose_engine(config.terrace.engine);
+    options.io.kind = choice.kind;
+    plan.engine = choice.reason;
+  }
+  return plan;
+}
+
+LrSchedule make_schedule(const TrainerOptions& options) {
+  LrScheduleOptions schedule = options.config.schedule;
+  if (!schedule.total_step_count) schedule.total_step_count = options.steps;
+  return LrSchedule(schedule);
+}
+
+}  // namespace
+
+struct Trainer::Parts {
+  TrainerOptions options;
+  Log& log;
+  SteadyClock clock;
+  Gpt2 model;
+  Workers workers;
+  HostOps ops;
+  DryRun dry;
+  OffloadOptions offload;
+  TextData data;
+  TrainerPlan plan;
+  FlatSpace space;
+  SimulatedDevice device;
+  Offloader offloader;
+  StackArena arena;
+  LrSchedule schedule;
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> targets;
+  uint64_t completed = 0;
+
+  Parts(const TrainerOptions& given, Log& user_log)
+      : options(given),
+        log(user_log),
+        model(model_of(given)),
+        workers(given.config.terrace.thread_count),
+        ops(workers, best_instruction_set()),
+        dry(run_dry(model, given.config, workers)),
+        offload(offload_options(given.config, dry)),
+        data(given.data, {model.config().context, given.config.terrace.seed, given.validation_fraction}),
+        plan(make_plan(given.config, model, dry, offload)),
+        space(model.tensors(), plan.chunk_elements),
+        device({offload.device_budget_bytes, given.config.terrace.strict, 0, 0}),
+        offloader(space, offload, dry.trace, device, workers, user_log),
+        arena(offloader.work_memory()),
+        schedule(make_schedule(given)),
+        tokens(given.config.batch.micro_batch_size * model.config().context),
+        targets(tokens.size()) {
+    offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+      model.initial_values(tensor, first, values);
+    });
+  }
+
+  MicroBatch batch() const {
+    return {tokens, targets, options.config.batch.micro_batch_size, model.config().context};
+  }
+
+  std::vector<AdamSettings> groups(uint64_t step) const;
+  CheckpointInfo info() const;
+};
+
+// DeepSpeed steps its scheduler after its optimizer: update k (from 0) runs with the rate of iteration k - 1.
+std::vector<AdamSettings> Trainer::Parts::groups(uint64_t step) const {
+  const OptimizerConfig& optimizer = options.config.optimizer;
+  AdamSettings decayed;
+  decayed.lr = schedule.lr_at(step >= 2 ? step - 2 : 0);
+  decayed.beta1 = optimizer.beta1;
+  decayed.beta2 = optimizer.beta2;
+  decayed.eps = optimizer.epsilon;
+  decayed.weight_decay = optimizer.weight_decay;
+  decayed.adamw_mode = optimizer.decoupled_weight_decay;
+  decayed.bias_correction = optimizer.bias_correction;
+  AdamSettings plain = decayed;
+  plain.weight_decay = 0;
+  static_assert(Gpt2::kDecayGroup == 0 && Gpt2::kNoDecayGroup == 1);
+  return {decayed, plain};
+}
+
+Trainer::Trainer(const TrainerOptions& options, Log& log) : parts_(std::make_unique<Parts>(options, log)) {}
+Trainer::~Trainer() = default;
+
+const TrainerPlan& Trainer::plan() const {
+  return parts_->plan;
+}
+const TextData& Trainer::data() const {
+  return parts_->data;
+}
+Offloader& Trainer::offloader() {
+  return parts_->offloader;
+}
+const FlatSpace& Trainer::space() const {
+  return parts_->space;
+}
+uint64_t Trainer::completed_steps() const {
+  return parts_->completed;
+}
+
+StepReport Trainer::step() {
+  Parts& p = *parts_;
+  const uint32_t accumulation = p.options.config.batch.accumulation_steps;
+  StepReport report;
+  report.step = p.completed + 1;
+  const OffloadCounters before = p.offloader.counters();
+  const uint64_t start = p.clock.now_ns();
+  p.offloader.begin_step();
+  for (uint32_t m = 0; m < accumulation; ++m) {
+    p.data.fill(report.step, m, p.tokens, p.targets);
+    report.loss += p.model.train_micro_batch(p.ops, p.offloader, p.arena, p.batch(),
+                                             1.0f / static_cast<float>(accumulation), micro_batch_prefix(m));
+    p.offloader.end_micro_batch();
+  }
+  report.loss /= accumulation;
+  report.forward_backward_ns = p.clock.now_ns() - start;
+  const std::vector<AdamSettings> groups = p.groups(report.step);
+  const UpdateResult update = p.offloader.update({groups, report.step, p.options.config.gradient_clipping});
+  report.total_ns = p.clock.now_ns() - start;
+  report.update_ns = report.total_ns - report.forward_backward_ns;
+  report.learning_rate = groups.front().lr;
+  report.gradient_norm = update.gradient_norm;
+  report.tokens = p.tokens.size() * accumulation;
+  report.moved = p.offloader.counters() - before;
+  if (!update.applied || !std::isfinite(report.loss)) {
+    throw Error(ErrorKind::cancelled,
+                {fmt::format("step {} went out of range", report.step),
+                 fmt::format("loss {}, gradient norm {}", report.loss, report.gradient_norm),
+                 "a loss or a gradient is not a finite number",
+                 "lower the learning rate, lengthen the warm-up or clip the gradient; the weights are those "
+                 "of the step before"});
+  }
+  p.completed = report.step;
+  return report;
+}
+
+double Trainer::evaluate(uint64_t samples) {
+  Parts& p = *parts_;
+  const uint32_t batch = p.options.config.batch.micro_batch_size;
+  const uint64_t runs = divide_up(std::max<uint64_t>(samples, 1), batch);
+  double sum = 0;
+  p.offloader.begin_evaluation();
+  for (uint64_t r = 0; r < runs; ++r) {
+    p.data.fill_validation(r * batch, runs * batch, p.tokens, p.targets);
+    sum += p.model.evaluate(p.ops, p.offloader, p.arena, p.batch(), fmt::format("eval{}/", r));
+  }
+  p.offloader.end_evaluation();
+  return sum / static_cast<double>(runs);
+}
+
+CheckpointInfo Trainer::Parts::info() const {
+  CheckpointInfo info;
+  info.step = completed;
+  info.type = model.config().type;
+  info.seed = model.config().seed;
+  info.position = {{"data_fingerprint", data.files().fingerprint()}, {"context", model.config().context}};
+  return info;
+}
+
+std::filesystem::path Trainer::save(const std::filesystem::path& folder) {
+  CheckpointInfo info = parts_->info();
+  info.model = model_description();
+  return save_checkpoint(folder, info, parts_->space, parts_->offloader, parts_->log);
+}
+
+void Trainer::resume(const std::filesystem::path& folder) {
+  Parts& p = *parts_;
+  const CheckpointInfo saved = read_checkpoint_info(folder);
+  const CheckpointInfo mine = p.info();
+  if (saved.seed != mine.seed || saved.position != mine.position) {
+    throw Error(
+        ErrorKind::config,
+        {"cannot resume: the data or the seed differ from those of the checkpoint", folder.string(),
+         fmt::format("saved with seed {}, now {}; {}", saved.seed, mine.seed,
+                     saved.position == mine.position ? "same data" : "other data or another context length"),
+         "give the same --data, --context and seed, or start anew without --resume"});
+  }
+  load_checkpoint(folder, model_description(), p.space, p.offloader, p.log);
+  p.completed = saved.step;
+}
+
+std::string Trainer::model_description() const {
+  const Gpt2Config& model = parts_->model.config();
+  return fmt::format("gpt2 {} layers x {}, {} heads, context {}, vocabulary {}, {}", model.layers,
+                     model.width, model.heads, model.context, model.vocabulary, name_of(model.type));
+}
+
+const std::vector<TierUse> Trainer::device_ledger() const {
+  const MemoryPlan& plan = parts_->plan.memory;
+  std::vector<TierUse> uses = {{"activations and workspaces", plan.work_bytes},
+                               {"parameters and gradients", plan.device_slots * plan.slot_bytes}};
+  if (plan.device_record_slots > 0)
+    uses.push_back({"optimizer states", plan.device_record_slots * plan.record_slot_bytes});
+  if (plan.device_accumulator_slots > 0) {
+    uses.push_back({"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes});
+  }
+  return uses;
+}
+
+TrainerPlan plan_training(const TrainerOptions& options) {
+  const Gpt2 model(model_of(options));
+  Workers workers(options.config.terrace.thread_count);
+  const DryRun dry = run_dry(model, options.config, workers);
+  OffloadOptions offload = offload_options(options.config, dry);
+  return make_plan(options.config, model, dry, offload);
+}
+
+}  // namespace terrace

@@ -1,0 +1,102 @@
+// Trainer: a GPT-2 of any size, text, a configuration and budgets in; steps, losses and checkpoints out.
+// It decides nothing about memory: it runs the model dry, hands the trace to the planner, and feeds the
+// Offloader.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <terrace/base/log.h>
+#include <terrace/memory/machine.h>
+#include <terrace/offload/offloader.h>
+#include <terrace/runtime/config/train_config.h>
+#include <terrace/runtime/data/text_data.h>
+#include <terrace/runtime/models/gpt2.h>
+
+namespace terrace {
+
+struct TrainerOptions {
+  TrainConfig config;
+  Gpt2Config model;  // its type and seed follow the configuration
+  std::filesystem::path data;
+  double validation_fraction = 0.05;
+  uint64_t steps = 100;  // of the whole run: schedules that need a length use it
+};
+
+// A budget and where it comes from.
+struct ChosenBudget {
+  uint64_t bytes = 0;
+  std::string origin;
+};
+
+// What was decided before anything was allocated.
+struct TrainerPlan {
+  ChosenBudget device;
+  ChosenBudget host;
+  uint64_t chunk_elements = 0;
+  std::string chunk_origin;
+  uint64_t parameter_count = 0;
+  uint64_t param_bytes = 0;  // of all parameters in their precision, payload
+  uint64_t state_bytes = 0;  // master weights and both moments, payload
+  std::string engine;        // one line; empty when nothing is on nvme
+  MemoryPlan memory;
+};
+
+struct StepReport {
+  uint64_t step = 0;  // counts from 1
+  double loss = 0;    // mean over the step's tokens, nats per token
+  double learning_rate = 0;
+  double gradient_norm = 0;
+  uint64_t tokens = 0;
+  uint64_t total_ns = 0;
+  uint64_t forward_backward_ns = 0;
+  uint64_t update_ns = 0;
+  OffloadCounters moved;
+};
+
+class Trainer {
+ public:
+  // Plans, allocates and initialises. Throws Error: config for what does not fit together, capacity for
+  // budgets that are too small, io for data or paths that cannot be used. `log` outlives the trainer.
+  Trainer(const TrainerOptions& options, Log& log);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  const TrainerPlan& plan() const;
+  const TextData& data() const;
+  Offloader& offloader();
+  const FlatSpace& space() const;
+
+  // One optimizer step: all its micro-batches, then the update. Throws Error when bytes cannot be moved and
+  // when the loss or the gradient is not finite; the state is then that of the step before, unless the update
+  // had begun.
+  StepReport step();
+  uint64_t completed_steps() const;
+
+  // The mean loss over `samples` windows spread over the validation part.
+  double evaluate(uint64_t samples);
+
+  // Saves under `folder`; returns the folder of this step.
+  std::filesystem::path save(const std::filesystem::path& folder);
+  // Takes up a saved state, whatever placement and budgets it was saved with. Throws Error(config) when it is
+  // of another model or was trained on other data, and Error(corrupt) when it is damaged; the trainer is then
+  // not to be used.
+  void resume(const std::filesystem::path& folder);
+
+  // "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".
+  std::string model_description() const;
+  const std::vector<TierUse> device_ledger() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+// Only the plan: runs the model dry, allocates nothing but bookkeeping.
+TrainerPlan plan_training(const TrainerOptions& options);
+
+}  // namespace terrace
