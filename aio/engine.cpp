@@ -1,0 +1,120 @@
+// Which engines exist, whether they work here, and how one is made.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+
+#include <terrace/aio/engine.h>
+#include <terrace/aio/queued_engine.h>
+#include <terrace/aio/thread_transport.h>
+#include <terrace/aio/transport.h>
+#include <terrace/aio/uring_transport.h>
+#include <terrace/base/error.h>
+
+namespace terrace::io {
+namespace {
+
+struct NamedKind {
+  EngineKind kind;
+  std::string_view name;
+};
+// In order of preference.
+constexpr std::array<NamedKind, 2> kKinds = {{
+    {EngineKind::io_uring, "io_uring"},
+    {EngineKind::threads, "threads"},
+}};
+
+// Moves one byte out and back; empty when that works.
+std::string use_once(Transport& transport) {
+  const int fd = memfd_create("terrace-probe", MFD_CLOEXEC);
+  if (fd < 0) return "memfd_create: " + system_reason(errno);
+  std::byte byte{42};
+  std::string reason;
+  for (const OpKind kind : {OpKind::write, OpKind::read}) {
+    const Piece piece{kind, fd, 0, &byte, 1, 0};
+    PieceResult result{};
+    transport.start({&piece, 1});
+    transport.reap({&result, 1}, true);
+    if (result.result == 1) continue;
+    reason = std::string(kind == OpKind::read ? "a read" : "a write") + " of one byte: " +
+             (result.result < 0 ? system_reason(static_cast<int>(-result.result)) : "nothing was moved");
+    break;
+  }
+  close(fd);
+  return reason;
+}
+
+std::unique_ptr<Transport> make_threads(const EngineOptions& options) {
+  return std::make_unique<ThreadTransport>(options.queue_depth, options.thread_count);
+}
+
+}  // namespace
+
+std::string_view name_of(EngineKind kind) {
+  for (const NamedKind& named : kKinds) {
+    if (named.kind == kind) return named.name;
+  }
+  return "unknown";
+}
+
+std::optional<EngineKind> engine_kind_from_name(std::string_view name) {
+  for (const NamedKind& named : kKinds) {
+    if (named.name == name) return named.kind;
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<Transport> make_transport(const EngineOptions& options, Log& log) {
+  if (options.kind == EngineKind::threads) return make_threads(options);
+  std::string words;
+  std::unique_ptr<Transport> transport = make_uring_transport(options.queue_depth, words);
+  if (transport == nullptr) {
+    throw Error(ErrorKind::io, {"cannot create the I/O engine", std::string(name_of(options.kind)), words,
+                                "use the engine \"threads\""});
+  }
+  if (!words.empty()) log.info(words);
+  return transport;
+}
+
+std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log) {
+  check_options(options);
+  return make_engine_over(make_transport(options, log), options);
+}
+
+ProbeResult probe_engine(EngineKind kind) {
+  try {
+    std::string words;
+    const std::unique_ptr<Transport> transport =
+        kind == EngineKind::threads ? make_threads({.kind = kind, .queue_depth = 1, .thread_count = 1})
+                                    : make_uring_transport(1, words);
+    if (transport == nullptr) return {false, words};
+    const std::string reason = use_once(*transport);
+    return {reason.empty(), reason};
+  } catch (const Error& error) {
+    return {false, error.parts().what_failed + ": " + error.parts().reason};
+  }
+}
+
+EngineChoice choose_engine(std::optional<EngineKind> wanted) {
+  std::string refusals;
+  for (const NamedKind& candidate : kKinds) {
+    if (wanted.has_value() && *wanted != candidate.kind) continue;
+    const ProbeResult probe = probe_engine(candidate.kind);
+    const std::string name(candidate.name);
+    if (probe.works) {
+      if (wanted.has_value()) return {candidate.kind, "I/O engine " + name + ", as asked for"};
+      return {candidate.kind,
+              "I/O engine " + name + (refusals.empty() ? ", the fastest one, works here" : ";" + refusals)};
+    }
+    if (wanted.has_value()) {
+      throw Error(ErrorKind::io, {"cannot use the I/O engine", name, probe.reason,
+                                  "name another engine, or none to take the best that works"});
+    }
+    refusals += " " + name + " does not work here (" + probe.reason + ")";
+  }
+  throw Error(ErrorKind::io, {"cannot use any I/O engine", "", refusals, ""});
+}
+
+}  // namespace terrace::io

@@ -1,0 +1,149 @@
+// Engine: asynchronous reads and writes of files, submitted in batches and completed by callback.
+//
+// Every engine has the same semantics; the kinds differ only in how bytes reach the kernel:
+//  - A request is cut into pieces of `block_bytes`; at most `queue_depth` pieces are in flight at once.
+//  - A short transfer is continued until the request is whole; EINTR and EAGAIN are retried.
+//  - Reading past the end of the file ends with kEndOfFile and the bytes that were there.
+//  - Sizes and offsets are 64 bits wide: a request of more than 4 GiB is an ordinary request.
+//  - Requests have no order among each other; two that overlap must not be in flight together.
+//  - Every accepted request gets exactly one callback, whatever happens to it. Nothing here throws after
+//  creation.
+//
+// Threads: one owner thread (the first to submit, poll or wait) uses an engine; only wake() may be called by
+// others. Callbacks run on the owner thread, inside submit(), poll() or wait(), and may submit again: see
+// Engine::submit(). An engine never allocates per request once it is warm, and knows nothing of tensors.
+#pragma once
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <terrace/base/log.h>
+#include <terrace/base/units.h>
+
+namespace terrace::io {
+
+enum class OpKind : uint8_t { read, write };
+
+// Critical requests are started before background ones, piece by piece; background work waits as long as
+// critical work is queued.
+enum class Priority : uint8_t { critical, background };
+
+// The error of a read that reached the end of its file. No file operation reports ENODATA by itself.
+inline constexpr int kEndOfFile = ENODATA;
+
+struct Completion {
+  int error;       // errno, or kEndOfFile; 0 means the whole request was transferred
+  uint64_t bytes;  // transferred without a gap from the start of the request; all of it when error is 0
+  uint64_t tag;
+};
+
+struct Request {
+  OpKind kind;
+  int fd;
+  uint64_t offset;
+  std::byte* data;  // the caller keeps it alive and untouched until the callback
+  uint64_t bytes;
+  void (*on_complete)(void* context, const Completion& completion) noexcept;
+  void* context;
+  uint64_t tag;
+  Priority priority = Priority::critical;
+};
+
+enum class EngineKind : uint8_t { io_uring, threads };
+
+std::string_view name_of(EngineKind kind);
+std::optional<EngineKind> engine_kind_from_name(std::string_view name);
+
+struct EngineOptions {
+  EngineKind kind = EngineKind::io_uring;
+  uint32_t queue_depth = 32;     // pieces in flight: 1 to 4096
+  uint64_t block_bytes = kMiB;   // a multiple of 4 KiB, at most 1 GiB
+  uint32_t thread_count = 2;     // of the threads engine: 1 to 256
+  uint32_t backlog_count = 256;  // requests that may wait for a place in flight: 1 to 65536
+};
+
+struct EngineStats {
+  uint64_t requests = 0;    // accepted
+  uint64_t failed = 0;      // completed with an error
+  uint64_t bytes_read = 0;  // moved by the system, also for requests that failed later
+  uint64_t bytes_written = 0;
+  uint64_t pieces = 0;                   // handed to the system, continuations included
+  uint64_t registered_pieces = 0;        // of these, through a registered buffer
+  uint64_t short_transfers = 0;          // continued
+  uint64_t retries = 0;                  // after EINTR and EAGAIN
+  uint32_t peak_pieces_in_flight = 0;    // never above queue_depth
+  uint32_t peak_requests_in_flight = 0;  // never above queue_depth + backlog_count
+};
+
+class Engine {
+ public:
+  // Finishes everything that was accepted, running the callbacks; with requests in flight only on the owner
+  // thread.
+  virtual ~Engine() = default;
+
+  virtual EngineKind kind() const = 0;
+  virtual const EngineOptions& options() const = 0;
+
+  // Accepts all of `requests`, which are copied, and starts as many pieces as there is room for, in one
+  // batch. At most queue_depth + backlog_count requests are held; when there is no room for the next one,
+  // submit() waits for completions and runs their callbacks until there is. A request of zero bytes completes
+  // before the outermost submit() returns. Otherwise submit() runs no callbacks. From inside a callback: the
+  // place of the completing request is free already, so submitting one request never waits; submitting more
+  // than there is room for runs other callbacks inside this one. poll() and wait() must not be called from a
+  // callback.
+  virtual void submit(std::span<const Request> requests) = 0;
+
+  // Runs the callbacks of what has completed and returns how many; never blocks.
+  virtual size_t poll() = 0;
+
+  // Blocks until at least min(min_count, in_flight()) requests have completed and their callbacks have run,
+  // or until wake(). Returns how many completed.
+  virtual size_t wait(size_t min_count) = 0;
+
+  // Makes the wait() in progress, or else the next one, return early. Thread-safe.
+  virtual void wake() noexcept = 0;
+
+  // Requests accepted whose callback has not started yet.
+  virtual uint64_t in_flight() const = 0;
+
+  // Optional acceleration of transfers that lie inside `memory` (io_uring fixed buffers, in pieces of at most
+  // 1 GiB). False means that nothing changed and transfers work as before; registration_refusal() says why.
+  // The memory must be unregistered before it is unmapped. Called by the owner thread, or before there is
+  // one.
+  virtual bool register_buffer(std::span<std::byte> memory) = 0;
+  // Takes exactly what was registered; no transfer of it may be in flight.
+  virtual void unregister_buffer(std::span<std::byte> memory) = 0;
+  virtual std::string_view registration_refusal() const = 0;
+
+  virtual EngineStats stats() const = 0;
+};
+
+struct ProbeResult {
+  bool works;
+  std::string reason;  // why not, in words: "io_uring_setup: Operation not permitted (EPERM)"
+};
+
+// Creates and uses a small engine of this kind.
+ProbeResult probe_engine(EngineKind kind);
+
+struct EngineChoice {
+  EngineKind kind;
+  std::string reason;  // one line for the log
+};
+
+// The wanted kind, or the best that works here: io_uring, else threads. Throws Error(io) with the reason when
+// an explicitly wanted kind does not work.
+EngineChoice choose_engine(std::optional<EngineKind> wanted);
+
+// Throws Error(config) for options out of range and Error(io) when the engine cannot be created. What an
+// older kernel lacks and the engine does without is said to `log`. The engine may be handed to another thread
+// before its first use.
+std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log);
+
+}  // namespace terrace::io

@@ -1,0 +1,88 @@
+// File: one open file of a tier or a checkpoint, and the small helpers for files that are read and written
+// whole. It must never transfer bulk data: that is an Engine's, through fd(). Errors are Error(io), or
+// Error(capacity) where a file system is full.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/aio/engine.h>
+#include <terrace/base/error.h>
+
+namespace terrace::io {
+
+enum class FileAccess : uint8_t { read, write, read_write };
+
+struct FileOptions {
+  FileAccess access = FileAccess::read;
+  bool create = false;    // a new file with mode 0600; one that exists already is an error
+  bool direct = false;    // past the page cache (O_DIRECT), where the file system has that
+  bool no_follow = true;  // a symbolic link as the last part of the path is an error
+};
+
+// Owns a descriptor of a regular file, closed on exec. Movable; one thread at a time, but any number of
+// engines may use fd() meanwhile. A file that was moved from may only be destroyed or assigned to.
+class File {
+ public:
+  static File open(const std::filesystem::path& path, const FileOptions& options);
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  int fd() const { return fd_; }
+  const std::filesystem::path& path() const { return path_; }
+
+  // Whether transfers go past the page cache. When that was asked for and refused, the file works buffered
+  // and direct_refusal() is the reason, for the caller to warn once.
+  bool direct() const { return direct_; }
+  const std::string& direct_refusal() const { return direct_refusal_; }
+  // What addresses, offsets and sizes of transfers must be multiples of; 1 for a buffered file.
+  uint64_t alignment_bytes() const { return alignment_bytes_; }
+
+  uint64_t size_bytes() const;
+  // New space reads as zeros and takes no disk until it is written.
+  void resize(uint64_t bytes);
+  // Makes the file at least `bytes` long with disk space for all of it, or throws Error(capacity) with the
+  // free space and leaves it as it was. False when the file system cannot reserve space: then the size is
+  // set, and the space was free just now.
+  bool preallocate(uint64_t bytes);
+  // Returns when the data, and what is needed to read it back, is on the device.
+  void sync();
+  // Takes the exclusive lock of this file until it is closed; false when another open file has it, in this
+  // process or another. A process that dies leaves no lock.
+  bool try_lock();
+
+ private:
+  File(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
+  void go_direct();
+  [[noreturn]] void fail(const std::string& what_failed, int error, const std::string& advice = "") const;
+
+  int fd_ = -1;
+  std::filesystem::path path_;
+  bool direct_ = false;
+  std::string direct_refusal_;
+  uint64_t alignment_bytes_ = 1;
+};
+
+// Bytes an ordinary user can still write to the file system that holds `path`.
+uint64_t free_bytes_at(const std::filesystem::path& path);
+
+// What to throw for a completion with an error: what was done, path, offset, bytes and the system's words.
+Error describe_failure(const Request& request, const Completion& completion,
+                       const std::filesystem::path& path);
+
+// Replaces or creates `path` so that after a crash at any instruction it holds either the old bytes or the
+// new ones: writes "<path>.new" (removing what a dead process left there), fsyncs, renames, fsyncs the
+// folder. Mode 0600. For one writer per path at a time.
+void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes);
+
+// A regular file of at most `max_bytes`; a longer one is an Error(io) before anything is read.
+std::vector<std::byte> read_whole_file(const std::filesystem::path& path, uint64_t max_bytes);
+
+}  // namespace terrace::io

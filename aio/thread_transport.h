@@ -1,0 +1,51 @@
+// ThreadTransport: a pool of threads doing pread and pwrite; works wherever files do. It must never run a
+// callback: its threads move bytes and nothing else.
+#pragma once
+
+#include <condition_variable>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <terrace/aio/transport.h>
+#include <terrace/base/mutex.h>
+
+namespace terrace::io {
+
+class ThreadTransport final : public Transport {
+ public:
+  // Throws Error(io) when the threads cannot be started.
+  ThreadTransport(uint32_t queue_depth, uint32_t thread_count);
+  ~ThreadTransport() override;
+  ThreadTransport(const ThreadTransport&) = delete;
+  ThreadTransport& operator=(const ThreadTransport&) = delete;
+
+  EngineKind kind() const override { return EngineKind::threads; }
+  void start(std::span<const Piece> pieces) override;
+  Reaped reap(std::span<PieceResult> results, bool block) override;
+  void wake() noexcept override;
+  bool register_buffer(std::span<std::byte> memory) override;
+  void unregister_buffer(std::span<std::byte> memory) override;
+  std::string_view registration_refusal() const override {
+    return "the threads engine has no registered buffers";
+  }
+  uint64_t registered_pieces() const override { return 0; }
+
+ private:
+  void work();
+  void stop() noexcept;
+
+  Mutex mutex_;
+  std::condition_variable_any work_added_;
+  std::condition_variable_any work_done_;
+  // Both are rings or stacks of fixed capacity queue_depth: the engine never has more in flight.
+  std::vector<Piece> todo_ TERRACE_GUARDED_BY(mutex_);
+  size_t todo_first_ TERRACE_GUARDED_BY(mutex_) = 0;
+  size_t todo_count_ TERRACE_GUARDED_BY(mutex_) = 0;
+  std::vector<PieceResult> done_ TERRACE_GUARDED_BY(mutex_);
+  bool woken_ TERRACE_GUARDED_BY(mutex_) = false;
+  bool stopping_ TERRACE_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace terrace::io
