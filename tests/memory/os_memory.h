@@ -1,0 +1,52 @@
+// What the operating system says about addresses of this process; for tests that compare with it.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace terrace {
+
+// The sum of a field of /proc/self/smaps ("Pss:", "Locked:", "AnonHugePages:") over the mappings that lie in
+// `range`; a mapping that reaches beyond it counts as a whole.
+inline uint64_t smaps_bytes(std::span<const std::byte> range, const std::string& field) {
+  const auto begin = reinterpret_cast<uintptr_t>(range.data());
+  const uintptr_t end = begin + range.size();
+  std::ifstream smaps("/proc/self/smaps");
+  std::string line;
+  bool inside = false;
+  uint64_t bytes = 0;
+  while (std::getline(smaps, line)) {
+    std::istringstream words(line);
+    std::string first;
+    words >> first;
+    if (const size_t dash = first.find('-'); dash != std::string::npos && !first.ends_with(':')) {
+      const uintptr_t from = std::stoull(first.substr(0, dash), nullptr, 16);
+      const uintptr_t to = std::stoull(first.substr(dash + 1), nullptr, 16);
+      inside = from < end && to > begin;
+    } else if (inside && first == field) {
+      uint64_t kilobytes = 0;
+      words >> kilobytes;
+      bytes += kilobytes * 1024;
+    }
+  }
+  return bytes;
+}
+
+// Whether a read of this byte would work; asked of the kernel, so that a fault is only an errno.
+inline bool is_readable(const std::byte* address) {
+  int ends[2];
+  if (pipe(ends) != 0) throw std::runtime_error("pipe");
+  const bool readable = write(ends[1], address, 1) == 1;
+  close(ends[0]);
+  close(ends[1]);
+  return readable;
+}
+
+}  // namespace terrace
