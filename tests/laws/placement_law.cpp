@@ -1,0 +1,276 @@
+#include "laws/placement_law.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include <terrace/base/log.h>
+#include <terrace/memory/simulated_device.h>
+#include <terrace/optimizer_cpu/adam.h>
+
+#include "laws/plain_training.h"
+
+namespace terrace::laws {
+namespace {
+
+enum FactorIndex : size_t {
+  kParameters,
+  kStates,
+  kHost,
+  kDevice,
+  kPolicy,
+  kEngine,
+  kChunk,
+  kThreads,
+  kPrecision,
+  kAccumulation,
+  kClipping,
+  kPrefetch,
+  kStrict,
+};
+
+constexpr std::array<std::string_view, 3> kPlacements = {"none", "cpu", "nvme"};
+constexpr std::array<std::string_view, 3> kBudgets = {"least", "middle", "ample"};
+constexpr std::array<std::string_view, 2> kPolicies = {"opt", "lru"};
+constexpr std::array<std::string_view, 2> kEngines = {"io_uring", "threads"};
+constexpr std::array<std::string_view, 3> kChunks = {"4096", "12288", "65536"};
+constexpr std::array<std::string_view, 3> kThreadCounts = {"1", "2", "3"};
+constexpr std::array<std::string_view, 2> kPrecisions = {"bf16", "fp32"};
+constexpr std::array<std::string_view, 2> kAccumulations = {"1", "3"};
+constexpr std::array<std::string_view, 2> kClippings = {"0", "0.5"};
+constexpr std::array<std::string_view, 3> kPrefetches = {"0", "2", "32"};
+constexpr std::array<std::string_view, 2> kStrictness = {"off", "on"};
+
+constexpr std::array<Factor, kFactorCount> kFactors = {{
+    {"parameters", kPlacements},
+    {"states", kPlacements},
+    {"host", kBudgets},
+    {"device", kBudgets},
+    {"policy", kPolicies},
+    {"engine", kEngines},
+    {"chunk", kChunks},
+    {"threads", kThreadCounts},
+    {"precision", kPrecisions},
+    {"accumulation", kAccumulations},
+    {"clipping", kClippings},
+    {"prefetch", kPrefetches},
+    {"strict", kStrictness},
+}};
+
+uint64_t number(const Combination& c, FactorIndex factor) {
+  return std::stoull(std::string(kFactors[factor].levels[c[factor]]));
+}
+
+// Marks the triples of a combination and counts the new ones.
+class TripleCover {
+ public:
+  TripleCover() {
+    uint64_t size = 0;
+    for_each_triple([&](size_t a, size_t b, size_t c) {
+      begin_.push_back(size);
+      size += kFactors[a].levels.size() * kFactors[b].levels.size() * kFactors[c].levels.size();
+    });
+    covered_.resize(size);
+    missing_ = size;
+  }
+  uint64_t count_new(const Combination& combination) const {
+    uint64_t count = 0;
+    visit(combination, [&](uint64_t index) { count += covered_[index] ? 0 : 1; });
+    return count;
+  }
+  void add(const Combination& combination) {
+    visit(combination, [&](uint64_t index) {
+      missing_ -= covered_[index] ? 0 : 1;
+      covered_[index] = true;
+    });
+  }
+  uint64_t missing() const { return missing_; }
+
+ private:
+  template <typename Body>
+  static void for_each_triple(Body body) {
+    for (size_t a = 0; a < kFactorCount; ++a) {
+      for (size_t b = a + 1; b < kFactorCount; ++b) {
+        for (size_t c = b + 1; c < kFactorCount; ++c) body(a, b, c);
+      }
+    }
+  }
+  template <typename Body>
+  void visit(const Combination& combination, Body body) const {
+    size_t triple = 0;
+    for_each_triple([&](size_t a, size_t b, size_t c) {
+      const uint64_t index =
+          (combination[a] * kFactors[b].levels.size() + combination[b]) * kFactors[c].levels.size();
+      body(begin_[triple++] + index + combination[c]);
+    });
+  }
+  std::vector<uint64_t> begin_;
+  std::vector<bool> covered_;
+  uint64_t missing_ = 0;
+};
+
+Gpt2Config model_config(DataType type) {
+  Gpt2Config config;
+  config.layers = 2;
+  config.heads = 2;
+  config.width = 40;
+  config.context = 24;
+  config.vocabulary = 96;
+  config.type = type;
+  config.init_std = 0.1f;
+  config.seed = 7;
+  return config;
+}
+
+}  // namespace
+
+std::span<const Factor, kFactorCount> factors() {
+  return kFactors;
+}
+
+std::string describe(const Combination& combination) {
+  std::string text;
+  for (size_t f = 0; f < kFactorCount; ++f) {
+    text += fmt::format("{}{}={}", f == 0 ? "" : " ", kFactors[f].name, kFactors[f].levels[combination[f]]);
+  }
+  return text;
+}
+
+// Greedy: of many random candidates, take the one that covers most new triples.
+std::vector<Combination> covering_array_of_triples() {
+  std::mt19937 random(20);
+  TripleCover cover;
+  std::vector<Combination> list;
+  while (cover.missing() > 0) {
+    Combination best{};
+    uint64_t best_count = 0;
+    for (int attempt = 0; attempt < 400 || best_count == 0; ++attempt) {
+      Combination candidate;
+      for (size_t f = 0; f < kFactorCount; ++f)
+        candidate[f] = static_cast<uint8_t>(random() % kFactors[f].levels.size());
+      const uint64_t count = cover.count_new(candidate);
+      if (count > best_count) best_count = count, best = candidate;
+    }
+    cover.add(best);
+    list.push_back(best);
+  }
+  return list;
+}
+
+uint64_t missing_triples(std::span<const Combination> list) {
+  TripleCover cover;
+  for (const Combination& combination : list) cover.add(combination);
+  return cover.missing();
+}
+
+uint64_t full_product_size() {
+  uint64_t size = 1;
+  for (const Factor& factor : kFactors) size *= factor.levels.size();
+  return size;
+}
+
+Combination product_element(uint64_t index) {
+  Combination combination{};
+  for (size_t f = 0; f < kFactorCount; ++f) {
+    combination[f] = static_cast<uint8_t>(index % kFactors[f].levels.size());
+    index /= kFactors[f].levels.size();
+  }
+  return combination;
+}
+
+std::string difference(const Outcome& expected, const Outcome& found) {
+  for (size_t i = 0; i < expected.losses.size(); ++i) {
+    if (i < found.losses.size() && expected.losses[i] == found.losses[i]) continue;
+    return fmt::format("loss {}: {} instead of {}", i,
+                       i < found.losses.size() ? std::bit_cast<float>(found.losses[i]) : NAN,
+                       std::bit_cast<float>(expected.losses[i]));
+  }
+  for (size_t i = 0; i < expected.gradient_norms.size(); ++i) {
+    if (i < found.gradient_norms.size() && expected.gradient_norms[i] == found.gradient_norms[i]) continue;
+    return fmt::format("gradient norm {} differs", i);
+  }
+  if (expected.parameters != found.parameters) return "the parameters differ";
+  if (expected.records != found.records) return "the optimizer states differ";
+  return expected == found ? "" : "the outcomes differ in size";
+}
+
+Outcome PlacementLaw::train(const Combination& c) const {
+  const auto precision = c[kPrecision] == 0 ? DataType::bf16 : DataType::fp32;
+  const auto accumulation = static_cast<uint32_t>(number(c, kAccumulation));
+  const Gpt2 model(model_config(precision));
+  const FlatSpace space(model.tensors(), number(c, kChunk));
+  Workers workers(number(c, kThreads));
+  const DryTraining dry = run_dry(model, accumulation, workers);
+
+  OffloadOptions options;
+  options.parameters = *placement_from_name(kPlacements[c[kParameters]]);
+  options.states = *placement_from_name(kPlacements[c[kStates]]);
+  options.parameter_path = options.state_path = folder_;
+  options.work_bytes = dry.work_bytes;
+  options.accumulation_steps = accumulation;
+  options.policy = c[kPolicy] == 0 ? PolicyKind::opt : PolicyKind::lru;
+  options.prefetch_uses = static_cast<uint32_t>(number(c, kPrefetch));
+  options.io.kind = *io::engine_kind_from_name(kEngines[c[kEngine]]);
+  options.lock_host_memory = false;
+  options.device_budget_bytes = options.host_budget_bytes = kGiB;
+  const MemoryPlan roomy = plan_memory(space, dry.trace, options);
+  options.device_budget_bytes =
+      roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;
+  options.host_budget_bytes =
+      roomy.host_minimum_bytes + (roomy.host_bytes - roomy.host_minimum_bytes) * c[kHost] / 2;
+
+  MemoryLog log;
+  SimulatedDevice device({options.device_budget_bytes, c[kStrict] == 1, 0, 0});
+  Offloader offloader(space, options, dry.trace, device, workers, log);
+  offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+    model.initial_values(tensor, first, values);
+  });
+  const HostOps ops(workers, best_instruction_set());
+  StackArena arena(offloader.work_memory());
+  Outcome outcome;
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    offloader.begin_step();
+    for (uint32_t m = 0; m < accumulation; ++m) {
+      const TokenBatch tokens(model.config(), step * 10 + m);
+      const float loss =
+          model.train_micro_batch(ops, offloader, arena, tokens.view(),
+                                  1.0f / static_cast<float>(accumulation), micro_batch_prefix(m));
+      outcome.losses.push_back(std::bit_cast<uint32_t>(loss));
+      offloader.end_micro_batch();
+    }
+    const std::vector<AdamSettings> groups = settings(step);
+    const UpdateResult result =
+        offloader.update({groups, step, std::stod(std::string(kClippings[c[kClipping]]))});
+    outcome.gradient_norms.push_back(std::bit_cast<uint64_t>(result.gradient_norm));
+  }
+  offloader.begin_evaluation();
+  const TokenBatch held_out(model.config(), 999);
+  outcome.losses.push_back(
+      std::bit_cast<uint32_t>(model.evaluate(ops, offloader, arena, held_out.view(), "eval/")));
+  offloader.end_evaluation();
+  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    std::vector<std::byte> bytes(space.place(TensorId{t}).elements * bytes_of(precision));
+    offloader.read_parameter(TensorId{t}, bytes);
+    outcome.parameters.insert(outcome.parameters.end(), bytes.begin(), bytes.end());
+  }
+  offloader.export_records([&](std::span<const std::byte> tiles) {
+    outcome.records.insert(outcome.records.end(), tiles.begin(), tiles.end());
+  });
+  return outcome;
+}
+
+const Outcome& PlacementLaw::reference(const Combination& c) {
+  const auto key = std::make_tuple(int{c[kPrecision]}, int{c[kAccumulation]}, int{c[kClipping]});
+  const auto found = references_.find(key);
+  if (found != references_.end()) return found->second;
+  const Gpt2 model(model_config(c[kPrecision] == 0 ? DataType::bf16 : DataType::fp32));
+  return references_
+      .emplace(key, train_plainly(model, static_cast<uint32_t>(number(c, kAccumulation)),
+                                  std::stod(std::string(kClippings[c[kClipping]]))))
+      .first->second;
+}
+
+}  // namespace terrace::laws

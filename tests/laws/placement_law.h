@@ -1,0 +1,64 @@
+// Law 1, written once: placement never changes numbers. A small GPT-2 is trained through an Offloader under
+// any combination of factors and compared, bit for bit, with the same training in plain vectors.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include <terrace/offload/offloader.h>
+#include <terrace/runtime/models/gpt2.h>
+
+namespace terrace::laws {
+
+// One level of every factor: an index into kFactors[f].levels.
+struct Factor {
+  std::string_view name;
+  std::span<const std::string_view> levels;
+};
+inline constexpr size_t kFactorCount = 13;
+std::span<const Factor, kFactorCount> factors();
+using Combination = std::array<uint8_t, kFactorCount>;
+std::string describe(const Combination& combination);
+
+// A list of combinations in which every triple of levels of any three factors occurs. Deterministic.
+std::vector<Combination> covering_array_of_triples();
+// How many triples of levels `list` leaves out.
+uint64_t missing_triples(std::span<const Combination> list);
+// Every combination: calls visit until it returns false.
+uint64_t full_product_size();
+Combination product_element(uint64_t index);
+
+// What a training leaves behind, as bits.
+struct Outcome {
+  std::vector<uint32_t> losses;          // fp32, one per micro-batch, then one of an evaluation
+  std::vector<uint64_t> gradient_norms;  // fp64, one per step
+  std::vector<std::byte> parameters;     // all tensors in order
+  std::vector<std::byte> records;        // all tiles in flat order
+  bool operator==(const Outcome&) const = default;
+};
+// The first thing in which two outcomes differ; empty when they are equal.
+std::string difference(const Outcome& expected, const Outcome& found);
+
+class PlacementLaw {
+ public:
+  explicit PlacementLaw(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  // Trains with these factors; throws what the product throws.
+  Outcome train(const Combination& combination) const;
+  // The same numbers without any of the product's memory management. Made once per (precision, accumulation,
+  // clipping).
+  const Outcome& reference(const Combination& combination);
+
+ private:
+  std::filesystem::path folder_;
+  std::map<std::tuple<int, int, int>, Outcome> references_;
+};
+
+}  // namespace terrace::laws

@@ -1,0 +1,40 @@
+#include <gtest/gtest.h>
+
+#include "laws/placement_law.h"
+#include "offload/toy_training.h"
+
+namespace terrace::laws {
+namespace {
+
+// Elements of the full product beside the covering array: this many, equally spaced.
+constexpr uint64_t kExtraRuns = 90;
+
+TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
+  std::vector<Combination> list = covering_array_of_triples();
+  ASSERT_EQ(missing_triples(list), 0u);
+  ASSERT_GT(missing_triples(std::span(list).first(list.size() - 1)), 0u);
+  for (uint64_t r = 0; r < kExtraRuns; ++r)
+    list.push_back(product_element(r * (full_product_size() / kExtraRuns) + r));
+  const toy::ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  for (const Combination& combination : list) {
+    EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "") << describe(combination);
+  }
+  RecordProperty("runs", static_cast<int>(list.size()));
+  std::printf("%zu runs cover every triple of the levels of %zu factors\n", list.size(), kFactorCount);
+}
+
+// The comparison itself: another rate, clipping or precision is another outcome.
+TEST(PlacementLaw, TellsDifferentTrainingsApart) {
+  const toy::ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  Combination base{};
+  for (const size_t factor : {8, 9, 10}) {
+    Combination other = base;
+    other[factor] = 1;
+    EXPECT_NE(difference(law.reference(base), law.train(other)), "") << describe(other);
+  }
+}
+
+}  // namespace
+}  // namespace terrace::laws

@@ -1,0 +1,160 @@
+#include "laws/plain_training.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include <terrace/memory/flat_space.h>
+
+#include "support/in_memory_parameters.h"
+
+namespace terrace::laws {
+
+std::string micro_batch_prefix(uint32_t micro_batch) {
+  return "mb" + std::to_string(micro_batch) + "/";
+}
+
+std::vector<AdamSettings> settings(uint64_t step) {
+  AdamSettings decayed;
+  decayed.lr = 0.004 / static_cast<double>(step);
+  decayed.beta2 = 0.95;
+  decayed.weight_decay = 0.1;
+  AdamSettings plain = decayed;
+  plain.weight_decay = 0;
+  return {decayed, plain};
+}
+
+TokenBatch::TokenBatch(const Gpt2Config& config, uint64_t seed) : sequence_(config.context) {
+  std::vector<int32_t> stream;
+  for (uint64_t i = 0; i <= sequence_; ++i) {
+    stream.push_back(static_cast<int32_t>((seed * 31 + i * i * 7 + i * seed) % config.vocabulary));
+  }
+  tokens_.assign(stream.begin(), stream.end() - 1);
+  targets_.assign(stream.begin() + 1, stream.end());
+}
+
+MicroBatch TokenBatch::view() const {
+  return {tokens_, targets_, 1, sequence_};
+}
+
+DryTraining run_dry(const Gpt2& model, uint32_t accumulation, Workers& workers) {
+  const HostOps ops(workers, best_instruction_set(), true);
+  StackArena arena = StackArena::dry_run();
+  UseRecorder recorder;
+  const TokenBatch tokens(model.config(), 0);
+  for (uint32_t m = 0; m < accumulation; ++m) {
+    model.train_micro_batch(ops, recorder, arena, tokens.view(), 1.0f, micro_batch_prefix(m));
+  }
+  UseRecorder evaluation;
+  model.evaluate(ops, evaluation, arena, tokens.view(), "eval/");
+  return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096)};
+}
+
+namespace {
+
+// Everything of one section laid end to end, as the flat space does it, in fp32.
+struct FlatState {
+  explicit FlatState(uint64_t elements)
+      : master(elements), exp_avg(elements), exp_avg_sq(elements), gradient(elements) {}
+  std::vector<float> master, exp_avg, exp_avg_sq, gradient;
+};
+
+double norm_of(const std::vector<float>& gradient) {
+  double sum = 0;
+  for (size_t block = 0; block < gradient.size(); block += 4096) {
+    std::array<double, 16> lanes{};
+    for (size_t i = 0; i < 4096; ++i) {
+      const double g = gradient[block + i];
+      lanes[i % 16] += g * g;
+    }
+    for (size_t half = 8; half > 0; half /= 2) {
+      for (size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+    }
+    sum += lanes[0];
+  }
+  return std::sqrt(sum);
+}
+
+void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameters& parameters, uint64_t step,
+            float scale) {
+  const std::vector<AdamSettings> groups = settings(step);
+  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    const TensorPlace& place = space.place(TensorId{t});
+    AdamArrays arrays;
+    arrays.master = state.master.data() + place.first_element;
+    arrays.exp_avg = state.exp_avg.data() + place.first_element;
+    arrays.exp_avg_sq = state.exp_avg_sq.data() + place.first_element;
+    arrays.gradients = reinterpret_cast<const std::byte*>(state.gradient.data() + place.first_element);
+    arrays.gradient_type = DataType::fp32;
+    arrays.parameters = parameters.parameter_bytes(TensorId{t}).data();
+    arrays.parameter_type = space.tensor(TensorId{t}).type;
+    arrays.element_count = place.elements;
+    adam_update_arrays(InstructionSet::scalar,
+                       make_adam_step(groups[space.tensor(TensorId{t}).group], step, scale), arrays);
+  }
+}
+
+std::vector<std::byte> tiles_of(const FlatState& state) {
+  std::vector<std::byte> tiles;
+  for (size_t first = 0; first < state.master.size(); first += kTileElements) {
+    for (const std::vector<float>* part : {&state.master, &state.exp_avg, &state.exp_avg_sq}) {
+      const auto* bytes = reinterpret_cast<const std::byte*>(part->data() + first);
+      tiles.insert(tiles.end(), bytes, bytes + kTileElements * sizeof(float));
+    }
+  }
+  return tiles;
+}
+
+}  // namespace
+
+Outcome train_plainly(const Gpt2& model, uint32_t accumulation, double clip_norm) {
+  const FlatSpace space(model.tensors(), kTileElements);
+  Workers workers(1);
+  const HostOps ops(workers, best_instruction_set());
+  const DryTraining dry = run_dry(model, accumulation, workers);
+  std::vector<std::byte> work(dry.work_bytes + 64);
+  void* begin = work.data();
+  size_t room = work.size();
+  std::align(64, dry.work_bytes, begin, room);
+  StackArena arena({static_cast<std::byte*>(begin), dry.work_bytes});
+  testing::InMemoryParameters parameters(model.tensors(),
+                                         [&](TensorId tensor, uint64_t first, std::span<float> out) {
+                                           model.initial_values(tensor, first, out);
+                                         });
+  FlatState state(space.sections().front().elements);
+  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    const TensorPlace& place = space.place(TensorId{t});
+    model.initial_values(TensorId{t}, 0, {state.master.data() + place.first_element, place.elements});
+  }
+  Outcome outcome;
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    for (uint32_t m = 0; m < accumulation; ++m) {
+      parameters.begin_micro_batch();
+      const TokenBatch tokens(model.config(), step * 10 + m);
+      outcome.losses.push_back(std::bit_cast<uint32_t>(
+          model.train_micro_batch(ops, parameters, arena, tokens.view(),
+                                  1.0f / static_cast<float>(accumulation), micro_batch_prefix(m))));
+      for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+        const std::vector<float> gradient = parameters.gradient_values(TensorId{t});
+        float* sum = state.gradient.data() + space.place(TensorId{t}).first_element;
+        for (size_t e = 0; e < gradient.size(); ++e) sum[e] = m == 0 ? gradient[e] : sum[e] + gradient[e];
+      }
+    }
+    const double norm = norm_of(state.gradient);
+    outcome.gradient_norms.push_back(std::bit_cast<uint64_t>(norm));
+    const double clip = clip_norm > 0 ? std::min(1.0, clip_norm / (norm + 1e-6)) : 1.0;
+    update(space, state, parameters, step, static_cast<float>(clip));
+  }
+  const TokenBatch held_out(model.config(), 999);
+  outcome.losses.push_back(
+      std::bit_cast<uint32_t>(model.evaluate(ops, parameters, arena, held_out.view(), "eval/")));
+  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    const std::span<const std::byte> bytes = parameters.parameter_bytes(TensorId{t});
+    outcome.parameters.insert(outcome.parameters.end(), bytes.begin(), bytes.end());
+  }
+  outcome.records = tiles_of(state);
+  return outcome;
+}
+
+}  // namespace terrace::laws

@@ -1,0 +1,43 @@
+// The reference of law 1: training in plain vectors, the scalar kernel, one thread, and a norm written out
+// here. What it shares with the product is the model's arithmetic and nothing of its memory management.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <terrace/offload/use_trace.h>
+#include <terrace/optimizer_cpu/adam.h>
+#include <terrace/runtime/models/gpt2.h>
+
+#include "laws/placement_law.h"
+
+namespace terrace::laws {
+
+inline constexpr uint64_t kSteps = 3;
+
+std::string micro_batch_prefix(uint32_t micro_batch);
+// One group with decay, one without, rates that change from step to step.
+std::vector<AdamSettings> settings(uint64_t step);
+
+// Tokens that depend on the seed alone.
+class TokenBatch {
+ public:
+  TokenBatch(const Gpt2Config& config, uint64_t seed);
+  MicroBatch view() const;
+
+ private:
+  std::vector<int32_t> tokens_;
+  std::vector<int32_t> targets_;
+  uint32_t sequence_;
+};
+
+struct DryTraining {
+  std::vector<TensorUse> trace;
+  uint64_t work_bytes = 0;
+};
+DryTraining run_dry(const Gpt2& model, uint32_t accumulation, Workers& workers);
+
+Outcome train_plainly(const Gpt2& model, uint32_t accumulation, double clip_norm);
+
+}  // namespace terrace::laws
