@@ -1,0 +1,105 @@
+// The arithmetic of the host back end as a table of plain functions, one table per instruction set.
+//
+// The files that fill a table are compiled with wider instructions than the rest of the program. They must
+// never use a function or template that another file also instantiates (the standard library's included): the
+// linker keeps one copy, and a copy made of AVX-512 instructions would end the program on a machine without
+// them. So this header names nothing but plain types.
+//
+// Numbers. Everything here runs on one thread and depends on its arguments alone. An element of a product is
+// one chain over the depth in ascending order, c = fma(a, b, c) with AVX2 and AVX-512 and c = c + a * b
+// without them, started from zero or from a given value: it depends on no blocking. Sums over a row use 16
+// lanes and one fixed tree.
+#pragma once
+
+#include <cstdint>
+
+namespace terrace::compute {
+
+enum class Format : uint8_t { fp32, bf16 };
+
+// A row-major matrix, or its transpose: with `transposed` the element (row, column) lies at column * stride +
+// row.
+struct KernelOperand {
+  const void* data;
+  uint64_t stride;  // elements from one stored row to the next
+  Format format;
+  bool transposed;
+};
+
+// c[rows x columns] = start + a[rows x depth] * b[depth x columns].
+struct KernelProduct {
+  uint64_t rows;
+  uint64_t columns;
+  uint64_t depth;
+  KernelOperand a;
+  KernelOperand b;
+  float* c;
+  uint64_t c_stride;
+  const float* start;     // null: zeros. May be `c` itself (with its stride): the product is added
+  uint64_t start_stride;  // 0: one row of `columns` values, a bias
+  float* workspace;       // kProductWorkspaceFloats, 64-byte aligned
+};
+
+// The blocks of a product: a block of A and a block of B share the second-level cache of 1 MiB, a sliver of A
+// (12 rows) lives in the first-level cache. The row block is a multiple of every kernel's sliver, as is the
+// column block.
+inline constexpr uint64_t kRowBlock = 264;
+inline constexpr uint64_t kColumnBlock = 256;
+inline constexpr uint64_t kDepthBlock = 256;
+inline constexpr uint64_t kLargestSliverFloats = 12 * 32;
+inline constexpr uint64_t kProductWorkspaceFloats =
+    kRowBlock * kDepthBlock + kDepthBlock * kColumnBlock + kLargestSliverFloats;
+static_assert(kRowBlock % 12 == 0 && kRowBlock % 6 == 0 && kColumnBlock % 32 == 0);
+static_assert(kProductWorkspaceFloats % 16 == 0, "workspaces of neighbouring threads stay aligned");
+
+// How many columns column_sums and its kin take at once.
+inline constexpr uint64_t kColumnSlab = 64;
+
+struct Kernels {
+  void (*product)(const KernelProduct& product);
+
+  // bf16 -> fp32.
+  void (*widen)(const uint16_t* from, float* to, uint64_t count);
+  // Writes a finished contribution into a gradient: to = from, or to = to + from, rounded once.
+  void (*land)(const float* from, void* to, Format format, bool accumulate, uint64_t count);
+  // to = a + b; `to` may be `a` or `b`.
+  void (*add)(const float* a, const float* b, float* to, uint64_t count);
+  float (*dot)(const float* a, const float* b, uint64_t count);
+
+  // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta.
+  void (*norm_row)(const float* x, const float* gamma, const float* beta, float* y, uint64_t count,
+                   float epsilon, float* mean, float* inverse_deviation);
+  // dx += the gradient of norm_row.
+  void (*norm_row_backward)(const float* dy, const float* x, const float* gamma, float mean,
+                            float inverse_deviation, float* dx, uint64_t count);
+  // sums[j] = sum over rows of x[row, j]; columns <= kColumnSlab.
+  void (*column_sums)(const float* x, uint64_t stride, uint64_t rows, uint64_t columns, float* sums);
+  // The sums of dy * normalised x and of dy over rows; columns <= kColumnSlab.
+  void (*norm_column_sums)(const float* dy, const float* x, uint64_t stride, const float* means,
+                           const float* inverse_deviations, uint64_t rows, uint64_t columns,
+                           float* gamma_sums, float* beta_sums);
+
+  // GELU in the tanh form of GPT-2.
+  void (*gelu)(const float* x, float* y, uint64_t count);
+  // dy becomes dx.
+  void (*gelu_backward)(const float* x, float* dy, uint64_t count);
+
+  float (*maximum)(const float* x, uint64_t count);
+  float (*sum)(const float* x, uint64_t count);
+  // x = x * factor in place.
+  void (*scale)(float* x, float factor, uint64_t count);
+  // The sum of exp(x - shift).
+  float (*sum_of_exp)(const float* x, float shift, uint64_t count);
+  // x = exp(x * factor - shift) in place.
+  void (*exp_row)(float* x, float factor, float shift, uint64_t count);
+  // x = exp(x * factor - shift) = p; dp = p * (dp - dot) * factor.
+  void (*softmax_backward)(float* x, float* dp, float factor, float shift, float dot, uint64_t count);
+};
+
+extern const Kernels kernels_scalar;
+#if defined(__x86_64__)
+extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
+#endif
+
+}  // namespace terrace::compute

@@ -1,0 +1,158 @@
+// The row-wise operations: norms, linear layers, GELU and sums.
+#include <terrace/runtime/compute/ops.h>
+
+#include <terrace/runtime/compute/internal/kernel_table.h>
+
+#include <algorithm>
+
+namespace terrace {
+namespace {
+
+constexpr float kNormEpsilon = 1e-5f;
+// Elements of an activation that one task takes: 64 KiB of fp32.
+constexpr uint64_t kTaskElements = 16 * 1024;
+
+}  // namespace
+
+HostOps::HostOps(Workers& workers, InstructionSet set, bool dry_run)
+    : workers_(workers), kernels_(compute::kernels_of(set)), products_(workers, set), dry_run_(dry_run) {}
+
+std::span<const float> HostOps::as_floats(ParameterView parameter, uint64_t count, StackArena& arena) const {
+  if (parameter.type == DataType::fp32) return {reinterpret_cast<const float*>(parameter.data), count};
+  TERRACE_ASSERT(parameter.type == DataType::bf16, "a parameter is fp32 or bf16");
+  const std::span<float> values = arena.allocate<float>(count);
+  if (!dry_run_) kernels_.widen(reinterpret_cast<const uint16_t*>(parameter.data), values.data(), count);
+  return values;
+}
+
+void HostOps::for_row_blocks(uint64_t rows, uint64_t width,
+                             FunctionRef<void(uint64_t, uint64_t)> body) const {
+  const uint64_t block = std::max<uint64_t>(kTaskElements / std::max<uint64_t>(width, 1), 1);
+  workers_.parallel_for(divide_up(rows, block), [&](size_t index) {
+    const uint64_t first = index * block;
+    body(first, std::min(block, rows - first));
+  });
+}
+
+void HostOps::land(const float* values, const GradientTarget& target, uint64_t first_element,
+                   uint64_t count) const {
+  kernels_.land(values, target.view.data + first_element * bytes_of(target.type),
+                compute::format_of(target.type), target.view.accumulate, count);
+}
+
+void HostOps::land_column_sums(const RowShape& shape, const float* dy, const GradientTarget& target) const {
+  workers_.parallel_for(divide_up(shape.width, compute::kColumnSlab), [&](size_t index) {
+    const uint64_t first = index * compute::kColumnSlab;
+    const uint64_t columns = std::min(compute::kColumnSlab, shape.width - first);
+    float sums[compute::kColumnSlab];
+    kernels_.column_sums(dy + first, shape.width, shape.rows, columns, sums);
+    land(sums, target, first, columns);
+  });
+}
+
+void HostOps::layer_norm_forward(const RowShape& shape, std::span<const float> x, ParameterView gamma,
+                                 ParameterView beta, std::span<float> y, const NormStatistics& statistics,
+                                 StackArena& arena) const {
+  TERRACE_ASSERT(x.size() == shape.rows * shape.width && y.size() == x.size(),
+                 "a norm's rows have another size");
+  const StackArena::Frame frame(arena);
+  const std::span<const float> gammas = as_floats(gamma, shape.width, arena);
+  const std::span<const float> betas = as_floats(beta, shape.width, arena);
+  if (dry_run_) return;
+  for_row_blocks(shape.rows, shape.width, [&](uint64_t first, uint64_t count) {
+    for (uint64_t row = first; row < first + count; ++row) {
+      kernels_.norm_row(x.data() + row * shape.width, gammas.data(), betas.data(),
+                        y.data() + row * shape.width, shape.width, kNormEpsilon, &statistics.means[row],
+                        &statistics.inverse_deviations[row]);
+    }
+  });
+}
+
+void HostOps::layer_norm_backward(const RowShape& shape, std::span<const float> x,
+                                  const NormStatistics& statistics, ParameterView gamma,
+                                  std::span<const float> dy, std::span<float> dx,
+                                  const GradientTarget& gamma_gradient, const GradientTarget& beta_gradient,
+                                  StackArena& arena) const {
+  TERRACE_ASSERT(x.size() == shape.rows * shape.width && dy.size() == x.size() && dx.size() == x.size(),
+                 "a norm's rows have another size");
+  const StackArena::Frame frame(arena);
+  const std::span<const float> gammas = as_floats(gamma, shape.width, arena);
+  if (dry_run_) return;
+  for_row_blocks(shape.rows, shape.width, [&](uint64_t first, uint64_t count) {
+    for (uint64_t row = first; row < first + count; ++row) {
+      kernels_.norm_row_backward(dy.data() + row * shape.width, x.data() + row * shape.width, gammas.data(),
+                                 statistics.means[row], statistics.inverse_deviations[row],
+                                 dx.data() + row * shape.width, shape.width);
+    }
+  });
+  workers_.parallel_for(divide_up(shape.width, compute::kColumnSlab), [&](size_t index) {
+    const uint64_t first = index * compute::kColumnSlab;
+    const uint64_t columns = std::min(compute::kColumnSlab, shape.width - first);
+    float gamma_sums[compute::kColumnSlab], beta_sums[compute::kColumnSlab];
+    kernels_.norm_column_sums(dy.data() + first, x.data() + first, shape.width, statistics.means.data(),
+                              statistics.inverse_deviations.data(), shape.rows, columns, gamma_sums,
+                              beta_sums);
+    land(gamma_sums, gamma_gradient, first, columns);
+    land(beta_sums, beta_gradient, first, columns);
+  });
+}
+
+void HostOps::linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
+                             ParameterView bias, std::span<float> y, StackArena& arena) const {
+  TERRACE_ASSERT(x.size() == shape.rows * shape.inputs && y.size() == shape.rows * shape.outputs,
+                 "a linear layer's rows have another size");
+  const StackArena::Frame frame(arena);
+  const std::span<const float> biases = as_floats(bias, shape.outputs, arena);
+  const ThreadScratch scratch(arena, workers_, Products::workspace_floats());
+  if (dry_run_) return;
+  products_.multiply({.rows = shape.rows, .columns = shape.outputs, .depth = shape.inputs},
+                     {.data = x.data(), .stride = shape.inputs},
+                     {.data = weight.data, .stride = shape.outputs, .type = weight.type},
+                     {.data = y.data(), .stride = shape.outputs, .bias = biases.data()}, scratch);
+}
+
+void HostOps::linear_backward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
+                              std::span<const float> dy, std::span<float> dx,
+                              const GradientTarget& weight_gradient, const GradientTarget& bias_gradient,
+                              StackArena& arena) const {
+  TERRACE_ASSERT(x.size() == shape.rows * shape.inputs && dx.size() == x.size() &&
+                     dy.size() == shape.rows * shape.outputs,
+                 "a linear layer's rows have another size");
+  const StackArena::Frame frame(arena);
+  const ThreadScratch scratch(arena, workers_, Products::workspace_floats());
+  if (dry_run_) return;
+  products_.multiply({.rows = shape.rows, .columns = shape.inputs, .depth = shape.outputs},
+                     {.data = dy.data(), .stride = shape.outputs},
+                     {.data = weight.data, .stride = shape.outputs, .type = weight.type, .transposed = true},
+                     {.data = dx.data(), .stride = shape.inputs}, scratch);
+  products_.multiply_into({.rows = shape.inputs, .columns = shape.outputs, .depth = shape.rows},
+                          {.data = x.data(), .stride = shape.inputs, .transposed = true},
+                          {.data = dy.data(), .stride = shape.outputs}, weight_gradient, scratch);
+  land_column_sums({shape.rows, shape.outputs}, dy.data(), bias_gradient);
+}
+
+void HostOps::gelu_forward(std::span<const float> x, std::span<float> y) const {
+  TERRACE_ASSERT(x.size() == y.size(), "GELU keeps the shape");
+  if (dry_run_) return;
+  for_row_blocks(x.size(), 1, [&](uint64_t first, uint64_t count) {
+    kernels_.gelu(x.data() + first, y.data() + first, count);
+  });
+}
+
+void HostOps::gelu_backward(std::span<const float> x, std::span<float> dy) const {
+  TERRACE_ASSERT(x.size() == dy.size(), "GELU keeps the shape");
+  if (dry_run_) return;
+  for_row_blocks(x.size(), 1, [&](uint64_t first, uint64_t count) {
+    kernels_.gelu_backward(x.data() + first, dy.data() + first, count);
+  });
+}
+
+void HostOps::add(std::span<const float> x, std::span<float> y) const {
+  TERRACE_ASSERT(x.size() == y.size(), "a sum keeps the shape");
+  if (dry_run_) return;
+  for_row_blocks(x.size(), 1, [&](uint64_t first, uint64_t count) {
+    kernels_.add(y.data() + first, x.data() + first, y.data() + first, count);
+  });
+}
+
+}  // namespace terrace

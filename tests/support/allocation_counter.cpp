@@ -1,0 +1,66 @@
+#include <cstddef>
+#include "support/allocation_counter.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+thread_local uint64_t allocations = 0;
+
+void* take(std::size_t bytes, std::size_t alignment) {
+  ++allocations;
+  void* memory = nullptr;
+  if (bytes == 0) bytes = 1;
+  if (alignment <= alignof(std::max_align_t)) {
+    memory = std::malloc(bytes);
+  } else if (posix_memalign(&memory, alignment, bytes) != 0) {
+    memory = nullptr;
+  }
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+uint64_t terrace::testing::allocations_of_this_thread() {
+  return allocations;
+}
+
+void* operator new(std::size_t bytes) {
+  return take(bytes, 1);
+}
+void* operator new[](std::size_t bytes) {
+  return take(bytes, 1);
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return take(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return take(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}

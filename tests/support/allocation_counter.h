@@ -1,0 +1,11 @@
+// Counts what the calling thread takes from operator new, for tests that promise not to allocate.
+#pragma once
+
+#include <cstdint>
+
+namespace terrace::testing {
+
+// Calls of operator new by this thread since it started.
+uint64_t allocations_of_this_thread();
+
+}  // namespace terrace::testing
