@@ -1,8 +1,10 @@
 // What the operating system says about addresses of this process; for tests that compare with it.
 #pragma once
 
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
@@ -10,6 +12,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace terrace {
 
@@ -37,6 +40,17 @@ inline uint64_t smaps_bytes(std::span<const std::byte> range, const std::string&
     }
   }
   return bytes;
+}
+
+// The bytes of `range`, which begins with a page, that are in memory.
+inline uint64_t resident_bytes(std::span<const std::byte> range) {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> pages((range.size() + page - 1) / page);
+  if (mincore(const_cast<std::byte*>(range.data()), range.size(), pages.data()) != 0) {
+    throw std::runtime_error("mincore");
+  }
+  return page * static_cast<uint64_t>(
+                    std::count_if(pages.begin(), pages.end(), [](auto p) { return (p & 1) != 0; }));
 }
 
 // Whether a read of this byte would work; asked of the kernel, so that a fault is only an errno.

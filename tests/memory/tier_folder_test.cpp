@@ -1,0 +1,293 @@
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/memory/tier_folder.h>
+
+#include "temporary_folder.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Error(ErrorKind::cancelled, {});
+}
+
+mode_t mode_of(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 ? status.st_mode & 0777 : 0;
+}
+
+// A process that holds the folder until it is told to end. It never returns into the test.
+class OtherJob {
+ public:
+  OtherJob(const std::string& path, bool dies_with_files) {
+    int ready[2], stop[2];
+    if (pipe(ready) != 0 || pipe(stop) != 0) throw std::runtime_error("pipe");
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(stop[1]);
+      MemoryLog log;
+      {
+        const auto folder = std::make_unique<TierFolder>(path, log);
+        std::ofstream(folder->file_path("records")) << std::string(5000, 'r');
+        char byte = 'x';
+        if (write(ready[1], &byte, 1) != 1 || read(stop[0], &byte, 1) < 0) _exit(1);
+        if (dies_with_files) _exit(0);
+      }
+      _exit(0);
+    }
+    close(stop[0]);
+    stop_ = stop[1];
+    char byte;
+    if (read(ready[0], &byte, 1) != 1) throw std::runtime_error("the other job did not start");
+    close(ready[0]);
+    close(ready[1]);
+  }
+  ~OtherJob() { end(); }
+  void end() {
+    if (pid_ == 0) return;
+    close(stop_);
+    waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = 0;
+  int stop_ = -1;
+};
+
+TEST(TierFolder, IsMadePrivateAndRemovedAgain) {
+  const TemporaryFolder place;
+  MemoryLog log;
+  const std::string path = place.path() + "/terrace-tier";
+  {
+    const TierFolder folder(place.path(), log);
+    EXPECT_EQ(folder.path(), path);
+    EXPECT_EQ(mode_of(path), 0700u);
+    EXPECT_EQ(mode_of(path + "/lock"), 0600u);
+    std::ifstream lock(path + "/lock");
+    const std::string text{std::istreambuf_iterator<char>(lock), {}};
+    EXPECT_EQ(text.rfind("pid " + std::to_string(getpid()) + "\nhost ", 0), 0u) << text;
+    EXPECT_NE(text.find("\nstarted 20"), std::string::npos) << text;
+    EXPECT_EQ(folder.file_path("records"), path + "/records.tier");
+    std::ofstream(folder.file_path("records")) << "x";
+  }
+  EXPECT_FALSE(fs::exists(path));
+  EXPECT_TRUE(fs::is_empty(place.path()));
+  EXPECT_TRUE(log.lines().empty());
+}
+
+TEST(TierFolder, TakesAwayThePermissionsOfOthers) {
+  const TemporaryFolder place;
+  MemoryLog log;
+  fs::create_directory(place.path() + "/terrace-tier");
+  ASSERT_EQ(chmod((place.path() + "/terrace-tier").c_str(), 0755), 0);
+  const TierFolder folder(place.path() + "/", log);  // a slash at the end changes nothing
+  EXPECT_EQ(mode_of(folder.path()), 0700u);
+  EXPECT_EQ(folder.path(), place.path() + "/terrace-tier");
+}
+
+TEST(TierFolder, SaysWhatIsWrongWithThePath) {
+  const TemporaryFolder place;
+  MemoryLog log;
+  const Error missing = error_of([&] { TierFolder(place.path() + "/no/where", log); });
+  EXPECT_EQ(missing.kind(), ErrorKind::io);
+  EXPECT_EQ(missing.parts().subject, place.path() + "/no/where");
+  EXPECT_NE(missing.parts().reason.find("ENOENT"), std::string::npos);
+  EXPECT_NE(missing.parts().advice.find("create"), std::string::npos);
+
+  place.write("file", "x");
+  EXPECT_NE(error_of([&] { TierFolder(place.path() + "/file", log); }).parts().reason.find("ENOTDIR"),
+            std::string::npos);
+
+  place.write("other/target", "x");
+  fs::create_directory_symlink(place.path() + "/other", place.path() + "/terrace-tier");
+  EXPECT_EQ(error_of([&] { TierFolder(place.path(), log); }).parts().reason, "it is not a folder");
+  EXPECT_TRUE(fs::exists(place.path() + "/other/target"));
+}
+
+TEST(TierFolder, SaysWhenItMayNotWriteToThePath) {
+  if (access("/proc", F_OK) != 0) GTEST_SKIP() << "there is no /proc";
+  MemoryLog log;
+  const Error error =
+      error_of([&] { TierFolder("/proc", log); });  // nobody can make a folder there, root neither
+  EXPECT_EQ(error.kind(), ErrorKind::io);
+  EXPECT_EQ(error.parts().subject, "/proc/terrace-tier");
+}
+
+TEST(TierFolder, BelongsToOneJobAtATimeAndNamesIt) {
+  const TemporaryFolder place;
+  MemoryLog log;
+  OtherJob other(place.path(), false);
+  const Error error = error_of([&] { TierFolder(place.path(), log); });
+  EXPECT_EQ(error.kind(), ErrorKind::io);
+  EXPECT_NE(error.parts().reason.find("pid " + std::to_string(other.pid())), std::string::npos)
+      << error.what();
+  EXPECT_NE(error.parts().advice.find("nvme_path"), std::string::npos);
+  EXPECT_EQ(fs::file_size(place.path() + "/terrace-tier/records.tier"), 5000u);  // untouched
+  other.end();
+  EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier"));
+  const TierFolder folder(place.path(), log);
+}
+
+TEST(TierFolder, IsTakenWithinOneProcessToo) {
+  const TemporaryFolder place;
+  MemoryLog log;
+  const TierFolder folder(place.path(), log);
+  EXPECT_THROW(TierFolder(place.path(), log), Error);
+}
+
+TEST(TierFolder, RemovesWhatADeadJobLeftAndSaysHowMuch) {
+  const TemporaryFolder place;
+  MemoryLog log;
+  OtherJob dead(place.path(), true);
+  dead.end();
+  const std::string left = place.path() + "/terrace-tier/records.tier";
+  ASSERT_TRUE(fs::exists(left));
+  const TierFolder folder(place.path(), log);
+  EXPECT_FALSE(fs::exists(left));
+  const std::vector<MemoryLog::Line> lines = log.lines();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0].level, LogLevel::info);
+  EXPECT_NE(lines[0].text.find("removed 1 tier files (4.88 KiB)"), std::string::npos) << lines[0].text;
+}
+
+TEST(TierFolder, NeverTouchesWhatIsNotItsOwn) {
+  const TemporaryFolder place;
+  MemoryLog log;
+  const std::vector<std::string> foreign = {"notes.txt", "Records.tier", "records.tier.bak", ".tier",
+                                            "my-file.tier"};
+  for (const std::string& name : foreign) place.write("terrace-tier/" + name, "precious");
+  place.write("terrace-tier/folder.tier/inside", "precious");
+  fs::create_symlink(place.path() + "/terrace-tier/notes.txt", place.path() + "/terrace-tier/link.tier");
+  place.write("terrace-tier/params.tier", "left by a dead job");
+  { const TierFolder folder(place.path(), log); }
+  for (const std::string& name : foreign)
+    EXPECT_TRUE(fs::exists(place.path() + "/terrace-tier/" + name)) << name;
+  EXPECT_TRUE(fs::exists(place.path() + "/terrace-tier/folder.tier/inside"));
+  EXPECT_TRUE(fs::is_symlink(place.path() + "/terrace-tier/link.tier"));
+  EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/params.tier"));
+  EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/lock"));
+  ASSERT_EQ(log.lines().size(), 2u);
+  EXPECT_NE(log.lines()[1].text.find("stays: it holds files that are not Terrace's"), std::string::npos);
+}
+
+TEST(TierFolder, IsLeftAloneByAForkedChild) {
+  const TemporaryFolder place;
+  MemoryLog log;
+  auto folder = std::make_unique<TierFolder>(place.path(), log);
+  const pid_t child = fork();
+  if (child == 0) {
+    folder.reset();
+    _exit(0);
+  }
+  int status = 1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(fs::exists(folder->path() + "/lock"));
+  EXPECT_THROW(TierFolder(place.path(), log), Error);  // still locked
+}
+
+// Jobs that start and end at the same moments: each either gets the folder whole, or is told who has it.
+TEST(TierFolder, IsNeverHeldTwiceHoweverJobsComeAndGo) {
+  const TemporaryFolder place;
+  std::vector<pid_t> children;
+  for (int c = 0; c < 4; ++c) {
+    const pid_t child = fork();
+    if (child != 0) {
+      children.push_back(child);
+      continue;
+    }
+    MemoryLog log;
+    int held = 0;
+    for (int round = 0; round < 3000 && held < 100; ++round) {
+      try {
+        const TierFolder folder(place.path(), log);
+        ++held;
+        // Only the holder may be here: the file must not exist, and must still be ours afterwards.
+        const std::string file = place.path() + "/held";
+        if (mkdir(file.c_str(), 0700) != 0) _exit(10);
+        if (access((folder.path() + "/lock").c_str(), F_OK) != 0) _exit(11);
+        if (rmdir(file.c_str()) != 0) _exit(12);
+      } catch (const Error& error) {
+        if (error.parts().reason.find("is using it") == std::string::npos) {
+          std::fprintf(stderr, "%s\n", error.what());
+          _exit(13);
+        }
+        usleep(100);
+      }
+    }
+    _exit(held > 0 ? 0 : 14);
+  }
+  for (const pid_t child : children) {
+    int status = 1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+  }
+  EXPECT_TRUE(fs::is_empty(place.path()));
+}
+
+TEST(TierFolder, SaysWhenTheDiskIsTooSmall) {
+  const TemporaryFolder place;
+  MemoryLog log;
+  const TierFolder folder(place.path(), log);
+  EXPECT_GT(folder.free_bytes(), 0u);
+  folder.require_free(0, "nothing");
+  constexpr uint64_t kTooMuch = uint64_t{1} << 60;
+  const Error error = error_of([&] { folder.require_free(kTooMuch, "the optimizer states"); });
+  EXPECT_EQ(error.kind(), ErrorKind::capacity);
+  EXPECT_NE(error.parts().what_failed.find("the optimizer states"), std::string::npos);
+  EXPECT_NE(error.parts().reason.find("1152921504606846976 bytes"), std::string::npos) << error.what();
+  EXPECT_NE(error.parts().reason.find("are free"), std::string::npos);
+  EXPECT_FALSE(error.parts().advice.empty());
+}
+
+TEST(TierFolder, CountsTheFreeSpaceOfASmallFileSystem) {
+  const TemporaryFolder place;
+  if (mount("none", place.path().c_str(), "tmpfs", 0, "size=4m") != 0)
+    GTEST_SKIP() << "mounting a tmpfs needs root";
+  {
+    MemoryLog log;
+    const TierFolder folder(place.path(), log);
+    EXPECT_LE(folder.free_bytes(), 4 * kMiB);
+    EXPECT_GT(folder.free_bytes(), 3 * kMiB);
+    folder.require_free(3 * kMiB, "a file");
+    EXPECT_EQ(error_of([&] { folder.require_free(5 * kMiB, "a file"); }).kind(), ErrorKind::capacity);
+  }
+  EXPECT_EQ(umount(place.path().c_str()), 0);
+}
+
+TEST(TierFolderDeathTest, RefusesNamesItWouldNotRecogniseAgain) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const TemporaryFolder place;
+  for (const char* name : {"", "../records", "Records", "a.b"}) {
+    EXPECT_DEATH(
+        {
+          MemoryLog log;
+          TierFolder(place.path(), log).file_path(name);
+        },
+        "is no name for a tier file");
+  }
+}
+
+}  // namespace
+}  // namespace terrace
