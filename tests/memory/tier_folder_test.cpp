@@ -277,7 +277,6 @@ TEST(TierFolder, CountsTheFreeSpaceOfASmallFileSystem) {
 }
 
 TEST(TierFolderDeathTest, RefusesNamesItWouldNotRecogniseAgain) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
   const TemporaryFolder place;
   for (const char* name : {"", "../records", "Records", "a.b"}) {
     EXPECT_DEATH(
