@@ -76,6 +76,7 @@ void TensorStates::change(TensorId id, TensorState to) {
                            std::string(name_of(entry.state)) + " to " + std::string(name_of(to)) +
                            "; its last states: " + history(id));
   }
+  ++counts_[static_cast<size_t>(entry.state)][static_cast<size_t>(to)];
   entry.state = to;
   entry.newest = static_cast<uint8_t>((entry.newest + 1) % entry.history.size());
   entry.history[entry.newest] = to;

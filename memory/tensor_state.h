@@ -116,6 +116,10 @@ class TensorStates {
   // "hold -> compute -> hold_after_forward", the oldest first: at most eight transitions, the last into
   // state(id).
   std::string history(TensorId id) const;
+  // How often change() took a tensor from one state to another.
+  uint64_t count(TensorState from, TensorState to) const {
+    return counts_[static_cast<size_t>(from)][static_cast<size_t>(to)];
+  }
 
  private:
   static constexpr size_t kHistory = 8;  // transitions, hence one state more
@@ -127,6 +131,7 @@ class TensorStates {
   };
   const FlatSpace& space_;
   std::vector<Entry> entries_;
+  std::array<std::array<uint64_t, kTensorStateCount>, kTensorStateCount> counts_{};
 };
 
 }  // namespace terrace

@@ -29,6 +29,7 @@ DeviceCache::DeviceCache(const FlatSpace& space, Device& device, const MemoryPla
   free_.reserve(slot_count_);
   for (uint32_t s = slot_count_; s-- > 0;) free_.push_back(s);
   candidates_.reserve(slot_count_);
+  leaving_.reserve(slot_count_);
   last_operation_.reserve(256);
   if (!device.strict()) return;
   for (std::byte* base : {param_base_, gradient_base_}) {
@@ -183,7 +184,7 @@ CacheSlot* DeviceCache::take_unused() {
   }
   if (!leaving_.empty()) {
     const uint32_t slot = leaving_.front();
-    leaving_.pop_front();
+    leaving_.erase(leaving_.begin());
     return &slots_[slot];
   }
   return nullptr;
@@ -241,7 +242,8 @@ std::exception_ptr DeviceCache::finish_fetch(ChunkId chunk) {
 }
 
 void DeviceCache::settle_fetches() {
-  for (const uint32_t chunk : std::vector<uint32_t>(param_of_slot_)) {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    const uint32_t chunk = param_of_slot_[s];
     if (chunk != kNone && params_[chunk].state == ChunkState::fetching) finish_fetch(ChunkId{chunk});
   }
 }

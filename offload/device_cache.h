@@ -10,7 +10,6 @@
 // Used by the step thread only.
 #pragma once
 
-#include <deque>
 #include <exception>
 #include <memory>
 #include <span>
@@ -137,8 +136,8 @@ class DeviceCache final : public GuardDescriber {
   std::vector<GradientEntry> gradients_;  // per chunk
   std::vector<uint32_t> param_of_slot_;   // per slot: the chunk whose parameters it holds, or kNone
   std::vector<uint32_t> free_;            // last in, first out
-  std::deque<uint32_t> leaving_;          // first in, first out
-  std::vector<ChunkId> candidates_;
+  std::vector<uint32_t> leaving_;         // first in, first out
+  std::vector<ChunkId> candidates_;       // kept for its memory
   uint64_t eviction_count_ = 0;
   std::string last_operation_;
   std::vector<std::unique_ptr<StrictGuard>> guards_;

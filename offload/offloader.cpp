@@ -128,14 +128,14 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
     // As torch.nn.utils.clip_grad_norm_ has it: max_norm / (norm + 1e-6), never above 1.
     const double clip =
         settings.clip_norm > 0 ? std::min(1.0, settings.clip_norm / (result.gradient_norm + 1e-6)) : 1.0;
-    std::vector<AdamStep> steps;
+    p.steps.clear();
     for (const AdamSettings& group : settings.groups) {
-      steps.push_back(make_adam_step(group, settings.step, static_cast<float>(clip)));
+      p.steps.push_back(make_adam_step(group, settings.step, static_cast<float>(clip)));
     }
-    p.require_groups(steps.size());
+    p.require_groups(p.steps.size());
     p.forget_device_copies();
     p.change_trainable(TensorState::updating);
-    p.pipeline->run(steps);
+    p.pipeline->run(p.steps);
   } else {
     p.drop_gradients();
   }
@@ -145,6 +145,18 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
   p.counters.update_ns += p.clock.now_ns() - start;
   p.prefetch_first_uses();
   return result;
+}
+
+void Offloader::abandon_step() {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(p.phase == Phase::training && !p.in_use, "no step is open, or a lease is");
+  p.gradients->finish_micro_batch();
+  p.drop_gradients();
+  for (uint32_t t = 0; t < p.space.tensor_count(); ++t) {
+    if (p.states.state(TensorId{t}) != TensorState::hold) p.states.change(TensorId{t}, TensorState::hold);
+  }
+  p.reset_micro_batch();
+  p.phase = Phase::idle;
 }
 
 OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& earlier) {
@@ -184,6 +196,10 @@ std::vector<TierUse> Offloader::host_ledger() const {
   for (const HostArena::LedgerEntry& entry : parts_->arena.ledger())
     uses.push_back({entry.purpose, entry.bytes});
   return uses;
+}
+
+const TensorStates& Offloader::states() const {
+  return parts_->states;
 }
 
 std::string Offloader::history(TensorId tensor) const {

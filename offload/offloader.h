@@ -25,6 +25,7 @@
 #include <terrace/base/workers.h>
 #include <terrace/memory/device.h>
 #include <terrace/memory/flat_space.h>
+#include <terrace/memory/tensor_state.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/offload_options.h>
 #include <terrace/offload/parameter_access.h>
@@ -102,6 +103,9 @@ class Offloader final : public ParameterAccess {
   void begin_step();
   void end_micro_batch();
   UpdateResult update(const UpdateSettings& settings);
+  // Ends a step before its update, in any micro-batch and between leases: its gradients are dropped and the
+  // weights are those of the step before.
+  void abandon_step();
   // Between begin_evaluation and end_evaluation only inference uses happen; no training step is open.
   void begin_evaluation();
   void end_evaluation();
@@ -130,6 +134,7 @@ class Offloader final : public ParameterAccess {
   std::vector<TierUse> host_ledger() const;
   // "compute -> hold_after_forward -> ...": the last states of a tensor, for messages.
   std::string history(TensorId tensor) const;
+  const TensorStates& states() const;
 
  private:
   struct Parts;

@@ -268,7 +268,7 @@ void Offloader::Parts::change_trainable(TensorState to) {
 
 void Offloader::Parts::drop_gradients() {
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (space.section_of(ChunkId{c}).trainable) gradients->release(ChunkId{c});
+    if (cache.has_gradient(ChunkId{c})) cache.drop_gradient(ChunkId{c});
   }
 }
 

@@ -45,6 +45,7 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
     transfer_begin_.push_back(static_cast<uint32_t>(transfers_.size()));
   }
   publishing_.reserve(space.chunk_count());
+  held_staging_.reserve(plan.staging_slots);
 }
 
 ParamHome::~ParamHome() {

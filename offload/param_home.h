@@ -9,7 +9,6 @@
 // Used by the step thread; reads from the tier file complete on the I/O thread.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -101,7 +100,7 @@ class ParamHome {
   std::unique_ptr<Staging[]> staging_;
   uint32_t staging_count_ = 0;
   std::vector<uint32_t> free_staging_;
-  std::deque<uint32_t> held_staging_;            // oldest first
+  std::vector<uint32_t> held_staging_;           // oldest first
   std::vector<uint32_t> staging_of_;             // per chunk
   std::vector<std::unique_ptr<Event>> written_;  // per chunk of the tier file
   std::vector<ChunkId> publishing_;

@@ -122,6 +122,16 @@ TrainerPlan make_plan(const TrainConfig& config, const Gpt2& model, const DryRun
   return plan;
 }
 
+// The weights are still those of the step before.
+Error out_of_range(const StepReport& report) {
+  return Error(
+      ErrorKind::cancelled,
+      {fmt::format("step {} was not applied", report.step),
+       fmt::format("loss {}, gradient norm {}", report.loss, report.gradient_norm),
+       "a loss or a gradient is not a finite number",
+       "resume from a checkpoint with a lower learning rate, a longer warm-up or gradient clipping"});
+}
+
 LrSchedule make_schedule(const TrainerOptions& options) {
   LrScheduleOptions schedule = options.config.schedule;
   if (!schedule.total_step_count) schedule.total_step_count = options.steps;
@@ -230,6 +240,10 @@ StepReport Trainer::step() {
                                              1.0f / static_cast<float>(accumulation), micro_batch_prefix(m));
     p.offloader.end_micro_batch();
   }
+  if (!std::isfinite(report.loss)) {
+    p.offloader.abandon_step();
+    throw out_of_range(report);
+  }
   report.loss /= accumulation;
   report.forward_backward_ns = p.clock.now_ns() - start;
   const std::vector<AdamSettings> groups = p.groups(report.step);
@@ -240,14 +254,7 @@ StepReport Trainer::step() {
   report.gradient_norm = update.gradient_norm;
   report.tokens = p.tokens.size() * accumulation;
   report.moved = p.offloader.counters() - before;
-  if (!update.applied || !std::isfinite(report.loss)) {
-    throw Error(ErrorKind::cancelled,
-                {fmt::format("step {} went out of range", report.step),
-                 fmt::format("loss {}, gradient norm {}", report.loss, report.gradient_norm),
-                 "a loss or a gradient is not a finite number",
-                 "lower the learning rate, lengthen the warm-up or clip the gradient; the weights are those "
-                 "of the step before"});
-  }
+  if (!update.applied) throw out_of_range(report);
   p.completed = report.step;
   return report;
 }
@@ -313,6 +320,10 @@ const std::vector<TierUse> Trainer::device_ledger() const {
     uses.push_back({"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes});
   }
   return uses;
+}
+
+uint64_t Trainer::device_peak_bytes() const {
+  return parts_->device.peak_bytes();
 }
 
 TrainerPlan plan_training(const TrainerOptions& options) {

@@ -90,6 +90,8 @@ class Trainer {
   // "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".
   std::string model_description() const;
   const std::vector<TierUse> device_ledger() const;
+  // The most device memory that was ever taken.
+  uint64_t device_peak_bytes() const;
 
  private:
   struct Parts;

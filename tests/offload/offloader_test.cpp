@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <terrace/base/error.h>
 
 #include "offload/toy_training.h"
+#include "support/allocation_counter.h"
 
 namespace terrace {
 namespace {
@@ -30,8 +33,8 @@ struct Case {
 // An offloader with everything it needs.
 class Rig {
  public:
-  explicit Rig(const Case& c)
-      : specs(toy::tensors(c.type, c.with_frozen)), space(specs, c.chunk_elements), workers(2) {
+  explicit Rig(const Case& c, size_t threads = 2)
+      : specs(toy::tensors(c.type, c.with_frozen)), space(specs, c.chunk_elements), workers(threads) {
     const std::vector<TensorUse> uses = toy::trace(specs, c.accumulation);
     OffloadOptions options;
     options.parameters = c.parameters;
@@ -265,6 +268,83 @@ TEST(Offloader, RefusesABudgetBelowTheMinimumAndNamesIt) {
     EXPECT_NO_THROW(plan_memory(space, toy::trace(specs, 1), options));
     options.device_budget_bytes -= 1;
     EXPECT_THROW(plan_memory(space, toy::trace(specs, 1), options), Error);
+  }
+}
+
+// Every row of the table of states is walked by training, so that a row taken away makes this red.
+TEST(Offloader, WalksEveryRowOfTheTableOfStates) {
+  Case c{Placement::cpu, Placement::cpu};
+  c.tight = false;
+  c.accumulation = 2;
+  c.with_frozen = true;
+  Rig rig(c);
+  rig.step(1, 2);
+  // The second micro-batch does without a tensor, and one tensor has a forward use only.
+  rig.offloader->begin_step();
+  toy::run_micro_batch(*rig.offloader, rig.specs, 0);
+  rig.offloader->end_micro_batch();
+  toy::run_micro_batch(*rig.offloader, rig.specs, 1, "block1");
+  const std::vector<TensorId> bias = {TensorId{3}};
+  { const Lease lease(*rig.offloader, "only/forward", bias, UseKind::forward); }
+  rig.offloader->end_micro_batch();
+  const std::vector<AdamSettings> groups = toy::groups();
+  rig.offloader->update({groups, 2, 0});
+  rig.offloader->begin_evaluation();
+  { const Lease lease(*rig.offloader, "look/inference", bias, UseKind::inference); }
+  rig.offloader->end_evaluation();
+  // A step that is given up in the middle of its first micro-batch: one tensor complete, one not.
+  rig.offloader->begin_step();
+  const std::vector<TensorId> both = {TensorId{0}, TensorId{1}};
+  { const Lease lease(*rig.offloader, "mb0/both/forward", both, UseKind::forward); }
+  { const Lease lease(*rig.offloader, "mb0/both/backward", both, UseKind::backward); }
+  { const Lease lease(*rig.offloader, "only/forward", bias, UseKind::forward); }
+  rig.offloader->abandon_step();
+  const TensorStates& states = rig.offloader->states();
+  for (const Transition& row : kTransitions) {
+    EXPECT_GT(states.count(row.from, row.to), 0u)
+        << name_of(row.from) << " -> " << name_of(row.to) << ": " << row.when;
+  }
+}
+
+TEST(Offloader, AnAbandonedStepLeavesNoTrace) {
+  for (const Placement states : {Placement::none, Placement::nvme}) {
+    Rig rig({Placement::cpu, states});
+    Reference reference(rig.specs, 1);
+    for (uint64_t step = 1; step <= 3; ++step) {
+      rig.offloader->begin_step();
+      toy::run_micro_batch(*rig.offloader, rig.specs, 0, step == 2 ? "head" : "");
+      if (step == 3) rig.offloader->end_micro_batch();
+      rig.offloader->abandon_step();
+      rig.step(step, 1);
+      reference.step(step);
+    }
+    expect_same_as_reference(rig, reference);
+  }
+}
+
+TEST(Offloader, AllocatesNothingInAStepOnceItIsWarm) {
+  for (const Placement placement : {Placement::cpu, Placement::nvme}) {
+    Rig rig({placement, placement}, 1);
+    for (uint64_t step = 1; step <= 3; ++step) rig.step(step, 1);
+    const std::vector<AdamSettings> groups = toy::groups();
+    const std::vector<toy::Use> uses = toy::forward_uses(false);
+    std::vector<std::pair<std::string, std::vector<TensorId>>> leases;
+    for (const char* pass : {"/forward", "/backward"}) {
+      for (const toy::Use& use : uses) {
+        leases.push_back({"mb0/" + use.name + pass, {}});
+        for (uint32_t t : use.tensors) leases.back().second.push_back(TensorId{t});
+      }
+    }
+    std::reverse(leases.begin() + static_cast<ptrdiff_t>(uses.size()), leases.end());
+    const uint64_t before = testing::allocations_of_this_thread();
+    rig.offloader->begin_step();
+    for (size_t l = 0; l < leases.size(); ++l) {
+      const Lease lease(*rig.offloader, leases[l].first, leases[l].second,
+                        l < uses.size() ? UseKind::forward : UseKind::backward);
+    }
+    rig.offloader->end_micro_batch();
+    rig.offloader->update({groups, 4, 0});
+    EXPECT_EQ(testing::allocations_of_this_thread() - before, 0u) << name_of(placement);
   }
 }
 
