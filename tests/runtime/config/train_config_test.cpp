@@ -3,55 +3,27 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include <terrace/base/error.h>
 
+#include "runtime/config/config_test_support.h"
+
 namespace terrace {
 namespace {
 
-using ::testing::AllOf;
+using config_test::origin_of;
+using config_test::parse;
+using config_test::problem;
+using config_test::value_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::StartsWith;
 
-TrainConfig parse(std::string_view text, std::vector<ConfigOverride> overrides = {}) {
-  return parse_train_config(text, "ds.json", overrides);
-}
-
-// What the Error(config) for this text says, without its advice.
-std::string problem(std::string_view text, std::vector<ConfigOverride> overrides = {}) {
-  try {
-    parse(text, std::move(overrides));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::config);
-    EXPECT_FALSE(error.parts().advice.empty());
-    return error.parts().what_failed;
-  }
-  return "no problem";
-}
-
-const ResolvedValue& resolved(const TrainConfig& config, std::string_view key) {
-  static const ResolvedValue missing = {"missing", "missing", "missing"};
-  const auto found = std::find_if(config.resolved.begin(), config.resolved.end(),
-                                  [&](const ResolvedValue& value) { return value.key == key; });
-  return found == config.resolved.end() ? missing : *found;
-}
-
-std::string value_of(const TrainConfig& config, std::string_view key) {
-  return resolved(config, key).value;
-}
-std::string origin_of(const TrainConfig& config, std::string_view key) {
-  return resolved(config, key).origin;
-}
-
-// The two files that most people start from: ZeRO-3 with everything in host memory, and ZeRO-Infinity on
-// NVMe.
+// The two files that most people start from: ZeRO-3 with everything in host memory, and ZeRO-Infinity
+// on NVMe.
 constexpr std::string_view kHostOffload = R"({
     "fp16": {
         "enabled": "auto",
@@ -231,17 +203,6 @@ TEST(TrainConfig, InfersTheThirdOfTheBatchSizes) {
             "from train_batch_size and train_micro_batch_size_per_gpu");
 }
 
-TEST(TrainConfig, NamesAllBatchKeysWhenTheyContradict) {
-  EXPECT_EQ(problem("{\n  \"train_batch_size\": 48,\n  \"train_micro_batch_size_per_gpu\": 1,\n"
-                    "  \"gradient_accumulation_steps\": 8\n}"),
-            "ds.json:2:3: train_batch_size is 48, but train_micro_batch_size_per_gpu (ds.json:3:3) x "
-            "gradient_accumulation_steps (ds.json:4:3) is 1 x 8 = 8 in one process");
-  EXPECT_EQ(problem(R"({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4})"),
-            "ds.json:1:2: train_batch_size is 10, which is not a multiple of train_micro_batch_size_per_gpu "
-            "(ds.json:1:26), 4");
-  EXPECT_THAT(problem(R"({"train_batch_size": 0})"), HasSubstr("a whole number of at least 1, not 0"));
-}
-
 TEST(TrainConfig, PointsAtAMisspeltKeyAndSuggestsTheRightOne) {
   EXPECT_EQ(problem("{\n  \"zero_optimization\": {\n      \"stage3_max_live_paramters\": 1e9\n  }\n}"),
             "ds.json:3:7: unknown key \"stage3_max_live_paramters\" in zero_optimization; "
@@ -365,116 +326,6 @@ TEST(TrainConfig, TakesThePeakOfTheScheduleFromTheOptimizer) {
   EXPECT_THAT(peak(R"({"type": "WarmupDecayLR"})"), ElementsAre(0.001));
   EXPECT_THAT(peak(R"({"type": "WarmupDecayLR", "params": {"warmup_max_lr": "auto"}})"), ElementsAre(0.25));
   EXPECT_THAT(peak(R"({"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}})"), ElementsAre(0.5));
-}
-
-TEST(TrainConfig, RefusesOptimizersAndSchedulersItDoesNotHaveWithOneLine) {
-  EXPECT_EQ(
-      problem(R"({"scheduler": {"params": {"cycle_min_lr": 0, "decay_lr_rate": 1}, "type": "OneCycle"}})"),
-      "ds.json:1:67: scheduler.type must be one of WarmupLR, WarmupDecayLR, not \"OneCycle\": Other "
-      "schedulers are "
-      "not supported yet.");
-  EXPECT_THAT(problem(R"({"optimizer": {"type": "Lamb", "params": {"max_coeff": 1}}})"),
-              Not(HasSubstr("max_coeff")));
-  EXPECT_THAT(problem(R"({"scheduler": {"params": {"warmup_num_steps": 3}}})"),
-              HasSubstr("scheduler.params.warmup_num_steps is given, but scheduler.type is not"));
-}
-
-TEST(TrainConfig, RefusesWhatWouldChangeNumbersOrIsNotThere) {
-  EXPECT_THAT(problem(R"({"fp16": {"enabled": true}})"), HasSubstr("not supported yet"));
-  EXPECT_EQ(problem(R"({"fp16": {"enabled": false}, "amp": {"enabled": "auto", "opt_level": "auto"}})"),
-            "no problem");
-  EXPECT_THAT(problem(R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})"),
-              HasSubstr("always fp32"));
-  EXPECT_THAT(problem(R"({"zero_optimization": {"zero_quantized_weights": true}})"), HasSubstr("Lossy"));
-  EXPECT_EQ(problem(R"({"zero_optimization": {"zero_quantized_weights": false}})"), "no problem");
-  EXPECT_THAT(problem(R"({"zero_optimization": {"offload_optimizer": {"ratio": 0.3}}})"),
-              HasSubstr("offload_optimizer.ratio cannot be 0.3: Updating a part"));
-  EXPECT_EQ(problem(R"({"zero_optimization": {"offload_optimizer": {"ratio": 1.0}}})"), "no problem");
-  EXPECT_THAT(problem(R"({"optimizer": {"params": {"max_grad_norm": 1}}})"),
-              HasSubstr("Set gradient_clipping"));
-  EXPECT_THAT(problem(R"({"data_types": {"grad_accum_dtype": "bf16"}})"), HasSubstr("accumulated in fp32"));
-  EXPECT_EQ(problem(R"({"data_types": {"grad_accum_dtype": "fp32"}})"), "no problem");
-  EXPECT_THAT(problem(R"({"elasticity": {"enabled": true}})"), HasSubstr("another batch size"));
-  EXPECT_EQ(problem(R"({"elasticity": {"enabled": false, "max_train_batch_size": 2000}})"), "no problem");
-  EXPECT_THAT(
-      problem(
-          R"({"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": true}}}})"),
-      HasSubstr("compression_training cannot be an object: Compression"));
-  EXPECT_THAT(problem(R"({"sparse_attention": {"mode": "fixed"}})"), HasSubstr("change the model"));
-  EXPECT_THAT(problem(R"({"zero_optimization": {"zenflow": {"topk_ratio": 0.1}}})"), HasSubstr("ZenFlow"));
-}
-
-TEST(TrainConfig, MapsOldAndUnofficialSpellings) {
-  EXPECT_EQ(parse(R"({"zero_optimization": {"prefetch_bucket_size": 0}})").max_prefetch_elements, 0u);
-  EXPECT_EQ(parse(R"({"zero_optimization": true})").zero_stage, 1u);
-  EXPECT_EQ(parse(R"({"zero_optimization": false})").zero_stage, 0u);
-  EXPECT_EQ(parse(R"({"bfloat16": {"enabled": true}})").precision, DataType::bf16);
-  EXPECT_EQ(
-      parse(R"({"aio": {"num_threads": 3, "single_submit": "true", "use_gds": "false"}})").aio.thread_count,
-      3u);
-  const TrainConfig config = parse(
-      R"({"zero_optimization": {"stage": 2, "cpu_offload": true, "cpu_offload_use_pin_memory": false}})");
-  EXPECT_EQ(config.placement.states, Placement::cpu);
-  EXPECT_FALSE(config.placement.pin_states);
-  EXPECT_EQ(origin_of(config, "zero_optimization.offload_optimizer.device"),
-            "mapped from zero_optimization.cpu_offload (ds.json:1:36)");
-  EXPECT_EQ(parse(R"({"zero_optimization": {"stage": 3, "cpu_offload_param": true}})").placement.parameters,
-            Placement::cpu);
-  EXPECT_EQ(parse(R"({"zero_optimization": {"stage": 3, "cpu_offload": false}})").placement.states,
-            Placement::none);
-}
-
-TEST(TrainConfig, NamesBothSpellingsWhenTheyDisagree) {
-  EXPECT_EQ(
-      problem(R"({"aio": {"thread_count": 2, "intra_op_parallelism": 4}})"),
-      "ds.json:1:29: aio.intra_op_parallelism is 4, but aio.thread_count (ds.json:1:10) is 2, and both mean "
-      "aio.intra_op_parallelism");
-  EXPECT_EQ(problem(R"({"aio": {"queue_depth": 8}, "zero_optimization": {"aio": {"queue_depth": 16}}})"),
-            "ds.json:1:59: zero_optimization.aio.queue_depth is 16, but aio.queue_depth (ds.json:1:10) is 8, "
-            "and both mean "
-            "aio.queue_depth");
-  EXPECT_EQ(problem(R"({"aio": {"queue_depth": 8}, "zero_optimization": {"aio": {"queue_depth": 8}}})"),
-            "no problem");
-  EXPECT_THAT(problem(R"({"zero_optimization": {"stage": 3, "cpu_offload": true,
-                          "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}}})"),
-              HasSubstr("both mean zero_optimization.offload_optimizer.device"));
-}
-
-TEST(TrainConfig, NamesBothKeysOfAContradiction) {
-  EXPECT_EQ(problem(R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"),
-            "ds.json:1:54: zero_optimization.offload_param.device is \"cpu\", but zero_optimization.stage "
-            "(ds.json:1:24) is "
-            "2; it needs stage 3");
-  EXPECT_THAT(problem(R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})"),
-              HasSubstr("but zero_optimization.stage (default) is 0; it needs stage 1, 2 or 3"));
-  EXPECT_THAT(
-      problem(R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}})"),
-      HasSubstr("offload_param.device is nvme, but zero_optimization.offload_param.nvme_path is not given"));
-  EXPECT_THAT(problem(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})"), HasSubstr("use bf16"));
-  EXPECT_THAT(
-      problem(R"({"terrace": {"chunk_elements": 8192}, "zero_optimization": {"sub_group_size": 5000}})"),
-      HasSubstr(
-          "terrace.chunk_elements is 8192, more than zero_optimization.sub_group_size (ds.json:1:61), 5000"));
-  EXPECT_THAT(problem(R"({"terrace": {"chunk_elements": 5000}})"), HasSubstr("not a multiple of 4096"));
-  EXPECT_THAT(
-      problem(R"({"terrace": {"prefetch_depth": 4}, "zero_optimization": {"prefetch_bucket_size": 0}})"),
-      HasSubstr("but zero_optimization.prefetch_bucket_size (ds.json:1:58) is 0"));
-}
-
-TEST(TrainConfig, HonoursNvmeStatesInEveryStageAndSaysSo) {
-  const TrainConfig config = parse(
-      R"({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}}})");
-  EXPECT_EQ(config.placement.states, Placement::nvme);
-  EXPECT_THAT(config.warnings,
-              ElementsAre("zero_optimization.stage (ds.json:1:24) is 1: optimizer states go to nvme, where "
-                          "DeepSpeed would use host memory"));
-}
-
-TEST(TrainConfig, SaysWhenAPathIsNotUsed) {
-  const TrainConfig config = parse(R"({"zero_optimization": {"offload_param": {"nvme_path": "/x"}}})");
-  EXPECT_TRUE(config.placement.parameter_path.empty());
-  EXPECT_THAT(config.warnings,
-              ElementsAre(HasSubstr("zero_optimization.offload_param.nvme_path (its device is none)")));
 }
 
 TEST(TrainConfig, ReadsTheKeysOfItsOwn) {
