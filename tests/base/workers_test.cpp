@@ -44,10 +44,12 @@ TEST(Workers, NeverRunTwoBodiesUnderOneThreadIndexAtOnce) {
   Workers workers(4);
   std::vector<std::atomic<int>> busy(4);
   std::atomic<bool> shared = false;
-  workers.parallel_for(5000, [&](size_t) {
+  workers.parallel_for(1000, [&](size_t) {
     std::atomic<int>& mine = busy[workers.current_thread_index()];
-    if (++mine != 1) shared = true;
-    --mine;
+    for (int i = 0; i < 1000; ++i) {  // long enough for the threads to meet
+      if (++mine != 1) shared = true;
+      --mine;
+    }
   });
   EXPECT_FALSE(shared);
 }
