@@ -1,0 +1,257 @@
+#include <terrace/runtime/compute/ops.h>
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "compute_test_support.h"
+#include "reference_ops.h"
+#include "support/work_memory.h"
+
+namespace terrace::testing {
+namespace {
+
+using reference::Values;
+using reference::widened;
+
+constexpr double kTolerance = 3e-5;
+
+ParameterView view(const std::vector<float>& values) {
+  return {reinterpret_cast<const std::byte*>(values.data()), DataType::fp32};
+}
+ParameterView view(const std::vector<Bf16>& values) {
+  return {reinterpret_cast<const std::byte*>(values.data()), DataType::bf16};
+}
+GradientTarget into(std::vector<float>& values, bool accumulate = false) {
+  return {{reinterpret_cast<std::byte*>(values.data()), accumulate}, DataType::fp32};
+}
+GradientTarget into(std::vector<Bf16>& values, bool accumulate = false) {
+  return {{reinterpret_cast<std::byte*>(values.data()), accumulate}, DataType::bf16};
+}
+
+std::vector<int32_t> random_tokens(uint64_t count, uint64_t vocabulary, uint64_t stream) {
+  std::vector<int32_t> tokens;
+  for (uint64_t i = 0; i < count; ++i) {
+    tokens.push_back(static_cast<int32_t>(random_bits({.seed = 5, .stream = stream}, i) % vocabulary));
+  }
+  return tokens;
+}
+
+class Operation : public ForEachInstructionSet {
+ protected:
+  Workers workers_{2};
+  HostOps ops_{workers_, GetParam()};
+  WorkMemory work_{64 * kMiB};
+};
+
+TEST_P(Operation, NormMatchesDoublePrecisionForwardAndBackward) {
+  for (const RowShape& shape : {RowShape{1, 1}, RowShape{5, 7}, RowShape{70, 33}, RowShape{130, 64}}) {
+    const uint64_t count = shape.rows * shape.width;
+    const std::vector<float> x = random_values(count, 1), gamma = random_values(shape.width, 2);
+    const std::vector<float> beta = random_values(shape.width, 3), dy = random_values(count, 4);
+    std::vector<float> y(count), means(shape.rows), deviations(shape.rows);
+    const NormStatistics statistics{means, deviations};
+    ops_.layer_norm_forward(shape, x, view(gamma), view(beta), y, statistics, work_.arena());
+    Values x_ref = widened(x), gamma_ref = widened(gamma), beta_ref = widened(beta);
+    expect_near(y, reference::layer_norm(x_ref, gamma_ref, beta_ref), kTolerance, "norm");
+
+    std::vector<float> dx = random_values(count, 5), dgamma(shape.width), dbeta(shape.width);
+    const std::vector<float> stream_gradient = dx;
+    ops_.layer_norm_backward(shape, x, statistics, view(gamma), dy, dx, into(dgamma), into(dbeta),
+                             work_.arena());
+    for (size_t i = 0; i < count; ++i) dx[i] -= stream_gradient[i];
+    const auto loss = [&] { return reference::dot(reference::layer_norm(x_ref, gamma_ref, beta_ref), dy); };
+    reference::expect_gradient(dx, x_ref, loss, 1e-3, "dx");
+    reference::expect_gradient(dgamma, gamma_ref, loss, 1e-3, "dgamma");
+    reference::expect_gradient(dbeta, beta_ref, loss, 1e-3, "dbeta");
+  }
+}
+
+TEST_P(Operation, LinearMatchesDoublePrecisionForwardAndBackward) {
+  const LinearShape shape{37, 29, 71};
+  const std::vector<float> x = random_values(shape.rows * shape.inputs, 1);
+  const std::vector<float> weight = random_values(shape.inputs * shape.outputs, 2);
+  const std::vector<float> bias = random_values(shape.outputs, 3),
+                           dy = random_values(shape.rows * shape.outputs, 4);
+  std::vector<float> y(dy.size()), dx(x.size()), dweight(weight.size()), dbias(bias.size());
+  ops_.linear_forward(shape, x, view(weight), view(bias), y, work_.arena());
+  Values x_ref = widened(x), weight_ref = widened(weight), bias_ref = widened(bias);
+  expect_near(y, reference::linear(x_ref, weight_ref, bias_ref), kTolerance, "linear");
+  ops_.linear_backward(shape, x, view(weight), dy, dx, into(dweight), into(dbias), work_.arena());
+  const auto loss = [&] { return reference::dot(reference::linear(x_ref, weight_ref, bias_ref), dy); };
+  reference::expect_gradient(dx, x_ref, loss, 1e-3, "dx");
+  reference::expect_gradient(dweight, weight_ref, loss, 1e-3, "dweight");
+  reference::expect_gradient(dbias, bias_ref, loss, 1e-3, "dbias");
+}
+
+TEST_P(Operation, ReadsBf16ParametersAndAddsToBf16GradientsOnce) {
+  const LinearShape shape{20, 24, 40};
+  const std::vector<float> x = random_values(shape.rows * shape.inputs, 1);
+  const std::vector<Bf16> weight = rounded(random_values(shape.inputs * shape.outputs, 2));
+  const std::vector<Bf16> bias = rounded(random_values(shape.outputs, 3));
+  const std::vector<float> full_weight = as_floats(weight), full_bias = as_floats(bias);
+  const std::vector<float> dy = random_values(shape.rows * shape.outputs, 4);
+  std::vector<float> y(dy.size()), y_full(dy.size()), dx(x.size()), dx_full(x.size());
+  std::vector<float> dweight(weight.size()), dbias(bias.size());
+  ops_.linear_forward(shape, x, view(weight), view(bias), y, work_.arena());
+  ops_.linear_forward(shape, x, view(full_weight), view(full_bias), y_full, work_.arena());
+  EXPECT_EQ(y, y_full);
+  const std::vector<Bf16> before = rounded(random_values(weight.size(), 5));
+  std::vector<Bf16> dweight_half = before, dbias_half(before.begin(), before.begin() + 40);
+  ops_.linear_backward(shape, x, view(weight), dy, dx, into(dweight_half, true), into(dbias_half, true),
+                       work_.arena());
+  ops_.linear_backward(shape, x, view(full_weight), dy, dx_full, into(dweight), into(dbias), work_.arena());
+  EXPECT_EQ(dx, dx_full);
+  for (size_t i = 0; i < before.size(); ++i) {
+    ASSERT_EQ(dweight_half[i].bits, to_bf16(to_float(before[i]) + dweight[i]).bits);
+  }
+  for (size_t i = 0; i < dbias.size(); ++i) {
+    ASSERT_EQ(dbias_half[i].bits, to_bf16(to_float(before[i]) + dbias[i]).bits);
+  }
+}
+
+TEST_P(Operation, AttentionMatchesDoublePrecisionForwardAndBackward) {
+  // Below, at and beyond a block of queries; a head size that is no multiple of a vector.
+  for (const AttentionShape& shape : {AttentionShape{2, 7, 3, 15}, AttentionShape{1, 96, 1, 16},
+                                      AttentionShape{2, 101, 2, 18}, AttentionShape{1, 1, 2, 8}}) {
+    const std::vector<float> qkv = random_values(shape.tokens() * 3 * shape.width, 1);
+    const std::vector<float> dy = random_values(shape.tokens() * shape.width, 2);
+    std::vector<float> y(dy.size()), log_sums(shape.tokens() * shape.heads), dqkv(qkv.size(), 99.0f);
+    ops_.attention_forward(shape, qkv, y, log_sums, work_.arena());
+    Values qkv_ref = widened(qkv);
+    const auto attend = [&] {
+      return reference::attention(qkv_ref, shape.sequence, shape.heads, shape.width);
+    };
+    expect_near(y, attend(), kTolerance, "attention");
+    ops_.attention_backward(shape, qkv, y, log_sums, dy, dqkv, work_.arena());
+    reference::expect_gradient(
+        dqkv, qkv_ref, [&] { return reference::dot(attend(), dy); }, 1e-3, "dqkv", 60);
+  }
+}
+
+TEST_P(Operation, AttentionSurvivesLargeScores) {
+  const AttentionShape shape{1, 5, 1, 4};
+  const std::vector<float> qkv = random_values(shape.tokens() * 3 * shape.width, 1, 60.0f);
+  std::vector<float> y(shape.tokens() * shape.width), log_sums(shape.tokens());
+  ops_.attention_forward(shape, qkv, y, log_sums, work_.arena());
+  for (const float value : y) EXPECT_TRUE(std::isfinite(value));
+}
+
+TEST_P(Operation, GeluMatchesDoublePrecisionForwardAndBackward) {
+  std::vector<float> x = random_values(16 * 1024 + 77, 1, 3.0f);
+  x[0] = 0.0f, x[1] = 50.0f, x[2] = -50.0f, x[3] = 1e-30f, x[4] = -1e-30f;
+  const std::vector<float> dy = random_values(x.size(), 2);
+  std::vector<float> y(x.size()), dx = dy;
+  ops_.gelu_forward(x, y);
+  Values x_ref = widened(x);
+  expect_near(y, reference::gelu(x_ref), 1e-6, "gelu");
+  ops_.gelu_backward(x, dx);
+  reference::expect_gradient(
+      dx, x_ref, [&] { return reference::dot(reference::gelu(x_ref), dy); }, 1e-3, "dx");
+}
+
+TEST_P(Operation, AddAdds) {
+  const std::vector<float> x = random_values(40000, 1), before = random_values(40000, 2);
+  std::vector<float> y = before;
+  ops_.add(x, y);
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i], before[i] + x[i]);
+}
+
+TEST_P(Operation, EmbeddingMatchesDoublePrecisionForwardAndBackward) {
+  const EmbeddingShape shape{.batch = 3, .sequence = 11, .width = 21, .vocabulary = 70, .context = 13};
+  const std::vector<int32_t> tokens = random_tokens(shape.tokens(), 20, 1);  // some often, most never
+  const std::vector<float> table = random_values(shape.vocabulary * shape.width, 2);
+  const std::vector<float> positions = random_values(shape.context * shape.width, 3);
+  const std::vector<float> dy = random_values(shape.tokens() * shape.width, 4);
+  std::vector<float> y(dy.size());
+  ops_.embedding_forward(shape, tokens, view(table), view(positions), y, work_.arena());
+  Values table_ref = widened(table), positions_ref = widened(positions);
+  const auto embed = [&] {
+    return reference::embedding(tokens, table_ref, positions_ref, shape.sequence, shape.width);
+  };
+  expect_near(y, embed(), 1e-7, "embedding");
+  const std::vector<Bf16> half_table = rounded(table), half_positions = rounded(positions);
+  ops_.embedding_forward(shape, tokens, view(half_table), view(half_positions), y, work_.arena());
+  expect_near(y, embed(), 1e-2, "bf16 embedding");
+
+  std::vector<float> dtable(table.size(), 9.0f), dpositions(positions.size(), 9.0f);
+  ops_.embedding_backward(shape, tokens, dy, into(dtable), into(dpositions), work_.arena());
+  const auto loss = [&] { return reference::dot(embed(), dy); };
+  reference::expect_gradient(dtable, table_ref, loss, 1e-3, "dtable", table.size());
+  reference::expect_gradient(dpositions, positions_ref, loss, 1e-3, "dpositions", positions.size());
+
+  std::vector<float> added_table = table, added_positions = positions;
+  ops_.embedding_backward(shape, tokens, dy, into(added_table, true), into(added_positions, true),
+                          work_.arena());
+  for (size_t i = 0; i < table.size(); ++i) ASSERT_EQ(added_table[i], table[i] + dtable[i]);
+  for (size_t i = 0; i < positions.size(); ++i) ASSERT_EQ(added_positions[i], positions[i] + dpositions[i]);
+}
+
+TEST_P(Operation, CrossEntropyMatchesDoublePrecisionForwardAndBackward) {
+  const VocabularyShape shape{.tokens = 19, .width = 14, .vocabulary = 133};
+  const std::vector<float> x = random_values(shape.tokens * shape.width, 1);
+  const std::vector<float> weight = random_values(shape.vocabulary * shape.width, 2);
+  const std::vector<int32_t> targets = random_tokens(shape.tokens, shape.vocabulary, 3);
+  std::vector<float> log_sums(shape.tokens), dx(x.size()), dweight(weight.size());
+  const float loss = ops_.cross_entropy_forward(shape, x, view(weight), targets, log_sums, work_.arena());
+  Values x_ref = widened(x), weight_ref = widened(weight);
+  EXPECT_NEAR(loss, reference::cross_entropy(x_ref, weight_ref, targets), 1e-5);
+  const float loss_scale = 512.0f;
+  ops_.cross_entropy_backward(shape, x, view(weight), targets, log_sums, loss_scale, dx, into(dweight),
+                              work_.arena());
+  const auto scaled_loss = [&] { return loss_scale * reference::cross_entropy(x_ref, weight_ref, targets); };
+  reference::expect_gradient(dx, x_ref, scaled_loss, 1e-3, "dx", x.size());
+  reference::expect_gradient(dweight, weight_ref, scaled_loss, 1e-3, "dweight", 100);
+}
+
+// 4096 tokens leave 1024 columns for a tile: this vocabulary takes two.
+TEST_P(Operation, CrossEntropyOverTilesOfTheVocabularyIsTheSame) {
+  const VocabularyShape shape{.tokens = 4096, .width = 2, .vocabulary = 1100};
+  const std::vector<float> x = random_values(shape.tokens * shape.width, 1);
+  const std::vector<float> weight = random_values(shape.vocabulary * shape.width, 2);
+  const std::vector<int32_t> targets = random_tokens(shape.tokens, shape.vocabulary, 3);
+  std::vector<float> log_sums(shape.tokens), dx(x.size()), dweight(weight.size());
+  const float loss = ops_.cross_entropy_forward(shape, x, view(weight), targets, log_sums, work_.arena());
+  ops_.cross_entropy_backward(shape, x, view(weight), targets, log_sums, 4096.0f, dx, into(dweight),
+                              work_.arena());
+
+  // Sample by sample with few tokens, each of which has all its logits in one tile.
+  const VocabularyShape part{.tokens = 1024, .width = 2, .vocabulary = 1100};
+  double sum = 0;
+  std::vector<double> dweight_sum(weight.size());
+  for (size_t first = 0; first < shape.tokens; first += part.tokens) {
+    const std::vector<float> rows(x.begin() + static_cast<long>(first * 2),
+                                  x.begin() + static_cast<long>((first + part.tokens) * 2));
+    const std::vector<int32_t> some(targets.begin() + static_cast<long>(first),
+                                    targets.begin() + static_cast<long>(first + part.tokens));
+    std::vector<float> sums(part.tokens), drows(rows.size()), dpart(weight.size());
+    sum += ops_.cross_entropy_forward(part, rows, view(weight), some, sums, work_.arena());
+    ops_.cross_entropy_backward(part, rows, view(weight), some, sums, 1024.0f, drows, into(dpart),
+                                work_.arena());
+    for (size_t i = 0; i < part.tokens; ++i) ASSERT_NEAR(sums[i], log_sums[first + i], 1e-5);
+    for (size_t i = 0; i < drows.size(); ++i) ASSERT_NEAR(drows[i], dx[first * 2 + i], 1e-5);
+    for (size_t i = 0; i < dpart.size(); ++i) dweight_sum[i] += dpart[i];
+  }
+  EXPECT_NEAR(loss, sum / 4, 1e-5);
+  expect_near(dweight, dweight_sum, 1e-4, "dweight");
+}
+
+TEST_P(Operation, LossIsNotANumberWhenALogitIsNot) {
+  const VocabularyShape shape{.tokens = 2, .width = 1, .vocabulary = 40};
+  const std::vector<float> x = {1.0f, 1.0f};
+  const std::vector<int32_t> targets = {0, 1};
+  for (const size_t place : {size_t{0}, size_t{17}, size_t{39}}) {
+    std::vector<float> weight(40, 0.5f), log_sums(2);
+    weight[place] = std::nanf("");
+    EXPECT_TRUE(
+        std::isnan(ops_.cross_entropy_forward(shape, x, view(weight), targets, log_sums, work_.arena())));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, Operation,
+                         ::testing::ValuesIn(supported_instruction_sets().begin(),
+                                             supported_instruction_sets().end()),
+                         set_name);
+
+}  // namespace
+}  // namespace terrace::testing

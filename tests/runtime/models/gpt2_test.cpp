@@ -1,0 +1,431 @@
+#include <terrace/runtime/models/gpt2.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <terrace/base/error.h>
+#include <terrace/runtime/compute/counter_random.h>
+
+#include "../compute/compute_test_support.h"
+#include "../compute/reference_ops.h"
+#include "support/allocation_counter.h"
+#include "support/in_memory_parameters.h"
+#include "support/work_memory.h"
+
+namespace terrace::testing {
+namespace {
+
+using reference::Values;
+
+constexpr uint64_t kWorkBytes = 64 * kMiB;
+
+Gpt2Config tiny(DataType type = DataType::fp32) {
+  Gpt2Config config;
+  config.layers = 2, config.heads = 2, config.width = 12, config.context = 9, config.vocabulary = 23;
+  config.type = type;
+  config.init_std = 0.2f;  // large enough for every part to matter
+  return config;
+}
+
+// Enough columns and rows for several tasks in every operation.
+Gpt2Config small(DataType type = DataType::bf16) {
+  Gpt2Config config;
+  config.layers = 3, config.heads = 4, config.width = 96, config.context = 112, config.vocabulary = 256;
+  config.type = type;
+  return config;
+}
+
+struct Tokens {
+  std::vector<int32_t> inputs;
+  std::vector<int32_t> targets;
+  uint32_t batch;
+  uint32_t sequence;
+
+  Tokens(const Gpt2Config& config, uint32_t samples, uint32_t length, uint64_t seed = 3)
+      : batch(samples), sequence(length) {
+    for (uint32_t i = 0; i < samples * length; ++i) {
+      inputs.push_back(static_cast<int32_t>(random_bits({.seed = seed, .stream = 0}, i) % config.vocabulary));
+      targets.push_back(
+          static_cast<int32_t>(random_bits({.seed = seed, .stream = 1}, i) % config.vocabulary));
+    }
+  }
+  MicroBatch view() const { return {inputs, targets, batch, sequence}; }
+};
+
+InMemoryParameters parameters_of(const Gpt2& model) {
+  return InMemoryParameters(model.tensors(), [&](TensorId tensor, uint64_t first, std::span<float> out) {
+    model.initial_values(tensor, first, out);
+  });
+}
+
+struct Result {
+  float loss = 0;
+  uint64_t peak_bytes = 0;
+  std::vector<RecordedUse> uses;
+  std::vector<std::vector<std::byte>> gradients;
+};
+
+Result train(const Gpt2Config& config, const Tokens& tokens, size_t threads = 2, float loss_scale = 1.0f,
+             InstructionSet set = best_instruction_set()) {
+  const Gpt2 model(config);
+  InMemoryParameters parameters = parameters_of(model);
+  Workers workers(threads);
+  WorkMemory work(kWorkBytes);
+  Result result;
+  result.loss = model.train_micro_batch(HostOps(workers, set), parameters, work.arena(), tokens.view(),
+                                        loss_scale, "mb0/");
+  EXPECT_EQ(work.arena().used_bytes(), 0u);
+  result.peak_bytes = work.arena().peak_bytes();
+  result.uses = parameters.uses();
+  for (uint32_t i = 0; i < parameters.tensors().size(); ++i) {
+    const std::span<const std::byte> gradient = parameters.gradient_bytes(TensorId{i});
+    result.gradients.emplace_back(gradient.begin(), gradient.end());
+    EXPECT_EQ(parameters.backward_uses(TensorId{i}), parameters.tensors()[i].backward_uses);
+  }
+  return result;
+}
+
+// The whole model in double precision.
+class ReferenceGpt2 {
+ public:
+  ReferenceGpt2(const Gpt2Config& config, const InMemoryParameters& parameters) : config_(config) {
+    for (uint32_t i = 0; i < parameters.tensors().size(); ++i) {
+      tensors_[parameters.tensors()[i].name] = reference::widened(parameters.parameter_values(TensorId{i}));
+    }
+  }
+  Values& tensor(const std::string& name) { return tensors_.at(name); }
+
+  double loss(const Tokens& tokens) {
+    Values x = reference::embedding(tokens.inputs, tensor("wte.weight"), tensor("wpe.weight"),
+                                    tokens.sequence, config_.width);
+    for (uint32_t layer = 0; layer < config_.layers; ++layer) {
+      const std::string h = "h." + std::to_string(layer) + ".";
+      const Values qkv = linear(norm(x, h + "ln_1"), h + "attn.c_attn");
+      const Values attended = reference::attention(qkv, tokens.sequence, config_.heads, config_.width);
+      add(x, linear(attended, h + "attn.c_proj"));
+      const Values hidden = reference::gelu(linear(norm(x, h + "ln_2"), h + "mlp.c_fc"));
+      add(x, linear(hidden, h + "mlp.c_proj"));
+    }
+    return reference::cross_entropy(norm(x, "ln_f"), tensor("wte.weight"), tokens.targets);
+  }
+
+ private:
+  Values norm(const Values& x, const std::string& name) {
+    return reference::layer_norm(x, tensor(name + ".weight"), tensor(name + ".bias"));
+  }
+  Values linear(const Values& x, const std::string& name) {
+    return reference::linear(x, tensor(name + ".weight"), tensor(name + ".bias"));
+  }
+  static void add(Values& x, const Values& y) {
+    for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  }
+
+  Gpt2Config config_;
+  std::map<std::string, Values> tensors_;
+};
+
+TEST(Gpt2Tensors, HaveTheNamesShapesAndGroupsOfTheReleasedModels) {
+  const Gpt2 model(gpt2_preset("gpt2"));
+  const std::vector<TensorSpec> tensors = model.tensors();
+  ASSERT_EQ(tensors.size(), 148u);
+  std::set<std::string> names;
+  for (const TensorSpec& tensor : tensors) {
+    names.insert(tensor.name);
+    EXPECT_EQ(tensor.group, tensor.shape.size() == 2 ? Gpt2::kDecayGroup : Gpt2::kNoDecayGroup)
+        << tensor.name;
+    EXPECT_EQ(tensor.backward_uses, tensor.name == "wte.weight" ? 2u : 1u) << tensor.name;
+    EXPECT_EQ(tensor.type, DataType::bf16);
+  }
+  EXPECT_EQ(names.size(), tensors.size());
+  const auto shape_of = [&](const std::string& name) {
+    for (const TensorSpec& tensor : tensors) {
+      if (tensor.name == name) return tensor.shape;
+    }
+    return std::vector<uint64_t>{};
+  };
+  EXPECT_EQ(shape_of("wte.weight"), (std::vector<uint64_t>{50257, 768}));
+  EXPECT_EQ(shape_of("wpe.weight"), (std::vector<uint64_t>{1024, 768}));
+  EXPECT_EQ(shape_of("h.11.attn.c_attn.weight"), (std::vector<uint64_t>{768, 2304}));
+  EXPECT_EQ(shape_of("h.0.attn.c_proj.weight"), (std::vector<uint64_t>{768, 768}));
+  EXPECT_EQ(shape_of("h.3.mlp.c_fc.weight"), (std::vector<uint64_t>{768, 3072}));
+  EXPECT_EQ(shape_of("h.3.mlp.c_proj.weight"), (std::vector<uint64_t>{3072, 768}));
+  EXPECT_EQ(shape_of("ln_f.bias"), (std::vector<uint64_t>{768}));
+}
+
+TEST(Gpt2Tensors, AddUpToTheReleasedSizes) {
+  EXPECT_EQ(Gpt2(gpt2_preset("gpt2")).parameter_count(), 124439808u);
+  EXPECT_EQ(Gpt2(gpt2_preset("gpt2-medium")).parameter_count(), 354823168u);
+  EXPECT_EQ(Gpt2(gpt2_preset("gpt2-large")).parameter_count(), 774030080u);
+  EXPECT_EQ(Gpt2(gpt2_preset("gpt2-xl")).parameter_count(), 1557611200u);
+  EXPECT_THROW(gpt2_preset("gpt2-huge"), Error);
+}
+
+TEST(Gpt2Config, IsRefusedWhenItsSizesDoNotFit) {
+  Gpt2Config config = tiny();
+  config.heads = 5;
+  EXPECT_THROW(Gpt2{config}, Error);
+  config = tiny();
+  config.vocabulary = 0;
+  EXPECT_THROW(Gpt2{config}, Error);
+  config = tiny(DataType::fp16);
+  EXPECT_THROW(Gpt2{config}, Error);
+}
+
+TEST(Gpt2InitialValues, FollowTheRulesOfGpt2) {
+  Gpt2Config config = small();
+  config.init_std = 0.02f;
+  const Gpt2 model(config);
+  const std::vector<TensorSpec> tensors = model.tensors();
+  for (uint32_t i = 0; i < tensors.size(); ++i) {
+    std::vector<float> values(tensors[i].element_count());
+    model.initial_values(TensorId{i}, 0, values);
+    double squares = 0;
+    for (const float value : values) squares += static_cast<double>(value) * value;
+    const double deviation = std::sqrt(squares / static_cast<double>(values.size()));
+    const std::string& name = tensors[i].name;
+    double expected = 0.02;
+    if (name.ends_with("c_proj.weight")) expected = 0.02 / std::sqrt(6.0);
+    if (name.ends_with(".bias")) expected = 0;
+    if (name.find("ln_") != std::string::npos && name.ends_with(".weight")) expected = 1;
+    EXPECT_NEAR(deviation, expected, 0.05 * expected) << name;
+  }
+}
+
+TEST(Gpt2InitialValues, DoNotDependOnHowATensorIsCut) {
+  const Gpt2 model(tiny());
+  std::vector<float> whole(model.tensors()[0].element_count()), pieces(whole.size());
+  model.initial_values(TensorId{0}, 0, whole);
+  for (size_t first = 0; first < pieces.size(); first += 5) {
+    model.initial_values(TensorId{0}, first,
+                         std::span(pieces).subspan(first, std::min<size_t>(5, pieces.size() - first)));
+  }
+  EXPECT_EQ(pieces, whole);
+}
+
+class Gpt2OnEverySet : public ForEachInstructionSet {};
+
+TEST_P(Gpt2OnEverySet, MatchesDoublePrecisionAndItsFiniteDifferences) {
+  const Gpt2Config config = tiny();
+  const Gpt2 model(config);
+  const Tokens tokens(config, 2, 7);
+  InMemoryParameters parameters = parameters_of(model);
+  ReferenceGpt2 exact(config, parameters);
+  Workers workers(2);
+  WorkMemory work(kWorkBytes);
+  const float loss_scale = 3.0f;
+  const float loss = model.train_micro_batch(HostOps(workers, GetParam()), parameters, work.arena(),
+                                             tokens.view(), loss_scale, "");
+  EXPECT_NEAR(loss, exact.loss(tokens), 1e-5);
+  for (uint32_t i = 0; i < parameters.tensors().size(); ++i) {
+    const std::string& name = parameters.tensors()[i].name;
+    reference::expect_gradient(
+        parameters.gradient_values(TensorId{i}), exact.tensor(name),
+        [&] { return loss_scale * exact.loss(tokens); }, 2e-3, name, 12);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Sets, Gpt2OnEverySet,
+                         ::testing::ValuesIn(supported_instruction_sets().begin(),
+                                             supported_instruction_sets().end()),
+                         set_name);
+
+TEST(Gpt2, HasTheSameBitsOnAnyNumberOfThreads) {
+  const Tokens tokens(small(), 2, 110);
+  const Result one = train(small(), tokens, 1);
+  for (const size_t threads : {size_t{2}, size_t{3}}) {
+    const Result more = train(small(), tokens, threads);
+    EXPECT_EQ(std::memcmp(&one.loss, &more.loss, sizeof(float)), 0);
+    EXPECT_EQ(one.gradients, more.gradients) << threads << " threads";
+  }
+}
+
+TEST(Gpt2, HasTheSameBitsWithAndWithoutCheckpointing) {
+  Gpt2Config config = small();
+  const Tokens tokens(config, 1, 100);
+  const Result with = train(config, tokens);
+  config.checkpoint_activations = false;
+  const Result without = train(config, tokens);
+  EXPECT_EQ(with.loss, without.loss);
+  EXPECT_EQ(with.gradients, without.gradients);
+  EXPECT_LT(with.peak_bytes, without.peak_bytes);
+}
+
+TEST(Gpt2, ReadsTheTiedTableTwiceInBackward) {
+  const Gpt2Config config = small(DataType::bf16);
+  Tokens tokens(config, 1, 50);
+  for (int32_t& token : tokens.inputs) token %= 100;  // ids from 100 on are never looked up
+  const Result result = train(config, tokens);
+  const std::vector<float> gradient = numbers_of(result.gradients[0], DataType::bf16);
+  const auto row_is_zero = [&](size_t id) {
+    for (size_t j = 0; j < config.width; ++j) {
+      if (gradient[id * config.width + j] != 0.0f) return false;
+    }
+    return true;
+  };
+  EXPECT_FALSE(row_is_zero(200));  // through the head alone
+  EXPECT_FALSE(row_is_zero(static_cast<size_t>(tokens.inputs[0])));
+  std::vector<std::string> backward_uses;
+  for (const RecordedUse& use : result.uses) {
+    if (use.kind != UseKind::backward) continue;
+    for (const TensorId id : use.tensors) {
+      if (id == TensorId{0}) backward_uses.push_back(use.operation);
+    }
+  }
+  EXPECT_EQ(backward_uses, (std::vector<std::string>{"mb0/head/backward", "mb0/embedding/backward"}));
+}
+
+TEST(Gpt2, StartsNearTheLogarithmOfTheVocabulary) {
+  Gpt2Config config = small();
+  config.vocabulary = 1000;
+  const Result result = train(config, Tokens(config, 2, 100));
+  EXPECT_NEAR(result.loss, std::log(1000.0), 0.1);
+}
+
+TEST(Gpt2, UsesSmallGroupsOfTensorsUnderKeysOfTheirOwn) {
+  const Result result = train(tiny(), Tokens(tiny(), 1, 5));
+  std::set<std::string> keys;
+  std::vector<std::string> order;
+  for (const RecordedUse& use : result.uses) {
+    EXPECT_TRUE(keys.insert(use.operation).second) << use.operation;
+    EXPECT_EQ(use.kind == UseKind::backward, use.operation.ends_with("/backward")) << use.operation;
+    EXPECT_LE(use.tensors.size(), 4u);
+    order.push_back(use.operation);
+  }
+  const std::vector<std::string> expected = {"mb0/embedding/forward",       "mb0/h.0.attn.qkv/forward",
+                                             "mb0/h.0.attn.proj/forward",   "mb0/h.0.mlp.fc/forward",
+                                             "mb0/h.0.mlp.proj/forward",    "mb0/h.1.attn.qkv/forward",
+                                             "mb0/h.1.attn.proj/forward",   "mb0/h.1.mlp.fc/forward",
+                                             "mb0/h.1.mlp.proj/forward",    "mb0/head/forward",
+                                             "mb0/head/backward",           "mb0/h.1.attn.qkv/recompute",
+                                             "mb0/h.1.attn.proj/recompute", "mb0/h.1.mlp.fc/recompute",
+                                             "mb0/h.1.mlp.proj/backward",   "mb0/h.1.mlp.fc/backward",
+                                             "mb0/h.1.attn.proj/backward",  "mb0/h.1.attn.qkv/backward",
+                                             "mb0/h.0.attn.qkv/recompute",  "mb0/h.0.attn.proj/recompute",
+                                             "mb0/h.0.mlp.fc/recompute",    "mb0/h.0.mlp.proj/backward",
+                                             "mb0/h.0.mlp.fc/backward",     "mb0/h.0.attn.proj/backward",
+                                             "mb0/h.0.attn.qkv/backward",   "mb0/embedding/backward"};
+  EXPECT_EQ(order, expected);
+}
+
+TEST(Gpt2, DryRunMakesTheSameUsesAndNeedsTheSameMemory) {
+  for (const bool checkpoint : {true, false}) {
+    for (const DataType type : {DataType::bf16, DataType::fp32}) {
+      Gpt2Config config = small(type);
+      config.checkpoint_activations = checkpoint;
+      const Tokens tokens(config, 2, 60);
+      const Result real = train(config, tokens);
+      const Tokens other(config, 2, 60, 99);
+      EXPECT_EQ(train(config, other).uses, real.uses);
+
+      const Gpt2 model(config);
+      Workers workers(2);
+      const HostOps ops(workers, best_instruction_set(), true);
+      RecordingAccess access;
+      StackArena arena = StackArena::dry_run();
+      const std::span<const int32_t> nothing(static_cast<const int32_t*>(nullptr), tokens.inputs.size());
+      const MicroBatch batch{nothing, nothing, tokens.batch, tokens.sequence};
+      EXPECT_EQ(model.train_micro_batch(ops, access, arena, batch, 1.0f, "mb0/"), 0.0f);
+      EXPECT_EQ(access.uses(), real.uses);
+      EXPECT_EQ(arena.peak_bytes(), real.peak_bytes);
+      EXPECT_EQ(arena.used_bytes(), 0u);
+    }
+  }
+}
+
+TEST(Gpt2, EvaluatesToTheLossOfTrainingWithInferenceUsesOnly) {
+  const Gpt2Config config = small();
+  const Tokens tokens(config, 2, 64);
+  const Gpt2 model(config);
+  InMemoryParameters parameters = parameters_of(model);
+  Workers workers(2);
+  WorkMemory work(kWorkBytes);
+  const HostOps ops(workers, best_instruction_set());
+  const float loss = model.evaluate(ops, parameters, work.arena(), tokens.view(), "eval/");
+  EXPECT_EQ(loss, train(config, tokens).loss);
+  for (const RecordedUse& use : parameters.uses()) EXPECT_EQ(use.kind, UseKind::inference) << use.operation;
+  const uint64_t peak_bytes = work.arena().peak_bytes();
+
+  RecordingAccess access;
+  StackArena dry = StackArena::dry_run();
+  model.evaluate(HostOps(workers, best_instruction_set(), true), access, dry, tokens.view(), "eval/");
+  EXPECT_EQ(access.uses(), parameters.uses());
+  EXPECT_EQ(dry.peak_bytes(), peak_bytes);
+}
+
+TEST(Gpt2, LearnsASequenceByHeart) {
+  Gpt2Config config = tiny();
+  config.init_std = 0.05f;
+  const Gpt2 model(config);
+  const Tokens tokens(config, 1, 9);
+  InMemoryParameters parameters = parameters_of(model);
+  Workers workers(1);
+  WorkMemory work(kWorkBytes);
+  const HostOps ops(workers, best_instruction_set());
+  float loss = 0;
+  for (int step = 0; step < 150; ++step) {
+    parameters.begin_micro_batch();
+    loss = model.train_micro_batch(ops, parameters, work.arena(), tokens.view(), 1.0f, "mb0/");
+    for (uint32_t i = 0; i < parameters.tensors().size(); ++i) {
+      std::vector<float> values = parameters.parameter_values(TensorId{i});
+      const std::vector<float> gradient = parameters.gradient_values(TensorId{i});
+      for (size_t k = 0; k < values.size(); ++k) values[k] -= 0.3f * gradient[k];
+      const std::vector<std::byte> bytes = bytes_from(values, config.type);
+      std::copy(bytes.begin(), bytes.end(), parameters.parameter_bytes(TensorId{i}).begin());
+    }
+  }
+  EXPECT_LT(loss, 0.1f);
+}
+
+TEST(Gpt2, RefusesTokensAndSequencesThatItDoesNotKnow) {
+  const Gpt2Config config = tiny();
+  Tokens tokens(config, 1, 5);
+  tokens.inputs[3] = 23;
+  EXPECT_THROW(train(config, tokens), Error);
+  tokens.inputs[3] = 0;
+  tokens.targets[4] = -1;
+  EXPECT_THROW(train(config, tokens), Error);
+  EXPECT_THROW(train(config, Tokens(config, 1, 10)), Error);
+}
+
+// The same memory for every tensor: nothing to keep track of, so nothing to allocate.
+class SilentAccess final : public ParameterAccess {
+ public:
+  explicit SilentAccess(uint64_t largest_tensor_bytes)
+      : largest_bytes_(largest_tensor_bytes), memory_(2 * largest_tensor_bytes) {}
+  void begin_use(std::string_view, std::span<const TensorId>, UseKind) override {}
+  void end_use() override {}
+  const std::byte* parameter(TensorId) const override { return memory_.data(); }
+  GradientView gradient(TensorId) override { return {memory_.data() + largest_bytes_, false}; }
+
+ private:
+  uint64_t largest_bytes_;
+  std::vector<std::byte> memory_;
+};
+
+// Memory comes from the arena and keys from the stack.
+TEST(Gpt2, AllocatesNothingInAMicroBatch) {
+  const Gpt2Config config = small();
+  const Gpt2 model(config);
+  uint64_t largest_bytes = 0;
+  for (const TensorSpec& tensor : model.tensors()) {
+    largest_bytes = std::max(largest_bytes, tensor.element_count() * bytes_of(config.type));
+  }
+  SilentAccess access(largest_bytes);
+  const Tokens tokens(config, 1, 100);
+  Workers workers(1);
+  WorkMemory work(kWorkBytes);
+  const HostOps ops(workers, best_instruction_set());
+  model.train_micro_batch(ops, access, work.arena(), tokens.view(), 1.0f, "mb0/");
+  const uint64_t before = allocations_of_this_thread();
+  model.train_micro_batch(ops, access, work.arena(), tokens.view(), 1.0f, "mb0/");
+  EXPECT_EQ(allocations_of_this_thread(), before);
+}
+
+}  // namespace
+}  // namespace terrace::testing
