@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 
 #include <terrace/aio/engine.h>
@@ -29,6 +31,9 @@ struct OffloadOptions {
   uint64_t prefetch_elements = std::numeric_limits<uint64_t>::max();  // and how many elements at most
 
   io::EngineOptions io;
+  // Wraps every engine the offloader makes (faults, tracing): first the step thread's, then that of the
+  // parameter reads.
+  std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate_engine;
   bool verify_checksums = true;
 };
 

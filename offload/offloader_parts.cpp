@@ -25,10 +25,15 @@ bool uses_nvme(const OffloadOptions& options) {
   return options.parameters == Placement::nvme || options.states == Placement::nvme;
 }
 
+std::unique_ptr<io::Engine> make_engine(const OffloadOptions& options, Log& log) {
+  std::unique_ptr<io::Engine> engine = io::make_engine(options.io, log);
+  return options.decorate_engine ? options.decorate_engine(std::move(engine)) : std::move(engine);
+}
+
 std::unique_ptr<io::Engine> make_step_engine(const OffloadOptions& options, std::span<std::byte> memory,
                                              Log& log) {
   if (!uses_nvme(options)) return nullptr;
-  std::unique_ptr<io::Engine> engine = io::make_engine(options.io, log);
+  std::unique_ptr<io::Engine> engine = make_engine(options, log);
   if (!engine->register_buffer(memory)) {
     log.warning_once(
         fmt::format("I/O buffers are not registered ({}): transfers cost a little more processor time",
@@ -103,7 +108,7 @@ void Offloader::Parts::make_tier_files() {
                                  bytes_of(space.section_of(ChunkId{c}).type));
     }
     param_file = std::make_unique<TierFile>(target, std::move(file), *engine, log);
-    std::unique_ptr<io::Engine> reading = io::make_engine(options.io, log);
+    std::unique_ptr<io::Engine> reading = make_engine(options, log);
     reading->register_buffer(arena.memory());
     reader = std::make_unique<io::IoThread>(std::move(reading));
   }

@@ -1,0 +1,137 @@
+// Law 3 and law 4 for the disk: whatever a request does wrong, at any moment of a step, becomes an Error that
+// names what happened; no byte that is not as it was written reaches a weight, and nothing hangs.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include <terrace/aio/fault_engine.h>
+#include <terrace/base/error.h>
+#include <terrace/memory/simulated_device.h>
+
+#include "offload/toy_training.h"
+
+namespace terrace {
+namespace {
+
+// Which of the offloader's two engines goes wrong.
+enum class Victim : uint32_t { step_engine = 0, reader = 1 };
+
+// Trains two steps of the toy model with a fault in one engine. Returns the Error's kind and text, or nothing
+// when the training ended well.
+struct Ending {
+  std::optional<ErrorKind> kind;
+  std::string text;
+  uint64_t faults = 0;
+  uint64_t requests = 0;
+};
+
+Ending train_with(Victim victim, std::vector<io::Fault> plan) {
+  const std::vector<TensorSpec> specs = toy::tensors(DataType::bf16, false);
+  const FlatSpace space(specs, kTileElements);
+  const std::vector<TensorUse> uses = toy::trace(specs, 1);
+  const toy::ScratchFolder folder;
+  OffloadOptions options;
+  options.parameters = options.states = Placement::nvme;
+  options.parameter_path = options.state_path = folder.path();
+  options.lock_host_memory = false;
+  options.device_budget_bytes = options.host_budget_bytes = kGiB;
+  const MemoryPlan roomy = plan_memory(space, uses, options);
+  options.device_budget_bytes = roomy.device_minimum_bytes;
+  options.host_budget_bytes = roomy.host_minimum_bytes;
+  options.io.kind = io::EngineKind::threads;
+  io::FaultEngine* faulty = nullptr;
+  uint32_t made = 0;
+  options.decorate_engine = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+    if (made++ != static_cast<uint32_t>(victim)) return engine;
+    auto wrapped = std::make_unique<io::FaultEngine>(std::move(engine), plan);
+    faulty = wrapped.get();
+    return wrapped;
+  };
+  MemoryLog log;
+  Workers workers(1);
+  SimulatedDevice device({options.device_budget_bytes});
+  Ending ending;
+  try {
+    Offloader offloader(space, options, uses, device, workers, log);
+    try {
+      offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
+        for (uint64_t e = 0; e < values.size(); ++e)
+          values[e] = toy::initial_value(index_of(tensor), first + e);
+      });
+      const std::vector<AdamSettings> groups = toy::groups();
+      for (uint64_t step = 1; step <= 2; ++step) {
+        offloader.begin_step();
+        toy::run_micro_batch(offloader, specs, 0);
+        offloader.end_micro_batch();
+        offloader.update({groups, step, 1.0});
+      }
+    } catch (const Error& error) {
+      ending.kind = error.kind();
+      ending.text = error.what();
+    }
+    ending.faults = faulty->faults_done();
+    ending.requests = faulty->stats().requests;
+  } catch (const Error& error) {
+    ending.kind = error.kind();
+    ending.text = error.what();
+    ending.faults = 1;
+  }
+  return ending;
+}
+
+void expect_reported_at_every_index(Victim victim, io::Fault fault, std::vector<ErrorKind> kinds,
+                                    const std::string& word) {
+  const uint64_t requests = train_with(victim, {}).requests;
+  ASSERT_GT(requests, 30u);
+  uint64_t seen = 0;
+  for (uint64_t index = 0; index < requests; index += 1 + index / 40) {
+    fault.index = index;
+    const Ending ending = train_with(victim, {fault});
+    if (ending.faults == 0) continue;  // the fault does not apply to this request
+    if (!ending.kind) continue;        // nothing read it again: see the test that says so
+    ++seen;
+    EXPECT_NE(std::find(kinds.begin(), kinds.end(), *ending.kind), kinds.end())
+        << index << ": " << ending.text;
+    EXPECT_NE(ending.text.find(".tier"), std::string::npos) << index << ": " << ending.text;
+    EXPECT_NE(ending.text.find(word), std::string::npos) << index << ": " << ending.text;
+    EXPECT_NE(ending.text.find("\n  "), std::string::npos) << "no advice: " << ending.text;
+  }
+  EXPECT_GT(seen, 15u);
+}
+
+TEST(FaultLaw, AFailedRequestNamesFileAndReasonAtEveryIndex) {
+  io::Fault fault{0, io::FaultKind::fail};
+  expect_reported_at_every_index(Victim::step_engine, fault, {ErrorKind::io}, "EIO");
+  expect_reported_at_every_index(Victim::reader, fault, {ErrorKind::io}, "EIO");
+}
+
+TEST(FaultLaw, AFullDiskIsNamedAtEveryIndex) {
+  io::Fault fault{0, io::FaultKind::fail};
+  fault.error = ENOSPC;
+  expect_reported_at_every_index(Victim::step_engine, fault, {ErrorKind::io, ErrorKind::capacity}, "ENOSPC");
+}
+
+TEST(FaultLaw, AnEarlyEndOfFileIsNamedAtEveryIndex) {
+  io::Fault fault{0, io::FaultKind::fail};
+  fault.error = io::kEndOfFile;
+  fault.bytes = 512;
+  expect_reported_at_every_index(Victim::reader, fault, {ErrorKind::io, ErrorKind::corrupt}, "end");
+}
+
+TEST(FaultLaw, AFlippedBitNeverReachesAWeight) {
+  io::Fault fault{0, io::FaultKind::corrupt_read};
+  fault.bytes = 77;
+  expect_reported_at_every_index(Victim::step_engine, fault, {ErrorKind::corrupt}, "chunk");
+  expect_reported_at_every_index(Victim::reader, fault, {ErrorKind::corrupt}, "chunk");
+}
+
+TEST(FaultLaw, ATornWriteIsFoundWhenItIsReadAgain) {
+  io::Fault fault{0, io::FaultKind::torn_write};
+  fault.bytes = 512;
+  expect_reported_at_every_index(Victim::step_engine, fault, {ErrorKind::corrupt}, "chunk");
+}
+
+}  // namespace
+}  // namespace terrace
