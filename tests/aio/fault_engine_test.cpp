@@ -130,10 +130,10 @@ TEST_F(FaultEngineTest, AWokenWaitReturns) {
 }
 
 TEST_F(FaultEngineTest, TheDestructorCompletesWhatIsHeld) {
+  const Bytes bytes(4096);
   {
     FaultEngine engine = make({{.index = kEveryIndex, .kind = FaultKind::delay, .delay_ns = 50},
                                {.index = 1, .kind = FaultKind::fail}});
-    const Bytes bytes(4096);
     const std::array requests = {collector_.to(OpKind::write, file_.fd(), 0, bytes.span(), 0),
                                  collector_.to(OpKind::write, file_.fd(), 0, bytes.span(), 1)};
     engine.submit(requests);
