@@ -1,0 +1,54 @@
+// Checkpoints: the whole training state in a folder of its own, saved so that a crash at any instruction
+// leaves the checkpoint before it, and read back so that not one damaged byte goes unnoticed. A checkpoint
+// knows nothing of placement, budgets and chunk sizes: a run resumes with others than it was saved with. It
+// must never hold more than a block of the state in memory. The format is in docs/checkpoint_format.md.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include <terrace/base/data_type.h>
+#include <terrace/base/log.h>
+#include <terrace/memory/flat_space.h>
+#include <terrace/offload/offloader.h>
+
+namespace terrace {
+
+// What a checkpoint says about itself. The position in the learning-rate schedule follows from the step.
+struct CheckpointInfo {
+  uint64_t step = 0;                         // updates done
+  std::string model;                         // for people: what the tensors belong to
+  uint64_t tensor_hash = 0;                  // hash_of_tensors(); save_checkpoint sets it by itself
+  DataType type = DataType::bf16;            // of the parameters
+  uint64_t seed = 0;                         // of every random number of the run
+  std::map<std::string, uint64_t> position;  // in the data, in the caller's words (printable ASCII)
+};
+
+// Saves the state between two steps as `<folder>/step-<info.step>` and returns that path. `folder` and what
+// is missing above it are created. A checkpoint of the same step is replaced; there is no moment without
+// either. Last of all, `<folder>/latest` names the new one. What dead jobs left half written in `folder` is
+// removed first, and logged. Throws Error(capacity) when the disk is too small and Error(io) otherwise: then
+// the earlier checkpoints, and the state in memory, are as they were.
+std::filesystem::path save_checkpoint(const std::filesystem::path& folder, const CheckpointInfo& info,
+                                      const FlatSpace& space, Offloader& offloader, Log& log);
+
+// `path` is one step's folder, or the folder above, whose latest checkpoint is meant. Reads the manifest and
+// no state.
+CheckpointInfo read_checkpoint_info(const std::filesystem::path& path);
+
+// Sets the whole state of `offloader`, which is between two steps, and returns what the caller must take
+// over: step, seed and data position. `model` describes the model of `space` for messages. Throws
+// Error(config) when the checkpoint is of other tensors, Error(corrupt) when a byte is not as it was written,
+// and Error(io) when a file is missing. Manifest, tensors and file sizes are checked before anything is
+// changed. Every block is checked before any of it is used; when a block is bad the blocks before it have
+// been taken over, and the run must stop.
+CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_view model,
+                               const FlatSpace& space, Offloader& offloader, Log& log);
+
+// Identifies the list of tensors: names, shapes, data types, trainable or not, and order.
+uint64_t hash_of_tensors(const FlatSpace& space);
+
+}  // namespace terrace

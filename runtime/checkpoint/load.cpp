@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+
+#include <optional>
+#include <vector>
+
+#include <terrace/aio/file.h>
+#include <terrace/base/assert.h>
+#include <terrace/base/clock.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/checkpoint/internal/block_file.h>
+#include <terrace/runtime/checkpoint/internal/folders.h>
+#include <terrace/runtime/checkpoint/internal/manifest.h>
+
+namespace terrace {
+namespace {
+
+using checkpoint::BlockReader;
+using checkpoint::Manifest;
+
+Manifest read_manifest_of(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / checkpoint::kManifestName;
+  std::vector<std::byte> bytes;
+  try {
+    bytes = io::read_whole_file(path, checkpoint::kMaxManifestBytes);
+  } catch (const Error& failure) {
+    throw Error(failure.kind(), {"cannot read the manifest", path.string(), failure.parts().reason,
+                                 "resume from another checkpoint"});
+  }
+  return checkpoint::parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+}
+
+void require_same_tensors(const std::filesystem::path& folder, const Manifest& manifest,
+                          std::string_view model, const FlatSpace& space, const Offloader& offloader) {
+  const CheckpointInfo& info = manifest.info;
+  if (info.tensor_hash != hash_of_tensors(space)) {
+    throw Error(
+        ErrorKind::config,
+        {"cannot resume from the checkpoint", folder.string(),
+         fmt::format("it was saved of \"{}\" with {} parameters, and this run trains \"{}\": names, shapes, "
+                     "data types, "
+                     "order or trainability of their tensors differ",
+                     info.model, name_of(info.type), model),
+         "start with the model and the data type of the checkpoint, or save this run into another folder"});
+  }
+  const uint64_t states_bytes = offloader.record_tile_count() * kRecordTileBytes;
+  if (manifest.states.bytes == states_bytes && manifest.frozen.bytes == offloader.frozen_bytes()) return;
+  throw Error(
+      ErrorKind::corrupt,
+      {"cannot resume from the checkpoint", folder.string(),
+       fmt::format("it holds {} bytes of states and {} of frozen parameters, and its tensors make {} and {}",
+                   manifest.states.bytes, manifest.frozen.bytes, states_bytes, offloader.frozen_bytes()),
+       "Terrace saves no such checkpoint: resume from another"});
+}
+
+}  // namespace
+
+CheckpointInfo read_checkpoint_info(const std::filesystem::path& path) {
+  return read_manifest_of(checkpoint::find_checkpoint(path)).info;
+}
+
+CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_view model,
+                               const FlatSpace& space, Offloader& offloader, Log& log) {
+  const SteadyClock clock;
+  const uint64_t begun_ns = clock.now_ns();
+  const std::filesystem::path folder = checkpoint::find_checkpoint(path);
+  const Manifest manifest = read_manifest_of(folder);
+  require_same_tensors(folder, manifest, model, space, offloader);
+
+  // Both are there and of the right size before the first byte of the state changes.
+  BlockReader states(folder / checkpoint::kStatesName, manifest.states);
+  std::optional<BlockReader> frozen;
+  if (manifest.frozen.bytes > 0) frozen.emplace(folder / checkpoint::kFrozenName, manifest.frozen);
+
+  offloader.import_records([&](std::span<std::byte> tiles) { states.read(tiles); });
+  TERRACE_ASSERT(states.at_end(), "the offloader took fewer records than it has");
+  if (frozen) {
+    offloader.import_frozen([&](std::span<std::byte> parameters) { frozen->read(parameters); });
+    TERRACE_ASSERT(frozen->at_end(), "the offloader took fewer frozen parameters than it has");
+  }
+  log.info(fmt::format("resumed at step {} from {} ({} in {})", manifest.info.step, folder.string(),
+                       format_bytes(manifest.states.bytes + manifest.frozen.bytes),
+                       format_duration(clock.now_ns() - begun_ns)));
+  return manifest.info;
+}
+
+}  // namespace terrace

@@ -1,0 +1,182 @@
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <bit>
+
+#include <terrace/aio/file.h>
+#include <terrace/base/assert.h>
+#include <terrace/base/clock.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/checkpoint/internal/block_file.h>
+#include <terrace/runtime/checkpoint/internal/folders.h>
+#include <terrace/runtime/checkpoint/internal/manifest.h>
+#include <terrace/runtime/checkpoint/internal/save_steps.h>
+
+namespace terrace {
+namespace checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+static_assert(std::endian::native == std::endian::little, "the data files hold the bytes of memory");
+
+// Of a manifest without its checksums, of `latest`, and of what a file system needs for names and maps.
+constexpr uint64_t kOverheadBytes = 256 * kKiB;
+
+void require_names(const CheckpointInfo& info) {
+  for (const auto& [name, value] : info.position) {
+    const bool printable = std::all_of(name.begin(), name.end(), [](char c) { return c >= ' ' && c <= '~'; });
+    TERRACE_ASSERT(printable && !name.empty(), fmt::format("\"{}\" is no name for a data position", name));
+  }
+}
+
+// Asked before the first byte is written, so that a checkpoint that cannot succeed does not fill the disk.
+void require_space(const SaveFolder& folder, uint64_t states_bytes, uint64_t frozen_bytes) {
+  const uint64_t checksums_bytes =
+      (block_count(states_bytes) + block_count(frozen_bytes)) * 2 * sizeof(uint64_t);
+  const uint64_t needed_bytes = states_bytes + frozen_bytes + checksums_bytes + kOverheadBytes;
+  const uint64_t free_bytes = io::free_bytes_at(folder.path());
+  if (needed_bytes <= free_bytes) return;
+  throw Error(ErrorKind::capacity,
+              {"cannot save a checkpoint in", folder.path().string(),
+               fmt::format("it takes {} and its file system has {} free", format_bytes(needed_bytes),
+                           format_bytes(free_bytes)),
+               "free some space, for example remove older checkpoints, or choose a folder on another disk; "
+               "an earlier "
+               "checkpoint is replaced only when the new one is complete, so both must fit"});
+}
+
+DataFile write_states(const fs::path& path, uint64_t bytes, Offloader& offloader) {
+  BlockWriter writer(path);
+  writer.reserve(bytes);
+  offloader.export_records([&](std::span<const std::byte> tiles) { writer.write(tiles); });
+  return writer.finish();
+}
+
+DataFile write_frozen(const fs::path& path, uint64_t bytes, Offloader& offloader) {
+  BlockWriter writer(path);
+  writer.reserve(bytes);
+  offloader.export_frozen([&](std::span<const std::byte> parameters) { writer.write(parameters); });
+  return writer.finish();
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  io::write_file_atomically(path, std::as_bytes(std::span(text)));
+}
+
+void require_size(const DataFile& written, uint64_t bytes, const char* name) {
+  TERRACE_ASSERT(written.bytes == bytes, fmt::format("{} got {} of {} bytes", name, written.bytes, bytes));
+}
+
+// Gives the complete partial folder its name. What it replaces lies at the returned path afterwards.
+fs::path move_into_place(const SaveFolder& folder, uint64_t step, const SaveHooks& hooks) {
+  const fs::path partial = folder.partial_path(step);
+  const fs::path final_path = folder.final_path(step);
+  struct stat status;
+  if (lstat(final_path.c_str(), &status) != 0) {
+    rename_path(partial, final_path);
+    return partial;
+  }
+  if (!S_ISDIR(status.st_mode)) {
+    throw Error(ErrorKind::io, {"cannot replace the checkpoint", final_path.string(), "it is not a folder",
+                                "Terrace made no such file: move it away"});
+  }
+  if (hooks.can_exchange && exchange_paths(partial, final_path)) return partial;
+  // Between these two renames the earlier checkpoint is found under the name it has meanwhile: see
+  // find_checkpoint().
+  const fs::path replaced = folder.replaced_path(step);
+  rename_path(final_path, replaced);
+  folder.sync();
+  hooks.reached(SaveMoment::old_moved_away);
+  rename_path(partial, final_path);
+  return replaced;
+}
+
+void write_latest(const SaveFolder& folder, uint64_t step) {
+  try {
+    write_text(folder.path() / kLatestName, step_name(step) + "\n");
+  } catch (const Error& failure) {
+    ErrorParts parts = failure.parts();
+    parts.advice = fmt::format("the checkpoint itself is complete: resume by naming {}",
+                               folder.final_path(step).string());
+    throw Error(failure.kind(), std::move(parts));
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(SaveMoment moment) {
+  switch (moment) {
+    case SaveMoment::folder_made:
+      return "folder_made";
+    case SaveMoment::states_written:
+      return "states_written";
+    case SaveMoment::frozen_written:
+      return "frozen_written";
+    case SaveMoment::manifest_written:
+      return "manifest_written";
+    case SaveMoment::old_moved_away:
+      return "old_moved_away";
+    case SaveMoment::in_place:
+      return "in_place";
+    case SaveMoment::latest_written:
+      return "latest_written";
+    case SaveMoment::finished:
+      return "finished";
+  }
+  return "";
+}
+
+fs::path save_checkpoint(const fs::path& path, const CheckpointInfo& info, const FlatSpace& space,
+                         Offloader& offloader, Log& log, const SaveHooks& hooks) {
+  require_names(info);
+  const SteadyClock clock;
+  const uint64_t begun_ns = clock.now_ns();
+  const SaveFolder folder(path, log);
+  const uint64_t states_bytes = offloader.record_tile_count() * kRecordTileBytes;
+  const uint64_t frozen_bytes = offloader.frozen_bytes();
+  require_space(folder, states_bytes, frozen_bytes);
+
+  Manifest manifest{info, {}, {}};
+  manifest.info.tensor_hash = hash_of_tensors(space);
+  const fs::path partial = folder.partial_path(info.step);
+  make_folder(partial);
+  {
+    RemovedAtEnd aside(partial, log);
+    hooks.reached(SaveMoment::folder_made);
+    manifest.states = write_states(partial / kStatesName, states_bytes, offloader);
+    require_size(manifest.states, states_bytes, kStatesName);
+    hooks.reached(SaveMoment::states_written);
+    if (frozen_bytes > 0) {
+      manifest.frozen = write_frozen(partial / kFrozenName, frozen_bytes, offloader);
+      require_size(manifest.frozen, frozen_bytes, kFrozenName);
+      hooks.reached(SaveMoment::frozen_written);
+    }
+    write_text(partial / kManifestName,
+               manifest_text(manifest));  // and makes the names in the folder durable
+    hooks.reached(SaveMoment::manifest_written);
+    aside.remove_instead(move_into_place(folder, info.step, hooks));
+    folder.sync();
+    hooks.reached(SaveMoment::in_place);
+    write_latest(folder, info.step);
+    hooks.reached(SaveMoment::latest_written);
+  }
+  log.info(fmt::format("saved step {} in {} ({} in {})", info.step, folder.final_path(info.step).string(),
+                       format_bytes(states_bytes + frozen_bytes),
+                       format_duration(clock.now_ns() - begun_ns)));
+  hooks.reached(SaveMoment::finished);
+  return folder.final_path(info.step);
+}
+
+}  // namespace checkpoint
+
+std::filesystem::path save_checkpoint(const std::filesystem::path& folder, const CheckpointInfo& info,
+                                      const FlatSpace& space, Offloader& offloader, Log& log) {
+  const auto nobody_looks = [](checkpoint::SaveMoment) {};
+  return checkpoint::save_checkpoint(folder, info, space, offloader, log, {true, nobody_looks});
+}
+
+}  // namespace terrace

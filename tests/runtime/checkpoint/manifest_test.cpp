@@ -1,0 +1,171 @@
+#include <terrace/runtime/checkpoint/internal/manifest.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "runtime/checkpoint/checkpoint_rig.h"
+
+namespace terrace {
+namespace {
+
+using checkpoint::Manifest;
+using checkpoint::manifest_text;
+using checkpoint::parse_manifest;
+using checkpoint_tests::expect_error;
+
+Manifest example() {
+  Manifest manifest;
+  manifest.info.step = 20;
+  manifest.info.model = "gpt2 \"tiny\" \xC3\xA9";
+  manifest.info.tensor_hash = 0x0123456789abcdef;
+  manifest.info.type = DataType::fp32;
+  manifest.info.seed = UINT64_MAX;
+  manifest.info.position = {{"epoch", 0}, {"next", UINT64_MAX - 1}};
+  manifest.states = {17 * kRecordTileBytes, {0, 0xfedcba9876543210}};
+  manifest.frozen = {16384, {7}};
+  return manifest;
+}
+
+// Docs and readers of other programs hold on to these bytes.
+TEST(CheckpointManifest, HasTheTextOfTheFormat) {
+  EXPECT_EQ(manifest_text(example()), R"({
+  "format": "terrace-checkpoint",
+  "version": 1,
+  "step": 20,
+  "model": "gpt2 \"tiny\" é",
+  "parameter_type": "fp32",
+  "tensor_hash": "0123456789abcdef",
+  "seed": 18446744073709551615,
+  "data_position": {"epoch": 0, "next": 18446744073709551614},
+  "block_bytes": 786432,
+  "states": {"bytes": 835584, "block_checksums": "0000000000000000fedcba9876543210"},
+  "frozen": {"bytes": 16384, "block_checksums": "0000000000000007"},
+  "manifest_checksum": "ffc0d8af2587c303"
+}
+)");
+}
+
+TEST(CheckpointManifest, ComesBackAsItWas) {
+  for (const bool with_frozen : {true, false}) {
+    Manifest manifest = example();
+    if (!with_frozen) manifest.frozen = {};
+    const Manifest found = parse_manifest(manifest_text(manifest), "m");
+    EXPECT_EQ(found.info.step, manifest.info.step);
+    EXPECT_EQ(found.info.model, manifest.info.model);
+    EXPECT_EQ(found.info.tensor_hash, manifest.info.tensor_hash);
+    EXPECT_EQ(found.info.type, manifest.info.type);
+    EXPECT_EQ(found.info.seed, manifest.info.seed);
+    EXPECT_EQ(found.info.position, manifest.info.position);
+    EXPECT_EQ(found.states.bytes, manifest.states.bytes);
+    EXPECT_EQ(found.states.block_checksums, manifest.states.block_checksums);
+    EXPECT_EQ(found.frozen.bytes, manifest.frozen.bytes);
+    EXPECT_EQ(found.frozen.block_checksums, manifest.frozen.block_checksums);
+  }
+}
+
+TEST(CheckpointManifest, TakesAnyBytesAsTheNameOfAModel) {
+  Manifest manifest = example();
+  manifest.info.model = std::string("a\0b\n\xff\xfe{", 7);
+  EXPECT_EQ(parse_manifest(manifest_text(manifest), "m").info.model.substr(0, 4), std::string("a\0b\n", 4));
+}
+
+// The body of the example with one piece replaced, and the right checksum of it.
+std::string edited(const std::string& from, const std::string& to) {
+  std::string body = manifest_text(example());
+  body.resize(body.rfind(",\n  \"manifest_checksum\""));
+  const size_t at = body.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  body.replace(at, from.size(), to);
+  return checkpoint::with_checksum(body);
+}
+
+TEST(CheckpointManifest, OfAHostileWriterIsAnError) {
+  struct Edit {
+    std::string from, to, fragment;
+  };
+  const std::vector<Edit> edits = {
+      {"\"step\": 20", "\"step\": -20", "\"step\" is not a whole number"},
+      {"\"step\": 20", "\"step\": 20.5", "\"step\" is not a whole number"},
+      {"\"step\": 20", "\"step\": 1e3", "\"step\" is not a whole number"},
+      {"\"step\": 20", "\"step\": 18446744073709551616", "\"step\" is not a whole number"},
+      {"\"step\": 20", "\"step\": 1e999", ""},
+      {"\"step\": 20", "\"step\": \"20\"", "\"step\" is not a whole number"},
+      {"\"step\": 20", "\"step\": {}", "\"step\" is not a whole number"},
+      {"\"step\": 20", "\"step\": null", "\"step\" is not a whole number"},
+      {"\"step\": 20", "\"stop\": 20", "\"step\" is missing"},
+      {"\"step\": 20", "\"step\": 20, \"extra\": 1", "\"extra\" is not known"},
+      {"\"step\": 20", "\"step\": 20, \"step\": 21", "not JSON"},
+      {"\"step\": 20", "\"step\": NaN", "not JSON"},
+      {"\"step\": 20", "\"step\": " + std::string(100000, '['), "not JSON"},
+      {"\"step\": 20", "\"step\": \"" + std::string(1000000, 'x') + "\"", "\"step\" is not a whole number"},
+      {"terrace-checkpoint", "another", "its format is not terrace-checkpoint"},
+      {"\"version\": 1", "\"version\": 0", "there is no version 0"},
+      {"\"version\": 1", "\"version\": \"1\"", "\"version\" is not a whole number"},
+      {"0123456789abcdef", "0123456789ABCDEF", "\"tensor_hash\" is not 16"},
+      {"0123456789abcdef", "0x23456789abcdef", "\"tensor_hash\" is not 16"},
+      {"0123456789abcdef", "", "\"tensor_hash\" is not 16"},
+      {"\"fp32\"", "\"fp8\"", "\"parameter_type\""},
+      {"\"fp32\"", "[]", "\"parameter_type\" is not a text"},
+      {"\"block_bytes\": 786432", "\"block_bytes\": 0", "\"block_bytes\""},
+      {"\"epoch\": 0", "\"epoch\": \"0\"", "\"epoch\" of data_position"},
+      {"\"epoch\": 0", "\"epoch\": [0]", "\"epoch\" of data_position"},
+      {"\"bytes\": 835584", "\"bytes\": 18446744073709551615",
+       "do not belong to the 18446744073709551615 bytes"},
+      {"\"bytes\": 835584", "\"bytes\": 0", "do not belong to the 0 bytes"},
+      {"\"bytes\": 835584", "\"bytes\": 835583", "not whole tiles"},
+      {"0000000000000000fedcba9876543210", "000000000000000fedcba9876543210", "31 characters"},
+      {"0000000000000000fedcba9876543210", "0000000000000000fedcba987654321g", "block 1 of states"},
+      {"0000000000000000fedcba9876543210", "", "0 characters"},
+      {"\"bytes\": 16384", "\"bytes\": 0", "frozen"},
+      {"{", "[", "not JSON"},
+      {"{", "", "not JSON"},
+  };
+  for (const Edit& edit : edits) {
+    SCOPED_TRACE(edit.to.substr(0, 60));
+    expect_error(ErrorKind::corrupt, {"path/of/it", edit.fragment},
+                 [&] { parse_manifest(edited(edit.from, edit.to), "path/of/it"); });
+  }
+}
+
+TEST(CheckpointManifest, OfALaterVersionAsksForALaterTerrace) {
+  expect_error(ErrorKind::config, {"version 2", "version 1", "later"},
+               [] { parse_manifest(edited("\"version\": 1", "\"version\": 2"), "m"); });
+}
+
+TEST(CheckpointManifest, WithAnyBytesIsReadOrRefused) {
+  std::string good = manifest_text(example());
+  good.resize(good.rfind(",\n  \"manifest_checksum\""));
+  std::mt19937_64 random(22);
+  int refused = 0;
+  for (int i = 0; i < 4000; ++i) {
+    std::string body = good;
+    for (uint64_t changes = 1 + random() % 4; changes > 0; --changes) {
+      const size_t at = random() % body.size();
+      switch (random() % 4) {
+        case 0:
+          body[at] = static_cast<char>(random());
+          break;
+        case 1:
+          body.erase(at, random() % 20);
+          break;
+        case 2:
+          body.insert(at, body.substr(random() % body.size(), random() % 20));
+          break;
+        default:
+          body[at] = "{}[]\":,0-9e."[random() % 12];
+      }
+      if (body.empty()) body = "{";
+    }
+    try {
+      parse_manifest(checkpoint::with_checksum(body), "m");
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace terrace
