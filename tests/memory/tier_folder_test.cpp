@@ -208,8 +208,7 @@ TEST(TierFolder, IsLeftAloneByAForkedChild) {
 }
 
 // Jobs that start and end at the same moments: each either gets the folder whole, or is told who has it.
-TEST(TierFolder, IsNeverHeldTwiceHoweverJobsComeAndGo) {
-  const TemporaryFolder place;
+void let_jobs_come_and_go(const TemporaryFolder& place) {
   std::vector<pid_t> children;
   for (int c = 0; c < 4; ++c) {
     const pid_t child = fork();
@@ -243,7 +242,20 @@ TEST(TierFolder, IsNeverHeldTwiceHoweverJobsComeAndGo) {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_EQ(WEXITSTATUS(status), 0);
   }
+}
+
+TEST(TierFolder, IsNeverHeldTwiceHoweverJobsComeAndGo) {
+  const TemporaryFolder place;
+  let_jobs_come_and_go(place);
   EXPECT_TRUE(fs::is_empty(place.path()));
+}
+
+// Then it is only the lock that comes and goes.
+TEST(TierFolder, IsNeverHeldTwiceWhereAForeignFileKeepsItsFolder) {
+  const TemporaryFolder place;
+  place.write("terrace-tier/notes.txt", "precious");
+  let_jobs_come_and_go(place);
+  EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/lock"));
 }
 
 TEST(TierFolder, SaysWhenTheDiskIsTooSmall) {
