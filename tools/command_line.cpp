@@ -1,0 +1,92 @@
+#include "command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include <terrace/runtime/config/schema.h>
+
+namespace terrace {
+namespace {
+
+// The name of a flag: "--steps" of "--steps=5"; empty when the word is no flag.
+std::string flag_of(const std::string& word) {
+  if (word.size() < 2 || word[0] != '-' || word == "--") return "";
+  return word.substr(0, word.find('='));
+}
+
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) flags.push_back("-" + name);
+  }
+  return flags;
+}
+
+// The most similar of `known`, when it is similar at all.
+std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  const auto distance = [&](const std::string& other) { return edit_distance(word, other); };
+  const auto best = std::min_element(known.begin(), known.end(),
+                                     [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
+  const size_t allowed = std::max<size_t>(1, word.size() / 4);
+  return best != known.end() && distance(*best) <= allowed ? *best : "";
+}
+
+std::string with_suggestion(const std::string& what, const std::string& suggestion, const std::string& help) {
+  return what + (suggestion.empty() ? "" : fmt::format("; did you mean \"{}\"?", suggestion)) + "\n  " + help;
+}
+
+}  // namespace
+
+std::vector<std::string> normalised_arguments(int argc, const char* const* argv) {
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  for (std::string& word : arguments) {
+    if (word == "--") break;
+    if (!word.starts_with("--")) continue;
+    const auto end = word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
+    std::replace(word.begin(), end, '_', '-');
+  }
+  return arguments;
+}
+
+std::string wrong_argument(CLI::App& app, const std::vector<std::string>& arguments) {
+  const CLI::App* command = &app;
+  std::set<std::string> seen;
+  for (const std::string& word : arguments) {
+    if (word == "--") break;
+    const std::string flag = flag_of(word);
+    if (!flag.empty()) {
+      const std::vector<std::string> known = flags_of(*command);
+      if (std::find(known.begin(), known.end(), flag) != known.end()) {
+        if (seen.insert(flag).second) continue;
+        return flag + " is given more than once\n  leave one of them out";
+      }
+      const std::string full = command == &app ? "terrace" : "terrace " + command->get_name();
+      return with_suggestion(fmt::format("{} has no flag \"{}\"", full, flag), nearest(flag, known),
+                             fmt::format("`{} --help` lists them", full));
+    }
+    if (command != &app) continue;  // a value
+    std::vector<std::string> names;
+    for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+    if (std::find(names.begin(), names.end(), word) == names.end()) {
+      return with_suggestion(fmt::format("there is no subcommand \"{}\"", word), nearest(word, names),
+                             "`terrace --help` lists them");
+    }
+    command = app.get_subcommand(word);
+  }
+  return "";
+}
+
+void print_error(const Error& error) {
+  std::fprintf(stderr, "terrace: error: %s\n", error.what());
+}
+
+int status_of_refusal(const Error& error) {
+  return error.kind() == ErrorKind::config || error.kind() == ErrorKind::capacity ? kUsage : kFailed;
+}
+
+}  // namespace terrace

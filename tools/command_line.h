@@ -1,0 +1,44 @@
+// What the subcommands share: how they are registered, how their flags are spelt, how an error becomes an
+// exit status.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <terrace/base/error.h>
+
+namespace CLI {
+class App;
+}
+
+namespace terrace {
+
+enum ExitStatus : int { kDone = 0, kFailed = 1, kUsage = 2 };
+
+class Subcommand {
+ public:
+  virtual ~Subcommand() = default;
+  virtual const std::string& name() const = 0;
+  // Returns the exit status. Throws what went wrong before anything was done; what goes wrong later it
+  // reports itself.
+  virtual int run() = 0;
+};
+
+// Each adds its flags to `app`, which outlives it.
+std::unique_ptr<Subcommand> add_train(CLI::App& app);
+std::unique_ptr<Subcommand> add_report(CLI::App& app);
+
+// The arguments after the program's name, flags in kebab case: --device_memory becomes --device-memory.
+std::vector<std::string> normalised_arguments(int argc, const char* const* argv);
+
+// What is wrong with arguments that do not parse: an unknown flag or subcommand, with a suggestion where one
+// is near, or a flag that is given twice. Empty when it is neither.
+std::string wrong_argument(CLI::App& app, const std::vector<std::string>& arguments);
+
+// "terrace: error: ..." on stderr, all parts of it.
+void print_error(const Error& error);
+// For what was thrown before anything was done: 2 for configuration and capacity, else 1.
+int status_of_refusal(const Error& error);
+
+}  // namespace terrace

@@ -1,0 +1,73 @@
+#include "console.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace terrace {
+namespace {
+
+size_t terminal_width() {
+  winsize size{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+}  // namespace
+
+Console::Console() : is_terminal_(isatty(STDERR_FILENO) == 1) {}
+
+Console::~Console() {
+  end_progress();
+}
+
+void Console::write(LogLevel level, std::string_view line) {
+  std::string text = level == LogLevel::info      ? "terrace: "
+                     : level == LogLevel::warning ? "terrace: warning: "
+                                                  : "terrace: error: ";
+  text.append(line).append("\n");
+  const std::lock_guard lock(mutex_);
+  clear_progress();
+  put(text);
+}
+
+void Console::print(std::string_view text) {
+  const std::lock_guard lock(mutex_);
+  clear_progress();
+  put(text);
+}
+
+void Console::progress(std::string_view line) {
+  const std::lock_guard lock(mutex_);
+  if (!is_terminal_) {
+    put(std::string(line) + "\n");
+    return;
+  }
+  // A line that wraps could not be taken back. The last column stays empty: some terminals wrap after it.
+  put("\r\x1b[K" + std::string(line.substr(0, terminal_width() - 1)));
+  line_is_open_ = true;
+}
+
+void Console::end_progress() {
+  const std::lock_guard lock(mutex_);
+  if (line_is_open_) put("\n");
+  line_is_open_ = false;
+}
+
+void Console::clear_progress() {
+  if (line_is_open_) put("\r\x1b[K");
+  line_is_open_ = false;
+}
+
+// stderr that cannot be written to leaves nobody to tell.
+void Console::put(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+}  // namespace terrace

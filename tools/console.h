@@ -1,0 +1,40 @@
+// Console: everything the program says while it works, on stderr: log lines, blocks of text and one progress
+// line that is rewritten in place on a terminal. Results go to stdout and are none of its business.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include <terrace/base/log.h>
+
+namespace terrace {
+
+// Thread-safe: a log line of another thread never lands inside the progress line.
+class Console final : public Log {
+ public:
+  Console();
+  ~Console() override;  // ends the progress line
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  bool is_terminal() const { return is_terminal_; }
+  // "terrace: warning: ..." on a line of its own.
+  void write(LogLevel level, std::string_view line) override;
+  // Text as it is; it ends with a newline.
+  void print(std::string_view text);
+  // On a terminal the line takes the place of the last one, cut to the width; elsewhere it is a line.
+  void progress(std::string_view line);
+  // What was written last stays.
+  void end_progress();
+
+ private:
+  void clear_progress();
+  void put(std::string_view text);
+
+  std::mutex mutex_;
+  bool is_terminal_;
+  bool line_is_open_ = false;
+};
+
+}  // namespace terrace

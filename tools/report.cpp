@@ -1,0 +1,213 @@
+// `terrace report`: what this machine offers and why each choice would be made. It changes nothing; with
+// --nvme-path it makes one empty file there for a moment.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include <terrace/aio/engine.h>
+#include <terrace/aio/file.h>
+#include <terrace/base/units.h>
+#include <terrace/memory/machine.h>
+#include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/runtime/config/json_document.h>
+
+#include "command_line.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One line: what was found, as a value for programs, and in words.
+struct Finding {
+  std::string section;
+  std::string key;
+  std::string json;  // a literal
+  std::string name;  // empty: for programs only
+  std::string text;
+};
+
+class Findings {
+ public:
+  void begin(std::string section) { section_ = std::move(section); }
+  void add(std::string key, std::string json, std::string name, std::string text) {
+    all_.push_back({section_, std::move(key), std::move(json), std::move(name), std::move(text)});
+  }
+  void add_text(std::string key, std::string name, const std::string& text) {
+    add(std::move(key), json_quoted(text), std::move(name), text);
+  }
+  std::string text() const;
+  std::string json() const;
+
+ private:
+  std::string section_;
+  std::vector<Finding> all_;
+};
+
+std::string Findings::text() const {
+  std::string text;
+  std::string section;
+  for (const Finding& finding : all_) {
+    if (finding.name.empty()) continue;  // for programs only
+    if (finding.section != section) {
+      text += fmt::format("{}{}\n", text.empty() ? "" : "\n", finding.section);
+      section = finding.section;
+    }
+    text += fmt::format("  {:<20} {}\n", finding.name, finding.text);
+  }
+  return text;
+}
+
+std::string Findings::json() const {
+  std::string members;
+  for (const Finding& finding : all_)
+    members +=
+        fmt::format("{}  {}: {}", members.empty() ? "" : ",\n", json_quoted(finding.key), finding.json);
+  return "{\n" + members + "\n}\n";
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(':');
+    if (line.starts_with("model name") && colon != std::string::npos && colon + 2 < line.size())
+      return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+void find_processor(const Machine& machine, Findings& findings) {
+  findings.begin("Processor");
+  findings.add_text("cpu", "name", cpu_name());
+  findings.add("cores", std::to_string(machine.cores.size()), "cores",
+               fmt::format("{} that this process may run on: as many compute threads", machine.cores.size()));
+  std::vector<std::string> names;
+  for (const InstructionSet set : supported_instruction_sets()) names.emplace_back(name_of(set));
+  const std::string best(name_of(best_instruction_set()));
+  findings.add_text("instruction_set", "instruction set",
+                    best + ", the fastest that processor, system and this build have");
+  findings.add("instruction_sets", fmt::format("[\"{}\"]", fmt::join(names, "\", \"")), "supported",
+               fmt::format("{}", fmt::join(names, ", ")));
+}
+
+void find_memory(const Machine& machine, Findings& findings) {
+  findings.begin("Memory");
+  const auto budget = [&](const char* key, const char* name, const DefaultBudget& found) {
+    findings.add(key, std::to_string(found.bytes), name, format_bytes(found.bytes) + ": " + found.origin);
+    findings.add(std::string(key) + "_origin", json_quoted(found.origin), "", "");
+  };
+  findings.add("memory_limit_bytes", std::to_string(machine.memory_limit.bytes), "limit",
+               format_bytes(machine.memory_limit.bytes) + ": " + machine.memory_limit.origin);
+  budget("host_budget_bytes", "host, by default", default_host_budget(machine));
+  budget("device_budget_bytes", "device, at most", largest_simulated_device_budget(machine));
+  const bool limited = machine.memlock_limit_bytes.has_value();
+  findings.add("memlock_limit_bytes", limited ? std::to_string(*machine.memlock_limit_bytes) : "null",
+               "page locking",
+               limited ? format_bytes(*machine.memlock_limit_bytes) +
+                             " (RLIMIT_MEMLOCK): a larger host budget works unlocked, a little slower"
+                       : "without limit: host memory is page-locked");
+  findings.add(
+      "huge_pages", json_quoted(machine.huge_page_mode), "huge pages",
+      fmt::format("{} ({}){}", machine.huge_page_mode, format_bytes(machine.huge_page_bytes),
+                  machine.huge_pages_on_request() ? ": used for every tier in memory"
+                                                  : ": not to be had, transfers cost more processor time"));
+}
+
+void find_engines(Findings& findings) {
+  findings.begin("File I/O");
+  utsname system{};
+  if (uname(&system) == 0)
+    findings.add_text("kernel", "kernel", fmt::format("{} {}", system.sysname, system.release));
+  for (const io::EngineKind kind : {io::EngineKind::io_uring, io::EngineKind::threads}) {
+    const io::ProbeResult probe = io::probe_engine(kind);
+    const std::string name(io::name_of(kind));
+    findings.add(name + "_works", probe.works ? "true" : "false", name,
+                 probe.works ? "works" : "does not work: " + probe.reason);
+    findings.add(name + "_reason", probe.reason.empty() ? "null" : json_quoted(probe.reason), "", "");
+  }
+  findings.add_text("engine", "choice", io::choose_engine(std::nullopt).reason);
+}
+
+void find_nvme(const std::string& path, Findings& findings) {
+  findings.begin("NVMe path");
+  if (path.empty()) {
+    findings.add("nvme_path", "null", "path", "not given; --nvme-path DIR examines a folder");
+    return;
+  }
+  const fs::path probe_path = fs::path(path) / fmt::format(".terrace-report-{}", getpid());
+  findings.add_text("nvme_path", "path", path);
+  const uint64_t free = io::free_bytes_at(path);
+  findings.add("nvme_free_bytes", std::to_string(free), "free", format_bytes(free));
+  struct Removal {
+    const fs::path& path;
+    ~Removal() { unlink(path.c_str()); }
+  };
+  const io::File file =
+      io::File::open(probe_path, {.access = io::FileAccess::read_write, .create = true, .direct = true});
+  const Removal removal{probe_path};
+  findings.add("direct_io", file.direct() ? "true" : "false", "O_DIRECT",
+               file.direct()
+                   ? "works: transfers go past the page cache"
+                   : "is refused (" + file.direct_refusal() + "): transfers go through the page cache");
+  findings.add("direct_io_alignment_bytes", std::to_string(file.alignment_bytes()), "alignment",
+               fmt::format("{} bytes", file.alignment_bytes()));
+}
+
+void find_accelerator(Findings& findings) {
+  findings.begin("Accelerator");
+  constexpr const char* kSimulated = "this release computes on the simulated device, in host memory";
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  const bool present = driver != nullptr;
+  if (present) dlclose(driver);
+  findings.add("cuda_driver", present ? "true" : "false", "CUDA driver",
+               fmt::format("{}; {}", present ? "present (libcuda.so.1)" : "not installed", kSimulated));
+  findings.add("device", "\"simulated\"", "", "");
+}
+
+class Report final : public Subcommand {
+ public:
+  explicit Report(CLI::App& app) {
+    CLI::App& command =
+        *app.add_subcommand(name_, "Say what this machine offers, and why each choice is made");
+    command.add_option("--nvme-path", nvme_path_, "Examine this folder as well")->type_name("DIR");
+    command.add_flag("--json", json_, "Print the report as JSON");
+    command.footer(
+        "Examples:\n"
+        "  terrace report\n"
+        "  terrace report --nvme-path /mnt/nvme --json\n");
+  }
+
+  const std::string& name() const override { return name_; }
+
+  int run() override {
+    Findings findings;
+    const Machine machine = probe_machine();
+    find_processor(machine, findings);
+    find_memory(machine, findings);
+    find_engines(findings);
+    find_nvme(nvme_path_, findings);
+    find_accelerator(findings);
+    std::fputs((json_ ? findings.json() : findings.text()).c_str(), stdout);
+    return kDone;
+  }
+
+ private:
+  const std::string name_ = "report";
+  std::string nvme_path_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_report(CLI::App& app) {
+  return std::make_unique<Report>(app);
+}
+
+}  // namespace terrace

@@ -1,0 +1,66 @@
+#include "stop_signals.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::array kSignals = {SIGINT, SIGTERM};
+
+// A handler has no argument of ours: these are the only variables of the program that are not passed around.
+std::atomic<int> g_received{0};
+std::atomic<bool> g_on_terminal{false};
+static_assert(std::atomic<int>::is_always_lock_free, "read and written inside a signal handler");
+
+void on_stop_signal(int number) {
+  const int saved_errno = errno;
+  if (g_received.exchange(number) != 0) {
+    signal(number, SIG_DFL);
+    raise(number);  // delivered when this handler returns
+  } else {
+    constexpr std::string_view kNotice =
+        "\r\x1b[Kterrace: stopping when the step in progress is over; press again to stop at once\n";
+    constexpr size_t kTerminalPart = 4;  // takes back the progress line
+    const std::string_view notice = g_on_terminal ? kNotice : kNotice.substr(kTerminalPart);
+    if (write(STDERR_FILENO, notice.data(), notice.size()) < 0) {
+      // Nobody is listening; the wish counts all the same.
+    }
+  }
+  errno = saved_errno;
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  g_received = 0;
+  g_on_terminal = isatty(STDERR_FILENO) == 1;
+  struct sigaction action {};
+  action.sa_handler = on_stop_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    const int result = sigaction(kSignals[i], &action, &earlier_[i]);
+    TERRACE_ASSERT(result == 0, "sigaction: " + system_reason(errno));
+  }
+}
+
+StopSignals::~StopSignals() {
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &earlier_[i], nullptr);
+}
+
+bool StopSignals::requested() const {
+  return g_received != 0;
+}
+
+std::string_view StopSignals::name() const {
+  const int number = g_received;
+  return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : "";
+}
+
+}  // namespace terrace

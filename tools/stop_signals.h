@@ -1,0 +1,29 @@
+// StopSignals: SIGINT and SIGTERM as a wish to stop. The first one is remembered, so that the step in
+// progress ends and the state can be saved; the second one ends the program at once. The handler does nothing
+// else.
+#pragma once
+
+#include <signal.h>
+
+#include <array>
+#include <string_view>
+
+namespace terrace {
+
+// At most one at a time; restores the earlier handlers.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  bool requested() const;
+  // "SIGINT", or empty.
+  std::string_view name() const;
+
+ private:
+  std::array<struct sigaction, 2> earlier_{};
+};
+
+}  // namespace terrace

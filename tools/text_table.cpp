@@ -1,0 +1,58 @@
+#include "text_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <terrace/base/assert.h>
+
+namespace terrace {
+
+TextTable::TextTable(std::vector<std::string> headings, bool last_is_remark)
+    : last_is_remark_(last_is_remark) {
+  rows_.push_back(std::move(headings));
+}
+
+void TextTable::add(std::vector<std::string> cells) {
+  TERRACE_ASSERT(cells.size() == rows_.front().size(), fmt::format("a row of {} cells", cells.size()));
+  rows_.push_back(std::move(cells));
+}
+
+std::string TextTable::text(size_t indent) const {
+  std::vector<size_t> widths(rows_.front().size());
+  for (const auto& row : rows_) {
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string result;
+  for (const auto& row : rows_) {
+    std::string line(indent, ' ');
+    for (size_t c = 0; c < row.size(); ++c) {
+      const bool left = c == 0 || (last_is_remark_ && c + 1 == row.size());
+      line += left ? fmt::format("{:<{}}", row[c], widths[c]) : fmt::format("{:>{}}", row[c], widths[c]);
+      line += "  ";
+    }
+    while (!line.empty() && line.back() == ' ') line.pop_back();
+    result += line + "\n";
+  }
+  return result;
+}
+
+std::string grouped(unsigned long long number) {
+  const std::string digits = std::to_string(number);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string seconds_text(double seconds) {
+  return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 3 : 1);
+}
+
+std::string percent_text(double part, double whole) {
+  return whole > 0 ? fmt::format("{:.1f} %", 100 * part / whole) : "-";
+}
+
+}  // namespace terrace

@@ -1,0 +1,31 @@
+// TextTable: columns of text for people, aligned.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace terrace {
+
+class TextTable {
+ public:
+  // The first column is aligned to the left, the others to the right; the last one to the left when it is a
+  // remark.
+  explicit TextTable(std::vector<std::string> headings, bool last_is_remark = false);
+  void add(std::vector<std::string> cells);
+  // Lines with newlines, each after `indent` spaces, without spaces at their ends.
+  std::string text(size_t indent = 0) const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+  bool last_is_remark_;
+};
+
+// 12345678 -> "12,345,678".
+std::string grouped(unsigned long long number);
+// 0.000123 -> "0.000 s", 83.4 -> "83.4 s": seconds for tables.
+std::string seconds_text(double seconds);
+// The share of a whole in percent; "-" when there is no whole.
+std::string percent_text(double part, double whole);
+
+}  // namespace terrace

@@ -1,0 +1,106 @@
+// `terrace train`: from flags to a trained model: resolves and checks everything, says what is going to
+// happen, lets TrainingRun do it, and reports.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include <terrace/runtime/checkpoint/checkpoint.h>
+
+#include "command_line.h"
+#include "console.h"
+#include "step_log.h"
+#include "stop_signals.h"
+#include "train_flags.h"
+#include "train_header.h"
+#include "train_run.h"
+#include "train_summary.h"
+
+namespace terrace {
+namespace {
+
+// The budgets a plan was made for become those of the run, whatever the machine has free a moment later.
+void fix_budgets(TrainerOptions& options, const TrainerPlan& plan) {
+  options.config.terrace.device_memory_bytes = plan.device.bytes;
+  options.config.terrace.host_memory_bytes = plan.host.bytes;
+  options.config.terrace.chunk_elements = plan.chunk_elements;
+}
+
+void print_result(const RunSummary& summary, bool as_json) {
+  std::fputs((as_json ? summary_json(summary) : summary_text(summary)).c_str(), stdout);
+  std::fflush(stdout);
+}
+
+class Train final : public Subcommand {
+ public:
+  explicit Train(CLI::App& app) {
+    flags_.add_to(
+        *app.add_subcommand(name_, "Train a GPT-2 on text, within budgets of device and host memory"));
+  }
+
+  const std::string& name() const override { return name_; }
+  int run() override { return flags_.print_config ? print_config() : train(); }
+
+ private:
+  int print_config() {
+    const TrainConfig config = resolve_config(flags_);
+    for (const std::string& warning : config.warnings) console_.warning(warning);
+    std::fputs((flags_.json ? config_json(config) : config_table(config)).c_str(), stdout);
+    return kDone;
+  }
+
+  int train();
+
+  const std::string name_ = "train";
+  TrainFlags flags_;
+  Console console_;
+};
+
+int Train::train() {
+  TrainerOptions options = resolve_training(flags_);
+  for (const std::string& warning : options.config.warnings) console_.warning(warning);
+  const TextData data(options.data,
+                      {options.model.context, options.config.terrace.seed, options.validation_fraction});
+  const TrainerPlan plan = plan_training(options);
+  check_nvme_folders(options.config.placement);
+  if (!flags_.resume.empty()) read_checkpoint_info(flags_.resume);
+  prepare_save_folder(flags_, options, plan);
+  StepLog log(flags_.log);
+
+  const StopSignals signals;
+  RunSummary summary;
+  summary.unigram_loss = data.unigram_loss();
+  console_.print(training_header(options, plan, data, summary.unigram_loss));
+  console_.info(crash_notice(flags_));
+  fix_budgets(options, plan);
+  Trainer trainer(options, console_);
+  if (!flags_.resume.empty()) {
+    trainer.resume(flags_.resume);
+    console_.info(fmt::format("resumed from {} at step {}", flags_.resume, trainer.completed_steps()));
+    if (trainer.completed_steps() >= options.steps) {
+      console_.info(fmt::format("step {} is reached already (--steps {}): there is nothing left to train",
+                                trainer.completed_steps(), options.steps));
+    }
+  }
+  log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
+
+  const std::optional<Error> failure =
+      TrainingRun(flags_, options, trainer, console_, log, signals, summary).run();
+  summary.model = trainer.model_description();
+  summary.parameter_count = plan.parameter_count;
+  summary.planned_steps = options.steps;
+  summary.completed_steps = trainer.completed_steps();
+  add_memory(summary, trainer, plan);
+  print_result(summary, flags_.json);
+  if (!failure) return kDone;
+  print_error(*failure);
+  return kFailed;
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_train(CLI::App& app) {
+  return std::make_unique<Train>(app);
+}
+
+}  // namespace terrace

@@ -1,0 +1,208 @@
+#include "train_flags.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+
+#include <terrace/base/error.h>
+
+namespace terrace {
+namespace {
+
+// A flag that takes the place of a key of the configuration; the configuration checks its value.
+struct KeyFlag {
+  const char* flag;
+  const char* key;
+  const char* type;
+  const char* group;
+  const char* help;
+};
+
+constexpr const char* kMemory = "Memory and placement";
+constexpr const char* kTraining = "Optimizer and batch";
+
+constexpr std::array kKeyFlags = {
+    KeyFlag{
+        "--device-memory", "terrace.device_memory", "SIZE", kMemory,
+        "Hard budget of device memory; without it, what the run can use, at most a quarter of the memory"},
+    KeyFlag{"--host-memory", "terrace.host_memory", "SIZE", kMemory,
+            "Hard budget of host memory; without it, four fifths of what is available"},
+    KeyFlag{"--offload-param", "zero_optimization.offload_param.device", "none|cpu|nvme", kMemory,
+            "Where parameters live between uses"},
+    KeyFlag{"--offload-optimizer", "zero_optimization.offload_optimizer.device", "none|cpu|nvme", kMemory,
+            "Where master weights and moments live"},
+    KeyFlag{"--policy", "terrace.policy", "opt|lru", kMemory,
+            "Which chunk leaves the device when it is full"},
+    KeyFlag{"--engine", "terrace.engine", "auto|io_uring|threads", kMemory, "Which file I/O engine is used"},
+    KeyFlag{"--chunk-elements", "terrace.chunk_elements", "N", kMemory,
+            "Elements of a chunk, a multiple of 4096; without it, the plan decides"},
+    KeyFlag{"--prefetch-depth", "terrace.prefetch_depth", "N", kMemory,
+            "Uses to fetch ahead at most; 0 fetches on demand only"},
+    KeyFlag{"--threads", "terrace.threads", "N", kMemory, "Compute threads; 0 is one per available core"},
+    KeyFlag{"--lr", "optimizer.params.lr", "RATE", kTraining, "Learning rate"},
+    KeyFlag{"--micro-batch", "train_micro_batch_size_per_gpu", "N", kTraining,
+            "Sequences computed at a time"},
+    KeyFlag{"--accumulation", "gradient_accumulation_steps", "N", kTraining, "Micro-batches per update"},
+    KeyFlag{"--seed", "terrace.seed", "N", kTraining, "Of initial weights and of the order of the data"},
+};
+
+constexpr const char* kParamPath = "zero_optimization.offload_param.nvme_path";
+constexpr const char* kStatePath = "zero_optimization.offload_optimizer.nvme_path";
+
+constexpr const char* kExamples =
+    "Sizes are written 64MiB or 4GiB. Flags take the place of what the configuration file says.\n\n"
+    "Examples:\n"
+    "  terrace train --data /usr/share/common-licenses --layers 4 --width 256 --heads 4 --context 128 "
+    "--steps 200\n"
+    "  terrace train --config ds_config.json --data corpus/ --model gpt2-medium --nvme-path /mnt/nvme \\\n"
+    "      --device-memory 1GiB --host-memory 4GiB --steps 1000 --save checkpoints --save-every 100 --log "
+    "steps.jsonl\n";
+
+TrainConfig load(const TrainFlags& flags, const std::vector<ConfigOverride>& overrides) {
+  return flags.config.empty() ? default_train_config(overrides) : load_train_config(flags.config, overrides);
+}
+
+[[noreturn]] void refuse(std::string what, std::string subject, std::string reason, std::string advice) {
+  throw Error(ErrorKind::config, {std::move(what), std::move(subject), std::move(reason), std::move(advice)});
+}
+
+void require(bool holds, const char* flag, const char* reason, const char* advice) {
+  if (!holds) refuse("cannot use", flag, reason, advice);
+}
+
+void add_model_flags(CLI::App& app, TrainFlags& flags) {
+  const auto add = [&app](const char* name, std::optional<uint32_t>& value, const char* help) {
+    app.add_option(name, value, help)->check(CLI::PositiveNumber)->type_name("N")->group("Model");
+  };
+  app.add_option("--model", flags.model, "gpt2, gpt2-medium, gpt2-large or gpt2-xl (default gpt2)")
+      ->type_name("NAME")
+      ->group("Model");
+  add("--layers", flags.layers, "Layers, instead of the model's own");
+  add("--width", flags.width, "Width, instead of the model's own");
+  add("--heads", flags.heads, "Attention heads, instead of the model's own");
+  add("--context", flags.context, "Tokens of a sequence, instead of the model's own");
+}
+
+void add_run_flags(CLI::App& app, TrainFlags& flags) {
+  const char* group = "Data and steps";
+  app.add_option("--data", flags.data, "A text file, or a folder of them; one token per byte")
+      ->type_name("PATH")
+      ->group(group);
+  app.add_option("--validation-fraction", flags.validation_fraction,
+                 "The last part of the data, never trained on (default 0.05; 0: none)")
+      ->check(CLI::Range(0.0, 0.9))
+      ->type_name("X")
+      ->group(group);
+  app.add_option("--steps", flags.steps,
+                 "Optimizer steps of the whole run, resumed ones included (default 100)")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--eval-every", flags.eval_every,
+                 "Held-out loss every N steps; it is always computed at the end")
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--eval-samples", flags.eval_samples, "Sequences of an evaluation (default 32)")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
+      ->group(group);
+}
+
+void add_output_flags(CLI::App& app, TrainFlags& flags) {
+  const char* group = "Checkpoints and output";
+  app.add_option("--save", flags.save, "Save checkpoints in this folder: at the end, and when asked to stop")
+      ->type_name("DIR")
+      ->group(group);
+  app.add_option("--save-every", flags.save_every, "Save every N steps as well")
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--resume", flags.resume, "Continue from the latest checkpoint of this folder")
+      ->type_name("DIR")
+      ->group(group);
+  app.add_option("--log", flags.log, "Append one JSON object per line and step to this file")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_flag("--print-config", flags.print_config, "Print every value in force with its origin, and exit")
+      ->group(group);
+  app.add_flag("--json", flags.json, "Print the result, or the configuration, as JSON")->group(group);
+}
+
+}  // namespace
+
+void TrainFlags::add_to(CLI::App& app) {
+  app.add_option("--config", config, "A DeepSpeed JSON file (docs/config.md lists its keys)")
+      ->type_name("FILE");
+  add_model_flags(app, *this);
+  add_run_flags(app, *this);
+  key_values.resize(kKeyFlags.size());
+  for (size_t i = 0; i < kKeyFlags.size(); ++i) {
+    const KeyFlag& flag = kKeyFlags[i];
+    app.add_option(flag.flag, key_values[i], flag.help)->type_name(flag.type)->group(flag.group);
+  }
+  app.add_option("--nvme-path", nvme_path, "The folder for what is placed on nvme, whatever the file says")
+      ->type_name("DIR")
+      ->group(kMemory);
+  app.add_flag("--strict", strict, "Turn any use of memory outside its lease into an error; slow")
+      ->group(kMemory);
+  add_output_flags(app, *this);
+  app.footer(kExamples);
+}
+
+TrainConfig resolve_config(const TrainFlags& flags) {
+  std::vector<ConfigOverride> overrides;
+  for (size_t i = 0; i < flags.key_values.size(); ++i) {
+    if (!flags.key_values[i].empty())
+      overrides.push_back({kKeyFlags[i].key, flags.key_values[i], kKeyFlags[i].flag});
+  }
+  if (flags.strict) overrides.push_back({"terrace.strict", "true", "--strict"});
+  if (flags.nvme_path.empty()) {
+    try {
+      return load(flags, overrides);
+    } catch (const Error& error) {
+      if (error.parts().what_failed.find("nvme_path is not given") == std::string::npos) throw;
+      ErrorParts parts = error.parts();
+      parts.advice = "give --nvme-path DIR, a folder on a fast local disk; " + parts.advice;
+      throw Error(error.kind(), parts);
+    }
+  }
+  // The path goes to the roles that are on nvme; which ones these are, the rest of the configuration says.
+  std::vector<ConfigOverride> with_paths = overrides;
+  for (const char* key : {kParamPath, kStatePath})
+    with_paths.push_back({key, flags.nvme_path, "--nvme-path"});
+  const PlacementConfig placement = load(flags, with_paths).placement;
+  if (placement.parameters == Placement::nvme)
+    overrides.push_back({kParamPath, flags.nvme_path, "--nvme-path"});
+  if (placement.states == Placement::nvme) overrides.push_back({kStatePath, flags.nvme_path, "--nvme-path"});
+  TrainConfig config = load(flags, overrides);
+  if (placement.parameters != Placement::nvme && placement.states != Placement::nvme) {
+    config.warnings.push_back(
+        "--nvme-path has no effect: nothing is on nvme (--offload-param nvme, --offload-optimizer nvme)");
+  }
+  return config;
+}
+
+TrainerOptions resolve_training(const TrainFlags& flags) {
+  TrainerOptions options;
+  options.config = resolve_config(flags);
+  options.model = gpt2_preset(flags.model);
+  options.model.vocabulary = TextData::kVocabulary;
+  options.model.layers = flags.layers.value_or(options.model.layers);
+  options.model.width = flags.width.value_or(options.model.width);
+  options.model.heads = flags.heads.value_or(options.model.heads);
+  options.model.context = flags.context.value_or(options.model.context);
+  options.data = flags.data;
+  options.validation_fraction = flags.validation_fraction;
+  options.steps = flags.steps;
+  require(!flags.data.empty(), "--data", "it is not given",
+          "give a text file or a folder of text files, for example --data /usr/share/common-licenses");
+  require(flags.save_every == 0 || !flags.save.empty(), "--save-every", "--save is not given",
+          "say where with --save DIR");
+  require(flags.eval_every == 0 || flags.validation_fraction > 0, "--eval-every",
+          "--validation-fraction is 0, so there is nothing to evaluate on", "leave out one of the two");
+  const Gpt2 checked(options.model);  // throws when the sizes do not fit together
+  static_cast<void>(checked);
+  return options;
+}
+
+}  // namespace terrace

@@ -1,0 +1,48 @@
+// TrainFlags: what the flags of `terrace train` say, and what they and the configuration file come to
+// together. Nothing is touched here but the configuration file, which is read.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/runtime/trainer.h>
+
+namespace CLI {
+class App;
+}
+
+namespace terrace {
+
+struct TrainFlags {
+  std::string config;
+  std::string model = "gpt2";
+  std::optional<uint32_t> layers, width, heads, context;
+  std::string data;
+  double validation_fraction = 0.05;
+  uint64_t steps = 100;
+  uint64_t eval_every = 0;  // 0: at the end only
+  uint64_t eval_samples = 32;
+  std::string nvme_path;
+  bool strict = false;
+  std::string save;
+  uint64_t save_every = 0;  // 0: at the end only
+  std::string resume;
+  std::string log;
+  bool print_config = false;
+  bool json = false;
+  // By position in the table of flags that stand for a key of the configuration.
+  std::vector<std::string> key_values;
+
+  // Adds the flags to `app`; this object must stay where it is.
+  void add_to(CLI::App& app);
+};
+
+// The configuration in force. Throws Error(config) with a line per problem.
+TrainConfig resolve_config(const TrainFlags& flags);
+
+// All of the run. Throws Error(config) for flags that are missing or contradict each other.
+TrainerOptions resolve_training(const TrainFlags& flags);
+
+}  // namespace terrace

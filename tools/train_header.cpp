@@ -1,0 +1,210 @@
+#include "train_header.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include <terrace/aio/file.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+
+#include "text_table.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string line(const char* name, const std::string& text) {
+  return fmt::format("  {:<11} {}\n", name, text);
+}
+
+std::string kept_on_nvme(const fs::path& path, uint64_t chunks, uint64_t kept, const char* what) {
+  return fmt::format("nvme ({}); {} of {} chunks of {} kept in host memory", path.string(), kept, chunks,
+                     what);
+}
+
+std::string parameters_text(const PlacementConfig& placement, const TrainerPlan& plan) {
+  const std::string size = fmt::format("{}: ", format_bytes(plan.param_bytes));
+  if (placement.parameters == Placement::none) return size + "device memory";
+  if (placement.parameters == Placement::cpu) return size + "host memory (cpu)";
+  return size + kept_on_nvme(placement.parameter_path,
+                             plan.memory.parameter_file_bytes / plan.memory.slot_bytes,
+                             plan.memory.host_param_slots, "parameters");
+}
+
+std::string states_text(const PlacementConfig& placement, const TrainerPlan& plan) {
+  const std::string size = fmt::format("{}: ", format_bytes(plan.state_bytes));
+  if (placement.states == Placement::none) return size + "device memory";
+  if (placement.states == Placement::cpu) return size + "host memory (cpu)";
+  return size + kept_on_nvme(placement.state_path,
+                             plan.memory.record_file_bytes / plan.memory.record_slot_bytes,
+                             plan.memory.host_record_slots, "states");
+}
+
+std::string device_text(const TrainerPlan& plan) {
+  const MemoryPlan& memory = plan.memory;
+  std::string text =
+      fmt::format("activations and workspaces {}, {} chunk slots of {} = {} (at least {})",
+                  format_bytes(memory.work_bytes), memory.device_slots, format_bytes(memory.slot_bytes),
+                  format_bytes(memory.device_slots * memory.slot_bytes), memory.device_slots_minimum);
+  if (memory.device_record_slots > 0)
+    text += fmt::format(", states {}", format_bytes(memory.device_record_slots * memory.record_slot_bytes));
+  return text;
+}
+
+std::string host_text(const TrainerPlan& plan) {
+  const MemoryPlan& memory = plan.memory;
+  std::string text;
+  const auto add = [&text](const char* what, uint64_t bytes) {
+    if (bytes > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, format_bytes(bytes));
+  };
+  add("parameters", memory.host_param_slots * memory.slot_bytes);
+  add("gradients", memory.host_gradient_slots * memory.slot_bytes +
+                       memory.host_accumulator_slots * memory.accumulator_slot_bytes);
+  add("states", memory.host_record_slots * memory.record_slot_bytes);
+  add("staging", (memory.staging_slots + memory.landing_slots) * memory.slot_bytes);
+  add("I/O ring", memory.ring_slots * memory.ring_slot_bytes);
+  return text;
+}
+
+std::string disk_line(const fs::path& path, const char* what, uint64_t bytes) {
+  return line("disk", fmt::format("{} for {} in {}, where {} are free", format_bytes(bytes), what,
+                                  path.string(), format_bytes(io::free_bytes_at(path))));
+}
+
+fs::path absolute_existing(const fs::path& path) {
+  fs::path existing = fs::absolute(path);
+  while (!fs::exists(existing) && existing.has_relative_path()) existing = existing.parent_path();
+  return existing;
+}
+
+[[noreturn]] void fail_to_use(const char* what, const fs::path& path, const std::string& reason,
+                              const char* advice) {
+  throw Error(ErrorKind::io, {what, path.string(), reason, advice});
+}
+
+void try_to_write(const fs::path& folder, const char* what, const char* advice) {
+  std::string name = (folder / ".terrace-write-test-XXXXXX").string();
+  const int fd = mkostemp(name.data(), O_CLOEXEC);
+  if (fd < 0) fail_to_use(what, folder, system_reason(errno), advice);
+  close(fd);
+  if (unlink(name.c_str()) != 0) fail_to_use(what, folder, system_reason(errno), advice);
+}
+
+dev_t device_of(const fs::path& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 ? status.st_dev : 0;
+}
+
+// What a dead job left below an nvme path; the tier folder removes it before it takes space of its own.
+uint64_t stale_bytes_in(const fs::path& nvme_path) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(nvme_path / "terrace-tier", error)) {
+    if (entry.path().extension() == ".tier" && entry.is_regular_file(error)) bytes += entry.file_size(error);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string training_header(const TrainerOptions& options, const TrainerPlan& plan, const TextData& data,
+                            double unigram_loss) {
+  const TrainConfig& config = options.config;
+  const PlacementConfig& placement = config.placement;
+  std::string text = "terrace " TERRACE_VERSION "\n";
+  text += line("model",
+               fmt::format("GPT-2, {} layers of width {}, {} heads, context {}, vocabulary {}: {} parameters",
+                           options.model.layers, options.model.width, options.model.heads,
+                           options.model.context, options.model.vocabulary, grouped(plan.parameter_count)));
+  text += line("precision", fmt::format("{} parameters and gradients, fp32 master weights and moments",
+                                        name_of(config.precision)));
+  text += line("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
+                                    config.batch.micro_batch_size, config.batch.accumulation_steps,
+                                    options.model.context,
+                                    config.batch.train_batch_size() * options.model.context, options.steps));
+  text += line("data", data.files().description());
+  text += line("", fmt::format("{} for training, {} held out; unigram loss {:.3f} nats per byte",
+                               format_bytes(data.train_byte_count()),
+                               format_bytes(data.validation_byte_count()), unigram_loss));
+  text += line("parameters", parameters_text(placement, plan));
+  text += line("states", states_text(placement, plan));
+  const auto add_budget = [&text](const char* tier, const ChosenBudget& budget, const std::string& use) {
+    text += line(tier, fmt::format("{}, {}", format_bytes(budget.bytes), budget.origin));
+    text += line("", use);
+  };
+  add_budget("device", plan.device, device_text(plan));
+  add_budget("host", plan.host, host_text(plan));
+  text += line("chunks", fmt::format("{} elements, {}", grouped(plan.chunk_elements), plan.chunk_origin));
+  if (!plan.engine.empty()) text += line("engine", plan.engine);
+  if (plan.memory.parameter_file_bytes > 0)
+    text += disk_line(placement.parameter_path, "parameters", plan.memory.parameter_file_bytes);
+  if (plan.memory.record_file_bytes > 0)
+    text += disk_line(placement.state_path, "states", plan.memory.record_file_bytes);
+  return text;
+}
+
+std::string crash_notice(const TrainFlags& flags) {
+  const std::string premise = "checkpoints are the only guarantee against a crash";
+  if (flags.save.empty()) {
+    return fmt::format("{}, and --save is not given: a crash costs every step since the start", premise);
+  }
+  if (flags.save_every == 0) {
+    return fmt::format("{}, and --save-every is not given: a crash costs every step since the start",
+                       premise);
+  }
+  return fmt::format("{}: one costs up to {} steps (--save-every {})", premise, flags.save_every,
+                     flags.save_every);
+}
+
+void check_nvme_folders(const PlacementConfig& placement) {
+  constexpr const char* kWhat = "cannot use the nvme path";
+  constexpr const char* kAdvice = "create the folder, or name one on a fast local disk with --nvme-path";
+  const auto check = [&](Placement role, const fs::path& path) {
+    if (role != Placement::nvme) return;
+    struct stat status {};
+    if (stat(path.c_str(), &status) != 0) fail_to_use(kWhat, path, system_reason(errno), kAdvice);
+    if (!S_ISDIR(status.st_mode)) fail_to_use(kWhat, path, system_reason(ENOTDIR), kAdvice);
+    try_to_write(path, kWhat, "choose a path that this user may write to");
+  };
+  check(placement.parameters, placement.parameter_path);
+  check(placement.states, placement.state_path);
+}
+
+void prepare_save_folder(const TrainFlags& flags, const TrainerOptions& options, const TrainerPlan& plan) {
+  if (flags.save.empty()) return;
+  constexpr const char* kWhat = "cannot save checkpoints in";
+  constexpr const char* kAdvice = "name a folder that can be written to with --save";
+  const fs::path folder = flags.save;
+  std::error_code error;
+  const fs::path existing = absolute_existing(folder);
+  fs::create_directories(folder, error);
+  if (error) fail_to_use(kWhat, existing, system_reason(error.value()), kAdvice);
+  try_to_write(folder, kWhat, kAdvice);
+
+  uint64_t needed = plan.state_bytes;
+  uint64_t available = io::free_bytes_at(folder);
+  const PlacementConfig& placement = options.config.placement;
+  const auto add_tier = [&](const fs::path& path, uint64_t bytes) {
+    if (bytes > 0 && device_of(path) == device_of(folder)) needed += bytes;
+  };
+  add_tier(placement.parameter_path, plan.memory.parameter_file_bytes);
+  add_tier(placement.state_path, plan.memory.record_file_bytes);
+  for (const fs::path& path : std::set{placement.parameter_path, placement.state_path}) {
+    if (!path.empty() && device_of(path) == device_of(folder)) available += stale_bytes_in(path);
+  }
+  if (needed <= available) return;
+  throw Error(ErrorKind::capacity, {"there is no room for a checkpoint in", folder.string(),
+                                    fmt::format("{} are needed there, tier files included, and {} are free",
+                                                format_bytes(needed), format_bytes(available)),
+                                    "free space there, or name a folder on a larger disk with --save"});
+}
+
+}  // namespace terrace

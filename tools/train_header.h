@@ -1,0 +1,27 @@
+// What `terrace train` says before it allocates anything: what will be trained, what is kept where and why,
+// and what a crash would cost; and the checks of the folders that a run writes to.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <terrace/runtime/trainer.h>
+
+#include "train_flags.h"
+
+namespace terrace {
+
+// Several lines of text, each with its newline.
+std::string training_header(const TrainerOptions& options, const TrainerPlan& plan, const TextData& data,
+                            double unigram_loss);
+
+// "a crash costs at most 100 steps": checkpoints are the only guarantee.
+std::string crash_notice(const TrainFlags& flags);
+
+// Creates the folder for checkpoints if need be. Throws Error(io) when it cannot be written to and
+// Error(capacity) when a checkpoint, together with the tier files of the run, has no room there.
+void prepare_save_folder(const TrainFlags& flags, const TrainerOptions& options, const TrainerPlan& plan);
+// Throws Error(io) unless the folders of what is on nvme are there and can be written to.
+void check_nvme_folders(const PlacementConfig& placement);
+
+}  // namespace terrace

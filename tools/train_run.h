@@ -1,0 +1,51 @@
+// TrainingRun: the loop of `terrace train`: steps, evaluations, checkpoints, progress and the log, until the
+// last step or until somebody wants it to stop. It plans nothing and allocates nothing of size.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <terrace/base/error.h>
+#include <terrace/runtime/trainer.h>
+
+#include "console.h"
+#include "step_log.h"
+#include "stop_signals.h"
+#include "train_flags.h"
+#include "train_summary.h"
+
+namespace terrace {
+
+class TrainingRun {
+ public:
+  // All references outlive the run.
+  TrainingRun(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer, Console& console,
+              StepLog& log, const StopSignals& signals, RunSummary& summary);
+
+  // Trains to the end, or to the end of the step in which a signal arrived, and saves when that was asked
+  // for. What goes wrong is returned, after the state was saved when it is still whole.
+  std::optional<Error> run();
+
+ private:
+  void train();
+  void show(const StepReport& report);
+  void evaluate();
+  void save();
+  std::optional<Error> save_after(const Error& failure);
+  Error stopped() const;
+
+  const TrainFlags& flags_;
+  const TrainerOptions& options_;
+  Trainer& trainer_;
+  Console& console_;
+  StepLog& log_;
+  const StopSignals& signals_;
+  RunSummary& summary_;
+  uint64_t lines_every_;
+  bool state_is_whole_ = true;
+  std::optional<uint64_t> saved_step_;
+  double recent_seconds_ = 0;  // of a step, smoothed
+};
+
+}  // namespace terrace

@@ -1,0 +1,245 @@
+#include "train_summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include <terrace/base/units.h>
+#include <terrace/memory/machine.h>
+#include <terrace/runtime/config/json_document.h>
+
+#include "step_log.h"
+#include "text_table.h"
+
+namespace terrace {
+namespace {
+
+struct Link {
+  const char* name;
+  const char* key;
+  uint64_t OffloadCounters::*moved;
+  uint64_t TrafficBound::*bound;
+};
+
+constexpr std::array kLinks = {
+    Link{"host -> device", "h2d", &OffloadCounters::h2d_bytes, &TrafficBound::h2d_bytes},
+    Link{"device -> host", "d2h", &OffloadCounters::d2h_bytes, &TrafficBound::d2h_bytes},
+    Link{"parameters, nvme reads", "param_read", &OffloadCounters::param_read_bytes,
+         &TrafficBound::param_read_bytes},
+    Link{"parameters, nvme writes", "param_write", &OffloadCounters::param_write_bytes,
+         &TrafficBound::param_write_bytes},
+    Link{"states, nvme reads", "record_read", &OffloadCounters::record_read_bytes,
+         &TrafficBound::record_read_bytes},
+    Link{"states, nvme writes", "record_write", &OffloadCounters::record_write_bytes,
+         &TrafficBound::record_write_bytes},
+};
+
+struct Wait {
+  const char* name;
+  const char* key;
+  uint64_t OffloadCounters::*ns;
+};
+
+constexpr std::array kWaits = {
+    Wait{"waiting for parameters", "fetch_wait", &OffloadCounters::fetch_wait_ns},
+    Wait{"waiting for gradients to land", "landing_wait", &OffloadCounters::landing_wait_ns},
+    Wait{"update waiting for the disk", "update_wait", &OffloadCounters::update_wait_ns},
+};
+
+double seconds(uint64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+double per(double amount, double unit) {
+  return unit > 0 ? amount / unit : 0;
+}
+
+double per_step(const RunSummary& summary, uint64_t amount) {
+  return per(static_cast<double>(amount), static_cast<double>(summary.steps));
+}
+
+std::string memory_table(const RunSummary& summary) {
+  TextTable table({"memory", "budget", "planned", "peak used", "budget is"}, true);
+  for (const TierSummary& tier : summary.tiers) {
+    table.add({tier.name, tier.budget_bytes > 0 ? format_bytes(tier.budget_bytes) : "-",
+               format_bytes(tier.planned_bytes), format_bytes(tier.peak_bytes), tier.origin});
+  }
+  table.add({"whole process", "-", "-", format_bytes(summary.process_bytes),
+             "as the operating system counts it (Pss)"});
+  return table.text();
+}
+
+std::string link_table(const RunSummary& summary) {
+  TextTable table({"bytes moved", "total", "per step", "least possible", "ratio"});
+  for (const Link& link : kLinks) {
+    const uint64_t moved = summary.moved.*link.moved;
+    const uint64_t bound = summary.bound.*link.bound;
+    if (moved == 0 && bound == 0) continue;
+    const double step = per_step(summary, moved);
+    table.add(
+        {link.name, format_bytes(moved), format_bytes(static_cast<uint64_t>(step)), format_bytes(bound),
+         bound > 0 && summary.steps > 0 ? fmt::format("{:.3f}", step / static_cast<double>(bound)) : "-"});
+  }
+  return table.text();
+}
+
+std::string time_table(const RunSummary& summary) {
+  const double total = seconds(summary.total_ns);
+  TextTable table({"time", "total", "per step", "share"});
+  const auto add = [&](const char* name, uint64_t ns) {
+    table.add({name, seconds_text(seconds(ns)), seconds_text(per_step(summary, ns) * 1e-9),
+               percent_text(seconds(ns), total)});
+  };
+  add("steps", summary.total_ns);
+  add("forward and backward", summary.forward_backward_ns);
+  add("update", summary.update_ns);
+  for (const Wait& wait : kWaits) add(wait.name, summary.moved.*wait.ns);
+  return table.text();
+}
+
+std::string loss_text(const RunSummary& summary) {
+  std::string text;
+  if (summary.validation_loss) {
+    const double gain = summary.unigram_loss - *summary.validation_loss;
+    text = fmt::format("held-out loss {:.4f} nats per byte; unigram loss of the data {:.4f} ({:.4f} {})\n",
+                       *summary.validation_loss, summary.unigram_loss, gain < 0 ? -gain : gain,
+                       gain < 0 ? "above it" : "below it");
+  } else {
+    text = fmt::format("held-out loss not computed; unigram loss of the data {:.4f} nats per byte\n",
+                       summary.unigram_loss);
+  }
+  if (summary.steps > 0) text += fmt::format("training loss of the last step {:.4f}\n", summary.last_loss);
+  return text;
+}
+
+std::string tiers_json(const RunSummary& summary) {
+  std::string tiers;
+  for (const TierSummary& tier : summary.tiers) {
+    std::string uses;
+    for (const TierUse& use : tier.uses) {
+      uses += fmt::format(R"({}{{"purpose": {}, "bytes": {}}})", uses.empty() ? "" : ", ",
+                          json_quoted(use.purpose), use.bytes);
+    }
+    tiers += fmt::format(
+        R"({}    {{"tier": "{}", "budget_bytes": {}, "budget_origin": {}, "planned_bytes": {}, "peak_bytes": {}, "uses": [{}]}})",
+        tiers.empty() ? "" : ",\n", tier.name,
+        tier.budget_bytes > 0 ? std::to_string(tier.budget_bytes) : "null", json_quoted(tier.origin),
+        tier.planned_bytes, tier.peak_bytes, uses);
+  }
+  return tiers;
+}
+
+std::string links_json(const RunSummary& summary) {
+  std::string links;
+  for (const Link& link : kLinks) {
+    const uint64_t bound = summary.bound.*link.bound;
+    const double step = per_step(summary, summary.moved.*link.moved);
+    links += fmt::format(
+        R"({}    {{"link": "{}", "bytes": {}, "bytes_per_step": {}, "least_bytes_per_step": {}, "ratio": {}}})",
+        links.empty() ? "" : ",\n", link.key, summary.moved.*link.moved, json_number(step), bound,
+        bound > 0 && summary.steps > 0 ? json_number(step / static_cast<double>(bound)) : "null");
+  }
+  return links;
+}
+
+}  // namespace
+
+void RunSummary::add(const StepReport& report) {
+  ++steps;
+  tokens += report.tokens;
+  last_loss = report.loss;
+  total_ns += report.total_ns;
+  forward_backward_ns += report.forward_backward_ns;
+  update_ns += report.update_ns;
+  // Counters have a difference only: a sum is what remains after taking away a negative.
+  moved = moved - (OffloadCounters{} - report.moved);
+}
+
+void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {
+  summary.bound = trainer.offloader().traffic_bound();
+  std::vector<TierUse> host_uses;
+  uint64_t host_bytes = 0;
+  for (const TierUse& use : trainer.offloader().host_ledger()) {
+    host_bytes += use.bytes;
+    const auto known = std::find_if(host_uses.begin(), host_uses.end(),
+                                    [&](const TierUse& other) { return other.purpose == use.purpose; });
+    if (known == host_uses.end()) {
+      host_uses.push_back(use);
+    } else {
+      known->bytes += use.bytes;
+    }
+  }
+  const uint64_t files = plan.memory.parameter_file_bytes + plan.memory.record_file_bytes;
+  summary.tiers = {
+      {"device", plan.device.bytes, plan.device.origin, plan.memory.device_bytes, trainer.device_peak_bytes(),
+       trainer.device_ledger()},
+      {"host", plan.host.bytes, plan.host.origin, plan.memory.host_bytes, host_bytes, host_uses}};
+  if (files > 0) {
+    summary.tiers.push_back(
+        {"nvme",
+         0,
+         "what is free on the path",
+         files,
+         files,
+         {{"parameters", plan.memory.parameter_file_bytes}, {"states", plan.memory.record_file_bytes}}});
+  }
+  summary.process_bytes = std::max(summary.process_bytes, current_memory_use().pss_bytes);
+}
+
+std::string summary_text(const RunSummary& summary) {
+  const double total = seconds(summary.total_ns);
+  std::string text = fmt::format(
+      "{} of {} steps done, {} in this run: {} tokens, {:.3f} steps/s, {:.1f} tokens/s\n",
+      summary.completed_steps, summary.planned_steps, summary.steps, grouped(summary.tokens),
+      per(static_cast<double>(summary.steps), total), per(static_cast<double>(summary.tokens), total));
+  text += loss_text(summary);
+  if (!summary.checkpoint.empty()) text += fmt::format("checkpoint {}\n", summary.checkpoint);
+  text += "\n" + memory_table(summary);
+  if (summary.steps == 0) return text;
+  const std::string links = link_table(summary);
+  if (std::count(links.begin(), links.end(), '\n') > 1) text += "\n" + links;
+  text += "\n" + time_table(summary);
+  text += fmt::format("\n{} chunk fetches, {} of them on demand; {} evictions\n",
+                      grouped(summary.moved.fetch_count), grouped(summary.moved.demand_fetch_count),
+                      grouped(summary.moved.eviction_count));
+  return text;
+}
+
+std::string summary_json(const RunSummary& summary) {
+  const double total = seconds(summary.total_ns);
+  std::string waits;
+  for (const Wait& wait : kWaits) {
+    waits += fmt::format(R"(, "{}_seconds": {}, "{}_share": {})", wait.key,
+                         json_number(seconds(summary.moved.*wait.ns)), wait.key,
+                         json_number(per(seconds(summary.moved.*wait.ns), total)));
+  }
+  std::string text = "{\n";
+  text += fmt::format("  \"version\": \"{}\",\n  \"model\": {},\n  \"parameters\": {},\n", TERRACE_VERSION,
+                      json_quoted(summary.model), summary.parameter_count);
+  text += fmt::format("  \"planned_steps\": {},\n  \"completed_steps\": {},\n  \"stopped_by\": {},\n",
+                      summary.planned_steps, summary.completed_steps,
+                      summary.stopped_by.empty() ? "null" : json_quoted(summary.stopped_by));
+  text += fmt::format("  \"validation_loss\": {},\n  \"unigram_loss\": {},\n  \"last_training_loss\": {},\n",
+                      summary.validation_loss ? json_number(*summary.validation_loss) : "null",
+                      json_number(summary.unigram_loss),
+                      summary.steps > 0 ? json_number(summary.last_loss) : "null");
+  text += fmt::format("  \"checkpoint\": {},\n",
+                      summary.checkpoint.empty() ? "null" : json_quoted(summary.checkpoint));
+  text += fmt::format(
+      "  \"steps\": {},\n  \"tokens\": {},\n  \"steps_per_second\": {},\n  \"tokens_per_second\": {},\n",
+      summary.steps, summary.tokens, json_number(per(static_cast<double>(summary.steps), total)),
+      json_number(per(static_cast<double>(summary.tokens), total)));
+  text += fmt::format(
+      "  \"time\": {{\"seconds\": {}, \"forward_backward_seconds\": {}, \"update_seconds\": {}{}}},\n",
+      json_number(total), json_number(seconds(summary.forward_backward_ns)),
+      json_number(seconds(summary.update_ns)), waits);
+  text +=
+      fmt::format("  \"fetches\": {},\n  \"demand_fetches\": {},\n  \"evictions\": {},\n",
+                  summary.moved.fetch_count, summary.moved.demand_fetch_count, summary.moved.eviction_count);
+  text += fmt::format("  \"tiers\": [\n{}\n  ],\n  \"links\": [\n{}\n  ],\n  \"process_pss_bytes\": {}\n}}\n",
+                      tiers_json(summary), links_json(summary), summary.process_bytes);
+  return text;
+}
+
+}  // namespace terrace

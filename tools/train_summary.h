@@ -1,0 +1,56 @@
+// RunSummary: what a run of `terrace train` did, added up step by step, and its two forms: aligned text and
+// JSON.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/runtime/trainer.h>
+
+namespace terrace {
+
+struct TierSummary {
+  std::string name;  // "device"
+  uint64_t budget_bytes = 0;
+  std::string origin;  // of the budget
+  uint64_t planned_bytes = 0;
+  uint64_t peak_bytes = 0;
+  std::vector<TierUse> uses;  // what the peak was used for
+};
+
+struct RunSummary {
+  std::string model;
+  uint64_t parameter_count = 0;
+  uint64_t planned_steps = 0;    // of the whole run
+  uint64_t completed_steps = 0;  // of the whole run
+  std::string stopped_by;        // "SIGINT"; empty when the run came to its end
+  double unigram_loss = 0;
+  std::optional<double> validation_loss;
+  std::string checkpoint;  // the last one of this run; empty when there is none
+
+  // Of the steps of this run.
+  uint64_t steps = 0;
+  uint64_t tokens = 0;
+  double last_loss = 0;
+  uint64_t total_ns = 0;
+  uint64_t forward_backward_ns = 0;
+  uint64_t update_ns = 0;
+  OffloadCounters moved;
+
+  TrafficBound bound;  // of one step
+  std::vector<TierSummary> tiers;
+  uint64_t process_bytes = 0;  // the most that the operating system was seen to count for this process (Pss)
+
+  void add(const StepReport& report);
+};
+
+// The memory of the trainer as it is now, and the bound.
+void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan);
+
+std::string summary_text(const RunSummary& summary);
+// One JSON object and a newline.
+std::string summary_json(const RunSummary& summary);
+
+}  // namespace terrace
