@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <vector>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
@@ -180,7 +180,11 @@ uint64_t useful_device_bytes(const MemoryPlan& plan) {
 
 uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span<const TensorUse> trace,
                                const OffloadOptions& options, uint64_t largest) {
-  std::optional<uint64_t> fits;
+  struct Candidate {
+    uint64_t elements;
+    uint64_t spare_bytes;  // of device slots beyond the minimum
+  };
+  std::vector<Candidate> candidates;
   uint64_t elements = kTileElements;
   const uint64_t limit =
       std::max(largest == 0 ? kLargestChunk : std::min(largest, kLargestChunk), kTileElements);
@@ -192,14 +196,17 @@ uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span
     try {
       const FlatSpace space(tensors, elements);
       const MemoryPlan plan = plan_memory(space, trace, options);
-      if (!fits) fits = elements;
       const uint32_t ahead = std::min(plan.device_slots_useful, plan.device_slots_minimum * 2);
       if (plan.device_slots >= ahead) return elements;
+      candidates.push_back({elements, (plan.device_slots - plan.device_slots_minimum) * plan.slot_bytes});
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::capacity || (elements == kTileElements && !fits)) throw;
+      if (error.kind() != ErrorKind::capacity || (elements == kTileElements && candidates.empty())) throw;
     }
   }
-  return *fits;
+  uint64_t most = 0;
+  for (const Candidate& candidate : candidates) most = std::max(most, candidate.spare_bytes);
+  const auto enough = [most](const Candidate& candidate) { return candidate.spare_bytes * 4 >= most * 3; };
+  return std::find_if(candidates.begin(), candidates.end(), enough)->elements;
 }
 
 }  // namespace terrace

@@ -59,8 +59,8 @@ MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
 uint64_t useful_device_bytes(const MemoryPlan& plan);
 
 // The chunk size for a budget: the largest power of two of elements, at most `largest` (0: 16 Mi), whose plan
-// fits and leaves the device room to fetch ahead; failing that the largest that fits at all. Throws what the
-// smallest size throws when none does.
+// fits with twice the slots that it needs, so that fetches run ahead; failing that, the largest that leaves
+// nearly as much device memory to fetch ahead as any. Throws what the smallest size throws when none fits.
 uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span<const TensorUse> trace,
                                const OffloadOptions& options, uint64_t largest);
 
