@@ -11,7 +11,7 @@
 
 #include <terrace/memory/copy_stream.h>
 
-#include "allocation_counter.h"
+#include "support/allocation_counter.h"
 
 namespace terrace {
 namespace {
@@ -218,13 +218,13 @@ TEST(CopyStream, AllocatesNothingPerTask) {
   CopyStream stream;
   std::array<std::byte, 64> memory{};
   std::array<Event, 100> done;
-  const uint64_t before = allocation_count();
+  const uint64_t before = testing::allocations_of_this_thread();
   for (Event& event : done) {
     event.begin();
     stream.enqueue({.destination = memory.data(), .bytes = 64, .done = &event});
   }
   for (Event& event : done) event.wait();
-  EXPECT_EQ(allocation_count(), before);
+  EXPECT_EQ(testing::allocations_of_this_thread(), before);
 }
 
 TEST(CopyStreamDeathTest, WantsAnEventThatWasBegun) {

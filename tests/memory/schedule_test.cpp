@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "memory/allocation_counter.h"
+#include "support/allocation_counter.h"
 
 namespace terrace {
 namespace {
@@ -332,14 +332,14 @@ TEST(ScheduleCursor, AllocatesNothingWhileTheStepMatches) {
   auto step = small_step();
   for (ScheduledUse& u : step) u.operation += "/a key too long for the string's own buffer";
   run_step(cursor, step);
-  const uint64_t before = allocation_count();
+  const uint64_t before = testing::allocations_of_this_thread();
   cursor.begin_step();
   for (const ScheduledUse& u : step) cursor.advance(u.operation, u.kind, u.chunks);
   EXPECT_FALSE(cursor.end_step());
-  EXPECT_EQ(allocation_count(), before);
+  EXPECT_EQ(testing::allocations_of_this_thread(), before);
   step[3].operation += "!";
   EXPECT_TRUE(run_step(cursor, step));
-  EXPECT_GT(allocation_count(), before);  // the counter counts
+  EXPECT_GT(testing::allocations_of_this_thread(), before);  // the counter counts
 }
 
 }  // namespace

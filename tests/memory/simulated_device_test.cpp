@@ -16,8 +16,8 @@
 #include <terrace/base/units.h>
 #include <terrace/memory/simulated_device.h>
 
-#include "allocation_counter.h"
 #include "os_memory.h"
+#include "support/allocation_counter.h"
 
 namespace terrace {
 namespace {
@@ -273,7 +273,7 @@ TEST(SimulatedDevice, AllocatesNothingOnceItsSlotsAreThere) {
   const Bytes bytes(page_bytes(), std::byte{1});
   Bytes back(page_bytes());
   Event done;
-  const uint64_t before = allocation_count();
+  const uint64_t before = testing::allocations_of_this_thread();
   for (int round = 0; round < 5; ++round) {
     for (uint64_t s = 0; s < slots.size(); ++s) {
       done.begin(2);
@@ -284,7 +284,7 @@ TEST(SimulatedDevice, AllocatesNothingOnceItsSlotsAreThere) {
     }
     for (const DeviceSlot slot : slots) device.detach(slot);
   }
-  EXPECT_EQ(allocation_count(), before);
+  EXPECT_EQ(testing::allocations_of_this_thread(), before);
 }
 
 TEST(SimulatedDevice, PoisonsWhatIsFreshOrFreedInStrictModeOnly) {
@@ -313,7 +313,7 @@ TEST(SimulatedDevice, PoisonsWhatIsFreshOrFreedInStrictModeOnly) {
   }
 }
 
-class SimulatedDeviceDeathTest : public testing::Test {
+class SimulatedDeviceDeathTest : public ::testing::Test {
  protected:
   // Every device has threads, and each death starts in a fresh process.
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -328,7 +328,7 @@ TEST_F(SimulatedDeviceDeathTest, NamesASlotWhoseHomeIsTouchedWhileItIsAttached) 
         device.attach(slots[2], device.reserve_addresses(page));
         touch(device.home(slots[2]) + 9);
       },
-      testing::KilledBySignal(SIGSEGV),
+      ::testing::KilledBySignal(SIGSEGV),
       "home of slot 2 of the device's parameters, whose memory is attached at 0x");
 }
 
