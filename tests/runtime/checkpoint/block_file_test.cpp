@@ -69,24 +69,26 @@ TEST(CheckpointBlockFile, WritesLongFilesToTheDeviceOnTheWay) {
 }
 
 TEST(CheckpointBlockFile, GivesOutNothingOfABadBlockAndAllBeforeIt) {
-  const ScratchFolder folder;
-  const std::vector<std::byte> bytes = random_bytes(2 * kBlockBytes);
-  BlockWriter writer(folder.path() / "data");
-  writer.write(bytes);
-  const DataFile file = writer.finish();
-  std::string text = text_of(folder.path() / "data");
-  text.back() ^= 4;
-  write_text(folder.path() / "data", text);
-  BlockReader reader(folder.path() / "data", file);
-  std::vector<std::byte> found(kBlockBytes);
-  reader.read(found);
-  EXPECT_TRUE(std::equal(found.begin(), found.end(), bytes.begin()));
-  std::vector<std::byte> piece(1, std::byte{0x5a});
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    expect_error(ErrorKind::corrupt, {"block 1", "786432"}, [&] { reader.read(piece); });
-    EXPECT_EQ(piece[0], std::byte{0x5a});
+  for (const uint64_t bad : {0, 1, 2}) {
+    const ScratchFolder folder;
+    const std::vector<std::byte> bytes = random_bytes(2 * kBlockBytes + 100);
+    BlockWriter writer(folder.path() / "data");
+    writer.write(bytes);
+    const DataFile file = writer.finish();
+    std::string text = text_of(folder.path() / "data");
+    text[bad * kBlockBytes + 99] ^= 4;
+    write_text(folder.path() / "data", text);
+    BlockReader reader(folder.path() / "data", file);
+    std::vector<std::byte> found(bad * kBlockBytes);
+    reader.read(found);
+    EXPECT_TRUE(std::equal(found.begin(), found.end(), bytes.begin()));
+    std::vector<std::byte> piece(1, std::byte{0x5a});
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      expect_error(ErrorKind::corrupt, {"block " + std::to_string(bad)}, [&] { reader.read(piece); });
+      EXPECT_EQ(piece[0], std::byte{0x5a});
+    }
+    EXPECT_FALSE(reader.at_end());
   }
-  EXPECT_FALSE(reader.at_end());
 }
 
 TEST(CheckpointBlockFile, ThatIsCutOffWhileItIsReadIsReported) {
