@@ -58,7 +58,6 @@ class GradientStore {
   // A host slot that is free between finish_micro_batch() and the next step: for parameters on their way out
   // when gradients have another precision.
   std::byte*& landing_slot(uint32_t index) { return landings_[index].memory; }
-  uint32_t landing_slot_count() const { return static_cast<uint32_t>(landings_.size()); }
 
  private:
   struct Landing {

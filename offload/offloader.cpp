@@ -202,8 +202,4 @@ const TensorStates& Offloader::states() const {
   return parts_->states;
 }
 
-std::string Offloader::history(TensorId tensor) const {
-  return parts_->states.history(tensor);
-}
-
 }  // namespace terrace

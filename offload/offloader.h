@@ -132,8 +132,7 @@ class Offloader final : public ParameterAccess {
   OffloadCounters counters() const;
   TrafficBound traffic_bound() const;
   std::vector<TierUse> host_ledger() const;
-  // "compute -> hold_after_forward -> ...": the last states of a tensor, for messages.
-  std::string history(TensorId tensor) const;
+  // The state and the last transitions of every tensor, for messages.
   const TensorStates& states() const;
 
  private:

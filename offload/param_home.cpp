@@ -21,7 +21,6 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
       staging_of_(space.chunk_count(), kNone) {
   TERRACE_ASSERT((placement == Placement::nvme) == (file != nullptr && reader != nullptr),
                  "a tier file and its reader belong to parameters on nvme");
-  cached_chunk_count_ = plan.host_param_slots;
   staging_count_ = plan.staging_slots;
   const std::vector<std::byte*> slots =
       carve_slots(arena, plan.slot_bytes, plan.host_param_slots, "parameters");

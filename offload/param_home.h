@@ -58,7 +58,6 @@ class ParamHome {
   bool is_in_memory(ChunkId chunk) const {
     return placement_ != Placement::nvme || home_[index_of(chunk)] != nullptr;
   }
-  uint32_t cached_chunk_count() const { return cached_chunk_count_; }
   // Of copies asked for, when they are asked for: the same in every run.
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t nvme_read_bytes() const { return nvme_read_bytes_; }
@@ -104,7 +103,6 @@ class ParamHome {
   std::vector<uint32_t> staging_of_;             // per chunk
   std::vector<std::unique_ptr<Event>> written_;  // per chunk of the tier file
   std::vector<ChunkId> publishing_;
-  uint32_t cached_chunk_count_ = 0;
   uint64_t h2d_bytes_ = 0;
   uint64_t nvme_read_bytes_ = 0;
   uint64_t nvme_write_bytes_ = 0;

@@ -42,7 +42,6 @@ RecordStore::RecordStore(const FlatSpace& space, Placement placement, const Memo
     } else if (is_kept(t, plan.host_record_slots, count)) {
       memory_[trainable[t]] = host[next_host++];
     } else {
-      ++streamed_chunk_count_;
       streamed_bytes_ += space.chunk(chunk).record_bytes();
     }
   }

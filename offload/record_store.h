@@ -36,7 +36,6 @@ class RecordStore {
   void write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles);
 
   TierFile* file() const { return file_; }
-  uint32_t streamed_chunk_count() const { return streamed_chunk_count_; }
   uint64_t streamed_bytes() const { return streamed_bytes_; }
 
  private:
@@ -49,7 +48,6 @@ class RecordStore {
   io::Engine* engine_;
   std::vector<std::byte*> memory_;        // per chunk; null: in the tier file, or frozen
   std::vector<DeviceSlot> device_slots_;  // per chunk, placement none
-  uint32_t streamed_chunk_count_ = 0;
   uint64_t streamed_bytes_ = 0;
 };
 
