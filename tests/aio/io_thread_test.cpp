@@ -23,6 +23,7 @@ class GatedTransport final : public Transport {
     uint64_t may_complete = 0;
     std::string order;  // 'c' or 'b' per piece started, told apart by descriptor 1 or 2
     bool woken = false;
+    bool asleep = false;  // in a blocking reap
 
     void open(uint64_t count) {
       const std::lock_guard lock(mutex);
@@ -32,6 +33,10 @@ class GatedTransport final : public Transport {
     void wait_started(size_t count) {
       std::unique_lock lock(mutex);
       changed.wait(lock, [&] { return order.size() >= count; });
+    }
+    void wait_asleep() {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return asleep; });
     }
     std::string started() {
       const std::lock_guard lock(mutex);
@@ -51,8 +56,12 @@ class GatedTransport final : public Transport {
   }
   Reaped reap(std::span<PieceResult> results, bool block) override {
     std::unique_lock lock(gate_.mutex);
-    if (block)
+    if (block) {
+      gate_.asleep = true;
+      gate_.changed.notify_all();
       gate_.changed.wait(lock, [&] { return gate_.woken || (gate_.may_complete > 0 && !pieces_.empty()); });
+      gate_.asleep = false;
+    }
     size_t count = 0;
     while (count < results.size() && gate_.may_complete > 0 && !pieces_.empty()) {
       results[count++] = PieceResult{pieces_.front().id, pieces_.front().bytes};
@@ -215,14 +224,16 @@ TEST_P(IoThreadLaws, AnIdleThreadSleeps) {
 INSTANTIATE_TEST_SUITE_P(Engines, IoThreadLaws, ::testing::Values(EngineKind::io_uring, EngineKind::threads),
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
-TEST(IoThread, StartsANewRequestWhileOthersAreInFlight) {
+// Hangs if the I/O thread polls while something is in flight, or sleeps on when there is more to start.
+TEST(IoThread, SleepsWhileRequestsAreInFlightAndWakesToStartAnother) {
   GatedTransport::Gate gate;
   Counter counter;
   IoThread io(make_engine_over(std::make_unique<GatedTransport>(gate), kDepthTwo));
   io.submit(piece_for(counter, Priority::critical), Priority::critical);
   gate.wait_started(1);
+  gate.wait_asleep();
   io.submit(piece_for(counter, Priority::critical), Priority::critical);
-  gate.wait_started(2);  // hangs if the I/O thread sleeps until the first one completes
+  gate.wait_started(2);
   EXPECT_EQ(counter.done, 0u);
   gate.open(2);
   io.drain();
