@@ -1,5 +1,5 @@
-#include <cstddef>
 #include "support/allocation_counter.h"
+#include <cstddef>
 
 #include <cstddef>
 #include <cstdlib>
