@@ -385,7 +385,8 @@ class RepeatedMapping {
 
 TEST_P(EngineLaws, OneRequestMayBeLargerThanFourGibibytes) {
 #ifdef __SANITIZE_THREAD__
-  if (GetParam() == EngineKind::threads) GTEST_SKIP() << "the thread sanitizer looks at every byte a thread writes";
+  if (GetParam() == EngineKind::threads)
+    GTEST_SKIP() << "the thread sanitizer looks at every byte a thread writes";
 #endif
   constexpr uint64_t kBytes = 4 * kGiB + 3 * kMiB + 512 * 9;
   engine_ = engine_of(GetParam(), 8, 2 * kMiB);
