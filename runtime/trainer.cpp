@@ -70,30 +70,38 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   return options;
 }
 
-void choose_budgets(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
-                    OffloadOptions& options, TrainerPlan& plan) {
-  const Machine machine = probe_machine();
+// A simulated device lives in the same memory as the host tier: by default the two share one budget.
+void choose_host_budget(const TrainConfig& config, const Machine& machine, OffloadOptions& options,
+                        TrainerPlan& plan) {
   if (config.terrace.host_memory_bytes) {
     plan.host = {*config.terrace.host_memory_bytes, "as configured"};
   } else {
-    const DefaultBudget budget = default_host_budget(machine);
-    plan.host = {budget.bytes, budget.origin};
+    const DefaultBudget both = default_host_budget(machine);
+    plan.host = {both.bytes - std::min(both.bytes, plan.device.bytes),
+                 fmt::format("{}, less the device's {}", both.origin, format_bytes(plan.device.bytes))};
   }
+  options.host_budget_bytes = plan.host.bytes;
+}
+
+void choose_budgets(const TrainConfig& config, const Machine& machine, const std::vector<TensorSpec>& tensors,
+                    const DryRun& dry, OffloadOptions& options, TrainerPlan& plan) {
   if (config.terrace.device_memory_bytes) {
     plan.device = {*config.terrace.device_memory_bytes, "as configured"};
   } else {
     const DefaultBudget budget = largest_simulated_device_budget(machine);
     plan.device = {budget.bytes, budget.origin};
   }
-  options.host_budget_bytes = plan.host.bytes;
   options.device_budget_bytes = plan.device.bytes;
+  choose_host_budget(config, machine, options, plan);
   if (config.terrace.chunk_elements) {
     plan.chunk_elements = *config.terrace.chunk_elements;
     plan.chunk_origin = "as configured";
   } else {
     plan.chunk_elements = choose_chunk_elements(tensors, dry.trace, options, config.max_chunk_elements);
-    plan.chunk_origin = config.max_chunk_elements == 0 ? "the largest that the budgets leave room to move"
-                                                       : "at most sub_group_size";
+    const uint64_t bound = config.max_chunk_elements;
+    plan.chunk_origin = bound > 0 && plan.chunk_elements * 2 > bound
+                            ? "the largest that sub_group_size allows"
+                            : "the largest that the budgets leave room to move";
   }
 }
 
@@ -102,13 +110,15 @@ TrainerPlan make_plan(const TrainConfig& config, const Gpt2& model, const DryRun
                       OffloadOptions& options) {
   TrainerPlan plan;
   const std::vector<TensorSpec> tensors = model.tensors();
-  choose_budgets(config, tensors, dry, options, plan);
+  const Machine machine = probe_machine();
+  choose_budgets(config, machine, tensors, dry, options, plan);
   const FlatSpace space(tensors, plan.chunk_elements);
   plan.memory = plan_memory(space, dry.trace, options);
   if (!config.terrace.device_memory_bytes && useful_device_bytes(plan.memory) < plan.device.bytes) {
     // A simulated device takes memory from the host: no more than this run can use.
     options.device_budget_bytes = useful_device_bytes(plan.memory);
     plan.device = {options.device_budget_bytes, "what this run can use"};
+    choose_host_budget(config, machine, options, plan);
     plan.memory = plan_memory(space, dry.trace, options);
   }
   plan.parameter_count = space.parameter_count();
