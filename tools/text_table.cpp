@@ -8,8 +8,7 @@
 
 namespace terrace {
 
-TextTable::TextTable(std::vector<std::string> headings, bool last_is_remark)
-    : last_is_remark_(last_is_remark) {
+TextTable::TextTable(std::vector<std::string> headings) {
   rows_.push_back(std::move(headings));
 }
 
@@ -18,17 +17,16 @@ void TextTable::add(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
-std::string TextTable::text(size_t indent) const {
+std::string TextTable::text() const {
   std::vector<size_t> widths(rows_.front().size());
   for (const auto& row : rows_) {
     for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
   }
   std::string result;
   for (const auto& row : rows_) {
-    std::string line(indent, ' ');
+    std::string line;
     for (size_t c = 0; c < row.size(); ++c) {
-      const bool left = c == 0 || (last_is_remark_ && c + 1 == row.size());
-      line += left ? fmt::format("{:<{}}", row[c], widths[c]) : fmt::format("{:>{}}", row[c], widths[c]);
+      line += c == 0 ? fmt::format("{:<{}}", row[c], widths[c]) : fmt::format("{:>{}}", row[c], widths[c]);
       line += "  ";
     }
     while (!line.empty() && line.back() == ' ') line.pop_back();

@@ -9,16 +9,14 @@ namespace terrace {
 
 class TextTable {
  public:
-  // The first column is aligned to the left, the others to the right; the last one to the left when it is a
-  // remark.
-  explicit TextTable(std::vector<std::string> headings, bool last_is_remark = false);
+  // The first column is aligned to the left, the others to the right.
+  explicit TextTable(std::vector<std::string> headings);
   void add(std::vector<std::string> cells);
-  // Lines with newlines, each after `indent` spaces, without spaces at their ends.
-  std::string text(size_t indent = 0) const;
+  // Lines with newlines, without spaces at their ends.
+  std::string text() const;
 
  private:
   std::vector<std::vector<std::string>> rows_;
-  bool last_is_remark_;
 };
 
 // 12345678 -> "12,345,678".

@@ -27,7 +27,7 @@ constexpr std::array kKeyFlags = {
         "--device-memory", "terrace.device_memory", "SIZE", kMemory,
         "Hard budget of device memory; without it, what the run can use, at most a quarter of the memory"},
     KeyFlag{"--host-memory", "terrace.host_memory", "SIZE", kMemory,
-            "Hard budget of host memory; without it, four fifths of what is available"},
+            "Hard budget of host memory; without it, four fifths of what is available, less the device"},
     KeyFlag{"--offload-param", "zero_optimization.offload_param.device", "none|cpu|nvme", kMemory,
             "Where parameters live between uses"},
     KeyFlag{"--offload-optimizer", "zero_optimization.offload_optimizer.device", "none|cpu|nvme", kMemory,

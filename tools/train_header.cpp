@@ -74,6 +74,28 @@ std::string host_text(const TrainerPlan& plan) {
   return text;
 }
 
+// How far the run exceeds the memory it gets: budgets as shares of what they stand in for, where they are
+// less.
+std::string shares_text(const PlacementConfig& placement, const TrainerPlan& plan) {
+  const auto share = [](const char* what, uint64_t bytes, const char* whole, uint64_t of) {
+    return fmt::format(
+        "{} {:.1f} MB = {:.0f} % of the {} ({:.1f} MB)", what, static_cast<double>(bytes) * 1e-6,
+        100 * static_cast<double>(bytes) / static_cast<double>(of), whole, static_cast<double>(of) * 1e-6);
+  };
+  std::string text;
+  if (placement.parameters != Placement::none && plan.device.bytes <= plan.param_bytes) {
+    text += line("in short", share("device budget", plan.device.bytes, "parameters", plan.param_bytes));
+    text +=
+        line("", share("of it parameter and gradient slots",
+                       plan.memory.device_slots * plan.memory.slot_bytes, "parameters", plan.param_bytes));
+  }
+  if (placement.states == Placement::nvme && plan.host.bytes <= plan.state_bytes) {
+    text += line(text.empty() ? "in short" : "",
+                 share("host budget", plan.host.bytes, "states", plan.state_bytes));
+  }
+  return text;
+}
+
 std::string disk_line(const fs::path& path, const char* what, uint64_t bytes) {
   return line("disk", fmt::format("{} for {} in {}, where {} are free", format_bytes(bytes), what,
                                   path.string(), format_bytes(io::free_bytes_at(path))));
@@ -142,6 +164,7 @@ std::string training_header(const TrainerOptions& options, const TrainerPlan& pl
   };
   add_budget("device", plan.device, device_text(plan));
   add_budget("host", plan.host, host_text(plan));
+  text += shares_text(placement, plan);
   text += line("chunks", fmt::format("{} elements, {}", grouped(plan.chunk_elements), plan.chunk_origin));
   if (!plan.engine.empty()) text += line("engine", plan.engine);
   if (plan.memory.parameter_file_bytes > 0)

@@ -60,13 +60,12 @@ double per_step(const RunSummary& summary, uint64_t amount) {
 }
 
 std::string memory_table(const RunSummary& summary) {
-  TextTable table({"memory", "budget", "planned", "peak used", "budget is"}, true);
+  TextTable table({"memory", "budget", "planned", "peak used"});
   for (const TierSummary& tier : summary.tiers) {
-    table.add({tier.name, tier.budget_bytes > 0 ? format_bytes(tier.budget_bytes) : "-",
-               format_bytes(tier.planned_bytes), format_bytes(tier.peak_bytes), tier.origin});
+    table.add({tier.name, tier.budget_bytes > 0 ? format_bytes(tier.budget_bytes) : "disk",
+               format_bytes(tier.planned_bytes), format_bytes(tier.peak_bytes)});
   }
-  table.add({"whole process", "-", "-", format_bytes(summary.process_bytes),
-             "as the operating system counts it (Pss)"});
+  table.add({"whole process, as the system counts it (Pss)", "", "", format_bytes(summary.process_bytes)});
   return table.text();
 }
 

@@ -3,6 +3,7 @@
 set -euo pipefail
 export LC_ALL=C
 
+tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 folder=$(mktemp -d "${TMPDIR:-/tmp}/terrace-tools.XXXXXX")
 on_exit() {
   local status=$?
