@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
     if (problem.empty()) continue;
     ++failures;
     std::printf("combination %llu (%s): %s\n", static_cast<unsigned long long>(index),
-                describe(combination).c_str(), problem.c_str());
+                laws::describe(combination).c_str(), problem.c_str());
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::printf("%llu of %llu combinations, %llu differ, %.0f s\n", static_cast<unsigned long long>(runs),
