@@ -171,11 +171,11 @@ bool TierFolder::take_lock() {
     fail(folder_, holder_of(lock_fd_) + " is using it",
          "wait for it to end, or give every job an nvme_path of its own");
   }
-  // The lock counts only if it is that of the file, in the folder, that the next job will open.
-  struct stat held, named, folder, named_folder;
+  // The lock counts only if it is that of the file which the next job will open; a folder that was removed,
+  // too, has lost its lock file before.
+  struct stat held, named;
   return fstat(lock_fd_, &held) == 0 && fstatat(folder_fd_, kLockName, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-         same_file(held, named) && fstat(folder_fd_, &folder) == 0 &&
-         lstat(folder_.c_str(), &named_folder) == 0 && same_file(folder, named_folder);
+         same_file(held, named);
 }
 
 void TierFolder::write_lock_text() {

@@ -272,13 +272,15 @@ TEST(SimulatedDevice, AllocatesNothingOnceItsSlotsAreThere) {
   std::byte* const flat = device.reserve_addresses(4 * page_bytes());
   const Bytes bytes(page_bytes(), std::byte{1});
   Bytes back(page_bytes());
+  Event arrived;
   Event done;
   const uint64_t before = testing::allocations_of_this_thread();
   for (int round = 0; round < 5; ++round) {
     for (uint64_t s = 0; s < slots.size(); ++s) {
-      done.begin(2);
-      device.copy_to_device(slots[s], 0, bytes.data(), bytes.size(), nullptr, done);
-      device.copy_to_host(back.data(), slots[s], 0, back.size(), nullptr, done);
+      arrived.begin();
+      done.begin();
+      device.copy_to_device(slots[s], 0, bytes.data(), bytes.size(), nullptr, arrived);
+      device.copy_to_host(back.data(), slots[s], 0, back.size(), &arrived, done);
       done.wait();
       device.attach(slots[s], flat + (3 - s) * page_bytes());
     }

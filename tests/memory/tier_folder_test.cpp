@@ -218,7 +218,7 @@ void let_jobs_come_and_go(const TemporaryFolder& place) {
     }
     MemoryLog log;
     int held = 0;
-    for (int round = 0; round < 3000 && held < 100; ++round) {
+    for (int round = 0; round < 3000 && held < 50; ++round) {
       try {
         const TierFolder folder(place.path(), log);
         ++held;
