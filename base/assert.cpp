@@ -6,7 +6,8 @@
 namespace terrace {
 
 void assertion_failed(const char* condition, const char* file, int line, const std::string& message) {
-  std::fprintf(stderr, "terrace: assertion failed: %s\n  at %s:%d\n  %s\n", condition, file, line, message.c_str());
+  std::fprintf(stderr, "terrace: assertion failed: %s\n  at %s:%d\n  %s\n", condition, file, line,
+               message.c_str());
   std::fflush(stderr);
   std::abort();
 }

@@ -10,7 +10,9 @@ namespace terrace {
 
 enum class DataType : uint8_t { fp32, bf16, fp16 };
 
-constexpr size_t bytes_of(DataType type) { return type == DataType::fp32 ? 4 : 2; }
+constexpr size_t bytes_of(DataType type) {
+  return type == DataType::fp32 ? 4 : 2;
+}
 constexpr std::string_view name_of(DataType type) {
   return type == DataType::fp32 ? "fp32" : type == DataType::bf16 ? "bf16" : "fp16";
 }
@@ -21,8 +23,12 @@ struct Bf16 {
 };
 static_assert(sizeof(Bf16) == 2);
 
-constexpr float to_float(Bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
-constexpr float to_float(float value) { return value; }
+constexpr float to_float(Bf16 value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
+}
+constexpr float to_float(float value) {
+  return value;
+}
 
 // Nearest, ties away from zero (one rule everywhere, so that master = bf16 + int16 remainder is lossless);
 // NaN stays NaN (quieted, its sign kept); denormals are kept; overflow rounds to infinity.

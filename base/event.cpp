@@ -7,10 +7,13 @@
 
 namespace terrace {
 
-Event::~Event() { TERRACE_ASSERT(done(), std::to_string(pending_.load()) + " completions are still expected"); }
+Event::~Event() {
+  TERRACE_ASSERT(done(), std::to_string(pending_.load()) + " completions are still expected");
+}
 
 void Event::begin(uint32_t count) {
-  TERRACE_ASSERT(done(), "an event was begun while " + std::to_string(pending_.load()) + " completions are pending");
+  TERRACE_ASSERT(done(),
+                 "an event was begun while " + std::to_string(pending_.load()) + " completions are pending");
   TERRACE_ASSERT(count > 0, "an event expects at least one completion");
   failure_ = nullptr;
   has_failure_.store(false, std::memory_order_relaxed);
@@ -18,7 +21,8 @@ void Event::begin(uint32_t count) {
 }
 
 void Event::complete_one(std::exception_ptr failure) noexcept {
-  if (failure != nullptr && !has_failure_.exchange(true, std::memory_order_acq_rel)) failure_ = std::move(failure);
+  if (failure != nullptr && !has_failure_.exchange(true, std::memory_order_acq_rel))
+    failure_ = std::move(failure);
   const uint32_t before = pending_.fetch_sub(1, std::memory_order_acq_rel);
   TERRACE_ASSERT(before > 0, "an event was completed more often than it was begun");
   if (before == 1) pending_.notify_all();
@@ -37,6 +41,8 @@ void Event::wait() const {
   if (has_failure_.load(std::memory_order_acquire)) std::rethrow_exception(failure_);
 }
 
-std::exception_ptr Event::failure() const noexcept { return failed() ? failure_ : nullptr; }
+std::exception_ptr Event::failure() const noexcept {
+  return failed() ? failure_ : nullptr;
+}
 
 }  // namespace terrace

@@ -7,9 +7,9 @@
 
 namespace terrace {
 
-// Life: idle -> begin(count) -> count x complete_one() -> done -> begin() again. An Event starts done (nothing to
-// wait for). Completing threads may be many; beginning and waiting belong to the owner. The first failure is kept
-// and rethrown by every wait() until the next begin().
+// Life: idle -> begin(count) -> count x complete_one() -> done -> begin() again. An Event starts done
+// (nothing to wait for). Completing threads may be many; beginning and waiting belong to the owner. The first
+// failure is kept and rethrown by every wait() until the next begin().
 class Event {
  public:
   Event() = default;

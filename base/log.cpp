@@ -13,8 +13,9 @@ void Log::warning_once(std::string_view line) {
 }
 
 void StderrLog::write(LogLevel level, std::string_view line) {
-  const char* prefix = level == LogLevel::info ? "terrace: " : level == LogLevel::warning ? "terrace: warning: "
-                                                                                          : "terrace: error: ";
+  const char* prefix = level == LogLevel::info      ? "terrace: "
+                       : level == LogLevel::warning ? "terrace: warning: "
+                                                    : "terrace: error: ";
   const std::lock_guard lock(mutex_);
   std::fprintf(stderr, "%s%.*s\n", prefix, static_cast<int>(line.size()), line.data());
 }

@@ -25,7 +25,9 @@ class TERRACE_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
 
 class TERRACE_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) TERRACE_THREAD_ATTRIBUTE(acquire_capability(mutex)) : mutex_(mutex) { mutex_.lock(); }
+  explicit MutexLock(Mutex& mutex) TERRACE_THREAD_ATTRIBUTE(acquire_capability(mutex)) : mutex_(mutex) {
+    mutex_.lock();
+  }
   ~MutexLock() TERRACE_THREAD_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;

@@ -14,8 +14,8 @@ namespace terrace {
 namespace {
 
 [[noreturn]] void bad_size(std::string_view text, std::string_view what) {
-  throw Error(ErrorKind::config, {fmt::format("cannot read the size given for {}", what), std::string(text), "",
-                                  "write a number and a unit, for example 512MiB or 4GiB"});
+  throw Error(ErrorKind::config, {fmt::format("cannot read the size given for {}", what), std::string(text),
+                                  "", "write a number and a unit, for example 512MiB or 4GiB"});
 }
 
 double unit_factor(std::string_view unit, std::string_view text, std::string_view what) {
@@ -24,7 +24,8 @@ double unit_factor(std::string_view unit, std::string_view text, std::string_vie
   static constexpr std::array<std::string_view, 5> prefixes = {"", "k", "m", "g", "t"};
   for (size_t power = 0; power < prefixes.size(); ++power) {
     const std::string prefix(prefixes[power]);
-    if (lower == prefix + "ib" || lower == prefix || (power == 0 && lower == "b")) return std::pow(1024.0, power);
+    if (lower == prefix + "ib" || lower == prefix || (power == 0 && lower == "b"))
+      return std::pow(1024.0, power);
     if (lower == prefix + "b") return std::pow(1000.0, power);
   }
   bad_size(text, what);

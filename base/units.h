@@ -21,7 +21,11 @@ std::string format_bytes(uint64_t bytes);
 // 1234567 ns -> "1.23 ms".
 std::string format_duration(uint64_t ns);
 
-constexpr uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-constexpr uint64_t divide_up(uint64_t value, uint64_t divisor) { return (value + divisor - 1) / divisor; }
+constexpr uint64_t round_up(uint64_t value, uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+constexpr uint64_t divide_up(uint64_t value, uint64_t divisor) {
+  return (value + divisor - 1) / divisor;
+}
 
 }  // namespace terrace

@@ -26,7 +26,8 @@ struct Workers::Arena {
 };
 
 Workers::Workers(size_t thread_count)
-    : thread_count_(thread_count != 0 ? thread_count : static_cast<size_t>(tbb::this_task_arena::max_concurrency())),
+    : thread_count_(thread_count != 0 ? thread_count
+                                      : static_cast<size_t>(tbb::this_task_arena::max_concurrency())),
       arena_(std::make_unique<Arena>(thread_count_)) {}
 
 Workers::~Workers() = default;

@@ -1,5 +1,5 @@
-// The compute threads: one fixed set, one loop shape. Which thread runs which index never changes a result, because
-// callers cut their work by shape alone and combine it in index order.
+// The compute threads: one fixed set, one loop shape. Which thread runs which index never changes a result,
+// because callers cut their work by shape alone and combine it in index order.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,14 @@ class Workers {
 
   size_t thread_count() const { return thread_count_; }
 
-  // Calls body(i) once for every i in [0, count), on any of the threads, and returns when all are done. Every thread
-  // runs with the default floating-point environment (round to nearest, denormals kept). The first exception thrown
-  // by `body` is rethrown here. Not to be called from two threads at once, nor from inside `body`.
+  // Calls body(i) once for every i in [0, count), on any of the threads, and returns when all are done. Every
+  // thread runs with the default floating-point environment (round to nearest, denormals kept). The first
+  // exception thrown by `body` is rethrown here. Not to be called from two threads at once, nor from inside
+  // `body`.
   void parallel_for(size_t count, FunctionRef<void(size_t)> body);
 
-  // The index of the calling worker in [0, thread_count()), valid inside `body`; for per-thread scratch memory.
+  // The index of the calling worker in [0, thread_count()), valid inside `body`; for per-thread scratch
+  // memory.
   size_t current_thread_index() const;
 
  private:

@@ -1,5 +1,5 @@
-// StackArena: last-in first-out memory for activations and workspaces inside one permanent allocation, and, without
-// memory, the dry run of the same code that tells how much it needs.
+// StackArena: last-in first-out memory for activations and workspaces inside one permanent allocation, and,
+// without memory, the dry run of the same code that tells how much it needs.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,8 @@ class StackArena {
     used_ += round_up(count * sizeof(T), kAlignment);
     if (used_ > peak_) peak_ = used_;
     if (is_dry_run()) return {static_cast<T*>(nullptr), static_cast<size_t>(count)};
-    TERRACE_ASSERT(used_ <= capacity_, "the work memory of " + format_bytes(capacity_) + " is exhausted by a request for " +
+    TERRACE_ASSERT(used_ <= capacity_, "the work memory of " + format_bytes(capacity_) +
+                                           " is exhausted by a request for " +
                                            format_bytes(count * sizeof(T)));
     return {reinterpret_cast<T*>(base_ + begin), static_cast<size_t>(count)};
   }

@@ -12,16 +12,21 @@ namespace terrace {
 enum class TensorId : uint32_t {};  // position in the list of TensorSpecs given to FlatSpace
 enum class ChunkId : uint32_t {};   // position among all chunks of all sections
 
-constexpr uint32_t index_of(TensorId id) { return static_cast<uint32_t>(id); }
-constexpr uint32_t index_of(ChunkId id) { return static_cast<uint32_t>(id); }
+constexpr uint32_t index_of(TensorId id) {
+  return static_cast<uint32_t>(id);
+}
+constexpr uint32_t index_of(ChunkId id) {
+  return static_cast<uint32_t>(id);
+}
 
 struct TensorSpec {
   std::string name;             // unique, for example "h.3.attn.c_attn.weight"
   std::vector<uint64_t> shape;  // row-major; at least one dimension, none zero
   DataType type = DataType::bf16;
   bool trainable = true;
-  uint32_t group = 0;          // parameter group: which optimizer settings apply
-  uint32_t backward_uses = 1;  // in how many backward uses per micro-batch its gradient arises (tied tensors: 2)
+  uint32_t group = 0;  // parameter group: which optimizer settings apply
+  uint32_t backward_uses =
+      1;  // in how many backward uses per micro-batch its gradient arises (tied tensors: 2)
 
   uint64_t element_count() const {
     uint64_t count = 1;
