@@ -288,7 +288,9 @@ CheckpointInfo Trainer::Parts::info() const {
   info.step = completed;
   info.type = model.config().type;
   info.seed = model.config().seed;
-  info.position = {{"data_fingerprint", data.files().fingerprint()}, {"context", model.config().context}};
+  info.position = {{"data_fingerprint", data.files().fingerprint()},
+                   {"train_bytes", data.train_byte_count()},
+                   {"context", model.config().context}};
   return info;
 }
 
@@ -307,8 +309,10 @@ void Trainer::resume(const std::filesystem::path& folder) {
         ErrorKind::config,
         {"cannot resume: the data or the seed differ from those of the checkpoint", folder.string(),
          fmt::format("saved with seed {}, now {}; {}", saved.seed, mine.seed,
-                     saved.position == mine.position ? "same data" : "other data or another context length"),
-         "give the same --data, --context and seed, or start anew without --resume"});
+                     saved.position == mine.position
+                         ? "same data"
+                         : "other data, another part held out, or another context length"),
+         "give the same --data, --validation-fraction, --context and seed, or start anew without --resume"});
   }
   load_checkpoint(folder, model_description(), p.space, p.offloader, p.log);
   p.completed = saved.step;

@@ -210,6 +210,11 @@ void prepare_save_folder(const TrainFlags& flags, const TrainerOptions& options,
   const fs::path existing = absolute_existing(folder);
   fs::create_directories(folder, error);
   if (error) fail_to_use(kWhat, existing, system_reason(error.value()), kAdvice);
+  if (flags.resume.empty() && fs::exists(folder / "latest", error)) {
+    throw Error(ErrorKind::config, {"this run would replace the checkpoints of another", folder.string(),
+                                    "it holds checkpoints and --resume is not given",
+                                    "give --resume as well to go on from them, or save to another folder"});
+  }
   try_to_write(folder, kWhat, kAdvice);
 
   uint64_t needed = plan.state_bytes;

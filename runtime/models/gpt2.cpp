@@ -86,6 +86,10 @@ Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
   }
   if (config.layers > 10000)
     refuse(fmt::format("layers = {}", config.layers), "more than 10000", "use fewer layers");
+  if (config.width > 1u << 20 || config.context > 1u << 20) {
+    refuse(fmt::format("width = {}, context = {}", config.width, config.context), "more than 1048576",
+           "use a smaller width or context");
+  }
   if (config.vocabulary > static_cast<uint32_t>(std::numeric_limits<int32_t>::max())) {
     refuse(fmt::format("vocabulary = {}", config.vocabulary), "token ids are signed 32-bit numbers",
            "use a smaller vocabulary");
