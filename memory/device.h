@@ -70,6 +70,12 @@ class Device {
                               const Event* after, Event& done) = 0;
   virtual void copy_to_host(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
                             const Event* after, Event& done) = 0;
+  // The same between host memory and a piece of work memory, in order with the copies of slots. Until `done`
+  // operations must not write what is copied away, nor touch what is copied in.
+  virtual void copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after,
+                            Event& done) = 0;
+  virtual void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
+                                 const Event* after, Event& done) = 0;
   // Zeros in the first `bytes` of the slot; crosses no link.
   virtual void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) = 0;
   // The same at once and on the calling thread, attached or not.

@@ -222,6 +222,29 @@ void SimulatedDevice::copy_to_host(std::byte* destination, DeviceSlot id, uint64
   to_host_.enqueue({destination, source, bytes, after, &done, &slot.copies_in_flight});
 }
 
+void SimulatedDevice::require_work_memory(const std::byte* work, uint64_t bytes, const Event& done) const {
+  const bool inside = std::any_of(work_memory_.begin(), work_memory_.end(), [&](const PageMapping& piece) {
+    const std::byte* const begin = piece.memory().data();
+    return work >= begin && work <= begin + piece.memory().size() &&
+           bytes <= static_cast<uint64_t>(begin + piece.memory().size() - work);
+  });
+  TERRACE_ASSERT(inside, std::to_string(bytes) + " bytes are not all work memory of the device");
+  TERRACE_ASSERT(!done.done(), "a copy completes an event that was begun");
+}
+
+void SimulatedDevice::copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes,
+                                   const Event* after, Event& done) {
+  TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
+  require_work_memory(work, bytes, done);
+  to_device_.enqueue({work, source, bytes, after, &done, nullptr});
+}
+
+void SimulatedDevice::copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
+                                        const Event* after, Event& done) {
+  require_work_memory(work, bytes, done);
+  to_host_.enqueue({destination, work, bytes, after, &done, nullptr});
+}
+
 void SimulatedDevice::fill_zero(DeviceSlot id, uint64_t bytes, const Event* after, Event& done) {
   Slot& slot = slot_at(id);
   std::byte* const destination = begin_copy(slot, 0, bytes, done);

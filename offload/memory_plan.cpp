@@ -8,6 +8,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/memory/host_arena.h>
 
 namespace terrace {
 namespace {
@@ -89,6 +90,8 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   // gradients.
   const bool over_gradients = !states_on_device && !accumulates && counts.trainable_chunks == counts.chunks;
   if (!over_gradients) plan.landing_slots = kLandingSlots;
+  plan.host_activation_entries = options.activation_entries;
+  plan.activation_entry_bytes = HostArena::cost_bytes(options.activation_entry_bytes);
   plan.ring_slot_bytes = std::min(kRecordBlockTiles * kRecordTileBytes, plan.record_slot_bytes);
   // Elsewhere one block serves initialisation and checkpoints.
   plan.ring_slots = options.states == Placement::nvme ? kRingSlotsMinimum : 1;
@@ -97,7 +100,8 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
     return (plan.host_param_slots + plan.host_gradient_slots + plan.staging_slots + plan.landing_slots) *
                plan.slot_bytes +
            plan.host_accumulator_slots * plan.accumulator_slot_bytes +
-           plan.host_record_slots * plan.record_slot_bytes + plan.ring_slots * plan.ring_slot_bytes;
+           plan.host_record_slots * plan.record_slot_bytes + plan.ring_slots * plan.ring_slot_bytes +
+           plan.host_activation_bytes();
   };
   plan.host_minimum_bytes = total();
   const uint64_t budget = options.host_budget_bytes;
@@ -152,11 +156,12 @@ MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
   plan_host(options, counts, plan);
   if (options.host_budget_bytes < plan.host_minimum_bytes) {
     does_not_fit("host", options.host_budget_bytes, plan.host_minimum_bytes,
-                 fmt::format(": gradients {}, parameters {}, states {}, staging and I/O {}",
+                 fmt::format(": gradients {}, parameters {}, states {}, activations {}, staging and I/O {}",
                              format_bytes(plan.host_gradient_slots * plan.slot_bytes +
                                           plan.host_accumulator_slots * plan.accumulator_slot_bytes),
                              format_bytes(plan.host_param_slots * plan.slot_bytes),
                              format_bytes(plan.host_record_slots * plan.record_slot_bytes),
+                             format_bytes(plan.host_activation_bytes()),
                              format_bytes((plan.staging_slots + plan.landing_slots) * plan.slot_bytes +
                                           plan.ring_slots * plan.ring_slot_bytes)),
                  options.states == Placement::cpu || options.parameters == Placement::cpu

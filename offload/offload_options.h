@@ -23,7 +23,10 @@ struct OffloadOptions {
   uint64_t device_budget_bytes = 0;  // parameters, gradients, states placed there, and work memory
   uint64_t host_budget_bytes = 0;    // everything in the host arena, I/O buffers included
   uint64_t work_bytes = 0;           // device memory for activations and workspaces
-  bool lock_host_memory = true;      // page-lock the host arena where the system allows it
+  // Room on the host for checkpointed activations of a micro-batch; none: they stay in device memory.
+  uint32_t activation_entries = 0;
+  uint64_t activation_entry_bytes = 0;  // of the largest
+  bool lock_host_memory = true;         // page-lock the host arena where the system allows it
 
   uint32_t accumulation_steps = 1;  // micro-batches per update; above 1 gradients accumulate in fp32
   PolicyKind policy = PolicyKind::opt;

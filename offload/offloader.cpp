@@ -25,6 +25,10 @@ std::span<std::byte> Offloader::work_memory() {
   return parts_->work_memory;
 }
 
+ActivationStore* Offloader::activations() {
+  return parts_->activations.get();
+}
+
 void Offloader::begin_step() {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "a step begins when nothing else is open");
@@ -167,10 +171,13 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.param_write_bytes -= earlier.param_write_bytes;
   difference.record_read_bytes -= earlier.record_read_bytes;
   difference.record_write_bytes -= earlier.record_write_bytes;
+  difference.activation_d2h_bytes -= earlier.activation_d2h_bytes;
+  difference.activation_h2d_bytes -= earlier.activation_h2d_bytes;
   difference.fetch_count -= earlier.fetch_count;
   difference.demand_fetch_count -= earlier.demand_fetch_count;
   difference.eviction_count -= earlier.eviction_count;
   difference.fetch_wait_ns -= earlier.fetch_wait_ns;
+  difference.activation_wait_ns -= earlier.activation_wait_ns;
   difference.landing_wait_ns -= earlier.landing_wait_ns;
   difference.update_wait_ns -= earlier.update_wait_ns;
   difference.update_ns -= earlier.update_ns;
@@ -186,6 +193,11 @@ OffloadCounters Offloader::counters() const {
   counters.param_write_bytes = p.home->nvme_write_bytes();
   counters.record_read_bytes = p.pipeline->record_read_bytes();
   counters.record_write_bytes = p.pipeline->record_write_bytes();
+  if (p.activations != nullptr) {
+    counters.activation_d2h_bytes = p.activations->d2h_bytes();
+    counters.activation_h2d_bytes = p.activations->h2d_bytes();
+    counters.activation_wait_ns = p.activations->wait_ns();
+  }
   counters.eviction_count = p.cache.eviction_count();
   counters.update_wait_ns = p.pipeline->wait_ns();
   return counters;

@@ -26,6 +26,7 @@
 #include <terrace/memory/device.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/memory/tensor_state.h>
+#include <terrace/offload/activation_store.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/offload_options.h>
 #include <terrace/offload/parameter_access.h>
@@ -53,10 +54,13 @@ struct OffloadCounters {
   uint64_t param_write_bytes = 0;
   uint64_t record_read_bytes = 0;
   uint64_t record_write_bytes = 0;
+  uint64_t activation_d2h_bytes = 0;  // checkpointed activations; not in d2h_bytes and h2d_bytes
+  uint64_t activation_h2d_bytes = 0;
   uint64_t fetch_count = 0;         // chunks of parameters copied to the device
   uint64_t demand_fetch_count = 0;  // of these, not started before they were needed
   uint64_t eviction_count = 0;
-  uint64_t fetch_wait_ns = 0;    // leases waiting for parameters
+  uint64_t fetch_wait_ns = 0;  // leases waiting for parameters
+  uint64_t activation_wait_ns = 0;
   uint64_t landing_wait_ns = 0;  // waiting for gradients to reach the place of the update
   uint64_t update_wait_ns = 0;   // the update waiting for the disk
   uint64_t update_ns = 0;
@@ -94,6 +98,8 @@ class Offloader final : public ParameterAccess {
   const MemoryPlan& plan() const;
   // Device memory for activations and workspaces: options.work_bytes, 2 MiB aligned.
   std::span<std::byte> work_memory();
+  // The room of options.activation_entries on the host, or null when there are none.
+  ActivationStore* activations();
 
   // Sets every parameter, streamed: `values` fills a run of elements of a tensor with fp32 values. Moments
   // start at 0.

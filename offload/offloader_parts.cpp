@@ -66,6 +66,11 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       open_tensors(space.chunk_count()),
       unlanded_chunks(space.tensor_count()),
       landed(space.chunk_count()) {
+  if (plan.host_activation_entries > 0) {
+    activations =
+        std::make_unique<HostActivations>(arena.take(plan.host_activation_bytes(), "activation checkpoints"),
+                                          plan.activation_entry_bytes, device);
+  }
   engine = make_step_engine(options, arena.memory(), log);
   make_tier_files();
   gradients =

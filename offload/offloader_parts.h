@@ -80,6 +80,7 @@ struct Offloader::Parts {
 
   HostArena arena;
   std::span<std::byte> work_memory;
+  std::unique_ptr<HostActivations> activations;
   TensorStates states;
   DeviceCache cache;
   std::vector<std::unique_ptr<TierFolder>>
