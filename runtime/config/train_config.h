@@ -36,6 +36,49 @@ struct OptimizerConfig {
   bool bias_correction = true;
 };
 
+// The loss scale of fp16 training; without effect in other precisions.
+struct Fp16Config {
+  double loss_scale = 0;                // 0: dynamic, else this one always
+  uint32_t initial_scale_power = 16;    // the dynamic scale starts at 2 to this power
+  uint32_t loss_scale_window = 1000;    // updates without overflow until the scale is doubled
+  uint32_t hysteresis = 2;              // overflows until the scale is halved
+  bool consecutive_hysteresis = false;  // an update without overflow refills the hysteresis
+  double min_loss_scale = 1;
+};
+
+// What is kept of a forward pass until backward.
+struct ActivationConfig {
+  bool checkpoint = true;         // keep layer inputs only and compute the rest again
+  uint32_t checkpoint_count = 0;  // how many inputs are kept; 0: one per layer
+  bool offload_to_host = false;   // kept inputs wait in host memory
+};
+
+// Adapters beside frozen weights.
+struct LoraConfig {
+  uint32_t rank = 8;
+  double alpha = 16;
+  std::vector<std::string> targets;  // glob patterns over module names; empty: what the model's family adapts
+};
+
+// Optimizer settings of the tensors whose name matches one of the patterns; what is not given is the
+// optimizer's.
+struct GroupConfig {
+  std::vector<std::string> match;  // glob patterns over tensor names
+  std::optional<double> lr, weight_decay, beta1, beta2, epsilon;
+};
+
+// One writer of scalars per step.
+struct MonitorTarget {
+  bool enabled = false;
+  std::filesystem::path output_path;          // empty: the working folder
+  std::string job_name = "DeepSpeedJobName";  // a folder in output_path
+};
+
+struct MonitorConfig {
+  MonitorTarget tensorboard;
+  MonitorTarget csv;
+};
+
 struct PlacementConfig {
   Placement parameters = Placement::none;
   Placement states = Placement::none;
@@ -80,7 +123,13 @@ struct TrainConfig {
   LrScheduleOptions
       schedule;  // its maximum is the optimizer's learning rate unless the scheduler says otherwise
   DataType precision = DataType::fp32;
-  double gradient_clipping = 1.0;  // largest global norm; 0: no clipping
+  Fp16Config fp16;
+  std::optional<DataType> grad_accum_type;  // nullopt: fp32 when micro-batches accumulate
+  ActivationConfig activations;
+  std::optional<LoraConfig> lora;
+  std::vector<std::string> frozen;            // glob patterns over weight names
+  std::vector<GroupConfig> parameter_groups;  // the first match wins
+  double gradient_clipping = 1.0;             // largest global norm; 0: no clipping
   uint32_t zero_stage = 0;
   PlacementConfig placement;
   AioConfig aio;
@@ -88,6 +137,9 @@ struct TrainConfig {
   uint64_t max_chunk_elements = 0;  // from sub_group_size, a multiple of kTileElements; 0: no bound
   std::optional<uint64_t> max_prefetch_elements;  // from stage3_prefetch_bucket_size; 0: no prefetch
   std::optional<uint64_t> steps_per_print;        // nullopt: not asked for
+  MonitorConfig monitor;
+  bool wall_clock_breakdown = false;          // times of forward, backward and update at every printed step
+  bool gather_16bit_weights_on_save = false;  // a save also exports the weights in 16 bits as safetensors
 
   std::vector<ResolvedValue> resolved;  // every key that has an effect, in the order of the schema
   std::vector<std::string> warnings;    // one line each, for the log
