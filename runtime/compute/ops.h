@@ -46,6 +46,15 @@ struct LinearShape {
   uint64_t outputs = 0;
 };
 
+// A low-rank adapter beside a linear layer; A is [rank, inputs], B is [outputs, rank].
+struct AdapterShape {
+  uint64_t rows = 0;
+  uint64_t inputs = 0;
+  uint64_t outputs = 0;
+  uint64_t rank = 0;
+  float scale = 1.0f;  // alpha / rank
+};
+
 struct AttentionShape {
   uint64_t batch = 0;
   uint64_t sequence = 0;
@@ -98,6 +107,14 @@ class HostOps {
                        std::span<const float> dy, std::span<float> dx, const GradientTarget& weight_gradient,
                        const GradientTarget& bias_gradient, StackArena& arena) const;
 
+  // y += scale * (x * A^T) * B^T.
+  void adapter_forward(const AdapterShape& shape, std::span<const float> x, ParameterView a, ParameterView b,
+                       std::span<float> y, StackArena& arena) const;
+  // dx += the gradient, or is empty when nobody wants it.
+  void adapter_backward(const AdapterShape& shape, std::span<const float> x, ParameterView a, ParameterView b,
+                        std::span<const float> dy, std::span<float> dx, const GradientTarget& a_gradient,
+                        const GradientTarget& b_gradient, StackArena& arena) const;
+
   // Causal attention. A row of qkv is [queries | keys | values], each `width` long, head by head; log_sums
   // receives the logarithm of the softmax's denominator for each [batch, head, token]. Memory: a block of
   // kQueryBlock rows of probabilities per thread, whatever the sequence.
@@ -136,6 +153,10 @@ class HostOps {
   // body(first, count) for blocks of `rows` of about the same work, each row `width` elements long.
   void for_row_blocks(uint64_t rows, uint64_t width, FunctionRef<void(uint64_t, uint64_t)> body) const;
   void land(const float* values, const GradientTarget& target, uint64_t first_element, uint64_t count) const;
+  // down = scale * x * A^T.
+  void adapter_down(const AdapterShape& shape, std::span<const float> x, ParameterView a,
+                    std::span<float> down, const ThreadScratch& scratch) const;
+  void scale(float factor, std::span<float> values) const;
   // The gradient of a bias: the sums of dy's columns.
   void land_column_sums(const RowShape& shape, const float* dy, const GradientTarget& target) const;
 
