@@ -16,11 +16,11 @@
 namespace terrace {
 namespace {
 
-Gpt2Config model_of(const TrainerOptions& options) {
-  Gpt2Config model = options.model;
+std::unique_ptr<Model> model_of(const TrainerOptions& options) {
+  ModelOptions model;
   model.type = options.config.precision;
   model.seed = options.config.terrace.seed;
-  return model;
+  return make_model(options.model, model);
 }
 
 std::string micro_batch_prefix(uint32_t micro_batch) {
@@ -34,7 +34,7 @@ struct DryRun {
   uint64_t work_bytes = 0;
 };
 
-DryRun run_dry(const Gpt2& model, const TrainConfig& config, Workers& workers) {
+DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) {
   const HostOps ops(workers, best_instruction_set(), true);
   const uint64_t tokens = uint64_t{config.batch.micro_batch_size} * model.config().context;
   MicroBatch batch{{static_cast<int32_t*>(nullptr), tokens},
@@ -106,7 +106,7 @@ void choose_budgets(const TrainConfig& config, const Machine& machine, const std
 }
 
 // Fills in what the budgets decide. `options` is complete afterwards.
-TrainerPlan make_plan(const TrainConfig& config, const Gpt2& model, const DryRun& dry,
+TrainerPlan make_plan(const TrainConfig& config, const Model& model, const DryRun& dry,
                       OffloadOptions& options) {
   TrainerPlan plan;
   const std::vector<TensorSpec> tensors = model.tensors();
@@ -154,7 +154,7 @@ struct Trainer::Parts {
   TrainerOptions options;
   Log& log;
   SteadyClock clock;
-  Gpt2 model;
+  std::unique_ptr<Model> model;
   Workers workers;
   HostOps ops;
   DryRun dry;
@@ -176,24 +176,24 @@ struct Trainer::Parts {
         model(model_of(given)),
         workers(given.config.terrace.thread_count),
         ops(workers, best_instruction_set()),
-        dry(run_dry(model, given.config, workers)),
+        dry(run_dry(*model, given.config, workers)),
         offload(offload_options(given.config, dry)),
-        data(given.data, {model.config().context, given.config.terrace.seed, given.validation_fraction}),
-        plan(make_plan(given.config, model, dry, offload)),
-        space(model.tensors(), plan.chunk_elements),
+        data(given.data, {model->config().context, given.config.terrace.seed, given.validation_fraction}),
+        plan(make_plan(given.config, *model, dry, offload)),
+        space(model->tensors(), plan.chunk_elements),
         device({offload.device_budget_bytes, given.config.terrace.strict, 0, 0}),
         offloader(space, offload, dry.trace, device, workers, user_log),
         arena(offloader.work_memory()),
         schedule(make_schedule(given)),
-        tokens(given.config.batch.micro_batch_size * model.config().context),
+        tokens(given.config.batch.micro_batch_size * model->config().context),
         targets(tokens.size()) {
     offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
-      model.initial_values(tensor, first, values);
+      model->initial_values(tensor, first, values);
     });
   }
 
   MicroBatch batch() const {
-    return {tokens, targets, options.config.batch.micro_batch_size, model.config().context};
+    return {tokens, targets, options.config.batch.micro_batch_size, model->config().context};
   }
 
   std::vector<AdamSettings> groups(uint64_t step) const;
@@ -213,7 +213,7 @@ std::vector<AdamSettings> Trainer::Parts::groups(uint64_t step) const {
   decayed.bias_correction = optimizer.bias_correction;
   AdamSettings plain = decayed;
   plain.weight_decay = 0;
-  static_assert(Gpt2::kDecayGroup == 0 && Gpt2::kNoDecayGroup == 1);
+  static_assert(Model::kDecayGroup == 0 && Model::kNoDecayGroup == 1);
   return {decayed, plain};
 }
 
@@ -246,8 +246,8 @@ StepReport Trainer::step() {
   p.offloader.begin_step();
   for (uint32_t m = 0; m < accumulation; ++m) {
     p.data.fill(report.step, m, p.tokens, p.targets);
-    report.loss += p.model.train_micro_batch(p.ops, p.offloader, p.arena, p.batch(),
-                                             1.0f / static_cast<float>(accumulation), micro_batch_prefix(m));
+    report.loss += p.model->train_micro_batch(p.ops, p.offloader, p.arena, p.batch(),
+                                              1.0f / static_cast<float>(accumulation), micro_batch_prefix(m));
     p.offloader.end_micro_batch();
   }
   if (!std::isfinite(report.loss)) {
@@ -277,7 +277,7 @@ double Trainer::evaluate(uint64_t samples) {
   p.offloader.begin_evaluation();
   for (uint64_t r = 0; r < runs; ++r) {
     p.data.fill_validation(r * batch, runs * batch, p.tokens, p.targets);
-    sum += p.model.evaluate(p.ops, p.offloader, p.arena, p.batch(), fmt::format("eval{}/", r));
+    sum += p.model->evaluate(p.ops, p.offloader, p.arena, p.batch(), fmt::format("eval{}/", r));
   }
   p.offloader.end_evaluation();
   return sum / static_cast<double>(runs);
@@ -286,11 +286,11 @@ double Trainer::evaluate(uint64_t samples) {
 CheckpointInfo Trainer::Parts::info() const {
   CheckpointInfo info;
   info.step = completed;
-  info.type = model.config().type;
-  info.seed = model.config().seed;
+  info.type = model->options().type;
+  info.seed = model->options().seed;
   info.position = {{"data_fingerprint", data.files().fingerprint()},
                    {"train_bytes", data.train_byte_count()},
-                   {"context", model.config().context}};
+                   {"context", model->config().context}};
   return info;
 }
 
@@ -319,9 +319,7 @@ void Trainer::resume(const std::filesystem::path& folder) {
 }
 
 std::string Trainer::model_description() const {
-  const Gpt2Config& model = parts_->model.config();
-  return fmt::format("gpt2 {} layers x {}, {} heads, context {}, vocabulary {}, {}", model.layers,
-                     model.width, model.heads, model.context, model.vocabulary, name_of(model.type));
+  return parts_->model->description();
 }
 
 const std::vector<TierUse> Trainer::device_ledger() const {
@@ -341,11 +339,11 @@ uint64_t Trainer::device_peak_bytes() const {
 }
 
 TrainerPlan plan_training(const TrainerOptions& options) {
-  const Gpt2 model(model_of(options));
+  const std::unique_ptr<Model> model = model_of(options);
   Workers workers(options.config.terrace.thread_count);
-  const DryRun dry = run_dry(model, options.config, workers);
+  const DryRun dry = run_dry(*model, options.config, workers);
   OffloadOptions offload = offload_options(options.config, dry);
-  return make_plan(options.config, model, dry, offload);
+  return make_plan(options.config, *model, dry, offload);
 }
 
 }  // namespace terrace

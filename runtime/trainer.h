@@ -1,4 +1,4 @@
-// Trainer: a GPT-2 of any size, text, a configuration and budgets in; steps, losses and checkpoints out.
+// Trainer: a model of any size, text, a configuration and budgets in; steps, losses and checkpoints out.
 // It decides nothing about memory: it runs the model dry, hands the trace to the planner, and feeds the
 // Offloader.
 #pragma once
@@ -14,13 +14,13 @@
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/data/text_data.h>
-#include <terrace/runtime/models/gpt2.h>
+#include <terrace/runtime/models/model.h>
 
 namespace terrace {
 
 struct TrainerOptions {
   TrainConfig config;
-  Gpt2Config model;  // its type and seed follow the configuration
+  ModelConfig model;
   std::filesystem::path data;
   double validation_fraction = 0.05;
   uint64_t steps = 100;  // of the whole run: schedules that need a length use it

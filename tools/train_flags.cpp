@@ -185,7 +185,7 @@ TrainConfig resolve_config(const TrainFlags& flags) {
 TrainerOptions resolve_training(const TrainFlags& flags) {
   TrainerOptions options;
   options.config = resolve_config(flags);
-  options.model = gpt2_preset(flags.model);
+  options.model = model_preset(flags.model);
   options.model.vocabulary = TextData::kVocabulary;
   options.model.layers = flags.layers.value_or(options.model.layers);
   options.model.width = flags.width.value_or(options.model.width);
@@ -200,8 +200,7 @@ TrainerOptions resolve_training(const TrainFlags& flags) {
           "say where with --save DIR");
   require(flags.eval_every == 0 || flags.validation_fraction > 0, "--eval-every",
           "--validation-fraction is 0, so there is nothing to evaluate on", "leave out one of the two");
-  const Gpt2 checked(options.model);  // throws when the sizes do not fit together
-  static_cast<void>(checked);
+  make_model(options.model, {});  // throws when the sizes do not fit together
   return options;
 }
 

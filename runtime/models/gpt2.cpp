@@ -38,7 +38,7 @@ struct FirstValues {
   float deviation;
 };
 
-FirstValues first_values_of(const Gpt2Config& config, TensorId tensor) {
+FirstValues first_values_of(const ModelConfig& config, TensorId tensor) {
   if (tensor == gpt2::kTokenTable || tensor == gpt2::kPositionTable) return {0.0f, config.init_std};
   if (tensor == gpt2::final_norm_weight(config.layers)) return {1.0f, 0.0f};
   if (tensor == gpt2::final_norm_bias(config.layers)) return {0.0f, 0.0f};
@@ -60,26 +60,8 @@ FirstValues first_values_of(const Gpt2Config& config, TensorId tensor) {
 
 }  // namespace
 
-Gpt2Config gpt2_preset(std::string_view name) {
-  Gpt2Config config;
-  if (name == "gpt2") return config;
-  if (name == "gpt2-medium") {
-    config.layers = 24, config.heads = 16, config.width = 1024;
-    return config;
-  }
-  if (name == "gpt2-large") {
-    config.layers = 36, config.heads = 20, config.width = 1280;
-    return config;
-  }
-  if (name == "gpt2-xl") {
-    config.layers = 48, config.heads = 25, config.width = 1600;
-    return config;
-  }
-  refuse(std::string(name), "there is no such size",
-         "the sizes are gpt2, gpt2-medium, gpt2-large and gpt2-xl");
-}
-
-Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
+Gpt2::Gpt2(const ModelConfig& config, const ModelOptions& options) : config_(config), options_(options) {
+  if (config_.hidden == 0) config_.hidden = 4 * config.width;
   if (config.layers == 0 || config.heads == 0 || config.width == 0 || config.context == 0 ||
       config.vocabulary == 0) {
     refuse("sizes", "layers, heads, width, context and vocabulary must not be 0", "set them to at least 1");
@@ -99,22 +81,22 @@ Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
            "the width is not a multiple of the heads",
            "choose a width that is heads times the size of a head (64 in the released models)");
   }
-  if (config.type != DataType::fp32 && config.type != DataType::bf16) {
-    refuse(std::string(name_of(config.type)), "the host back end computes with fp32 and bf16 parameters",
+  if (options.type != DataType::fp32 && options.type != DataType::bf16) {
+    refuse(std::string(name_of(options.type)), "the host back end computes with fp32 and bf16 parameters",
            "use bf16 (\"bf16\": {\"enabled\": true}) or fp32");
   }
 }
 
 std::vector<TensorSpec> Gpt2::tensors() const {
   const uint64_t width = config_.width;
-  const DataType type = config_.type;
+  const DataType type = options_.type;
   std::vector<TensorSpec> list;
   list.reserve(gpt2::kFirstLayerTensor + config_.layers * gpt2::kLayerTensors + 2);
-  list.push_back(matrix("wte.weight", config_.vocabulary, width, type));
+  list.push_back(matrix("transformer.wte.weight", config_.vocabulary, width, type));
   list.back().backward_uses = 2;  // the head and the embedding
-  list.push_back(matrix("wpe.weight", config_.context, width, type));
+  list.push_back(matrix("transformer.wpe.weight", config_.context, width, type));
   for (uint32_t layer = 0; layer < config_.layers; ++layer) {
-    const std::string prefix = fmt::format("h.{}.", layer);
+    const std::string prefix = fmt::format("transformer.h.{}.", layer);
     list.push_back(vector(prefix + "ln_1.weight", width, type));
     list.push_back(vector(prefix + "ln_1.bias", width, type));
     list.push_back(matrix(prefix + "attn.c_attn.weight", width, 3 * width, type));
@@ -123,20 +105,22 @@ std::vector<TensorSpec> Gpt2::tensors() const {
     list.push_back(vector(prefix + "attn.c_proj.bias", width, type));
     list.push_back(vector(prefix + "ln_2.weight", width, type));
     list.push_back(vector(prefix + "ln_2.bias", width, type));
-    list.push_back(matrix(prefix + "mlp.c_fc.weight", width, 4 * width, type));
-    list.push_back(vector(prefix + "mlp.c_fc.bias", 4 * width, type));
-    list.push_back(matrix(prefix + "mlp.c_proj.weight", 4 * width, width, type));
+    list.push_back(matrix(prefix + "mlp.c_fc.weight", width, config_.hidden, type));
+    list.push_back(vector(prefix + "mlp.c_fc.bias", config_.hidden, type));
+    list.push_back(matrix(prefix + "mlp.c_proj.weight", config_.hidden, width, type));
     list.push_back(vector(prefix + "mlp.c_proj.bias", width, type));
   }
-  list.push_back(vector("ln_f.weight", width, type));
-  list.push_back(vector("ln_f.bias", width, type));
+  list.push_back(vector("transformer.ln_f.weight", width, type));
+  list.push_back(vector("transformer.ln_f.bias", width, type));
   return list;
 }
 
-uint64_t Gpt2::parameter_count() const {
-  uint64_t count = 0;
-  for (const TensorSpec& tensor : tensors()) count += tensor.element_count();
-  return count;
+std::vector<WeightSpec> Gpt2::weights() const {
+  std::vector<WeightSpec> list;
+  for (const TensorSpec& tensor : tensors()) {
+    list.push_back({tensor.name, tensor.shape, {TensorId{static_cast<uint32_t>(list.size())}}});
+  }
+  return list;
 }
 
 void Gpt2::initial_values(TensorId tensor, uint64_t first_element, std::span<float> out) const {
@@ -146,7 +130,7 @@ void Gpt2::initial_values(TensorId tensor, uint64_t first_element, std::span<flo
   if (values.deviation == 0.0f) {
     std::fill(out.begin(), out.end(), values.constant);
   } else {
-    fill_normal({.seed = config_.seed, .stream = kFirstValuesDomain | index_of(tensor)}, first_element,
+    fill_normal({.seed = options_.seed, .stream = kFirstValuesDomain | index_of(tensor)}, first_element,
                 values.deviation, out);
   }
 }

@@ -47,9 +47,15 @@ struct LayerActivations {
 
 class Gpt2Pass {
  public:
-  Gpt2Pass(const Gpt2Config& config, const HostOps& ops, ParameterAccess& access, StackArena& arena,
-           const MicroBatch& batch, std::string_view prefix)
-      : config_(config), ops_(ops), access_(access), arena_(arena), batch_(batch), prefix_(prefix) {}
+  Gpt2Pass(const ModelConfig& config, const ModelOptions& options, const HostOps& ops,
+           ParameterAccess& access, StackArena& arena, const MicroBatch& batch, std::string_view prefix)
+      : config_(config),
+        options_(options),
+        ops_(ops),
+        access_(access),
+        arena_(arena),
+        batch_(batch),
+        prefix_(prefix) {}
 
   float train(float loss_scale);
   float evaluate();
@@ -89,13 +95,14 @@ class Gpt2Pass {
   LayerActivations allocate_layer();
 
   ParameterView view(const Lease& lease, TensorId tensor) const {
-    return {lease.parameter<std::byte>(tensor), config_.type};
+    return {lease.parameter<std::byte>(tensor), options_.type};
   }
   GradientTarget target(const Lease& lease, TensorId tensor) const {
-    return {lease.gradient(tensor), config_.type};
+    return {lease.gradient(tensor), options_.type};
   }
 
-  const Gpt2Config& config_;
+  const ModelConfig& config_;
+  const ModelOptions& options_;
   const HostOps& ops_;
   ParameterAccess& access_;
   StackArena& arena_;
@@ -114,8 +121,8 @@ LayerActivations Gpt2Pass::allocate_layer() {
   kept.attention = allocate(width);
   kept.middle = allocate(width);
   kept.norm2 = allocate(width);
-  kept.hidden = allocate(4 * width);
-  kept.activated = allocate(4 * width);
+  kept.hidden = allocate(config_.hidden);
+  kept.activated = allocate(config_.hidden);
   return kept;
 }
 
@@ -161,7 +168,7 @@ void Gpt2Pass::layer_forward(uint32_t layer, std::span<const float> x, const Lay
     const Lease lease(access_, OperationKey(prefix_, layer, ".mlp.fc", phase.suffix), tensors, phase.kind);
     ops_.layer_norm_forward(stream_shape(), kept.middle, view(lease, tensors[0]), view(lease, tensors[1]),
                             kept.norm2, kept.statistics2, arena_);
-    ops_.linear_forward(linear_shape(width, 4 * width), kept.norm2, view(lease, tensors[2]),
+    ops_.linear_forward(linear_shape(width, config_.hidden), kept.norm2, view(lease, tensors[2]),
                         view(lease, tensors[3]), kept.hidden, arena_);
   }
   ops_.gelu_forward(kept.hidden, kept.activated);
@@ -173,8 +180,8 @@ void Gpt2Pass::layer_output(uint32_t layer, const LayerActivations& kept, std::s
                               gpt2::layer_tensor(layer, LayerTensor::output_bias)};
   {
     const Lease lease(access_, OperationKey(prefix_, layer, ".mlp.proj", phase.suffix), tensors, phase.kind);
-    ops_.linear_forward(linear_shape(4 * config_.width, config_.width), kept.activated,
-                        view(lease, tensors[0]), view(lease, tensors[1]), y, arena_);
+    ops_.linear_forward(linear_shape(config_.hidden, config_.width), kept.activated, view(lease, tensors[0]),
+                        view(lease, tensors[1]), y, arena_);
   }
   ops_.add(kept.middle, y);
 }
@@ -190,13 +197,13 @@ void Gpt2Pass::output_backward(uint32_t layer, const LayerActivations& kept, std
   const uint64_t width = config_.width;
   const auto id = [layer](LayerTensor tensor) { return gpt2::layer_tensor(layer, tensor); };
   const StackArena::Frame frame(arena_);
-  const std::span<float> dhidden = allocate(4 * width);
+  const std::span<float> dhidden = allocate(config_.hidden);
   {
     const std::array tensors = {id(LayerTensor::output_weight), id(LayerTensor::output_bias)};
     const Lease lease(access_, OperationKey(prefix_, layer, ".mlp.proj", kBackward.suffix), tensors,
                       kBackward.kind);
-    ops_.linear_backward(linear_shape(4 * width, width), kept.activated, view(lease, tensors[0]), dx, dhidden,
-                         target(lease, tensors[0]), target(lease, tensors[1]), arena_);
+    ops_.linear_backward(linear_shape(config_.hidden, width), kept.activated, view(lease, tensors[0]), dx,
+                         dhidden, target(lease, tensors[0]), target(lease, tensors[1]), arena_);
   }
   ops_.gelu_backward(kept.hidden, dhidden);
   const std::span<float> dnorm = allocate(width);
@@ -204,8 +211,8 @@ void Gpt2Pass::output_backward(uint32_t layer, const LayerActivations& kept, std
                               id(LayerTensor::hidden_weight), id(LayerTensor::hidden_bias)};
   const Lease lease(access_, OperationKey(prefix_, layer, ".mlp.fc", kBackward.suffix), tensors,
                     kBackward.kind);
-  ops_.linear_backward(linear_shape(width, 4 * width), kept.norm2, view(lease, tensors[2]), dhidden, dnorm,
-                       target(lease, tensors[2]), target(lease, tensors[3]), arena_);
+  ops_.linear_backward(linear_shape(width, config_.hidden), kept.norm2, view(lease, tensors[2]), dhidden,
+                       dnorm, target(lease, tensors[2]), target(lease, tensors[3]), arena_);
   ops_.layer_norm_backward(stream_shape(), kept.middle, kept.statistics2, view(lease, tensors[0]), dnorm, dx,
                            target(lease, tensors[0]), target(lease, tensors[1]), arena_);
 }
@@ -273,20 +280,20 @@ float Gpt2Pass::layers_from(uint32_t layer, std::span<const float> x, std::span<
   if (layer == config_.layers) return head(x, dx, loss_scale);
   const StackArena::Frame frame(arena_);
   LayerActivations kept;
-  if (!config_.checkpoint_activations) kept = allocate_layer();
+  if (!options_.checkpoint_activations) kept = allocate_layer();
   float loss;
   {
     const StackArena::Frame output_frame(arena_);
     const std::span<float> y = allocate(config_.width);
     {
       const StackArena::Frame forgotten(arena_);
-      if (config_.checkpoint_activations) kept = allocate_layer();
+      if (options_.checkpoint_activations) kept = allocate_layer();
       layer_forward(layer, x, kept, kForward);
       layer_output(layer, kept, y, kForward);
     }
     loss = layers_from(layer + 1, y, dx, loss_scale);
   }
-  if (config_.checkpoint_activations) {
+  if (options_.checkpoint_activations) {
     kept = allocate_layer();
     layer_forward(layer, x, kept, kRecompute);
   }
@@ -319,7 +326,7 @@ float Gpt2Pass::evaluate() {
   return head_forward(x, normalised, statistics, allocate(1), kInference);
 }
 
-void check_ids(const Gpt2Config& config, std::span<const int32_t> ids) {
+void check_ids(const ModelConfig& config, std::span<const int32_t> ids) {
   const auto wrong = std::find_if(ids.begin(), ids.end(), [&](int32_t id) {
     return id < 0 || static_cast<uint32_t>(id) >= config.vocabulary;
   });
@@ -330,7 +337,7 @@ void check_ids(const Gpt2Config& config, std::span<const int32_t> ids) {
                "train on data of this vocabulary, or set the model's vocabulary to the data's"});
 }
 
-void check_batch(const Gpt2Config& config, const MicroBatch& batch, bool dry_run) {
+void check_batch(const ModelConfig& config, const MicroBatch& batch, bool dry_run) {
   TERRACE_ASSERT(batch.tokens.size() == uint64_t{batch.batch} * batch.sequence && !batch.tokens.empty() &&
                      batch.targets.size() == batch.tokens.size(),
                  fmt::format("a micro-batch of {} x {} has {} tokens and {} targets", batch.batch,
@@ -352,13 +359,13 @@ float Gpt2::train_micro_batch(const HostOps& ops, ParameterAccess& access, Stack
                               const MicroBatch& batch, float loss_scale,
                               std::string_view operation_prefix) const {
   check_batch(config_, batch, ops.is_dry_run());
-  return Gpt2Pass(config_, ops, access, arena, batch, operation_prefix).train(loss_scale);
+  return Gpt2Pass(config_, options_, ops, access, arena, batch, operation_prefix).train(loss_scale);
 }
 
 float Gpt2::evaluate(const HostOps& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
                      std::string_view operation_prefix) const {
   check_batch(config_, batch, ops.is_dry_run());
-  return Gpt2Pass(config_, ops, access, arena, batch, operation_prefix).evaluate();
+  return Gpt2Pass(config_, options_, ops, access, arena, batch, operation_prefix).evaluate();
 }
 
 }  // namespace terrace

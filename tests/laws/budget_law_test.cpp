@@ -10,7 +10,7 @@
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
 #include <terrace/memory/simulated_device.h>
-#include <terrace/runtime/models/gpt2.h>
+#include <terrace/runtime/models/model.h>
 
 #include "laws/plain_training.h"
 #include "offload/toy_training.h"
@@ -71,8 +71,8 @@ int posix_memalign(void** memory, size_t alignment, size_t bytes) {
 namespace terrace::laws {
 namespace {
 
-Gpt2Config model_config() {
-  Gpt2Config config;
+ModelConfig model_config() {
+  ModelConfig config;
   config.layers = 3;
   config.heads = 4;
   config.width = 256;
@@ -102,7 +102,8 @@ Budgets least_budgets(const FlatSpace& space, const DryTraining& dry, const std:
 }
 
 TEST(BudgetLaw, TheSystemsAccountStaysWithinTheBudgets) {
-  const Gpt2 model(model_config());
+  const std::unique_ptr<Model> owner = make_model(model_config(), {});
+  const Model& model = *owner;
   const FlatSpace space(model.tensors(), 16 * kTileElements);
   Workers workers(2);
   const HostOps ops(workers, best_instruction_set());
@@ -145,7 +146,8 @@ TEST(BudgetLaw, TheSystemsAccountStaysWithinTheBudgets) {
 }
 
 TEST(BudgetLaw, OneByteLessIsRefusedBeforeAnythingIsAllocated) {
-  const Gpt2 model(model_config());
+  const std::unique_ptr<Model> owner = make_model(model_config(), {});
+  const Model& model = *owner;
   const FlatSpace space(model.tensors(), 16 * kTileElements);
   Workers workers(1);
   const DryTraining dry = run_dry(model, 1, workers);

@@ -112,17 +112,15 @@ class TripleCover {
   uint64_t missing_ = 0;
 };
 
-Gpt2Config model_config(DataType type) {
-  Gpt2Config config;
+std::unique_ptr<Model> make_law_model(DataType type) {
+  ModelConfig config;
   config.layers = 2;
   config.heads = 2;
   config.width = 40;
   config.context = 24;
   config.vocabulary = 96;
-  config.type = type;
   config.init_std = 0.1f;
-  config.seed = 7;
-  return config;
+  return make_model(config, {.type = type, .seed = 7});
 }
 
 }  // namespace
@@ -200,7 +198,8 @@ std::string difference(const Outcome& expected, const Outcome& found) {
 Outcome PlacementLaw::train(const Combination& c) const {
   const auto precision = c[kPrecision] == 0 ? DataType::bf16 : DataType::fp32;
   const auto accumulation = static_cast<uint32_t>(number(c, kAccumulation));
-  const Gpt2 model(model_config(precision));
+  const std::unique_ptr<Model> owner = make_law_model(precision);
+  const Model& model = *owner;
   const FlatSpace space(model.tensors(), number(c, kChunk));
   Workers workers(number(c, kThreads));
   const DryTraining dry = run_dry(model, accumulation, workers);
@@ -266,9 +265,9 @@ const Outcome& PlacementLaw::reference(const Combination& c) {
   const auto key = std::make_tuple(int{c[kPrecision]}, int{c[kAccumulation]}, int{c[kClipping]});
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
-  const Gpt2 model(model_config(c[kPrecision] == 0 ? DataType::bf16 : DataType::fp32));
+  const auto model = make_law_model(c[kPrecision] == 0 ? DataType::bf16 : DataType::fp32);
   return references_
-      .emplace(key, train_plainly(model, static_cast<uint32_t>(number(c, kAccumulation)),
+      .emplace(key, train_plainly(*model, static_cast<uint32_t>(number(c, kAccumulation)),
                                   std::stod(std::string(kClippings[c[kClipping]]))))
       .first->second;
 }

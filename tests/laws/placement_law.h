@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <terrace/offload/offloader.h>
-#include <terrace/runtime/models/gpt2.h>
+#include <terrace/runtime/models/model.h>
 
 namespace terrace::laws {
 

@@ -25,7 +25,7 @@ std::vector<AdamSettings> settings(uint64_t step) {
   return {decayed, plain};
 }
 
-TokenBatch::TokenBatch(const Gpt2Config& config, uint64_t seed) : sequence_(config.context) {
+TokenBatch::TokenBatch(const ModelConfig& config, uint64_t seed) : sequence_(config.context) {
   std::vector<int32_t> stream;
   for (uint64_t i = 0; i <= sequence_; ++i) {
     stream.push_back(static_cast<int32_t>((seed * 31 + i * i * 7 + i * seed) % config.vocabulary));
@@ -38,7 +38,7 @@ MicroBatch TokenBatch::view() const {
   return {tokens_, targets_, 1, sequence_};
 }
 
-DryTraining run_dry(const Gpt2& model, uint32_t accumulation, Workers& workers) {
+DryTraining run_dry(const Model& model, uint32_t accumulation, Workers& workers) {
   const HostOps ops(workers, best_instruction_set(), true);
   StackArena arena = StackArena::dry_run();
   UseRecorder recorder;
@@ -108,7 +108,7 @@ std::vector<std::byte> tiles_of(const FlatState& state) {
 
 }  // namespace
 
-Outcome train_plainly(const Gpt2& model, uint32_t accumulation, double clip_norm) {
+Outcome train_plainly(const Model& model, uint32_t accumulation, double clip_norm) {
   const FlatSpace space(model.tensors(), kTileElements);
   Workers workers(1);
   const HostOps ops(workers, best_instruction_set());

@@ -8,7 +8,7 @@
 
 #include <terrace/offload/use_trace.h>
 #include <terrace/optimizer_cpu/adam.h>
-#include <terrace/runtime/models/gpt2.h>
+#include <terrace/runtime/models/model.h>
 
 #include "laws/placement_law.h"
 
@@ -23,7 +23,7 @@ std::vector<AdamSettings> settings(uint64_t step);
 // Tokens that depend on the seed alone.
 class TokenBatch {
  public:
-  TokenBatch(const Gpt2Config& config, uint64_t seed);
+  TokenBatch(const ModelConfig& config, uint64_t seed);
   MicroBatch view() const;
 
  private:
@@ -36,8 +36,8 @@ struct DryTraining {
   std::vector<TensorUse> trace;
   uint64_t work_bytes = 0;
 };
-DryTraining run_dry(const Gpt2& model, uint32_t accumulation, Workers& workers);
+DryTraining run_dry(const Model& model, uint32_t accumulation, Workers& workers);
 
-Outcome train_plainly(const Gpt2& model, uint32_t accumulation, double clip_norm);
+Outcome train_plainly(const Model& model, uint32_t accumulation, double clip_norm);
 
 }  // namespace terrace::laws

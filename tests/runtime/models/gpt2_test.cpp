@@ -1,4 +1,4 @@
-#include <terrace/runtime/models/gpt2.h>
+#include <terrace/runtime/models/model.h>
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,8 +27,13 @@ using reference::Values;
 
 constexpr uint64_t kWorkBytes = 64 * kMiB;
 
-Gpt2Config tiny(DataType type = DataType::fp32) {
-  Gpt2Config config;
+// A configuration and how it is trained.
+struct TestModel : ModelConfig, ModelOptions {
+  std::unique_ptr<Model> make() const { return make_model(*this, *this); }
+};
+
+TestModel tiny(DataType type = DataType::fp32) {
+  TestModel config;
   config.layers = 2, config.heads = 2, config.width = 12, config.context = 9, config.vocabulary = 23;
   config.type = type;
   config.init_std = 0.2f;  // large enough for every part to matter
@@ -35,8 +41,8 @@ Gpt2Config tiny(DataType type = DataType::fp32) {
 }
 
 // Enough columns and rows for several tasks in every operation.
-Gpt2Config small(DataType type = DataType::bf16) {
-  Gpt2Config config;
+TestModel small(DataType type = DataType::bf16) {
+  TestModel config;
   config.layers = 3, config.heads = 4, config.width = 96, config.context = 112, config.vocabulary = 256;
   config.type = type;
   return config;
@@ -48,7 +54,7 @@ struct Tokens {
   uint32_t batch;
   uint32_t sequence;
 
-  Tokens(const Gpt2Config& config, uint32_t samples, uint32_t length, uint64_t seed = 3)
+  Tokens(const ModelConfig& config, uint32_t samples, uint32_t length, uint64_t seed = 3)
       : batch(samples), sequence(length) {
     for (uint32_t i = 0; i < samples * length; ++i) {
       inputs.push_back(static_cast<int32_t>(random_bits({.seed = seed, .stream = 0}, i) % config.vocabulary));
@@ -59,7 +65,7 @@ struct Tokens {
   MicroBatch view() const { return {inputs, targets, batch, sequence}; }
 };
 
-InMemoryParameters parameters_of(const Gpt2& model) {
+InMemoryParameters parameters_of(const Model& model) {
   return InMemoryParameters(model.tensors(), [&](TensorId tensor, uint64_t first, std::span<float> out) {
     model.initial_values(tensor, first, out);
   });
@@ -72,9 +78,10 @@ struct Result {
   std::vector<std::vector<std::byte>> gradients;
 };
 
-Result train(const Gpt2Config& config, const Tokens& tokens, size_t threads = 2, float loss_scale = 1.0f,
+Result train(const TestModel& config, const Tokens& tokens, size_t threads = 2, float loss_scale = 1.0f,
              InstructionSet set = best_instruction_set()) {
-  const Gpt2 model(config);
+  const auto owner = config.make();
+  const Model& model = *owner;
   InMemoryParameters parameters = parameters_of(model);
   Workers workers(threads);
   WorkMemory work(kWorkBytes);
@@ -95,7 +102,7 @@ Result train(const Gpt2Config& config, const Tokens& tokens, size_t threads = 2,
 // The whole model in double precision.
 class ReferenceGpt2 {
  public:
-  ReferenceGpt2(const Gpt2Config& config, const InMemoryParameters& parameters) : config_(config) {
+  ReferenceGpt2(const ModelConfig& config, const InMemoryParameters& parameters) : config_(config) {
     for (uint32_t i = 0; i < parameters.tensors().size(); ++i) {
       tensors_[parameters.tensors()[i].name] = reference::widened(parameters.parameter_values(TensorId{i}));
     }
@@ -103,17 +110,18 @@ class ReferenceGpt2 {
   Values& tensor(const std::string& name) { return tensors_.at(name); }
 
   double loss(const Tokens& tokens) {
-    Values x = reference::embedding(tokens.inputs, tensor("wte.weight"), tensor("wpe.weight"),
-                                    tokens.sequence, config_.width);
+    Values x = reference::embedding(tokens.inputs, tensor("transformer.wte.weight"),
+                                    tensor("transformer.wpe.weight"), tokens.sequence, config_.width);
     for (uint32_t layer = 0; layer < config_.layers; ++layer) {
-      const std::string h = "h." + std::to_string(layer) + ".";
+      const std::string h = "transformer.h." + std::to_string(layer) + ".";
       const Values qkv = linear(norm(x, h + "ln_1"), h + "attn.c_attn");
       const Values attended = reference::attention(qkv, tokens.sequence, config_.heads, config_.width);
       add(x, linear(attended, h + "attn.c_proj"));
       const Values hidden = reference::gelu(linear(norm(x, h + "ln_2"), h + "mlp.c_fc"));
       add(x, linear(hidden, h + "mlp.c_proj"));
     }
-    return reference::cross_entropy(norm(x, "ln_f"), tensor("wte.weight"), tokens.targets);
+    return reference::cross_entropy(norm(x, "transformer.ln_f"), tensor("transformer.wte.weight"),
+                                    tokens.targets);
   }
 
  private:
@@ -127,20 +135,21 @@ class ReferenceGpt2 {
     for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
   }
 
-  Gpt2Config config_;
+  ModelConfig config_;
   std::map<std::string, Values> tensors_;
 };
 
 TEST(Gpt2Tensors, HaveTheNamesShapesAndGroupsOfTheReleasedModels) {
-  const Gpt2 model(gpt2_preset("gpt2"));
+  const auto owner = make_model(model_preset("gpt2"), {});
+  const Model& model = *owner;
   const std::vector<TensorSpec> tensors = model.tensors();
   ASSERT_EQ(tensors.size(), 148u);
   std::set<std::string> names;
   for (const TensorSpec& tensor : tensors) {
     names.insert(tensor.name);
-    EXPECT_EQ(tensor.group, tensor.shape.size() == 2 ? Gpt2::kDecayGroup : Gpt2::kNoDecayGroup)
+    EXPECT_EQ(tensor.group, tensor.shape.size() == 2 ? Model::kDecayGroup : Model::kNoDecayGroup)
         << tensor.name;
-    EXPECT_EQ(tensor.backward_uses, tensor.name == "wte.weight" ? 2u : 1u) << tensor.name;
+    EXPECT_EQ(tensor.backward_uses, tensor.name == "transformer.wte.weight" ? 2u : 1u) << tensor.name;
     EXPECT_EQ(tensor.type, DataType::bf16);
   }
   EXPECT_EQ(names.size(), tensors.size());
@@ -150,38 +159,39 @@ TEST(Gpt2Tensors, HaveTheNamesShapesAndGroupsOfTheReleasedModels) {
     }
     return std::vector<uint64_t>{};
   };
-  EXPECT_EQ(shape_of("wte.weight"), (std::vector<uint64_t>{50257, 768}));
-  EXPECT_EQ(shape_of("wpe.weight"), (std::vector<uint64_t>{1024, 768}));
-  EXPECT_EQ(shape_of("h.11.attn.c_attn.weight"), (std::vector<uint64_t>{768, 2304}));
-  EXPECT_EQ(shape_of("h.0.attn.c_proj.weight"), (std::vector<uint64_t>{768, 768}));
-  EXPECT_EQ(shape_of("h.3.mlp.c_fc.weight"), (std::vector<uint64_t>{768, 3072}));
-  EXPECT_EQ(shape_of("h.3.mlp.c_proj.weight"), (std::vector<uint64_t>{3072, 768}));
-  EXPECT_EQ(shape_of("ln_f.bias"), (std::vector<uint64_t>{768}));
+  EXPECT_EQ(shape_of("transformer.wte.weight"), (std::vector<uint64_t>{50257, 768}));
+  EXPECT_EQ(shape_of("transformer.wpe.weight"), (std::vector<uint64_t>{1024, 768}));
+  EXPECT_EQ(shape_of("transformer.h.11.attn.c_attn.weight"), (std::vector<uint64_t>{768, 2304}));
+  EXPECT_EQ(shape_of("transformer.h.0.attn.c_proj.weight"), (std::vector<uint64_t>{768, 768}));
+  EXPECT_EQ(shape_of("transformer.h.3.mlp.c_fc.weight"), (std::vector<uint64_t>{768, 3072}));
+  EXPECT_EQ(shape_of("transformer.h.3.mlp.c_proj.weight"), (std::vector<uint64_t>{3072, 768}));
+  EXPECT_EQ(shape_of("transformer.ln_f.bias"), (std::vector<uint64_t>{768}));
 }
 
 TEST(Gpt2Tensors, AddUpToTheReleasedSizes) {
-  EXPECT_EQ(Gpt2(gpt2_preset("gpt2")).parameter_count(), 124439808u);
-  EXPECT_EQ(Gpt2(gpt2_preset("gpt2-medium")).parameter_count(), 354823168u);
-  EXPECT_EQ(Gpt2(gpt2_preset("gpt2-large")).parameter_count(), 774030080u);
-  EXPECT_EQ(Gpt2(gpt2_preset("gpt2-xl")).parameter_count(), 1557611200u);
-  EXPECT_THROW(gpt2_preset("gpt2-huge"), Error);
+  EXPECT_EQ(make_model(model_preset("gpt2"), {})->parameter_count(), 124439808u);
+  EXPECT_EQ(make_model(model_preset("gpt2-medium"), {})->parameter_count(), 354823168u);
+  EXPECT_EQ(make_model(model_preset("gpt2-large"), {})->parameter_count(), 774030080u);
+  EXPECT_EQ(make_model(model_preset("gpt2-xl"), {})->parameter_count(), 1557611200u);
+  EXPECT_THROW(model_preset("gpt2-huge"), Error);
 }
 
 TEST(Gpt2Config, IsRefusedWhenItsSizesDoNotFit) {
-  Gpt2Config config = tiny();
+  TestModel config = tiny();
   config.heads = 5;
-  EXPECT_THROW(Gpt2{config}, Error);
+  EXPECT_THROW(config.make(), Error);
   config = tiny();
   config.vocabulary = 0;
-  EXPECT_THROW(Gpt2{config}, Error);
+  EXPECT_THROW(config.make(), Error);
   config = tiny(DataType::fp16);
-  EXPECT_THROW(Gpt2{config}, Error);
+  EXPECT_THROW(config.make(), Error);
 }
 
 TEST(Gpt2InitialValues, FollowTheRulesOfGpt2) {
-  Gpt2Config config = small();
+  TestModel config = small();
   config.init_std = 0.02f;
-  const Gpt2 model(config);
+  const auto owner = config.make();
+  const Model& model = *owner;
   const std::vector<TensorSpec> tensors = model.tensors();
   for (uint32_t i = 0; i < tensors.size(); ++i) {
     std::vector<float> values(tensors[i].element_count());
@@ -199,7 +209,8 @@ TEST(Gpt2InitialValues, FollowTheRulesOfGpt2) {
 }
 
 TEST(Gpt2InitialValues, DoNotDependOnHowATensorIsCut) {
-  const Gpt2 model(tiny());
+  const auto owner = tiny().make();
+  const Model& model = *owner;
   std::vector<float> whole(model.tensors()[0].element_count()), pieces(whole.size());
   model.initial_values(TensorId{0}, 0, whole);
   for (size_t first = 0; first < pieces.size(); first += 5) {
@@ -212,8 +223,9 @@ TEST(Gpt2InitialValues, DoNotDependOnHowATensorIsCut) {
 class Gpt2OnEverySet : public ForEachInstructionSet {};
 
 TEST_P(Gpt2OnEverySet, MatchesDoublePrecisionAndItsFiniteDifferences) {
-  const Gpt2Config config = tiny();
-  const Gpt2 model(config);
+  const TestModel config = tiny();
+  const auto owner = config.make();
+  const Model& model = *owner;
   const Tokens tokens(config, 2, 7);
   InMemoryParameters parameters = parameters_of(model);
   ReferenceGpt2 exact(config, parameters);
@@ -246,7 +258,7 @@ TEST(Gpt2, HasTheSameBitsOnAnyNumberOfThreads) {
 }
 
 TEST(Gpt2, HasTheSameBitsWithAndWithoutCheckpointing) {
-  Gpt2Config config = small();
+  TestModel config = small();
   const Tokens tokens(config, 1, 100);
   const Result with = train(config, tokens);
   config.checkpoint_activations = false;
@@ -257,7 +269,7 @@ TEST(Gpt2, HasTheSameBitsWithAndWithoutCheckpointing) {
 }
 
 TEST(Gpt2, ReadsTheTiedTableTwiceInBackward) {
-  const Gpt2Config config = small(DataType::bf16);
+  const TestModel config = small(DataType::bf16);
   Tokens tokens(config, 1, 50);
   for (int32_t& token : tokens.inputs) token %= 100;  // ids from 100 on are never looked up
   const Result result = train(config, tokens);
@@ -281,7 +293,7 @@ TEST(Gpt2, ReadsTheTiedTableTwiceInBackward) {
 }
 
 TEST(Gpt2, StartsNearTheLogarithmOfTheVocabulary) {
-  Gpt2Config config = small();
+  TestModel config = small();
   config.vocabulary = 1000;
   const Result result = train(config, Tokens(config, 2, 100));
   EXPECT_NEAR(result.loss, std::log(1000.0), 0.1);
@@ -316,14 +328,15 @@ TEST(Gpt2, UsesSmallGroupsOfTensorsUnderKeysOfTheirOwn) {
 TEST(Gpt2, DryRunMakesTheSameUsesAndNeedsTheSameMemory) {
   for (const bool checkpoint : {true, false}) {
     for (const DataType type : {DataType::bf16, DataType::fp32}) {
-      Gpt2Config config = small(type);
+      TestModel config = small(type);
       config.checkpoint_activations = checkpoint;
       const Tokens tokens(config, 2, 60);
       const Result real = train(config, tokens);
       const Tokens other(config, 2, 60, 99);
       EXPECT_EQ(train(config, other).uses, real.uses);
 
-      const Gpt2 model(config);
+      const auto owner = config.make();
+      const Model& model = *owner;
       Workers workers(2);
       const HostOps ops(workers, best_instruction_set(), true);
       RecordingAccess access;
@@ -339,9 +352,10 @@ TEST(Gpt2, DryRunMakesTheSameUsesAndNeedsTheSameMemory) {
 }
 
 TEST(Gpt2, EvaluatesToTheLossOfTrainingWithInferenceUsesOnly) {
-  const Gpt2Config config = small();
+  const TestModel config = small();
   const Tokens tokens(config, 2, 64);
-  const Gpt2 model(config);
+  const auto owner = config.make();
+  const Model& model = *owner;
   InMemoryParameters parameters = parameters_of(model);
   Workers workers(2);
   WorkMemory work(kWorkBytes);
@@ -359,9 +373,10 @@ TEST(Gpt2, EvaluatesToTheLossOfTrainingWithInferenceUsesOnly) {
 }
 
 TEST(Gpt2, LearnsASequenceByHeart) {
-  Gpt2Config config = tiny();
+  TestModel config = tiny();
   config.init_std = 0.05f;
-  const Gpt2 model(config);
+  const auto owner = config.make();
+  const Model& model = *owner;
   const Tokens tokens(config, 1, 9);
   InMemoryParameters parameters = parameters_of(model);
   Workers workers(1);
@@ -383,7 +398,7 @@ TEST(Gpt2, LearnsASequenceByHeart) {
 }
 
 TEST(Gpt2, RefusesTokensAndSequencesThatItDoesNotKnow) {
-  const Gpt2Config config = tiny();
+  const TestModel config = tiny();
   Tokens tokens(config, 1, 5);
   tokens.inputs[3] = 23;
   EXPECT_THROW(train(config, tokens), Error);
@@ -410,8 +425,9 @@ class SilentAccess final : public ParameterAccess {
 
 // Memory comes from the arena and keys from the stack.
 TEST(Gpt2, AllocatesNothingInAMicroBatch) {
-  const Gpt2Config config = small();
-  const Gpt2 model(config);
+  const TestModel config = small();
+  const auto owner = config.make();
+  const Model& model = *owner;
   uint64_t largest_bytes = 0;
   for (const TensorSpec& tensor : model.tensors()) {
     largest_bytes = std::max(largest_bytes, tensor.element_count() * bytes_of(config.type));

@@ -1,0 +1,88 @@
+// Model: what is trained, as the trainer sees it: named tensors, their first values, and a micro-batch
+// forward and backward.
+//
+// A model reaches parameters and gradients through ParameterAccess alone and knows nothing of where they
+// live. A lease covers one small group of tensors, so that a tight device budget suffices. The same code runs
+// dry (HostOps in a dry run, a dry StackArena): then it makes the same uses and the same requests for memory,
+// and touches neither tokens nor parameters. A model is immutable and thread-safe; one run of it is not.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/memory/stack_arena.h>
+#include <terrace/memory/tensor.h>
+#include <terrace/offload/activation_store.h>
+#include <terrace/offload/parameter_access.h>
+#include <terrace/runtime/compute/ops.h>
+#include <terrace/runtime/models/model_config.h>
+
+namespace terrace {
+
+// How a model is trained; none of it changes what its weights mean.
+struct ModelOptions {
+  DataType type = DataType::bf16;      // of parameters and gradients
+  uint64_t seed = 42;                  // of the first values
+  bool checkpoint_activations = true;  // keep each layer's input only and compute the rest again in backward
+};
+
+// Token ids, sample after sample; targets[i] is the token that follows tokens[i]. Views only; in a dry run
+// their addresses may be null.
+struct MicroBatch {
+  std::span<const int32_t> tokens;
+  std::span<const int32_t> targets;
+  uint32_t batch = 0;
+  uint32_t sequence = 0;
+};
+
+// A tensor as weight files have it, row-major: its parts lie one after the other along dimension 0.
+struct WeightSpec {
+  std::string name;  // as save_pretrained writes it: "transformer.h.0.attn.c_attn.weight"
+  std::vector<uint64_t> shape;
+  std::vector<TensorId> parts;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  // Parameter groups of tensors(): those with decay (two dimensions), and norms and biases without.
+  static constexpr uint32_t kDecayGroup = 0;
+  static constexpr uint32_t kNoDecayGroup = 1;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const ModelOptions& options() const = 0;
+  // Every tensor, in the order of TensorId and about that of use.
+  virtual std::vector<TensorSpec> tensors() const = 0;
+  // The same as weight files have them. Each TensorId is a part of exactly one.
+  virtual std::vector<WeightSpec> weights() const = 0;
+
+  // The first values of elements [first_element, first_element + out.size()) of a tensor: normal with
+  // init_std, biases 0, norms 1. Independent of how a tensor is cut. Thread-safe.
+  virtual void initial_values(TensorId tensor, uint64_t first_element, std::span<float> out) const = 0;
+
+  // One micro-batch forward and backward: gradients of loss_scale * the mean loss arrive through `access`.
+  // Returns the mean loss over tokens, unscaled. Operation keys are "<operation_prefix>h.3.mlp.fc/forward"
+  // and the like. Throws Error(config) for a token outside the vocabulary or a sequence longer than the
+  // context.
+  virtual float train_micro_batch(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+                                  const MicroBatch& batch, float loss_scale,
+                                  std::string_view operation_prefix) const = 0;
+  // The mean loss over tokens. Uses are inference uses, "<operation_prefix>h.3.mlp.fc/inference". Same
+  // errors.
+  virtual float evaluate(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+                         const MicroBatch& batch, std::string_view operation_prefix) const = 0;
+
+  uint64_t parameter_count() const;
+  // "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".
+  std::string description() const;
+};
+
+// Throws Error(config) when the sizes do not fit together or the type cannot be computed with.
+std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelOptions& options);
+
+}  // namespace terrace

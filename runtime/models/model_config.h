@@ -1,0 +1,54 @@
+// ModelConfig: the architecture of a model, nothing of a run. It corresponds to a config.json.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace terrace {
+
+// Mistral is `llama`: the same computation as long as its window is not smaller than the context.
+enum class ModelFamily : uint8_t { gpt2, llama, qwen2 };
+std::string_view name_of(ModelFamily family);
+
+enum class RopeScalingKind : uint8_t { none, linear, dynamic, llama3, yarn };
+
+// How rotary positions are stretched beyond the context of pre-training: rope_scaling of config.json.
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::none;
+  double factor = 1.0;
+  uint32_t original_context = 0;       // dynamic, llama3, yarn: tokens of pre-training
+  double low_frequency_factor = 1.0;   // llama3
+  double high_frequency_factor = 4.0;  // llama3
+  double beta_fast = 32.0;             // yarn
+  double beta_slow = 1.0;              // yarn
+  double attention_factor = 0.0;       // yarn; 0: 0.1 ln(factor) + 1
+  bool truncate = true;                // yarn: whole dimensions bound the ramp
+  bool operator==(const RopeScaling&) const = default;
+};
+
+struct ModelConfig {
+  ModelFamily family = ModelFamily::gpt2;
+  uint32_t layers = 12;
+  uint32_t heads = 12;
+  uint32_t key_value_heads = 0;  // 0: as many as heads
+  uint32_t head_size = 0;        // 0: width / heads
+  uint32_t width = 768;
+  uint32_t hidden = 0;      // of the feed-forward part; 0: 4 * width
+  uint32_t context = 1024;  // the longest sequence
+  uint32_t vocabulary = 50257;
+  float norm_epsilon = 1e-5f;
+  double rope_theta = 10000.0;
+  RopeScaling rope;
+  bool tied_embeddings = true;  // the head is the token table
+  bool attention_bias = true;   // of queries, keys and values
+  bool output_bias = true;      // of the attention's output projection
+  bool mlp_bias = true;
+  float init_std = 0.02f;
+  bool operator==(const ModelConfig&) const = default;
+};
+
+// The sizes of a released model by its public name, with its own vocabulary: "gpt2", "gpt2-medium",
+// "gpt2-large" or "gpt2-xl". Throws Error(config) on another name.
+ModelConfig model_preset(std::string_view name);
+
+}  // namespace terrace
