@@ -1,5 +1,21 @@
-// Learning-rate schedules with DeepSpeed's arithmetic, as pure functions of the step: nothing to save,
-// nothing to restore. They must never look at the clock, the loss or how often they were asked.
+// Learning-rate schedules with DeepSpeed's arithmetic (0.19.8), as pure functions of the number of updates:
+// nothing to save, nothing to restore. They must never look at the clock, the loss or how often they were
+// asked.
+//
+// DeepSpeed steps its scheduler after its optimizer: update k (from 0) runs with what the scheduler has left
+// in iteration i = k - 1, and the very first one with what its constructor leaves, called i = -1 here.
+// With W warm-up steps, T steps in all and the warm-up factor
+//   w(i) = 0 for i < 0, log(i + 1) / log(W) (log) or i / W (linear) for i < W
+// the rates are
+//   constant       base
+//   WarmupLR       minimum + (maximum - minimum) * (i < W ? w(i) : 1)
+//   WarmupDecayLR  minimum + (maximum - minimum) * (i < W ? w(i) : max(0, (T - i) / max(1, T - W)))
+//   WarmupCosineLR base * (i < 0 ? 0 : i < W ? r + (1 - r) * w(i)
+//                                    : c + (1 - c) * (1 + cos(pi * min(1, (i - W + 1) / max(1, T - W)))) / 2)
+//                  with r = warmup_min_ratio and c = cos_min_ratio
+//   LRRangeTest    minimum * (1 + step_rate * n), n = (i + 1) / step_size, rounded down for a staircase
+//   OneCycle       up from minimum to maximum in the first half of the cycle, down in the second (momentum:
+//                  the other way), then a decay that divides by 1 + rate * steps / decay_step_size
 #pragma once
 
 #include <cstdint>
@@ -10,46 +26,90 @@
 namespace terrace {
 
 enum class LrScheduleKind : uint8_t {
-  constant,      // the optimizer's learning rate, always
-  warmup,        // WarmupLR: from the minimum to the maximum, then constant
-  warmup_decay,  // WarmupDecayLR: the same, then linearly down to zero at the last step
+  constant,       // the optimizer's learning rate, always
+  warmup,         // WarmupLR: from the minimum to the maximum, then constant
+  warmup_decay,   // WarmupDecayLR: the same, then linearly down to zero at the last step
+  warmup_cosine,  // WarmupCosineLR: the same in parts of the optimizer's rate, down along a cosine
+  one_cycle,      // OneCycle: up, down, and a slow decay
+  range_test,     // LRRangeTest: ever higher
 };
 std::string_view name_of(LrScheduleKind kind);
 
 enum class WarmupShape : uint8_t { log, linear };
 std::string_view name_of(WarmupShape shape);
 
+struct OneCycleOptions {
+  double decay_lr_rate = 0;
+  uint64_t first_step_count = 2000;            // of the rising half, at least 1
+  std::optional<uint64_t> second_step_count;   // of the falling half; nullopt: as many
+  uint64_t first_stair_count = 0;              // 0: no stairs
+  std::optional<uint64_t> second_stair_count;  // nullopt: as many
+  uint64_t decay_step_size = 0;                // 0: no decay
+  bool cycle_momentum = true;
+  std::vector<double> minimum_momentum = {0.8};
+  std::vector<double> maximum_momentum = {0.9};
+  double decay_momentum_rate = 0;
+};
+
+struct RangeTestOptions {
+  uint64_t step_size = 2000;  // at least 1
+  double step_rate = 1.0;
+  bool staircase = false;
+};
+
+// Every list has one entry for all parameter groups, or one for each.
 struct LrScheduleOptions {
   LrScheduleKind kind = LrScheduleKind::constant;
-  // One entry for all parameter groups, or one for each group. Constant schedules use the maximum only.
-  std::vector<double> minimum_lr = {0.0};
-  std::vector<double> maximum_lr = {1e-3};
-  uint64_t warmup_step_count = 1000;  // fewer than 2 count as 2
+  std::vector<double> base_lr = {1e-3};    // the optimizer's own rates
+  std::vector<double> minimum_lr = {0.0};  // warmup_min_lr, cycle_min_lr, lr_range_test_min_lr
+  std::vector<double> maximum_lr;          // warmup_max_lr, cycle_max_lr; empty: base_lr
+  uint64_t warmup_step_count = 1000;       // fewer than 2 count as 2
   WarmupShape warmup_shape = WarmupShape::log;
-  std::optional<uint64_t> total_step_count;  // warmup_decay; nullopt: as many as the run has, to be filled in
+  std::optional<uint64_t> total_step_count;  // nullopt: as many as the run has, to be filled in
+  double warmup_min_ratio = 0;
+  double cos_min_ratio = 1e-4;
+  OneCycleOptions cycle;
+  RangeTestOptions range_test;
+};
+
+// What a schedule sets for one parameter group in one update.
+struct ScheduledValues {
+  double lr = 0;
+  // Adam's betas where OneCycle cycles the momentum. DeepSpeed sets the second one to 0.99 then, whatever the
+  // optimizer's is.
+  std::optional<double> beta1;
+  std::optional<double> beta2;
 };
 
 class LrSchedule {
  public:
-  // A warmup_decay schedule needs its total_step_count; the lists must not be empty.
+  // Decaying schedules need their total_step_count; the lists must not be empty.
   explicit LrSchedule(LrScheduleOptions options);
 
-  // The rate of parameter group `group` in scheduler iteration `step`, which counts from 0. With W warm-up
-  // steps, T steps in all, and factor f, the rate is minimum + (maximum - minimum) * f, where f is
-  //   step <  W, log:     1 / log(W) * log(step + 1)
-  //   step <  W, linear:  step / W
-  //   step >= W:          1 (warmup), or max(0, (T - step) / max(1, T - W)) (warmup_decay)
-  // DeepSpeed steps its scheduler after its optimizer, so that its update number k (from 0) runs with
-  // lr_at(k == 0 ? 0 : k - 1).
-  double lr_at(uint64_t step, uint32_t group = 0) const;
+  // Of update number `update` (from 0). Updates that fp16 skips do not count, as in DeepSpeed.
+  ScheduledValues at(uint64_t update, uint32_t group = 0) const;
+
+  // The first update whose momentum is 1 or more, which decay_mom_rate comes to in the end: no Adam update
+  // can be computed from there on.
+  std::optional<uint64_t> first_update_without_momentum() const;
 
   const LrScheduleOptions& options() const { return options_; }
 
  private:
-  double factor_at(uint64_t step) const;
+  double warmup_factor(double iteration) const;
+  double decay_factor(double iteration) const;
+  double cosine_ratio(double iteration) const;
+  double range_factor(double iteration) const;
+  double cycle_scale(double iteration) const;
+  double cycle_lr(double iteration, uint32_t group) const;
+  double cycle_momentum(double iteration, uint32_t group) const;
+  double lr_at(double iteration, uint32_t group) const;
 
   LrScheduleOptions options_;
   double inverse_log_warmup_;
+  double total_;       // steps in all
+  double first_half_;  // of the cycle
+  double second_half_;
 };
 
 }  // namespace terrace

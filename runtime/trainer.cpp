@@ -200,13 +200,13 @@ struct Trainer::Parts {
   CheckpointInfo info() const;
 };
 
-// DeepSpeed steps its scheduler after its optimizer: update k (from 0) runs with the rate of iteration k - 1.
 std::vector<AdamSettings> Trainer::Parts::groups(uint64_t step) const {
   const OptimizerConfig& optimizer = options.config.optimizer;
   AdamSettings decayed;
-  decayed.lr = schedule.lr_at(step >= 2 ? step - 2 : 0);
-  decayed.beta1 = optimizer.beta1;
-  decayed.beta2 = optimizer.beta2;
+  const ScheduledValues scheduled = schedule.at(step - 1);
+  decayed.lr = scheduled.lr;
+  decayed.beta1 = scheduled.beta1.value_or(optimizer.beta1);
+  decayed.beta2 = scheduled.beta2.value_or(optimizer.beta2);
   decayed.eps = optimizer.epsilon;
   decayed.weight_decay = optimizer.weight_decay;
   decayed.adamw_mode = optimizer.decoupled_weight_decay;

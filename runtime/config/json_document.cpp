@@ -35,7 +35,7 @@ std::string without_comments(std::string_view text) {
       i = end_of_text(text, i);
       continue;
     }
-    const bool line = text.substr(i, 2) == "//";
+    const bool line = text[i] == '#' || text.substr(i, 2) == "//";
     if (!line && text.substr(i, 2) != "/*") continue;
     const size_t found = line ? text.find_first_of("\r\n", i) : text.find("*/", i + 2);
     if (!line && found == std::string_view::npos) break;  // left to the parser, which reports its place
@@ -215,9 +215,7 @@ JsonNode convert(const Json::Value& value, const Places& places) {
   std::string reason = begin == std::string::npos ? jsoncpp_message : jsoncpp_message.substr(begin + 1);
   reason = reason.substr(0, reason.find('\n'));
   reason.erase(0, reason.find_first_not_of(' '));
-  std::string advice = "the file is read as JSON with // and /* */ comments and trailing commas";
-  if (offset < places.text().size() && places.text()[offset] == '#')
-    advice = "begin comments with //, not with #";
+  std::string advice = "the file is read as JSON with //, # and /* */ comments and trailing commas";
   if (reason.starts_with("Duplicate key"))
     advice = "a key may stand only once in a section: remove one of them";
   // The key itself goes through the quoting of all messages.

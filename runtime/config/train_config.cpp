@@ -210,8 +210,8 @@ void Resolver::resolve_optimizer() {
 void Resolver::resolve_scheduler() {
   LrScheduleOptions& schedule = config_.schedule;
   const std::string type = text("scheduler.type", "");
+  schedule.base_lr = {config_.optimizer.learning_rate};
   if (type.empty()) {
-    schedule.maximum_lr = {config_.optimizer.learning_rate};
     for (const auto& [path, entry] : entries_.all()) {
       if (path.starts_with("scheduler.params."))
         problems_.add(entry.written_at,

@@ -318,8 +318,10 @@ TEST(TrainConfig, DecaysLikeAdamwUnlessToldOtherwise) {
 
 TEST(TrainConfig, TakesThePeakOfTheScheduleFromTheOptimizer) {
   const auto peak = [](std::string_view scheduler) {
-    return parse(R"({"optimizer": {"params": {"lr": 0.25}}, "scheduler": )" + std::string(scheduler) + "}")
-        .schedule.maximum_lr;
+    const LrScheduleOptions schedule =
+        parse(R"({"optimizer": {"params": {"lr": 0.25}}, "scheduler": )" + std::string(scheduler) + "}")
+            .schedule;
+    return schedule.maximum_lr.empty() ? schedule.base_lr : schedule.maximum_lr;
   };
   EXPECT_THAT(peak("null"), ElementsAre(0.25));
   EXPECT_THAT(peak(R"({"type": "WarmupLR"})"), ElementsAre(0.25));

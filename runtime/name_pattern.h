@@ -1,0 +1,15 @@
+// Patterns over the names of weights and modules, as people write them in configurations: "h.*.attn.*",
+// "*.q_proj". A star stands for any text, dots included, a question mark for one character; everything else
+// for itself. A pattern matches a whole name or nothing.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace terrace {
+
+bool matches_pattern(std::string_view pattern, std::string_view name);
+bool matches_any(std::span<const std::string> patterns, std::string_view name);
+
+}  // namespace terrace
