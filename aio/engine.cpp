@@ -7,6 +7,7 @@
 #include <string>
 
 #include <terrace/aio/engine.h>
+#include <terrace/aio/libaio_transport.h>
 #include <terrace/aio/queued_engine.h>
 #include <terrace/aio/thread_transport.h>
 #include <terrace/aio/transport.h>
@@ -20,11 +21,12 @@ struct NamedKind {
   EngineKind kind;
   std::string_view name;
 };
-// In order of preference.
-constexpr std::array<NamedKind, 2> kKinds = {{
+constexpr std::array<NamedKind, 3> kKinds = {{
     {EngineKind::io_uring, "io_uring"},
+    {EngineKind::libaio, "libaio"},
     {EngineKind::threads, "threads"},
 }};
+constexpr std::array kPreference = {EngineKind::io_uring, EngineKind::libaio, EngineKind::threads};
 
 // Moves one byte out and back; empty when that works.
 std::string use_once(Transport& transport) {
@@ -46,8 +48,18 @@ std::string use_once(Transport& transport) {
   return reason;
 }
 
-std::unique_ptr<Transport> make_threads(const EngineOptions& options) {
-  return std::make_unique<ThreadTransport>(options.queue_depth, options.thread_count);
+// Null with the reason in `words`; otherwise `words` is empty or says what the engine does without.
+std::unique_ptr<Transport> make_transport_of_kind(const EngineOptions& options, std::string& words) {
+  switch (options.kind) {
+    case EngineKind::io_uring:
+      return make_uring_transport(options.queue_depth, words);
+    case EngineKind::libaio:
+      return make_libaio_transport(options.queue_depth, words);
+    case EngineKind::threads:
+      return std::make_unique<ThreadTransport>(options.queue_depth, options.thread_count);
+  }
+  words = "there is no such kind";
+  return nullptr;
 }
 
 }  // namespace
@@ -59,6 +71,10 @@ std::string_view name_of(EngineKind kind) {
   return "unknown";
 }
 
+std::span<const EngineKind> engine_kinds() {
+  return kPreference;
+}
+
 std::optional<EngineKind> engine_kind_from_name(std::string_view name) {
   for (const NamedKind& named : kKinds) {
     if (named.name == name) return named.kind;
@@ -67,12 +83,11 @@ std::optional<EngineKind> engine_kind_from_name(std::string_view name) {
 }
 
 std::unique_ptr<Transport> make_transport(const EngineOptions& options, Log& log) {
-  if (options.kind == EngineKind::threads) return make_threads(options);
   std::string words;
-  std::unique_ptr<Transport> transport = make_uring_transport(options.queue_depth, words);
+  std::unique_ptr<Transport> transport = make_transport_of_kind(options, words);
   if (transport == nullptr) {
     throw Error(ErrorKind::io, {"cannot create the I/O engine", std::string(name_of(options.kind)), words,
-                                "use the engine \"threads\""});
+                                "use another engine: \"threads\" works wherever files do"});
   }
   if (!words.empty()) log.info(words);
   return transport;
@@ -87,8 +102,7 @@ ProbeResult probe_engine(EngineKind kind) {
   try {
     std::string words;
     const std::unique_ptr<Transport> transport =
-        kind == EngineKind::threads ? make_threads({.kind = kind, .queue_depth = 1, .thread_count = 1})
-                                    : make_uring_transport(1, words);
+        make_transport_of_kind({.kind = kind, .queue_depth = 1, .thread_count = 1}, words);
     if (transport == nullptr) return {false, words};
     const std::string reason = use_once(*transport);
     return {reason.empty(), reason};
@@ -99,13 +113,13 @@ ProbeResult probe_engine(EngineKind kind) {
 
 EngineChoice choose_engine(std::optional<EngineKind> wanted) {
   std::string refusals;
-  for (const NamedKind& candidate : kKinds) {
-    if (wanted.has_value() && *wanted != candidate.kind) continue;
-    const ProbeResult probe = probe_engine(candidate.kind);
-    const std::string name(candidate.name);
+  for (const EngineKind candidate : engine_kinds()) {
+    if (wanted.has_value() && *wanted != candidate) continue;
+    const ProbeResult probe = probe_engine(candidate);
+    const std::string name(name_of(candidate));
     if (probe.works) {
-      if (wanted.has_value()) return {candidate.kind, "I/O engine " + name + ", as asked for"};
-      return {candidate.kind,
+      if (wanted.has_value()) return {candidate, "I/O engine " + name + ", as asked for"};
+      return {candidate,
               "I/O engine " + name + (refusals.empty() ? ", the fastest one, works here" : ";" + refusals)};
     }
     if (wanted.has_value()) {

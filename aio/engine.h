@@ -55,8 +55,12 @@ struct Request {
   Priority priority = Priority::critical;
 };
 
-enum class EngineKind : uint8_t { io_uring, threads };
+// io_uring and libaio let the kernel move the bytes, libaio only those of direct files; threads works
+// wherever files do.
+enum class EngineKind : uint8_t { io_uring, libaio, threads };
 
+// Every kind, in order of preference.
+std::span<const EngineKind> engine_kinds();
 std::string_view name_of(EngineKind kind);
 std::optional<EngineKind> engine_kind_from_name(std::string_view name);
 
@@ -137,7 +141,7 @@ struct EngineChoice {
   std::string reason;  // one line for the log
 };
 
-// The wanted kind, or the best that works here: io_uring, else threads. Throws Error(io) with the reason when
+// The wanted kind, or the first of engine_kinds() that works here. Throws Error(io) with the reason when
 // an explicitly wanted kind does not work.
 EngineChoice choose_engine(std::optional<EngineKind> wanted);
 

@@ -1,5 +1,6 @@
 #include <terrace/memory/eviction_policy.h>
 
+#include <array>
 #include <string>
 
 #include <terrace/base/assert.h>
@@ -7,27 +8,38 @@
 namespace terrace {
 namespace {
 
-// When each chunk was last used, on a clock that ticks once per use. 0: never.
-class LastUses {
+constexpr const char* kNoCandidates = "a victim is asked for without candidates";
+
+// When something last happened to each chunk, on a clock that ticks each time. 0: never.
+class LastTimes {
  public:
-  explicit LastUses(uint32_t chunk_count) : last_use_(chunk_count, 0) {}
+  explicit LastTimes(uint32_t chunk_count) : last_(chunk_count, 0) {}
 
   void note(ChunkId chunk) {
-    TERRACE_ASSERT(index_of(chunk) < last_use_.size(), "no chunk " + std::to_string(index_of(chunk)));
-    last_use_[index_of(chunk)] = ++now_;
+    TERRACE_ASSERT(index_of(chunk) < last_.size(), "no chunk " + std::to_string(index_of(chunk)));
+    last_[index_of(chunk)] = ++now_;
   }
 
   // Candidates ascend, so keeping the first of equals keeps the lowest id.
   ChunkId oldest(std::span<const ChunkId> candidates) const {
+    TERRACE_ASSERT(!candidates.empty(), kNoCandidates);
     ChunkId oldest = candidates.front();
     for (ChunkId candidate : candidates) {
-      if (last_use_[index_of(candidate)] < last_use_[index_of(oldest)]) oldest = candidate;
+      if (last_[index_of(candidate)] < last_[index_of(oldest)]) oldest = candidate;
     }
     return oldest;
   }
+  ChunkId latest(std::span<const ChunkId> candidates) const {
+    TERRACE_ASSERT(!candidates.empty(), kNoCandidates);
+    ChunkId latest = candidates.front();
+    for (ChunkId candidate : candidates) {
+      if (last_[index_of(candidate)] > last_[index_of(latest)]) latest = candidate;
+    }
+    return latest;
+  }
 
  private:
-  std::vector<uint64_t> last_use_;
+  std::vector<uint64_t> last_;
   uint64_t now_ = 0;
 };
 
@@ -36,14 +48,44 @@ class LruPolicy final : public EvictionPolicy {
   explicit LruPolicy(uint32_t chunk_count) : uses_(chunk_count) {}
 
   PolicyKind kind() const override { return PolicyKind::lru; }
+  void on_arrival(ChunkId) override {}
   void on_use(ChunkId chunk) override { uses_.note(chunk); }
   ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext&) override {
-    TERRACE_ASSERT(!candidates.empty(), "a victim is asked for without candidates");
     return uses_.oldest(candidates);
   }
 
  private:
-  LastUses uses_;
+  LastTimes uses_;
+};
+
+class FifoPolicy final : public EvictionPolicy {
+ public:
+  explicit FifoPolicy(uint32_t chunk_count) : arrivals_(chunk_count) {}
+
+  PolicyKind kind() const override { return PolicyKind::fifo; }
+  void on_arrival(ChunkId chunk) override { arrivals_.note(chunk); }
+  void on_use(ChunkId) override {}
+  ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext&) override {
+    return arrivals_.oldest(candidates);
+  }
+
+ private:
+  LastTimes arrivals_;
+};
+
+class MruPolicy final : public EvictionPolicy {
+ public:
+  explicit MruPolicy(uint32_t chunk_count) : uses_(chunk_count) {}
+
+  PolicyKind kind() const override { return PolicyKind::mru; }
+  void on_arrival(ChunkId) override {}
+  void on_use(ChunkId chunk) override { uses_.note(chunk); }
+  ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext&) override {
+    return uses_.latest(candidates);
+  }
+
+ private:
+  LastTimes uses_;
 };
 
 // L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966: the farthest next
@@ -53,9 +95,10 @@ class OptPolicy final : public EvictionPolicy {
   explicit OptPolicy(uint32_t chunk_count) : uses_(chunk_count) {}
 
   PolicyKind kind() const override { return PolicyKind::opt; }
+  void on_arrival(ChunkId) override {}
   void on_use(ChunkId chunk) override { uses_.note(chunk); }
   ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext& context) override {
-    TERRACE_ASSERT(!candidates.empty(), "a victim is asked for without candidates");
+    TERRACE_ASSERT(!candidates.empty(), kNoCandidates);
     if (context.schedule.empty()) return uses_.oldest(candidates);
     ChunkId farthest = candidates.front();
     uint32_t farthest_distance = 0;
@@ -70,18 +113,42 @@ class OptPolicy final : public EvictionPolicy {
   }
 
  private:
-  LastUses uses_;  // for a first step without a schedule
+  LastTimes uses_;  // for a first step without a schedule
 };
+
+constexpr std::array kKinds = {PolicyKind::opt, PolicyKind::lru, PolicyKind::fifo, PolicyKind::mru};
+constexpr std::array<std::string_view, kKinds.size()> kNames = {"opt", "lru", "fifo", "mru"};
 
 }  // namespace
 
 std::string_view name_of(PolicyKind kind) {
-  return kind == PolicyKind::opt ? "opt" : "lru";
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::span<const PolicyKind> policy_kinds() {
+  return kKinds;
+}
+
+std::optional<PolicyKind> policy_from_name(std::string_view name) {
+  for (const PolicyKind kind : kKinds) {
+    if (name_of(kind) == name) return kind;
+  }
+  return std::nullopt;
 }
 
 std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, uint32_t chunk_count) {
-  if (kind == PolicyKind::opt) return std::make_unique<OptPolicy>(chunk_count);
-  return std::make_unique<LruPolicy>(chunk_count);
+  switch (kind) {
+    case PolicyKind::opt:
+      return std::make_unique<OptPolicy>(chunk_count);
+    case PolicyKind::lru:
+      return std::make_unique<LruPolicy>(chunk_count);
+    case PolicyKind::fifo:
+      return std::make_unique<FifoPolicy>(chunk_count);
+    case PolicyKind::mru:
+      return std::make_unique<MruPolicy>(chunk_count);
+  }
+  TERRACE_ASSERT(false, "there is no such policy");
+  return nullptr;
 }
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -12,8 +13,10 @@
 
 namespace terrace {
 
-enum class PolicyKind : uint8_t { opt, lru };
+enum class PolicyKind : uint8_t { opt, lru, fifo, mru };
+std::span<const PolicyKind> policy_kinds();
 std::string_view name_of(PolicyKind kind);
+std::optional<PolicyKind> policy_from_name(std::string_view name);
 
 // What a policy may look at when it decides.
 struct EvictionContext {
@@ -25,6 +28,8 @@ class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
   virtual PolicyKind kind() const = 0;
+  // A chunk comes into the tier. It may be long before its first use there.
+  virtual void on_arrival(ChunkId chunk) = 0;
   // A resident chunk is used, in the order of uses.
   virtual void on_use(ChunkId chunk) = 0;
   // One of `candidates` (not empty, ascending). Changes nothing. Linear in the candidates.
@@ -33,7 +38,8 @@ class EvictionPolicy {
 
 // opt: the chunk whose next use is farthest, wrapping into the next step; one that the schedule never names
 // before all others (Belady's rule; with an empty schedule, least recently used). lru: the chunk whose last
-// use is longest ago; one never used before all others.
+// use is longest ago; one never used before all others. fifo: the chunk that arrived longest ago, whatever
+// its uses. mru: the chunk whose last use is the latest; one never used after all others.
 std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, uint32_t chunk_count);
 
 }  // namespace terrace

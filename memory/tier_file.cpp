@@ -67,7 +67,10 @@ TierFile::TierFile(TierFolder& folder, TierFileOptions options, io::Engine& engi
   try {
     if (!file_->direct()) {
       log.warning_once(path_ + " goes through the page cache (" + file_->direct_refusal() +
-                       "): slower, and the cache takes memory that no budget counts");
+                       "): slower, and the cache takes memory that no budget counts" +
+                       (engine.kind() == io::EngineKind::libaio
+                            ? "; the engine libaio waits for every transfer of such a file, threads does not"
+                            : ""));
     }
     TERRACE_ASSERT(
         kDirectAlignment % file_->alignment_bytes() == 0,

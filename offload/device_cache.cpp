@@ -60,16 +60,20 @@ void DeviceCache::set_state(ChunkId chunk, ChunkState state) {
 
 CacheSlot& DeviceCache::begin_fetch(ChunkId chunk, CacheSlot& slot) {
   set_state(chunk, ChunkState::fetching);
-  params_[index_of(chunk)].slot = index_in_pool(slot);
-  param_of_slot_[index_in_pool(slot)] = index_of(chunk);
+  hold_param(chunk, slot);
   return slot;
 }
 
 void DeviceCache::begin_in_place(ChunkId chunk, CacheSlot& slot) {
   slot.out.wait();
   set_state(chunk, ChunkState::resident);
+  hold_param(chunk, slot);
+}
+
+void DeviceCache::hold_param(ChunkId chunk, CacheSlot& slot) {
   params_[index_of(chunk)].slot = index_in_pool(slot);
   param_of_slot_[index_in_pool(slot)] = index_of(chunk);
+  policy_->on_arrival(chunk);
 }
 
 void DeviceCache::attach_param(ChunkId chunk) {

@@ -114,6 +114,7 @@ class DeviceCache final : public GuardDescriber {
   };
 
   void set_state(ChunkId chunk, ChunkState state);
+  void hold_param(ChunkId chunk, CacheSlot& slot);
   uint32_t index_in_pool(const CacheSlot& slot) const { return static_cast<uint32_t>(&slot - slots_.get()); }
   CacheSlot* take_unused();
   // Fills candidates_ with what take_slot may evict; ascending.

@@ -125,7 +125,7 @@ void find_engines(Findings& findings) {
   utsname system{};
   if (uname(&system) == 0)
     findings.add_text("kernel", "kernel", fmt::format("{} {}", system.sysname, system.release));
-  for (const io::EngineKind kind : {io::EngineKind::io_uring, io::EngineKind::threads}) {
+  for (const io::EngineKind kind : io::engine_kinds()) {
     const io::ProbeResult probe = io::probe_engine(kind);
     const std::string name(io::name_of(kind));
     findings.add(name + "_works", probe.works ? "true" : "false", name,

@@ -17,12 +17,12 @@ namespace terrace::io {
 namespace {
 
 TEST(EngineKinds, HaveNamesThatReadBack) {
-  for (const EngineKind kind : {EngineKind::io_uring, EngineKind::threads}) {
-    EXPECT_EQ(engine_kind_from_name(name_of(kind)), kind);
-  }
+  for (const EngineKind kind : engine_kinds()) EXPECT_EQ(engine_kind_from_name(name_of(kind)), kind);
+  EXPECT_EQ(engine_kinds().size(), 3u);
   EXPECT_EQ(name_of(EngineKind::io_uring), "io_uring");
   EXPECT_EQ(name_of(EngineKind::threads), "threads");
-  EXPECT_EQ(engine_kind_from_name("libaio"), std::nullopt);
+  EXPECT_EQ(name_of(EngineKind::libaio), "libaio");
+  EXPECT_EQ(engine_kind_from_name("posix_aio"), std::nullopt);
   EXPECT_EQ(engine_kind_from_name(""), std::nullopt);
 }
 
@@ -32,7 +32,8 @@ TEST(ChooseEngine, TakesWhatWorksAndSaysSo) {
   EXPECT_EQ(threads.kind, EngineKind::threads);
   EXPECT_EQ(threads.reason, "I/O engine threads, as asked for");
   const EngineChoice best = choose_engine(std::nullopt);
-  EXPECT_EQ(best.kind, probe_engine(EngineKind::io_uring).works ? EngineKind::io_uring : EngineKind::threads);
+  const auto works = [](EngineKind kind) { return probe_engine(kind).works; };
+  EXPECT_EQ(best.kind, *std::find_if(engine_kinds().begin(), engine_kinds().end(), works));
   EXPECT_FALSE(best.reason.empty());
 }
 
@@ -42,11 +43,11 @@ TEST(ChooseEngine, LeavesNoDescriptorBehind) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-// Makes io_uring_setup fail with EPERM in this process, as containers do.
-void forbid_io_uring() {
+// Makes a system call fail with EPERM in this process, as containers do.
+void forbid(uint32_t system_call) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, system_call, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
@@ -58,9 +59,12 @@ void forbid_io_uring() {
   }
 }
 
-[[noreturn]] void choose_without_io_uring() {
-  forbid_io_uring();
-  const EngineChoice choice = choose_engine(std::nullopt);
+[[noreturn]] void choose_in_a_container() {
+  forbid(__NR_io_uring_setup);
+  EngineChoice choice = choose_engine(std::nullopt);
+  std::cerr << name_of(choice.kind) << " chosen: " << choice.reason << "\n";
+  forbid(__NR_io_setup);
+  choice = choose_engine(std::nullopt);
   std::cerr << name_of(choice.kind) << " chosen: " << choice.reason << "\n";
   try {
     choose_engine(EngineKind::io_uring);
@@ -76,12 +80,14 @@ void forbid_io_uring() {
   _exit(0);
 }
 
-TEST(ChooseEngineDeathTest, FallsBackToThreadsWhereIoUringIsForbidden) {
+TEST(ChooseEngineDeathTest, FallsBackToTheNextEngineWhereOneIsForbidden) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
-      choose_without_io_uring(), ::testing::ExitedWithCode(0),
-      "threads chosen: I/O engine threads; io_uring does not work here \\(io_uring_setup: Operation not "
+      choose_in_a_container(), ::testing::ExitedWithCode(0),
+      "libaio chosen: I/O engine libaio; io_uring does not work here \\(io_uring_setup: Operation not "
       "permitted \\(EPERM\\)\\)\n"
+      "threads chosen: I/O engine threads; io_uring does not work here \\(.*\\) libaio does not work here "
+      "\\(io_setup: Operation not permitted \\(EPERM\\)\\)\n"
       "refused: cannot use the I/O engine \"io_uring\": io_uring_setup: Operation not permitted \\(EPERM\\)\n"
       ".*\n"
       "not made: cannot create the I/O engine \"io_uring\": io_uring_setup: Operation not permitted");

@@ -473,7 +473,8 @@ TEST_P(EngineLaws, EnginesThatComeAndGoLeakNoDescriptors) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, EngineLaws, ::testing::Values(EngineKind::io_uring, EngineKind::threads),
+INSTANTIATE_TEST_SUITE_P(Engines, EngineLaws,
+                         ::testing::ValuesIn(engine_kinds().begin(), engine_kinds().end()),
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
 }  // namespace

@@ -244,7 +244,7 @@ TEST_P(FaultTransportTest, CorruptsWhatWasReadAndTearsWhatWasWritten) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, FaultTransportTest,
-                         ::testing::Values(EngineKind::io_uring, EngineKind::threads),
+                         ::testing::ValuesIn(engine_kinds().begin(), engine_kinds().end()),
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
 }  // namespace

@@ -221,7 +221,8 @@ TEST_P(IoThreadLaws, AnIdleThreadSleeps) {
   ADD_FAILURE() << "it never came to rest: " << before << "then " << after;
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, IoThreadLaws, ::testing::Values(EngineKind::io_uring, EngineKind::threads),
+INSTANTIATE_TEST_SUITE_P(Engines, IoThreadLaws,
+                         ::testing::ValuesIn(engine_kinds().begin(), engine_kinds().end()),
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
 // Hangs if the I/O thread polls while something is in flight, or sleeps on when there is more to start.

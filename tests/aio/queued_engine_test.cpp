@@ -348,7 +348,8 @@ TEST_P(SimulatedDisk, ReachesItsQueueDepthAndOverlapsThatMuch) {
   EXPECT_EQ(clock.now_ns(), 3 * kRequestNs) << "twelve requests, four at a time";
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, SimulatedDisk, ::testing::Values(EngineKind::io_uring, EngineKind::threads),
+INSTANTIATE_TEST_SUITE_P(Engines, SimulatedDisk,
+                         ::testing::ValuesIn(engine_kinds().begin(), engine_kinds().end()),
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
 }  // namespace

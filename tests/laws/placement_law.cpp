@@ -34,8 +34,8 @@ enum FactorIndex : size_t {
 
 constexpr std::array<std::string_view, 3> kPlacements = {"none", "cpu", "nvme"};
 constexpr std::array<std::string_view, 3> kBudgets = {"least", "middle", "ample"};
-constexpr std::array<std::string_view, 2> kPolicies = {"opt", "lru"};
-constexpr std::array<std::string_view, 2> kEngines = {"io_uring", "threads"};
+constexpr std::array<std::string_view, 4> kPolicies = {"opt", "lru", "fifo", "mru"};
+constexpr std::array<std::string_view, 3> kEngines = {"io_uring", "libaio", "threads"};
 constexpr std::array<std::string_view, 3> kChunks = {"4096", "12288", "65536"};
 constexpr std::array<std::string_view, 3> kThreadCounts = {"1", "2", "3"};
 constexpr std::array<std::string_view, 2> kPrecisions = {"bf16", "fp32"};
@@ -210,7 +210,7 @@ Outcome PlacementLaw::train(const Combination& c) const {
   options.parameter_path = options.state_path = folder_;
   options.work_bytes = dry.work_bytes;
   options.accumulation_steps = accumulation;
-  options.policy = c[kPolicy] == 0 ? PolicyKind::opt : PolicyKind::lru;
+  options.policy = *policy_from_name(kPolicies[c[kPolicy]]);
   options.prefetch_uses = static_cast<uint32_t>(number(c, kPrefetch));
   options.io.kind = *io::engine_kind_from_name(kEngines[c[kEngine]]);
   options.lock_host_memory = false;

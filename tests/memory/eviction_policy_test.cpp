@@ -61,6 +61,7 @@ Outcome simulate(PolicyKind kind, const std::vector<ScheduledUse>& uses, uint32_
           resident[index_of(victim)] = false;
         }
         resident[index_of(chunk)] = true;
+        policy->on_arrival(chunk);
       }
       for (ChunkId chunk : needed) policy->on_use(chunk);
     }
@@ -203,35 +204,89 @@ TEST(OptPolicy, IsLeastRecentlyUsedWithoutASchedule) {
   }
 }
 
+TEST(FifoPolicy, EvictsWhatArrivedFirstHoweverOftenItIsUsed) {
+  const Schedule schedule;
+  const auto policy = make_policy(PolicyKind::fifo, 4);
+  for (const uint32_t chunk : {2u, 0u, 1u}) policy->on_arrival(ChunkId{chunk});
+  policy->on_use(ChunkId{2});
+  EXPECT_EQ(policy->choose_victim(chunks_of({0, 1, 2}), {schedule, kNever}), ChunkId{2});
+  policy->on_arrival(ChunkId{2});  // it left and came back
+  EXPECT_EQ(policy->choose_victim(chunks_of({0, 1, 2}), {schedule, kNever}), ChunkId{0});
+  EXPECT_EQ(policy->choose_victim(chunks_of({0, 1, 3}), {schedule, kNever}), ChunkId{3}) << "never arrived";
+}
+
+TEST(MruPolicy, KeepsACyclicScansBeginningAndSoNeedsNoMoreThanTheOptimum) {
+  const auto scan = step_of({0, 1, 2, 3, 4, 5});
+  for (uint32_t capacity = 2; capacity < 6; ++capacity) {
+    EXPECT_EQ(simulate(PolicyKind::fifo, scan, 6, capacity, 5).hit_count, 0u);
+    EXPECT_EQ(simulate(PolicyKind::mru, scan, 6, capacity, 5).miss_count,
+              simulate(PolicyKind::opt, scan, 6, capacity, 5).miss_count);
+  }
+}
+
+TEST(OptPolicy, NeverMissesMoreOftenThanAnyOtherPolicy) {
+  std::vector<uint32_t> worse(policy_kinds().size(), 0);
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const uint32_t chunk_count = 4 + random() % 20;
+    const uint32_t capacity = 2 + random() % (chunk_count - 2);
+    std::vector<uint32_t> order(1 + random() % 60);
+    for (uint32_t& chunk : order) chunk = random() % chunk_count;
+    const auto uses = step_of(order);
+    const uint32_t least = simulate(PolicyKind::opt, uses, chunk_count, capacity, 4).miss_count;
+    for (const PolicyKind kind : policy_kinds()) {
+      const uint32_t misses = simulate(kind, uses, chunk_count, capacity, 4).miss_count;
+      EXPECT_GE(misses, least) << name_of(kind);
+      if (misses > least) ++worse[static_cast<size_t>(kind)];
+    }
+  }
+  for (const PolicyKind kind : policy_kinds()) {
+    if (kind == PolicyKind::opt) continue;
+    EXPECT_GT(worse[static_cast<size_t>(kind)], 100u)
+        << "the schedules do not tell " << name_of(kind) << " apart";
+  }
+}
+
 TEST(EvictionPolicy, NamesItself) {
-  EXPECT_EQ(name_of(make_policy(PolicyKind::opt, 1)->kind()), "opt");
-  EXPECT_EQ(name_of(make_policy(PolicyKind::lru, 1)->kind()), "lru");
+  for (const PolicyKind kind : policy_kinds()) {
+    EXPECT_EQ(make_policy(kind, 1)->kind(), kind);
+    EXPECT_EQ(policy_from_name(name_of(kind)), kind);
+  }
+  EXPECT_EQ(name_of(PolicyKind::opt), "opt");
+  EXPECT_EQ(name_of(PolicyKind::lru), "lru");
+  EXPECT_EQ(name_of(PolicyKind::fifo), "fifo");
+  EXPECT_EQ(name_of(PolicyKind::mru), "mru");
+  EXPECT_EQ(policy_from_name("random"), std::nullopt);
 }
 
 TEST(EvictionPolicyDeathTest, AssertsThatThereIsACandidate) {
   const Schedule schedule;
-  EXPECT_DEATH(make_policy(PolicyKind::opt, 1)->choose_victim({}, {schedule, kNever}), "without candidates");
-  EXPECT_DEATH(make_policy(PolicyKind::lru, 1)->choose_victim({}, {schedule, kNever}), "without candidates");
+  for (const PolicyKind kind : policy_kinds()) {
+    EXPECT_DEATH(make_policy(kind, 1)->choose_victim({}, {schedule, kNever}), "without candidates");
+  }
   EXPECT_DEATH(make_policy(PolicyKind::lru, 1)->on_use(ChunkId{1}), "no chunk 1");
 }
 
-// The model: every use ever made in one list, searched from its ends.
+// The model: every use and every arrival in a list of its own, searched from its end.
 ChunkId naive_victim(PolicyKind kind, const std::vector<ChunkId>& candidates,
-                     const std::vector<ChunkId>& used, const std::vector<ScheduledUse>& uses,
-                     uint32_t position) {
+                     const std::vector<ChunkId>& used, const std::vector<ChunkId>& arrived,
+                     const std::vector<ScheduledUse>& uses, uint32_t position) {
   ChunkId victim = candidates.front();
   size_t best = 0;
   for (ChunkId candidate : candidates) {
     size_t age = 0;
-    if (kind == PolicyKind::lru || uses.empty()) {
-      while (age < used.size() && used[used.size() - 1 - age] != candidate) ++age;
-    } else {
+    if (kind == PolicyKind::opt && !uses.empty()) {
       const size_t first = position == kNever ? 0 : position + 1;
       while (age < uses.size()) {
         const auto& chunks = uses[(first + age) % uses.size()].chunks;
         if (std::find(chunks.begin(), chunks.end(), candidate) != chunks.end()) break;
         ++age;
       }
+    } else {
+      const std::vector<ChunkId>& list = kind == PolicyKind::fifo ? arrived : used;
+      while (age < list.size() && list[list.size() - 1 - age] != candidate) ++age;
+      if (kind == PolicyKind::mru) age = list.size() - age;
     }
     if (age + 1 > best) {
       best = age + 1;
@@ -242,7 +297,7 @@ ChunkId naive_victim(PolicyKind kind, const std::vector<ChunkId>& candidates,
 }
 
 TEST(EvictionPolicy, MatchesTheNaiveModelUnderRandomOperations) {
-  for (PolicyKind kind : {PolicyKind::opt, PolicyKind::lru}) {
+  for (const PolicyKind kind : policy_kinds()) {
     for (uint32_t seed = 0; seed < 60; ++seed) {
       SCOPED_TRACE(std::string(name_of(kind)) + ", seed " + std::to_string(seed));
       std::mt19937 random(seed);
@@ -250,7 +305,13 @@ TEST(EvictionPolicy, MatchesTheNaiveModelUnderRandomOperations) {
       const auto uses = seed % 5 == 0 ? std::vector<ScheduledUse>() : step_of(random_order(random, 8));
       const Schedule schedule(uses, 8);
       std::vector<ChunkId> used;
-      for (int operation = 0; operation < 60; ++operation) {
+      std::vector<ChunkId> arrived;
+      for (int operation = 0; operation < 90; ++operation) {
+        if (random() % 3 == 0) {
+          arrived.push_back(ChunkId{static_cast<uint32_t>(random() % 8)});
+          policy->on_arrival(arrived.back());
+          continue;
+        }
         if (random() % 2 == 0) {
           used.push_back(ChunkId{static_cast<uint32_t>(random() % 8)});
           policy->on_use(used.back());
@@ -263,7 +324,7 @@ TEST(EvictionPolicy, MatchesTheNaiveModelUnderRandomOperations) {
         const uint32_t at = static_cast<uint32_t>(random() % (uses.size() + 1));
         const uint32_t position = at == uses.size() ? kNever : at;
         ASSERT_EQ(policy->choose_victim(candidates, {schedule, position}),
-                  naive_victim(kind, candidates, used, uses, position));
+                  naive_victim(kind, candidates, used, arrived, uses, position));
       }
     }
   }
