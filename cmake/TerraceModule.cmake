@@ -13,10 +13,6 @@ function(terrace_add_module name)
   file(MAKE_DIRECTORY "${include_root}/terrace")
   file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}" "${include_root}/terrace/${name}" SYMBOLIC)
 
-  if(NOT sources)  # an archive needs one object
-    set(sources "${CMAKE_CURRENT_BINARY_DIR}/${name}_empty.cpp")
-    file(WRITE "${sources}" "")
-  endif()
   add_library(terrace_${name} ${sources} ${headers})
   add_library(terrace::${name} ALIAS terrace_${name})
   set_target_properties(terrace_${name} PROPERTIES

@@ -197,6 +197,8 @@ void OptimizerPipeline::update_on_device(ChunkId chunk) {
   slot.out.wait();
   home_.publish(chunk, buffer, engine_, cache_);
   leaving_[kResidentLane] = chunk;
+  // What is updated first is needed first by the next forward: it may stay as long as the next one has room.
+  if (cache_.unused_slot_count() == 0) cache_.drop_param(chunk);
 }
 
 std::byte*& OptimizerPipeline::landing(uint32_t lane) {

@@ -24,6 +24,21 @@ TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
   std::printf("%zu runs cover every triple of the levels of %zu factors\n", list.size(), kFactorCount);
 }
 
+// With accumulators on the device no gradient slot comes free during the update, and all fresh parameters
+// leave through the one slot that the plan keeps for them.
+TEST(PlacementLaw, HoldsWhereTheUpdateHasOneSlotForAllParameters) {
+  const toy::ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  for (const uint8_t parameters : {1, 2}) {
+    Combination combination{};
+    for (size_t f = 0; f < kFactorCount; ++f) {
+      if (factors()[f].name == "parameters") combination[f] = parameters;
+      if (factors()[f].name == "accumulation") combination[f] = 1;
+    }
+    EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "") << describe(combination);
+  }
+}
+
 // The comparison itself: another rate, clipping or precision is another outcome.
 TEST(PlacementLaw, TellsDifferentTrainingsApart) {
   const toy::ScratchFolder folder;
