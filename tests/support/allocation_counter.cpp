@@ -1,5 +1,4 @@
 #include "support/allocation_counter.h"
-#include <cstddef>
 
 #include <cstddef>
 #include <cstdlib>
@@ -8,9 +7,11 @@
 namespace {
 
 thread_local uint64_t allocations = 0;
+thread_local uint64_t allocated_bytes = 0;
 
 void* take(std::size_t bytes, std::size_t alignment) {
   ++allocations;
+  allocated_bytes += bytes;
   void* memory = nullptr;
   if (bytes == 0) bytes = 1;
   if (alignment <= alignof(std::max_align_t)) {
@@ -26,6 +27,9 @@ void* take(std::size_t bytes, std::size_t alignment) {
 
 uint64_t terrace::testing::allocations_of_this_thread() {
   return allocations;
+}
+uint64_t terrace::testing::allocated_bytes_of_this_thread() {
+  return allocated_bytes;
 }
 
 void* operator new(std::size_t bytes) {

@@ -7,5 +7,7 @@ namespace terrace::testing {
 
 // Calls of operator new by this thread since it started.
 uint64_t allocations_of_this_thread();
+// What these calls asked for, all together: what is given back does not count.
+uint64_t allocated_bytes_of_this_thread();
 
 }  // namespace terrace::testing

@@ -1,0 +1,114 @@
+// Safetensors files: the format in which Hugging Face keeps weights. Eight bytes of length (little-endian), a
+// JSON header that names every tensor with its element type, shape and place, then the tensors' bytes.
+//
+// Reading trusts nothing: whoever made the file, a header is checked as a whole before one tensor is read.
+// Neither reading nor writing must ever hold more than a piece of a tensor in memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/base/data_type.h>
+
+namespace terrace {
+
+// What the reference implementation reads at most.
+inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+
+// One tensor of a file.
+struct SafetensorsTensor {
+  std::string name;
+  std::string type;             // as the file has it: "F32", "BF16", "I64"
+  std::vector<uint64_t> shape;  // row-major; empty for a single number
+  uint64_t begin_byte = 0;      // in the file
+  uint64_t end_byte = 0;
+
+  uint64_t element_count() const;  // without overflow in a checked header
+  // The type of Terrace, or nothing when Terrace has no such type.
+  std::optional<DataType> data_type() const;
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsTensor> tensors;  // sorted by name
+  std::map<std::string, std::string> metadata;
+
+  const SafetensorsTensor* find(std::string_view name) const;
+};
+
+// `head` is the file from its first byte, at least to the end of its header; `file_bytes` the size of all of
+// it and `name` what errors call it. Throws Error(corrupt), naming the tensor and what is wrong, unless every
+// tensor is described once and completely and their bytes cover the rest of the file without holes or
+// overlaps. The memory taken is a small multiple of the header's own length, whatever it claims.
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, uint64_t file_bytes,
+                                           std::string_view name);
+
+// A file, open. Reading is thread-safe and allocates nothing.
+class SafetensorsFile {
+ public:
+  // Throws Error(io) when the file cannot be read and what parse_safetensors_header() throws.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  ~SafetensorsFile();
+  SafetensorsFile(SafetensorsFile&&) noexcept;
+  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
+
+  const std::filesystem::path& path() const;
+  const SafetensorsHeader& header() const;
+
+  // The elements [first, first + values.size()) of one of this file's tensors, as fp32, which holds every
+  // F32, F16 and BF16 number exactly. Throws Error(config) for a tensor of another type and Error(io) when
+  // the bytes cannot be read.
+  void read(const SafetensorsTensor& tensor, uint64_t first_element, std::span<float> values) const;
+  // Bytes of a tensor as they are in the file, from `first_byte` of the tensor.
+  void read_raw(const SafetensorsTensor& tensor, uint64_t first_byte, std::span<std::byte> bytes) const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+// A tensor to be written.
+struct SafetensorsSpec {
+  std::string name;
+  DataType type = DataType::fp32;
+  std::vector<uint64_t> shape;
+};
+
+// The first bytes of a file with these tensors in this order: length and header, a multiple of eight bytes.
+std::string safetensors_head(std::span<const SafetensorsSpec> tensors,
+                             const std::map<std::string, std::string>& metadata);
+
+// Writes a file from its first byte to its last. What is at `path` stays as it was until finish() returns:
+// the bytes go to "<path>.new". The file gets the permissions that the user's umask leaves.
+class SafetensorsWriter {
+ public:
+  // Takes the disk space at once: Error(capacity) when the file system has too little, Error(io) when the
+  // file cannot be made.
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<SafetensorsSpec> tensors,
+                    const std::map<std::string, std::string>& metadata);
+  // Removes what an unfinished writer has written.
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  // The next elements of the tensor at which the writer is, rounded to its type. A run never reaches into the
+  // next tensor.
+  void write(std::span<const float> values);
+  // Everything is written: returns when the file has its name and is on the device.
+  void finish();
+
+  uint64_t file_bytes() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace terrace
