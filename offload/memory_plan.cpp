@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include <terrace/base/assert.h>
@@ -127,12 +129,50 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   plan.host_bytes = total();
 }
 
-[[noreturn]] void does_not_fit(const char* tier, uint64_t budget, uint64_t minimum, std::string because,
-                               std::string advice) {
-  throw Error(ErrorKind::capacity,
-              {fmt::format("the {} budget of {} is too small for this run", tier, format_bytes(budget)), tier,
-               fmt::format("at least {} ({} bytes) are needed{}", format_bytes(minimum), minimum, because),
-               std::move(advice)});
+struct Need {
+  const char* purpose;
+  uint64_t bytes;
+};
+
+[[noreturn]] void does_not_fit(const char* tier, uint64_t budget, uint64_t minimum,
+                               std::initializer_list<Need> needs, std::string advice) {
+  std::string list;
+  for (const Need& need : needs) {
+    if (need.bytes > 0)
+      list += fmt::format("{}{} {}", list.empty() ? "" : ", ", need.purpose, format_bytes(need.bytes));
+  }
+  throw Error(
+      ErrorKind::capacity,
+      {fmt::format("this run does not fit a {} budget of {}", tier, format_bytes(budget)), "",
+       fmt::format("it needs at least {} ({} bytes): {}", format_bytes(minimum), minimum, std::move(list)),
+       std::move(advice)});
+}
+
+[[noreturn]] void device_does_not_fit(const MemoryPlan& plan, const OffloadOptions& options) {
+  std::string advice =
+      "raise --device-memory, lower the micro-batch or its length, or place parameters and states on cpu or "
+      "nvme";
+  if (!plan.device_peak_operation.empty())
+    advice += fmt::format("; most slots at once are needed by {}", plan.device_peak_operation);
+  does_not_fit("device", options.device_budget_bytes, plan.device_minimum_bytes,
+               {{"activations and workspaces", plan.work_bytes},
+                {"parameters and gradients", plan.device_slots_minimum * plan.slot_bytes},
+                {"optimizer states", plan.device_record_slots * plan.record_slot_bytes},
+                {"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes}},
+               std::move(advice));
+}
+
+[[noreturn]] void host_does_not_fit(const MemoryPlan& plan, const OffloadOptions& options) {
+  const bool on_cpu = options.states == Placement::cpu || options.parameters == Placement::cpu;
+  does_not_fit("host", options.host_budget_bytes, plan.host_minimum_bytes,
+               {{"gradients", plan.host_gradient_slots * plan.slot_bytes +
+                                  plan.host_accumulator_slots * plan.accumulator_slot_bytes},
+                {"parameters", plan.host_param_slots * plan.slot_bytes},
+                {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
+                {"activation checkpoints", plan.host_activation_bytes()},
+                {"staging and I/O", (plan.staging_slots + plan.landing_slots) * plan.slot_bytes +
+                                        plan.ring_slots * plan.ring_slot_bytes}},
+               on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory");
 }
 
 }  // namespace
@@ -143,31 +183,9 @@ MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
   const Counts counts = count(space);
   MemoryPlan plan;
   plan_device(space, trace, options, counts, plan);
-  if (plan.device_slots == 0) {
-    does_not_fit(
-        "device", options.device_budget_bytes, plan.device_minimum_bytes,
-        fmt::format(
-            ": {} for activations and workspaces, {} chunk slots of {}{}", format_bytes(plan.work_bytes),
-            plan.device_slots_minimum, format_bytes(plan.slot_bytes),
-            plan.device_peak_operation.empty() ? "" : ", most of them for " + plan.device_peak_operation),
-        "raise --device-memory, lower the micro-batch or its length, or place parameters and states on cpu "
-        "or nvme");
-  }
+  if (plan.device_slots == 0) device_does_not_fit(plan, options);
   plan_host(options, counts, plan);
-  if (options.host_budget_bytes < plan.host_minimum_bytes) {
-    does_not_fit("host", options.host_budget_bytes, plan.host_minimum_bytes,
-                 fmt::format(": gradients {}, parameters {}, states {}, activations {}, staging and I/O {}",
-                             format_bytes(plan.host_gradient_slots * plan.slot_bytes +
-                                          plan.host_accumulator_slots * plan.accumulator_slot_bytes),
-                             format_bytes(plan.host_param_slots * plan.slot_bytes),
-                             format_bytes(plan.host_record_slots * plan.record_slot_bytes),
-                             format_bytes(plan.host_activation_bytes()),
-                             format_bytes((plan.staging_slots + plan.landing_slots) * plan.slot_bytes +
-                                          plan.ring_slots * plan.ring_slot_bytes)),
-                 options.states == Placement::cpu || options.parameters == Placement::cpu
-                     ? "raise --host-memory, or move what is on cpu to nvme"
-                     : "raise --host-memory");
-  }
+  if (options.host_budget_bytes < plan.host_minimum_bytes) host_does_not_fit(plan, options);
   if (options.parameters == Placement::nvme) {
     plan.parameter_file_bytes = static_cast<uint64_t>(counts.chunks) * plan.slot_bytes;
   }
