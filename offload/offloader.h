@@ -101,8 +101,8 @@ class Offloader final : public ParameterAccess {
   // The room of options.activation_entries on the host, or null when there are none.
   ActivationStore* activations();
 
-  // Sets every parameter, streamed: `values` fills a run of elements of a tensor with fp32 values. Moments
-  // start at 0.
+  // Sets every parameter, streamed: `values` fills a run of elements of a tensor with fp32 values; it is
+  // called on all workers at once. Moments start at 0.
   void initialise(FunctionRef<void(TensorId tensor, uint64_t first_element, std::span<float> values)> values);
 
   // --- Training ---

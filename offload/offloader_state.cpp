@@ -2,7 +2,9 @@
 #include <terrace/offload/offloader_parts.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <optional>
 
 #include <terrace/base/assert.h>
 #include <terrace/optimizer_cpu/gradient.h>
@@ -37,10 +39,35 @@ void Offloader::Parts::derive_parameters(ChunkId chunk, uint64_t first_tile, std
   }
 }
 
+namespace {
+
+// A block of the ring, for as long as it is needed.
+class RingBlock {
+ public:
+  explicit RingBlock(io::RingBuffer& ring) : ring_(ring), memory_(ring.acquire()) {}
+  ~RingBlock() { ring_.release(memory_); }
+  RingBlock(const RingBlock&) = delete;
+  RingBlock& operator=(const RingBlock&) = delete;
+  std::span<std::byte> memory() const { return memory_; }
+
+ private:
+  io::RingBuffer& ring_;
+  const std::span<std::byte> memory_;
+};
+
+}  // namespace
+
 // New parameters make every device copy stale; with parameters on the device each chunk needs its slot first.
+// With two blocks one is filled while the other is written.
 void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::span<std::byte>)> fill) {
-  const std::span<std::byte> bounce = ring.acquire();
-  const uint64_t block_tiles = bounce.size() / kRecordTileBytes;
+  const RingBlock first_block(ring);
+  std::optional<RingBlock> second_block;
+  if (plan.ring_slots > 1) second_block.emplace(ring);
+  const std::array<std::span<std::byte>, 2> blocks = {
+      first_block.memory(), second_block ? second_block->memory() : first_block.memory()};
+  std::array<RecordStore::Transfer, 2> writes;
+  const uint64_t block_tiles = blocks[0].size() / kRecordTileBytes;
+  size_t turn = 0;
   try {
     for (uint32_t c = 0; c < space.chunk_count(); ++c) {
       const ChunkId chunk{c};
@@ -48,19 +75,22 @@ void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::spa
       std::byte*& parameters = output_of(chunk);
       const uint64_t tiles = space.chunk(chunk).tile_count();
       for (uint64_t first = 0; first < tiles; first += block_tiles) {
+        records->finish(writes[turn]);
         const std::span<std::byte> block =
-            bounce.first(std::min(block_tiles, tiles - first) * kRecordTileBytes);
+            blocks[turn].first(std::min(block_tiles, tiles - first) * kRecordTileBytes);
         fill(chunk, first, block);
-        records->write(chunk, first, block);
+        records->start_write(chunk, first, block, writes[turn]);
         derive_parameters(chunk, first, block, parameters);
+        if (second_block) turn = 1 - turn;
       }
       publish_loaded(chunk, parameters);
     }
+    for (RecordStore::Transfer& write : writes) records->finish(write);
   } catch (...) {
-    ring.release(bounce);
+    // What is in flight refers to what goes now.
+    while (!writes[0].done || !writes[1].done) engine->wait(1);
     throw;
   }
-  ring.release(bounce);
 }
 
 void Offloader::Parts::publish_loaded(ChunkId chunk, std::byte*& parameters) {
@@ -102,32 +132,32 @@ void Offloader::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "parameters are set between steps");
   p.forget_device_copies();
+  const auto fill_tile = [&](ChunkId chunk, uint64_t tile, float* to) {
+    std::fill_n(to, kTileElements, 0.0f);
+    p.for_each_tensor_in(chunk, tile * kTileElements, kTileElements,
+                         [&](TensorId tensor, uint64_t first, uint64_t at, uint64_t count) {
+                           values(tensor, first, {to + at, count});
+                         });
+  };
   p.load_records([&](ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles) {
-    std::memset(tiles.data(), 0, tiles.size());
-    for (uint64_t t = 0; t * kRecordTileBytes < tiles.size(); ++t) {
-      auto* master = reinterpret_cast<float*>(tiles.data() + t * kRecordTileBytes);
-      p.for_each_tensor_in(chunk, (first_tile + t) * kTileElements, kTileElements,
-                           [&](TensorId tensor, uint64_t first, uint64_t at, uint64_t count) {
-                             values(tensor, first, {master + at, count});
-                           });
-    }
+    p.workers.parallel_for(tiles.size() / kRecordTileBytes, [&](size_t t) {
+      std::byte* const tile = tiles.data() + t * kRecordTileBytes;
+      fill_tile(chunk, first_tile + t, reinterpret_cast<float*>(tile));
+      std::memset(tile + kMasterBytes, 0, kRecordTileBytes - kMasterBytes);
+    });
   });
-  std::vector<float> tile(kTileElements);
   p.load_frozen([&](ChunkId chunk, std::span<std::byte> parameters) {
     const DataType type = p.space.section_of(chunk).type;
-    for (uint64_t t = 0; t < p.space.chunk(chunk).tile_count(); ++t) {
-      std::fill(tile.begin(), tile.end(), 0.0f);
-      p.for_each_tensor_in(chunk, t * kTileElements, kTileElements,
-                           [&](TensorId tensor, uint64_t first, uint64_t at, uint64_t count) {
-                             values(tensor, first, {tile.data() + at, count});
-                           });
-      std::byte* target = parameters.data() + t * kTileElements * bytes_of(type);
+    p.workers.parallel_for(p.space.chunk(chunk).tile_count(), [&](size_t t) {
+      alignas(64) float tile[kTileElements];
+      fill_tile(chunk, t, tile);
+      std::byte* const target = parameters.data() + t * kTileElements * bytes_of(type);
       if (type == DataType::fp32) {
-        std::memcpy(target, tile.data(), kMasterBytes);
+        std::memcpy(target, tile, kMasterBytes);
       } else {
-        convert_to_bf16(p.instruction_set, tile.data(), reinterpret_cast<Bf16*>(target), kTileElements);
+        convert_to_bf16(p.instruction_set, tile, reinterpret_cast<Bf16*>(target), kTileElements);
       }
-    }
+    });
   });
 }
 
@@ -141,24 +171,18 @@ uint64_t Offloader::record_tile_count() const {
 void Offloader::export_records(FunctionRef<void(std::span<const std::byte>)> sink) {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "the state is read between steps");
-  const std::span<std::byte> bounce = p.ring.acquire();
-  const uint64_t block_tiles = bounce.size() / kRecordTileBytes;
-  try {
-    for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
-      const ChunkId chunk{c};
-      const uint64_t tiles = p.space.section_of(chunk).trainable ? p.space.chunk(chunk).tile_count() : 0;
-      for (uint64_t first = 0; first < tiles; first += block_tiles) {
-        const std::span<std::byte> block =
-            bounce.first(std::min(block_tiles, tiles - first) * kRecordTileBytes);
-        p.records->read(chunk, first, block);
-        sink(block);
-      }
+  const RingBlock bounce(p.ring);
+  const uint64_t block_tiles = bounce.memory().size() / kRecordTileBytes;
+  for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    const uint64_t tiles = p.space.section_of(chunk).trainable ? p.space.chunk(chunk).tile_count() : 0;
+    for (uint64_t first = 0; first < tiles; first += block_tiles) {
+      const std::span<std::byte> block =
+          bounce.memory().first(std::min(block_tiles, tiles - first) * kRecordTileBytes);
+      p.records->read(chunk, first, block);
+      sink(block);
     }
-  } catch (...) {
-    p.ring.release(bounce);
-    throw;
   }
-  p.ring.release(bounce);
 }
 
 void Offloader::import_records(FunctionRef<void(std::span<std::byte>)> source) {

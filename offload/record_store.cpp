@@ -1,6 +1,7 @@
 #include <terrace/offload/record_store.h>
 
 #include <cstring>
+#include <utility>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/event.h>
@@ -63,7 +64,9 @@ void RecordStore::close(ChunkId chunk) {
 void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles) {
   const uint64_t offset = first_tile * kRecordTileBytes;
   if (is_streamed(chunk)) {
-    transfer(file_->read_request(chunk, offset, tiles));
+    Transfer reading;
+    start(reading, file_->read_request(chunk, offset, tiles));
+    finish(reading);
     file_->check(chunk, offset, tiles);
   } else if (placement_ == Placement::none) {
     const DeviceSlot slot = device_slots_[index_of(chunk)];
@@ -78,11 +81,12 @@ void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> 
   }
 }
 
-void RecordStore::write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles) {
+void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
+                              Transfer& write) {
   const uint64_t offset = first_tile * kRecordTileBytes;
   if (is_streamed(chunk)) {
     file_->seal(chunk, offset, tiles);
-    transfer(file_->write_request(chunk, offset, tiles));
+    start(write, file_->write_request(chunk, offset, tiles));
   } else if (placement_ == Placement::none) {
     const DeviceSlot slot = device_slots_[index_of(chunk)];
     if (!device_.strict()) device_.detach(slot);
@@ -96,20 +100,23 @@ void RecordStore::write(ChunkId chunk, uint64_t first_tile, std::span<const std:
   }
 }
 
-void RecordStore::transfer(const io::Request& request) {
-  struct Outcome {
-    io::Completion completion{};
-    bool done = false;
-  } outcome;
-  io::Request with_callback = request;
-  with_callback.context = &outcome;
-  with_callback.on_complete = [](void* context, const io::Completion& completion) noexcept {
-    static_cast<Outcome*>(context)->completion = completion;
-    static_cast<Outcome*>(context)->done = true;
+void RecordStore::start(Transfer& transfer, const io::Request& request) {
+  TERRACE_ASSERT(transfer.done, "the transfer before this one is not finished");
+  transfer.done = false;
+  transfer.request = request;
+  transfer.request.context = &transfer;
+  transfer.request.on_complete = [](void* context, const io::Completion& completion) noexcept {
+    static_cast<Transfer*>(context)->completion = completion;
+    static_cast<Transfer*>(context)->done = true;
   };
-  engine_->submit({&with_callback, 1});
-  while (!outcome.done) engine_->wait(1);
-  if (outcome.completion.error != 0) throw file_->io_error(with_callback, outcome.completion);
+  engine_->submit({&transfer.request, 1});
+}
+
+void RecordStore::finish(Transfer& transfer) {
+  while (!transfer.done) engine_->wait(1);
+  if (transfer.completion.error == 0) return;
+  const io::Completion failed = std::exchange(transfer.completion, {});
+  throw file_->io_error(transfer.request, failed);
 }
 
 }  // namespace terrace

@@ -31,15 +31,23 @@ class RecordStore {
   void open(ChunkId chunk);
   void close(ChunkId chunk);
 
-  // Blocking copies of a run of whole tiles, for initialisation and checkpoints.
+  // Copies of a run of whole tiles, for initialisation and checkpoints.
   void read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles);
-  void write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles);
+  // A write that may be on its way to the tier file; it and `tiles` stay until finish().
+  struct Transfer {
+    io::Request request;
+    io::Completion completion{};
+    bool done = true;
+  };
+  void start_write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles, Transfer& write);
+  // Waits for it; throws its failure. Nothing to do for one that was not started.
+  void finish(Transfer& transfer);
 
   TierFile* file() const { return file_; }
   uint64_t streamed_bytes() const { return streamed_bytes_; }
 
  private:
-  void transfer(const io::Request& request);
+  void start(Transfer& transfer, const io::Request& request);
 
   const FlatSpace& space_;
   Placement placement_;
