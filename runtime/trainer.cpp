@@ -6,6 +6,7 @@
 #include <cmath>
 #include <exception>
 
+#include <terrace/base/assert.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
@@ -21,6 +22,40 @@ std::unique_ptr<Model> model_of(const TrainerOptions& options) {
   model.type = options.config.precision;
   model.seed = options.config.terrace.seed;
   return make_model(options.model, model);
+}
+
+// The names in CheckpointInfo::position; docs/checkpoint_format.md says what they hold.
+constexpr const char* kDataFingerprint = "data_fingerprint";
+constexpr const char* kTrainTokens = "train_tokens";
+constexpr const char* kContext = "context";
+constexpr const char* kConsumedSamples = "consumed_samples";
+
+// Samples are numbered by the seed and cut by what is compared here; then the count of those consumed says
+// where to go on, however they are cut into micro-batches.
+void require_same_data(const std::filesystem::path& folder, const CheckpointInfo& saved,
+                       const CheckpointInfo& mine) {
+  const auto refuse = [&](const std::string& reason) {
+    throw Error(
+        ErrorKind::config,
+        {"cannot resume: the data or the seed differ from those of the checkpoint", folder.string(), reason,
+         "give the same --data, --validation-fraction, --context and seed, or start anew without --resume"});
+  };
+  if (saved.seed != mine.seed) refuse(fmt::format("saved with seed {}, now {}", saved.seed, mine.seed));
+  const auto value = [&](const char* name) {
+    const auto found = saved.position.find(name);
+    if (found == saved.position.end()) refuse(fmt::format("it does not say its \"{}\"", name));
+    return found->second;
+  };
+  if (value(kContext) != mine.position.at(kContext)) {
+    refuse(
+        fmt::format("saved with samples of {} tokens, now {}", value(kContext), mine.position.at(kContext)));
+  }
+  if (value(kDataFingerprint) != mine.position.at(kDataFingerprint)) refuse("the files are other ones");
+  if (value(kTrainTokens) != mine.position.at(kTrainTokens)) {
+    refuse(fmt::format("saved with {} tokens to train on, now {}: another part is held out",
+                       value(kTrainTokens), mine.position.at(kTrainTokens)));
+  }
+  static_cast<void>(value(kConsumedSamples));
 }
 
 std::string micro_batch_prefix(uint32_t micro_batch) {
@@ -159,7 +194,7 @@ struct Trainer::Parts {
   HostOps ops;
   DryRun dry;
   OffloadOptions offload;
-  TextData data;
+  const TrainingData& data;
   TrainerPlan plan;
   FlatSpace space;
   SimulatedDevice device;
@@ -169,8 +204,9 @@ struct Trainer::Parts {
   std::vector<int32_t> tokens;
   std::vector<int32_t> targets;
   uint64_t completed = 0;
+  uint64_t consumed_samples = 0;
 
-  Parts(const TrainerOptions& given, Log& user_log)
+  Parts(const TrainerOptions& given, const TrainingData& user_data, Log& user_log)
       : options(given),
         log(user_log),
         model(model_of(given)),
@@ -178,7 +214,7 @@ struct Trainer::Parts {
         ops(workers, best_instruction_set()),
         dry(run_dry(*model, given.config, workers)),
         offload(offload_options(given.config, dry)),
-        data(given.data, {model->config().context, given.config.terrace.seed, given.validation_fraction}),
+        data(user_data),
         plan(make_plan(given.config, *model, dry, offload)),
         space(model->tensors(), plan.chunk_elements),
         device({offload.device_budget_bytes, given.config.terrace.strict, 0, 0}),
@@ -187,6 +223,10 @@ struct Trainer::Parts {
         schedule(make_schedule(given)),
         tokens(given.config.batch.micro_batch_size * model->config().context),
         targets(tokens.size()) {
+    TERRACE_ASSERT(
+        data.context() == model->config().context && data.vocabulary() <= model->config().vocabulary,
+        fmt::format("samples of {} tokens below {} for {} below {}", data.context(), data.vocabulary(),
+                    model->config().context, model->config().vocabulary));
     offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
       model->initial_values(tensor, first, values);
     });
@@ -217,13 +257,14 @@ std::vector<AdamSettings> Trainer::Parts::groups(uint64_t step) const {
   return {decayed, plain};
 }
 
-Trainer::Trainer(const TrainerOptions& options, Log& log) : parts_(std::make_unique<Parts>(options, log)) {}
+Trainer::Trainer(const TrainerOptions& options, const TrainingData& data, Log& log)
+    : parts_(std::make_unique<Parts>(options, data, log)) {}
 Trainer::~Trainer() = default;
 
 const TrainerPlan& Trainer::plan() const {
   return parts_->plan;
 }
-const TextData& Trainer::data() const {
+const TrainingData& Trainer::data() const {
   return parts_->data;
 }
 Offloader& Trainer::offloader() {
@@ -235,6 +276,9 @@ const FlatSpace& Trainer::space() const {
 uint64_t Trainer::completed_steps() const {
   return parts_->completed;
 }
+uint64_t Trainer::consumed_samples() const {
+  return parts_->consumed_samples;
+}
 
 StepReport Trainer::step() {
   Parts& p = *parts_;
@@ -243,9 +287,11 @@ StepReport Trainer::step() {
   report.step = p.completed + 1;
   const OffloadCounters before = p.offloader.counters();
   const uint64_t start = p.clock.now_ns();
+  uint64_t next_sample = p.consumed_samples;
   p.offloader.begin_step();
   for (uint32_t m = 0; m < accumulation; ++m) {
-    p.data.fill(report.step, m, p.tokens, p.targets);
+    p.data.fill(next_sample, p.tokens, p.targets);
+    next_sample += p.options.config.batch.micro_batch_size;
     report.loss += p.model->train_micro_batch(p.ops, p.offloader, p.arena, p.batch(),
                                               1.0f / static_cast<float>(accumulation), micro_batch_prefix(m));
     p.offloader.end_micro_batch();
@@ -266,6 +312,7 @@ StepReport Trainer::step() {
   report.moved = p.offloader.counters() - before;
   if (!update.applied) throw out_of_range(report);
   p.completed = report.step;
+  p.consumed_samples = next_sample;
   return report;
 }
 
@@ -288,9 +335,10 @@ CheckpointInfo Trainer::Parts::info() const {
   info.step = completed;
   info.type = model->options().type;
   info.seed = model->options().seed;
-  info.position = {{"data_fingerprint", data.files().fingerprint()},
-                   {"train_bytes", data.train_byte_count()},
-                   {"context", model->config().context}};
+  info.position = {{kDataFingerprint, data.fingerprint()},
+                   {kTrainTokens, data.train_token_count()},
+                   {kContext, model->config().context},
+                   {kConsumedSamples, consumed_samples}};
   return info;
 }
 
@@ -303,19 +351,10 @@ std::filesystem::path Trainer::save(const std::filesystem::path& folder) {
 void Trainer::resume(const std::filesystem::path& folder) {
   Parts& p = *parts_;
   const CheckpointInfo saved = read_checkpoint_info(folder);
-  const CheckpointInfo mine = p.info();
-  if (saved.seed != mine.seed || saved.position != mine.position) {
-    throw Error(
-        ErrorKind::config,
-        {"cannot resume: the data or the seed differ from those of the checkpoint", folder.string(),
-         fmt::format("saved with seed {}, now {}; {}", saved.seed, mine.seed,
-                     saved.position == mine.position
-                         ? "same data"
-                         : "other data, another part held out, or another context length"),
-         "give the same --data, --validation-fraction, --context and seed, or start anew without --resume"});
-  }
+  require_same_data(folder, saved, p.info());
   load_checkpoint(folder, model_description(), p.space, p.offloader, p.log);
   p.completed = saved.step;
+  p.consumed_samples = saved.position.at(kConsumedSamples);
 }
 
 std::string Trainer::model_description() const {

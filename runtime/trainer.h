@@ -1,4 +1,4 @@
-// Trainer: a model of any size, text, a configuration and budgets in; steps, losses and checkpoints out.
+// Trainer: a model of any size, tokens, a configuration and budgets in; steps, losses and checkpoints out.
 // It decides nothing about memory: it runs the model dry, hands the trace to the planner, and feeds the
 // Offloader.
 #pragma once
@@ -13,7 +13,7 @@
 #include <terrace/memory/machine.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/config/train_config.h>
-#include <terrace/runtime/data/text_data.h>
+#include <terrace/runtime/data/training_data.h>
 #include <terrace/runtime/models/model.h>
 
 namespace terrace {
@@ -21,8 +21,6 @@ namespace terrace {
 struct TrainerOptions {
   TrainConfig config;
   ModelConfig model;
-  std::filesystem::path data;
-  double validation_fraction = 0.05;
   uint64_t steps = 100;  // of the whole run: schedules that need a length use it
 };
 
@@ -60,14 +58,15 @@ struct StepReport {
 class Trainer {
  public:
   // Plans, allocates and initialises. Throws Error: config for what does not fit together, capacity for
-  // budgets that are too small, io for data or paths that cannot be used. `log` outlives the trainer.
-  Trainer(const TrainerOptions& options, Log& log);
+  // budgets that are too small, io for paths that cannot be used. `data` has the context of the model and the
+  // seed of the configuration; it and `log` outlive the trainer.
+  Trainer(const TrainerOptions& options, const TrainingData& data, Log& log);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   const TrainerPlan& plan() const;
-  const TextData& data() const;
+  const TrainingData& data() const;
   Offloader& offloader();
   const FlatSpace& space() const;
 
@@ -76,6 +75,8 @@ class Trainer {
   // had begun.
   StepReport step();
   uint64_t completed_steps() const;
+  // The position in the data: how many samples the steps so far were made of.
+  uint64_t consumed_samples() const;
 
   // The mean loss over `samples` windows spread over the validation part.
   double evaluate(uint64_t samples);

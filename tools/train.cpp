@@ -34,8 +34,8 @@ void print_result(const RunSummary& summary, bool as_json) {
 class Train final : public Subcommand {
  public:
   explicit Train(CLI::App& app) {
-    flags_.add_to(
-        *app.add_subcommand(name_, "Train a GPT-2 on text, within budgets of device and host memory"));
+    flags_.add_to(*app.add_subcommand(
+        name_, "Train a GPT-2 on text or tokens, within budgets of device and host memory"));
   }
 
   const std::string& name() const override { return name_; }
@@ -59,8 +59,7 @@ class Train final : public Subcommand {
 int Train::train() {
   TrainerOptions options = resolve_training(flags_);
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
-  const TextData data(options.data,
-                      {options.model.context, options.config.terrace.seed, options.validation_fraction});
+  const TrainingData data = open_training_data(flags_, options);
   const TrainerPlan plan = plan_training(options);
   check_nvme_folders(options.config.placement);
   if (!flags_.resume.empty()) read_checkpoint_info(flags_.resume);
@@ -73,7 +72,7 @@ int Train::train() {
   console_.print(training_header(options, plan, data, summary.unigram_loss));
   console_.info(crash_notice(flags_));
   fix_budgets(options, plan);
-  Trainer trainer(options, console_);
+  Trainer trainer(options, data, console_);
   if (!flags_.resume.empty()) {
     trainer.resume(flags_.resume);
     console_.info(fmt::format("resumed from {} at step {}", flags_.resume, trainer.completed_steps()));

@@ -6,6 +6,7 @@
 #include <array>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/data/byte_tokens.h>
 
 namespace terrace {
 namespace {
@@ -34,7 +35,8 @@ constexpr std::array kKeyFlags = {
             "Where master weights and moments live"},
     KeyFlag{"--policy", "terrace.policy", "opt|lru|fifo|mru", kMemory,
             "Which chunk leaves the device when it is full"},
-    KeyFlag{"--engine", "terrace.engine", "auto|io_uring|libaio|threads", kMemory, "Which file I/O engine is used"},
+    KeyFlag{"--engine", "terrace.engine", "auto|io_uring|libaio|threads", kMemory,
+            "Which file I/O engine is used"},
     KeyFlag{"--chunk-elements", "terrace.chunk_elements", "N", kMemory,
             "Elements of a chunk, a multiple of 4096; without it, the plan decides"},
     KeyFlag{"--prefetch-depth", "terrace.prefetch_depth", "N", kMemory,
@@ -86,7 +88,10 @@ void add_model_flags(CLI::App& app, TrainFlags& flags) {
 
 void add_run_flags(CLI::App& app, TrainFlags& flags) {
   const char* group = "Data and steps";
-  app.add_option("--data", flags.data, "A text file, or a folder of them; one token per byte")
+  app.add_option(
+         "--data", flags.data,
+         "A text file, or a folder of them, one token per byte; or nanoGPT .bin files. May be given again")
+      ->take_all()
       ->type_name("PATH")
       ->group(group);
   app.add_option("--validation-fraction", flags.validation_fraction,
@@ -126,6 +131,10 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
   app.add_flag("--print-config", flags.print_config, "Print every value in force with its origin, and exit")
       ->group(group);
   app.add_flag("--json", flags.json, "Print the result, or the configuration, as JSON")->group(group);
+}
+
+std::vector<std::filesystem::path> paths_of(const TrainFlags& flags) {
+  return {flags.data.begin(), flags.data.end()};
 }
 
 }  // namespace
@@ -186,13 +195,10 @@ TrainerOptions resolve_training(const TrainFlags& flags) {
   TrainerOptions options;
   options.config = resolve_config(flags);
   options.model = model_preset(flags.model);
-  options.model.vocabulary = TextData::kVocabulary;
   options.model.layers = flags.layers.value_or(options.model.layers);
   options.model.width = flags.width.value_or(options.model.width);
   options.model.heads = flags.heads.value_or(options.model.heads);
   options.model.context = flags.context.value_or(options.model.context);
-  options.data = flags.data;
-  options.validation_fraction = flags.validation_fraction;
   options.steps = flags.steps;
   require(!flags.data.empty(), "--data", "it is not given",
           "give a text file or a folder of text files, for example --data /usr/share/common-licenses");
@@ -200,8 +206,14 @@ TrainerOptions resolve_training(const TrainFlags& flags) {
           "say where with --save DIR");
   require(flags.eval_every == 0 || flags.validation_fraction > 0, "--eval-every",
           "--validation-fraction is 0, so there is nothing to evaluate on", "leave out one of the two");
+  if (!are_token_files(paths_of(flags))) options.model.vocabulary = ByteTokens::kVocabulary;
   make_model(options.model, {});  // throws when the sizes do not fit together
   return options;
+}
+
+TrainingData open_training_data(const TrainFlags& flags, const TrainerOptions& options) {
+  return {open_tokens({paths_of(flags), options.model.vocabulary}),
+          {options.model.context, options.config.terrace.seed, flags.validation_fraction}};
 }
 
 }  // namespace terrace

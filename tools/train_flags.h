@@ -19,7 +19,7 @@ struct TrainFlags {
   std::string config;
   std::string model = "gpt2";
   std::optional<uint32_t> layers, width, heads, context;
-  std::string data;
+  std::vector<std::string> data;
   double validation_fraction = 0.05;
   uint64_t steps = 100;
   uint64_t eval_every = 0;  // 0: at the end only
@@ -42,7 +42,9 @@ struct TrainFlags {
 // The configuration in force. Throws Error(config) with a line per problem.
 TrainConfig resolve_config(const TrainFlags& flags);
 
-// All of the run. Throws Error(config) for flags that are missing or contradict each other.
+// All of the run but its data. Throws Error(config) for flags that are missing or contradict each other.
 TrainerOptions resolve_training(const TrainFlags& flags);
+// The data, as the model of `options` takes them.
+TrainingData open_training_data(const TrainFlags& flags, const TrainerOptions& options);
 
 }  // namespace terrace

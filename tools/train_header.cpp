@@ -137,7 +137,7 @@ uint64_t stale_bytes_in(const fs::path& nvme_path) {
 
 }  // namespace
 
-std::string training_header(const TrainerOptions& options, const TrainerPlan& plan, const TextData& data,
+std::string training_header(const TrainerOptions& options, const TrainerPlan& plan, const TrainingData& data,
                             double unigram_loss) {
   const TrainConfig& config = options.config;
   const PlacementConfig& placement = config.placement;
@@ -152,10 +152,11 @@ std::string training_header(const TrainerOptions& options, const TrainerPlan& pl
                                     config.batch.micro_batch_size, config.batch.accumulation_steps,
                                     options.model.context,
                                     config.batch.train_batch_size() * options.model.context, options.steps));
-  text += line("data", data.files().description());
-  text += line("", fmt::format("{} for training, {} held out; unigram loss {:.3f} nats per byte",
-                               format_bytes(data.train_byte_count()),
-                               format_bytes(data.validation_byte_count()), unigram_loss));
+  text += line("data", data.description());
+  text += line("", fmt::format("{} tokens for training, {} held out; unigram loss {:.3f} nats per token",
+                               grouped(data.train_token_count()), grouped(data.validation_token_count()),
+                               unigram_loss));
+  text += line("", fmt::format("{} samples, each once per epoch", grouped(data.sample_count())));
   text += line("parameters", parameters_text(placement, plan));
   text += line("states", states_text(placement, plan));
   const auto add_budget = [&text](const char* tier, const ChosenBudget& budget, const std::string& use) {

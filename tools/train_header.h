@@ -12,7 +12,7 @@
 namespace terrace {
 
 // Several lines of text, each with its newline.
-std::string training_header(const TrainerOptions& options, const TrainerPlan& plan, const TextData& data,
+std::string training_header(const TrainerOptions& options, const TrainerPlan& plan, const TrainingData& data,
                             double unigram_loss);
 
 // "a crash costs at most 100 steps": checkpoints are the only guarantee.

@@ -89,7 +89,7 @@ void TrainingRun::show(const StepReport& report) {
 }
 
 void TrainingRun::evaluate() {
-  if (trainer_.data().validation_byte_count() == 0) return;
+  if (trainer_.data().validation_token_count() == 0) return;
   const uint64_t step = trainer_.completed_steps();
   state_is_whole_ = false;
   summary_.validation_loss = trainer_.evaluate(flags_.eval_samples);

@@ -101,11 +101,11 @@ std::string loss_text(const RunSummary& summary) {
   std::string text;
   if (summary.validation_loss) {
     const double gain = summary.unigram_loss - *summary.validation_loss;
-    text = fmt::format("held-out loss {:.4f} nats per byte; unigram loss of the data {:.4f} ({:.4f} {})\n",
+    text = fmt::format("held-out loss {:.4f} nats per token; unigram loss of the data {:.4f} ({:.4f} {})\n",
                        *summary.validation_loss, summary.unigram_loss, gain < 0 ? -gain : gain,
                        gain < 0 ? "above it" : "below it");
   } else {
-    text = fmt::format("held-out loss not computed; unigram loss of the data {:.4f} nats per byte\n",
+    text = fmt::format("held-out loss not computed; unigram loss of the data {:.4f} nats per token\n",
                        summary.unigram_loss);
   }
   if (summary.steps > 0) text += fmt::format("training loss of the last step {:.4f}\n", summary.last_loss);

@@ -15,21 +15,16 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/data/internal/data_errors.h>
 
 namespace terrace {
 namespace {
 
+using data::cannot_read;
+using data::cannot_use;
+
 constexpr size_t kBeginningBytes = 8192;
-constexpr std::string_view kAdvice = "give a text file or a folder with text files";
-
-[[noreturn]] void cannot_read(const std::filesystem::path& path, const std::string& reason,
-                              std::string advice) {
-  throw Error(ErrorKind::io, {"cannot read the training data", path.string(), reason, std::move(advice)});
-}
-
-[[noreturn]] void cannot_use(const std::filesystem::path& path, const std::string& reason) {
-  throw Error(ErrorKind::config, {"cannot train on", path.string(), reason, std::string(kAdvice)});
-}
+constexpr const char* kAdvice = "give a text file or a folder with text files";
 
 class OpenFile {
  public:
@@ -41,10 +36,10 @@ class OpenFile {
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
-  uint64_t byte_count() const {
+  struct stat status() const {
     struct stat status {};
-    if (::fstat(fd_, &status) != 0) cannot_read(path_, system_reason(errno), "check the file system");
-    return static_cast<uint64_t>(status.st_size);
+    if (::fstat(fd_, &status) != 0) cannot_read(path_, system_reason(errno), data::kCheckFileSystem);
+    return status;
   }
   // Fewer bytes than asked for only at the end of the file.
   size_t read(uint64_t offset, std::span<uint8_t> bytes) const {
@@ -53,7 +48,7 @@ class OpenFile {
       const ssize_t count =
           ::pread(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
       if (count < 0 && errno == EINTR) continue;
-      if (count < 0) cannot_read(path_, system_reason(errno), "check the file system");
+      if (count < 0) cannot_read(path_, system_reason(errno), data::kCheckFileSystem);
       if (count == 0) break;
       done += static_cast<size_t>(count);
     }
@@ -82,80 +77,108 @@ bool looks_like_text(std::span<const uint8_t> beginning) {
   return control_count * kTextPerControl <= beginning.size();
 }
 
-TextFiles::TextFiles(const std::filesystem::path& path) : path_(path) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (error) cannot_read(path, system_reason(error.value()), std::string(kAdvice));
-  is_folder_ = std::filesystem::is_directory(status);
-  std::vector<std::filesystem::path> paths;
-  if (is_folder_) {
-    collect_folder(paths);
-  } else if (std::filesystem::is_regular_file(status)) {
-    paths.push_back(path);
-  } else {
-    cannot_use(path, "it is neither a regular file nor a folder");
-  }
-  for (const std::filesystem::path& file : paths) add(file);
+TextFiles::TextFiles(const std::vector<std::filesystem::path>& paths) : paths_(paths) {
+  TERRACE_ASSERT(!paths.empty(), "no path to text");
+  for (const std::filesystem::path& path : paths) add_path(path);
   if (!files_.empty()) return;
-  if (!is_folder_) cannot_use(path, binary_count_ > 0 ? "it is a binary file" : "it is empty");
-  cannot_use(path, fmt::format("there is no text in it (left out: {} binary, {} hidden, {} empty)",
-                               binary_count_, hidden_count_, paths.size() - binary_count_));
+  std::string reason = fmt::format("there is no text in it (left out: {} binary, {} hidden, {} empty",
+                                   binary_count_, hidden_count_, empty_count_);
+  if (dangling_count_ > 0) reason += fmt::format(", {} links that lead nowhere", dangling_count_);
+  cannot_use(paths.front(), reason + ")", kAdvice);
 }
 
-void TextFiles::collect_folder(std::vector<std::filesystem::path>& paths) {
+void TextFiles::add_path(const std::filesystem::path& path) {
   std::error_code error;
-  std::filesystem::recursive_directory_iterator entry(path_, error);
-  std::filesystem::path last = path_;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (error) cannot_read(path, system_reason(error.value()), kAdvice);
+  if (std::filesystem::is_directory(status)) {
+    for (const std::filesystem::path& file : collect_folder(path))
+      add_file(file, file.lexically_relative(path).string());
+    return;
+  }
+  if (!std::filesystem::is_regular_file(status))
+    cannot_use(path, "it is neither a regular file nor a folder", kAdvice);
+  const size_t count_before = files_.size();
+  const uint64_t binary_before = binary_count_;
+  add_file(path, path.filename().string());
+  if (files_.size() == count_before)
+    cannot_use(path, binary_count_ > binary_before ? "it is a binary file" : "it is empty", kAdvice);
+}
+
+std::vector<std::filesystem::path> TextFiles::collect_folder(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> found;
+  std::error_code error;
+  std::filesystem::recursive_directory_iterator entry(folder, error);
+  std::filesystem::path last = folder;
   for (; !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
     last = entry->path();
+    // A link that leads nowhere is no error: editors leave their locks as such.
+    std::error_code nowhere;
     if (is_hidden(last)) {
       ++hidden_count_;
       entry.disable_recursion_pending();
+    } else if (entry->is_symlink(error) && !entry->exists(nowhere)) {
+      ++dangling_count_;
     } else if (entry->is_regular_file(error)) {
-      paths.push_back(last);
-    } else if (entry->is_symlink(error) && !entry->exists(error)) {
-      cannot_read(last, "the link leads nowhere", "remove the link or restore its target");
+      found.push_back(last);
     }
     if (error) break;
   }
   if (error)
     cannot_read(last, system_reason(error.value()), "check that the folder and all in it may be read");
-  std::sort(paths.begin(), paths.end(), [](const auto& a, const auto& b) { return a.native() < b.native(); });
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.native() < b.native(); });
+  return found;
 }
 
-void TextFiles::add(const std::filesystem::path& path) {
+void TextFiles::add_file(const std::filesystem::path& path, const std::string& name) {
   const OpenFile file(path);
-  const uint64_t size = file.byte_count();
+  const struct stat status = file.status();
+  const auto size = static_cast<uint64_t>(status.st_size);
   std::array<uint8_t, kBeginningBytes> buffer;
   const std::span<const uint8_t> beginning(buffer.data(), file.read(0, buffer));
-  if (beginning.empty()) return;
+  if (beginning.empty()) {
+    ++empty_count_;
+    return;
+  }
   if (!looks_like_text(beginning)) {
     ++binary_count_;
     return;
   }
-  const std::string name = is_folder_ ? path.lexically_relative(path_).string() : path.filename().string();
   fingerprint_ = XXH3_64bits_withSeed(name.data(), name.size(), fingerprint_);
   fingerprint_ = XXH3_64bits_withSeed(&size, sizeof(size), fingerprint_);
   fingerprint_ = XXH3_64bits_withSeed(beginning.data(), beginning.size(), fingerprint_);
-  files_.push_back({path, byte_count_, size});
+  constexpr int64_t kNsPerSecond = 1'000'000'000;
+  files_.push_back(
+      {path, byte_count_, size, int64_t{status.st_mtim.tv_sec} * kNsPerSecond + status.st_mtim.tv_nsec});
   byte_count_ += size;
 }
 
 std::string TextFiles::description() const {
   std::string text = fmt::format("{} {}, {}", files_.size(), files_.size() == 1 ? "file" : "files",
                                  format_bytes(byte_count_));
-  if (binary_count_ + hidden_count_ > 0)
-    text += fmt::format(" (left out: {} binary, {} hidden)", binary_count_, hidden_count_);
-  return text;
+  std::string left_out;
+  const auto add = [&left_out](uint64_t count, const char* what) {
+    if (count > 0) left_out += fmt::format("{}{} {}", left_out.empty() ? "" : ", ", count, what);
+  };
+  add(binary_count_, "binary");
+  add(hidden_count_, "hidden");
+  add(dangling_count_, dangling_count_ == 1 ? "link that leads nowhere" : "links that lead nowhere");
+  return left_out.empty() ? text : fmt::format("{} (left out: {})", text, left_out);
+}
+
+const TextFiles::File& TextFiles::file_at(uint64_t offset) const {
+  TERRACE_ASSERT(offset < byte_count_, fmt::format("byte {} of {}", offset, byte_count_));
+  const auto after =
+      std::upper_bound(files_.begin(), files_.end(), offset,
+                       [](uint64_t wanted, const File& candidate) { return wanted < candidate.first_byte; });
+  return *(after - 1);
 }
 
 void TextFiles::read(uint64_t offset, std::span<uint8_t> bytes) const {
   TERRACE_ASSERT(offset <= byte_count_ && bytes.size() <= byte_count_ - offset,
                  fmt::format("{} bytes at {} of {}", bytes.size(), offset, byte_count_));
-  auto file =
-      std::upper_bound(files_.begin(), files_.end(), offset,
-                       [](uint64_t wanted, const File& candidate) { return wanted < candidate.first_byte; }) -
-      1;
+  if (bytes.empty()) return;
+  const File* file = &file_at(offset);
   for (; !bytes.empty(); ++file) {
     const uint64_t inside = offset - file->first_byte;
     const size_t count = static_cast<size_t>(std::min<uint64_t>(bytes.size(), file->byte_count - inside));

@@ -1,0 +1,139 @@
+#include <terrace/runtime/data/text_files.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/data/data_test_support.h"
+
+namespace terrace {
+namespace {
+
+using data_tests::DataFolder;
+using data_tests::numbered;
+using ::testing::HasSubstr;
+
+class TextFilesTest : public DataFolder {
+ protected:
+  static std::string problem(const std::filesystem::path& path, ErrorKind kind) {
+    return data_tests::problem_of(kind, [&] { TextFiles files(path); });
+  }
+  static std::string all_of(const TextFiles& files) {
+    std::string text(files.byte_count(), '?');
+    files.read(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
+    return text;
+  }
+};
+
+TEST_F(TextFilesTest, JoinsTheTextFilesOfAFolderInTheOrderOfTheirPaths) {
+  write("b.txt", "second ");
+  write("a/z.txt", "first ");
+  write("c/d/e.txt", "third");
+  write("empty.txt", "");
+  const TextFiles files(folder_);
+  EXPECT_EQ(all_of(files), "first second third");
+  EXPECT_EQ(files.files().size(), 3u);
+  EXPECT_EQ(files.description(), "3 files, 18 B");
+}
+
+TEST_F(TextFilesTest, LeavesOutBinaryAndHiddenFilesAndCountsThem) {
+  write("text.txt", "h\xC3\xA9llo\tworld\r\n");
+  write("latin1.txt", "caf\xE9");
+  write("image.png", std::string("\x89PNG\r\n\x1A\n\0\0\0\rIHDR", 16));
+  write("noise.bin", "\x01\x02\x03\x04 abc");
+  write("one_nul.txt", std::string(500, 'a') + '\0' + std::string(500, 'a'));
+  write(".git/config", "hidden");
+  write("sub/.cache", "hidden");
+  const TextFiles files(folder_);
+  EXPECT_EQ(files.files().size(), 2u);
+  EXPECT_EQ(files.binary_count(), 3u);
+  EXPECT_EQ(files.hidden_count(), 2u);
+  EXPECT_EQ(files.description(), "2 files, 18 B (left out: 3 binary, 2 hidden)");
+}
+
+TEST_F(TextFilesTest, ReadsAnyPieceAcrossFiles) {
+  std::string whole;
+  for (int i = 0; i < 5; ++i) {
+    const std::string content = numbered(static_cast<size_t>(7 + 3 * i));
+    write("f" + std::to_string(i), content);
+    whole += content;
+  }
+  const TextFiles files(folder_);
+  ASSERT_EQ(files.byte_count(), whole.size());
+  for (size_t begin = 0; begin <= whole.size(); ++begin) {
+    for (size_t count = 0; begin + count <= whole.size(); ++count) {
+      std::string piece(count, '?');
+      files.read(begin, {reinterpret_cast<uint8_t*>(piece.data()), count});
+      ASSERT_EQ(piece, whole.substr(begin, count)) << begin;
+    }
+  }
+}
+
+TEST_F(TextFilesTest, FollowsLinksToFilesAndCountsThoseThatLeadNowhere) {
+  const auto target = write("real/one.txt", "x");
+  std::filesystem::create_directories(folder_ / "links");
+  std::filesystem::create_symlink(target, folder_ / "links/one.txt");
+  EXPECT_EQ(TextFiles(folder_ / "links").byte_count(), 1u);
+  std::filesystem::create_symlink(folder_ / "gone", folder_ / "links/two.txt");
+  const TextFiles files(folder_ / "links");
+  EXPECT_EQ(files.dangling_count(), 1u);
+  EXPECT_EQ(files.description(), "1 file, 1 B (left out: 1 link that leads nowhere)");
+  std::filesystem::remove(folder_ / "links/one.txt");
+  EXPECT_EQ(problem(folder_ / "links", ErrorKind::config),
+            "there is no text in it (left out: 0 binary, 0 hidden, 0 empty, 1 links that lead nowhere)");
+  EXPECT_THAT(problem(folder_ / "links/two.txt", ErrorKind::io), HasSubstr("No such file or directory"));
+}
+
+TEST_F(TextFilesTest, TakesSeveralPathsInTheOrderGiven) {
+  const auto b = write("b.txt", "second");
+  write("a/one.txt", "first ");
+  const TextFiles files({folder_ / "a", b});
+  EXPECT_EQ(all_of(files), "first second");
+  EXPECT_EQ(all_of(TextFiles({b, folder_ / "a"})), "secondfirst ");
+  EXPECT_EQ(files.file_at(5).path, folder_ / "a/one.txt");
+  EXPECT_EQ(files.file_at(6).path, b);
+  EXPECT_EQ(problem(write("zeros", std::string(9, '\0')), ErrorKind::config), "it is a binary file");
+}
+
+TEST_F(TextFilesTest, TellsOtherDataByTheFingerprint) {
+  write("a/x.txt", "some text");
+  write("b/x.txt", "some text");
+  const uint64_t first = TextFiles(folder_ / "a").fingerprint();
+  EXPECT_EQ(TextFiles(folder_ / "b").fingerprint(), first);  // the same files in another place
+  write("b/x.txt", "some test");
+  EXPECT_NE(TextFiles(folder_ / "b").fingerprint(), first);
+  write("a/y.txt", "more");
+  EXPECT_NE(TextFiles(folder_ / "a").fingerprint(), first);
+}
+
+TEST_F(TextFilesTest, ReportsAFileThatShrinksDuringTheRun) {
+  const auto path = write("a.txt", numbered(100));
+  const TextFiles files(path);
+  std::filesystem::resize_file(path, 50);
+  std::vector<uint8_t> bytes(100);
+  try {
+    files.read(0, bytes);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::io);
+    EXPECT_THAT(error.what(), HasSubstr("it had 100 bytes when the run began"));
+  }
+}
+
+TEST_F(TextFilesTest, SaysWhatIsWrongWithDataThatCannotBeUsed) {
+  EXPECT_THAT(problem(folder_ / "missing", ErrorKind::io), HasSubstr("No such file or directory"));
+  EXPECT_EQ(problem(folder_, ErrorKind::config),
+            "there is no text in it (left out: 0 binary, 0 hidden, 0 empty)");
+  EXPECT_EQ(problem("/dev/null", ErrorKind::config), "it is neither a regular file nor a folder");
+  EXPECT_EQ(problem(write("empty", ""), ErrorKind::config), "it is empty");
+  EXPECT_EQ(problem(write("binary", std::string(64, '\0')), ErrorKind::config), "it is a binary file");
+}
+
+TEST_F(TextFilesTest, SaysThatAFileMayNotBeRead) {
+  const auto path = write("secret/a.txt", numbered(100));
+  std::filesystem::permissions(path, std::filesystem::perms::none);
+  if (::access(path.c_str(), R_OK) == 0) GTEST_SKIP() << "this user may read everything";
+  EXPECT_THAT(problem(folder_, ErrorKind::io), HasSubstr("Permission denied"));
+}
+
+}  // namespace
+}  // namespace terrace
