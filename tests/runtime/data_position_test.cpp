@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include <terrace/base/error.h>
 #include <terrace/runtime/trainer.h>
 
 #include "offload/toy_training.h"
@@ -31,19 +32,20 @@ class RecordedTokens final : public TokenSource {
   std::vector<uint64_t>& begins_;
 };
 
-struct Run {
+struct Outcome {
   std::vector<uint64_t> begins;  // of the samples, in the order in which they were trained on
   std::vector<double> losses;
 };
 
 TrainerOptions options_of(uint32_t micro_batch, uint32_t accumulation) {
   TrainerOptions options;
-  options.config =
-      default_train_config({{"train_micro_batch_size_per_gpu", std::to_string(micro_batch), "a test"},
-                            {"gradient_accumulation_steps", std::to_string(accumulation), "a test"},
-                            {"terrace.threads", "1", "a test"},
-                            {"terrace.device_memory", "16MiB", "a test"},
-                            {"terrace.host_memory", "64MiB", "a test"}});
+  const ConfigOverride overrides[] = {
+      {"train_micro_batch_size_per_gpu", std::to_string(micro_batch), "a test"},
+      {"gradient_accumulation_steps", std::to_string(accumulation), "a test"},
+      {"terrace.threads", "1", "a test"},
+      {"terrace.device_memory", "16MiB", "a test"},
+      {"terrace.host_memory", "64MiB", "a test"}};
+  options.config = default_train_config(overrides);
   options.model = model_preset("gpt2");
   options.model.layers = 1;
   options.model.heads = 2;
@@ -54,9 +56,9 @@ TrainerOptions options_of(uint32_t micro_batch, uint32_t accumulation) {
 }
 
 // Trains `steps` steps, from where `resume` stopped when that is given, and saves to `save` when that is.
-Run train(const TrainerOptions& options, uint64_t steps, const std::filesystem::path& resume = {},
-          const std::filesystem::path& save = {}) {
-  Run run;
+Outcome train(const TrainerOptions& options, uint64_t steps, const std::filesystem::path& resume = {},
+              const std::filesystem::path& save = {}) {
+  Outcome run;
   OpenTokens tokens;
   tokens.train = std::make_unique<RecordedTokens>(run.begins);
   const TrainingData data(std::move(tokens),
@@ -71,13 +73,13 @@ Run train(const TrainerOptions& options, uint64_t steps, const std::filesystem::
 }
 
 TEST(DataPosition, GoesOnInMidEpochWithAnotherSplitIntoMicroBatches) {
-  const Run whole = train(options_of(2, 3), 12);  // 72 samples: an epoch has 49
+  const Outcome whole = train(options_of(2, 3), 12);  // 72 samples: an epoch has 49
   ASSERT_EQ(whole.begins.size(), 72u);
   const toy::ScratchFolder folder;
-  const Run first = train(options_of(2, 3), 4, {}, folder.path());
+  const Outcome first = train(options_of(2, 3), 4, {}, folder.path());
   for (const auto& [micro_batch, accumulation] : {std::pair{2, 3}, {3, 2}, {1, 6}, {6, 1}, {4, 1}}) {
     const auto samples = static_cast<uint64_t>(micro_batch * accumulation);
-    const Run second =
+    const Outcome second =
         train(options_of(static_cast<uint32_t>(micro_batch), static_cast<uint32_t>(accumulation)),
               48 / samples, folder.path());
     std::vector<uint64_t> begins = first.begins;

@@ -40,7 +40,9 @@ TEST_F(TextFilesTest, LeavesOutBinaryAndHiddenFilesAndCountsThem) {
   write("latin1.txt", "caf\xE9");
   write("image.png", std::string("\x89PNG\r\n\x1A\n\0\0\0\rIHDR", 16));
   write("noise.bin", "\x01\x02\x03\x04 abc");
-  write("one_nul.txt", std::string(500, 'a') + '\0' + std::string(500, 'a'));
+  std::string one_nul(1001, 'a');
+  one_nul[500] = '\0';
+  write("one_nul.txt", one_nul);
   write(".git/config", "hidden");
   write("sub/.cache", "hidden");
   const TextFiles files(folder_);
