@@ -20,22 +20,18 @@ bool overlap(const std::byte* a, size_t a_bytes, const std::byte* b, size_t b_by
   return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
 }
 
-// Finds the kernel, after checking what the type system cannot: types, and the rule for writing over the
-// gradients.
+// Finds the kernel, after checking what the type system cannot: the rule for writing over the gradients.
 kernels::AdamKernel choose_kernel(InstructionSet set, const AdamStep& step, const std::byte* gradients,
                                   DataType gradient_type, const std::byte* parameters,
                                   DataType parameter_type, size_t element_count) {
   TERRACE_ASSERT(is_supported(set), "this machine has no " + std::string(name_of(set)));
-  TERRACE_ASSERT(kernels::has_table_index(gradient_type) && kernels::has_table_index(parameter_type),
-                 "Adam takes fp32 or bf16, not " + std::string(name_of(gradient_type)) + " gradients and " +
-                     std::string(name_of(parameter_type)) + " parameters");
   const bool in_place = gradients == parameters && bytes_of(gradient_type) == bytes_of(parameter_type);
   TERRACE_ASSERT(in_place || !overlap(gradients, element_count * bytes_of(gradient_type), parameters,
                                       element_count * bytes_of(parameter_type)),
                  std::string(name_of(parameter_type)) + " parameters overlap other " +
                      std::string(name_of(gradient_type)) + " gradients");
-  return kernels::find_adam_kernels(set)->update[kernels::table_index(gradient_type)]
-                                                [kernels::table_index(parameter_type)][step.decoupled_decay];
+  return kernels::find_adam_kernels(set)
+      ->update[kernels::index_of(gradient_type)][kernels::index_of(parameter_type)][step.decoupled_decay];
 }
 
 }  // namespace

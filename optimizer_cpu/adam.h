@@ -74,13 +74,13 @@ AdamStep make_adam_step(const AdamSettings& settings, uint64_t step, float gradi
 // `first_element` is. Only elements [first_element, first_element + element_count) are read or written; the
 // run may begin and end anywhere inside tiles.
 struct AdamTiles {
-  std::byte* record = nullptr;              // the start of a tile, aligned for float
-  const std::byte* gradients = nullptr;     // any alignment
-  DataType gradient_type = DataType::fp32;  // fp32 or bf16
+  std::byte* record = nullptr;           // the start of a tile, aligned for float
+  const std::byte* gradients = nullptr;  // any alignment
+  DataType gradient_type = DataType::fp32;
   // Any alignment. Either the very memory of `gradients`, when both types are of one size, or memory that
   // overlaps neither the gradients nor the record.
   std::byte* parameters = nullptr;
-  DataType parameter_type = DataType::fp32;  // fp32 or bf16
+  DataType parameter_type = DataType::fp32;
   size_t first_element = 0;
   size_t element_count = 0;
 };

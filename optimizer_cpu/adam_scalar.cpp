@@ -1,33 +1,18 @@
 // The specification of the Adam update (formula and order of operations: adam.h). Plain and slow; every other
 // implementation must give these bits. Must be compiled without contraction into fused multiply-adds.
 #include <cmath>
-#include <cstring>
 
+#include <terrace/optimizer_cpu/internal/elements.h>
 #include <terrace/optimizer_cpu/internal/kernels.h>
 
 namespace terrace::kernels {
 namespace {
 
-template <typename T>
-float load(const std::byte* from, size_t index) {
-  T value;
-  std::memcpy(&value, from + index * sizeof(T), sizeof(T));
-  return to_float(value);
-}
-
-void store(std::byte* to, size_t index, float value, float /*as*/) {
-  std::memcpy(to + index * sizeof(float), &value, sizeof(float));
-}
-void store(std::byte* to, size_t index, float value, Bf16 /*as*/) {
-  const Bf16 rounded = to_bf16(value);
-  std::memcpy(to + index * sizeof(Bf16), &rounded, sizeof(Bf16));
-}
-
 template <typename Gradient, typename Parameter, bool kDecoupled>
 void update(const AdamStep& step, const AdamRun& run) {
   for (size_t i = 0; i < run.count; ++i) {
     float p = run.master[i];
-    float g = load<Gradient>(run.gradients, i) * step.gradient_scale;
+    float g = load_element<Gradient>(run.gradients, i) * step.gradient_scale;
     if constexpr (kDecoupled) {
       p = p - step.decay * p;
     } else {
@@ -39,17 +24,19 @@ void update(const AdamStep& step, const AdamRun& run) {
     run.master[i] = p;
     run.exp_avg[i] = m;
     run.exp_avg_sq[i] = v;
-    store(run.parameters, i, p, Parameter{});
+    store_element<Parameter>(run.parameters, i, p);
   }
 }
 
+template <typename Gradient>
+constexpr AdamByParameter kUpdates = {{
+    {update<Gradient, float, false>, update<Gradient, float, true>},
+    {update<Gradient, Bf16, false>, update<Gradient, Bf16, true>},
+    {update<Gradient, Fp16, false>, update<Gradient, Fp16, true>},
+}};
+
 }  // namespace
 
-const AdamKernels kScalarAdam = {{{
-    {{{update<float, float, false>, update<float, float, true>},
-      {update<float, Bf16, false>, update<float, Bf16, true>}}},
-    {{{update<Bf16, float, false>, update<Bf16, float, true>},
-      {update<Bf16, Bf16, false>, update<Bf16, Bf16, true>}}},
-}}};
+const AdamKernels kScalarAdam = {{kUpdates<float>, kUpdates<Bf16>, kUpdates<Fp16>}};
 
 }  // namespace terrace::kernels

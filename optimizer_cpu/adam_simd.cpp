@@ -1,21 +1,12 @@
-// The Adam update with AVX2 and AVX-512, bit for bit as adam_scalar.cpp. This file is compiled with baseline
-// flags; Highway re-includes it and turns on wider instructions only for the functions between
-// HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE, so nothing here can leak wide code into functions that other
-// files share.
-#define HWY_COMPILE_ALL_ATTAINABLE
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+// The Adam update with AVX2 and AVX-512, bit for bit as adam_scalar.cpp. How this file is compiled:
+// internal/vectors-inl.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "terrace/optimizer_cpu/adam_simd.cpp"
-#include <hwy/foreach_target.h>
-// foreach_target.h comes first: it includes this file again, once per target.
-#include <hwy/highway.h>
+#include <terrace/optimizer_cpu/internal/vectors-inl.h>
+
 #include <terrace/optimizer_cpu/internal/kernels.h>
 
 #include <algorithm>
-
-// clang-format off: after highway.h
-#include <terrace/optimizer_cpu/internal/vectors-inl.h>
-// clang-format on
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -88,19 +79,21 @@ struct Adam {
     update(step, run, 0, turn, kAheadBytes);
     update(step, run, turn, whole, kAheadBytes + run.continuation_gap_bytes);
     if (whole == run.count) return;
-    const AdamKernel rest = kScalarAdam.update[sizeof(Gradient) == 2][sizeof(Parameter) == 2][kDecoupled];
+    const AdamKernel rest = kScalarAdam.update[kIndexOf<Gradient>][kIndexOf<Parameter>][kDecoupled];
     rest(step, AdamRun{run.master + whole, run.exp_avg + whole, run.exp_avg_sq + whole,
                        run.gradients + whole * sizeof(Gradient), run.parameters + whole * sizeof(Parameter),
                        run.count - whole, 0});
   }
 };
 
-const AdamKernels kAdam = {{{
-    {{{Adam<float, float, false>::run, Adam<float, float, true>::run},
-      {Adam<float, Bf16, false>::run, Adam<float, Bf16, true>::run}}},
-    {{{Adam<Bf16, float, false>::run, Adam<Bf16, float, true>::run},
-      {Adam<Bf16, Bf16, false>::run, Adam<Bf16, Bf16, true>::run}}},
-}}};
+template <typename Gradient>
+constexpr AdamByParameter kUpdates = {{
+    {Adam<Gradient, float, false>::run, Adam<Gradient, float, true>::run},
+    {Adam<Gradient, Bf16, false>::run, Adam<Gradient, Bf16, true>::run},
+    {Adam<Gradient, Fp16, false>::run, Adam<Gradient, Fp16, true>::run},
+}};
+
+const AdamKernels kAdam = {{kUpdates<float>, kUpdates<Bf16>, kUpdates<Fp16>}};
 
 }  // namespace
 }  // namespace terrace::kernels::HWY_NAMESPACE
@@ -111,14 +104,7 @@ HWY_AFTER_NAMESPACE();
 namespace terrace::kernels {
 
 const AdamKernels* find_vector_adam_kernels(InstructionSet set) {
-#if HWY_TARGETS & HWY_AVX3
-  if (set == InstructionSet::avx512) return &N_AVX3::kAdam;
-#endif
-#if HWY_TARGETS & HWY_AVX2
-  if (set == InstructionSet::avx2) return &N_AVX2::kAdam;
-#endif
-  static_cast<void>(set);
-  return nullptr;
+  return TERRACE_VECTOR_TABLE(set, kAdam);
 }
 
 }  // namespace terrace::kernels

@@ -1,6 +1,6 @@
 // What happens to gradients and parameters outside the update itself: accumulation, the sum of squares behind
-// the norm, conversion. Free functions over spans; no threads, no allocation. All give the same bits on every
-// instruction set.
+// the norm, conversion. Free functions over runs of elements of any DataType; no threads, no allocation. All
+// give the same bits on every instruction set.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,17 @@
 
 namespace terrace {
 
-// accumulator[i] = to_float(gradient[i]) when `first`, else accumulator[i] += to_float(gradient[i]), in fp32.
-// `gradient` is fp32 or bf16, of any alignment, and does not overlap the accumulator.
-void accumulate(InstructionSet set, float* accumulator, const std::byte* gradient, DataType type,
-                size_t count, bool first);
+// accumulator[i] = gradient[i] when `first`, else accumulator[i] = round(accumulator[i] + gradient[i]): the
+// sum in fp32, rounded once to the accumulator's type. An accumulator is fp32, or of the gradients' own type.
+struct Accumulation {
+  std::byte* accumulator = nullptr;  // any alignment, like the gradient; the two do not overlap
+  DataType accumulator_type = DataType::fp32;
+  const std::byte* gradient = nullptr;
+  DataType gradient_type = DataType::fp32;
+  size_t count = 0;
+  bool first = false;
+};
+void accumulate(InstructionSet set, const Accumulation& arguments);
 
 // The global norm is the sum over blocks of this many consecutive elements of the flat space, in block order.
 inline constexpr size_t kSumBlockElements = 4096;
@@ -26,17 +33,19 @@ inline constexpr size_t kSumBlockElements = 4096;
 // is finite exactly when every element is.
 double sum_of_squares_block(InstructionSet set, const std::byte* gradient, DataType type, size_t count);
 
-struct GradientCheck {
+// The sums of the blocks of the flat space, added one after the other in that order.
+struct GradientNorm {
   double sum_of_squares = 0;
-  bool finite = true;  // false: an element is infinite or NaN
-};
-// Adds the sums of blocks in order. Divide the square root by the loss scale to get the norm of the true
-// gradients.
-GradientCheck check_gradients(std::span<const double> block_sums);
 
-// Element-wise, with the one rounding of base/data_type.h. `from` and `to` do not overlap; `to_float` is
-// exact.
-void convert_to_bf16(InstructionSet set, const float* from, Bf16* to, size_t count);
-void convert_to_float(InstructionSet set, const Bf16* from, float* to, size_t count);
+  void add_blocks(std::span<const double> block_sums);
+  // False when any element is infinite or NaN.
+  bool finite() const;
+  // Of the gradients divided by `scale`.
+  double norm(double scale = 1) const;
+};
+
+// Element-wise, with the one rounding of base/data_type.h; widening is exact. `from` and `to` do not overlap.
+void convert_from_float(InstructionSet set, const float* from, std::byte* to, DataType type, size_t count);
+void convert_to_float(InstructionSet set, const std::byte* from, DataType type, float* to, size_t count);
 
 }  // namespace terrace

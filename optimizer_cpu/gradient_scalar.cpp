@@ -1,47 +1,39 @@
 // The specification of the gradient kernels (gradient.h). Plain and slow; the vector kernels give these bits.
-#include <cstring>
-
-#include <terrace/optimizer_cpu/gradient.h>
+#include <terrace/optimizer_cpu/internal/elements.h>
 #include <terrace/optimizer_cpu/internal/kernels.h>
 
 namespace terrace::kernels {
 namespace {
 
-template <typename T>
-float load(const std::byte* from, size_t index) {
-  T value;
-  std::memcpy(&value, from + index * sizeof(T), sizeof(T));
-  return terrace::to_float(value);
+template <typename Accumulator, typename Gradient>
+void add(std::byte* accumulator, const std::byte* gradient, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const float sum = load_element<Accumulator>(accumulator, i) + load_element<Gradient>(gradient, i);
+    store_element<Accumulator>(accumulator, i, sum);
+  }
 }
 
-template <typename T>
-void add(float* accumulator, const std::byte* gradient, size_t count) {
-  for (size_t i = 0; i < count; ++i) accumulator[i] += load<T>(gradient, i);
-}
-
-template <typename T>
+template <typename Gradient>
 void add_squares(SumLanes& lanes, const std::byte* gradient, size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    const double value = load<T>(gradient, i);
+    const double value = load_element<Gradient>(gradient, i);
     lanes[i % kSumLanes] += value * value;
   }
 }
 
-void convert_to_bf16(const float* from, Bf16* to, size_t count) {
-  for (size_t i = 0; i < count; ++i) to[i] = terrace::to_bf16(from[i]);
-}
-
-void convert_to_float(const std::byte* from, float* to, size_t count) {
-  for (size_t i = 0; i < count; ++i) to[i] = load<Bf16>(from, i);
+template <typename From, typename To>
+void convert(const std::byte* from, std::byte* to, size_t count) {
+  for (size_t i = 0; i < count; ++i) store_element<To>(to, i, load_element<From>(from, i));
 }
 
 }  // namespace
 
 const GradientKernels kScalarGradient = {
-    .add = {add<float>, add<Bf16>},
-    .add_squares = {add_squares<float>, add_squares<Bf16>},
-    .to_bf16 = convert_to_bf16,
-    .to_float = convert_to_float,
+    .add = {add<float, float>, add<float, Bf16>, add<float, Fp16>},
+    .add_same = {add<float, float>, add<Bf16, Bf16>, add<Fp16, Fp16>},
+    .add_squares = {add_squares<float>, add_squares<Bf16>, add_squares<Fp16>},
+    .narrow = {convert<float, float>, convert<float, Bf16>, convert<float, Fp16>},
+    .widen = {convert<float, float>, convert<Bf16, float>, convert<Fp16, float>},
 };
 
 }  // namespace terrace::kernels

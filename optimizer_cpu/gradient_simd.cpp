@@ -1,17 +1,10 @@
-// The gradient kernels with AVX2 and AVX-512, bit for bit as gradient_scalar.cpp. Compiled with baseline
-// flags and re-included by Highway once per target: see adam_simd.cpp.
-#define HWY_COMPILE_ALL_ATTAINABLE
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+// The gradient kernels with AVX2 and AVX-512, bit for bit as gradient_scalar.cpp. How this file is compiled:
+// internal/vectors-inl.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "terrace/optimizer_cpu/gradient_simd.cpp"
-#include <hwy/foreach_target.h>
-// foreach_target.h comes first: it includes this file again, once per target.
-#include <hwy/highway.h>
-#include <terrace/optimizer_cpu/internal/kernels.h>
-
-// clang-format off: after highway.h
 #include <terrace/optimizer_cpu/internal/vectors-inl.h>
-// clang-format on
+
+#include <terrace/optimizer_cpu/internal/kernels.h>
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -21,18 +14,21 @@ namespace {
 constexpr size_t kVector = hn::MaxLanes(Floats());
 using Doubles = hn::ScalableTag<double>;
 
-template <typename T>
-HWY_ATTR void add(float* accumulator, const std::byte* gradient, size_t count) {
+template <typename Accumulator, typename Gradient>
+HWY_ATTR void add(std::byte* accumulator, const std::byte* gradient, size_t count) {
   const Floats d;
   const size_t whole = count / kVector * kVector;
   for (size_t i = 0; i != whole; i += kVector) {
-    const auto g = load_floats(d, gradient + i * sizeof(T), T{});
-    hn::StoreU(hn::Add(hn::LoadU(d, accumulator + i), g), d, accumulator + i);
+    std::byte* const at = accumulator + i * sizeof(Accumulator);
+    const auto g = load_floats(d, gradient + i * sizeof(Gradient), Gradient{});
+    store_floats(hn::Add(load_floats(d, at, Accumulator{}), g), at, Accumulator{});
   }
-  kScalarGradient.add[sizeof(T) == 2](accumulator + whole, gradient + whole * sizeof(T), count - whole);
+  constexpr bool kOneType = std::is_same_v<Accumulator, Gradient>;
+  (kOneType ? kScalarGradient.add_same : kScalarGradient.add)[kIndexOf<Gradient>](
+      accumulator + whole * sizeof(Accumulator), gradient + whole * sizeof(Gradient), count - whole);
 }
 
-template <typename T>
+template <typename Gradient>
 HWY_ATTR void add_squares(SumLanes& lanes, const std::byte* gradient, size_t count) {
   const Doubles d;
   const hn::Rebind<float, Doubles> narrow;
@@ -45,36 +41,34 @@ HWY_ATTR void add_squares(SumLanes& lanes, const std::byte* gradient, size_t cou
   for (size_t i = 0; i != whole; i += kSumLanes) {
 #pragma GCC unroll 4
     for (size_t part = 0; part < kParts; ++part) {
-      const std::byte* from = gradient + (i + part * kLanes) * sizeof(T);
-      const auto g = hn::PromoteTo(d, load_floats(narrow, from, T{}));
+      const std::byte* from = gradient + (i + part * kLanes) * sizeof(Gradient);
+      const auto g = hn::PromoteTo(d, load_floats(narrow, from, Gradient{}));
       parts[part] = hn::Add(parts[part], hn::Mul(g, g));
     }
   }
   for (size_t part = 0; part < kParts; ++part) hn::StoreU(parts[part], d, lanes.data() + part * kLanes);
-  kScalarGradient.add_squares[sizeof(T) == 2](lanes, gradient + whole * sizeof(T), count - whole);
+  kScalarGradient.add_squares[kIndexOf<Gradient>](lanes, gradient + whole * sizeof(Gradient), count - whole);
 }
 
-HWY_ATTR void to_bf16(const float* from, Bf16* to, size_t count) {
+// One of the two types is float.
+template <typename From, typename To>
+HWY_ATTR void convert(const std::byte* from, std::byte* to, size_t count) {
   const size_t whole = count / kVector * kVector;
   for (size_t i = 0; i != whole; i += kVector) {
-    store_floats(hn::LoadU(Floats(), from + i), reinterpret_cast<std::byte*>(to + i), Bf16{});
+    store_floats(load_floats(Floats(), from + i * sizeof(From), From{}), to + i * sizeof(To), To{});
   }
-  kScalarGradient.to_bf16(from + whole, to + whole, count - whole);
+  constexpr size_t kNarrower = kIndexOf<From> + kIndexOf<To>;
+  (std::is_same_v<From, float> ? kScalarGradient.narrow : kScalarGradient.widen)[kNarrower](
+      from + whole * sizeof(From), to + whole * sizeof(To), count - whole);
 }
-
-HWY_ATTR void to_float(const std::byte* from, float* to, size_t count) {
-  const size_t whole = count / kVector * kVector;
-  for (size_t i = 0; i != whole; i += kVector) {
-    hn::StoreU(load_floats(Floats(), from + i * sizeof(Bf16), Bf16{}), Floats(), to + i);
-  }
-  kScalarGradient.to_float(from + whole * sizeof(Bf16), to + whole, count - whole);
-}
+static_assert(kIndexOf<float> == 0);
 
 const GradientKernels kGradient = {
-    .add = {add<float>, add<Bf16>},
-    .add_squares = {add_squares<float>, add_squares<Bf16>},
-    .to_bf16 = to_bf16,
-    .to_float = to_float,
+    .add = {add<float, float>, add<float, Bf16>, add<float, Fp16>},
+    .add_same = {add<float, float>, add<Bf16, Bf16>, add<Fp16, Fp16>},
+    .add_squares = {add_squares<float>, add_squares<Bf16>, add_squares<Fp16>},
+    .narrow = {convert<float, float>, convert<float, Bf16>, convert<float, Fp16>},
+    .widen = {convert<float, float>, convert<Bf16, float>, convert<Fp16, float>},
 };
 
 }  // namespace
@@ -86,14 +80,7 @@ HWY_AFTER_NAMESPACE();
 namespace terrace::kernels {
 
 const GradientKernels* find_vector_gradient_kernels(InstructionSet set) {
-#if HWY_TARGETS & HWY_AVX3
-  if (set == InstructionSet::avx512) return &N_AVX3::kGradient;
-#endif
-#if HWY_TARGETS & HWY_AVX2
-  if (set == InstructionSet::avx2) return &N_AVX2::kGradient;
-#endif
-  static_cast<void>(set);
-  return nullptr;
+  return TERRACE_VECTOR_TABLE(set, kGradient);
 }
 
 }  // namespace terrace::kernels

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <type_traits>
 
 #include <terrace/base/data_type.h>
 #include <terrace/optimizer_cpu/adam.h>
@@ -25,17 +26,23 @@ struct AdamRun {
 };
 using AdamKernel = void (*)(const AdamStep&, const AdamRun&);
 
-// Tables are indexed by element type: 0 = fp32, 1 = bf16.
-constexpr size_t table_index(DataType type) {
-  return type == DataType::bf16 ? 1 : 0;
+// Tables are indexed by element type, in the order of DataType.
+inline constexpr size_t kTypes = 3;
+constexpr size_t index_of(DataType type) {
+  return static_cast<size_t>(type);
 }
-constexpr bool has_table_index(DataType type) {
-  return type == DataType::fp32 || type == DataType::bf16;
-}
+// The same of a C++ type: float, Bf16 or Fp16.
+template <typename T>
+inline constexpr size_t kIndexOf = index_of(std::is_same_v<T, float>  ? DataType::fp32
+                                            : std::is_same_v<T, Bf16> ? DataType::bf16
+                                                                      : DataType::fp16);
+static_assert(index_of(DataType::fp16) + 1 == kTypes);
+
+using AdamByParameter = std::array<std::array<AdamKernel, 2>, kTypes>;  // [parameter type][decoupled decay]
 
 struct AdamKernels {
   // [gradient type][parameter type][decoupled decay]
-  std::array<std::array<std::array<AdamKernel, 2>, 2>, 2> update;
+  std::array<AdamByParameter, kTypes> update;
 };
 
 // The squares of one block are summed in this many lanes (gradient.h).
@@ -43,12 +50,15 @@ inline constexpr size_t kSumLanes = 16;
 using SumLanes = std::array<double, kSumLanes>;
 
 struct GradientKernels {
-  // By the gradient's type.
-  std::array<void (*)(float* accumulator, const std::byte* gradient, size_t count), 2> add;
-  // Element i goes to lane i % kSumLanes.
-  std::array<void (*)(SumLanes& lanes, const std::byte* gradient, size_t count), 2> add_squares;
-  void (*to_bf16)(const float* from, Bf16* to, size_t count);
-  void (*to_float)(const std::byte* from_bf16, float* to, size_t count);
+  using Add = void (*)(std::byte* accumulator, const std::byte* gradient, size_t count);
+  using AddSquares = void (*)(SumLanes& lanes, const std::byte* gradient, size_t count);
+  using Convert = void (*)(const std::byte* from, std::byte* to, size_t count);
+
+  std::array<Add, kTypes> add;                 // into fp32, by the gradient's type
+  std::array<Add, kTypes> add_same;            // into the gradient's own type
+  std::array<AddSquares, kTypes> add_squares;  // element i goes to lane i % kSumLanes
+  std::array<Convert, kTypes> narrow;          // from fp32, by the target's type
+  std::array<Convert, kTypes> widen;           // to fp32, by the source's type
 };
 
 // Null where this build has no such kernels (another processor family).

@@ -110,7 +110,7 @@ void expect_record(Record& record, size_t first, size_t end, const AdamProblem& 
 }
 
 TEST_P(AdamBits, AreTheSameInTilesAndReachNoElementOutsideTheRun) {
-  for (const DataType type : {DataType::bf16, DataType::fp32}) {
+  for (const DataType type : kEveryType) {
     std::mt19937 random(13);
     AdamProblem before(Record::kElements, type, type, 0, false);
     before.fill_state(random);

@@ -13,15 +13,17 @@
 
 namespace terrace {
 
+inline constexpr DataType kEveryType[] = {DataType::fp32, DataType::bf16, DataType::fp16};
+
 inline float element(const std::byte* from, DataType type, size_t index) {
   if (type == DataType::fp32) {
     float value;
     std::memcpy(&value, from + index * sizeof(value), sizeof(value));
     return value;
   }
-  Bf16 value;
-  std::memcpy(&value, from + index * sizeof(value), sizeof(value));
-  return to_float(value);
+  uint16_t bits;
+  std::memcpy(&bits, from + index * sizeof(bits), sizeof(bits));
+  return type == DataType::bf16 ? to_float(Bf16{bits}) : to_float(Fp16{bits});
 }
 
 inline void set_element(std::byte* to, DataType type, size_t index, float value) {
@@ -29,8 +31,15 @@ inline void set_element(std::byte* to, DataType type, size_t index, float value)
     std::memcpy(to + index * sizeof(value), &value, sizeof(value));
     return;
   }
-  const Bf16 rounded = to_bf16(value);
-  std::memcpy(to + index * sizeof(rounded), &rounded, sizeof(rounded));
+  const uint16_t bits = type == DataType::bf16 ? to_bf16(value).bits : to_fp16(value).bits;
+  std::memcpy(to + index * sizeof(bits), &bits, sizeof(bits));
+}
+
+// `value` after a trip through `type`.
+inline float rounded(float value, DataType type) {
+  std::byte bytes[sizeof(float)];
+  set_element(bytes, type, 0, value);
+  return element(bytes, type, 0);
 }
 
 // The same bits, or both NaN (which NaN is not specified).
@@ -131,10 +140,10 @@ struct AdamProblem {
 // Calls body(gradient type, parameter type, write over the gradients) for every combination that is allowed.
 template <typename Body>
 void for_every_layout(Body body) {
-  for (const DataType gradient : {DataType::fp32, DataType::bf16}) {
-    for (const DataType parameter : {DataType::fp32, DataType::bf16}) {
+  for (const DataType gradient : kEveryType) {
+    for (const DataType parameter : kEveryType) {
       body(gradient, parameter, false);
-      if (gradient == parameter) body(gradient, parameter, true);
+      if (bytes_of(gradient) == bytes_of(parameter)) body(gradient, parameter, true);
     }
   }
 }

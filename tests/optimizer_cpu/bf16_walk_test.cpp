@@ -27,7 +27,8 @@ struct Block {
 
   void convert(uint32_t upper) {
     for (uint32_t low = 0; low < kHalf; ++low) values[low] = std::bit_cast<float>(upper << 16 | low);
-    convert_to_bf16(best_instruction_set(), values.data(), converted.data(), kHalf);
+    convert_from_float(best_instruction_set(), values.data(), reinterpret_cast<std::byte*>(converted.data()),
+                       DataType::bf16, kHalf);
   }
 
   // How many masters the pair (bf16, int16) cannot restore; of a NaN only being one is asked.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <limits>
 
 #include "adam_problem.h"
@@ -22,22 +23,43 @@ std::vector<std::byte> random_elements(DataType type, size_t count, std::mt19937
   return bytes;
 }
 
-TEST_P(GradientKernel, AccumulatesEverySizeInFp32) {
+// What `type` accumulates in: fp32, and itself.
+std::vector<DataType> accumulators_of(DataType type) {
+  return type == DataType::fp32 ? std::vector{type} : std::vector{DataType::fp32, type};
+}
+
+TEST_P(GradientKernel, AccumulatesEverySizeInFp32OrTheGradientsOwnType) {
   std::mt19937 random(21);
-  for (const DataType type : {DataType::fp32, DataType::bf16}) {
-    for (size_t count = 0; count <= 70; ++count) {
-      const std::vector<std::byte> first = random_elements(type, count, random);
-      const std::vector<std::byte> second = random_elements(type, count, random);
-      std::vector<float> sum(count + 2, 99.0f);
-      accumulate(GetParam(), sum.data() + 1, first.data() + 1, type, count, true);
-      accumulate(GetParam(), sum.data() + 1, second.data() + 1, type, count, false);
-      for (size_t i = 0; i < count; ++i) {
-        EXPECT_EQ(sum[i + 1], element(first.data() + 1, type, i) + element(second.data() + 1, type, i));
+  for (const DataType type : kEveryType) {
+    for (const DataType to : accumulators_of(type)) {
+      for (size_t count = 0; count <= 70; ++count) {
+        const std::vector<std::byte> first = random_elements(type, count, random);
+        const std::vector<std::byte> second = random_elements(type, count, random);
+        std::vector<std::byte> sum((count + 2) * bytes_of(to), std::byte{0x5a});
+        std::byte* const begin = sum.data() + bytes_of(to);
+        accumulate(GetParam(), {begin, to, first.data() + 1, type, count, true});
+        accumulate(GetParam(), {begin, to, second.data() + 1, type, count, false});
+        for (size_t i = 0; i < count; ++i) {
+          const float exact = element(first.data() + 1, type, i) + element(second.data() + 1, type, i);
+          ASSERT_EQ(element(begin, to, i), rounded(exact, to)) << name_of(type) << " into " << name_of(to);
+        }
+        for (size_t k = 0; k < bytes_of(to); ++k) {
+          ASSERT_EQ(sum[k], std::byte{0x5a});
+          ASSERT_EQ(sum[sum.size() - 1 - k], std::byte{0x5a});
+        }
       }
-      EXPECT_EQ(sum.front(), 99.0f);
-      EXPECT_EQ(sum.back(), 99.0f);
     }
   }
+}
+
+TEST_P(GradientKernel, OverflowsToInfinityWhereAnAccumulatorInFp16Cannot) {
+  std::vector<std::byte> sum(40 * sizeof(Fp16)), gradient(sum);
+  for (size_t i = 0; i < 40; ++i) {
+    set_element(sum.data(), DataType::fp16, i, 60000.0f);
+    set_element(gradient.data(), DataType::fp16, i, i % 2 == 0 ? 6000.0f : 5000.0f);
+  }
+  accumulate(GetParam(), {sum.data(), DataType::fp16, gradient.data(), DataType::fp16, 40, false});
+  for (size_t i = 0; i < 40; ++i) EXPECT_EQ(std::isinf(element(sum.data(), DataType::fp16, i)), i % 2 == 0);
 }
 
 // The order of gradient.h, spelt out.
@@ -53,7 +75,7 @@ double sum_in_lanes(const std::byte* gradient, DataType type, size_t count) {
 
 TEST_P(GradientKernel, SumsSquaresInTheOneOrderThatEveryInstructionSetUses) {
   std::mt19937 random(22);
-  for (const DataType type : {DataType::fp32, DataType::bf16}) {
+  for (const DataType type : kEveryType) {
     for (size_t count = 0; count <= kSumBlockElements; count += count < 70 ? 1 : 671) {
       const std::vector<std::byte> gradient = random_elements(type, count, random);
       const double sum = sum_of_squares_block(GetParam(), gradient.data() + 1, type, count);
@@ -79,73 +101,102 @@ TEST_P(GradientKernel, SumsSquaresThatFp32CannotHold) {
 }
 
 TEST_P(GradientKernel, FindsOneInfiniteOrNanElementAnywhere) {
-  for (const DataType type : {DataType::fp32, DataType::bf16}) {
+  for (const DataType type : kEveryType) {
     for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN()}) {
       for (size_t at = 0; at < 50; ++at) {
         std::vector<std::byte> gradient(50 * bytes_of(type));
-        for (size_t i = 0; i < 50; ++i) set_element(gradient.data(), type, i, 3e38f);
-        const std::array clean = {sum_of_squares_block(GetParam(), gradient.data(), type, 50)};
-        EXPECT_TRUE(check_gradients(clean).finite);
+        for (size_t i = 0; i < 50; ++i) {
+          set_element(gradient.data(), type, i, type == DataType::fp16 ? 65504.0f : 3e38f);
+        }
+        GradientNorm clean;
+        clean.add_blocks(std::array{sum_of_squares_block(GetParam(), gradient.data(), type, 50)});
+        EXPECT_TRUE(clean.finite());
         set_element(gradient.data(), type, at, bad);
-        const std::array sums = {1.0, sum_of_squares_block(GetParam(), gradient.data(), type, 50), 2.0};
-        EXPECT_FALSE(check_gradients(sums).finite) << bad << " at " << at;
+        GradientNorm norm;
+        norm.add_blocks(std::array{1.0, sum_of_squares_block(GetParam(), gradient.data(), type, 50), 2.0});
+        EXPECT_FALSE(norm.finite()) << bad << " at " << at;
       }
     }
   }
 }
 
-TEST(GradientCheck, AddsBlocksInTheirOrder) {
-  const std::array sums = {1.0, 0x1p53, 1.0, -0x1p53};
-  EXPECT_EQ(check_gradients(sums).sum_of_squares, ((1.0 + 0x1p53) + 1.0) - 0x1p53);
-  EXPECT_EQ(check_gradients({}).sum_of_squares, 0);
-  EXPECT_TRUE(check_gradients({}).finite);
+TEST(GradientNorm, AddsBlocksInTheirOrder) {
+  GradientNorm norm;
+  norm.add_blocks(std::array{1.0, 0x1p53});
+  norm.add_blocks(std::array{1.0, -0x1p53});
+  EXPECT_EQ(norm.sum_of_squares, ((1.0 + 0x1p53) + 1.0) - 0x1p53);
+  EXPECT_EQ(GradientNorm{}.sum_of_squares, 0);
+  EXPECT_TRUE(GradientNorm{}.finite());
 }
 
-TEST_P(GradientKernel, RoundsToBf16AsTheOneFunctionOfTheProjectDoes) {
-  // Every upper half with the lower halves around each decision of the rounding.
-  const std::array<uint32_t, 8> lower = {0, 1, 0x7ffe, 0x7fff, 0x8000, 0x8001, 0xfffe, 0xffff};
+TEST(GradientNorm, DividesByTheScaleOfTheGradients) {
+  GradientNorm norm;
+  norm.add_blocks(std::array{4.0, 5.0});
+  EXPECT_EQ(norm.norm(), 3.0);
+  EXPECT_EQ(norm.norm(2.0), 1.5);
+}
+
+TEST_P(GradientKernel, RoundsAsTheOneFunctionOfTheProjectDoes) {
+  // Every upper half with the lower halves around each decision of a rounding.
+  const std::array<uint32_t, 12> lower = {0,      1,      0x0fff, 0x1000, 0x1001, 0x3000,
+                                          0x7ffe, 0x7fff, 0x8000, 0x8001, 0xfffe, 0xffff};
   std::vector<float> from;
   for (uint32_t upper = 0; upper <= 0xffff; ++upper) {
     for (const uint32_t low : lower) from.push_back(std::bit_cast<float>(upper << 16 | low));
   }
-  std::vector<Bf16> to(from.size());
-  convert_to_bf16(GetParam(), from.data(), to.data(), from.size());
+  std::vector<Bf16> bf16(from.size());
+  std::vector<Fp16> fp16(from.size());
+  convert_from_float(GetParam(), from.data(), reinterpret_cast<std::byte*>(bf16.data()), DataType::bf16,
+                     from.size());
+  convert_from_float(GetParam(), from.data(), reinterpret_cast<std::byte*>(fp16.data()), DataType::fp16,
+                     from.size());
   for (size_t i = 0; i < from.size(); ++i) {
-    ASSERT_EQ(to[i].bits, to_bf16(from[i]).bits) << std::hex << std::bit_cast<uint32_t>(from[i]);
+    ASSERT_EQ(bf16[i].bits, to_bf16(from[i]).bits) << std::hex << std::bit_cast<uint32_t>(from[i]);
+    ASSERT_EQ(fp16[i].bits, to_fp16(from[i]).bits) << std::hex << std::bit_cast<uint32_t>(from[i]);
   }
 }
 
-TEST_P(GradientKernel, ConvertsEveryBf16ExactlyToFp32) {
-  std::vector<Bf16> from(0x10000);
-  for (uint32_t i = 0; i < from.size(); ++i) from[i].bits = static_cast<uint16_t>(i);
-  std::vector<float> to(from.size());
-  convert_to_float(GetParam(), from.data(), to.data(), from.size());
-  for (uint32_t i = 0; i < from.size(); ++i) ASSERT_EQ(std::bit_cast<uint32_t>(to[i]), i << 16);
+TEST_P(GradientKernel, WidensEvery16BitValueExactly) {
+  std::vector<uint16_t> from(0x10000);
+  for (uint32_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint16_t>(i);
+  const auto* bytes = reinterpret_cast<const std::byte*>(from.data());
+  std::vector<float> bf16(from.size()), fp16(from.size());
+  convert_to_float(GetParam(), bytes, DataType::bf16, bf16.data(), from.size());
+  convert_to_float(GetParam(), bytes, DataType::fp16, fp16.data(), from.size());
+  for (uint32_t i = 0; i < from.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(bf16[i]), i << 16);
+    ASSERT_EQ(std::bit_cast<uint32_t>(fp16[i]), std::bit_cast<uint32_t>(to_float(Fp16{from[i]})));
+  }
 }
 
 TEST_P(GradientKernel, ConvertsEverySizeAndWritesNothingBeyond) {
   std::mt19937 random(23);
   std::normal_distribution<float> normal;
-  for (size_t count = 0; count <= 70; ++count) {
-    std::vector<float> values(count + 1);
-    for (float& value : values) value = normal(random);
-    std::vector<Bf16> narrow(count + 2, Bf16{0x5a5a});
-    std::vector<float> wide(count + 2, 99.0f);
-    convert_to_bf16(GetParam(), values.data() + 1, narrow.data() + 1, count);
-    convert_to_float(GetParam(), narrow.data() + 1, wide.data() + 1, count);
-    for (size_t i = 0; i < count; ++i) EXPECT_EQ(wide[i + 1], to_float(to_bf16(values[i + 1])));
-    EXPECT_EQ(narrow.front().bits, 0x5a5a);
-    EXPECT_EQ(narrow.back().bits, 0x5a5a);
-    EXPECT_EQ(wide.front(), 99.0f);
-    EXPECT_EQ(wide.back(), 99.0f);
+  for (const DataType type : kEveryType) {
+    for (size_t count = 0; count <= 70; ++count) {
+      std::vector<float> values(count + 1);
+      for (float& value : values) value = normal(random);
+      std::vector<std::byte> narrow((count + 2) * bytes_of(type), std::byte{0x5a});
+      std::vector<float> wide(count + 2, 99.0f);
+      convert_from_float(GetParam(), values.data() + 1, narrow.data() + bytes_of(type), type, count);
+      convert_to_float(GetParam(), narrow.data() + bytes_of(type), type, wide.data() + 1, count);
+      for (size_t i = 0; i < count; ++i) EXPECT_EQ(wide[i + 1], rounded(values[i + 1], type));
+      for (size_t k = 0; k < bytes_of(type); ++k) {
+        EXPECT_EQ(narrow[k], std::byte{0x5a});
+        EXPECT_EQ(narrow[narrow.size() - 1 - k], std::byte{0x5a});
+      }
+      EXPECT_EQ(wide.front(), 99.0f);
+      EXPECT_EQ(wide.back(), 99.0f);
+    }
   }
 }
 
-TEST(GradientDeathTest, RefusesFp16AndOversizedBlocks) {
-  const std::vector<std::byte> bytes(3 * kSumBlockElements * sizeof(float));
-  float sum = 0;
-  EXPECT_DEATH(accumulate(InstructionSet::scalar, &sum, bytes.data(), DataType::fp16, 1, true), "not fp16");
+TEST(GradientDeathTest, RefusesAccumulatorsOfAnother16BitTypeAndOversizedBlocks) {
+  std::vector<std::byte> bytes(3 * kSumBlockElements * sizeof(float));
+  EXPECT_DEATH(accumulate(InstructionSet::scalar,
+                          {bytes.data(), DataType::fp16, bytes.data() + 64, DataType::bf16, 1, true}),
+               "gradients in bf16 do not accumulate in fp16");
   EXPECT_DEATH(
       sum_of_squares_block(InstructionSet::scalar, bytes.data(), DataType::fp32, kSumBlockElements + 1),
       "a block of 4097");
