@@ -2,17 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstring>
 
 #include <terrace/base/assert.h>
 #include <terrace/offload/host_slots.h>
-#include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
 namespace {
 
-constexpr uint64_t kBlockElements = kTileElements;  // the unit of the norm's partial sums
+constexpr uint64_t kBlockElements = kSumBlockElements;  // the unit of the norm's partial sums
+static_assert(kTileElements % kBlockElements == 0, "no block of a sum lies in two chunks");
 constexpr uint64_t kTaskElements = 16 * kTileElements;
 
 }  // namespace
@@ -27,6 +26,7 @@ GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& optio
       instruction_set_(instruction_set),
       on_device_(options.states == Placement::none),
       accumulates_(options.accumulation_steps > 1),
+      accumulation_type_(options.accumulation_type),
       slots_(space.chunk_count(), nullptr) {
   std::vector<std::byte*> host = carve_slots(arena, plan.slot_bytes, plan.host_gradient_slots, "gradients");
   if (plan.host_accumulator_slots > 0) {
@@ -65,7 +65,7 @@ void GradientStore::begin_step() {
 }
 
 DataType GradientStore::type(ChunkId chunk) const {
-  return accumulates_ ? DataType::fp32 : space_.section_of(chunk).type;
+  return accumulates_ ? accumulation_type_ : space_.section_of(chunk).type;
 }
 
 std::byte*& GradientStore::gradient(ChunkId chunk) {
@@ -123,8 +123,12 @@ void GradientStore::accumulate_into(ChunkId chunk, std::byte* accumulator, const
   workers_.parallel_for(divide_up(elements, kTaskElements), [&](size_t task) {
     const uint64_t first = task * kTaskElements;
     const uint64_t count = std::min(kTaskElements, elements - first);
-    terrace::accumulate(instruction_set_, reinterpret_cast<float*>(accumulator) + first,
-                        gradient + first * bytes_of(gradient_type), gradient_type, count, first_micro_batch_);
+    terrace::accumulate(instruction_set_, {.accumulator = accumulator + first * bytes_of(accumulation_type_),
+                                           .accumulator_type = accumulation_type_,
+                                           .gradient = gradient + first * bytes_of(gradient_type),
+                                           .gradient_type = gradient_type,
+                                           .count = count,
+                                           .first = first_micro_batch_});
   });
 }
 
@@ -182,9 +186,8 @@ GradientNorm GradientStore::norm() {
       }
     });
     close(chunk);
-    for (uint64_t b = 0; b < blocks; ++b) norm.sum_of_squares += partials_[b];
+    norm.add_blocks(std::span(partials_).first(blocks));
   }
-  norm.finite = std::isfinite(norm.sum_of_squares);
   return norm;
 }
 

@@ -1,9 +1,11 @@
 // GradientStore: where gradients rest between backward and update.
 //
-//   states on the host side, one micro-batch    a host slot per chunk, in the parameters' precision
-//   states on the host side, accumulation       an fp32 host accumulator per chunk; micro-batches land in
-//   staging first states on the device, one micro-batch       the gradient stays in its device slot states on
-//   the device, accumulation          an fp32 accumulator per chunk in device memory
+//   states on the host, one micro-batch    a host slot per chunk, in the parameters' precision
+//   states on the host, accumulation       a host accumulator per chunk; micro-batches land in staging first
+//   states on the device, one micro-batch  the gradient stays in its device slot
+//   states on the device, accumulation     an accumulator per chunk in device memory
+//
+// Accumulators are fp32, or of the parameters' type (OffloadOptions::accumulation_type).
 //
 // Used by the step thread only.
 #pragma once
@@ -17,14 +19,10 @@
 #include <terrace/offload/device_cache.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/offload_options.h>
+#include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
 namespace terrace {
-
-struct GradientNorm {
-  double sum_of_squares = 0;  // over the whole flat space, in an order that depends on the flat space alone
-  bool finite = true;
-};
 
 class GradientStore {
  public:
@@ -49,6 +47,7 @@ class GradientStore {
   void close(ChunkId chunk);
   // The update is done with the chunk's gradient.
   void release(ChunkId chunk);
+  // Over the whole flat space, in an order that depends on the flat space alone.
   GradientNorm norm();
 
   // Of copies asked for.
@@ -77,6 +76,7 @@ class GradientStore {
   InstructionSet instruction_set_;
   bool on_device_;
   bool accumulates_;
+  DataType accumulation_type_;
   bool first_micro_batch_ = true;
   std::vector<std::byte*> slots_;         // per chunk: host slot, host accumulator or device address
   std::vector<DeviceSlot> accumulators_;  // per chunk, states on the device

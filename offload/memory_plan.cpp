@@ -52,7 +52,7 @@ void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const
   plan.work_bytes = options.work_bytes;
   plan.slot_bytes = space.param_slot_bytes();
   plan.record_slot_bytes = space.chunk_elements() / kTileElements * kRecordTileBytes;
-  plan.accumulator_slot_bytes = space.chunk_elements() * sizeof(float);
+  plan.accumulator_slot_bytes = space.chunk_elements() * bytes_of(options.accumulation_type);
   if (states_there) {
     plan.device_record_slots = counts.trainable_chunks;
     if (options.accumulation_steps > 1) plan.device_accumulator_slots = counts.trainable_chunks;
@@ -129,6 +129,17 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   plan.host_bytes = total();
 }
 
+// Two 16-bit types would round every gradient twice.
+void require_accumulation_type(const FlatSpace& space, DataType type) {
+  for (const Section& section : space.sections()) {
+    if (!section.trainable || type == DataType::fp32 || type == section.type) continue;
+    throw Error(ErrorKind::config,
+                {fmt::format("cannot accumulate gradients in {}", name_of(type)),
+                 fmt::format("of {} parameters", name_of(section.type)), "each would be rounded twice",
+                 fmt::format("accumulate them in fp32 or {}", name_of(section.type))});
+  }
+}
+
 struct Need {
   const char* purpose;
   uint64_t bytes;
@@ -180,6 +191,7 @@ struct Need {
 MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
                        const OffloadOptions& options) {
   TERRACE_ASSERT(options.accumulation_steps > 0, "an update needs at least one micro-batch");
+  require_accumulation_type(space, options.accumulation_type);
   const Counts counts = count(space);
   MemoryPlan plan;
   plan_device(space, trace, options, counts, plan);

@@ -28,7 +28,7 @@ struct MemoryPlan {
   std::string device_peak_operation;
   uint32_t device_record_slots = 0;       // states placed on the device: one per trainable chunk
   uint64_t record_slot_bytes = 0;         // the records of E elements
-  uint32_t device_accumulator_slots = 0;  // fp32 gradients there, when micro-batches accumulate
+  uint32_t device_accumulator_slots = 0;  // gradients there, when micro-batches accumulate
   uint64_t accumulator_slot_bytes = 0;
   uint64_t device_bytes = 0;
   uint64_t device_minimum_bytes = 0;

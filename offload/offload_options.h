@@ -9,6 +9,7 @@
 #include <optional>
 
 #include <terrace/aio/engine.h>
+#include <terrace/base/data_type.h>
 #include <terrace/memory/eviction_policy.h>
 #include <terrace/offload/placement.h>
 
@@ -28,7 +29,9 @@ struct OffloadOptions {
   uint64_t activation_entry_bytes = 0;  // of the largest
   bool lock_host_memory = true;         // page-lock the host arena where the system allows it
 
-  uint32_t accumulation_steps = 1;  // micro-batches per update; above 1 gradients accumulate in fp32
+  uint32_t accumulation_steps = 1;  // micro-batches per update; above 1 gradients accumulate
+  // In what they accumulate: fp32, or the parameters' own type, which takes less memory and rounds every sum.
+  DataType accumulation_type = DataType::fp32;
   PolicyKind policy = PolicyKind::opt;
   uint32_t prefetch_uses = 16;  // how many uses ahead to fetch at most; 0 fetches on demand only
   uint64_t prefetch_elements = std::numeric_limits<uint64_t>::max();  // and how many elements at most

@@ -125,16 +125,18 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
   TERRACE_ASSERT(
       p.phase == Phase::training && p.micro_batch == p.options.accumulation_steps,
       fmt::format("an update follows {} micro-batches, not {}", p.options.accumulation_steps, p.micro_batch));
+  TERRACE_ASSERT(settings.loss_scale > 0 && std::isfinite(settings.loss_scale),
+                 fmt::format("a loss scale is positive and finite, not {}", settings.loss_scale));
   const uint64_t start = p.clock.now_ns();
   const GradientNorm norm = p.gradients->norm();
-  UpdateResult result{std::sqrt(norm.sum_of_squares), norm.finite};
+  const UpdateResult result{norm.norm(settings.loss_scale), norm.finite()};
   if (result.applied) {
     // As torch.nn.utils.clip_grad_norm_ has it: max_norm / (norm + 1e-6), never above 1.
     const double clip =
         settings.clip_norm > 0 ? std::min(1.0, settings.clip_norm / (result.gradient_norm + 1e-6)) : 1.0;
     p.steps.clear();
     for (const AdamSettings& group : settings.groups) {
-      p.steps.push_back(make_adam_step(group, settings.step, static_cast<float>(clip)));
+      p.steps.push_back(make_adam_step(group, settings.step, static_cast<float>(clip / settings.loss_scale)));
     }
     p.require_groups(p.steps.size());
     p.forget_device_copies();

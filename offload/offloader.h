@@ -39,10 +39,11 @@ struct UpdateSettings {
   std::span<const AdamSettings> groups;  // by TensorSpec::group
   uint64_t step = 1;                     // counts from 1
   double clip_norm = 0;                  // the largest global gradient norm; 0 does not clip
+  double loss_scale = 1;                 // gradients are those of the loss times this
 };
 
 struct UpdateResult {
-  double gradient_norm = 0;  // before clipping
+  double gradient_norm = 0;  // of the gradients divided by the loss scale, before clipping
   bool applied = true;       // false: the norm is not finite and nothing was changed
 };
 

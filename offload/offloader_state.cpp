@@ -28,14 +28,9 @@ void Offloader::Parts::derive_parameters(ChunkId chunk, uint64_t first_tile, std
                                          std::byte* parameters) {
   const DataType type = space.section_of(chunk).type;
   for (uint64_t t = 0; t * kRecordTileBytes < tiles.size(); ++t) {
-    const std::byte* master = tiles.data() + t * kRecordTileBytes;
-    std::byte* target = parameters + (first_tile + t) * kTileElements * bytes_of(type);
-    if (type == DataType::fp32) {
-      std::memcpy(target, master, kMasterBytes);
-    } else {
-      convert_to_bf16(instruction_set, reinterpret_cast<const float*>(master),
-                      reinterpret_cast<Bf16*>(target), kTileElements);
-    }
+    const auto* master = reinterpret_cast<const float*>(tiles.data() + t * kRecordTileBytes);
+    convert_from_float(instruction_set, master,
+                       parameters + (first_tile + t) * kTileElements * bytes_of(type), type, kTileElements);
   }
 }
 
@@ -151,12 +146,8 @@ void Offloader::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>
     p.workers.parallel_for(p.space.chunk(chunk).tile_count(), [&](size_t t) {
       alignas(64) float tile[kTileElements];
       fill_tile(chunk, t, tile);
-      std::byte* const target = parameters.data() + t * kTileElements * bytes_of(type);
-      if (type == DataType::fp32) {
-        std::memcpy(target, tile, kMasterBytes);
-      } else {
-        convert_to_bf16(p.instruction_set, tile, reinterpret_cast<Bf16*>(target), kTileElements);
-      }
+      convert_from_float(p.instruction_set, tile, parameters.data() + t * kTileElements * bytes_of(type),
+                         type, kTileElements);
     });
   });
 }

@@ -28,6 +28,7 @@ struct Case {
   bool announced = true;
   bool with_frozen = false;
   io::EngineKind engine = io::EngineKind::io_uring;
+  DataType accumulation_type = DataType::fp32;
 };
 
 // An offloader with everything it needs.
@@ -41,6 +42,7 @@ class Rig {
     options.states = c.states;
     options.parameter_path = options.state_path = folder.path();
     options.accumulation_steps = c.accumulation;
+    options.accumulation_type = c.accumulation_type;
     options.policy = c.policy;
     options.io.kind = c.engine;
     options.lock_host_memory = false;
@@ -60,14 +62,15 @@ class Rig {
     });
   }
 
-  UpdateResult step(uint64_t number, uint32_t accumulation, const std::string& skip = "") {
+  UpdateResult step(uint64_t number, uint32_t accumulation, const std::string& skip = "",
+                    float loss_scale = 1) {
     offloader->begin_step();
     for (uint32_t m = 0; m < accumulation; ++m) {
-      toy::run_micro_batch(*offloader, specs, m, skip);
+      toy::run_micro_batch(*offloader, specs, m, skip, loss_scale);
       offloader->end_micro_batch();
     }
     const std::vector<AdamSettings> groups = toy::groups();
-    return offloader->update({groups, number, 0});
+    return offloader->update({groups, number, 0, loss_scale});
   }
 
   std::vector<std::byte> parameters(uint32_t tensor) {
@@ -96,7 +99,7 @@ class OffloaderPlacements : public ::testing::TestWithParam<Case> {};
 TEST_P(OffloaderPlacements, TrainsBitForBitLikePlainVectors) {
   const Case& c = GetParam();
   Rig rig(c);
-  Reference reference(rig.specs, c.accumulation);
+  Reference reference(rig.specs, c.accumulation, c.accumulation_type);
   expect_same_as_reference(rig, reference);
   for (uint64_t step = 1; step <= 3; ++step) {
     EXPECT_TRUE(rig.step(step, c.accumulation).applied);
@@ -109,7 +112,7 @@ std::vector<Case> cases() {
   std::vector<Case> list;
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
     for (const Placement states : {Placement::none, Placement::cpu, Placement::nvme}) {
-      for (const DataType type : {DataType::bf16, DataType::fp32}) {
+      for (const DataType type : {DataType::bf16, DataType::fp32, DataType::fp16}) {
         for (const uint32_t accumulation : {1u, 3u}) {
           for (const bool tight : {true, false}) {
             Case c{parameters, states, type, accumulation};
@@ -119,6 +122,9 @@ std::vector<Case> cases() {
             c.policy = accumulation == 1 ? PolicyKind::opt : PolicyKind::lru;
             c.with_frozen = type == DataType::bf16;
             c.engine = tight ? io::EngineKind::io_uring : io::EngineKind::threads;
+            list.push_back(c);
+            if (accumulation == 1 || type == DataType::fp32) continue;
+            c.accumulation_type = type;
             list.push_back(c);
           }
         }
@@ -130,8 +136,8 @@ std::vector<Case> cases() {
 
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
-  return fmt::format("{}_{}_{}_{}_{}", name_of(c.parameters), name_of(c.states), name_of(c.type),
-                     c.accumulation, c.tight ? "tight" : "roomy");
+  return fmt::format("{}_{}_{}_{}in{}_{}", name_of(c.parameters), name_of(c.states), name_of(c.type),
+                     c.accumulation, name_of(c.accumulation_type), c.tight ? "tight" : "roomy");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OffloaderPlacements, ::testing::ValuesIn(cases()), case_name);
@@ -179,6 +185,77 @@ TEST(Offloader, LeavesEverythingAsItWasWhenTheGradientIsNotFinite) {
   EXPECT_FALSE(rig.offloader->update({groups, 2, 1.0}).applied);
   EXPECT_EQ(rig.parameters(2), before);
   EXPECT_TRUE(rig.step(2, 1).applied);
+}
+
+// Every placement: an overflow leaves weights and moments as if the step had never been, and its update moves
+// nothing.
+TEST(Offloader, SkipsAStepThatOverflowsWithoutMovingAByteForIt) {
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    for (const Placement states : {Placement::none, Placement::cpu, Placement::nvme}) {
+      Case c{parameters, states, DataType::fp16, 2};
+      c.accumulation_type = states == Placement::cpu ? DataType::fp16 : DataType::fp32;
+      SCOPED_TRACE(fmt::format("parameters {}, states {}", name_of(parameters), name_of(states)));
+      Rig rig(c), untroubled(c);
+      const OffloadCounters first = rig.offloader->counters();
+      rig.step(1, 2, "", 1024);
+      const OffloadCounters usual = rig.offloader->counters() - first;
+      untroubled.step(1, 2, "", 1024);
+      const OffloadCounters before = rig.offloader->counters();
+      EXPECT_FALSE(rig.step(2, 2, "", 0x1p20f).applied);
+      const OffloadCounters skipped = rig.offloader->counters() - before;
+      EXPECT_EQ(skipped.record_read_bytes + skipped.record_write_bytes + skipped.param_write_bytes, 0u);
+      // The first step began with an empty device; gradients cross in both.
+      EXPECT_LE(skipped.h2d_bytes, usual.h2d_bytes);
+      EXPECT_LE(skipped.param_read_bytes, usual.param_read_bytes);
+      EXPECT_LE(skipped.d2h_bytes, usual.d2h_bytes);
+      EXPECT_EQ(rig.step(2, 2, "", 512).gradient_norm, untroubled.step(2, 2, "", 512).gradient_norm);
+      for (uint32_t t = 0; t < rig.specs.size(); ++t) {
+        EXPECT_EQ(rig.parameters(t), untroubled.parameters(t)) << rig.specs[t].name;
+      }
+    }
+  }
+}
+
+TEST(Offloader, DividesGradientsByTheLossScale) {
+  Case c{Placement::cpu, Placement::cpu, DataType::fp16};
+  Rig scaled(c), plain(c);
+  Reference reference(scaled.specs, 1);
+  for (uint64_t step = 1; step <= 2; ++step) {
+    const UpdateResult result = scaled.step(step, 1, "", 4096);
+    // Nothing is rounded twice by a power of two as long as nothing is denormal.
+    EXPECT_NEAR(result.gradient_norm / plain.step(step, 1).gradient_norm, 1, 1e-6);
+    reference.step(step, "", 4096);
+  }
+  expect_same_as_reference(scaled, reference);
+}
+
+TEST(Offloader, HalvesTheAccumulatorsThatAreOfTheParametersType) {
+  for (const Placement states : {Placement::none, Placement::cpu}) {
+    Case wide{Placement::cpu, states, DataType::bf16, 2};
+    Case narrow = wide;
+    narrow.accumulation_type = DataType::bf16;
+    const MemoryPlan fp32 = Rig(wide).offloader->plan(), bf16 = Rig(narrow).offloader->plan();
+    EXPECT_EQ(bf16.accumulator_slot_bytes * 2, fp32.accumulator_slot_bytes);
+    const uint64_t saved =
+        (fp32.host_accumulator_slots + fp32.device_accumulator_slots) * bf16.accumulator_slot_bytes;
+    EXPECT_GT(saved, 0u);
+    EXPECT_EQ(bf16.host_bytes + bf16.device_bytes + saved, fp32.host_bytes + fp32.device_bytes);
+  }
+}
+
+TEST(Offloader, RefusesToAccumulateInAnother16BitType) {
+  const FlatSpace space(toy::tensors(DataType::bf16, false), kTileElements);
+  OffloadOptions options;
+  options.accumulation_steps = 2;
+  options.accumulation_type = DataType::fp16;
+  options.device_budget_bytes = options.host_budget_bytes = kGiB;
+  try {
+    plan_memory(space, {}, options);
+    FAIL() << "fp16 sums of bf16 gradients were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    EXPECT_NE(std::string(error.what()).find("fp32 or bf16"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Offloader, MovesExactlyTheBytesOfTheBound) {

@@ -62,14 +62,21 @@ inline float contribution(float parameter, uint64_t element, uint32_t micro_batc
 
 inline float load(const std::byte* data, uint64_t element, DataType type) {
   if (type == DataType::fp32) return reinterpret_cast<const float*>(data)[element];
-  return to_float(reinterpret_cast<const Bf16*>(data)[element]);
+  const uint16_t bits = reinterpret_cast<const uint16_t*>(data)[element];
+  return type == DataType::bf16 ? to_float(Bf16{bits}) : to_float(Fp16{bits});
 }
 inline void store(std::byte* data, uint64_t element, DataType type, float value) {
   if (type == DataType::fp32) {
     reinterpret_cast<float*>(data)[element] = value;
   } else {
-    reinterpret_cast<Bf16*>(data)[element] = to_bf16(value);
+    reinterpret_cast<uint16_t*>(data)[element] =
+        type == DataType::bf16 ? to_bf16(value).bits : to_fp16(value).bits;
   }
+}
+inline float rounded(float value, DataType type) {
+  alignas(float) std::byte bytes[sizeof(float)];
+  store(bytes, 0, type, value);
+  return load(bytes, 0, type);
 }
 
 inline std::vector<AdamSettings> groups() {
@@ -83,8 +90,9 @@ inline std::vector<AdamSettings> groups() {
 }
 
 // One micro-batch through any ParameterAccess. `skip` names a forward use that is left out.
+// Gradients are those of the loss times `loss_scale`.
 inline void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& specs,
-                            uint32_t micro_batch, const std::string& skip = "") {
+                            uint32_t micro_batch, const std::string& skip = "", float loss_scale = 1) {
   bool with_frozen = false;
   for (const TensorSpec& spec : specs) with_frozen |= !spec.trainable;
   const std::vector<Use> uses = forward_uses(with_frozen);
@@ -109,8 +117,8 @@ inline void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpe
       if (!spec.trainable || parameter == nullptr) continue;
       const GradientView gradient = lease.gradient(id);
       for (uint64_t e = 0; e < spec.element_count(); ++e) {
-        const float mine =
-            contribution(load(parameter, e, spec.type), e, micro_batch, static_cast<uint32_t>(u));
+        const float mine = loss_scale * contribution(load(parameter, e, spec.type), e, micro_batch,
+                                                     static_cast<uint32_t>(u));
         store(gradient.data, e, spec.type,
               gradient.accumulate ? load(gradient.data, e, spec.type) + mine : mine);
       }
@@ -121,8 +129,8 @@ inline void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpe
 // The same training in plain vectors.
 class Reference final : public ParameterAccess {
  public:
-  Reference(std::vector<TensorSpec> specs, uint32_t accumulation)
-      : specs_(std::move(specs)), accumulation_(accumulation) {
+  Reference(std::vector<TensorSpec> specs, uint32_t accumulation, DataType accumulation_type = DataType::fp32)
+      : specs_(std::move(specs)), accumulation_(accumulation), accumulation_type_(accumulation_type) {
     for (uint32_t t = 0; t < specs_.size(); ++t) {
       const uint64_t count = specs_[t].element_count();
       Tensor tensor{std::vector<float>(count),
@@ -153,17 +161,17 @@ class Reference final : public ParameterAccess {
     return {tensor.gradient.data(), tensor.uses > 0};
   }
 
-  void step(uint64_t step, const std::string& skip = "") {
+  void step(uint64_t step, const std::string& skip = "", float loss_scale = 1) {
     for (uint32_t micro_batch = 0; micro_batch < accumulation_; ++micro_batch) {
       for (Tensor& tensor : tensors_) {
         std::fill(tensor.gradient.begin(), tensor.gradient.end(), std::byte{0});
         tensor.uses = 0;
       }
-      run_micro_batch(*this, specs_, micro_batch, skip);
+      run_micro_batch(*this, specs_, micro_batch, skip, loss_scale);
       for (uint32_t t = 0; t < specs_.size(); ++t) {
         for (uint64_t e = 0; e < tensors_[t].sum.size(); ++e) {
           const float g = load(tensors_[t].gradient.data(), e, specs_[t].type);
-          tensors_[t].sum[e] = micro_batch == 0 ? g : tensors_[t].sum[e] + g;
+          tensors_[t].sum[e] = micro_batch == 0 ? g : rounded(tensors_[t].sum[e] + g, accumulation_type_);
         }
       }
     }
@@ -180,7 +188,8 @@ class Reference final : public ParameterAccess {
       arrays.parameters = tensor.parameter.data();
       arrays.parameter_type = specs_[t].type;
       arrays.element_count = tensor.master.size();
-      adam_update_arrays(InstructionSet::scalar, make_adam_step(settings[specs_[t].group], step), arrays);
+      adam_update_arrays(InstructionSet::scalar,
+                         make_adam_step(settings[specs_[t].group], step, 1 / loss_scale), arrays);
     }
   }
   const std::vector<std::byte>& parameters(uint32_t tensor) const { return tensors_[tensor].parameter; }
@@ -194,6 +203,7 @@ class Reference final : public ParameterAccess {
   };
   std::vector<TensorSpec> specs_;
   uint32_t accumulation_;
+  DataType accumulation_type_;
   std::vector<Tensor> tensors_;
   std::vector<TensorId> leased_;
   UseKind kind_ = UseKind::forward;
