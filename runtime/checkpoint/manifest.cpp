@@ -248,7 +248,14 @@ Manifest parse_manifest(std::string_view text, const std::filesystem::path& path
                  "it is not JSON: " + problems.substr(0, problems.find_last_not_of('\n') + 1),
                  "Terrace writes no such manifest: resume from another checkpoint"});
   }
-  return read_manifest(root, path);
+  const Manifest manifest = read_manifest(root, path);
+  // Twice the same member, names that are no text, spaces: no member is wrong, and yet nobody wrote this.
+  if (manifest_text(manifest) != text) {
+    throw Error(ErrorKind::corrupt,
+                {"cannot use the manifest", path.string(), "it is not written the way Terrace writes them",
+                 "it was edited: resume from another checkpoint"});
+  }
+  return manifest;
 }
 
 }  // namespace checkpoint

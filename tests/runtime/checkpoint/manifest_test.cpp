@@ -97,6 +97,8 @@ TEST(CheckpointManifest, OfAHostileWriterIsAnError) {
       {"\"step\": 20", "\"stop\": 20", "\"step\" is missing"},
       {"\"step\": 20", "\"step\": 20, \"extra\": 1", "\"extra\" is not known"},
       {"\"step\": 20", "\"step\": 20, \"step\": 21", "not JSON"},
+      {"\"step\": 20", "\"step\":  20", "not written the way"},
+      {"\"epoch\": 0", "\"ep\xff\": 0", "not written the way"},
       {"\"step\": 20", "\"step\": NaN", "not JSON"},
       {"\"step\": 20", "\"step\": " + std::string(100000, '['), "not JSON"},
       {"\"step\": 20", "\"step\": \"" + std::string(1000000, 'x') + "\"", "\"step\" is not a whole number"},

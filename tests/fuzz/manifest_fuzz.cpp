@@ -1,0 +1,24 @@
+// The manifest of a checkpoint. Its last member is a checksum of everything before, which no mutation keeps;
+// so every input is also tried as the text that a right checksum is put behind.
+#include <terrace/runtime/checkpoint/internal/manifest.h>
+
+#include "fuzz_input.h"
+
+namespace {
+
+void parse(std::string_view text) {
+  using namespace terrace;
+  checkpoint::Manifest manifest;
+  const auto parsed = [&] { manifest = checkpoint::parse_manifest(text, "manifest.json"); };
+  if (!fuzz::accepts({ErrorKind::corrupt, ErrorKind::config}, parsed)) return;
+  fuzz::require(checkpoint::manifest_text(manifest) == text, "only what Terrace writes is a manifest");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text = terrace::fuzz::as_text(data, size);
+  parse(text);
+  parse(terrace::checkpoint::with_checksum(std::string(text)));
+  return 0;
+}
