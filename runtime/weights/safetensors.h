@@ -23,6 +23,13 @@ namespace terrace {
 // What the reference implementation reads at most.
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
+// How many elements a tensor of this shape has; 1 without dimensions.
+constexpr uint64_t count_elements(std::span<const uint64_t> shape) {
+  uint64_t count = 1;
+  for (const uint64_t extent : shape) count *= extent;
+  return count;
+}
+
 // One tensor of a file.
 struct SafetensorsTensor {
   std::string name;
@@ -31,7 +38,8 @@ struct SafetensorsTensor {
   uint64_t begin_byte = 0;      // in the file
   uint64_t end_byte = 0;
 
-  uint64_t element_count() const;  // without overflow in a checked header
+  // Without overflow in a checked header.
+  uint64_t element_count() const { return count_elements(shape); }
   // The type of Terrace, or nothing when Terrace has no such type.
   std::optional<DataType> data_type() const;
 };

@@ -210,12 +210,6 @@ class HeaderCheck {
 
 }  // namespace
 
-uint64_t SafetensorsTensor::element_count() const {
-  uint64_t count = 1;
-  for (const uint64_t extent : shape) count *= extent;
-  return count;
-}
-
 std::optional<DataType> SafetensorsTensor::data_type() const {
   for (const DataType candidate : {DataType::fp32, DataType::bf16, DataType::fp16}) {
     if (type == safetensors_name(candidate)) return candidate;
@@ -261,13 +255,9 @@ std::string safetensors_head(std::span<const SafetensorsSpec> tensors,
   }
   uint64_t offset = 0;
   for (const SafetensorsSpec& tensor : tensors) {
-    uint64_t elements = 1;
     std::string shape;
-    for (const uint64_t extent : tensor.shape) {
-      elements *= extent;
-      shape += (shape.empty() ? "" : ",") + std::to_string(extent);
-    }
-    const uint64_t end = offset + elements * bytes_of(tensor.type);
+    for (const uint64_t extent : tensor.shape) shape += (shape.empty() ? "" : ",") + std::to_string(extent);
+    const uint64_t end = offset + count_elements(tensor.shape) * bytes_of(tensor.type);
     text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
                         text.size() > 1 ? "," : "", json_quoted(tensor.name), safetensors_name(tensor.type),
                         shape, offset, end);

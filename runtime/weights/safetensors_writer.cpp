@@ -19,12 +19,6 @@ namespace {
 
 constexpr uint64_t kBufferBytes = kMiB;
 
-uint64_t elements_of(const SafetensorsSpec& tensor) {
-  uint64_t elements = 1;
-  for (const uint64_t extent : tensor.shape) elements *= extent;
-  return elements;
-}
-
 // With the permissions of any file that the user makes: weights are made to be given away.
 io::File create(const std::filesystem::path& path) {
   int fd;
@@ -61,7 +55,7 @@ struct SafetensorsWriter::Parts {
 
 // Goes to the next tensor that still wants elements.
 void SafetensorsWriter::Parts::skip_complete() {
-  while (left == 0 && current + 1 < tensors.size()) left = elements_of(tensors[++current]);
+  while (left == 0 && current + 1 < tensors.size()) left = count_elements(tensors[++current].shape);
 }
 
 void SafetensorsWriter::Parts::append(std::span<const std::byte> more) {
@@ -102,7 +96,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   p.tensors = std::move(tensors);
   const std::string head = safetensors_head(p.tensors, metadata);
   p.bytes = head.size();
-  for (const SafetensorsSpec& tensor : p.tensors) p.bytes += elements_of(tensor) * bytes_of(tensor.type);
+  for (const SafetensorsSpec& tensor : p.tensors)
+    p.bytes += count_elements(tensor.shape) * bytes_of(tensor.type);
   p.buffer.resize(std::min(kBufferBytes, p.bytes));
   if (unlink(p.aside.c_str()) != 0 && errno != ENOENT)
     throw Error(ErrorKind::io, {"cannot remove the file", p.aside.string(), system_reason(errno), ""});
@@ -114,7 +109,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
     unlink(p.aside.c_str());
     throw;
   }
-  if (!p.tensors.empty()) p.left = elements_of(p.tensors.front());
+  if (!p.tensors.empty()) p.left = count_elements(p.tensors.front().shape);
 }
 
 SafetensorsWriter::~SafetensorsWriter() {
