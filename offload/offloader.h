@@ -132,6 +132,12 @@ class Offloader final : public ParameterAccess {
   uint64_t frozen_bytes() const;
   void export_frozen(FunctionRef<void(std::span<const std::byte> parameters)> sink);
   void import_frozen(FunctionRef<void(std::span<std::byte> parameters)> source);
+  // The values of tensors as fp32: master weights, and parameters of frozen tensors. In flat order, each
+  // wanted tensor from its first element to its last in runs of at most kTileElements. What holds wanted
+  // tensors is read once, the rest is not.
+  void export_values(
+      FunctionRef<bool(TensorId)> wanted,
+      FunctionRef<void(TensorId tensor, uint64_t first_element, std::span<const float> values)> sink);
   // One tensor's parameters, in its own precision.
   void read_parameter(TensorId tensor, std::span<std::byte> destination);
 

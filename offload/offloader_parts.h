@@ -60,6 +60,13 @@ struct Offloader::Parts {
   // parameters.
   void load_records(FunctionRef<void(ChunkId, uint64_t first_tile, std::span<std::byte> tiles)> fill);
   void load_frozen(FunctionRef<void(ChunkId, std::span<std::byte> parameters)> fill);
+  // Whether one of the tensors with elements in a run of a chunk is wanted.
+  bool is_wanted(ChunkId chunk, uint64_t first_element, uint64_t count,
+                 FunctionRef<bool(TensorId)> wanted) const;
+  void export_masters(ChunkId chunk, std::span<std::byte> bounce, FunctionRef<bool(TensorId)> wanted,
+                      FunctionRef<void(TensorId, uint64_t, std::span<const float>)> sink);
+  void export_frozen_values(ChunkId chunk, FunctionRef<bool(TensorId)> wanted,
+                            FunctionRef<void(TensorId, uint64_t, std::span<const float>)> sink);
   void publish_loaded(ChunkId chunk, std::byte*& parameters);
   void read_chunk(ChunkId chunk, std::byte* destination);
   template <typename Body>

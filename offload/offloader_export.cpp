@@ -1,0 +1,106 @@
+// The values of chosen tensors out of an Offloader, for weight files: streamed, each block read once.
+#include <terrace/offload/offloader_parts.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <terrace/base/assert.h>
+
+namespace terrace {
+namespace {
+
+// Calls body(tensor, first_element_in_tensor, first_element_in_run, count) for each wanted tensor within a
+// run of elements of a chunk.
+template <typename Body>
+void for_each_wanted(const FlatSpace& space, ChunkId chunk, uint64_t first_element, uint64_t count,
+                     FunctionRef<bool(TensorId)> wanted, Body body) {
+  const uint64_t begin = space.chunk(chunk).first_element + first_element;  // in the section
+  for (const TensorId tensor : space.tensors_of(chunk)) {
+    const TensorPlace& place = space.place(tensor);
+    const uint64_t first = std::max(begin, place.first_element);
+    const uint64_t last = std::min(begin + count, place.first_element + place.elements);
+    if (first < last && wanted(tensor))
+      body(tensor, first - place.first_element, first - begin, last - first);
+  }
+}
+
+void widen(const std::byte* source, DataType type, std::span<float> values) {
+  if (type == DataType::fp32) {
+    std::memcpy(values.data(), source, values.size_bytes());
+    return;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, source + i * sizeof(bits), sizeof(bits));
+    values[i] = type == DataType::bf16 ? to_float(Bf16{bits}) : to_float(Fp16{bits});
+  }
+}
+
+}  // namespace
+
+bool Offloader::Parts::is_wanted(ChunkId chunk, uint64_t first_element, uint64_t count,
+                                 FunctionRef<bool(TensorId)> wanted) const {
+  bool any = false;
+  for_each_wanted(space, chunk, first_element, count, wanted,
+                  [&](TensorId, uint64_t, uint64_t, uint64_t) { any = true; });
+  return any;
+}
+
+void Offloader::Parts::export_masters(ChunkId chunk, std::span<std::byte> bounce,
+                                      FunctionRef<bool(TensorId)> wanted,
+                                      FunctionRef<void(TensorId, uint64_t, std::span<const float>)> sink) {
+  const uint64_t block_tiles = bounce.size() / kRecordTileBytes;
+  const uint64_t tiles = space.chunk(chunk).tile_count();
+  for (uint64_t first = 0; first < tiles; first += block_tiles) {
+    const uint64_t count = std::min(block_tiles, tiles - first);
+    if (!is_wanted(chunk, first * kTileElements, count * kTileElements, wanted)) continue;
+    records->read(chunk, first, bounce.first(count * kRecordTileBytes));
+    for (uint64_t t = 0; t < count; ++t) {
+      const auto* master = reinterpret_cast<const float*>(bounce.data() + t * kRecordTileBytes);
+      for_each_wanted(space, chunk, (first + t) * kTileElements, kTileElements, wanted,
+                      [&](TensorId tensor, uint64_t element, uint64_t at, uint64_t elements) {
+                        sink(tensor, element, {master + at, elements});
+                      });
+    }
+  }
+}
+
+void Offloader::Parts::export_frozen_values(
+    ChunkId chunk, FunctionRef<bool(TensorId)> wanted,
+    FunctionRef<void(TensorId, uint64_t, std::span<const float>)> sink) {
+  if (!is_wanted(chunk, 0, space.chunk(chunk).elements, wanted)) return;
+  const DataType type = space.section_of(chunk).type;
+  std::byte* parameters = gradients->landing_slot(0);
+  read_chunk(chunk, parameters);
+  std::array<float, kTileElements> values;
+  for (uint64_t t = 0; t < space.chunk(chunk).tile_count(); ++t) {
+    widen(parameters + t * kTileElements * bytes_of(type), type, values);
+    for_each_wanted(space, chunk, t * kTileElements, kTileElements, wanted,
+                    [&](TensorId tensor, uint64_t element, uint64_t at, uint64_t elements) {
+                      sink(tensor, element, {values.data() + at, elements});
+                    });
+  }
+}
+
+void Offloader::export_values(FunctionRef<bool(TensorId)> wanted,
+                              FunctionRef<void(TensorId, uint64_t, std::span<const float>)> sink) {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(p.phase == Phase::idle, "values are read between steps");
+  const std::span<std::byte> bounce = record_tile_count() > 0 ? p.ring.acquire() : std::span<std::byte>{};
+  try {
+    for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
+      if (p.space.section_of(ChunkId{c}).trainable) {
+        p.export_masters(ChunkId{c}, bounce, wanted, sink);
+      } else {
+        p.export_frozen_values(ChunkId{c}, wanted, sink);
+      }
+    }
+  } catch (...) {
+    if (!bounce.empty()) p.ring.release(bounce);
+    throw;
+  }
+  if (!bounce.empty()) p.ring.release(bounce);
+}
+
+}  // namespace terrace
