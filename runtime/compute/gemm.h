@@ -2,8 +2,8 @@
 //
 // An element of a product is one chain over the depth in ascending order, c = fma(a, b, c), started from
 // zero, from a bias or from what is there (c = c + a * b where the instruction set has no fused operation).
-// So it depends on no blocking and no thread, and AVX2 and AVX-512 agree. Operands are fp32 or bf16; bf16 is
-// converted while a block is packed. Nothing here allocates: packing memory comes from the caller.
+// So it depends on no blocking and no thread, and AVX2 and AVX-512 agree. Operands are fp32, bf16 or fp16;
+// 16 bits are widened while a block is packed. Nothing here allocates: packing memory comes from the caller.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace compute {
 struct Kernels;
 }
 
-// A gradient to write, and the type of its elements: fp32 or bf16.
+// A gradient to write, and the type of its elements.
 struct GradientTarget {
   GradientView view;
   DataType type = DataType::fp32;

@@ -19,9 +19,8 @@ HostOps::HostOps(Workers& workers, InstructionSet set, bool dry_run)
 
 std::span<const float> HostOps::as_floats(ParameterView parameter, uint64_t count, StackArena& arena) const {
   if (parameter.type == DataType::fp32) return {reinterpret_cast<const float*>(parameter.data), count};
-  TERRACE_ASSERT(parameter.type == DataType::bf16, "a parameter is fp32 or bf16");
   const std::span<float> values = arena.allocate<float>(count);
-  if (!dry_run_) kernels_.widen(reinterpret_cast<const uint16_t*>(parameter.data), values.data(), count);
+  if (!dry_run_) kernels_.widen(parameter.data, compute::format_of(parameter.type), values.data(), count);
   return values;
 }
 

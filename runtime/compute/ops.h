@@ -1,7 +1,7 @@
 // HostOps: the operations of a transformer, forward and backward, on the host's threads.
 //
-// Activations are row-major fp32, a row per token. Parameters and gradients have the type of their tensor
-// (fp32 or bf16); a gradient's whole contribution is computed in fp32 and lands once, value = round(value +
+// Activations are row-major fp32, a row per token. Parameters and gradients have the type of their tensor;
+// a gradient's whole contribution is computed in fp32 and lands once, value = round(value +
 // contribution). Work is cut by shape alone and every reduction has a fixed order, so results do not depend
 // on the number of threads. In a dry run an operation takes its scratch memory from the arena and touches
 // nothing. Nothing here knows tiers, leases or models, and nothing allocates memory but from the arena. Every

@@ -56,7 +56,8 @@ void HostOps::embedding_forward(const EmbeddingShape& shape, std::span<const int
       if (token_table.type == DataType::fp32) {
         kernels_.add(reinterpret_cast<const float*>(token_table.data) + element, position, to, width);
       } else {
-        kernels_.widen(reinterpret_cast<const uint16_t*>(token_table.data) + element, to, width);
+        kernels_.widen(token_table.data + element * bytes_of(token_table.type),
+                       compute::format_of(token_table.type), to, width);
         kernels_.add(to, position, to, width);
       }
     }

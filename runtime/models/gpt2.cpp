@@ -81,10 +81,6 @@ Gpt2::Gpt2(const ModelConfig& config, const ModelOptions& options) : config_(con
            "the width is not a multiple of the heads",
            "choose a width that is heads times the size of a head (64 in the released models)");
   }
-  if (options.type != DataType::fp32 && options.type != DataType::bf16) {
-    refuse(std::string(name_of(options.type)), "the host back end computes with fp32 and bf16 parameters",
-           "use bf16 (\"bf16\": {\"enabled\": true}) or fp32");
-  }
 }
 
 std::vector<TensorSpec> Gpt2::tensors() const {

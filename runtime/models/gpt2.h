@@ -11,7 +11,7 @@ namespace terrace {
 
 class Gpt2 final : public Model {
  public:
-  // Throws Error(config) when the sizes do not fit together or the type is not fp32 or bf16.
+  // Throws Error(config) when the sizes do not fit together.
   Gpt2(const ModelConfig& config, const ModelOptions& options);
 
   const ModelConfig& config() const override { return config_; }

@@ -33,9 +33,9 @@ inline std::vector<float> numbers_of(std::span<const std::byte> bytes, DataType 
     if (type == DataType::fp32) {
       std::memcpy(&values[i], bytes.data() + i * 4, 4);
     } else {
-      Bf16 value;
-      std::memcpy(&value, bytes.data() + i * 2, 2);
-      values[i] = to_float(value);
+      uint16_t bits;
+      std::memcpy(&bits, bytes.data() + i * 2, 2);
+      values[i] = type == DataType::bf16 ? to_float(Bf16{bits}) : to_float(Fp16{bits});
     }
   }
   return values;
@@ -45,9 +45,9 @@ inline std::vector<float> numbers_of(std::span<const std::byte> bytes, DataType 
 inline std::vector<std::byte> bytes_from(std::span<const float> values, DataType type) {
   std::vector<std::byte> bytes(values.size() * bytes_of(type));
   for (size_t i = 0; i < values.size(); ++i) {
-    const Bf16 rounded = to_bf16(values[i]);
+    const uint16_t bits = type == DataType::bf16 ? to_bf16(values[i]).bits : to_fp16(values[i]).bits;
     if (type == DataType::fp32) std::memcpy(bytes.data() + i * 4, &values[i], 4);
-    if (type == DataType::bf16) std::memcpy(bytes.data() + i * 2, &rounded, 2);
+    if (type != DataType::fp32) std::memcpy(bytes.data() + i * 2, &bits, 2);
   }
   return bytes;
 }

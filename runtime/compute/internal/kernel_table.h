@@ -11,10 +11,8 @@ namespace terrace::compute {
 // `set` must be supported on this machine.
 const Kernels& kernels_of(InstructionSet set);
 
-inline Format format_of(DataType type) {
-  TERRACE_ASSERT(type == DataType::fp32 || type == DataType::bf16,
-                 "the host kernels do not compute with " + std::string(name_of(type)));
-  return type == DataType::fp32 ? Format::fp32 : Format::bf16;
+constexpr Format format_of(DataType type) {
+  return type == DataType::fp32 ? Format::fp32 : type == DataType::bf16 ? Format::bf16 : Format::fp16;
 }
 
 }  // namespace terrace::compute

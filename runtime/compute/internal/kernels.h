@@ -15,7 +15,7 @@
 
 namespace terrace::compute {
 
-enum class Format : uint8_t { fp32, bf16 };
+enum class Format : uint8_t { fp32, bf16, fp16 };
 
 // A row-major matrix, or its transpose: with `transposed` the element (row, column) lies at column * stride +
 // row.
@@ -58,8 +58,8 @@ inline constexpr uint64_t kColumnSlab = 64;
 struct Kernels {
   void (*product)(const KernelProduct& product);
 
-  // bf16 -> fp32.
-  void (*widen)(const uint16_t* from, float* to, uint64_t count);
+  // Any format -> fp32.
+  void (*widen)(const void* from, Format format, float* to, uint64_t count);
   // Writes a finished contribution into a gradient: to = from, or to = to + from, rounded once.
   void (*land)(const float* from, void* to, Format format, bool accumulate, uint64_t count);
   // to = a + b; `to` may be `a` or `b`.

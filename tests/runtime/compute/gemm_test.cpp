@@ -62,19 +62,21 @@ TEST_P(Product, IsOneChainOverTheDepthForEveryShapeAndOperand) {
     const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
     for (const bool a_transposed : {false, true}) {
       for (const bool b_transposed : {false, true}) {
-        for (const DataType type : {DataType::fp32, DataType::bf16}) {
+        for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
           const std::vector<float> a = random_values(shape.rows * shape.depth, 1);
           std::vector<float> b = random_values(shape.depth * shape.columns, 2);
-          const std::vector<Bf16> halves = rounded(b);
-          if (type == DataType::bf16) b = as_floats(halves);
+          const std::vector<Bf16> brains = rounded_to<Bf16>(b);
+          const std::vector<Fp16> halves = rounded_to<Fp16>(b);
+          const void* data[] = {b.data(), brains.data(), halves.data()};
+          if (type == DataType::bf16) b = as_floats(brains);
+          if (type == DataType::fp16) b = as_floats(halves);
           const Operand left{.data = a.data(),
                              .stride = a_transposed ? shape.rows : shape.depth,
                              .transposed = a_transposed};
-          const Operand right{
-              .data = type == DataType::bf16 ? static_cast<const void*>(halves.data()) : b.data(),
-              .stride = b_transposed ? shape.depth : shape.columns,
-              .type = type,
-              .transposed = b_transposed};
+          const Operand right{.data = data[static_cast<size_t>(type)],
+                              .stride = b_transposed ? shape.depth : shape.columns,
+                              .type = type,
+                              .transposed = b_transposed};
           std::vector<float> c(shape.rows * shape.columns, std::nanf(""));
           products.multiply(shape, left, right, {.data = c.data(), .stride = shape.columns}, scratch);
           const std::vector<float> zeros(c.size(), 0.0f);
@@ -161,23 +163,46 @@ TEST_P(Product, LandsInAGradientOnceInItsPrecision) {
     const std::vector<float> values = reference(shape, a, false, b, false, zeros, fused());
     for (const bool accumulate : {false, true}) {
       std::vector<float> full = before;
-      std::vector<Bf16> half = rounded(before);
+      std::vector<Bf16> half = rounded_to<Bf16>(before);
+      std::vector<Fp16> half16 = rounded_to<Fp16>(before);
       products.multiply_into(shape, left, right,
                              {{reinterpret_cast<std::byte*>(full.data()), accumulate}, DataType::fp32},
                              scratch);
       products.multiply_into(shape, left, right,
                              {{reinterpret_cast<std::byte*>(half.data()), accumulate}, DataType::bf16},
                              scratch);
+      products.multiply_into(shape, left, right,
+                             {{reinterpret_cast<std::byte*>(half16.data()), accumulate}, DataType::fp16},
+                             scratch);
       for (size_t i = 0; i < values.size(); ++i) {
         const float held = to_float(to_bf16(before[i]));
         ASSERT_EQ(full[i], accumulate ? before[i] + values[i] : values[i]);
         ASSERT_EQ(half[i].bits, to_bf16(accumulate ? held + values[i] : values[i]).bits);
+        const float held16 = to_float(to_fp16(before[i]));
+        ASSERT_EQ(half16[i].bits, to_fp16(accumulate ? held16 + values[i] : values[i]).bits);
       }
     }
   }
 }
 
-TEST_P(Product, RoundsGradientsLikeTheConversionToBf16) {
+// Lands `special` through a product of depth one: 1 * x + 0 keeps every value but the sign of zero.
+template <typename T>
+void expect_landed_as_converted(const Products& products, const std::vector<float>& special,
+                                const ThreadScratch& scratch) {
+  const float one = 1.0f;
+  std::vector<T> landed(special.size());
+  products.multiply_into({1, special.size(), 1}, {.data = &one, .stride = 1},
+                         {.data = special.data(), .stride = special.size()},
+                         {{reinterpret_cast<std::byte*>(landed.data()), false}, type_of(T{})}, scratch);
+  for (size_t i = 0; i < special.size(); ++i) {
+    T expected;
+    round_to(1.0f * special[i] + 0.0f, expected);
+    EXPECT_EQ(landed[i].bits, expected.bits)
+        << name_of(type_of(T{})) << " element " << i << ": " << special[i];
+  }
+}
+
+TEST_P(Product, RoundsGradientsLikeTheOneConversionOfTheProject) {
   Workers workers(1);
   const Products products(workers, GetParam());
   WorkMemory work(kWorkBytes);
@@ -185,20 +210,17 @@ TEST_P(Product, RoundsGradientsLikeTheConversionToBf16) {
   std::vector<float> special;
   for (const uint32_t bits :
        {0x00000000u, 0x80000000u, 0x00000001u, 0x3f808000u, 0x3f807fffu, 0x3f818000u, 0xbf808000u,
-        0x7f7fffffu, 0x7f800000u, 0xff800000u, 0x7fc12345u, 0xffc00001u, 0x7f7f8000u}) {
+        0x7f7fffffu, 0x7f800000u, 0xff800000u, 0x7fc12345u, 0xffc00001u, 0x7f7f8000u,
+        // Where fp16 decides: ties, the largest numbers, denormals and what is too small for one.
+        0x3f801000u, 0x3f803000u, 0x477fefffu, 0x477ff000u, 0xc77fe000u, 0x387fc000u, 0x387fe000u,
+        0x33000000u, 0x33000001u, 0xb3c00000u, 0x38800fffu}) {
     special.push_back(std::bit_cast<float>(bits));
   }
-  while (special.size() < 40) special.push_back(special[special.size() % 13]);
-  const float one = 1.0f;
-  std::vector<Bf16> landed(special.size());
-  // 1 * x + 0 keeps every value but the sign of zero.
-  products.multiply_into({1, special.size(), 1}, {.data = &one, .stride = 1},
-                         {.data = special.data(), .stride = special.size()},
-                         {{reinterpret_cast<std::byte*>(landed.data()), false}, DataType::bf16}, scratch);
-  for (size_t i = 0; i < special.size(); ++i) {
-    EXPECT_EQ(landed[i].bits, to_bf16(1.0f * special[i] + 0.0f).bits)
-        << "element " << i << ": " << special[i];
-  }
+  const size_t count = special.size();
+  while (special.size() < 3 * count) special.push_back(special[special.size() % count]);
+  special.push_back(1.0f);  // one more than vectors take
+  expect_landed_as_converted<Bf16>(products, special, scratch);
+  expect_landed_as_converted<Fp16>(products, special, scratch);
 }
 
 TEST_P(Product, HasTheSameBitsOnAnyNumberOfThreads) {
@@ -227,7 +249,7 @@ TEST_P(Product, AllocatesNothing) {
   const ThreadScratch scratch(work.arena(), workers, Products::workspace_floats());
   const ProductShape shape{100, 200, 300};
   const std::vector<float> a = random_values(shape.rows * shape.depth, 1);
-  const std::vector<Bf16> b = rounded(random_values(shape.depth * shape.columns, 2));
+  const std::vector<Bf16> b = rounded_to<Bf16>(random_values(shape.depth * shape.columns, 2));
   std::vector<float> c(shape.rows * shape.columns);
   uint64_t allocated = ~uint64_t{0};
   workers.parallel_for(1, [&](size_t) {

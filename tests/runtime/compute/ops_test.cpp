@@ -17,17 +17,13 @@ using reference::widened;
 
 constexpr double kTolerance = 3e-5;
 
-ParameterView view(const std::vector<float>& values) {
-  return {reinterpret_cast<const std::byte*>(values.data()), DataType::fp32};
+template <typename T>
+ParameterView view(const std::vector<T>& values) {
+  return {reinterpret_cast<const std::byte*>(values.data()), type_of(T{})};
 }
-ParameterView view(const std::vector<Bf16>& values) {
-  return {reinterpret_cast<const std::byte*>(values.data()), DataType::bf16};
-}
-GradientTarget into(std::vector<float>& values, bool accumulate = false) {
-  return {{reinterpret_cast<std::byte*>(values.data()), accumulate}, DataType::fp32};
-}
-GradientTarget into(std::vector<Bf16>& values, bool accumulate = false) {
-  return {{reinterpret_cast<std::byte*>(values.data()), accumulate}, DataType::bf16};
+template <typename T>
+GradientTarget into(std::vector<T>& values, bool accumulate = false) {
+  return {{reinterpret_cast<std::byte*>(values.data()), accumulate}, type_of(T{})};
 }
 
 std::vector<int32_t> random_tokens(uint64_t count, uint64_t vocabulary, uint64_t stream) {
@@ -85,30 +81,39 @@ TEST_P(Operation, LinearMatchesDoublePrecisionForwardAndBackward) {
   reference::expect_gradient(dbias, bias_ref, loss, 1e-3, "dbias");
 }
 
-TEST_P(Operation, ReadsBf16ParametersAndAddsToBf16GradientsOnce) {
-  const LinearShape shape{20, 24, 40};
+// A linear layer with 16-bit parameters is the one with the same parameters in fp32; its gradients are
+// rounded once.
+template <typename T>
+void expect_linear_with(const HostOps& ops, StackArena& arena) {
+  const LinearShape shape{20, 24, 43};
   const std::vector<float> x = random_values(shape.rows * shape.inputs, 1);
-  const std::vector<Bf16> weight = rounded(random_values(shape.inputs * shape.outputs, 2));
-  const std::vector<Bf16> bias = rounded(random_values(shape.outputs, 3));
+  const std::vector<T> weight = rounded_to<T>(random_values(shape.inputs * shape.outputs, 2));
+  const std::vector<T> bias = rounded_to<T>(random_values(shape.outputs, 3));
   const std::vector<float> full_weight = as_floats(weight), full_bias = as_floats(bias);
   const std::vector<float> dy = random_values(shape.rows * shape.outputs, 4);
   std::vector<float> y(dy.size()), y_full(dy.size()), dx(x.size()), dx_full(x.size());
   std::vector<float> dweight(weight.size()), dbias(bias.size());
-  ops_.linear_forward(shape, x, view(weight), view(bias), y, work_.arena());
-  ops_.linear_forward(shape, x, view(full_weight), view(full_bias), y_full, work_.arena());
+  ops.linear_forward(shape, x, view(weight), view(bias), y, arena);
+  ops.linear_forward(shape, x, view(full_weight), view(full_bias), y_full, arena);
   EXPECT_EQ(y, y_full);
-  const std::vector<Bf16> before = rounded(random_values(weight.size(), 5));
-  std::vector<Bf16> dweight_half = before, dbias_half(before.begin(), before.begin() + 40);
-  ops_.linear_backward(shape, x, view(weight), dy, dx, into(dweight_half, true), into(dbias_half, true),
-                       work_.arena());
-  ops_.linear_backward(shape, x, view(full_weight), dy, dx_full, into(dweight), into(dbias), work_.arena());
+  const std::vector<T> before = rounded_to<T>(random_values(weight.size(), 5));
+  std::vector<T> dweight_half = before, dbias_half(before.begin(), before.begin() + 43);
+  ops.linear_backward(shape, x, view(weight), dy, dx, into(dweight_half, true), into(dbias_half, true),
+                      arena);
+  ops.linear_backward(shape, x, view(full_weight), dy, dx_full, into(dweight), into(dbias), arena);
   EXPECT_EQ(dx, dx_full);
-  for (size_t i = 0; i < before.size(); ++i) {
-    ASSERT_EQ(dweight_half[i].bits, to_bf16(to_float(before[i]) + dweight[i]).bits);
-  }
-  for (size_t i = 0; i < dbias.size(); ++i) {
-    ASSERT_EQ(dbias_half[i].bits, to_bf16(to_float(before[i]) + dbias[i]).bits);
-  }
+  const auto sum_at = [&](size_t i, float contribution) {
+    T sum;
+    round_to(to_float(before[i]) + contribution, sum);
+    return sum.bits;
+  };
+  for (size_t i = 0; i < before.size(); ++i) ASSERT_EQ(dweight_half[i].bits, sum_at(i, dweight[i]));
+  for (size_t i = 0; i < dbias.size(); ++i) ASSERT_EQ(dbias_half[i].bits, sum_at(i, dbias[i]));
+}
+
+TEST_P(Operation, Reads16BitParametersAndAddsTo16BitGradientsOnce) {
+  expect_linear_with<Bf16>(ops_, work_.arena());
+  expect_linear_with<Fp16>(ops_, work_.arena());
 }
 
 TEST_P(Operation, AttentionMatchesDoublePrecisionForwardAndBackward) {
@@ -171,9 +176,12 @@ TEST_P(Operation, EmbeddingMatchesDoublePrecisionForwardAndBackward) {
     return reference::embedding(tokens, table_ref, positions_ref, shape.sequence, shape.width);
   };
   expect_near(y, embed(), 1e-7, "embedding");
-  const std::vector<Bf16> half_table = rounded(table), half_positions = rounded(positions);
+  const std::vector<Bf16> half_table = rounded_to<Bf16>(table), half_positions = rounded_to<Bf16>(positions);
   ops_.embedding_forward(shape, tokens, view(half_table), view(half_positions), y, work_.arena());
   expect_near(y, embed(), 1e-2, "bf16 embedding");
+  const std::vector<Fp16> fp16_table = rounded_to<Fp16>(table), fp16_positions = rounded_to<Fp16>(positions);
+  ops_.embedding_forward(shape, tokens, view(fp16_table), view(fp16_positions), y, work_.arena());
+  expect_near(y, embed(), 1.5e-3, "fp16 embedding");
 
   std::vector<float> dtable(table.size(), 9.0f), dpositions(positions.size(), 9.0f);
   ops_.embedding_backward(shape, tokens, dy, into(dtable), into(dpositions), work_.arena());
