@@ -116,10 +116,11 @@ void DeviceCache::leave_slot(ChunkId chunk) {
   entry.slot = kNone;
 }
 
-void DeviceCache::drop_all_params() {
+void DeviceCache::drop_params(StaleParams stale) {
   settle_fetches();
   for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
-    if (params_[c].state == ChunkState::resident) drop_param(ChunkId{c});
+    if (params_[c].state != ChunkState::resident) continue;
+    if (stale == StaleParams::all || space_.section_of(ChunkId{c}).trainable) drop_param(ChunkId{c});
   }
 }
 

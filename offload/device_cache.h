@@ -33,6 +33,8 @@ struct CacheSlot {
   Event fence;  // orders the to-device stream after `out` when a copy must also wait for something else
 };
 
+enum class StaleParams : uint8_t { trainable, all };
+
 class DeviceCache final : public GuardDescriber {
  public:
   DeviceCache(const FlatSpace& space, Device& device, const MemoryPlan& plan, PolicyKind policy,
@@ -54,8 +56,9 @@ class DeviceCache final : public GuardDescriber {
   void begin_in_place(ChunkId chunk, CacheSlot& slot);
   // resident -> absent, its slot becomes free. The chunk must not be pinned.
   void drop_param(ChunkId chunk);
-  // Drops every copy: the parameters have a newer version elsewhere. Copies under way are waited for.
-  void drop_all_params();
+  // Drops the copies whose parameters have a newer version elsewhere: after an update those of the trainable
+  // sections. Copies under way are waited for.
+  void drop_params(StaleParams stale);
   std::byte* param_address(ChunkId chunk) const { return param_base_ + index_of(chunk) * slot_bytes_; }
   std::byte* param_base() const { return param_base_; }
   // The slot of a chunk that has one.

@@ -139,7 +139,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
       p.steps.push_back(make_adam_step(group, settings.step, static_cast<float>(clip / settings.loss_scale)));
     }
     p.require_groups(p.steps.size());
-    p.forget_device_copies();
+    p.forget_device_copies(StaleParams::trainable);
     p.change_trainable(TensorState::updating);
     p.pipeline->run(p.steps);
   } else {

@@ -282,8 +282,8 @@ void Offloader::Parts::drop_gradients() {
   }
 }
 
-void Offloader::Parts::forget_device_copies() {
-  if (home->placement() != Placement::none) cache.drop_all_params();
+void Offloader::Parts::forget_device_copies(StaleParams stale) {
+  if (home->placement() != Placement::none) cache.drop_params(stale);
 }
 
 void Offloader::Parts::require_groups(size_t group_count) const {

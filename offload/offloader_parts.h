@@ -52,7 +52,7 @@ struct Offloader::Parts {
   void prefetch_uses(const Schedule& schedule, uint32_t position, uint32_t first);
   void require_groups(size_t group_count) const;
   // Parameters are about to change below the device: what the device holds of them is stale.
-  void forget_device_copies();
+  void forget_device_copies(StaleParams stale);
 
   // --- State in and out ---
   std::byte*& output_of(ChunkId chunk);

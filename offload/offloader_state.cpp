@@ -126,7 +126,7 @@ void Offloader::Parts::for_each_tensor_in(ChunkId chunk, uint64_t first_element,
 void Offloader::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>)> values) {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "parameters are set between steps");
-  p.forget_device_copies();
+  p.forget_device_copies(StaleParams::all);
   const auto fill_tile = [&](ChunkId chunk, uint64_t tile, float* to) {
     std::fill_n(to, kTileElements, 0.0f);
     p.for_each_tensor_in(chunk, tile * kTileElements, kTileElements,
@@ -178,7 +178,7 @@ void Offloader::export_records(FunctionRef<void(std::span<const std::byte>)> sin
 
 void Offloader::import_records(FunctionRef<void(std::span<std::byte>)> source) {
   TERRACE_ASSERT(parts_->phase == Phase::idle, "the state is set between steps");
-  parts_->forget_device_copies();
+  parts_->forget_device_copies(StaleParams::all);
   parts_->load_records([&](ChunkId, uint64_t, std::span<std::byte> tiles) { source(tiles); });
 }
 
@@ -201,6 +201,8 @@ void Offloader::export_frozen(FunctionRef<void(std::span<const std::byte>)> sink
 }
 
 void Offloader::import_frozen(FunctionRef<void(std::span<std::byte>)> source) {
+  TERRACE_ASSERT(parts_->phase == Phase::idle, "the state is set between steps");
+  parts_->forget_device_copies(StaleParams::all);
   parts_->load_frozen([&](ChunkId, std::span<std::byte> parameters) { source(parameters); });
 }
 
