@@ -8,7 +8,10 @@
 
 namespace terrace {
 
-Schedule::Schedule(std::vector<ScheduledUse> uses, uint32_t chunk_count) : uses_(std::move(uses)) {
+Schedule::Schedule(std::vector<ScheduledUse> uses, uint32_t chunk_count, std::vector<bool> renewed)
+    : uses_(std::move(uses)), renewed_(std::move(renewed)) {
+  TERRACE_ASSERT(renewed_.empty() || renewed_.size() == chunk_count,
+                 std::to_string(renewed_.size()) + " marks for " + std::to_string(chunk_count) + " chunks");
   TERRACE_ASSERT(uses_.size() < kNever, std::to_string(uses_.size()) + " uses");
   position_begin_.assign(chunk_count + size_t{1}, 0);
   uint64_t total = 0;
@@ -52,6 +55,7 @@ uint32_t Schedule::distance_to_next_use(ChunkId chunk, uint32_t position) const 
   const std::span<const uint32_t> positions = positions_of(chunk);
   if (positions.empty()) return kNever;
   const uint32_t within = distance_within_step(chunk, position);
+  if (within == kNever && !renewed_.empty() && renewed_[index_of(chunk)]) return kNever;
   // Only a use at or before `position` is left, so `position` is one of this schedule: no overflow.
   return within != kNever ? within : size() - position + positions.front();
 }
@@ -138,7 +142,7 @@ bool ScheduleCursor::end_step() {
     if (matched_count_ == schedule_.size()) return false;
     start_recording();  // the step ended early
   }
-  schedule_ = Schedule(std::move(recorded_), chunk_count_);
+  schedule_ = Schedule(std::move(recorded_), chunk_count_, renewed_);
   recorded_.clear();
   return true;
 }

@@ -31,8 +31,9 @@ inline constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
 class Schedule {
  public:
   Schedule() = default;
-  // Asserts that every use names chunks below `chunk_count`, sorted and unique.
-  Schedule(std::vector<ScheduledUse> uses, uint32_t chunk_count);
+  // Asserts that every use names chunks below `chunk_count`, sorted and unique. `renewed` says which chunks
+  // change at the end of every step, so that no copy of them is of use in the next one; empty: none.
+  Schedule(std::vector<ScheduledUse> uses, uint32_t chunk_count, std::vector<bool> renewed = {});
 
   bool empty() const { return uses_.empty(); }
   uint32_t size() const { return static_cast<uint32_t>(uses_.size()); }
@@ -41,8 +42,8 @@ class Schedule {
 
   // How many uses after `position` the chunk is used next: 1 for the use right after it. Uses at `position`
   // itself do not count. Wraps into the next step: after its last use in this step a chunk is next used at
-  // its first use in the next one. kNever if no use names it, and for every chunk of an empty schedule. O(log
-  // uses of the chunk).
+  // its first use in the next one. kNever if no use names it, or none before it is renewed, and for every
+  // chunk of an empty schedule. O(log uses of the chunk).
   uint32_t distance_to_next_use(ChunkId chunk, uint32_t position) const;
   // The same without the wrap: kNever when the chunk is not used again in this step.
   uint32_t distance_within_step(ChunkId chunk, uint32_t position) const;
@@ -58,6 +59,7 @@ class Schedule {
   std::vector<uint32_t> positions_;       // concatenated; see position_begin_
   std::vector<uint32_t> position_begin_;  // chunk_count + 1 entries
   std::vector<uint32_t> by_operation_;    // positions, sorted by operation key, then by position
+  std::vector<bool> renewed_;             // per chunk, or empty
 };
 
 // Follows a step as it happens, compares it with the schedule of the step before and records the new one.
@@ -65,7 +67,9 @@ class Schedule {
 // matches its schedule allocates nothing. Owned and used by one thread.
 class ScheduleCursor {
  public:
-  explicit ScheduleCursor(uint32_t chunk_count) : chunk_count_(chunk_count) {}
+  // `renewed` as in Schedule.
+  explicit ScheduleCursor(uint32_t chunk_count, std::vector<bool> renewed = {})
+      : chunk_count_(chunk_count), renewed_(std::move(renewed)) {}
 
   // Uses a schedule known beforehand (a dry run) from the next begin_step() on. Not within a step.
   void set_schedule(Schedule schedule);
@@ -95,6 +99,7 @@ class ScheduleCursor {
   void start_recording();
 
   uint32_t chunk_count_;
+  std::vector<bool> renewed_;
   Schedule schedule_;
   bool in_step_ = false;
   uint32_t position_ = kNever;

@@ -60,7 +60,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       states(space),
       cache(space, device, plan, options.policy, states),
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
-      training_cursor(space.chunk_count()),
+      training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),
       backward_uses(space.tensor_count()),
       open_tensors(space.chunk_count()),

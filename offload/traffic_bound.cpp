@@ -36,8 +36,7 @@ class FewestFetches {
     uint32_t distance = 0;
     for (auto it = held_.begin(); it != held_.end(); ++it) {
       if (std::binary_search(use.chunks.begin(), use.chunks.end(), *it)) continue;
-      const uint32_t next = space_.section_of(*it).trainable ? schedule_.distance_within_step(*it, position)
-                                                             : schedule_.distance_to_next_use(*it, position);
+      const uint32_t next = schedule_.distance_to_next_use(*it, position);
       if (farthest == held_.end() || next > distance) farthest = it, distance = next;
     }
     if (farthest != held_.end()) held_.erase(farthest);

@@ -25,7 +25,13 @@ Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace) {
     ScheduledUse& scheduled = uses.emplace_back(ScheduledUse{use.operation, use.kind, {}});
     collect_chunks(space, use.tensors, scheduled.chunks);
   }
-  return Schedule(std::move(uses), space.chunk_count());
+  return Schedule(std::move(uses), space.chunk_count(), renewed_chunks(space));
+}
+
+std::vector<bool> renewed_chunks(const FlatSpace& space) {
+  std::vector<bool> renewed(space.chunk_count());
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) renewed[c] = space.section_of(ChunkId{c}).trainable;
+  return renewed;
 }
 
 namespace {

@@ -37,6 +37,9 @@ class UseRecorder final : public ParameterAccess {
 // The chunks that hold any of the tensors, ascending, each once. Reuses `chunks`' memory.
 void collect_chunks(const FlatSpace& space, std::span<const TensorId> tensors, std::vector<ChunkId>& chunks);
 
+// Which chunks an update changes.
+std::vector<bool> renewed_chunks(const FlatSpace& space);
+
 Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace);
 
 // The most chunk slots (parameters and gradients together) that the device must hold at one moment of the

@@ -55,6 +55,15 @@ TEST(Schedule, CountsTheUsesUntilTheNextOneWithoutTheOneInProgress) {
   EXPECT_EQ(schedule.distance_to_next_use(ChunkId{0}, 0), 4u);
 }
 
+TEST(Schedule, AChunkThatIsRenewedIsNotUsedAgainAfterItsLastUseOfTheStep) {
+  const std::vector<ScheduledUse> uses = {use("a", {0, 1}), use("b", {0, 1}), use("c", {})};
+  const Schedule schedule(uses, 2, {true, false});
+  EXPECT_EQ(schedule.distance_to_next_use(ChunkId{0}, 0), 1u);
+  EXPECT_EQ(schedule.distance_to_next_use(ChunkId{0}, 1), kNever);
+  EXPECT_EQ(schedule.distance_to_next_use(ChunkId{1}, 1), 2u);
+  EXPECT_EQ(schedule.distance_to_next_use(ChunkId{0}, kNever), 1u);
+}
+
 TEST(Schedule, WrapsIntoTheNextStep) {
   const Schedule schedule(small_step(), 5);
   EXPECT_EQ(schedule.distance_to_next_use(ChunkId{0}, 4), 1u);
