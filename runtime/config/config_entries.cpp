@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
@@ -64,6 +65,20 @@ std::optional<std::string> among(std::string_view allowed, std::string_view text
   }
 }
 
+// A text as a list of one.
+bool conform_texts(JsonNode& node) {
+  if (node.is(Kind::text)) {
+    JsonNode list;
+    list.kind = Kind::list;
+    list.origin = node.origin;
+    list.items.push_back(std::move(node));
+    node = std::move(list);
+  }
+  return node.is(Kind::list) && !node.items.empty() &&
+         std::all_of(node.items.begin(), node.items.end(),
+                     [](const JsonNode& item) { return item.is(Kind::text) && !item.text.empty(); });
+}
+
 bool in_range(const JsonNode& node, const KeyLimits& limits) {
   return node.is(Kind::number) && node.number >= limits.minimum && node.number <= limits.maximum;
 }
@@ -95,6 +110,8 @@ bool conform(const SchemaKey& row, JsonNode& node) {
       return in_range(node, row.limits) || all_in_range(node, row.limits);
     case ValueType::text:
       return node.is(Kind::text);
+    case ValueType::text_list:
+      return conform_texts(node);
     case ValueType::choice: {
       if (!node.is(Kind::text)) return false;
       const std::optional<std::string> choice = among(row.limits.allowed, node.text);
@@ -116,6 +133,8 @@ bool conform(const SchemaKey& row, JsonNode& node) {
     case ValueType::section:
     case ValueType::open_section:
       return node.is(Kind::object);
+    case ValueType::section_list:
+      return node.is(Kind::list);
   }
   return false;
 }
@@ -191,6 +210,12 @@ const ConfigEntry* ConfigEntries::find(std::string_view path) const {
   return found == by_path_.end() ? nullptr : &found->second;
 }
 
+std::span<const ConfigEntries::EntryMap> ConfigEntries::items(std::string_view path) const {
+  const auto found = items_.find(path);
+  if (found == items_.end()) return {};
+  return found->second;
+}
+
 void ConfigEntries::read_section(std::string_view section, const JsonNode& object,
                                  const std::string& written_section) {
   // Of an optimizer or scheduler that is not supported, the parameters would only add noise.
@@ -226,10 +251,14 @@ void ConfigEntries::read_member(std::string_view section, const JsonMember& memb
     read_value(*find_path("zero_optimization.stage"), given);
   } else if (row->type == ValueType::open_section) {
     read_open_section(*row, given);
+  } else if (row->type == ValueType::section_list && member.value.is(Kind::list)) {
+    read_section_list(*row, given);
   } else if (row->type == ValueType::section && member.value.is(Kind::object)) {
     const size_t known_before = without_effect_.size();
-    read_section(row->limits.stands_for.empty() ? row->path() : row->limits.stands_for, member.value,
-                 given.key);
+    const std::string target =
+        row->limits.stands_for.empty() ? row->path() : std::string(row->limits.stands_for);
+    sections_.insert(target);
+    read_section(target, member.value, given.key);
     if (row->effect == KeyEffect::without_effect) {
       without_effect_.resize(known_before);
       without_effect_.push_back(given.key);
@@ -249,6 +278,23 @@ void ConfigEntries::read_open_section(const SchemaKey& row, const Given& given) 
   } else if (row.limits.allowed.empty() ? !given.value.is(Kind::boolean) || !off : !off) {
     problems_.add(given.origin, refusal(given.key, given.value, row.note));
   }
+}
+
+void ConfigEntries::read_section_list(const SchemaKey& row, const Given& given) {
+  std::vector<EntryMap> items;
+  for (size_t i = 0; i < given.value.items.size(); ++i) {
+    const JsonNode& item = given.value.items[i];
+    const std::string name = fmt::format("{}[{}]", given.key, i);
+    if (!item.is(Kind::object)) {
+      problems_.add(item.origin, fmt::format("{} must be an object, not {}", name, shown(item)));
+      continue;
+    }
+    EntryMap outer = std::exchange(by_path_, {});
+    read_section(row.path(), item, name);
+    items.push_back(std::exchange(by_path_, std::move(outer)));
+  }
+  items_[row.path()] = std::move(items);
+  insert({&row, given.key, given.origin, false, given.from_override, given.value});
 }
 
 void ConfigEntries::read_value(const SchemaKey& row, const Given& given) {
@@ -296,7 +342,7 @@ void ConfigEntries::insert(ConfigEntry entry) {
 
 void ConfigEntries::apply(const ConfigOverride& setting) {
   const SchemaKey* row = find_path(setting.key);
-  if (row == nullptr || row->type == ValueType::section || row->type == ValueType::open_section) {
+  if (row == nullptr || has_subkeys(*row)) {
     problems_.add(setting.origin,
                   fmt::format("{} is not a key that can be set", json_quoted(setting.key, kLongestQuote)));
     return;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,13 +41,19 @@ struct ConfigEntry {
 
 class ConfigEntries {
  public:
+  using EntryMap = std::map<std::string, ConfigEntry, std::less<>>;  // by path
+
   // Collects what is wrong into `problems`.
   ConfigEntries(const JsonNode& document, std::span<const ConfigOverride> overrides,
                 ConfigProblems& problems);
 
   // The honoured key `path`, or null when neither the file nor an override has it.
   const ConfigEntry* find(std::string_view path) const;
-  const std::map<std::string, ConfigEntry, std::less<>>& all() const { return by_path_; }
+  const EntryMap& all() const { return by_path_; }
+  // The objects of a section list, in the order of the file; the paths of their entries have no position.
+  std::span<const EntryMap> items(std::string_view path) const;
+  // Whether the section is there, if only empty.
+  bool has_section(std::string_view path) const { return sections_.contains(path); }
   // Paths as written, in the order of the file.
   const std::vector<std::string>& without_effect() const { return without_effect_; }
 
@@ -56,11 +63,14 @@ class ConfigEntries {
   void read_member(std::string_view section, const JsonMember& member, const std::string& written_section);
   void read_value(const SchemaKey& row, const Given& given);
   void read_open_section(const SchemaKey& row, const Given& given);
+  void read_section_list(const SchemaKey& row, const Given& given);
   void insert(ConfigEntry entry);
   void apply(const ConfigOverride& setting);
 
   ConfigProblems& problems_;
-  std::map<std::string, ConfigEntry, std::less<>> by_path_;
+  EntryMap by_path_;
+  std::map<std::string, std::vector<EntryMap>, std::less<>> items_;
+  std::set<std::string, std::less<>> sections_;
   std::vector<std::string> without_effect_;
 };
 

@@ -35,8 +35,7 @@ Nearest nearest(std::string_view key, Predicate considered) {
   return best;
 }
 
-// " from 0 to 3", " of at least 1", or nothing when only negative values are excluded: that goes without
-// saying.
+// " from 0 to 3", " of at least 1".
 std::string range_of(const SchemaKey& row) {
   constexpr double kLargestSaid = 1099511627776.0;
   const KeyLimits& limits = row.limits;
@@ -44,7 +43,7 @@ std::string range_of(const SchemaKey& row) {
     if (limits.maximum < 1) return fmt::format(" from {} to below 1", limits.minimum);
     return fmt::format(" from {:.0f} to {:.0f}", limits.minimum, limits.maximum);
   }
-  return limits.minimum > 0 ? fmt::format(" of at least {:.0f}", limits.minimum) : "";
+  return fmt::format(" of at least {:.0f}", limits.minimum);
 }
 
 std::string with_commas(std::string_view allowed) {
@@ -123,6 +122,8 @@ std::string expected_values(const SchemaKey& row) {
       return "a text";
     case ValueType::choice:
       return "one of " + with_commas(row.limits.allowed);
+    case ValueType::text_list:
+      return "a text or a list of texts";
     case ValueType::size:
       return "a number of bytes or a text such as \"256MiB\"" + range_of(row);
     case ValueType::any:
@@ -130,8 +131,15 @@ std::string expected_values(const SchemaKey& row) {
     case ValueType::section:
     case ValueType::open_section:
       return "an object";
+    case ValueType::section_list:
+      return "a list of objects";
   }
   return "?";
+}
+
+bool has_subkeys(const SchemaKey& row) {
+  return row.type == ValueType::section || row.type == ValueType::section_list ||
+         row.type == ValueType::open_section;
 }
 
 std::string section_name(std::string_view section) {

@@ -18,10 +18,12 @@ enum class ValueType : uint8_t {
   number_list,   // of at least one
   rates,         // a number, or a list of one per parameter group
   text,          //
+  text_list,     // of at least one; one text stands for a list of one
   choice,        // one of `allowed`, in any case
   size,          // a number of bytes, or "256MiB"
   any,           //
   section,       // an object whose keys are in the table
+  section_list,  // a list of such objects
   open_section,  // an object whose keys are not checked
 };
 
@@ -57,6 +59,8 @@ struct SchemaKey {
 
 // All of it, section by section.
 std::span<const SchemaKey> schema();
+// Whether a row stands for other rows or for an object, and not for one value.
+bool has_subkeys(const SchemaKey& row);
 const SchemaKey* find_key(std::string_view section, std::string_view key);
 const SchemaKey* find_path(std::string_view path);
 

@@ -115,6 +115,7 @@ struct ResolvedValue {
   std::string value;  // a JSON literal: "nvme" with its quotes, 16, 1e-08, true, null
   std::string
       origin;  // "ds.json:12:5", "auto (ds.json:12:5)", "default", "mapped from cpu_offload (...)", "--lr"
+  std::string note;  // what it means in this configuration, where that needs words; else empty
 };
 
 struct TrainConfig {
@@ -142,7 +143,7 @@ struct TrainConfig {
   bool gather_16bit_weights_on_save = false;  // a save also exports the weights in 16 bits as safetensors
 
   std::vector<ResolvedValue> resolved;  // every key that has an effect, in the order of the schema
-  std::vector<std::string> warnings;    // one line each, for the log
+  std::vector<std::string> warnings;    // for the log, of one line or more
 };
 
 // A value from somewhere else than the file, for example from the command line. It takes the place of the
@@ -162,7 +163,8 @@ TrainConfig load_train_config(const std::filesystem::path& path,
 // Without a file.
 TrainConfig default_train_config(std::span<const ConfigOverride> overrides = {});
 
-// The resolved values as aligned columns (key, value, origin), and as a JSON array of objects.
+// The resolved values as aligned columns (key, value, origin) with their notes below, and as a JSON array of
+// objects.
 std::string config_table(const TrainConfig& config);
 std::string config_json(const TrainConfig& config);
 

@@ -31,7 +31,7 @@ inline std::string problem(std::string_view text, std::vector<ConfigOverride> ov
 }
 
 inline const ResolvedValue& resolved(const TrainConfig& config, std::string_view key) {
-  static const ResolvedValue missing = {"missing", "missing", "missing"};
+  static const ResolvedValue missing = {"missing", "missing", "missing", ""};
   const auto found = std::find_if(config.resolved.begin(), config.resolved.end(),
                                   [&](const ResolvedValue& value) { return value.key == key; });
   return found == config.resolved.end() ? missing : *found;

@@ -116,10 +116,13 @@ TEST(TrainConfig, TakesTheHostOffloadFileThatMostPeopleStartFrom) {
   EXPECT_TRUE(config.placement.pin_states);
   EXPECT_EQ(config.gradient_clipping, 1.0);
   EXPECT_EQ(config.steps_per_print, 2000u);
-  EXPECT_EQ(config.optimizer.learning_rate, 1e-3);
+  EXPECT_EQ(config.optimizer.learning_rate, 5e-5);  // what Hugging Face's trainer fills in
   EXPECT_EQ(config.schedule.kind, LrScheduleKind::warmup);
-  EXPECT_THAT(config.schedule.maximum_lr, ElementsAre(1e-3));
-  EXPECT_EQ(config.schedule.warmup_step_count, 1000u);
+  EXPECT_THAT(config.schedule.maximum_lr, IsEmpty());  // each group's own
+  EXPECT_THAT(config.schedule.base_lr, ElementsAre(5e-5));
+  EXPECT_EQ(config.schedule.warmup_step_count, 1u);  // as good as none
+  EXPECT_TRUE(config.gather_16bit_weights_on_save);
+  EXPECT_FALSE(config.wall_clock_breakdown);
   EXPECT_EQ(config.max_chunk_elements, 999'997'440u);  // the multiple of 4096 below 1e9
   EXPECT_FALSE(config.max_prefetch_elements.has_value());
   EXPECT_EQ(origin_of(config, "bf16.enabled"), "auto (ds.json:10:15)");
@@ -147,17 +150,14 @@ TEST(TrainConfig, TakesTheNvmeOffloadFileThatMostPeopleStartFrom) {
 TEST(TrainConfig, ListsKeysWithoutEffectInOneWarning) {
   const TrainConfig config = parse(kNvmeOffload);
   ASSERT_EQ(config.warnings.size(), 1u);
-  EXPECT_EQ(
-      config.warnings[0],
-      "known keys without effect here (docs/config.md says why): "
-      "zero_optimization.offload_optimizer.buffer_count, zero_optimization.offload_optimizer.fast_init, "
-      "zero_optimization.offload_param.buffer_count, zero_optimization.offload_param.buffer_size, "
-      "zero_optimization.offload_param.max_in_cpu, zero_optimization.aio.single_submit, "
-      "zero_optimization.aio.overlap_events, zero_optimization.overlap_comm, "
-      "zero_optimization.contiguous_gradients, zero_optimization.reduce_bucket_size, "
-      "zero_optimization.stage3_param_persistence_threshold, zero_optimization.stage3_max_live_parameters, "
-      "zero_optimization.stage3_max_reuse_distance, "
-      "zero_optimization.stage3_gather_fp16_weights_on_model_save");
+  EXPECT_EQ(config.warnings[0],
+            "13 known keys have no effect here (docs/config.md says why):\n"
+            "  zero_optimization.offload_optimizer: buffer_count, fast_init\n"
+            "  zero_optimization.offload_param: buffer_count, buffer_size, max_in_cpu\n"
+            "  zero_optimization.aio: single_submit, overlap_events\n"
+            "  zero_optimization: overlap_comm, contiguous_gradients, reduce_bucket_size,\n"
+            "    stage3_param_persistence_threshold, stage3_max_live_parameters, stage3_max_reuse_distance");
+  EXPECT_TRUE(config.gather_16bit_weights_on_save);
 }
 
 TEST(TrainConfig, HasDefaultsWithoutAFile) {
@@ -213,7 +213,8 @@ TEST(TrainConfig, PointsAtAMisspeltKeyAndSuggestsTheRightOne) {
   EXPECT_EQ(problem(R"({"stage": 3})"),
             "ds.json:1:2: unknown key \"stage\" in the top level; it belongs to zero_optimization");
   EXPECT_EQ(problem(R"({"optimizer": {"lr": 1}})"),
-            "ds.json:1:16: unknown key \"lr\" in optimizer; it belongs to optimizer.params");
+            "ds.json:1:16: unknown key \"lr\" in optimizer; it belongs to optimizer.params or "
+            "terrace.parameter_groups");
   EXPECT_EQ(problem(R"({"zero_optimization": {"bf16": {"enabled": true}}})"),
             "ds.json:1:24: unknown key \"bf16\" in zero_optimization; it belongs to the top level");
   EXPECT_EQ(problem(R"({"terrace": {"devcie_memory": 1}})"),
@@ -235,11 +236,11 @@ TEST(TrainConfig, FindsThePlaceOfAKeyBehindCommentsAndQuotes) {
 
 TEST(TrainConfig, ReportsAllProblemsOfAFileTogether) {
   const std::string text =
-      problem("{\"optimizr\": 1,\n\"gradient_clipping\": \"yes\",\n\"fp16\": {\"enabled\": true}}");
+      problem("{\"optimizr\": 1,\n\"gradient_clipping\": \"yes\",\n\"amp\": {\"enabled\": true}}");
   EXPECT_EQ(text,
             "ds.json:1:2: unknown key \"optimizr\" in the top level; did you mean \"optimizer\"?\n"
-            "ds.json:2:22: gradient_clipping must be a number, not \"yes\"\n"
-            "ds.json:3:10: fp16.enabled cannot be true: fp16 training is not supported yet; use bf16. "
+            "ds.json:2:22: gradient_clipping must be a number of at least 0, not \"yes\"\n"
+            "ds.json:3:9: amp.enabled cannot be true: Apex AMP is not supported; use bf16 or fp16. "
             "\"auto\" is false.");
 }
 
@@ -256,7 +257,7 @@ TEST(TrainConfig, SaysWhatAValueMayBe) {
               HasSubstr("must be true or false, not 1"));
   EXPECT_THAT(problem(R"({"gradient_accumulation_steps": 1.5})"),
               HasSubstr("a whole number of at least 1, not 1.5"));
-  EXPECT_THAT(problem(R"({"gradient_clipping": -1})"), HasSubstr("must be a number, not -1"));
+  EXPECT_THAT(problem(R"({"gradient_clipping": -1})"), HasSubstr("must be a number of at least 0, not -1"));
   EXPECT_THAT(problem(R"({"optimizer": {"params": {"betas": 0.9}}})"),
               HasSubstr("must be a list of numbers"));
   EXPECT_THAT(problem(R"({"optimizer": {"params": {"betas": [0.9, 1]}}})"), HasSubstr("from 0 to below 1"));
@@ -279,7 +280,8 @@ TEST(TrainConfig, ReadsWholeNumbersHoweverTheyAreWritten) {
   EXPECT_EQ(parse(R"({"terrace": {"seed": 9223372036854775807}})").terrace.seed, 9223372036854775807u);
   EXPECT_EQ(problem(R"({"zero_optimization": {"stage3_model_persistence_threshold": 9223372036854775807}})"),
             "no problem");
-  EXPECT_THAT(problem(R"({"terrace": {"seed": 1e30}})"), HasSubstr("must be a whole number, not 1e30"));
+  EXPECT_THAT(problem(R"({"terrace": {"seed": 1e30}})"),
+              HasSubstr("must be a whole number of at least 0, not 1e30"));
 }
 
 TEST(TrainConfig, ReadsOptimizerAndScheduler) {
@@ -306,7 +308,7 @@ TEST(TrainConfig, ReadsOptimizerAndScheduler) {
       ElementsAre(
           "optimizer.params.lr (ds.json:2:46) has no effect: scheduler.params.warmup_max_lr (ds.json:4:78) "
           "sets the learning rate",
-          HasSubstr("optimizer.params.torch_adam")));
+          HasSubstr("  optimizer.params: torch_adam")));
   EXPECT_EQ(value_of(config, "scheduler.params.warmup_max_lr"), "[0.001, 0.002]");
 }
 
@@ -374,7 +376,7 @@ TEST(TrainConfig, ChecksFlagsLikeTheFile) {
             "of at least 1, "
             "not \"big\"");
   EXPECT_EQ(problem("{}", {{"gradient_clipping", "much", "--clip"}}),
-            "--clip: gradient_clipping must be a number, not \"much\"");
+            "--clip: gradient_clipping must be a number of at least 0, not \"much\"");
   EXPECT_EQ(problem("{}", {{"no.such", "1", "--set"}}), "--set: \"no.such\" is not a key that can be set");
   EXPECT_EQ(problem("{}", {{"terrace", "1", "--set"}}), "--set: \"terrace\" is not a key that can be set");
   EXPECT_THAT(

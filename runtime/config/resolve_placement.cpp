@@ -1,0 +1,142 @@
+// Stages, offload, file I/O and the keys of our own.
+#include <fmt/format.h>
+
+#include <terrace/memory/flat_space.h>
+#include <terrace/runtime/config/internal/resolver.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kStage = "zero_optimization.stage";
+constexpr std::string_view kSubGroup = "zero_optimization.sub_group_size";
+constexpr std::string_view kPrefetchBucket = "zero_optimization.stage3_prefetch_bucket_size";
+
+// What every drive and file system with O_DIRECT accepts.
+constexpr uint64_t kSector = 4096;
+
+}  // namespace
+
+void Resolver::resolve_device(std::string_view section, Placement& placement, std::filesystem::path& path,
+                              bool& pin) {
+  const std::string device_key = joined_path(section, "device");
+  const std::string path_key = joined_path(section, "nvme_path");
+  placement = *placement_from_name(text(device_key, "none"));
+  pin = boolean(joined_path(section, "pin_memory"), true);
+  path = text(path_key, "");
+  if (placement == Placement::nvme && path.empty()) {
+    const ConfigEntry& device = *given(device_key);
+    problems_.add(device.written_at,
+                  fmt::format("{} is nvme, but {} is not given", device.written_key, path_key));
+  }
+  const ConfigEntry* path_entry = given(path_key);
+  if (placement != Placement::nvme && path_entry != nullptr) {
+    idle_.push_back({path_entry->written_key, fmt::format("its device is {}", name_of(placement))});
+    path.clear();
+  }
+}
+
+// Files must say a stage that allows what they ask for; a flag that asks for a placement is enough by itself.
+void Resolver::check_stage() {
+  const ConfigEntry* stage_entry = given(kStage);
+  const std::string stage = fmt::format(
+      "{} is {}", stage_entry != nullptr ? named(*stage_entry) : std::string(kStage) + " (default)",
+      config_.zero_stage);
+  const auto require = [&](std::string_view section, Placement placement, uint32_t least) {
+    const ConfigEntry* device = given(joined_path(section, "device"));
+    if (placement == Placement::none || device->from_override || config_.zero_stage >= least) return;
+    problems_.add(device->written_at,
+                  fmt::format("{} is {}, but {}; it needs {}", device->written_key, json_text(device->value),
+                              stage, least == 3 ? "stage 3" : "stage 1, 2 or 3"));
+  };
+  require("zero_optimization.offload_param", config_.placement.parameters, 3);
+  require("zero_optimization.offload_optimizer", config_.placement.states, 1);
+  if (config_.placement.states == Placement::nvme && (config_.zero_stage == 1 || config_.zero_stage == 2)) {
+    config_.warnings.push_back(
+        fmt::format("{}: optimizer states go to nvme, where DeepSpeed would use host memory", stage));
+  }
+}
+
+// One process divides nothing, so that a stage is what it lets the file ask for.
+void Resolver::explain_stage() {
+  const auto place = [](Placement placement) {
+    return placement == Placement::none  ? "in device memory"
+           : placement == Placement::cpu ? "in host memory"
+                                         : "on nvme, with host memory as their cache";
+  };
+  const auto found = recorded_.find(std::string(kStage));
+  found->second.note = fmt::format(
+      "stage {} in one process: nothing is divided; parameters are {}, master weights and moments {}; {}",
+      config_.zero_stage, place(config_.placement.parameters), place(config_.placement.states),
+      config_.zero_stage == 0 ? "the file may not offload anything"
+      : config_.zero_stage < 3
+          ? "stages 1 and 2 do the same here, and the file may offload the optimizer only"
+          : "the file may offload both");
+}
+
+void Resolver::resolve_zero() {
+  config_.zero_stage = small(kStage, 0);
+  PlacementConfig& placement = config_.placement;
+  resolve_device("zero_optimization.offload_param", placement.parameters, placement.parameter_path,
+                 placement.pin_parameters);
+  resolve_device("zero_optimization.offload_optimizer", placement.states, placement.state_path,
+                 placement.pin_states);
+  check_stage();
+  explain_stage();
+  const uint64_t sub_group = integer(kSubGroup, 1'000'000'000);
+  config_.max_chunk_elements = sub_group / kTileElements * kTileElements;
+  config_.max_prefetch_elements = optional_integer(kPrefetchBucket);
+}
+
+void Resolver::resolve_aio() {
+  config_.aio.block_bytes = optional_integer("aio.block_size");
+  if (config_.aio.block_bytes && *config_.aio.block_bytes % kSector != 0) {
+    const ConfigEntry& block = *given("aio.block_size");
+    problems_.add(block.written_at, fmt::format("{} is {}, which is not a multiple of {}", block.written_key,
+                                                *config_.aio.block_bytes, kSector));
+  }
+  const auto narrow = [](std::optional<uint64_t> value) {
+    return value ? std::optional<uint32_t>(static_cast<uint32_t>(*value)) : std::nullopt;
+  };
+  config_.aio.queue_depth = narrow(optional_integer("aio.queue_depth"));
+  config_.aio.thread_count = narrow(optional_integer("aio.intra_op_parallelism"));
+}
+
+void Resolver::resolve_terrace() {
+  TerraceConfig& own = config_.terrace;
+  own.device_memory_bytes = optional_integer("terrace.device_memory");
+  own.host_memory_bytes = optional_integer("terrace.host_memory");
+  own.chunk_elements = optional_integer("terrace.chunk_elements");
+  own.policy = *policy_from_name(text("terrace.policy", "opt"));
+  own.engine = io::engine_kind_from_name(text("terrace.engine", "auto"));
+  own.prefetch_uses = small("terrace.prefetch_depth", own.prefetch_uses);
+  own.strict = boolean("terrace.strict", own.strict);
+  own.verify_checksums = boolean("terrace.verify_checksums", own.verify_checksums);
+  own.thread_count = small("terrace.threads", own.thread_count);
+  own.seed = integer("terrace.seed", own.seed);
+  check_chunks();
+  const ConfigEntry* depth = given("terrace.prefetch_depth");
+  if (depth != nullptr && own.prefetch_uses > 0 && config_.max_prefetch_elements == uint64_t{0}) {
+    problems_.add(depth->written_at,
+                  fmt::format("{} is {}, but {} is 0, which turns prefetch off", depth->written_key,
+                              own.prefetch_uses, named(*given(kPrefetchBucket))));
+  }
+}
+
+void Resolver::check_chunks() {
+  const TerraceConfig& own = config_.terrace;
+  if (own.chunk_elements) {
+    const ConfigEntry& chunk = *given("terrace.chunk_elements");
+    if (*own.chunk_elements % kTileElements != 0) {
+      problems_.add(chunk.written_at, fmt::format("{} is {}, which is not a multiple of {}",
+                                                  chunk.written_key, *own.chunk_elements, kTileElements));
+    }
+    const ConfigEntry* sub_group = given(kSubGroup);
+    if (sub_group != nullptr && *own.chunk_elements > config_.max_chunk_elements) {
+      problems_.add(chunk.written_at,
+                    fmt::format("{} is {}, more than {}, {}", chunk.written_key, *own.chunk_elements,
+                                named(*sub_group), whole_number(sub_group->value)));
+    }
+  }
+}
+
+}  // namespace terrace

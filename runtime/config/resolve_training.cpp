@@ -1,0 +1,185 @@
+// Batch, optimizer, precision, activations and monitors.
+#include <fmt/format.h>
+
+#include <terrace/runtime/config/internal/resolver.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kTrainBatch = "train_batch_size";
+constexpr std::string_view kMicroBatch = "train_micro_batch_size_per_gpu";
+constexpr std::string_view kAccumulation = "gradient_accumulation_steps";
+constexpr std::string_view kLearningRate = "optimizer.params.lr";
+constexpr std::string_view kBetas = "optimizer.params.betas";
+// What Hugging Face's trainer fills in for "auto" when it is not told otherwise.
+constexpr double kAutoLearningRate = 5e-5;
+
+std::optional<DataType> data_type_from(std::string_view name) {
+  if (name == "fp32" || name == "float32" || name == "float") return DataType::fp32;
+  if (name == "bf16" || name == "bfloat16") return DataType::bf16;
+  if (name == "fp16" || name == "float16" || name == "half") return DataType::fp16;
+  return std::nullopt;
+}
+
+}  // namespace
+
+void Resolver::resolve_batch() {
+  const ConfigEntry* train = given(kTrainBatch);
+  const ConfigEntry* micro = given(kMicroBatch);
+  const ConfigEntry* accumulation = given(kAccumulation);
+  uint64_t micro_size = micro != nullptr ? whole_number(micro->value) : 1;
+  uint64_t steps = accumulation != nullptr ? whole_number(accumulation->value) : 1;
+  std::string micro_origin = "default";
+  std::string steps_origin = "default";
+  if (train != nullptr) {
+    const uint64_t train_size = whole_number(train->value);
+    const ConfigEntry* divisor = micro != nullptr ? micro : accumulation;
+    if (micro != nullptr && accumulation != nullptr) {
+      check_batch(*train, *micro, *accumulation);
+    } else if (divisor != nullptr && train_size % whole_number(divisor->value) != 0) {
+      problems_.add(train->written_at,
+                    fmt::format("{} is {}, which is not a multiple of {}, {}", train->written_key, train_size,
+                                named(*divisor), whole_number(divisor->value)));
+    } else if (micro != nullptr) {
+      steps = train_size / micro_size;
+      steps_origin = fmt::format("from {} and {}", kTrainBatch, kMicroBatch);
+    } else {
+      micro_size = train_size / steps;
+      micro_origin = accumulation != nullptr ? fmt::format("from {} and {}", kTrainBatch, kAccumulation)
+                                             : fmt::format("from {}", kTrainBatch);
+    }
+  }
+  config_.batch.micro_batch_size = static_cast<uint32_t>(micro_size);
+  config_.batch.accumulation_steps = static_cast<uint32_t>(steps);
+  record(kTrainBatch, fmt::format("{}", config_.batch.train_batch_size()),
+         fmt::format("from {} and {}", kMicroBatch, kAccumulation));
+  record(kMicroBatch, fmt::format("{}", micro_size), micro_origin);
+  record(kAccumulation, fmt::format("{}", steps), steps_origin);
+}
+
+void Resolver::check_batch(const ConfigEntry& train, const ConfigEntry& micro,
+                           const ConfigEntry& accumulation) {
+  const uint64_t product = whole_number(micro.value) * whole_number(accumulation.value);
+  if (whole_number(train.value) == product) return;
+  problems_.add(train.written_at,
+                fmt::format("{} is {}, but {} x {} is {} x {} = {} in one process", train.written_key,
+                            whole_number(train.value), named(micro), named(accumulation),
+                            whole_number(micro.value), whole_number(accumulation.value), product));
+}
+
+void Resolver::resolve_optimizer() {
+  OptimizerConfig& optimizer = config_.optimizer;
+  const bool is_adamw = text("optimizer.type", "AdamW") == "AdamW";
+  optimizer.learning_rate =
+      number(kLearningRate, is_auto(kLearningRate) ? kAutoLearningRate : optimizer.learning_rate);
+  const std::vector<double> betas = numbers(kBetas, {optimizer.beta1, optimizer.beta2});
+  if (betas.size() == 2) {
+    optimizer.beta1 = betas[0];
+    optimizer.beta2 = betas[1];
+  } else {
+    const ConfigEntry& entry = *given(kBetas);
+    problems_.add(entry.written_at,
+                  fmt::format("{} has {} values; it needs two", entry.written_key, betas.size()));
+  }
+  optimizer.epsilon = number("optimizer.params.eps", optimizer.epsilon);
+  optimizer.weight_decay = number("optimizer.params.weight_decay", optimizer.weight_decay);
+  optimizer.bias_correction = boolean("optimizer.params.bias_correction", optimizer.bias_correction);
+  optimizer.decoupled_weight_decay = boolean("optimizer.params.adam_w_mode", true);
+  const ConfigEntry* type = given("optimizer.type");
+  if (is_adamw && !optimizer.decoupled_weight_decay) {
+    const ConfigEntry& mode = *given("optimizer.params.adam_w_mode");
+    problems_.add(mode.written_at,
+                  fmt::format("{} is false, but {} is AdamW; set the type to Adam", mode.written_key,
+                              type != nullptr ? named(*type) : "optimizer.type (default)"));
+  }
+}
+
+void Resolver::resolve_precision() {
+  const bool fp16 = boolean("fp16.enabled", false);
+  const bool bf16 = boolean("bf16.enabled", false, !fp16);
+  if (fp16 && bf16) {
+    const ConfigEntry& half = *entries_.find("fp16.enabled");
+    const ConfigEntry& brain = *entries_.find("bf16.enabled");
+    problems_.add(
+        half.written_at,
+        fmt::format("{} and {} are both true: parameters have one precision, set one of them to false",
+                    half.written_key, named(brain)));
+  }
+  config_.precision = fp16 ? DataType::fp16 : bf16 ? DataType::bf16 : DataType::fp32;
+  resolve_loss_scale(fp16);
+  resolve_accumulation_type();
+  config_.gather_16bit_weights_on_save =
+      boolean("zero_optimization.stage3_gather_16bit_weights_on_model_save", false);
+}
+
+void Resolver::resolve_loss_scale(bool enabled) {
+  Fp16Config& fp16 = config_.fp16;
+  fp16.loss_scale = number("fp16.loss_scale", fp16.loss_scale);
+  fp16.initial_scale_power = small("fp16.initial_scale_power", fp16.initial_scale_power);
+  fp16.loss_scale_window = small("fp16.loss_scale_window", fp16.loss_scale_window);
+  fp16.hysteresis = small("fp16.hysteresis", fp16.hysteresis);
+  fp16.consecutive_hysteresis = boolean("fp16.consecutive_hysteresis", fp16.consecutive_hysteresis);
+  fp16.min_loss_scale = number("fp16.min_loss_scale", fp16.min_loss_scale);
+  const bool dynamic = fp16.loss_scale == 0;
+  for (const std::string_view key : {"loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis",
+                                     "consecutive_hysteresis", "min_loss_scale"}) {
+    const ConfigEntry* entry = given(joined_path("fp16", key));
+    if (entry == nullptr) continue;
+    if (!enabled) idle_.push_back({entry->written_key, "fp16.enabled is false"});
+    if (enabled && !dynamic && key != "loss_scale")
+      idle_.push_back({entry->written_key, "fp16.loss_scale is not 0"});
+    const bool needs_more = key == "loss_scale_window" || key == "min_loss_scale";
+    if (enabled && dynamic && needs_more && entry->value.number <= 0) {
+      problems_.add(
+          entry->written_at,
+          fmt::format("{} is 0, but the loss scale is dynamic (fp16.loss_scale is 0); it must be above 0",
+                      entry->written_key));
+    }
+  }
+}
+
+void Resolver::resolve_accumulation_type() {
+  constexpr std::string_view path = "data_types.grad_accum_dtype";
+  config_.grad_accum_type = data_type_from(text(path, ""));
+  const DataType type = config_.grad_accum_type.value_or(DataType::fp32);
+  if (type == DataType::fp32 || type == config_.precision) return;
+  const ConfigEntry& entry = *given(path);
+  problems_.add(entry.written_at, fmt::format("{} is {}, but parameters are {}; it must be fp32 or the same",
+                                              entry.written_key, name_of(type), name_of(config_.precision)));
+}
+
+void Resolver::resolve_activations() {
+  constexpr std::string_view count_path = "activation_checkpointing.number_checkpoints";
+  constexpr std::string_view host_path = "activation_checkpointing.cpu_checkpointing";
+  constexpr std::string_view checkpoint_path = "terrace.checkpoint_activations";
+  ActivationConfig& activations = config_.activations;
+  activations.checkpoint = boolean(checkpoint_path, activations.checkpoint);
+  activations.checkpoint_count = static_cast<uint32_t>(optional_integer(count_path).value_or(0));
+  activations.offload_to_host = boolean(host_path, activations.offload_to_host);
+  if (activations.checkpoint) return;
+  const std::string switched_off = fmt::format("{} is false", named(*given(checkpoint_path)));
+  if (activations.offload_to_host) {
+    const ConfigEntry& host = *given(host_path);
+    problems_.add(host.written_at, fmt::format("{} is true, but {}: there are no kept inputs to move",
+                                               host.written_key, switched_off));
+  }
+  if (activations.checkpoint_count > 0) {
+    const ConfigEntry& count = *given(count_path);
+    problems_.add(count.written_at, fmt::format("{} is {}, but {}", count.written_key,
+                                                activations.checkpoint_count, switched_off));
+  }
+}
+
+void Resolver::resolve_monitor() {
+  resolve_monitor_target("tensorboard", config_.monitor.tensorboard);
+  resolve_monitor_target("csv_monitor", config_.monitor.csv);
+  config_.wall_clock_breakdown = boolean("wall_clock_breakdown", false);
+}
+
+void Resolver::resolve_monitor_target(std::string_view section, MonitorTarget& target) {
+  target.enabled = boolean(joined_path(section, "enabled"), false);
+  target.output_path = text(joined_path(section, "output_path"), "");
+  target.job_name = text(joined_path(section, "job_name"), target.job_name);
+}
+
+}  // namespace terrace
