@@ -129,14 +129,16 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   plan.host_bytes = total();
 }
 
-// Two 16-bit types would round every gradient twice.
 void require_accumulation_type(const FlatSpace& space, DataType type) {
   for (const Section& section : space.sections()) {
     if (!section.trainable || type == DataType::fp32 || type == section.type) continue;
     throw Error(ErrorKind::config,
                 {fmt::format("cannot accumulate gradients in {}", name_of(type)),
-                 fmt::format("of {} parameters", name_of(section.type)), "each would be rounded twice",
-                 fmt::format("accumulate them in fp32 or {}", name_of(section.type))});
+                 fmt::format("of {} parameters", name_of(section.type)),
+                 "sums are kept in fp32 or in the precision of the gradients",
+                 section.type == DataType::fp32
+                     ? "accumulate them in fp32"
+                     : fmt::format("accumulate them in fp32 or {}", name_of(section.type))});
   }
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <limits>
+#include <optional>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/clock.h>
@@ -12,6 +14,7 @@
 #include <terrace/base/units.h>
 #include <terrace/memory/simulated_device.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/loss_scaler.h>
 #include <terrace/runtime/lr_schedule.h>
 
 namespace terrace {
@@ -95,6 +98,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.lock_host_memory = config.placement.pin_parameters && config.placement.pin_states;
   options.work_bytes = dry.work_bytes;
   options.accumulation_steps = config.batch.accumulation_steps;
+  options.accumulation_type = config.grad_accum_type.value_or(DataType::fp32);
   options.policy = config.terrace.policy;
   options.prefetch_uses = config.max_prefetch_elements == 0 ? 0 : config.terrace.prefetch_uses;
   if (config.max_prefetch_elements) options.prefetch_elements = *config.max_prefetch_elements;
@@ -201,6 +205,7 @@ struct Trainer::Parts {
   Offloader offloader;
   StackArena arena;
   LrSchedule schedule;
+  std::optional<LossScaler> scaler;  // in fp16 only
   std::vector<int32_t> tokens;
   std::vector<int32_t> targets;
   uint64_t completed = 0;
@@ -227,6 +232,7 @@ struct Trainer::Parts {
         data.context() == model->config().context && data.vocabulary() <= model->config().vocabulary,
         fmt::format("samples of {} tokens below {} for {} below {}", data.context(), data.vocabulary(),
                     model->config().context, model->config().vocabulary));
+    if (model->options().type == DataType::fp16) scaler.emplace(given.config.fp16);
     offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
       model->initial_values(tensor, first, values);
     });
@@ -236,14 +242,20 @@ struct Trainer::Parts {
     return {tokens, targets, options.config.batch.micro_batch_size, model->config().context};
   }
 
-  std::vector<AdamSettings> groups(uint64_t step) const;
+  uint64_t applied_updates() const { return completed - (scaler ? scaler->skipped_steps() : 0); }
+  // With which the next step runs. The scale is a number of fp32, so that dividing by it undoes the
+  // multiplication.
+  float loss_scale() const { return scaler ? static_cast<float>(scaler->scale()) : 1.0f; }
+  void run_micro_batches(StepReport& report);
+  UpdateResult update(StepReport& report);
+  std::vector<AdamSettings> groups(uint64_t update) const;
   CheckpointInfo info() const;
 };
 
-std::vector<AdamSettings> Trainer::Parts::groups(uint64_t step) const {
+std::vector<AdamSettings> Trainer::Parts::groups(uint64_t update) const {
   const OptimizerConfig& optimizer = options.config.optimizer;
   AdamSettings decayed;
-  const ScheduledValues scheduled = schedule.at(step - 1);
+  const ScheduledValues scheduled = schedule.at(update - 1);
   decayed.lr = scheduled.lr;
   decayed.beta1 = scheduled.beta1.value_or(optimizer.beta1);
   decayed.beta2 = scheduled.beta2.value_or(optimizer.beta2);
@@ -280,39 +292,56 @@ uint64_t Trainer::consumed_samples() const {
   return parts_->consumed_samples;
 }
 
+uint64_t Trainer::applied_updates() const {
+  return parts_->applied_updates();
+}
+
+// The report's loss is the mean over them.
+void Trainer::Parts::run_micro_batches(StepReport& report) {
+  const uint32_t accumulation = options.config.batch.accumulation_steps;
+  const float scale = loss_scale() / static_cast<float>(accumulation);
+  for (uint32_t m = 0; m < accumulation; ++m) {
+    data.fill(consumed_samples + uint64_t{m} * options.config.batch.micro_batch_size, tokens, targets);
+    report.loss += model->train_micro_batch(ops, offloader, arena, batch(), scale, micro_batch_prefix(m));
+    offloader.end_micro_batch();
+  }
+  report.loss /= accumulation;
+  report.tokens = tokens.size() * accumulation;
+}
+
+// Where the loss is not a number its gradients need not be looked at.
+UpdateResult Trainer::Parts::update(StepReport& report) {
+  const uint64_t number = applied_updates() + 1;
+  const std::vector<AdamSettings> settings = groups(number);
+  report.learning_rate = settings.front().lr;
+  report.loss_scale = loss_scale();
+  if (!std::isfinite(report.loss)) {
+    offloader.abandon_step();
+    return {std::numeric_limits<double>::quiet_NaN(), false};
+  }
+  return offloader.update({settings, number, options.config.gradient_clipping, report.loss_scale});
+}
+
 StepReport Trainer::step() {
   Parts& p = *parts_;
-  const uint32_t accumulation = p.options.config.batch.accumulation_steps;
   StepReport report;
   report.step = p.completed + 1;
   const OffloadCounters before = p.offloader.counters();
   const uint64_t start = p.clock.now_ns();
-  uint64_t next_sample = p.consumed_samples;
   p.offloader.begin_step();
-  for (uint32_t m = 0; m < accumulation; ++m) {
-    p.data.fill(next_sample, p.tokens, p.targets);
-    next_sample += p.options.config.batch.micro_batch_size;
-    report.loss += p.model->train_micro_batch(p.ops, p.offloader, p.arena, p.batch(),
-                                              1.0f / static_cast<float>(accumulation), micro_batch_prefix(m));
-    p.offloader.end_micro_batch();
-  }
-  if (!std::isfinite(report.loss)) {
-    p.offloader.abandon_step();
-    throw out_of_range(report);
-  }
-  report.loss /= accumulation;
+  p.run_micro_batches(report);
   report.forward_backward_ns = p.clock.now_ns() - start;
-  const std::vector<AdamSettings> groups = p.groups(report.step);
-  const UpdateResult update = p.offloader.update({groups, report.step, p.options.config.gradient_clipping});
+  const UpdateResult update = p.update(report);
   report.total_ns = p.clock.now_ns() - start;
   report.update_ns = report.total_ns - report.forward_backward_ns;
-  report.learning_rate = groups.front().lr;
   report.gradient_norm = update.gradient_norm;
-  report.tokens = p.tokens.size() * accumulation;
   report.moved = p.offloader.counters() - before;
-  if (!update.applied) throw out_of_range(report);
+  report.skipped = !update.applied;
+  if (report.skipped && !p.scaler) throw out_of_range(report);
+  if (p.scaler) p.scaler->update(report.skipped);
+  report.next_loss_scale = p.loss_scale();
   p.completed = report.step;
-  p.consumed_samples = next_sample;
+  p.consumed_samples += report.tokens / p.model->config().context;
   return report;
 }
 
@@ -339,6 +368,7 @@ CheckpointInfo Trainer::Parts::info() const {
                    {kTrainTokens, data.train_token_count()},
                    {kContext, model->config().context},
                    {kConsumedSamples, consumed_samples}};
+  if (scaler) info.loss_scaler = scaler->state();
   return info;
 }
 
@@ -355,6 +385,7 @@ void Trainer::resume(const std::filesystem::path& folder) {
   load_checkpoint(folder, model_description(), p.space, p.offloader, p.log);
   p.completed = saved.step;
   p.consumed_samples = saved.position.at(kConsumedSamples);
+  if (p.scaler) p.scaler->restore(saved.loss_scaler, folder.string());
 }
 
 std::string Trainer::model_description() const {

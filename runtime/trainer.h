@@ -47,7 +47,12 @@ struct StepReport {
   uint64_t step = 0;  // counts from 1
   double loss = 0;    // mean over the step's tokens, nats per token
   double learning_rate = 0;
-  double gradient_norm = 0;
+  double gradient_norm = 0;  // before clipping
+  // fp16: gradients overflowed (or the loss did), and weights and moments are those of the step before.
+  // Neither the optimizer's count of updates nor the schedule advances with such a step.
+  bool skipped = false;
+  double loss_scale = 1;       // with which the gradients were computed
+  double next_loss_scale = 1;  // of the next step
   uint64_t tokens = 0;
   uint64_t total_ns = 0;
   uint64_t forward_backward_ns = 0;
@@ -72,9 +77,12 @@ class Trainer {
 
   // One optimizer step: all its micro-batches, then the update. Throws Error when bytes cannot be moved and
   // when the loss or the gradient is not finite; the state is then that of the step before, unless the update
-  // had begun.
+  // had begun. In fp16 what is not finite is skipped instead, until the loss scale cannot be lowered any
+  // more.
   StepReport step();
   uint64_t completed_steps() const;
+  // Of these, the steps that changed the weights: all of them but those skipped in fp16.
+  uint64_t applied_updates() const;
   // The position in the data: how many samples the steps so far were made of.
   uint64_t consumed_samples() const;
 

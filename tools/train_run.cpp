@@ -60,6 +60,10 @@ void TrainingRun::train() {
     summary_.add(report);
     if (summary_.steps == 1) summary_.process_bytes = current_memory_use().pss_bytes;
     log_.step(report);
+    if (report.skipped) {
+      console_.info(fmt::format("step {}: skipped, fp16 overflowed with loss scale {}; the next step has {}",
+                                report.step, report.loss_scale, report.next_loss_scale));
+    }
     show(report);
     const bool last = report.step == options_.steps;
     if (!last && flags_.eval_every > 0 && report.step % flags_.eval_every == 0) evaluate();

@@ -33,9 +33,9 @@ std::string json_of(const DataFile& file) {
   return fmt::format(R"({{"bytes": {}, "block_checksums": "{}"}})", file.bytes, checksums);
 }
 
-std::string json_of(const std::map<std::string, uint64_t>& position) {
+std::string json_of(const std::map<std::string, uint64_t>& numbers) {
   std::string text;
-  for (const auto& [name, value] : position) {
+  for (const auto& [name, value] : numbers) {
     text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", json_quoted(name), value);
   }
   return "{" + text + "}";
@@ -124,6 +124,16 @@ DataFile read_data_file(Members& manifest, const std::string& key, const std::fi
   return file;
 }
 
+// An object of names and whole numbers.
+std::map<std::string, uint64_t> read_numbers(Members& manifest, const std::string& key,
+                                             const std::filesystem::path& path) {
+  const Json::Value& object = manifest.take(key);
+  Members members(object, key, path);
+  std::map<std::string, uint64_t> numbers;
+  for (const std::string& name : object.getMemberNames()) numbers[name] = members.whole_number(name);
+  return numbers;
+}
+
 CheckpointInfo read_info(Members& manifest, const std::filesystem::path& path) {
   CheckpointInfo info;
   info.step = manifest.whole_number("step");
@@ -138,9 +148,11 @@ CheckpointInfo read_info(Members& manifest, const std::filesystem::path& path) {
     known = true;
   }
   if (!known) manifest.refuse("\"parameter_type\" is none of fp32, bf16 and fp16");
-  const Json::Value& position = manifest.take("data_position");
-  Members members(position, "data_position", path);
-  for (const std::string& key : position.getMemberNames()) info.position[key] = members.whole_number(key);
+  info.position = read_numbers(manifest, "data_position", path);
+  if (manifest.has("loss_scaler")) {
+    info.loss_scaler = read_numbers(manifest, "loss_scaler", path);
+    if (info.loss_scaler.empty()) manifest.refuse("\"loss_scaler\" is empty");
+  }
   return info;
 }
 
@@ -222,6 +234,7 @@ std::string manifest_text(const Manifest& manifest) {
   add("tensor_hash", json_quoted(hex_text(info.tensor_hash)));
   add("seed", std::to_string(info.seed));
   add("data_position", json_of(info.position));
+  if (!info.loss_scaler.empty()) add("loss_scaler", json_of(info.loss_scaler));
   add("block_bytes", std::to_string(kBlockBytes));
   add("states", json_of(manifest.states));
   if (manifest.frozen.bytes > 0) add("frozen", json_of(manifest.frozen));

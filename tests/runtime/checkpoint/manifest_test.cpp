@@ -51,6 +51,7 @@ TEST(CheckpointManifest, ComesBackAsItWas) {
   for (const bool with_frozen : {true, false}) {
     Manifest manifest = example();
     if (!with_frozen) manifest.frozen = {};
+    if (with_frozen) manifest.info.loss_scaler = {{"scale_bits", UINT64_MAX}, {"skipped_steps", 0}};
     const Manifest found = parse_manifest(manifest_text(manifest), "m");
     EXPECT_EQ(found.info.step, manifest.info.step);
     EXPECT_EQ(found.info.model, manifest.info.model);
@@ -58,6 +59,7 @@ TEST(CheckpointManifest, ComesBackAsItWas) {
     EXPECT_EQ(found.info.type, manifest.info.type);
     EXPECT_EQ(found.info.seed, manifest.info.seed);
     EXPECT_EQ(found.info.position, manifest.info.position);
+    EXPECT_EQ(found.info.loss_scaler, manifest.info.loss_scaler);
     EXPECT_EQ(found.states.bytes, manifest.states.bytes);
     EXPECT_EQ(found.states.block_checksums, manifest.states.block_checksums);
     EXPECT_EQ(found.frozen.bytes, manifest.frozen.bytes);

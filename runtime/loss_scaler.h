@@ -1,0 +1,56 @@
+// LossScaler: the factor on the loss that keeps fp16 gradients between underflow and overflow, and what
+// becomes of it step by step. A state machine over outcomes of steps: it must never look at a gradient, a
+// clock or a log.
+//
+// The arithmetic is DeepSpeed's (runtime/fp16/loss_scaler.py), so that a run with the same overflows has the
+// same scales:
+//
+//   overflow, hysteresis above 1   hysteresis = hysteresis - 1
+//   overflow, hysteresis at 1      scale = max(scale / 2, min_loss_scale), and an error when it is there
+//   already no overflow                    when as many good steps as a whole multiple of loss_scale_window
+//   (and one at least)
+//                                  lie between the last overflow and this one: scale = scale * 2, hysteresis
+//                                  refilled with consecutive_hysteresis: hysteresis refilled by every such
+//                                  step
+//
+// So the first doubling comes with the good step after loss_scale_window good ones. A static scale
+// (loss_scale above 0) never changes; steps that overflow are skipped all the same.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include <terrace/runtime/config/train_config.h>
+
+namespace terrace {
+
+class LossScaler {
+ public:
+  // Throws Error(config) when the scale to start with is not a positive number of fp32.
+  explicit LossScaler(const Fp16Config& options);
+
+  double scale() const { return scale_; }
+  uint64_t skipped_steps() const { return skipped_steps_; }
+
+  // Takes the outcome of a step. Throws Error(cancelled), and changes nothing, when the scale would have to
+  // go below its minimum.
+  void update(bool overflow);
+
+  // The state as whole numbers by name, for checkpoints (docs/checkpoint_format.md).
+  std::map<std::string, uint64_t> state() const;
+  // Takes such a state up. A static scale stays the configured one, and hysteresis is at most what is
+  // configured. Throws Error(corrupt) naming `origin` when a number is missing or means nothing.
+  void restore(const std::map<std::string, uint64_t>& state, const std::string& origin);
+
+ private:
+  bool is_static() const { return options_.loss_scale > 0; }
+
+  Fp16Config options_;
+  double scale_;
+  uint32_t hysteresis_;
+  uint64_t good_steps_ = 0;  // since the last overflow, or since the start
+  uint64_t skipped_steps_ = 0;
+};
+
+}  // namespace terrace
