@@ -30,6 +30,7 @@ enum FactorIndex : size_t {
   kClipping,
   kPrefetch,
   kStrict,
+  kAccumulationType,
 };
 
 constexpr std::array<std::string_view, 3> kPlacements = {"none", "cpu", "nvme"};
@@ -38,11 +39,12 @@ constexpr std::array<std::string_view, 4> kPolicies = {"opt", "lru", "fifo", "mr
 constexpr std::array<std::string_view, 3> kEngines = {"io_uring", "libaio", "threads"};
 constexpr std::array<std::string_view, 3> kChunks = {"4096", "12288", "65536"};
 constexpr std::array<std::string_view, 3> kThreadCounts = {"1", "2", "3"};
-constexpr std::array<std::string_view, 2> kPrecisions = {"bf16", "fp32"};
+constexpr std::array<std::string_view, 3> kPrecisions = {"bf16", "fp32", "fp16"};
 constexpr std::array<std::string_view, 2> kAccumulations = {"1", "3"};
 constexpr std::array<std::string_view, 2> kClippings = {"0", "0.5"};
 constexpr std::array<std::string_view, 3> kPrefetches = {"0", "2", "32"};
 constexpr std::array<std::string_view, 2> kStrictness = {"off", "on"};
+constexpr std::array<std::string_view, 2> kAccumulationTypes = {"fp32", "own"};
 
 constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"parameters", kPlacements},
@@ -58,6 +60,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"clipping", kClippings},
     {"prefetch", kPrefetches},
     {"strict", kStrictness},
+    {"accumulation type", kAccumulationTypes},
 }};
 
 uint64_t number(const Combination& c, FactorIndex factor) {
@@ -121,6 +124,40 @@ std::unique_ptr<Model> make_law_model(DataType type) {
   config.vocabulary = 96;
   config.init_std = 0.1f;
   return make_model(config, {.type = type, .seed = 7});
+}
+
+Training training_of(const Combination& c) {
+  constexpr std::array kTypes = {DataType::bf16, DataType::fp32,
+                                 DataType::fp16};  // in the order of kPrecisions
+  Training training;
+  training.type = kTypes[c[kPrecision]];
+  training.accumulation = static_cast<uint32_t>(number(c, kAccumulation));
+  training.accumulation_type = c[kAccumulationType] == 0 ? DataType::fp32 : training.type;
+  training.clip_norm = std::stod(std::string(kClippings[c[kClipping]]));
+  return training;
+}
+
+OffloadOptions options_of(const Combination& c, const FlatSpace& space, const DryTraining& dry,
+                          const std::filesystem::path& folder) {
+  const Training training = training_of(c);
+  OffloadOptions options;
+  options.parameters = *placement_from_name(kPlacements[c[kParameters]]);
+  options.states = *placement_from_name(kPlacements[c[kStates]]);
+  options.parameter_path = options.state_path = folder;
+  options.work_bytes = dry.work_bytes;
+  options.accumulation_steps = training.accumulation;
+  options.accumulation_type = training.accumulation_type;
+  options.policy = *policy_from_name(kPolicies[c[kPolicy]]);
+  options.prefetch_uses = static_cast<uint32_t>(number(c, kPrefetch));
+  options.io.kind = *io::engine_kind_from_name(kEngines[c[kEngine]]);
+  options.lock_host_memory = false;
+  options.device_budget_bytes = options.host_budget_bytes = kGiB;
+  const MemoryPlan roomy = plan_memory(space, dry.trace, options);
+  options.device_budget_bytes =
+      roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;
+  options.host_budget_bytes =
+      roomy.host_minimum_bytes + (roomy.host_bytes - roomy.host_minimum_bytes) * c[kHost] / 2;
+  return options;
 }
 
 }  // namespace
@@ -196,31 +233,13 @@ std::string difference(const Outcome& expected, const Outcome& found) {
 }
 
 Outcome PlacementLaw::train(const Combination& c) const {
-  const auto precision = c[kPrecision] == 0 ? DataType::bf16 : DataType::fp32;
-  const auto accumulation = static_cast<uint32_t>(number(c, kAccumulation));
-  const std::unique_ptr<Model> owner = make_law_model(precision);
+  const Training training = training_of(c);
+  const std::unique_ptr<Model> owner = make_law_model(training.type);
   const Model& model = *owner;
   const FlatSpace space(model.tensors(), number(c, kChunk));
   Workers workers(number(c, kThreads));
-  const DryTraining dry = run_dry(model, accumulation, workers);
-
-  OffloadOptions options;
-  options.parameters = *placement_from_name(kPlacements[c[kParameters]]);
-  options.states = *placement_from_name(kPlacements[c[kStates]]);
-  options.parameter_path = options.state_path = folder_;
-  options.work_bytes = dry.work_bytes;
-  options.accumulation_steps = accumulation;
-  options.policy = *policy_from_name(kPolicies[c[kPolicy]]);
-  options.prefetch_uses = static_cast<uint32_t>(number(c, kPrefetch));
-  options.io.kind = *io::engine_kind_from_name(kEngines[c[kEngine]]);
-  options.lock_host_memory = false;
-  options.device_budget_bytes = options.host_budget_bytes = kGiB;
-  const MemoryPlan roomy = plan_memory(space, dry.trace, options);
-  options.device_budget_bytes =
-      roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;
-  options.host_budget_bytes =
-      roomy.host_minimum_bytes + (roomy.host_bytes - roomy.host_minimum_bytes) * c[kHost] / 2;
-
+  const DryTraining dry = run_dry(model, training.accumulation, workers);
+  const OffloadOptions options = options_of(c, space, dry, folder_);
   MemoryLog log;
   SimulatedDevice device({options.device_budget_bytes, c[kStrict] == 1, 0, 0});
   Offloader offloader(space, options, dry.trace, device, workers, log);
@@ -230,20 +249,22 @@ Outcome PlacementLaw::train(const Combination& c) const {
   const HostOps ops(workers, best_instruction_set());
   StackArena arena(offloader.work_memory());
   Outcome outcome;
+  uint64_t updates = 0;
   for (uint64_t step = 1; step <= kSteps; ++step) {
+    const float loss_scale = loss_scale_of(training.type, step);
     offloader.begin_step();
-    for (uint32_t m = 0; m < accumulation; ++m) {
+    for (uint32_t m = 0; m < training.accumulation; ++m) {
       const TokenBatch tokens(model.config(), step * 10 + m);
-      const float loss =
-          model.train_micro_batch(ops, offloader, arena, tokens.view(),
-                                  1.0f / static_cast<float>(accumulation), micro_batch_prefix(m));
+      const float loss = model.train_micro_batch(ops, offloader, arena, tokens.view(),
+                                                 loss_scale / static_cast<float>(training.accumulation),
+                                                 micro_batch_prefix(m));
       outcome.losses.push_back(std::bit_cast<uint32_t>(loss));
       offloader.end_micro_batch();
     }
-    const std::vector<AdamSettings> groups = settings(step);
-    const UpdateResult result =
-        offloader.update({groups, step, std::stod(std::string(kClippings[c[kClipping]]))});
-    outcome.gradient_norms.push_back(std::bit_cast<uint64_t>(result.gradient_norm));
+    const std::vector<AdamSettings> groups = settings(updates + 1);
+    const UpdateResult result = offloader.update({groups, updates + 1, training.clip_norm, loss_scale});
+    updates += result.applied ? 1 : 0;
+    outcome.gradient_norms.push_back(result.applied ? std::bit_cast<uint64_t>(result.gradient_norm) : 0);
   }
   offloader.begin_evaluation();
   const TokenBatch held_out(model.config(), 999);
@@ -251,7 +272,7 @@ Outcome PlacementLaw::train(const Combination& c) const {
       std::bit_cast<uint32_t>(model.evaluate(ops, offloader, arena, held_out.view(), "eval/")));
   offloader.end_evaluation();
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
-    std::vector<std::byte> bytes(space.place(TensorId{t}).elements * bytes_of(precision));
+    std::vector<std::byte> bytes(space.place(TensorId{t}).elements * bytes_of(training.type));
     offloader.read_parameter(TensorId{t}, bytes);
     outcome.parameters.insert(outcome.parameters.end(), bytes.begin(), bytes.end());
   }
@@ -262,14 +283,12 @@ Outcome PlacementLaw::train(const Combination& c) const {
 }
 
 const Outcome& PlacementLaw::reference(const Combination& c) {
-  const auto key = std::make_tuple(int{c[kPrecision]}, int{c[kAccumulation]}, int{c[kClipping]});
+  const auto key = std::make_tuple(int{c[kPrecision]}, int{c[kAccumulation]}, int{c[kAccumulationType]},
+                                   int{c[kClipping]});
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
-  const auto model = make_law_model(c[kPrecision] == 0 ? DataType::bf16 : DataType::fp32);
-  return references_
-      .emplace(key, train_plainly(*model, static_cast<uint32_t>(number(c, kAccumulation)),
-                                  std::stod(std::string(kClippings[c[kClipping]]))))
-      .first->second;
+  const Training training = training_of(c);
+  return references_.emplace(key, train_plainly(*make_law_model(training.type), training)).first->second;
 }
 
 }  // namespace terrace::laws

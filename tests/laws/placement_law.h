@@ -22,7 +22,7 @@ struct Factor {
   std::string_view name;
   std::span<const std::string_view> levels;
 };
-inline constexpr size_t kFactorCount = 13;
+inline constexpr size_t kFactorCount = 14;
 std::span<const Factor, kFactorCount> factors();
 using Combination = std::array<uint8_t, kFactorCount>;
 std::string describe(const Combination& combination);
@@ -38,7 +38,7 @@ Combination product_element(uint64_t index);
 // What a training leaves behind, as bits.
 struct Outcome {
   std::vector<uint32_t> losses;          // fp32, one per micro-batch, then one of an evaluation
-  std::vector<uint64_t> gradient_norms;  // fp64, one per step
+  std::vector<uint64_t> gradient_norms;  // fp64, one per step; 0 for one that overflowed
   std::vector<std::byte> parameters;     // all tensors in order
   std::vector<std::byte> records;        // all tiles in flat order
   bool operator==(const Outcome&) const = default;
@@ -53,12 +53,12 @@ class PlacementLaw {
   // Trains with these factors; throws what the product throws.
   Outcome train(const Combination& combination) const;
   // The same numbers without any of the product's memory management. Made once per (precision, accumulation,
-  // clipping).
+  // its type, clipping).
   const Outcome& reference(const Combination& combination);
 
  private:
   std::filesystem::path folder_;
-  std::map<std::tuple<int, int, int>, Outcome> references_;
+  std::map<std::tuple<int, int, int, int>, Outcome> references_;
 };
 
 }  // namespace terrace::laws

@@ -49,6 +49,30 @@ TEST(PlacementLaw, TellsDifferentTrainingsApart) {
     other[factor] = 1;
     EXPECT_NE(difference(law.reference(base), law.train(other)), "") << describe(other);
   }
+  Combination accumulating = base;
+  accumulating[9] = 1;
+  for (const uint8_t precision : {0, 2}) {  // fp32 accumulates in fp32 either way
+    accumulating[8] = precision;
+    Combination other = accumulating;
+    other[13] = 1;
+    EXPECT_NE(difference(law.reference(accumulating), law.train(other)), "") << describe(other);
+  }
+}
+
+// Else the factor would be idle: fp16 runs must have steps that overflow, and steps that do not.
+TEST(PlacementLaw, ItsFp16RunsSkipOneStepOfThree) {
+  const toy::ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  for (size_t accumulation = 0; accumulation < 2; ++accumulation) {
+    Combination fp16{};
+    fp16[8] = 2;
+    fp16[9] = static_cast<uint8_t>(accumulation);
+    const std::vector<uint64_t>& norms = law.reference(fp16).gradient_norms;
+    ASSERT_EQ(norms.size(), 3u);
+    EXPECT_NE(norms[0], 0u);
+    EXPECT_EQ(norms[1], 0u);
+    EXPECT_NE(norms[2], 0u);
+  }
 }
 
 }  // namespace

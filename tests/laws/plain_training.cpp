@@ -25,6 +25,11 @@ std::vector<AdamSettings> settings(uint64_t step) {
   return {decayed, plain};
 }
 
+float loss_scale_of(DataType type, uint64_t step) {
+  if (type != DataType::fp16) return 1;
+  return step == 2 ? 0x1p25f : 1024;
+}
+
 TokenBatch::TokenBatch(const ModelConfig& config, uint64_t seed) : sequence_(config.context) {
   std::vector<int32_t> stream;
   for (uint64_t i = 0; i <= sequence_; ++i) {
@@ -59,6 +64,11 @@ struct FlatState {
       : master(elements), exp_avg(elements), exp_avg_sq(elements), gradient(elements) {}
   std::vector<float> master, exp_avg, exp_avg_sq, gradient;
 };
+
+float rounded(float value, DataType type) {
+  if (type == DataType::fp32) return value;
+  return type == DataType::bf16 ? to_float(to_bf16(value)) : to_float(to_fp16(value));
+}
 
 double norm_of(const std::vector<float>& gradient) {
   double sum = 0;
@@ -108,11 +118,11 @@ std::vector<std::byte> tiles_of(const FlatState& state) {
 
 }  // namespace
 
-Outcome train_plainly(const Model& model, uint32_t accumulation, double clip_norm) {
+Outcome train_plainly(const Model& model, const Training& training) {
   const FlatSpace space(model.tensors(), kTileElements);
   Workers workers(1);
   const HostOps ops(workers, best_instruction_set());
-  const DryTraining dry = run_dry(model, accumulation, workers);
+  const DryTraining dry = run_dry(model, training.accumulation, workers);
   std::vector<std::byte> work(dry.work_bytes + 64);
   void* begin = work.data();
   size_t room = work.size();
@@ -128,23 +138,27 @@ Outcome train_plainly(const Model& model, uint32_t accumulation, double clip_nor
     model.initial_values(TensorId{t}, 0, {state.master.data() + place.first_element, place.elements});
   }
   Outcome outcome;
+  uint64_t updates = 0;
   for (uint64_t step = 1; step <= kSteps; ++step) {
-    for (uint32_t m = 0; m < accumulation; ++m) {
+    const float loss_scale = loss_scale_of(training.type, step);
+    for (uint32_t m = 0; m < training.accumulation; ++m) {
       parameters.begin_micro_batch();
       const TokenBatch tokens(model.config(), step * 10 + m);
-      outcome.losses.push_back(std::bit_cast<uint32_t>(
-          model.train_micro_batch(ops, parameters, arena, tokens.view(),
-                                  1.0f / static_cast<float>(accumulation), micro_batch_prefix(m))));
+      outcome.losses.push_back(std::bit_cast<uint32_t>(model.train_micro_batch(
+          ops, parameters, arena, tokens.view(), loss_scale / static_cast<float>(training.accumulation),
+          micro_batch_prefix(m))));
       for (uint32_t t = 0; t < space.tensor_count(); ++t) {
         const std::vector<float> gradient = parameters.gradient_values(TensorId{t});
         float* sum = state.gradient.data() + space.place(TensorId{t}).first_element;
-        for (size_t e = 0; e < gradient.size(); ++e) sum[e] = m == 0 ? gradient[e] : sum[e] + gradient[e];
+        for (size_t e = 0; e < gradient.size(); ++e)
+          sum[e] = m == 0 ? gradient[e] : rounded(sum[e] + gradient[e], training.accumulation_type);
       }
     }
-    const double norm = norm_of(state.gradient);
-    outcome.gradient_norms.push_back(std::bit_cast<uint64_t>(norm));
-    const double clip = clip_norm > 0 ? std::min(1.0, clip_norm / (norm + 1e-6)) : 1.0;
-    update(space, state, parameters, step, static_cast<float>(clip));
+    const double norm = norm_of(state.gradient) / loss_scale;
+    outcome.gradient_norms.push_back(std::isfinite(norm) ? std::bit_cast<uint64_t>(norm) : 0);
+    if (!std::isfinite(norm)) continue;
+    const double clip = training.clip_norm > 0 ? std::min(1.0, training.clip_norm / (norm + 1e-6)) : 1.0;
+    update(space, state, parameters, ++updates, static_cast<float>(clip / loss_scale));
   }
   const TokenBatch held_out(model.config(), 999);
   outcome.losses.push_back(

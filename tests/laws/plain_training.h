@@ -38,6 +38,16 @@ struct DryTraining {
 };
 DryTraining run_dry(const Model& model, uint32_t accumulation, Workers& workers);
 
-Outcome train_plainly(const Model& model, uint32_t accumulation, double clip_norm);
+// What a training's numbers depend on.
+struct Training {
+  DataType type = DataType::bf16;  // of the parameters; the model has it too
+  uint32_t accumulation = 1;
+  DataType accumulation_type = DataType::fp32;
+  double clip_norm = 0;
+};
+// 1 but in fp16, where the second step overflows.
+float loss_scale_of(DataType type, uint64_t step);
+
+Outcome train_plainly(const Model& model, const Training& training);
 
 }  // namespace terrace::laws
