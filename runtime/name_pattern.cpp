@@ -1,6 +1,8 @@
 #include <terrace/runtime/name_pattern.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace terrace {
 
@@ -27,6 +29,23 @@ bool matches_pattern(std::string_view pattern, std::string_view name) {
   }
   while (p < pattern.size() && pattern[p] == '*') ++p;
   return p == pattern.size();
+}
+
+size_t pattern_distance(std::string_view pattern, std::string_view name) {
+  std::vector<size_t> last(name.size() + 1);
+  std::vector<size_t> row(name.size() + 1);
+  for (size_t n = 0; n <= name.size(); ++n) last[n] = n;
+  for (const char wanted : pattern) {
+    const bool star = wanted == '*';
+    row[0] = last[0] + (star ? 0 : 1);
+    for (size_t n = 1; n <= name.size(); ++n) {
+      const bool same = wanted == '?' || wanted == name[n - 1];
+      row[n] = star ? std::min(last[n], row[n - 1])
+                    : std::min({last[n] + 1, row[n - 1] + 1, last[n - 1] + (same ? 0 : 1)});
+    }
+    std::swap(last, row);
+  }
+  return last[name.size()];
 }
 
 bool matches_any(std::span<const std::string> patterns, std::string_view name) {

@@ -3,6 +3,7 @@
 // for itself. A pattern matches a whole name or nothing.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +11,8 @@
 namespace terrace {
 
 bool matches_pattern(std::string_view pattern, std::string_view name);
+// The fewest characters to insert, delete or replace in the pattern until it matches.
+size_t pattern_distance(std::string_view pattern, std::string_view name);
 bool matches_any(std::span<const std::string> patterns, std::string_view name);
 
 }  // namespace terrace

@@ -39,7 +39,15 @@ TEST(NamePattern, AgreesWithItsDefinition) {
     for (uint32_t i = random() % 7; i > 0; --i) pattern += "ab*?"[random() % 4];
     for (uint32_t i = random() % 8; i > 0; --i) name += "ab"[random() % 2];
     ASSERT_EQ(matches_pattern(pattern, name), plainly(pattern, name)) << pattern << " and " << name;
+    ASSERT_EQ(pattern_distance(pattern, name) == 0, plainly(pattern, name)) << pattern << " and " << name;
   }
+}
+
+TEST(NamePattern, CountsTheChangesThatWouldMakeAMatch) {
+  EXPECT_EQ(pattern_distance("*.attm.*", "h.0.attn.c_attn.weight"), 1u);
+  EXPECT_EQ(pattern_distance("wte", "wte.weight"), 7u);
+  EXPECT_EQ(pattern_distance("", "abc"), 3u);
+  EXPECT_EQ(pattern_distance("abc", ""), 3u);
 }
 
 TEST(NamePattern, NeedsOneOfAListToMatch) {
