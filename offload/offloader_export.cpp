@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include <terrace/base/assert.h>
+#include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
 namespace {
@@ -22,18 +22,6 @@ void for_each_wanted(const FlatSpace& space, ChunkId chunk, uint64_t first_eleme
     const uint64_t last = std::min(begin + count, place.first_element + place.elements);
     if (first < last && wanted(tensor))
       body(tensor, first - place.first_element, first - begin, last - first);
-  }
-}
-
-void widen(const std::byte* source, DataType type, std::span<float> values) {
-  if (type == DataType::fp32) {
-    std::memcpy(values.data(), source, values.size_bytes());
-    return;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, source + i * sizeof(bits), sizeof(bits));
-    values[i] = type == DataType::bf16 ? to_float(Bf16{bits}) : to_float(Fp16{bits});
   }
 }
 
@@ -75,7 +63,8 @@ void Offloader::Parts::export_frozen_values(
   read_chunk(chunk, parameters);
   std::array<float, kTileElements> values;
   for (uint64_t t = 0; t < space.chunk(chunk).tile_count(); ++t) {
-    widen(parameters + t * kTileElements * bytes_of(type), type, values);
+    convert_to_float(instruction_set, parameters + t * kTileElements * bytes_of(type), type, values.data(),
+                     values.size());
     for_each_wanted(space, chunk, t * kTileElements, kTileElements, wanted,
                     [&](TensorId tensor, uint64_t element, uint64_t at, uint64_t elements) {
                       sink(tensor, element, {values.data() + at, elements});

@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include <terrace/base/data_type.h>
+#include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/offload/offloader.h>
@@ -22,6 +24,8 @@ namespace terrace {
 struct CheckpointInfo {
   uint64_t step = 0;                         // steps done
   std::string model;                         // for people: what the tensors belong to
+  std::string architecture;                  // for programs: see runtime/weights/architecture.h; empty in
+                                             // checkpoints of version 1
   uint64_t tensor_hash = 0;                  // hash_of_tensors(); save_checkpoint sets it by itself
   DataType type = DataType::bf16;            // of the parameters
   uint64_t seed = 0;                         // of every random number of the run
@@ -50,6 +54,13 @@ CheckpointInfo read_checkpoint_info(const std::filesystem::path& path);
 // been taken over, and the run must stop.
 CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_view model,
                                const FlatSpace& space, Offloader& offloader, Log& log);
+
+// The values of tensors as fp32, from the files of a checkpoint alone: master weights, and parameters of
+// frozen tensors. In flat order, each wanted tensor from its first element to its last in runs of at most
+// kTileElements; no more than a block is in memory. Every byte is checked. Errors as of load_checkpoint().
+void read_checkpoint_values(
+    const std::filesystem::path& path, const FlatSpace& space, FunctionRef<bool(TensorId)> wanted,
+    FunctionRef<void(TensorId tensor, uint64_t first_element, std::span<const float> values)> sink);
 
 // Identifies the list of tensors: names, shapes, data types, trainable or not, and order.
 uint64_t hash_of_tensors(const FlatSpace& space);

@@ -11,28 +11,27 @@
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/checkpoint/internal/block_file.h>
 #include <terrace/runtime/checkpoint/internal/folders.h>
+#include <terrace/runtime/checkpoint/internal/load_steps.h>
 #include <terrace/runtime/checkpoint/internal/manifest.h>
 
 namespace terrace {
-namespace {
-
-using checkpoint::BlockReader;
-using checkpoint::Manifest;
+namespace checkpoint {
 
 Manifest read_manifest_of(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / checkpoint::kManifestName;
+  const std::filesystem::path path = folder / kManifestName;
   std::vector<std::byte> bytes;
   try {
-    bytes = io::read_whole_file(path, checkpoint::kMaxManifestBytes);
+    bytes = io::read_whole_file(path, kMaxManifestBytes);
   } catch (const Error& failure) {
     throw Error(failure.kind(), {"cannot read the manifest", path.string(), failure.parts().reason,
                                  "resume from another checkpoint"});
   }
-  return checkpoint::parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  return parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
 }
 
 void require_same_tensors(const std::filesystem::path& folder, const Manifest& manifest,
-                          std::string_view model, const FlatSpace& space, const Offloader& offloader) {
+                          std::string_view model, const FlatSpace& space, uint64_t states_bytes,
+                          uint64_t frozen_bytes) {
   const CheckpointInfo& info = manifest.info;
   if (info.tensor_hash != hash_of_tensors(space)) {
     throw Error(
@@ -44,20 +43,22 @@ void require_same_tensors(const std::filesystem::path& folder, const Manifest& m
                      info.model, name_of(info.type), model),
          "start with the model and the data type of the checkpoint, or save this run into another folder"});
   }
-  const uint64_t states_bytes = offloader.record_tile_count() * kRecordTileBytes;
-  if (manifest.states.bytes == states_bytes && manifest.frozen.bytes == offloader.frozen_bytes()) return;
+  if (manifest.states.bytes == states_bytes && manifest.frozen.bytes == frozen_bytes) return;
   throw Error(
       ErrorKind::corrupt,
       {"cannot resume from the checkpoint", folder.string(),
        fmt::format("it holds {} bytes of states and {} of frozen parameters, and its tensors make {} and {}",
-                   manifest.states.bytes, manifest.frozen.bytes, states_bytes, offloader.frozen_bytes()),
+                   manifest.states.bytes, manifest.frozen.bytes, states_bytes, frozen_bytes),
        "Terrace saves no such checkpoint: resume from another"});
 }
 
-}  // namespace
+}  // namespace checkpoint
+
+using checkpoint::BlockReader;
+using checkpoint::Manifest;
 
 CheckpointInfo read_checkpoint_info(const std::filesystem::path& path) {
-  return read_manifest_of(checkpoint::find_checkpoint(path)).info;
+  return checkpoint::read_manifest_of(checkpoint::find_checkpoint(path)).info;
 }
 
 CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_view model,
@@ -65,8 +66,10 @@ CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_vi
   const SteadyClock clock;
   const uint64_t begun_ns = clock.now_ns();
   const std::filesystem::path folder = checkpoint::find_checkpoint(path);
-  const Manifest manifest = read_manifest_of(folder);
-  require_same_tensors(folder, manifest, model, space, offloader);
+  const Manifest manifest = checkpoint::read_manifest_of(folder);
+  checkpoint::require_same_tensors(folder, manifest, model, space,
+                                   offloader.record_tile_count() * kRecordTileBytes,
+                                   offloader.frozen_bytes());
 
   // Both are there and of the right size before the first byte of the state changes.
   BlockReader states(folder / checkpoint::kStatesName, manifest.states);

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::string_view kFormatName = "terrace-checkpoint";
 constexpr size_t kChecksumDigits = 16;
+constexpr uint64_t kFirstWithArchitecture = 2;  // version
 
 // The text ends with the checksum of everything before its last comma, in exactly these bytes.
 constexpr std::string_view kTailBegin = ",\n  \"manifest_checksum\": \"";
@@ -134,10 +135,11 @@ std::map<std::string, uint64_t> read_numbers(Members& manifest, const std::strin
   return numbers;
 }
 
-CheckpointInfo read_info(Members& manifest, const std::filesystem::path& path) {
+CheckpointInfo read_info(Members& manifest, uint64_t version, const std::filesystem::path& path) {
   CheckpointInfo info;
   info.step = manifest.whole_number("step");
   info.model = manifest.text("model");
+  if (version >= kFirstWithArchitecture) info.architecture = manifest.text("architecture");
   info.tensor_hash = manifest.hash("tensor_hash");
   info.seed = manifest.whole_number("seed");
   const std::string type = manifest.text("parameter_type");
@@ -161,18 +163,19 @@ Manifest read_manifest(const Json::Value& root, const std::filesystem::path& pat
   if (members.text("format") != kFormatName) members.refuse(fmt::format("its format is not {}", kFormatName));
   const uint64_t version = members.whole_number("version");
   if (version > kFormatVersion) {
-    throw Error(ErrorKind::config,
-                {"cannot use the manifest", path.string(),
-                 fmt::format("it has version {} and this Terrace reads version {}", version, kFormatVersion),
-                 "use the Terrace that saved the checkpoint, or a later one"});
+    throw Error(ErrorKind::config, {"cannot use the manifest", path.string(),
+                                    fmt::format("it has version {} and this Terrace reads versions up to {}",
+                                                version, kFormatVersion),
+                                    "use the Terrace that saved the checkpoint, or a later one"});
   }
-  if (version != kFormatVersion) members.refuse(fmt::format("there is no version {}", version));
+  if (version == 0) members.refuse("there is no version 0");
   members.hash("manifest_checksum");  // compared before the text was parsed
   if (members.whole_number("block_bytes") != kBlockBytes)
     members.refuse(fmt::format("\"block_bytes\" of version {} is always {}", version, kBlockBytes));
 
   Manifest manifest;
-  manifest.info = read_info(members, path);
+  manifest.version = version;
+  manifest.info = read_info(members, version, path);
   manifest.states = read_data_file(members, "states", path);
   if (manifest.states.bytes % kRecordTileBytes != 0)
     members.refuse(
@@ -227,9 +230,10 @@ std::string manifest_text(const Manifest& manifest) {
     text += fmt::format("{}  \"{}\": {}", text.size() > 2 ? ",\n" : "", key, value);
   };
   add("format", json_quoted(kFormatName));
-  add("version", std::to_string(kFormatVersion));
+  add("version", std::to_string(manifest.version));
   add("step", std::to_string(info.step));
   add("model", json_quoted(info.model));
+  if (manifest.version >= kFirstWithArchitecture) add("architecture", json_quoted(info.architecture));
   add("parameter_type", json_quoted(name_of(info.type)));
   add("tensor_hash", json_quoted(hex_text(info.tensor_hash)));
   add("seed", std::to_string(info.seed));

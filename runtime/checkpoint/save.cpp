@@ -140,7 +140,7 @@ fs::path save_checkpoint(const fs::path& path, const CheckpointInfo& info, const
   const uint64_t frozen_bytes = offloader.frozen_bytes();
   require_space(folder, states_bytes, frozen_bytes);
 
-  Manifest manifest{info, {}, {}};
+  Manifest manifest{info, {}, {}, kFormatVersion};
   manifest.info.tensor_hash = hash_of_tensors(space);
   const fs::path partial = folder.partial_path(info.step);
   make_folder(partial);

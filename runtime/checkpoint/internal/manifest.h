@@ -12,7 +12,7 @@
 
 namespace terrace::checkpoint {
 
-inline constexpr uint64_t kFormatVersion = 1;
+inline constexpr uint64_t kFormatVersion = 2;  // of what is written; earlier ones are read
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kStatesName = "states.bin";
 inline constexpr const char* kFrozenName = "frozen.bin";
@@ -32,6 +32,7 @@ struct Manifest {
   CheckpointInfo info;
   DataFile states;
   DataFile frozen;  // without bytes there is no such file
+  uint64_t version = kFormatVersion;
 };
 
 uint64_t block_count(uint64_t bytes);

@@ -19,6 +19,7 @@ Manifest example() {
   Manifest manifest;
   manifest.info.step = 20;
   manifest.info.model = "gpt2 \"tiny\" \xC3\xA9";
+  manifest.info.architecture = R"({"model_config": {"model_type": "gpt2"}})";
   manifest.info.tensor_hash = 0x0123456789abcdef;
   manifest.info.type = DataType::fp32;
   manifest.info.seed = UINT64_MAX;
@@ -32,6 +33,26 @@ Manifest example() {
 TEST(CheckpointManifest, HasTheTextOfTheFormat) {
   EXPECT_EQ(manifest_text(example()), R"({
   "format": "terrace-checkpoint",
+  "version": 2,
+  "step": 20,
+  "model": "gpt2 \"tiny\" é",
+  "architecture": "{\"model_config\": {\"model_type\": \"gpt2\"}}",
+  "parameter_type": "fp32",
+  "tensor_hash": "0123456789abcdef",
+  "seed": 18446744073709551615,
+  "data_position": {"epoch": 0, "next": 18446744073709551614},
+  "block_bytes": 786432,
+  "states": {"bytes": 835584, "block_checksums": "0000000000000000fedcba9876543210"},
+  "frozen": {"bytes": 16384, "block_checksums": "0000000000000007"},
+  "manifest_checksum": "ddcf23f5c8c79ed5"
+}
+)");
+}
+
+// As it was saved before there was an architecture in it.
+TEST(CheckpointManifest, OfTheFirstVersionIsRead) {
+  const std::string text = R"({
+  "format": "terrace-checkpoint",
   "version": 1,
   "step": 20,
   "model": "gpt2 \"tiny\" é",
@@ -44,7 +65,12 @@ TEST(CheckpointManifest, HasTheTextOfTheFormat) {
   "frozen": {"bytes": 16384, "block_checksums": "0000000000000007"},
   "manifest_checksum": "ffc0d8af2587c303"
 }
-)");
+)";
+  const Manifest manifest = parse_manifest(text, "m");
+  EXPECT_EQ(manifest.version, 1u);
+  EXPECT_EQ(manifest.info.step, 20u);
+  EXPECT_EQ(manifest.info.architecture, "");
+  EXPECT_EQ(manifest_text(manifest), text);
 }
 
 TEST(CheckpointManifest, ComesBackAsItWas) {
@@ -55,6 +81,8 @@ TEST(CheckpointManifest, ComesBackAsItWas) {
     const Manifest found = parse_manifest(manifest_text(manifest), "m");
     EXPECT_EQ(found.info.step, manifest.info.step);
     EXPECT_EQ(found.info.model, manifest.info.model);
+    EXPECT_EQ(found.info.architecture, manifest.info.architecture);
+    EXPECT_EQ(found.version, 2u);
     EXPECT_EQ(found.info.tensor_hash, manifest.info.tensor_hash);
     EXPECT_EQ(found.info.type, manifest.info.type);
     EXPECT_EQ(found.info.seed, manifest.info.seed);
@@ -105,8 +133,10 @@ TEST(CheckpointManifest, OfAHostileWriterIsAnError) {
       {"\"step\": 20", "\"step\": " + std::string(100000, '['), "not JSON"},
       {"\"step\": 20", "\"step\": \"" + std::string(1000000, 'x') + "\"", "\"step\" is not a whole number"},
       {"terrace-checkpoint", "another", "its format is not terrace-checkpoint"},
-      {"\"version\": 1", "\"version\": 0", "there is no version 0"},
-      {"\"version\": 1", "\"version\": \"1\"", "\"version\" is not a whole number"},
+      {"\"version\": 2", "\"version\": 0", "there is no version 0"},
+      {"\"version\": 2", "\"version\": 1", "\"architecture\" is not known"},
+      {"\"architecture\"", "\"architect\"", "\"architecture\" is missing"},
+      {"\"version\": 2", "\"version\": \"1\"", "\"version\" is not a whole number"},
       {"0123456789abcdef", "0123456789ABCDEF", "\"tensor_hash\" is not 16"},
       {"0123456789abcdef", "0x23456789abcdef", "\"tensor_hash\" is not 16"},
       {"0123456789abcdef", "", "\"tensor_hash\" is not 16"},
@@ -134,8 +164,8 @@ TEST(CheckpointManifest, OfAHostileWriterIsAnError) {
 }
 
 TEST(CheckpointManifest, OfALaterVersionAsksForALaterTerrace) {
-  expect_error(ErrorKind::config, {"version 2", "version 1", "later"},
-               [] { parse_manifest(edited("\"version\": 1", "\"version\": 2"), "m"); });
+  expect_error(ErrorKind::config, {"version 3", "up to 2", "later"},
+               [] { parse_manifest(edited("\"version\": 2", "\"version\": 3"), "m"); });
 }
 
 TEST(CheckpointManifest, WithAnyBytesIsReadOrRefused) {
