@@ -135,6 +135,18 @@ uint64_t stale_bytes_in(const fs::path& nvme_path) {
   return bytes;
 }
 
+std::string precision_text(const TrainConfig& config) {
+  std::string text =
+      fmt::format("{} parameters and gradients, fp32 master weights and moments", name_of(config.precision));
+  if (config.batch.accumulation_steps > 1 &&
+      config.grad_accum_type.value_or(DataType::fp32) != DataType::fp32)
+    text += fmt::format(", gradients added up in {}", name_of(*config.grad_accum_type));
+  if (config.precision != DataType::fp16) return text;
+  return text + (config.fp16.loss_scale > 0
+                     ? fmt::format(", loss scale {}", config.fp16.loss_scale)
+                     : fmt::format(", loss scale from 2^{}", config.fp16.initial_scale_power));
+}
+
 }  // namespace
 
 std::string training_header(const TrainerOptions& options, const TrainerPlan& plan, const TrainingData& data,
@@ -146,8 +158,7 @@ std::string training_header(const TrainerOptions& options, const TrainerPlan& pl
                fmt::format("GPT-2, {} layers of width {}, {} heads, context {}, vocabulary {}: {} parameters",
                            options.model.layers, options.model.width, options.model.heads,
                            options.model.context, options.model.vocabulary, grouped(plan.parameter_count)));
-  text += line("precision", fmt::format("{} parameters and gradients, fp32 master weights and moments",
-                                        name_of(config.precision)));
+  text += line("precision", precision_text(config));
   text += line("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
                                     config.batch.micro_batch_size, config.batch.accumulation_steps,
                                     options.model.context,

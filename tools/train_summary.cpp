@@ -147,6 +147,7 @@ std::string links_json(const RunSummary& summary) {
 void RunSummary::add(const StepReport& report) {
   ++steps;
   tokens += report.tokens;
+  skipped_steps += report.skipped ? 1 : 0;
   last_loss = report.loss;
   total_ns += report.total_ns;
   forward_backward_ns += report.forward_backward_ns;
@@ -192,6 +193,9 @@ std::string summary_text(const RunSummary& summary) {
       "{} of {} steps done, {} in this run: {} tokens, {:.3f} steps/s, {:.1f} tokens/s\n",
       summary.completed_steps, summary.planned_steps, summary.steps, grouped(summary.tokens),
       per(static_cast<double>(summary.steps), total), per(static_cast<double>(summary.tokens), total));
+  if (summary.skipped_steps > 0) {
+    text += fmt::format("{} of them overflowed in fp16 and were skipped\n", grouped(summary.skipped_steps));
+  }
   text += loss_text(summary);
   if (!summary.checkpoint.empty()) text += fmt::format("checkpoint {}\n", summary.checkpoint);
   text += "\n" + memory_table(summary);
@@ -226,8 +230,10 @@ std::string summary_json(const RunSummary& summary) {
   text += fmt::format("  \"checkpoint\": {},\n",
                       summary.checkpoint.empty() ? "null" : json_quoted(summary.checkpoint));
   text += fmt::format(
-      "  \"steps\": {},\n  \"tokens\": {},\n  \"steps_per_second\": {},\n  \"tokens_per_second\": {},\n",
-      summary.steps, summary.tokens, json_number(per(static_cast<double>(summary.steps), total)),
+      "  \"steps\": {},\n  \"skipped_steps\": {},\n  \"tokens\": {},\n  \"steps_per_second\": {},\n  "
+      "\"tokens_per_second\": {},\n",
+      summary.steps, summary.skipped_steps, summary.tokens,
+      json_number(per(static_cast<double>(summary.steps), total)),
       json_number(per(static_cast<double>(summary.tokens), total)));
   text += fmt::format(
       "  \"time\": {{\"seconds\": {}, \"forward_backward_seconds\": {}, \"update_seconds\": {}{}}},\n",

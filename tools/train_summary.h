@@ -33,6 +33,7 @@ struct RunSummary {
   // Of the steps of this run.
   uint64_t steps = 0;
   uint64_t tokens = 0;
+  uint64_t skipped_steps = 0;  // of these, overflowed in fp16
   double last_loss = 0;
   uint64_t total_ns = 0;
   uint64_t forward_backward_ns = 0;
