@@ -15,7 +15,7 @@
 #include <terrace/memory/simulated_device.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/loss_scaler.h>
-#include <terrace/runtime/lr_schedule.h>
+#include <terrace/runtime/parameter_groups.h>
 
 namespace terrace {
 namespace {
@@ -144,11 +144,17 @@ void choose_budgets(const TrainConfig& config, const Machine& machine, const std
   }
 }
 
+std::vector<TensorSpec> grouped_tensors(const TrainConfig& config, const Model& model) {
+  std::vector<TensorSpec> tensors = model.tensors();
+  resolve_parameter_groups(config, tensors);
+  return tensors;
+}
+
 // Fills in what the budgets decide. `options` is complete afterwards.
 TrainerPlan make_plan(const TrainConfig& config, const Model& model, const DryRun& dry,
                       OffloadOptions& options) {
   TrainerPlan plan;
-  const std::vector<TensorSpec> tensors = model.tensors();
+  const std::vector<TensorSpec> tensors = grouped_tensors(config, model);
   const Machine machine = probe_machine();
   choose_budgets(config, machine, tensors, dry, options, plan);
   const FlatSpace space(tensors, plan.chunk_elements);
@@ -181,12 +187,6 @@ Error out_of_range(const StepReport& report) {
        "resume from a checkpoint with a lower learning rate, a longer warm-up or gradient clipping"});
 }
 
-LrSchedule make_schedule(const TrainerOptions& options) {
-  LrScheduleOptions schedule = options.config.schedule;
-  if (!schedule.total_step_count) schedule.total_step_count = options.steps;
-  return LrSchedule(schedule);
-}
-
 }  // namespace
 
 struct Trainer::Parts {
@@ -204,7 +204,7 @@ struct Trainer::Parts {
   SimulatedDevice device;
   Offloader offloader;
   StackArena arena;
-  LrSchedule schedule;
+  GroupSettings groups;
   std::optional<LossScaler> scaler;  // in fp16 only
   std::vector<int32_t> tokens;
   std::vector<int32_t> targets;
@@ -221,11 +221,11 @@ struct Trainer::Parts {
         offload(offload_options(given.config, dry)),
         data(user_data),
         plan(make_plan(given.config, *model, dry, offload)),
-        space(model->tensors(), plan.chunk_elements),
+        space(grouped_tensors(given.config, *model), plan.chunk_elements),
         device({offload.device_budget_bytes, given.config.terrace.strict, 0, 0}),
         offloader(space, offload, dry.trace, device, workers, user_log),
         arena(offloader.work_memory()),
-        schedule(make_schedule(given)),
+        groups(given.config, given.steps),
         tokens(given.config.batch.micro_batch_size * model->config().context),
         targets(tokens.size()) {
     TERRACE_ASSERT(
@@ -248,26 +248,8 @@ struct Trainer::Parts {
   float loss_scale() const { return scaler ? static_cast<float>(scaler->scale()) : 1.0f; }
   void run_micro_batches(StepReport& report);
   UpdateResult update(StepReport& report);
-  std::vector<AdamSettings> groups(uint64_t update) const;
   CheckpointInfo info() const;
 };
-
-std::vector<AdamSettings> Trainer::Parts::groups(uint64_t update) const {
-  const OptimizerConfig& optimizer = options.config.optimizer;
-  AdamSettings decayed;
-  const ScheduledValues scheduled = schedule.at(update - 1);
-  decayed.lr = scheduled.lr;
-  decayed.beta1 = scheduled.beta1.value_or(optimizer.beta1);
-  decayed.beta2 = scheduled.beta2.value_or(optimizer.beta2);
-  decayed.eps = optimizer.epsilon;
-  decayed.weight_decay = optimizer.weight_decay;
-  decayed.adamw_mode = optimizer.decoupled_weight_decay;
-  decayed.bias_correction = optimizer.bias_correction;
-  AdamSettings plain = decayed;
-  plain.weight_decay = 0;
-  static_assert(Model::kDecayGroup == 0 && Model::kNoDecayGroup == 1);
-  return {decayed, plain};
-}
 
 Trainer::Trainer(const TrainerOptions& options, const TrainingData& data, Log& log)
     : parts_(std::make_unique<Parts>(options, data, log)) {}
@@ -312,7 +294,7 @@ void Trainer::Parts::run_micro_batches(StepReport& report) {
 // Where the loss is not a number its gradients need not be looked at.
 UpdateResult Trainer::Parts::update(StepReport& report) {
   const uint64_t number = applied_updates() + 1;
-  const std::vector<AdamSettings> settings = groups(number);
+  const std::span<const AdamSettings> settings = groups.at(number - 1);
   report.learning_rate = settings.front().lr;
   report.loss_scale = loss_scale();
   if (!std::isfinite(report.loss)) {
@@ -410,6 +392,8 @@ uint64_t Trainer::device_peak_bytes() const {
 
 TrainerPlan plan_training(const TrainerOptions& options) {
   const std::unique_ptr<Model> model = model_of(options);
+  const GroupSettings checked(options.config, options.steps);  // throws where the run cannot be computed
+  static_cast<void>(checked);
   Workers workers(options.config.terrace.thread_count);
   const DryRun dry = run_dry(*model, options.config, workers);
   OffloadOptions offload = offload_options(options.config, dry);

@@ -7,6 +7,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/runtime/data/byte_tokens.h>
+#include <terrace/runtime/parameter_groups.h>
 
 namespace terrace {
 namespace {
@@ -60,6 +61,11 @@ constexpr const char* kExamples =
     "  terrace train --config ds_config.json --data corpus/ --model gpt2-medium --nvme-path /mnt/nvme \\\n"
     "      --device-memory 1GiB --host-memory 4GiB --steps 1000 --save checkpoints --save-every 100 --log "
     "steps.jsonl\n";
+
+// For flags whose empty value would read as if they were not given.
+const CLI::Validator kNotEmpty(
+    [](std::string& value) { return value.empty() ? std::string("the value is empty") : std::string(); }, "",
+    "not empty");
 
 TrainConfig load(const TrainFlags& flags, const std::vector<ConfigOverride>& overrides) {
   return flags.config.empty() ? default_train_config(overrides) : load_train_config(flags.config, overrides);
@@ -147,9 +153,13 @@ void TrainFlags::add_to(CLI::App& app) {
   key_values.resize(kKeyFlags.size());
   for (size_t i = 0; i < kKeyFlags.size(); ++i) {
     const KeyFlag& flag = kKeyFlags[i];
-    app.add_option(flag.flag, key_values[i], flag.help)->type_name(flag.type)->group(flag.group);
+    app.add_option(flag.flag, key_values[i], flag.help)
+        ->check(kNotEmpty)
+        ->type_name(flag.type)
+        ->group(flag.group);
   }
   app.add_option("--nvme-path", nvme_path, "The folder for what is placed on nvme, whatever the file says")
+      ->check(kNotEmpty)
       ->type_name("DIR")
       ->group(kMemory);
   app.add_flag("--strict", strict, "Turn any use of memory outside its lease into an error; slow")
@@ -208,6 +218,8 @@ TrainerOptions resolve_training(const TrainFlags& flags) {
           "--validation-fraction is 0, so there is nothing to evaluate on", "leave out one of the two");
   if (!are_token_files(paths_of(flags))) options.model.vocabulary = ByteTokens::kVocabulary;
   make_model(options.model, {});  // throws when the sizes do not fit together
+  const std::string warning = schedule_warning(options.config.schedule, options.steps);
+  if (!warning.empty()) options.config.warnings.push_back(warning);
   return options;
 }
 
