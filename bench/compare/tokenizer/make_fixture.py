@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""make_fixture.py FOLDER: writes what tests/runtime/data/tokenizers holds: small tokenizers of three kinds, and texts
+with the tokens that the tokenizers library gives them."""
+
+import json
+import pathlib
+import random
+import sys
+
+from tokenizers import models, processors, trainers, pre_tokenizers, decoders, Tokenizer
+
+import compare
+import texts
+
+WANTED = {"gpt2": 40, "llama3": 40, "qwen2": 40, "added": 80}
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(exist_ok=True)
+    rng = random.Random(5)
+    pool = [texts.random_text(rng) for _ in range(400)]
+    fixed = ["", " ", "a", "I'll don't 'S", "\n\n  a\n", "e\u0301 A\u030a \u1100\u1161", "\u09fe\u09bc", "x" * 200]
+    for name, normalizer, pre_tokenizer, added in compare.kinds():
+        if name not in WANTED:
+            continue
+        tokenizer = Tokenizer(models.BPE(ignore_merges=name == "llama3"))
+        if normalizer is not None:
+            tokenizer.normalizer = normalizer
+        tokenizer.pre_tokenizer = pre_tokenizer
+        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.train_from_iterator(pool, trainers.BpeTrainer(
+            vocab_size=420, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+        tokenizer.add_tokens(added)
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+        if name == "llama3":
+            begin = "<|begin_of_text|>"
+            tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(
+                single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, tokenizer.token_to_id(begin))])])
+        (folder / f"{name}.json").write_text(json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=True) + "\n")
+        chosen = fixed + [text for text in rng.sample(pool, WANTED[name]) if len(text) < 160]
+        lines = [{"text": text, "ids": tokenizer.encode(text, add_special_tokens=False).ids} for text in chosen]
+        body = ",\n".join(json.dumps(line, ensure_ascii=True) for line in lines)
+        (folder / f"{name}_texts.json").write_text(f"[\n{body}\n]\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+// The sections of a tokenizer.json around the vocabulary: small, nested, and with many keys of which few are
+// understood here. Each function throws Error(config) naming the key that asks for something else.
+#pragma once
+
+#include <terrace/runtime/config/json_document.h>
+#include <terrace/runtime/data/internal/tokenizer_file.h>
+
+namespace terrace::data {
+
+void read_added_tokens(const JsonNode& section, TokenizerFile& file);
+void read_normalizer(const JsonNode& section, TokenizerFile& file);
+void read_pre_tokenizer(const JsonNode& section, TokenizerFile& file);
+void read_post_processor(const JsonNode& section, TokenizerFile& file);
+void read_decoder(const JsonNode& section);
+
+}  // namespace terrace::data

@@ -1,0 +1,72 @@
+// Tokenizer: text to tokens and back as a tokenizer.json of the tokenizers library says: byte-level BPE as of
+// GPT-2, Llama 3 and Qwen 2. What a file asks for beyond that is refused by its key, never ignored: a text
+// has the tokens that the library gives it, or there is an error.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace {
+
+class Tokenizer {
+ public:
+  // Reads the file, or the tokenizer.json of a folder, and what tokenizer_config.json beside it says about
+  // the end of a text. Throws Error(io) or Error(config).
+  static Tokenizer load(const std::filesystem::path& path);
+  // `name` stands for the text in messages. Memory is bounded by a small multiple of the text.
+  static Tokenizer parse(std::string_view json, std::string_view name);
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  // Every token is below it.
+  uint32_t vocabulary() const;
+  // Of all that decides about tokens.
+  uint64_t fingerprint() const;
+  // "byte-level BPE, 50257 tokens, NFC".
+  std::string description() const;
+  // What stands between two texts.
+  std::optional<int32_t> end_of_text() const;
+  // The token as a file writes it: "<|endoftext|>".
+  const std::string& name_of(int32_t token) const;
+
+  // The bytes that a token stands for; not necessarily whole characters. None for a number without a token.
+  std::string_view bytes_of(int32_t token) const;
+  // What goes in front of and behind a text that stands by itself.
+  const std::vector<int32_t>& prefix() const;
+  const std::vector<int32_t>& suffix() const;
+
+  class Encoder;
+
+ private:
+  struct Parts;
+  explicit Tokenizer(std::unique_ptr<Parts> parts);
+  void set_end_of_text(const std::string& name);
+  std::unique_ptr<Parts> parts_;
+};
+
+// What one thread needs to encode; the tokenizer outlives it.
+class Tokenizer::Encoder {
+ public:
+  explicit Encoder(const Tokenizer& tokenizer);
+  Encoder(Encoder&&) noexcept;
+  ~Encoder();
+
+  // Appends the tokens of a text, without prefix and suffix. Broken UTF-8 counts as U+FFFD. Memory is bounded
+  // by a multiple of the text.
+  void encode(std::string_view text, std::vector<int32_t>& tokens);
+
+ private:
+  struct Scratch;
+  void cut(std::string_view text, size_t step, std::vector<int32_t>& tokens);
+
+  const Parts& parts_;
+  std::unique_ptr<Scratch> scratch_;
+};
+
+}  // namespace terrace

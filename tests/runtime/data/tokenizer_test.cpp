@@ -1,0 +1,238 @@
+// Tokens compared with those of the reference implementation (tokenizers/*.json; bench/compare/tokenizer
+// makes them), and files that ask for what is not there or are not what they seem.
+#include <terrace/runtime/data/tokenizer.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include <terrace/runtime/config/json_document.h>
+
+#include "runtime/data/data_test_support.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string fixture(const std::string& name) {
+  std::ifstream file(std::string(TERRACE_TEST_SOURCES) + "/runtime/data/tokenizers/" + name,
+                     std::ios::binary);
+  EXPECT_TRUE(file.good()) << name;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+const JsonNode& member(const JsonNode& object, const std::string& key) {
+  for (const JsonMember& each : object.members) {
+    if (each.key == key) return each.value;
+  }
+  ADD_FAILURE() << key;
+  return object;
+}
+
+std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> tokens;
+  Tokenizer::Encoder(tokenizer).encode(text, tokens);
+  return tokens;
+}
+
+std::string decode(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens) {
+  std::string text;
+  for (const int32_t token : tokens) text += tokenizer.bytes_of(token);
+  return text;
+}
+
+// The fixture's GPT-2 with a part of its text replaced.
+std::string changed(const std::string& from, const std::string& to) {
+  std::string json = fixture("gpt2.json");
+  const size_t place = json.find(from);
+  EXPECT_NE(place, std::string::npos) << from;
+  return json.replace(place, from.size(), to);
+}
+
+std::string problem(const std::string& json) {
+  try {
+    Tokenizer::parse(json, "t.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(ErrorKind::config)) << error.what();
+    return error.what();
+  }
+  return "no problem";
+}
+
+class TokenizerFixture : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(TokenizerFixture, GivesTheTokensOfTheReference) {
+  const std::string name = GetParam();
+  const Tokenizer tokenizer = Tokenizer::parse(fixture(name + ".json"), name);
+  Tokenizer::Encoder encoder(tokenizer);  // one for all: its cache must not change anything
+  const JsonNode cases = parse_json(fixture(name + "_texts.json"), name);
+  ASSERT_GT(cases.items.size(), 20u);
+  for (int round = 0; round < 2; ++round) {
+    for (const JsonNode& each : cases.items) {
+      std::vector<int32_t> expected, tokens;
+      for (const JsonNode& id : member(each, "ids").items)
+        expected.push_back(static_cast<int32_t>(id.number));
+      encoder.encode(member(each, "text").text, tokens);
+      EXPECT_EQ(tokens, expected) << json_quoted(member(each, "text").text);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TokenizerFixture, ::testing::Values("gpt2", "llama3", "qwen2", "added"),
+                         [](const auto& each) { return std::string(each.param); });
+
+TEST(Tokenizer, GivesTextsBackAsTheyWere) {
+  const Tokenizer tokenizer = Tokenizer::parse(fixture("gpt2.json"), "gpt2");
+  const std::string text = "Don't\n\n  panic: \xE5\x8C\x97\xE4\xBA\xAC \xF0\x9F\x98\x80<|endoftext|>";
+  EXPECT_EQ(decode(tokenizer, encode(tokenizer, text)), text);
+  EXPECT_EQ(tokenizer.bytes_of(-1), "");
+  EXPECT_EQ(tokenizer.bytes_of(static_cast<int32_t>(tokenizer.vocabulary())), "");
+}
+
+TEST(Tokenizer, KnowsWhatStandsAroundAText) {
+  const Tokenizer gpt2 = Tokenizer::parse(fixture("gpt2.json"), "gpt2");
+  ASSERT_TRUE(gpt2.end_of_text());
+  EXPECT_EQ(gpt2.name_of(*gpt2.end_of_text()), "<|endoftext|>");
+  EXPECT_TRUE(gpt2.prefix().empty());
+  const Tokenizer llama = Tokenizer::parse(fixture("llama3.json"), "llama3");
+  ASSERT_EQ(llama.prefix().size(), 1u);
+  EXPECT_EQ(llama.name_of(llama.prefix()[0]), "<|begin_of_text|>");
+  EXPECT_EQ(llama.name_of(*llama.end_of_text()), "<|end_of_text|>");
+  EXPECT_NE(gpt2.fingerprint(), llama.fingerprint());
+  EXPECT_EQ(llama.vocabulary(), 422u);
+  EXPECT_EQ(Tokenizer::parse(fixture("qwen2.json"), "q").description(), "byte-level BPE, 423 tokens, NFC");
+}
+
+TEST(Tokenizer, TakesBrokenUtf8AsReplacementCharacters) {
+  const Tokenizer tokenizer = Tokenizer::parse(fixture("gpt2.json"), "gpt2");
+  const auto same = [&](std::string_view broken, std::string_view text) {
+    EXPECT_EQ(decode(tokenizer, encode(tokenizer, broken)), text);
+  };
+  same("a\xFF", "a\xEF\xBF\xBD");
+  same("\xE4\xBA!", "\xEF\xBF\xBD!");                                            // one cut sequence
+  same("\xC0\xAF", "\xEF\xBF\xBD\xEF\xBF\xBD");                                  // overlong
+  same("\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");                  // a surrogate
+  same("\xF4\x90\x80\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");  // beyond U+10FFFF
+  same("\xF0\x9F\x98", "\xEF\xBF\xBD");
+}
+
+TEST(Tokenizer, TakesMergesInBothForms) {
+  const std::string json = fixture("gpt2.json");
+  std::string older = json;
+  for (size_t at = older.find("\"merges\""); (at = older.find("[\"", at)) != std::string::npos;) {
+    const size_t end = older.find("\"]", at);
+    std::string pair = older.substr(at + 1, end - at);
+    pair.replace(pair.find("\", \""), 4, " ");
+    older.replace(at, end + 2 - at, pair);
+  }
+  ASSERT_NE(older, json);
+  const std::string text = "the quick brown fox over the lazy the";
+  EXPECT_EQ(encode(Tokenizer::parse(older, "older"), text), encode(Tokenizer::parse(json, "newer"), text));
+  EXPECT_LT(encode(Tokenizer::parse(json, "newer"), text).size(), text.size());
+}
+
+TEST(Tokenizer, EncodesOneEnormousWord) {
+  const Tokenizer tokenizer = Tokenizer::parse(fixture("gpt2.json"), "gpt2");
+  const std::string text(3'000'000, 'x');
+  EXPECT_EQ(decode(tokenizer, encode(tokenizer, text)), text);
+  const std::string spaces(3'000'000, ' ');
+  EXPECT_EQ(decode(tokenizer, encode(tokenizer, spaces)), spaces);
+}
+
+TEST(Tokenizer, RefusesByItsKeyWhatItWouldDoOtherwise) {
+  const auto expect = [](const std::string& from, const std::string& to, const std::string& words) {
+    EXPECT_THAT(problem(changed(from, to)), HasSubstr(words)) << to;
+  };
+  expect(R"("type": "BPE")", R"("type": "WordPiece")", "model.type");
+  expect(R"("type": "BPE")", R"("type": "Unigram")", "\"Unigram\" is not BPE");
+  expect(R"("byte_fallback": false)", R"("byte_fallback": true)", "model.byte_fallback");
+  expect(R"("dropout": null)", R"("dropout": 0.1)", "model.dropout");
+  expect(R"("end_of_word_suffix": null)", R"("end_of_word_suffix": "</w>")", "model.end_of_word_suffix");
+  expect(R"("normalizer": null)", R"("normalizer": {"type": "Lowercase"})", "\"Lowercase\" is not NFC");
+  expect(R"("pre_tokenizer": {"type": "ByteLevel")", R"("pre_tokenizer": {"type": "Metaspace")",
+         "\"Metaspace\"");
+  expect(R"("decoder": {"type": "ByteLevel")", R"("decoder": {"type": "WordPiece")", "decoder");
+  expect(R"("post_processor": {"type": "ByteLevel")", R"("post_processor": {"type": "BertProcessing")",
+         "post_processor");
+  expect(R"("version": "1.0")", R"("version": "1.0", "novelty": 1)", "\"novelty\" is not known");
+  expect(R"("use_regex": true)", R"("use_regex": true, "novelty": 1)", "novelty");
+  EXPECT_EQ(problem(changed(R"("truncation": null)", R"("truncation": {"max_length": 8})")), "no problem");
+}
+
+TEST(Tokenizer, RefusesPatternsThatMeanSomethingElseHere) {
+  const auto with_pattern = [](const std::string& pattern) {
+    return problem(changed(
+        R"("pre_tokenizer": {)",
+        R"("pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": )" +
+            json_quoted(pattern) +
+            R"(}, "behavior": "Isolated", "invert": false}, {"type": "ByteLevel"}]}, "padding": {)"));
+  };
+  for (const char* pattern : {"\\p{L}+|\\s", "[^\\s\\p{L}]{1,3}", "(?i:'s)|\\x{41}", "\\p{Han}", "a{2,}?b++"})
+    EXPECT_EQ(with_pattern(pattern), "no problem") << pattern;
+  for (const char* pattern : {"\\h", "\\w", "\\b", "^a", "a$", "[a[bc]]", "[a&&b]", "(?i)a", "\\1", "a{,3}",
+                              "a{2}+", "\\p{Alnum}", "(", "[a", "\\", "\\xFF", "(?<name>a)", "\\K", "a{1,2"})
+    EXPECT_THAT(with_pattern(pattern), HasSubstr("pattern")) << pattern;
+}
+
+TEST(Tokenizer, NamesTheByteAtWhichAFileIsWrong) {
+  EXPECT_THAT(problem(""), HasSubstr("byte 0: an object is expected"));
+  EXPECT_THAT(problem("{}"), HasSubstr("\"model\" is missing"));
+  EXPECT_THAT(problem("{\"a\xFF\""), HasSubstr("byte 3: the file is not UTF-8"));
+  EXPECT_THAT(problem(changed("\"vocab\"", "\"vocab\": {}, \"vocab\"")),
+              HasSubstr("\"vocab\" is there twice"));
+  EXPECT_THAT(problem(changed(R"("!": 0)", R"("!": 0, "!": 0)")), HasSubstr("\"!\" is in it twice"));
+  EXPECT_THAT(problem(changed(R"("!": 0)", R"("!": 01)")), HasSubstr("a whole number is expected"));
+  EXPECT_THAT(problem(changed(R"("!": 0)", R"("!": 99999999999999999999)")), HasSubstr("a number above"));
+  EXPECT_THAT(problem(changed(R"("!": 0)", R"("!": 1)")), HasSubstr("token 1 is both"));
+  EXPECT_THAT(problem(changed(R"("!": 0, )", "")), HasSubstr("byte 0x21 (\"!\") is not in it"));
+  EXPECT_THAT(problem(changed(R"("merges": [)", R"("merges": [["!", "!"], )")),
+              HasSubstr("number 0: \"!!\" is not in the vocabulary"));
+  EXPECT_THAT(problem(changed(R"("merges": [)", R"("merges": ["! ! !", )")), HasSubstr("one space between"));
+  EXPECT_THAT(problem(fixture("gpt2.json") + "x"), HasSubstr("more after the end"));
+  for (const char* open : {"[", "{\"a\":"}) {
+    std::string deep = "{\"version\": ";
+    for (int i = 0; i < 100'000; ++i) deep += open;
+    EXPECT_THAT(problem(deep), HasSubstr("nested too deeply"));
+  }
+}
+
+TEST(Tokenizer, SurvivesEveryCutAndManyFlippedBits) {
+  const std::string json = fixture("llama3.json");
+  for (size_t size = 0; size < json.size(); size += 7) EXPECT_NE(problem(json.substr(0, size)), "no problem");
+  uint64_t random = 1;
+  for (int i = 0; i < 2000; ++i) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    std::string flipped = json;
+    flipped[(random >> 33) % flipped.size()] ^= static_cast<char>(1 << (random >> 24) % 8);
+    try {
+      encode(Tokenizer::parse(flipped, "flipped"), "some text, don't you see? \xC3\xA9 123");
+    } catch (const Error&) {
+    }
+  }
+}
+
+class TokenizerFiles : public data_tests::DataFolder {};
+
+TEST_F(TokenizerFiles, ReadsTheEndOfATextFromTheFileBesideIt) {
+  write("tokenizer.json", fixture("qwen2.json"));
+  EXPECT_EQ(Tokenizer::load(folder_).end_of_text(),
+            Tokenizer::load(folder_ / "tokenizer.json").end_of_text());
+  write("tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
+  const Tokenizer chat = Tokenizer::load(folder_);
+  EXPECT_EQ(chat.name_of(*chat.end_of_text()), "<|im_end|>");
+  write("tokenizer_config.json", R"({"eos_token": {"content": "<|endoftext|>", "lstrip": false}})");
+  const Tokenizer plain = Tokenizer::load(folder_);
+  EXPECT_EQ(plain.name_of(*plain.end_of_text()), "<|endoftext|>");
+  EXPECT_NE(plain.fingerprint(), chat.fingerprint());
+  write("tokenizer_config.json", R"({"eos_token": null})");
+  EXPECT_FALSE(Tokenizer::load(folder_).end_of_text());
+  EXPECT_THAT(data_tests::problem_of(ErrorKind::io, [&] { Tokenizer::load(folder_ / "gone.json"); }),
+              HasSubstr("No such file or directory"));
+}
+
+}  // namespace
+}  // namespace terrace
