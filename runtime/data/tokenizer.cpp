@@ -31,8 +31,13 @@ constexpr uint64_t kRulesVersion = 1;
 constexpr std::string_view kEnds[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|eot_id|>", "<|im_end|>"};
 
 std::string read_text(const std::filesystem::path& path, uint64_t most) {
-  const std::vector<std::byte> bytes = io::read_whole_file(path, most);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  try {
+    const std::vector<std::byte> bytes = io::read_whole_file(path, most);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  } catch (const Error& failure) {
+    throw Error(failure.kind(), {"cannot read the tokenizer", path.string(), failure.parts().reason,
+                                 "give a tokenizer.json, or a folder with one"});
+  }
 }
 
 struct Step {

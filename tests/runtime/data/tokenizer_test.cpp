@@ -137,9 +137,9 @@ TEST(Tokenizer, TakesMergesInBothForms) {
 
 TEST(Tokenizer, EncodesOneEnormousWord) {
   const Tokenizer tokenizer = Tokenizer::parse(fixture("gpt2.json"), "gpt2");
-  const std::string text(3'000'000, 'x');
+  const std::string text(400'000, 'x');
   EXPECT_EQ(decode(tokenizer, encode(tokenizer, text)), text);
-  const std::string spaces(3'000'000, ' ');
+  const std::string spaces(400'000, ' ');
   EXPECT_EQ(decode(tokenizer, encode(tokenizer, spaces)), spaces);
 }
 
@@ -164,12 +164,13 @@ TEST(Tokenizer, RefusesByItsKeyWhatItWouldDoOtherwise) {
 }
 
 TEST(Tokenizer, RefusesPatternsThatMeanSomethingElseHere) {
-  const auto with_pattern = [](const std::string& pattern) {
-    return problem(changed(
-        R"("pre_tokenizer": {)",
-        R"("pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": )" +
-            json_quoted(pattern) +
-            R"(}, "behavior": "Isolated", "invert": false}, {"type": "ByteLevel"}]}, "padding": {)"));
+  const std::string byte_level =
+      R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})";
+  const auto with_pattern = [&](const std::string& pattern) {
+    const std::string split =
+        R"({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": )" + json_quoted(pattern) + "}}";
+    return problem(
+        changed(byte_level, R"({"type": "Sequence", "pretokenizers": [)" + split + ", " + byte_level + "]}"));
   };
   for (const char* pattern : {"\\p{L}+|\\s", "[^\\s\\p{L}]{1,3}", "(?i:'s)|\\x{41}", "\\p{Han}", "a{2,}?b++"})
     EXPECT_EQ(with_pattern(pattern), "no problem") << pattern;
@@ -189,8 +190,8 @@ TEST(Tokenizer, NamesTheByteAtWhichAFileIsWrong) {
   EXPECT_THAT(problem(changed(R"("!": 0)", R"("!": 99999999999999999999)")), HasSubstr("a number above"));
   EXPECT_THAT(problem(changed(R"("!": 0)", R"("!": 1)")), HasSubstr("token 1 is both"));
   EXPECT_THAT(problem(changed(R"("!": 0, )", "")), HasSubstr("byte 0x21 (\"!\") is not in it"));
-  EXPECT_THAT(problem(changed(R"("merges": [)", R"("merges": [["!", "!"], )")),
-              HasSubstr("number 0: \"!!\" is not in the vocabulary"));
+  EXPECT_THAT(problem(changed(R"("merges": [)", R"("merges": [["!", "~"], )")),
+              HasSubstr("number 0: \"!~\" is not in the vocabulary"));
   EXPECT_THAT(problem(changed(R"("merges": [)", R"("merges": ["! ! !", )")), HasSubstr("one space between"));
   EXPECT_THAT(problem(fixture("gpt2.json") + "x"), HasSubstr("more after the end"));
   for (const char* open : {"[", "{\"a\":"}) {
