@@ -191,7 +191,7 @@ TEST(Tokenizer, NamesTheByteAtWhichAFileIsWrong) {
   EXPECT_THAT(problem(changed(R"("!": 0)", R"("!": 1)")), HasSubstr("token 1 is both"));
   EXPECT_THAT(problem(changed(R"("!": 0, )", "")), HasSubstr("byte 0x21 (\"!\") is not in it"));
   EXPECT_THAT(problem(changed(R"("merges": [)", R"("merges": [["!", "~"], )")),
-              HasSubstr("number 0: \"!~\" is not in the vocabulary"));
+              HasSubstr("number 0\": \"!~\" is not in the vocabulary"));
   EXPECT_THAT(problem(changed(R"("merges": [)", R"("merges": ["! ! !", )")), HasSubstr("one space between"));
   EXPECT_THAT(problem(fixture("gpt2.json") + "x"), HasSubstr("more after the end"));
   for (const char* open : {"[", "{\"a\":"}) {
