@@ -16,6 +16,7 @@
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/loss_scaler.h>
 #include <terrace/runtime/parameter_groups.h>
+#include <terrace/runtime/run_settings.h>
 
 namespace terrace {
 namespace {
@@ -351,6 +352,7 @@ CheckpointInfo Trainer::Parts::info() const {
                    {kContext, model->config().context},
                    {kConsumedSamples, consumed_samples}};
   if (scaler) info.loss_scaler = scaler->state();
+  info.settings = settings_of(options.config, options.steps);
   return info;
 }
 
@@ -365,6 +367,7 @@ void Trainer::resume(const std::filesystem::path& folder) {
   const CheckpointInfo saved = read_checkpoint_info(folder);
   require_same_data(folder, saved, p.info());
   load_checkpoint(folder, model_description(), p.space, p.offloader, p.log);
+  for (const std::string& line : changed_settings(saved.settings, p.info().settings)) p.log.info(line);
   p.completed = saved.step;
   p.consumed_samples = saved.position.at(kConsumedSamples);
   if (p.scaler) p.scaler->restore(saved.loss_scaler, folder.string());

@@ -93,7 +93,8 @@ class Trainer {
   std::filesystem::path save(const std::filesystem::path& folder);
   // Takes up a saved state, whatever placement and budgets it was saved with. Throws Error(config) when it is
   // of another model or was trained on other data, and Error(corrupt) when it is damaged; the trainer is then
-  // not to be used.
+  // not to be used but to resume from another checkpoint. Settings that differ from those of the checkpoint's
+  // run are said to the log.
   void resume(const std::filesystem::path& folder);
 
   // "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".

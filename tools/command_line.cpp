@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <set>
 
@@ -15,6 +17,7 @@ namespace {
 // The name of a flag: "--steps" of "--steps=5"; empty when the word is no flag.
 std::string flag_of(const std::string& word) {
   if (word.size() < 2 || word[0] != '-' || word == "--") return "";
+  if (word[1] >= '0' && word[1] <= '9') return "";  // a number below zero
   return word.substr(0, word.find('='));
 }
 
@@ -79,6 +82,49 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
     command = app.get_subcommand(word);
   }
   return "";
+}
+
+namespace {
+
+// What somebody who wrote 1e3 or 1_000 may have meant.
+std::string whole_number_meant(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  constexpr double kLargest = 1e15;
+  const bool whole = error == std::errc() && end == text.data() + text.size() && value >= 1 &&
+                     value <= kLargest && value == std::floor(value);
+  return whole ? fmt::format(": write {}", static_cast<uint64_t>(value)) : "";
+}
+
+uint64_t whole_number(const char* flag, const std::string& text, uint64_t least) {
+  const auto refuse = [&](const std::string& reason, const std::string& advice) {
+    throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", flag, text), reason, advice});
+  };
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string advice = fmt::format("give a whole number from {} on", least);
+  if (error == std::errc::result_out_of_range) refuse("it is larger than 2^64 - 1", advice);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    const bool negative = text.starts_with('-');
+    refuse(negative ? "it is less than 0" : "it is not written as a whole number",
+           advice + whole_number_meant(text));
+  }
+  if (value < least) refuse(fmt::format("it is less than {}", least), advice);
+  return value;
+}
+
+}  // namespace
+
+void add_whole_number(CLI::App& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
+                      const char* help, const char* group) {
+  app.add_option_function<std::string>(
+         flag,
+         [flag, least, take = std::move(take)](const std::string& text) {
+           take(whole_number(flag, text, least));
+         },
+         help)
+      ->type_name("N")
+      ->group(group);
 }
 
 void print_error(const Error& error) {

@@ -2,6 +2,8 @@
 // exit status.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +37,10 @@ std::vector<std::string> normalised_arguments(int argc, const char* const* argv)
 // What is wrong with arguments that do not parse: an unknown flag or subcommand, with a suggestion where one
 // is near, or a flag that is given twice. Empty when it is neither.
 std::string wrong_argument(CLI::App& app, const std::vector<std::string>& arguments);
+
+// Adds a flag that takes a whole number of at least `least`. What is none is refused in words: Error(config).
+void add_whole_number(CLI::App& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
+                      const char* help, const char* group);
 
 // "terrace: error: ..." on stderr, all parts of it.
 void print_error(const Error& error);

@@ -24,11 +24,16 @@ void on_stop_signal(int number) {
     signal(number, SIG_DFL);
     raise(number);  // delivered when this handler returns
   } else {
-    constexpr std::string_view kNotice =
+    constexpr std::string_view kPressed =
         "\r\x1b[Kterrace: stopping when the step in progress is over; press again to stop at once\n";
+    constexpr std::string_view kSent =
+        "\r\x1b[Kterrace: SIGTERM was received: stopping when the step in progress is over; a second one "
+        "stops "
+        "at once\n";
     constexpr size_t kTerminalPart = 4;  // takes back the progress line
-    const std::string_view notice = g_on_terminal ? kNotice : kNotice.substr(kTerminalPart);
-    if (write(STDERR_FILENO, notice.data(), notice.size()) < 0) {
+    const std::string_view notice = number == SIGINT ? kPressed : kSent;
+    const std::string_view shown = g_on_terminal ? notice : notice.substr(kTerminalPart);
+    if (write(STDERR_FILENO, shown.data(), shown.size()) < 0) {
       // Nobody is listening; the wish counts all the same.
     }
   }

@@ -4,8 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-
-#include <terrace/runtime/checkpoint/checkpoint.h>
+#include <filesystem>
+#include <vector>
 
 #include "command_line.h"
 #include "console.h"
@@ -13,6 +13,7 @@
 #include "stop_signals.h"
 #include "train_flags.h"
 #include "train_header.h"
+#include "train_resume.h"
 #include "train_run.h"
 #include "train_summary.h"
 
@@ -62,7 +63,7 @@ int Train::train() {
   const TrainingData data = open_training_data(flags_, options);
   const TrainerPlan plan = plan_training(options);
   check_nvme_folders(options.config.placement);
-  if (!flags_.resume.empty()) read_checkpoint_info(flags_.resume);
+  const std::vector<std::filesystem::path> checkpoints = choose_checkpoints(flags_, console_);
   prepare_save_folder(flags_, options, plan);
   StepLog log(flags_.log);
 
@@ -73,9 +74,8 @@ int Train::train() {
   console_.info(crash_notice(flags_));
   fix_budgets(options, plan);
   Trainer trainer(options, data, console_);
-  if (!flags_.resume.empty()) {
-    trainer.resume(flags_.resume);
-    console_.info(fmt::format("resumed from {} at step {}", flags_.resume, trainer.completed_steps()));
+  if (!checkpoints.empty()) {
+    take_up(checkpoints, trainer, console_);
     if (trainer.completed_steps() >= options.steps) {
       console_.info(fmt::format("step {} is reached already (--steps {}): there is nothing left to train",
                                 trainer.completed_steps(), options.steps));

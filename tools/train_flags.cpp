@@ -4,10 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <cerrno>
 
 #include <terrace/base/error.h>
 #include <terrace/runtime/data/byte_tokens.h>
 #include <terrace/runtime/parameter_groups.h>
+
+#include "command_line.h"
 
 namespace terrace {
 namespace {
@@ -79,9 +82,21 @@ void require(bool holds, const char* flag, const char* reason, const char* advic
   if (!holds) refuse("cannot use", flag, reason, advice);
 }
 
+// A path that is not there is a mistake on the command line, not a failing system.
+void require_exists(const char* flag, const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) return;
+  refuse("cannot use", fmt::format("{} {}", flag, path.string()),
+         system_reason(error ? error.value() : ENOENT), "check the path");
+}
+
 void add_model_flags(CLI::App& app, TrainFlags& flags) {
   const auto add = [&app](const char* name, std::optional<uint32_t>& value, const char* help) {
-    app.add_option(name, value, help)->check(CLI::PositiveNumber)->type_name("N")->group("Model");
+    const auto take = [name, &value](uint64_t number) {
+      require(number <= UINT32_MAX, name, "it is larger than 2^32 - 1", "give a size that a model can have");
+      value = static_cast<uint32_t>(number);
+    };
+    add_whole_number(app, name, 1, take, help, "Model");
   };
   app.add_option("--model", flags.model, "gpt2, gpt2-medium, gpt2-large or gpt2-xl (default gpt2)")
       ->type_name("NAME")
@@ -105,19 +120,15 @@ void add_run_flags(CLI::App& app, TrainFlags& flags) {
       ->check(CLI::Range(0.0, 0.9))
       ->type_name("X")
       ->group(group);
-  app.add_option("--steps", flags.steps,
-                 "Optimizer steps of the whole run, resumed ones included (default 100)")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N")
-      ->group(group);
-  app.add_option("--eval-every", flags.eval_every,
-                 "Held-out loss every N steps; it is always computed at the end")
-      ->type_name("N")
-      ->group(group);
-  app.add_option("--eval-samples", flags.eval_samples, "Sequences of an evaluation (default 32)")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N")
-      ->group(group);
+  add_whole_number(
+      app, "--steps", 1, [&flags](uint64_t n) { flags.steps = n; },
+      "Optimizer steps of the whole run, resumed ones included (default 100)", group);
+  add_whole_number(
+      app, "--eval-every", 0, [&flags](uint64_t n) { flags.eval_every = n; },
+      "Held-out loss every N steps; it is always computed at the end", group);
+  add_whole_number(
+      app, "--eval-samples", 1, [&flags](uint64_t n) { flags.eval_samples = n; },
+      "Sequences of an evaluation (default 32)", group);
 }
 
 void add_output_flags(CLI::App& app, TrainFlags& flags) {
@@ -125,11 +136,16 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--save", flags.save, "Save checkpoints in this folder: at the end, and when asked to stop")
       ->type_name("DIR")
       ->group(group);
-  app.add_option("--save-every", flags.save_every, "Save every N steps as well")
-      ->type_name("N")
-      ->group(group);
-  app.add_option("--resume", flags.resume, "Continue from the latest checkpoint of this folder")
-      ->type_name("DIR")
+  add_whole_number(
+      app, "--save-every", 0, [&flags](uint64_t n) { flags.save_every = n; }, "Save every N steps as well",
+      group);
+  add_whole_number(
+      app, "--keep-last", 1, [&flags](uint64_t n) { flags.keep_last = n; },
+      "After each save, remove all but the newest N checkpoints; without it all are kept", group);
+  app.add_option("--resume", flags.resume,
+                 "Continue from the latest checkpoint of this folder; auto: from the best one in --save, or "
+                 "from the beginning when there is none")
+      ->type_name("DIR|auto")
       ->group(group);
   app.add_option("--log", flags.log, "Append one JSON object per line and step to this file")
       ->type_name("FILE")
@@ -212,8 +228,13 @@ TrainerOptions resolve_training(const TrainFlags& flags) {
   options.steps = flags.steps;
   require(!flags.data.empty(), "--data", "it is not given",
           "give a text file or a folder of text files, for example --data /usr/share/common-licenses");
+  for (const std::filesystem::path& path : paths_of(flags)) require_exists("--data", path);
   require(flags.save_every == 0 || !flags.save.empty(), "--save-every", "--save is not given",
           "say where with --save DIR");
+  require(!flags.keep_last || !flags.save.empty(), "--keep-last", "--save is not given",
+          "say where checkpoints are saved with --save DIR");
+  require(flags.resume != kResumeAuto || !flags.save.empty(), "--resume auto", "--save is not given",
+          "it goes on from what --save DIR holds: give that, or name a folder with --resume DIR");
   require(flags.eval_every == 0 || flags.validation_fraction > 0, "--eval-every",
           "--validation-fraction is 0, so there is nothing to evaluate on", "leave out one of the two");
   if (!are_token_files(paths_of(flags))) options.model.vocabulary = ByteTokens::kVocabulary;

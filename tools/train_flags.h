@@ -15,6 +15,9 @@ class App;
 
 namespace terrace {
 
+// As --resume: the best checkpoint of --save, or none.
+inline constexpr const char* kResumeAuto = "auto";
+
 struct TrainFlags {
   std::string config;
   std::string model = "gpt2";
@@ -27,8 +30,9 @@ struct TrainFlags {
   std::string nvme_path;
   bool strict = false;
   std::string save;
-  uint64_t save_every = 0;  // 0: at the end only
-  std::string resume;
+  uint64_t save_every = 0;            // 0: at the end only
+  std::optional<uint64_t> keep_last;  // without it every checkpoint is kept
+  std::string resume;                 // a path, or kResumeAuto
   std::string log;
   bool print_config = false;
   bool json = false;

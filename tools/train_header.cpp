@@ -205,8 +205,13 @@ void check_nvme_folders(const PlacementConfig& placement) {
   const auto check = [&](Placement role, const fs::path& path) {
     if (role != Placement::nvme) return;
     struct stat status {};
-    if (stat(path.c_str(), &status) != 0) fail_to_use(kWhat, path, system_reason(errno), kAdvice);
-    if (!S_ISDIR(status.st_mode)) fail_to_use(kWhat, path, system_reason(ENOTDIR), kAdvice);
+    const bool is_there = stat(path.c_str(), &status) == 0;
+    const int error = is_there ? ENOTDIR : errno;
+    // What is not there, or no folder, was named by mistake; anything else is the system's doing.
+    if (!is_there && error != ENOENT && error != ENOTDIR)
+      fail_to_use(kWhat, path, system_reason(error), kAdvice);
+    if (!is_there || !S_ISDIR(status.st_mode))
+      throw Error(ErrorKind::config, {kWhat, path.string(), system_reason(error), kAdvice});
     try_to_write(path, kWhat, "choose a path that this user may write to");
   };
   check(placement.parameters, placement.parameter_path);
@@ -221,11 +226,16 @@ void prepare_save_folder(const TrainFlags& flags, const TrainerOptions& options,
   std::error_code error;
   const fs::path existing = absolute_existing(folder);
   fs::create_directories(folder, error);
-  if (error) fail_to_use(kWhat, existing, system_reason(error.value()), kAdvice);
+  if (error) {
+    fail_to_use(
+        kWhat, folder,
+        fmt::format("it cannot be created below {}: {}", existing.string(), system_reason(error.value())),
+        kAdvice);
+  }
   if (flags.resume.empty() && fs::exists(folder / "latest", error)) {
     throw Error(ErrorKind::config, {"this run would replace the checkpoints of another", folder.string(),
                                     "it holds checkpoints and --resume is not given",
-                                    "give --resume as well to go on from them, or save to another folder"});
+                                    "give --resume auto to go on from them, or save to another folder"});
   }
   try_to_write(folder, kWhat, kAdvice);
 

@@ -21,7 +21,8 @@ std::string crash_notice(const TrainFlags& flags);
 // Creates the folder for checkpoints if need be. Throws Error(io) when it cannot be written to and
 // Error(capacity) when a checkpoint, together with the tier files of the run, has no room there.
 void prepare_save_folder(const TrainFlags& flags, const TrainerOptions& options, const TrainerPlan& plan);
-// Throws Error(io) unless the folders of what is on nvme are there and can be written to.
+// Unless the folders of what is on nvme are there, throws Error(config), and unless they can be written to,
+// Error(io).
 void check_nvme_folders(const PlacementConfig& placement);
 
 }  // namespace terrace

@@ -7,6 +7,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
 
 namespace terrace {
 namespace {
@@ -109,10 +110,13 @@ void TrainingRun::save() {
   saved_step_ = step;
   summary_.checkpoint = folder;
   log_.checkpoint(step, folder);
+  // After a failure the state may have gone wrong some steps ago: then the older ones are what is left.
+  if (flags_.keep_last && !failed_) remove_older_checkpoints(flags_.save, step, *flags_.keep_last, console_);
 }
 
 // The failure itself, or, where saving failed as well, that failure said in passing.
 std::optional<Error> TrainingRun::save_after(const Error& failure) {
+  failed_ = true;
   if (!state_is_whole_ || flags_.save.empty() || summary_.steps == 0) {
     if (!summary_.checkpoint.empty()) console_.info("the last checkpoint is " + summary_.checkpoint);
     return failure;

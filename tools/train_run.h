@@ -44,6 +44,7 @@ class TrainingRun {
   RunSummary& summary_;
   uint64_t lines_every_;
   bool state_is_whole_ = true;
+  bool failed_ = false;
   std::optional<uint64_t> saved_step_;
   double recent_seconds_ = 0;  // of a step, smoothed
 };

@@ -193,6 +193,10 @@ std::string summary_text(const RunSummary& summary) {
       "{} of {} steps done, {} in this run: {} tokens, {:.3f} steps/s, {:.1f} tokens/s\n",
       summary.completed_steps, summary.planned_steps, summary.steps, grouped(summary.tokens),
       per(static_cast<double>(summary.steps), total), per(static_cast<double>(summary.tokens), total));
+  if (summary.completed_steps > summary.planned_steps || (summary.steps == 0 && summary.stopped_by.empty())) {
+    text = fmt::format("the checkpoint is of step {}, and --steps {} asks for no more: nothing was trained\n",
+                       summary.completed_steps, summary.planned_steps);
+  }
   if (summary.skipped_steps > 0) {
     text += fmt::format("{} of them overflowed in fp16 and were skipped\n", grouped(summary.skipped_steps));
   }

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <terrace/base/data_type.h>
 #include <terrace/base/function_ref.h>
@@ -32,6 +33,8 @@ struct CheckpointInfo {
   std::map<std::string, uint64_t> position;  // in the data, in the caller's words (printable ASCII)
   std::map<std::string, uint64_t>
       loss_scaler;  // its state, in its own words; empty where nothing scales the loss
+  // What a resumed run may change and should know that it does: by name, as text (printable ASCII both).
+  std::map<std::string, std::string> settings;
 };
 
 // Saves the state between two steps as `<folder>/step-<info.step>` and returns that path. `folder` and what
@@ -45,6 +48,18 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& folder, const
 // `path` is one step's folder, or the folder above, whose latest checkpoint is meant. Reads the manifest and
 // no state.
 CheckpointInfo read_checkpoint_info(const std::filesystem::path& path);
+
+// The checkpoints that a run may take up from `folder`, the best first: the one that `latest` names, then
+// those of earlier steps, the newest of them first; without a readable `latest` all there are. Only names are
+// looked at. Empty when there is none; throws Error(io) when the folder cannot be read.
+std::vector<std::filesystem::path> checkpoints_to_resume_from(const std::filesystem::path& folder);
+
+// Removes checkpoints of earlier steps than `step`, which must have been saved in `folder`, the oldest first,
+// until `keep_count` (at least 1) remain, that of `step` among them. Checkpoints of later steps are another
+// run's and are left alone. A crash leaves every checkpoint whole or gone. What cannot be removed is a
+// warning.
+void remove_older_checkpoints(const std::filesystem::path& folder, uint64_t step, uint64_t keep_count,
+                              Log& log);
 
 // Sets the whole state of `offloader`, which is between two steps, and returns what the caller must take
 // over: step, seed and data position. `model` describes the model of `space` for messages. Throws

@@ -42,6 +42,14 @@ std::string json_of(const std::map<std::string, uint64_t>& numbers) {
   return "{" + text + "}";
 }
 
+std::string json_of(const std::map<std::string, std::string>& settings) {
+  std::string text;
+  for (const auto& [name, value] : settings) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", json_quoted(name), json_quoted(value));
+  }
+  return "{" + text + "}";
+}
+
 // Exactly sixteen lower-case digits.
 bool read_hex(std::string_view text, uint64_t& value) {
   if (text.size() != kChecksumDigits || text.find_first_not_of("0123456789abcdef") != std::string_view::npos)
@@ -155,6 +163,12 @@ CheckpointInfo read_info(Members& manifest, uint64_t version, const std::filesys
     info.loss_scaler = read_numbers(manifest, "loss_scaler", path);
     if (info.loss_scaler.empty()) manifest.refuse("\"loss_scaler\" is empty");
   }
+  if (manifest.has("settings")) {
+    const Json::Value& settings = manifest.take("settings");
+    Members texts(settings, "settings", path);
+    for (const std::string& key : settings.getMemberNames()) info.settings[key] = texts.text(key);
+    if (info.settings.empty()) manifest.refuse("\"settings\" is empty");
+  }
   return info;
 }
 
@@ -239,6 +253,7 @@ std::string manifest_text(const Manifest& manifest) {
   add("seed", std::to_string(info.seed));
   add("data_position", json_of(info.position));
   if (!info.loss_scaler.empty()) add("loss_scaler", json_of(info.loss_scaler));
+  if (!info.settings.empty()) add("settings", json_of(info.settings));
   add("block_bytes", std::to_string(kBlockBytes));
   add("states", json_of(manifest.states));
   if (manifest.frozen.bytes > 0) add("frozen", json_of(manifest.frozen));

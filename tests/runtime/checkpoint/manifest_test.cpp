@@ -88,6 +88,7 @@ TEST(CheckpointManifest, ComesBackAsItWas) {
     EXPECT_EQ(found.info.seed, manifest.info.seed);
     EXPECT_EQ(found.info.position, manifest.info.position);
     EXPECT_EQ(found.info.loss_scaler, manifest.info.loss_scaler);
+    EXPECT_EQ(found.info.settings, manifest.info.settings);
     EXPECT_EQ(found.states.bytes, manifest.states.bytes);
     EXPECT_EQ(found.states.block_checksums, manifest.states.block_checksums);
     EXPECT_EQ(found.frozen.bytes, manifest.frozen.bytes);
@@ -161,6 +162,19 @@ TEST(CheckpointManifest, OfAHostileWriterIsAnError) {
     expect_error(ErrorKind::corrupt, {"path/of/it", edit.fragment},
                  [&] { parse_manifest(edited(edit.from, edit.to), "path/of/it"); });
   }
+}
+
+TEST(CheckpointManifest, HoldsTheSettingsOfItsRunWhenItIsGivenAny) {
+  Manifest manifest = example();
+  EXPECT_EQ(manifest_text(manifest).find("settings"), std::string::npos);
+  manifest.info.settings = {{"optimizer.params.lr", "0.001"}, {"scheduler.type", "\"WarmupLR\""}};
+  const Manifest found = parse_manifest(manifest_text(manifest), "m");
+  EXPECT_EQ(found.info.settings, manifest.info.settings);
+  const auto with = [](const std::string& settings) {
+    return edited("\"block_bytes\"", "\"settings\": " + settings + ", \"block_bytes\"");
+  };
+  for (const char* settings : {"{}", "[]", "{\"lr\": 0.001}", "{\"lr\": {}}", "\"lr\""})
+    expect_error(ErrorKind::corrupt, {"settings"}, [&] { parse_manifest(with(settings), "m"); });
 }
 
 TEST(CheckpointManifest, OfALaterVersionAsksForALaterTerrace) {
