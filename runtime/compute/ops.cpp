@@ -8,7 +8,6 @@
 namespace terrace {
 namespace {
 
-constexpr float kNormEpsilon = 1e-5f;
 // Elements of an activation that one task takes: 64 KiB of fp32.
 constexpr uint64_t kTaskElements = 16 * 1024;
 
@@ -35,11 +34,13 @@ void HostOps::for_row_blocks(uint64_t rows, uint64_t width,
 
 void HostOps::land(const float* values, const GradientTarget& target, uint64_t first_element,
                    uint64_t count) const {
+  if (target.view.data == nullptr) return;
   kernels_.land(values, target.view.data + first_element * bytes_of(target.type),
                 compute::format_of(target.type), target.view.accumulate, count);
 }
 
 void HostOps::land_column_sums(const RowShape& shape, const float* dy, const GradientTarget& target) const {
+  if (target.view.data == nullptr) return;
   workers_.parallel_for(divide_up(shape.width, compute::kColumnSlab), [&](size_t index) {
     const uint64_t first = index * compute::kColumnSlab;
     const uint64_t columns = std::min(compute::kColumnSlab, shape.width - first);
@@ -49,7 +50,7 @@ void HostOps::land_column_sums(const RowShape& shape, const float* dy, const Gra
   });
 }
 
-void HostOps::layer_norm_forward(const RowShape& shape, std::span<const float> x, ParameterView gamma,
+void HostOps::layer_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
                                  ParameterView beta, std::span<float> y, const NormStatistics& statistics,
                                  StackArena& arena) const {
   TERRACE_ASSERT(x.size() == shape.rows * shape.width && y.size() == x.size(),
@@ -61,13 +62,13 @@ void HostOps::layer_norm_forward(const RowShape& shape, std::span<const float> x
   for_row_blocks(shape.rows, shape.width, [&](uint64_t first, uint64_t count) {
     for (uint64_t row = first; row < first + count; ++row) {
       kernels_.norm_row(x.data() + row * shape.width, gammas.data(), betas.data(),
-                        y.data() + row * shape.width, shape.width, kNormEpsilon, &statistics.means[row],
+                        y.data() + row * shape.width, shape.width, shape.epsilon, &statistics.means[row],
                         &statistics.inverse_deviations[row]);
     }
   });
 }
 
-void HostOps::layer_norm_backward(const RowShape& shape, std::span<const float> x,
+void HostOps::layer_norm_backward(const NormShape& shape, std::span<const float> x,
                                   const NormStatistics& statistics, ParameterView gamma,
                                   std::span<const float> dy, std::span<float> dx,
                                   const GradientTarget& gamma_gradient, const GradientTarget& beta_gradient,
@@ -84,6 +85,7 @@ void HostOps::layer_norm_backward(const RowShape& shape, std::span<const float> 
                                  dx.data() + row * shape.width, shape.width);
     }
   });
+  if (gamma_gradient.view.data == nullptr && beta_gradient.view.data == nullptr) return;
   workers_.parallel_for(divide_up(shape.width, compute::kColumnSlab), [&](size_t index) {
     const uint64_t first = index * compute::kColumnSlab;
     const uint64_t columns = std::min(compute::kColumnSlab, shape.width - first);
@@ -101,17 +103,21 @@ void HostOps::linear_forward(const LinearShape& shape, std::span<const float> x,
   TERRACE_ASSERT(x.size() == shape.rows * shape.inputs && y.size() == shape.rows * shape.outputs,
                  "a linear layer's rows have another size");
   const StackArena::Frame frame(arena);
-  const std::span<const float> biases = as_floats(bias, shape.outputs, arena);
+  const std::span<const float> biases =
+      shape.biased ? as_floats(bias, shape.outputs, arena) : std::span<const float>();
   const ThreadScratch scratch(arena, workers_, Products::workspace_floats());
   if (dry_run_) return;
   products_.multiply({.rows = shape.rows, .columns = shape.outputs, .depth = shape.inputs},
                      {.data = x.data(), .stride = shape.inputs},
-                     {.data = weight.data, .stride = shape.outputs, .type = weight.type},
+                     {.data = weight.data,
+                      .stride = shape.outputs_first ? shape.inputs : shape.outputs,
+                      .type = weight.type,
+                      .transposed = shape.outputs_first},
                      {.data = y.data(), .stride = shape.outputs, .bias = biases.data()}, scratch);
 }
 
 void HostOps::linear_backward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
-                              std::span<const float> dy, std::span<float> dx,
+                              std::span<const float> dy, std::span<float> dx, InputGradient existing,
                               const GradientTarget& weight_gradient, const GradientTarget& bias_gradient,
                               StackArena& arena) const {
   TERRACE_ASSERT(x.size() == shape.rows * shape.inputs && dx.size() == x.size() &&
@@ -120,14 +126,26 @@ void HostOps::linear_backward(const LinearShape& shape, std::span<const float> x
   const StackArena::Frame frame(arena);
   const ThreadScratch scratch(arena, workers_, Products::workspace_floats());
   if (dry_run_) return;
-  products_.multiply({.rows = shape.rows, .columns = shape.inputs, .depth = shape.outputs},
-                     {.data = dy.data(), .stride = shape.outputs},
-                     {.data = weight.data, .stride = shape.outputs, .type = weight.type, .transposed = true},
-                     {.data = dx.data(), .stride = shape.inputs}, scratch);
-  products_.multiply_into({.rows = shape.inputs, .columns = shape.outputs, .depth = shape.rows},
-                          {.data = x.data(), .stride = shape.inputs, .transposed = true},
-                          {.data = dy.data(), .stride = shape.outputs}, weight_gradient, scratch);
-  land_column_sums({shape.rows, shape.outputs}, dy.data(), bias_gradient);
+  products_.multiply(
+      {.rows = shape.rows, .columns = shape.inputs, .depth = shape.outputs},
+      {.data = dy.data(), .stride = shape.outputs},
+      {.data = weight.data,
+       .stride = shape.outputs_first ? shape.inputs : shape.outputs,
+       .type = weight.type,
+       .transposed = !shape.outputs_first},
+      {.data = dx.data(), .stride = shape.inputs, .accumulate = existing == InputGradient::add}, scratch);
+  if (weight_gradient.view.data != nullptr) {
+    const Operand across_x{.data = x.data(), .stride = shape.inputs, .transposed = !shape.outputs_first};
+    const Operand across_dy{.data = dy.data(), .stride = shape.outputs, .transposed = shape.outputs_first};
+    if (shape.outputs_first) {
+      products_.multiply_into({.rows = shape.outputs, .columns = shape.inputs, .depth = shape.rows},
+                              across_dy, across_x, weight_gradient, scratch);
+    } else {
+      products_.multiply_into({.rows = shape.inputs, .columns = shape.outputs, .depth = shape.rows}, across_x,
+                              across_dy, weight_gradient, scratch);
+    }
+  }
+  if (shape.biased) land_column_sums({shape.rows, shape.outputs}, dy.data(), bias_gradient);
 }
 
 void HostOps::gelu_forward(std::span<const float> x, std::span<float> y) const {

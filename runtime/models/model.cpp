@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <terrace/runtime/models/gpt2.h>
-
 namespace terrace {
 
 uint64_t Model::parameter_count() const {
@@ -14,13 +12,12 @@ uint64_t Model::parameter_count() const {
 
 std::string Model::description() const {
   const ModelConfig& model = config();
-  return fmt::format("{} {} layers x {}, {} heads, context {}, vocabulary {}, {}", name_of(model.family),
-                     model.layers, model.width, model.heads, model.context, model.vocabulary,
+  const std::string heads = model.key_value_heads == model.heads
+                                ? fmt::format("{} heads", model.heads)
+                                : fmt::format("{} heads on {}", model.heads, model.key_value_heads);
+  return fmt::format("{} {} layers x {}, {}, context {}, vocabulary {}, {}", name_of(model.family),
+                     model.layers, model.width, heads, model.context, model.vocabulary,
                      name_of(options().type));
-}
-
-std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelOptions& options) {
-  return std::make_unique<Gpt2>(config, options);
 }
 
 }  // namespace terrace

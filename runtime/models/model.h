@@ -25,9 +25,20 @@ namespace terrace {
 
 // How a model is trained; none of it changes what its weights mean.
 struct ModelOptions {
-  DataType type = DataType::bf16;      // of parameters and gradients
-  uint64_t seed = 42;                  // of the first values
-  bool checkpoint_activations = true;  // keep each layer's input only and compute the rest again in backward
+  DataType type = DataType::bf16;  // of parameters and gradients
+  uint64_t seed = 42;              // of the first values
+  // Keep the inputs of checkpoint_count segments of layers only, and compute the rest again in backward. 0: a
+  // segment per layer.
+  bool checkpoint_activations = true;
+  uint32_t checkpoint_count = 0;
+  std::vector<std::string> frozen = {};  // patterns over weight names, * for anything: these are not trained
+  // A vocabulary table is several tensors of about this many elements, so that no operation needs all of it
+  // at once. No bit depends on it.
+  uint64_t table_part_elements = 8 * 1024 * 1024;
+  // Tied embeddings: compute the head's gradient of the token table together with the embedding's, at the end
+  // of the backward pass, at the price of computing the logits once more. Each part's gradient is then
+  // complete at once and need not stay on the device through the whole backward pass. No bit depends on it.
+  bool late_head_gradient = false;
 };
 
 // Token ids, sample after sample; targets[i] is the token that follows tokens[i]. Views only; in a dry run
@@ -69,20 +80,30 @@ class Model {
   // Returns the mean loss over tokens, unscaled. Operation keys are "<operation_prefix>h.3.mlp.fc/forward"
   // and the like. Throws Error(config) for a token outside the vocabulary or a sequence longer than the
   // context.
+  //
+  // With `store`, the inputs of checkpointed segments are put there instead of staying in the arena.
   virtual float train_micro_batch(const HostOps& ops, ParameterAccess& access, StackArena& arena,
                                   const MicroBatch& batch, float loss_scale,
-                                  std::string_view operation_prefix) const = 0;
+                                  std::string_view operation_prefix,
+                                  ActivationStore* store = nullptr) const = 0;
   // The mean loss over tokens. Uses are inference uses, "<operation_prefix>h.3.mlp.fc/inference". Same
   // errors.
   virtual float evaluate(const HostOps& ops, ParameterAccess& access, StackArena& arena,
                          const MicroBatch& batch, std::string_view operation_prefix) const = 0;
+
+  // The logits of the token after the last of each sequence, [batch, vocabulary] into `logits`. Targets are
+  // not looked at. Same uses and errors.
+  virtual void next_token_logits(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+                                 const MicroBatch& batch, std::span<float> logits,
+                                 std::string_view operation_prefix) const = 0;
 
   uint64_t parameter_count() const;
   // "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".
   std::string description() const;
 };
 
-// Throws Error(config) when the sizes do not fit together or the type cannot be computed with.
+// Throws Error(config) when the sizes do not fit together, a pattern fits
+// no weight or nothing is left to train.
 std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelOptions& options);
 
 }  // namespace terrace

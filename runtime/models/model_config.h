@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
+
+#include <terrace/base/data_type.h>
 
 namespace terrace {
 
@@ -21,7 +25,7 @@ struct RopeScaling {
   double high_frequency_factor = 4.0;  // llama3
   double beta_fast = 32.0;             // yarn
   double beta_slow = 1.0;              // yarn
-  double attention_factor = 0.0;       // yarn; 0: 0.1 ln(factor) + 1
+  double attention_factor = 0.0;       // yarn, on cosines and sines; 0: 0.1 ln(factor) + 1
   bool truncate = true;                // yarn: whole dimensions bound the ramp
   bool operator==(const RopeScaling&) const = default;
 };
@@ -34,7 +38,8 @@ struct ModelConfig {
   uint32_t head_size = 0;        // 0: width / heads
   uint32_t width = 768;
   uint32_t hidden = 0;      // of the feed-forward part; 0: 4 * width
-  uint32_t context = 1024;  // the longest sequence
+  uint32_t context = 1024;  // the longest sequence of a run
+  uint32_t positions = 0;   // gpt2: rows of the position table; else what it was released for; 0: context
   uint32_t vocabulary = 50257;
   float norm_epsilon = 1e-5f;
   double rope_theta = 10000.0;
@@ -47,8 +52,21 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-// The sizes of a released model by its public name, with its own vocabulary: "gpt2", "gpt2-medium",
-// "gpt2-large" or "gpt2-xl". Throws Error(config) on another name.
+// The same with every 0 that stands for something else replaced. Throws Error(config) when the sizes do not
+// fit together.
+ModelConfig completed(const ModelConfig& config);
+
+// The architecture of a released model by its public name ("gpt2-medium", "llama-3.2-1b", "qwen2.5-0.5b"),
+// with its own vocabulary. Throws Error(config) on another name, naming them all.
 ModelConfig model_preset(std::string_view name);
+
+// Reads a config.json of Hugging Face: gpt2, llama, mistral or qwen2. `name` is the file's, for messages.
+// Throws Error(config), naming the key, for what is missing and for what would be computed differently here.
+// `warnings` receives what changes training but not the model: dropout is not applied.
+ModelConfig parse_model_config(std::string_view json, std::string_view name,
+                               std::vector<std::string>* warnings = nullptr);
+
+// A config.json from which transformers makes the same model. `type` is that of the weights beside it.
+std::string model_config_json(const ModelConfig& config, DataType type);
 
 }  // namespace terrace

@@ -79,6 +79,22 @@ struct Kernels {
                            const float* inverse_deviations, uint64_t rows, uint64_t columns,
                            float* gamma_sums, float* beta_sums);
 
+  // y = x * inverse_root * gamma with inverse_root = 1 / sqrt(mean of squares + epsilon).
+  void (*rms_row)(const float* x, const float* gamma, float* y, uint64_t count, float epsilon,
+                  float* inverse_root);
+  // dx += the gradient of rms_row.
+  void (*rms_row_backward)(const float* dy, const float* x, const float* gamma, float inverse_root, float* dx,
+                           uint64_t count);
+  // The sums of dy * normalised x over rows; columns <= kColumnSlab.
+  void (*rms_column_sums)(const float* dy, const float* x, uint64_t stride, const float* inverse_roots,
+                          uint64_t rows, uint64_t columns, float* gamma_sums);
+  // Turns the pairs (x[i], x[half + i]) by their angles; `direction` is 1, or -1 for the inverse.
+  void (*rotate)(float* x, const float* cosines, const float* sines, float direction, uint64_t half);
+  // y = silu(gate) * up with silu(v) = v / (1 + exp(-v)).
+  void (*swiglu)(const float* gate, const float* up, float* y, uint64_t count);
+  // dy becomes the gradient of `gate`.
+  void (*swiglu_backward)(const float* gate, const float* up, float* dy, float* dup, uint64_t count);
+
   // GELU in the tanh form of GPT-2.
   void (*gelu)(const float* x, float* y, uint64_t count);
   // dy becomes dx.

@@ -17,6 +17,7 @@ namespace {
 
 #include <terrace/runtime/compute/internal/product.inc>
 #include <terrace/runtime/compute/internal/rows.inc>
+#include <terrace/runtime/compute/internal/rows_llama.inc>
 
 }  // namespace
 

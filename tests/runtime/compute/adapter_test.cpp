@@ -14,13 +14,6 @@ namespace {
 using reference::Values;
 using reference::widened;
 
-ParameterView view(const std::vector<float>& values) {
-  return {reinterpret_cast<const std::byte*>(values.data()), DataType::fp32};
-}
-GradientTarget into(std::vector<float>& values) {
-  return {{reinterpret_cast<std::byte*>(values.data()), false}, DataType::fp32};
-}
-
 // start + scale * (x A^T) B^T in double precision.
 Values adapted(const AdapterShape& shape, const Values& start, const Values& x, const Values& a,
                const Values& b) {

@@ -12,6 +12,9 @@
 #include <terrace/base/data_type.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/runtime/compute/counter_random.h>
+#include <terrace/runtime/compute/ops.h>
+
+#include "support/work_memory.h"
 
 namespace terrace::testing {
 
@@ -48,6 +51,23 @@ std::vector<float> as_floats(const std::vector<T>& values) {
   return floats;
 }
 
+template <typename T>
+ParameterView view(const std::vector<T>& values) {
+  return {reinterpret_cast<const std::byte*>(values.data()), type_of(T{})};
+}
+template <typename T>
+GradientTarget into(std::vector<T>& values, bool accumulate = false) {
+  return {{reinterpret_cast<std::byte*>(values.data()), accumulate}, type_of(T{})};
+}
+
+inline std::vector<int32_t> random_tokens(uint64_t count, uint64_t vocabulary, uint64_t stream) {
+  std::vector<int32_t> tokens;
+  for (uint64_t i = 0; i < count; ++i) {
+    tokens.push_back(static_cast<int32_t>(random_bits({.seed = 5, .stream = stream}, i) % vocabulary));
+  }
+  return tokens;
+}
+
 // |actual - expected| <= tolerance * (1 + |expected|) for every element.
 inline void expect_near(const std::vector<float>& actual, const std::vector<double>& expected,
                         double tolerance, const std::string& what) {
@@ -64,5 +84,12 @@ class ForEachInstructionSet : public ::testing::TestWithParam<InstructionSet> {}
 inline std::string set_name(const ::testing::TestParamInfo<InstructionSet>& info) {
   return std::string(name_of(info.param));
 }
+
+class Operation : public ForEachInstructionSet {
+ protected:
+  Workers workers_{2};
+  HostOps ops_{workers_, GetParam()};
+  WorkMemory work_{64 * kMiB};
+};
 
 }  // namespace terrace::testing

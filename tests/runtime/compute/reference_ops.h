@@ -32,7 +32,7 @@ inline Values embedding(const std::vector<int32_t>& tokens, const Values& token_
   return y;
 }
 
-inline Values layer_norm(const Values& x, const Values& gamma, const Values& beta) {
+inline Values layer_norm(const Values& x, const Values& gamma, const Values& beta, double epsilon = 1e-5) {
   const uint64_t width = gamma.size();
   Values y(x.size());
   for (uint64_t row = 0; row < x.size() / width; ++row) {
@@ -42,12 +42,25 @@ inline Values layer_norm(const Values& x, const Values& gamma, const Values& bet
       variance += (x[row * width + j] - mean) * (x[row * width + j] - mean) / static_cast<double>(width);
     }
     for (uint64_t j = 0; j < width; ++j) {
-      y[row * width + j] = (x[row * width + j] - mean) / std::sqrt(variance + 1e-5) * gamma[j] + beta[j];
+      y[row * width + j] = (x[row * width + j] - mean) / std::sqrt(variance + epsilon) * gamma[j] + beta[j];
     }
   }
   return y;
 }
 
+inline Values rms_norm(const Values& x, const Values& gamma, double epsilon) {
+  const uint64_t width = gamma.size();
+  Values y(x.size());
+  for (uint64_t row = 0; row < x.size() / width; ++row) {
+    double squares = 0;
+    for (uint64_t j = 0; j < width; ++j) squares += x[row * width + j] * x[row * width + j];
+    const double root = std::sqrt(squares / static_cast<double>(width) + epsilon);
+    for (uint64_t j = 0; j < width; ++j) y[row * width + j] = x[row * width + j] / root * gamma[j];
+  }
+  return y;
+}
+
+// `weight` is [inputs, outputs].
 inline Values linear(const Values& x, const Values& weight, const Values& bias) {
   const uint64_t outputs = bias.size(), inputs = weight.size() / outputs, rows = x.size() / inputs;
   Values y(rows * outputs);
@@ -61,29 +74,79 @@ inline Values linear(const Values& x, const Values& weight, const Values& bias) 
   return y;
 }
 
-inline Values attention(const Values& qkv, uint64_t sequence, uint64_t heads, uint64_t width) {
-  const uint64_t tokens = qkv.size() / (3 * width), size = width / heads;
-  Values y(tokens * width);
+inline Values transposed(const Values& matrix, uint64_t rows) {
+  const uint64_t columns = matrix.size() / rows;
+  Values turned(matrix.size());
+  for (uint64_t i = 0; i < rows; ++i) {
+    for (uint64_t j = 0; j < columns; ++j) turned[j * rows + i] = matrix[i * columns + j];
+  }
+  return turned;
+}
+
+// `weight` is [outputs, inputs]; an empty bias is none.
+inline Values linear_of_rows(const Values& x, const Values& weight, uint64_t outputs, const Values& bias) {
+  return linear(x, transposed(weight, outputs), bias.empty() ? Values(outputs) : bias);
+}
+
+// heads / key_value_heads consecutive query heads share keys and values.
+inline Values attention(const Values& queries, const Values& keys, const Values& values, uint64_t sequence,
+                        uint64_t heads, uint64_t key_value_heads, uint64_t size) {
+  const uint64_t tokens = queries.size() / (heads * size);
+  Values y(queries.size());
   for (uint64_t token = 0; token < tokens; ++token) {
     const uint64_t first = token / sequence * sequence;
     for (uint64_t head = 0; head < heads; ++head) {
+      const uint64_t shared = head / (heads / key_value_heads);
+      const auto key_value = [&](uint64_t other) { return (other * key_value_heads + shared) * size; };
+      const uint64_t query = (token * heads + head) * size;
       Values weights;
       double sum = 0;
       for (uint64_t other = first; other <= token; ++other) {
         double score = 0;
-        for (uint64_t j = head * size; j < (head + 1) * size; ++j) {
-          score += qkv[token * 3 * width + j] * qkv[other * 3 * width + width + j];
-        }
+        for (uint64_t j = 0; j < size; ++j) score += queries[query + j] * keys[key_value(other) + j];
         weights.push_back(std::exp(score / std::sqrt(static_cast<double>(size))));
         sum += weights.back();
       }
       for (uint64_t other = first; other <= token; ++other) {
-        for (uint64_t j = head * size; j < (head + 1) * size; ++j) {
-          y[token * width + j] += weights[other - first] / sum * qkv[other * 3 * width + 2 * width + j];
-        }
+        for (uint64_t j = 0; j < size; ++j)
+          y[query + j] += weights[other - first] / sum * values[key_value(other) + j];
       }
     }
   }
+  return y;
+}
+
+// A row of qkv is [queries | keys | values].
+inline Values attention(const Values& qkv, uint64_t sequence, uint64_t heads, uint64_t width) {
+  const uint64_t tokens = qkv.size() / (3 * width);
+  Values parts[3] = {Values(tokens * width), Values(tokens * width), Values(tokens * width)};
+  for (uint64_t token = 0; token < tokens; ++token) {
+    for (uint64_t j = 0; j < 3 * width; ++j)
+      parts[j / width][token * width + j % width] = qkv[token * 3 * width + j];
+  }
+  return attention(parts[0], parts[1], parts[2], sequence, heads, heads, width / heads);
+}
+
+// Turns the pairs (i, i + size / 2) of every head by position * frequencies[i].
+inline Values rotated(const Values& x, uint64_t sequence, uint64_t size, const Values& frequencies,
+                      uint64_t heads, double factor = 1.0) {
+  Values y(x.size());
+  for (uint64_t head = 0; head < x.size() / size; ++head) {
+    const double position = static_cast<double>(head / heads % sequence);
+    for (uint64_t i = 0; i < size / 2; ++i) {
+      const uint64_t a = head * size + i, b = a + size / 2;
+      const double cosine = std::cos(position * frequencies[i]) * factor;
+      const double sine = std::sin(position * frequencies[i]) * factor;
+      y[a] = x[a] * cosine - x[b] * sine;
+      y[b] = x[b] * cosine + x[a] * sine;
+    }
+  }
+  return y;
+}
+
+inline Values swiglu(const Values& gate, const Values& up) {
+  Values y(gate.size());
+  for (size_t i = 0; i < gate.size(); ++i) y[i] = gate[i] / (1.0 + std::exp(-gate[i])) * up[i];
   return y;
 }
 
