@@ -13,7 +13,6 @@
 #include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
 #include <terrace/memory/tensor.h>
-#include <terrace/offload/offloader.h>
 #include <terrace/runtime/models/model.h>
 
 namespace terrace {
