@@ -1,0 +1,26 @@
+// AppendFile: a file that only grows, by whole pieces: what append() was given is in the file, all of it,
+// when it returns.
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+namespace terrace {
+
+class AppendFile {
+ public:
+  // Creates it unless it is there. Throws Error(io).
+  explicit AppendFile(std::filesystem::path path);
+  ~AppendFile();
+  AppendFile(AppendFile&& other) noexcept;
+  AppendFile& operator=(AppendFile&&) = delete;
+
+  // Throws Error(io).
+  void append(std::string_view bytes);
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+}  // namespace terrace
