@@ -61,6 +61,13 @@ void check_llama(const ModelConfig& config) {
     refuse(fmt::format("head_size = {}", config.head_size),
            "rotary positions turn pairs of a head's elements", "choose an even size of at least 4");
   }
+  const bool qwen2 = config.family == ModelFamily::qwen2;
+  if (qwen2 ? !config.attention_bias || config.output_bias || config.mlp_bias
+            : config.attention_bias != config.output_bias) {
+    refuse(fmt::format("attention_bias = {}, output_bias = {}, mlp_bias = {}", config.attention_bias,
+                       config.output_bias, config.mlp_bias),
+           "no such model exists", "llama has the first two or neither, qwen2 has the first alone");
+  }
   const RopeScaling& rope = config.rope;
   if (!(config.rope_theta > 1.0) || !(rope.factor >= 1.0)) {
     refuse(fmt::format("rope_theta = {}, factor = {}", config.rope_theta, rope.factor),
