@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <terrace/aio/file.h>
 #include <terrace/base/assert.h>
@@ -204,6 +205,7 @@ struct Tokenizer::Encoder::Scratch {
   std::string composed;
   // Of the steps, one by one; a step never recurses into itself.
   std::vector<std::string> with_space;
+  bool is_continuation = false;  // of what comes next
 };
 
 Tokenizer::Encoder::Encoder(const Tokenizer& tokenizer)
@@ -213,8 +215,13 @@ Tokenizer::Encoder::Encoder(const Tokenizer& tokenizer)
 Tokenizer::Encoder::Encoder(Encoder&&) noexcept = default;
 Tokenizer::Encoder::~Encoder() = default;
 
-void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& tokens) {
+void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& tokens, bool is_continuation) {
   using Piece = data::AddedTokens::Piece;
+  scratch_->is_continuation = is_continuation;
+  const auto take = [&](const data::AddedToken& token) {
+    tokens.push_back(static_cast<int32_t>(token.id));
+    scratch_->is_continuation = false;
+  };
   if (data::well_formed_bytes(text) != text.size()) {
     size_t first = 0;
     data::replace_broken(text, scratch_->repaired, first);
@@ -222,14 +229,14 @@ void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& tok
   }
   parts_.as_written.split(text, scratch_->match, [&](const Piece& written) {
     if (written.token != nullptr) {
-      tokens.push_back(static_cast<int32_t>(written.token->id));
+      take(*written.token);
       return;
     }
     const std::string_view normal =
         parts_.normalises ? data::composed(written.text, scratch_->composed) : written.text;
     parts_.normalised.split(normal, scratch_->match, [&](const Piece& piece) {
       if (piece.token != nullptr) {
-        tokens.push_back(static_cast<int32_t>(piece.token->id));
+        take(*piece.token);
       } else {
         cut(piece.text, 0, tokens);
       }
@@ -242,7 +249,8 @@ void Tokenizer::Encoder::cut(std::string_view text, size_t step, std::vector<int
   if (text.empty()) return;
   if (step == parts_.steps.size()) return parts_.bpe.encode(text, scratch_->bpe, tokens);
   const auto& [pattern, rule] = parts_.steps[step];
-  if (rule.add_prefix_space && text.front() != ' ') {
+  const bool begins = !std::exchange(scratch_->is_continuation, false);
+  if (rule.add_prefix_space && begins && text.front() != ' ') {
     std::string& spaced = scratch_->with_space[step];
     spaced.assign(1, ' ').append(text);
     text = spaced;

@@ -58,8 +58,9 @@ class Tokenizer::Encoder {
   ~Encoder();
 
   // Appends the tokens of a text, without prefix and suffix. Broken UTF-8 counts as U+FFFD. Memory is bounded
-  // by a multiple of the text.
-  void encode(std::string_view text, std::vector<int32_t>& tokens);
+  // by a multiple of the text. A continuation is not the beginning of its text: nothing is put in front of
+  // it.
+  void encode(std::string_view text, std::vector<int32_t>& tokens, bool is_continuation = false);
 
  private:
   struct Scratch;

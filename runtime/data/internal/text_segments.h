@@ -1,0 +1,47 @@
+// TextSegments: text files in pieces of about a MiB that may be tokenized one without the other. It knows
+// where text may be cut, not what its tokens are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <terrace/runtime/data/text_files.h>
+
+namespace terrace::data {
+
+struct TextSegment {
+  std::string text;
+  uint64_t first_byte = 0;  // in all files
+  bool begins_file = false;
+  bool ends_file = false;
+  bool is_forced = false;  // cut where the tokens may be others than those of the whole
+};
+
+class TextSegments {
+ public:
+  static constexpr uint64_t kBytes = uint64_t{1} << 20;
+  static constexpr uint64_t kMostBytes = uint64_t{16} << 20;
+
+  // Both sizes are smaller in tests. `files` outlives this.
+  explicit TextSegments(const TextFiles& files, uint64_t wanted_bytes = kBytes,
+                        uint64_t most_bytes = kMostBytes)
+      : files_(files), wanted_bytes_(wanted_bytes), most_bytes_(most_bytes) {}
+
+  // False after the last one. Throws Error(io).
+  bool next(TextSegment& segment);
+
+ private:
+  const TextFiles& files_;
+  uint64_t wanted_bytes_;
+  uint64_t most_bytes_;
+  size_t file_ = 0;
+  uint64_t inside_ = 0;  // that file
+};
+
+// The last place at which `text` may be cut: behind a newline that stands between a letter, digit, mark of
+// punctuation or symbol and a letter or digit. There the patterns of GPT-2, Llama 3, Qwen 2 and their like
+// cut too, with nothing of what follows in what they look at. 0: there is none.
+size_t last_cut(std::string_view text);
+
+}  // namespace terrace::data

@@ -1,0 +1,82 @@
+#include <utf8proc.h>
+
+#include <algorithm>
+
+#include <terrace/runtime/data/internal/text_segments.h>
+#include <terrace/runtime/data/internal/utf8.h>
+
+namespace terrace::data {
+namespace {
+
+bool is_letter_or_digit(char32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_ND:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_punctuation_or_symbol(char32_t c) {
+  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_SO;
+}
+
+size_t begin_of_code_point(std::string_view text, size_t at) {
+  while (at > 0 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;
+  return at;
+}
+
+bool may_cut_behind_newline(std::string_view text, size_t newline) {
+  if (newline == 0 || newline + 1 == text.size()) return false;
+  const CodePoint after = first_code_point(text.substr(newline + 1));
+  if (after.bytes == 0 || !is_letter_or_digit(after.value)) return false;
+  const CodePoint before = first_code_point(text.substr(begin_of_code_point(text, newline - 1)));
+  return before.bytes > 0 && (is_letter_or_digit(before.value) || is_punctuation_or_symbol(before.value));
+}
+
+}  // namespace
+
+size_t last_cut(std::string_view text) {
+  for (size_t at = text.rfind('\n'); at != std::string_view::npos && at > 0; at = text.rfind('\n', at - 1)) {
+    if (may_cut_behind_newline(text, at)) return at + 1;
+  }
+  return 0;
+}
+
+bool TextSegments::next(TextSegment& segment) {
+  if (file_ == files_.files().size()) return false;
+  const TextFiles::File& file = files_.files()[file_];
+  const uint64_t left = file.byte_count - inside_;
+  segment.first_byte = file.first_byte + inside_;
+  segment.begins_file = inside_ == 0;
+  segment.is_forced = false;
+  uint64_t size = 0;
+  for (uint64_t wanted = wanted_bytes_; size == 0; wanted = std::min(2 * wanted, most_bytes_)) {
+    segment.text.resize(static_cast<size_t>(std::min(wanted, left)));
+    files_.read(segment.first_byte, {reinterpret_cast<uint8_t*>(segment.text.data()), segment.text.size()});
+    if (segment.text.size() == left) {
+      size = left;
+    } else if (const size_t cut = last_cut(segment.text); cut > 0) {
+      size = cut;
+    } else if (wanted >= most_bytes_) {
+      const size_t begin = begin_of_code_point(segment.text, segment.text.size() - 1);
+      size = begin > 0 ? begin : segment.text.size();
+      segment.is_forced = true;
+    }
+  }
+  segment.text.resize(static_cast<size_t>(size));
+  segment.ends_file = size == left;
+  inside_ += size;
+  if (segment.ends_file) {
+    ++file_;
+    inside_ = 0;
+  }
+  return true;
+}
+
+}  // namespace terrace::data
