@@ -58,13 +58,14 @@ class Train final : public Subcommand {
 };
 
 int Train::train() {
-  TrainerOptions options = resolve_training(flags_);
+  const DataChoice choice(flags_.data, "");
+  TrainerOptions options = resolve_training(flags_, choice);
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
-  const TrainingData data = open_training_data(flags_, options);
   const TrainerPlan plan = plan_training(options);
   check_nvme_folders(options.config.placement);
   const std::vector<std::filesystem::path> checkpoints = choose_checkpoints(flags_, console_);
   prepare_save_folder(flags_, options, plan);
+  const TrainingData data = open_training_data(flags_, choice, options, console_);
   StepLog log(flags_.log);
 
   const StopSignals signals;

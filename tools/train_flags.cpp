@@ -7,7 +7,6 @@
 #include <cerrno>
 
 #include <terrace/base/error.h>
-#include <terrace/runtime/data/byte_tokens.h>
 #include <terrace/runtime/parameter_groups.h>
 
 #include "command_line.h"
@@ -82,14 +81,6 @@ void require(bool holds, const char* flag, const char* reason, const char* advic
   if (!holds) refuse("cannot use", flag, reason, advice);
 }
 
-// A path that is not there is a mistake on the command line, not a failing system.
-void require_exists(const char* flag, const std::filesystem::path& path) {
-  std::error_code error;
-  if (std::filesystem::exists(path, error)) return;
-  refuse("cannot use", fmt::format("{} {}", flag, path.string()),
-         system_reason(error ? error.value() : ENOENT), "check the path");
-}
-
 void add_model_flags(CLI::App& app, TrainFlags& flags) {
   const auto add = [&app](const char* name, std::optional<uint32_t>& value, const char* help) {
     const auto take = [name, &value](uint64_t number) {
@@ -109,12 +100,7 @@ void add_model_flags(CLI::App& app, TrainFlags& flags) {
 
 void add_run_flags(CLI::App& app, TrainFlags& flags) {
   const char* group = "Data and steps";
-  app.add_option(
-         "--data", flags.data,
-         "A text file, or a folder of them, one token per byte; or nanoGPT .bin files. May be given again")
-      ->take_all()
-      ->type_name("PATH")
-      ->group(group);
+  flags.data.add_to(app, group);
   app.add_option("--validation-fraction", flags.validation_fraction,
                  "The last part of the data, never trained on (default 0.05; 0: none)")
       ->check(CLI::Range(0.0, 0.9))
@@ -153,10 +139,6 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
   app.add_flag("--print-config", flags.print_config, "Print every value in force with its origin, and exit")
       ->group(group);
   app.add_flag("--json", flags.json, "Print the result, or the configuration, as JSON")->group(group);
-}
-
-std::vector<std::filesystem::path> paths_of(const TrainFlags& flags) {
-  return {flags.data.begin(), flags.data.end()};
 }
 
 }  // namespace
@@ -217,7 +199,7 @@ TrainConfig resolve_config(const TrainFlags& flags) {
   return config;
 }
 
-TrainerOptions resolve_training(const TrainFlags& flags) {
+TrainerOptions resolve_training(const TrainFlags& flags, const DataChoice& data) {
   TrainerOptions options;
   options.config = resolve_config(flags);
   options.model = model_preset(flags.model);
@@ -226,9 +208,6 @@ TrainerOptions resolve_training(const TrainFlags& flags) {
   options.model.heads = flags.heads.value_or(options.model.heads);
   options.model.context = flags.context.value_or(options.model.context);
   options.steps = flags.steps;
-  require(!flags.data.empty(), "--data", "it is not given",
-          "give a text file or a folder of text files, for example --data /usr/share/common-licenses");
-  for (const std::filesystem::path& path : paths_of(flags)) require_exists("--data", path);
   require(flags.save_every == 0 || !flags.save.empty(), "--save-every", "--save is not given",
           "say where with --save DIR");
   require(!flags.keep_last || !flags.save.empty(), "--keep-last", "--save is not given",
@@ -237,15 +216,16 @@ TrainerOptions resolve_training(const TrainFlags& flags) {
           "it goes on from what --save DIR holds: give that, or name a folder with --resume DIR");
   require(flags.eval_every == 0 || flags.validation_fraction > 0, "--eval-every",
           "--validation-fraction is 0, so there is nothing to evaluate on", "leave out one of the two");
-  if (!are_token_files(paths_of(flags))) options.model.vocabulary = ByteTokens::kVocabulary;
+  options.model.vocabulary = data.vocabulary().value_or(options.model.vocabulary);
   make_model(options.model, {});  // throws when the sizes do not fit together
   const std::string warning = schedule_warning(options.config.schedule, options.steps);
   if (!warning.empty()) options.config.warnings.push_back(warning);
   return options;
 }
 
-TrainingData open_training_data(const TrainFlags& flags, const TrainerOptions& options) {
-  return {open_tokens({paths_of(flags), options.model.vocabulary}),
+TrainingData open_training_data(const TrainFlags& flags, const DataChoice& data,
+                                const TrainerOptions& options, Log& log) {
+  return {data.open(options.model.vocabulary, log),
           {options.model.context, options.config.terrace.seed, flags.validation_fraction}};
 }
 

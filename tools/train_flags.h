@@ -9,6 +9,8 @@
 
 #include <terrace/runtime/trainer.h>
 
+#include "data_flags.h"
+
 namespace CLI {
 class App;
 }
@@ -22,7 +24,7 @@ struct TrainFlags {
   std::string config;
   std::string model = "gpt2";
   std::optional<uint32_t> layers, width, heads, context;
-  std::vector<std::string> data;
+  DataFlags data;
   double validation_fraction = 0.05;
   uint64_t steps = 100;
   uint64_t eval_every = 0;  // 0: at the end only
@@ -47,8 +49,9 @@ struct TrainFlags {
 TrainConfig resolve_config(const TrainFlags& flags);
 
 // All of the run but its data. Throws Error(config) for flags that are missing or contradict each other.
-TrainerOptions resolve_training(const TrainFlags& flags);
+TrainerOptions resolve_training(const TrainFlags& flags, const DataChoice& data);
 // The data, as the model of `options` takes them.
-TrainingData open_training_data(const TrainFlags& flags, const TrainerOptions& options);
+TrainingData open_training_data(const TrainFlags& flags, const DataChoice& data,
+                                const TrainerOptions& options, Log& log);
 
 }  // namespace terrace

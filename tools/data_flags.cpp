@@ -1,0 +1,83 @@
+#include "data_flags.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include <terrace/base/error.h>
+#include <terrace/runtime/data/byte_tokens.h>
+#include <terrace/runtime/data/token_cache.h>
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
+  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
+}
+
+// A path that is not there is a mistake on the command line, not a failing system.
+void require_exists(const fs::path& path) {
+  std::error_code error;
+  if (fs::exists(path, error)) return;
+  refuse(fmt::format("--data {}", path.string()), system_reason(error ? error.value() : ENOENT),
+         "check the path");
+}
+
+}  // namespace
+
+void DataFlags::add_to(CLI::App& app, const char* group) {
+  app.add_option("--data", paths,
+                 "A text file, a folder of them, or nanoGPT .bin files of tokens. May be given again")
+      ->take_all()
+      ->type_name("PATH")
+      ->group(group);
+  app.add_option("--tokenizer", tokenizer,
+                 "A tokenizer.json that makes tokens of text; without it, a token is a byte")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--cache-dir", cache_folder,
+                 "Where tokenized text is kept (default $XDG_CACHE_HOME/terrace or ~/.cache/terrace)")
+      ->type_name("DIR")
+      ->group(group);
+}
+
+DataChoice::DataChoice(const DataFlags& flags, const fs::path& model_folder)
+    : paths_(flags.paths.begin(), flags.paths.end()), cache_folder_(flags.cache_folder) {
+  if (paths_.empty()) {
+    refuse("--data", "it is not given",
+           "give a text file or a folder of text files, for example --data /usr/share/common-licenses");
+  }
+  for (const fs::path& path : paths_) require_exists(path);
+  are_token_files_ = terrace::are_token_files(paths_);
+  std::error_code error;
+  if (!flags.tokenizer.empty()) {
+    tokenizer_path_ = flags.tokenizer;
+  } else if (!model_folder.empty() && fs::exists(model_folder / "tokenizer.json", error)) {
+    tokenizer_path_ = model_folder / "tokenizer.json";
+  }
+  if (!tokenizer_path_.empty()) tokenizer_.emplace(Tokenizer::load(tokenizer_path_));
+}
+
+std::optional<uint32_t> DataChoice::vocabulary() const {
+  if (tokenizer_) return tokenizer_->vocabulary();
+  if (are_token_files_) return std::nullopt;
+  return ByteTokens::kVocabulary;
+}
+
+OpenTokens DataChoice::open(uint32_t model_vocabulary, Log& log) const {
+  if (are_token_files_) return open_tokens({paths_, model_vocabulary});
+  if (*vocabulary() > model_vocabulary) {
+    refuse(tokenizer_ ? tokenizer_path_.string() : "text as bytes",
+           fmt::format("it has {} tokens, and the model has {}", *vocabulary(), model_vocabulary),
+           "give the tokenizer that belongs to the model with --tokenizer");
+  }
+  if (!tokenizer_) return open_tokens({paths_, model_vocabulary});
+  OpenTokens open;
+  open.train = tokenize_cached(TextFiles(paths_), *tokenizer_,
+                               cache_folder_.empty() ? default_cache_folder() : cache_folder_, log);
+  return open;
+}
+
+}  // namespace terrace

@@ -1,0 +1,52 @@
+// DataFlags and DataChoice: which data a subcommand reads, and what makes tokens of text. Shared by whoever
+// takes --data.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/runtime/data/token_source.h>
+#include <terrace/runtime/data/tokenizer.h>
+
+namespace CLI {
+class App;
+}
+
+namespace terrace {
+
+struct DataFlags {
+  std::vector<std::string> paths;
+  std::string tokenizer;
+  std::string cache_folder;
+
+  // Adds --data, --tokenizer and --cache-dir; this object must stay where it is.
+  void add_to(CLI::App& app, const char* group);
+};
+
+// What the flags come to: looked at, and not opened yet.
+class DataChoice {
+ public:
+  // Text is tokenized by --tokenizer, else by the tokenizer.json of `model_folder` (may be empty), else it is
+  // bytes. Throws Error(config) for what is missing or does not fit together, and for a tokenizer that cannot
+  // be used.
+  DataChoice(const DataFlags& flags, const std::filesystem::path& model_folder);
+
+  // Null where text is bytes.
+  const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
+  bool are_token_files() const { return are_token_files_; }
+  // Of a model that is made for these data; nothing where the data do not say.
+  std::optional<uint32_t> vocabulary() const;
+  // For a model with that many tokens. Throws Error(config) when the data have more.
+  OpenTokens open(uint32_t model_vocabulary, Log& log) const;
+
+ private:
+  std::vector<std::filesystem::path> paths_;
+  std::filesystem::path cache_folder_;
+  std::filesystem::path tokenizer_path_;
+  bool are_token_files_ = false;
+  std::optional<Tokenizer> tokenizer_;
+};
+
+}  // namespace terrace
