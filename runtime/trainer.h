@@ -10,11 +10,11 @@
 #include <vector>
 
 #include <terrace/base/log.h>
-#include <terrace/memory/machine.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/data/training_data.h>
 #include <terrace/runtime/models/model.h>
+#include <terrace/runtime/run_plan.h>
 
 namespace terrace {
 
@@ -22,25 +22,6 @@ struct TrainerOptions {
   TrainConfig config;
   ModelConfig model;
   uint64_t steps = 100;  // of the whole run: schedules that need a length use it
-};
-
-// A budget and where it comes from.
-struct ChosenBudget {
-  uint64_t bytes = 0;
-  std::string origin;
-};
-
-// What was decided before anything was allocated.
-struct TrainerPlan {
-  ChosenBudget device;
-  ChosenBudget host;
-  uint64_t chunk_elements = 0;
-  std::string chunk_origin;
-  uint64_t parameter_count = 0;
-  uint64_t param_bytes = 0;  // of all parameters in their precision, payload
-  uint64_t state_bytes = 0;  // master weights and both moments, payload
-  std::string engine;        // one line; empty when nothing is on nvme
-  MemoryPlan memory;
 };
 
 struct StepReport {

@@ -1,0 +1,95 @@
+#include <terrace/runtime/run_plan.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <terrace/base/units.h>
+#include <terrace/memory/machine.h>
+
+namespace terrace {
+namespace {
+
+// A simulated device lives in the same memory as the host tier: by default the two share one budget.
+void choose_host_budget(const TrainConfig& config, const Machine& machine, OffloadOptions& options,
+                        TrainerPlan& plan) {
+  if (config.terrace.host_memory_bytes) {
+    plan.host = {*config.terrace.host_memory_bytes, "as configured"};
+  } else {
+    const DefaultBudget both = default_host_budget(machine);
+    plan.host = {both.bytes - std::min(both.bytes, plan.device.bytes),
+                 fmt::format("{}, less the device's {}", both.origin, format_bytes(plan.device.bytes))};
+  }
+  options.host_budget_bytes = plan.host.bytes;
+}
+
+void choose_budgets(const TrainConfig& config, const Machine& machine, const std::vector<TensorSpec>& tensors,
+                    const DryRun& dry, OffloadOptions& options, TrainerPlan& plan) {
+  if (config.terrace.device_memory_bytes) {
+    plan.device = {*config.terrace.device_memory_bytes, "as configured"};
+  } else {
+    const DefaultBudget budget = largest_simulated_device_budget(machine);
+    plan.device = {budget.bytes, budget.origin};
+  }
+  options.device_budget_bytes = plan.device.bytes;
+  choose_host_budget(config, machine, options, plan);
+  if (config.terrace.chunk_elements) {
+    plan.chunk_elements = *config.terrace.chunk_elements;
+    plan.chunk_origin = "as configured";
+  } else {
+    plan.chunk_elements = choose_chunk_elements(tensors, dry.trace, options, config.max_chunk_elements);
+    const uint64_t bound = config.max_chunk_elements;
+    plan.chunk_origin = bound > 0 && plan.chunk_elements * 2 > bound
+                            ? "the largest that sub_group_size allows"
+                            : "the largest that the budgets leave room to move";
+  }
+}
+
+}  // namespace
+
+OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
+  OffloadOptions options;
+  options.parameters = config.placement.parameters;
+  options.states = config.placement.states;
+  options.parameter_path = config.placement.parameter_path;
+  options.state_path = config.placement.state_path;
+  options.lock_host_memory = config.placement.pin_parameters && config.placement.pin_states;
+  options.work_bytes = dry.work_bytes;
+  options.accumulation_steps = config.batch.accumulation_steps;
+  options.accumulation_type = config.grad_accum_type.value_or(DataType::fp32);
+  options.policy = config.terrace.policy;
+  options.prefetch_uses = config.max_prefetch_elements == 0 ? 0 : config.terrace.prefetch_uses;
+  if (config.max_prefetch_elements) options.prefetch_elements = *config.max_prefetch_elements;
+  options.verify_checksums = config.terrace.verify_checksums;
+  if (config.aio.queue_depth) options.io.queue_depth = *config.aio.queue_depth;
+  if (config.aio.block_bytes) options.io.block_bytes = *config.aio.block_bytes;
+  if (config.aio.thread_count) options.io.thread_count = *config.aio.thread_count;
+  return options;
+}
+
+TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
+                      OffloadOptions& options) {
+  TrainerPlan plan;
+  const Machine machine = probe_machine();
+  choose_budgets(config, machine, tensors, dry, options, plan);
+  const FlatSpace space(tensors, plan.chunk_elements);
+  plan.memory = plan_memory(space, dry.trace, options);
+  if (!config.terrace.device_memory_bytes && useful_device_bytes(plan.memory) < plan.device.bytes) {
+    // A simulated device takes memory from the host: no more than this run can use.
+    options.device_budget_bytes = useful_device_bytes(plan.memory);
+    plan.device = {options.device_budget_bytes, "what this run can use"};
+    choose_host_budget(config, machine, options, plan);
+    plan.memory = plan_memory(space, dry.trace, options);
+  }
+  plan.parameter_count = space.parameter_count();
+  plan.param_bytes = space.parameter_count() * bytes_of(config.precision);
+  plan.state_bytes = space.trainable_count() * 3 * sizeof(float);
+  if (options.parameters == Placement::nvme || options.states == Placement::nvme) {
+    const io::EngineChoice choice = io::choose_engine(config.terrace.engine);
+    options.io.kind = choice.kind;
+    plan.engine = choice.reason;
+  }
+  return plan;
+}
+
+}  // namespace terrace

@@ -1,0 +1,50 @@
+// How a run, training or not, is cut to the memory it gets: from a configuration and the run's uses, run dry,
+// to budgets, chunks and slots. It allocates nothing but bookkeeping.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <terrace/memory/tensor.h>
+#include <terrace/offload/memory_plan.h>
+#include <terrace/offload/offload_options.h>
+#include <terrace/offload/use_trace.h>
+#include <terrace/runtime/config/train_config.h>
+
+namespace terrace {
+
+// A budget and where it comes from.
+struct ChosenBudget {
+  uint64_t bytes = 0;
+  std::string origin;
+};
+
+// What was decided before anything was allocated.
+struct TrainerPlan {
+  ChosenBudget device;
+  ChosenBudget host;
+  uint64_t chunk_elements = 0;
+  std::string chunk_origin;
+  uint64_t parameter_count = 0;
+  uint64_t param_bytes = 0;  // of all parameters in their precision, payload
+  uint64_t state_bytes = 0;  // master weights and both moments, payload
+  std::string engine;        // one line; empty when nothing is on nvme
+  MemoryPlan memory;
+};
+
+// What a run uses, in which order, and how much device memory it works in.
+struct DryRun {
+  std::vector<TensorUse> trace;
+  uint64_t work_bytes = 0;
+};
+
+// All that does not depend on budgets.
+OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry);
+
+// Fills in what the budgets decide. `options`, of the function above, is complete afterwards. Throws
+// Error(capacity) when the run does not fit.
+TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
+                      OffloadOptions& options);
+
+}  // namespace terrace
