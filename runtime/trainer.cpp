@@ -16,6 +16,7 @@
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/loss_scaler.h>
 #include <terrace/runtime/parameter_groups.h>
+#include <terrace/runtime/pass_timer.h>
 #include <terrace/runtime/run_settings.h>
 
 namespace terrace {
@@ -195,11 +196,14 @@ uint64_t Trainer::applied_updates() const {
 void Trainer::Parts::run_micro_batches(StepReport& report) {
   const uint32_t accumulation = options.config.batch.accumulation_steps;
   const float scale = loss_scale() / static_cast<float>(accumulation);
+  PassTimer timed(offloader, clock);
   for (uint32_t m = 0; m < accumulation; ++m) {
+    timed.begin_micro_batch();
     data.fill(consumed_samples + uint64_t{m} * options.config.batch.micro_batch_size, tokens, targets);
-    report.loss += model->train_micro_batch(ops, offloader, arena, batch(), scale, micro_batch_prefix(m));
+    report.loss += model->train_micro_batch(ops, timed, arena, batch(), scale, micro_batch_prefix(m));
     offloader.end_micro_batch();
   }
+  report.forward_ns = timed.forward_ns();
   report.loss /= accumulation;
   report.tokens = tokens.size() * accumulation;
 }

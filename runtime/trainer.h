@@ -37,6 +37,7 @@ struct StepReport {
   uint64_t tokens = 0;
   uint64_t total_ns = 0;
   uint64_t forward_backward_ns = 0;
+  uint64_t forward_ns = 0;  // the part until backward first asks for parameters, in every micro-batch
   uint64_t update_ns = 0;
   OffloadCounters moved;
 };

@@ -9,6 +9,7 @@
 
 #include "command_line.h"
 #include "console.h"
+#include "run_monitor.h"
 #include "step_log.h"
 #include "stop_signals.h"
 #include "train_flags.h"
@@ -66,6 +67,7 @@ int Train::train() {
   const std::vector<std::filesystem::path> checkpoints = choose_checkpoints(flags_, console_);
   prepare_save_folder(flags_, options, plan);
   const TrainingData data = open_training_data(flags_, choice, options, console_);
+  if (flags_.resume.empty()) require_empty_monitors(options.config);
   StepLog log(flags_.log);
 
   const StopSignals signals;
@@ -84,8 +86,10 @@ int Train::train() {
   }
   log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
 
+  RunMonitor monitor(options.config, trainer, !flags_.resume.empty());
+
   const std::optional<Error> failure =
-      TrainingRun(flags_, options, trainer, console_, log, signals, summary).run();
+      TrainingRun(flags_, options, trainer, console_, log, monitor, signals, summary).run();
   summary.model = trainer.model_description();
   summary.parameter_count = plan.parameter_count;
   summary.planned_steps = options.steps;

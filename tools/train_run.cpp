@@ -28,12 +28,14 @@ std::string remaining_text(double seconds) {
 }  // namespace
 
 TrainingRun::TrainingRun(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer,
-                         Console& console, StepLog& log, const StopSignals& signals, RunSummary& summary)
+                         Console& console, StepLog& log, RunMonitor& monitor, const StopSignals& signals,
+                         RunSummary& summary)
     : flags_(flags),
       options_(options),
       trainer_(trainer),
       console_(console),
       log_(log),
+      monitor_(monitor),
       signals_(signals),
       summary_(summary),
       lines_every_(options.config.steps_per_print.value_or(divide_up(options.steps, kLinesPerRun))) {}
@@ -61,6 +63,7 @@ void TrainingRun::train() {
     summary_.add(report);
     if (summary_.steps == 1) summary_.process_bytes = current_memory_use().pss_bytes;
     log_.step(report);
+    monitor_.step(report);
     if (report.skipped) {
       console_.info(fmt::format("step {}: skipped, fp16 overflowed with loss scale {}; the next step has {}",
                                 report.step, report.loss_scale, report.next_loss_scale));
@@ -83,6 +86,7 @@ void TrainingRun::show(const StepReport& report) {
       recent_seconds_ == 0 ? seconds : (1 - kSmoothing) * recent_seconds_ + kSmoothing * seconds;
   const bool due = report.step % lines_every_ == 0 || summary_.steps == 1 || report.step == options_.steps;
   if (!console_.is_terminal() && !due) return;
+  if (due && options_.config.wall_clock_breakdown) console_.info(time_line(report));
   const OffloadCounters& moved = summary_.moved;
   console_.progress(fmt::format(
       "step {}/{}  loss {:.4f}  {:.0f} tokens/s  {:.2f} s/step  GB h2d {} d2h {} nvme r {} w {}  ETA {}",
@@ -101,6 +105,7 @@ void TrainingRun::evaluate() {
   state_is_whole_ = true;
   console_.info(fmt::format("step {}: held-out loss {:.4f}", step, *summary_.validation_loss));
   log_.evaluation(step, *summary_.validation_loss);
+  monitor_.evaluation(*summary_.validation_loss);
 }
 
 void TrainingRun::save() {

@@ -10,6 +10,7 @@
 #include <terrace/runtime/trainer.h>
 
 #include "console.h"
+#include "run_monitor.h"
 #include "step_log.h"
 #include "stop_signals.h"
 #include "train_flags.h"
@@ -21,7 +22,7 @@ class TrainingRun {
  public:
   // All references outlive the run.
   TrainingRun(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer, Console& console,
-              StepLog& log, const StopSignals& signals, RunSummary& summary);
+              StepLog& log, RunMonitor& monitor, const StopSignals& signals, RunSummary& summary);
 
   // Trains to the end, or to the end of the step in which a signal arrived, and saves when that was asked
   // for. What goes wrong is returned, after the state was saved when it is still whole.
@@ -40,6 +41,7 @@ class TrainingRun {
   Trainer& trainer_;
   Console& console_;
   StepLog& log_;
+  RunMonitor& monitor_;
   const StopSignals& signals_;
   RunSummary& summary_;
   uint64_t lines_every_;

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <sstream>
+#include <vector>
 
 #include <terrace/base/error.h>
 #include <terrace/runtime/monitor/internal/append_file.h>
@@ -34,6 +36,20 @@ std::string contents(const std::filesystem::path& path) {
   return text.str();
 }
 
+// The files of scalars, by what they begin with.
+std::vector<std::filesystem::path> own_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".csv" || !entry.is_regular_file()) continue;
+    std::string start(kHeaderStart.size(), '\0');
+    std::ifstream(entry.path(), std::ios::binary)
+        .read(start.data(), static_cast<std::streamsize>(start.size()));
+    if (start == kHeaderStart) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 // How much of a file belongs to the first `samples` sequences: the lines before the first later one, and no
 // half-written line.
 size_t length_until(std::string_view text, uint64_t samples) {
@@ -48,7 +64,8 @@ size_t length_until(std::string_view text, uint64_t samples) {
   }
 }
 
-void cut(const std::filesystem::path& path, const std::string& text, uint64_t samples) {
+void cut(const std::filesystem::path& path, uint64_t samples) {
+  const std::string text = contents(path);
   const size_t length = length_until(text, samples);
   if (length == text.size()) return;
   std::error_code error;
@@ -62,17 +79,17 @@ void cut(const std::filesystem::path& path, const std::string& text, uint64_t sa
 }  // namespace
 
 CsvFiles::CsvFiles(const std::filesystem::path& folder, const MonitorStart& start) : folder_(folder) {
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() != ".csv" || !entry.is_regular_file()) continue;
-    const std::string text = contents(entry.path());
-    if (!text.starts_with(kHeaderStart)) continue;
-    if (!start.resumed) {
-      throw Error(ErrorKind::config,
-                  {"the scalars of two runs would be mixed", entry.path().string(), "it has lines already",
-                   "set another csv_monitor.job_name, move the folder away, or go on with --resume"});
-    }
-    cut(entry.path(), text, start.samples);
-  }
+  if (!start.resumed) require_none(folder);
+  for (const std::filesystem::path& path : own_files(folder)) cut(path, start.samples);
+}
+
+void CsvFiles::require_none(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder)) return;
+  const std::vector<std::filesystem::path> files = own_files(folder);
+  if (files.empty()) return;
+  throw Error(ErrorKind::config,
+              {"the scalars of two runs would be mixed", files.front().string(), "it has lines already",
+               "set another csv_monitor.job_name, move the folder away, or go on with --resume"});
 }
 
 CsvFiles::~CsvFiles() = default;

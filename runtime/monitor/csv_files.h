@@ -22,6 +22,9 @@ class CsvFiles {
   CsvFiles(const CsvFiles&) = delete;
   CsvFiles& operator=(const CsvFiles&) = delete;
 
+  // Throws Error(config) where `folder` has scalars of a run.
+  static void require_none(const std::filesystem::path& folder);
+
   // In the files when it returns. Throws Error(io).
   void write(const ScalarEvent& event);
 

@@ -82,12 +82,8 @@ uint64_t second_after_all(const std::filesystem::path& folder) {
 }
 
 std::filesystem::path new_path(const std::filesystem::path& folder, const MonitorStart& start) {
+  if (!start.resumed) EventFile::require_none(folder);
   const uint64_t after = second_after_all(folder);
-  if (after > 0 && !start.resumed) {
-    throw Error(ErrorKind::config,
-                {"the events of two runs would be mixed", folder.string(), "it has event files already",
-                 "set another tensorboard.job_name, move the folder away, or go on with --resume"});
-  }
   const uint64_t second = std::max(after, static_cast<uint64_t>(start.wall_seconds));
   return folder / fmt::format("{}{:010}.{}.{}.0", kPrefix, second, host_name(), getpid());
 }
@@ -111,6 +107,13 @@ EventFile::EventFile(const std::filesystem::path& folder, const MonitorStart& st
 }
 
 EventFile::~EventFile() = default;
+
+void EventFile::require_none(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder) || second_after_all(folder) == 0) return;
+  throw Error(ErrorKind::config,
+              {"the events of two runs would be mixed", folder.string(), "it has event files already",
+               "set another tensorboard.job_name, move the folder away, or go on with --resume"});
+}
 
 void EventFile::write(const ScalarEvent& event) {
   records_.clear();

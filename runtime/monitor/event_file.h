@@ -32,6 +32,9 @@ class EventFile {
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
+  // Throws Error(config) where `folder` has events of a run.
+  static void require_none(const std::filesystem::path& folder);
+
   // In the file when it returns. Throws Error(io).
   void write(const ScalarEvent& event);
   const std::filesystem::path& path() const { return path_; }

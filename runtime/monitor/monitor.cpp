@@ -22,18 +22,28 @@ constexpr std::string_view kHeldOutLoss = "Validation/Samples/loss";
 
 constexpr double kMilliseconds = 1e3;
 
-std::filesystem::path make_folder(const MonitorTarget& target) {
+std::filesystem::path folder_of(const MonitorTarget& target) {
   const std::filesystem::path folder = target.output_path / target.job_name;
+  return folder.empty() ? "." : folder;
+}
+
+std::filesystem::path make_folder(const MonitorTarget& target) {
+  const std::filesystem::path folder = folder_of(target);
   std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  std::filesystem::create_directories(folder, error);
   if (error) {
     throw Error(ErrorKind::io, {"cannot make the folder of a monitor", folder.string(),
                                 system_reason(error.value()), "set another output_path"});
   }
-  return folder.empty() ? "." : folder;
+  return folder;
 }
 
 }  // namespace
+
+void require_empty_monitors(const TrainConfig& config) {
+  if (config.monitor.csv.enabled) CsvFiles::require_none(folder_of(config.monitor.csv));
+  if (config.monitor.tensorboard.enabled) EventFile::require_none(folder_of(config.monitor.tensorboard));
+}
 
 Monitor::Monitor(const TrainConfig& config, const MonitorStart& start)
     : start_(start),

@@ -26,6 +26,10 @@ struct UpdateScalars {
   double update_seconds = 0;
 };
 
+// Throws Error(config) where the folders of the monitors have scalars of a run already: a new run is to be
+// refused before it has done anything.
+void require_empty_monitors(const TrainConfig& config);
+
 class Monitor {
  public:
   // Makes the folders and looks at what is in them; with everything switched off it touches nothing. Throws

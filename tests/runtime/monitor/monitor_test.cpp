@@ -238,6 +238,7 @@ TEST(Monitor, RefusesToMixTwoRuns) {
   const TemporaryFolder folder;
   for (const bool tensorboard : {true, false}) {
     const TrainConfig config = config_for(folder, tensorboard, !tensorboard);
+    require_empty_monitors(config);
     {
       Monitor monitor(config, {});
       monitor.update(scalars(4), 0);
@@ -250,6 +251,7 @@ TEST(Monitor, RefusesToMixTwoRuns) {
       EXPECT_THAT(error.what(), HasSubstr("of two runs would be mixed"));
       EXPECT_THAT(error.what(), HasSubstr("--resume"));
     }
+    EXPECT_THROW(require_empty_monitors(config), Error);
   }
 }
 

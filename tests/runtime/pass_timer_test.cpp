@@ -1,0 +1,40 @@
+#include <terrace/runtime/pass_timer.h>
+
+#include <gtest/gtest.h>
+
+#include <terrace/base/clock.h>
+
+namespace terrace {
+namespace {
+
+// Every use takes ten nanoseconds.
+class SlowParameters final : public ParameterAccess {
+ public:
+  explicit SlowParameters(FakeClock& clock) : clock_(clock) {}
+  void begin_use(std::string_view, std::span<const TensorId>, UseKind) override { clock_.advance(10); }
+  void end_use() override { ++ended_uses; }
+  const std::byte* parameter(TensorId) const override { return nullptr; }
+  GradientView gradient(TensorId) override { return {}; }
+
+  int ended_uses = 0;
+
+ private:
+  FakeClock& clock_;
+};
+
+TEST(PassTimer, CountsUntilTheFirstBackwardUseOfEveryMicroBatch) {
+  FakeClock clock;
+  SlowParameters parameters(clock);
+  PassTimer timer(parameters, clock);
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    timer.begin_micro_batch();
+    for (const UseKind kind : {UseKind::forward, UseKind::forward, UseKind::backward, UseKind::backward})
+      Lease(timer, "use", {}, kind);
+    clock.advance(1000);
+  }
+  EXPECT_EQ(timer.forward_ns(), 40u);
+  EXPECT_EQ(parameters.ended_uses, 8);
+}
+
+}  // namespace
+}  // namespace terrace

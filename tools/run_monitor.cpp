@@ -1,0 +1,52 @@
+#include "run_monitor.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+namespace terrace {
+namespace {
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double seconds(uint64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+}  // namespace
+
+RunMonitor::RunMonitor(const TrainConfig& config, const Trainer& trainer, bool resumed)
+    : trainer_(trainer), monitor_(config, {trainer.consumed_samples(), resumed, wall_seconds()}) {}
+
+void RunMonitor::step(const StepReport& report) {
+  UpdateScalars scalars;
+  scalars.samples = trainer_.consumed_samples();
+  scalars.loss = report.loss;
+  scalars.learning_rate = report.learning_rate;
+  scalars.gradient_norm = report.gradient_norm;
+  scalars.loss_scale = report.loss_scale;
+  scalars.skipped = report.skipped;
+  scalars.forward_seconds = seconds(report.forward_ns);
+  scalars.backward_seconds = seconds(report.forward_backward_ns - report.forward_ns);
+  scalars.update_seconds = seconds(report.update_ns);
+  monitor_.update(scalars, wall_seconds());
+}
+
+void RunMonitor::evaluation(double loss) {
+  monitor_.evaluation(trainer_.consumed_samples(), loss, wall_seconds());
+}
+
+std::string time_line(const StepReport& report) {
+  const auto ms = [](uint64_t ns) { return static_cast<double>(ns) * 1e-6; };
+  const OffloadCounters& moved = report.moved;
+  return fmt::format(
+      "step {}: time (ms) | fwd: {:.2f} | bwd: {:.2f} | step: {:.2f} | waits: parameters {:.2f}, activations "
+      "{:.2f}, gradients {:.2f}, states {:.2f}",
+      report.step, ms(report.forward_ns), ms(report.forward_backward_ns - report.forward_ns),
+      ms(report.update_ns), ms(moved.fetch_wait_ns), ms(moved.activation_wait_ns), ms(moved.landing_wait_ns),
+      ms(moved.update_wait_ns));
+}
+
+}  // namespace terrace
