@@ -9,10 +9,11 @@
 
 namespace terrace {
 
-DeviceCache::DeviceCache(const FlatSpace& space, Device& device, const MemoryPlan& plan, PolicyKind policy,
-                         TensorStates& states)
+DeviceCache::DeviceCache(const FlatSpace& space, Device& device, const MemoryPlan& plan, Placement parameters,
+                         PolicyKind policy, TensorStates& states)
     : space_(space),
       device_(device),
+      params_may_leave_(parameters != Placement::none),
       states_(states),
       policy_(make_policy(policy, space.chunk_count())),
       slot_bytes_(plan.slot_bytes),
@@ -197,6 +198,7 @@ CacheSlot* DeviceCache::take_unused() {
 
 void DeviceCache::collect_candidates() {
   candidates_.clear();
+  if (!params_may_leave_) return;
   for (const uint32_t chunk : param_of_slot_) {
     if (chunk == kNone || params_[chunk].state != ChunkState::resident || params_[chunk].pins > 0) continue;
     if (states_.all_hold(space_.tensors_of(ChunkId{chunk}))) candidates_.push_back(ChunkId{chunk});

@@ -23,6 +23,7 @@
 #include <terrace/memory/strict_guard.h>
 #include <terrace/memory/tensor_state.h>
 #include <terrace/offload/memory_plan.h>
+#include <terrace/offload/placement.h>
 
 namespace terrace {
 
@@ -37,8 +38,9 @@ enum class StaleParams : uint8_t { trainable, all };
 
 class DeviceCache final : public GuardDescriber {
  public:
-  DeviceCache(const FlatSpace& space, Device& device, const MemoryPlan& plan, PolicyKind policy,
-              TensorStates& states);
+  // `parameters` is where they live: what lives on the device is never evicted, there is no other copy.
+  DeviceCache(const FlatSpace& space, Device& device, const MemoryPlan& plan, Placement parameters,
+              PolicyKind policy, TensorStates& states);
   ~DeviceCache() override;
 
   // --- Parameters ---
@@ -129,6 +131,7 @@ class DeviceCache final : public GuardDescriber {
 
   const FlatSpace& space_;
   Device& device_;
+  const bool params_may_leave_;
   TensorStates& states_;
   std::unique_ptr<EvictionPolicy> policy_;
   uint64_t slot_bytes_;

@@ -58,7 +58,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       work_memory(plan.work_bytes > 0 ? device.allocate_work_memory(plan.work_bytes)
                                       : std::span<std::byte>()),
       states(space),
-      cache(space, device, plan, options.policy, states),
+      cache(space, device, plan, options.parameters, options.policy, states),
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
       training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <stdexcept>
 
 #include <terrace/base/log.h>
 #include <terrace/memory/simulated_device.h>
@@ -160,6 +161,19 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   return options;
 }
 
+// Law 2 at every budget that a combination has, to the byte.
+void require_within_budgets(const OffloadOptions& options, const Offloader& offloader,
+                            const SimulatedDevice& device) {
+  uint64_t host_bytes = 0;
+  for (const TierUse& use : offloader.host_ledger()) host_bytes += use.bytes;
+  if (host_bytes > options.host_budget_bytes || offloader.plan().host_bytes > options.host_budget_bytes ||
+      device.peak_bytes() > options.device_budget_bytes) {
+    throw std::runtime_error(fmt::format("beyond a budget: host {} of {}, device {} of {}", host_bytes,
+                                         options.host_budget_bytes, device.peak_bytes(),
+                                         options.device_budget_bytes));
+  }
+}
+
 }  // namespace
 
 std::span<const Factor, kFactorCount> factors() {
@@ -266,6 +280,7 @@ Outcome PlacementLaw::train(const Combination& c) const {
     updates += result.applied ? 1 : 0;
     outcome.gradient_norms.push_back(result.applied ? std::bit_cast<uint64_t>(result.gradient_norm) : 0);
   }
+  require_within_budgets(options, offloader, device);
   offloader.begin_evaluation();
   const TokenBatch held_out(model.config(), 999);
   outcome.losses.push_back(

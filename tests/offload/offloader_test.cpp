@@ -187,32 +187,57 @@ TEST(Offloader, LeavesEverythingAsItWasWhenTheGradientIsNotFinite) {
   EXPECT_TRUE(rig.step(2, 1).applied);
 }
 
-// Every placement: an overflow leaves weights and moments as if the step had never been, and its update moves
-// nothing.
+// An overflow leaves weights and moments as if the step had never been, and its update moves nothing. The
+// step after it leaves an operation out, so that a gradient which stayed behind would be found.
+void expect_skipped_without_a_trace(const Case& c) {
+  Rig rig(c), untroubled(c);
+  const OffloadCounters first = rig.offloader->counters();
+  rig.step(1, c.accumulation, "", 1024);
+  const OffloadCounters usual = rig.offloader->counters() - first;
+  untroubled.step(1, c.accumulation, "", 1024);
+  const OffloadCounters before = rig.offloader->counters();
+  EXPECT_FALSE(rig.step(2, c.accumulation, "", 0x1p20f).applied);
+  const OffloadCounters skipped = rig.offloader->counters() - before;
+  EXPECT_EQ(skipped.record_read_bytes + skipped.record_write_bytes + skipped.param_write_bytes, 0u);
+  // The first step began with an empty device; gradients cross in both.
+  EXPECT_LE(skipped.h2d_bytes, usual.h2d_bytes);
+  EXPECT_LE(skipped.param_read_bytes, usual.param_read_bytes);
+  EXPECT_LE(skipped.d2h_bytes, usual.d2h_bytes);
+  const UpdateResult result = rig.step(2, c.accumulation, "block1", 512);
+  EXPECT_TRUE(result.applied);
+  EXPECT_EQ(result.gradient_norm, untroubled.step(2, c.accumulation, "block1", 512).gradient_norm);
+  for (uint32_t t = 0; t < rig.specs.size(); ++t) {
+    EXPECT_EQ(rig.parameters(t), untroubled.parameters(t)) << rig.specs[t].name;
+  }
+}
+
 TEST(Offloader, SkipsAStepThatOverflowsWithoutMovingAByteForIt) {
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
     for (const Placement states : {Placement::none, Placement::cpu, Placement::nvme}) {
-      Case c{parameters, states, DataType::fp16, 2};
-      c.accumulation_type = states == Placement::cpu ? DataType::fp16 : DataType::fp32;
-      SCOPED_TRACE(fmt::format("parameters {}, states {}", name_of(parameters), name_of(states)));
-      Rig rig(c), untroubled(c);
-      const OffloadCounters first = rig.offloader->counters();
-      rig.step(1, 2, "", 1024);
-      const OffloadCounters usual = rig.offloader->counters() - first;
-      untroubled.step(1, 2, "", 1024);
-      const OffloadCounters before = rig.offloader->counters();
-      EXPECT_FALSE(rig.step(2, 2, "", 0x1p20f).applied);
-      const OffloadCounters skipped = rig.offloader->counters() - before;
-      EXPECT_EQ(skipped.record_read_bytes + skipped.record_write_bytes + skipped.param_write_bytes, 0u);
-      // The first step began with an empty device; gradients cross in both.
-      EXPECT_LE(skipped.h2d_bytes, usual.h2d_bytes);
-      EXPECT_LE(skipped.param_read_bytes, usual.param_read_bytes);
-      EXPECT_LE(skipped.d2h_bytes, usual.d2h_bytes);
-      EXPECT_EQ(rig.step(2, 2, "", 512).gradient_norm, untroubled.step(2, 2, "", 512).gradient_norm);
-      for (uint32_t t = 0; t < rig.specs.size(); ++t) {
-        EXPECT_EQ(rig.parameters(t), untroubled.parameters(t)) << rig.specs[t].name;
+      for (const uint32_t accumulation : {1u, 2u}) {
+        Case c{parameters, states, DataType::fp16, accumulation};
+        c.accumulation_type = states == Placement::cpu ? DataType::fp16 : DataType::fp32;
+        // Without the operation that is left out, gradients of neighbours stay open for longer.
+        c.tight = false;
+        SCOPED_TRACE(fmt::format("parameters {}, states {}, {} micro-batches", name_of(parameters),
+                                 name_of(states), accumulation));
+        expect_skipped_without_a_trace(c);
       }
     }
+  }
+}
+
+// Left out, an operation keeps gradients of its neighbours open, and the device has no room for one more.
+// Parameters that have no other copy must not make it.
+TEST(Offloader, NeverEvictsParametersThatHaveNoOtherCopy) {
+  Rig rig({Placement::none, Placement::none, DataType::bf16, 2});
+  rig.step(1, 2);
+  try {
+    rig.step(2, 2, "block1");
+    FAIL() << "a gradient took the place of parameters";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::capacity);
+    EXPECT_NE(std::string(error.what()).find("raise the device budget"), std::string::npos) << error.what();
   }
 }
 
