@@ -14,23 +14,13 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/compute/counter_random.h>
 
-#include "../compute/compute_test_support.h"
 #include "../compute/reference_ops.h"
-#include "support/allocation_counter.h"
-#include "support/in_memory_parameters.h"
-#include "support/work_memory.h"
+#include "model_test_support.h"
 
 namespace terrace::testing {
 namespace {
 
 using reference::Values;
-
-constexpr uint64_t kWorkBytes = 64 * kMiB;
-
-// A configuration and how it is trained.
-struct TestModel : ModelConfig, ModelOptions {
-  std::unique_ptr<Model> make() const { return make_model(*this, *this); }
-};
 
 TestModel tiny(DataType type = DataType::fp32) {
   TestModel config;
@@ -46,57 +36,6 @@ TestModel small(DataType type = DataType::bf16) {
   config.layers = 3, config.heads = 4, config.width = 96, config.context = 112, config.vocabulary = 256;
   config.type = type;
   return config;
-}
-
-struct Tokens {
-  std::vector<int32_t> inputs;
-  std::vector<int32_t> targets;
-  uint32_t batch;
-  uint32_t sequence;
-
-  Tokens(const ModelConfig& config, uint32_t samples, uint32_t length, uint64_t seed = 3)
-      : batch(samples), sequence(length) {
-    for (uint32_t i = 0; i < samples * length; ++i) {
-      inputs.push_back(static_cast<int32_t>(random_bits({.seed = seed, .stream = 0}, i) % config.vocabulary));
-      targets.push_back(
-          static_cast<int32_t>(random_bits({.seed = seed, .stream = 1}, i) % config.vocabulary));
-    }
-  }
-  MicroBatch view() const { return {inputs, targets, batch, sequence}; }
-};
-
-InMemoryParameters parameters_of(const Model& model) {
-  return InMemoryParameters(model.tensors(), [&](TensorId tensor, uint64_t first, std::span<float> out) {
-    model.initial_values(tensor, first, out);
-  });
-}
-
-struct Result {
-  float loss = 0;
-  uint64_t peak_bytes = 0;
-  std::vector<RecordedUse> uses;
-  std::vector<std::vector<std::byte>> gradients;
-};
-
-Result train(const TestModel& config, const Tokens& tokens, size_t threads = 2, float loss_scale = 1.0f,
-             InstructionSet set = best_instruction_set()) {
-  const auto owner = config.make();
-  const Model& model = *owner;
-  InMemoryParameters parameters = parameters_of(model);
-  Workers workers(threads);
-  WorkMemory work(kWorkBytes);
-  Result result;
-  result.loss = model.train_micro_batch(HostOps(workers, set), parameters, work.arena(), tokens.view(),
-                                        loss_scale, "mb0/");
-  EXPECT_EQ(work.arena().used_bytes(), 0u);
-  result.peak_bytes = work.arena().peak_bytes();
-  result.uses = parameters.uses();
-  for (uint32_t i = 0; i < parameters.tensors().size(); ++i) {
-    const std::span<const std::byte> gradient = parameters.gradient_bytes(TensorId{i});
-    result.gradients.emplace_back(gradient.begin(), gradient.end());
-    EXPECT_EQ(parameters.backward_uses(TensorId{i}), parameters.tensors()[i].backward_uses);
-  }
-  return result;
 }
 
 // The whole model in double precision.
@@ -150,7 +89,8 @@ TEST(Gpt2Tensors, HaveTheNamesShapesAndGroupsOfTheReleasedModels) {
     names.insert(tensor.name);
     EXPECT_EQ(tensor.group, tensor.shape.size() == 2 ? Model::kDecayGroup : Model::kNoDecayGroup)
         << tensor.name;
-    EXPECT_EQ(tensor.backward_uses, tensor.name.starts_with("transformer.wte.weight") ? 2u : 1u) << tensor.name;
+    EXPECT_EQ(tensor.backward_uses, tensor.name.starts_with("transformer.wte.weight") ? 2u : 1u)
+        << tensor.name;
     EXPECT_EQ(tensor.type, DataType::bf16);
   }
   EXPECT_EQ(names.size(), tensors.size());
@@ -246,33 +186,13 @@ INSTANTIATE_TEST_SUITE_P(Sets, Gpt2OnEverySet,
                                              supported_instruction_sets().end()),
                          set_name);
 
-TEST(Gpt2, HasTheSameBitsOnAnyNumberOfThreads) {
-  const Tokens tokens(small(), 2, 110);
-  const Result one = train(small(), tokens, 1);
-  for (const size_t threads : {size_t{2}, size_t{3}}) {
-    const Result more = train(small(), tokens, threads);
-    EXPECT_EQ(std::memcmp(&one.loss, &more.loss, sizeof(float)), 0);
-    EXPECT_EQ(one.gradients, more.gradients) << threads << " threads";
-  }
-}
-
-TEST(Gpt2, HasTheSameBitsWithAndWithoutCheckpointing) {
-  TestModel config = small();
-  const Tokens tokens(config, 1, 100);
-  const Result with = train(config, tokens);
-  config.checkpoint_activations = false;
-  const Result without = train(config, tokens);
-  EXPECT_EQ(with.loss, without.loss);
-  EXPECT_EQ(with.gradients, without.gradients);
-  EXPECT_LT(with.peak_bytes, without.peak_bytes);
-}
-
 TEST(Gpt2, ReadsTheTiedTableTwiceInBackward) {
   const TestModel config = small(DataType::bf16);
   Tokens tokens(config, 1, 50);
   for (int32_t& token : tokens.inputs) token %= 100;  // ids from 100 on are never looked up
   const Result result = train(config, tokens);
-  const std::vector<float> gradient = numbers_of(result.gradients[0], DataType::bf16);
+  const std::vector<float> gradient =
+      numbers_of(result.gradients.at("transformer.wte.weight"), DataType::bf16);
   const auto row_is_zero = [&](size_t id) {
     for (size_t j = 0; j < config.width; ++j) {
       if (gradient[id * config.width + j] != 0.0f) return false;
@@ -309,94 +229,17 @@ TEST(Gpt2, UsesSmallGroupsOfTensorsUnderKeysOfTheirOwn) {
     order.push_back(use.operation);
   }
   const std::vector<std::string> expected = {
-      "mb0/embedding.0/forward",     "mb0/embedding.positions/forward",
-      "mb0/h.0.attn.qkv/forward",    "mb0/h.0.attn.proj/forward",
-      "mb0/h.0.mlp.fc/forward",      "mb0/h.0.mlp.proj/forward",
-      "mb0/h.1.attn.qkv/forward",    "mb0/h.1.attn.proj/forward",
-      "mb0/h.1.mlp.fc/forward",      "mb0/h.1.mlp.proj/forward",
-      "mb0/head.norm/forward",       "mb0/head.0/forward",
-      "mb0/head.0/backward",         "mb0/head.norm/backward",
-      "mb0/h.1.attn.qkv/recompute",  "mb0/h.1.attn.proj/recompute",
-      "mb0/h.1.mlp.fc/recompute",    "mb0/h.1.mlp.proj/backward",
-      "mb0/h.1.mlp.fc/backward",     "mb0/h.1.attn.proj/backward",
-      "mb0/h.1.attn.qkv/backward",   "mb0/h.0.attn.qkv/recompute",
-      "mb0/h.0.attn.proj/recompute", "mb0/h.0.mlp.fc/recompute",
-      "mb0/h.0.mlp.proj/backward",   "mb0/h.0.mlp.fc/backward",
-      "mb0/h.0.attn.proj/backward",  "mb0/h.0.attn.qkv/backward",
-      "mb0/embedding.0/backward",    "mb0/embedding.positions/backward"};
+      "mb0/embedding.0/forward",     "mb0/embedding.positions/forward", "mb0/h.0.attn.qkv/forward",
+      "mb0/h.0.attn.proj/forward",   "mb0/h.0.mlp.fc/forward",          "mb0/h.0.mlp.proj/forward",
+      "mb0/h.1.attn.qkv/forward",    "mb0/h.1.attn.proj/forward",       "mb0/h.1.mlp.fc/forward",
+      "mb0/h.1.mlp.proj/forward",    "mb0/head.norm/forward",           "mb0/head.0/forward",
+      "mb0/head.0/backward",         "mb0/head.norm/backward",          "mb0/h.1.attn.qkv/recompute",
+      "mb0/h.1.attn.proj/recompute", "mb0/h.1.mlp.fc/recompute",        "mb0/h.1.mlp.proj/backward",
+      "mb0/h.1.mlp.fc/backward",     "mb0/h.1.attn.proj/backward",      "mb0/h.1.attn.qkv/backward",
+      "mb0/h.0.attn.qkv/recompute",  "mb0/h.0.attn.proj/recompute",     "mb0/h.0.mlp.fc/recompute",
+      "mb0/h.0.mlp.proj/backward",   "mb0/h.0.mlp.fc/backward",         "mb0/h.0.attn.proj/backward",
+      "mb0/h.0.attn.qkv/backward",   "mb0/embedding.0/backward",        "mb0/embedding.positions/backward"};
   EXPECT_EQ(order, expected);
-}
-
-TEST(Gpt2, DryRunMakesTheSameUsesAndNeedsTheSameMemory) {
-  for (const bool checkpoint : {true, false}) {
-    for (const DataType type : {DataType::bf16, DataType::fp32, DataType::fp16}) {
-      TestModel config = small(type);
-      config.checkpoint_activations = checkpoint;
-      const Tokens tokens(config, 2, 60);
-      const Result real = train(config, tokens);
-      const Tokens other(config, 2, 60, 99);
-      EXPECT_EQ(train(config, other).uses, real.uses);
-
-      const auto owner = config.make();
-      const Model& model = *owner;
-      Workers workers(2);
-      const HostOps ops(workers, best_instruction_set(), true);
-      RecordingAccess access;
-      StackArena arena = StackArena::dry_run();
-      const std::span<const int32_t> nothing(static_cast<const int32_t*>(nullptr), tokens.inputs.size());
-      const MicroBatch batch{nothing, nothing, tokens.batch, tokens.sequence};
-      EXPECT_EQ(model.train_micro_batch(ops, access, arena, batch, 1.0f, "mb0/"), 0.0f);
-      EXPECT_EQ(access.uses(), real.uses);
-      EXPECT_EQ(arena.peak_bytes(), real.peak_bytes);
-      EXPECT_EQ(arena.used_bytes(), 0u);
-    }
-  }
-}
-
-TEST(Gpt2, EvaluatesToTheLossOfTrainingWithInferenceUsesOnly) {
-  const TestModel config = small();
-  const Tokens tokens(config, 2, 64);
-  const auto owner = config.make();
-  const Model& model = *owner;
-  InMemoryParameters parameters = parameters_of(model);
-  Workers workers(2);
-  WorkMemory work(kWorkBytes);
-  const HostOps ops(workers, best_instruction_set());
-  const float loss = model.evaluate(ops, parameters, work.arena(), tokens.view(), "eval/");
-  EXPECT_EQ(loss, train(config, tokens).loss);
-  for (const RecordedUse& use : parameters.uses()) EXPECT_EQ(use.kind, UseKind::inference) << use.operation;
-  const uint64_t peak_bytes = work.arena().peak_bytes();
-
-  RecordingAccess access;
-  StackArena dry = StackArena::dry_run();
-  model.evaluate(HostOps(workers, best_instruction_set(), true), access, dry, tokens.view(), "eval/");
-  EXPECT_EQ(access.uses(), parameters.uses());
-  EXPECT_EQ(dry.peak_bytes(), peak_bytes);
-}
-
-TEST(Gpt2, LearnsASequenceByHeart) {
-  TestModel config = tiny();
-  config.init_std = 0.05f;
-  const auto owner = config.make();
-  const Model& model = *owner;
-  const Tokens tokens(config, 1, 9);
-  InMemoryParameters parameters = parameters_of(model);
-  Workers workers(1);
-  WorkMemory work(kWorkBytes);
-  const HostOps ops(workers, best_instruction_set());
-  float loss = 0;
-  for (int step = 0; step < 150; ++step) {
-    parameters.begin_micro_batch();
-    loss = model.train_micro_batch(ops, parameters, work.arena(), tokens.view(), 1.0f, "mb0/");
-    for (uint32_t i = 0; i < parameters.tensors().size(); ++i) {
-      std::vector<float> values = parameters.parameter_values(TensorId{i});
-      const std::vector<float> gradient = parameters.gradient_values(TensorId{i});
-      for (size_t k = 0; k < values.size(); ++k) values[k] -= 0.3f * gradient[k];
-      const std::vector<std::byte> bytes = bytes_from(values, config.type);
-      std::copy(bytes.begin(), bytes.end(), parameters.parameter_bytes(TensorId{i}).begin());
-    }
-  }
-  EXPECT_LT(loss, 0.1f);
 }
 
 TEST(Gpt2, RefusesTokensAndSequencesThatItDoesNotKnow) {
@@ -408,41 +251,6 @@ TEST(Gpt2, RefusesTokensAndSequencesThatItDoesNotKnow) {
   tokens.targets[4] = -1;
   EXPECT_THROW(train(config, tokens), Error);
   EXPECT_THROW(train(config, Tokens(config, 1, 10)), Error);
-}
-
-// The same memory for every tensor: nothing to keep track of, so nothing to allocate.
-class SilentAccess final : public ParameterAccess {
- public:
-  explicit SilentAccess(uint64_t largest_tensor_bytes)
-      : largest_bytes_(largest_tensor_bytes), memory_(2 * largest_tensor_bytes) {}
-  void begin_use(std::string_view, std::span<const TensorId>, UseKind) override {}
-  void end_use() override {}
-  const std::byte* parameter(TensorId) const override { return memory_.data(); }
-  GradientView gradient(TensorId) override { return {memory_.data() + largest_bytes_, false}; }
-
- private:
-  uint64_t largest_bytes_;
-  std::vector<std::byte> memory_;
-};
-
-// Memory comes from the arena and keys from the stack.
-TEST(Gpt2, AllocatesNothingInAMicroBatch) {
-  const TestModel config = small();
-  const auto owner = config.make();
-  const Model& model = *owner;
-  uint64_t largest_bytes = 0;
-  for (const TensorSpec& tensor : model.tensors()) {
-    largest_bytes = std::max(largest_bytes, tensor.element_count() * bytes_of(config.type));
-  }
-  SilentAccess access(largest_bytes);
-  const Tokens tokens(config, 1, 100);
-  Workers workers(1);
-  WorkMemory work(kWorkBytes);
-  const HostOps ops(workers, best_instruction_set());
-  model.train_micro_batch(ops, access, work.arena(), tokens.view(), 1.0f, "mb0/");
-  const uint64_t before = allocations_of_this_thread();
-  model.train_micro_batch(ops, access, work.arena(), tokens.view(), 1.0f, "mb0/");
-  EXPECT_EQ(allocations_of_this_thread(), before);
 }
 
 }  // namespace
