@@ -66,12 +66,10 @@ struct Buffers {
     const auto value = [](size_t i) { return 0.01f * static_cast<float>(i % 61 + 1); };
     auto* floats = reinterpret_cast<float*>(records.data());
     for (size_t i = 0; i < 3 * params; ++i) floats[i] = value(i);
-    if (gradient_type == DataType::fp32) {
-      auto* to = reinterpret_cast<float*>(gradients.data());
-      for (size_t i = 0; i < params; ++i) to[i] = value(i);
-    } else {
-      auto* to = reinterpret_cast<Bf16*>(gradients.data());
-      for (size_t i = 0; i < params; ++i) to[i] = to_bf16(value(i));
+    for (size_t i = 0; i < params; ++i) {
+      const float number = value(i);
+      convert_from_float(InstructionSet::scalar, &number, gradients.data() + i * bytes_of(gradient_type),
+                         gradient_type, 1);
     }
   }
 
@@ -248,7 +246,7 @@ void register_case(BufferCache& cache, const Case& c) {
   add("read_modify_write/streams:4", std::string(name_of(best)), c,
       [&cache, c, best](benchmark::State& state) { read_modify_write<4>(state, cache, c, best); });
   for (const InstructionSet set : supported_instruction_sets()) {
-    for (const DataType type : {DataType::bf16, DataType::fp32}) {
+    for (const DataType type : {DataType::bf16, DataType::fp16, DataType::fp32}) {
       const std::string variant = std::string(name_of(type)) + "/" + std::string(name_of(set));
       add("adam/tiles", variant, c,
           [&cache, c, set, type](benchmark::State& state) { adam_tiles(state, cache, c, set, type); });
