@@ -17,6 +17,11 @@ constexpr std::string_view kKey = "terrace.parameter_groups";
 constexpr uint32_t kKinds = 2;  // weights that decay, and weights that do not
 static_assert(Model::kDecayGroup == 0 && Model::kNoDecayGroup == 1);
 
+// The name that weight files have for it: large tables are several tensors, "wte.weight[0]" and so on.
+std::string weight_name(const TensorSpec& tensor) {
+  return tensor.name.ends_with(']') ? tensor.name.substr(0, tensor.name.rfind('[')) : tensor.name;
+}
+
 // The place of the first group that matches, or their number.
 size_t group_of(const std::vector<GroupConfig>& groups, const std::string& name) {
   const auto found = std::find_if(groups.begin(), groups.end(),
@@ -34,8 +39,10 @@ std::string origin_of_groups(const TrainConfig& config) {
 std::string nearest_names(const std::string& pattern, std::span<const TensorSpec> tensors) {
   constexpr size_t kShown = 3;
   std::vector<std::pair<size_t, std::string>> near;
-  for (const TensorSpec& tensor : tensors)
-    near.emplace_back(pattern_distance(pattern, tensor.name), tensor.name);
+  for (const TensorSpec& tensor : tensors) {
+    const std::string name = weight_name(tensor);
+    if (near.empty() || near.back().second != name) near.emplace_back(pattern_distance(pattern, name), name);
+  }
   std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::string names;
   for (size_t i = 0; i < std::min(kShown, near.size()); ++i)
@@ -47,11 +54,11 @@ void check_patterns(const TrainConfig& config, std::span<const TensorSpec> tenso
   for (size_t i = 0; i < config.parameter_groups.size(); ++i) {
     for (const std::string& pattern : config.parameter_groups[i].match) {
       const bool matches = std::any_of(tensors.begin(), tensors.end(), [&](const TensorSpec& tensor) {
-        return matches_pattern(pattern, tensor.name);
+        return matches_pattern(pattern, weight_name(tensor));
       });
       if (matches) continue;
       throw Error(ErrorKind::config,
-                  {fmt::format("{}: {}[{}].match: no tensor is called {}", origin_of_groups(config), kKey, i,
+                  {fmt::format("{}: {}[{}].match: no weight is called {}", origin_of_groups(config), kKey, i,
                                json_quoted(pattern, 60)),
                    "", fmt::format("the nearest names are {}", nearest_names(pattern, tensors)),
                    "patterns match whole names; * stands for any text"});
@@ -109,7 +116,7 @@ void resolve_parameter_groups(const TrainConfig& config, std::span<TensorSpec> t
   check_patterns(config, tensors);
   for (TensorSpec& tensor : tensors) {
     TERRACE_ASSERT(tensor.group < kKinds, tensor.name + " has been given its group already");
-    tensor.group += kKinds * static_cast<uint32_t>(group_of(config.parameter_groups, tensor.name));
+    tensor.group += kKinds * static_cast<uint32_t>(group_of(config.parameter_groups, weight_name(tensor)));
   }
 }
 

@@ -2,8 +2,9 @@
 //
 // A configuration with n groups of its own makes 2 (n + 1) groups of TensorSpec::group: group i of the
 // configuration has 2 i for weights that decay and 2 i + 1 for those that do not (biases and norms), and
-// i = n stands for all tensors that no pattern matches. A tensor belongs to the first group that matches its
-// name. For schedulers, whose lists know one entry per group, 2 i and 2 i + 1 are the same group where i < n.
+// i = n stands for all tensors that no pattern matches. A tensor belongs to the first group that matches the
+// name of its weight. For schedulers, whose lists know one entry per group, 2 i and 2 i + 1 are the same
+// group where i < n.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@
 namespace terrace {
 
 // Sets the group of every tensor, which is that of its model (Model::kDecayGroup, kNoDecayGroup) before.
-// Throws Error(config) for a pattern that matches no tensor, naming the nearest names.
+// Throws Error(config) for a pattern that matches no weight, naming the nearest names.
 void resolve_parameter_groups(const TrainConfig& config, std::span<TensorSpec> tensors);
 
 class GroupSettings {

@@ -41,9 +41,16 @@ class Train final : public Subcommand {
   }
 
   const std::string& name() const override { return name_; }
-  int run() override { return flags_.print_config ? print_config() : train(); }
+  int run() override {
+    if (!flags_.explain.empty()) return explain();
+    return flags_.print_config ? print_config() : train();
+  }
 
  private:
+  int explain() {
+    std::fputs(config_explanation(resolve_config(flags_), flags_.explain).c_str(), stdout);
+    return kDone;
+  }
   int print_config() {
     const TrainConfig config = resolve_config(flags_);
     for (const std::string& warning : config.warnings) console_.warning(warning);

@@ -52,6 +52,11 @@ constexpr std::array kKeyFlags = {
     KeyFlag{"--seed", "terrace.seed", "N", kTraining, "Of initial weights and of the order of the data"},
 };
 
+// For flags whose empty value would read as if they were not given.
+const CLI::Validator kNotEmpty(
+    [](std::string& value) { return value.empty() ? std::string("the value is empty") : std::string(); }, "",
+    "not empty");
+
 constexpr const char* kParamPath = "zero_optimization.offload_param.nvme_path";
 constexpr const char* kStatePath = "zero_optimization.offload_optimizer.nvme_path";
 
@@ -63,11 +68,6 @@ constexpr const char* kExamples =
     "  terrace train --config ds_config.json --data corpus/ --model gpt2-medium --nvme-path /mnt/nvme \\\n"
     "      --device-memory 1GiB --host-memory 4GiB --steps 1000 --save checkpoints --save-every 100 --log "
     "steps.jsonl\n";
-
-// For flags whose empty value would read as if they were not given.
-const CLI::Validator kNotEmpty(
-    [](std::string& value) { return value.empty() ? std::string("the value is empty") : std::string(); }, "",
-    "not empty");
 
 TrainConfig load(const TrainFlags& flags, const std::vector<ConfigOverride>& overrides) {
   return flags.config.empty() ? default_train_config(overrides) : load_train_config(flags.config, overrides);
@@ -137,6 +137,11 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
       ->type_name("FILE")
       ->group(group);
   app.add_flag("--print-config", flags.print_config, "Print every value in force with its origin, and exit")
+      ->group(group);
+  app.add_option("--explain", flags.explain,
+                 "Say what a key of the configuration means and what it is in this run, and exit")
+      ->check(kNotEmpty)
+      ->type_name("KEY")
       ->group(group);
   app.add_flag("--json", flags.json, "Print the result, or the configuration, as JSON")->group(group);
 }

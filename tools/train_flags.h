@@ -37,6 +37,7 @@ struct TrainFlags {
   std::string resume;                 // a path, or kResumeAuto
   std::string log;
   bool print_config = false;
+  std::string explain;  // a key
   bool json = false;
   // By position in the table of flags that stand for a key of the configuration.
   std::vector<std::string> key_values;

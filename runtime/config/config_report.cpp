@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <terrace/base/error.h>
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/config/schema.h>
 #include <terrace/runtime/config/train_config.h>
@@ -23,7 +24,8 @@ program from the same table that the parser uses.
   Face's trainer fills it in, it is what that trainer has without further arguments, or what the run itself says.
 - Files that give no batch size rely on their trainer for it; here they get one sequence at a time.
 - Known keys that have no effect here are accepted and listed in one warning, section by section.
-- `--print-config` shows every value in force and where it came from: the line of the file, a flag, `auto` or a default.
+- `--print-config` shows every value in force and where it came from: the line of the file, a flag, `auto` or a default;
+  `--explain KEY` says what one key means and what it is in this run.
 
 Effects: **honoured** keys do here what they do in DeepSpeed, or what the note says; **mapped** keys stand for another
 key; keys **without effect** are accepted; **refused** keys are an error unless they have a value that changes nothing,
@@ -116,6 +118,29 @@ std::string config_json(const TrainConfig& config) {
                          json_quoted(line.key), line.value, json_quoted(line.origin), note);
   }
   return "[\n" + lines + "\n]\n";
+}
+
+std::string config_explanation(const TrainConfig& config, std::string_view key) {
+  std::string text;
+  for (const SchemaKey& row : schema()) {
+    if (row.path() != key && row.key != key) continue;
+    const SchemaKey& target = row.limits.stands_for.empty() ? row : *find_path(row.limits.stands_for);
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", row.path(), accepted(row));
+    if (!row.default_text.empty()) text += fmt::format("; default {}", row.default_text);
+    text += fmt::format("\n  {}{}: {}\n", name_of(row.effect),
+                        row.limits.stands_for.empty() ? "" : " to " + target.path(), row.note);
+    for (const ResolvedValue& value : config.resolved) {
+      if (value.key != target.path()) continue;
+      text += fmt::format("  here: {}, {}\n", value.value, value.origin);
+      if (!value.note.empty()) text += fmt::format("  {}\n", value.note);
+    }
+  }
+  if (!text.empty()) return text;
+  const size_t dot = key.rfind('.');
+  const std::string_view section = dot == std::string_view::npos ? "" : key.substr(0, dot);
+  throw Error(ErrorKind::config,
+              {"there is no such key", std::string(key), suggestion_for(section, key.substr(dot + 1)),
+               "docs/config.md lists every key"});
 }
 
 std::string config_reference_markdown() {

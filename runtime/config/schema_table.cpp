@@ -374,10 +374,10 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace.lora", "r", integer, "", mapped, kPeftName, {.minimum = 1, .maximum = 65536, .stands_for = "terrace.lora.rank"}},
     {"terrace.lora", "lora_alpha", number, "", mapped, kPeftName, same_as("terrace.lora.alpha")},
     {"terrace.lora", "target_modules", text_list, "", mapped, kPeftName, same_as("terrace.lora.targets")},
-    {"terrace", "parameter_groups", section_list, "", honoured, "Optimizer settings of some tensors; a tensor belongs to the first group that matches its name, else to the rest. What a group leaves out is the optimizer's."},
-    {"terrace.parameter_groups", "match", text_list, "", honoured, "Patterns over tensor names (* and ?); needed, and each must match a tensor."},
+    {"terrace", "parameter_groups", section_list, "", honoured, "Optimizer settings of some weights; a weight belongs to the first group that matches its name, else to the rest. What a group leaves out is the optimizer's."},
+    {"terrace.parameter_groups", "match", text_list, "", honoured, "Patterns over weight names (* and ?); needed, and each must match a weight."},
     {"terrace.parameter_groups", "lr", number, "", honoured, "Learning rate, where the scheduler does not set one for all groups."},
-    {"terrace.parameter_groups", "weight_decay", number, "", honoured, "Of all tensors of the group. Without it: the optimizer's, and none for biases and norms."},
+    {"terrace.parameter_groups", "weight_decay", number, "", honoured, "Of all weights of the group. Without it: the optimizer's, and none for biases and norms."},
     {"terrace.parameter_groups", "betas", number_list, "", honoured, "The two moments' decay rates.", between(0, kBelowOne)},
     {"terrace.parameter_groups", "eps", number, "", honoured, "Added to the denominator."},
 });

@@ -60,10 +60,10 @@ struct LoraConfig {
   std::vector<std::string> targets;  // glob patterns over module names; empty: what the model's family adapts
 };
 
-// Optimizer settings of the tensors whose name matches one of the patterns; what is not given is the
+// Optimizer settings of the weights whose name matches one of the patterns; what is not given is the
 // optimizer's.
 struct GroupConfig {
-  std::vector<std::string> match;  // glob patterns over tensor names
+  std::vector<std::string> match;  // glob patterns over weight names
   std::optional<double> lr, weight_decay, beta1, beta2, epsilon;
 };
 
@@ -167,6 +167,10 @@ TrainConfig default_train_config(std::span<const ConfigOverride> overrides = {})
 // objects.
 std::string config_table(const TrainConfig& config);
 std::string config_json(const TrainConfig& config);
+
+// What one key means, what it is in this configuration and where that comes from, in a few lines. `key` is a
+// path, or the last word of one. Throws Error(config) when there is no such key.
+std::string config_explanation(const TrainConfig& config, std::string_view key);
 
 // docs/config.md: every known key with its type, default and effect.
 std::string config_reference_markdown();

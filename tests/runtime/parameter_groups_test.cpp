@@ -69,6 +69,15 @@ TEST(ParameterGroups, GivesATensorToTheFirstGroupThatMatches) {
   EXPECT_EQ(settings.at(0)[3].weight_decay, 0.5);  // said for all of the group
 }
 
+TEST(ParameterGroups, TakesThePartsOfATableForOneWeight) {
+  std::vector<TensorSpec> tensors = {tensor("wte.weight[0]", 0), tensor("wte.weight[1]", 0),
+                                     tensor("ln_f.weight", 1)};
+  resolve_parameter_groups(parse(R"({"terrace": {"parameter_groups": [{"match": "wte.weight"}]}})"), tensors);
+  EXPECT_EQ(tensors[0].group, 0u);
+  EXPECT_EQ(tensors[1].group, 0u);
+  EXPECT_EQ(tensors[2].group, 3u);
+}
+
 TEST(ParameterGroups, TakesFromTheOptimizerWhatAGroupLeavesOut) {
   GroupSettings settings(
       parse(R"({"optimizer": {"params": {"lr": 3, "weight_decay": 0.1, "betas": [0.5, 0.6]}},
@@ -95,7 +104,7 @@ TEST(ParameterGroups, NamesTheNearestTensorsForAPatternThatMatchesNone) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::config);
     EXPECT_THAT(error.what(),
-                HasSubstr("ds.json:1:14: terrace.parameter_groups[0].match: no tensor is called "
+                HasSubstr("ds.json:1:14: terrace.parameter_groups[0].match: no weight is called "
                           "\"*.attm.*\""));
     EXPECT_THAT(error.what(),
                 HasSubstr("the nearest names are \"h.0.attn.c_attn.weight\", \"h.0.attn.c_attn.bias\""));

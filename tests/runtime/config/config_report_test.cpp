@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include <terrace/base/error.h>
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/config/schema.h>
 #include <terrace/runtime/config/train_config.h>
@@ -82,6 +83,28 @@ TEST(ConfigReport, SaysWhatTheStageComesTo) {
   EXPECT_THAT(
       note(R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x"}}})"),
       HasSubstr("parameters are on nvme, with host memory as their cache"));
+}
+
+TEST(ConfigReport, ExplainsAKeyWithItsValueAndOrigin) {
+  const TrainConfig config =
+      parse_train_config(R"({"zero_optimization": {"prefetch_bucket_size": 7}})", "ds.json");
+  EXPECT_EQ(config_explanation(config, "aio.queue_depth"),
+            "aio.queue_depth: a whole number from 1 to 4096\n  honoured: Requests in flight.\n"
+            "  here: null, default\n");
+  EXPECT_EQ(config_explanation(config, "zero_optimization.prefetch_bucket_size"),
+            "zero_optimization.prefetch_bucket_size: a whole number of at least 0\n"
+            "  mapped to zero_optimization.stage3_prefetch_bucket_size: The same key without its stage3_ "
+            "prefix, as some files have it.\n"
+            "  here: 7, mapped from zero_optimization.prefetch_bucket_size (ds.json:1:24)\n");
+  EXPECT_THAT(config_explanation(config, "nvme_path"),
+              HasSubstr("zero_optimization.offload_optimizer.nvme_path: "));
+  EXPECT_THAT(config_explanation(config, "zero_optimization.stage"), HasSubstr("\n  stage 0 in one process"));
+  try {
+    config_explanation(config, "aio.queue_dept");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("did you mean \"queue_depth\"?"));
+  }
 }
 
 // Run with TERRACE_WRITE_DOCS=1 in the environment, it writes the file.
