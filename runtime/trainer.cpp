@@ -18,6 +18,8 @@
 #include <terrace/runtime/parameter_groups.h>
 #include <terrace/runtime/pass_timer.h>
 #include <terrace/runtime/run_settings.h>
+#include <terrace/runtime/weights/architecture.h>
+#include <terrace/runtime/weights/load_weights.h>
 
 namespace terrace {
 namespace {
@@ -147,11 +149,10 @@ struct Trainer::Parts {
         fmt::format("samples of {} tokens below {} for {} below {}", data.context(), data.vocabulary(),
                     model->config().context, model->config().vocabulary));
     if (model->options().type == DataType::fp16) scaler.emplace(given.config.fp16);
-    offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
-      model->initial_values(tensor, first, values);
-    });
+    set_first_values();
   }
 
+  void set_first_values();
   MicroBatch batch() const {
     return {tokens, targets, options.config.batch.micro_batch_size, model->config().context};
   }
@@ -258,9 +259,23 @@ double Trainer::evaluate(uint64_t samples) {
   return sum / static_cast<double>(runs);
 }
 
+void Trainer::Parts::set_first_values() {
+  if (options.weights.empty()) {
+    offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+      model->initial_values(tensor, first, values);
+    });
+    return;
+  }
+  const uint64_t start = clock.now_ns();
+  load_weights(WeightFolder(options.weights), *model, offloader);
+  log.info(fmt::format("loaded the weights of {} in {}", options.weights.string(),
+                       format_duration(clock.now_ns() - start)));
+}
+
 CheckpointInfo Trainer::Parts::info() const {
   CheckpointInfo info;
   info.step = completed;
+  info.architecture = architecture_text(*model);
   info.type = model->options().type;
   info.seed = model->options().seed;
   info.position = {{kDataFingerprint, data.fingerprint()},
@@ -276,6 +291,14 @@ std::filesystem::path Trainer::save(const std::filesystem::path& folder) {
   CheckpointInfo info = parts_->info();
   info.model = model_description();
   return save_checkpoint(folder, info, parts_->space, parts_->offloader, parts_->log);
+}
+
+ExportReport Trainer::export_weights(const std::filesystem::path& folder, const ExportOptions& options) {
+  Parts& p = *parts_;
+  return export_model(
+      folder, *p.model, options,
+      [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) { p.offloader.export_values(wanted, sink); },
+      p.log);
 }
 
 void Trainer::resume(const std::filesystem::path& folder) {
@@ -316,6 +339,8 @@ TrainerPlan plan_training(const TrainerOptions& options) {
   Workers workers(options.config.terrace.thread_count);
   const DryRun dry = run_dry(*model, options.config, workers);
   OffloadOptions offload = offload_options(options.config, dry);
+  if (!options.weights.empty())
+    WeightSource(WeightFolder(options.weights), model->weights(), model->tensors());  // throws what is wrong
   return make_plan(options.config, grouped_tensors(options.config, *model), dry, offload);
 }
 

@@ -15,12 +15,16 @@
 #include <terrace/runtime/data/training_data.h>
 #include <terrace/runtime/models/model.h>
 #include <terrace/runtime/run_plan.h>
+#include <terrace/runtime/weights/export_weights.h>
 
 namespace terrace {
 
 struct TrainerOptions {
   TrainConfig config;
   ModelConfig model;
+  // A folder of weights to begin with (weight_folder.h); empty: the model's own first values. Not needed by a
+  // run that resumes.
+  std::filesystem::path weights = {};
   uint64_t steps = 100;  // of the whole run: schedules that need a length use it
 };
 
@@ -73,6 +77,9 @@ class Trainer {
 
   // Saves under `folder`; returns the folder of this step.
   std::filesystem::path save(const std::filesystem::path& folder);
+  // Writes the weights, between two steps, as a folder that transformers loads. Errors as of
+  // runtime/weights/export_weights.h.
+  ExportReport export_weights(const std::filesystem::path& folder, const ExportOptions& options);
   // Takes up a saved state, whatever placement and budgets it was saved with. Throws Error(config) when it is
   // of another model or was trained on other data, and Error(corrupt) when it is damaged; the trainer is then
   // not to be used but to resume from another checkpoint. Settings that differ from those of the checkpoint's

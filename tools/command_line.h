@@ -30,6 +30,7 @@ class Subcommand {
 // Each adds its flags to `app`, which outlives it.
 std::unique_ptr<Subcommand> add_train(CLI::App& app);
 std::unique_ptr<Subcommand> add_report(CLI::App& app);
+std::unique_ptr<Subcommand> add_export(CLI::App& app);
 
 // The arguments after the program's name, flags in kebab case: --device_memory becomes --device-memory.
 std::vector<std::string> normalised_arguments(int argc, const char* const* argv);

@@ -9,6 +9,7 @@
 
 #include "command_line.h"
 #include "console.h"
+#include "model_choice.h"
 #include "run_monitor.h"
 #include "step_log.h"
 #include "stop_signals.h"
@@ -37,7 +38,7 @@ class Train final : public Subcommand {
  public:
   explicit Train(CLI::App& app) {
     flags_.add_to(*app.add_subcommand(
-        name_, "Train a GPT-2 on text or tokens, within budgets of device and host memory"));
+        name_, "Train a model on text or tokens, within budgets of device and host memory"));
   }
 
   const std::string& name() const override { return name_; }
@@ -66,7 +67,7 @@ class Train final : public Subcommand {
 };
 
 int Train::train() {
-  const DataChoice choice(flags_.data, "");
+  const DataChoice choice(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, choice);
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
   const TrainerPlan plan = plan_training(options);
@@ -83,6 +84,7 @@ int Train::train() {
   console_.print(training_header(options, plan, data, summary.unigram_loss));
   console_.info(crash_notice(flags_));
   fix_budgets(options, plan);
+  if (!checkpoints.empty()) options.weights.clear();  // a checkpoint has its own
   Trainer trainer(options, data, console_);
   if (!checkpoints.empty()) {
     take_up(checkpoints, trainer, console_);

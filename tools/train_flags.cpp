@@ -10,6 +10,7 @@
 #include <terrace/runtime/parameter_groups.h>
 
 #include "command_line.h"
+#include "model_choice.h"
 
 namespace terrace {
 namespace {
@@ -89,8 +90,10 @@ void add_model_flags(CLI::App& app, TrainFlags& flags) {
     };
     add_whole_number(app, name, 1, take, help, "Model");
   };
-  app.add_option("--model", flags.model, "gpt2, gpt2-medium, gpt2-large or gpt2-xl (default gpt2)")
-      ->type_name("NAME")
+  app.add_option("--model", flags.model,
+                 "A released model by its name, to begin anew (default gpt2); a config.json, the same; or a "
+                 "Hugging Face folder, with its weights")
+      ->type_name("NAME|FILE|DIR")
       ->group("Model");
   add("--layers", flags.layers, "Layers, instead of the model's own");
   add("--width", flags.width, "Width, instead of the model's own");
@@ -207,11 +210,10 @@ TrainConfig resolve_config(const TrainFlags& flags) {
 TrainerOptions resolve_training(const TrainFlags& flags, const DataChoice& data) {
   TrainerOptions options;
   options.config = resolve_config(flags);
-  options.model = model_preset(flags.model);
-  options.model.layers = flags.layers.value_or(options.model.layers);
-  options.model.width = flags.width.value_or(options.model.width);
-  options.model.heads = flags.heads.value_or(options.model.heads);
-  options.model.context = flags.context.value_or(options.model.context);
+  const ModelChoice model = choose_model(flags);
+  options.model = model.config;
+  options.weights = model.weights;
+  options.config.warnings.insert(options.config.warnings.end(), model.warnings.begin(), model.warnings.end());
   options.steps = flags.steps;
   require(flags.save_every == 0 || !flags.save.empty(), "--save-every", "--save is not given",
           "say where with --save DIR");
@@ -221,7 +223,7 @@ TrainerOptions resolve_training(const TrainFlags& flags, const DataChoice& data)
           "it goes on from what --save DIR holds: give that, or name a folder with --resume DIR");
   require(flags.eval_every == 0 || flags.validation_fraction > 0, "--eval-every",
           "--validation-fraction is 0, so there is nothing to evaluate on", "leave out one of the two");
-  options.model.vocabulary = data.vocabulary().value_or(options.model.vocabulary);
+  if (!model.own_vocabulary) options.model.vocabulary = data.vocabulary().value_or(options.model.vocabulary);
   make_model(options.model, {});  // throws when the sizes do not fit together
   const std::string warning = schedule_warning(options.config.schedule, options.steps);
   if (!warning.empty()) options.config.warnings.push_back(warning);

@@ -115,8 +115,18 @@ void TrainingRun::save() {
   saved_step_ = step;
   summary_.checkpoint = folder;
   log_.checkpoint(step, folder);
+  if (options_.config.gather_16bit_weights_on_save) export_weights();
   // After a failure the state may have gone wrong some steps ago: then the older ones are what is left.
   if (flags_.keep_last && !failed_) remove_older_checkpoints(flags_.save, step, *flags_.keep_last, console_);
+}
+
+// Beside the checkpoints, those of the latest save: what DeepSpeed's save_16bit_model leaves.
+void TrainingRun::export_weights() {
+  ExportOptions options;
+  options.type = options_.config.precision == DataType::fp16 ? DataType::fp16 : DataType::bf16;
+  options.replace = true;
+  options.source = options_.weights;
+  trainer_.export_weights(std::filesystem::path(flags_.save) / "weights", options);
 }
 
 // The failure itself, or, where saving failed as well, that failure said in passing.

@@ -33,6 +33,7 @@ class TrainingRun {
   void show(const StepReport& report);
   void evaluate();
   void save();
+  void export_weights();
   std::optional<Error> save_after(const Error& failure);
   Error stopped() const;
 

@@ -49,4 +49,8 @@ ExportReport export_weights(const std::filesystem::path& target, std::span<const
                             std::span<const TensorSpec> tensors, const ExportOptions& options,
                             ValueSource source, Log& log);
 
+// All weights of a model, with its config.json.
+ExportReport export_model(const std::filesystem::path& target, const Model& model, ExportOptions options,
+                          ValueSource source, Log& log);
+
 }  // namespace terrace

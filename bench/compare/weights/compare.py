@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""compare.py TERRACE [--keep FOLDER] [--large]
+
+transformers makes small models with random weights; Terrace loads each with parameters and states on nvme, saves and
+exports it after a step whose learning rate is 0; transformers loads the export. Every tensor must be equal, bit for bit where the
+data type is the same. With --large the models have some hundred megabytes, and the time and the memory of each stage
+are printed. Needs `torch` and `transformers`."""
+
+import argparse
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def models(large):
+    width, layers, vocabulary = (768, 8, 32000) if large else (48, 3, 301)
+    llama = dict(hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers, num_attention_heads=4,
+                 num_key_value_heads=2, vocab_size=vocabulary, max_position_embeddings=128)
+    yield "gpt2", GPT2Config(n_embd=width, n_layer=layers, n_head=4, vocab_size=vocabulary, n_positions=64,
+                             attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
+    yield "llama", LlamaConfig(**llama, tie_word_embeddings=False)
+    yield "llama-tied", LlamaConfig(**llama, tie_word_embeddings=True)
+    yield "qwen2", Qwen2Config(**llama, tie_word_embeddings=True)
+
+
+def run(terrace, *arguments):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    start = time.monotonic()
+    done = subprocess.run([terrace, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"terrace {' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return time.monotonic() - start, after if after > before else None
+
+
+def differences(expected, found, dtype):
+    """Names of tensors that are not the expected ones rounded to dtype."""
+    wrong = sorted(expected.keys() ^ found.keys())
+    for name in expected.keys() & found.keys():
+        if found[name].dtype != dtype:
+            wrong.append(f"{name}: {found[name].dtype}")
+        elif not torch.equal(expected[name].to(dtype), found[name]):
+            wrong.append(name)
+    return wrong
+
+
+def compare(terrace, folder, name, config, stored, exported, shards):
+    torch.manual_seed(7)
+    source, out, saved = folder / "source", folder / "out", folder / "saved"
+    model = AutoModelForCausalLM.from_config(config).to(DTYPES[stored])
+    for parameter in model.parameters():  # biases and norms too
+        torch.nn.init.normal_(parameter, std=0.05)
+    options = {"max_shard_size": shards} if shards else {}
+    model.save_pretrained(source, **options)
+    expected = model.state_dict()
+    text = folder / "text.txt"
+    text.write_text("the water of a river runs down to the sea and comes back as rain. " * 200)
+    (folder / "nvme").mkdir()
+    precision = folder / "config.json"
+    precision.write_text('{"%s": {"enabled": true}}' % stored if stored != "fp32" else "{}")
+    load_time, _ = run(terrace, "train", "--model", source, "--config", precision, "--data", text, "--context", 16,
+                       "--micro-batch", 1, "--steps", 1, "--lr", 0, "--save", saved, "--offload-param", "nvme",
+                       "--offload-optimizer", "nvme", "--nvme-path", folder / "nvme")
+    arguments = ["--max-shard-size", shards] if shards else []
+    export_time, memory = run(terrace, "export", saved, "--out", out, "--dtype", exported, *arguments)
+    again = AutoModelForCausalLM.from_pretrained(out, dtype="auto")
+    wrong = differences(expected, again.state_dict(), DTYPES[exported])
+    files = len(list(out.glob("*.safetensors")))
+    size = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+    print(f"{name:11} {stored} -> {exported}  {files} file(s), {size / 1e6:8.1f} MB  load {load_time:5.1f} s  "
+          f"export {export_time:5.1f} s" + (f", at most {memory / 1024:.0f} MiB resident" if memory else "")
+          + ("  equal" if not wrong else f"  DIFFERS: {wrong[:5]}"), flush=True)
+    return not wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("terrace")
+    parser.add_argument("--keep", type=pathlib.Path)
+    parser.add_argument("--large", action="store_true")
+    arguments = parser.parse_args()
+    good = True
+    cases = [("fp32", "fp32", None), ("bf16", "bf16", None), ("bf16", "bf16", "200KB"), ("fp16", "fp16", None),
+             ("fp32", "bf16", None), ("bf16", "fp32", "200KB")]
+    if arguments.large:
+        cases = [("bf16", "bf16", "100MB")]
+    for name, config in models(arguments.large):
+        for number, (stored, exported, shards) in enumerate(cases):
+            with tempfile.TemporaryDirectory() as temporary:
+                folder = pathlib.Path(arguments.keep or temporary) / f"{name}-{number}"
+                folder.mkdir(parents=True)
+                good &= compare(arguments.terrace, folder, name, config, stored, exported, shards)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+// `terrace export`: the weights of a checkpoint as a Hugging Face folder. It reads the checkpoint's files a
+// block at a time and needs neither the memory that training takes nor the configuration that trained.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+
+#include <terrace/base/units.h>
+#include <terrace/memory/flat_space.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/config/json_document.h>
+#include <terrace/runtime/weights/architecture.h>
+#include <terrace/runtime/weights/export_weights.h>
+
+#include "command_line.h"
+#include "console.h"
+
+namespace terrace {
+namespace {
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  terrace export checkpoints/ --out model/\n"
+    "  terrace export checkpoints/step-00001000 --out model-fp32/ --dtype fp32 --max-shard-size 2GB \\\n"
+    "      --tokenizer Qwen2.5-0.5B/\n";
+
+// Elements of a chunk of a space that is only a list of places.
+constexpr uint64_t kOneChunk = uint64_t{1} << 40;
+
+class Export final : public Subcommand {
+ public:
+  explicit Export(CLI::App& app) {
+    CLI::App& command =
+        *app.add_subcommand(name_, "Write the weights of a checkpoint as a Hugging Face folder");
+    command.add_option("checkpoint", checkpoint_, "A folder of checkpoints, or one of them")
+        ->required()
+        ->type_name("CHECKPOINT");
+    command.add_option("--out", out_, "The folder to make")->required()->type_name("DIR");
+    command.add_option("--dtype", type_, "bf16, fp16 or fp32 (default: that of the checkpoint's parameters)")
+        ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
+        ->type_name("TYPE");
+    command.add_option("--max-shard-size", shard_, "The most bytes of tensors in one file (default 5GB)")
+        ->type_name("SIZE");
+    command.add_option("--tokenizer", tokenizer_, "Copy the tokenizer's files of this model folder")
+        ->check(CLI::ExistingDirectory)
+        ->type_name("DIR");
+    command.add_flag("--force", force_, "Replace an earlier export");
+    command.add_flag("--json", json_, "Print the result as JSON");
+    command.footer(kExamples);
+  }
+
+  const std::string& name() const override { return name_; }
+  int run() override;
+
+ private:
+  ExportOptions options(const CheckpointInfo& info) const;
+
+  const std::string name_ = "export";
+  std::string checkpoint_, out_, type_, shard_ = "5GB", tokenizer_;
+  bool force_ = false;
+  bool json_ = false;
+  Console console_;
+};
+
+ExportOptions Export::options(const CheckpointInfo& info) const {
+  ExportOptions options;
+  options.type = info.type;
+  for (const DataType candidate : {DataType::fp32, DataType::bf16, DataType::fp16}) {
+    if (type_ == name_of(candidate)) options.type = candidate;
+  }
+  options.max_shard_bytes = parse_bytes(shard_, "--max-shard-size");
+  if (options.max_shard_bytes == 0)
+    throw Error(ErrorKind::config, {"cannot use", "--max-shard-size", "it is 0", "give a size such as 5GB"});
+  options.replace = force_;
+  options.source = tokenizer_;
+  return options;
+}
+
+int Export::run() {
+  const CheckpointInfo info = read_checkpoint_info(checkpoint_);
+  if (info.architecture.empty()) {
+    throw Error(ErrorKind::config,
+                {"cannot export the checkpoint", checkpoint_, "it does not say what model it is of",
+                 "resume it with `terrace train --resume` and --save: the checkpoint saved then does"});
+  }
+  const std::unique_ptr<Model> model = make_model_of(info.architecture, info.type, checkpoint_);
+  const ExportOptions chosen = options(info);
+  const FlatSpace space(model->tensors(), kOneChunk);
+  const ExportReport report = export_model(
+      out_, *model, chosen,
+      [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
+        read_checkpoint_values(checkpoint_, space, wanted, sink);
+      },
+      console_);
+  const std::string text =
+      json_ ? fmt::format(
+                  "{{\"folder\": {}, \"step\": {}, \"dtype\": \"{}\", \"weights\": {}, \"files\": {}, "
+                  "\"bytes\": {}}}\n",
+                  json_quoted(report.folder.string()), info.step, name_of(chosen.type), report.weight_count,
+                  report.file_count, report.bytes)
+            : fmt::format("{} weights of step {} as {} in {} ({})\n", report.weight_count, info.step,
+                          name_of(chosen.type), report.folder.string(), format_bytes(report.bytes));
+  std::fputs(text.c_str(), stdout);
+  return kDone;
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_export(CLI::App& app) {
+  return std::make_unique<Export>(app);
+}
+
+}  // namespace terrace
