@@ -48,6 +48,8 @@ ModelChoice choose_model(const TrainFlags& flags) {
   const fs::path path = flags.model;
   if (!is_path(flags.model)) {
     choice.config = model_preset(flags.model);
+    // Nothing is loaded: the table of positions need not be longer than the sequences.
+    if (flags.context) choice.config.positions = *flags.context;
     if (fs::is_directory(path)) {
       choice.warnings.push_back(fmt::format(
           "--model {} is the released model of that name, without weights; for the folder write ./{}",
@@ -63,6 +65,10 @@ ModelChoice choose_model(const TrainFlags& flags) {
     choice.weights = path;
     choice.own_vocabulary = true;
   } else {
+    if (!fs::exists(path)) {
+      throw Error(ErrorKind::config, {"cannot find the model", flags.model, "there is no such file or folder",
+                                      "a name without a slash stands for a released model"});
+    }
     choice.config = read_config(path, choice.warnings);
     choice.own_vocabulary = true;
   }

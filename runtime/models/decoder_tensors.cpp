@@ -109,7 +109,7 @@ void Builder::add_gpt2_layer(uint32_t layer) {
 
 DecoderTensors Builder::gpt2() {
   list_.tokens = add_table("transformer.wte.weight", tied_uses());
-  list_.positions = add("transformer.wpe.weight", {config_.context, config_.width}, 0.0f, config_.init_std);
+  list_.positions = add("transformer.wpe.weight", {config_.positions, config_.width}, 0.0f, config_.init_std);
   for (uint32_t layer = 0; layer < config_.layers; ++layer) add_gpt2_layer(layer);
   list_.final_norm = add_norm("transformer.ln_f", true);
   return finish();

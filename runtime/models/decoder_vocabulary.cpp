@@ -16,7 +16,7 @@ void DecoderPass::embed(std::span<float> x, Phase phase) {
   if (!tensors.positions) return;
   const Lease lease(access, OperationKey(prefix, "embedding.positions", phase.suffix),
                     TensorList(*tensors.positions), phase.kind);
-  ops.position_forward({batch.batch, batch.sequence, config.width, config.context},
+  ops.position_forward({batch.batch, batch.sequence, config.width, config.positions},
                        view(lease, *tensors.positions), x, arena);
 }
 
@@ -44,7 +44,7 @@ void DecoderPass::embed_backward(std::span<const float> dx, const HeadActivation
   if (!tensors.positions || !tensors.trainable(*tensors.positions)) return;
   const Lease lease(access, OperationKey(prefix, "embedding.positions", kBackward.suffix),
                     TensorList(*tensors.positions), kBackward.kind);
-  ops.position_backward({batch.batch, batch.sequence, config.width, config.context}, dx,
+  ops.position_backward({batch.batch, batch.sequence, config.width, config.positions}, dx,
                         target(lease, *tensors.positions), arena);
 }
 
