@@ -242,6 +242,22 @@ TEST(Gpt2, UsesSmallGroupsOfTensorsUnderKeysOfTheirOwn) {
   EXPECT_EQ(order, expected);
 }
 
+// A run with shorter sequences has the position table of the files, whose last rows are not used.
+TEST(Gpt2, KeepsAllPositionsOfAShorterContext) {
+  TestModel config = tiny();
+  const Tokens tokens(config, 2, 7);
+  const Result exact = train(config, tokens);
+  config.positions = 20;
+  const Result found = train(config, tokens);
+  EXPECT_EQ(found.loss, exact.loss);
+  const std::string name = "transformer.wpe.weight";
+  std::vector<std::byte> used = found.gradients.at(name), unused(20 * 12 * 4 - 9 * 12 * 4);
+  ASSERT_EQ(used.size(), 20u * 12 * 4);
+  EXPECT_TRUE(std::equal(unused.begin(), unused.end(), used.begin() + 9 * 12 * 4));
+  used.resize(exact.gradients.at(name).size());
+  EXPECT_EQ(used, exact.gradients.at(name));
+}
+
 TEST(Gpt2, RefusesTokensAndSequencesThatItDoesNotKnow) {
   const TestModel config = tiny();
   Tokens tokens(config, 1, 5);
