@@ -81,6 +81,7 @@ TEST(ExampleConfigs, GiveGroupsOfWeightsTheirOwnSettings) {
   EXPECT_EQ(config.parameter_groups[0].weight_decay, 0.0);
   EXPECT_THAT(config.schedule.maximum_lr, ElementsAre(1e-4, 1e-3, 1e-3));
   EXPECT_TRUE(config.monitor.csv.enabled);
+  EXPECT_THAT(config.warnings, IsEmpty());
 }
 
 }  // namespace

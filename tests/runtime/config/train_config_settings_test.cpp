@@ -192,6 +192,9 @@ TEST(TrainConfigSettings, CountsTheRatesOfAList) {
   EXPECT_EQ(problem(R"({"terrace": {"parameter_groups": [{"match": "a"}]},
                         "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": [1, 2, 3]}}})"),
             "no problem");
+  EXPECT_THAT(problem(R"({"terrace": {"parameter_groups": [{"match": "a"}]},
+                          "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": [1, 2]}}})"),
+              HasSubstr("has 2 values; it needs one, or 3: each of terrace.parameter_groups, other weights"));
 }
 
 TEST(TrainConfigSettings, SaysThatAGroupsOwnRateIsIdle) {
