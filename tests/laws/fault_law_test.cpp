@@ -18,12 +18,13 @@ namespace {
 // Which of the offloader's two engines goes wrong.
 enum class Victim : uint32_t { step_engine = 0, reader = 1 };
 
-// Trains two steps of the toy model with a fault in one engine. Returns the Error's kind and text, or nothing
-// when the training ended well.
+// Trains two steps of the toy model with a fault in one engine, and reads the state. Returns the Error's kind
+// and text, or nothing when the training ended well.
 struct Ending {
   std::optional<ErrorKind> kind;
   std::string text;
-  std::vector<std::byte> parameters;  // of a training that ended well
+  std::vector<std::byte>
+      state;  // parameters and records, as a checkpoint reads them, of a training that ended well
   uint64_t requests = 0;
 };
 
@@ -70,8 +71,11 @@ Ending train_with(Victim victim, std::vector<io::Fault> plan) {
       for (uint32_t t = 0; t < specs.size(); ++t) {
         std::vector<std::byte> bytes(specs[t].element_count() * bytes_of(specs[t].type));
         offloader.read_parameter(TensorId{t}, bytes);
-        ending.parameters.insert(ending.parameters.end(), bytes.begin(), bytes.end());
+        ending.state.insert(ending.state.end(), bytes.begin(), bytes.end());
       }
+      offloader.export_records([&](std::span<const std::byte> tiles) {
+        ending.state.insert(ending.state.end(), tiles.begin(), tiles.end());
+      });
     } catch (const Error& error) {
       ending.kind = error.kind();
       ending.text = error.what();
@@ -96,7 +100,7 @@ void expect_reported_at_every_index(Victim victim, io::Fault fault, std::vector<
     if (!ending.kind) {
       // The request was of the other kind, or nothing asked for its bytes again: then nothing may have
       // changed.
-      EXPECT_EQ(ending.parameters, well.parameters) << "request " << index;
+      EXPECT_EQ(ending.state, well.state) << "request " << index;
       continue;
     }
     ++seen;
@@ -128,7 +132,7 @@ TEST(FaultLaw, AnEarlyEndOfFileIsNamedAtEveryIndex) {
   expect_reported_at_every_index(Victim::reader, fault, {ErrorKind::io, ErrorKind::corrupt}, "end");
 }
 
-TEST(FaultLaw, AFlippedBitNeverReachesAWeight) {
+TEST(FaultLaw, AFlippedBitReachesNeitherAWeightNorACheckpoint) {
   io::Fault fault{0, io::FaultKind::corrupt_read};
   fault.bytes = 77;
   expect_reported_at_every_index(Victim::step_engine, fault, {ErrorKind::corrupt}, "chunk");
