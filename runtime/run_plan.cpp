@@ -55,6 +55,8 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.state_path = config.placement.state_path;
   options.lock_host_memory = config.placement.pin_parameters && config.placement.pin_states;
   options.work_bytes = dry.work_bytes;
+  options.activation_entries = dry.activation_entries;
+  options.activation_entry_bytes = dry.activation_entry_bytes;
   options.accumulation_steps = config.batch.accumulation_steps;
   options.accumulation_type = config.grad_accum_type.value_or(DataType::fp32);
   options.policy = config.terrace.policy;

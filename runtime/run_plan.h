@@ -37,6 +37,8 @@ struct TrainerPlan {
 struct DryRun {
   std::vector<TensorUse> trace;
   uint64_t work_bytes = 0;
+  uint32_t activation_entries = 0;  // checkpointed activations that rest on the host
+  uint64_t activation_entry_bytes = 0;
 };
 
 // All that does not depend on budgets.

@@ -18,18 +18,12 @@
 #include <terrace/runtime/parameter_groups.h>
 #include <terrace/runtime/pass_timer.h>
 #include <terrace/runtime/run_settings.h>
+#include <terrace/runtime/training_setup.h>
 #include <terrace/runtime/weights/architecture.h>
 #include <terrace/runtime/weights/load_weights.h>
 
 namespace terrace {
 namespace {
-
-std::unique_ptr<Model> model_of(const TrainerOptions& options) {
-  ModelOptions model;
-  model.type = options.config.precision;
-  model.seed = options.config.terrace.seed;
-  return make_model(options.model, model);
-}
 
 // The names in CheckpointInfo::position; docs/checkpoint_format.md says what they hold.
 constexpr const char* kDataFingerprint = "data_fingerprint";
@@ -65,34 +59,6 @@ void require_same_data(const std::filesystem::path& folder, const CheckpointInfo
   static_cast<void>(value(kConsumedSamples));
 }
 
-std::string micro_batch_prefix(uint32_t micro_batch) {
-  return fmt::format("mb{}/", micro_batch);
-}
-
-// A training step run dry.
-DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) {
-  const HostOps ops(workers, best_instruction_set(), true);
-  const uint64_t tokens = uint64_t{config.batch.micro_batch_size} * model.config().context;
-  MicroBatch batch{{static_cast<int32_t*>(nullptr), tokens},
-                   {static_cast<int32_t*>(nullptr), tokens},
-                   config.batch.micro_batch_size,
-                   model.config().context};
-  StackArena arena = StackArena::dry_run();
-  UseRecorder recorder;
-  for (uint32_t m = 0; m < config.batch.accumulation_steps; ++m) {
-    model.train_micro_batch(ops, recorder, arena, batch, 1.0f, micro_batch_prefix(m));
-  }
-  UseRecorder evaluation;
-  model.evaluate(ops, evaluation, arena, batch, "");
-  return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096)};
-}
-
-std::vector<TensorSpec> grouped_tensors(const TrainConfig& config, const Model& model) {
-  std::vector<TensorSpec> tensors = model.tensors();
-  resolve_parameter_groups(config, tensors);
-  return tensors;
-}
-
 // The weights are still those of the step before.
 Error out_of_range(const StepReport& report) {
   return Error(
@@ -109,13 +75,11 @@ struct Trainer::Parts {
   TrainerOptions options;
   Log& log;
   SteadyClock clock;
-  std::unique_ptr<Model> model;
   Workers workers;
   HostOps ops;
-  DryRun dry;
-  OffloadOptions offload;
+  const TrainingSetup setup;
+  const Model* const model;
   const TrainingData& data;
-  TrainerPlan plan;
   FlatSpace space;
   SimulatedDevice device;
   Offloader offloader;
@@ -130,16 +94,14 @@ struct Trainer::Parts {
   Parts(const TrainerOptions& given, const TrainingData& user_data, Log& user_log)
       : options(given),
         log(user_log),
-        model(model_of(given)),
         workers(given.config.terrace.thread_count),
         ops(workers, best_instruction_set()),
-        dry(run_dry(*model, given.config, workers)),
-        offload(offload_options(given.config, dry)),
+        setup(set_up_training(given.config, given.model, workers)),
+        model(setup.model.get()),
         data(user_data),
-        plan(make_plan(given.config, grouped_tensors(given.config, *model), dry, offload)),
-        space(grouped_tensors(given.config, *model), plan.chunk_elements),
-        device({offload.device_budget_bytes, given.config.terrace.strict, 0, 0}),
-        offloader(space, offload, dry.trace, device, workers, user_log),
+        space(setup.tensors, setup.plan.chunk_elements),
+        device({setup.offload.device_budget_bytes, given.config.terrace.strict, 0, 0}),
+        offloader(space, setup.offload, setup.dry.trace, device, workers, user_log),
         arena(offloader.work_memory()),
         groups(given.config, given.steps),
         tokens(given.config.batch.micro_batch_size * model->config().context),
@@ -171,7 +133,7 @@ Trainer::Trainer(const TrainerOptions& options, const TrainingData& data, Log& l
 Trainer::~Trainer() = default;
 
 const TrainerPlan& Trainer::plan() const {
-  return parts_->plan;
+  return parts_->setup.plan;
 }
 const TrainingData& Trainer::data() const {
   return parts_->data;
@@ -201,7 +163,8 @@ void Trainer::Parts::run_micro_batches(StepReport& report) {
   for (uint32_t m = 0; m < accumulation; ++m) {
     timed.begin_micro_batch();
     data.fill(consumed_samples + uint64_t{m} * options.config.batch.micro_batch_size, tokens, targets);
-    report.loss += model->train_micro_batch(ops, timed, arena, batch(), scale, micro_batch_prefix(m));
+    report.loss += model->train_micro_batch(ops, timed, arena, batch(), scale, micro_batch_prefix(m),
+                                            offloader.activations());
     offloader.end_micro_batch();
   }
   report.forward_ns = timed.forward_ns();
@@ -317,7 +280,7 @@ std::string Trainer::model_description() const {
 }
 
 const std::vector<TierUse> Trainer::device_ledger() const {
-  const MemoryPlan& plan = parts_->plan.memory;
+  const MemoryPlan& plan = parts_->setup.plan.memory;
   std::vector<TierUse> uses = {{"activations and workspaces", plan.work_bytes},
                                {"parameters and gradients", plan.device_slots * plan.slot_bytes}};
   if (plan.device_record_slots > 0)
@@ -333,15 +296,15 @@ uint64_t Trainer::device_peak_bytes() const {
 }
 
 TrainerPlan plan_training(const TrainerOptions& options) {
-  const std::unique_ptr<Model> model = model_of(options);
   const GroupSettings checked(options.config, options.steps);  // throws where the run cannot be computed
   static_cast<void>(checked);
   Workers workers(options.config.terrace.thread_count);
-  const DryRun dry = run_dry(*model, options.config, workers);
-  OffloadOptions offload = offload_options(options.config, dry);
-  if (!options.weights.empty())
-    WeightSource(WeightFolder(options.weights), model->weights(), model->tensors());  // throws what is wrong
-  return make_plan(options.config, grouped_tensors(options.config, *model), dry, offload);
+  const TrainingSetup setup = set_up_training(options.config, options.model, workers);
+  if (!options.weights.empty()) {
+    // Throws what is wrong with them.
+    WeightSource(WeightFolder(options.weights), setup.model->weights(), setup.model->tensors());
+  }
+  return setup.plan;
 }
 
 }  // namespace terrace

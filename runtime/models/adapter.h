@@ -6,10 +6,21 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <terrace/memory/tensor.h>
 
 namespace terrace {
+
+// Adapters beside linear layers, whose own weights, like all others, are then frozen.
+struct LoraOptions {
+  uint32_t rank = 8;
+  double alpha = 16;  // the product of the matrices counts alpha / rank times
+  // Patterns over whole module names, or last parts of names ("q_proj"). Empty: what PEFT adapts by default,
+  // queries and values, which in GPT-2 are one module.
+  std::vector<std::string> targets = {};
+  bool operator==(const LoraOptions&) const = default;
+};
 
 // The merged weight is W + scale * B A, or W + scale * (B A)^T where W is [inputs, outputs].
 struct AdapterSpec {

@@ -60,7 +60,11 @@ void Decoder::initial_values(TensorId tensor, uint64_t first_element, std::span<
   TERRACE_ASSERT(index_of(tensor) < tensors_.first_values.size(),
                  fmt::format("there is no tensor {}", index_of(tensor)));
   const FirstValues& values = tensors_.first_values[index_of(tensor)];
-  if (values.deviation == 0.0f) {
+  if (values.bound != 0.0f) {
+    const RandomStream stream{options_.seed, kFirstValuesDomain | values.stream};
+    for (uint64_t i = 0; i < out.size(); ++i)
+      out[i] = (2.0f * uniform(stream, first_element + i) - 1.0f) * values.bound;
+  } else if (values.deviation == 0.0f) {
     std::fill(out.begin(), out.end(), values.constant);
   } else {
     fill_normal({.seed = options_.seed, .stream = kFirstValuesDomain | values.stream},

@@ -33,6 +33,13 @@ void DecoderPass::linear_forward(const Lease& lease, const LinearTensors& linear
                           linear.bias.has_value()};
   ops.linear_forward(shape, x, view(lease, linear.weight),
                      linear.bias ? view(lease, *linear.bias) : ParameterView{}, y, arena);
+  if (!linear.adapter) return;
+  ops.adapter_forward(adapter_shape(linear), x, view(lease, linear.adapter->a),
+                      view(lease, linear.adapter->b), y, arena);
+}
+
+AdapterShape DecoderPass::adapter_shape(const LinearTensors& linear) const {
+  return {tokens_count(), linear.inputs, linear.outputs, linear.adapter->rank, linear.adapter->scale};
 }
 
 void DecoderPass::linear_backward(const Lease& lease, const LinearTensors& linear, std::span<const float> x,
@@ -42,6 +49,10 @@ void DecoderPass::linear_backward(const Lease& lease, const LinearTensors& linea
                           linear.bias.has_value()};
   ops.linear_backward(shape, x, view(lease, linear.weight), dy, dx, existing, target(lease, linear.weight),
                       linear.bias ? target(lease, *linear.bias) : GradientTarget{}, arena);
+  if (!linear.adapter) return;
+  const AdapterTensors& adapter = *linear.adapter;
+  ops.adapter_backward(adapter_shape(linear), x, view(lease, adapter.a), view(lease, adapter.b), dy, dx,
+                       target(lease, adapter.a), target(lease, adapter.b), arena);
 }
 
 // Its memory belongs to the caller's frame.

@@ -1,11 +1,12 @@
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/models/internal/adapter_targets.h>
 #include <terrace/runtime/models/internal/decoder_tensors.h>
+#include <terrace/runtime/name_pattern.h>
 
 namespace terrace::decoder {
 namespace {
@@ -16,9 +17,13 @@ uint64_t part_rows_of(uint64_t width, uint64_t elements) {
   return std::max<uint64_t>(elements / width / unit, 1) * unit;
 }
 
+// Streams of adapters' first values: apart from those of weights, which are numbered from 0.
+constexpr uint64_t kAdapterStreams = uint64_t{1} << 31;
+
 class Builder {
  public:
-  Builder(const ModelConfig& config, const ModelOptions& options) : config_(config), options_(options) {}
+  Builder(const ModelConfig& config, const ModelOptions& options)
+      : config_(config), options_(options), targets_(config, options) {}
 
   DecoderTensors gpt2();
   DecoderTensors llama();
@@ -31,6 +36,8 @@ class Builder {
                            bool biased, float deviation);
   void add_gpt2_layer(uint32_t layer);
   void add_llama_layer(uint32_t layer);
+  AdapterTensors add_adapter(const std::string& module, const LinearTensors& linear);
+  TensorId add_adapter_matrix(std::string name, std::vector<uint64_t> shape, float bound);
   void freeze();
   DecoderTensors finish();
 
@@ -39,6 +46,7 @@ class Builder {
 
   const ModelConfig& config_;
   const ModelOptions& options_;
+  AdapterTargets targets_;
   DecoderTensors list_;
 };
 
@@ -87,7 +95,33 @@ LinearTensors Builder::add_linear(const std::string& name, uint64_t inputs, uint
       outputs_first ? std::vector<uint64_t>{outputs, inputs} : std::vector<uint64_t>{inputs, outputs};
   linear.weight = add(name + ".weight", shape, 0.0f, deviation);
   if (biased) linear.bias = add(name + ".bias", {outputs}, 0.0f, 0.0f);
+  if (targets_.wants(name)) linear.adapter = add_adapter(name, linear);
   return linear;
+}
+
+TensorId Builder::add_adapter_matrix(std::string name, std::vector<uint64_t> shape, float bound) {
+  const TensorId id = next();
+  list_.first_values.push_back({.stream = kAdapterStreams + index_of(id), .bound = bound});
+  list_.specs.push_back({.name = std::move(name),
+                         .shape = std::move(shape),
+                         .type = options_.type,
+                         .group = Model::kDecayGroup});
+  return id;
+}
+
+AdapterTensors Builder::add_adapter(const std::string& module, const LinearTensors& linear) {
+  const uint64_t rank = options_.lora->rank;
+  const float bound = static_cast<float>(1.0 / std::sqrt(static_cast<double>(linear.inputs)));
+  AdapterSpec spec;
+  spec.module = module;
+  spec.weight = list_.weights.size() - (linear.bias ? 2 : 1);
+  spec.a = add_adapter_matrix(module + ".lora_A.weight", {rank, linear.inputs}, bound);
+  spec.b = add_adapter_matrix(module + ".lora_B.weight", {linear.outputs, rank}, 0.0f);
+  spec.inputs = linear.inputs, spec.outputs = linear.outputs, spec.rank = rank;
+  spec.scale = static_cast<float>(options_.lora->alpha / static_cast<double>(rank));
+  spec.outputs_first = linear.outputs_first;
+  list_.adapters.push_back(spec);
+  return {spec.a, spec.b, rank, spec.scale};
 }
 
 void Builder::add_gpt2_layer(uint32_t layer) {
@@ -151,10 +185,17 @@ DecoderTensors Builder::finish() {
 }
 
 void Builder::freeze() {
+  const std::string& linear = list_.specs[index_of(list_.layers.front().qkv.front().weight)].name;
+  targets_.check(linear.substr(0, linear.rfind('.')));
+  if (options_.lora) {
+    for (const WeightSpec& weight : list_.weights) {
+      for (const TensorId part : weight.parts) list_.specs[index_of(part)].trainable = false;
+    }
+  }
   for (const std::string& pattern : options_.frozen) {
     bool fits = false;
     for (const WeightSpec& weight : list_.weights) {
-      if (fnmatch(pattern.c_str(), weight.name.c_str(), 0) != 0) continue;
+      if (!matches_pattern(pattern, weight.name)) continue;
       fits = true;
       for (const TensorId part : weight.parts) list_.specs[index_of(part)].trainable = false;
     }

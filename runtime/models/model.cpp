@@ -15,9 +15,12 @@ std::string Model::description() const {
   const std::string heads = model.key_value_heads == model.heads
                                 ? fmt::format("{} heads", model.heads)
                                 : fmt::format("{} heads on {}", model.heads, model.key_value_heads);
-  return fmt::format("{} {} layers x {}, {}, context {}, vocabulary {}, {}", name_of(model.family),
+  const std::string adapted = options().lora ? fmt::format(", LoRA of rank {} beside {} weights",
+                                                           options().lora->rank, adapters().size())
+                                             : "";
+  return fmt::format("{} {} layers x {}, {}, context {}, vocabulary {}, {}{}", name_of(model.family),
                      model.layers, model.width, heads, model.context, model.vocabulary,
-                     name_of(options().type));
+                     name_of(options().type), adapted);
 }
 
 }  // namespace terrace

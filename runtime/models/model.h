@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include <terrace/offload/activation_store.h>
 #include <terrace/offload/parameter_access.h>
 #include <terrace/runtime/compute/ops.h>
+#include <terrace/runtime/models/adapter.h>
 #include <terrace/runtime/models/model_config.h>
 
 namespace terrace {
@@ -32,6 +34,7 @@ struct ModelOptions {
   bool checkpoint_activations = true;
   uint32_t checkpoint_count = 0;
   std::vector<std::string> frozen = {};  // patterns over weight names, * for anything: these are not trained
+  std::optional<LoraOptions> lora = {};  // train adapters alone
   // A vocabulary table is several tensors of about this many elements, so that no operation needs all of it
   // at once. No bit depends on it.
   uint64_t table_part_elements = 8 * 1024 * 1024;
@@ -69,11 +72,14 @@ class Model {
   virtual const ModelOptions& options() const = 0;
   // Every tensor, in the order of TensorId and about that of use.
   virtual std::vector<TensorSpec> tensors() const = 0;
-  // The same as weight files have them. Each TensorId is a part of exactly one.
+  // The same as weight files have them. Each TensorId but those of adapters is a part of exactly one.
   virtual std::vector<WeightSpec> weights() const = 0;
+  // In the order of their tensors; none without ModelOptions::lora.
+  virtual std::vector<AdapterSpec> adapters() const = 0;
 
   // The first values of elements [first_element, first_element + out.size()) of a tensor: normal with
-  // init_std, biases 0, norms 1. Independent of how a tensor is cut. Thread-safe.
+  // init_std, biases 0, norms 1; an adapter's A uniform below 1 / sqrt(inputs) as in PEFT, its B 0, so that
+  // it changes nothing at first. Independent of how a tensor is cut. Thread-safe.
   virtual void initial_values(TensorId tensor, uint64_t first_element, std::span<float> out) const = 0;
 
   // One micro-batch forward and backward: gradients of loss_scale * the mean loss arrive through `access`.

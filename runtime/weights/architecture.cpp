@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kModelConfig = "model_config";
 constexpr const char* kFrozen = "frozen";
+constexpr const char* kLora = "lora";
 constexpr const char* kTablePart = "table_part_elements";
 
 [[noreturn]] void refuse(std::string_view name, const std::string& reason) {
@@ -39,17 +40,44 @@ uint64_t read_whole_number(const JsonMember& member, std::string_view name) {
   return value;
 }
 
+LoraOptions read_lora(const JsonMember& member, std::string_view name) {
+  LoraOptions lora;
+  for (const JsonMember& part : member.value.members) {
+    if (part.key == "rank") {
+      lora.rank = static_cast<uint32_t>(read_whole_number(part, name));
+    } else if (part.key == "alpha") {
+      const std::string& text = part.value.text;
+      const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), lora.alpha);
+      if (!part.value.is(JsonNode::Kind::number) || status != std::errc() || end != text.data() + text.size())
+        refuse(name, "its \"alpha\" is not a number");
+    } else if (part.key == "targets") {
+      lora.targets = read_texts(part, name);
+    } else {
+      refuse(name, fmt::format("its adapters have {}, which this Terrace does not know",
+                               json_quoted(part.key, 80)));
+    }
+  }
+  return lora;
+}
+
+std::string list_of(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + json_quoted(text);
+  return "[" + list + "]";
+}
+
 }  // namespace
 
 std::string architecture_text(const Model& model) {
   const ModelOptions& options = model.options();
-  std::string frozen;
-  for (const std::string& pattern : options.frozen)
-    frozen += (frozen.empty() ? "" : ", ") + json_quoted(pattern);
+  const std::string lora =
+      options.lora ? fmt::format(R"(, "{}": {{"rank": {}, "alpha": {}, "targets": {}}})", kLora,
+                                 options.lora->rank, options.lora->alpha, list_of(options.lora->targets))
+                   : "";
   const std::string config = model_config_json(model.config(), options.type);
-  return fmt::format(R"({{"{}": {}, "{}": [{}], "{}": {}}})", kModelConfig,
-                     json_text(parse_json(config, "config.json")), kFrozen, frozen, kTablePart,
-                     options.table_part_elements);
+  return fmt::format(R"({{"{}": {}, "{}": {}, "{}": {}{}}})", kModelConfig,
+                     json_text(parse_json(config, "config.json")), kFrozen, list_of(options.frozen),
+                     kTablePart, options.table_part_elements, lora);
 }
 
 std::unique_ptr<Model> make_model_of(std::string_view architecture, DataType type, std::string_view name) {
@@ -62,6 +90,8 @@ std::unique_ptr<Model> make_model_of(std::string_view architecture, DataType typ
       config = parse_model_config(json_text(member.value), name);
     } else if (member.key == kFrozen) {
       options.frozen = read_texts(member, name);
+    } else if (member.key == kLora) {
+      options.lora = read_lora(member, name);
     } else if (member.key == kTablePart) {
       options.table_part_elements = read_whole_number(member, name);
     } else {

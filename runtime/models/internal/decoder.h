@@ -16,6 +16,7 @@ class Decoder final : public Model {
   const ModelOptions& options() const override { return options_; }
   std::vector<TensorSpec> tensors() const override { return tensors_.specs; }
   std::vector<WeightSpec> weights() const override { return tensors_.weights; }
+  std::vector<AdapterSpec> adapters() const override { return tensors_.adapters; }
   void initial_values(TensorId tensor, uint64_t first_element, std::span<float> out) const override;
 
   float train_micro_batch(const HostOps& ops, ParameterAccess& access, StackArena& arena,

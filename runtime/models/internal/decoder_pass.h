@@ -44,13 +44,16 @@ class TensorList {
   void add(const LinearTensors& linear) {
     add(linear.weight);
     if (linear.bias) add(*linear.bias);
+    if (!linear.adapter) return;
+    add(linear.adapter->a);
+    add(linear.adapter->b);
   }
   operator std::span<const TensorId>() const {  // NOLINT: implicit on purpose
     return {tensors_.data(), size_};
   }
 
  private:
-  std::array<TensorId, 8> tensors_{};
+  std::array<TensorId, 16> tensors_{};
   size_t size_ = 0;
 };
 
@@ -152,6 +155,7 @@ class DecoderPass : private PassContext {
                       std::span<float> y);
   void linear_backward(const Lease& lease, const LinearTensors& linear, std::span<const float> x,
                        std::span<const float> dy, std::span<float> dx, HostOps::InputGradient existing);
+  AdapterShape adapter_shape(const LinearTensors& linear) const;
   void prepare_rotation();
   void rotate(const AttentionRows<float>& rows, bool inverse);
 

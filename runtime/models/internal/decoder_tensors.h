@@ -17,9 +17,17 @@ struct NormTensors {
   std::optional<TensorId> bias;  // a layer norm has one, a root-mean-square norm has none
 };
 
+struct AdapterTensors {
+  TensorId a{};
+  TensorId b{};
+  uint64_t rank = 0;
+  float scale = 1.0f;
+};
+
 struct LinearTensors {
   TensorId weight{};
   std::optional<TensorId> bias;
+  std::optional<AdapterTensors> adapter;
   uint64_t inputs = 0;
   uint64_t outputs = 0;
   bool outputs_first = false;  // [outputs, inputs], else [inputs, outputs]
@@ -51,19 +59,21 @@ struct LayerTensors {
   TensorId end{};
 };
 
-// What a tensor starts with: every element `constant`, or normal with `deviation` from element
-// `first_element` of the stream `stream` on.
+// What a tensor starts with: every element `constant`, or from element `first_element` of the stream `stream`
+// on normal with `deviation` or, where there is a `bound`, uniform within it.
 struct FirstValues {
   float constant = 0.0f;
   float deviation = 0.0f;
   uint64_t stream = 0;
   uint64_t first_element = 0;
+  float bound = 0.0f;
 };
 
 struct DecoderTensors {
   std::vector<TensorSpec> specs;
   std::vector<FirstValues> first_values;  // by TensorId
   std::vector<WeightSpec> weights;
+  std::vector<AdapterSpec> adapters;
 
   TableTensors tokens;
   std::optional<TensorId> positions;
@@ -76,7 +86,8 @@ struct DecoderTensors {
   bool any_trainable(const TableTensors& table) const;
 };
 
-// `config` is complete and checked. Throws Error(config) when a pattern of options.frozen fits no weight.
+// `config` is complete and checked. Throws Error(config) when a pattern of options.frozen fits no weight, or
+// one of options.lora no linear layer.
 DecoderTensors tensors_of(const ModelConfig& config, const ModelOptions& options);
 
 }  // namespace terrace::decoder

@@ -48,6 +48,17 @@ TEST(Architecture, MakesAModelWithTheSameTensorsAndWeights) {
   }
 }
 
+TEST(Architecture, NamesTheAdapters) {
+  ModelOptions options;
+  options.lora = LoraOptions{.rank = 5, .alpha = 7.5, .targets = {"*.q_proj", "up_proj"}};
+  const std::unique_ptr<Model> model = make_model(small(ModelFamily::llama), options);
+  const std::unique_ptr<Model> again = make_model_of(architecture_text(*model), options.type, "checkpoint");
+  EXPECT_EQ(again->options().lora, options.lora);
+  ASSERT_EQ(again->adapters().size(), model->adapters().size());
+  EXPECT_EQ(hash_of_tensors(FlatSpace(again->tensors(), kTileElements)),
+            hash_of_tensors(FlatSpace(model->tensors(), kTileElements)));
+}
+
 TEST(Architecture, OfALaterTerraceOrOfNoModelIsRefused) {
   const std::string text = architecture_text(*make_model(small(ModelFamily::gpt2), {}));
   const auto refuses = [](const std::string& architecture, const std::string& fragment) {

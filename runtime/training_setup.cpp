@@ -1,0 +1,73 @@
+#include <terrace/runtime/training_setup.h>
+
+#include <fmt/format.h>
+
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/runtime/parameter_groups.h>
+
+namespace terrace {
+namespace {
+
+// A training step run dry.
+DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) {
+  const HostOps ops(workers, best_instruction_set(), true);
+  const uint64_t tokens = uint64_t{config.batch.micro_batch_size} * model.config().context;
+  const MicroBatch batch{{static_cast<int32_t*>(nullptr), tokens},
+                         {static_cast<int32_t*>(nullptr), tokens},
+                         config.batch.micro_batch_size,
+                         model.config().context};
+  StackArena arena = StackArena::dry_run();
+  UseRecorder recorder;
+  ActivationRecorder activations;
+  ActivationStore* const store = config.activations.offload_to_host ? &activations : nullptr;
+  for (uint32_t m = 0; m < config.batch.accumulation_steps; ++m) {
+    model.train_micro_batch(ops, recorder, arena, batch, 1.0f, micro_batch_prefix(m), store);
+  }
+  UseRecorder evaluation;
+  model.evaluate(ops, evaluation, arena, batch, "");
+  return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096), activations.entry_count(),
+          activations.entry_bytes()};
+}
+
+TrainingSetup set_up(const TrainConfig& config, const ModelConfig& model, const ModelOptions& options,
+                     Workers& workers) {
+  TrainingSetup setup;
+  setup.model = make_model(model, options);
+  setup.tensors = setup.model->tensors();
+  resolve_parameter_groups(config, setup.tensors);
+  setup.dry = run_dry(*setup.model, config, workers);
+  setup.offload = offload_options(config, setup.dry);
+  setup.plan = make_plan(config, setup.tensors, setup.dry, setup.offload);
+  return setup;
+}
+
+}  // namespace
+
+std::string micro_batch_prefix(uint32_t micro_batch) {
+  return fmt::format("mb{}/", micro_batch);
+}
+
+ModelOptions model_options(const TrainConfig& config) {
+  ModelOptions options;
+  options.type = config.precision;
+  options.seed = config.terrace.seed;
+  options.checkpoint_activations = config.activations.checkpoint;
+  options.checkpoint_count = config.activations.checkpoint_count;
+  options.frozen = config.frozen;
+  if (config.lora) options.lora = {config.lora->rank, config.lora->alpha, config.lora->targets};
+  return options;
+}
+
+TrainingSetup set_up_training(const TrainConfig& config, const ModelConfig& model, Workers& workers) {
+  ModelOptions options = model_options(config);
+  try {
+    return set_up(config, model, options, workers);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::capacity || !model.tied_embeddings) throw;
+  }
+  options.late_head_gradient = true;
+  return set_up(config, model, options, workers);
+}
+
+}  // namespace terrace

@@ -1,0 +1,33 @@
+// TrainingSetup: what a training run is before anything is allocated: the model, what one step of it uses,
+// and how that fits the memory it gets. The trainer and the programs that only want to know both begin here.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <terrace/base/workers.h>
+#include <terrace/runtime/models/model.h>
+#include <terrace/runtime/run_plan.h>
+
+namespace terrace {
+
+// How the configuration has a model trained.
+ModelOptions model_options(const TrainConfig& config);
+
+struct TrainingSetup {
+  std::unique_ptr<Model> model;
+  std::vector<TensorSpec> tensors;  // the model's, with their parameter groups
+  DryRun dry;
+  OffloadOptions offload;
+  TrainerPlan plan;
+};
+
+// Where tied embeddings do not fit the device otherwise, their gradient is computed late
+// (ModelOptions::late_head_gradient). Throws Error: config for what does not fit together, capacity for
+// budgets that are too small.
+TrainingSetup set_up_training(const TrainConfig& config, const ModelConfig& model, Workers& workers);
+
+// The key of a micro-batch's uses.
+std::string micro_batch_prefix(uint32_t micro_batch);
+
+}  // namespace terrace
