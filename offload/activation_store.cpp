@@ -14,8 +14,10 @@ void ActivationRecorder::start_put(uint32_t index, std::span<const float> values
   entry_bytes_ = std::max<uint64_t>(entry_bytes_, values.size_bytes());
 }
 
-HostActivations::HostActivations(std::span<std::byte> memory, uint64_t entry_bytes, Device& device)
+HostActivations::HostActivations(std::span<std::byte> memory, uint64_t entry_bytes, Device& device,
+                                 StepWatch& watch)
     : device_(device),
+      watch_(watch),
       entry_bytes_(entry_bytes),
       entry_count_(entry_bytes == 0 ? 0 : static_cast<uint32_t>(memory.size() / entry_bytes)),
       entries_(std::make_unique<Entry[]>(entry_count_)) {
@@ -62,7 +64,7 @@ void HostActivations::wait(uint32_t index) {
   const Event& moved = entry(index).moved;
   if (moved.done()) return moved.wait();
   const uint64_t start = clock.now_ns();
-  moved.wait();
+  wait_watched(moved, watch_, {"checkpointed activations", "device <-> host", std::nullopt, nullptr, {}});
   wait_ns_ += clock.now_ns() - start;
 }
 

@@ -11,6 +11,7 @@
 #include <span>
 
 #include <terrace/memory/device.h>
+#include <terrace/offload/step_watch.h>
 
 namespace terrace {
 
@@ -45,7 +46,7 @@ class ActivationRecorder final : public ActivationStore {
 // does.
 class HostActivations final : public ActivationStore {
  public:
-  HostActivations(std::span<std::byte> memory, uint64_t entry_bytes, Device& device);
+  HostActivations(std::span<std::byte> memory, uint64_t entry_bytes, Device& device, StepWatch& watch);
   ~HostActivations() override;
 
   void start_put(uint32_t index, std::span<const float> values) override;
@@ -66,6 +67,7 @@ class HostActivations final : public ActivationStore {
   Entry& entry(uint32_t index);
 
   Device& device_;
+  StepWatch& watch_;
   uint64_t entry_bytes_;
   uint32_t entry_count_;
   std::unique_ptr<Entry[]> entries_;

@@ -10,11 +10,12 @@
 namespace terrace {
 
 DeviceCache::DeviceCache(const FlatSpace& space, Device& device, const MemoryPlan& plan, Placement parameters,
-                         PolicyKind policy, TensorStates& states)
+                         PolicyKind policy, TensorStates& states, StepWatch& watch)
     : space_(space),
       device_(device),
       params_may_leave_(parameters != Placement::none),
       states_(states),
+      watch_(watch),
       policy_(make_policy(policy, space.chunk_count())),
       slot_bytes_(plan.slot_bytes),
       slot_count_(plan.device_slots),
@@ -66,7 +67,7 @@ CacheSlot& DeviceCache::begin_fetch(ChunkId chunk, CacheSlot& slot) {
 }
 
 void DeviceCache::begin_in_place(ChunkId chunk, CacheSlot& slot) {
-  slot.out.wait();
+  wait_watched(slot.out, watch_, {"a device slot to be empty", "device -> host", chunk, nullptr, {}});
   set_state(chunk, ChunkState::resident);
   hold_param(chunk, slot);
 }
@@ -134,7 +135,7 @@ CacheSlot& DeviceCache::param_slot(ChunkId chunk) {
 void DeviceCache::begin_gradient(ChunkId chunk, CacheSlot& slot) {
   GradientEntry& entry = gradients_[index_of(chunk)];
   TERRACE_ASSERT(entry.slot == kNone, fmt::format("chunk {} has a gradient already", index_of(chunk)));
-  slot.out.wait();
+  wait_watched(slot.out, watch_, {"a device slot to be empty", "device -> host", chunk, nullptr, {}});
   device_.attach(slot.id, gradient_address(chunk));
   entry = {index_in_pool(slot), 0, true};
   device_.zero_now(slot.id, slot_bytes_);
@@ -236,10 +237,15 @@ CacheSlot* DeviceCache::take_slot_ahead(const EvictionContext& context, uint32_t
   return take_unused();
 }
 
+const Event* DeviceCache::arriving(ChunkId chunk) const {
+  const ParamEntry& entry = params_[index_of(chunk)];
+  return entry.state == ChunkState::fetching ? &slots_[entry.slot].in : nullptr;
+}
+
 // Ends a fetch: resident, or absent with the failure.
 std::exception_ptr DeviceCache::finish_fetch(ChunkId chunk) {
   const Event& in = slots_[params_[index_of(chunk)].slot].in;
-  in.wait_done();
+  wait_done_watched(in, watch_, {"parameters", "on their way to the device", chunk, nullptr, {}});
   const std::exception_ptr failure = in.failure();
   set_state(chunk, failure == nullptr ? ChunkState::resident : ChunkState::failed);
   if (failure == nullptr) return nullptr;

@@ -24,6 +24,7 @@
 #include <terrace/memory/tensor_state.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/placement.h>
+#include <terrace/offload/step_watch.h>
 
 namespace terrace {
 
@@ -40,7 +41,7 @@ class DeviceCache final : public GuardDescriber {
  public:
   // `parameters` is where they live: what lives on the device is never evicted, there is no other copy.
   DeviceCache(const FlatSpace& space, Device& device, const MemoryPlan& plan, Placement parameters,
-              PolicyKind policy, TensorStates& states);
+              PolicyKind policy, TensorStates& states, StepWatch& watch);
   ~DeviceCache() override;
 
   // --- Parameters ---
@@ -94,6 +95,11 @@ class DeviceCache final : public GuardDescriber {
   uint32_t unused_slot_count() const { return static_cast<uint32_t>(free_.size() + leaving_.size()); }
   uint32_t slot_count() const { return slot_count_; }
 
+  // The copy into the slot of a chunk that is being fetched, or null.
+  const Event* arriving(ChunkId chunk) const;
+  // Where whoever moves chunks says what it waits for.
+  StepWatch& watch() { return watch_; }
+
   // Waits until no copy touches any slot; failures are left to whoever uses the slot next.
   void drain() const noexcept;
 
@@ -133,6 +139,7 @@ class DeviceCache final : public GuardDescriber {
   Device& device_;
   const bool params_may_leave_;
   TensorStates& states_;
+  StepWatch& watch_;
   std::unique_ptr<EvictionPolicy> policy_;
   uint64_t slot_bytes_;
   uint32_t slot_count_;

@@ -112,7 +112,8 @@ void GradientStore::land_in_staging(ChunkId chunk) {
 // it is waiting for this one too.
 void GradientStore::accumulate(Landing& landing) {
   if (landing.source == nullptr) return;
-  landing.source->out.wait();
+  wait_watched(landing.source->out, cache_.watch(),
+               {"gradients", "device -> host", landing.chunk, nullptr, {}});
   landing.source = nullptr;
   accumulate_into(landing.chunk, slots_[index_of(landing.chunk)], landing.memory);
 }
@@ -148,7 +149,8 @@ void GradientStore::land_zero(ChunkId chunk) {
 
 void GradientStore::finish_micro_batch() {
   for (Landing& landing : landings_) accumulate(landing);
-  for (CacheSlot* slot : leaving_) slot->out.wait();
+  for (CacheSlot* slot : leaving_)
+    wait_watched(slot->out, cache_.watch(), {"gradients", "device -> host", std::nullopt, nullptr, {}});
   leaving_.clear();
   first_micro_batch_ = false;
 }

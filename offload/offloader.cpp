@@ -62,6 +62,7 @@ void Offloader::begin_use(std::string_view operation, std::span<const TensorId> 
   p.kind = kind;
   p.tensors.assign(tensors.begin(), tensors.end());
   p.cache.set_last_operation(operation);
+  p.watch.set_activity(p.operation);
   collect_chunks(p.space, tensors, p.chunks);
   p.cursor->advance(operation, kind, p.chunks);
   p.fetch_missing();
@@ -104,6 +105,7 @@ void Offloader::end_micro_batch() {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::training && !p.in_use, "no micro-batch is open");
   TERRACE_ASSERT(p.micro_batch < p.options.accumulation_steps, "the step has had all its micro-batches");
+  p.watch.set_activity("the end of a micro-batch");
   p.complete_unused_gradients();
   const uint64_t start = p.clock.now_ns();
   p.gradients->finish_micro_batch();
@@ -127,6 +129,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
       fmt::format("an update follows {} micro-batches, not {}", p.options.accumulation_steps, p.micro_batch));
   TERRACE_ASSERT(settings.loss_scale > 0 && std::isfinite(settings.loss_scale),
                  fmt::format("a loss scale is positive and finite, not {}", settings.loss_scale));
+  p.watch.set_activity("the update");
   const uint64_t start = p.clock.now_ns();
   const GradientNorm norm = p.gradients->norm();
   const UpdateResult result{norm.norm(settings.loss_scale), norm.finite()};
@@ -210,6 +213,10 @@ std::vector<TierUse> Offloader::host_ledger() const {
   for (const HostArena::LedgerEntry& entry : parts_->arena.ledger())
     uses.push_back({entry.purpose, entry.bytes});
   return uses;
+}
+
+const StepWatch& Offloader::watch() const {
+  return parts_->watch;
 }
 
 const TensorStates& Offloader::states() const {

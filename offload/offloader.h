@@ -30,6 +30,7 @@
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/offload_options.h>
 #include <terrace/offload/parameter_access.h>
+#include <terrace/offload/step_watch.h>
 #include <terrace/optimizer_cpu/adam.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
@@ -145,6 +146,8 @@ class Offloader final : public ParameterAccess {
   OffloadCounters counters() const;
   TrafficBound traffic_bound() const;
   std::vector<TierUse> host_ledger() const;
+  // What the thread that trains waits for, for another thread to read (runtime/watchdog.h).
+  const StepWatch& watch() const;
   // The state and the last transitions of every tensor, for messages.
   const TensorStates& states() const;
 

@@ -58,7 +58,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       work_memory(plan.work_bytes > 0 ? device.allocate_work_memory(plan.work_bytes)
                                       : std::span<std::byte>()),
       states(space),
-      cache(space, device, plan, options.parameters, options.policy, states),
+      cache(space, device, plan, options.parameters, options.policy, states, watch),
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
       training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),
@@ -69,16 +69,16 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   if (plan.host_activation_entries > 0) {
     activations =
         std::make_unique<HostActivations>(arena.take(plan.host_activation_bytes(), "activation checkpoints"),
-                                          plan.activation_entry_bytes, device);
+                                          plan.activation_entry_bytes, device, watch);
   }
   engine = make_step_engine(options, arena.memory(), log);
   make_tier_files();
   gradients =
       std::make_unique<GradientStore>(space, options, plan, arena, device, cache, workers, instruction_set);
   home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_file.get(),
-                                     reader.get());
+                                     reader.get(), watch);
   records = std::make_unique<RecordStore>(space, options.states, plan, arena, device, record_file.get(),
-                                          record_file != nullptr ? engine.get() : nullptr);
+                                          record_file != nullptr ? engine.get() : nullptr, watch);
   pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, cache, device, workers,
                                                  instruction_set, engine.get(), ring, plan.ring_slot_bytes);
   if (!trace.empty()) training_cursor.set_schedule(schedule_of(space, trace));
@@ -207,6 +207,9 @@ void Offloader::Parts::prefetch_uses(const Schedule& schedule, uint32_t position
 void Offloader::Parts::wait_for_chunks() {
   const uint64_t start = clock.now_ns();
   for (const ChunkId chunk : chunks) {
+    const Event* arriving = cache.arriving(chunk);
+    if (arriving != nullptr && !arriving->done())
+      wait_done_watched(*arriving, watch, home->fetch_subject(chunk));
     cache.attach_param(chunk);
     home->fetch_finished(chunk);
   }

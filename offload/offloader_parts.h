@@ -22,6 +22,7 @@
 #include <terrace/offload/optimizer_pipeline.h>
 #include <terrace/offload/param_home.h>
 #include <terrace/offload/record_store.h>
+#include <terrace/offload/step_watch.h>
 
 namespace terrace {
 
@@ -84,6 +85,7 @@ struct Offloader::Parts {
   const InstructionSet instruction_set;
   const SteadyClock clock;
   const MemoryPlan plan;
+  StepWatch watch;
 
   HostArena arena;
   std::span<std::byte> work_memory;

@@ -55,6 +55,7 @@ class RingBlock {
 // New parameters make every device copy stale; with parameters on the device each chunk needs its slot first.
 // With two blocks one is filled while the other is written.
 void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::span<std::byte>)> fill) {
+  watch.set_activity("loading the state");
   const RingBlock first_block(ring);
   std::optional<RingBlock> second_block;
   if (plan.ring_slots > 1) second_block.emplace(ring);
@@ -162,6 +163,7 @@ uint64_t Offloader::record_tile_count() const {
 void Offloader::export_records(FunctionRef<void(std::span<const std::byte>)> sink) {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "the state is read between steps");
+  p.watch.set_activity("saving the state");
   const RingBlock bounce(p.ring);
   const uint64_t block_tiles = bounce.memory().size() / kRecordTileBytes;
   for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
@@ -213,7 +215,7 @@ void Offloader::Parts::read_chunk(ChunkId chunk, std::byte* destination) {
   CacheSlot& slot = cache.param_slot(chunk);
   slot.out.begin();
   device.copy_to_host(destination, slot.id, 0, home->param_bytes(chunk), nullptr, slot.out);
-  slot.out.wait();
+  wait_watched(slot.out, watch, {"parameters", "device -> host", chunk, nullptr, {}});
 }
 
 void Offloader::read_parameter(TensorId tensor, std::span<std::byte> destination) {

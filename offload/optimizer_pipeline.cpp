@@ -194,7 +194,7 @@ void OptimizerPipeline::update_on_device(ChunkId chunk) {
   slot.out.begin();
   device_.copy_to_host(buffer, slot.id, 0, home_.param_bytes(chunk), nullptr, slot.out);
   d2h_bytes_ += home_.param_bytes(chunk);
-  slot.out.wait();
+  wait_watched(slot.out, cache_.watch(), {"fresh parameters", "device -> host", chunk, nullptr, {}});
   home_.publish(chunk, buffer, engine_, cache_);
   leaving_[kResidentLane] = chunk;
   // What is updated first is needed first by the next forward: it may stay as long as the next one has room.
@@ -238,10 +238,24 @@ void OptimizerPipeline::update_tiles(ChunkId chunk, uint64_t first_tile, uint64_
   }
 }
 
+// The read that comes next in order, else any write.
+WaitSubject OptimizerPipeline::io_subject() {
+  for (uint64_t b = blocks_finished_; b < reads_started_; ++b) {
+    const Block& block = blocks_[in_order_[b % in_order_.size()]];
+    if (block.phase == Phase::reading)
+      return {"optimizer states", "nvme -> host", block.chunk, &block.request, records_.file()->path()};
+  }
+  for (const Block& block : blocks_) {
+    if (block.phase == Phase::writing)
+      return {"optimizer states", "host -> nvme", block.chunk, &block.request, records_.file()->path()};
+  }
+  return home_.publication_subject();
+}
+
 void OptimizerPipeline::wait_for_io() {
   const SteadyClock clock;
   const uint64_t start = clock.now_ns();
-  engine_->wait(1);
+  wait_watched(*engine_, cache_.watch(), io_subject());
   wait_ns_ += clock.now_ns() - start;
 }
 

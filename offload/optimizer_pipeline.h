@@ -64,6 +64,7 @@ class OptimizerPipeline {
   void publish(ChunkId chunk, uint32_t lane);
   void update_tiles(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* tiles,
                     std::byte* parameters);
+  WaitSubject io_subject();
   void wait_for_io();
   void note_failure(std::exception_ptr failure);
 

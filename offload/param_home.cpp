@@ -1,6 +1,7 @@
 #include <terrace/offload/param_home.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include <terrace/base/assert.h>
@@ -9,12 +10,13 @@
 namespace terrace {
 
 ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
-                     Device& device, TierFile* file, io::IoThread* reader)
+                     Device& device, TierFile* file, io::IoThread* reader, StepWatch& watch)
     : space_(space),
       placement_(placement),
       device_(device),
       file_(file),
       reader_(reader),
+      watch_(watch),
       block_bytes_(std::min(kParamBlockBytes, plan.slot_bytes)),
       home_(space.chunk_count(), nullptr),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
@@ -38,7 +40,7 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     if (placement == Placement::nvme && home_[c] == nullptr) {
       const uint64_t blocks = divide_up(param_bytes(ChunkId{c}), block_bytes_);
-      for (uint64_t b = 0; b < blocks; ++b) transfers_.push_back({this, ChunkId{c}, {}, nullptr});
+      for (uint64_t b = 0; b < blocks; ++b) transfers_.push_back({this, ChunkId{c}, {}, nullptr, false});
       written_[c] = std::make_unique<Event>();
     }
     transfer_begin_.push_back(static_cast<uint32_t>(transfers_.size()));
@@ -63,6 +65,31 @@ std::span<ParamHome::BlockTransfer> ParamHome::blocks_of(ChunkId chunk) {
   return std::span(transfers_).subspan(transfer_begin_[c], transfer_begin_[c + 1] - transfer_begin_[c]);
 }
 
+const io::Request* ParamHome::pending_request(ChunkId chunk) {
+  for (BlockTransfer& block : blocks_of(chunk)) {
+    if (std::atomic_ref(block.pending).load(std::memory_order_relaxed)) return &block.request;
+  }
+  return nullptr;
+}
+
+WaitSubject ParamHome::fetch_subject(ChunkId chunk) {
+  const io::Request* request = pending_request(chunk);
+  if (request == nullptr) return {"parameters", "host -> device", chunk, nullptr, {}};
+  return {"parameters", "nvme -> host -> device", chunk, request, file_->path()};
+}
+
+WaitSubject ParamHome::publication_subject() {
+  for (const ChunkId chunk : publishing_) {
+    const io::Request* request = pending_request(chunk);
+    if (request != nullptr) return {"fresh parameters", "host -> nvme", chunk, request, file_->path()};
+  }
+  return {"fresh parameters",
+          placement_ == Placement::none ? "host -> device" : "host -> nvme",
+          std::nullopt,
+          nullptr,
+          {}};
+}
+
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
   return home_[index_of(chunk)] != nullptr || !free_staging_.empty();
 }
@@ -81,7 +108,8 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   start_read(chunk, staging.memory, staging.read);
   if (!slot.out.done()) {
     // The copy below waits for the read; this empty one makes the stream wait for the slot as well.
-    slot.fence.wait_done();
+    wait_done_watched(slot.fence, watch_,
+                      {"a device slot to be empty", "device -> host", chunk, nullptr, {}});
     slot.fence.begin();
     device_.copy_to_device(slot.id, 0, staging.memory, 0, &slot.out, slot.fence);
   }
@@ -108,7 +136,7 @@ void ParamHome::fetch_finished(ChunkId chunk) {
 // is then waited for as well, which is never wrong.
 void ParamHome::release_staging(uint32_t index) {
   Staging& staging = staging_[index];
-  staging.target->in.wait_done();
+  wait_done_watched(staging.target->in, watch_, fetch_subject(ChunkId{staging.chunk}));
   staging_of_[staging.chunk] = kNone;
   staging.target = nullptr;
   staging.chunk = kNone;
@@ -128,6 +156,7 @@ void ParamHome::start_read(ChunkId chunk, std::byte* destination, Event& event) 
     block.request.on_complete = &ParamHome::on_read;
     block.request.context = &block;
     block.request.tag = offset;
+    std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
     reader_->submit(block.request, io::Priority::critical);
     offset += length;
   }
@@ -135,7 +164,8 @@ void ParamHome::start_read(ChunkId chunk, std::byte* destination, Event& event) 
 }
 
 void ParamHome::on_read(void* context, const io::Completion& completion) noexcept {
-  const BlockTransfer& block = *static_cast<BlockTransfer*>(context);
+  BlockTransfer& block = *static_cast<BlockTransfer*>(context);
+  std::atomic_ref(block.pending).store(false, std::memory_order_relaxed);
   std::exception_ptr failure;
   try {
     if (completion.error != 0) throw block.home->file_->io_error(block.request, completion);
@@ -147,7 +177,8 @@ void ParamHome::on_read(void* context, const io::Completion& completion) noexcep
 }
 
 void ParamHome::on_written(void* context, const io::Completion& completion) noexcept {
-  const BlockTransfer& block = *static_cast<BlockTransfer*>(context);
+  BlockTransfer& block = *static_cast<BlockTransfer*>(context);
+  std::atomic_ref(block.pending).store(false, std::memory_order_relaxed);
   std::exception_ptr failure;
   if (completion.error != 0)
     failure = std::make_exception_ptr(block.home->file_->io_error(block.request, completion));
@@ -182,6 +213,7 @@ void ParamHome::publish(ChunkId chunk, std::byte*& buffer, io::Engine* engine, D
     block.request = file_->write_request(chunk, offset, {buffer + offset, length});
     block.request.on_complete = &ParamHome::on_written;
     block.request.context = &block;
+    std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
     engine->submit({&block.request, 1});
     offset += length;
   }
@@ -189,20 +221,21 @@ void ParamHome::publish(ChunkId chunk, std::byte*& buffer, io::Engine* engine, D
 }
 
 void ParamHome::wait_published(ChunkId chunk, io::Engine* engine, DeviceCache& cache) {
-  if (placement_ == Placement::none) return cache.param_slot(chunk).in.wait_done();
+  if (placement_ == Placement::none)
+    return wait_done_watched(cache.param_slot(chunk).in, watch_, publication_subject());
   const Event* written = written_[index_of(chunk)].get();
-  while (written != nullptr && !written->done()) engine->wait(1);
+  while (written != nullptr && !written->done()) wait_watched(*engine, watch_, publication_subject());
 }
 
 void ParamHome::finish_publishing(io::Engine* engine, DeviceCache& cache) {
   if (engine != nullptr) {
-    while (engine->in_flight() > 0) engine->wait(1);
+    while (engine->in_flight() > 0) wait_watched(*engine, watch_, publication_subject());
   }
   std::exception_ptr failure;
   for (const ChunkId chunk : publishing_) {
     const Event& event =
         placement_ == Placement::none ? cache.param_slot(chunk).in : *written_[index_of(chunk)];
-    event.wait_done();
+    wait_done_watched(event, watch_, {"fresh parameters", "host -> device", chunk, nullptr, {}});
     if (failure == nullptr) failure = event.failure();
   }
   publishing_.clear();
@@ -218,7 +251,7 @@ void ParamHome::read(ChunkId chunk, std::byte* destination) {
   fetch_finished(chunk);  // a fetch ahead of time may be using the chunk's transfers
   Event read;
   start_read(chunk, destination, read);
-  read.wait();
+  wait_watched(read, watch_, {"parameters", "nvme -> host", chunk, pending_request(chunk), file_->path()});
 }
 
 }  // namespace terrace

@@ -20,6 +20,7 @@
 #include <terrace/offload/device_cache.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/placement.h>
+#include <terrace/offload/step_watch.h>
 
 namespace terrace {
 
@@ -27,7 +28,7 @@ class ParamHome {
  public:
   // `file` and `reader` are null unless parameters are on nvme; all references outlive the home.
   ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
-            Device& device, TierFile* file, io::IoThread* reader);
+            Device& device, TierFile* file, io::IoThread* reader, StepWatch& watch);
   ~ParamHome();
 
   Placement placement() const { return placement_; }
@@ -38,6 +39,11 @@ class ParamHome {
   void start_fetch(ChunkId chunk, CacheSlot& slot);
   // The chunk's copy has arrived (its slot.in is done): its staging slot serves the next one.
   void fetch_finished(ChunkId chunk);
+
+  // What a wait for the chunk's copy to the device waits for at the moment.
+  WaitSubject fetch_subject(ChunkId chunk);
+  // And a wait for what is published.
+  WaitSubject publication_subject();
 
   // Makes `buffer`, which holds the chunk's new parameters, their home. Where the home is a host slot,
   // `buffer` and the home trade places and the caller owns the old one when this returns. Where it is the
@@ -70,6 +76,7 @@ class ParamHome {
     ChunkId chunk;
     io::Request request;
     Event* event;
+    bool pending;  // through std::atomic_ref: set by the step thread, cleared by the one that completes it
   };
   struct Staging {
     std::byte* memory = nullptr;
@@ -86,12 +93,14 @@ class ParamHome {
   // Starts reading the chunk into `destination`; `event` is done when every block is there and verified.
   void start_read(ChunkId chunk, std::byte* destination, Event& event);
   std::span<BlockTransfer> blocks_of(ChunkId chunk);
+  const io::Request* pending_request(ChunkId chunk);
 
   const FlatSpace& space_;
   Placement placement_;
   Device& device_;
   TierFile* file_;
   io::IoThread* reader_;
+  StepWatch& watch_;
   uint64_t block_bytes_;
   std::vector<std::byte*> home_;  // per chunk: its host slot, or null
   std::vector<BlockTransfer> transfers_;

@@ -10,12 +10,14 @@
 namespace terrace {
 
 RecordStore::RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan,
-                         HostArena& arena, Device& device, TierFile* file, io::Engine* engine)
+                         HostArena& arena, Device& device, TierFile* file, io::Engine* engine,
+                         StepWatch& watch)
     : space_(space),
       placement_(placement),
       device_(device),
       file_(file),
       engine_(engine),
+      watch_(watch),
       memory_(space.chunk_count(), nullptr) {
   TERRACE_ASSERT((placement == Placement::nvme) == (file != nullptr && engine != nullptr),
                  "a tier file and its engine belong to states on nvme");
@@ -74,7 +76,7 @@ void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> 
     Event done;
     done.begin();
     device_.copy_to_host(tiles.data(), slot, offset, tiles.size(), nullptr, done);
-    done.wait();
+    wait_watched(done, watch_, {"optimizer states", "device -> host", chunk, nullptr, {}});
     if (!device_.strict()) device_.attach(slot, resident(chunk));
   } else {
     std::memcpy(tiles.data(), resident(chunk) + offset, tiles.size());
@@ -93,7 +95,7 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
     Event done;
     done.begin();
     device_.copy_to_device(slot, offset, tiles.data(), tiles.size(), nullptr, done);
-    done.wait();
+    wait_watched(done, watch_, {"optimizer states", "host -> device", chunk, nullptr, {}});
     if (!device_.strict()) device_.attach(slot, resident(chunk));
   } else {
     std::memcpy(resident(chunk) + offset, tiles.data(), tiles.size());
@@ -113,7 +115,12 @@ void RecordStore::start(Transfer& transfer, const io::Request& request) {
 }
 
 void RecordStore::finish(Transfer& transfer) {
-  while (!transfer.done) engine_->wait(1);
+  const bool reads = transfer.request.kind == io::OpKind::read;
+  while (!transfer.done) {
+    wait_watched(*engine_, watch_,
+                 {"optimizer states", reads ? "nvme -> host" : "host -> nvme", std::nullopt,
+                  &transfer.request, file_->path()});
+  }
   if (transfer.completion.error == 0) return;
   const io::Completion failed = std::exchange(transfer.completion, {});
   throw file_->io_error(transfer.request, failed);

@@ -14,6 +14,7 @@
 #include <terrace/memory/tier_file.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/placement.h>
+#include <terrace/offload/step_watch.h>
 
 namespace terrace {
 
@@ -21,7 +22,7 @@ class RecordStore {
  public:
   // `file` and `engine` are null unless states are on nvme.
   RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
-              Device& device, TierFile* file, io::Engine* engine);
+              Device& device, TierFile* file, io::Engine* engine, StepWatch& watch);
 
   Placement placement() const { return placement_; }
   bool is_streamed(ChunkId chunk) const;
@@ -54,6 +55,7 @@ class RecordStore {
   Device& device_;
   TierFile* file_;
   io::Engine* engine_;
+  StepWatch& watch_;
   std::vector<std::byte*> memory_;        // per chunk; null: in the tier file, or frozen
   std::vector<DeviceSlot> device_slots_;  // per chunk, placement none
   uint64_t streamed_bytes_ = 0;

@@ -4,8 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <vector>
+
+#include <terrace/runtime/watchdog.h>
 
 #include "command_line.h"
 #include "console.h"
@@ -60,11 +63,35 @@ class Train final : public Subcommand {
   }
 
   int train();
+  std::unique_ptr<WatchdogThread> start_watchdog(Trainer& trainer);
 
   const std::string name_ = "train";
   TrainFlags flags_;
   Console console_;
 };
+
+// Null when it was turned off.
+std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer) {
+  constexpr uint64_t kSecondNs = 1'000'000'000;
+  constexpr uint64_t kNeverNs = UINT64_MAX;
+  const auto in_ns = [](uint64_t seconds) {
+    return seconds > kNeverNs / kSecondNs ? kNeverNs : seconds * kSecondNs;
+  };
+  if (flags_.stall_warning_seconds == 0 && flags_.stall_abort_seconds == 0) return nullptr;
+  const WatchdogOptions options{
+      flags_.stall_warning_seconds == 0 ? kNeverNs : in_ns(flags_.stall_warning_seconds),
+      in_ns(flags_.stall_abort_seconds)};
+  // The step thread cannot be interrupted where it waits, so nothing can be saved or cleaned up.
+  const auto abort = [this] {
+    console_.end_progress();
+    print_error(
+        Error(ErrorKind::io, {"training was given up", "", "one wait took longer than --stall-abort allows",
+                              "look at the disk or the link that is named above, then go on with "
+                              "--resume auto"}));
+    std::_Exit(kFailed);
+  };
+  return std::make_unique<WatchdogThread>(trainer.offloader().watch(), options, console_, abort);
+}
 
 int Train::train() {
   const DataChoice choice(flags_.data, model_folder(flags_));
@@ -95,8 +122,9 @@ int Train::train() {
   }
   log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
 
-  RunMonitor monitor(options.config, trainer, !flags_.resume.empty());
+  RunMonitor monitor(options.config, trainer, !checkpoints.empty());
 
+  const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
   const std::optional<Error> failure =
       TrainingRun(flags_, options, trainer, console_, log, monitor, signals, summary).run();
   summary.model = trainer.model_description();

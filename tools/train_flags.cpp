@@ -139,6 +139,12 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--log", flags.log, "Append one JSON object per line and step to this file")
       ->type_name("FILE")
       ->group(group);
+  add_whole_number(
+      app, "--stall-warning", 0, [&flags](uint64_t n) { flags.stall_warning_seconds = n; },
+      "Say what the run waits for when one wait takes N seconds (default 60; 0: never)", group);
+  add_whole_number(
+      app, "--stall-abort", 0, [&flags](uint64_t n) { flags.stall_abort_seconds = n; },
+      "End the run when one wait takes N seconds; without it a run waits for ever", group);
   app.add_flag("--print-config", flags.print_config, "Print every value in force with its origin, and exit")
       ->group(group);
   app.add_option("--explain", flags.explain,

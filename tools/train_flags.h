@@ -36,6 +36,8 @@ struct TrainFlags {
   std::optional<uint64_t> keep_last;  // without it every checkpoint is kept
   std::string resume;                 // a path, or kResumeAuto
   std::string log;
+  uint64_t stall_warning_seconds = 60;  // 0: never
+  uint64_t stall_abort_seconds = 0;     // 0: never
   bool print_config = false;
   std::string explain;  // a key
   bool json = false;

@@ -24,7 +24,8 @@ class HostActivationsTest : public ::testing::Test {
   SimulatedDevice device_{{.budget_bytes = 64 * kKiB}};
   std::span<std::byte> work_ = device_.allocate_work_memory(64 * kKiB);
   std::vector<std::byte> host_ = std::vector<std::byte>(3 * kEntryBytes);
-  HostActivations store_{host_, kEntryBytes, device_};
+  StepWatch watch_;
+  HostActivations store_{host_, kEntryBytes, device_, watch_};
 };
 
 TEST_F(HostActivationsTest, GivesEveryEntryBackAsItWasPut) {

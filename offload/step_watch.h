@@ -1,0 +1,83 @@
+// StepWatch: what the step thread waits for at the moment, for another thread to read. It never waits,
+// decides or measures anything itself, and while the step thread does not block it costs nothing but a name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <terrace/aio/engine.h>
+#include <terrace/base/event.h>
+#include <terrace/base/mutex.h>
+#include <terrace/memory/flat_space.h>
+
+namespace terrace {
+
+// Everything here is the step thread's and stays as it is while the wait lasts.
+struct WaitSubject {
+  std::string_view what;  // "parameters"
+  std::string_view link;  // "nvme -> host -> device"
+  std::optional<ChunkId> chunk;
+  const io::Request* request = nullptr;  // the oldest that is not over, of `file`
+  std::string_view file;
+};
+
+class StepWatch {
+ public:
+  StepWatch() = default;
+  StepWatch(const StepWatch&) = delete;
+  StepWatch& operator=(const StepWatch&) = delete;
+
+  // --- Of the step thread ---
+  // What it is at: an operation's key, "the update". The text stays until the next one is set.
+  void set_activity(std::string_view activity) { activity_ = activity; }
+  // A wait begins or ends; waits do not nest.
+  void begin(const WaitSubject& subject);
+  void end();
+
+  // --- Of any thread ---
+  // The number of the wait in progress, or nothing. Another wait is another number.
+  std::optional<uint64_t> current() const;
+  // "mb0/h3/forward waits for parameters of chunk 17 (nvme -> host -> device): reading 768.00 KiB at offset
+  // 12582912 of /nvme/terrace-tier/params.tier"; nothing when that wait is over.
+  std::optional<std::string> describe(uint64_t wait) const;
+
+ private:
+  std::string_view activity_;  // read by others between begin() and end() only, when it does not change
+  mutable Mutex mutex_;
+  uint64_t wait_count_ TERRACE_GUARDED_BY(mutex_) = 0;
+  bool waiting_ TERRACE_GUARDED_BY(mutex_) = false;
+  WaitSubject subject_ TERRACE_GUARDED_BY(mutex_);
+};
+
+// A wait for the life of this object.
+class WatchedWait {
+ public:
+  WatchedWait(StepWatch& watch, const WaitSubject& subject) : watch_(watch) { watch.begin(subject); }
+  ~WatchedWait() { watch_.end(); }
+  WatchedWait(const WatchedWait&) = delete;
+  WatchedWait& operator=(const WatchedWait&) = delete;
+
+ private:
+  StepWatch& watch_;
+};
+
+// Event::wait_done(), watched where it blocks.
+inline void wait_done_watched(const Event& event, StepWatch& watch, const WaitSubject& subject) noexcept {
+  if (event.done()) return;
+  const WatchedWait wait(watch, subject);
+  event.wait_done();
+}
+// Event::wait(), the same.
+inline void wait_watched(const Event& event, StepWatch& watch, const WaitSubject& subject) {
+  wait_done_watched(event, watch, subject);
+  event.wait();
+}
+// Engine::wait(1), the same.
+inline void wait_watched(io::Engine& engine, StepWatch& watch, const WaitSubject& subject) {
+  const WatchedWait wait(watch, subject);
+  engine.wait(1);
+}
+
+}  // namespace terrace
