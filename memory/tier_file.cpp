@@ -61,7 +61,7 @@ TierFile::TierFile(TierFolder& folder, TierFileOptions options, io::Engine& engi
   checksums_.resize(block_count);
   block_is_sealed_.resize(block_count);
 
-  folder.require_free(file_bytes(), "the tier file \"" + options_.name + "\"");
+  folder.require_free(file_bytes() + TierFolder::kMarkBytes, "the tier file \"" + options_.name + "\"");
   file_ = std::make_unique<io::File>(
       io::File::open(path_, {.access = io::FileAccess::read_write, .create = true, .direct = true}));
   try {
@@ -75,7 +75,8 @@ TierFile::TierFile(TierFolder& folder, TierFileOptions options, io::Engine& engi
     TERRACE_ASSERT(
         kDirectAlignment % file_->alignment_bytes() == 0,
         "direct I/O on " + path_ + " wants multiples of " + std::to_string(file_->alignment_bytes()));
-    file_->preallocate(file_bytes());
+    write_mark();
+    file_->preallocate(file_bytes() + TierFolder::kMarkBytes);
     write_zeros(engine);
   } catch (...) {
     unlink(path_.c_str());  // so that its space is free again while the error is dealt with
@@ -87,6 +88,18 @@ TierFile::~TierFile() = default;
 
 uint64_t TierFile::file_bytes() const {
   return slot_count_ * options_.slot_bytes;
+}
+
+// Behind the last slot, and first of all: a job that dies later leaves a file that the next one knows.
+void TierFile::write_mark() {
+  const std::span<const std::byte> mark = TierFolder::mark();
+  const ssize_t written = pwrite(file_->fd(), mark.data(), mark.size(), static_cast<off_t>(file_bytes()));
+  if (written == static_cast<ssize_t>(mark.size())) return;
+  const int error = written < 0 ? errno : ENOSPC;
+  const bool full = error == ENOSPC || error == EDQUOT;
+  throw Error(full ? ErrorKind::capacity : ErrorKind::io,
+              {"cannot write to the tier file", path_, system_reason(error),
+               full ? "free some space there, or set nvme_path to a larger disk" : ""});
 }
 
 // All writes take their zeros from the same small buffer, which stays in the cache and in no budget's way.

@@ -40,6 +40,8 @@ struct TierFileOptions {
   bool verify = true;  // checksums are made and compared
 };
 
+// The file: a slot per chunk, then the mark by which the next job knows it (TierFolder::mark()).
+//
 // Requests, seals and checks of distinct blocks may come from different threads at once; those of one block
 // must be ordered by the caller.
 class TierFile {
@@ -82,6 +84,7 @@ class TierFile {
  private:
   static constexpr uint32_t kNoSlot = std::numeric_limits<uint32_t>::max();
 
+  void write_mark();
   void write_zeros(io::Engine& engine);
   uint64_t file_offset(ChunkId chunk, uint64_t offset, uint64_t bytes) const;
   size_t block_index(ChunkId chunk, uint64_t offset) const;

@@ -24,6 +24,9 @@ constexpr std::string_view kFolderName = "terrace-tier";
 constexpr const char* kLockName = "lock";
 constexpr std::string_view kSuffix = ".tier";
 
+constexpr std::string_view kMarkText =
+    "terrace tier file: part of the state of a training run, of no use to any other\n";
+
 bool is_tier_name(std::string_view name) {
   constexpr size_t kLongest = 64;
   return !name.empty() && name.size() <= kLongest && std::all_of(name.begin(), name.end(), [](char c) {
@@ -202,6 +205,11 @@ TierFolder::Removed TierFolder::remove_tier_files() {
     if (!is_tier_file_name(entry->d_name)) continue;
     if (fstatat(folder_fd_, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode))
       continue;
+    if (!has_mark(entry->d_name, static_cast<uint64_t>(status.st_size))) {
+      log_.warning_once(folder_ + "/" + entry->d_name +
+                        " has the name of a tier file and is none: it is left alone");
+      continue;
+    }
     if (unlinkat(folder_fd_, entry->d_name, 0) != 0) {
       fail(folder_ + "/" + entry->d_name, "it cannot be removed: " + system_reason(errno),
            "remove it by hand");
@@ -210,6 +218,30 @@ TierFolder::Removed TierFolder::remove_tier_files() {
     removed.bytes += static_cast<uint64_t>(status.st_size);
   }
   return removed;
+}
+
+// An empty file is what a job leaves that dies between making it and marking it, and nobody's loss.
+bool TierFolder::has_mark(const char* name, uint64_t file_bytes) const {
+  if (file_bytes == 0) return true;
+  if (file_bytes < kMarkBytes) return false;
+  const int fd = openat(folder_fd_, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return false;
+  std::array<std::byte, kMarkBytes> end;
+  const ssize_t size = pread(fd, end.data(), end.size(), static_cast<off_t>(file_bytes - kMarkBytes));
+  close(fd);
+  return size == static_cast<ssize_t>(kMarkBytes) && std::ranges::equal(end, mark());
+}
+
+std::span<const std::byte, TierFolder::kMarkBytes> TierFolder::mark() {
+  struct alignas(kMarkBytes) Block {
+    std::array<std::byte, kMarkBytes> bytes{};
+  };
+  static const Block block = [] {
+    Block filled;
+    std::ranges::copy(std::as_bytes(std::span(kMarkText)), filled.bytes.begin());
+    return filled;
+  }();
+  return block.bytes;
 }
 
 std::string TierFolder::file_path(std::string_view name) const {

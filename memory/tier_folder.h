@@ -4,7 +4,9 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -15,8 +17,8 @@ namespace terrace {
 // <path>/terrace-tier, mode 0700:
 //   lock          0600, held by flock while the job lives; its text: "pid <n>\nhost <name>\nstarted <UTC
 //   time>\n" <name>.tier   0600, tier files; <name> is made of a-z, 0-9 and _
-// A job that died leaves its files; the next one finds the lock free, removes files of exactly that form and
-// says so.
+// A job that died leaves its files; the next one finds the lock free, removes files of exactly that form that
+// end with the mark of a tier file, and says so. A file of a user's that only has such a name stays.
 class TierFolder {
  public:
   // `path` must exist and be writable. Throws Error(io) when it is not, or when another job holds the lock
@@ -30,6 +32,10 @@ class TierFolder {
   const std::string& path() const { return folder_; }  // "<path>/terrace-tier"
   // "<folder>/<name>.tier".
   std::string file_path(std::string_view name) const;
+
+  // The last bytes of every tier file, written before anything else of it; page-aligned.
+  static constexpr uint64_t kMarkBytes = 4096;
+  static std::span<const std::byte, kMarkBytes> mark();
 
   // What an ordinary user may still write on this file system.
   uint64_t free_bytes() const;
@@ -47,6 +53,7 @@ class TierFolder {
     uint64_t bytes = 0;
   };
   Removed remove_tier_files();
+  bool has_mark(const char* name, uint64_t file_bytes) const;
 
   std::string folder_;
   Log& log_;

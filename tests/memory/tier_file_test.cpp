@@ -97,14 +97,14 @@ class TierFileTest : public testing::Test {
   std::span<std::byte> destination = pages.memory().subspan(32 * 4096, kSlot);
 };
 
-TEST_F(TierFileTest, IsPrivateAsLongAsItsSlotsAndWrittenOnce) {
+TEST_F(TierFileTest, IsPrivateAsLongAsItsSlotsAndItsMarkAndWrittenOnce) {
   const auto file = make_file();
   EXPECT_EQ(file->path(), folder->path() + "/records.tier");
   EXPECT_EQ(file->file_bytes(), 3 * kSlot);
   struct stat status;
   ASSERT_EQ(stat(file->path().c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
-  EXPECT_EQ(static_cast<uint64_t>(status.st_size), 3 * kSlot);
+  EXPECT_EQ(static_cast<uint64_t>(status.st_size), 3 * kSlot + TierFolder::kMarkBytes);
   EXPECT_GE(static_cast<uint64_t>(status.st_blocks) * 512, 3 * kSlot);
   EXPECT_EQ(engine->stats().bytes_written, 3 * kSlot);
   EXPECT_EQ(file->requested_write_bytes(), 0u);  // nobody asked for that
@@ -292,7 +292,7 @@ TEST(TierFile, OnAFullFileSystemIsACapacityError) {
     options.slot_bytes = 2 * kMiB;
     const Error error = error_of([&] { TierFile(folder, options, *engine, log); });
     EXPECT_EQ(error.kind(), ErrorKind::capacity);
-    EXPECT_NE(error.parts().reason.find("6291456 bytes"), std::string::npos) << error.what();
+    EXPECT_NE(error.parts().reason.find("6295552 bytes"), std::string::npos) << error.what();
     EXPECT_FALSE(fs::exists(folder.file_path("records")));
 
     options.slot_bytes = kMiB;

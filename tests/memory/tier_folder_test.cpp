@@ -35,6 +35,12 @@ mode_t mode_of(const std::string& path) {
   return stat(path.c_str(), &status) == 0 ? status.st_mode & 0777 : 0;
 }
 
+// The contents of a tier file.
+std::string marked(const std::string& content) {
+  const auto mark = TierFolder::mark();
+  return content + std::string(reinterpret_cast<const char*>(mark.data()), mark.size());
+}
+
 // A process that holds the folder until it is told to end. It never returns into the test.
 class OtherJob {
  public:
@@ -47,7 +53,7 @@ class OtherJob {
       MemoryLog log;
       {
         const auto folder = std::make_unique<TierFolder>(path, log);
-        std::ofstream(folder->file_path("records")) << std::string(5000, 'r');
+        std::ofstream(folder->file_path("records")) << marked(std::string(5000, 'r'));
         char byte = 'x';
         if (write(ready[1], &byte, 1) != 1 || read(stop[0], &byte, 1) < 0) _exit(1);
         if (dies_with_files) _exit(0);
@@ -89,7 +95,7 @@ TEST(TierFolder, IsMadePrivateAndRemovedAgain) {
     EXPECT_EQ(text.rfind("pid " + std::to_string(getpid()) + "\nhost ", 0), 0u) << text;
     EXPECT_NE(text.find("\nstarted 20"), std::string::npos) << text;
     EXPECT_EQ(folder.file_path("records"), path + "/records.tier");
-    std::ofstream(folder.file_path("records")) << "x";
+    std::ofstream(folder.file_path("records")) << marked("x");
   }
   EXPECT_FALSE(fs::exists(path));
   EXPECT_TRUE(fs::is_empty(place.path()));
@@ -143,7 +149,8 @@ TEST(TierFolder, BelongsToOneJobAtATimeAndNamesIt) {
   EXPECT_NE(error.parts().reason.find("pid " + std::to_string(other.pid())), std::string::npos)
       << error.what();
   EXPECT_NE(error.parts().advice.find("nvme_path"), std::string::npos);
-  EXPECT_EQ(fs::file_size(place.path() + "/terrace-tier/records.tier"), 5000u);  // untouched
+  EXPECT_EQ(fs::file_size(place.path() + "/terrace-tier/records.tier"),
+            5000u + TierFolder::kMarkBytes);  // untouched
   other.end();
   EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier"));
   const TierFolder folder(place.path(), log);
@@ -168,7 +175,7 @@ TEST(TierFolder, RemovesWhatADeadJobLeftAndSaysHowMuch) {
   const std::vector<MemoryLog::Line> lines = log.lines();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].level, LogLevel::info);
-  EXPECT_NE(lines[0].text.find("removed 1 tier files (4.88 KiB)"), std::string::npos) << lines[0].text;
+  EXPECT_NE(lines[0].text.find("removed 1 tier files (8.88 KiB)"), std::string::npos) << lines[0].text;
 }
 
 TEST(TierFolder, NeverTouchesWhatIsNotItsOwn) {
@@ -179,7 +186,7 @@ TEST(TierFolder, NeverTouchesWhatIsNotItsOwn) {
   for (const std::string& name : foreign) place.write("terrace-tier/" + name, "precious");
   place.write("terrace-tier/folder.tier/inside", "precious");
   fs::create_symlink(place.path() + "/terrace-tier/notes.txt", place.path() + "/terrace-tier/link.tier");
-  place.write("terrace-tier/params.tier", "left by a dead job");
+  place.write("terrace-tier/params.tier", marked("left by a dead job"));
   { const TierFolder folder(place.path(), log); }
   for (const std::string& name : foreign)
     EXPECT_TRUE(fs::exists(place.path() + "/terrace-tier/" + name)) << name;
@@ -189,6 +196,32 @@ TEST(TierFolder, NeverTouchesWhatIsNotItsOwn) {
   EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/lock"));
   ASSERT_EQ(log.lines().size(), 2u);
   EXPECT_NE(log.lines()[1].text.find("stays: it holds files that are not Terrace's"), std::string::npos);
+}
+
+TEST(TierFolder, LeavesAUsersFileWithTheNameOfATierFileAlone) {
+  const TemporaryFolder place;
+  const std::string almost = marked("text");
+  const std::vector<std::pair<std::string, std::string>> foreign = {
+      {"records.tier", "precious"},
+      {"params.tier", std::string(100'000, 'p')},
+      {"longer.tier", almost + "\n"},
+      {"changed.tier", almost.substr(0, almost.size() - 1) + "x"},
+  };
+  for (const auto& [name, text] : foreign) place.write("terrace-tier/" + name, text);
+  place.write("terrace-tier/empty.tier", "");  // of a job that died at once
+  MemoryLog log;
+  { const TierFolder folder(place.path(), log); }
+  for (const auto& [name, text] : foreign) {
+    const std::string path = place.path() + "/terrace-tier/" + name;
+    ASSERT_TRUE(fs::exists(path)) << name;
+    EXPECT_EQ(fs::file_size(path), text.size()) << name;
+    const auto names_it = [&](const MemoryLog::Line& line) {
+      return line.level == LogLevel::warning && line.text.find(name + " has the name") != std::string::npos;
+    };
+    const std::vector<MemoryLog::Line> lines = log.lines();
+    EXPECT_EQ(std::count_if(lines.begin(), lines.end(), names_it), 1) << name;
+  }
+  EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/empty.tier"));
 }
 
 TEST(TierFolder, IsLeftAloneByAForkedChild) {
