@@ -155,9 +155,10 @@ std::string training_header(const TrainerOptions& options, const TrainerPlan& pl
   const PlacementConfig& placement = config.placement;
   std::string text = "terrace " TERRACE_VERSION "\n";
   text += line("model",
-               fmt::format("GPT-2, {} layers of width {}, {} heads, context {}, vocabulary {}: {} parameters",
-                           options.model.layers, options.model.width, options.model.heads,
-                           options.model.context, options.model.vocabulary, grouped(plan.parameter_count)));
+               fmt::format("{}, {} layers of width {}, {} heads, context {}, vocabulary {}: {} parameters",
+                           name_of(options.model.family), options.model.layers, options.model.width,
+                           options.model.heads, options.model.context, options.model.vocabulary,
+                           grouped(plan.parameter_count)));
   text += line("precision", precision_text(config));
   text += line("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
                                     config.batch.micro_batch_size, config.batch.accumulation_steps,
