@@ -32,6 +32,8 @@ enum FactorIndex : size_t {
   kPrefetch,
   kStrict,
   kAccumulationType,
+  kModel,
+  kActivations,
 };
 
 constexpr std::array<std::string_view, 3> kPlacements = {"none", "cpu", "nvme"};
@@ -46,6 +48,8 @@ constexpr std::array<std::string_view, 2> kClippings = {"0", "0.5"};
 constexpr std::array<std::string_view, 3> kPrefetches = {"0", "2", "32"};
 constexpr std::array<std::string_view, 2> kStrictness = {"off", "on"};
 constexpr std::array<std::string_view, 2> kAccumulationTypes = {"fp32", "own"};
+constexpr std::array<std::string_view, 4> kModels = {"gpt2", "llama", "frozen", "lora"};
+constexpr std::array<std::string_view, 3> kActivationPlaces = {"kept", "checkpointed", "host"};
 
 constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"parameters", kPlacements},
@@ -62,6 +66,8 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"prefetch", kPrefetches},
     {"strict", kStrictness},
     {"accumulation type", kAccumulationTypes},
+    {"model", kModels},
+    {"activations", kActivationPlaces},
 }};
 
 uint64_t number(const Combination& c, FactorIndex factor) {
@@ -116,17 +122,6 @@ class TripleCover {
   uint64_t missing_ = 0;
 };
 
-std::unique_ptr<Model> make_law_model(DataType type) {
-  ModelConfig config;
-  config.layers = 2;
-  config.heads = 2;
-  config.width = 40;
-  config.context = 24;
-  config.vocabulary = 96;
-  config.init_std = 0.1f;
-  return make_model(config, {.type = type, .seed = 7});
-}
-
 Training training_of(const Combination& c) {
   constexpr std::array kTypes = {DataType::bf16, DataType::fp32,
                                  DataType::fp16};  // in the order of kPrecisions
@@ -138,6 +133,34 @@ Training training_of(const Combination& c) {
   return training;
 }
 
+ModelConfig law_config(ModelFamily family) {
+  ModelConfig config;
+  config.family = family;
+  config.layers = 2;
+  config.heads = 2;
+  config.width = 40;
+  config.context = 24;
+  config.vocabulary = 96;
+  config.init_std = 0.1f;
+  if (family == ModelFamily::gpt2) return config;
+  config.heads = 4, config.key_value_heads = 2, config.head_size = 10, config.hidden = 112;
+  config.attention_bias = config.output_bias = config.mlp_bias = config.tied_embeddings = false;
+  return config;
+}
+
+std::unique_ptr<Model> make_law_model(const Combination& c) {
+  const std::string_view name = kModels[c[kModel]];
+  ModelOptions options;
+  options.type = training_of(c).type;
+  options.seed = 7;
+  options.checkpoint_activations = kActivationPlaces[c[kActivations]] != "kept";
+  // Tied embeddings and the lower half of the first layer, beside what is trained.
+  if (name == "frozen") options.frozen = {"*.wte.*", "*.wpe.*", "*.h.0.ln_1.*", "*.h.0.attn.*"};
+  if (name == "lora") options.lora = LoraOptions{.rank = 4, .alpha = 8, .targets = {"*"}};
+  const bool is_llama = name == "llama" || name == "lora";
+  return make_model(law_config(is_llama ? ModelFamily::llama : ModelFamily::gpt2), options);
+}
+
 OffloadOptions options_of(const Combination& c, const FlatSpace& space, const DryTraining& dry,
                           const std::filesystem::path& folder) {
   const Training training = training_of(c);
@@ -146,6 +169,8 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.states = *placement_from_name(kPlacements[c[kStates]]);
   options.parameter_path = options.state_path = folder;
   options.work_bytes = dry.work_bytes;
+  options.activation_entries = dry.activation_entries;
+  options.activation_entry_bytes = dry.activation_entry_bytes;
   options.accumulation_steps = training.accumulation;
   options.accumulation_type = training.accumulation_type;
   options.policy = *policy_from_name(kPolicies[c[kPolicy]]);
@@ -248,11 +273,12 @@ std::string difference(const Outcome& expected, const Outcome& found) {
 
 Outcome PlacementLaw::train(const Combination& c) const {
   const Training training = training_of(c);
-  const std::unique_ptr<Model> owner = make_law_model(training.type);
+  const std::unique_ptr<Model> owner = make_law_model(c);
   const Model& model = *owner;
   const FlatSpace space(model.tensors(), number(c, kChunk));
   Workers workers(number(c, kThreads));
-  const DryTraining dry = run_dry(model, training.accumulation, workers);
+  const DryTraining dry =
+      run_dry(model, training.accumulation, workers, kActivationPlaces[c[kActivations]] == "host");
   const OffloadOptions options = options_of(c, space, dry, folder_);
   MemoryLog log;
   SimulatedDevice device({options.device_budget_bytes, c[kStrict] == 1, 0, 0});
@@ -271,7 +297,7 @@ Outcome PlacementLaw::train(const Combination& c) const {
       const TokenBatch tokens(model.config(), step * 10 + m);
       const float loss = model.train_micro_batch(ops, offloader, arena, tokens.view(),
                                                  loss_scale / static_cast<float>(training.accumulation),
-                                                 micro_batch_prefix(m));
+                                                 micro_batch_prefix(m), offloader.activations());
       outcome.losses.push_back(std::bit_cast<uint32_t>(loss));
       offloader.end_micro_batch();
     }
@@ -299,11 +325,11 @@ Outcome PlacementLaw::train(const Combination& c) const {
 
 const Outcome& PlacementLaw::reference(const Combination& c) {
   const auto key = std::make_tuple(int{c[kPrecision]}, int{c[kAccumulation]}, int{c[kAccumulationType]},
-                                   int{c[kClipping]});
+                                   int{c[kClipping]}, int{c[kModel]});
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
   const Training training = training_of(c);
-  return references_.emplace(key, train_plainly(*make_law_model(training.type), training)).first->second;
+  return references_.emplace(key, train_plainly(*make_law_model(c), training)).first->second;
 }
 
 }  // namespace terrace::laws

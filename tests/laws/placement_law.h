@@ -1,4 +1,4 @@
-// Law 1, written once: placement never changes numbers. A small GPT-2 is trained through an Offloader under
+// Law 1, written once: placement never changes numbers. A small model is trained through an Offloader under
 // any combination of factors and compared, bit for bit, with the same training in plain vectors.
 #pragma once
 
@@ -22,7 +22,7 @@ struct Factor {
   std::string_view name;
   std::span<const std::string_view> levels;
 };
-inline constexpr size_t kFactorCount = 14;
+inline constexpr size_t kFactorCount = 16;
 std::span<const Factor, kFactorCount> factors();
 using Combination = std::array<uint8_t, kFactorCount>;
 std::string describe(const Combination& combination);
@@ -53,12 +53,12 @@ class PlacementLaw {
   // Trains with these factors; throws what the product throws.
   Outcome train(const Combination& combination) const;
   // The same numbers without any of the product's memory management. Made once per (precision, accumulation,
-  // its type, clipping).
+  // its type, clipping, model).
   const Outcome& reference(const Combination& combination);
 
  private:
   std::filesystem::path folder_;
-  std::map<std::tuple<int, int, int, int>, Outcome> references_;
+  std::map<std::tuple<int, int, int, int, int>, Outcome> references_;
 };
 
 }  // namespace terrace::laws

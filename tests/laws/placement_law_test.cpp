@@ -44,7 +44,7 @@ TEST(PlacementLaw, TellsDifferentTrainingsApart) {
   const toy::ScratchFolder folder;
   PlacementLaw law(folder.path());
   Combination base{};
-  for (const size_t factor : {8, 9, 10}) {
+  for (const size_t factor : {8, 9, 10, 14}) {
     Combination other = base;
     other[factor] = 1;
     EXPECT_NE(difference(law.reference(base), law.train(other)), "") << describe(other);

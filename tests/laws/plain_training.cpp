@@ -1,5 +1,6 @@
 #include "laws/plain_training.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -43,22 +44,25 @@ MicroBatch TokenBatch::view() const {
   return {tokens_, targets_, 1, sequence_};
 }
 
-DryTraining run_dry(const Model& model, uint32_t accumulation, Workers& workers) {
+DryTraining run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations) {
   const HostOps ops(workers, best_instruction_set(), true);
   StackArena arena = StackArena::dry_run();
   UseRecorder recorder;
+  ActivationRecorder activations;
   const TokenBatch tokens(model.config(), 0);
   for (uint32_t m = 0; m < accumulation; ++m) {
-    model.train_micro_batch(ops, recorder, arena, tokens.view(), 1.0f, micro_batch_prefix(m));
+    model.train_micro_batch(ops, recorder, arena, tokens.view(), 1.0f, micro_batch_prefix(m),
+                            store_activations ? &activations : nullptr);
   }
   UseRecorder evaluation;
   model.evaluate(ops, evaluation, arena, tokens.view(), "eval/");
-  return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096)};
+  return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096), activations.entry_count(),
+          activations.entry_bytes()};
 }
 
 namespace {
 
-// Everything of one section laid end to end, as the flat space does it, in fp32.
+// Everything of the trainable section laid end to end, as the flat space does it, in fp32.
 struct FlatState {
   explicit FlatState(uint64_t elements)
       : master(elements), exp_avg(elements), exp_avg_sq(elements), gradient(elements) {}
@@ -90,6 +94,7 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
             float scale) {
   const std::vector<AdamSettings> groups = settings(step);
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    if (!space.tensor(TensorId{t}).trainable) continue;
     const TensorPlace& place = space.place(TensorId{t});
     AdamArrays arrays;
     arrays.master = state.master.data() + place.first_element;
@@ -132,8 +137,11 @@ Outcome train_plainly(const Model& model, const Training& training) {
                                          [&](TensorId tensor, uint64_t first, std::span<float> out) {
                                            model.initial_values(tensor, first, out);
                                          });
-  FlatState state(space.sections().front().elements);
+  const auto trainable = std::find_if(space.sections().begin(), space.sections().end(),
+                                      [](const Section& section) { return section.trainable; });
+  FlatState state(trainable->elements);
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    if (!space.tensor(TensorId{t}).trainable) continue;
     const TensorPlace& place = space.place(TensorId{t});
     model.initial_values(TensorId{t}, 0, {state.master.data() + place.first_element, place.elements});
   }
@@ -148,6 +156,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
           ops, parameters, arena, tokens.view(), loss_scale / static_cast<float>(training.accumulation),
           micro_batch_prefix(m))));
       for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+        if (!space.tensor(TensorId{t}).trainable) continue;
         const std::vector<float> gradient = parameters.gradient_values(TensorId{t});
         float* sum = state.gradient.data() + space.place(TensorId{t}).first_element;
         for (size_t e = 0; e < gradient.size(); ++e)

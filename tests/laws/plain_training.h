@@ -35,8 +35,12 @@ class TokenBatch {
 struct DryTraining {
   std::vector<TensorUse> trace;
   uint64_t work_bytes = 0;
+  uint32_t activation_entries = 0;
+  uint64_t activation_entry_bytes = 0;
 };
-DryTraining run_dry(const Model& model, uint32_t accumulation, Workers& workers);
+// With `store_activations`, checkpointed activations leave the device.
+DryTraining run_dry(const Model& model, uint32_t accumulation, Workers& workers,
+                    bool store_activations = false);
 
 // What a training's numbers depend on.
 struct Training {
