@@ -84,6 +84,7 @@ TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& 
     plan.memory = plan_memory(space, dry.trace, options);
   }
   plan.parameter_count = space.parameter_count();
+  plan.trainable_count = space.trainable_count();
   plan.param_bytes = space.parameter_count() * bytes_of(config.precision);
   plan.state_bytes = space.trainable_count() * 3 * sizeof(float);
   if (options.parameters == Placement::nvme || options.states == Placement::nvme) {

@@ -27,6 +27,7 @@ struct TrainerPlan {
   uint64_t chunk_elements = 0;
   std::string chunk_origin;
   uint64_t parameter_count = 0;
+  uint64_t trainable_count = 0;
   uint64_t param_bytes = 0;  // of all parameters in their precision, payload
   uint64_t state_bytes = 0;  // master weights and both moments, payload
   std::string engine;        // one line; empty when nothing is on nvme

@@ -69,6 +69,7 @@ std::string host_text(const TrainerPlan& plan) {
   add("gradients", memory.host_gradient_slots * memory.slot_bytes +
                        memory.host_accumulator_slots * memory.accumulator_slot_bytes);
   add("states", memory.host_record_slots * memory.record_slot_bytes);
+  add("activation checkpoints", memory.host_activation_bytes());
   add("staging", (memory.staging_slots + memory.landing_slots) * memory.slot_bytes);
   add("I/O ring", memory.ring_slots * memory.ring_slot_bytes);
   return text;
@@ -135,6 +136,11 @@ uint64_t stale_bytes_in(const fs::path& nvme_path) {
   return bytes;
 }
 
+std::string trained_text(const TrainerPlan& plan) {
+  if (plan.trainable_count == plan.parameter_count) return "";
+  return fmt::format(", {} of them trained", grouped(plan.trainable_count));
+}
+
 std::string precision_text(const TrainConfig& config) {
   std::string text =
       fmt::format("{} parameters and gradients, fp32 master weights and moments", name_of(config.precision));
@@ -155,10 +161,10 @@ std::string training_header(const TrainerOptions& options, const TrainerPlan& pl
   const PlacementConfig& placement = config.placement;
   std::string text = "terrace " TERRACE_VERSION "\n";
   text += line("model",
-               fmt::format("{}, {} layers of width {}, {} heads, context {}, vocabulary {}: {} parameters",
+               fmt::format("{}, {} layers of width {}, {} heads, context {}, vocabulary {}: {} parameters{}",
                            name_of(options.model.family), options.model.layers, options.model.width,
                            options.model.heads, options.model.context, options.model.vocabulary,
-                           grouped(plan.parameter_count)));
+                           grouped(plan.parameter_count), trained_text(plan)));
   text += line("precision", precision_text(config));
   text += line("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
                                     config.batch.micro_batch_size, config.batch.accumulation_steps,

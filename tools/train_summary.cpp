@@ -19,7 +19,7 @@ struct Link {
   const char* name;
   const char* key;
   uint64_t OffloadCounters::*moved;
-  uint64_t TrafficBound::*bound;
+  uint64_t TrafficBound::*bound;  // null: nothing is left to choice
 };
 
 constexpr std::array kLinks = {
@@ -33,6 +33,8 @@ constexpr std::array kLinks = {
          &TrafficBound::record_read_bytes},
     Link{"states, nvme writes", "record_write", &OffloadCounters::record_write_bytes,
          &TrafficBound::record_write_bytes},
+    Link{"activations to the host", "activation_d2h", &OffloadCounters::activation_d2h_bytes, nullptr},
+    Link{"activations back", "activation_h2d", &OffloadCounters::activation_h2d_bytes, nullptr},
 };
 
 struct Wait {
@@ -43,9 +45,16 @@ struct Wait {
 
 constexpr std::array kWaits = {
     Wait{"waiting for parameters", "fetch_wait", &OffloadCounters::fetch_wait_ns},
+    Wait{"waiting for activations", "activation_wait", &OffloadCounters::activation_wait_ns},
     Wait{"waiting for gradients to land", "landing_wait", &OffloadCounters::landing_wait_ns},
     Wait{"update waiting for the disk", "update_wait", &OffloadCounters::update_wait_ns},
 };
+
+// Per step; what is left to no choice is its own least.
+uint64_t least_of(const RunSummary& summary, const Link& link) {
+  if (link.bound != nullptr) return summary.bound.*link.bound;
+  return summary.steps > 0 ? summary.moved.*link.moved / summary.steps : 0;
+}
 
 double seconds(uint64_t ns) {
   return static_cast<double>(ns) * 1e-9;
@@ -73,7 +82,7 @@ std::string link_table(const RunSummary& summary) {
   TextTable table({"bytes moved", "total", "per step", "least possible", "ratio"});
   for (const Link& link : kLinks) {
     const uint64_t moved = summary.moved.*link.moved;
-    const uint64_t bound = summary.bound.*link.bound;
+    const uint64_t bound = least_of(summary, link);
     if (moved == 0 && bound == 0) continue;
     const double step = per_step(summary, moved);
     table.add(
@@ -132,7 +141,7 @@ std::string tiers_json(const RunSummary& summary) {
 std::string links_json(const RunSummary& summary) {
   std::string links;
   for (const Link& link : kLinks) {
-    const uint64_t bound = summary.bound.*link.bound;
+    const uint64_t bound = least_of(summary, link);
     const double step = per_step(summary, summary.moved.*link.moved);
     links += fmt::format(
         R"({}    {{"link": "{}", "bytes": {}, "bytes_per_step": {}, "least_bytes_per_step": {}, "ratio": {}}})",
