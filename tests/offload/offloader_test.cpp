@@ -7,92 +7,11 @@
 
 #include <terrace/base/error.h>
 
-#include "offload/toy_training.h"
+#include "offload/offloader_rig.h"
 #include "support/allocation_counter.h"
 
 namespace terrace {
 namespace {
-
-using toy::Reference;
-using toy::ScratchFolder;
-
-struct Case {
-  Placement parameters;
-  Placement states;
-  DataType type = DataType::bf16;
-  uint32_t accumulation = 1;
-  uint64_t chunk_elements = kTileElements;
-  PolicyKind policy = PolicyKind::opt;
-  bool tight = true;
-  bool strict = true;
-  bool announced = true;
-  bool with_frozen = false;
-  io::EngineKind engine = io::EngineKind::io_uring;
-  DataType accumulation_type = DataType::fp32;
-};
-
-// An offloader with everything it needs.
-class Rig {
- public:
-  explicit Rig(const Case& c, size_t threads = 2)
-      : specs(toy::tensors(c.type, c.with_frozen)), space(specs, c.chunk_elements), workers(threads) {
-    const std::vector<TensorUse> uses = toy::trace(specs, c.accumulation);
-    OffloadOptions options;
-    options.parameters = c.parameters;
-    options.states = c.states;
-    options.parameter_path = options.state_path = folder.path();
-    options.accumulation_steps = c.accumulation;
-    options.accumulation_type = c.accumulation_type;
-    options.policy = c.policy;
-    options.io.kind = c.engine;
-    options.lock_host_memory = false;
-    options.device_budget_bytes = options.host_budget_bytes = kGiB;
-    const MemoryPlan roomy = plan_memory(space, uses, options);
-    options.device_budget_bytes = c.tight ? roomy.device_minimum_bytes : useful_device_bytes(roomy);
-    // Tight: nothing is cached. Else about half of the streamed chunks are.
-    options.host_budget_bytes =
-        c.tight ? roomy.host_minimum_bytes : (roomy.host_minimum_bytes + roomy.host_bytes) / 2;
-    device = std::make_unique<SimulatedDevice>(
-        SimulatedDeviceOptions{options.device_budget_bytes, c.strict, 0, 0});
-    offloader = std::make_unique<Offloader>(space, options, c.announced ? uses : std::vector<TensorUse>(),
-                                            *device, workers, log);
-    offloader->initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
-      for (uint64_t e = 0; e < values.size(); ++e)
-        values[e] = toy::initial_value(index_of(tensor), first + e);
-    });
-  }
-
-  UpdateResult step(uint64_t number, uint32_t accumulation, const std::string& skip = "",
-                    float loss_scale = 1) {
-    offloader->begin_step();
-    for (uint32_t m = 0; m < accumulation; ++m) {
-      toy::run_micro_batch(*offloader, specs, m, skip, loss_scale);
-      offloader->end_micro_batch();
-    }
-    const std::vector<AdamSettings> groups = toy::groups();
-    return offloader->update({groups, number, 0, loss_scale});
-  }
-
-  std::vector<std::byte> parameters(uint32_t tensor) {
-    std::vector<std::byte> bytes(specs[tensor].element_count() * bytes_of(specs[tensor].type));
-    offloader->read_parameter(TensorId{tensor}, bytes);
-    return bytes;
-  }
-
-  std::vector<TensorSpec> specs;
-  FlatSpace space;
-  ScratchFolder folder;
-  MemoryLog log;
-  Workers workers;
-  std::unique_ptr<SimulatedDevice> device;
-  std::unique_ptr<Offloader> offloader;
-};
-
-void expect_same_as_reference(Rig& rig, const Reference& reference) {
-  for (uint32_t t = 0; t < rig.specs.size(); ++t) {
-    EXPECT_EQ(rig.parameters(t), reference.parameters(t)) << rig.specs[t].name;
-  }
-}
 
 class OffloaderPlacements : public ::testing::TestWithParam<Case> {};
 
@@ -187,46 +106,6 @@ TEST(Offloader, LeavesEverythingAsItWasWhenTheGradientIsNotFinite) {
   EXPECT_TRUE(rig.step(2, 1).applied);
 }
 
-// An overflow leaves weights and moments as if the step had never been, and its update moves nothing. The
-// step after it leaves an operation out, so that a gradient which stayed behind would be found.
-void expect_skipped_without_a_trace(const Case& c) {
-  Rig rig(c), untroubled(c);
-  const OffloadCounters first = rig.offloader->counters();
-  rig.step(1, c.accumulation, "", 1024);
-  const OffloadCounters usual = rig.offloader->counters() - first;
-  untroubled.step(1, c.accumulation, "", 1024);
-  const OffloadCounters before = rig.offloader->counters();
-  EXPECT_FALSE(rig.step(2, c.accumulation, "", 0x1p20f).applied);
-  const OffloadCounters skipped = rig.offloader->counters() - before;
-  EXPECT_EQ(skipped.record_read_bytes + skipped.record_write_bytes + skipped.param_write_bytes, 0u);
-  // The first step began with an empty device; gradients cross in both.
-  EXPECT_LE(skipped.h2d_bytes, usual.h2d_bytes);
-  EXPECT_LE(skipped.param_read_bytes, usual.param_read_bytes);
-  EXPECT_LE(skipped.d2h_bytes, usual.d2h_bytes);
-  const UpdateResult result = rig.step(2, c.accumulation, "block1", 512);
-  EXPECT_TRUE(result.applied);
-  EXPECT_EQ(result.gradient_norm, untroubled.step(2, c.accumulation, "block1", 512).gradient_norm);
-  for (uint32_t t = 0; t < rig.specs.size(); ++t) {
-    EXPECT_EQ(rig.parameters(t), untroubled.parameters(t)) << rig.specs[t].name;
-  }
-}
-
-TEST(Offloader, SkipsAStepThatOverflowsWithoutMovingAByteForIt) {
-  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
-    for (const Placement states : {Placement::none, Placement::cpu, Placement::nvme}) {
-      for (const uint32_t accumulation : {1u, 2u}) {
-        Case c{parameters, states, DataType::fp16, accumulation};
-        c.accumulation_type = states == Placement::cpu ? DataType::fp16 : DataType::fp32;
-        // Without the operation that is left out, gradients of neighbours stay open for longer.
-        c.tight = false;
-        SCOPED_TRACE(fmt::format("parameters {}, states {}, {} micro-batches", name_of(parameters),
-                                 name_of(states), accumulation));
-        expect_skipped_without_a_trace(c);
-      }
-    }
-  }
-}
-
 // Left out, an operation keeps gradients of its neighbours open, and the device has no room for one more.
 // Parameters that have no other copy must not make it.
 TEST(Offloader, NeverEvictsParametersThatHaveNoOtherCopy) {
@@ -241,57 +120,14 @@ TEST(Offloader, NeverEvictsParametersThatHaveNoOtherCopy) {
   }
 }
 
-TEST(Offloader, DividesGradientsByTheLossScale) {
-  Case c{Placement::cpu, Placement::cpu, DataType::fp16};
-  Rig scaled(c), plain(c);
-  Reference reference(scaled.specs, 1);
-  for (uint64_t step = 1; step <= 2; ++step) {
-    const UpdateResult result = scaled.step(step, 1, "", 4096);
-    // Nothing is rounded twice by a power of two as long as nothing is denormal.
-    EXPECT_NEAR(result.gradient_norm / plain.step(step, 1).gradient_norm, 1, 1e-6);
-    reference.step(step, "", 4096);
-  }
-  expect_same_as_reference(scaled, reference);
-}
-
-TEST(Offloader, HalvesTheAccumulatorsThatAreOfTheParametersType) {
-  for (const Placement states : {Placement::none, Placement::cpu}) {
-    Case wide{Placement::cpu, states, DataType::bf16, 2};
-    Case narrow = wide;
-    narrow.accumulation_type = DataType::bf16;
-    const MemoryPlan fp32 = Rig(wide).offloader->plan(), bf16 = Rig(narrow).offloader->plan();
-    EXPECT_EQ(bf16.accumulator_slot_bytes * 2, fp32.accumulator_slot_bytes);
-    const uint64_t saved =
-        (fp32.host_accumulator_slots + fp32.device_accumulator_slots) * bf16.accumulator_slot_bytes;
-    EXPECT_GT(saved, 0u);
-    EXPECT_EQ(bf16.host_bytes + bf16.device_bytes + saved, fp32.host_bytes + fp32.device_bytes);
-  }
-}
-
-TEST(Offloader, RefusesToAccumulateInAnother16BitType) {
-  const FlatSpace space(toy::tensors(DataType::bf16, false), kTileElements);
-  OffloadOptions options;
-  options.accumulation_steps = 2;
-  options.accumulation_type = DataType::fp16;
-  options.device_budget_bytes = options.host_budget_bytes = kGiB;
-  try {
-    plan_memory(space, {}, options);
-    FAIL() << "fp16 sums of bf16 gradients were accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::config);
-    EXPECT_NE(std::string(error.what()).find("fp32 or bf16"), std::string::npos) << error.what();
-  }
-}
-
 TEST(Offloader, MovesExactlyTheBytesOfTheBound) {
-  for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
-    Case c{parameters, Placement::nvme};
-    c.tight = true;
-    Rig rig(c);
-    rig.step(1, 1);
-    rig.step(2, 1);
+  for (const auto& [parameters, accumulation] :
+       {std::pair{Placement::cpu, 1u}, {Placement::nvme, 1u}, {Placement::cpu, 3u}, {Placement::nvme, 3u}}) {
+    Rig rig({parameters, Placement::nvme, DataType::bf16, accumulation});
+    rig.step(1, accumulation);
+    rig.step(2, accumulation);
     const OffloadCounters before = rig.offloader->counters();
-    rig.step(3, 1);
+    rig.step(3, accumulation);
     const OffloadCounters moved = rig.offloader->counters() - before;
     const TrafficBound bound = rig.offloader->traffic_bound();
     EXPECT_EQ(moved.record_read_bytes, bound.record_read_bytes);
@@ -304,6 +140,22 @@ TEST(Offloader, MovesExactlyTheBytesOfTheBound) {
       records += rig.space.chunk(ChunkId{chunk}).record_bytes();
     }
     EXPECT_EQ(moved.record_read_bytes, records);
+  }
+}
+
+// A slow link from the device keeps gradients in their slots while the parameters that follow them are on
+// their way.
+TEST(Offloader, RefillsASlotOnlyAfterItsGradientHasLeft) {
+  for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
+    Case c{parameters, Placement::cpu};
+    c.d2h_bytes_per_second = 8 * kMiB;
+    Rig rig(c);
+    Reference reference(rig.specs, 1);
+    for (uint64_t step = 1; step <= 2; ++step) {
+      rig.step(step, 1);
+      reference.step(step);
+    }
+    expect_same_as_reference(rig, reference);
   }
 }
 

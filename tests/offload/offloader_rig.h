@@ -1,0 +1,100 @@
+// An Offloader with everything it needs, training the toy model under one combination of options.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <terrace/base/log.h>
+#include <terrace/memory/simulated_device.h>
+#include <terrace/offload/offloader.h>
+
+#include "offload/toy_training.h"
+
+namespace terrace {
+
+using toy::Reference;
+using toy::ScratchFolder;
+
+struct Case {
+  Placement parameters;
+  Placement states;
+  DataType type = DataType::bf16;
+  uint32_t accumulation = 1;
+  uint64_t chunk_elements = kTileElements;
+  PolicyKind policy = PolicyKind::opt;
+  bool tight = true;
+  bool strict = true;
+  bool announced = true;
+  bool with_frozen = false;
+  io::EngineKind engine = io::EngineKind::io_uring;
+  DataType accumulation_type = DataType::fp32;
+  uint64_t d2h_bytes_per_second = 0;  // 0: as fast as memory
+};
+
+// An offloader with everything it needs.
+class Rig {
+ public:
+  explicit Rig(const Case& c, size_t threads = 2)
+      : specs(toy::tensors(c.type, c.with_frozen)), space(specs, c.chunk_elements), workers(threads) {
+    const std::vector<TensorUse> uses = toy::trace(specs, c.accumulation);
+    OffloadOptions options;
+    options.parameters = c.parameters;
+    options.states = c.states;
+    options.parameter_path = options.state_path = folder.path();
+    options.accumulation_steps = c.accumulation;
+    options.accumulation_type = c.accumulation_type;
+    options.policy = c.policy;
+    options.io.kind = c.engine;
+    options.lock_host_memory = false;
+    options.device_budget_bytes = options.host_budget_bytes = kGiB;
+    const MemoryPlan roomy = plan_memory(space, uses, options);
+    options.device_budget_bytes = c.tight ? roomy.device_minimum_bytes : useful_device_bytes(roomy);
+    // Tight: nothing is cached. Else about half of the streamed chunks are.
+    options.host_budget_bytes =
+        c.tight ? roomy.host_minimum_bytes : (roomy.host_minimum_bytes + roomy.host_bytes) / 2;
+    device = std::make_unique<SimulatedDevice>(
+        SimulatedDeviceOptions{options.device_budget_bytes, c.strict, 0, c.d2h_bytes_per_second});
+    offloader = std::make_unique<Offloader>(space, options, c.announced ? uses : std::vector<TensorUse>(),
+                                            *device, workers, log);
+    offloader->initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
+      for (uint64_t e = 0; e < values.size(); ++e)
+        values[e] = toy::initial_value(index_of(tensor), first + e);
+    });
+  }
+
+  UpdateResult step(uint64_t number, uint32_t accumulation, const std::string& skip = "",
+                    float loss_scale = 1) {
+    offloader->begin_step();
+    for (uint32_t m = 0; m < accumulation; ++m) {
+      toy::run_micro_batch(*offloader, specs, m, skip, loss_scale);
+      offloader->end_micro_batch();
+    }
+    const std::vector<AdamSettings> groups = toy::groups();
+    return offloader->update({groups, number, 0, loss_scale});
+  }
+
+  std::vector<std::byte> parameters(uint32_t tensor) {
+    std::vector<std::byte> bytes(specs[tensor].element_count() * bytes_of(specs[tensor].type));
+    offloader->read_parameter(TensorId{tensor}, bytes);
+    return bytes;
+  }
+
+  std::vector<TensorSpec> specs;
+  FlatSpace space;
+  ScratchFolder folder;
+  MemoryLog log;
+  Workers workers;
+  std::unique_ptr<SimulatedDevice> device;
+  std::unique_ptr<Offloader> offloader;
+};
+
+inline void expect_same_as_reference(Rig& rig, const Reference& reference) {
+  for (uint32_t t = 0; t < rig.specs.size(); ++t) {
+    EXPECT_EQ(rig.parameters(t), reference.parameters(t)) << rig.specs[t].name;
+  }
+}
+
+}  // namespace terrace
