@@ -31,6 +31,8 @@ class Subcommand {
 std::unique_ptr<Subcommand> add_train(CLI::App& app);
 std::unique_ptr<Subcommand> add_report(CLI::App& app);
 std::unique_ptr<Subcommand> add_export(CLI::App& app);
+std::unique_ptr<Subcommand> add_eval(CLI::App& app);
+std::unique_ptr<Subcommand> add_generate(CLI::App& app);
 
 // The arguments after the program's name, flags in kebab case: --device_memory becomes --device-memory.
 std::vector<std::string> normalised_arguments(int argc, const char* const* argv);

@@ -133,6 +133,15 @@ void BlockReader::read(std::span<std::byte> destination) {
   }
 }
 
+void BlockReader::seek(uint64_t byte) {
+  TERRACE_ASSERT(byte < expected_.bytes, fmt::format("byte {} of {}", byte, expected_.bytes));
+  if (!holds(byte)) {
+    offset_ = byte / kBlockBytes * kBlockBytes;
+    read_block();
+  }
+  taken_bytes_ = byte - (offset_ - block_.size());
+}
+
 void BlockReader::read_block() {
   TERRACE_ASSERT(offset_ < expected_.bytes, "read beyond the end of " + file_.path().string());
   const uint64_t begin = offset_;

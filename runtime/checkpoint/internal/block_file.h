@@ -1,6 +1,6 @@
-// BlockWriter and BlockReader: a data file of a checkpoint from its first byte to its last, in blocks of
-// kBlockBytes with a checksum each. They must never hold more than one block, nor let a byte out that has not
-// been checked.
+// BlockWriter and BlockReader: a data file of a checkpoint, as a rule from its first byte to its last, in
+// blocks of kBlockBytes with a checksum each. They must never hold more than one block, nor let a byte out
+// that has not been checked.
 #pragma once
 
 #include <cstddef>
@@ -51,6 +51,9 @@ class BlockReader {
 
   // The next bytes, checked. Throws Error(corrupt) naming the block, its offset and both checksums.
   void read(std::span<std::byte> destination);
+  // The next read begins at this byte. A block that is in memory is not read again.
+  void seek(uint64_t byte);
+  bool holds(uint64_t byte) const { return byte < offset_ && byte + block_.size() >= offset_; }
   bool at_end() const { return offset_ == expected_.bytes && taken_bytes_ == block_.size(); }
 
  private:
