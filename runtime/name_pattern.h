@@ -1,6 +1,7 @@
 // Patterns over the names of weights and modules, as people write them in configurations: "h.*.attn.*",
-// "*.q_proj". A star stands for any text, dots included, a question mark for one character; everything else
-// for itself. A pattern matches a whole name or nothing.
+// "*.q_proj". A star stands for any text, dots included, a question mark for one character, [0-3a] for one of
+// those listed, [!0-3a] for one of all others; everything else for itself. A pattern matches a whole name or
+// nothing.
 #pragma once
 
 #include <cstddef>

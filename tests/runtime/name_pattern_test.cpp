@@ -31,6 +31,21 @@ TEST(NamePattern, MatchesWholeNamesWithStarsAcrossDots) {
   EXPECT_FALSE(matches_pattern("", "a"));
 }
 
+TEST(NamePattern, TakesOneCharacterOfASet) {
+  EXPECT_TRUE(matches_pattern("h.[012].*", "h.1.ln"));
+  EXPECT_FALSE(matches_pattern("h.[012].*", "h.3.ln"));
+  EXPECT_TRUE(matches_pattern("h.[0-24x].ln", "h.2.ln"));
+  EXPECT_TRUE(matches_pattern("h.[0-24x].ln", "h.4.ln"));
+  EXPECT_FALSE(matches_pattern("h.[0-24x].ln", "h.3.ln"));
+  EXPECT_FALSE(matches_pattern("h.[0-2].ln", "h.12.ln"));
+  EXPECT_TRUE(matches_pattern("*[!0-2]", "h.3"));
+  EXPECT_FALSE(matches_pattern("*[!0-2]", "h.2"));
+  EXPECT_TRUE(matches_pattern("a[-]b", "a-b"));
+  EXPECT_TRUE(matches_pattern("a[]]b", "a]b"));
+  EXPECT_TRUE(matches_pattern("a[0", "a[0"));  // closed by nothing
+  EXPECT_EQ(pattern_distance("h.[012].*", "h.3.ln"), 1u);
+}
+
 TEST(NamePattern, AgreesWithItsDefinition) {
   std::mt19937 random(7);
   for (int round = 0; round < 20'000; ++round) {
