@@ -246,6 +246,10 @@ class HostOps {
   std::span<const float> as_floats(ParameterView parameter, uint64_t count, StackArena& arena) const;
   // body(first, count) for blocks of `rows` of about the same work, each row `width` elements long.
   void for_row_blocks(uint64_t rows, uint64_t width, FunctionRef<void(uint64_t, uint64_t)> body) const;
+  // sums = the gradients of keys or values that the query heads of each group left apart; see
+  // attention_backward.
+  void add_groups(const AttentionShape& shape, std::span<const float> apart, uint64_t stride,
+                  std::span<float> sums) const;
   void land(const float* values, const GradientTarget& target, uint64_t first_element, uint64_t count) const;
   // down = scale * x * A^T.
   void adapter_down(const AdapterShape& shape, std::span<const float> x, ParameterView a,
