@@ -9,7 +9,20 @@
 namespace terrace {
 namespace {
 
-// A training step run dry.
+TrainingSetup set_up(const TrainConfig& config, const ModelConfig& model, const ModelOptions& options,
+                     Workers& workers) {
+  TrainingSetup setup;
+  setup.model = make_model(model, options);
+  setup.tensors = setup.model->tensors();
+  resolve_parameter_groups(config, setup.tensors);
+  setup.dry = run_dry(*setup.model, config, workers);
+  setup.offload = offload_options(config, setup.dry);
+  setup.plan = make_plan(config, setup.tensors, setup.dry, setup.offload);
+  return setup;
+}
+
+}  // namespace
+
 DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) {
   const HostOps ops(workers, best_instruction_set(), true);
   const uint64_t tokens = uint64_t{config.batch.micro_batch_size} * model.config().context;
@@ -29,20 +42,6 @@ DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) 
   return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096), activations.entry_count(),
           activations.entry_bytes()};
 }
-
-TrainingSetup set_up(const TrainConfig& config, const ModelConfig& model, const ModelOptions& options,
-                     Workers& workers) {
-  TrainingSetup setup;
-  setup.model = make_model(model, options);
-  setup.tensors = setup.model->tensors();
-  resolve_parameter_groups(config, setup.tensors);
-  setup.dry = run_dry(*setup.model, config, workers);
-  setup.offload = offload_options(config, setup.dry);
-  setup.plan = make_plan(config, setup.tensors, setup.dry, setup.offload);
-  return setup;
-}
-
-}  // namespace
 
 std::string micro_batch_prefix(uint32_t micro_batch) {
   return fmt::format("mb{}/", micro_batch);

@@ -27,6 +27,9 @@ struct TrainingSetup {
 // budgets that are too small.
 TrainingSetup set_up_training(const TrainConfig& config, const ModelConfig& model, Workers& workers);
 
+// A step of the configuration's batch and an evaluation, run dry: nothing is computed and no data is read.
+DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers);
+
 // The key of a micro-batch's uses.
 std::string micro_batch_prefix(uint32_t micro_batch);
 

@@ -86,7 +86,7 @@ struct Budgets {
   uint64_t total() const { return options.device_budget_bytes + options.host_budget_bytes; }
 };
 
-Budgets least_budgets(const FlatSpace& space, const DryTraining& dry, const std::filesystem::path& folder) {
+Budgets least_budgets(const FlatSpace& space, const DryRun& dry, const std::filesystem::path& folder) {
   Budgets budgets;
   OffloadOptions& options = budgets.options;
   options.parameters = options.states = Placement::nvme;
@@ -107,7 +107,7 @@ TEST(BudgetLaw, TheSystemsAccountStaysWithinTheBudgets) {
   const FlatSpace space(model.tensors(), 16 * kTileElements);
   Workers workers(2);
   const HostOps ops(workers, best_instruction_set());
-  const DryTraining dry = run_dry(model, 1, workers);
+  const DryRun dry = run_dry(model, 1, workers);
   const toy::ScratchFolder folder;
   const Budgets budgets = least_budgets(space, dry, folder.path());
   ASSERT_LT(budgets.total(), space.parameter_count() * 14) << "the model must not fit into the budgets";
@@ -150,7 +150,7 @@ TEST(BudgetLaw, OneByteLessIsRefusedBeforeAnythingIsAllocated) {
   const Model& model = *owner;
   const FlatSpace space(model.tensors(), 16 * kTileElements);
   Workers workers(1);
-  const DryTraining dry = run_dry(model, 1, workers);
+  const DryRun dry = run_dry(model, 1, workers);
   const toy::ScratchFolder folder;
   for (uint64_t OffloadOptions::*budget :
        {&OffloadOptions::device_budget_bytes, &OffloadOptions::host_budget_bytes}) {

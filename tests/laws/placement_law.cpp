@@ -161,7 +161,7 @@ std::unique_ptr<Model> make_law_model(const Combination& c) {
   return make_model(law_config(is_llama ? ModelFamily::llama : ModelFamily::gpt2), options);
 }
 
-OffloadOptions options_of(const Combination& c, const FlatSpace& space, const DryTraining& dry,
+OffloadOptions options_of(const Combination& c, const FlatSpace& space, const DryRun& dry,
                           const std::filesystem::path& folder) {
   const Training training = training_of(c);
   OffloadOptions options;
@@ -277,7 +277,7 @@ Outcome PlacementLaw::train(const Combination& c) const {
   const Model& model = *owner;
   const FlatSpace space(model.tensors(), number(c, kChunk));
   Workers workers(number(c, kThreads));
-  const DryTraining dry =
+  const DryRun dry =
       run_dry(model, training.accumulation, workers, kActivationPlaces[c[kActivations]] == "host");
   const OffloadOptions options = options_of(c, space, dry, folder_);
   MemoryLog log;

@@ -12,10 +12,6 @@
 
 namespace terrace::laws {
 
-std::string micro_batch_prefix(uint32_t micro_batch) {
-  return "mb" + std::to_string(micro_batch) + "/";
-}
-
 std::vector<AdamSettings> settings(uint64_t step) {
   AdamSettings decayed;
   decayed.lr = 0.004 / static_cast<double>(step);
@@ -44,20 +40,11 @@ MicroBatch TokenBatch::view() const {
   return {tokens_, targets_, 1, sequence_};
 }
 
-DryTraining run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations) {
-  const HostOps ops(workers, best_instruction_set(), true);
-  StackArena arena = StackArena::dry_run();
-  UseRecorder recorder;
-  ActivationRecorder activations;
-  const TokenBatch tokens(model.config(), 0);
-  for (uint32_t m = 0; m < accumulation; ++m) {
-    model.train_micro_batch(ops, recorder, arena, tokens.view(), 1.0f, micro_batch_prefix(m),
-                            store_activations ? &activations : nullptr);
-  }
-  UseRecorder evaluation;
-  model.evaluate(ops, evaluation, arena, tokens.view(), "eval/");
-  return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096), activations.entry_count(),
-          activations.entry_bytes()};
+DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations) {
+  TrainConfig config;
+  config.batch = {1, accumulation};
+  config.activations.offload_to_host = store_activations;
+  return run_dry(model, config, workers);
 }
 
 namespace {
@@ -127,7 +114,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
   const FlatSpace space(model.tensors(), kTileElements);
   Workers workers(1);
   const HostOps ops(workers, best_instruction_set());
-  const DryTraining dry = run_dry(model, training.accumulation, workers);
+  const DryRun dry = run_dry(model, training.accumulation, workers);
   std::vector<std::byte> work(dry.work_bytes + 64);
   void* begin = work.data();
   size_t room = work.size();

@@ -3,12 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include <terrace/offload/use_trace.h>
 #include <terrace/optimizer_cpu/adam.h>
 #include <terrace/runtime/models/model.h>
+#include <terrace/runtime/training_setup.h>
 
 #include "laws/placement_law.h"
 
@@ -16,7 +15,6 @@ namespace terrace::laws {
 
 inline constexpr uint64_t kSteps = 3;
 
-std::string micro_batch_prefix(uint32_t micro_batch);
 // One group with decay, one without, rates that change from step to step.
 std::vector<AdamSettings> settings(uint64_t step);
 
@@ -32,15 +30,9 @@ class TokenBatch {
   uint32_t sequence_;
 };
 
-struct DryTraining {
-  std::vector<TensorUse> trace;
-  uint64_t work_bytes = 0;
-  uint32_t activation_entries = 0;
-  uint64_t activation_entry_bytes = 0;
-};
-// With `store_activations`, checkpointed activations leave the device.
-DryTraining run_dry(const Model& model, uint32_t accumulation, Workers& workers,
-                    bool store_activations = false);
+// A step of micro-batches of one sequence, as the trainer runs it dry. With `store_activations`, checkpointed
+// activations leave the device.
+DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations = false);
 
 // What a training's numbers depend on.
 struct Training {

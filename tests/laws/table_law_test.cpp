@@ -43,7 +43,7 @@ Trained train(const ModelConfig& config, const ModelOptions& how, bool everythin
   const std::unique_ptr<Model> model = make_model(config, how);
   const FlatSpace space(model->tensors(), kChunkElements);
   Workers workers(2);
-  const DryTraining dry = run_dry(*model, 1, workers);
+  const DryRun dry = run_dry(*model, 1, workers);
   OffloadOptions options;
   options.parameters = everything_on_device ? Placement::none : Placement::cpu;
   options.states = everything_on_device ? Placement::none : Placement::cpu;
