@@ -73,7 +73,12 @@ OpenTokens DataChoice::open(uint32_t model_vocabulary, Log& log) const {
            fmt::format("it has {} tokens, and the model has {}", *vocabulary(), model_vocabulary),
            "give the tokenizer that belongs to the model with --tokenizer");
   }
-  if (!tokenizer_) return open_tokens({paths_, model_vocabulary});
+  if (!tokenizer_) {
+    if (model_vocabulary == ByteTokens::kVocabulary) return open_tokens({paths_, model_vocabulary});
+    refuse("text as bytes", fmt::format("the model has {} tokens, and they are no bytes", model_vocabulary),
+           "give the tokenizer.json that belongs to the model with --tokenizer");
+  }
+  log.info(fmt::format("tokens of the text are made by {}", tokenizer_path_.string()));
   OpenTokens open;
   open.train = tokenize_cached(TextFiles(paths_), *tokenizer_,
                                cache_folder_.empty() ? default_cache_folder() : cache_folder_, log);

@@ -38,7 +38,8 @@ class DataChoice {
   bool are_token_files() const { return are_token_files_; }
   // Of a model that is made for these data; nothing where the data do not say.
   std::optional<uint32_t> vocabulary() const;
-  // For a model with that many tokens. Throws Error(config) when the data have more.
+  // For a model with that many tokens; says to `log` what makes them. Throws Error(config) when the data have
+  // more, and when the model is of tokens and the text would be read as bytes.
   OpenTokens open(uint32_t model_vocabulary, Log& log) const;
 
  private:
