@@ -1,0 +1,187 @@
+// Law 1 for whole runs of the trainer: tokenized text in epochs, every kind of training, and a break in the
+// middle of an epoch after which everything about placement is different. Losses, parameters and optimizer
+// states must be those of a run on the device that was never interrupted, bit for bit.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <fstream>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <terrace/runtime/data/token_cache.h>
+#include <terrace/runtime/trainer.h>
+
+#include "offload/toy_training.h"
+
+namespace terrace::laws {
+namespace {
+
+constexpr uint32_t kContext = 32;
+constexpr uint64_t kRunSteps = 7, kBreak = 4;
+
+struct Kind {
+  const char* name;
+  ModelFamily family;
+  const char* precision;  // "bf16", "fp16" or "fp32"
+  const char* lora;       // values of terrace.lora and terrace.frozen, or empty
+  const char* frozen;
+};
+
+std::ostream& operator<<(std::ostream& out, const Kind& kind) {
+  return out << kind.name;
+}
+
+constexpr Kind kKinds[] = {
+    {"gpt2_bf16", ModelFamily::gpt2, "bf16", "", ""},
+    // An initial scale that overflows: some steps are skipped before and none after the break.
+    {"llama_fp16", ModelFamily::llama, "fp16", "", ""},
+    {"llama_lora", ModelFamily::llama, "bf16", R"({"rank": 4, "alpha": 8, "targets": ["*_proj"]})", ""},
+    {"qwen2_frozen", ModelFamily::qwen2, "fp32", "", R"(["*embed_tokens*", "*.layers.0.*"])"},
+};
+
+struct Placing {
+  const char* parameters;
+  const char* states;
+  const char* device_memory;
+  const char* host_memory;
+  const char* chunk_elements;
+  const char* policy;
+  bool activations_on_host;
+};
+
+constexpr Placing kOnDevice{"none", "none", "64MiB", "64MiB", "65536", "opt", false};
+constexpr Placing kPlacings[] = {
+    {"cpu", "nvme", "5MiB", "8MiB", "4096", "lru", true},
+    {"nvme", "nvme", "6MiB", "6MiB", "8192", "opt", false},
+    {"nvme", "cpu", "8MiB", "16MiB", "16384", "mru", true},
+};
+
+std::string config_text(const Kind& kind, const Placing& placing, const std::string& folder) {
+  std::string text = R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
+    "optimizer": {"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.1}},
+    "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 20, "warmup_num_steps": 3}},)";
+  if (std::string(kind.precision) == "bf16") text += R"("bf16": {"enabled": true},)";
+  if (std::string(kind.precision) == "fp16")
+    text += R"("fp16": {"enabled": true, "initial_scale_power": 20, "hysteresis": 1},)";
+  if (placing.activations_on_host) text += R"("activation_checkpointing": {"cpu_checkpointing": true},)";
+  const auto role = [&](const char* key, const char* device) {
+    return std::string("\"") + key + R"(": {"device": ")" + device + "\"" +
+           (std::string(device) == "nvme" ? R"(, "nvme_path": ")" + folder + "\"" : "") + "}";
+  };
+  text += R"("zero_optimization": {"stage": 3, )" + role("offload_param", placing.parameters) + ", " +
+          role("offload_optimizer", placing.states) + "},";
+  text += std::string(R"("terrace": {"threads": 2, "device_memory": ")") + placing.device_memory +
+          R"(", "host_memory": ")" + placing.host_memory + R"(", "chunk_elements": )" +
+          placing.chunk_elements + R"(, "policy": ")" + placing.policy + "\"";
+  if (*kind.lora != 0) text += std::string(R"(, "lora": )") + kind.lora;
+  if (*kind.frozen != 0) text += std::string(R"(, "frozen": )") + kind.frozen;
+  return text + "}}";
+}
+
+// What a run leaves behind, as bits.
+struct Trace {
+  std::vector<uint64_t> losses;
+  uint64_t skipped = 0;
+  std::vector<std::byte> parameters, records;
+};
+
+class RunLaw : public ::testing::TestWithParam<Kind> {
+ protected:
+  RunLaw() {
+    std::ofstream text(folder_.path() / "text.txt");
+    for (int line = 0; line < 15; ++line)
+      text << "The " << line << "th line says that " << line * line << " is the square of " << line << ".\n";
+    text.close();
+    const Tokenizer tokenizer = Tokenizer::load(TERRACE_TEST_SOURCES "/runtime/data/tokenizers/llama3.json");
+    OpenTokens tokens;
+    tokens.train =
+        tokenize_cached(TextFiles({folder_.path() / "text.txt"}), tokenizer, folder_.path() / "cache", log_);
+    data_ = std::make_unique<TrainingData>(std::move(tokens), TrainingDataOptions{kContext, 42, 0.0});
+  }
+
+  TrainerOptions options(const Placing& placing) const {
+    TrainerOptions options;
+    options.config =
+        parse_train_config(config_text(GetParam(), placing, folder_.path().string()), "ds_config.json");
+    options.steps = kRunSteps;
+    options.model.family = GetParam().family;
+    options.model.layers = 2, options.model.heads = 4, options.model.width = 48;
+    options.model.context = kContext;
+    options.model.vocabulary = data_->vocabulary();
+    if (GetParam().family == ModelFamily::gpt2) return options;
+    options.model.key_value_heads = 2, options.model.hidden = 96;
+    options.model.attention_bias = GetParam().family == ModelFamily::qwen2;
+    options.model.output_bias = options.model.mlp_bias = options.model.tied_embeddings = false;
+    return options;
+  }
+
+  void train(Trainer& trainer, uint64_t until, Trace& trace) {
+    while (trainer.completed_steps() < until) {
+      const StepReport report = trainer.step();
+      trace.losses.push_back(std::bit_cast<uint64_t>(report.loss));
+      trace.skipped += report.skipped ? 1 : 0;
+    }
+  }
+
+  void finish(Trainer& trainer, Trace& trace) {
+    const FlatSpace& space = trainer.space();
+    for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+      std::vector<std::byte> bytes(space.place(TensorId{t}).elements *
+                                   bytes_of(space.tensor(TensorId{t}).type));
+      trainer.offloader().read_parameter(TensorId{t}, bytes);
+      trace.parameters.insert(trace.parameters.end(), bytes.begin(), bytes.end());
+    }
+    trainer.offloader().export_records([&](std::span<const std::byte> tiles) {
+      trace.records.insert(trace.records.end(), tiles.begin(), tiles.end());
+    });
+  }
+
+  toy::ScratchFolder folder_;
+  MemoryLog log_;
+  std::unique_ptr<TrainingData> data_;
+};
+
+TEST_P(RunLaw, ABreakInMidEpochAndAnotherPlacementChangeNothing) {
+  Trace whole;
+  {
+    Trainer trainer(options(kOnDevice), *data_, log_);
+    train(trainer, kRunSteps, whole);
+    finish(trainer, whole);
+  }
+  const uint64_t epoch = data_->sample_count();
+  ASSERT_NE(4 * kBreak % epoch, 0u) << "the break is not in mid-epoch";
+  ASSERT_GT(4 * kRunSteps, epoch) << "there is no second epoch";
+  if (std::string(GetParam().precision) == "fp16") {
+    EXPECT_GT(whole.skipped, 0u);
+    EXPECT_LT(whole.skipped, kBreak);
+  }
+
+  const Placing* before = &kOnDevice;
+  for (const Placing& after : kPlacings) {
+    const std::filesystem::path checkpoints =
+        folder_.path() / (std::string("checkpoints-") + after.device_memory);
+    Trace broken;
+    {
+      Trainer trainer(options(*before), *data_, log_);
+      train(trainer, kBreak, broken);
+      trainer.save(checkpoints);
+    }
+    Trainer trainer(options(after), *data_, log_);
+    trainer.resume(checkpoints);
+    train(trainer, kRunSteps, broken);
+    finish(trainer, broken);
+    EXPECT_EQ(broken.losses, whole.losses) << after.parameters << " " << after.states;
+    EXPECT_EQ(broken.skipped, whole.skipped);
+    EXPECT_TRUE(broken.parameters == whole.parameters) << after.parameters << " " << after.states;
+    EXPECT_TRUE(broken.records == whole.records) << after.parameters << " " << after.states;
+    before = &after;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RunLaw, ::testing::ValuesIn(kKinds),
+                         [](const auto& kind) { return std::string(kind.param.name); });
+
+}  // namespace
+}  // namespace terrace::laws
