@@ -7,8 +7,9 @@ data type is the same. With --large the models have some hundred megabytes, and 
 are printed. Needs `torch` and `transformers`."""
 
 import argparse
+import os
 import pathlib
-import resource
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,13 +33,17 @@ def models(large):
 
 
 def run(terrace, *arguments):
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    """What the program wrote, seconds, and the most memory it had resident in MiB."""
     start = time.monotonic()
-    done = subprocess.run([terrace, *map(str, arguments)], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"terrace {' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return time.monotonic() - start, after if after > before else None
+    with tempfile.TemporaryFile("w+") as written:
+        process = subprocess.Popen([terrace, *map(str, arguments)], stdout=written, stderr=written)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        written.seek(0)
+        text = written.read()
+    if process.returncode != 0:
+        sys.exit(f"terrace {' '.join(map(str, arguments))}\n{text}")
+    return text, time.monotonic() - start, usage.ru_maxrss / 1024
 
 
 def differences(expected, found, dtype):
@@ -66,18 +71,19 @@ def compare(terrace, folder, name, config, stored, exported, shards):
     (folder / "nvme").mkdir()
     precision = folder / "config.json"
     precision.write_text('{"%s": {"enabled": true}}' % stored if stored != "fp32" else "{}")
-    load_time, _ = run(terrace, "train", "--model", source, "--config", precision, "--data", text, "--context", 16,
+    written, _, _ = run(terrace, "train", "--model", source, "--config", precision, "--data", text, "--context", 16,
                        "--micro-batch", 1, "--steps", 1, "--lr", 0, "--save", saved, "--offload-param", "nvme",
                        "--offload-optimizer", "nvme", "--nvme-path", folder / "nvme")
     arguments = ["--max-shard-size", shards] if shards else []
-    export_time, memory = run(terrace, "export", saved, "--out", out, "--dtype", exported, *arguments)
+    load_time = re.search(r"loaded the weights of .* in (.*)", written).group(1)
+    _, export_time, memory = run(terrace, "export", saved, "--out", out, "--dtype", exported, *arguments)
     again = AutoModelForCausalLM.from_pretrained(out, dtype="auto")
     wrong = differences(expected, again.state_dict(), DTYPES[exported])
     files = len(list(out.glob("*.safetensors")))
     size = sum(file.stat().st_size for file in out.glob("*.safetensors"))
-    print(f"{name:11} {stored} -> {exported}  {files} file(s), {size / 1e6:8.1f} MB  load {load_time:5.1f} s  "
-          f"export {export_time:5.1f} s" + (f", at most {memory / 1024:.0f} MiB resident" if memory else "")
-          + ("  equal" if not wrong else f"  DIFFERS: {wrong[:5]}"), flush=True)
+    print(f"{name:11} {stored} -> {exported}  {files} file(s), {size / 1e6:8.1f} MB  loaded in {load_time:>8}  "
+          f"export {export_time:5.1f} s, {memory:.0f} MiB resident  "
+          + ("equal" if not wrong else f"DIFFERS: {wrong[:5]}"), flush=True)
     return not wrong
 
 
