@@ -41,6 +41,8 @@ class SectionWalk {
     }
   }
 
+  bool any() const { return !tensors_.empty(); }
+
   void show(uint64_t first_element, std::span<const float> tile,
             FunctionRef<void(TensorId, uint64_t, std::span<const float>)> sink) {
     for (; next_ < tensors_.size(); ++next_) {
@@ -78,10 +80,15 @@ void read_checkpoint_values(const std::filesystem::path& path, const FlatSpace& 
   for (uint32_t s = 0; s < space.sections().size(); ++s) {
     const Section& section = space.sections()[s];
     SectionWalk walk(space, s, wanted);
+    BlockReader& reader = section.trainable ? states : *frozen;
+    const uint64_t tile_bytes = section.trainable ? kRecordTileBytes : kTileElements * bytes_of(section.type);
+    if (!walk.any()) {
+      reader.skip(section.elements / kTileElements * tile_bytes);
+      continue;
+    }
     for (uint64_t first = 0; first < section.elements; first += kTileElements) {
-      const std::span<std::byte> tile = std::span(bytes).first(
-          section.trainable ? kRecordTileBytes : kTileElements * bytes_of(section.type));
-      (section.trainable ? states : *frozen).read(tile);
+      const std::span<std::byte> tile = std::span(bytes).first(tile_bytes);
+      reader.read(tile);
       convert_to_float(best_instruction_set(), tile.data(), section.trainable ? DataType::fp32 : section.type,
                        values.data(), values.size());
       walk.show(first, values, sink);
