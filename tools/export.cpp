@@ -11,6 +11,7 @@
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/weights/architecture.h>
+#include <terrace/runtime/weights/export_adapter.h>
 #include <terrace/runtime/weights/export_weights.h>
 
 #include "command_line.h"
@@ -45,6 +46,11 @@ class Export final : public Subcommand {
     command.add_option("--tokenizer", tokenizer_, "Copy the tokenizer's files of this model folder")
         ->check(CLI::ExistingDirectory)
         ->type_name("DIR");
+    command.add_flag(
+        "--adapter", adapter_,
+        "Only the low-rank adapters, as PEFT has them; without it they are merged into the weights");
+    command.add_option("--base", base_, "With --adapter: from where PEFT loads the model itself")
+        ->type_name("NAME|DIR");
     command.add_flag("--force", force_, "Replace an earlier export");
     command.add_flag("--json", json_, "Print the result as JSON");
     command.footer(kExamples);
@@ -57,7 +63,8 @@ class Export final : public Subcommand {
   ExportOptions options(const CheckpointInfo& info) const;
 
   const std::string name_ = "export";
-  std::string checkpoint_, out_, type_, shard_ = "5GB", tokenizer_;
+  std::string checkpoint_, out_, type_, shard_ = "5GB", tokenizer_, base_;
+  bool adapter_ = false;
   bool force_ = false;
   bool json_ = false;
   Console console_;
@@ -87,12 +94,11 @@ int Export::run() {
   const std::unique_ptr<Model> model = make_model_of(info.architecture, info.type, checkpoint_);
   const ExportOptions chosen = options(info);
   const FlatSpace space(model->tensors(), kOneChunk);
-  const ExportReport report = export_model(
-      out_, *model, chosen,
-      [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
-        read_checkpoint_values(checkpoint_, space, wanted, sink);
-      },
-      console_);
+  const auto source = [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
+    read_checkpoint_values(checkpoint_, space, wanted, sink);
+  };
+  const ExportReport report = adapter_ ? export_model_adapter(out_, *model, base_, chosen, source, console_)
+                                       : export_model(out_, *model, chosen, source, console_);
   const std::string text =
       json_ ? fmt::format(
                   "{{\"folder\": {}, \"step\": {}, \"dtype\": \"{}\", \"weights\": {}, \"files\": {}, "

@@ -32,6 +32,11 @@ struct AdapterConfig {
   std::string base_model;  // a name or path from which PEFT loads the model; may be empty
 };
 
+// Those of a model, alone. Throws Error(config) when it has none.
+ExportReport export_model_adapter(const std::filesystem::path& target, const Model& model,
+                                  const std::string& base_model, const ExportOptions& options,
+                                  ValueSource source, Log& log);
+
 // Writes adapter_model.safetensors and adapter_config.json. Errors as of export_weights().
 ExportReport export_adapter(const std::filesystem::path& target, std::span<const AdapterSpec> adapters,
                             std::span<const TensorSpec> tensors, const AdapterConfig& config,

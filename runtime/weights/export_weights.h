@@ -49,7 +49,8 @@ ExportReport export_weights(const std::filesystem::path& target, std::span<const
                             std::span<const TensorSpec> tensors, const ExportOptions& options,
                             ValueSource source, Log& log);
 
-// All weights of a model, with its config.json.
+// All weights of a model, with its config.json; low-rank adapters are merged into the weights that they stand
+// beside.
 ExportReport export_model(const std::filesystem::path& target, const Model& model, ExportOptions options,
                           ValueSource source, Log& log);
 
