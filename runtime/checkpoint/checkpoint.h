@@ -72,8 +72,8 @@ CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_vi
 
 // The values of tensors as fp32, from the files of a checkpoint alone: master weights, and parameters of
 // frozen tensors. In flat order, each wanted tensor from its first element to its last in runs of at most
-// kTileElements; no more than a block is in memory. Sections without wanted tensors
-// are not read; every byte that is, is checked. Errors as of load_checkpoint().
+// kTileElements. Blocks without wanted tensors are not read; every byte that is, is checked. Errors as of
+// load_checkpoint().
 void read_checkpoint_values(
     const std::filesystem::path& path, const FlatSpace& space, FunctionRef<bool(TensorId)> wanted,
     FunctionRef<void(TensorId tensor, uint64_t first_element, std::span<const float> values)> sink);

@@ -68,37 +68,6 @@ TEST(CheckpointBlockFile, WritesLongFilesToTheDeviceOnTheWay) {
   EXPECT_TRUE(found == bytes);
 }
 
-TEST(CheckpointBlockFile, PassesOverBytesWithoutReadingWholeBlocksOfThem) {
-  const ScratchFolder folder;
-  const uint64_t size = 4 * kBlockBytes + 100;
-  const std::vector<std::byte> bytes = random_bytes(size);
-  BlockWriter writer(folder.path() / "data");
-  writer.write(bytes);
-  const DataFile file = writer.finish();
-  std::string text = text_of(folder.path() / "data");
-  text[kBlockBytes + 5] ^= 4;  // in a block that is passed over by whoever skips all of it
-  write_text(folder.path() / "data", text);
-  for (const uint64_t from : {uint64_t{0}, uint64_t{7}, kBlockBytes}) {
-    for (const uint64_t to : {2 * kBlockBytes, 3 * kBlockBytes + 1, 4 * kBlockBytes + 99, size}) {
-      BlockReader reader(folder.path() / "data", file);
-      std::vector<std::byte> before(from);
-      reader.read(before);
-      reader.skip(to - from);
-      std::vector<std::byte> behind(size - to);
-      reader.read(behind);
-      EXPECT_TRUE(std::equal(behind.begin(), behind.end(), bytes.begin() + static_cast<std::ptrdiff_t>(to)));
-      EXPECT_TRUE(reader.at_end());
-    }
-  }
-  BlockReader reader(folder.path() / "data", file);
-  reader.skip(3);
-  reader.skip(4);
-  std::vector<std::byte> piece(1);
-  reader.read(piece);
-  EXPECT_EQ(piece[0], bytes[7]);
-  expect_error(ErrorKind::corrupt, {"block 1"}, [&] { reader.skip(kBlockBytes); });
-}
-
 TEST(CheckpointBlockFile, GivesOutNothingOfABadBlockAndAllBeforeIt) {
   for (const uint64_t bad : {0, 1, 2}) {
     const ScratchFolder folder;
