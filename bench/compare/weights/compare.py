@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""compare.py TERRACE [--keep FOLDER] [--large]
+"""compare.py TERRACE [--keep FOLDER] [--only MODEL] [--large]
 
 transformers makes small models with random weights; Terrace loads each with parameters and states on nvme, saves and
 exports it after a step whose learning rate is 0; transformers loads the export. Every tensor must be equal, bit for bit where the
@@ -7,6 +7,7 @@ data type is the same. With --large the models have some hundred megabytes, and 
 are printed. Needs `torch` and `transformers`."""
 
 import argparse
+import array
 import pathlib
 import re
 import subprocess
@@ -69,12 +70,12 @@ def compare(terrace, folder, name, config, stored, exported, shards):
     options = {"max_shard_size": shards} if shards else {}
     model.save_pretrained(source, **options)
     expected = model.state_dict()
-    text = folder / "text.txt"
-    text.write_text("the water of a river runs down to the sea and comes back as rain. " * 200)
+    tokens = folder / "tokens.bin"
+    tokens.write_bytes(array.array("H", range(300)).tobytes())
     (folder / "nvme").mkdir()
     precision = folder / "config.json"
     precision.write_text('{"%s": {"enabled": true}}' % stored if stored != "fp32" else "{}")
-    written, _, _ = run(terrace, "train", "--model", source, "--config", precision, "--data", text, "--context", 16,
+    written, _, _ = run(terrace, "train", "--model", source, "--config", precision, "--data", tokens, "--validation-fraction", 0, "--context", 16,
                        "--micro-batch", 1, "--steps", 1, "--lr", 0, "--save", saved, "--offload-param", "nvme",
                        "--offload-optimizer", "nvme", "--nvme-path", folder / "nvme")
     arguments = ["--max-shard-size", shards] if shards else []
@@ -95,6 +96,7 @@ def main():
     parser.add_argument("terrace")
     parser.add_argument("--keep", type=pathlib.Path)
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--only", help="one of the models")
     arguments = parser.parse_args()
     good = True
     cases = [("fp32", "fp32", None), ("bf16", "bf16", None), ("bf16", "bf16", "200KB"), ("fp16", "fp16", None),
@@ -102,6 +104,8 @@ def main():
     if arguments.large:
         cases = [("bf16", "bf16", "100MB")]
     for name, config in models(arguments.large):
+        if arguments.only not in (None, name):
+            continue
         for number, (stored, exported, shards) in enumerate(cases):
             with tempfile.TemporaryDirectory() as temporary:
                 folder = pathlib.Path(arguments.keep or temporary) / f"{name}-{number}"
