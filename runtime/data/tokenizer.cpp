@@ -28,6 +28,8 @@ constexpr uint64_t kLargestFile = 256 * kMiB;
 // Changes whenever this code gives a text other tokens than before.
 constexpr uint64_t kRulesVersion = 1;
 
+constexpr uint64_t kSpareIds = 65536;
+
 // Where no tokenizer_config.json says how a text ends: the first of these that the tokenizer has.
 constexpr std::string_view kEnds[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|eot_id|>", "<|im_end|>"};
 
@@ -50,6 +52,8 @@ struct Step {
 
 struct Tokenizer::Parts {
   std::string name;
+  // A few numbers may be nobody's, but a small file must not make a large table.
+  uint64_t most_ids;
   data::Bpe bpe;
   bool normalises;
   std::vector<Step> steps;
@@ -64,6 +68,7 @@ struct Tokenizer::Parts {
 
   Parts(const data::TokenizerFile& file, std::string_view file_name)
       : name(file_name),
+        most_ids(2 * (file.vocabulary.size() + file.added.size()) + kSpareIds),
         bpe(file, file_name),
         normalises(file.normalises),
         as_written(added(file, false)),
@@ -92,6 +97,12 @@ struct Tokenizer::Parts {
   }
 
   void add_name(uint32_t id, const std::string& text) {
+    if (id >= most_ids) {
+      throw Error(ErrorKind::config,
+                  {"cannot use the tokenizer", name,
+                   fmt::format("token {} has a number far beyond how many there are", id),
+                   "give the tokenizer.json that belongs to the model, as it was published"});
+    }
     if (id >= names.size()) names.resize(id + 1);
     if (names[id] == text) return;
     if (!names[id].empty()) {

@@ -189,6 +189,7 @@ TEST(Tokenizer, NamesTheByteAtWhichAFileIsWrong) {
   EXPECT_THAT(problem(changed(R"("!": 0)", R"("!": 01)")), HasSubstr("a whole number is expected"));
   EXPECT_THAT(problem(changed(R"("!": 0)", R"("!": 99999999999999999999)")), HasSubstr("a number above"));
   EXPECT_THAT(problem(changed(R"("!": 0)", R"("!": 1)")), HasSubstr("token 1 is both"));
+  EXPECT_THAT(problem(changed(R"("!": 0)", R"("!": 16777215)")), HasSubstr("far beyond how many there are"));
   EXPECT_THAT(problem(changed(R"("!": 0, )", "")), HasSubstr("byte 0x21 (\"!\") is not in it"));
   EXPECT_THAT(problem(changed(R"("merges": [)", R"("merges": [["!", "~"], )")),
               HasSubstr("number 0\": \"!~\" is not in the vocabulary"));
