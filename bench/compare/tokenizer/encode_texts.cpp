@@ -1,5 +1,5 @@
-// encode_texts TOKENIZER: reads texts from stdin, each as its length in bytes on a line of its own and then the
-// bytes; writes the tokens of each on a line. With --time: encodes stdin as one text and writes bytes per
+// encode_texts TOKENIZER: reads texts from stdin, each as its length in bytes on a line of its own and then
+// the bytes; writes the tokens of each on a line. With --time: encodes stdin as one text and writes bytes per
 // second. The other half of compare.py.
 #include <cstdio>
 #include <iostream>
