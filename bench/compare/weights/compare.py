@@ -4,7 +4,8 @@
 transformers makes small models with random weights; Terrace loads each with parameters and states on nvme, saves and
 exports it after a step whose learning rate is 0; transformers loads the export. Every tensor must be equal, bit for bit where the
 data type is the same. With --large the models have some hundred megabytes, and the time and the memory of each stage
-are printed. Needs `torch` and `transformers`."""
+are printed. Then adapters that Terrace trains are merged by Terrace and by PEFT. Needs `torch`, `transformers` and
+`peft`."""
 
 import argparse
 import array
@@ -91,6 +92,30 @@ def compare(terrace, folder, name, config, stored, exported, shards):
     return not wrong
 
 
+def compare_adapter(terrace, folder, name, config):
+    """Adapters that Terrace trained, merged by Terrace and by PEFT."""
+    from peft import PeftModel
+    torch.manual_seed(7)
+    source, saved, tokens, settings = (folder / part for part in ("source", "saved", "tokens.bin", "lora.json"))
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(source)
+    tokens.write_bytes(array.array("H", range(300)).tobytes())
+    settings.write_text('{"terrace": {"lora": {"rank": 4, "alpha": 8}}}')
+    run(terrace, "train", "--model", source, "--config", settings, "--data", tokens, "--validation-fraction", 0,
+        "--context", 16, "--micro-batch", 1, "--steps", 5, "--lr", 0.05, "--save", saved)
+    run(terrace, "export", saved, "--out", folder / "merged")
+    run(terrace, "export", saved, "--out", folder / "adapter", "--adapter", "--base", source)
+    base = AutoModelForCausalLM.from_pretrained(source)
+    before = {key: value.clone() for key, value in base.state_dict().items()}
+    expected = PeftModel.from_pretrained(base, folder / "adapter").merge_and_unload().state_dict()
+    found = AutoModelForCausalLM.from_pretrained(folder / "merged").state_dict()
+    changed = sum(not torch.equal(expected[key], before[key]) for key in before)
+    worst = max((expected[key] - found[key]).abs().max().item() for key in expected)
+    good = expected.keys() == found.keys() and changed > 0 and worst < 1e-6
+    print(f"{name:11} adapters: {changed} of {len(before)} tensors changed, merged by PEFT and by Terrace they differ by "
+          f"at most {worst:.1e}  {'good' if good else 'DIFFERS'}", flush=True)
+    return good
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("terrace")
@@ -111,6 +136,9 @@ def main():
                 folder = pathlib.Path(arguments.keep or temporary) / f"{name}-{number}"
                 folder.mkdir(parents=True)
                 good &= compare(arguments.terrace, folder, name, config, stored, exported, shards)
+        if not arguments.large:
+            with tempfile.TemporaryDirectory() as temporary:
+                good &= compare_adapter(arguments.terrace, pathlib.Path(temporary), name, config)
     sys.exit(0 if good else 1)
 
 
