@@ -21,7 +21,13 @@ class ConfigReader {
     Json::CharReaderBuilder::strictMode(&builder.settings_);
     const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
     std::string problem;
-    if (!reader->parse(json.data(), json.data() + json.size(), &root_, &problem) || !root_.isObject()) {
+    try {
+      if (!reader->parse(json.data(), json.data() + json.size(), &root_, &problem)) root_ = Json::Value();
+    } catch (const Json::Exception& failure) {  // nested too deeply
+      problem = failure.what();
+      root_ = Json::Value();
+    }
+    if (!root_.isObject()) {
       throw Error(ErrorKind::config, {"cannot read the model's configuration", name_,
                                       problem.empty() ? "it is no JSON object" : problem,
                                       "give the config.json that save_pretrained wrote"});

@@ -148,6 +148,19 @@ TEST(ParseModelConfig, RefusesWhatWouldBeComputedDifferentlyNamingTheKey) {
     EXPECT_THROW(parse_model_config(broken, "c"), Error) << broken;
 }
 
+TEST(ParseModelConfig, RefusesWhatIsNoJsonObjectHoweverDeep) {
+  for (const std::string& text : {std::string(), std::string("[]"), std::string("{"), std::string("{} {}"),
+                                  std::string(100'000, '['), "{\"a\":" + std::string(2'000, '{')}) {
+    try {
+      parse_model_config(text, "config.json");
+      ADD_FAILURE() << text.substr(0, 20) << " is accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::config);
+      EXPECT_THAT(error.what(), HasSubstr("config.json"));
+    }
+  }
+}
+
 TEST(ModelConfigJson, IsReadBackAsTheSameModel) {
   std::vector<ModelConfig> configs;
   for (const char* name : {"gpt2-medium", "llama-3.1-8b", "mistral-7b", "qwen2.5-1.5b", "smollm2-135m"})
