@@ -43,6 +43,23 @@ fs::path model_folder(const TrainFlags& flags) {
   return is_path(flags.model) && fs::is_directory(flags.model) ? fs::path(flags.model) : fs::path();
 }
 
+namespace {
+
+// Released models allow sequences far longer than most people train on, and activations grow with them.
+constexpr uint32_t kLongestUnasked = 1024;
+
+void choose_context(const TrainFlags& flags, ModelChoice& choice) {
+  if (!flags.context && choice.config.context > kLongestUnasked) {
+    choice.warnings.push_back(
+        fmt::format("sequences of {} tokens, because --context is not given; the model allows {}",
+                    kLongestUnasked, choice.config.context));
+    choice.config.context = kLongestUnasked;
+  }
+  choice.config.context = flags.context.value_or(choice.config.context);
+}
+
+}  // namespace
+
 ModelChoice choose_model(const TrainFlags& flags) {
   ModelChoice choice;
   const fs::path path = flags.model;
@@ -75,7 +92,7 @@ ModelChoice choose_model(const TrainFlags& flags) {
   choice.config.layers = flags.layers.value_or(choice.config.layers);
   choice.config.width = flags.width.value_or(choice.config.width);
   choice.config.heads = flags.heads.value_or(choice.config.heads);
-  choice.config.context = flags.context.value_or(choice.config.context);
+  choose_context(flags, choice);
   return choice;
 }
 

@@ -98,7 +98,7 @@ void add_model_flags(CLI::App& app, TrainFlags& flags) {
   add("--layers", flags.layers, "Layers, instead of the model's own");
   add("--width", flags.width, "Width, instead of the model's own");
   add("--heads", flags.heads, "Attention heads, instead of the model's own");
-  add("--context", flags.context, "Tokens of a sequence, instead of the model's own");
+  add("--context", flags.context, "Tokens of a sequence (default: the model's own, at most 1024)");
 }
 
 void add_run_flags(CLI::App& app, TrainFlags& flags) {
