@@ -9,7 +9,7 @@ namespace {
 thread_local uint64_t allocations = 0;
 thread_local uint64_t allocated_bytes = 0;
 
-void* take(std::size_t bytes, std::size_t alignment) {
+void* try_to_take(std::size_t bytes, std::size_t alignment) noexcept {
   ++allocations;
   allocated_bytes += bytes;
   void* memory = nullptr;
@@ -19,6 +19,11 @@ void* take(std::size_t bytes, std::size_t alignment) {
   } else if (posix_memalign(&memory, alignment, bytes) != 0) {
     memory = nullptr;
   }
+  return memory;
+}
+
+void* take(std::size_t bytes, std::size_t alignment) {
+  void* const memory = try_to_take(bytes, alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -43,6 +48,12 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 }
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
   return take(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return try_to_take(bytes, 1);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return try_to_take(bytes, 1);
 }
 void operator delete(void* memory) noexcept {
   std::free(memory);
