@@ -16,8 +16,8 @@ namespace terrace {
 
 // One lease: the operation that asked, and the chunks that it needs on the device together.
 struct ScheduledUse {
-  std::string
-      operation;  // the key: the same operation has the same key in every step, "mb0/h.3.mlp/backward"
+  // The key: the same operation has the same key in every step, "mb0/h.3.mlp/backward".
+  std::string operation;
   UseKind kind = UseKind::forward;
   std::vector<ChunkId> chunks;  // sorted, unique; may be empty
 

@@ -25,8 +25,8 @@ struct TensorSpec {
   DataType type = DataType::bf16;
   bool trainable = true;
   uint32_t group = 0;  // parameter group: which optimizer settings apply
-  uint32_t backward_uses =
-      1;  // in how many backward uses per micro-batch its gradient arises (tied tensors: 2)
+  // In how many backward uses per micro-batch its gradient arises (tied tensors: 2).
+  uint32_t backward_uses = 1;
 
   uint64_t element_count() const {
     uint64_t count = 1;

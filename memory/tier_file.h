@@ -3,8 +3,8 @@
 // transfer of a chunk itself: when that happens is the caller's decision.
 //
 // Layout of the file: slot s at byte s * slot_bytes; chunk c lies at the beginning of slot slot_of(c). Blocks
-// are cut from the beginning of a chunk, the last one short. Nothing else is in the file: it lives as long as
-// the job.
+// are cut from the beginning of a chunk, the last one short. Behind the slots is the mark by which the next
+// job knows the file (TierFolder::mark()), and nothing else. The file lives as long as the job.
 #pragma once
 
 #include <atomic>
@@ -35,13 +35,11 @@ struct TierFileOptions {
   std::string name;          // "records", "params"
   uint64_t slot_bytes = 0;   // a multiple of 4096
   uint64_t block_bytes = 0;  // a multiple of 4096
-  std::vector<uint64_t>
-      chunk_bytes;     // by ChunkId; multiples of 4096, at most slot_bytes; 0: this chunk is not here
+  // By ChunkId; multiples of 4096, at most slot_bytes; 0: this chunk is not here.
+  std::vector<uint64_t> chunk_bytes;
   bool verify = true;  // checksums are made and compared
 };
 
-// The file: a slot per chunk, then the mark by which the next job knows it (TierFolder::mark()).
-//
 // Requests, seals and checks of distinct blocks may come from different threads at once; those of one block
 // must be ordered by the caller.
 class TierFile {

@@ -15,8 +15,10 @@
 namespace terrace {
 
 // <path>/terrace-tier, mode 0700:
-//   lock          0600, held by flock while the job lives; its text: "pid <n>\nhost <name>\nstarted <UTC
-//   time>\n" <name>.tier   0600, tier files; <name> is made of a-z, 0-9 and _
+//   lock          0600, held by flock while the job lives; its text is
+//                 "pid <n>\nhost <name>\nstarted <UTC time>\n"
+//   <name>.tier   0600, tier files; <name> is made of a-z, 0-9 and _
+//
 // A job that died leaves its files; the next one finds the lock free, removes files of exactly that form that
 // end with the mark of a tier file, and says so. A file of a user's that only has such a name stays.
 class TierFolder {

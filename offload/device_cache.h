@@ -2,10 +2,12 @@
 //
 // The flat parameter range and the flat gradient range are address space; a chunk is there while a slot is
 // attached at its place. Slots of one pool serve both. A slot is in exactly one of these conditions:
+//
 //   free      nobody's
-//   leaving   nobody's, but a copy out of it is still under way: whoever takes it must order itself after
-//   slot.out param     holds the parameters of one chunk (fetching: the copy into it is under way; resident:
-//   it is done) gradient  holds the gradient of one chunk
+//   leaving   nobody's, but a copy out of it is under way: whoever takes it orders itself after slot.out
+//   param     holds the parameters of one chunk (fetching: their copy is under way; resident: it is done)
+//   gradient  holds the gradient of one chunk
+//
 // Every decision depends on the sequence of calls alone, never on when a copy happens to finish.
 // Used by the step thread only.
 #pragma once

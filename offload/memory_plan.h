@@ -14,7 +14,7 @@ namespace terrace {
 
 // Tiles in a block of records: 16 x 48 KiB = 768 KiB, the unit of I/O, checksum and in-cache computation.
 inline constexpr uint64_t kRecordBlockTiles = 16;
-// Bytes in a block of parameters on nvme, when chunks are that large.
+// Bytes in a block of parameters on nvme, the unit of I/O and checksum, when chunks are that large.
 inline constexpr uint64_t kParamBlockBytes = kMiB;
 
 struct MemoryPlan {

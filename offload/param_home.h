@@ -2,9 +2,10 @@
 // the device and come back after an update.
 //
 //   cpu   every chunk has a host slot
-//   nvme  some chunks have a host slot (the cache), the others live in the tier file and pass through staging
-//   slots none  there is no home below the device: fetches never happen, publishing copies straight to the
-//   device slot
+//   nvme  some chunks have a host slot (the cache), the others live in the tier file and pass through
+//         staging slots
+//   none  there is no home below the device: fetches never happen, publishing copies straight to the
+//         device slot
 //
 // Used by the step thread; reads from the tier file complete on the I/O thread.
 #pragma once

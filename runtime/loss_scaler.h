@@ -6,12 +6,11 @@
 // same scales:
 //
 //   overflow, hysteresis above 1   hysteresis = hysteresis - 1
-//   overflow, hysteresis at 1      scale = max(scale / 2, min_loss_scale), and an error when it is there
-//   already no overflow                    when as many good steps as a whole multiple of loss_scale_window
-//   (and one at least)
-//                                  lie between the last overflow and this one: scale = scale * 2, hysteresis
-//                                  refilled with consecutive_hysteresis: hysteresis refilled by every such
-//                                  step
+//   overflow, hysteresis at 1      scale = max(scale / 2, min_loss_scale); an error when it is there already
+//   no overflow                    when the good steps since the last overflow, this one not counted, are a
+//                                  whole multiple of loss_scale_window and not none: scale = scale * 2 and
+//                                  hysteresis refilled; with consecutive_hysteresis every such step refills
+//                                  hysteresis
 //
 // So the first doubling comes with the good step after loss_scale_window good ones. A static scale
 // (loss_scale above 0) never changes; steps that overflow are skipped all the same.

@@ -23,16 +23,16 @@ namespace terrace {
 // What a checkpoint says about itself. The position in the learning-rate schedule follows from the step, less
 // the steps that the loss scaler skipped.
 struct CheckpointInfo {
-  uint64_t step = 0;                         // steps done
-  std::string model;                         // for people: what the tensors belong to
-  std::string architecture;                  // for programs: see runtime/weights/architecture.h; empty in
-                                             // checkpoints of version 1
+  uint64_t step = 0;  // steps done
+  std::string model;  // for people: what the tensors belong to
+  // For programs: see runtime/weights/architecture.h; empty in checkpoints of version 1.
+  std::string architecture;
   uint64_t tensor_hash = 0;                  // hash_of_tensors(); save_checkpoint sets it by itself
   DataType type = DataType::bf16;            // of the parameters
   uint64_t seed = 0;                         // of every random number of the run
   std::map<std::string, uint64_t> position;  // in the data, in the caller's words (printable ASCII)
-  std::map<std::string, uint64_t>
-      loss_scaler;  // its state, in its own words; empty where nothing scales the loss
+  // Its state, in its own words; empty where nothing scales the loss.
+  std::map<std::string, uint64_t> loss_scaler;
   // What a resumed run may change and should know that it does: by name, as text (printable ASCII both).
   std::map<std::string, std::string> settings;
 };

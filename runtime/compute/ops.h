@@ -1,12 +1,11 @@
 // HostOps: the operations of a transformer, forward and backward, on the host's threads.
 //
-// Activations are row-major fp32, a row per token. Parameters and gradients have the type of their tensor;
-// a gradient's whole contribution is computed in fp32 and lands once, value = round(value +
-// contribution). Work is cut by shape alone and every reduction has a fixed order, so results do not depend
-// on the number of threads. A gradient without an address is of a tensor that is not trained, and is not
-// computed. In a dry run an operation takes its scratch memory from the arena and touches
-// nothing. Nothing here knows tiers, leases or models, and nothing allocates memory but from the arena. Every
-// method is called from one thread.
+// Activations are row-major fp32, a row per token. Parameters and gradients have the type of their tensor; a
+// gradient's whole contribution is computed in fp32 and lands once, value = round(value + contribution). Work
+// is cut by shape alone and every reduction has a fixed order, so results do not depend on the number of
+// threads. A gradient without an address is of a tensor that is not trained, and is not computed. In a dry
+// run an operation takes its scratch memory from the arena and touches nothing. Nothing here knows tiers,
+// leases or models, and nothing allocates memory but from the arena. Every method is called from one thread.
 #pragma once
 
 #include <cstddef>

@@ -113,16 +113,16 @@ struct TerraceConfig {
 struct ResolvedValue {
   std::string key;    // "zero_optimization.offload_param.device"
   std::string value;  // a JSON literal: "nvme" with its quotes, 16, 1e-08, true, null
-  std::string
-      origin;  // "ds.json:12:5", "auto (ds.json:12:5)", "default", "mapped from cpu_offload (...)", "--lr"
+  // "ds.json:12:5", "auto (ds.json:12:5)", "default", "mapped from cpu_offload (...)", "--lr".
+  std::string origin;
   std::string note;  // what it means in this configuration, where that needs words; else empty
 };
 
 struct TrainConfig {
   BatchConfig batch;
   OptimizerConfig optimizer;
-  LrScheduleOptions
-      schedule;  // its maximum is the optimizer's learning rate unless the scheduler says otherwise
+  // Its maximum is the optimizer's learning rate unless the scheduler says otherwise.
+  LrScheduleOptions schedule;
   DataType precision = DataType::fp32;
   Fp16Config fp16;
   std::optional<DataType> grad_accum_type;  // nullopt: fp32 when micro-batches accumulate

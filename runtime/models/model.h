@@ -108,8 +108,8 @@ class Model {
   std::string description() const;
 };
 
-// Throws Error(config) when the sizes do not fit together, a pattern fits
-// no weight or nothing is left to train.
+// Throws Error(config) when the sizes do not fit together, a pattern fits no weight or nothing is left to
+// train.
 std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelOptions& options);
 
 }  // namespace terrace

@@ -1,9 +1,10 @@
 // The folder of the checkpoints of a run: names in it, who may save there, and how a new checkpoint takes its
 // place. Nothing here reads or writes a byte of state. A folder `<dir>` holds
+//
 //   step-00000020            a checkpoint
-//   .step-00000020.partial   one being saved, or the one before it on its way out
-//   .step-00000020.replaced  one that another of its step is about to replace, where names cannot be
-//   exchanged latest                   the name of the newest
+//   .step-00000020.partial   one being saved, or one on its way out
+//   .step-00000020.replaced  one that another of its step replaces, where names cannot be exchanged
+//   latest                   the name of the newest
 #pragma once
 
 #include <cstdint>
