@@ -92,8 +92,8 @@ struct Offloader::Parts {
   std::unique_ptr<HostActivations> activations;
   TensorStates states;
   DeviceCache cache;
-  std::vector<std::unique_ptr<TierFolder>>
-      folders;                         // one, or two when parameters and states go to different paths
+  // One, or two when parameters and states go to different paths.
+  std::vector<std::unique_ptr<TierFolder>> folders;
   std::unique_ptr<io::Engine> engine;  // the step thread's; null when nothing is on nvme
   std::unique_ptr<TierFile> param_file;
   std::unique_ptr<TierFile> record_file;

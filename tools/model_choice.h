@@ -1,5 +1,5 @@
-// Which model `terrace train` trains: a released one by its name, the config.json of one, or a folder with
-// the weights of one.
+// Which model `terrace train` trains, and on sequences of which length: a released one by its name, the
+// config.json of one, or a folder with the weights of one.
 #pragma once
 
 #include <filesystem>
