@@ -218,7 +218,7 @@ Error describe_failure(const Request& request, const Completion& completion,
   const std::string moved = ", after " + std::to_string(completion.bytes) + " bytes";
   if (completion.error == kEndOfFile) {
     return Error(ErrorKind::io, {what, path.string(), "the file ends" + moved,
-                                 "it was truncated or never fully written: restore it from a checkpoint"});
+                                 "it was truncated or never fully written: go on from the last checkpoint"});
   }
   std::string advice;
   if (completion.error == ENOSPC || completion.error == EDQUOT) advice = "free space on its file system";

@@ -7,6 +7,9 @@
 // job knows the file (TierFolder::mark()), and nothing else. The file lives as long as the job.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -93,6 +96,7 @@ class TierFile {
   const TierFolder& folder_;
   const TierFileOptions options_;
   std::string path_;
+  const pid_t owner_ = getpid();  // a forked child must not remove the file
   std::unique_ptr<io::File> file_;
   std::vector<uint32_t> slot_of_;  // by ChunkId
   uint32_t slot_count_ = 0;

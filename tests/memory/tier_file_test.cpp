@@ -332,5 +332,34 @@ TEST_F(TierFileDeathTest, SealsWholeBlocksOnly) {
   EXPECT_DEATH(file->seal(ChunkId{0}, 0, source.first(4096)), "are not whole blocks");
 }
 
+TEST(TierFile, RemovesItsFileWhateverHappenedToItsBytes) {
+  const TemporaryFolder path;
+  MemoryLog log;
+  TierFolder folder(path.path(), log);
+  const std::unique_ptr<io::Engine> engine = io::make_engine({}, log);
+  std::string name;
+  {
+    const TierFile file(folder, small_options(), *engine, log);
+    name = file.path();
+    ASSERT_EQ(truncate(name.c_str(), 4096), 0);  // its mark is gone
+  }
+  EXPECT_FALSE(fs::exists(name));
+}
+
+TEST(TierFile, LeavesWhatHasTakenItsPlace) {
+  const TemporaryFolder path;
+  MemoryLog log;
+  TierFolder folder(path.path(), log);
+  const std::unique_ptr<io::Engine> engine = io::make_engine({}, log);
+  std::string name;
+  {
+    const TierFile file(folder, small_options(), *engine, log);
+    name = file.path();
+    fs::rename(name, name + ".away");
+    ASSERT_GE(close(open(name.c_str(), O_CREAT | O_WRONLY, 0600)), 0);
+  }
+  EXPECT_TRUE(fs::exists(name));
+}
+
 }  // namespace
 }  // namespace terrace
