@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -86,6 +87,12 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
 
 namespace {
 
+[[noreturn]] void refuse_empty(const std::string& flag) {
+  throw Error(ErrorKind::config,
+              {"cannot use", flag, "its value is empty",
+               "give a value, or leave the flag out; a variable of the shell may be unset"});
+}
+
 // What somebody who wrote 1e3 or 1_000 may have meant.
 std::string whole_number_meant(const std::string& text) {
   double value = 0;
@@ -97,6 +104,7 @@ std::string whole_number_meant(const std::string& text) {
 }
 
 uint64_t whole_number(const char* flag, const std::string& text, uint64_t least) {
+  if (text.empty()) refuse_empty(flag);
   const auto refuse = [&](const std::string& reason, const std::string& advice) {
     throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", flag, text), reason, advice});
   };
@@ -125,6 +133,47 @@ void add_whole_number(CLI::App& app, const char* flag, uint64_t least, std::func
          help)
       ->type_name("N")
       ->group(group);
+}
+
+void add_number(CLI::App& app, const char* flag, double least, double most, double& value, const char* help,
+                const char* group) {
+  const auto take = [flag, least, most, &value](const std::string& text) {
+    if (text.empty()) refuse_empty(flag);
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool whole_text = error == std::errc() && end == text.data() + text.size();
+    if (whole_text && number >= least && number <= most) {
+      value = number;
+      return;
+    }
+    const bool is_number = whole_text && !std::isnan(number);
+    throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", flag, text),
+                                    is_number ? "it is out of range" : "it is not a number",
+                                    fmt::format("give a number from {} to {}", least, most)});
+  };
+  app.add_option_function<std::string>(flag, take, help)->type_name("X")->group(group);
+}
+
+void require_values(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_expected_max() == 0) continue;  // a switch
+    for (const std::string& value : option->results()) {
+      if (value.empty()) refuse_empty(option->get_name());
+    }
+  }
+}
+
+void require_exists(const std::string& subject, const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) return;
+  throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", subject, path.string()),
+                                  system_reason(error ? error.value() : ENOENT), "check the path"});
+}
+
+void print_result(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return;
+  throw Error(ErrorKind::io,
+              {"cannot write the result", "stdout", system_reason(errno), "write it to where there is room"});
 }
 
 void print_error(const Error& error) {

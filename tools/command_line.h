@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -44,6 +45,20 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
 // Adds a flag that takes a whole number of at least `least`. What is none is refused in words: Error(config).
 void add_whole_number(CLI::App& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
                       const char* help, const char* group);
+
+// Adds a flag that takes a number of `least` to `most`, both included; not a number is refused like any other
+// that is outside: Error(config).
+void add_number(CLI::App& app, const char* flag, double least, double most, double& value, const char* help,
+                const char* group);
+
+// An empty value, as an unset variable of a shell leaves it, must not pass for a flag that is not given:
+// Error(config).
+void require_values(const CLI::App& command);
+// What the command line names and is not there is a mistake in it, not a failing system: Error(config).
+void require_exists(const std::string& subject, const std::filesystem::path& path);
+
+// Writes to stdout and flushes it. Throws Error(io).
+void print_result(const std::string& text);
 
 // "terrace: error: ..." on stderr, all parts of it.
 void print_error(const Error& error);

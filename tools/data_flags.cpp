@@ -8,6 +8,8 @@
 #include <terrace/runtime/data/byte_tokens.h>
 #include <terrace/runtime/data/token_cache.h>
 
+#include "command_line.h"
+
 namespace terrace {
 namespace {
 
@@ -15,14 +17,6 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
   throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
-}
-
-// A path that is not there is a mistake on the command line, not a failing system.
-void require_exists(const fs::path& path) {
-  std::error_code error;
-  if (fs::exists(path, error)) return;
-  refuse(fmt::format("--data {}", path.string()), system_reason(error ? error.value() : ENOENT),
-         "check the path");
 }
 
 }  // namespace
@@ -49,10 +43,11 @@ DataChoice::DataChoice(const DataFlags& flags, const fs::path& model_folder)
     refuse("--data", "it is not given",
            "give a text file or a folder of text files, for example --data /usr/share/common-licenses");
   }
-  for (const fs::path& path : paths_) require_exists(path);
+  for (const fs::path& path : paths_) require_exists("--data", path);
   are_token_files_ = terrace::are_token_files(paths_);
   std::error_code error;
   if (!flags.tokenizer.empty()) {
+    require_exists("--tokenizer", flags.tokenizer);
     tokenizer_path_ = flags.tokenizer;
   } else if (!model_folder.empty() && fs::exists(model_folder / "tokenizer.json", error)) {
     tokenizer_path_ = model_folder / "tokenizer.json";

@@ -39,12 +39,10 @@ class Export final : public Subcommand {
         ->type_name("CHECKPOINT");
     command.add_option("--out", out_, "The folder to make")->required()->type_name("DIR");
     command.add_option("--dtype", type_, "bf16, fp16 or fp32 (default: that of the checkpoint's parameters)")
-        ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
         ->type_name("TYPE");
     command.add_option("--max-shard-size", shard_, "The most bytes of tensors in one file (default 5GB)")
         ->type_name("SIZE");
     command.add_option("--tokenizer", tokenizer_, "Copy the tokenizer's files of this model folder")
-        ->check(CLI::ExistingDirectory)
         ->type_name("DIR");
     command.add_flag(
         "--adapter", adapter_,
@@ -73,9 +71,17 @@ class Export final : public Subcommand {
 ExportOptions Export::options(const CheckpointInfo& info) const {
   ExportOptions options;
   options.type = info.type;
+  bool is_type = type_.empty();
   for (const DataType candidate : {DataType::fp32, DataType::bf16, DataType::fp16}) {
-    if (type_ == name_of(candidate)) options.type = candidate;
+    if (type_ != name_of(candidate)) continue;
+    options.type = candidate;
+    is_type = true;
   }
+  if (!is_type) {
+    throw Error(ErrorKind::config, {"cannot use", fmt::format("--dtype {}", type_),
+                                    "it is not bf16, fp16 or fp32", "give one of these"});
+  }
+  if (!tokenizer_.empty()) require_exists("--tokenizer", tokenizer_);
   options.max_shard_bytes = parse_bytes(shard_, "--max-shard-size");
   if (options.max_shard_bytes == 0)
     throw Error(ErrorKind::config, {"cannot use", "--max-shard-size", "it is 0", "give a size such as 5GB"});
@@ -85,6 +91,7 @@ ExportOptions Export::options(const CheckpointInfo& info) const {
 }
 
 int Export::run() {
+  require_exists("the checkpoint", checkpoint_);
   const CheckpointInfo info = read_checkpoint_info(checkpoint_);
   if (info.architecture.empty()) {
     throw Error(ErrorKind::config,

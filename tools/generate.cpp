@@ -42,6 +42,7 @@ class Vocabulary {
   Vocabulary(const std::string& flag, const std::filesystem::path& folder, uint32_t model_vocabulary) {
     std::error_code error;
     if (!flag.empty()) {
+      require_exists("--tokenizer", flag);
       tokenizer_.emplace(Tokenizer::load(flag));
     } else if (!folder.empty() && std::filesystem::exists(folder / "tokenizer.json", error)) {
       tokenizer_.emplace(Tokenizer::load(folder));
@@ -94,20 +95,14 @@ class Generate final : public Subcommand {
     add_whole_number(
         command, "--max-new-tokens", 1, [this](uint64_t n) { max_new_tokens_ = n; },
         "Stop after this many (default 64), or where the model ends the text", group);
-    command.add_option("--temperature", sampling_.temperature, "0: always the most likely token (default 1)")
-        ->check(CLI::Range(0.0, 100.0))
-        ->type_name("X")
-        ->group(group);
+    add_number(command, "--temperature", 0, 100, sampling_.temperature,
+               "0: always the most likely token (default 1)", group);
     add_whole_number(
         command, "--top-k", 0,
         [this](uint64_t n) { sampling_.top_k = static_cast<uint32_t>(std::min<uint64_t>(n, UINT32_MAX)); },
         "Choose among the N most likely tokens only; 0: all", group);
-    command
-        .add_option("--top-p", sampling_.top_p,
-                    "Choose among the most likely that sum up to this (default 1)")
-        ->check(CLI::Range(0.0, 1.0))
-        ->type_name("X")
-        ->group(group);
+    add_number(command, "--top-p", 0, 1, sampling_.top_p,
+               "Choose among the most likely that sum up to this (default 1)", group);
     add_whole_number(
         command, "--seed", 0, [this](uint64_t n) { seed_ = n; }, "Of what is chosen (default 42)", group);
     command.footer(kExamples);

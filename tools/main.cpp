@@ -19,6 +19,15 @@ constexpr const char* kExamples =
     "  terrace train --data corpus/ --model gpt2 --offload-optimizer nvme --nvme-path /mnt/nvme --steps "
     "1000\n";
 
+// What is left: words that no flag takes, or what the parser says.
+std::string unparsed(const CLI::App& app, const std::string& reason) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  const std::string command = chosen.empty() ? "terrace" : "terrace " + chosen.front()->get_name();
+  const std::vector<std::string> extra = app.remaining(true);
+  const std::string text = extra.empty() ? reason : command + " has no use for \"" + extra.front() + "\"";
+  return text + "\n  `" + command + " --help` lists what it takes";
+}
+
 int parse_and_run(int argc, const char* const* argv) {
   CLI::App app(kDescription, "terrace");
   app.set_version_flag("--version", "terrace " TERRACE_VERSION, "Print the version and exit");
@@ -32,12 +41,13 @@ int parse_and_run(int argc, const char* const* argv) {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // taken from the back
   } catch (const CLI::ParseError& failure) {
     if (failure.get_exit_code() == 0) return app.exit(failure);  // --help, --version
+    if (!app.get_subcommands().empty()) require_values(*app.get_subcommands().front());
     std::string text = wrong_argument(app, arguments);
-    if (text.empty())
-      text = std::string(failure.what()) + "\n  `terrace --help` and `terrace train --help` say more";
+    if (text.empty()) text = unparsed(app, failure.what());
     std::fprintf(stderr, "terrace: error: %s\n", text.c_str());
     return kUsage;
   }
+  require_values(*app.get_subcommands().front());
   const std::string chosen = app.get_subcommands().front()->get_name();
   for (const auto& subcommand : subcommands) {
     if (subcommand->name() == chosen) return subcommand->run();
@@ -52,8 +62,8 @@ int main(int argc, char** argv) {
   using namespace terrace;
   try {
     const int status = parse_and_run(argc, argv);
-    if (std::fflush(stdout) == 0) return status;
-    std::perror("terrace: error: cannot write the result");
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+    std::fputs("terrace: error: cannot write the result: stdout takes no more\n", stderr);
   } catch (const Error& error) {
     print_error(error);
     return status_of_refusal(error);

@@ -11,6 +11,8 @@
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/weights/architecture.h>
 
+#include "command_line.h"
+
 namespace terrace {
 namespace {
 
@@ -85,6 +87,7 @@ TrainedModel::TrainedModel(const ModelFlags& flags)
            "give --checkpoint DIR that `terrace train` saved, or --model DIR of Hugging Face");
   }
   if (!checkpoint_.empty()) {
+    require_exists("--checkpoint", checkpoint_);
     const CheckpointInfo info = read_checkpoint_info(checkpoint_);
     if (info.architecture.empty()) {
       refuse(checkpoint_.string(), "it is of a version of Terrace that did not save the model's sizes",
@@ -98,6 +101,7 @@ TrainedModel::TrainedModel(const ModelFlags& flags)
     return;
   }
   config_.precision = flags.type.empty() ? DataType::bf16 : type_of(flags.type);
+  require_exists("--model", folder_);
   const fs::path json = folder_ / "config.json";
   std::vector<std::string> ignored;
   ModelOptions options;

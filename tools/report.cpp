@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -140,6 +141,11 @@ void find_nvme(const std::string& path, Findings& findings) {
   if (path.empty()) {
     findings.add("nvme_path", "null", "path", "not given; --nvme-path DIR examines a folder");
     return;
+  }
+  require_exists("--nvme-path", path);
+  if (!fs::is_directory(path)) {
+    throw Error(ErrorKind::config,
+                {"cannot use", "--nvme-path " + path, system_reason(ENOTDIR), "name a folder"});
   }
   const fs::path probe_path = fs::path(path) / fmt::format(".terrace-report-{}", getpid());
   findings.add_text("nvme_path", "path", path);

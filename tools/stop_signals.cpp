@@ -11,27 +11,41 @@
 namespace terrace {
 namespace {
 
-constexpr std::array kSignals = {SIGINT, SIGTERM};
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
 
 // A handler has no argument of ours: these are the only variables of the program that are not passed around.
 std::atomic<int> g_received{0};
 std::atomic<bool> g_on_terminal{false};
 static_assert(std::atomic<int>::is_always_lock_free, "read and written inside a signal handler");
 
+std::string_view notice_of(int number) {
+  if (number == SIGINT)
+    return "\r\x1b[Kterrace: stopping when the step in progress is over; press again to stop at once\n";
+  if (number == SIGHUP)
+    return "\r\x1b[Kterrace: SIGHUP was received: stopping when the step in progress is over\n";
+  return "\r\x1b[Kterrace: SIGTERM was received: stopping when the step in progress is over; a second one "
+         "stops at once\n";
+}
+
+// A hangup is told to the process several times, by the terminal and by its shell: it only counts as a wish.
+bool is_second(int number) {
+  if (number != SIGHUP) {
+    const int earlier = g_received.exchange(number);
+    return earlier != 0 && earlier != SIGHUP;
+  }
+  int none = 0;
+  g_received.compare_exchange_strong(none, number);
+  return false;
+}
+
 void on_stop_signal(int number) {
   const int saved_errno = errno;
-  if (g_received.exchange(number) != 0) {
+  if (is_second(number)) {
     signal(number, SIG_DFL);
     raise(number);  // delivered when this handler returns
   } else {
-    constexpr std::string_view kPressed =
-        "\r\x1b[Kterrace: stopping when the step in progress is over; press again to stop at once\n";
-    constexpr std::string_view kSent =
-        "\r\x1b[Kterrace: SIGTERM was received: stopping when the step in progress is over; a second one "
-        "stops "
-        "at once\n";
     constexpr size_t kTerminalPart = 4;  // takes back the progress line
-    const std::string_view notice = number == SIGINT ? kPressed : kSent;
+    const std::string_view notice = notice_of(number);
     const std::string_view shown = g_on_terminal ? notice : notice.substr(kTerminalPart);
     if (write(STDERR_FILENO, shown.data(), shown.size()) < 0) {
       // Nobody is listening; the wish counts all the same.
@@ -52,6 +66,8 @@ StopSignals::StopSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) {
     const int result = sigaction(kSignals[i], &action, &earlier_[i]);
     TERRACE_ASSERT(result == 0, "sigaction: " + system_reason(errno));
+    // nohup asked for it to be ignored.
+    if (kSignals[i] == SIGHUP && earlier_[i].sa_handler == SIG_IGN) sigaction(SIGHUP, &earlier_[i], nullptr);
   }
 }
 
@@ -65,7 +81,7 @@ bool StopSignals::requested() const {
 
 std::string_view StopSignals::name() const {
   const int number = g_received;
-  return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : "";
+  return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : number == SIGHUP ? "SIGHUP" : "";
 }
 
 }  // namespace terrace

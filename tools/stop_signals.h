@@ -1,6 +1,6 @@
-// StopSignals: SIGINT and SIGTERM as a wish to stop. The first one is remembered, so that the step in
-// progress ends and the state can be saved; the second one ends the program at once. The handler does nothing
-// else.
+// StopSignals: SIGINT, SIGTERM and SIGHUP as a wish to stop. The first one is remembered, so that the step in
+// progress ends and the state can be saved; the second one ends the program at once, but SIGHUP never does: a
+// closed terminal sends several. The handler does nothing else.
 #pragma once
 
 #include <signal.h>
@@ -23,7 +23,7 @@ class StopSignals {
   std::string_view name() const;
 
  private:
-  std::array<struct sigaction, 2> earlier_{};
+  std::array<struct sigaction, 3> earlier_{};
 };
 
 }  // namespace terrace

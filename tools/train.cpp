@@ -32,11 +32,6 @@ void fix_budgets(TrainerOptions& options, const TrainerPlan& plan) {
   options.config.terrace.chunk_elements = plan.chunk_elements;
 }
 
-void print_result(const RunSummary& summary, bool as_json) {
-  std::fputs((as_json ? summary_json(summary) : summary_text(summary)).c_str(), stdout);
-  std::fflush(stdout);
-}
-
 class Train final : public Subcommand {
  public:
   explicit Train(CLI::App& app) {
@@ -52,13 +47,14 @@ class Train final : public Subcommand {
 
  private:
   int explain() {
-    std::fputs(config_explanation(resolve_config(flags_), flags_.explain).c_str(), stdout);
+    print_result(config_explanation(resolve_config(flags_), flags_.explain));
     return kDone;
   }
   int print_config() {
     const TrainConfig config = resolve_config(flags_);
     for (const std::string& warning : config.warnings) console_.warning(warning);
-    std::fputs((flags_.json ? config_json(config) : config_table(config)).c_str(), stdout);
+    choose_model(flags_);  // a name that is none is as wrong here
+    print_result(flags_.json ? config_json(config) : config_table(config));
     return kDone;
   }
 
@@ -132,7 +128,12 @@ int Train::train() {
   summary.planned_steps = options.steps;
   summary.completed_steps = trainer.completed_steps();
   add_memory(summary, trainer, plan);
-  print_result(summary, flags_.json);
+  try {
+    print_result(flags_.json ? summary_json(summary) : summary_text(summary));
+  } catch (const Error& unwritten) {
+    if (!failure) throw;
+    print_error(unwritten);
+  }
   if (!failure) return kDone;
   print_error(*failure);
   return kFailed;

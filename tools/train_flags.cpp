@@ -53,11 +53,6 @@ constexpr std::array kKeyFlags = {
     KeyFlag{"--seed", "terrace.seed", "N", kTraining, "Of initial weights and of the order of the data"},
 };
 
-// For flags whose empty value would read as if they were not given.
-const CLI::Validator kNotEmpty(
-    [](std::string& value) { return value.empty() ? std::string("the value is empty") : std::string(); }, "",
-    "not empty");
-
 constexpr const char* kParamPath = "zero_optimization.offload_param.nvme_path";
 constexpr const char* kStatePath = "zero_optimization.offload_optimizer.nvme_path";
 
@@ -104,11 +99,8 @@ void add_model_flags(CLI::App& app, TrainFlags& flags) {
 void add_run_flags(CLI::App& app, TrainFlags& flags) {
   const char* group = "Data and steps";
   flags.data.add_to(app, group);
-  app.add_option("--validation-fraction", flags.validation_fraction,
-                 "The last part of the data, never trained on (default 0.05; 0: none)")
-      ->check(CLI::Range(0.0, 0.9))
-      ->type_name("X")
-      ->group(group);
+  add_number(app, "--validation-fraction", 0, 0.9, flags.validation_fraction,
+             "The last part of the data, never trained on (default 0.05; 0: none)", group);
   add_whole_number(
       app, "--steps", 1, [&flags](uint64_t n) { flags.steps = n; },
       "Optimizer steps of the whole run, resumed ones included (default 100)", group);
@@ -149,7 +141,6 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
       ->group(group);
   app.add_option("--explain", flags.explain,
                  "Say what a key of the configuration means and what it is in this run, and exit")
-      ->check(kNotEmpty)
       ->type_name("KEY")
       ->group(group);
   app.add_flag("--json", flags.json, "Print the result, or the configuration, as JSON")->group(group);
@@ -165,13 +156,9 @@ void TrainFlags::add_to(CLI::App& app) {
   key_values.resize(kKeyFlags.size());
   for (size_t i = 0; i < kKeyFlags.size(); ++i) {
     const KeyFlag& flag = kKeyFlags[i];
-    app.add_option(flag.flag, key_values[i], flag.help)
-        ->check(kNotEmpty)
-        ->type_name(flag.type)
-        ->group(flag.group);
+    app.add_option(flag.flag, key_values[i], flag.help)->type_name(flag.type)->group(flag.group);
   }
   app.add_option("--nvme-path", nvme_path, "The folder for what is placed on nvme, whatever the file says")
-      ->check(kNotEmpty)
       ->type_name("DIR")
       ->group(kMemory);
   app.add_flag("--strict", strict, "Turn any use of memory outside its lease into an error; slow")

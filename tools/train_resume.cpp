@@ -5,6 +5,8 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
 
+#include "command_line.h"
+
 namespace terrace {
 namespace {
 
@@ -32,6 +34,7 @@ void say_fallback(const fs::path& damaged, const Error& failure, const fs::path&
 std::vector<fs::path> choose_checkpoints(const TrainFlags& flags, Log& log) {
   if (flags.resume.empty()) return {};
   if (flags.resume != kResumeAuto) {
+    require_exists("--resume", flags.resume);
     read_checkpoint_info(flags.resume);
     return {flags.resume};
   }
