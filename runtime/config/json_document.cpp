@@ -9,6 +9,7 @@
 #include <memory>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/config/internal/utf8.h>
 
 namespace terrace {
 namespace {
@@ -96,35 +97,12 @@ class Places {
   std::vector<size_t> keys_;
 };
 
-// The length of the UTF-8 sequence that begins `text`; 0 when it is none (RFC 3629: no overlong forms, no
-// surrogates).
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
-  const auto continues = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return continues(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    if (!continues(1) || !continues(2)) return 0;
-    if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) > 0x9F)) return 0;
-    return 3;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    if (!continues(1) || !continues(2) || !continues(3)) return 0;
-    if ((first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) > 0x8F)) return 0;
-    return 4;
-  }
-  return 0;
-}
-
 void check_characters(const Places& places) {
   const std::string_view text = places.text();
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = utf8_length(text.substr(i));
-    if (length == 0) not_json(places.at(i), "the file is not UTF-8", "save it as UTF-8 text");
-    if (text[i] == '\0') not_json(places.at(i), "a NUL byte", "save the file as UTF-8 text");
-    i += length;
-  }
+  const size_t good = well_formed_bytes(text);
+  if (const size_t nul = text.substr(0, good).find('\0'); nul != std::string_view::npos)
+    not_json(places.at(nul), "a NUL byte", "save the file as UTF-8 text");
+  if (good != text.size()) not_json(places.at(good), "the file is not UTF-8", "save it as UTF-8 text");
 }
 
 // jsoncpp takes "-", "01" and "1." for numbers.
@@ -269,7 +247,7 @@ std::string json_quoted(std::string_view text, size_t longest) {
       quoted += "...";
       break;
     }
-    const size_t length = utf8_length(text.substr(i));
+    const size_t length = first_code_point(text.substr(i)).bytes;
     const char c = text[i];
     if (length == 0) {
       quoted += "\xEF\xBF\xBD";  // U+FFFD

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include <terrace/runtime/config/internal/utf8.h>
 #include <terrace/runtime/data/internal/added_tokens.h>
-#include <terrace/runtime/data/internal/utf8.h>
 
 namespace terrace::data {
 namespace {

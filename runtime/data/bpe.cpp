@@ -9,9 +9,9 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/runtime/config/internal/utf8.h>
 #include <terrace/runtime/data/internal/bpe.h>
 #include <terrace/runtime/data/internal/byte_alphabet.h>
-#include <terrace/runtime/data/internal/utf8.h>
 
 namespace terrace::data {
 namespace {

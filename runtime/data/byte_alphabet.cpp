@@ -1,7 +1,7 @@
 #include <array>
 
+#include <terrace/runtime/config/internal/utf8.h>
 #include <terrace/runtime/data/internal/byte_alphabet.h>
-#include <terrace/runtime/data/internal/utf8.h>
 
 namespace terrace::data {
 namespace {

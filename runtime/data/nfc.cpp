@@ -7,8 +7,8 @@
 #include <new>
 
 #include <terrace/base/assert.h>
+#include <terrace/runtime/config/internal/utf8.h>
 #include <terrace/runtime/data/internal/nfc.h>
-#include <terrace/runtime/data/internal/utf8.h>
 
 namespace terrace::data {
 namespace {

@@ -6,8 +6,8 @@
 #include <new>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/config/internal/utf8.h>
 #include <terrace/runtime/data/internal/split_pattern.h>
-#include <terrace/runtime/data/internal/utf8.h>
 
 namespace terrace::data {
 namespace {

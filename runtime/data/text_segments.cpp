@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include <terrace/runtime/config/internal/utf8.h>
 #include <terrace/runtime/data/internal/text_segments.h>
-#include <terrace/runtime/data/internal/utf8.h>
 
 namespace terrace::data {
 namespace {

@@ -18,8 +18,8 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/base/workers.h>
+#include <terrace/runtime/config/internal/utf8.h>
 #include <terrace/runtime/data/internal/text_segments.h>
-#include <terrace/runtime/data/internal/utf8.h>
 #include <terrace/runtime/data/packed_tokens.h>
 
 namespace terrace {
@@ -172,8 +172,8 @@ class Tokenization {
       slot.tokens.insert(slot.tokens.end(), tokenizer_.prefix().begin(), tokenizer_.prefix().end());
     std::string_view text = slot.segment.text;
     slot.broken_count = 0;
-    if (data::well_formed_bytes(text) != text.size()) {
-      slot.broken_count = data::replace_broken(text, slot.repaired, slot.first_broken);
+    if (well_formed_bytes(text) != text.size()) {
+      slot.broken_count = replace_broken(text, slot.repaired, slot.first_broken);
       text = slot.repaired;
     }
     slot.encoder.encode(text, slot.tokens, !slot.segment.begins_file);

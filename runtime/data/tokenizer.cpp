@@ -12,6 +12,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/config/internal/utf8.h>
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/data/internal/added_tokens.h>
 #include <terrace/runtime/data/internal/bpe.h>
@@ -19,7 +20,6 @@
 #include <terrace/runtime/data/internal/nfc.h>
 #include <terrace/runtime/data/internal/split_pattern.h>
 #include <terrace/runtime/data/internal/tokenizer_file.h>
-#include <terrace/runtime/data/internal/utf8.h>
 
 namespace terrace {
 namespace {
@@ -233,9 +233,9 @@ void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& tok
     tokens.push_back(static_cast<int32_t>(token.id));
     scratch_->is_continuation = false;
   };
-  if (data::well_formed_bytes(text) != text.size()) {
+  if (well_formed_bytes(text) != text.size()) {
     size_t first = 0;
-    data::replace_broken(text, scratch_->repaired, first);
+    replace_broken(text, scratch_->repaired, first);
     text = scratch_->repaired;
   }
   parts_.as_written.split(text, scratch_->match, [&](const Piece& written) {
@@ -275,8 +275,7 @@ void Tokenizer::Encoder::cut(std::string_view text, size_t step, std::vector<int
     if (!rule.drop_matches) cut(text.substr(match->begin, match->end - match->begin), step + 1, tokens);
     done = from = match->end;
     // An empty match is a cut; the next one is looked for behind the next character.
-    if (match->begin == match->end)
-      from += std::max<size_t>(1, data::first_code_point(text.substr(from)).bytes);
+    if (match->begin == match->end) from += std::max<size_t>(1, first_code_point(text.substr(from)).bytes);
   }
   if (!rule.drop_between) cut(text.substr(done), step + 1, tokens);
 }

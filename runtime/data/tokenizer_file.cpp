@@ -4,7 +4,7 @@
 #include <set>
 
 #include <terrace/base/error.h>
-#include <terrace/runtime/data/internal/json_cursor.h>
+#include <terrace/runtime/config/internal/json_cursor.h>
 #include <terrace/runtime/data/internal/tokenizer_file.h>
 #include <terrace/runtime/data/internal/tokenizer_sections.h>
 
@@ -14,10 +14,12 @@ namespace {
 constexpr uint64_t kLargestId = 1 << 24;
 // A section around the vocabulary becomes a tree, which takes a hundred times its text at worst.
 constexpr size_t kLargestSection = size_t{4} << 20;
+constexpr JsonCursorErrors kErrors = {.what_failed = "cannot read the tokenizer",
+                                      .advice = "give a tokenizer.json as the tokenizers library writes it"};
 
 class Reader {
  public:
-  Reader(std::string_view json, std::string_view name) : cursor_(json, name), name_(name) {}
+  Reader(std::string_view json, std::string_view name) : cursor_(json, name, kErrors), name_(name) {}
 
   TokenizerFile run() {
     std::set<std::string> seen;

@@ -10,20 +10,27 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/config/internal/json_cursor.h>
 #include <terrace/runtime/config/json_document.h>
-#include <terrace/runtime/weights/internal/header_reader.h>
 #include <terrace/runtime/weights/safetensors.h>
 
 namespace terrace {
 namespace {
-
-using weights::HeaderReader;
 
 constexpr size_t kLengthBytes = sizeof(uint64_t);
 constexpr const char* kMetadataKey = "__metadata__";
 // No tensor of a model has so many; a list of more would only be there to take memory.
 constexpr size_t kMostDimensions = 16;
 constexpr size_t kLongestTypeName = 15;
+constexpr uint64_t kLargestNumber = std::numeric_limits<uint64_t>::max();
+
+constexpr const char* kWhatFailed = "cannot use the safetensors file";
+constexpr JsonCursorErrors kErrors = {
+    .kind = ErrorKind::corrupt,
+    .what_failed = kWhatFailed,
+    .place = "its header is wrong at byte",
+    .advice = "it is damaged, or no safetensors file: fetch it again from where it came",
+    .bytes_before = kLengthBytes};
 
 struct KnownType {
   std::string_view name;
@@ -44,29 +51,28 @@ std::string_view safetensors_name(DataType type) {
 
 [[noreturn]] void refuse_file(std::string_view name, const std::string& reason) {
   throw Error(ErrorKind::corrupt,
-              {"cannot use the safetensors file", std::string(name), reason,
+              {kWhatFailed, std::string(name), reason,
                "it is damaged, or was not fetched to its end: fetch it again from where it came"});
 }
 
-// Reads one header; see parse_safetensors_header().
+// Reads one header; see parse_safetensors_header(). The cursor makes no tree: a hundred megabytes of empty
+// lists must not become gigabytes. Sizes and offsets go through no double.
 class HeaderCheck {
  public:
   HeaderCheck(std::string_view text, uint64_t data_begin, uint64_t file_bytes, std::string_view file)
-      : reader_(text, file), data_begin_(data_begin), data_bytes_(file_bytes - data_begin), file_(file) {}
+      : cursor_(text, file, kErrors),
+        data_begin_(data_begin),
+        data_bytes_(file_bytes - data_begin),
+        file_(file) {}
 
   SafetensorsHeader read() {
-    reader_.begin_object();
-    std::string key;
     bool has_metadata = false;
-    while (reader_.next_member(key)) {
-      if (key != kMetadataKey) {
-        read_tensor(std::move(key));
-        continue;
-      }
-      if (std::exchange(has_metadata, true)) reader_.refuse("there is a second __metadata__");
+    cursor_.object([&](std::string& key) {
+      if (key != kMetadataKey) return read_tensor(std::move(key));
+      if (std::exchange(has_metadata, true)) cursor_.fail("there is a second __metadata__");
       read_metadata();
-    }
-    reader_.end();
+    });
+    cursor_.end();
     require_full_cover();
     require_unique_names();
     return std::move(header_);
@@ -74,34 +80,30 @@ class HeaderCheck {
 
  private:
   void read_metadata() {
-    reader_.begin_object();
-    std::string key;
-    while (reader_.next_member(key)) {
-      if (!header_.metadata.emplace(key, reader_.text()).second)
-        reader_.refuse(fmt::format("{} of __metadata__ is there twice", json_quoted(key, 80)));
-    }
+    cursor_.object([&](std::string& key) {
+      if (!header_.metadata.emplace(key, cursor_.text()).second)
+        cursor_.fail(fmt::format("{} of __metadata__ is there twice", json_quoted(key, 80)));
+    });
   }
 
   void read_tensor(std::string name) {
     SafetensorsTensor tensor;
     tensor.name = std::move(name);
-    reader_.begin_object();
-    std::string key;
     bool has_type = false;
     bool has_shape = false;
     bool has_place = false;
-    while (reader_.next_member(key)) {
+    cursor_.object([&](std::string& key) {
       if (key == "dtype" && !std::exchange(has_type, true)) {
-        tensor.type = reader_.text();
+        tensor.type = cursor_.text();
       } else if (key == "shape" && !std::exchange(has_shape, true)) {
         read_shape(tensor);
       } else if (key == "data_offsets" && !std::exchange(has_place, true)) {
         read_place(tensor);
       } else {
-        reader_.refuse(fmt::format("tensor {} has {}, which is not known or there twice",
-                                   json_quoted(tensor.name, 200), json_quoted(key, 80)));
+        cursor_.fail(fmt::format("tensor {} has {}, which is not known or there twice",
+                                 json_quoted(tensor.name, 200), json_quoted(key, 80)));
       }
-    }
+    });
     if (!has_type || !has_shape || !has_place)
       refuse(tensor, fmt::format("it has no {}", !has_type    ? "dtype"
                                                  : !has_shape ? "shape"
@@ -112,22 +114,20 @@ class HeaderCheck {
   }
 
   void read_shape(SafetensorsTensor& tensor) {
-    reader_.begin_list();
-    while (reader_.next_item()) {
+    cursor_.list([&] {
       if (tensor.shape.size() == kMostDimensions)
         refuse(tensor, fmt::format("it has more than {} dimensions", kMostDimensions));
-      tensor.shape.push_back(reader_.whole_number());
-    }
+      tensor.shape.push_back(cursor_.whole_number(kLargestNumber));
+    });
   }
 
   void read_place(SafetensorsTensor& tensor) {
     std::array<uint64_t, 2> offsets{};
     size_t count = 0;
-    reader_.begin_list();
-    while (reader_.next_item()) {
+    cursor_.list([&] {
       if (count == offsets.size()) refuse(tensor, "its data_offsets are more than two numbers");
-      offsets[count++] = reader_.whole_number();
-    }
+      offsets[count++] = cursor_.whole_number(kLargestNumber);
+    });
     if (count != offsets.size()) refuse(tensor, "its data_offsets are not two numbers");
     if (offsets[0] > offsets[1])
       refuse(tensor, fmt::format("its bytes end at {}, before they begin at {}", offsets[1], offsets[0]));
@@ -201,7 +201,7 @@ class HeaderCheck {
     refuse_file(file_, fmt::format("tensor {}: {}", json_quoted(tensor.name, 200), reason));
   }
 
-  HeaderReader reader_;
+  JsonCursor cursor_;
   uint64_t data_begin_;
   uint64_t data_bytes_;
   std::string_view file_;

@@ -129,6 +129,12 @@ TEST(SafetensorsHeader, RefusesWhatIsNoHeader) {
   refuses(with_tensor(R"("dtype":"F32","shape":[02],"data_offsets":[0,8])"), {"whole number"});
 }
 
+TEST(SafetensorsHeader, CountsTheBytesOfItsMistakesFromTheBeginningOfTheFile) {
+  refuses(file_of("{}x", 0),
+          {"cannot use the safetensors file", "its header is wrong at byte 10: ", "damaged"});
+  refuses(file_of("{\"a\xff\":{}}", 0), {"its header is wrong at byte 11: "});
+}
+
 TEST(SafetensorsHeader, RefusesTextsThatAreNotUtf8) {
   refuses(file_of("{\"a\xff\":{}}", 0), {"UTF-8"});
   refuses(file_of("{\"\xc0\x80\":{}}", 0), {"UTF-8"});

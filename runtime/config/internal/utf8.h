@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace terrace::data {
+namespace terrace {
 
 struct CodePoint {
   char32_t value = 0;
@@ -22,4 +22,4 @@ size_t well_formed_bytes(std::string_view text);
 // were and sets `first_broken` to the offset of the first of them.
 size_t replace_broken(std::string_view text, std::string& repaired, size_t& first_broken);
 
-}  // namespace terrace::data
+}  // namespace terrace

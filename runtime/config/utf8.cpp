@@ -1,8 +1,8 @@
-#include <terrace/runtime/data/internal/utf8.h>
+#include <terrace/runtime/config/internal/utf8.h>
 
 #include <cstring>
 
-namespace terrace::data {
+namespace terrace {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
@@ -104,4 +104,4 @@ size_t replace_broken(std::string_view text, std::string& repaired, size_t& firs
   return count;
 }
 
-}  // namespace terrace::data
+}  // namespace terrace

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <limits>
 
 #include <terrace/base/error.h>
-#include <terrace/runtime/data/internal/json_cursor.h>
-#include <terrace/runtime/data/internal/utf8.h>
+#include <terrace/runtime/config/internal/json_cursor.h>
+#include <terrace/runtime/config/internal/utf8.h>
 
-namespace terrace::data {
+namespace terrace {
 namespace {
 
 constexpr uint32_t kDeepest = 64;
@@ -17,16 +17,17 @@ bool ends_plain_value(char c) {
 
 }  // namespace
 
-JsonCursor::JsonCursor(std::string_view text, std::string_view name) : text_(text), name_(name) {
+JsonCursor::JsonCursor(std::string_view text, std::string_view name, const JsonCursorErrors& errors)
+    : text_(text), name_(name), errors_(errors) {
   at_ = well_formed_bytes(text);
-  if (at_ != text.size()) fail("the file is not UTF-8");
+  if (at_ != text.size()) fail("the file is not UTF-8 here");
   at_ = 0;
 }
 
 void JsonCursor::fail(const std::string& reason) const {
-  throw Error(ErrorKind::config,
-              {"cannot read the tokenizer", std::string(name_), fmt::format("byte {}: {}", at_, reason),
-               "give a tokenizer.json as the tokenizers library writes it"});
+  throw Error(errors_.kind,
+              {errors_.what_failed, std::string(name_),
+               fmt::format("{} {}: {}", errors_.place, errors_.bytes_before + at_, reason), errors_.advice});
 }
 
 void JsonCursor::space() {
@@ -43,7 +44,7 @@ bool JsonCursor::take(char c) {
 }
 
 void JsonCursor::expect(char c, const char* what) {
-  if (!take(c)) fail(fmt::format("{} is expected", what));
+  if (!take(c)) fail(fmt::format("{} is expected here", what));
 }
 
 char JsonCursor::next() {
@@ -61,7 +62,7 @@ void JsonCursor::object(FunctionRef<void(std::string& key)> member) {
       expect(':', "a colon");
       member(key);
     } while (take(','));
-    expect('}', "the end of the object");
+    expect('}', "a comma or the closing bracket");
   }
   --depth_;
 }
@@ -73,7 +74,7 @@ void JsonCursor::list(FunctionRef<void()> item) {
     do {
       item();
     } while (take(','));
-    expect(']', "the end of the list");
+    expect(']', "a comma or the closing bracket");
   }
   --depth_;
 }
@@ -88,7 +89,7 @@ uint32_t JsonCursor::hex4() {
     } else if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F')) {
       number = static_cast<uint32_t>((c | 0x20) - 'a' + 10);
     } else {
-      fail("four hexadecimal digits are expected");
+      fail("an escape needs four hexadecimal digits");
     }
     value = value << 4 | number;
   }
@@ -98,20 +99,21 @@ uint32_t JsonCursor::hex4() {
 void JsonCursor::escape(std::string& out) {
   constexpr std::string_view kLetters = "\"\\/bfnrt";
   constexpr std::string_view kValues = "\"\\/\b\f\n\r\t";
-  const char c = at_ < text_.size() ? text_[at_++] : '\0';
-  if (const size_t found = kLetters.find(c); c != '\0' && found != std::string_view::npos) {
+  if (at_ == text_.size()) fail("a text has no end");
+  const char c = text_[at_++];
+  if (const size_t found = kLetters.find(c); found != std::string_view::npos) {
     out += kValues[found];
     return;
   }
-  if (c != 'u') fail("an unknown escape");
+  if (c != 'u') fail("a text has an escape that JSON does not know");
   char32_t value = hex4();
   if (value >= 0xD800 && value < 0xDC00 && text_.substr(at_, 2) == "\\u") {
     at_ += 2;
     const char32_t low = hex4();
-    if (low < 0xDC00 || low > 0xDFFF) fail("half a surrogate pair");
+    if (low < 0xDC00 || low > 0xDFFF) fail("an escape is half of a surrogate pair");
     value = 0x10000 + ((value - 0xD800) << 10 | (low - 0xDC00));
   } else if (value >= 0xD800 && value <= 0xDFFF) {
-    fail("half a surrogate pair");
+    fail("an escape is half of a surrogate pair");
   }
   append_utf8(out, value);
 }
@@ -125,10 +127,9 @@ std::string JsonCursor::text() {
            static_cast<uint8_t>(text_[at_]) >= 0x20)
       ++at_;
     out.append(text_.substr(begin, at_ - begin));
-    if (at_ == text_.size()) fail("the text ends too early");
-    const char c = text_[at_++];
-    if (c == '"') return out;
-    if (c != '\\') fail("a control character in a text");
+    if (at_ == text_.size()) fail("a text has no end");
+    if (static_cast<uint8_t>(text_[at_]) < 0x20) fail("a text holds a control character");
+    if (text_[at_++] == '"') return out;
     escape(out);
   }
 }
@@ -136,14 +137,17 @@ std::string JsonCursor::text() {
 uint64_t JsonCursor::whole_number(uint64_t largest) {
   space();
   const size_t begin = at_;
+  size_t end = begin;
   uint64_t value = 0;
-  for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
-    const auto digit = static_cast<uint64_t>(text_[at_] - '0');
-    if (value > (largest - std::min(digit, largest)) / 10) fail(fmt::format("a number above {}", largest));
+  for (; end < text_.size() && text_[end] >= '0' && text_[end] <= '9'; ++end) {
+    const auto digit = static_cast<uint64_t>(text_[end] - '0');
+    if (digit > largest || value > (largest - digit) / 10)
+      fail(largest == std::numeric_limits<uint64_t>::max() ? "a number is larger than 64 bits hold"
+                                                           : fmt::format("a number above {}", largest));
     value = 10 * value + digit;
   }
-  const bool ends = at_ == text_.size() || ends_plain_value(text_[at_]);
-  if (at_ == begin || !ends || (text_[begin] == '0' && at_ - begin > 1)) fail("a whole number is expected");
+  if (end == begin || (text_[begin] == '0' && end - begin > 1)) fail("a whole number is expected here");
+  at_ = end;  // a fraction or an exponent is no comma and no bracket
   return value;
 }
 
@@ -168,7 +172,7 @@ void JsonCursor::skip_string() {
   for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_) at_ += text_[at_] == '\\' ? 1 : 0;
   if (at_ >= text_.size()) {
     at_ = text_.size();
-    fail("the text ends too early");
+    fail("a text has no end");
   }
   ++at_;
 }
@@ -202,7 +206,7 @@ std::string_view JsonCursor::skip() {
 
 void JsonCursor::end() {
   space();
-  if (at_ != text_.size()) fail("there is more after the end");
+  if (at_ != text_.size()) fail("there is more after the end, where nothing but spaces may follow");
 }
 
-}  // namespace terrace::data
+}  // namespace terrace

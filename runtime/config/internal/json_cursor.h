@@ -7,15 +7,25 @@
 #include <string>
 #include <string_view>
 
+#include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
 
-namespace terrace::data {
+namespace terrace {
+
+// What a cursor throws: `what_failed` on the file that it was given, "`place` N: <reason>", `advice`.
+struct JsonCursorErrors {
+  ErrorKind kind = ErrorKind::config;
+  const char* what_failed = "";
+  const char* place = "byte";
+  const char* advice = "";
+  uint64_t bytes_before = 0;  // of the file, before the text; N counts from the first of them
+};
 
 class JsonCursor {
  public:
-  // `name` stands for the text in messages; both outlive the cursor. Throws Error(config) when the text is
-  // not UTF-8, as every function here does when the text is not what it asks for.
-  JsonCursor(std::string_view text, std::string_view name);
+  // `name` stands for the file in messages; text and name outlive the cursor. Throws as `errors` say when the
+  // text is not UTF-8, as every function here does when the text is not what it asks for.
+  JsonCursor(std::string_view text, std::string_view name, const JsonCursorErrors& errors);
 
   // The first character of the value that comes next: '{', '[', '"', 't', ...
   char next();
@@ -46,8 +56,9 @@ class JsonCursor {
 
   std::string_view text_;
   std::string_view name_;
+  JsonCursorErrors errors_;
   size_t at_ = 0;
   uint32_t depth_ = 0;
 };
 
-}  // namespace terrace::data
+}  // namespace terrace
