@@ -162,9 +162,9 @@ struct Need {
 }
 
 [[noreturn]] void device_does_not_fit(const MemoryPlan& plan, const OffloadOptions& options) {
-  std::string advice =
-      "raise --device-memory, lower the micro-batch or its length, or place parameters and states on cpu or "
-      "nvme";
+  std::string advice = "raise --device-memory, or lower the micro-batch or its length";
+  if (options.parameters == Placement::none || options.states == Placement::none)
+    advice += ", or place parameters and states on cpu or nvme";
   if (!plan.device_peak_operation.empty())
     advice += fmt::format("; most slots at once are needed by {}", plan.device_peak_operation);
   does_not_fit("device", options.device_budget_bytes, plan.device_minimum_bytes,

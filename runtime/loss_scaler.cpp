@@ -13,6 +13,7 @@ namespace terrace {
 namespace {
 
 constexpr double kFactor = 2;
+constexpr uint32_t kSkippedInARow = 10;  // with a static scale, until the run ends
 // Activations and the gradient of the loss are fp32: no scale may be more than fp32 holds.
 constexpr double kLargest = std::numeric_limits<float>::max();
 
@@ -45,7 +46,14 @@ void LossScaler::update(bool overflow) {
     if (options_.consecutive_hysteresis || grows) hysteresis_ = std::max(options_.hysteresis, 1u);
     if (grows && !is_static() && is_scale(scale_ * kFactor)) scale_ *= kFactor;
     ++good_steps_;
+    skipped_in_a_row_ = 0;
     return;
+  }
+  if (is_static() && skipped_in_a_row_ + 1 == kSkippedInARow) {
+    throw Error(ErrorKind::cancelled,
+                {fmt::format("gradients overflow in fp16 in {} steps in a row", kSkippedInARow),
+                 fmt::format("loss scale {} (fp16.loss_scale)", scale_), "",
+                 "lower fp16.loss_scale, set it to 0 for a dynamic scale, or train in bf16"});
   }
   if (!is_static() && hysteresis_ == 1) {
     if (scale_ == options_.min_loss_scale) {
@@ -60,6 +68,7 @@ void LossScaler::update(bool overflow) {
   }
   good_steps_ = 0;
   ++skipped_steps_;
+  ++skipped_in_a_row_;
 }
 
 std::map<std::string, uint64_t> LossScaler::state() const {

@@ -13,7 +13,8 @@
 //                                  hysteresis
 //
 // So the first doubling comes with the good step after loss_scale_window good ones. A static scale
-// (loss_scale above 0) never changes; steps that overflow are skipped all the same.
+// (loss_scale above 0) never changes; steps that overflow are skipped all the same, and ten of them in a row
+// are an error, which DeepSpeed does not have: nothing would be trained for ever.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ class LossScaler {
   uint64_t skipped_steps() const { return skipped_steps_; }
 
   // Takes the outcome of a step. Throws Error(cancelled), and changes nothing, when the scale would have to
-  // go below its minimum.
+  // go below its minimum, or a static one is too large for ten steps in a row.
   void update(bool overflow);
 
   // The state as whole numbers by name, for checkpoints (docs/checkpoint_format.md).
@@ -50,6 +51,7 @@ class LossScaler {
   uint32_t hysteresis_;
   uint64_t good_steps_ = 0;  // since the last overflow, or since the start
   uint64_t skipped_steps_ = 0;
+  uint32_t skipped_in_a_row_ = 0;  // in this process: a resumed run counts anew
 };
 
 }  // namespace terrace

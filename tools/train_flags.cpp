@@ -218,6 +218,13 @@ TrainerOptions resolve_training(const TrainFlags& flags, const DataChoice& data)
           "--validation-fraction is 0, so there is nothing to evaluate on", "leave out one of the two");
   if (!model.own_vocabulary) options.model.vocabulary = data.vocabulary().value_or(options.model.vocabulary);
   make_model(options.model, {});  // throws when the sizes do not fit together
+  const uint32_t kept = options.config.activations.checkpoint_count;
+  if (kept > options.model.layers) {
+    options.config.warnings.push_back(fmt::format(
+        "activation_checkpointing.number_checkpoints is {}, and the model has {} layers: one input "
+        "per layer is kept",
+        kept, options.model.layers));
+  }
   const std::string warning = schedule_warning(options.config.schedule, options.steps);
   if (!warning.empty()) options.config.warnings.push_back(warning);
   return options;

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -48,7 +49,6 @@ bool is_auto(const JsonNode& node) {
 // A value in messages.
 std::string shown(const JsonNode& node) {
   if (node.is(Kind::object)) return "an object";
-  if (node.is(Kind::list)) return "a list";
   if (node.is(Kind::text)) return json_quoted(node.text, kLongestQuote);
   const std::string text = json_text(node);
   return text.size() <= kLongestQuote ? text : text.substr(0, kLongestQuote) + "...";
@@ -155,6 +155,15 @@ bool enables_something(const JsonNode& node) {
     if (enables_something(member.value)) return true;
   }
   return std::any_of(node.items.begin(), node.items.end(), enables_something);
+}
+
+// What a value is too large for, where what is expected does not say it.
+std::string missed_limit(const SchemaKey& row, const JsonNode& node) {
+  if (node.is(Kind::list) && node.items.empty()) return ", at least one";
+  const bool too_large = node.is(Kind::number) && node.number > row.limits.maximum;
+  return too_large && row.limits.maximum == std::numeric_limits<uint32_t>::max()
+             ? fmt::format(" and at most {:.17g}", row.limits.maximum)
+             : "";
 }
 
 std::string refusal(const std::string& key, const JsonNode& value, std::string_view why) {
@@ -306,9 +315,9 @@ void ConfigEntries::read_value(const SchemaKey& row, const Given& given) {
     // What is refused whatever its value, or but for a few values, needs no lesson on its type.
     const bool of_any_type = row.effect == KeyEffect::refused && row.type != ValueType::boolean;
     if (!of_any_type && !conform(row, entry.value)) {
-      problems_.add(
-          given.value.origin.empty() ? given.origin : given.value.origin,
-          fmt::format("{} must be {}, not {}", given.key, expected_values(row), shown(given.value)));
+      problems_.add(given.value.origin.empty() ? given.origin : given.value.origin,
+                    fmt::format("{} must be {}{}, not {}", given.key, expected_values(row),
+                                missed_limit(row, entry.value), shown(given.value)));
       return;
     }
     if (row.effect == KeyEffect::refused && !is_harmless(row, entry.value)) {

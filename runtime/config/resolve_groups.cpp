@@ -66,6 +66,10 @@ void Resolver::resolve_adapters() {
   lora.alpha = number("terrace.lora.alpha", lora.alpha);
   lora.targets = texts("terrace.lora.targets");
   config_.lora = std::move(lora);
+  if (const ConfigEntry* frozen = given("terrace.frozen")) {
+    config_.warnings.push_back(
+        fmt::format("{} has no effect: with terrace.lora only the adapters are trained", named(*frozen)));
+  }
 }
 
 }  // namespace terrace

@@ -128,6 +128,7 @@ void Resolver::resolve_cycle() {
   }
   schedule.minimum_lr = numbers(kCycleMin, {0.0});
   schedule.maximum_lr = numbers(kCycleMax, {config_.optimizer.learning_rate});
+  check_cycle_order();
   cycle.decay_lr_rate = number("scheduler.params.decay_lr_rate", cycle.decay_lr_rate);
   cycle.first_step_count = integer("scheduler.params.cycle_first_step_size", cycle.first_step_count);
   cycle.second_step_count = optional_integer("scheduler.params.cycle_second_step_size");
@@ -144,6 +145,22 @@ void Resolver::resolve_cycle() {
         fmt::format("{} has no effect: OneCycle sets both betas, the second one to 0.99 as DeepSpeed does "
                     "(scheduler.params.cycle_momentum)",
                     named(*betas)));
+  }
+}
+
+// Of every group. Where a group is missing from a list, check_group_lists() says so.
+void Resolver::check_cycle_order() {
+  const std::vector<double>& lowest = config_.schedule.minimum_lr;
+  const std::vector<double>& highest = config_.schedule.maximum_lr;
+  if (given(kCycleMin) == nullptr || given(kCycleMax) == nullptr) return;
+  for (size_t i = 0; i < std::max(lowest.size(), highest.size()); ++i) {
+    const double low = lowest[std::min(i, lowest.size() - 1)];
+    const double high = highest[std::min(i, highest.size() - 1)];
+    if (low <= high) continue;
+    const ConfigEntry& entry = *given(kCycleMin);
+    problems_.add(entry.written_at, fmt::format("{} is {}, more than the {} of {}", entry.written_key, low,
+                                                high, named(*given(kCycleMax))));
+    return;
   }
 }
 

@@ -65,6 +65,22 @@ TEST(LossScaler, WithoutHysteresisHalvesAtOnce) {
   expect_table({.initial_scale_power = 3, .hysteresis = 1}, {{'x', 4}, {'x', 2}, {'x', 1}});
 }
 
+TEST(LossScaler, StopsWhenAStaticScaleOverflowsTenTimesInARow) {
+  LossScaler scaler({.loss_scale = 1024});
+  for (int i = 0; i < 9; ++i) scaler.update(true);
+  scaler.update(false);
+  for (int i = 0; i < 9; ++i) scaler.update(true);
+  const auto before = scaler.state();
+  try {
+    scaler.update(true);
+    FAIL() << "went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::cancelled);
+    EXPECT_NE(std::string(error.what()).find("fp16.loss_scale"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(scaler.state(), before);
+}
+
 TEST(LossScaler, StopsAtTheSmallestScaleWithAnError) {
   LossScaler scaler({.initial_scale_power = 2, .hysteresis = 1, .min_loss_scale = 3});
   scaler.update(true);

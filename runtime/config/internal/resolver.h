@@ -56,6 +56,7 @@ class Resolver {
   void resolve_scheduler();
   void resolve_warmup();
   void resolve_cycle();
+  void check_cycle_order();
   void resolve_range_test();
   void check_scheduler_keys();
   void check_group_lists();

@@ -130,7 +130,22 @@ TEST(TrainConfigSettings, ReadsAdaptersAndFrozenWeights) {
   EXPECT_EQ(config.lora->alpha, 32);
   EXPECT_THAT(config.lora->targets, ElementsAre("*.q_proj", "*.v_proj"));
   EXPECT_EQ(value_of(config, "terrace.lora.targets"), R"(["*.q_proj", "*.v_proj"])");
-  EXPECT_THAT(problem(R"({"terrace": {"frozen": [1]}})"), HasSubstr("a text or a list of texts, not a list"));
+  EXPECT_THAT(problem(R"({"terrace": {"frozen": [1]}})"), HasSubstr("a text or a list of texts, not [1]"));
+  EXPECT_THAT(problem(R"({"terrace": {"lora": {"targets": []}}})"), HasSubstr("at least one, not []"));
+  EXPECT_THAT(config.warnings, ElementsAre(HasSubstr("only the adapters are trained")));
+}
+
+TEST(TrainConfigSettings, SaysWhichLimitAValueMisses) {
+  EXPECT_THAT(problem(R"({"gradient_accumulation_steps": 100000000000})"),
+              HasSubstr("of at least 1 and at most 4294967295, not 100000000000"));
+  EXPECT_THAT(problem(R"({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 1.0]}}})"),
+              HasSubstr("from 0 to below 1, not [0.9, 1.0]"));
+}
+
+TEST(TrainConfigSettings, RefusesACycleWhoseLowestRateIsAboveItsHighest) {
+  EXPECT_THAT(problem(R"({"scheduler": {"type": "OneCycle",
+      "params": {"cycle_min_lr": [0.1, 2], "cycle_max_lr": 1}}})"),
+              HasSubstr("scheduler.params.cycle_min_lr is 2, more than the 1 of"));
 }
 
 TEST(TrainConfigSettings, ReadsParameterGroups) {
