@@ -39,6 +39,15 @@ constexpr Bf16 to_bf16(float value) {
   return Bf16{static_cast<uint16_t>((bits + 0x8000u) >> 16)};
 }
 
+// Whether the number is finite and stays so in `type`.
+constexpr bool fits(float value, DataType type) {
+  // What rounds to infinity: half way from the largest number to the next power of two, and everything above.
+  const uint32_t infinite = type == DataType::fp32   ? 0x7f800000u
+                            : type == DataType::bf16 ? 0x7f7f8000u
+                                                     : 0x477ff000u;
+  return (std::bit_cast<uint32_t>(value) & 0x7fffffffu) < infinite;
+}
+
 // IEEE 754 binary16: 5 bits of exponent, 10 of mantissa; the largest number is 65504, the smallest 2^-24.
 struct Fp16 {
   uint16_t bits = 0;

@@ -93,7 +93,8 @@ int Eval::run() {
                 {"cannot evaluate", tokens.path().string(),
                  tokens.token_count() < 2
                      ? "there are fewer than two tokens"
-                     : fmt::format("--context is {}, and the model's is {}", context_, config.context),
+                     : fmt::format("--context is {}, and the model's is {}{}", context_, config.context,
+                                   config.context == config.sliding_window ? " (its sliding_window)" : ""),
                  "give more data, or a shorter context"});
   }
   console_.info(fmt::format("data: {}", tokens.description()));
@@ -101,6 +102,11 @@ int Eval::run() {
   const std::string description = inference->model().description();
   const uint64_t begin = clock.now_ns();
   const Sums sums = evaluate(tokens, data.tokenizer(), *inference);
+  if (!std::isfinite(sums.nats)) {
+    console_.warning(
+        "the loss is not finite: the model diverged in training, or its type is too narrow for it");
+    return kFailed;
+  }
   print(sums, description, static_cast<double>(clock.now_ns() - begin) * 1e-9);
   return kDone;
 }

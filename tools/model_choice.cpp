@@ -93,6 +93,7 @@ ModelChoice choose_model(const TrainFlags& flags) {
   choice.config.width = flags.width.value_or(choice.config.width);
   choice.config.heads = flags.heads.value_or(choice.config.heads);
   choose_context(flags, choice);
+  choice.config = completed(choice.config);  // what does not fit is refused before the data are read
   return choice;
 }
 

@@ -59,7 +59,8 @@ void ModelFlags::add_to(CLI::App& app) {
   app.add_option("--model", model, "A Hugging Face folder: config.json and safetensors")
       ->type_name("DIR")
       ->group(group);
-  app.add_option("--dtype", type, "fp32, bf16 or fp16 (default: the checkpoint's own; bf16 for --model)")
+  app.add_option("--dtype", type,
+                 "With --model: fp32, bf16 (default) or fp16; a checkpoint is computed in its own type alone")
       ->type_name("TYPE")
       ->group(group);
   group = "Memory and placement";

@@ -39,6 +39,15 @@ void check_sizes(const ModelConfig& config) {
   }
 }
 
+// Attention to a window of the latest tokens is full attention for sequences that are not longer.
+void check_window(const ModelConfig& config) {
+  if (config.sliding_window == 0 || config.context <= config.sliding_window) return;
+  refuse(fmt::format("context = {}", config.context),
+         fmt::format("the model's sliding_window is {}, and Terrace attends to the whole sequence",
+                     config.sliding_window),
+         fmt::format("use a context of at most {}", config.sliding_window));
+}
+
 void check_gpt2(const ModelConfig& config) {
   if (config.key_value_heads != config.heads || config.head_size * config.heads != config.width) {
     refuse(fmt::format("heads = {}, key_value_heads = {}, head_size = {}", config.heads,
@@ -67,6 +76,10 @@ void check_llama(const ModelConfig& config) {
     refuse(fmt::format("attention_bias = {}, output_bias = {}, mlp_bias = {}", config.attention_bias,
                        config.output_bias, config.mlp_bias),
            "no such model exists", "llama has the first two or neither, qwen2 has the first alone");
+  }
+  if (!qwen2 && config.sliding_window != 0 && (config.attention_bias || config.mlp_bias)) {
+    refuse(fmt::format("sliding_window = {}", config.sliding_window), "a Mistral has no biases",
+           "set sliding_window to 0, or the biases to false");
   }
   const RopeScaling& rope = config.rope;
   if (!(config.rope_theta > 1.0) || !(rope.factor >= 1.0)) {
@@ -156,6 +169,7 @@ ModelConfig completed(const ModelConfig& given) {
   if (config.hidden == 0) config.hidden = 4 * config.width;
   if (config.positions == 0) config.positions = config.context;
   config.family == ModelFamily::gpt2 ? check_gpt2(config) : check_llama(config);
+  check_window(config);
   return config;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,7 +11,7 @@
 
 namespace terrace {
 
-// Mistral is `llama`: the same computation as long as its window is not smaller than the context.
+// Mistral is `llama`: the same computation as long as its window is not shorter than the context.
 enum class ModelFamily : uint8_t { gpt2, llama, qwen2 };
 std::string_view name_of(ModelFamily family);
 
@@ -30,6 +31,13 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
+// Token ids that mean nothing to the computation: kept for whoever generates with an exported model.
+struct SpecialTokens {
+  std::optional<int32_t> begin, padding;
+  std::vector<int32_t> end;  // of text; none, one or several
+  bool operator==(const SpecialTokens&) const = default;
+};
+
 struct ModelConfig {
   ModelFamily family = ModelFamily::gpt2;
   uint32_t layers = 12;
@@ -37,9 +45,10 @@ struct ModelConfig {
   uint32_t key_value_heads = 0;  // 0: as many as heads
   uint32_t head_size = 0;        // 0: width / heads
   uint32_t width = 768;
-  uint32_t hidden = 0;      // of the feed-forward part; 0: 4 * width
-  uint32_t context = 1024;  // the longest sequence of a run
-  uint32_t positions = 0;   // gpt2: rows of the position table; else what it was released for; 0: context
+  uint32_t hidden = 0;          // of the feed-forward part; 0: 4 * width
+  uint32_t context = 1024;      // the longest sequence of a run
+  uint32_t positions = 0;       // gpt2: rows of the position table; else what it was released for; 0: context
+  uint32_t sliding_window = 0;  // tokens that attention may look back, which bound the context; 0: all
   uint32_t vocabulary = 50257;
   float norm_epsilon = 1e-5f;
   double rope_theta = 10000.0;
@@ -49,6 +58,7 @@ struct ModelConfig {
   bool output_bias = true;      // of the attention's output projection
   bool mlp_bias = true;
   float init_std = 0.02f;
+  SpecialTokens special_tokens;
   bool operator==(const ModelConfig&) const = default;
 };
 

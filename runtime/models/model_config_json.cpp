@@ -53,6 +53,9 @@ class ConfigReader {
   double number(const Json::Value& object, const char* key, double fallback) const;
   uint32_t count(const char* key, uint32_t fallback) const;
   uint32_t required_count(const char* key) const;
+  float epsilon(const char* key, double fallback) const;
+  int32_t token(const char* key, const Json::Value& value) const;
+  SpecialTokens special_tokens() const;
   bool flag(const char* key, bool fallback) const;
   // Refuses another value than `wanted` of a key that may be missing.
   void require_flag(const char* key, bool wanted) const;
@@ -64,6 +67,7 @@ class ConfigReader {
   void read_llama(ModelConfig& config, const std::string& type) const;
   void read_window(ModelConfig& config, const std::string& type) const;
   void read_rope(ModelConfig& config) const;
+  void read_rope_of(const char* key, ModelConfig& config) const;
   void read_yarn(const Json::Value& rope, RopeScaling& scaling) const;
 
   std::string name_;
@@ -90,6 +94,35 @@ uint32_t ConfigReader::required_count(const char* key) const {
   if (find(root_, key).isNull())
     refuse(key, "it is missing", "give the config.json that save_pretrained wrote");
   return count(key, 0);
+}
+
+// Of a normalization, in the type that it is computed in.
+float ConfigReader::epsilon(const char* key, double fallback) const {
+  const auto value = static_cast<float>(number(root_, key, fallback));
+  if (!(value > 0.0f && std::isfinite(value)))
+    refuse(key, "it is not positive and finite in fp32", "correct the file: 1e-5 and 1e-6 are usual");
+  return value;
+}
+
+int32_t ConfigReader::token(const char* key, const Json::Value& value) const {
+  if (!value.isInt()) refuse(key, "it is no token id", "correct the file, or leave it out");
+  return value.asInt();
+}
+
+SpecialTokens ConfigReader::special_tokens() const {
+  SpecialTokens tokens;
+  const auto read_one = [&](const char* key, std::optional<int32_t>& id) {
+    if (!find(root_, key).isNull()) id = token(key, find(root_, key));
+  };
+  read_one("bos_token_id", tokens.begin);
+  read_one("pad_token_id", tokens.padding);
+  const Json::Value& end = find(root_, "eos_token_id");
+  if (end.isArray()) {
+    for (const Json::Value& id : end) tokens.end.push_back(token("eos_token_id", id));
+  } else if (!end.isNull()) {
+    tokens.end.push_back(token("eos_token_id", end));
+  }
+  return tokens;
 }
 
 bool ConfigReader::flag(const char* key, bool fallback) const {
@@ -136,7 +169,7 @@ void ConfigReader::read_gpt2(ModelConfig& config) const {
   config.width = required_count("n_embd");
   config.hidden = count("n_inner", 0);
   config.positions = required_count("n_positions");
-  config.norm_epsilon = static_cast<float>(number(root_, "layer_norm_epsilon", 1e-5));
+  config.norm_epsilon = epsilon("layer_norm_epsilon", 1e-5);
   config.tied_embeddings = flag("tie_word_embeddings", true);
   require_activation("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
   require_flag("scale_attn_weights", true);
@@ -155,7 +188,7 @@ void ConfigReader::read_llama(ModelConfig& config, const std::string& type) cons
   config.width = required_count("hidden_size");
   config.hidden = required_count("intermediate_size");
   config.positions = required_count("max_position_embeddings");
-  config.norm_epsilon = static_cast<float>(number(root_, "rms_norm_eps", 1e-6));
+  config.norm_epsilon = epsilon("rms_norm_eps", 1e-6);
   config.tied_embeddings = flag("tie_word_embeddings", false);
   config.attention_bias = type == "qwen2" || (type == "llama" && flag("attention_bias", false));
   config.output_bias = type == "llama" && flag("attention_bias", false);
@@ -165,16 +198,18 @@ void ConfigReader::read_llama(ModelConfig& config, const std::string& type) cons
   read_rope(config);
 }
 
-// Attention to a window of the latest tokens is full attention for sequences that are not longer.
 void ConfigReader::read_window(ModelConfig& config, const std::string& type) const {
   const bool used = type == "mistral" || (type == "qwen2" && flag("use_sliding_window", false));
   const uint32_t window = count("sliding_window", type == "mistral" ? 4096 : 0);
   const bool none = root_.isMember("sliding_window") && root_["sliding_window"].isNull();
-  if (used && !none && window < config.context) {
-    if (type == "qwen2") {
+  if (used && !none) {
+    if (type == "qwen2" && window < config.context) {
       refuse("use_sliding_window", "Terrace attends to the whole sequence", "use a model without it");
     }
     if (window == 0) refuse("sliding_window", "a window of no token", "correct the file");
+    config.sliding_window = window;
+  }
+  if (config.sliding_window != 0 && window < config.context) {
     warn(fmt::format("attention looks {} tokens back: sequences may not be longer", window));
     config.context = window;
   }
@@ -200,11 +235,24 @@ void ConfigReader::read_yarn(const Json::Value& rope, RopeScaling& scaling) cons
 
 // "rope_parameters" since transformers 5; "rope_theta" and "rope_scaling" before.
 void ConfigReader::read_rope(ModelConfig& config) const {
-  const char* const key = find(root_, "rope_parameters").isNull() ? "rope_scaling" : "rope_parameters";
-  const Json::Value& rope = find(root_, key);
-  config.rope_theta = number(root_, "rope_theta", 10000.0);
   if (number(root_, "partial_rotary_factor", 1.0) != 1.0)
     refuse("partial_rotary_factor", "Terrace turns whole heads", "use a model without it");
+  config.rope_theta = number(root_, "rope_theta", 10000.0);
+  ModelConfig older = config;
+  read_rope_of("rope_parameters", config);
+  older.rope_theta = config.rope_theta;  // rope_scaling seldom has one of its own
+  read_rope_of("rope_scaling", older);
+  const bool both = !find(root_, "rope_parameters").isNull() && !find(root_, "rope_scaling").isNull();
+  if (both && (older.rope != config.rope || older.rope_theta != config.rope_theta)) {
+    refuse("rope_parameters", "\"rope_scaling\" is there too and says something else",
+           "remove the one that the model was not trained with");
+  }
+  config.rope = older.rope.kind == RopeScalingKind::none ? config.rope : older.rope;
+  config.rope_theta = older.rope_theta;
+}
+
+void ConfigReader::read_rope_of(const char* key, ModelConfig& config) const {
+  const Json::Value& rope = find(root_, key);
   if (rope.isNull()) return;
   if (!rope.isObject()) refuse(key, "it is no object", "correct the file");
   config.rope_theta = number(rope, "rope_theta", config.rope_theta);
@@ -253,6 +301,7 @@ ModelConfig ConfigReader::read() {
            "the families are gpt2, llama, mistral and qwen2");
   }
   config.vocabulary = required_count("vocab_size");
+  config.special_tokens = special_tokens();
   config.init_std = static_cast<float>(number(root_, "initializer_range", 0.02));
   config.context = config.positions;
   if (name != "gpt2") read_window(config, name);
@@ -310,7 +359,10 @@ void write_gpt2(const ModelConfig& config, Json::Value& root) {
 
 void write_llama(const ModelConfig& config, Json::Value& root) {
   const bool qwen2 = config.family == ModelFamily::qwen2;
-  root["architectures"].append(qwen2 ? "Qwen2ForCausalLM" : "LlamaForCausalLM");
+  const bool mistral = !qwen2 && config.sliding_window != 0;
+  root["architectures"].append(qwen2     ? "Qwen2ForCausalLM"
+                               : mistral ? "MistralForCausalLM"
+                                         : "LlamaForCausalLM");
   root["num_hidden_layers"] = config.layers;
   root["num_attention_heads"] = config.heads;
   root["num_key_value_heads"] = config.key_value_heads;
@@ -326,11 +378,24 @@ void write_llama(const ModelConfig& config, Json::Value& root) {
   root["rope_theta"] = config.rope_theta;
   root["rope_scaling"] = rope_json(config);
   if (qwen2) {
-    root["use_sliding_window"] = false;
+    root["use_sliding_window"] = false;  // one that is used is no shorter than the positions
+  } else if (mistral) {
+    root["model_type"] = "mistral";
+    root["sliding_window"] = config.sliding_window;
   } else {
     root["attention_bias"] = config.attention_bias;
     root["mlp_bias"] = config.mlp_bias;
   }
+}
+
+// null where there is none: without the key transformers takes the ids of its family's first model.
+void write_special_tokens(const SpecialTokens& tokens, Json::Value& root) {
+  root["bos_token_id"] = tokens.begin ? Json::Value(*tokens.begin) : Json::Value();
+  root["pad_token_id"] = tokens.padding ? Json::Value(*tokens.padding) : Json::Value();
+  Json::Value& end = root["eos_token_id"];
+  if (tokens.end.size() == 1) end = tokens.end.front();
+  if (tokens.end.size() < 2) return;
+  for (const int32_t id : tokens.end) end.append(id);
 }
 
 }  // namespace
@@ -345,6 +410,7 @@ std::string model_config_json(const ModelConfig& given, DataType type) {
   Json::Value root;
   root["model_type"] = std::string(name_of(config.family));
   config.family == ModelFamily::gpt2 ? write_gpt2(config, root) : write_llama(config, root);
+  write_special_tokens(config.special_tokens, root);
   root["vocab_size"] = config.vocabulary;
   root["initializer_range"] = decimal(config.init_std);
   root["tie_word_embeddings"] = config.tied_embeddings;

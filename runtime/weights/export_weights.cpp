@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 
 #include <terrace/aio/file.h>
@@ -34,8 +35,7 @@ const std::vector<std::string> kCopiedNames = {"tokenizer.json",
                                                "chat_template.json",
                                                "generation_config.json"};
 
-// Of headers, the index and the small files.
-constexpr uint64_t kOverheadBytes = 64 * kMiB;
+constexpr uint64_t kBlockBytes = 4096;  // what a file takes is rounded up to it
 
 // The weights in the order in which their values arrive, cut into files.
 struct Layout {
@@ -91,13 +91,29 @@ Layout make_layout(std::span<const WeightSpec> weights, std::span<const TensorSp
   return layout;
 }
 
+// An upper bound: the weights, their headers and index, the small files and the list of them all.
+uint64_t bytes_needed(std::span<const WeightSpec> weights, const Layout& layout,
+                      const ExportOptions& options) {
+  constexpr uint64_t kOfAWeight = 256;  // a line of a header, and one of the index
+  const auto in_blocks = [](uint64_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; };
+  uint64_t bytes = layout.data_bytes + layout.first_of_file.size() * 2 * kBlockBytes + 2 * kBlockBytes;
+  for (const WeightSpec& weight : weights) bytes += kOfAWeight + 2 * weight.name.size();
+  for (const auto& [name, text] : options.texts) bytes += in_blocks(text.size());
+  for (const std::string& name : kCopiedNames) {
+    std::error_code absent;
+    const uint64_t size = options.source.empty() ? 0 : fs::file_size(options.source / name, absent);
+    if (!absent) bytes += in_blocks(size);
+  }
+  return bytes;
+}
+
 void require_space(const ExportFolder& folder, uint64_t bytes) {
   const uint64_t free_bytes = io::free_bytes_at(folder.path());
-  if (bytes + kOverheadBytes <= free_bytes) return;
+  if (bytes <= free_bytes) return;
   throw Error(ErrorKind::capacity,
               {"cannot export into", folder.target().string(),
-               fmt::format("it takes {} and its file system has {} free",
-                           format_bytes(bytes + kOverheadBytes), format_bytes(free_bytes)),
+               fmt::format("it takes {} and its file system has {} free", format_bytes(bytes),
+                           format_bytes(free_bytes)),
                "free some space, or name a folder on another disk; an earlier export is replaced only when "
                "the new one is complete, so both must fit"});
 }
@@ -161,12 +177,25 @@ class WeightFiles {
                    fmt::format("{} comes out of order", weights_[weight].name));
     if (!writer_) open_file();
     if (options_.transform) options_.transform(weight, first_element, run);
+    require_fits(weights_[weight].name, first_element, run);
     writer_->write(run);
     next_element_ += run.size();
     if (next_element_ < count_elements(weights_[weight].shape)) return;
     next_element_ = 0;
     ++position_;
     if (position_ == layout_.first_of_file[file_ + 1]) close_file();
+  }
+
+  // A number that is not finite already is the model's own, and is written as it is.
+  void require_fits(const std::string& name, uint64_t first_element, std::span<const float> run) const {
+    for (size_t e = 0; e < run.size(); ++e) {
+      if (fits(run[e], options_.type) || !std::isfinite(run[e])) continue;
+      throw Error(ErrorKind::config,
+                  {"cannot export into", folder_.target().string(),
+                   fmt::format("element {} of {} is {}, more than {} holds", first_element + e, name, run[e],
+                               name_of(options_.type)),
+                   options_.type == DataType::fp16 ? "export as bf16 or fp32" : "export as fp32"});
+    }
   }
 
   void open_file() {
@@ -226,7 +255,7 @@ ExportReport export_weights(const fs::path& target, std::span<const WeightSpec> 
   const uint64_t begun_ns = clock.now_ns();
   const Layout layout = make_layout(weights, tensors, options);
   ExportFolder folder(target, options.replace, log);
-  require_space(folder, layout.data_bytes);
+  require_space(folder, bytes_needed(weights, layout, options));
   WeightFiles files(folder, weights, tensors, options, layout);
   source([&](TensorId tensor) { return files.wants(tensor); },
          [&](TensorId tensor, uint64_t first, std::span<const float> values) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -94,6 +95,17 @@ void require_tied_head(const WeightFolder& folder, const WeightFolder::Place& he
   }
 }
 
+// One such number spoils every loss, and nothing in the run would tell where it came from.
+[[noreturn]] void refuse_number(const WeightFolder::Place& place, uint64_t element, float value,
+                                DataType type) {
+  const bool finite = std::isfinite(value);
+  throw Error(ErrorKind::config,
+              {"cannot use the weights in", place.file->path().string(),
+               fmt::format("element {} of {} is {}{}", element, place.tensor->name, value,
+                           finite ? fmt::format(", more than {} holds", name_of(type)) : ""),
+               finite ? "train in bf16 or fp32" : "the weights are damaged: fetch or export them again"});
+}
+
 }  // namespace
 
 WeightSource::WeightSource(const WeightFolder& folder, std::span<const WeightSpec> weights,
@@ -119,7 +131,7 @@ WeightSource::WeightSource(const WeightFolder& folder, std::span<const WeightSpe
     }
     uint64_t first = 0;
     for (const TensorId part : weight.parts) {
-      places_[index_of(part)] = {place, first};
+      places_[index_of(part)] = {place, first, tensors[index_of(part)].type};
       first += tensors[index_of(part)].element_count();
     }
     TERRACE_ASSERT(first == count_elements(weight.shape),
@@ -147,6 +159,12 @@ void WeightSource::read(TensorId tensor, uint64_t first_element, std::span<float
   const PartPlace& part = places_[index_of(tensor)];
   TERRACE_ASSERT(part.weight, "the tensor is part of no weight");
   part.weight.file->read(*part.weight.tensor, part.first_element + first_element, values);
+  const DataType type = part.type;
+  const auto misfit =
+      std::find_if_not(values.begin(), values.end(), [type](float v) { return fits(v, type); });
+  if (misfit == values.end()) return;
+  const auto place = static_cast<uint64_t>(misfit - values.begin());
+  refuse_number(part.weight, part.first_element + first_element + place, *misfit, type);
 }
 
 void load_weights(const WeightFolder& folder, const Model& model, Offloader& offloader) {

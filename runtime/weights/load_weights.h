@@ -24,12 +24,14 @@ class WeightSource {
 
   // False for a tensor that is part of no weight.
   bool has(TensorId tensor) const { return static_cast<bool>(places_[index_of(tensor)].weight); }
+  // Throws Error(config) on a number that is not finite, or not in the type of the tensor.
   void read(TensorId tensor, uint64_t first_element, std::span<float> values) const;
 
  private:
   struct PartPlace {
     WeightFolder::Place weight;
-    uint64_t first_element = 0;  // in the weight
+    uint64_t first_element = 0;      // in the weight
+    DataType type = DataType::fp32;  // of the tensor
   };
   std::vector<PartPlace> places_;  // by TensorId
 };

@@ -82,11 +82,17 @@ std::string changed(std::string json, const std::string& old_text, const std::st
 
 TEST(ParseModelConfig, ReadsTheReleasedModels) {
   std::vector<std::string> warnings;
-  EXPECT_EQ(parse_model_config(kLlama, "config.json", &warnings), completed(model_preset("llama-3.2-1b")));
-  EXPECT_EQ(parse_model_config(kQwen2, "config.json", &warnings), completed(model_preset("qwen2.5-0.5b")));
-  EXPECT_EQ(parse_model_config(kMistral, "config.json", &warnings), completed(model_preset("mistral-7b")));
+  // A preset has no tokenizer, and so no special tokens.
+  const auto read = [&](const char* json) {
+    ModelConfig config = parse_model_config(json, "config.json", &warnings);
+    config.special_tokens = {};
+    return config;
+  };
+  EXPECT_EQ(read(kLlama), completed(model_preset("llama-3.2-1b")));
+  EXPECT_EQ(read(kQwen2), completed(model_preset("qwen2.5-0.5b")));
+  EXPECT_EQ(read(kMistral), completed(model_preset("mistral-7b")));
   EXPECT_THAT(warnings, ::testing::IsEmpty());
-  EXPECT_EQ(parse_model_config(kGpt2, "config.json", &warnings), completed(model_preset("gpt2")));
+  EXPECT_EQ(read(kGpt2), completed(model_preset("gpt2")));
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_EQ(warnings[0], "config.json: dropout is not applied (attn_pdrop, embd_pdrop, resid_pdrop)");
 }
@@ -95,7 +101,44 @@ TEST(ParseModelConfig, ReadsRopeParametersOfTransformers5) {
   const std::string newer =
       changed(changed(kLlama, "rope_scaling", "rope_parameters"), "\"rope_theta\": 500000.0", "\"x\": 0");
   const std::string theta = changed(newer, "\"factor\": 32.0", "\"factor\": 32.0, \"rope_theta\": 500000.0");
-  EXPECT_EQ(parse_model_config(theta, "c"), completed(model_preset("llama-3.2-1b")));
+  const ModelConfig config = parse_model_config(theta, "c");
+  EXPECT_EQ(config.rope, model_preset("llama-3.2-1b").rope);
+  EXPECT_EQ(config.rope_theta, 500000.0);
+}
+
+TEST(ParseModelConfig, RefusesTwoRopesThatDisagree) {
+  const auto with_newer = [](const std::string& newer) {
+    return changed(kLlama, "\"pretraining_tp\": 1", "\"rope_parameters\": {" + newer + "}");
+  };
+  const std::string same = R"("factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+      "original_max_position_embeddings": 8192, "rope_type": "llama3", "rope_theta": 500000.0)";
+  EXPECT_EQ(parse_model_config(with_newer(same), "c").rope, model_preset("llama-3.2-1b").rope);
+  for (const std::string& other : {changed(same, "32.0", "8.0"), std::string(R"("rope_type": "default")")}) {
+    try {
+      parse_model_config(with_newer(other), "c");
+      ADD_FAILURE() << other << " is accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::config);
+      EXPECT_THAT(error.what(), HasSubstr("\"rope_parameters\""));
+      EXPECT_THAT(error.what(), HasSubstr("\"rope_scaling\""));
+    }
+  }
+}
+
+TEST(ParseModelConfig, RefusesAnEpsilonThatIsNoPositiveNumberOfFp32) {
+  for (const char* bad : {"0", "-1e-5", "1e-60", "1e60"}) {
+    for (const auto& [json, key] : {std::pair{kLlama, "rms_norm_eps"}, {kGpt2, "layer_norm_epsilon"}}) {
+      const std::string number = std::string("\"") + key + "\": " + bad + ", \"x\"";
+      const std::string member = json == kLlama ? "\"rms_norm_eps\"" : "\"n_ctx\"";
+      try {
+        parse_model_config(changed(json, member, number), "c");
+        ADD_FAILURE() << number << " is accepted";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::config);
+        EXPECT_THAT(error.what(), HasSubstr(key));
+      }
+    }
+  }
 }
 
 TEST(ParseModelConfig, CutsTheContextAtAWindow) {
@@ -103,6 +146,45 @@ TEST(ParseModelConfig, CutsTheContextAtAWindow) {
   const std::string windowed = changed(kMistral, "\"sliding_window\": null", "\"sliding_window\": 4096");
   EXPECT_EQ(parse_model_config(windowed, "c", &warnings).context, 4096u);
   EXPECT_EQ(warnings.size(), 1u);
+}
+
+TEST(CompletedModelConfig, RefusesAContextBeyondTheWindow) {
+  ModelConfig config = model_preset("mistral-7b");
+  config.sliding_window = 16;
+  config.context = 16;
+  EXPECT_NO_THROW(completed(config));
+  config.context = 17;
+  try {
+    completed(config);
+    ADD_FAILURE() << "it is accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    EXPECT_THAT(error.what(), HasSubstr("sliding_window is 16"));
+    EXPECT_THAT(error.what(), HasSubstr("at most 16"));
+  }
+}
+
+TEST(ModelConfigJson, KeepsAMistralsWindow) {
+  const std::string windowed = changed(kMistral, "\"sliding_window\": null", "\"sliding_window\": 4096");
+  const ModelConfig config = parse_model_config(windowed, "c");
+  const std::string json = model_config_json(config, DataType::bf16);
+  EXPECT_THAT(json, HasSubstr("\"mistral\""));
+  EXPECT_THAT(json, HasSubstr("\"MistralForCausalLM\""));
+  EXPECT_EQ(parse_model_config(json, "c"), config) << json;
+}
+
+TEST(ModelConfigJson, KeepsSpecialTokensAndWritesNullForNone) {
+  const std::string json =
+      changed(kLlama, "\"pretraining_tp\": 1", "\"eos_token_id\": [128001, 128009], \"pad_token_id\": 0");
+  const ModelConfig config = parse_model_config(json, "c");
+  EXPECT_EQ(config.special_tokens.begin, 128000);
+  EXPECT_EQ(config.special_tokens.end, (std::vector<int32_t>{128001, 128009}));
+  EXPECT_EQ(config.special_tokens.padding, 0);
+  EXPECT_EQ(parse_model_config(model_config_json(config, DataType::bf16), "c"), config);
+  const std::string without = model_config_json(model_preset("gpt2"), DataType::bf16);
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    EXPECT_THAT(without, HasSubstr("\"" + std::string(key) + "\" : null"));
+  EXPECT_THROW(parse_model_config(changed(json, "[128001, 128009]", "[\"end\"]"), "c"), Error);
 }
 
 struct Refusal {

@@ -1,5 +1,6 @@
 #include <terrace/runtime/weights/export_weights.h>
 
+#include <terrace/aio/file.h>
 #include <terrace/runtime/weights/load_weights.h>
 
 #include "runtime/weights/weights_rig.h"
@@ -196,6 +197,30 @@ TEST_F(ExportWeights, LeavesTheFolderAsItWasWhenTheSourceFails) {
                [&] { export_weights(path_, weights, rig_->tensors, {.replace = true}, fails, rig_->log); });
   EXPECT_EQ(text_of(path_ / "model.safetensors"), before);
   EXPECT_EQ(names(path_.parent_path()), std::vector<std::string>{"model"});
+}
+
+TEST_F(ExportWeights, RefusesANumberThatTheTypeDoesNotHold) {
+  make_rig(Placement::cpu, DataType::fp32);
+  const auto enlarge = [](size_t weight, uint64_t first, std::span<float> values) {
+    if (weight == 1 && first == 0) values[3] = 70000.0f;
+  };
+  expect_error(ErrorKind::config, {"element 3 of table.weight", "70000", "fp16", "export as bf16 or fp32"},
+               [&] { do_export({.type = DataType::fp16, .transform = enlarge}); });
+  EXPECT_TRUE(fs::is_empty(path_.parent_path()));
+  EXPECT_NO_THROW(do_export({.type = DataType::bf16, .transform = enlarge}));
+}
+
+// Nearly all of the disk: the export begins to read, and is stopped there before it writes.
+TEST_F(ExportWeights, AsksForNoMoreSpaceThanItTakes) {
+  make_rig(Placement::cpu, DataType::bf16);
+  const uint64_t rows = (io::free_bytes_at(folder_.path()) - (uint64_t{32} << 20)) / 2048;
+  const std::vector<TensorSpec> large = {{"w", {rows, 1024}, DataType::bf16, true, 0, 1}};
+  const std::vector<WeightSpec> weights = {{"w", large[0].shape, {TensorId{0}}}};
+  const auto stops = [](FunctionRef<bool(TensorId)>, ValueSink) {
+    throw Error(ErrorKind::io, {"cannot read", "x", "it was begun", "go on"});
+  };
+  expect_error(ErrorKind::io, {"begun"},
+               [&] { export_weights(path_, weights, large, {}, stops, rig_->log); });
 }
 
 TEST_F(ExportWeights, RemovesWhatADeadJobLeft) {

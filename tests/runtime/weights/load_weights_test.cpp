@@ -1,5 +1,7 @@
 #include <terrace/runtime/weights/load_weights.h>
 
+#include <cmath>
+
 #include "runtime/weights/weights_rig.h"
 #include "runtime/weights/weights_test_support.h"
 #include "support/allocation_counter.h"
@@ -132,6 +134,29 @@ TEST_F(LoadWeights, NamesWeightsOfATypeThatTerraceDoesNotRead) {
   const WeightFolder folder(path_);
   expect_error(ErrorKind::config, {"3 of a type", "wte.weight is F64", "h.0.ln_1.weight is I8"},
                [&] { WeightSource(folder, model_weights(), model_tensors(DataType::fp32)); });
+}
+
+TEST_F(LoadWeights, NamesTheElementThatTheModelCannotHold) {
+  const auto reads = [&](float value, DataType type) {
+    write_safetensors(path_ / "model.safetensors", file_tensors(DataType::fp32), [&](uint64_t t, uint64_t e) {
+      return t == 0 && e == 6005 ? value : exact_value(t, e);
+    });
+    const WeightFolder folder(path_);
+    const WeightSource source(folder, model_weights(), model_tensors(type));
+    std::vector<float> values(10);
+    source.read(TensorId{1}, 0, values);
+  };
+  const std::string where = "element 6005 of transformer.wte.weight";
+  for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
+    for (const float value : {INFINITY, -INFINITY, NAN})
+      expect_error(ErrorKind::config, {where, "damaged"}, [&] { reads(value, type); });
+  }
+  expect_error(ErrorKind::config, {where, "more than fp16 holds", "bf16"},
+               [&] { reads(-65520, DataType::fp16); });
+  expect_error(ErrorKind::config, {where, "more than bf16 holds"}, [&] { reads(3.4e38f, DataType::bf16); });
+  EXPECT_NO_THROW(reads(65519, DataType::fp16));
+  EXPECT_NO_THROW(reads(-65520, DataType::bf16));
+  EXPECT_NO_THROW(reads(3.4e38f, DataType::fp32));
 }
 
 // What loading takes does not grow with the tensors: twenty times the elements, the same memory.
