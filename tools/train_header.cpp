@@ -225,6 +225,18 @@ void check_nvme_folders(const PlacementConfig& placement) {
   check(placement.states, placement.state_path);
 }
 
+namespace {
+
+// Whether the checkpoint to resume from is one of `folder`'s, or there is none.
+bool goes_on_from(const std::string& resume, const fs::path& folder) {
+  if (resume.empty() || resume == kResumeAuto) return true;
+  std::error_code error;
+  if (fs::equivalent(resume, folder, error)) return true;
+  return fs::equivalent(fs::absolute(resume).lexically_normal() / "..", folder, error);
+}
+
+}  // namespace
+
 void prepare_save_folder(const TrainFlags& flags, const TrainerOptions& options, const TrainerPlan& plan) {
   if (flags.save.empty()) return;
   constexpr const char* kWhat = "cannot save checkpoints in";
@@ -243,6 +255,11 @@ void prepare_save_folder(const TrainFlags& flags, const TrainerOptions& options,
     throw Error(ErrorKind::config, {"this run would replace the checkpoints of another", folder.string(),
                                     "it holds checkpoints and --resume is not given",
                                     "give --resume auto to go on from them, or save to another folder"});
+  }
+  if (!goes_on_from(flags.resume, folder) && fs::exists(folder / "latest", error)) {
+    throw Error(ErrorKind::config, {"this run would mix its checkpoints with those of another",
+                                    folder.string(), "it does not hold the one that --resume names",
+                                    "save to the folder of that checkpoint, or to one of its own"});
   }
   try_to_write(folder, kWhat, kAdvice);
 
