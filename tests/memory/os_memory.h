@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <limits>
 #include <span>
 #include <sstream>
 #include <stdexcept>
@@ -40,6 +41,12 @@ inline uint64_t smaps_bytes(std::span<const std::byte> range, const std::string&
     }
   }
   return bytes;
+}
+
+// All memory of this process that no file stands behind.
+inline uint64_t anonymous_bytes() {
+  return smaps_bytes({static_cast<const std::byte*>(nullptr), std::numeric_limits<size_t>::max()},
+                     "Anonymous:");
 }
 
 // The bytes of `range`, which begins with a page, that are in memory.
