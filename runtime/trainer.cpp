@@ -7,6 +7,7 @@
 #include <exception>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/clock.h>
@@ -18,7 +19,6 @@
 #include <terrace/runtime/parameter_groups.h>
 #include <terrace/runtime/pass_timer.h>
 #include <terrace/runtime/run_settings.h>
-#include <terrace/runtime/training_setup.h>
 #include <terrace/runtime/weights/architecture.h>
 #include <terrace/runtime/weights/load_weights.h>
 
@@ -59,6 +59,11 @@ void require_same_data(const std::filesystem::path& folder, const CheckpointInfo
   static_cast<void>(value(kConsumedSamples));
 }
 
+TrainingSetup set_up(const TrainerOptions& options) {
+  Workers workers(options.config.terrace.thread_count);
+  return set_up_training(options.config, options.model, workers);
+}
+
 // The weights are still those of the step before.
 Error out_of_range(const StepReport& report) {
   return Error(
@@ -91,12 +96,12 @@ struct Trainer::Parts {
   uint64_t completed = 0;
   uint64_t consumed_samples = 0;
 
-  Parts(const TrainerOptions& given, const TrainingData& user_data, Log& user_log)
+  Parts(const TrainerOptions& given, TrainingSetup planned, const TrainingData& user_data, Log& user_log)
       : options(given),
         log(user_log),
         workers(given.config.terrace.thread_count),
         ops(workers, best_instruction_set()),
-        setup(set_up_training(given.config, given.model, workers)),
+        setup(std::move(planned)),
         model(setup.model.get()),
         data(user_data),
         space(setup.tensors, setup.plan.chunk_elements),
@@ -129,7 +134,9 @@ struct Trainer::Parts {
 };
 
 Trainer::Trainer(const TrainerOptions& options, const TrainingData& data, Log& log)
-    : parts_(std::make_unique<Parts>(options, data, log)) {}
+    : Trainer(options, set_up(options), data, log) {}
+Trainer::Trainer(const TrainerOptions& options, TrainingSetup setup, const TrainingData& data, Log& log)
+    : parts_(std::make_unique<Parts>(options, std::move(setup), data, log)) {}
 Trainer::~Trainer() = default;
 
 const TrainerPlan& Trainer::plan() const {
@@ -295,16 +302,15 @@ uint64_t Trainer::device_peak_bytes() const {
   return parts_->device.peak_bytes();
 }
 
-TrainerPlan plan_training(const TrainerOptions& options) {
+TrainingSetup plan_training(const TrainerOptions& options) {
   const GroupSettings checked(options.config, options.steps);  // throws where the run cannot be computed
   static_cast<void>(checked);
-  Workers workers(options.config.terrace.thread_count);
-  const TrainingSetup setup = set_up_training(options.config, options.model, workers);
+  TrainingSetup setup = set_up(options);
   if (!options.weights.empty()) {
     // Throws what is wrong with them.
     WeightSource(WeightFolder(options.weights), setup.model->weights(), setup.model->tensors());
   }
-  return setup.plan;
+  return setup;
 }
 
 }  // namespace terrace

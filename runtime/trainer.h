@@ -14,7 +14,7 @@
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/data/training_data.h>
 #include <terrace/runtime/models/model.h>
-#include <terrace/runtime/run_plan.h>
+#include <terrace/runtime/training_setup.h>
 #include <terrace/runtime/weights/export_weights.h>
 
 namespace terrace {
@@ -52,6 +52,8 @@ class Trainer {
   // budgets that are too small, io for paths that cannot be used. `data` has the context of the model and the
   // seed of the configuration; it and `log` outlive the trainer.
   Trainer(const TrainerOptions& options, const TrainingData& data, Log& log);
+  // The same without planning again: `setup` is plan_training(options).
+  Trainer(const TrainerOptions& options, TrainingSetup setup, const TrainingData& data, Log& log);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -97,7 +99,8 @@ class Trainer {
   std::unique_ptr<Parts> parts_;
 };
 
-// Only the plan: runs the model dry, allocates nothing but bookkeeping.
-TrainerPlan plan_training(const TrainerOptions& options);
+// What a Trainer of these options would plan, checked as a whole: runs the model dry, looks at the weights
+// that are named, and allocates nothing but bookkeeping.
+TrainingSetup plan_training(const TrainerOptions& options);
 
 }  // namespace terrace

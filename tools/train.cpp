@@ -25,13 +25,6 @@
 namespace terrace {
 namespace {
 
-// The budgets a plan was made for become those of the run, whatever the machine has free a moment later.
-void fix_budgets(TrainerOptions& options, const TrainerPlan& plan) {
-  options.config.terrace.device_memory_bytes = plan.device.bytes;
-  options.config.terrace.host_memory_bytes = plan.host.bytes;
-  options.config.terrace.chunk_elements = plan.chunk_elements;
-}
-
 class Train final : public Subcommand {
  public:
   explicit Train(CLI::App& app) {
@@ -93,7 +86,8 @@ int Train::train() {
   const DataChoice choice(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, choice);
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
-  const TrainerPlan plan = plan_training(options);
+  TrainingSetup setup = plan_training(options);
+  const TrainerPlan plan = setup.plan;
   check_nvme_folders(options.config.placement);
   const std::vector<std::filesystem::path> checkpoints = choose_checkpoints(flags_, console_);
   prepare_save_folder(flags_, options, plan);
@@ -106,9 +100,8 @@ int Train::train() {
   summary.unigram_loss = data.unigram_loss();
   console_.print(training_header(options, plan, data, summary.unigram_loss));
   console_.info(crash_notice(flags_));
-  fix_budgets(options, plan);
   if (!checkpoints.empty()) options.weights.clear();  // a checkpoint has its own
-  Trainer trainer(options, data, console_);
+  Trainer trainer(options, std::move(setup), data, console_);
   if (!checkpoints.empty()) {
     take_up(checkpoints, trainer, console_);
     if (trainer.completed_steps() >= options.steps) {
