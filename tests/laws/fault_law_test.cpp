@@ -33,15 +33,7 @@ Ending train_with(Victim victim, std::vector<io::Fault> plan) {
   const FlatSpace space(specs, kTileElements);
   const std::vector<TensorUse> uses = toy::trace(specs, 1);
   const toy::ScratchFolder folder;
-  OffloadOptions options;
-  options.parameters = options.states = Placement::nvme;
-  options.parameter_path = options.state_path = folder.path();
-  options.lock_host_memory = false;
-  options.device_budget_bytes = options.host_budget_bytes = kGiB;
-  const MemoryPlan roomy = plan_memory(space, uses, options);
-  options.device_budget_bytes = roomy.device_minimum_bytes;
-  options.host_budget_bytes = roomy.host_minimum_bytes;
-  options.io.kind = io::EngineKind::threads;
+  OffloadOptions options = toy::least_nvme_options(space, uses, folder.path());
   io::FaultEngine* faulty = nullptr;
   uint32_t made = 0;
   options.decorate_engine = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {

@@ -234,4 +234,19 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
+// Everything on nvme below `folder`, through the engine `threads`, with the least budgets that do.
+inline OffloadOptions least_nvme_options(const FlatSpace& space, const std::vector<TensorUse>& uses,
+                                         const std::filesystem::path& folder) {
+  OffloadOptions options;
+  options.parameters = options.states = Placement::nvme;
+  options.parameter_path = options.state_path = folder;
+  options.lock_host_memory = false;
+  options.device_budget_bytes = options.host_budget_bytes = kGiB;
+  const MemoryPlan roomy = plan_memory(space, uses, options);
+  options.device_budget_bytes = roomy.device_minimum_bytes;
+  options.host_budget_bytes = roomy.host_minimum_bytes;
+  options.io.kind = io::EngineKind::threads;
+  return options;
+}
+
 }  // namespace terrace::toy

@@ -108,15 +108,7 @@ std::string line_about(Victim victim, const std::string& fragment) {
   const FlatSpace space(specs, kTileElements);
   const std::vector<TensorUse> uses = toy::trace(specs, 1);
   const toy::ScratchFolder folder;
-  OffloadOptions options;
-  options.parameters = options.states = Placement::nvme;
-  options.parameter_path = options.state_path = folder.path();
-  options.lock_host_memory = false;
-  options.device_budget_bytes = options.host_budget_bytes = kGiB;
-  const MemoryPlan roomy = plan_memory(space, uses, options);
-  options.device_budget_bytes = roomy.device_minimum_bytes;
-  options.host_budget_bytes = roomy.host_minimum_bytes;
-  options.io.kind = io::EngineKind::threads;
+  OffloadOptions options = toy::least_nvme_options(space, uses, folder.path());
   Gate gate;
   uint32_t made = 0;
   options.decorate_engine = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {

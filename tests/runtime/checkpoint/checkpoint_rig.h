@@ -18,10 +18,12 @@
 #include <terrace/runtime/checkpoint/checkpoint.h>
 
 #include "offload/toy_training.h"
+#include "support/expect_error.h"
 
 namespace terrace::checkpoint_tests {
 
 namespace fs = std::filesystem;
+using testing::expect_error;
 
 struct RigOptions {
   Placement parameters = Placement::cpu;
@@ -155,24 +157,6 @@ inline std::vector<std::string> hidden_names(const fs::path& folder) {
     if (name.starts_with('.') || name.ends_with(".new")) names.push_back(name);
   }
   return names;
-}
-
-// The action must throw an Error of this kind, with all four parts, whose text has every fragment.
-inline void expect_error(ErrorKind kind, const std::vector<std::string>& fragments,
-                         const std::function<void()>& action) {
-  try {
-    action();
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(kind)) << text;
-    EXPECT_FALSE(error.parts().what_failed.empty()) << text;
-    EXPECT_FALSE(error.parts().subject.empty()) << text;
-    EXPECT_FALSE(error.parts().reason.empty()) << text;
-    EXPECT_FALSE(error.parts().advice.empty()) << text;
-    for (const std::string& fragment : fragments)
-      EXPECT_NE(text.find(fragment), std::string::npos) << fragment << " is not in: " << text;
-  }
 }
 
 // A file system of a few MiB in memory, for the time of a test; only root may make one.

@@ -15,10 +15,12 @@
 #include <terrace/runtime/weights/safetensors.h>
 
 #include "memory/temporary_folder.h"
+#include "support/expect_error.h"
 
 namespace terrace::weights_tests {
 
 namespace fs = std::filesystem;
+using testing::expect_error;
 
 // A file by hand: a header as given, then so many bytes 0, 1, 2, ...
 inline std::string file_of(const std::string& header, uint64_t data_bytes) {
@@ -78,24 +80,6 @@ inline void write_safetensors(const fs::path& path, const std::vector<TestTensor
     writer.write(values);
   }
   writer.finish();
-}
-
-// The action must throw an Error of this kind, with all four parts, whose text has every fragment.
-inline void expect_error(ErrorKind kind, const std::vector<std::string>& fragments,
-                         const std::function<void()>& action) {
-  try {
-    action();
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    EXPECT_EQ(static_cast<int>(error.kind()), static_cast<int>(kind)) << text;
-    EXPECT_FALSE(error.parts().what_failed.empty()) << text;
-    EXPECT_FALSE(error.parts().subject.empty()) << text;
-    EXPECT_FALSE(error.parts().reason.empty()) << text;
-    EXPECT_FALSE(error.parts().advice.empty()) << text;
-    for (const std::string& fragment : fragments)
-      EXPECT_NE(text.find(fragment), std::string::npos) << fragment << " is not in: " << text;
-  }
 }
 
 }  // namespace terrace::weights_tests
