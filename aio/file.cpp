@@ -74,7 +74,8 @@ File File::open(const std::filesystem::path& path, const FileOptions& options) {
     throw Error(ErrorKind::io, {options.create ? "cannot create the file" : "cannot open the file",
                                 path.string(), system_reason(error), open_advice(error, options)});
   }
-  File file(fd, path);
+  File file(fd, path, options.events);
+  if (options.create && options.events != nullptr) options.events->created(path);
   struct stat status;
   if (fstat(fd, &status) != 0) file.fail("cannot examine the file", errno);
   if (!S_ISREG(status.st_mode)) {
@@ -88,6 +89,7 @@ File File::open(const std::filesystem::path& path, const FileOptions& options) {
 File::File(File&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       path_(std::move(other.path_)),
+      events_(other.events_),
       direct_(other.direct_),
       direct_refusal_(std::move(other.direct_refusal_)),
       alignment_bytes_(other.alignment_bytes_) {}
@@ -97,6 +99,7 @@ File& File::operator=(File&& other) noexcept {
   if (fd_ >= 0) close(fd_);
   fd_ = std::exchange(other.fd_, -1);
   path_ = std::move(other.path_);
+  events_ = other.events_;
   direct_ = other.direct_;
   direct_refusal_ = std::move(other.direct_refusal_);
   alignment_bytes_ = other.alignment_bytes_;
@@ -143,6 +146,7 @@ void File::resize(uint64_t bytes) {
     result = ftruncate(fd_, static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
   if (result != 0) fail("cannot resize to " + format_bytes(bytes) + " the file", errno);
+  if (events_ != nullptr) events_->resized(path_, bytes);
 }
 
 bool File::preallocate(uint64_t bytes) {
@@ -165,7 +169,10 @@ bool File::preallocate(uint64_t bytes) {
   do {
     result = fallocate(fd_, 0, 0, static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
-  if (result == 0) return true;
+  if (result == 0) {
+    if (events_ != nullptr && bytes > old_bytes) events_->resized(path_, bytes);
+    return true;
+  }
   const int error = errno;
   if (error == EOPNOTSUPP) {
     if (bytes > old_bytes) resize(bytes);
@@ -177,12 +184,14 @@ bool File::preallocate(uint64_t bytes) {
 }
 
 void File::sync() {
+  if (events_ != nullptr) events_->sync_begins(path_);
   int result;
   do {
     result = fdatasync(fd_);
   } while (result != 0 && errno == EINTR);
   // Not retried: after a failed fsync the kernel may have dropped the data and would report success.
   if (result != 0) fail("cannot write to the device the file", errno, "its recent writes may be lost");
+  if (events_ != nullptr) events_->synced(path_);
 }
 
 bool File::try_lock() {

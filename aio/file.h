@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <terrace/aio/engine.h>
+#include <terrace/aio/file_events.h>
 #include <terrace/base/error.h>
 
 namespace terrace::io {
@@ -19,9 +20,10 @@ enum class FileAccess : uint8_t { read, write, read_write };
 
 struct FileOptions {
   FileAccess access = FileAccess::read;
-  bool create = false;    // a new file with mode 0600; one that exists already is an error
-  bool direct = false;    // past the page cache (O_DIRECT), where the file system has that
-  bool no_follow = true;  // a symbolic link as the last part of the path is an error
+  bool create = false;           // a new file with mode 0600; one that exists already is an error
+  bool direct = false;           // past the page cache (O_DIRECT), where the file system has that
+  bool no_follow = true;         // a symbolic link as the last part of the path is an error
+  FileEvents* events = nullptr;  // told of create, resize and sync; outlives the file
 };
 
 // Owns a descriptor of a regular file, closed on exec. Movable; one thread at a time, but any number of
@@ -59,12 +61,14 @@ class File {
   bool try_lock();
 
  private:
-  File(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
+  File(int fd, std::filesystem::path path, FileEvents* events)
+      : fd_(fd), path_(std::move(path)), events_(events) {}
   void go_direct();
   [[noreturn]] void fail(const std::string& what_failed, int error, const std::string& advice = "") const;
 
   int fd_ = -1;
   std::filesystem::path path_;
+  FileEvents* events_ = nullptr;
   bool direct_ = false;
   std::string direct_refusal_;
   uint64_t alignment_bytes_ = 1;
@@ -80,7 +84,11 @@ Error describe_failure(const Request& request, const Completion& completion,
 // Replaces or creates `path` so that after a crash at any instruction it holds either the old bytes or the
 // new ones: writes "<path>.new" (removing what a dead process left there), fsyncs, renames, fsyncs the
 // folder. Mode 0600. For one writer per path at a time.
-void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes);
+void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes,
+                           FileEvents* events = nullptr);
+
+// Returns when the names in this folder are on the device.
+void sync_folder(const std::filesystem::path& folder, FileEvents* events = nullptr);
 
 // A regular file of at most `max_bytes`; a longer one is an Error(io) before anything is read.
 std::vector<std::byte> read_whole_file(const std::filesystem::path& path, uint64_t max_bytes);

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +26,31 @@ ErrorParts parts_of(Callable&& callable, ErrorKind kind = ErrorKind::io) {
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
+// One word an event, and the last part of the path.
+class EventWords : public FileEvents {
+ public:
+  void folder_created(const Path& path) override { say("folder", path); }
+  void created(const Path& path) override { say("create", path); }
+  void resized(const Path& path, uint64_t bytes) override { say("resize " + std::to_string(bytes), path); }
+  void written(const Path& path, uint64_t offset, std::span<const std::byte> bytes) override {
+    say("write " + std::to_string(offset) + "+" + std::to_string(bytes.size()), path);
+  }
+  void sync_begins(const Path& path) override { say("sync...", path); }
+  void synced(const Path& path) override { say("synced", path); }
+  void renamed(const Path& from, const Path& to) override {
+    say("rename", from);
+    say("to", to);
+  }
+  void removed(const Path& path) override { say("remove", path); }
+  void folder_synced(const Path&) override { words.emplace_back("folder synced"); }
+  std::vector<std::string> words;
+
+ private:
+  void say(const std::string& word, const Path& path) {
+    words.push_back(word + " " + path.filename().string());
+  }
+};
+
 std::string text_of(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -231,6 +257,36 @@ TEST(SmallFile, AFailedReplacementKeepsTheOldOneAndNothingAside) {
   EXPECT_EQ(parts.subject, (folder / "manifest").string());
   EXPECT_TRUE(std::filesystem::is_directory(folder / "manifest/inside"));
   EXPECT_FALSE(std::filesystem::exists(folder / "manifest.new"));
+}
+
+TEST(SmallFile, TellsEveryChangeOfTheDiskInItsOrder) {
+  ScratchFolder folder;
+  write_bytes(folder / "manifest.new", bytes_of("left by a dead process"));
+  EventWords events;
+  write_file_atomically(folder / "manifest", bytes_of("12345"), &events);
+  EXPECT_THAT(events.words,
+              ::testing::ElementsAre("remove manifest.new", "create manifest.new", "write 0+5 manifest.new",
+                                     "sync... manifest.new", "synced manifest.new", "rename manifest.new",
+                                     "to manifest", "folder synced"));
+  std::filesystem::create_directories(folder / "taken/inside");
+  events.words.clear();
+  EXPECT_THROW(write_file_atomically(folder / "taken", {}, &events), Error);
+  EXPECT_EQ(events.words.back(), "remove taken.new");
+}
+
+TEST(File, TellsItsCreationSizeAndSyncs) {
+  ScratchFolder folder;
+  EventWords events;
+  FileOptions options = kNew;
+  options.events = &events;
+  File first = File::open(folder / "tier", options);
+  File file = std::move(first);
+  file.preallocate(8192);
+  file.preallocate(4096);  // long enough already
+  file.resize(100);
+  file.sync();
+  EXPECT_THAT(events.words, ::testing::ElementsAre("create tier", "resize 8192 tier", "resize 100 tier",
+                                                   "sync... tier", "synced tier"));
 }
 
 TEST(SmallFile, OfTheCurrentFolderNeedsNoFolderInItsName) {
