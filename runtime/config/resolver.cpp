@@ -33,6 +33,7 @@ TrainConfig Resolver::resolve() {
   resolve_zero();
   resolve_aio();
   resolve_terrace();
+  resolve_durability();
   warn_without_effect();
   order_resolved();
   return std::move(config_);

@@ -107,6 +107,11 @@ struct TerraceConfig {
   bool verify_checksums = true;
   uint32_t thread_count = 0;  // compute threads; 0: one per available core
   uint64_t seed = 42;
+  // Of states on nvme only.
+  bool durable = true;                  // false: in place, without epochs
+  uint64_t commit_every_steps = 0;      // 0: steps do not decide
+  uint64_t commit_every_seconds = 300;  // 0: time does not decide
+  uint32_t retained_checkpoints = 0;    // epochs that are kept beside the last one
 };
 
 // One line of --print-config.

@@ -74,6 +74,7 @@ class Resolver {
   void resolve_aio();
   void resolve_terrace();
   void check_chunks();
+  void resolve_durability();
 
   void warn_without_effect();
   void order_resolved();

@@ -110,6 +110,28 @@ TEST(TrainConfigRules, NamesBothKeysOfAContradiction) {
       HasSubstr("but zero_optimization.prefetch_bucket_size (ds.json:1:58) is 0"));
 }
 
+TEST(TrainConfigRules, ListsWhatIsSaidOfEpochsWhereThereAreNone) {
+  const std::string states_on = R"("zero_optimization": {"stage": 3, "offload_optimizer": )";
+  const std::string nvme = R"({"device": "nvme", "nvme_path": "/x"}}})";
+  const TrainConfig honoured =
+      parse(R"({"terrace": {"durable": true, "commit_every_steps": 7, "commit_every_seconds": 0,
+                            "retained_checkpoints": 2}, )" +
+            states_on + nvme);
+  EXPECT_THAT(honoured.warnings, ElementsAre());
+  EXPECT_TRUE(honoured.terrace.durable);
+  EXPECT_EQ(honoured.terrace.commit_every_steps, 7u);
+  EXPECT_EQ(honoured.terrace.commit_every_seconds, 0u);
+  EXPECT_EQ(honoured.terrace.retained_checkpoints, 2u);
+  const std::string on_cpu = R"({"device": "cpu"}}})";
+  EXPECT_THAT(
+      parse(R"({"terrace": {"durable": true, "commit_every_steps": 7}, )" + states_on + on_cpu).warnings,
+      ElementsAre(HasSubstr("terrace (optimizer states are not on nvme): durable, commit_every_steps")));
+  EXPECT_THAT(
+      parse(R"({"terrace": {"durable": false, "retained_checkpoints": 7}, )" + states_on + nvme).warnings,
+      ElementsAre(HasSubstr("terrace (terrace.durable is false): retained_checkpoints")));
+  EXPECT_THAT(parse(R"({"terrace": {"durable": false}, )" + states_on + nvme).warnings, ElementsAre());
+}
+
 TEST(TrainConfigRules, HonoursNvmeStatesInEveryStageAndSaysSo) {
   const TrainConfig config = parse(
       R"({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}}})");
