@@ -11,6 +11,7 @@
 #include <terrace/aio/engine.h>
 #include <terrace/base/data_type.h>
 #include <terrace/memory/eviction_policy.h>
+#include <terrace/memory/tier_start.h>
 #include <terrace/offload/placement.h>
 
 namespace terrace {
@@ -20,6 +21,16 @@ struct OffloadOptions {
   Placement states = Placement::none;
   std::filesystem::path parameter_path;  // an existing folder; used when parameters are on nvme
   std::filesystem::path state_path;      // the same for states
+
+  // Epochs (Offloader::begin_commit): every write of a record goes to a free slot, and what was committed
+  // last stays whole whatever happens. Takes twice the disk for records. Without effect where no epoch is
+  // possible (Offloader::why_no_epochs).
+  bool durable = false;
+  uint32_t retained_epochs = 0;  // epochs that stay beside the last one; each takes room for all records
+  // resume: take up the last epoch found in the tier folders; then chunk_elements of the space is that of the
+  // epoch. fresh: what no epoch needs is removed, and an epoch is refused unless `discard_epochs`.
+  TierStart tier_start = TierStart::fresh;
+  bool discard_epochs = false;
 
   uint64_t device_budget_bytes = 0;  // parameters, gradients, states placed there, and work memory
   uint64_t host_budget_bytes = 0;    // everything in the host arena, I/O buffers included
@@ -38,7 +49,8 @@ struct OffloadOptions {
 
   io::EngineOptions io;
   // Wraps every engine the offloader makes (faults, tracing): first the step thread's, then that of the
-  // parameter reads.
+  // parameter reads where parameters are on nvme, then that of the commits where there are epochs, and one
+  // for every PinnedEpoch when it is made.
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate_engine;
   bool verify_checksums = true;
 };

@@ -186,6 +186,10 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.landing_wait_ns -= earlier.landing_wait_ns;
   difference.update_wait_ns -= earlier.update_wait_ns;
   difference.update_ns -= earlier.update_ns;
+  difference.commit_count -= earlier.commit_count;
+  difference.commit_write_bytes -= earlier.commit_write_bytes;
+  difference.manifest_bytes -= earlier.manifest_bytes;
+  difference.commit_wait_ns -= earlier.commit_wait_ns;
   return difference;
 }
 

@@ -30,6 +30,7 @@
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/offload_options.h>
 #include <terrace/offload/parameter_access.h>
+#include <terrace/offload/pinned_epoch.h>
 #include <terrace/offload/step_watch.h>
 #include <terrace/optimizer_cpu/adam.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
@@ -66,6 +67,13 @@ struct OffloadCounters {
   uint64_t landing_wait_ns = 0;  // waiting for gradients to reach the place of the update
   uint64_t update_wait_ns = 0;   // the update waiting for the disk
   uint64_t update_ns = 0;
+  // Commits: the blocks that were written because they were newer in host memory than in the tier, and no
+  // others. The bytes of the manifests come on top.
+  uint64_t commit_count = 0;  // epochs that became durable
+  uint64_t commit_write_bytes = 0;
+  uint64_t manifest_bytes = 0;
+  uint64_t commit_wait_ns = 0;  // the step thread waiting for commits; what of it falls into an update is in
+                                // update_ns too
 };
 OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& earlier);
 
@@ -122,6 +130,31 @@ class Offloader final : public ParameterAccess {
   void end_use() override;
   const std::byte* parameter(TensorId tensor) const override;
   GradientView gradient(TensorId tensor) override;
+
+  // --- Epochs: committed states that survive any crash; between steps only ---
+  // The options ask for them and they are possible.
+  bool keeps_epochs() const;
+  // Why not, in words for the log; empty when they are kept.
+  const std::string& why_no_epochs() const;
+  // The whole state between two steps becomes an epoch, with `info`, opaque text of the caller's. Returns as
+  // soon as training may go on; the epoch becomes durable meanwhile. Waits first for a commit in progress and
+  // for the end of a PinnedEpoch. With `retain` the epoch outlives the next commits: the last
+  // options.retained_epochs of these stay. Throws what an earlier commit failed with; so does begin_step().
+  void begin_commit(std::string_view info, bool retain = false);
+  bool commit_in_progress() const;
+  // Waits until the commit in progress, if any, is durable and returns the number of the last epoch. Throws
+  // what went wrong; the epoch before is still there then.
+  uint64_t finish_commit();
+  uint64_t last_epoch() const;  // 0: none
+  // Of the epoch that TierStart::resume took up; empty otherwise.
+  const std::string& taken_up_info() const;
+  // What the destructor does with the files of a tier that has an epoch; they stay unless this says
+  // otherwise. Without an epoch nothing stays.
+  void keep_tier(bool keep);
+  // The last epoch, to be read by one other thread while training goes on; there must be one. Waits for a
+  // commit in progress. Goes before the offloader does; one at a time.
+  std::unique_ptr<PinnedEpoch> pin_epoch();
+  bool epoch_is_pinned() const;
 
   // --- The state, independent of placement and chunk size; between steps only ---
   // Records of the trainable sections as one run of tiles in flat order, a block of tiles at a time.

@@ -77,6 +77,9 @@ struct Offloader::Parts {
 
   void make_tier_files();
 
+  std::string why_no_epochs = "this build keeps no epochs yet";  // empty when they are kept
+  std::string taken_up_info;
+
   const FlatSpace& space;
   const OffloadOptions options;
   Device& device;

@@ -1,0 +1,45 @@
+// PinnedEpoch: a committed state that stays as it is while training goes on, for copies of it. It never reads
+// what training works with, and training never waits for it, but for the next commit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace terrace {
+
+// Made by Offloader::pin_epoch() and gone before the offloader is. Used by one thread at a time, which need
+// not be the step thread. It has an engine and a few blocks of host memory of its own.
+class PinnedEpoch {
+ public:
+  class Parts;  // of the offloader
+  explicit PinnedEpoch(std::unique_ptr<Parts> parts);
+  ~PinnedEpoch();
+  PinnedEpoch(const PinnedEpoch&) = delete;
+  PinnedEpoch& operator=(const PinnedEpoch&) = delete;
+
+  uint64_t epoch() const;
+  const std::string& info() const;
+
+  // As Offloader::export_records() has them: tiles of the trainable sections in flat order. Fills `tiles`, a
+  // multiple of kRecordTileBytes, from tile `first_tile` on; every byte is verified. Throws Error(io) and
+  // Error(corrupt).
+  uint64_t record_tile_count() const;
+  void read_records(uint64_t first_tile, std::span<std::byte> tiles);
+  // As Offloader::export_frozen() has them; `offset` and the size are multiples of 4096.
+  uint64_t frozen_bytes() const;
+  void read_frozen(uint64_t offset, std::span<std::byte> parameters);
+
+  // Makes the beginning of the file all records (or all frozen parameters) in flat order without copying,
+  // where its file system can share blocks with the tier's. False: it cannot; what the file holds is
+  // undefined then. Nothing is verified: the bytes are not read.
+  bool clone_records(int fd);
+  bool clone_frozen(int fd);
+
+ private:
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace terrace
