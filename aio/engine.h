@@ -79,6 +79,8 @@ struct EngineStats {
   uint64_t bytes_written = 0;
   uint64_t pieces = 0;                   // handed to the system, continuations included
   uint64_t registered_pieces = 0;        // of these, through a registered buffer
+  uint64_t registered_file_pieces = 0;   // of these, through a registered file
+  uint64_t submit_calls = 0;             // system calls that handed pieces over; none of the threads engine
   uint64_t short_transfers = 0;          // continued
   uint64_t retries = 0;                  // after EINTR and EAGAIN
   uint32_t peak_pieces_in_flight = 0;    // never above queue_depth
@@ -123,6 +125,14 @@ class Engine {
   virtual bool register_buffer(std::span<std::byte> memory) = 0;
   // Takes exactly what was registered; no transfer of it may be in flight.
   virtual void unregister_buffer(std::span<std::byte> memory) = 0;
+  // The same for transfers of the open file `fd` (io_uring fixed files), which must not be registered
+  // already. The kernel keeps a registered file open: it must be unregistered before it is closed, or
+  // requests for the next file that is given this number would go to the old one, and before what its closing
+  // ends (a lock, the space of a removed file) counts as ended.
+  virtual bool register_file(int fd) = 0;
+  // No transfer of it may be in flight.
+  virtual void unregister_file(int fd) = 0;
+  // Why the last register_buffer() or register_file() that returned false did so.
   virtual std::string_view registration_refusal() const = 0;
 
   virtual EngineStats stats() const = 0;

@@ -71,6 +71,8 @@ class FaultEngine final : public Engine {
   uint64_t in_flight() const override { return in_flight_; }
   bool register_buffer(std::span<std::byte> memory) override { return base_->register_buffer(memory); }
   void unregister_buffer(std::span<std::byte> memory) override { base_->unregister_buffer(memory); }
+  bool register_file(int fd) override { return base_->register_file(fd); }
+  void unregister_file(int fd) override { base_->unregister_file(fd); }
   std::string_view registration_refusal() const override { return base_->registration_refusal(); }
   // The base's; a request that failed without reaching it counts nowhere.
   EngineStats stats() const override { return base_->stats(); }
@@ -110,8 +112,10 @@ class FaultTransport final : public Transport {
   void wake() noexcept override { base_->wake(); }
   bool register_buffer(std::span<std::byte> memory) override { return base_->register_buffer(memory); }
   void unregister_buffer(std::span<std::byte> memory) override { base_->unregister_buffer(memory); }
+  bool register_file(int fd) override { return base_->register_file(fd); }
+  void unregister_file(int fd) override { base_->unregister_file(fd); }
   std::string_view registration_refusal() const override { return base_->registration_refusal(); }
-  uint64_t registered_pieces() const override { return base_->registered_pieces(); }
+  TransportStats stats() const override { return base_->stats(); }
 
  private:
   struct Tracked;

@@ -101,6 +101,16 @@ void IoThread::unregister_buffer(std::span<std::byte> memory) {
   call([&](Engine& engine) { engine.unregister_buffer(memory); });
 }
 
+bool IoThread::register_file(int fd) {
+  bool accepted = false;
+  call([&](Engine& engine) { accepted = engine.register_file(fd); });
+  return accepted;
+}
+
+void IoThread::unregister_file(int fd) {
+  call([&](Engine& engine) { engine.unregister_file(fd); });
+}
+
 std::string IoThread::registration_refusal() {
   std::string reason;
   call([&](Engine& engine) { reason = engine.registration_refusal(); });

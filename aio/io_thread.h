@@ -51,6 +51,8 @@ class IoThread {
   // As the engine's, run on the I/O thread; thread-safe, not to be called from a callback.
   bool register_buffer(std::span<std::byte> memory);
   void unregister_buffer(std::span<std::byte> memory);
+  bool register_file(int fd);
+  void unregister_file(int fd);
   std::string registration_refusal();
   EngineStats stats();
 

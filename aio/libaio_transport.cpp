@@ -33,8 +33,14 @@ class LibaioTransport final : public Transport {
   void unregister_buffer(std::span<std::byte> /*memory*/) override {
     TERRACE_ASSERT(false, "no buffer was registered: register_buffer() returned false");
   }
-  std::string_view registration_refusal() const override { return "libaio has no registered buffers"; }
-  uint64_t registered_pieces() const override { return 0; }
+  bool register_file(int /*fd*/) override { return false; }
+  void unregister_file(int /*fd*/) override {
+    TERRACE_ASSERT(false, "no file was registered: register_file() returned false");
+  }
+  std::string_view registration_refusal() const override {
+    return "libaio has no registered buffers and files";
+  }
+  TransportStats stats() const override { return {.submit_calls = submit_calls_}; }
 
  private:
   size_t take_events(std::span<PieceResult> results);
@@ -49,6 +55,7 @@ class LibaioTransport final : public Transport {
   std::vector<iocb*> batch_;
   std::vector<io_event> events_;
   std::vector<PieceResult> refused_;  // what io_submit would not take
+  uint64_t submit_calls_ = 0;
 };
 
 // Of the system-wide limit that io_setup answers with EAGAIN.
@@ -102,6 +109,7 @@ void LibaioTransport::start(std::span<const Piece> pieces) {
   }
   const std::span<iocb*> all(batch_);
   for (size_t begin = 0; begin < all.size();) {
+    ++submit_calls_;
     const int result = io_submit(context_, static_cast<long>(all.size() - begin), all.subspan(begin).data());
     if (result == -EINTR) continue;
     if (result > 0) {

@@ -274,7 +274,10 @@ size_t QueuedEngine::wait(size_t min_count) {
 
 EngineStats QueuedEngine::stats() const {
   EngineStats stats = stats_;
-  stats.registered_pieces = transport_->registered_pieces();
+  const TransportStats below = transport_->stats();
+  stats.registered_pieces = below.registered_pieces;
+  stats.registered_file_pieces = below.registered_file_pieces;
+  stats.submit_calls = below.submit_calls;
   return stats;
 }
 

@@ -34,6 +34,8 @@ class QueuedEngine final : public Engine {
   uint64_t in_flight() const override { return in_flight_; }
   bool register_buffer(std::span<std::byte> memory) override { return transport_->register_buffer(memory); }
   void unregister_buffer(std::span<std::byte> memory) override { transport_->unregister_buffer(memory); }
+  bool register_file(int fd) override { return transport_->register_file(fd); }
+  void unregister_file(int fd) override { transport_->unregister_file(fd); }
   std::string_view registration_refusal() const override { return transport_->registration_refusal(); }
   EngineStats stats() const override;
 

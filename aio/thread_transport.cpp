@@ -90,6 +90,10 @@ void ThreadTransport::unregister_buffer(std::span<std::byte> /*memory*/) {
   TERRACE_ASSERT(false, "no buffer was registered: register_buffer() returned false");
 }
 
+void ThreadTransport::unregister_file(int /*fd*/) {
+  TERRACE_ASSERT(false, "no file was registered: register_file() returned false");
+}
+
 void ThreadTransport::work() {
   become_background_thread("terrace-pread");
   for (;;) {

@@ -26,10 +26,12 @@ class ThreadTransport final : public Transport {
   void wake() noexcept override;
   bool register_buffer(std::span<std::byte> memory) override;
   void unregister_buffer(std::span<std::byte> memory) override;
+  bool register_file(int /*fd*/) override { return false; }
+  void unregister_file(int fd) override;
   std::string_view registration_refusal() const override {
-    return "the threads engine has no registered buffers";
+    return "the threads engine has no registered buffers and files";
   }
-  uint64_t registered_pieces() const override { return 0; }
+  TransportStats stats() const override { return {}; }
 
  private:
   void work();

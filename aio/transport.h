@@ -32,6 +32,12 @@ struct Reaped {
   bool woken;  // wake() was called since the last reap
 };
 
+struct TransportStats {
+  uint64_t registered_pieces = 0;       // started through a registered buffer
+  uint64_t registered_file_pieces = 0;  // started through a registered file
+  uint64_t submit_calls = 0;            // system calls that handed pieces over
+};
+
 // One thread uses a transport, wake() apart. The engine above never has more than queue_depth pieces in
 // flight and destroys a transport only when none is.
 class Transport {
@@ -50,8 +56,10 @@ class Transport {
   // As Engine::register_buffer and its companions.
   virtual bool register_buffer(std::span<std::byte> memory) = 0;
   virtual void unregister_buffer(std::span<std::byte> memory) = 0;
+  virtual bool register_file(int fd) = 0;
+  virtual void unregister_file(int fd) = 0;
   virtual std::string_view registration_refusal() const = 0;
-  virtual uint64_t registered_pieces() const = 0;
+  virtual TransportStats stats() const = 0;
 };
 
 // Throws Error(config) naming the option that is out of range.

@@ -1,11 +1,5 @@
-// UringTransport: pieces through io_uring. It must never let liburing's header into another file.
-//
-// The completion queue cannot overflow: the submission queue has room for queue_depth + 1 entries (the extra
-// one waits for wake()), the kernel makes the completion queue twice as long, and no more than that is ever
-// in flight.
-//
-// The ring is created disabled, in any thread, so that make_engine() reports what fails; the first start() or
-// reap() enables it, and with SINGLE_ISSUER that thread is its only user from then on.
+// UringTransport: pieces through io_uring, and wake() through an eventfd that the ring itself polls, so that
+// both kinds of news arrive in one completion queue. It must never busy-wait.
 #pragma once
 
 #include <cstdint>

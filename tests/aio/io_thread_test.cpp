@@ -77,8 +77,10 @@ class GatedTransport final : public Transport {
   }
   bool register_buffer(std::span<std::byte>) override { return false; }
   void unregister_buffer(std::span<std::byte>) override {}
+  bool register_file(int) override { return false; }
+  void unregister_file(int) override {}
   std::string_view registration_refusal() const override { return "gated"; }
-  uint64_t registered_pieces() const override { return 0; }
+  TransportStats stats() const override { return {}; }
 
  private:
   Gate& gate_;
@@ -174,17 +176,21 @@ TEST_P(IoThreadLaws, TheDestructorFinishesWhatWasSubmitted) {
   EXPECT_EQ(file_.size_bytes(), 100u * 4096);
 }
 
-TEST_P(IoThreadLaws, RegistersMemoryOnTheThreadThatUsesIt) {
+TEST_P(IoThreadLaws, RegistersMemoryAndFilesOnTheThreadThatUsesThem) {
   Counter counter;
   const Bytes memory(8 * 4096);
   IoThread io(engine_of(GetParam()));
   const bool registered = io.register_buffer(memory.span());
   EXPECT_EQ(registered, io.registration_refusal().empty());
+  EXPECT_EQ(io.register_file(file_.fd()), registered);
   io.submit(Request{OpKind::write, file_.fd(), 0, memory.data(), 4096, &Counter::count, &counter, 0},
             Priority::critical);
   io.drain();
   EXPECT_EQ(io.stats().registered_pieces, registered ? 1u : 0u);
-  if (registered) io.unregister_buffer(memory.span());
+  EXPECT_EQ(io.stats().registered_file_pieces, registered ? 1u : 0u);
+  if (!registered) return;
+  io.unregister_buffer(memory.span());
+  io.unregister_file(file_.fd());
 }
 
 // How often the I/O thread of this process has been switched, with its state: "S" and a number that stands

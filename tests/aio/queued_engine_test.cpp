@@ -45,8 +45,10 @@ class ScriptedTransport final : public Transport {
   void wake() noexcept override { woken_ = true; }
   bool register_buffer(std::span<std::byte>) override { return false; }
   void unregister_buffer(std::span<std::byte>) override {}
+  bool register_file(int) override { return false; }
+  void unregister_file(int) override {}
   std::string_view registration_refusal() const override { return "scripted"; }
-  uint64_t registered_pieces() const override { return 0; }
+  TransportStats stats() const override { return {}; }
 
  private:
   bool woken_ = false;

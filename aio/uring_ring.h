@@ -1,0 +1,97 @@
+// UringRing: one io_uring with its tables of registered buffers and files. It must never let liburing's
+// header into another file, nor decide what is started when: that is UringTransport's.
+//
+// The completion queue cannot overflow: the kernel makes it twice as long as the submission queue, whose
+// length is the most that the caller ever has in flight.
+//
+// The ring is created disabled, in any thread, so that make_engine() reports what fails; enable() makes the
+// calling thread its only user (SINGLE_ISSUER).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/aio/transport.h>
+
+struct io_uring;
+
+namespace terrace::io {
+
+class UringRing {
+ public:
+  struct Taken {
+    uint64_t id;  // Piece::id, or kWakeId
+    int32_t result;
+  };
+  static constexpr uint64_t kWakeId = UINT64_MAX;
+
+  // Null with the reason in `words` when io_uring does not work here; otherwise `words` is empty or says what
+  // an older kernel lacks.
+  static std::unique_ptr<UringRing> create(uint32_t most_in_flight, std::string& words);
+  ~UringRing();
+  UringRing(const UringRing&) = delete;
+  UringRing& operator=(const UringRing&) = delete;
+
+  void enable();
+  bool enabled() const { return enabled_; }
+
+  // Queued until submit().
+  void add(const Piece& piece);
+  // Completes with kWakeId once `event_fd` can be read.
+  void add_wake(int event_fd);
+  // One system call for all that was added, unless the kernel is short of memory for a moment; then it is
+  // asked again. Returns how many calls it was.
+  uint64_t submit();
+  // The next completion; with `block` it is waited for. False when there is none, or the wait was
+  // interrupted.
+  bool take(Taken& taken, bool block);
+
+  // As Transport's.
+  bool register_buffer(std::span<std::byte> memory);
+  void unregister_buffer(std::span<std::byte> memory);
+  bool register_file(int fd);
+  void unregister_file(int fd);
+  std::string_view registration_refusal() const { return refusal_; }
+  uint64_t registered_pieces() const { return registered_pieces_; }
+  uint64_t registered_file_pieces() const { return registered_file_pieces_; }
+
+ private:
+  // Memory registered as fixed buffer `index`.
+  struct RegisteredMemory {
+    std::byte* begin;
+    std::byte* end;
+    uint32_t index;
+  };
+  // A file registered as fixed file `index`.
+  struct RegisteredFile {
+    int fd;
+    uint32_t index;
+  };
+
+  UringRing();
+  const RegisteredMemory* memory_of(const Piece& piece) const;
+  const RegisteredFile* file_of(int fd) const;
+  bool make_buffer_table();
+  bool make_file_table();
+  int update_buffer(uint32_t index, std::byte* data, uint64_t bytes);
+
+  std::unique_ptr<io_uring> ring_;
+  bool created_ = false;
+  bool enabled_ = false;
+  bool has_buffer_table_ = false;
+  bool has_file_table_ = false;
+  std::vector<uint32_t> free_buffers_;            // places of that table, the lowest last
+  std::vector<uint32_t> free_files_;              // likewise
+  std::vector<RegisteredMemory> registered_;      // by address
+  std::vector<RegisteredFile> registered_files_;  // few
+  std::string refusal_;
+  uint64_t registered_pieces_ = 0;
+  uint64_t registered_file_pieces_ = 0;
+};
+
+}  // namespace terrace::io
