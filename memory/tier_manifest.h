@@ -1,0 +1,63 @@
+// TierManifest: what an epoch consists of: for every block of every store, the path and slot that hold it and
+// its checksum, and the words of the caller about it. docs/nvme_format.md describes the file byte by byte.
+// Whoever reads one must never trust a number of it before the checksum at its end and every limit are
+// checked.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace terrace {
+
+// One set of tier folders, made by one run; drawn at random.
+struct SpaceId {
+  std::array<std::byte, 16> bytes{};
+  bool operator==(const SpaceId&) const = default;
+};
+// 32 hexadecimal digits.
+std::string text_of(const SpaceId& id);
+
+inline constexpr uint32_t kNoPath = std::numeric_limits<uint32_t>::max();
+
+// Where a block lies, and the xxh3 (64 bits) of its bytes. kNoPath: it was never written, and the rest is 0.
+struct StoredBlock {
+  uint32_t path = kNoPath;
+  uint32_t slot = 0;
+  uint64_t checksum = 0;
+  bool operator==(const StoredBlock&) const = default;
+};
+
+// A store as one epoch has it.
+struct StoreLayout {
+  std::string name;
+  uint64_t block_bytes = 0;           // of a slot
+  std::vector<uint64_t> chunk_bytes;  // by ChunkId; 0: not in this store
+  std::vector<uint32_t> slot_counts;  // by path of the space; 0: no file there
+  std::vector<StoredBlock> blocks;    // chunk by chunk, divide_up(chunk_bytes, block_bytes) each
+  bool operator==(const StoreLayout&) const = default;
+};
+
+struct TierManifest {
+  SpaceId space;
+  uint64_t epoch = 0;  // counts from 1
+  std::string info;    // opaque; of whoever committed
+  std::vector<StoreLayout> stores;
+  bool operator==(const TierManifest&) const = default;
+};
+
+// What a manifest may hold at most; more is refused when it is read, and is an assertion when it is written.
+inline constexpr uint64_t kLargestTierBlockBytes = uint64_t{1} << 30;
+inline constexpr uint64_t kLargestManifestBytes = uint64_t{1} << 34;
+
+std::vector<std::byte> serialise(const TierManifest& manifest);
+// Only what serialise() writes is accepted. Throws Error(corrupt), or Error(config) for a format that is
+// newer than this program; `name` is the file's, for the message.
+TierManifest parse_tier_manifest(std::span<const std::byte> bytes, const std::filesystem::path& name);
+
+}  // namespace terrace
