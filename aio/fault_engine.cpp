@@ -1,7 +1,6 @@
 #include <algorithm>
-#include <ctime>
+#include <chrono>
 #include <limits>
-#include <string>
 #include <utility>
 
 #include <terrace/aio/fault_engine.h>
@@ -10,94 +9,36 @@
 namespace terrace::io {
 namespace {
 
-// SplitMix64: a bijection that mixes well.
-uint64_t mix(uint64_t value) {
-  value += 0x9e3779b97f4a7c15u;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-  return value ^ (value >> 31);
-}
-
-// Everything planned for one index.
-struct Effects {
-  const Fault* fail = nullptr;
-  const Fault* torn = nullptr;
-  const Fault* corrupt = nullptr;
-  const Fault* short_transfer = nullptr;
-  uint64_t delay_ns = 0;
-  bool any = false;
-};
-
-Effects effects_on(const std::vector<Fault>& plan, uint64_t index, OpKind kind) {
-  Effects effects;
-  for (const Fault& fault : plan) {
-    if (fault.index != index && fault.index != kEveryIndex) continue;
-    if (fault.kind == FaultKind::torn_write && kind != OpKind::write) continue;
-    if (fault.kind == FaultKind::corrupt_read && kind != OpKind::read) continue;
-    effects.any = true;
-    switch (fault.kind) {
-      case FaultKind::fail:
-        effects.fail = &fault;
-        break;
-      case FaultKind::torn_write:
-        effects.torn = &fault;
-        break;
-      case FaultKind::corrupt_read:
-        effects.corrupt = &fault;
-        break;
-      case FaultKind::short_transfer:
-        effects.short_transfer = &fault;
-        break;
-      case FaultKind::delay:
-        effects.delay_ns = std::max(effects.delay_ns, fault.delay_ns);
-        break;
-    }
-  }
-  return effects;
-}
-
-// How much of `bytes` is really moved.
-uint64_t moved_bytes(const Effects& effects, uint64_t bytes) {
-  for (const Fault* fault : {effects.fail, effects.torn, effects.short_transfer}) {
-    if (fault != nullptr) bytes = std::min(bytes, fault->bytes);
-  }
-  return bytes;
-}
-
-void flip(const Effects& effects, std::byte* data, uint64_t bytes) {
-  if (effects.corrupt != nullptr && effects.corrupt->bytes < bytes)
-    data[effects.corrupt->bytes] ^= std::byte{1};
-}
-
-void sleep_until(const FaultTime& time, uint64_t due_ns) {
-  const uint64_t now_ns = time.clock->now_ns();
-  if (due_ns > now_ns) time.sleep(due_ns - now_ns);
+void flip(const FaultEffects& effects, std::byte* data, uint64_t bytes) {
+  if (effects.flipped_byte && *effects.flipped_byte < bytes) data[*effects.flipped_byte] ^= std::byte{1};
 }
 
 }  // namespace
 
-std::vector<Fault> seeded_faults(uint64_t seed, uint64_t count, uint32_t per_million,
-                                 const Fault& prototype) {
-  std::vector<Fault> plan;
-  for (uint64_t index = 0; index < count; ++index) {
-    if (mix(seed ^ mix(index)) % 1'000'000 >= per_million) continue;
-    plan.push_back(prototype);
-    plan.back().index = index;
+void FaultSleeper::sleep_until(const FaultTime& time, uint64_t due_ns) {
+  if (time.sleep_until) {
+    if (due_ns > time.clock->now_ns()) time.sleep_until(due_ns);
+    return;
   }
-  return plan;
+  const MutexLock lock(mutex_);
+  while (!woken_) {
+    const uint64_t now_ns = time.clock->now_ns();
+    if (now_ns >= due_ns) return;
+    changed_.wait_for(mutex_, std::chrono::nanoseconds(due_ns - now_ns));
+  }
 }
 
-FaultTime real_time() {
-  static const SteadyClock clock;
-  return FaultTime{
-      &clock, [](uint64_t ns) {
-        const timespec pause{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-        nanosleep(&pause, nullptr);
-      }};
+void FaultSleeper::wake() noexcept {
+  {
+    const MutexLock lock(mutex_);
+    woken_ = true;
+  }
+  changed_.notify_all();
 }
 
-FaultTime simulated_time(FakeClock& clock) {
-  return FaultTime{&clock, [&clock](uint64_t ns) { clock.advance(ns); }};
+bool FaultSleeper::take_woken() {
+  const MutexLock lock(mutex_);
+  return std::exchange(woken_, false);
 }
 
 // ---- FaultEngine ----
@@ -105,14 +46,21 @@ FaultTime simulated_time(FakeClock& clock) {
 struct FaultEngine::Tracked {
   FaultEngine* owner;
   Request request;
-  Effects effects;
-  uint64_t due_ns;
+  FaultEffects effects;
   Completion completion;
 };
 
-FaultEngine::FaultEngine(std::unique_ptr<Engine> base, std::vector<Fault> plan, FaultTime time)
-    : base_(std::move(base)), plan_(std::move(plan)), time_(std::move(time)) {
-  for (const Fault& fault : plan_) {
+FaultEngine::FaultEngine(std::unique_ptr<Engine> base, std::vector<Fault> faults, FaultTime time)
+    : FaultEngine(std::move(base), std::make_unique<FaultPlan>(std::move(faults), std::move(time))) {}
+
+FaultEngine::FaultEngine(std::unique_ptr<Engine> base, std::unique_ptr<FaultPlan> own_plan)
+    : FaultEngine(std::move(base), *own_plan) {
+  own_plan_ = std::move(own_plan);
+}
+
+FaultEngine::FaultEngine(std::unique_ptr<Engine> base, FaultPlan& plan)
+    : base_(std::move(base)), plan_(plan) {
+  for (const Fault& fault : plan_.faults()) {
     TERRACE_ASSERT(fault.kind != FaultKind::short_transfer,
                    "an engine never ends short: plan short transfers on a FaultTransport, below it");
   }
@@ -127,17 +75,16 @@ Request FaultEngine::start(const Request& request, bool& goes_to_base) {
   if (free_.empty()) free_.push_back(tracked_.emplace_back(std::make_unique<Tracked>()).get());
   Tracked* tracked = free_.back();
   free_.pop_back();
-  const Effects effects = effects_on(plan_, next_index_++, request.kind);
-  *tracked = Tracked{this, request, effects, time_.clock->now_ns() + effects.delay_ns, {}};
+  const FaultEffects effects = plan_.effects_on(request.kind, request.fd, request.bytes);
+  *tracked = Tracked{this, request, effects, {}};
   ++in_flight_;
-  if (effects.any) ++faults_done_;
   Request below = request;
-  below.bytes = moved_bytes(effects, request.bytes);
+  below.bytes = effects.moved_bytes;
   below.on_complete = &FaultEngine::on_base_complete;
   below.context = tracked;
-  goes_to_base = below.bytes > 0 || effects.fail == nullptr;
+  goes_to_base = below.bytes > 0 || effects.error == 0;
   if (!goes_to_base) {
-    tracked->completion = Completion{effects.fail->error, 0, request.tag};
+    tracked->completion = Completion{effects.error, 0, request.tag};
     held_.push_back(tracked);
   }
   return below;
@@ -160,12 +107,14 @@ void FaultEngine::on_base_complete(void* context, const Completion& completion) 
 }
 
 void FaultEngine::finish(Tracked& tracked, const Completion& completion) {
-  const Effects& effects = tracked.effects;
+  const FaultEffects& effects = tracked.effects;
   Completion changed = completion;
-  if (completion.error == 0 && effects.fail != nullptr) changed.error = effects.fail->error;
-  if (completion.error == 0 && effects.fail == nullptr) changed.bytes = tracked.request.bytes;
+  if (completion.error == 0) {
+    changed.error = effects.error;
+    if (effects.claims_all && effects.error == 0) changed.bytes = tracked.request.bytes;
+  }
   flip(effects, tracked.request.data, completion.bytes);
-  if (effects.delay_ns == 0 || time_.clock->now_ns() >= tracked.due_ns) {
+  if (plan_.time().clock->now_ns() >= effects.due_ns) {
     run(tracked, changed);
   } else {
     tracked.completion = changed;
@@ -184,9 +133,10 @@ void FaultEngine::run(Tracked& tracked, const Completion& completion) {
 // In the order in which they became due.
 void FaultEngine::run_due() {
   for (;;) {
-    const auto first = std::min_element(
-        held_.begin(), held_.end(), [](const Tracked* a, const Tracked* b) { return a->due_ns < b->due_ns; });
-    if (first == held_.end() || (*first)->due_ns > time_.clock->now_ns()) return;
+    const auto first = std::min_element(held_.begin(), held_.end(), [](const Tracked* a, const Tracked* b) {
+      return a->effects.due_ns < b->effects.due_ns;
+    });
+    if (first == held_.end() || (*first)->effects.due_ns > plan_.time().clock->now_ns()) return;
     Tracked* tracked = *first;
     held_.erase(first);
     run(*tracked, tracked->completion);
@@ -205,13 +155,13 @@ size_t FaultEngine::wait(size_t min_count) {
   const uint64_t target = before + std::min<uint64_t>(min_count, in_flight_);
   base_->poll();
   run_due();
-  while (completed_ < target && !woken_.exchange(false)) {
+  while (completed_ < target && !sleeper_.take_woken()) {
     if (base_->in_flight() > 0) {
       base_->wait(1);
     } else {
       uint64_t due_ns = std::numeric_limits<uint64_t>::max();
-      for (const Tracked* tracked : held_) due_ns = std::min(due_ns, tracked->due_ns);
-      sleep_until(time_, due_ns);
+      for (const Tracked* tracked : held_) due_ns = std::min(due_ns, tracked->effects.due_ns);
+      sleeper_.sleep_until(plan_.time(), due_ns);
     }
     run_due();
   }
@@ -219,7 +169,7 @@ size_t FaultEngine::wait(size_t min_count) {
 }
 
 void FaultEngine::wake() noexcept {
-  woken_.store(true);
+  sleeper_.wake();
   base_->wake();
 }
 
@@ -227,13 +177,20 @@ void FaultEngine::wake() noexcept {
 
 struct FaultTransport::Tracked {
   Piece piece;
-  Effects effects;
-  uint64_t due_ns;
+  FaultEffects effects;
   int64_t result;
 };
 
-FaultTransport::FaultTransport(std::unique_ptr<Transport> base, std::vector<Fault> plan, FaultTime time)
-    : base_(std::move(base)), plan_(std::move(plan)), time_(std::move(time)) {}
+FaultTransport::FaultTransport(std::unique_ptr<Transport> base, std::vector<Fault> faults, FaultTime time)
+    : FaultTransport(std::move(base), std::make_unique<FaultPlan>(std::move(faults), std::move(time))) {}
+
+FaultTransport::FaultTransport(std::unique_ptr<Transport> base, std::unique_ptr<FaultPlan> own_plan)
+    : FaultTransport(std::move(base), *own_plan) {
+  own_plan_ = std::move(own_plan);
+}
+
+FaultTransport::FaultTransport(std::unique_ptr<Transport> base, FaultPlan& plan)
+    : base_(std::move(base)), plan_(plan) {}
 
 FaultTransport::~FaultTransport() = default;
 
@@ -241,11 +198,12 @@ void FaultTransport::start(std::span<const Piece> pieces) {
   std::vector<Piece> below;
   for (const Piece& piece : pieces) {
     if (tracked_.size() <= piece.id) tracked_.resize(piece.id + 1);
-    const Effects effects = effects_on(plan_, next_index_++, piece.kind);
-    tracked_[piece.id] = Tracked{piece, effects, time_.clock->now_ns() + effects.delay_ns, 0};
+    FaultEffects effects = plan_.effects_on(piece.kind, piece.fd, piece.bytes);
+    if (effects.disk_is_full && effects.moved_bytes > 0) effects.error = 0;
+    tracked_[piece.id] = Tracked{piece, effects, 0};
     Piece changed = piece;
-    changed.bytes = static_cast<uint32_t>(moved_bytes(effects, piece.bytes));
-    if (changed.bytes > 0 && effects.fail == nullptr) {
+    changed.bytes = static_cast<uint32_t>(effects.moved_bytes);
+    if (changed.bytes > 0 && effects.error == 0) {
       below.push_back(changed);
     } else {
       finish(piece.id, 0);
@@ -258,8 +216,8 @@ void FaultTransport::start(std::span<const Piece> pieces) {
 
 void FaultTransport::finish(uint32_t id, int64_t result) {
   Tracked& tracked = tracked_[id];
-  if (tracked.effects.fail != nullptr) result = -tracked.effects.fail->error;
-  if (result >= 0 && tracked.effects.torn != nullptr) result = tracked.piece.bytes;
+  if (tracked.effects.error != 0) result = -tracked.effects.error;
+  if (result >= 0 && tracked.effects.claims_all) result = tracked.piece.bytes;
   if (result > 0) flip(tracked.effects, tracked.piece.data, static_cast<uint64_t>(result));
   tracked.result = result;
   finished_.push_back(id);
@@ -270,13 +228,18 @@ size_t FaultTransport::take_due(std::span<PieceResult> results) {
   size_t count = 0;
   while (count < results.size()) {
     const auto first = std::min_element(finished_.begin(), finished_.end(), [this](uint32_t a, uint32_t b) {
-      return tracked_[a].due_ns < tracked_[b].due_ns;
+      return tracked_[a].effects.due_ns < tracked_[b].effects.due_ns;
     });
-    if (first == finished_.end() || tracked_[*first].due_ns > time_.clock->now_ns()) break;
+    if (first == finished_.end() || tracked_[*first].effects.due_ns > plan_.time().clock->now_ns()) break;
     results[count++] = PieceResult{*first, tracked_[*first].result};
     finished_.erase(first);
   }
   return count;
+}
+
+void FaultTransport::wake() noexcept {
+  sleeper_.wake();
+  base_->wake();
 }
 
 Reaped FaultTransport::reap(std::span<PieceResult> results, bool block) {
@@ -297,8 +260,9 @@ Reaped FaultTransport::reap(std::span<PieceResult> results, bool block) {
     const size_t count = take_due(results);
     if (count > 0 || !block || woken) return Reaped{count, woken};
     uint64_t due_ns = std::numeric_limits<uint64_t>::max();
-    for (const uint32_t id : finished_) due_ns = std::min(due_ns, tracked_[id].due_ns);
-    sleep_until(time_, due_ns);
+    for (const uint32_t id : finished_) due_ns = std::min(due_ns, tracked_[id].effects.due_ns);
+    sleeper_.sleep_until(plan_.time(), due_ns);
+    if (sleeper_.take_woken()) woken = base_->reap(below, false).woken;
   }
 }
 

@@ -1,7 +1,9 @@
 #include <terrace/aio/fault_engine.h>
 
 #include <array>
+#include <atomic>
 #include <set>
+#include <thread>
 
 #include "aio/aio_support.h"
 
@@ -141,6 +143,152 @@ TEST_F(FaultEngineTest, TheDestructorCompletesWhatIsHeld) {
   EXPECT_EQ(collector_.completions.size(), 2u);
 }
 
+TEST_F(FaultEngineTest, AFaultCountsOnlyWhatItIsAbout) {
+  const File other = File::open(folder_ / "other", {.access = FileAccess::read_write, .create = true});
+  FaultEngine engine = make({{.index = 1, .operation = OpKind::write, .file = "other"}});
+  const Bytes bytes(4096);
+  std::vector<Request> requests = {collector_.to(OpKind::write, other.fd(), 0, bytes.span(), 0),
+                                   collector_.to(OpKind::read, other.fd(), 0, bytes.span(), 1),
+                                   collector_.to(OpKind::write, file_.fd(), 0, bytes.span(), 2),
+                                   collector_.to(OpKind::write, other.fd(), 0, bytes.span(), 3),
+                                   collector_.to(OpKind::write, other.fd(), 0, bytes.span(), 4)};
+  for (const Request& request : requests) run(engine, collector_, request);
+  EXPECT_EQ(engine.faults_done(), 1u);
+  collector_.completions.clear();
+  FaultEngine again = make({{.index = 1, .operation = OpKind::write, .path = folder_ / "other"}});
+  for (const Request& request : requests) {
+    again.submit({&request, 1});
+    again.wait(1);
+  }
+  for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(collector_.of(i).error, i == 3 ? EIO : 0) << i;
+}
+
+TEST_F(FaultEngineTest, AFaultMayComeBackEveryFewRequestsFromSomeOne) {
+  FaultEngine engine = make({{.from_index = 2, .every = 3}});
+  const Bytes bytes(4096);
+  for (uint64_t i = 0; i < 12; ++i) {
+    const int error =
+        run(engine, collector_, collector_.to(OpKind::write, file_.fd(), 0, bytes.span())).error;
+    EXPECT_EQ(error, i == 4 || i == 7 || i == 10 ? EIO : 0) << i;
+  }
+}
+
+TEST_F(FaultEngineTest, AFaultOfSomeProbabilityIsDecidedByItsSeed) {
+  const auto failed = [&](uint64_t seed) {
+    FaultEngine engine = make({{.probability = 0.25, .seed = seed}});
+    const Bytes bytes(512);
+    std::set<uint64_t> numbers;
+    for (uint64_t i = 0; i < 400; ++i) {
+      if (run(engine, collector_, collector_.to(OpKind::write, file_.fd(), 0, bytes.span())).error != 0)
+        numbers.insert(i);
+    }
+    return numbers;
+  };
+  const std::set<uint64_t> first = failed(1);
+  EXPECT_EQ(first, failed(1));
+  EXPECT_NE(first, failed(2));
+  EXPECT_GT(first.size(), 70u);
+  EXPECT_LT(first.size(), 130u);
+}
+
+TEST_F(FaultEngineTest, ADiskHasRoomForSoMuchAndNoMore) {
+  FaultEngine engine = make({{.kind = FaultKind::full, .bytes = 10'000}});
+  const Bytes bytes(4096);
+  const auto write = [&] {
+    return run(engine, collector_, collector_.to(OpKind::write, file_.fd(), 0, bytes.span()));
+  };
+  EXPECT_EQ(write().error, 0);
+  EXPECT_EQ(write().error, 0);
+  EXPECT_EQ(engine.faults_done(), 0u);
+  const Completion last = write();
+  EXPECT_EQ(last.error, ENOSPC);
+  EXPECT_EQ(last.bytes, 10'000u - 8192);
+  EXPECT_EQ(write().bytes, 0u);
+  EXPECT_EQ(run(engine, collector_, collector_.to(OpKind::read, file_.fd(), 0, bytes.span())).error, 0);
+}
+
+TEST_F(FaultEngineTest, ARateIsSharedByEverythingOnItsPathAndMayChange) {
+  const File other = File::open(folder_ / "other", {.access = FileAccess::read_write, .create = true});
+  const auto rate = [&](const char* file, uint64_t bytes_per_second, uint64_t from_index, uint64_t from_ns) {
+    return Fault{.kind = FaultKind::rate_limit,
+                 .bytes_per_second = bytes_per_second,
+                 .path = folder_ / file,
+                 .from_index = from_index,
+                 .from_ns = from_ns};
+  };
+  // 4096 bytes take a millisecond; four from the fifth request on. Another file has another rate, by time.
+  FaultEngine engine = make({rate("file", 4'096'000, 0, 0), rate("file", 1'024'000, 4, 0),
+                             rate("other", 40'960'000, 0, 0), rate("other", 4'096'000, 0, 5'000'000)});
+  const Bytes bytes(4096);
+  const auto submit = [&](const File& file, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) {
+      const Request request =
+          collector_.to(i % 2 == 0 ? OpKind::write : OpKind::read, file.fd(), 0, bytes.span());
+      engine.submit({&request, 1});
+    }
+  };
+  submit(file_, 4);
+  submit(other, 4);
+  EXPECT_EQ(engine.wait(4), 4u);
+  EXPECT_EQ(clock_.now_ns(), 400'000u) << "the faster file is not held up";
+  EXPECT_EQ(engine.wait(4), 4u);
+  EXPECT_EQ(clock_.now_ns(), 4'000'000u);
+  submit(file_, 2);
+  EXPECT_EQ(engine.wait(2), 2u);
+  EXPECT_EQ(clock_.now_ns(), 12'000'000u);
+  submit(other, 2);
+  EXPECT_EQ(engine.wait(2), 2u);
+  EXPECT_EQ(clock_.now_ns(), 14'000'000u);
+  EXPECT_EQ(engine.faults_done(), 0u) << "slow is not wrong";
+}
+
+TEST_F(FaultEngineTest, SeveralEnginesMayShareOnePlan) {
+  FaultPlan plan({{.index = 1}}, simulated_time(clock_));
+  FaultEngine first(engine_of(EngineKind::threads), plan);
+  FaultEngine second(engine_of(EngineKind::threads), plan);
+  const Bytes bytes(4096);
+  const Request write = collector_.to(OpKind::write, file_.fd(), 0, bytes.span());
+  EXPECT_EQ(run(first, collector_, write).error, 0);
+  EXPECT_EQ(run(second, collector_, write).error, EIO);
+  EXPECT_EQ(run(first, collector_, write).error, 0);
+}
+
+// In real time: were the wait not woken, this would take an hour.
+TEST(FaultEngine, AWokenWaitForADelayedRequestReturnsAtOnce) {
+  ScratchFolder folder;
+  const File file = File::open(folder / "file", {.access = FileAccess::read_write, .create = true});
+  const Bytes bytes(4096);
+  for (const bool below : {false, true}) {
+    FaultTime time = real_time();
+    std::atomic<bool> over{false};
+    const std::vector<Fault> plan = {{.kind = FaultKind::delay, .delay_ns = 3'600'000'000'000}};
+    std::unique_ptr<Engine> engine;
+    MemoryLog log;
+    const EngineOptions options{.kind = EngineKind::threads};
+    struct Hurried final : Clock {
+      explicit Hurried(std::atomic<bool>& end) : over(end) {}
+      uint64_t now_ns() const override { return steady.now_ns() + (over.load() ? 3'600'000'000'000u : 0u); }
+      std::atomic<bool>& over;
+      SteadyClock steady;
+    } hurried(over);
+    time.clock = &hurried;
+    if (below) {
+      engine = make_engine_over(std::make_unique<FaultTransport>(make_transport(options, log), plan, time),
+                                options);
+    } else {
+      engine = std::make_unique<FaultEngine>(engine_of(EngineKind::threads), plan, time);
+    }
+    Collector collector;
+    const Request request = collector.to(OpKind::write, file.fd(), 0, bytes.span());
+    engine->submit({&request, 1});
+    std::thread waker([&] { engine->wake(); });
+    EXPECT_EQ(engine->wait(1), 0u);
+    waker.join();
+    over.store(true);
+    EXPECT_EQ(engine->wait(1), 1u);
+  }
+}
+
 TEST(SeededFaults, AreTheSameForTheSameSeedAndAboutAsManyAsAskedFor) {
   const Fault prototype{.index = 0, .kind = FaultKind::fail, .error = ENOSPC};
   const auto indices = [&](uint64_t seed) {
@@ -227,6 +375,15 @@ TEST_P(FaultTransportTest, CompletionsMayComeInAnyOrder) {
   engine->wait(4);
   ASSERT_EQ(collector_.completions.size(), 4u);
   for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(collector_.completions[i].tag, 3 - i);
+}
+
+TEST_P(FaultTransportTest, AFullDiskEndsTheRequestWhereItFilledUp) {
+  const std::unique_ptr<Engine> engine = make({{.kind = FaultKind::full, .bytes = 2 * kBlock + 512}});
+  const Bytes bytes(6 * kBlock);
+  const Completion completion =
+      run(*engine, collector_, collector_.to(OpKind::write, file_.fd(), 0, bytes.span()));
+  EXPECT_EQ(completion.error, ENOSPC);
+  EXPECT_EQ(completion.bytes, 2 * kBlock + 512);
 }
 
 TEST_P(FaultTransportTest, CorruptsWhatWasReadAndTearsWhatWasWritten) {
