@@ -1,12 +1,8 @@
 #include <fmt/format.h>
-#include <json/json.h>
 #include <xxhash.h>
 
-#include <charconv>
-#include <memory>
-#include <set>
-
 #include <terrace/base/error.h>
+#include <terrace/runtime/checkpoint/internal/facts.h>
 #include <terrace/runtime/checkpoint/internal/manifest.h>
 #include <terrace/runtime/config/json_document.h>
 
@@ -15,7 +11,6 @@ namespace checkpoint {
 namespace {
 
 constexpr std::string_view kFormatName = "terrace-checkpoint";
-constexpr size_t kChecksumDigits = 16;
 constexpr uint64_t kFirstWithArchitecture = 2;  // version
 
 // The text ends with the checksum of everything before its last comma, in exactly these bytes.
@@ -34,87 +29,8 @@ std::string json_of(const DataFile& file) {
   return fmt::format(R"({{"bytes": {}, "block_checksums": "{}"}})", file.bytes, checksums);
 }
 
-std::string json_of(const std::map<std::string, uint64_t>& numbers) {
-  std::string text;
-  for (const auto& [name, value] : numbers) {
-    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", json_quoted(name), value);
-  }
-  return "{" + text + "}";
-}
-
-std::string json_of(const std::map<std::string, std::string>& settings) {
-  std::string text;
-  for (const auto& [name, value] : settings) {
-    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", json_quoted(name), json_quoted(value));
-  }
-  return "{" + text + "}";
-}
-
-// Exactly sixteen lower-case digits.
-bool read_hex(std::string_view text, uint64_t& value) {
-  if (text.size() != kChecksumDigits || text.find_first_not_of("0123456789abcdef") != std::string_view::npos)
-    return false;
-  return std::from_chars(text.data(), text.data() + text.size(), value, 16).ec == std::errc();
-}
-
-// The members of one JSON object, each asked for once; a member nobody asked for is an error as well.
-class Members {
- public:
-  Members(const Json::Value& object, std::string name, const std::filesystem::path& path)
-      : object_(object), name_(std::move(name)), path_(path) {
-    if (!object.isObject()) refuse(name_.empty() ? "it is not an object" : name_ + " is not an object");
-  }
-
-  bool has(const std::string& key) const { return object_.isMember(key); }
-
-  const Json::Value& take(const std::string& key) {
-    if (!has(key)) refuse(fmt::format("{} is missing", full(key)));
-    asked_.insert(key);
-    return object_[key];
-  }
-  uint64_t whole_number(const std::string& key) {
-    const Json::Value& value = take(key);
-    const bool whole =
-        value.type() == Json::uintValue || (value.type() == Json::intValue && value.asInt64() >= 0);
-    if (!whole) refuse(fmt::format("{} is not a whole number from 0 to 2^64 - 1", full(key)));
-    return value.asUInt64();
-  }
-  std::string text(const std::string& key) {
-    const Json::Value& value = take(key);
-    if (!value.isString()) refuse(fmt::format("{} is not a text", full(key)));
-    return value.asString();
-  }
-  uint64_t hash(const std::string& key) {
-    uint64_t value = 0;
-    if (!read_hex(text(key), value))
-      refuse(fmt::format("{} is not {} hexadecimal digits", full(key), kChecksumDigits));
-    return value;
-  }
-  void require_nothing_else() const {
-    for (const std::string& key : object_.getMemberNames()) {
-      if (!asked_.contains(key)) refuse(fmt::format("{} is not known", full(key)));
-    }
-  }
-
-  [[noreturn]] void refuse(const std::string& reason) const {
-    throw Error(ErrorKind::corrupt, {"cannot use the manifest", path_.string(), reason,
-                                     "Terrace writes no such manifest: resume from another checkpoint"});
-  }
-
- private:
-  std::string full(const std::string& key) const {
-    const std::string shown = json_quoted(key);
-    return name_.empty() ? shown : shown + " of " + name_;
-  }
-
-  const Json::Value& object_;
-  std::string name_;
-  const std::filesystem::path& path_;
-  std::set<std::string> asked_;
-};
-
-DataFile read_data_file(Members& manifest, const std::string& key, const std::filesystem::path& path) {
-  Members members(manifest.take(key), key, path);
+DataFile read_data_file(Members& manifest, const std::string& key) {
+  Members members(manifest.take(key), key, manifest.path());
   DataFile file;
   file.bytes = members.whole_number("bytes");
   const std::string checksums = members.text("block_checksums");
@@ -131,45 +47,6 @@ DataFile read_data_file(Members& manifest, const std::string& key, const std::fi
   }
   members.require_nothing_else();
   return file;
-}
-
-// An object of names and whole numbers.
-std::map<std::string, uint64_t> read_numbers(Members& manifest, const std::string& key,
-                                             const std::filesystem::path& path) {
-  const Json::Value& object = manifest.take(key);
-  Members members(object, key, path);
-  std::map<std::string, uint64_t> numbers;
-  for (const std::string& name : object.getMemberNames()) numbers[name] = members.whole_number(name);
-  return numbers;
-}
-
-CheckpointInfo read_info(Members& manifest, uint64_t version, const std::filesystem::path& path) {
-  CheckpointInfo info;
-  info.step = manifest.whole_number("step");
-  info.model = manifest.text("model");
-  if (version >= kFirstWithArchitecture) info.architecture = manifest.text("architecture");
-  info.tensor_hash = manifest.hash("tensor_hash");
-  info.seed = manifest.whole_number("seed");
-  const std::string type = manifest.text("parameter_type");
-  bool known = false;
-  for (const DataType candidate : {DataType::fp32, DataType::bf16, DataType::fp16}) {
-    if (type != name_of(candidate)) continue;
-    info.type = candidate;
-    known = true;
-  }
-  if (!known) manifest.refuse("\"parameter_type\" is none of fp32, bf16 and fp16");
-  info.position = read_numbers(manifest, "data_position", path);
-  if (manifest.has("loss_scaler")) {
-    info.loss_scaler = read_numbers(manifest, "loss_scaler", path);
-    if (info.loss_scaler.empty()) manifest.refuse("\"loss_scaler\" is empty");
-  }
-  if (manifest.has("settings")) {
-    const Json::Value& settings = manifest.take("settings");
-    Members texts(settings, "settings", path);
-    for (const std::string& key : settings.getMemberNames()) info.settings[key] = texts.text(key);
-    if (info.settings.empty()) manifest.refuse("\"settings\" is empty");
-  }
-  return info;
 }
 
 Manifest read_manifest(const Json::Value& root, const std::filesystem::path& path) {
@@ -189,13 +66,13 @@ Manifest read_manifest(const Json::Value& root, const std::filesystem::path& pat
 
   Manifest manifest;
   manifest.version = version;
-  manifest.info = read_info(members, version, path);
-  manifest.states = read_data_file(members, "states", path);
+  manifest.info = read_facts(members, version >= kFirstWithArchitecture);
+  manifest.states = read_data_file(members, "states");
   if (manifest.states.bytes % kRecordTileBytes != 0)
     members.refuse(
         fmt::format("{} bytes of states are not whole tiles of {}", manifest.states.bytes, kRecordTileBytes));
   if (members.has("frozen")) {
-    manifest.frozen = read_data_file(members, "frozen", path);
+    manifest.frozen = read_data_file(members, "frozen");
     if (manifest.frozen.bytes == 0) members.refuse("\"frozen\" has no bytes");
   }
   members.require_nothing_else();
@@ -238,48 +115,19 @@ std::string with_checksum(const std::string& body) {
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  const CheckpointInfo& info = manifest.info;
   std::string text = "{\n";
-  const auto add = [&](std::string_view key, const std::string& value) {
-    text += fmt::format("{}  \"{}\": {}", text.size() > 2 ? ",\n" : "", key, value);
-  };
-  add("format", json_quoted(kFormatName));
-  add("version", std::to_string(manifest.version));
-  add("step", std::to_string(info.step));
-  add("model", json_quoted(info.model));
-  if (manifest.version >= kFirstWithArchitecture) add("architecture", json_quoted(info.architecture));
-  add("parameter_type", json_quoted(name_of(info.type)));
-  add("tensor_hash", json_quoted(hex_text(info.tensor_hash)));
-  add("seed", std::to_string(info.seed));
-  add("data_position", json_of(info.position));
-  if (!info.loss_scaler.empty()) add("loss_scaler", json_of(info.loss_scaler));
-  if (!info.settings.empty()) add("settings", json_of(info.settings));
-  add("block_bytes", std::to_string(kBlockBytes));
-  add("states", json_of(manifest.states));
-  if (manifest.frozen.bytes > 0) add("frozen", json_of(manifest.frozen));
+  add_member(text, "format", json_quoted(kFormatName));
+  add_member(text, "version", std::to_string(manifest.version));
+  add_facts(text, manifest.info, manifest.version >= kFirstWithArchitecture);
+  add_member(text, "block_bytes", std::to_string(kBlockBytes));
+  add_member(text, "states", json_of(manifest.states));
+  if (manifest.frozen.bytes > 0) add_member(text, "frozen", json_of(manifest.frozen));
   return with_checksum(text);
 }
 
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& path) {
   require_checksum(text, path);
-  Json::CharReaderBuilder builder;
-  Json::CharReaderBuilder::strictMode(&builder.settings_);
-  builder["stackLimit"] = 16;
-  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
-  Json::Value root;
-  std::string problems;
-  try {
-    if (!reader->parse(text.data(), text.data() + text.size(), &root, &problems)) root = Json::Value();
-  } catch (const Json::Exception& failure) {  // nested too deeply
-    problems = failure.what();
-    root = Json::Value();
-  }
-  if (!root.isObject()) {
-    throw Error(ErrorKind::corrupt,
-                {"cannot use the manifest", path.string(),
-                 "it is not JSON: " + problems.substr(0, problems.find_last_not_of('\n') + 1),
-                 "Terrace writes no such manifest: resume from another checkpoint"});
-  }
+  const Json::Value root = parse_object(text, path);
   const Manifest manifest = read_manifest(root, path);
   // Twice the same member, names that are no text, spaces: no member is wrong, and yet nobody wrote this.
   if (manifest_text(manifest) != text) {

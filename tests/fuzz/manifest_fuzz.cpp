@@ -1,5 +1,7 @@
-// The manifest of a checkpoint. Its last member is a checksum of everything before, which no mutation keeps;
-// so every input is also tried as the text that a right checksum is put behind.
+// The manifest of a checkpoint, and the text that an epoch has of the same facts. Its last member is a
+// checksum of everything before, which no mutation keeps; so every input is also tried as the text that a
+// right checksum is put behind.
+#include <terrace/runtime/checkpoint/epoch_info.h>
 #include <terrace/runtime/checkpoint/internal/manifest.h>
 
 #include "fuzz_input.h"
@@ -14,11 +16,20 @@ void parse(std::string_view text) {
   fuzz::require(checkpoint::manifest_text(manifest) == text, "only what Terrace writes is a manifest");
 }
 
+void parse_epoch(std::string_view text) {
+  using namespace terrace;
+  CheckpointInfo info;
+  const auto parsed = [&] { info = parse_epoch_info(text, "epoch.manifest"); };
+  if (!fuzz::accepts({ErrorKind::corrupt, ErrorKind::config}, parsed)) return;
+  fuzz::require(epoch_info_text(info) == text, "only what Terrace writes is of an epoch");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text = terrace::fuzz::as_text(data, size);
   parse(text);
+  parse_epoch(text);
   parse(terrace::checkpoint::with_checksum(std::string(text)));
   return 0;
 }

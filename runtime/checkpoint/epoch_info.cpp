@@ -1,0 +1,43 @@
+#include <terrace/runtime/checkpoint/epoch_info.h>
+
+#include <fmt/format.h>
+
+#include <terrace/base/error.h>
+#include <terrace/runtime/checkpoint/internal/facts.h>
+#include <terrace/runtime/config/json_document.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kFormatName = "terrace-epoch";
+constexpr uint64_t kVersion = 1;
+
+}  // namespace
+
+std::string epoch_info_text(const CheckpointInfo& info) {
+  std::string text = "{\n";
+  checkpoint::add_member(text, "format", json_quoted(kFormatName));
+  checkpoint::add_member(text, "version", std::to_string(kVersion));
+  checkpoint::add_facts(text, info, true);
+  return text + "\n}\n";
+}
+
+CheckpointInfo parse_epoch_info(std::string_view text, const std::filesystem::path& manifest) {
+  const Json::Value root = checkpoint::parse_object(text, manifest);
+  checkpoint::Members members(root, "", manifest);
+  if (members.text("format") != kFormatName) members.refuse(fmt::format("its format is not {}", kFormatName));
+  const uint64_t version = members.whole_number("version");
+  if (version > kVersion) {
+    throw Error(ErrorKind::config,
+                {"cannot use the epoch", manifest.string(),
+                 fmt::format("it has version {} and this Terrace reads versions up to {}", version, kVersion),
+                 "use the Terrace that trained it, or a later one"});
+  }
+  if (version == 0) members.refuse("there is no version 0");
+  CheckpointInfo info = checkpoint::read_facts(members, true);
+  members.require_nothing_else();
+  if (epoch_info_text(info) != text) members.refuse("it is not written the way Terrace writes them");
+  return info;
+}
+
+}  // namespace terrace

@@ -1,0 +1,52 @@
+// JSON that only Terrace writes, read member by member. Nothing of it is trusted: a member that is missing,
+// of another type, or not known makes the whole text an Error(corrupt).
+#pragma once
+
+#include <json/json.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace terrace::checkpoint {
+
+inline constexpr size_t kChecksumDigits = 16;
+
+// Exactly sixteen lower-case digits.
+bool read_hex(std::string_view text, uint64_t& value);
+
+// `path` is named in errors: Error(corrupt) for what is no object.
+Json::Value parse_object(std::string_view text, const std::filesystem::path& path);
+
+// The members of one JSON object, each asked for once; a member nobody asked for is an error as well.
+class Members {
+ public:
+  // All three outlive this.
+  Members(const Json::Value& object, std::string name, const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+  bool has(const std::string& key) const { return object_.isMember(key); }
+  const Json::Value& take(const std::string& key);
+  uint64_t whole_number(const std::string& key);
+  std::string text(const std::string& key);
+  uint64_t hash(const std::string& key);
+  // Objects of names and whole numbers, and of names and texts.
+  std::map<std::string, uint64_t> numbers(const std::string& key);
+  std::map<std::string, std::string> texts(const std::string& key);
+  void require_nothing_else() const;
+
+  [[noreturn]] void refuse(const std::string& reason) const;
+
+ private:
+  std::string full(const std::string& key) const;
+
+  const Json::Value& object_;
+  std::string name_;
+  const std::filesystem::path& path_;
+  std::set<std::string> asked_;
+};
+
+}  // namespace terrace::checkpoint
