@@ -22,13 +22,16 @@ constexpr uint32_t kRingSlotsMinimum = 4;
 constexpr uint64_t kRingBytesWanted =
     16 * kMiB;                            // stays in a last-level cache and is the fastest size measured
 constexpr uint64_t kRingShareOfHost = 8;  // and never more than this fraction of a small budget
+constexpr uint32_t kEpochSlots = 4;       // blocks being read of an epoch that is copied
 constexpr uint64_t kLargestChunk = 16 * 1024 * 1024;
 
 struct Counts {
   uint32_t chunks = 0;
   uint32_t trainable_chunks = 0;
   uint64_t record_bytes = 0;  // of all trainable chunks
-  uint64_t param_bytes = 0;   // of all chunks, payload
+  uint64_t record_blocks = 0;
+  uint64_t param_blocks = 0;
+  uint64_t param_bytes = 0;  // of all chunks, payload
 };
 
 Counts count(const FlatSpace& space) {
@@ -37,10 +40,13 @@ Counts count(const FlatSpace& space) {
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     const ChunkInfo& chunk = space.chunk(ChunkId{c});
     const Section& section = space.section_of(ChunkId{c});
-    counts.param_bytes += chunk.elements * bytes_of(section.type);
+    const uint64_t param_bytes = chunk.elements * bytes_of(section.type);
+    counts.param_bytes += param_bytes;
+    counts.param_blocks += divide_up(param_bytes, std::min(kParamBlockBytes, space.param_slot_bytes()));
     if (!section.trainable) continue;
     ++counts.trainable_chunks;
     counts.record_bytes += chunk.record_bytes();
+    counts.record_blocks += divide_up(chunk.tile_count(), kRecordBlockTiles);
   }
   return counts;
 }
@@ -97,13 +103,17 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   plan.ring_slot_bytes = std::min(kRecordBlockTiles * kRecordTileBytes, plan.record_slot_bytes);
   // Elsewhere one block serves initialisation and checkpoints.
   plan.ring_slots = options.states == Placement::nvme ? kRingSlotsMinimum : 1;
+  if (plan.keeps_epochs) {
+    plan.epoch_slots = kEpochSlots;
+    plan.epoch_slot_bytes = std::max(plan.ring_slot_bytes, std::min(kParamBlockBytes, plan.slot_bytes));
+  }
 
   auto total = [&] {
     return (plan.host_param_slots + plan.host_gradient_slots + plan.staging_slots + plan.landing_slots) *
                plan.slot_bytes +
            plan.host_accumulator_slots * plan.accumulator_slot_bytes +
            plan.host_record_slots * plan.record_slot_bytes + plan.ring_slots * plan.ring_slot_bytes +
-           plan.host_activation_bytes();
+           plan.epoch_slots * plan.epoch_slot_bytes + plan.host_activation_bytes();
   };
   plan.host_minimum_bytes = total();
   const uint64_t budget = options.host_budget_bytes;
@@ -127,6 +137,21 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   if (options.states == Placement::nvme)
     plan.host_record_slots = room_for(plan.record_slot_bytes, counts.trainable_chunks);
   plan.host_bytes = total();
+}
+
+void plan_disk(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
+  const uint64_t param_block_bytes = std::min(kParamBlockBytes, plan.slot_bytes);
+  if (options.parameters == Placement::nvme) {
+    // While a frozen chunk is loaded once more, before there is an epoch, the one before is still there.
+    if (plan.keeps_epochs && counts.trainable_chunks < counts.chunks)
+      plan.frozen_spare_slots = divide_up(plan.slot_bytes, param_block_bytes);
+    plan.parameter_file_bytes = (counts.param_blocks + plan.frozen_spare_slots) * param_block_bytes;
+  }
+  if (options.states == Placement::nvme) {
+    if (plan.keeps_epochs)
+      plan.record_spare_slots = (1 + options.retained_epochs) * counts.record_blocks + plan.ring_slots;
+    plan.record_file_bytes = (counts.record_blocks + plan.record_spare_slots) * plan.ring_slot_bytes;
+  }
 }
 
 void require_accumulation_type(const FlatSpace& space, DataType type) {
@@ -184,7 +209,8 @@ struct Need {
                 {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
                 {"activation checkpoints", plan.host_activation_bytes()},
                 {"staging and I/O", (plan.staging_slots + plan.landing_slots) * plan.slot_bytes +
-                                        plan.ring_slots * plan.ring_slot_bytes}},
+                                        plan.ring_slots * plan.ring_slot_bytes +
+                                        plan.epoch_slots * plan.epoch_slot_bytes}},
                on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory");
 }
 
@@ -196,17 +222,26 @@ MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
   require_accumulation_type(space, options.accumulation_type);
   const Counts counts = count(space);
   MemoryPlan plan;
+  plan.why_no_epochs = reason_without_epochs(space, options);
+  plan.keeps_epochs = plan.why_no_epochs.empty();
+  plan.parameter_chunks = counts.chunks;
+  plan.record_chunks = counts.trainable_chunks;
   plan_device(space, trace, options, counts, plan);
   if (plan.device_slots == 0) device_does_not_fit(plan, options);
   plan_host(options, counts, plan);
   if (options.host_budget_bytes < plan.host_minimum_bytes) host_does_not_fit(plan, options);
-  if (options.parameters == Placement::nvme) {
-    plan.parameter_file_bytes = static_cast<uint64_t>(counts.chunks) * plan.slot_bytes;
-  }
-  if (options.states == Placement::nvme) {
-    plan.record_file_bytes = static_cast<uint64_t>(counts.trainable_chunks) * plan.record_slot_bytes;
-  }
+  plan_disk(options, counts, plan);
   return plan;
+}
+
+std::string reason_without_epochs(const FlatSpace& space, const OffloadOptions& options) {
+  if (options.states != Placement::nvme) return "optimizer states are not on nvme";
+  if (!options.durable) return "records are written in place";
+  for (const Section& section : space.sections()) {
+    if (!section.trainable && options.parameters != Placement::nvme)
+      return "parameters are not on nvme, and some of them are frozen";
+  }
+  return "";
 }
 
 uint64_t useful_device_bytes(const MemoryPlan& plan) {

@@ -45,10 +45,20 @@ struct MemoryPlan {
   uint64_t host_activation_bytes() const { return host_activation_entries * activation_entry_bytes; }
   uint32_t ring_slots = 0;  // blocks of kRecordBlockTiles tiles
   uint64_t ring_slot_bytes = 0;
+  uint32_t epoch_slots = 0;  // through which an epoch is read while training goes on
+  uint64_t epoch_slot_bytes = 0;
   uint64_t host_bytes = 0;
   uint64_t host_minimum_bytes = 0;
 
-  // Disk: room for every chunk, cached or not, so that a budget may shrink later.
+  // Disk: room for every chunk, cached or not, so that a budget may shrink later. Where epochs are kept,
+  // records have a second slot for every block, one for each block of the ring, and as many as there are
+  // blocks for every retained epoch: an update never waits for room but while a commit is on its way.
+  bool keeps_epochs = false;
+  std::string why_no_epochs;
+  uint32_t parameter_chunks = 0;    // all
+  uint32_t record_chunks = 0;       // trainable ones
+  uint64_t record_spare_slots = 0;  // of ring_slot_bytes, beyond one for each block
+  uint64_t frozen_spare_slots = 0;  // of kParamBlockBytes or a chunk's parameters
   uint64_t parameter_file_bytes = 0;
   uint64_t record_file_bytes = 0;
 };
@@ -57,6 +67,9 @@ struct MemoryPlan {
 // when it is met. Throws Error(capacity) naming the tier, the budget and the least that would do.
 MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
                        const OffloadOptions& options);
+
+// Why a run with these options has no epochs, in words for the log; empty when it has.
+std::string reason_without_epochs(const FlatSpace& space, const OffloadOptions& options);
 
 // The device bytes beyond which more would stay unused.
 uint64_t useful_device_bytes(const MemoryPlan& plan);

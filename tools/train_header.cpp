@@ -34,8 +34,7 @@ std::string parameters_text(const PlacementConfig& placement, const TrainerPlan&
   const std::string size = fmt::format("{}: ", format_bytes(plan.param_bytes));
   if (placement.parameters == Placement::none) return size + "device memory";
   if (placement.parameters == Placement::cpu) return size + "host memory (cpu)";
-  return size + kept_on_nvme(placement.parameter_path,
-                             plan.memory.parameter_file_bytes / plan.memory.slot_bytes,
+  return size + kept_on_nvme(placement.parameter_path, plan.memory.parameter_chunks,
                              plan.memory.host_param_slots, "parameters");
 }
 
@@ -43,9 +42,8 @@ std::string states_text(const PlacementConfig& placement, const TrainerPlan& pla
   const std::string size = fmt::format("{}: ", format_bytes(plan.state_bytes));
   if (placement.states == Placement::none) return size + "device memory";
   if (placement.states == Placement::cpu) return size + "host memory (cpu)";
-  return size + kept_on_nvme(placement.state_path,
-                             plan.memory.record_file_bytes / plan.memory.record_slot_bytes,
-                             plan.memory.host_record_slots, "states");
+  return size + kept_on_nvme(placement.state_path, plan.memory.record_chunks, plan.memory.host_record_slots,
+                             "states");
 }
 
 std::string device_text(const TrainerPlan& plan) {
