@@ -70,6 +70,10 @@ void StepLog::start(uint64_t completed_steps, uint64_t steps, const std::string&
       completed_steps, steps, fmt::gmtime(std::time(nullptr)), TERRACE_VERSION, json_quoted(model), values));
 }
 
+void StepLog::fault_on_purpose(uint64_t step, const std::string& spec) {
+  put(fmt::format(R"({{"event": "fault on purpose", "step": {}, "inject": {}}})", step, json_quoted(spec)));
+}
+
 void StepLog::step(const StepReport& report) {
   put(fmt::format(
       R"({{"event": "step", "step": {}, "loss": {}, "lr": {}, "gradient_norm": {}, "skipped": {}, "loss_scale": {}, "tokens": {}, )"

@@ -25,6 +25,7 @@ class StepLog {
 
   // Throw Error(io) when the line is not in the file as a whole.
   void start(uint64_t completed_steps, uint64_t steps, const std::string& model, const TrainConfig& config);
+  void fault_on_purpose(uint64_t step, const std::string& spec);
   void step(const StepReport& report);
   void evaluation(uint64_t step, double validation_loss);
   void checkpoint(uint64_t step, const std::string& folder);

@@ -16,6 +16,7 @@
 #include "run_monitor.h"
 #include "step_log.h"
 #include "stop_signals.h"
+#include "train_faults.h"
 #include "train_flags.h"
 #include "train_header.h"
 #include "train_resume.h"
@@ -83,6 +84,7 @@ std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer) {
 }
 
 int Train::train() {
+  InjectedFaults faults(flags_.inject);
   const DataChoice choice(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, choice);
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
@@ -100,6 +102,7 @@ int Train::train() {
   summary.unigram_loss = data.unigram_loss();
   console_.print(training_header(options, plan, data, summary.unigram_loss));
   console_.info(crash_notice(flags_));
+  faults.apply_to(setup.offload, console_);
   if (!checkpoints.empty()) options.weights.clear();  // a checkpoint has its own
   Trainer trainer(options, std::move(setup), data, console_);
   if (!checkpoints.empty()) {
@@ -110,12 +113,14 @@ int Train::train() {
     }
   }
   log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
+  for (const std::string& spec : flags_.inject) log.fault_on_purpose(trainer.completed_steps(), spec);
 
   RunMonitor monitor(options.config, trainer, !checkpoints.empty());
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
   const std::optional<Error> failure =
       TrainingRun(flags_, options, trainer, console_, log, monitor, signals, summary).run();
+  faults.say_what_was_done(console_);
   summary.model = trainer.model_description();
   summary.parameter_count = plan.parameter_count;
   summary.planned_steps = options.steps;

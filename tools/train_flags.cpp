@@ -63,7 +63,10 @@ constexpr const char* kExamples =
     "--steps 200\n"
     "  terrace train --config ds_config.json --data corpus/ --model gpt2-medium --nvme-path /mnt/nvme \\\n"
     "      --device-memory 1GiB --host-memory 4GiB --steps 1000 --save checkpoints --save-every 100 --log "
-    "steps.jsonl\n";
+    "steps.jsonl\n"
+    "  terrace train --config ds_config.json --data corpus/ --nvme-path /mnt/nvme --inject "
+    "write:error=EIO,at=120 \\\n"
+    "      --inject read:delay=20ms,every=10\n";
 
 TrainConfig load(const TrainFlags& flags, const std::vector<ConfigOverride>& overrides) {
   return flags.config.empty() ? default_train_config(overrides) : load_train_config(flags.config, overrides);
@@ -137,6 +140,13 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
   add_whole_number(
       app, "--stall-abort", 0, [&flags](uint64_t n) { flags.stall_abort_seconds = n; },
       "End the run when one wait takes N seconds; without it a run waits for ever", group);
+  app.add_option("--inject", flags.inject,
+                 "Make transfers of the nvme tier go wrong on purpose, to rehearse it; may be repeated "
+                 "(docs/faults.md)")
+      ->type_name("SPEC")
+      ->take_all()
+      ->expected(1)
+      ->group(group);
   app.add_flag("--print-config", flags.print_config, "Print every value in force with its origin, and exit")
       ->group(group);
   app.add_option("--explain", flags.explain,

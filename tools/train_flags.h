@@ -38,6 +38,7 @@ struct TrainFlags {
   std::string log;
   uint64_t stall_warning_seconds = 60;  // 0: never
   uint64_t stall_abort_seconds = 0;     // 0: never
+  std::vector<std::string> inject;      // faults, as runtime/fault_spec.h has them
   bool print_config = false;
   std::string explain;  // a key
   bool json = false;
