@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
 
@@ -45,14 +46,21 @@ void choose_budgets(const TrainConfig& config, const Machine& machine, const std
   }
 }
 
+std::filesystem::path only_folder(const std::vector<std::filesystem::path>& folders) {
+  if (folders.empty()) return {};
+  if (folders.size() == 1) return folders.front();
+  throw Error(ErrorKind::config, {"cannot use several folders for one role", folders[1].string(),
+                                  "this version streams from one", "name one folder in nvme_path"});
+}
+
 }  // namespace
 
 OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   OffloadOptions options;
   options.parameters = config.placement.parameters;
   options.states = config.placement.states;
-  options.parameter_path = config.placement.parameter_path;
-  options.state_path = config.placement.state_path;
+  options.parameter_path = only_folder(config.placement.parameter_paths);
+  options.state_path = only_folder(config.placement.state_paths);
   options.lock_host_memory = config.placement.pin_parameters && config.placement.pin_states;
   options.work_bytes = dry.work_bytes;
   options.activation_entries = dry.activation_entries;

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <set>
 
+#include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/config/schema.h>
 
 namespace terrace {
@@ -40,6 +41,11 @@ std::string nearest(const std::string& word, const std::vector<std::string>& kno
   return best != known.end() && distance(*best) <= allowed ? *best : "";
 }
 
+// As add_repeated() makes them.
+bool may_be_repeated(const CLI::Option& option) {
+  return option.get_expected_max() > 1 && !option.get_allow_extra_args();
+}
+
 std::string with_suggestion(const std::string& what, const std::string& suggestion, const std::string& help) {
   return what + (suggestion.empty() ? "" : fmt::format("; did you mean \"{}\"?", suggestion)) + "\n  " + help;
 }
@@ -66,7 +72,8 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
     if (!flag.empty()) {
       const std::vector<std::string> known = flags_of(*command);
       if (std::find(known.begin(), known.end(), flag) != known.end()) {
-        if (seen.insert(flag).second) continue;
+        const bool repeated = may_be_repeated(*command->get_option_no_throw(flag));
+        if (seen.insert(flag).second || repeated) continue;
         return flag + " is given more than once\n  leave one of them out";
       }
       const std::string full = command == &app ? "terrace" : "terrace " + command->get_name();
@@ -133,6 +140,17 @@ void add_whole_number(CLI::App& app, const char* flag, uint64_t least, std::func
          help)
       ->type_name("N")
       ->group(group);
+}
+
+void add_repeated(CLI::App& app, const char* flag, std::vector<std::string>& values, const char* type,
+                  const char* help, const char* group) {
+  app.add_option(flag, values, help)->allow_extra_args(false)->type_name(type)->group(group);
+}
+
+std::string folder_list(const std::vector<std::string>& folders) {
+  std::string list;
+  for (const std::string& folder : folders) list += (list.empty() ? "[" : ", ") + json_quoted(folder);
+  return list.empty() ? list : list + "]";
 }
 
 void add_number(CLI::App& app, const char* flag, double least, double most, double& value, const char* help,

@@ -46,6 +46,12 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
 void add_whole_number(CLI::App& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
                       const char* help, const char* group);
 
+// Adds a flag that may be given several times, each time with one value.
+void add_repeated(CLI::App& app, const char* flag, std::vector<std::string>& values, const char* type,
+                  const char* help, const char* group);
+// Folders as the configuration takes them from a flag; empty when there are none.
+std::string folder_list(const std::vector<std::string>& folders);
+
 // Adds a flag that takes a number of `least` to `most`, both included; not a number is refused like any other
 // that is outside: Error(config).
 void add_number(CLI::App& app, const char* flag, double least, double most, double& value, const char* help,

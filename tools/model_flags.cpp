@@ -31,7 +31,7 @@ TrainConfig config_of(const ModelFlags& flags) {
   add("terrace.host_memory", flags.host_memory, "--host-memory");
   add("zero_optimization.offload_param.device", flags.parameters.empty() ? "cpu" : flags.parameters,
       "--offload-param");
-  add("zero_optimization.offload_param.nvme_path", flags.nvme_path, "--nvme-path");
+  add("zero_optimization.offload_param.nvme_path", folder_list(flags.nvme_paths), "--nvme-path");
   add("terrace.threads", flags.threads, "--threads");
   if (flags.strict) overrides.push_back({"terrace.strict", "true", "--strict"});
   return default_train_config(overrides);
@@ -71,9 +71,8 @@ void ModelFlags::add_to(CLI::App& app) {
   app.add_option("--offload-param", parameters, "Where parameters live between uses (default cpu)")
       ->type_name("none|cpu|nvme")
       ->group(group);
-  app.add_option("--nvme-path", nvme_path, "The folder for parameters on nvme")
-      ->type_name("DIR")
-      ->group(group);
+  add_repeated(app, "--nvme-path", nvme_paths, "DIR",
+               "The folder for parameters on nvme; given several times, folders on different drives", group);
   app.add_option("--threads", threads, "Compute threads; 0 is one per available core")
       ->type_name("N")
       ->group(group);

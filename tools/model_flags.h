@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <terrace/runtime/inference.h>
 
@@ -20,7 +21,7 @@ struct ModelFlags {
   std::string device_memory;
   std::string host_memory;
   std::string parameters;
-  std::string nvme_path;
+  std::vector<std::string> nvme_paths;
   std::string threads;
   bool strict = false;
 

@@ -168,9 +168,11 @@ void TrainFlags::add_to(CLI::App& app) {
     const KeyFlag& flag = kKeyFlags[i];
     app.add_option(flag.flag, key_values[i], flag.help)->type_name(flag.type)->group(flag.group);
   }
-  app.add_option("--nvme-path", nvme_path, "The folder for what is placed on nvme, whatever the file says")
-      ->type_name("DIR")
-      ->group(kMemory);
+  add_repeated(
+      app, "--nvme-path", nvme_paths, "DIR",
+      "The folder for what is placed on nvme, whatever the file says; given several times, folders on "
+      "different drives that are used as one",
+      kMemory);
   app.add_flag("--strict", strict, "Turn any use of memory outside its lease into an error; slow")
       ->group(kMemory);
   add_output_flags(app, *this);
@@ -184,7 +186,7 @@ TrainConfig resolve_config(const TrainFlags& flags) {
       overrides.push_back({kKeyFlags[i].key, flags.key_values[i], kKeyFlags[i].flag});
   }
   if (flags.strict) overrides.push_back({"terrace.strict", "true", "--strict"});
-  if (flags.nvme_path.empty()) {
+  if (flags.nvme_paths.empty()) {
     try {
       return load(flags, overrides);
     } catch (const Error& error) {
@@ -195,13 +197,12 @@ TrainConfig resolve_config(const TrainFlags& flags) {
     }
   }
   // The path goes to the roles that are on nvme; which ones these are, the rest of the configuration says.
+  const std::string paths = folder_list(flags.nvme_paths);
   std::vector<ConfigOverride> with_paths = overrides;
-  for (const char* key : {kParamPath, kStatePath})
-    with_paths.push_back({key, flags.nvme_path, "--nvme-path"});
+  for (const char* key : {kParamPath, kStatePath}) with_paths.push_back({key, paths, "--nvme-path"});
   const PlacementConfig placement = load(flags, with_paths).placement;
-  if (placement.parameters == Placement::nvme)
-    overrides.push_back({kParamPath, flags.nvme_path, "--nvme-path"});
-  if (placement.states == Placement::nvme) overrides.push_back({kStatePath, flags.nvme_path, "--nvme-path"});
+  if (placement.parameters == Placement::nvme) overrides.push_back({kParamPath, paths, "--nvme-path"});
+  if (placement.states == Placement::nvme) overrides.push_back({kStatePath, paths, "--nvme-path"});
   TrainConfig config = load(flags, overrides);
   if (placement.parameters != Placement::nvme && placement.states != Placement::nvme) {
     config.warnings.push_back(

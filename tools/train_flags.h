@@ -29,7 +29,7 @@ struct TrainFlags {
   uint64_t steps = 100;
   uint64_t eval_every = 0;  // 0: at the end only
   uint64_t eval_samples = 32;
-  std::string nvme_path;
+  std::vector<std::string> nvme_paths;
   bool strict = false;
   std::string save;
   uint64_t save_every = 0;            // 0: at the end only

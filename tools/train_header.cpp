@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <set>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
@@ -25,16 +27,18 @@ std::string line(const char* name, const std::string& text) {
   return fmt::format("  {:<11} {}\n", name, text);
 }
 
-std::string kept_on_nvme(const fs::path& path, uint64_t chunks, uint64_t kept, const char* what) {
-  return fmt::format("nvme ({}); {} of {} chunks of {} kept in host memory", path.string(), kept, chunks,
-                     what);
+std::string kept_on_nvme(const std::vector<fs::path>& paths, uint64_t chunks, uint64_t kept,
+                         const char* what) {
+  std::string names;
+  for (const fs::path& path : paths) names += (names.empty() ? "" : ", ") + path.string();
+  return fmt::format("nvme ({}); {} of {} chunks of {} kept in host memory", names, kept, chunks, what);
 }
 
 std::string parameters_text(const PlacementConfig& placement, const TrainerPlan& plan) {
   const std::string size = fmt::format("{}: ", format_bytes(plan.param_bytes));
   if (placement.parameters == Placement::none) return size + "device memory";
   if (placement.parameters == Placement::cpu) return size + "host memory (cpu)";
-  return size + kept_on_nvme(placement.parameter_path, plan.memory.parameter_chunks,
+  return size + kept_on_nvme(placement.parameter_paths, plan.memory.parameter_chunks,
                              plan.memory.host_param_slots, "parameters");
 }
 
@@ -42,7 +46,7 @@ std::string states_text(const PlacementConfig& placement, const TrainerPlan& pla
   const std::string size = fmt::format("{}: ", format_bytes(plan.state_bytes));
   if (placement.states == Placement::none) return size + "device memory";
   if (placement.states == Placement::cpu) return size + "host memory (cpu)";
-  return size + kept_on_nvme(placement.state_path, plan.memory.record_chunks, plan.memory.host_record_slots,
+  return size + kept_on_nvme(placement.state_paths, plan.memory.record_chunks, plan.memory.host_record_slots,
                              "states");
 }
 
@@ -95,9 +99,15 @@ std::string shares_text(const PlacementConfig& placement, const TrainerPlan& pla
   return text;
 }
 
-std::string disk_line(const fs::path& path, const char* what, uint64_t bytes) {
-  return line("disk", fmt::format("{} for {} in {}, where {} are free", format_bytes(bytes), what,
-                                  path.string(), format_bytes(io::free_bytes_at(path))));
+// What the tier files take, by folder.
+std::map<fs::path, uint64_t> tier_shares(const PlacementConfig& placement, const TrainerPlan& plan) {
+  std::map<fs::path, uint64_t> shares;
+  const auto add = [&shares](const std::vector<fs::path>& paths, uint64_t bytes) {
+    if (bytes > 0) shares[paths.front()] += bytes;
+  };
+  add(placement.parameter_paths, plan.memory.parameter_file_bytes);
+  add(placement.state_paths, plan.memory.record_file_bytes);
+  return shares;
 }
 
 fs::path absolute_existing(const fs::path& path) {
@@ -122,6 +132,30 @@ void try_to_write(const fs::path& folder, const char* what, const char* advice) 
 dev_t device_of(const fs::path& path) {
   struct stat status {};
   return stat(path.c_str(), &status) == 0 ? status.st_dev : 0;
+}
+
+// Refuses folders that are not there, cannot be written to, or are one folder by two names.
+void check_folders(const std::vector<fs::path>& paths) {
+  constexpr const char* kWhat = "cannot use the nvme path";
+  constexpr const char* kAdvice = "create the folder, or name one on a fast local disk with --nvme-path";
+  std::map<std::pair<dev_t, ino_t>, fs::path> seen;
+  for (const fs::path& path : paths) {
+    struct stat status {};
+    const bool is_there = stat(path.c_str(), &status) == 0;
+    const int error = is_there ? ENOTDIR : errno;
+    // What is not there, or no folder, was named by mistake; anything else is the system's doing.
+    if (!is_there && error != ENOENT && error != ENOTDIR)
+      fail_to_use(kWhat, path, system_reason(error), kAdvice);
+    if (!is_there || !S_ISDIR(status.st_mode))
+      throw Error(ErrorKind::config, {kWhat, path.string(), system_reason(error), kAdvice});
+    const auto [earlier, is_new] = seen.try_emplace({status.st_dev, status.st_ino}, path);
+    if (!is_new) {
+      throw Error(ErrorKind::config,
+                  {kWhat, path.string(), fmt::format("it is the same folder as {}", earlier->second.string()),
+                   "name each folder once; a second folder helps when it is on another drive"});
+    }
+    try_to_write(path, kWhat, "choose a path that this user may write to");
+  }
 }
 
 // What a dead job left below an nvme path; the tier folder removes it before it takes space of its own.
@@ -184,10 +218,11 @@ std::string training_header(const TrainerOptions& options, const TrainerPlan& pl
   text += shares_text(placement, plan);
   text += line("chunks", fmt::format("{} elements, {}", grouped(plan.chunk_elements), plan.chunk_origin));
   if (!plan.engine.empty()) text += line("engine", plan.engine);
-  if (plan.memory.parameter_file_bytes > 0)
-    text += disk_line(placement.parameter_path, "parameters", plan.memory.parameter_file_bytes);
-  if (plan.memory.record_file_bytes > 0)
-    text += disk_line(placement.state_path, "states", plan.memory.record_file_bytes);
+  const char* name = "disk";
+  for (const auto& [path, bytes] : tier_shares(placement, plan)) {
+    text += line(std::exchange(name, ""), fmt::format("{} in {}, where {} are free", format_bytes(bytes),
+                                                      path.string(), format_bytes(io::free_bytes_at(path))));
+  }
   return text;
 }
 
@@ -205,22 +240,8 @@ std::string crash_notice(const TrainFlags& flags) {
 }
 
 void check_nvme_folders(const PlacementConfig& placement) {
-  constexpr const char* kWhat = "cannot use the nvme path";
-  constexpr const char* kAdvice = "create the folder, or name one on a fast local disk with --nvme-path";
-  const auto check = [&](Placement role, const fs::path& path) {
-    if (role != Placement::nvme) return;
-    struct stat status {};
-    const bool is_there = stat(path.c_str(), &status) == 0;
-    const int error = is_there ? ENOTDIR : errno;
-    // What is not there, or no folder, was named by mistake; anything else is the system's doing.
-    if (!is_there && error != ENOENT && error != ENOTDIR)
-      fail_to_use(kWhat, path, system_reason(error), kAdvice);
-    if (!is_there || !S_ISDIR(status.st_mode))
-      throw Error(ErrorKind::config, {kWhat, path.string(), system_reason(error), kAdvice});
-    try_to_write(path, kWhat, "choose a path that this user may write to");
-  };
-  check(placement.parameters, placement.parameter_path);
-  check(placement.states, placement.state_path);
+  if (placement.parameters == Placement::nvme) check_folders(placement.parameter_paths);
+  if (placement.states == Placement::nvme) check_folders(placement.state_paths);
 }
 
 namespace {
@@ -264,13 +285,10 @@ void prepare_save_folder(const TrainFlags& flags, const TrainerOptions& options,
   uint64_t needed = plan.state_bytes;
   uint64_t available = io::free_bytes_at(folder);
   const PlacementConfig& placement = options.config.placement;
-  const auto add_tier = [&](const fs::path& path, uint64_t bytes) {
-    if (bytes > 0 && device_of(path) == device_of(folder)) needed += bytes;
-  };
-  add_tier(placement.parameter_path, plan.memory.parameter_file_bytes);
-  add_tier(placement.state_path, plan.memory.record_file_bytes);
-  for (const fs::path& path : std::set{placement.parameter_path, placement.state_path}) {
-    if (!path.empty() && device_of(path) == device_of(folder)) available += stale_bytes_in(path);
+  for (const auto& [path, bytes] : tier_shares(placement, plan)) {
+    if (device_of(path) != device_of(folder)) continue;
+    needed += bytes;
+    available += stale_bytes_in(path);
   }
   if (needed <= available) return;
   throw Error(ErrorKind::capacity, {"there is no room for a checkpoint in", folder.string(),

@@ -112,6 +112,10 @@ bool conform(const SchemaKey& row, JsonNode& node) {
       return node.is(Kind::text);
     case ValueType::text_list:
       return conform_texts(node);
+    case ValueType::path_list:
+      if (!node.is(Kind::text) || !node.text.empty()) return conform_texts(node);
+      node.kind = Kind::list;
+      return true;
     case ValueType::choice: {
       if (!node.is(Kind::text)) return false;
       const std::optional<std::string> choice = among(row.limits.allowed, node.text);
@@ -357,8 +361,9 @@ void ConfigEntries::apply(const ConfigOverride& setting) {
     return;
   }
   Given given{setting.key, setting.origin, text_node(setting.value, setting.origin), true};
-  const bool as_text =
-      row->type == ValueType::text || row->type == ValueType::choice || row->type == ValueType::size;
+  const bool as_text = row->type == ValueType::text || row->type == ValueType::choice ||
+                       row->type == ValueType::size ||
+                       (row->type == ValueType::path_list && !setting.value.starts_with('['));
   if (!as_text) {
     try {
       given.value = parse_json(setting.value, setting.origin);

@@ -1,6 +1,8 @@
 // Stages, offload, file I/O and the keys of our own.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <terrace/memory/flat_space.h>
 #include <terrace/runtime/config/internal/resolver.h>
 
@@ -16,14 +18,34 @@ constexpr uint64_t kSector = 4096;
 
 }  // namespace
 
-void Resolver::resolve_device(std::string_view section, Placement& placement, std::filesystem::path& path,
-                              bool& pin) {
+// A folder named twice would be taken for two drives. Other names of one folder only the machine knows.
+std::vector<std::filesystem::path> Resolver::folders(std::string_view path) {
+  std::vector<std::filesystem::path> values;
+  std::vector<std::filesystem::path> plain;
+  const ConfigEntry* entry = given(path);
+  if (entry == nullptr || entry->value.items.empty()) {
+    record(path, "null");
+    return values;
+  }
+  for (const JsonNode& item : entry->value.items) {
+    values.emplace_back(item.text);
+    plain.push_back((values.back() / "").lexically_normal());  // "/a", "/a/" and "/b/../a" are "/a/"
+    if (std::find(plain.begin(), plain.end() - 1, plain.back()) == plain.end() - 1) continue;
+    problems_.add(entry->from_override ? entry->written_at : item.origin,
+                  fmt::format("{} names the folder {} twice", entry->written_key, json_quoted(item.text)));
+  }
+  record(path, values.size() == 1 ? json_quoted(values.front().string()) : json_text(entry->value));
+  return values;
+}
+
+void Resolver::resolve_device(std::string_view section, Placement& placement,
+                              std::vector<std::filesystem::path>& paths, bool& pin) {
   const std::string device_key = joined_path(section, "device");
   const std::string path_key = joined_path(section, "nvme_path");
   placement = *placement_from_name(text(device_key, "none"));
   pin = boolean(joined_path(section, "pin_memory"), true);
-  path = text(path_key, "");
-  if (placement == Placement::nvme && path.empty()) {
+  paths = folders(path_key);
+  if (placement == Placement::nvme && paths.empty()) {
     const ConfigEntry& device = *given(device_key);
     problems_.add(device.written_at,
                   fmt::format("{} is nvme, but {} is not given", device.written_key, path_key));
@@ -31,7 +53,7 @@ void Resolver::resolve_device(std::string_view section, Placement& placement, st
   const ConfigEntry* path_entry = given(path_key);
   if (placement != Placement::nvme && path_entry != nullptr) {
     idle_.push_back({path_entry->written_key, fmt::format("its device is {}", name_of(placement))});
-    path.clear();
+    paths.clear();
   }
 }
 
@@ -76,9 +98,9 @@ void Resolver::explain_stage() {
 void Resolver::resolve_zero() {
   config_.zero_stage = small(kStage, 0);
   PlacementConfig& placement = config_.placement;
-  resolve_device("zero_optimization.offload_param", placement.parameters, placement.parameter_path,
+  resolve_device("zero_optimization.offload_param", placement.parameters, placement.parameter_paths,
                  placement.pin_parameters);
-  resolve_device("zero_optimization.offload_optimizer", placement.states, placement.state_path,
+  resolve_device("zero_optimization.offload_optimizer", placement.states, placement.state_paths,
                  placement.pin_states);
   check_stage();
   explain_stage();

@@ -124,6 +124,8 @@ std::string expected_values(const SchemaKey& row) {
       return "one of " + with_commas(row.limits.allowed);
     case ValueType::text_list:
       return "a text or a list of texts";
+    case ValueType::path_list:
+      return "a folder or a list of folders";
     case ValueType::size:
       return "a number of bytes or a text such as \"256MiB\"" + range_of(row);
     case ValueType::any:

@@ -19,6 +19,7 @@ enum class ValueType : uint8_t {
   rates,         // a number, or a list of one per parameter group
   text,          //
   text_list,     // of at least one; one text stands for a list of one
+  path_list,     // the same; an empty text is as good as none
   choice,        // one of `allowed`, in any case
   size,          // a number of bytes, or "256MiB"
   any,           //

@@ -82,9 +82,10 @@ struct MonitorConfig {
 struct PlacementConfig {
   Placement parameters = Placement::none;
   Placement states = Placement::none;
-  std::filesystem::path parameter_path;  // not empty when parameters are on nvme
-  std::filesystem::path state_path;      // not empty when states are on nvme
-  bool pin_parameters = true;            // page-lock the host memory of this role where the system allows it
+  // Folders, none of them named twice in one list; used as one space. The two lists may overlap.
+  std::vector<std::filesystem::path> parameter_paths;  // not empty when parameters are on nvme
+  std::vector<std::filesystem::path> state_paths;      // not empty when states are on nvme
+  bool pin_parameters = true;  // page-lock the host memory of this role where the system allows it
   bool pin_states = true;
 };
 

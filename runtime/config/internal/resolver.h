@@ -68,7 +68,9 @@ class Resolver {
                             const std::string& origin);
 
   void resolve_zero();
-  void resolve_device(std::string_view section, Placement& placement, std::filesystem::path& path, bool& pin);
+  void resolve_device(std::string_view section, Placement& placement,
+                      std::vector<std::filesystem::path>& paths, bool& pin);
+  std::vector<std::filesystem::path> folders(std::string_view path);
   void check_stage();
   void explain_stage();
   void resolve_aio();

@@ -141,9 +141,62 @@ TEST(TrainConfigRules, HonoursNvmeStatesInEveryStageAndSaysSo) {
                           "DeepSpeed would use host memory"));
 }
 
+// A configuration with this as the nvme_path of states.
+std::string with_path(const std::string& value) {
+  return R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme",
+"nvme_path": )" +
+         value + "}}}";
+}
+
+TEST(TrainConfigRules, TakesOneFolderOrAListOfThem) {
+  using Folders = std::vector<std::filesystem::path>;
+  EXPECT_EQ(parse(with_path(R"("/a")")).placement.state_paths, (Folders{"/a"}));
+  EXPECT_EQ(parse(with_path(R"(["/a", "b c"])")).placement.state_paths, (Folders{"/a", "b c"}));
+  EXPECT_EQ(
+      config_test::value_of(parse(with_path(R"(["/a"])")), "zero_optimization.offload_optimizer.nvme_path"),
+      R"("/a")");
+  EXPECT_EQ(config_test::value_of(parse(with_path(R"(["/a", "/b"])")),
+                                  "zero_optimization.offload_optimizer.nvme_path"),
+            R"(["/a", "/b"])");
+  const auto flag = [](const std::string& value) {
+    return parse(with_path(R"("/file")"),
+                 {{"zero_optimization.offload_optimizer.nvme_path", value, "--nvme-path"}})
+        .placement.state_paths;
+  };
+  EXPECT_EQ(flag(R"(["/a", "/b"])"), (Folders{"/a", "/b"}));
+  EXPECT_EQ(flag("12"), (Folders{"12"}));
+  EXPECT_EQ(flag("[not a list"), (Folders{"[not a list"}));
+}
+
+TEST(TrainConfigRules, RefusesAFolderThatIsNamedTwice) {
+  const std::string key = "zero_optimization.offload_optimizer.nvme_path";
+  EXPECT_EQ(problem(with_path(R"(["/a", "/b", "/a"])")),
+            "ds.json:2:27: " + key + " names the folder \"/a\" twice");
+  EXPECT_EQ(problem(with_path(R"(["/a/", "/b/../a"])")),
+            "ds.json:2:22: " + key + " names the folder \"/b/../a\" twice");
+  EXPECT_EQ(problem("{}", {{key, R"(["x", "./x"])", "--nvme-path"},
+                           {"zero_optimization.offload_optimizer.device", "nvme", "--offload-optimizer"}}),
+            "--nvme-path: " + key + " names the folder \"./x\" twice");
+  // Parameters and states may share a folder.
+  EXPECT_EQ(problem(R"({"zero_optimization": {"stage": 3,
+      "offload_param": {"device": "nvme", "nvme_path": ["/a", "/b"]},
+      "offload_optimizer": {"device": "nvme", "nvme_path": ["/b", "/c"]}}})"),
+            "no problem");
+}
+
+TEST(TrainConfigRules, SaysWhatAFolderMayBe) {
+  const std::string must_be =
+      "zero_optimization.offload_optimizer.nvme_path must be a folder or a list of folders";
+  EXPECT_EQ(problem(with_path("7")), "ds.json:2:14: " + must_be + ", not 7");
+  EXPECT_EQ(problem(with_path("[]")), "ds.json:2:14: " + must_be + ", at least one, not []");
+  EXPECT_EQ(problem(with_path(R"(["/a", ""])")), "ds.json:2:14: " + must_be + R"(, not ["/a", ""])");
+  EXPECT_EQ(problem(with_path(R"([["/a"]])")), "ds.json:2:14: " + must_be + R"(, not [["/a"]])");
+  EXPECT_THAT(problem(with_path(R"("")")), HasSubstr("nvme_path is not given"));
+}
+
 TEST(TrainConfigRules, SaysWhenAPathIsNotUsed) {
   const TrainConfig config = parse(R"({"zero_optimization": {"offload_param": {"nvme_path": "/x"}}})");
-  EXPECT_TRUE(config.placement.parameter_path.empty());
+  EXPECT_TRUE(config.placement.parameter_paths.empty());
   EXPECT_THAT(config.warnings,
               ElementsAre(HasSubstr("  zero_optimization.offload_param (its device is none): nvme_path")));
 }

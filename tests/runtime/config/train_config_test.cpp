@@ -21,6 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
+using Folders = std::vector<std::filesystem::path>;
 
 // The two files that most people start from: ZeRO-3 with everything in host memory, and ZeRO-Infinity
 // on NVMe.
@@ -133,8 +134,8 @@ TEST(TrainConfig, TakesTheNvmeOffloadFileThatMostPeopleStartFrom) {
   const TrainConfig config = parse(kNvmeOffload);
   EXPECT_EQ(config.placement.parameters, Placement::nvme);
   EXPECT_EQ(config.placement.states, Placement::nvme);
-  EXPECT_EQ(config.placement.parameter_path, "/local_nvme");
-  EXPECT_EQ(config.placement.state_path, "/local_nvme");
+  EXPECT_EQ(config.placement.parameter_paths, (Folders{"/local_nvme"}));
+  EXPECT_EQ(config.placement.state_paths, (Folders{"/local_nvme"}));
   EXPECT_EQ(config.aio.block_bytes, 262144u);
   EXPECT_EQ(config.aio.queue_depth, 32u);
   EXPECT_EQ(config.aio.thread_count, 1u);
@@ -364,7 +365,7 @@ TEST(TrainConfig, LetsFlagsTakeThePlaceOfTheFile) {
   EXPECT_EQ(config.optimizer.beta2, 0.6);
   EXPECT_EQ(config.precision, DataType::bf16);
   EXPECT_EQ(config.placement.parameters, Placement::nvme);  // though the stage is 0: the flag says it all
-  EXPECT_EQ(config.placement.parameter_path, "/a b");
+  EXPECT_EQ(config.placement.parameter_paths, (Folders{"/a b"}));
   EXPECT_EQ(config.aio.thread_count, 7u);
   EXPECT_EQ(origin_of(config, "terrace.device_memory"), "--device-memory");
   EXPECT_EQ(origin_of(config, "optimizer.params.lr"), "--lr");
