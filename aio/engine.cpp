@@ -49,10 +49,11 @@ std::string use_once(Transport& transport) {
 }
 
 // Null with the reason in `words`; otherwise `words` is empty or says what the engine does without.
-std::unique_ptr<Transport> make_transport_of_kind(const EngineOptions& options, std::string& words) {
+std::unique_ptr<Transport> make_transport_of_kind(const EngineOptions& options, Log& log,
+                                                  std::string& words) {
   switch (options.kind) {
     case EngineKind::io_uring:
-      return make_uring_transport(options.queue_depth, words);
+      return make_uring_transport(options, log, words);
     case EngineKind::libaio:
       return make_libaio_transport(options.queue_depth, words);
     case EngineKind::threads:
@@ -84,7 +85,7 @@ std::optional<EngineKind> engine_kind_from_name(std::string_view name) {
 
 std::unique_ptr<Transport> make_transport(const EngineOptions& options, Log& log) {
   std::string words;
-  std::unique_ptr<Transport> transport = make_transport_of_kind(options, words);
+  std::unique_ptr<Transport> transport = make_transport_of_kind(options, log, words);
   if (transport == nullptr) {
     throw Error(ErrorKind::io, {"cannot create the I/O engine", std::string(name_of(options.kind)), words,
                                 "use another engine: \"threads\" works wherever files do"});
@@ -101,8 +102,9 @@ std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log) {
 ProbeResult probe_engine(EngineKind kind) {
   try {
     std::string words;
+    MemoryLog log;
     const std::unique_ptr<Transport> transport =
-        make_transport_of_kind({.kind = kind, .queue_depth = 1, .thread_count = 1}, words);
+        make_transport_of_kind({.kind = kind, .queue_depth = 1, .thread_count = 1}, log, words);
     if (transport == nullptr) return {false, words};
     const std::string reason = use_once(*transport);
     return {reason.empty(), reason};

@@ -70,6 +70,12 @@ struct EngineOptions {
   uint64_t block_bytes = kMiB;   // a multiple of 4 KiB, at most 1 GiB
   uint32_t thread_count = 2;     // of the threads engine: 1 to 256
   uint32_t backlog_count = 256;  // requests that may wait for a place in flight: 1 to 65536
+  // Of io_uring. Where the kernel, or for iopoll a file's device, refuses, the engine works without and says
+  // why once.
+  bool io_uring_sqpoll =
+      false;  // a kernel thread takes new pieces: no system call, but a core while it is busy
+  bool io_uring_iopoll =
+      false;  // completions are polled for, not interrupted for: wait() keeps its core busy
 };
 
 struct EngineStats {
@@ -80,7 +86,7 @@ struct EngineStats {
   uint64_t pieces = 0;                   // handed to the system, continuations included
   uint64_t registered_pieces = 0;        // of these, through a registered buffer
   uint64_t registered_file_pieces = 0;   // of these, through a registered file
-  uint64_t submit_calls = 0;             // system calls that handed pieces over; none of the threads engine
+  uint64_t submit_calls = 0;             // system calls that handed pieces over; none with sqpoll or threads
   uint64_t short_transfers = 0;          // continued
   uint64_t retries = 0;                  // after EINTR and EAGAIN
   uint32_t peak_pieces_in_flight = 0;    // never above queue_depth
@@ -156,8 +162,8 @@ struct EngineChoice {
 EngineChoice choose_engine(std::optional<EngineKind> wanted);
 
 // Throws Error(config) for options out of range and Error(io) when the engine cannot be created. What an
-// older kernel lacks and the engine does without is said to `log`. The engine may be handed to another thread
-// before its first use.
+// older kernel lacks and the engine does without is said to `log`, which must outlive an engine with
+// io_uring_iopoll. The engine may be handed to another thread before its first use.
 std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log);
 
 }  // namespace terrace::io

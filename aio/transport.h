@@ -35,7 +35,7 @@ struct Reaped {
 struct TransportStats {
   uint64_t registered_pieces = 0;       // started through a registered buffer
   uint64_t registered_file_pieces = 0;  // started through a registered file
-  uint64_t submit_calls = 0;            // system calls that handed pieces over
+  uint64_t submit_calls = 0;            // system calls that handed pieces over; none with sqpoll
 };
 
 // One thread uses a transport, wake() apart. The engine above never has more than queue_depth pieces in

@@ -19,8 +19,19 @@ constexpr uint32_t kBufferPlaces = 4096;  // of at most 1 GiB each
 constexpr uint64_t kBufferBytes = kGiB;   // the kernel's limit for one fixed buffer
 // A run has a handful of tier files; every piece looks through those that are registered.
 constexpr uint32_t kFilePlaces = 64;
-constexpr unsigned kBestFlags = IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER |
-                                IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
+// How long the kernel thread of a ring by_kernel_thread looks for work before it sleeps: longer than a stream
+// pauses between blocks, shorter than the compute phases between streams.
+constexpr unsigned kKernelThreadIdleMs = 20;
+
+// With a kernel thread there is no task work to defer.
+constexpr unsigned best_flags(RingMode mode) {
+  if (mode == RingMode::by_kernel_thread) return IORING_SETUP_R_DISABLED | IORING_SETUP_SQPOLL;
+  constexpr unsigned kDeferred = IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER |
+                                 IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
+  return mode == RingMode::by_polling ? kDeferred | IORING_SETUP_IOPOLL : kDeferred;
+}
+constexpr unsigned kNewFlags =
+    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
 
 std::string memlock_words() {
   rlimit limit;
@@ -37,7 +48,7 @@ std::vector<uint32_t> places(uint32_t count) {
 
 }  // namespace
 
-UringRing::UringRing() : ring_(std::make_unique<io_uring>()) {}
+UringRing::UringRing(RingMode mode) : mode_(mode), ring_(std::make_unique<io_uring>()) {}
 
 UringRing::~UringRing() {
   if (!created_) return;
@@ -48,15 +59,16 @@ UringRing::~UringRing() {
   io_uring_queue_exit(ring_.get());
 }
 
-std::unique_ptr<UringRing> UringRing::create(uint32_t most_in_flight, std::string& words) {
-  std::unique_ptr<UringRing> made(new UringRing);
+std::unique_ptr<UringRing> UringRing::create(RingMode mode, uint32_t most_in_flight, std::string& words) {
+  std::unique_ptr<UringRing> made(new UringRing(mode));
   io_uring* const ring = made->ring_.get();
   io_uring_params params{};
-  params.flags = kBestFlags;
+  params.flags = best_flags(mode);
+  params.sq_thread_idle = kKernelThreadIdleMs;
   int result = io_uring_queue_init_params(most_in_flight, ring, &params);
-  if (result == -EINVAL) {
+  if (result == -EINVAL && (best_flags(mode) & kNewFlags) != 0) {
     params = io_uring_params{};
-    params.flags = IORING_SETUP_R_DISABLED;
+    params.flags = best_flags(mode) & ~kNewFlags;
     result = io_uring_queue_init_params(most_in_flight, ring, &params);
     words =
         "this kernel's io_uring has no SINGLE_ISSUER and DEFER_TASKRUN (Linux 6.1): more interrupts per "
@@ -85,15 +97,26 @@ void UringRing::enable() {
   enabled_ = true;
 }
 
-void UringRing::add(const Piece& piece) {
+// A place in the submission queue. The kernel thread gives places back some time after it has started what
+// was in them, possibly after that has completed.
+io_uring_sqe* UringRing::next_entry() {
   io_uring_sqe* entry = io_uring_get_sqe(ring_.get());
-  TERRACE_ASSERT(entry != nullptr, "more pieces were started than the queue depth");
+  while (entry == nullptr && mode_ == RingMode::by_kernel_thread) {
+    io_uring_submit(ring_.get());
+    io_uring_sqring_wait(ring_.get());
+    entry = io_uring_get_sqe(ring_.get());
+  }
+  TERRACE_ASSERT(entry != nullptr, "more was started than the submission queue holds");
+  return entry;
+}
+
+UringRing::Registered UringRing::add(const Piece& piece) {
+  io_uring_sqe* entry = next_entry();
   const RegisteredMemory* memory = memory_of(piece);
   const RegisteredFile* file = file_of(piece.fd);
   const int fd = file != nullptr ? static_cast<int>(file->index) : piece.fd;
   const bool is_read = piece.kind == OpKind::read;
   if (memory != nullptr) {
-    ++registered_pieces_;
     const int index = static_cast<int>(memory->index);
     if (is_read) {
       io_uring_prep_read_fixed(entry, fd, piece.data, piece.bytes, piece.offset, index);
@@ -105,22 +128,25 @@ void UringRing::add(const Piece& piece) {
   } else {
     io_uring_prep_write(entry, fd, piece.data, piece.bytes, piece.offset);
   }
-  if (file != nullptr) {
-    ++registered_file_pieces_;
-    io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE);
-  }
+  if (file != nullptr) io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE);
   io_uring_sqe_set_data64(entry, piece.id);
+  return {memory != nullptr, file != nullptr};
 }
 
 // A poll and not a read: it leaves nothing in memory that a ring being closed could still write to.
 void UringRing::add_wake(int event_fd) {
-  io_uring_sqe* entry = io_uring_get_sqe(ring_.get());
-  TERRACE_ASSERT(entry != nullptr, "the submission queue has no place for the wake entry");
+  TERRACE_ASSERT(mode_ != RingMode::by_polling, "a ring that polls takes reads and writes only");
+  io_uring_sqe* entry = next_entry();
   io_uring_prep_poll_add(entry, event_fd, POLLIN);
   io_uring_sqe_set_data64(entry, kWakeId);
 }
 
 uint64_t UringRing::submit() {
+  if (mode_ == RingMode::by_kernel_thread) {
+    const int result = io_uring_submit(ring_.get());
+    TERRACE_ASSERT(result >= 0 || result == -EINTR, "io_uring_enter: " + system_reason(-result));
+    return 0;
+  }
   uint64_t calls = 0;
   while (io_uring_sq_ready(ring_.get()) > 0) {
     ++calls;
@@ -134,6 +160,7 @@ uint64_t UringRing::submit() {
 }
 
 bool UringRing::take(Taken& taken, bool block) {
+  TERRACE_ASSERT(!block || mode_ != RingMode::by_polling, "a ring that polls cannot be waited for and woken");
   io_uring_cqe* entry = nullptr;
   const int result = block ? io_uring_wait_cqe(ring_.get(), &entry) : io_uring_peek_cqe(ring_.get(), &entry);
   if (result == -EINTR || result == -EAGAIN) return false;

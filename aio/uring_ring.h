@@ -6,6 +6,13 @@
 //
 // The ring is created disabled, in any thread, so that make_engine() reports what fails; enable() makes the
 // calling thread its only user (SINGLE_ISSUER).
+//
+// mode             | who submits     | how completions come      | what it takes
+// by_interrupt     | submit()        | the device interrupts     | anything
+// by_kernel_thread | a kernel thread | the device interrupts     | anything
+// by_polling       | submit()        | take() asks the device    | direct reads and writes; others come back
+// with
+//                  |                 |                           | EOPNOTSUPP, and no wake is possible
 #pragma once
 
 #include <cstddef>
@@ -19,8 +26,11 @@
 #include <terrace/aio/transport.h>
 
 struct io_uring;
+struct io_uring_sqe;
 
 namespace terrace::io {
+
+enum class RingMode : uint8_t { by_interrupt, by_kernel_thread, by_polling };
 
 class UringRing {
  public:
@@ -32,7 +42,7 @@ class UringRing {
 
   // Null with the reason in `words` when io_uring does not work here; otherwise `words` is empty or says what
   // an older kernel lacks.
-  static std::unique_ptr<UringRing> create(uint32_t most_in_flight, std::string& words);
+  static std::unique_ptr<UringRing> create(RingMode mode, uint32_t most_in_flight, std::string& words);
   ~UringRing();
   UringRing(const UringRing&) = delete;
   UringRing& operator=(const UringRing&) = delete;
@@ -40,15 +50,20 @@ class UringRing {
   void enable();
   bool enabled() const { return enabled_; }
 
+  // What of the piece goes through a registration.
+  struct Registered {
+    bool memory;
+    bool file;
+  };
   // Queued until submit().
-  void add(const Piece& piece);
+  Registered add(const Piece& piece);
   // Completes with kWakeId once `event_fd` can be read.
   void add_wake(int event_fd);
   // One system call for all that was added, unless the kernel is short of memory for a moment; then it is
-  // asked again. Returns how many calls it was.
+  // asked again. Returns how many calls it was; none by_kernel_thread, which is woken only when it sleeps.
   uint64_t submit();
-  // The next completion; with `block` it is waited for. False when there is none, or the wait was
-  // interrupted.
+  // The next completion; with `block` it is waited for, by polling never. False when there is none, or the
+  // wait was interrupted.
   bool take(Taken& taken, bool block);
 
   // As Transport's.
@@ -57,8 +72,6 @@ class UringRing {
   bool register_file(int fd);
   void unregister_file(int fd);
   std::string_view registration_refusal() const { return refusal_; }
-  uint64_t registered_pieces() const { return registered_pieces_; }
-  uint64_t registered_file_pieces() const { return registered_file_pieces_; }
 
  private:
   // Memory registered as fixed buffer `index`.
@@ -73,13 +86,15 @@ class UringRing {
     uint32_t index;
   };
 
-  UringRing();
+  explicit UringRing(RingMode mode);
+  io_uring_sqe* next_entry();
   const RegisteredMemory* memory_of(const Piece& piece) const;
   const RegisteredFile* file_of(int fd) const;
   bool make_buffer_table();
   bool make_file_table();
   int update_buffer(uint32_t index, std::byte* data, uint64_t bytes);
 
+  const RingMode mode_;
   std::unique_ptr<io_uring> ring_;
   bool created_ = false;
   bool enabled_ = false;
@@ -90,8 +105,6 @@ class UringRing {
   std::vector<RegisteredMemory> registered_;      // by address
   std::vector<RegisteredFile> registered_files_;  // few
   std::string refusal_;
-  uint64_t registered_pieces_ = 0;
-  uint64_t registered_file_pieces_ = 0;
 };
 
 }  // namespace terrace::io

@@ -7,49 +7,66 @@
 #include <terrace/base/error.h>
 #include <cerrno>
 #include <string>
+#include <vector>
 
 namespace terrace::io {
 namespace {
 
 class UringTransport final : public Transport {
  public:
-  UringTransport() = default;
+  UringTransport(const EngineOptions& options, Log& log) : options_(options), log_(log) {}
   ~UringTransport() override;
   UringTransport(const UringTransport&) = delete;
   UringTransport& operator=(const UringTransport&) = delete;
 
   // False with the reason in `words`; true with what is missing in `words`.
-  bool create(uint32_t queue_depth, std::string& words);
+  bool create(std::string& words);
 
   EngineKind kind() const override { return EngineKind::io_uring; }
   void start(std::span<const Piece> pieces) override;
   Reaped reap(std::span<PieceResult> results, bool block) override;
   void wake() noexcept override;
-  bool register_buffer(std::span<std::byte> memory) override { return ring_->register_buffer(memory); }
-  void unregister_buffer(std::span<std::byte> memory) override { ring_->unregister_buffer(memory); }
-  bool register_file(int fd) override { return ring_->register_file(fd); }
-  void unregister_file(int fd) override { ring_->unregister_file(fd); }
-  std::string_view registration_refusal() const override { return ring_->registration_refusal(); }
-  TransportStats stats() const override;
+  bool register_buffer(std::span<std::byte> memory) override;
+  void unregister_buffer(std::span<std::byte> memory) override;
+  bool register_file(int fd) override;
+  void unregister_file(int fd) override;
+  std::string_view registration_refusal() const override { return refusal_; }
+  TransportStats stats() const override { return stats_; }
 
  private:
+  void create_main_ring(std::string& words);
+  void create_polling_ring();
   void enable();
   void arm_wake();
   void take_wake();
+  bool may_poll(int fd) const;
+  UringRing::Registered add_polled(const Piece& piece);
+  size_t take_polled(std::span<PieceResult> results);
+  Reaped take_main(std::span<PieceResult> results, bool block);
+  void stop_polling(const Piece& piece);
 
-  std::unique_ptr<UringRing> ring_;
+  const EngineOptions options_;
+  Log& log_;
+  std::unique_ptr<UringRing> ring_;     // by interrupt or by kernel thread: has the wake entry
+  std::unique_ptr<UringRing> polling_;  // null without io_uring_iopoll
+  std::vector<Piece> polled_pieces_;    // by id: to be started again where polling is refused
+  std::vector<bool> refuses_polling_;   // by descriptor
+  uint32_t polled_in_flight_ = 0;
   int wake_fd_ = -1;
-  uint64_t submit_calls_ = 0;
+  std::string refusal_;
+  TransportStats stats_;
 };
 
 UringTransport::~UringTransport() {
+  polling_.reset();
   ring_.reset();
   if (wake_fd_ >= 0) close(wake_fd_);
 }
 
-bool UringTransport::create(uint32_t queue_depth, std::string& words) {
-  ring_ = UringRing::create(queue_depth + 1, words);  // the extra one waits for wake()
+bool UringTransport::create(std::string& words) {
+  create_main_ring(words);
   if (ring_ == nullptr) return false;
+  if (options_.io_uring_iopoll) create_polling_ring();
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd_ < 0) {
     words = "eventfd: " + system_reason(errno);
@@ -58,9 +75,31 @@ bool UringTransport::create(uint32_t queue_depth, std::string& words) {
   return true;
 }
 
+void UringTransport::create_main_ring(std::string& words) {
+  const uint32_t entries = options_.queue_depth + 1;  // one waits for wake()
+  if (options_.io_uring_sqpoll) {
+    std::string reason;
+    ring_ = UringRing::create(RingMode::by_kernel_thread, entries, reason);
+    if (ring_ != nullptr) return;
+    log_.warning_once("io_uring_sqpoll is left off: " + reason);
+  }
+  ring_ = UringRing::create(RingMode::by_interrupt, entries, words);
+}
+
+void UringTransport::create_polling_ring() {
+  std::string reason;
+  polling_ = UringRing::create(RingMode::by_polling, options_.queue_depth, reason);
+  if (polling_ == nullptr) {
+    log_.warning_once("io_uring_iopoll is left off: " + reason);
+    return;
+  }
+  polled_pieces_.resize(options_.queue_depth);
+}
+
 void UringTransport::enable() {
   if (ring_->enabled()) return;
   ring_->enable();
+  if (polling_ != nullptr) polling_->enable();
   arm_wake();
 }
 
@@ -84,14 +123,60 @@ void UringTransport::wake() noexcept {
                  "writing the wake eventfd: " + system_reason(errno));
 }
 
-void UringTransport::start(std::span<const Piece> pieces) {
-  enable();
-  for (const Piece& piece : pieces) ring_->add(piece);
-  submit_calls_ += ring_->submit();
+bool UringTransport::may_poll(int fd) const {
+  if (polling_ == nullptr) return false;
+  const auto index = static_cast<size_t>(fd);
+  return index >= refuses_polling_.size() || !refuses_polling_[index];
 }
 
-Reaped UringTransport::reap(std::span<PieceResult> results, bool block) {
+UringRing::Registered UringTransport::add_polled(const Piece& piece) {
+  polled_pieces_[piece.id] = piece;
+  ++polled_in_flight_;
+  return polling_->add(piece);
+}
+
+void UringTransport::start(std::span<const Piece> pieces) {
   enable();
+  uint32_t polled = 0;
+  for (const Piece& piece : pieces) {
+    const bool poll = may_poll(piece.fd);
+    const UringRing::Registered through = poll ? add_polled(piece) : ring_->add(piece);
+    polled += poll ? 1 : 0;
+    stats_.registered_pieces += through.memory ? 1 : 0;
+    stats_.registered_file_pieces += through.file ? 1 : 0;
+  }
+  if (polled < pieces.size()) stats_.submit_calls += ring_->submit();
+  if (polled > 0) stats_.submit_calls += polling_->submit();
+}
+
+// From now on pieces of this file, and this one first, go the other way.
+void UringTransport::stop_polling(const Piece& piece) {
+  const auto index = static_cast<size_t>(piece.fd);
+  if (refuses_polling_.size() <= index) refuses_polling_.resize(index + 1);
+  refuses_polling_[index] = true;
+  log_.warning_once(
+      "io_uring_iopoll has no effect on some files: " + system_reason(EOPNOTSUPP) +
+      ". Polling takes a device with queues for it (of nvme: the module's poll_queues) and direct I/O");
+  ring_->add(piece);
+  stats_.submit_calls += ring_->submit();
+}
+
+size_t UringTransport::take_polled(std::span<PieceResult> results) {
+  size_t count = 0;
+  UringRing::Taken taken;
+  while (polled_in_flight_ > 0 && count < results.size() && polling_->take(taken, false)) {
+    --polled_in_flight_;
+    const auto id = static_cast<uint32_t>(taken.id);
+    if (taken.result == -EOPNOTSUPP) {
+      stop_polling(polled_pieces_[id]);
+    } else {
+      results[count++] = PieceResult{id, taken.result};
+    }
+  }
+  return count;
+}
+
+Reaped UringTransport::take_main(std::span<PieceResult> results, bool block) {
   Reaped reaped{0, false};
   while (reaped.count < results.size()) {
     const bool must_wait = block && reaped.count == 0 && !reaped.woken;
@@ -113,15 +198,60 @@ Reaped UringTransport::reap(std::span<PieceResult> results, bool block) {
   return reaped;
 }
 
-TransportStats UringTransport::stats() const {
-  return {ring_->registered_pieces(), ring_->registered_file_pieces(), submit_calls_};
+// While the device has to be asked, both rings are looked at in turn; otherwise the thread sleeps in the one
+// that completions and wakes interrupt.
+Reaped UringTransport::reap(std::span<PieceResult> results, bool block) {
+  enable();
+  for (;;) {
+    const size_t polled = take_polled(results);
+    const bool sleep = block && polled == 0 && polled_in_flight_ == 0;
+    Reaped reaped = take_main(results.subspan(polled), sleep);
+    reaped.count += polled;
+    if (reaped.count > 0 || reaped.woken || !block) return reaped;
+  }
+}
+
+// In both rings or in none.
+bool UringTransport::register_buffer(std::span<std::byte> memory) {
+  if (!ring_->register_buffer(memory)) {
+    refusal_ = ring_->registration_refusal();
+    return false;
+  }
+  if (polling_ == nullptr || polling_->register_buffer(memory)) return true;
+  refusal_ = polling_->registration_refusal();
+  ring_->unregister_buffer(memory);
+  return false;
+}
+
+void UringTransport::unregister_buffer(std::span<std::byte> memory) {
+  ring_->unregister_buffer(memory);
+  if (polling_ != nullptr) polling_->unregister_buffer(memory);
+}
+
+// Another file of the same number may have refused polling.
+bool UringTransport::register_file(int fd) {
+  if (!ring_->register_file(fd)) {
+    refusal_ = ring_->registration_refusal();
+    return false;
+  }
+  if (polling_ == nullptr) return true;
+  if (static_cast<size_t>(fd) < refuses_polling_.size()) refuses_polling_[static_cast<size_t>(fd)] = false;
+  if (polling_->register_file(fd)) return true;
+  refusal_ = polling_->registration_refusal();
+  ring_->unregister_file(fd);
+  return false;
+}
+
+void UringTransport::unregister_file(int fd) {
+  ring_->unregister_file(fd);
+  if (polling_ != nullptr) polling_->unregister_file(fd);
 }
 
 }  // namespace
 
-std::unique_ptr<Transport> make_uring_transport(uint32_t queue_depth, std::string& words) {
-  auto transport = std::make_unique<UringTransport>();
-  if (!transport->create(queue_depth, words)) return nullptr;
+std::unique_ptr<Transport> make_uring_transport(const EngineOptions& options, Log& log, std::string& words) {
+  auto transport = std::make_unique<UringTransport>(options, log);
+  if (!transport->create(words)) return nullptr;
   return transport;
 }
 
