@@ -12,6 +12,8 @@ namespace {
 constexpr std::string_view kStage = "zero_optimization.stage";
 constexpr std::string_view kSubGroup = "zero_optimization.sub_group_size";
 constexpr std::string_view kPrefetchBucket = "zero_optimization.stage3_prefetch_bucket_size";
+constexpr std::string_view kSqpoll = "terrace.io_uring_sqpoll";
+constexpr std::string_view kIopoll = "terrace.io_uring_iopoll";
 
 // What every drive and file system with O_DIRECT accepts.
 constexpr uint64_t kSector = 4096;
@@ -130,12 +132,20 @@ void Resolver::resolve_terrace() {
   own.chunk_elements = optional_integer("terrace.chunk_elements");
   own.policy = *policy_from_name(text("terrace.policy", "opt"));
   own.engine = io::engine_kind_from_name(text("terrace.engine", "auto"));
+  own.io_uring_sqpoll = boolean(kSqpoll, own.io_uring_sqpoll);
+  own.io_uring_iopoll = boolean(kIopoll, own.io_uring_iopoll);
   own.prefetch_uses = small("terrace.prefetch_depth", own.prefetch_uses);
   own.strict = boolean("terrace.strict", own.strict);
   own.verify_checksums = boolean("terrace.verify_checksums", own.verify_checksums);
   own.thread_count = small("terrace.threads", own.thread_count);
   own.seed = integer("terrace.seed", own.seed);
   check_chunks();
+  if (own.engine && *own.engine != io::EngineKind::io_uring) {
+    for (const std::string_view key : {kSqpoll, kIopoll}) {
+      if (const ConfigEntry* entry = given(key))
+        idle_.push_back({entry->written_key, fmt::format("terrace.engine is {}", io::name_of(*own.engine))});
+    }
+  }
   const ConfigEntry* depth = given("terrace.prefetch_depth");
   if (depth != nullptr && own.prefetch_uses > 0 && config_.max_prefetch_elements == uint64_t{0}) {
     problems_.add(depth->written_at,

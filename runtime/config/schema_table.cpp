@@ -360,6 +360,8 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace", "chunk_elements", integer, "", honoured, "Elements of a chunk, a multiple of 4096. Without it: the plan decides.", between(4096, kMaxInteger)},
     {"terrace", "policy", choice, "opt", honoured, "Which chunk leaves a full tier: the one needed last (opt), used longest ago (lru), there for longest (fifo), or used last (mru).", one_of("opt|lru|fifo|mru")},
     {"terrace", "engine", choice, "auto", honoured, "File I/O engine; auto takes the first that works here.", one_of("auto|io_uring|libaio|threads")},
+    {"terrace", "io_uring_sqpoll", boolean, "false", honoured, "Of the engine io_uring: a kernel thread takes new requests, which saves system calls and costs a core while it is busy. Where the kernel refuses: without, and said."},
+    {"terrace", "io_uring_iopoll", boolean, "false", honoured, "Of the engine io_uring: the device is asked for completions instead of interrupting, which keeps the core that waits busy. Where the device has no queues for it: without, and said."},
     {"terrace", "prefetch_depth", integer, "16", honoured, "Uses to fetch ahead at most; 0 fetches on demand only.", counted},
     {"terrace", "strict", boolean, "false", honoured, "Turns any use of memory outside its lease into an error. Slow."},
     {"terrace", "verify_checksums", boolean, "true", honoured, "Check every block that is read against its checksum."},

@@ -103,7 +103,9 @@ struct TerraceConfig {
   std::optional<uint64_t> chunk_elements;  // a multiple of kTileElements
   PolicyKind policy = PolicyKind::opt;
   std::optional<io::EngineKind> engine;  // nullopt: the best that works here
-  uint32_t prefetch_uses = 16;           // 0 fetches on demand only
+  bool io_uring_sqpoll = false;          // of io_uring: see io::EngineOptions
+  bool io_uring_iopoll = false;
+  uint32_t prefetch_uses = 16;  // 0 fetches on demand only
   bool strict = false;
   bool verify_checksums = true;
   uint32_t thread_count = 0;  // compute threads; 0: one per available core

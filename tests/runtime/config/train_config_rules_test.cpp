@@ -132,6 +132,14 @@ TEST(TrainConfigRules, ListsWhatIsSaidOfEpochsWhereThereAreNone) {
   EXPECT_THAT(parse(R"({"terrace": {"durable": false}, )" + states_on + nvme).warnings, ElementsAre());
 }
 
+TEST(TrainConfigRules, ListsWhatIsSaidOfIoUringWhereAnotherEngineIsAskedFor) {
+  EXPECT_THAT(
+      parse(R"({"terrace": {"engine": "threads", "io_uring_sqpoll": true, "io_uring_iopoll": true}})")
+          .warnings,
+      ElementsAre(HasSubstr("terrace (terrace.engine is threads): io_uring_sqpoll, io_uring_iopoll")));
+  EXPECT_THAT(parse(R"({"terrace": {"engine": "auto", "io_uring_sqpoll": true}})").warnings, ElementsAre());
+}
+
 TEST(TrainConfigRules, HonoursNvmeStatesInEveryStageAndSaysSo) {
   const TrainConfig config = parse(
       R"({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}}})");
