@@ -63,8 +63,19 @@ std::vector<std::string> normalised_arguments(int argc, const char* const* argv)
   return arguments;
 }
 
-std::string wrong_argument(CLI::App& app, const std::vector<std::string>& arguments) {
+const CLI::App& chosen_command(const CLI::App& app) {
   const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return *command;
+}
+
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name() : full_name(*parent) + " " + command.get_name();
+}
+
+std::string wrong_argument(CLI::App& app, const std::vector<std::string>& arguments) {
+  CLI::App* command = &app;
   std::set<std::string> seen;
   for (const std::string& word : arguments) {
     if (word == "--") break;
@@ -76,18 +87,21 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
         if (seen.insert(flag).second || repeated) continue;
         return flag + " is given more than once\n  leave one of them out";
       }
-      const std::string full = command == &app ? "terrace" : "terrace " + command->get_name();
+      const std::string full = full_name(*command);
       return with_suggestion(fmt::format("{} has no flag \"{}\"", full, flag), nearest(flag, known),
                              fmt::format("`{} --help` lists them", full));
     }
-    if (command != &app) continue;  // a value
     std::vector<std::string> names;
-    for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+    for (const CLI::App* sub : command->get_subcommands({})) names.push_back(sub->get_name());
+    if (names.empty()) continue;  // a value
     if (std::find(names.begin(), names.end(), word) == names.end()) {
-      return with_suggestion(fmt::format("there is no subcommand \"{}\"", word), nearest(word, names),
-                             "`terrace --help` lists them");
+      const std::string what = command == &app
+                                   ? fmt::format("there is no subcommand \"{}\"", word)
+                                   : fmt::format("{} has no subcommand \"{}\"", full_name(*command), word);
+      return with_suggestion(what, nearest(word, names),
+                             fmt::format("`{} --help` lists them", full_name(*command)));
     }
-    command = app.get_subcommand(word);
+    command = command->get_subcommand(word);
   }
   return "";
 }

@@ -34,9 +34,17 @@ std::unique_ptr<Subcommand> add_report(CLI::App& app);
 std::unique_ptr<Subcommand> add_export(CLI::App& app);
 std::unique_ptr<Subcommand> add_eval(CLI::App& app);
 std::unique_ptr<Subcommand> add_generate(CLI::App& app);
+std::unique_ptr<Subcommand> add_bench(CLI::App& app);
+// Of the group "bench".
+std::unique_ptr<Subcommand> add_bench_io(CLI::App& bench);
 
 // The arguments after the program's name, flags in kebab case: --device_memory becomes --device-memory.
 std::vector<std::string> normalised_arguments(int argc, const char* const* argv);
+
+// The subcommand that was given, innermost of nested ones; `app` itself without one.
+const CLI::App& chosen_command(const CLI::App& app);
+// "terrace bench io": with what it lies in.
+std::string full_name(const CLI::App& command);
 
 // What is wrong with arguments that do not parse: an unknown flag or subcommand, with a suggestion where one
 // is near, or a flag that is given twice. Empty when it is neither.

@@ -21,8 +21,7 @@ constexpr const char* kExamples =
 
 // What is left: words that no flag takes, or what the parser says.
 std::string unparsed(const CLI::App& app, const std::string& reason) {
-  const std::vector<CLI::App*> chosen = app.get_subcommands();
-  const std::string command = chosen.empty() ? "terrace" : "terrace " + chosen.front()->get_name();
+  const std::string command = full_name(chosen_command(app));
   const std::vector<std::string> extra = app.remaining(true);
   const std::string text = extra.empty() ? reason : command + " has no use for \"" + extra.front() + "\"";
   return text + "\n  `" + command + " --help` lists what it takes";
@@ -33,21 +32,21 @@ int parse_and_run(int argc, const char* const* argv) {
   app.set_version_flag("--version", "terrace " TERRACE_VERSION, "Print the version and exit");
   app.footer(kExamples);
   app.require_subcommand(1);
-  const std::unique_ptr<Subcommand> subcommands[] = {add_train(app), add_eval(app), add_generate(app),
-                                                     add_export(app), add_report(app)};
+  const std::unique_ptr<Subcommand> subcommands[] = {add_train(app),  add_eval(app),   add_generate(app),
+                                                     add_export(app), add_report(app), add_bench(app)};
 
   const std::vector<std::string> arguments = normalised_arguments(argc, argv);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // taken from the back
   } catch (const CLI::ParseError& failure) {
     if (failure.get_exit_code() == 0) return app.exit(failure);  // --help, --version
-    if (!app.get_subcommands().empty()) require_values(*app.get_subcommands().front());
+    require_values(chosen_command(app));
     std::string text = wrong_argument(app, arguments);
     if (text.empty()) text = unparsed(app, failure.what());
     std::fprintf(stderr, "terrace: error: %s\n", text.c_str());
     return kUsage;
   }
-  require_values(*app.get_subcommands().front());
+  require_values(chosen_command(app));
   const std::string chosen = app.get_subcommands().front()->get_name();
   for (const auto& subcommand : subcommands) {
     if (subcommand->name() == chosen) return subcommand->run();

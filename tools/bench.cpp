@@ -1,0 +1,45 @@
+// `terrace bench`: the group of measurements. It measures nothing itself.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <vector>
+
+#include "command_line.h"
+
+namespace terrace {
+namespace {
+
+class Bench final : public Subcommand {
+ public:
+  explicit Bench(CLI::App& app)
+      : command_(*app.add_subcommand(name_, "Measure what Terrace makes of this machine")) {
+    command_.require_subcommand(1);
+    command_.footer(
+        "Examples:\n"
+        "  terrace bench io --directory /mnt/nvme --rw read --size 4GiB\n"
+        "  terrace bench io --help\n");
+    members_.push_back(add_bench_io(command_));
+  }
+
+  const std::string& name() const override { return name_; }
+
+  int run() override {
+    const std::string chosen = command_.get_subcommands().front()->get_name();
+    for (const auto& member : members_) {
+      if (member->name() == chosen) return member->run();
+    }
+    return kUsage;
+  }
+
+ private:
+  const std::string name_ = "bench";
+  CLI::App& command_;
+  std::vector<std::unique_ptr<Subcommand>> members_;
+};
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_bench(CLI::App& app) {
+  return std::make_unique<Bench>(app);
+}
+
+}  // namespace terrace
