@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -85,6 +86,8 @@ struct PlacementConfig {
   // Folders, none of them named twice in one list; used as one space. The two lists may overlap.
   std::vector<std::filesystem::path> parameter_paths;  // not empty when parameters are on nvme
   std::vector<std::filesystem::path> state_paths;      // not empty when states are on nvme
+  // Bytes per second of folders above, reads and writes mixed, where they were measured (runtime/tuning.h).
+  std::map<std::filesystem::path, double> measured_rates;
   bool pin_parameters = true;  // page-lock the host memory of this role where the system allows it
   bool pin_states = true;
 };

@@ -1,0 +1,68 @@
+// What `terrace tune` measured of a path, and the file that remembers it: one per machine and path, in the
+// user's cache folder. What it says makes a run faster or slower and never changes a result; a file that is
+// damaged, of another format, or of another drive or kernel is as good as none, with a reason. Nothing here
+// measures.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <terrace/aio/engine.h>
+#include <terrace/runtime/config/train_config.h>
+
+namespace terrace {
+
+// What a measurement is only good for.
+struct TunedPlace {
+  std::string machine;         // its id, or its name where it has none
+  std::filesystem::path path;  // canonical
+  std::string device;          // "254:0 vda Some Model"
+  std::string kernel;          // "6.1.0-18-amd64"
+  bool operator==(const TunedPlace&) const = default;
+};
+
+struct PathTuning {
+  TunedPlace place;
+  std::string measured_at;  // UTC, "2026-01-31T12:00:00Z"
+  io::EngineKind engine = io::EngineKind::io_uring;
+  uint64_t block_bytes = 0;  // aio.block_size
+  uint32_t queue_depth = 0;
+  uint32_t thread_count = 0;  // aio.intra_op_parallelism
+  double read_bytes_per_second = 0;
+  double write_bytes_per_second = 0;
+  double mixed_bytes_per_second = 0;  // both directions together, of blocks that are read and written back
+  bool operator==(const PathTuning&) const = default;
+};
+
+// This machine, and an existing folder on it. Throws Error(io) when the folder cannot be examined.
+TunedPlace find_tuned_place(const std::filesystem::path& path);
+
+// $XDG_CACHE_HOME/terrace, or ~/.cache/terrace; empty when the environment names neither.
+std::filesystem::path tuning_folder();
+// The file of a place, in `folder`.
+std::filesystem::path tuning_file(const std::filesystem::path& folder, const TunedPlace& place);
+
+std::string tuning_text(const PathTuning& tuning);
+// Throws Error(corrupt) for anything but what tuning_text() writes, and Error(config) for another format.
+PathTuning parse_tuning(std::string_view text, std::string_view name);
+
+// Atomically; makes the folder. Throws Error.
+void save_tuning(const std::filesystem::path& folder, const PathTuning& tuning);
+// What is remembered of a place; none when there is nothing or it is stale, and then `why_not` says why where
+// there was something. Throws nothing but bad_alloc.
+std::optional<PathTuning> find_tuning(const std::filesystem::path& folder, const TunedPlace& place,
+                                      std::string& why_not);
+
+// Several paths as one: settings are those of the fastest one, with the depths of all of them together.
+PathTuning combined_tuning(std::span<const PathTuning> tunings);
+
+// Gives the configuration what is remembered in `folder` (empty: nothing) of the paths it names, where it is
+// silent: the engine's settings when every path was measured, and the rates of the paths that were. A line
+// per thing that was taken or is stale goes to `log`.
+void apply_tuning(const std::filesystem::path& folder, TrainConfig& config, Log& log);
+
+}  // namespace terrace
