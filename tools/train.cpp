@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <vector>
 
+#include <terrace/runtime/tuning.h>
 #include <terrace/runtime/watchdog.h>
 
 #include "command_line.h"
@@ -88,9 +89,10 @@ int Train::train() {
   const DataChoice choice(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, choice);
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
+  check_nvme_folders(options.config.placement);
+  apply_tuning(tuning_folder(), options.config, console_);
   TrainingSetup setup = plan_training(options);
   const TrainerPlan plan = setup.plan;
-  check_nvme_folders(options.config.placement);
   const std::vector<std::filesystem::path> checkpoints = choose_checkpoints(flags_, console_);
   prepare_save_folder(flags_, options, plan);
   const TrainingData data = open_training_data(flags_, choice, options, console_);

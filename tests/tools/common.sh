@@ -14,6 +14,7 @@ on_exit() {
 trap on_exit EXIT
 cd "$folder"
 
+export XDG_CACHE_HOME=$folder/cache  # what was measured of other folders is not taken up
 mkdir nvme
 # Words in an order that a tiny model learns something of; always the same.
 make_text() {
