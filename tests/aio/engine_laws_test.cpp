@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "aio/aio_support.h"
+#include "aio/repeated_mapping.h"
 #include "support/allocation_counter.h"
 
 namespace terrace::io {
@@ -352,36 +353,6 @@ TEST_P(EngineLaws, RegisteredMemoryMovesTheSameBytes) {
   ASSERT_EQ(read(file, 0, memory).error, 0);
   EXPECT_EQ(engine_->stats().registered_pieces, 16u);
 }
-
-// 4 GiB and a little of addresses that are all the same 2 MiB of memory.
-class RepeatedMapping {
- public:
-  explicit RepeatedMapping(uint64_t bytes)
-      : bytes_(round_up(bytes, kPeriod)), fd_(memfd_create("repeated", 0)) {
-    if (ftruncate(fd_, kPeriod) != 0) throw std::runtime_error("ftruncate");
-    void* base = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) throw std::runtime_error("mmap");
-    data_ = static_cast<std::byte*>(base);
-    for (uint64_t offset = 0; offset < bytes_; offset += kPeriod) {
-      void* part = mmap(data_ + offset, kPeriod, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd_, 0);
-      if (part == MAP_FAILED) throw std::runtime_error("mmap");
-    }
-  }
-  ~RepeatedMapping() {
-    munmap(data_, bytes_);
-    close(fd_);
-  }
-  RepeatedMapping(const RepeatedMapping&) = delete;
-  RepeatedMapping& operator=(const RepeatedMapping&) = delete;
-  std::span<std::byte> span(uint64_t bytes) const { return {data_, bytes}; }
-
-  static constexpr uint64_t kPeriod = 2 * kMiB;
-
- private:
-  uint64_t bytes_;
-  int fd_;
-  std::byte* data_ = nullptr;
-};
 
 TEST_P(EngineLaws, OneRequestMayBeLargerThanFourGibibytes) {
 #ifdef __SANITIZE_THREAD__
