@@ -74,6 +74,11 @@ FaultPlan::FaultPlan(std::vector<Fault> faults, FaultTime time)
   }
 }
 
+uint64_t FaultPlan::transfers() const {
+  const MutexLock lock(mutex_);
+  return transfers_;
+}
+
 uint64_t FaultPlan::faults_done() const {
   const MutexLock lock(mutex_);
   return faults_done_;
@@ -146,6 +151,7 @@ FaultEffects FaultPlan::effects_on(OpKind kind, int fd, uint64_t bytes) {
   effects.due_ns = now_ns;
   std::map<std::string, uint64_t> rates;
   const MutexLock lock(mutex_);
+  ++transfers_;
   for (size_t i = 0; i < faults_.size(); ++i) {
     const Fault& fault = faults_[i];
     if (!concerns(fault, kind, path)) continue;

@@ -87,7 +87,8 @@ class FaultPlan {
   FaultEffects effects_on(OpKind kind, int fd, uint64_t bytes);
   const FaultTime& time() const { return time_; }
   const std::vector<Fault>& faults() const { return faults_; }
-  // Transfers that anything has happened to.
+  // All transfers so far, and those that anything has happened to.
+  uint64_t transfers() const;
   uint64_t faults_done() const;
 
  private:
@@ -110,6 +111,7 @@ class FaultPlan {
   std::vector<State> states_ TERRACE_GUARDED_BY(mutex_);  // by fault
   // By path and file: when everything that was submitted will have passed.
   std::map<std::string, uint64_t> passed_ns_ TERRACE_GUARDED_BY(mutex_);
+  uint64_t transfers_ TERRACE_GUARDED_BY(mutex_) = 0;
   uint64_t faults_done_ TERRACE_GUARDED_BY(mutex_) = 0;
 };
 

@@ -9,6 +9,7 @@
 #include <terrace/aio/fault_engine.h>
 #include <terrace/base/error.h>
 #include <terrace/memory/simulated_device.h>
+#include <terrace/runtime/fault_spec.h>
 
 #include "offload/toy_training.h"
 
@@ -18,8 +19,7 @@ namespace {
 // Which of the offloader's two engines goes wrong.
 enum class Victim : uint32_t { step_engine = 0, reader = 1 };
 
-// Trains two steps of the toy model with a fault in one engine, and reads the state. Returns the Error's kind
-// and text, or nothing when the training ended well.
+// Returns the Error's kind and text, or nothing when the training ended well.
 struct Ending {
   std::optional<ErrorKind> kind;
   std::string text;
@@ -28,55 +28,56 @@ struct Ending {
   uint64_t requests = 0;
 };
 
-Ending train_with(Victim victim, std::vector<io::Fault> plan) {
+using Decorate = std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)>;
+
+// Trains two steps of the toy model with every engine decorated, and reads the state.
+Ending train_decorated(const Decorate& decorate) {
   const std::vector<TensorSpec> specs = toy::tensors(DataType::bf16, false);
   const FlatSpace space(specs, kTileElements);
   const std::vector<TensorUse> uses = toy::trace(specs, 1);
   const toy::ScratchFolder folder;
   OffloadOptions options = toy::least_nvme_options(space, uses, folder.path());
-  io::FaultEngine* faulty = nullptr;
-  uint32_t made = 0;
-  options.decorate_engine = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
-    if (made++ != static_cast<uint32_t>(victim)) return engine;
-    auto wrapped = std::make_unique<io::FaultEngine>(std::move(engine), plan);
-    faulty = wrapped.get();
-    return wrapped;
-  };
+  options.decorate_engine = decorate;
   MemoryLog log;
   Workers workers(1);
   SimulatedDevice device({options.device_budget_bytes});
   Ending ending;
   try {
     Offloader offloader(space, options, uses, device, workers, log);
-    try {
-      offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
-        for (uint64_t e = 0; e < values.size(); ++e)
-          values[e] = toy::initial_value(index_of(tensor), first + e);
-      });
-      const std::vector<AdamSettings> groups = toy::groups();
-      for (uint64_t step = 1; step <= 2; ++step) {
-        offloader.begin_step();
-        toy::run_micro_batch(offloader, specs, 0);
-        offloader.end_micro_batch();
-        offloader.update({groups, step, 1.0});
-      }
-      for (uint32_t t = 0; t < specs.size(); ++t) {
-        std::vector<std::byte> bytes(specs[t].element_count() * bytes_of(specs[t].type));
-        offloader.read_parameter(TensorId{t}, bytes);
-        ending.state.insert(ending.state.end(), bytes.begin(), bytes.end());
-      }
-      offloader.export_records([&](std::span<const std::byte> tiles) {
-        ending.state.insert(ending.state.end(), tiles.begin(), tiles.end());
-      });
-    } catch (const Error& error) {
-      ending.kind = error.kind();
-      ending.text = error.what();
+    offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
+      for (uint64_t e = 0; e < values.size(); ++e)
+        values[e] = toy::initial_value(index_of(tensor), first + e);
+    });
+    const std::vector<AdamSettings> groups = toy::groups();
+    for (uint64_t step = 1; step <= 2; ++step) {
+      offloader.begin_step();
+      toy::run_micro_batch(offloader, specs, 0);
+      offloader.end_micro_batch();
+      offloader.update({groups, step, 1.0});
     }
-    ending.requests = faulty->stats().requests;
+    for (uint32_t t = 0; t < specs.size(); ++t) {
+      std::vector<std::byte> bytes(specs[t].element_count() * bytes_of(specs[t].type));
+      offloader.read_parameter(TensorId{t}, bytes);
+      ending.state.insert(ending.state.end(), bytes.begin(), bytes.end());
+    }
+    offloader.export_records([&](std::span<const std::byte> tiles) {
+      ending.state.insert(ending.state.end(), tiles.begin(), tiles.end());
+    });
   } catch (const Error& error) {
     ending.kind = error.kind();
     ending.text = error.what();
   }
+  return ending;
+}
+
+Ending train_with(Victim victim, std::vector<io::Fault> faults) {
+  io::FaultPlan plan(std::move(faults));
+  uint32_t made = 0;
+  Ending ending = train_decorated([&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+    if (made++ != static_cast<uint32_t>(victim)) return engine;
+    return std::make_unique<io::FaultEngine>(std::move(engine), plan);
+  });
+  ending.requests = plan.transfers();
   return ending;
 }
 
@@ -135,6 +136,23 @@ TEST(FaultLaw, ATornWriteIsFoundWhenItIsReadAgain) {
   io::Fault fault{0, io::FaultKind::torn_write};
   fault.bytes = 512;
   expect_reported_at_every_index(Victim::step_engine, fault, {ErrorKind::corrupt}, "chunk");
+}
+
+// Below the engines, as `terrace train --inject` does it: over the whole run, every transfer has its turn.
+TEST(FaultLaw, WhatTheSystemMayAskToTryAgainChangesNoBit) {
+  const Ending well = train_decorated(nullptr);
+  ASSERT_FALSE(well.kind) << well.text;
+  for (const std::string spec :
+       {"error=EINTR,every=2", "error=EINTR,from=2,every=2", "error=EAGAIN,every=2",
+        "error=EAGAIN,from=2,every=2", "short=8KiB,every=2", "short=4KiB,from=2,every=2",
+        "short=20KiB,probability=0.5", "error=EAGAIN,probability=0.5,seed=3"}) {
+    MemoryLog log;
+    io::FaultPlan plan({parse_fault_spec(spec)});
+    const Ending ending = train_decorated(engines_with_faults(plan, log));
+    ASSERT_FALSE(ending.kind) << spec << ": " << ending.text;
+    EXPECT_TRUE(ending.state == well.state) << spec;
+    EXPECT_GT(plan.faults_done(), 50u) << spec;
+  }
 }
 
 }  // namespace
