@@ -38,11 +38,11 @@ struct BlockStoreOptions {
   std::string name;          // "records", "params"
   uint64_t block_bytes = 0;  // a multiple of 4096
   // By ChunkId; multiples of 4096; 0: this chunk is not here. The last block of a chunk may be short.
-  std::vector<uint64_t> chunk_bytes;
+  std::vector<uint64_t> chunk_bytes = {};
   uint64_t spare_slots = 0;  // beyond one per block
   bool in_place = true;
-  bool verify = true;           // what is read is compared
-  std::vector<uint32_t> paths;  // of the space, which hold the slots; none: all of them
+  bool verify = true;                // what is read is compared
+  std::vector<uint32_t> paths = {};  // of the space, which hold the slots; none: all of them
 };
 
 // Where a block lies, for whoever copies it without reading it.
@@ -65,7 +65,7 @@ class BlockStore {
   // are not as the manifests say. Never in place.
   BlockStore(TierSpace& space, BlockStoreOptions options, const StoreLayout& epoch,
              std::span<const StoreLayout> retained, Log& log);
-  // Snapshots are gone before. The files are the space's to remove or keep.
+  // Snapshots are gone before. In place the files go now, otherwise they are the space's to remove or keep.
   ~BlockStore();
   BlockStore(const BlockStore&) = delete;
   BlockStore& operator=(const BlockStore&) = delete;
@@ -86,6 +86,10 @@ class BlockStore {
   // Throws Error(io) for a failed completion, and Error(corrupt) naming file, chunk, offset and both
   // checksums when the bytes are not those that were written.
   void end_read(ChunkId chunk, uint32_t block, const io::Request& request, const io::Completion& completion);
+  // The same in two steps, for whoever computes with the bytes and wants them in a cache: when it has
+  // completed, and when they are needed.
+  void end_transfer(const io::Request& request, const io::Completion& completion);
+  void verify(ChunkId chunk, uint32_t block, const io::Request& request) const;
 
   // --- Writing ---
   struct Write {
@@ -100,8 +104,9 @@ class BlockStore {
   bool begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source, Write& write);
   enum class WriteEnd : uint8_t { done, again, failed };
   // done: the block is what was written, and its slot before is free unless a snapshot has it.
-  // again: submit write.request once more; it leads to another slot, and the bad one is set aside.
-  // failed: the block is what it was before, except in place: there its bytes are lost. io_error() says why.
+  // again: submit write.request once more; it leads to another slot, and the bad one is set aside. Not in
+  // place. failed: the block is what it was before, except in place: there its bytes are lost. io_error()
+  // says why.
   WriteEnd end_write(Write& write, const io::Completion& completion) noexcept;
 
   // What went wrong with a transfer: path, offset, bytes, the system's words and what to do.
@@ -156,19 +161,22 @@ class BlockStore {
   struct File;  // of one path
 
   void number_blocks();
-  void create_file(uint32_t path, uint32_t slot_count);
-  void open_file(uint32_t path, uint32_t slot_count);
-  void write_first(io::Engine& engine, const File& file, uint32_t first_slot);
-  std::vector<uint32_t> share_out() const;
+  std::vector<uint32_t> share_out(std::span<const uint32_t> there) const;
+  void create_file(uint32_t path, uint32_t slot_count, const io::Engine& engine);
+  uint32_t open_file(uint32_t path, uint32_t slot_count);
+  void remove_file(const File& file) const noexcept;
+  void write_zeros(io::Engine& engine, const File& file, uint64_t first_slot);
+  void require_layout(const StoreLayout& layout) const;
   size_t index_of_block(ChunkId chunk, uint32_t block) const;
   const File& file_of(int fd) const;
+  void require_direct(ChunkId chunk, uint32_t block, std::span<const std::byte> memory) const;
   io::Request make_request(io::OpKind kind, const StoredBlock& where, std::byte* data, uint64_t bytes);
   io::Request make_read(const StoredBlock& where, ChunkId chunk, uint32_t block,
                         std::span<std::byte> destination);
-  void check_read(const StoredBlock& expected, ChunkId chunk, uint32_t block, const io::Request& request,
-                  const io::Completion& completion);
-  void require_direct(ChunkId chunk, uint32_t block, std::span<const std::byte> memory) const;
-  bool choose_slot(size_t index, uint64_t bytes, bool in_place, StoredBlock& to) TERRACE_REQUIRES(mutex_);
+  void compare(const StoredBlock& expected, ChunkId chunk, uint32_t block, const io::Request& request) const;
+  bool choose_slot(size_t index, uint64_t bytes, StoredBlock& to) TERRACE_REQUIRES(mutex_);
+  bool lies_in(size_t index, const StoredBlock& where) const TERRACE_REQUIRES(mutex_);
+  StoredBlock stored(const Snapshot& snapshot, ChunkId chunk, uint32_t block) const;
   void drop(Snapshot& snapshot) noexcept;
 
   TierSpace& space_;
@@ -181,6 +189,7 @@ class BlockStore {
   std::unique_ptr<SlotMap> map_ TERRACE_GUARDED_BY(mutex_);
   std::vector<uint64_t> candidates_ TERRACE_GUARDED_BY(mutex_);  // of choose_slot(), kept for its memory
   std::vector<Snapshot> retained_;
+  Mutex sync_mutex_;  // of sync() alone, which waits
   std::atomic<uint64_t> requested_read_bytes_{0};
   std::atomic<uint64_t> requested_write_bytes_{0};
 };

@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -7,36 +6,24 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <ctime>
-#include <memory>
-#include <optional>
+#include <thread>
+#include <vector>
 
 #include <terrace/aio/file.h>
+#include <terrace/aio/file_events.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/memory/internal/tier_files.h>
 #include <terrace/memory/tier_folder.h>
 
 namespace terrace {
 namespace {
 
-constexpr std::string_view kFolderName = "terrace-tier";
-constexpr const char* kLockName = "lock";
-constexpr std::string_view kSuffix = ".tier";
-
 constexpr std::string_view kMarkText =
     "terrace tier file: part of the state of a training run, of no use to any other\n";
-
-bool is_tier_name(std::string_view name) {
-  constexpr size_t kLongest = 64;
-  return !name.empty() && name.size() <= kLongest && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  });
-}
-
-bool is_tier_file_name(std::string_view name) {
-  return name.ends_with(kSuffix) && is_tier_name(name.substr(0, name.size() - kSuffix.size()));
-}
 
 [[noreturn]] void fail(const std::string& path, const std::string& reason, const std::string& advice) {
   throw Error(ErrorKind::io, {"cannot use the nvme path", path, reason, advice});
@@ -81,9 +68,10 @@ std::string holder_of(int lock_fd) {
 
 }  // namespace
 
-TierFolder::TierFolder(const std::string& path, Log& log)
-    : folder_(path + (path.ends_with('/') ? "" : "/") + std::string(kFolderName)),
+TierFolder::TierFolder(const std::string& path, Log& log, io::FileEvents* events)
+    : folder_(path + (path.ends_with('/') ? "" : "/") + std::string(tier::kFolderName)),
       log_(log),
+      events_(events),
       owner_(getpid()) {
   struct stat status;
   if (stat(path.c_str(), &status) != 0) fail(path, system_reason(errno), advice_for(errno));
@@ -100,11 +88,6 @@ TierFolder::TierFolder(const std::string& path, Log& log)
     if (!ours)
       fail(folder_, "other jobs keep creating and removing it", "give every job an nvme_path of its own");
     write_lock_text();
-    const Removed removed = remove_tier_files();
-    if (removed.files > 0) {
-      log_.info("removed " + std::to_string(removed.files) + " tier files (" + format_bytes(removed.bytes) +
-                ") that a job which is no more left in " + folder_);
-    }
   } catch (...) {
     close_descriptors();
     throw;
@@ -112,13 +95,15 @@ TierFolder::TierFolder(const std::string& path, Log& log)
 }
 
 TierFolder::~TierFolder() {
-  if (getpid() == owner_) {
+  if (getpid() == owner_ && !keep_files_) {
     try {
-      remove_tier_files();
+      remove_files();
       // While the lock is still held: whoever opened this lock file finds that it is gone, and starts again.
-      if (unlinkat(folder_fd_, kLockName, 0) != 0)
+      if (unlinkat(folder_fd_, tier::kLockName, 0) != 0)
         log_.warning("cannot remove " + folder_ + "/lock: " + system_reason(errno));
-      if (rmdir(folder_.c_str()) != 0) {
+      if (rmdir(folder_.c_str()) == 0) {
+        if (events_ != nullptr) events_->removed(folder_);
+      } else {
         const bool foreign = errno == ENOTEMPTY || errno == EEXIST;
         log_.info(folder_ +
                   " stays: " + (foreign ? "it holds files that are not Terrace's" : system_reason(errno)));
@@ -138,8 +123,11 @@ void TierFolder::close_descriptors() {
 }
 
 bool TierFolder::open_folder() {
-  if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST)
+  if (mkdir(folder_.c_str(), 0700) == 0) {
+    if (events_ != nullptr) events_->folder_created(folder_);
+  } else if (errno != EEXIST) {
     fail(folder_, system_reason(errno), advice_for(errno));
+  }
   folder_fd_ = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (folder_fd_ < 0) {
     if (errno == ENOENT) return false;
@@ -159,15 +147,19 @@ bool TierFolder::open_folder() {
 }
 
 bool TierFolder::take_lock() {
-  lock_fd_ = openat(folder_fd_, kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  lock_fd_ = openat(folder_fd_, tier::kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (lock_fd_ < 0) {
     if (errno == ENOENT) return false;
     fail(folder_ + "/lock", system_reason(errno), advice_for(errno));
   }
-  int result;
-  do {
+  int result = flock(lock_fd_, LOCK_EX | LOCK_NB);
+  // Whoever only looks (look_at_tier) has it for a moment.
+  constexpr int kAttempts = 20;
+  for (int attempt = 0; attempt < kAttempts && result != 0 && (errno == EINTR || errno == EWOULDBLOCK);
+       ++attempt) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
     result = flock(lock_fd_, LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
+  }
   if (result != 0) {
     if (errno != EWOULDBLOCK)
       fail(folder_ + "/lock", system_reason(errno), "choose a path on a local file system");
@@ -177,8 +169,8 @@ bool TierFolder::take_lock() {
   // The lock counts only if it is that of the file which the next job will open; a folder that was removed,
   // too, has lost its lock file before.
   struct stat held, named;
-  return fstat(lock_fd_, &held) == 0 && fstatat(folder_fd_, kLockName, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-         same_file(held, named);
+  return fstat(lock_fd_, &held) == 0 &&
+         fstatat(folder_fd_, tier::kLockName, &named, AT_SYMLINK_NOFOLLOW) == 0 && same_file(held, named);
 }
 
 void TierFolder::write_lock_text() {
@@ -190,46 +182,27 @@ void TierFolder::write_lock_text() {
   if (!written) log_.warning("cannot write " + folder_ + "/lock: " + system_reason(errno));
 }
 
-TierFolder::Removed TierFolder::remove_tier_files() {
-  const int list_fd = openat(folder_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (list_fd < 0) fail(folder_, system_reason(errno), "");
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(fdopendir(list_fd), closedir);
-  if (folder == nullptr) {
-    const int error = errno;
-    close(list_fd);
-    fail(folder_, system_reason(error), "");
-  }
+TierFolder::Removed TierFolder::remove_files() {
+  std::vector<tier::Entry> entries = tier::list_files(folder_fd_, folder_);
+  std::ranges::sort(entries, {}, &tier::Entry::kind);
   Removed removed;
-  while (const dirent* entry = readdir(folder.get())) {
-    struct stat status;
-    if (!is_tier_file_name(entry->d_name)) continue;
-    if (fstatat(folder_fd_, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode))
-      continue;
-    if (!has_mark(entry->d_name, static_cast<uint64_t>(status.st_size))) {
-      log_.warning_once(folder_ + "/" + entry->d_name +
-                        " has the name of a tier file and is none: it is left alone");
+  for (size_t e = 0; e < entries.size(); ++e) {
+    const tier::Entry& entry = entries[e];
+    const std::string path = folder_ + "/" + entry.name;
+    if (!entry.ours) {
+      log_.warning_once(path + " has the name of a tier file and is none: it is left alone");
       continue;
     }
-    if (unlinkat(folder_fd_, entry->d_name, 0) != 0) {
-      fail(folder_ + "/" + entry->d_name, "it cannot be removed: " + system_reason(errno),
-           "remove it by hand");
-    }
+    if (unlinkat(folder_fd_, entry.name.c_str(), 0) != 0)
+      fail(path, "it cannot be removed: " + system_reason(errno), "remove it by hand");
+    if (events_ != nullptr) events_->removed(path);
+    const bool last_manifest = entry.kind == tier::FileKind::manifest &&
+                               (e + 1 == entries.size() || entries[e + 1].kind != tier::FileKind::manifest);
+    if (last_manifest) io::sync_folder(folder_, events_);
     ++removed.files;
-    removed.bytes += static_cast<uint64_t>(status.st_size);
+    removed.bytes += entry.bytes;
   }
   return removed;
-}
-
-// An empty file is what a job leaves that dies between making it and marking it, and nobody's loss.
-bool TierFolder::has_mark(const char* name, uint64_t file_bytes) const {
-  if (file_bytes == 0) return true;
-  if (file_bytes < kMarkBytes) return false;
-  const int fd = openat(folder_fd_, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) return false;
-  std::array<std::byte, kMarkBytes> end;
-  const ssize_t size = pread(fd, end.data(), end.size(), static_cast<off_t>(file_bytes - kMarkBytes));
-  close(fd);
-  return size == static_cast<ssize_t>(kMarkBytes) && std::ranges::equal(end, mark());
 }
 
 std::span<const std::byte, TierFolder::kMarkBytes> TierFolder::mark() {
@@ -245,8 +218,8 @@ std::span<const std::byte, TierFolder::kMarkBytes> TierFolder::mark() {
 }
 
 std::string TierFolder::file_path(std::string_view name) const {
-  TERRACE_ASSERT(is_tier_name(name), "\"" + std::string(name) + "\" is no name for a tier file");
-  return folder_ + "/" + std::string(name) + std::string(kSuffix);
+  TERRACE_ASSERT(tier::is_store_name(name), "\"" + std::string(name) + "\" is no name for a tier file");
+  return folder_ + "/" + tier::blocks_file_name(name);
 }
 
 uint64_t TierFolder::free_bytes() const {

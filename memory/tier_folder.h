@@ -1,5 +1,6 @@
-// TierFolder: the one folder below a path of the user in which the files of the nvme tier live. One job at a
-// time. It must never touch a file that is not of its own making, nor anything outside of its folder.
+// TierFolder: the one folder below a path of the user in which the files of the nvme tier live, held by one
+// job at a time. It must never touch a file that is not of Terrace's making, nor anything outside of its
+// folder, and it does not decide which of the files may go: that is TierSpace's.
 #pragma once
 
 #include <sys/types.h>
@@ -14,26 +15,42 @@
 
 namespace terrace {
 
+namespace io {
+class FileEvents;
+}
+
 // <path>/terrace-tier, mode 0700:
 //   lock          0600, held by flock while the job lives; its text is
 //                 "pid <n>\nhost <name>\nstarted <UTC time>\n"
+//   space         0600, the label: which folder of which space this is
 //   <name>.tier   0600, tier files; <name> is made of a-z, 0-9 and _
-//
-// A job that died leaves its files; the next one finds the lock free, removes files of exactly that form that
-// end with the mark of a tier file, and says so. A file of a user's that only has such a name stays.
+//   epoch-<16 digits>.manifest, .retained   0600, epochs
+// docs/nvme_format.md describes them byte by byte. A file of a user's that only has such a name is left
+// alone.
 class TierFolder {
  public:
-  // `path` must exist and be writable. Throws Error(io) when it is not, or when another job holds the lock
-  // (naming its pid and host).
-  TierFolder(const std::string& path, Log& log);
-  // Removes the tier files, the lock and, when nothing else is in it, the folder. Not in a forked child.
+  // `path` must exist and be writable. Removes nothing. Throws Error(io) when it cannot be used, or when
+  // another job holds the lock (naming its pid and host). `events` outlives the folder.
+  TierFolder(const std::string& path, Log& log, io::FileEvents* events = nullptr);
+  // Unlocks. Unless files are kept, removes them, the lock and, when nothing else is in it, the folder. Not
+  // in a forked child.
   ~TierFolder();
   TierFolder(const TierFolder&) = delete;
   TierFolder& operator=(const TierFolder&) = delete;
 
   const std::string& path() const { return folder_; }  // "<path>/terrace-tier"
+  int fd() const { return folder_fd_; }
   // "<folder>/<name>.tier".
   std::string file_path(std::string_view name) const;
+
+  void keep_files(bool keep) { keep_files_ = keep; }
+  struct Removed {
+    uint64_t files = 0;
+    uint64_t bytes = 0;
+  };
+  // Removes the files of Terrace's making but the lock: manifests first, so that no epoch is ever there
+  // without its blocks.
+  Removed remove_files();
 
   // The last bytes of every tier file, written before anything else of it; page-aligned.
   static constexpr uint64_t kMarkBytes = 4096;
@@ -50,15 +67,10 @@ class TierFolder {
   bool take_lock();
   void close_descriptors();
   void write_lock_text();
-  struct Removed {
-    uint64_t files = 0;
-    uint64_t bytes = 0;
-  };
-  Removed remove_tier_files();
-  bool has_mark(const char* name, uint64_t file_bytes) const;
-
   std::string folder_;
   Log& log_;
+  io::FileEvents* events_;
+  bool keep_files_ = false;
   int folder_fd_ = -1;
   int lock_fd_ = -1;
   pid_t owner_;

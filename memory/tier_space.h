@@ -23,6 +23,9 @@ namespace terrace {
 namespace io {
 class FileEvents;
 }
+namespace tier {
+struct FolderSurvey;
+}
 
 struct TierPath {
   std::filesystem::path path;   // an existing folder
@@ -85,7 +88,10 @@ class TierSpace {
   void start_resumed();
   void require_nothing_to_lose();
   void write_labels();
-  void find_epochs();
+  void take_up_epochs(const std::vector<EpochFile>& found);
+  std::vector<EpochFile>::iterator find_epoch(uint64_t epoch);
+  void remove_unnamed(const tier::FolderSurvey& folder);
+  void remove_file(const std::filesystem::path& path);
 
   TierSpaceOptions options_;
   Log& log_;

@@ -2,15 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include <terrace/aio/engine.h>
 #include <terrace/base/data_type.h>
 #include <terrace/memory/eviction_policy.h>
+#include <terrace/memory/tier_space.h>
 #include <terrace/memory/tier_start.h>
 #include <terrace/offload/placement.h>
 
@@ -19,8 +20,8 @@ namespace terrace {
 struct OffloadOptions {
   Placement parameters = Placement::none;
   Placement states = Placement::none;
-  std::filesystem::path parameter_path;  // an existing folder; used when parameters are on nvme
-  std::filesystem::path state_path;      // the same for states
+  std::vector<TierPath> parameter_paths;  // existing folders; used when parameters are on nvme
+  std::vector<TierPath> state_paths;      // the same for states
 
   // Epochs (Offloader::begin_commit): every write of a record goes to a free slot, and what was committed
   // last stays whole whatever happens. Takes twice the disk for records. Without effect where no epoch is

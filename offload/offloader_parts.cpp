@@ -72,13 +72,13 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
                                           plan.activation_entry_bytes, device, watch);
   }
   engine = make_step_engine(options, arena.memory(), log);
-  make_tier_files();
+  make_stores();
   gradients =
       std::make_unique<GradientStore>(space, options, plan, arena, device, cache, workers, instruction_set);
-  home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_file.get(),
+  home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_store.get(),
                                      reader.get(), watch);
-  records = std::make_unique<RecordStore>(space, options.states, plan, arena, device, record_file.get(),
-                                          record_file != nullptr ? engine.get() : nullptr, watch);
+  records = std::make_unique<RecordStore>(space, options.states, plan, arena, device, record_store.get(),
+                                          record_store != nullptr ? engine.get() : nullptr, watch);
   pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, cache, device, workers,
                                                  instruction_set, engine.get(), ring, plan.ring_slot_bytes);
   if (!trace.empty()) training_cursor.set_schedule(schedule_of(space, trace));
@@ -94,39 +94,52 @@ Offloader::Parts::~Parts() {
   }
 }
 
-void Offloader::Parts::make_tier_files() {
+// One space for both: the paths of the states first, so that what names epochs lies with them.
+void Offloader::Parts::make_stores() {
   if (!uses_nvme(options)) return;
-  auto folder = [&](const std::filesystem::path& path) -> TierFolder& {
-    const bool shared = !folders.empty() && options.parameter_path == options.state_path;
-    if (!shared) folders.push_back(std::make_unique<TierFolder>(path, log));
-    return *folders.back();
-  };
-  if (options.parameters == Placement::nvme) {
-    TierFolder& target = folder(options.parameter_path);
-    const bool both = options.states == Placement::nvme && options.parameter_path == options.state_path;
-    target.require_free(plan.parameter_file_bytes + (both ? plan.record_file_bytes : 0),
-                        "parameters and optimizer states");
-    TierFileOptions file{
-        "params", plan.slot_bytes, std::min(kParamBlockBytes, plan.slot_bytes), {}, options.verify_checksums};
-    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-      file.chunk_bytes.push_back(space.chunk(ChunkId{c}).elements *
-                                 bytes_of(space.section_of(ChunkId{c}).type));
+  TierSpaceOptions tier_options;
+  std::vector<TierPath>& paths = tier_options.paths;
+  // The given paths by their number in the space.
+  const auto add_paths = [&](const std::vector<TierPath>& wanted) {
+    TERRACE_ASSERT(!wanted.empty(), "what is on nvme has at least one path");
+    std::vector<uint32_t> numbers;
+    for (const TierPath& path : wanted) {
+      const auto known = std::ranges::find(paths, path.path, &TierPath::path);
+      numbers.push_back(static_cast<uint32_t>(known - paths.begin()));
+      if (known == paths.end()) paths.push_back(path);
     }
-    param_file = std::make_unique<TierFile>(target, std::move(file), *engine, log);
+    return numbers;
+  };
+  std::vector<uint32_t> state_paths, parameter_paths;
+  if (options.states == Placement::nvme) state_paths = add_paths(options.state_paths);
+  if (options.parameters == Placement::nvme) parameter_paths = add_paths(options.parameter_paths);
+  tier = std::make_unique<TierSpace>(std::move(tier_options), log);
+  if (tier->path_count() == 1) {
+    tier->folder(0).require_free(plan.parameter_file_bytes + plan.record_file_bytes,
+                                 "parameters and optimizer states");
+  }
+  if (options.parameters == Placement::nvme) {
+    BlockStoreOptions store{.name = "params", .block_bytes = std::min(kParamBlockBytes, plan.slot_bytes)};
+    store.verify = options.verify_checksums;
+    store.paths = std::move(parameter_paths);
+    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+      store.chunk_bytes.push_back(space.chunk(ChunkId{c}).elements *
+                                  bytes_of(space.section_of(ChunkId{c}).type));
+    }
+    param_store = std::make_unique<BlockStore>(*tier, std::move(store), *engine, log);
     std::unique_ptr<io::Engine> reading = make_engine(options, log);
     reading->register_buffer(arena.memory());
     reader = std::make_unique<io::IoThread>(std::move(reading));
   }
   if (options.states == Placement::nvme) {
-    TierFolder& target = folder(options.state_path);
-    target.require_free(plan.record_file_bytes, "optimizer states");
-    TierFileOptions file{
-        "records", plan.record_slot_bytes, plan.ring_slot_bytes, {}, options.verify_checksums};
+    BlockStoreOptions store{.name = "records", .block_bytes = plan.ring_slot_bytes};
+    store.verify = options.verify_checksums;
+    store.paths = std::move(state_paths);
     for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-      file.chunk_bytes.push_back(
+      store.chunk_bytes.push_back(
           space.section_of(ChunkId{c}).trainable ? space.chunk(ChunkId{c}).record_bytes() : 0);
     }
-    record_file = std::make_unique<TierFile>(target, std::move(file), *engine, log);
+    record_store = std::make_unique<BlockStore>(*tier, std::move(store), *engine, log);
   }
 }
 

@@ -12,10 +12,10 @@
 #include <terrace/aio/io_thread.h>
 #include <terrace/aio/ring_buffer.h>
 #include <terrace/base/clock.h>
+#include <terrace/memory/block_store.h>
 #include <terrace/memory/host_arena.h>
 #include <terrace/memory/tensor_state.h>
-#include <terrace/memory/tier_file.h>
-#include <terrace/memory/tier_folder.h>
+#include <terrace/memory/tier_space.h>
 #include <terrace/offload/device_cache.h>
 #include <terrace/offload/gradient_store.h>
 #include <terrace/offload/offloader.h>
@@ -75,7 +75,7 @@ struct Offloader::Parts {
   void derive_parameters(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
                          std::byte* parameters);
 
-  void make_tier_files();
+  void make_stores();
 
   std::string why_no_epochs = "this build keeps no epochs yet";  // empty when they are kept
   std::string taken_up_info;
@@ -95,11 +95,10 @@ struct Offloader::Parts {
   std::unique_ptr<HostActivations> activations;
   TensorStates states;
   DeviceCache cache;
-  // One, or two when parameters and states go to different paths.
-  std::vector<std::unique_ptr<TierFolder>> folders;
+  std::unique_ptr<TierSpace> tier;     // null when nothing is on nvme
   std::unique_ptr<io::Engine> engine;  // the step thread's; null when nothing is on nvme
-  std::unique_ptr<TierFile> param_file;
-  std::unique_ptr<TierFile> record_file;
+  std::unique_ptr<BlockStore> param_store;
+  std::unique_ptr<BlockStore> record_store;
   std::unique_ptr<io::IoThread> reader;
   io::RingBuffer ring;
   std::unique_ptr<ParamHome> home;

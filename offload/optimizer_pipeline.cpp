@@ -6,7 +6,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/clock.h>
-#include <terrace/memory/tier_file.h>
+#include <terrace/memory/block_store.h>
 
 namespace terrace {
 namespace {
@@ -101,9 +101,8 @@ void OptimizerPipeline::start_reads() {
     block.tile_count = std::min(block_tiles_, space_.chunk(chunk).tile_count() - read_tile_);
     block.phase = Phase::reading;
     const uint64_t bytes = block.tile_count * kRecordTileBytes;
-    block.request =
-        records_.file()->read_request(chunk, block.first_tile * kRecordTileBytes, slot.first(bytes));
-    block.request.on_complete = &OptimizerPipeline::on_block;
+    block.request = records_.store()->read_request(chunk, number_of(block), slot.first(bytes));
+    block.request.on_complete = &OptimizerPipeline::on_read;
     block.request.context = &block;
     in_order_[reads_started_++ % in_order_.size()] = index;
     record_read_bytes_ += bytes;
@@ -116,37 +115,50 @@ void OptimizerPipeline::start_reads() {
   }
 }
 
-void OptimizerPipeline::on_block(void* context, const io::Completion& completion) noexcept {
+void OptimizerPipeline::on_read(void* context, const io::Completion& completion) noexcept {
   Block& block = *static_cast<Block*>(context);
   OptimizerPipeline& pipeline = *block.pipeline;
-  if (completion.error != 0) {
-    pipeline.note_failure(
-        std::make_exception_ptr(pipeline.records_.file()->io_error(block.request, completion)));
+  try {
+    pipeline.records_.store()->end_transfer(block.request, completion);
+  } catch (...) {
+    pipeline.note_failure(std::current_exception());
   }
-  if (block.phase == Phase::reading) {
-    block.phase = Phase::ready;
-    return;
-  }
+  block.phase = Phase::ready;
+}
+
+void OptimizerPipeline::on_written(void* context, const io::Completion& completion) noexcept {
+  Block& block = *static_cast<Block*>(context);
+  OptimizerPipeline& pipeline = *block.pipeline;
+  BlockStore& store = *pipeline.records_.store();
+  const BlockStore::WriteEnd end = store.end_write(block.write, completion);
+  if (end == BlockStore::WriteEnd::again) return pipeline.submit_write(block);
+  if (end == BlockStore::WriteEnd::failed)
+    pipeline.note_failure(std::make_exception_ptr(store.io_error(block.write.request, completion)));
   pipeline.ring_.release(block.slot);
   block.slot = {};
   block.phase = Phase::idle;
 }
 
+void OptimizerPipeline::submit_write(Block& block) {
+  block.request = block.write.request;
+  block.request.on_complete = &OptimizerPipeline::on_written;
+  block.request.context = &block;
+  engine_->submit({&block.request, 1});
+}
+
 void OptimizerPipeline::finish_block(Block& block) {
   const uint64_t bytes = block.tile_count * kRecordTileBytes;
-  const uint64_t offset = block.first_tile * kRecordTileBytes;
-  records_.file()->check(block.chunk, offset, block.slot.first(bytes));
+  records_.store()->verify(block.chunk, number_of(block), block.request);
   update_tiles(block.chunk, block.first_tile, block.tile_count, block.slot.data(),
                output(block.chunk, kStreamedLane));
-  records_.file()->seal(block.chunk, offset, block.slot.first(bytes));
-  block.request = records_.file()->write_request(block.chunk, offset, block.slot.first(bytes));
-  block.request.on_complete = &OptimizerPipeline::on_block;
-  block.request.context = &block;
+  const bool begun =
+      records_.store()->begin_write(block.chunk, number_of(block), block.slot.first(bytes), block.write);
+  TERRACE_ASSERT(begun, "no slot is free for a block of records");
   block.phase = Phase::writing;
   record_write_bytes_ += bytes;
   const bool last_of_chunk = block.first_tile + block.tile_count == space_.chunk(block.chunk).tile_count();
   const ChunkId chunk = block.chunk;
-  engine_->submit({&block.request, 1});
+  submit_write(block);
   if (last_of_chunk) publish(chunk, kStreamedLane);
 }
 
@@ -243,11 +255,13 @@ WaitSubject OptimizerPipeline::io_subject() {
   for (uint64_t b = blocks_finished_; b < reads_started_; ++b) {
     const Block& block = blocks_[in_order_[b % in_order_.size()]];
     if (block.phase == Phase::reading)
-      return {"optimizer states", "nvme -> host", block.chunk, &block.request, records_.file()->path()};
+      return {"optimizer states", "nvme -> host", block.chunk, &block.request,
+              records_.store()->path_of(block.request)};
   }
   for (const Block& block : blocks_) {
     if (block.phase == Phase::writing)
-      return {"optimizer states", "host -> nvme", block.chunk, &block.request, records_.file()->path()};
+      return {"optimizer states", "host -> nvme", block.chunk, &block.request,
+              records_.store()->path_of(block.request)};
   }
   return home_.publication_subject();
 }

@@ -48,9 +48,15 @@ class OptimizerPipeline {
     uint64_t first_tile = 0;
     uint64_t tile_count = 0;
     Phase phase = Phase::idle;
-    io::Request request{};
+    io::Request request{};  // what was submitted last
+    BlockStore::Write write{};
   };
-  static void on_block(void* context, const io::Completion& completion) noexcept;
+  static void on_read(void* context, const io::Completion& completion) noexcept;
+  static void on_written(void* context, const io::Completion& completion) noexcept;
+  void submit_write(Block& block);
+  uint32_t number_of(const Block& block) const {
+    return static_cast<uint32_t>(block.first_tile / block_tiles_);
+  }
 
   void run_streamed();
   void start_reads();

@@ -10,19 +10,18 @@
 namespace terrace {
 
 ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
-                     Device& device, TierFile* file, io::IoThread* reader, StepWatch& watch)
+                     Device& device, BlockStore* store, io::IoThread* reader, StepWatch& watch)
     : space_(space),
       placement_(placement),
       device_(device),
-      file_(file),
+      store_(store),
       reader_(reader),
       watch_(watch),
-      block_bytes_(std::min(kParamBlockBytes, plan.slot_bytes)),
       home_(space.chunk_count(), nullptr),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
       staging_of_(space.chunk_count(), kNone) {
-  TERRACE_ASSERT((placement == Placement::nvme) == (file != nullptr && reader != nullptr),
-                 "a tier file and its reader belong to parameters on nvme");
+  TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && reader != nullptr),
+                 "a store and its reader belong to parameters on nvme");
   staging_count_ = plan.staging_slots;
   const std::vector<std::byte*> slots =
       carve_slots(arena, plan.slot_bytes, plan.host_param_slots, "parameters");
@@ -39,8 +38,8 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
   transfer_begin_.push_back(0);
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     if (placement == Placement::nvme && home_[c] == nullptr) {
-      const uint64_t blocks = divide_up(param_bytes(ChunkId{c}), block_bytes_);
-      for (uint64_t b = 0; b < blocks; ++b) transfers_.push_back({this, ChunkId{c}, {}, nullptr, false});
+      for (uint32_t b = 0; b < store->block_count(ChunkId{c}); ++b)
+        transfers_.push_back({this, ChunkId{c}, b, {}, {}, nullptr, nullptr, false});
       written_[c] = std::make_unique<Event>();
     }
     transfer_begin_.push_back(static_cast<uint32_t>(transfers_.size()));
@@ -72,16 +71,20 @@ const io::Request* ParamHome::pending_request(ChunkId chunk) {
   return nullptr;
 }
 
+std::string_view ParamHome::file_of(const io::Request* request) const {
+  return request != nullptr ? std::string_view(store_->path_of(*request)) : std::string_view();
+}
+
 WaitSubject ParamHome::fetch_subject(ChunkId chunk) {
   const io::Request* request = pending_request(chunk);
   if (request == nullptr) return {"parameters", "host -> device", chunk, nullptr, {}};
-  return {"parameters", "nvme -> host -> device", chunk, request, file_->path()};
+  return {"parameters", "nvme -> host -> device", chunk, request, file_of(request)};
 }
 
 WaitSubject ParamHome::publication_subject() {
   for (const ChunkId chunk : publishing_) {
     const io::Request* request = pending_request(chunk);
-    if (request != nullptr) return {"fresh parameters", "host -> nvme", chunk, request, file_->path()};
+    if (request != nullptr) return {"fresh parameters", "host -> nvme", chunk, request, file_of(request)};
   }
   return {"fresh parameters",
           placement_ == Placement::none ? "host -> device" : "host -> nvme",
@@ -148,17 +151,15 @@ void ParamHome::start_read(ChunkId chunk, std::byte* destination, Event& event) 
   const std::span<BlockTransfer> blocks = blocks_of(chunk);
   const uint64_t bytes = param_bytes(chunk);
   event.begin(static_cast<uint32_t>(blocks.size()));
-  uint64_t offset = 0;
   for (BlockTransfer& block : blocks) {
-    const uint64_t length = std::min(block_bytes_, bytes - offset);
+    const uint64_t length = store_->block_bytes(chunk, block.block);
     block.event = &event;
-    block.request = file_->read_request(chunk, offset, {destination + offset, length});
+    block.request = store_->read_request(chunk, block.block, {destination, length});
     block.request.on_complete = &ParamHome::on_read;
     block.request.context = &block;
-    block.request.tag = offset;
     std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
     reader_->submit(block.request, io::Priority::critical);
-    offset += length;
+    destination += length;
   }
   nvme_read_bytes_ += bytes;
 }
@@ -168,20 +169,30 @@ void ParamHome::on_read(void* context, const io::Completion& completion) noexcep
   std::atomic_ref(block.pending).store(false, std::memory_order_relaxed);
   std::exception_ptr failure;
   try {
-    if (completion.error != 0) throw block.home->file_->io_error(block.request, completion);
-    block.home->file_->check(block.chunk, block.request.tag, {block.request.data, block.request.bytes});
+    block.home->store_->end_read(block.chunk, block.block, block.request, completion);
   } catch (...) {
     failure = std::current_exception();
   }
   block.event->complete_one(failure);
 }
 
+void ParamHome::submit_write(BlockTransfer& block) {
+  block.request = block.write.request;
+  block.request.on_complete = &ParamHome::on_written;
+  block.request.context = &block;
+  std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
+  block.engine->submit({&block.request, 1});
+}
+
 void ParamHome::on_written(void* context, const io::Completion& completion) noexcept {
   BlockTransfer& block = *static_cast<BlockTransfer*>(context);
+  BlockStore& store = *block.home->store_;
   std::atomic_ref(block.pending).store(false, std::memory_order_relaxed);
+  const BlockStore::WriteEnd end = store.end_write(block.write, completion);
+  if (end == BlockStore::WriteEnd::again) return submit_write(block);
   std::exception_ptr failure;
-  if (completion.error != 0)
-    failure = std::make_exception_ptr(block.home->file_->io_error(block.request, completion));
+  if (end == BlockStore::WriteEnd::failed)
+    failure = std::make_exception_ptr(store.io_error(block.write.request, completion));
   block.event->complete_one(failure);
 }
 
@@ -203,19 +214,17 @@ void ParamHome::publish(ChunkId chunk, std::byte*& buffer, io::Engine* engine, D
   }
   TERRACE_ASSERT(engine != nullptr, "writing to a tier file needs an engine");
   const std::span<BlockTransfer> blocks = blocks_of(chunk);
-  file_->seal(chunk, 0, {buffer, bytes});
   written_[c]->begin(static_cast<uint32_t>(blocks.size()));
   publishing_.push_back(chunk);
-  uint64_t offset = 0;
+  const std::byte* source = buffer;
   for (BlockTransfer& block : blocks) {
-    const uint64_t length = std::min(block_bytes_, bytes - offset);
+    const uint64_t length = store_->block_bytes(chunk, block.block);
     block.event = written_[c].get();
-    block.request = file_->write_request(chunk, offset, {buffer + offset, length});
-    block.request.on_complete = &ParamHome::on_written;
-    block.request.context = &block;
-    std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
-    engine->submit({&block.request, 1});
-    offset += length;
+    block.engine = engine;
+    const bool begun = store_->begin_write(chunk, block.block, {source, length}, block.write);
+    TERRACE_ASSERT(begun, "no slot is free for a block of parameters");
+    submit_write(block);
+    source += length;
   }
   nvme_write_bytes_ += bytes;
 }
@@ -251,7 +260,8 @@ void ParamHome::read(ChunkId chunk, std::byte* destination) {
   fetch_finished(chunk);  // a fetch ahead of time may be using the chunk's transfers
   Event read;
   start_read(chunk, destination, read);
-  wait_watched(read, watch_, {"parameters", "nvme -> host", chunk, pending_request(chunk), file_->path()});
+  const io::Request* const request = pending_request(chunk);
+  wait_watched(read, watch_, {"parameters", "nvme -> host", chunk, request, file_of(request)});
 }
 
 }  // namespace terrace

@@ -11,13 +11,14 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <terrace/aio/io_thread.h>
+#include <terrace/memory/block_store.h>
 #include <terrace/memory/device.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/memory/host_arena.h>
-#include <terrace/memory/tier_file.h>
 #include <terrace/offload/device_cache.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/placement.h>
@@ -27,9 +28,9 @@ namespace terrace {
 
 class ParamHome {
  public:
-  // `file` and `reader` are null unless parameters are on nvme; all references outlive the home.
+  // `store` and `reader` are null unless parameters are on nvme; all references outlive the home.
   ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
-            Device& device, TierFile* file, io::IoThread* reader, StepWatch& watch);
+            Device& device, BlockStore* store, io::IoThread* reader, StepWatch& watch);
   ~ParamHome();
 
   Placement placement() const { return placement_; }
@@ -75,7 +76,10 @@ class ParamHome {
   struct BlockTransfer {
     ParamHome* home;
     ChunkId chunk;
-    io::Request request;
+    uint32_t block;
+    io::Request request;      // what was submitted last
+    BlockStore::Write write;  // of a write,
+    io::Engine* engine;       // and where it goes
     Event* event;
     bool pending;  // through std::atomic_ref: set by the step thread, cleared by the one that completes it
   };
@@ -95,14 +99,16 @@ class ParamHome {
   void start_read(ChunkId chunk, std::byte* destination, Event& event);
   std::span<BlockTransfer> blocks_of(ChunkId chunk);
   const io::Request* pending_request(ChunkId chunk);
+  // The file of a request that may be null.
+  std::string_view file_of(const io::Request* request) const;
+  static void submit_write(BlockTransfer& block);
 
   const FlatSpace& space_;
   Placement placement_;
   Device& device_;
-  TierFile* file_;
+  BlockStore* store_;
   io::IoThread* reader_;
   StepWatch& watch_;
-  uint64_t block_bytes_;
   std::vector<std::byte*> home_;  // per chunk: its host slot, or null
   std::vector<BlockTransfer> transfers_;
   std::vector<uint32_t> transfer_begin_;  // per chunk, chunk_count + 1 entries

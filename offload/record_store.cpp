@@ -10,17 +10,18 @@
 namespace terrace {
 
 RecordStore::RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan,
-                         HostArena& arena, Device& device, TierFile* file, io::Engine* engine,
+                         HostArena& arena, Device& device, BlockStore* store, io::Engine* engine,
                          StepWatch& watch)
     : space_(space),
       placement_(placement),
       device_(device),
-      file_(file),
+      store_(store),
       engine_(engine),
       watch_(watch),
+      block_tiles_(plan.ring_slot_bytes / kRecordTileBytes),
       memory_(space.chunk_count(), nullptr) {
-  TERRACE_ASSERT((placement == Placement::nvme) == (file != nullptr && engine != nullptr),
-                 "a tier file and its engine belong to states on nvme");
+  TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && engine != nullptr),
+                 "a store and its engine belong to states on nvme");
   std::vector<uint32_t> trainable;
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     if (space.section_of(ChunkId{c}).trainable) trainable.push_back(c);
@@ -67,9 +68,10 @@ void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> 
   const uint64_t offset = first_tile * kRecordTileBytes;
   if (is_streamed(chunk)) {
     Transfer reading;
-    start(reading, file_->read_request(chunk, offset, tiles));
-    finish(reading);
-    file_->check(chunk, offset, tiles);
+    reading.request = store_->read_request(chunk, block_at(first_tile), tiles);
+    start(reading, reading.request);
+    wait(reading, reading.request);
+    store_->end_read(chunk, block_at(first_tile), reading.request, reading.completion);
   } else if (placement_ == Placement::none) {
     const DeviceSlot slot = device_slots_[index_of(chunk)];
     if (!device_.strict()) device_.detach(slot);
@@ -87,8 +89,11 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
                               Transfer& write) {
   const uint64_t offset = first_tile * kRecordTileBytes;
   if (is_streamed(chunk)) {
-    file_->seal(chunk, offset, tiles);
-    start(write, file_->write_request(chunk, offset, tiles));
+    TERRACE_ASSERT(!write.started, "the write before this one is not finished");
+    const bool begun = store_->begin_write(chunk, block_at(first_tile), tiles, write.write);
+    TERRACE_ASSERT(begun, "no slot is free for a block of records");
+    write.started = true;
+    start(write, write.write.request);
   } else if (placement_ == Placement::none) {
     const DeviceSlot slot = device_slots_[index_of(chunk)];
     if (!device_.strict()) device_.detach(slot);
@@ -102,28 +107,41 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
   }
 }
 
-void RecordStore::start(Transfer& transfer, const io::Request& request) {
-  TERRACE_ASSERT(transfer.done, "the transfer before this one is not finished");
+void RecordStore::start(Transfer& transfer, io::Request& request) {
   transfer.done = false;
-  transfer.request = request;
-  transfer.request.context = &transfer;
-  transfer.request.on_complete = [](void* context, const io::Completion& completion) noexcept {
+  request.context = &transfer;
+  request.on_complete = [](void* context, const io::Completion& completion) noexcept {
     static_cast<Transfer*>(context)->completion = completion;
     static_cast<Transfer*>(context)->done = true;
   };
-  engine_->submit({&transfer.request, 1});
+  engine_->submit({&request, 1});
+}
+
+void RecordStore::wait(const Transfer& transfer, const io::Request& request) {
+  const bool reads = request.kind == io::OpKind::read;
+  while (!transfer.done) {
+    wait_watched(*engine_, watch_,
+                 {"optimizer states", reads ? "nvme -> host" : "host -> nvme", std::nullopt, &request,
+                  store_->path_of(request)});
+  }
 }
 
 void RecordStore::finish(Transfer& transfer) {
-  const bool reads = transfer.request.kind == io::OpKind::read;
-  while (!transfer.done) {
-    wait_watched(*engine_, watch_,
-                 {"optimizer states", reads ? "nvme -> host" : "host -> nvme", std::nullopt,
-                  &transfer.request, file_->path()});
+  if (!transfer.started) return;
+  while (true) {
+    wait(transfer, transfer.write.request);
+    switch (store_->end_write(transfer.write, transfer.completion)) {
+      case BlockStore::WriteEnd::again:
+        start(transfer, transfer.write.request);
+        break;
+      case BlockStore::WriteEnd::done:
+        transfer.started = false;
+        return;
+      case BlockStore::WriteEnd::failed:
+        transfer.started = false;
+        throw store_->io_error(transfer.write.request, transfer.completion);
+    }
   }
-  if (transfer.completion.error == 0) return;
-  const io::Completion failed = std::exchange(transfer.completion, {});
-  throw file_->io_error(transfer.request, failed);
 }
 
 }  // namespace terrace

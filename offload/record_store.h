@@ -8,10 +8,10 @@
 #include <vector>
 
 #include <terrace/aio/engine.h>
+#include <terrace/memory/block_store.h>
 #include <terrace/memory/device.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/memory/host_arena.h>
-#include <terrace/memory/tier_file.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/placement.h>
 #include <terrace/offload/step_watch.h>
@@ -20,9 +20,9 @@ namespace terrace {
 
 class RecordStore {
  public:
-  // `file` and `engine` are null unless states are on nvme.
+  // `store` and `engine` are null unless states are on nvme.
   RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
-              Device& device, TierFile* file, io::Engine* engine, StepWatch& watch);
+              Device& device, BlockStore* store, io::Engine* engine, StepWatch& watch);
 
   Placement placement() const { return placement_; }
   bool is_streamed(ChunkId chunk) const;
@@ -32,30 +32,35 @@ class RecordStore {
   void open(ChunkId chunk);
   void close(ChunkId chunk);
 
-  // Copies of a run of whole tiles, for initialisation and checkpoints.
+  // Copies of one block of tiles, for initialisation and checkpoints.
   void read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles);
   // A write that may be on its way to the tier file; it and `tiles` stay until finish().
   struct Transfer {
-    io::Request request;
+    BlockStore::Write write;  // of a write
+    io::Request request;      // of a read
     io::Completion completion{};
+    bool started = false;  // a write that is not finished
     bool done = true;
   };
   void start_write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles, Transfer& write);
   // Waits for it; throws its failure. Nothing to do for one that was not started.
   void finish(Transfer& transfer);
 
-  TierFile* file() const { return file_; }
+  BlockStore* store() const { return store_; }
   uint64_t streamed_bytes() const { return streamed_bytes_; }
 
  private:
-  void start(Transfer& transfer, const io::Request& request);
+  uint32_t block_at(uint64_t first_tile) const { return static_cast<uint32_t>(first_tile / block_tiles_); }
+  void start(Transfer& transfer, io::Request& request);
+  void wait(const Transfer& transfer, const io::Request& request);
 
   const FlatSpace& space_;
   Placement placement_;
   Device& device_;
-  TierFile* file_;
+  BlockStore* store_;
   io::Engine* engine_;
   StepWatch& watch_;
+  uint64_t block_tiles_;                  // of the store's blocks
   std::vector<std::byte*> memory_;        // per chunk; null: in the tier file, or frozen
   std::vector<DeviceSlot> device_slots_;  // per chunk, placement none
   uint64_t streamed_bytes_ = 0;

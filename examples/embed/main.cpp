@@ -80,7 +80,7 @@ int train(const std::filesystem::path& folder) {
   const terrace::FlatSpace space(tensors, 4 * terrace::kTileElements);
   terrace::OffloadOptions options;
   options.parameters = options.states = terrace::Placement::nvme;
-  options.parameter_path = options.state_path = folder;
+  options.parameter_paths = options.state_paths = {{folder}};
   options.device_budget_bytes = space.parameter_count() * sizeof(float) / 2;
   options.host_budget_bytes = 8 * terrace::kMiB;
   terrace::StderrLog log;

@@ -90,7 +90,7 @@ Budgets least_budgets(const FlatSpace& space, const DryRun& dry, const std::file
   Budgets budgets;
   OffloadOptions& options = budgets.options;
   options.parameters = options.states = Placement::nvme;
-  options.parameter_path = options.state_path = folder;
+  options.parameter_paths = options.state_paths = {{folder}};
   options.work_bytes = dry.work_bytes;
   options.lock_host_memory = false;
   options.io.kind = io::EngineKind::threads;

@@ -167,7 +167,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   OffloadOptions options;
   options.parameters = *placement_from_name(kPlacements[c[kParameters]]);
   options.states = *placement_from_name(kPlacements[c[kStates]]);
-  options.parameter_path = options.state_path = folder;
+  options.parameter_paths = options.state_paths = {{folder}};
   options.work_bytes = dry.work_bytes;
   options.activation_entries = dry.activation_entries;
   options.activation_entry_bytes = dry.activation_entry_bytes;

@@ -47,7 +47,7 @@ Trained train(const ModelConfig& config, const ModelOptions& how, bool everythin
   OffloadOptions options;
   options.parameters = everything_on_device ? Placement::none : Placement::cpu;
   options.states = everything_on_device ? Placement::none : Placement::cpu;
-  options.parameter_path = options.state_path = folder;
+  options.parameter_paths = options.state_paths = {{folder}};
   options.work_bytes = dry.work_bytes;
   options.lock_host_memory = false;
   options.device_budget_bytes = options.host_budget_bytes = kGiB;

@@ -163,19 +163,32 @@ TEST(TierFolder, IsTakenWithinOneProcessToo) {
   EXPECT_THROW(TierFolder(place.path(), log), Error);
 }
 
-TEST(TierFolder, RemovesWhatADeadJobLeftAndSaysHowMuch) {
+TEST(TierFolder, RemovesWhatADeadJobLeftOnlyWhenItIsAskedTo) {
   const TemporaryFolder place;
   MemoryLog log;
   OtherJob dead(place.path(), true);
   dead.end();
   const std::string left = place.path() + "/terrace-tier/records.tier";
-  ASSERT_TRUE(fs::exists(left));
-  const TierFolder folder(place.path(), log);
+  TierFolder folder(place.path(), log);
+  EXPECT_TRUE(fs::exists(left));
+  const TierFolder::Removed removed = folder.remove_files();
+  EXPECT_EQ(removed.files, 1u);
+  EXPECT_EQ(removed.bytes, 5000 + TierFolder::kMarkBytes);
   EXPECT_FALSE(fs::exists(left));
-  const std::vector<MemoryLog::Line> lines = log.lines();
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_EQ(lines[0].level, LogLevel::info);
-  EXPECT_NE(lines[0].text.find("removed 1 tier files (8.88 KiB)"), std::string::npos) << lines[0].text;
+}
+
+TEST(TierFolder, LeavesItsFilesWhereTheyAreKeptAndUnlocksThem) {
+  const TemporaryFolder place;
+  MemoryLog log;
+  const std::string file = place.path() + "/terrace-tier/records.tier";
+  {
+    TierFolder folder(place.path(), log);
+    std::ofstream(file) << marked("x");
+    folder.keep_files(true);
+  }
+  EXPECT_TRUE(fs::exists(file));
+  { const TierFolder folder(place.path(), log); }  // nobody has it, and this one keeps nothing
+  EXPECT_FALSE(fs::exists(file));
 }
 
 TEST(TierFolder, NeverTouchesWhatIsNotItsOwn) {
@@ -194,8 +207,8 @@ TEST(TierFolder, NeverTouchesWhatIsNotItsOwn) {
   EXPECT_TRUE(fs::is_symlink(place.path() + "/terrace-tier/link.tier"));
   EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/params.tier"));
   EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/lock"));
-  ASSERT_EQ(log.lines().size(), 2u);
-  EXPECT_NE(log.lines()[1].text.find("stays: it holds files that are not Terrace's"), std::string::npos);
+  ASSERT_EQ(log.lines().size(), 1u);
+  EXPECT_NE(log.lines()[0].text.find("stays: it holds files that are not Terrace's"), std::string::npos);
 }
 
 TEST(TierFolder, LeavesAUsersFileWithTheNameOfATierFileAlone) {
@@ -206,6 +219,9 @@ TEST(TierFolder, LeavesAUsersFileWithTheNameOfATierFileAlone) {
       {"params.tier", std::string(100'000, 'p')},
       {"longer.tier", almost + "\n"},
       {"changed.tier", almost.substr(0, almost.size() - 1) + "x"},
+      {"space", "the final frontier"},
+      {"epoch-0000000000000007.manifest", "my notes"},
+      {"epoch-0000000000000007.manifest.new", "and more"},
   };
   for (const auto& [name, text] : foreign) place.write("terrace-tier/" + name, text);
   place.write("terrace-tier/empty.tier", "");  // of a job that died at once

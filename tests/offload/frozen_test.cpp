@@ -51,7 +51,7 @@ class Rig {
     run_micro_batch(recorder);
     OffloadOptions options;
     options.parameters = options.states = placement;
-    options.parameter_path = options.state_path = folder_.path();
+    options.parameter_paths = options.state_paths = {{folder_.path()}};
     options.lock_host_memory = false;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;
     const MemoryPlan roomy = plan_memory(space_, recorder.trace(), options);

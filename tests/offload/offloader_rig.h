@@ -43,7 +43,7 @@ class Rig {
     OffloadOptions options;
     options.parameters = c.parameters;
     options.states = c.states;
-    options.parameter_path = options.state_path = folder.path();
+    options.parameter_paths = options.state_paths = {{folder.path()}};
     options.accumulation_steps = c.accumulation;
     options.accumulation_type = c.accumulation_type;
     options.policy = c.policy;

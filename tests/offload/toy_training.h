@@ -239,7 +239,7 @@ inline OffloadOptions least_nvme_options(const FlatSpace& space, const std::vect
                                          const std::filesystem::path& folder) {
   OffloadOptions options;
   options.parameters = options.states = Placement::nvme;
-  options.parameter_path = options.state_path = folder;
+  options.parameter_paths = options.state_paths = {{folder}};
   options.lock_host_memory = false;
   options.device_budget_bytes = options.host_budget_bytes = kGiB;
   const MemoryPlan roomy = plan_memory(space, uses, options);

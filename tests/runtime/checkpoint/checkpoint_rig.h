@@ -51,7 +51,7 @@ class TrainingRig {
     OffloadOptions options;
     options.parameters = rig.parameters;
     options.states = rig.states;
-    options.parameter_path = options.state_path = tier_.path();
+    options.parameter_paths = options.state_paths = {{tier_.path()}};
     options.accumulation_steps = rig.accumulation;
     options.lock_host_memory = false;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;

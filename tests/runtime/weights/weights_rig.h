@@ -19,7 +19,7 @@ class WeightsRig {
       : tensors(std::move(specs)), space(tensors, chunk_elements), workers_(1) {
     OffloadOptions options;
     options.parameters = options.states = placement;
-    options.parameter_path = options.state_path = tier_.path();
+    options.parameter_paths = options.state_paths = {{tier_.path()}};
     options.lock_host_memory = false;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;
     const MemoryPlan roomy = plan_memory(space, {}, options);

@@ -1,0 +1,258 @@
+#include <terrace/memory/tier_space.h>
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <set>
+#include <utility>
+
+#include <terrace/aio/file.h>
+#include <terrace/aio/file_events.h>
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/memory/internal/tier_files.h>
+#include <terrace/memory/internal/tier_survey.h>
+
+namespace terrace {
+namespace {
+
+[[noreturn]] void will_not_remove(const std::string& folder, std::string reason) {
+  throw Error(ErrorKind::config, {"will not remove the training state in", folder, std::move(reason),
+                                  "go on from it with --resume nvme, or remove it with --fresh"});
+}
+
+[[noreturn]] void cannot_resume(const std::string& subject, std::string reason, ErrorKind kind) {
+  throw Error(kind, {"cannot resume from the nvme tier in", subject, std::move(reason),
+                     "name the paths of the run that is to go on; or go on from a checkpoint, with --fresh"});
+}
+
+SpaceId draw_id() {
+  SpaceId id;
+  ssize_t size;
+  do {
+    size = getrandom(id.bytes.data(), id.bytes.size(), 0);
+  } while (size < 0 && errno == EINTR);
+  TERRACE_ASSERT(size == static_cast<ssize_t>(id.bytes.size()), "getrandom: " + system_reason(errno));
+  return id;
+}
+
+std::vector<tier::FolderSurvey> survey(const std::vector<std::unique_ptr<TierFolder>>& folders) {
+  std::vector<tier::FolderSurvey> surveys;
+  for (const auto& folder : folders) surveys.push_back(tier::survey_folder(folder->fd(), folder->path()));
+  return surveys;
+}
+
+}  // namespace
+
+TierSpace::TierSpace(TierSpaceOptions options, Log& log)
+    : options_(std::move(options)), log_(log), paths_(options_.paths) {
+  TERRACE_ASSERT(!paths_.empty(), "a space has at least one path");
+  lock_folders();
+  options_.start == TierStart::fresh ? start_fresh() : start_resumed();
+  std::vector<double> rates;
+  for (const TierPath& path : paths_) rates.push_back(path.bytes_per_second);
+  balancer_ = std::make_unique<PathBalancer>(
+      rates, options_.clock != nullptr ? *options_.clock : static_cast<const Clock&>(steady_clock_));
+}
+
+// Path 0 first: it has the manifests.
+TierSpace::~TierSpace() {
+  for (std::unique_ptr<TierFolder>& folder : folders_) folder.reset();
+}
+
+// Until the start has succeeded, whatever is found stays.
+void TierSpace::lock_folders() {
+  for (const TierPath& path : paths_) {
+    folders_.push_back(std::make_unique<TierFolder>(path.path.string(), log_, options_.events));
+    TierFolder& folder = *folders_.back();
+    folder.keep_files(true);
+    folder.keep_files(!tier::list_files(folder.fd(), folder.path()).empty());
+  }
+}
+
+void TierSpace::keep_files(bool keep) {
+  for (const std::unique_ptr<TierFolder>& folder : folders_) folder->keep_files(keep);
+}
+
+void TierSpace::start_fresh() {
+  require_nothing_to_lose();
+  for (const std::unique_ptr<TierFolder>& folder : folders_) {
+    const TierFolder::Removed removed = folder->remove_files();
+    if (removed.files > 0) {
+      log_.info(fmt::format("removed {} tier files ({}) that a job which is no more left in {}",
+                            removed.files, format_bytes(removed.bytes), folder->path()));
+    }
+    for (const tier::Entry& entry : tier::list_files(folder->fd(), folder->path())) {
+      if (entry.kind == tier::FileKind::blocks) continue;  // in nobody's way until one of that name is made
+      throw Error(ErrorKind::config, {"cannot use the nvme path", folder->path() + "/" + entry.name,
+                                      "it has the name of a file of the tier and is none",
+                                      "move it away, or choose another nvme_path"});
+    }
+  }
+  id_ = draw_id();
+  write_labels();
+  keep_files(false);
+}
+
+void TierSpace::require_nothing_to_lose() {
+  const std::vector<tier::FolderSurvey> folders = survey(folders_);
+  for (const tier::FolderSurvey& folder : folders) {
+    for (const EpochFile& file : tier::survey_epochs(folder).epochs) {
+      std::string state = "is damaged";
+      try {
+        parse_tier_manifest(io::read_whole_file(file.path, kLargestManifestBytes), file.path);
+        state = "was written " + tier::date_of(file.path);
+      } catch (const Error& error) {
+        if (error.kind() == ErrorKind::config) throw;  // of a newer Terrace: not ours to remove
+      }
+      if (!options_.discard_epochs)
+        will_not_remove(folder.folder, fmt::format("its epoch {} {}", file.epoch, state));
+    }
+    if (options_.discard_epochs || !folder.label || folder.label->path_index == 0) continue;
+    const bool first_is_here = std::ranges::any_of(folders, [&](const tier::FolderSurvey& other) {
+      return other.label && other.label->path_index == 0 && other.label->space == folder.label->space;
+    });
+    if (!first_is_here)
+      will_not_remove(folder.folder, fmt::format("it is path {} of {} of a run whose first path is not given",
+                                                 folder.label->path_index + 1, folder.label->path_count));
+  }
+}
+
+// Before any other file: from then on a folder says whose files it holds.
+void TierSpace::write_labels() {
+  const auto count = static_cast<uint32_t>(folders_.size());
+  for (uint32_t p = 0; p < count; ++p) {
+    const auto bytes = tier::serialise(tier::Label{.space = id_, .path_index = p, .path_count = count});
+    io::write_file_atomically(folders_[p]->path() + "/" + tier::kLabelName, bytes, options_.events);
+    try {
+      io::sync_folder(paths_[p].path, options_.events);  // the name of the folder itself
+    } catch (const Error& error) {
+      log_.warning(std::string("a power cut may lose the tier folder: ") + error.what());
+    }
+  }
+}
+
+void TierSpace::start_resumed() {
+  const std::vector<tier::FolderSurvey> folders = survey(folders_);
+  const tier::Arrangement arrangement = tier::arrange(folders);
+  if (!arrangement.trouble.empty()) {
+    const bool damaged = std::ranges::any_of(folders, [](const tier::FolderSurvey& folder) {
+      return !folder.label && std::ranges::any_of(folder.entries, [](const tier::Entry& entry) {
+        return entry.kind == tier::FileKind::label;
+      });
+    });
+    cannot_resume(folders.front().folder, arrangement.trouble,
+                  damaged ? ErrorKind::corrupt : ErrorKind::config);
+  }
+  std::vector<TierPath> paths;
+  std::vector<std::unique_ptr<TierFolder>> ordered;
+  for (const size_t position : arrangement.order) {
+    paths.push_back(paths_[position]);
+    ordered.push_back(std::move(folders_[position]));
+  }
+  paths_ = std::move(paths);
+  folders_ = std::move(ordered);
+  const tier::FolderSurvey& first = folders[arrangement.order.front()];
+  id_ = first.label->space;
+  const tier::EpochSurvey found = tier::survey_epochs(first);
+  if (found.epochs.empty()) cannot_resume(first.folder, "no epoch was committed there", ErrorKind::config);
+  take_up_epochs(found.epochs);
+  const std::string missing =
+      tier::missing_blocks(read_epoch(epochs_.back().epoch), folders, arrangement.order);
+  if (!missing.empty()) cannot_resume(first.folder, missing, ErrorKind::corrupt);
+  for (const EpochFile& file : found.passed) remove_file(file.path);
+  for (const tier::FolderSurvey& folder : folders) remove_unnamed(folder);
+  keep_files(true);
+}
+
+// What a crash cut short, and tier files that are in no epoch.
+void TierSpace::remove_unnamed(const tier::FolderSurvey& folder) {
+  std::set<std::string> named;
+  for (const EpochFile& file : epochs_) {
+    for (const StoreLayout& store : read_epoch(file.epoch).stores)
+      named.insert(tier::blocks_file_name(store.name));
+  }
+  for (const tier::Entry& entry : folder.entries) {
+    const bool aside = entry.kind == tier::FileKind::aside;
+    const bool unnamed = entry.kind == tier::FileKind::blocks && !named.contains(entry.name);
+    if (entry.ours && (aside || unnamed)) remove_file(folder.folder + "/" + entry.name);
+  }
+}
+
+// The newest must be whole: to go on from an older one is not for this to decide.
+void TierSpace::take_up_epochs(const std::vector<EpochFile>& found) {
+  for (const EpochFile& file : found) {
+    try {
+      tier::load_epoch(file, id_, folders_.size());
+      epochs_.push_back(file);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::config || file.epoch == found.back().epoch) throw;
+      log_.warning(fmt::format("a retained epoch is lost, and its slots are used again: {}", error.what()));
+    }
+  }
+}
+
+void TierSpace::remove_file(const std::filesystem::path& path) {
+  if (unlink(path.c_str()) != 0)
+    throw Error(ErrorKind::io, {"cannot remove the file", path.string(), system_reason(errno), ""});
+  if (options_.events != nullptr) options_.events->removed(path);
+}
+
+std::vector<EpochFile>::iterator TierSpace::find_epoch(uint64_t epoch) {
+  const auto found = std::ranges::find(epochs_, epoch, &EpochFile::epoch);
+  TERRACE_ASSERT(found != epochs_.end(), "there is no epoch " + std::to_string(epoch));
+  return found;
+}
+
+TierManifest TierSpace::read_epoch(uint64_t epoch) const {
+  const auto found = std::ranges::find(epochs_, epoch, &EpochFile::epoch);
+  TERRACE_ASSERT(found != epochs_.end(), "there is no epoch " + std::to_string(epoch));
+  return tier::load_epoch(*found, id_, folders_.size());
+}
+
+uint64_t TierSpace::write_epoch(const TierManifest& manifest) {
+  TERRACE_ASSERT(manifest.space == id_, "a manifest of another space");
+  TERRACE_ASSERT(epochs_.empty() || manifest.epoch > epochs_.back().epoch,
+                 "epoch " + std::to_string(manifest.epoch) + " is not later than those before");
+  const std::vector<std::byte> bytes = serialise(manifest);
+  const EpochFile file{manifest.epoch,
+                       folders_.front()->path() + "/" + tier::epoch_file_name({.epoch = manifest.epoch}),
+                       false};
+  io::write_file_atomically(file.path, bytes, options_.events);
+  epochs_.push_back(file);
+  // Only now: before, the one before was what a crash would have left.
+  for (const EpochFile& before : epochs_) {
+    if (!before.retained && before.epoch < manifest.epoch) remove_file(before.path);
+  }
+  std::erase_if(epochs_,
+                [&](const EpochFile& before) { return !before.retained && before.epoch < manifest.epoch; });
+  return bytes.size();
+}
+
+void TierSpace::retain_epoch(uint64_t epoch) {
+  EpochFile& file = *find_epoch(epoch);
+  if (file.retained) return;
+  const std::filesystem::path to =
+      folders_.front()->path() + "/" + tier::epoch_file_name({.epoch = epoch, .retained = true});
+  if (rename(file.path.c_str(), to.c_str()) != 0)
+    throw Error(ErrorKind::io, {"cannot rename the manifest", file.path.string(), system_reason(errno), ""});
+  if (options_.events != nullptr) options_.events->renamed(file.path, to);
+  file.path = to;
+  file.retained = true;
+  io::sync_folder(folders_.front()->path(), options_.events);
+}
+
+void TierSpace::remove_epoch(uint64_t epoch) {
+  const auto file = find_epoch(epoch);
+  remove_file(file->path);
+  epochs_.erase(file);
+  // Its slots are written again: after a power cut it must not be back.
+  io::sync_folder(folders_.front()->path(), options_.events);
+}
+
+}  // namespace terrace
