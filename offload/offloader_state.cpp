@@ -84,7 +84,7 @@ void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::spa
     for (RecordStore::Transfer& write : writes) records->finish(write);
   } catch (...) {
     // What is in flight refers to what goes now.
-    while (!writes[0].done || !writes[1].done) engine->wait(1);
+    for (RecordStore::Transfer& write : writes) records->settle(write);
     throw;
   }
 }

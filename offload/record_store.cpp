@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/error.h>
 #include <terrace/base/event.h>
 #include <terrace/offload/host_slots.h>
 
@@ -141,6 +142,14 @@ void RecordStore::finish(Transfer& transfer) {
         transfer.started = false;
         throw store_->io_error(transfer.write.request, transfer.completion);
     }
+  }
+}
+
+void RecordStore::settle(Transfer& transfer) noexcept {
+  try {
+    finish(transfer);
+  } catch (const Error&) {
+    // What failed first is what matters.
   }
 }
 

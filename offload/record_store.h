@@ -45,6 +45,8 @@ class RecordStore {
   void start_write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles, Transfer& write);
   // Waits for it; throws its failure. Nothing to do for one that was not started.
   void finish(Transfer& transfer);
+  // The same where another failure is on its way already.
+  void settle(Transfer& transfer) noexcept;
 
   BlockStore* store() const { return store_; }
   uint64_t streamed_bytes() const { return streamed_bytes_; }
