@@ -1,0 +1,146 @@
+// Law 3 for the nvme tier: whatever the disks hold after the power went, the last epoch whose commit had
+// returned is there, or a later one, every block of it as it was, and work goes on from it. Over two paths,
+// with writes between snapshot and manifest, a retained epoch and its removal.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include <terrace/aio/file.h>
+
+#include "memory/block_store_rig.h"
+#include "power_cut/cut_power.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+using power_cut::CutCase;
+using power_cut::DiskLog;
+
+constexpr uint32_t kChunks = 4;
+constexpr uint32_t kBlocks = 3;  // of a chunk, the last one short
+constexpr uint64_t kRetained = 2;
+
+using Seeds = std::vector<uint64_t>;  // of every block
+
+BlockStoreOptions store_options() {
+  BlockStoreOptions options{.name = "records",
+                            .block_bytes = BlockStoreRig::kBlock,
+                            .chunk_bytes = std::vector<uint64_t>(kChunks, 5 * 4096),
+                            .spare_slots = 3 * kChunks * kBlocks};
+  options.in_place = false;
+  return options;
+}
+
+TierSpaceOptions space_options(const fs::path& root, TierStart start) {
+  return {.paths = {{root / "a"}, {root / "b"}}, .start = start};
+}
+
+void write_some(BlockStoreRig& rig, BlockStore& store, std::mt19937_64& random, bool all, Seeds& seeds) {
+  for (uint32_t i = 0; i < kChunks * kBlocks; ++i) {
+    if (!all && random() % 2 == 0) continue;
+    seeds[i] = random();
+    rig.write(store, ChunkId{i / kBlocks}, i % kBlocks, seeds[i]);
+  }
+}
+
+// The blocks of every epoch that was committed to `root`, by its number.
+std::map<uint64_t, Seeds> run_and_commit(const fs::path& root, DiskLog& log) {
+  fs::create_directory(root / "a");
+  fs::create_directory(root / "b");
+  io::sync_folder(root);
+  std::map<uint64_t, Seeds> epochs;
+  std::mt19937_64 random(7);
+  Seeds seeds(kChunks * kBlocks);
+  BlockStoreRig rig;
+  rig.space = std::make_unique<TierSpace>(space_options(root, TierStart::fresh), rig.log);
+  const auto store = rig.make_store(store_options());
+  BlockStore::Snapshot committed, retained;
+  for (uint64_t epoch = 1; epoch <= 5; ++epoch) {
+    write_some(rig, *store, random, epoch == 1, seeds);
+    BlockStore::Snapshot snapshot = store->snapshot();
+    epochs[epoch] = seeds;
+    write_some(rig, *store, random, false, seeds);  // training goes on meanwhile
+    EXPECT_EQ(rig.commit(*store, snapshot, "epoch " + std::to_string(epoch)), epoch);
+    log.mark(std::to_string(epoch));
+    committed = std::move(snapshot);
+    if (epoch == kRetained) {
+      rig.space->retain_epoch(epoch);
+      retained = std::move(committed);
+    }
+    if (epoch == 4) {
+      rig.space->remove_epoch(kRetained);
+      retained = {};
+    }
+  }
+  rig.space->keep_files(true);
+  committed = {};
+  return epochs;
+}
+
+// Opens the newest epoch, compares it, and commits another.
+void expect_resumed(const fs::path& disk, uint64_t durable, const std::map<uint64_t, Seeds>& epochs) {
+  BlockStoreRig rig;
+  rig.space = std::make_unique<TierSpace>(space_options(disk, TierStart::resume), rig.log);
+  ASSERT_FALSE(rig.space->epochs().empty());
+  const uint64_t newest = rig.space->epochs().back().epoch;
+  EXPECT_GE(newest, durable);
+  std::vector<StoreLayout> retained;
+  for (const EpochFile& file : rig.space->epochs())
+    if (file.epoch != newest) retained.push_back(rig.space->read_epoch(file.epoch).stores.front());
+  if (durable > kRetained && durable < 4) {
+    EXPECT_EQ(retained.size(), 1u);
+  }
+  const TierManifest manifest = rig.space->read_epoch(newest);
+  EXPECT_EQ(manifest.info, "epoch " + std::to_string(newest));
+  BlockStore store(*rig.space, store_options(), manifest.stores.front(), retained, rig.log);
+  store.check();
+  const auto expect_blocks = [&](const Seeds& seeds) {
+    for (uint32_t i = 0; i < kChunks * kBlocks; ++i)
+      EXPECT_TRUE(rig.holds(store, ChunkId{i / kBlocks}, i % kBlocks, seeds[i])) << "block " << i;
+  };
+  expect_blocks(epochs.at(newest));
+  if (!retained.empty()) {
+    const BlockStore::Snapshot kept = store.take_retained(0);
+    for (uint32_t i = 0; i < kChunks * kBlocks; ++i)
+      EXPECT_TRUE(rig.holds(store, kept, ChunkId{i / kBlocks}, i % kBlocks, epochs.at(kRetained)[i]));
+  }
+  std::mt19937_64 random(durable);
+  Seeds seeds = epochs.at(newest);
+  const BlockStore::Snapshot before = store.snapshot();
+  write_some(rig, store, random, false, seeds);
+  const BlockStore::Snapshot snapshot = store.snapshot();
+  EXPECT_EQ(rig.commit(store, snapshot), newest + 1);
+  expect_blocks(seeds);
+}
+
+TEST(TierPowerCut, LeavesTheLastEpochOrALaterOneWhole) {
+  const TemporaryFolder folder;
+  DiskLog log(folder.path());
+  const std::map<uint64_t, Seeds> epochs = run_and_commit(folder.path(), log);
+  uint64_t resumed = 0, fresh = 0;
+  power_cut::for_each_cut(log.stop(), 20260108, 4, [&](const CutCase& cut, const fs::path& disk) {
+    SCOPED_TRACE(cut.words);
+    if (::testing::Test::HasFailure()) return;  // the first one says enough
+    const uint64_t durable = cut.marked.empty() ? 0 : std::stoull(cut.marked);
+    const std::vector<fs::path> paths = {disk / "a", disk / "b"};
+    const FoundTier found = look_at_tier(paths);
+    if (found.whole) {
+      ++resumed;
+      ASSERT_NO_THROW(expect_resumed(disk, durable, epochs));
+      return;
+    }
+    EXPECT_EQ(durable, 0u) << found.trouble;
+    if (!fs::exists(paths[0]) || !fs::exists(paths[1])) return;
+    ++fresh;
+    MemoryLog lines;
+    EXPECT_NO_THROW(TierSpace(space_options(disk, TierStart::fresh), lines)) << "nothing is there to lose";
+  });
+  EXPECT_GT(resumed, 300u);
+  EXPECT_GT(fresh, 50u);
+}
+
+}  // namespace
+}  // namespace terrace
