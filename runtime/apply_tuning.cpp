@@ -31,8 +31,11 @@ std::string take_settings(const PathTuning& tuning, TrainConfig& config) {
     taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", key, shown);
   };
   // Blocks and depths were found with one engine: they say nothing of another.
-  const bool same_engine = !config.terrace.engine || *config.terrace.engine == tuning.engine;
-  if (!same_engine) return taken;
+  const io::EngineKind engine = io::choose_engine(config.terrace.engine).kind;
+  if (engine != tuning.engine) {
+    if (config.terrace.engine || !io::probe_engine(tuning.engine).works) return taken;
+    take(config.terrace.engine, tuning.engine, "terrace.engine", std::string(io::name_of(tuning.engine)));
+  }
   take(config.aio.block_bytes, tuning.block_bytes, "aio.block_size", std::to_string(tuning.block_bytes));
   take(config.aio.queue_depth, tuning.queue_depth, "aio.queue_depth", std::to_string(tuning.queue_depth));
   if (tuning.engine == io::EngineKind::threads)

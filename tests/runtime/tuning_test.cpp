@@ -136,12 +136,12 @@ TEST_F(TuningCache, FillsInWhatAConfigurationDoesNotSay) {
   apply_tuning(cache(), config, log_);
   EXPECT_EQ(config.aio.block_bytes, 524288u);
   EXPECT_EQ(config.aio.queue_depth, 4u);
-  EXPECT_FALSE(config.aio.thread_count.has_value());  // of the threads engine only
-  EXPECT_FALSE(config.terrace.engine.has_value());
+  EXPECT_FALSE(config.aio.thread_count.has_value());         // of the threads engine only
+  EXPECT_EQ(config.terrace.engine, io::EngineKind::libaio);  // not what would be chosen
   EXPECT_EQ(config.placement.measured_rates.at(disk_.path()), 2.875e9);
   ASSERT_EQ(log_.lines().size(), 1u);
   EXPECT_EQ(log_.lines()[0].text, "measured by `terrace tune` on 2026-01-31T12:00:00Z: " + disk_.path() +
-                                      " 2.88 GB/s; aio.block_size 524288");
+                                      " 2.88 GB/s; terrace.engine libaio, aio.block_size 524288");
 }
 
 TEST_F(TuningCache, LeavesSettingsToTheEngineThatWasAskedForInstead) {
