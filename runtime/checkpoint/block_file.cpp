@@ -41,6 +41,14 @@ void BlockWriter::reserve(uint64_t bytes) {
   file_.preallocate(bytes);
 }
 
+bool BlockWriter::take_clone(uint64_t bytes, FunctionRef<bool(int)> clone) {
+  cloned_ = clone(file_.fd());
+  TERRACE_ASSERT(!cloned_ || file_.size_bytes() == bytes,
+                 fmt::format("{} of {} bytes were cloned", file_.size_bytes(), bytes));
+  if (!cloned_) file_.resize(0);
+  return cloned_;
+}
+
 void BlockWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const size_t count = std::min<uint64_t>(bytes.size(), block_.size() - filled_bytes_);
@@ -61,6 +69,10 @@ DataFile BlockWriter::finish() {
 void BlockWriter::write_block() {
   std::span<const std::byte> left(block_.data(), filled_bytes_);
   checksums_.push_back(checksum_of(left));
+  if (cloned_) {
+    offset_ += left.size();
+    left = {};
+  }
   while (!left.empty()) {
     const ssize_t written = pwrite(file_.fd(), left.data(), left.size(), static_cast<off_t>(offset_));
     if (written < 0 && errno == EINTR) continue;
@@ -69,7 +81,7 @@ void BlockWriter::write_block() {
     left = left.subspan(static_cast<size_t>(written));
   }
   filled_bytes_ = 0;
-  write_back();
+  if (!cloned_) write_back();
 }
 
 // Keeps the device busy while the next blocks are made, and the page cache free of what nobody reads soon.

@@ -49,26 +49,31 @@ void require_space(const SaveFolder& folder, uint64_t states_bytes, uint64_t fro
                "checkpoint is replaced only when the new one is complete, so both must fit"});
 }
 
-DataFile write_states(const fs::path& path, uint64_t bytes, Offloader& offloader) {
+// What shares its bytes with another file is read for its checksums alone.
+template <typename Clone, typename Read>
+DataFile write_data_file(const fs::path& path, uint64_t bytes, Clone clone, Read read) {
   BlockWriter writer(path);
-  writer.reserve(bytes);
-  offloader.export_records([&](std::span<const std::byte> tiles) { writer.write(tiles); });
-  return writer.finish();
+  if (!writer.take_clone(bytes, clone)) writer.reserve(bytes);
+  read([&](std::span<const std::byte> run) { writer.write(run); });
+  DataFile file = writer.finish();
+  TERRACE_ASSERT(file.bytes == bytes, fmt::format("{} got {} of {} bytes", path.string(), file.bytes, bytes));
+  return file;
 }
 
-DataFile write_frozen(const fs::path& path, uint64_t bytes, Offloader& offloader) {
-  BlockWriter writer(path);
-  writer.reserve(bytes);
-  offloader.export_frozen([&](std::span<const std::byte> parameters) { writer.write(parameters); });
-  return writer.finish();
+DataFile write_states(const fs::path& path, StateSource& source) {
+  return write_data_file(
+      path, source.states_bytes(), [&](int fd) { return source.clone_states(fd); },
+      [&](StateSource::Sink sink) { source.read_states(sink); });
+}
+
+DataFile write_frozen(const fs::path& path, StateSource& source) {
+  return write_data_file(
+      path, source.frozen_bytes(), [&](int fd) { return source.clone_frozen(fd); },
+      [&](StateSource::Sink sink) { source.read_frozen(sink); });
 }
 
 void write_text(const fs::path& path, const std::string& text) {
   io::write_file_atomically(path, std::as_bytes(std::span(text)));
-}
-
-void require_size(const DataFile& written, uint64_t bytes, const char* name) {
-  TERRACE_ASSERT(written.bytes == bytes, fmt::format("{} got {} of {} bytes", name, written.bytes, bytes));
 }
 
 // Gives the complete partial folder its name. What it replaces lies at the returned path afterwards.
@@ -130,29 +135,26 @@ std::string_view name_of(SaveMoment moment) {
   return "";
 }
 
-fs::path save_checkpoint(const fs::path& path, const CheckpointInfo& info, const FlatSpace& space,
-                         Offloader& offloader, Log& log, const SaveHooks& hooks) {
+fs::path save_checkpoint(const fs::path& path, const CheckpointInfo& info, StateSource& source, Log& log,
+                         const SaveHooks& hooks) {
   require_names(info);
   const SteadyClock clock;
   const uint64_t begun_ns = clock.now_ns();
   const SaveFolder folder(path, log);
-  const uint64_t states_bytes = offloader.record_tile_count() * kRecordTileBytes;
-  const uint64_t frozen_bytes = offloader.frozen_bytes();
+  const uint64_t states_bytes = source.states_bytes();
+  const uint64_t frozen_bytes = source.frozen_bytes();
   require_space(folder, states_bytes, frozen_bytes);
 
   Manifest manifest{info, {}, {}, kFormatVersion};
-  manifest.info.tensor_hash = hash_of_tensors(space);
   const fs::path partial = folder.partial_path(info.step);
   make_folder(partial);
   {
     RemovedAtEnd aside(partial, log);
     hooks.reached(SaveMoment::folder_made);
-    manifest.states = write_states(partial / kStatesName, states_bytes, offloader);
-    require_size(manifest.states, states_bytes, kStatesName);
+    manifest.states = write_states(partial / kStatesName, source);
     hooks.reached(SaveMoment::states_written);
     if (frozen_bytes > 0) {
-      manifest.frozen = write_frozen(partial / kFrozenName, frozen_bytes, offloader);
-      require_size(manifest.frozen, frozen_bytes, kFrozenName);
+      manifest.frozen = write_frozen(partial / kFrozenName, source);
       hooks.reached(SaveMoment::frozen_written);
     }
     write_text(partial / kManifestName,
@@ -169,6 +171,14 @@ fs::path save_checkpoint(const fs::path& path, const CheckpointInfo& info, const
                        format_duration(clock.now_ns() - begun_ns)));
   hooks.reached(SaveMoment::finished);
   return folder.final_path(info.step);
+}
+
+fs::path save_checkpoint(const fs::path& path, const CheckpointInfo& info, const FlatSpace& space,
+                         Offloader& offloader, Log& log, const SaveHooks& hooks) {
+  CheckpointInfo whole = info;
+  whole.tensor_hash = hash_of_tensors(space);
+  OffloaderSource source(offloader);
+  return save_checkpoint(path, whole, source, log, hooks);
 }
 
 }  // namespace checkpoint

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <terrace/aio/file.h>
+#include <terrace/base/function_ref.h>
 #include <terrace/runtime/checkpoint/internal/manifest.h>
 
 namespace terrace::checkpoint {
@@ -23,6 +24,10 @@ class BlockWriter {
   // Takes disk space for all of the file, or throws Error(capacity). Without it a full disk shows while
   // writing.
   void reserve(uint64_t bytes);
+  // Before the first byte: has `clone` make the file, given its descriptor, what it shall hold. Where that
+  // returns true, what is written must be those bytes, and only makes the checksums; else the file is empty
+  // again.
+  bool take_clone(uint64_t bytes, FunctionRef<bool(int)> clone);
   void write(std::span<const std::byte> bytes);
   // Writes the last block and returns when everything is on the device. Nothing may be written after it.
   DataFile finish();
@@ -40,6 +45,7 @@ class BlockWriter {
   uint64_t started_bytes_ = 0;  // of the file: their way to the device has begun
   uint64_t done_bytes_ = 0;     // of the file: on the device and out of the page cache
   bool can_write_back_ = true;
+  bool cloned_ = false;
   std::vector<uint64_t> checksums_;
 };
 

@@ -8,6 +8,7 @@
 
 #include <terrace/base/function_ref.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/checkpoint/state_source.h>
 
 namespace terrace::checkpoint {
 
@@ -31,6 +32,9 @@ struct SaveHooks {
   FunctionRef<void(SaveMoment)> reached;
 };
 
+// `info` with its tensor_hash.
+std::filesystem::path save_checkpoint(const std::filesystem::path& folder, const CheckpointInfo& info,
+                                      StateSource& source, Log& log, const SaveHooks& hooks);
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, const CheckpointInfo& info,
                                       const FlatSpace& space, Offloader& offloader, Log& log,
                                       const SaveHooks& hooks);
