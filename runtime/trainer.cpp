@@ -4,64 +4,29 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <limits>
-#include <optional>
 #include <utility>
 
 #include <terrace/base/assert.h>
-#include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/memory/simulated_device.h>
-#include <terrace/runtime/checkpoint/checkpoint.h>
-#include <terrace/runtime/loss_scaler.h>
-#include <terrace/runtime/parameter_groups.h>
 #include <terrace/runtime/pass_timer.h>
-#include <terrace/runtime/run_settings.h>
-#include <terrace/runtime/weights/architecture.h>
+#include <terrace/runtime/internal/trainer_parts.h>
 #include <terrace/runtime/weights/load_weights.h>
 
 namespace terrace {
 namespace {
 
-// The names in CheckpointInfo::position; docs/checkpoint_format.md says what they hold.
-constexpr const char* kDataFingerprint = "data_fingerprint";
-constexpr const char* kTrainTokens = "train_tokens";
-constexpr const char* kContext = "context";
-constexpr const char* kConsumedSamples = "consumed_samples";
-
-// Samples are numbered by the seed and cut by what is compared here; then the count of those consumed says
-// where to go on, however they are cut into micro-batches.
-void require_same_data(const std::filesystem::path& folder, const CheckpointInfo& saved,
-                       const CheckpointInfo& mine) {
-  const auto refuse = [&](const std::string& reason) {
-    throw Error(
-        ErrorKind::config,
-        {"cannot resume: the data or the seed differ from those of the checkpoint", folder.string(), reason,
-         "give the same --data, --validation-fraction, --context and seed, or start anew without --resume"});
-  };
-  if (saved.seed != mine.seed) refuse(fmt::format("saved with seed {}, now {}", saved.seed, mine.seed));
-  const auto value = [&](const char* name) {
-    const auto found = saved.position.find(name);
-    if (found == saved.position.end()) refuse(fmt::format("it does not say its \"{}\"", name));
-    return found->second;
-  };
-  if (value(kContext) != mine.position.at(kContext)) {
-    refuse(
-        fmt::format("saved with samples of {} tokens, now {}", value(kContext), mine.position.at(kContext)));
-  }
-  if (value(kDataFingerprint) != mine.position.at(kDataFingerprint)) refuse("the files are other ones");
-  if (value(kTrainTokens) != mine.position.at(kTrainTokens)) {
-    refuse(fmt::format("saved with {} tokens to train on, now {}: another part is held out",
-                       value(kTrainTokens), mine.position.at(kTrainTokens)));
-  }
-  static_cast<void>(value(kConsumedSamples));
-}
-
 TrainingSetup set_up(const TrainerOptions& options) {
   Workers workers(options.config.terrace.thread_count);
-  return set_up_training(options.config, options.model, workers);
+  TrainConfig config = options.config;
+  const bool goes_on = options.tier_start == TierStart::resume;
+  if (goes_on) config.terrace.chunk_elements = require_epoch(config).info.chunk_elements;
+  TrainingSetup setup = set_up_training(config, options.model, workers);
+  setup.offload.tier_start = options.tier_start;
+  setup.offload.discard_epochs = options.discard_epochs;
+  if (goes_on) setup.plan.chunk_origin = "that of the epoch which is taken up";
+  return setup;
 }
 
 // The weights are still those of the step before.
@@ -76,62 +41,37 @@ Error out_of_range(const StepReport& report) {
 
 }  // namespace
 
-struct Trainer::Parts {
-  TrainerOptions options;
-  Log& log;
-  SteadyClock clock;
-  Workers workers;
-  HostOps ops;
-  const TrainingSetup setup;
-  const Model* const model;
-  const TrainingData& data;
-  FlatSpace space;
-  SimulatedDevice device;
-  Offloader offloader;
-  StackArena arena;
-  GroupSettings groups;
-  std::optional<LossScaler> scaler;  // in fp16 only
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> targets;
-  uint64_t completed = 0;
-  uint64_t consumed_samples = 0;
-
-  Parts(const TrainerOptions& given, TrainingSetup planned, const TrainingData& user_data, Log& user_log)
-      : options(given),
-        log(user_log),
-        workers(given.config.terrace.thread_count),
-        ops(workers, best_instruction_set()),
-        setup(std::move(planned)),
-        model(setup.model.get()),
-        data(user_data),
-        space(setup.tensors, setup.plan.chunk_elements),
-        device({setup.offload.device_budget_bytes, given.config.terrace.strict, 0, 0}),
-        offloader(space, setup.offload, setup.dry.trace, device, workers, user_log),
-        arena(offloader.work_memory()),
-        groups(given.config, given.steps),
-        tokens(given.config.batch.micro_batch_size * model->config().context),
-        targets(tokens.size()) {
-    TERRACE_ASSERT(
-        data.context() == model->config().context && data.vocabulary() <= model->config().vocabulary,
-        fmt::format("samples of {} tokens below {} for {} below {}", data.context(), data.vocabulary(),
-                    model->config().context, model->config().vocabulary));
-    if (model->options().type == DataType::fp16) scaler.emplace(given.config.fp16);
+Trainer::Parts::Parts(const TrainerOptions& given, TrainingSetup planned, const TrainingData& user_data,
+                      Log& user_log)
+    : options(given),
+      log(user_log),
+      clock(given.clock != nullptr ? *given.clock : steady_clock),
+      workers(given.config.terrace.thread_count),
+      ops(workers, best_instruction_set()),
+      setup(std::move(planned)),
+      model(setup.model.get()),
+      data(user_data),
+      space(setup.tensors, setup.plan.chunk_elements),
+      taken_up(epoch_to_take_up()),
+      device({setup.offload.device_budget_bytes, given.config.terrace.strict, 0, 0}),
+      offloader(space, setup.offload, setup.dry.trace, device, workers, user_log),
+      arena(offloader.work_memory()),
+      groups(given.config, given.steps),
+      tokens(given.config.batch.micro_batch_size * model->config().context),
+      targets(tokens.size()),
+      keeper(offloader, space,
+             {given.config.terrace.commit_every_steps, given.config.terrace.commit_every_seconds, clock},
+             log) {
+  TERRACE_ASSERT(data.context() == model->config().context && data.vocabulary() <= model->config().vocabulary,
+                 fmt::format("samples of {} tokens below {} for {} below {}", data.context(),
+                             data.vocabulary(), model->config().context, model->config().vocabulary));
+  if (model->options().type == DataType::fp16) scaler.emplace(given.config.fp16);
+  if (taken_up) {
+    take_up_epoch();
+  } else {
     set_first_values();
   }
-
-  void set_first_values();
-  MicroBatch batch() const {
-    return {tokens, targets, options.config.batch.micro_batch_size, model->config().context};
-  }
-
-  uint64_t applied_updates() const { return completed - (scaler ? scaler->skipped_steps() : 0); }
-  // With which the next step runs. The scale is a number of fp32, so that dividing by it undoes the
-  // multiplication.
-  float loss_scale() const { return scaler ? static_cast<float>(scaler->scale()) : 1.0f; }
-  void run_micro_batches(StepReport& report);
-  UpdateResult update(StepReport& report);
-  CheckpointInfo info() const;
-};
+}
 
 Trainer::Trainer(const TrainerOptions& options, const TrainingData& data, Log& log)
     : Trainer(options, set_up(options), data, log) {}
@@ -205,7 +145,12 @@ StepReport Trainer::step() {
   report.total_ns = p.clock.now_ns() - start;
   report.update_ns = report.total_ns - report.forward_backward_ns;
   report.gradient_norm = update.gradient_norm;
-  report.moved = p.offloader.counters() - before;
+  // Counters have a difference only: a sum is what remains after taking away a negative.
+  report.moved = p.offloader.counters() - before - (OffloadCounters{} - p.kept_moved);
+  report.keeping_ns = p.kept_ns;
+  report.total_ns += p.kept_ns;
+  p.kept_moved = {};
+  p.kept_ns = 0;
   report.skipped = !update.applied;
   if (report.skipped && !p.scaler) throw out_of_range(report);
   if (p.scaler) p.scaler->update(report.skipped);
@@ -240,46 +185,6 @@ void Trainer::Parts::set_first_values() {
   load_weights(WeightFolder(options.weights), *model, offloader);
   log.info(fmt::format("loaded the weights of {} in {}", options.weights.string(),
                        format_duration(clock.now_ns() - start)));
-}
-
-CheckpointInfo Trainer::Parts::info() const {
-  CheckpointInfo info;
-  info.step = completed;
-  info.architecture = architecture_text(*model);
-  info.type = model->options().type;
-  info.seed = model->options().seed;
-  info.position = {{kDataFingerprint, data.fingerprint()},
-                   {kTrainTokens, data.train_token_count()},
-                   {kContext, model->config().context},
-                   {kConsumedSamples, consumed_samples}};
-  if (scaler) info.loss_scaler = scaler->state();
-  info.settings = settings_of(options.config, options.steps);
-  return info;
-}
-
-std::filesystem::path Trainer::save(const std::filesystem::path& folder) {
-  CheckpointInfo info = parts_->info();
-  info.model = model_description();
-  return save_checkpoint(folder, info, parts_->space, parts_->offloader, parts_->log);
-}
-
-ExportReport Trainer::export_weights(const std::filesystem::path& folder, const ExportOptions& options) {
-  Parts& p = *parts_;
-  return export_model(
-      folder, *p.model, options,
-      [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) { p.offloader.export_values(wanted, sink); },
-      p.log);
-}
-
-void Trainer::resume(const std::filesystem::path& folder) {
-  Parts& p = *parts_;
-  const CheckpointInfo saved = read_checkpoint_info(folder);
-  require_same_data(folder, saved, p.info());
-  load_checkpoint(folder, model_description(), p.space, p.offloader, p.log);
-  for (const std::string& line : changed_settings(saved.settings, p.info().settings)) p.log.info(line);
-  p.completed = saved.step;
-  p.consumed_samples = saved.position.at(kConsumedSamples);
-  if (p.scaler) p.scaler->restore(saved.loss_scaler, folder.string());
 }
 
 std::string Trainer::model_description() const {

@@ -6,14 +6,17 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <terrace/base/clock.h>
 #include <terrace/base/log.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/data/training_data.h>
 #include <terrace/runtime/models/model.h>
+#include <terrace/runtime/state_keeper.h>
 #include <terrace/runtime/training_setup.h>
 #include <terrace/runtime/weights/export_weights.h>
 
@@ -26,6 +29,11 @@ struct TrainerOptions {
   // run that resumes.
   std::filesystem::path weights = {};
   uint64_t steps = 100;  // of the whole run: schedules that need a length use it
+  // resume: the run goes on from the epoch that its nvme paths hold, which must be of this run; chunks are
+  // those of the epoch then. fresh: an epoch there is an Error(config), unless it is to be discarded.
+  TierStart tier_start = TierStart::fresh;
+  bool discard_epochs = false;
+  const Clock* clock = nullptr;  // null: the steady one; outlives the trainer
 };
 
 struct StepReport {
@@ -39,7 +47,8 @@ struct StepReport {
   double loss_scale = 1;       // with which the gradients were computed
   double next_loss_scale = 1;  // of the next step
   uint64_t tokens = 0;
-  uint64_t total_ns = 0;
+  uint64_t total_ns = 0;    // with that of keeping the state before the step
+  uint64_t keeping_ns = 0;  // of it, for commits and checkpoints between the step before and this one
   uint64_t forward_backward_ns = 0;
   uint64_t forward_ns = 0;  // the part until backward first asks for parameters, in every micro-batch
   uint64_t update_ns = 0;
@@ -77,7 +86,19 @@ class Trainer {
   // The mean loss over `samples` windows spread over the validation part.
   double evaluate(uint64_t samples);
 
-  // Saves under `folder`; returns the folder of this step.
+  // --- Keeping the state, between two steps (runtime/state_keeper.h) ---
+  // Call it after every step: commits an epoch where offloader().keeps_epochs() and the configuration says
+  // that it is time, and sees what has ended. Throws what a commit or a checkpoint failed with; the state is
+  // whole then.
+  KeptState look_after_state();
+  // The state becomes an epoch now; with `retain` it outlives the next ones.
+  KeptState begin_commit(bool retain = false);
+  KeptState finish_commit();
+  std::optional<uint64_t> durable_step() const;  // whose epoch is durable
+  // Saves under `folder`: with epochs while training goes on, else before it returns.
+  KeptState begin_save(const std::filesystem::path& folder);
+  KeptState finish_save();
+  // Saves what is in memory, without any epoch; returns the folder of this step.
   std::filesystem::path save(const std::filesystem::path& folder);
   // Writes the weights, between two steps, as a folder that transformers loads. Errors as of
   // runtime/weights/export_weights.h.

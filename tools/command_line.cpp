@@ -1,11 +1,13 @@
 #include "command_line.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <set>
@@ -200,6 +202,13 @@ void require_exists(const std::string& subject, const std::filesystem::path& pat
   if (std::filesystem::exists(path, error)) return;
   throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", subject, path.string()),
                                   system_reason(error ? error.value() : ENOENT), "check the path"});
+}
+
+std::string time_text(std::filesystem::file_time_type time) {
+  const auto system = std::chrono::file_clock::to_sys(time);
+  return fmt::format("{:%Y-%m-%d %H:%M}",
+                     fmt::gmtime(std::chrono::system_clock::to_time_t(
+                         std::chrono::time_point_cast<std::chrono::system_clock::duration>(system))));
 }
 
 void print_result(const std::string& text) {

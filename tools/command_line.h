@@ -72,6 +72,9 @@ void require_values(const CLI::App& command);
 // What the command line names and is not there is a mistake in it, not a failing system: Error(config).
 void require_exists(const std::string& subject, const std::filesystem::path& path);
 
+// "2026-11-21 18:40", UTC.
+std::string time_text(std::filesystem::file_time_type time);
+
 // Writes to stdout and flushes it. Throws Error(io).
 void print_result(const std::string& text);
 

@@ -26,6 +26,7 @@ struct KeyFlag {
 
 constexpr const char* kMemory = "Memory and placement";
 constexpr const char* kTraining = "Optimizer and batch";
+constexpr const char* kDurability = "Checkpoints and output";
 
 constexpr std::array kKeyFlags = {
     KeyFlag{
@@ -46,6 +47,10 @@ constexpr std::array kKeyFlags = {
     KeyFlag{"--prefetch-depth", "terrace.prefetch_depth", "N", kMemory,
             "Uses to fetch ahead at most; 0 fetches on demand only"},
     KeyFlag{"--threads", "terrace.threads", "N", kMemory, "Compute threads; 0 is one per available core"},
+    KeyFlag{"--commit-every", "terrace.commit_every_steps", "N", kDurability,
+            "With states on nvme: commit an epoch there every N steps as well"},
+    KeyFlag{"--commit-every-seconds", "terrace.commit_every_seconds", "N", kDurability,
+            "Commit one every N seconds (default 300; 0: time does not decide)"},
     KeyFlag{"--lr", "optimizer.params.lr", "RATE", kTraining, "Learning rate"},
     KeyFlag{"--micro-batch", "train_micro_batch_size_per_gpu", "N", kTraining,
             "Sequences computed at a time"},
@@ -116,7 +121,7 @@ void add_run_flags(CLI::App& app, TrainFlags& flags) {
 }
 
 void add_output_flags(CLI::App& app, TrainFlags& flags) {
-  const char* group = "Checkpoints and output";
+  const char* group = kDurability;
   app.add_option("--save", flags.save, "Save checkpoints in this folder: at the end, and when asked to stop")
       ->type_name("DIR")
       ->group(group);
@@ -127,9 +132,11 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
       app, "--keep-last", 1, [&flags](uint64_t n) { flags.keep_last = n; },
       "After each save, remove all but the newest N checkpoints; without it all are kept", group);
   app.add_option("--resume", flags.resume,
-                 "Continue from the latest checkpoint of this folder; auto: from the best one in --save, or "
-                 "from the beginning when there is none")
-      ->type_name("DIR|auto")
+                 "Continue from the latest checkpoint of this folder; nvme: from the epoch on the nvme paths; "
+                 "auto: from the newest of that and those in --save, or from the beginning when there is none")
+      ->type_name("DIR|nvme|auto")
+      ->group(group);
+  app.add_flag("--fresh", flags.fresh, "Remove the state that an earlier run left on the nvme paths")
       ->group(group);
   app.add_option("--log", flags.log, "Append one JSON object per line and step to this file")
       ->type_name("FILE")
@@ -219,12 +226,18 @@ TrainerOptions resolve_training(const TrainFlags& flags, const DataChoice& data)
   options.weights = model.weights;
   options.config.warnings.insert(options.config.warnings.end(), model.warnings.begin(), model.warnings.end());
   options.steps = flags.steps;
-  require(flags.save_every == 0 || !flags.save.empty(), "--save-every", "--save is not given",
-          "say where with --save DIR");
+  const bool retains = options.config.terrace.retained_checkpoints > 0;
+  require(flags.save_every == 0 || !flags.save.empty() || retains, "--save-every", "--save is not given",
+          "say where with --save DIR, or have epochs kept on nvme with terrace.retained_checkpoints");
   require(!flags.keep_last || !flags.save.empty(), "--keep-last", "--save is not given",
           "say where checkpoints are saved with --save DIR");
-  require(flags.resume != kResumeAuto || !flags.save.empty(), "--resume auto", "--save is not given",
+  const bool has_epochs =
+      options.config.placement.states == Placement::nvme && options.config.terrace.durable;
+  require(flags.resume != kResumeAuto || !flags.save.empty() || has_epochs, "--resume auto",
+          "--save is not given, and no epochs are kept on nvme",
           "it goes on from what --save DIR holds: give that, or name a folder with --resume DIR");
+  require(!flags.fresh || (flags.resume != kResumeAuto && flags.resume != kResumeNvme), "--fresh",
+          "it removes what --resume nvme or auto would go on from", "leave out one of the two");
   require(flags.eval_every == 0 || flags.validation_fraction > 0, "--eval-every",
           "--validation-fraction is 0, so there is nothing to evaluate on", "leave out one of the two");
   if (!model.own_vocabulary) options.model.vocabulary = data.vocabulary().value_or(options.model.vocabulary);

@@ -17,8 +17,10 @@ class App;
 
 namespace terrace {
 
-// As --resume: the best checkpoint of --save, or none.
+// As --resume: the newest of the epoch on nvme and the checkpoints of --save, or none.
 inline constexpr const char* kResumeAuto = "auto";
+// The epoch on the nvme paths.
+inline constexpr const char* kResumeNvme = "nvme";
 
 struct TrainFlags {
   std::string config;
@@ -34,7 +36,8 @@ struct TrainFlags {
   std::string save;
   uint64_t save_every = 0;            // 0: at the end only
   std::optional<uint64_t> keep_last;  // without it every checkpoint is kept
-  std::string resume;                 // a path, or kResumeAuto
+  std::string resume;                 // a path, kResumeAuto or kResumeNvme
+  bool fresh = false;
   std::string log;
   uint64_t stall_warning_seconds = 60;  // 0: never
   uint64_t stall_abort_seconds = 0;     // 0: never

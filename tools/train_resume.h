@@ -1,24 +1,38 @@
-// Where `terrace train` goes on from: the checkpoint that --resume names, or, with --resume auto, the best of
-// the folder of --save, an earlier one when that is damaged, and the beginning when there is none.
+// Where `terrace train` goes on from: the epoch on its nvme paths, a checkpoint, or the beginning; and whether an epoch
+// that is there may go. It must never give up an epoch that nobody said to give up, but one that is older than the
+// checkpoint of the same run that is taken instead.
 #pragma once
 
 #include <filesystem>
-#include <span>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include <terrace/base/log.h>
+#include <terrace/runtime/found_epoch.h>
 #include <terrace/runtime/trainer.h>
 
 #include "train_flags.h"
 
 namespace terrace {
 
-// The checkpoints to try, the best first; empty when the run starts anew. Says which of the two, with
-// --resume auto. Reads manifests only. Throws Error when a checkpoint that must be used cannot be: the one
-// that was named, or, with auto, all there are.
-std::vector<std::filesystem::path> choose_checkpoints(const TrainFlags& flags, Log& log);
+struct RunStart {
+  std::optional<FoundEpoch> epoch;                 // tried first
+  std::vector<std::filesystem::path> checkpoints;  // then these, the best first
+  bool discard_epochs = false;                     // when the run begins without `epoch`
 
-// Takes up the first that is whole; that another is damaged is a warning. Throws what the last one throws.
-void take_up(std::span<const std::filesystem::path> checkpoints, Trainer& trainer, Log& log);
+  bool is_resumed() const { return epoch || !checkpoints.empty(); }
+};
+
+// Says what was chosen, with --resume auto. Reads manifests only. Throws Error when what must be used cannot be: what was
+// named, or, with auto, all there is; and Error(config) when an epoch would be lost.
+RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& log);
+
+// `options` and `setup` as planned for the start. Makes the trainer and takes up what is to be gone on from; that
+// something better is damaged is a warning, where there is something else. Throws what the last one throws.
+// `before_making` sees the setup that is used.
+std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& options, TrainingSetup setup,
+                                      const TrainingData& data,
+                                      FunctionRef<void(TrainingSetup&)> before_making, Log& log);
 
 }  // namespace terrace

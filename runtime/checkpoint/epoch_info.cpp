@@ -14,15 +14,16 @@ constexpr uint64_t kVersion = 1;
 
 }  // namespace
 
-std::string epoch_info_text(const CheckpointInfo& info) {
+std::string epoch_info_text(const EpochInfo& info) {
   std::string text = "{\n";
   checkpoint::add_member(text, "format", json_quoted(kFormatName));
   checkpoint::add_member(text, "version", std::to_string(kVersion));
-  checkpoint::add_facts(text, info, true);
+  checkpoint::add_facts(text, info.run, true);
+  checkpoint::add_member(text, "chunk_elements", std::to_string(info.chunk_elements));
   return text + "\n}\n";
 }
 
-CheckpointInfo parse_epoch_info(std::string_view text, const std::filesystem::path& manifest) {
+EpochInfo parse_epoch_info(std::string_view text, const std::filesystem::path& manifest) {
   const Json::Value root = checkpoint::parse_object(text, manifest);
   checkpoint::Members members(root, "", manifest);
   if (members.text("format") != kFormatName) members.refuse(fmt::format("its format is not {}", kFormatName));
@@ -34,7 +35,9 @@ CheckpointInfo parse_epoch_info(std::string_view text, const std::filesystem::pa
                  "use the Terrace that trained it, or a later one"});
   }
   if (version == 0) members.refuse("there is no version 0");
-  CheckpointInfo info = checkpoint::read_facts(members, true);
+  EpochInfo info{checkpoint::read_facts(members, true), members.whole_number("chunk_elements")};
+  if (info.chunk_elements == 0 || info.chunk_elements % kTileElements != 0)
+    members.refuse(fmt::format("\"chunk_elements\" is no multiple of {}", kTileElements));
   members.require_nothing_else();
   if (epoch_info_text(info) != text) members.refuse("it is not written the way Terrace writes them");
   return info;

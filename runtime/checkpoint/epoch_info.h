@@ -10,11 +10,15 @@
 
 namespace terrace {
 
-// All of `info`, its tensor_hash included, which the caller has set.
-std::string epoch_info_text(const CheckpointInfo& info);
+struct EpochInfo {
+  CheckpointInfo run;           // with its tensor_hash
+  uint64_t chunk_elements = 0;  // of the flat space: the epoch can only be taken up with the same
+};
+
+std::string epoch_info_text(const EpochInfo& info);
 
 // `manifest` is named in errors. Throws Error(corrupt) unless the text is, byte for byte, one that
 // epoch_info_text() writes, and Error(config) when a later version wrote it.
-CheckpointInfo parse_epoch_info(std::string_view text, const std::filesystem::path& manifest);
+EpochInfo parse_epoch_info(std::string_view text, const std::filesystem::path& manifest);
 
 }  // namespace terrace

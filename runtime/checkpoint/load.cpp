@@ -29,20 +29,23 @@ Manifest read_manifest_of(const std::filesystem::path& folder) {
   return parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
 }
 
+void require_tensors(const std::filesystem::path& where, const CheckpointInfo& saved, std::string_view model,
+                     const FlatSpace& space) {
+  if (saved.tensor_hash == hash_of_tensors(space)) return;
+  throw Error(
+      ErrorKind::config,
+      {"cannot resume from the checkpoint", where.string(),
+       fmt::format("it was saved of \"{}\" with {} parameters, and this run trains \"{}\": names, shapes, "
+                   "data types, "
+                   "order or trainability of their tensors differ",
+                   saved.model, name_of(saved.type), model),
+       "start with the model and the data type of the checkpoint, or save this run into another folder"});
+}
+
 void require_same_tensors(const std::filesystem::path& folder, const Manifest& manifest,
                           std::string_view model, const FlatSpace& space, uint64_t states_bytes,
                           uint64_t frozen_bytes) {
-  const CheckpointInfo& info = manifest.info;
-  if (info.tensor_hash != hash_of_tensors(space)) {
-    throw Error(
-        ErrorKind::config,
-        {"cannot resume from the checkpoint", folder.string(),
-         fmt::format("it was saved of \"{}\" with {} parameters, and this run trains \"{}\": names, shapes, "
-                     "data types, "
-                     "order or trainability of their tensors differ",
-                     info.model, name_of(info.type), model),
-         "start with the model and the data type of the checkpoint, or save this run into another folder"});
-  }
+  require_tensors(folder, manifest.info, model, space);
   if (manifest.states.bytes == states_bytes && manifest.frozen.bytes == frozen_bytes) return;
   throw Error(
       ErrorKind::corrupt,

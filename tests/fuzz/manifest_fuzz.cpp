@@ -18,7 +18,7 @@ void parse(std::string_view text) {
 
 void parse_epoch(std::string_view text) {
   using namespace terrace;
-  CheckpointInfo info;
+  EpochInfo info;
   const auto parsed = [&] { info = parse_epoch_info(text, "epoch.manifest"); };
   if (!fuzz::accepts({ErrorKind::corrupt, ErrorKind::config}, parsed)) return;
   fuzz::require(epoch_info_text(info) == text, "only what Terrace writes is of an epoch");

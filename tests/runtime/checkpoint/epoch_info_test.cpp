@@ -9,7 +9,7 @@ namespace {
 
 using testing::expect_error;
 
-CheckpointInfo example() {
+EpochInfo example() {
   CheckpointInfo info;
   info.step = 20;
   info.model = "gpt2 \"tiny\" \xC3\xA9";
@@ -20,7 +20,7 @@ CheckpointInfo example() {
   info.position = {{"consumed_samples", UINT64_MAX - 1}, {"context", 0}};
   info.loss_scaler = {{"scale_bits", UINT64_MAX}, {"skipped_steps", 3}};
   info.settings = {{"optimizer.params.lr", "0.001"}, {"steps", "100"}};
-  return info;
+  return {info, 8192};
 }
 
 // Readers of other programs hold on to these bytes.
@@ -36,16 +36,20 @@ TEST(EpochInfo, HasTheTextOfTheFormat) {
   "seed": 18446744073709551615,
   "data_position": {"consumed_samples": 18446744073709551614, "context": 0},
   "loss_scaler": {"scale_bits": 18446744073709551615, "skipped_steps": 3},
-  "settings": {"optimizer.params.lr": "0.001", "steps": "100"}
+  "settings": {"optimizer.params.lr": "0.001", "steps": "100"},
+  "chunk_elements": 8192
 }
 )");
 }
 
 TEST(EpochInfo, ComesBackAsItWas) {
   for (const bool scaled : {true, false}) {
-    CheckpointInfo info = example();
+    EpochInfo epoch = example();
+    CheckpointInfo& info = epoch.run;
     if (!scaled) info.loss_scaler.clear();
-    const CheckpointInfo found = parse_epoch_info(epoch_info_text(info), "m");
+    const EpochInfo found_epoch = parse_epoch_info(epoch_info_text(epoch), "m");
+    const CheckpointInfo& found = found_epoch.run;
+    EXPECT_EQ(found_epoch.chunk_elements, epoch.chunk_elements);
     EXPECT_EQ(found.step, info.step);
     EXPECT_EQ(found.model, info.model);
     EXPECT_EQ(found.architecture, info.architecture);
@@ -77,6 +81,8 @@ TEST(EpochInfo, OfAHostileWriterIsAnError) {
       {"\"step\": 20", "\"step\": " + std::string(100000, '['), "not JSON"},
       {"terrace-epoch", "terrace-checkpoint", "its format is not terrace-epoch"},
       {"\"version\": 1", "\"version\": 0", "there is no version 0"},
+      {"8192", "0", "\"chunk_elements\" is no multiple of 4096"},
+      {"8192", "8193", "\"chunk_elements\" is no multiple of 4096"},
       {"fp16", "fp8", "\"parameter_type\" is none of"},
       {"\"context\": 0", "\"context\": \"0\"", "\"context\" of data_position"},
       {"\"steps\": \"100\"", "\"steps\": 100", "\"steps\" of settings is not a text"},

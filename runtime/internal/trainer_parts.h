@@ -1,0 +1,72 @@
+// What a Trainer is made of: for its own sources alone (trainer.cpp, trainer_state.cpp).
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <terrace/base/clock.h>
+#include <terrace/memory/simulated_device.h>
+#include <terrace/runtime/found_epoch.h>
+#include <terrace/runtime/loss_scaler.h>
+#include <terrace/runtime/parameter_groups.h>
+#include <terrace/runtime/state_keeper.h>
+#include <terrace/runtime/trainer.h>
+
+namespace terrace {
+
+// Throws Error(config) unless what was saved in `where` is of this run: of these tensors, data and seed.
+void require_same_run(const CheckpointInfo& saved, const std::filesystem::path& where,
+                      const CheckpointInfo& mine, const FlatSpace& space);
+
+struct Trainer::Parts {
+  Parts(const TrainerOptions& given, TrainingSetup planned, const TrainingData& user_data, Log& user_log);
+
+  const TrainerOptions options;
+  Log& log;
+  SteadyClock steady_clock;
+  const Clock& clock;
+  Workers workers;
+  HostOps ops;
+  const TrainingSetup setup;
+  const Model* const model;
+  const TrainingData& data;
+  FlatSpace space;
+  const std::optional<FoundEpoch> taken_up;  // checked to be of this run
+  SimulatedDevice device;
+  Offloader offloader;
+  StackArena arena;
+  GroupSettings groups;
+  std::optional<LossScaler> scaler;  // in fp16 only
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> targets;
+  uint64_t completed = 0;
+  uint64_t consumed_samples = 0;
+  // What keeping the state has moved and taken since the last step; part of the next step's report.
+  OffloadCounters kept_moved;
+  uint64_t kept_ns = 0;
+  StateKeeper keeper;
+
+  std::optional<FoundEpoch> epoch_to_take_up() const;
+  void set_first_values();
+  void take_up_epoch();
+  void go_on_from(const CheckpointInfo& saved, const std::string& where);
+  MicroBatch batch() const {
+    return {tokens, targets, options.config.batch.micro_batch_size, model->config().context};
+  }
+
+  uint64_t applied_updates() const { return completed - (scaler ? scaler->skipped_steps() : 0); }
+  // With which the next step runs. The scale is a number of fp32, so that dividing by it undoes the
+  // multiplication.
+  float loss_scale() const { return scaler ? static_cast<float>(scaler->scale()) : 1.0f; }
+  void run_micro_batches(StepReport& report);
+  UpdateResult update(StepReport& report);
+
+  // Of this run: what an earlier one must have had in common.
+  CheckpointInfo identity() const;
+  EpochInfo info() const;
+  // Does something for the state between two steps, and counts it.
+  template <typename Action>
+  KeptState keep(Action action);
+};
+
+}  // namespace terrace

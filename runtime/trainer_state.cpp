@@ -1,0 +1,172 @@
+// The state of a Trainer beyond its steps: epochs, checkpoints, exports, and what it goes on from.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/checkpoint/internal/load_steps.h>
+#include <terrace/runtime/run_settings.h>
+#include <terrace/runtime/internal/trainer_parts.h>
+#include <terrace/runtime/weights/architecture.h>
+
+namespace terrace {
+namespace {
+
+// The names in CheckpointInfo::position; docs/checkpoint_format.md says what they hold.
+constexpr const char* kDataFingerprint = "data_fingerprint";
+constexpr const char* kTrainTokens = "train_tokens";
+constexpr const char* kContext = "context";
+constexpr const char* kConsumedSamples = "consumed_samples";
+
+// Samples are numbered by the seed and cut by what is compared here; then the count of those consumed says
+// where to go on, however they are cut into micro-batches.
+void require_same_data(const std::filesystem::path& folder, const CheckpointInfo& saved,
+                       const CheckpointInfo& mine) {
+  const auto refuse = [&](const std::string& reason) {
+    throw Error(
+        ErrorKind::config,
+        {"cannot resume: the data or the seed differ from those of the checkpoint", folder.string(), reason,
+         "give the same --data, --validation-fraction, --context and seed, or start anew without --resume"});
+  };
+  if (saved.seed != mine.seed) refuse(fmt::format("saved with seed {}, now {}", saved.seed, mine.seed));
+  const auto value = [&](const char* name) {
+    const auto found = saved.position.find(name);
+    if (found == saved.position.end()) refuse(fmt::format("it does not say its \"{}\"", name));
+    return found->second;
+  };
+  if (value(kContext) != mine.position.at(kContext)) {
+    refuse(
+        fmt::format("saved with samples of {} tokens, now {}", value(kContext), mine.position.at(kContext)));
+  }
+  if (value(kDataFingerprint) != mine.position.at(kDataFingerprint)) refuse("the files are other ones");
+  if (value(kTrainTokens) != mine.position.at(kTrainTokens)) {
+    refuse(fmt::format("saved with {} tokens to train on, now {}: another part is held out",
+                       value(kTrainTokens), mine.position.at(kTrainTokens)));
+  }
+  static_cast<void>(value(kConsumedSamples));
+}
+
+}  // namespace
+
+void require_same_run(const CheckpointInfo& saved, const std::filesystem::path& where,
+                      const CheckpointInfo& mine, const FlatSpace& space) {
+  require_same_data(where, saved, mine);
+  checkpoint::require_tensors(where, saved, mine.model, space);
+}
+
+CheckpointInfo Trainer::Parts::identity() const {
+  CheckpointInfo info;
+  info.model = model->description();
+  info.architecture = architecture_text(*model);
+  info.tensor_hash = hash_of_tensors(space);
+  info.type = model->options().type;
+  info.seed = model->options().seed;
+  info.position = {{kDataFingerprint, data.fingerprint()},
+                   {kTrainTokens, data.train_token_count()},
+                   {kContext, model->config().context}};
+  info.settings = settings_of(options.config, options.steps);
+  return info;
+}
+
+EpochInfo Trainer::Parts::info() const {
+  CheckpointInfo run = identity();
+  run.step = completed;
+  run.position[kConsumedSamples] = consumed_samples;
+  if (scaler) run.loss_scaler = scaler->state();
+  return {std::move(run), space.chunk_elements()};
+}
+
+// Before anything is opened.
+std::optional<FoundEpoch> Trainer::Parts::epoch_to_take_up() const {
+  if (setup.offload.tier_start != TierStart::resume) return std::nullopt;
+  FoundEpoch found = require_epoch(options.config);
+  require_same_run(found.info.run, found.manifest, identity(), space);
+  return found;
+}
+
+// The offloader has the state already.
+void Trainer::Parts::take_up_epoch() {
+  if (offloader.taken_up_info() != epoch_info_text(taken_up->info)) {
+    throw Error(ErrorKind::io, {"cannot go on from the epoch on nvme", taken_up->manifest.string(),
+                                "another job changed it meanwhile", "start again when that job has ended"});
+  }
+  const CheckpointInfo& saved = taken_up->info.run;
+  go_on_from(saved, taken_up->manifest.string());
+  keeper.took_up(saved.step);
+  log.info(fmt::format("resumed at step {} in place, from epoch {} ({})", saved.step, taken_up->number,
+                       taken_up->manifest.string()));
+}
+
+void Trainer::Parts::go_on_from(const CheckpointInfo& saved, const std::string& where) {
+  for (const std::string& line : changed_settings(saved.settings, identity().settings)) log.info(line);
+  completed = saved.step;
+  consumed_samples = saved.position.at(kConsumedSamples);
+  if (scaler) scaler->restore(saved.loss_scaler, where);
+}
+
+void Trainer::resume(const std::filesystem::path& folder) {
+  Parts& p = *parts_;
+  const CheckpointInfo saved = read_checkpoint_info(folder);
+  require_same_data(folder, saved, p.identity());
+  load_checkpoint(folder, model_description(), p.space, p.offloader, p.log);
+  p.go_on_from(saved, folder.string());
+}
+
+template <typename Action>
+KeptState Trainer::Parts::keep(Action action) {
+  const OffloadCounters before = offloader.counters();
+  const uint64_t start = clock.now_ns();
+  KeptState kept = action();
+  kept_ns += clock.now_ns() - start;
+  kept_moved = kept_moved - (before - offloader.counters());
+  return kept;
+}
+
+KeptState Trainer::look_after_state() {
+  Parts& p = *parts_;
+  return p.keep([&] { return p.keeper.look_after(p.completed, [&] { return p.info(); }); });
+}
+
+KeptState Trainer::begin_commit(bool retain) {
+  Parts& p = *parts_;
+  return p.keep([&] {
+    return p.keeper.begin_commit(
+        p.completed, [&] { return p.info(); }, retain);
+  });
+}
+
+KeptState Trainer::finish_commit() {
+  Parts& p = *parts_;
+  return p.keep([&] { return p.keeper.finish_commit(); });
+}
+
+std::optional<uint64_t> Trainer::durable_step() const {
+  return parts_->keeper.durable_step();
+}
+
+KeptState Trainer::begin_save(const std::filesystem::path& folder) {
+  Parts& p = *parts_;
+  return p.keep([&] { return p.keeper.begin_save(folder, p.completed, [&] { return p.info(); }); });
+}
+
+KeptState Trainer::finish_save() {
+  Parts& p = *parts_;
+  return p.keep([&] { return p.keeper.finish_save(); });
+}
+
+std::filesystem::path Trainer::save(const std::filesystem::path& folder) {
+  Parts& p = *parts_;
+  return save_checkpoint(folder, p.info().run, p.space, p.offloader, p.log);
+}
+
+ExportReport Trainer::export_weights(const std::filesystem::path& folder, const ExportOptions& options) {
+  Parts& p = *parts_;
+  return export_model(
+      folder, *p.model, options,
+      [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) { p.offloader.export_values(wanted, sink); },
+      p.log);
+}
+
+}  // namespace terrace
