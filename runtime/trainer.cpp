@@ -10,8 +10,8 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/pass_timer.h>
 #include <terrace/runtime/internal/trainer_parts.h>
+#include <terrace/runtime/pass_timer.h>
 #include <terrace/runtime/weights/load_weights.h>
 
 namespace terrace {

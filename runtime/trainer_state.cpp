@@ -7,8 +7,8 @@
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/checkpoint/internal/load_steps.h>
-#include <terrace/runtime/run_settings.h>
 #include <terrace/runtime/internal/trainer_parts.h>
+#include <terrace/runtime/run_settings.h>
 #include <terrace/runtime/weights/architecture.h>
 
 namespace terrace {

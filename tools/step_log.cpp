@@ -35,13 +35,15 @@ std::string json_counters(const OffloadCounters& counters) {
       R"(, "h2d_bytes": {}, "d2h_bytes": {}, "param_read_bytes": {}, "param_write_bytes": {}, )"
       R"("record_read_bytes": {}, "record_write_bytes": {}, )"
       R"("activation_d2h_bytes": {}, "activation_h2d_bytes": {}, "fetches": {}, "demand_fetches": {}, "evictions": {}, )"
-      R"("fetch_wait_seconds": {}, "activation_wait_seconds": {}, "landing_wait_seconds": {}, "update_wait_seconds": {})",
+      R"("fetch_wait_seconds": {}, "activation_wait_seconds": {}, "landing_wait_seconds": {}, "update_wait_seconds": {}, )"
+      R"("commit_write_bytes": {}, "manifest_bytes": {}, "commit_wait_seconds": {})",
       counters.h2d_bytes, counters.d2h_bytes, counters.param_read_bytes, counters.param_write_bytes,
       counters.record_read_bytes, counters.record_write_bytes, counters.activation_d2h_bytes,
       counters.activation_h2d_bytes, counters.fetch_count, counters.demand_fetch_count,
       counters.eviction_count, json_number(seconds(counters.fetch_wait_ns)),
       json_number(seconds(counters.activation_wait_ns)), json_number(seconds(counters.landing_wait_ns)),
-      json_number(seconds(counters.update_wait_ns)));
+      json_number(seconds(counters.update_wait_ns)), counters.commit_write_bytes, counters.manifest_bytes,
+      json_number(seconds(counters.commit_wait_ns)));
 }
 
 StepLog::StepLog(const std::string& path) : path_(path) {
@@ -77,17 +79,21 @@ void StepLog::fault_on_purpose(uint64_t step, const std::string& spec) {
 void StepLog::step(const StepReport& report) {
   put(fmt::format(
       R"({{"event": "step", "step": {}, "loss": {}, "lr": {}, "gradient_norm": {}, "skipped": {}, "loss_scale": {}, "tokens": {}, )"
-      R"("seconds": {}, "forward_backward_seconds": {}, "forward_seconds": {}, "update_seconds": {}{}}})",
+      R"("seconds": {}, "forward_backward_seconds": {}, "forward_seconds": {}, "update_seconds": {}, "keeping_seconds": {}{}}})",
       report.step, json_number(report.loss), json_number(report.learning_rate),
       json_number(report.gradient_norm), report.skipped, json_number(report.loss_scale), report.tokens,
       json_number(seconds(report.total_ns)), json_number(seconds(report.forward_backward_ns)),
       json_number(seconds(report.forward_ns)), json_number(seconds(report.update_ns)),
-      json_counters(report.moved)));
+      json_number(seconds(report.keeping_ns)), json_counters(report.moved)));
 }
 
 void StepLog::evaluation(uint64_t step, double validation_loss) {
   put(fmt::format(R"({{"event": "evaluation", "step": {}, "validation_loss": {}}})", step,
                   json_number(validation_loss)));
+}
+
+void StepLog::epoch(uint64_t step) {
+  put(fmt::format(R"({{"event": "epoch", "step": {}}})", step));
 }
 
 void StepLog::checkpoint(uint64_t step, const std::string& folder) {

@@ -28,6 +28,7 @@ class StepLog {
   void fault_on_purpose(uint64_t step, const std::string& spec);
   void step(const StepReport& report);
   void evaluation(uint64_t step, double validation_loss);
+  void epoch(uint64_t step);
   void checkpoint(uint64_t step, const std::string& folder);
   void end(uint64_t step, std::string_view stopped_by);
 

@@ -91,9 +91,11 @@ int Train::train() {
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
   check_nvme_folders(options.config.placement);
   apply_tuning(tuning_folder(), options.config, console_);
+  const RunStart start = choose_start(flags_, options.config, console_);
+  options.tier_start = start.epoch ? TierStart::resume : TierStart::fresh;
+  options.discard_epochs = !start.epoch && start.discard_epochs;
   TrainingSetup setup = plan_training(options);
   const TrainerPlan plan = setup.plan;
-  const std::vector<std::filesystem::path> checkpoints = choose_checkpoints(flags_, console_);
   prepare_save_folder(flags_, options, plan);
   const TrainingData data = open_training_data(flags_, choice, options, console_);
   if (flags_.resume.empty()) require_empty_monitors(options.config);
@@ -103,21 +105,21 @@ int Train::train() {
   RunSummary summary;
   summary.unigram_loss = data.unigram_loss();
   console_.print(training_header(options, plan, data, summary.unigram_loss));
-  console_.info(crash_notice(flags_));
-  faults.apply_to(setup.offload, console_);
-  if (!checkpoints.empty()) options.weights.clear();  // a checkpoint has its own
-  Trainer trainer(options, std::move(setup), data, console_);
-  if (!checkpoints.empty()) {
-    take_up(checkpoints, trainer, console_);
-    if (trainer.completed_steps() >= options.steps) {
-      console_.info(fmt::format("step {} is reached already (--steps {}): there is nothing left to train",
-                                trainer.completed_steps(), options.steps));
-    }
+  console_.info(crash_notice(flags_, options.config, plan));
+  if (start.is_resumed()) options.weights.clear();  // what is gone on from has its own
+  const auto made = make_trainer(
+      start, options, std::move(setup), data,
+      [&](TrainingSetup& used) { faults.apply_to(used.offload, console_); }, console_);
+  Trainer& trainer = *made;
+  if (start.is_resumed() && trainer.completed_steps() >= options.steps) {
+    console_.info(fmt::format("step {} is reached already (--steps {}): there is nothing left to train",
+                              trainer.completed_steps(), options.steps));
   }
+  summary.epoch_step = trainer.durable_step();
   log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
   for (const std::string& spec : flags_.inject) log.fault_on_purpose(trainer.completed_steps(), spec);
 
-  RunMonitor monitor(options.config, trainer, !checkpoints.empty());
+  RunMonitor monitor(options.config, trainer, start.is_resumed());
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
   const std::optional<Error> failure =
@@ -126,6 +128,8 @@ int Train::train() {
   summary.model = trainer.model_description();
   summary.parameter_count = plan.parameter_count;
   summary.planned_steps = options.steps;
+  for (const std::filesystem::path& path : tier_paths(options.config.placement))
+    summary.nvme_paths += (summary.nvme_paths.empty() ? "" : " ") + path.string();
   summary.completed_steps = trainer.completed_steps();
   add_memory(summary, trainer, plan);
   try {

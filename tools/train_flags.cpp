@@ -131,9 +131,10 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
   add_whole_number(
       app, "--keep-last", 1, [&flags](uint64_t n) { flags.keep_last = n; },
       "After each save, remove all but the newest N checkpoints; without it all are kept", group);
-  app.add_option("--resume", flags.resume,
-                 "Continue from the latest checkpoint of this folder; nvme: from the epoch on the nvme paths; "
-                 "auto: from the newest of that and those in --save, or from the beginning when there is none")
+  app.add_option(
+         "--resume", flags.resume,
+         "Continue from the latest checkpoint of this folder; nvme: from the epoch on the nvme paths; "
+         "auto: from the newest of that and those in --save, or from the beginning when there is none")
       ->type_name("DIR|nvme|auto")
       ->group(group);
   app.add_flag("--fresh", flags.fresh, "Remove the state that an earlier run left on the nvme paths")

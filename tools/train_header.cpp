@@ -226,7 +226,9 @@ std::string training_header(const TrainerOptions& options, const TrainerPlan& pl
   return text;
 }
 
-std::string crash_notice(const TrainFlags& flags) {
+namespace {
+
+std::string checkpoint_notice(const TrainFlags& flags) {
   const std::string premise = "checkpoints are the only guarantee against a crash";
   if (flags.save.empty()) {
     return fmt::format("{}, and --save is not given: a crash costs every step since the start", premise);
@@ -239,6 +241,30 @@ std::string crash_notice(const TrainFlags& flags) {
                      flags.save_every);
 }
 
+}  // namespace
+
+std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, const TrainerPlan& plan) {
+  if (!plan.memory.keeps_epochs) {
+    const std::string why = fmt::format("no epochs are kept on nvme, because {}", plan.memory.why_no_epochs);
+    return config.placement.states == Placement::nvme ? why + "; " + checkpoint_notice(flags)
+                                                      : checkpoint_notice(flags);
+  }
+  const TerraceConfig& own = config.terrace;
+  std::string most;
+  if (own.commit_every_steps > 0) most = fmt::format("{} steps", own.commit_every_steps);
+  if (own.commit_every_seconds > 0)
+    most += fmt::format("{}{} s", most.empty() ? "" : " or ", own.commit_every_seconds);
+  if (most.empty()) {
+    return "the state on nvme survives any crash, but terrace.commit_every_steps and _seconds are 0: only "
+           "the "
+           "end of the run and its checkpoints commit it";
+  }
+  return fmt::format(
+      "after a crash the last epoch on nvme is whole: at most {} of work, and the commit that was "
+      "under way, are lost (--resume nvme or auto goes on)",
+      most);
+}
+
 void check_nvme_folders(const PlacementConfig& placement) {
   if (placement.parameters == Placement::nvme) check_folders(placement.parameter_paths);
   if (placement.states == Placement::nvme) check_folders(placement.state_paths);
@@ -248,7 +274,7 @@ namespace {
 
 // Whether the checkpoint to resume from is one of `folder`'s, or there is none.
 bool goes_on_from(const std::string& resume, const fs::path& folder) {
-  if (resume.empty() || resume == kResumeAuto) return true;
+  if (resume.empty() || resume == kResumeAuto || resume == kResumeNvme) return true;
   std::error_code error;
   if (fs::equivalent(resume, folder, error)) return true;
   return fs::equivalent(fs::absolute(resume).lexically_normal() / "..", folder, error);

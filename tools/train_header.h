@@ -16,7 +16,7 @@ std::string training_header(const TrainerOptions& options, const TrainerPlan& pl
                             double unigram_loss);
 
 // "a crash costs at most 100 steps": checkpoints are the only guarantee.
-std::string crash_notice(const TrainFlags& flags);
+std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, const TrainerPlan& plan);
 
 // Creates the folder for checkpoints if need be. Throws Error(io) when it cannot be written to and
 // Error(capacity) when a checkpoint, together with the tier files of the run, has no room there.

@@ -66,11 +66,10 @@ std::string described(const FoundEpoch& epoch) {
 
 void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::path>& paths) {
   if (!tier.has_epochs) return;
-  throw Error(ErrorKind::config,
-              {"this run would destroy the state of another", names_of(paths),
-               tier.newest ? fmt::format("the nvme path holds {}", described(*tier.newest))
-                           : fmt::format("the nvme path holds epochs: {}", tier.trouble),
-               fmt::format(fmt::runtime(kGoOnOrRemove), names_of(paths))});
+  throw Error(ErrorKind::config, {"this run would destroy the state of another", names_of(paths),
+                                  tier.newest ? fmt::format("the nvme path holds {}", described(*tier.newest))
+                                              : fmt::format("the nvme path holds epochs: {}", tier.trouble),
+                                  fmt::format(fmt::runtime(kGoOnOrRemove), names_of(paths))});
 }
 
 // What must agree when one of two saved states takes the place of the other.
@@ -83,11 +82,13 @@ void require_one_run(const CheckpointInfo& epoch, const CheckpointInfo& checkpoi
   if (epoch.tensor_hash == checkpoint.tensor_hash && epoch.seed == checkpoint.seed &&
       same("data_fingerprint") && same("train_tokens") && same("context"))
     return;
-  throw Error(ErrorKind::config,
-              {"cannot choose where to go on from", names_of(paths),
-               fmt::format("the epoch there (step {} of \"{}\") and the checkpoint {} (step {} of \"{}\") are of two runs",
-                           epoch.step, epoch.model, folder.string(), checkpoint.step, checkpoint.model),
-               "name the one that is meant: --resume nvme with another --save, or --resume DIR with --fresh"});
+  throw Error(
+      ErrorKind::config,
+      {"cannot choose where to go on from", names_of(paths),
+       fmt::format(
+           "the epoch there (step {} of \"{}\") and the checkpoint {} (step {} of \"{}\") are of two runs",
+           epoch.step, epoch.model, folder.string(), checkpoint.step, checkpoint.model),
+       "name the one that is meant: --resume nvme with another --save, or --resume DIR with --fresh"});
 }
 
 RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, const TierContents& tier,
@@ -176,8 +177,9 @@ std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& opt
       return std::make_unique<Trainer>(options, std::move(setup), data, log);
     } catch (const Error& failure) {
       if (!is_damage(failure) || start.checkpoints.empty()) throw;
-      log.warning(fmt::format("THE EPOCH OF STEP {} CANNOT BE USED and the checkpoint {} is taken instead: {}",
-                              start.epoch->info.run.step, start.checkpoints.front().string(), failure.what()));
+      log.warning(
+          fmt::format("THE EPOCH OF STEP {} CANNOT BE USED and the checkpoint {} is taken instead: {}",
+                      start.epoch->info.run.step, start.checkpoints.front().string(), failure.what()));
     }
     options.tier_start = TierStart::fresh;
     options.discard_epochs = start.discard_epochs;

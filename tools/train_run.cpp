@@ -70,12 +70,13 @@ void TrainingRun::train() {
     }
     show(report);
     const bool last = report.step == options_.steps;
-    if (!last && flags_.eval_every > 0 && report.step % flags_.eval_every == 0) evaluate();
-    if (!last && flags_.save_every > 0 && report.step % flags_.save_every == 0) save();
+    if (last) break;
+    keep_state();
+    if (flags_.eval_every > 0 && report.step % flags_.eval_every == 0) evaluate();
   }
   console_.end_progress();
-  // Saved first: an evaluation that fails, or a second signal, must not cost the steps.
-  if (summary_.steps > 0) save();
+  // Kept first: an evaluation that fails, or a second signal, must not cost the steps.
+  keep_last_state();
   if (!signals_.requested()) evaluate();
   log_.end(trainer_.completed_steps(), signals_.name());
 }
@@ -108,16 +109,54 @@ void TrainingRun::evaluate() {
   monitor_.evaluation(*summary_.validation_loss);
 }
 
-void TrainingRun::save() {
-  const uint64_t step = trainer_.completed_steps();
-  if (flags_.save.empty() || saved_step_ == step) return;
-  const std::string folder = trainer_.save(flags_.save).string();
+// Between two steps: what is due, and what has ended.
+void TrainingRun::keep_state() {
+  const bool due = flags_.save_every > 0 && trainer_.completed_steps() % flags_.save_every == 0;
+  const bool retains =
+      options_.config.terrace.retained_checkpoints > 0 && trainer_.offloader().keeps_epochs();
+  if (due && retains) note(trainer_.begin_commit(true));
+  if (due) save();
+  note(trainer_.look_after_state());
+}
+
+// With --save as a checkpoint, and on nvme as an epoch.
+void TrainingRun::keep_last_state() {
+  Offloader& offloader = trainer_.offloader();
+  const bool is_new = summary_.steps > 0;
+  const bool is_epoch = trainer_.durable_step() == trainer_.completed_steps();
+  if (is_new || is_epoch) save();
+  note(trainer_.finish_save());
+  if (!offloader.keeps_epochs()) return;
+  if (is_new) note(trainer_.begin_commit());
+  note(trainer_.finish_commit());
+  const bool complete = trainer_.completed_steps() >= options_.steps && !signals_.requested();
+  if (!complete || saved_step_ != trainer_.completed_steps()) return;
+  offloader.keep_tier(false);
+  summary_.epoch_step.reset();
+  console_.info(
+      fmt::format("the run is complete and saved in {}: its files on nvme are removed", summary_.checkpoint));
+}
+
+void TrainingRun::note(const KeptState& kept) {
+  if (kept.epoch_step) {
+    summary_.epoch_step = kept.epoch_step;
+    log_.epoch(*kept.epoch_step);
+  }
+  if (!kept.checkpoint) return;
+  const uint64_t step = kept.checkpoint->step;
   saved_step_ = step;
-  summary_.checkpoint = folder;
-  log_.checkpoint(step, folder);
-  if (options_.config.gather_16bit_weights_on_save) export_weights();
+  summary_.checkpoint = kept.checkpoint->folder.string();
+  log_.checkpoint(step, summary_.checkpoint);
   // After a failure the state may have gone wrong some steps ago: then the older ones are what is left.
   if (flags_.keep_last && !failed_) remove_older_checkpoints(flags_.save, step, *flags_.keep_last, console_);
+}
+
+void TrainingRun::save() {
+  const uint64_t step = trainer_.completed_steps();
+  if (flags_.save.empty() || saving_step_ == step) return;
+  saving_step_ = step;
+  note(trainer_.begin_save(flags_.save));
+  if (options_.config.gather_16bit_weights_on_save) export_weights();
 }
 
 // Beside the checkpoints, those of the latest save: what DeepSpeed's save_16bit_model leaves.
@@ -129,24 +168,43 @@ void TrainingRun::export_weights() {
   trainer_.export_weights(std::filesystem::path(flags_.save) / "weights", options);
 }
 
-// The failure itself, or, where saving failed as well, that failure said in passing.
+// Of the state in memory, or else what is durable is said. That saving failed as well is said in passing.
 std::optional<Error> TrainingRun::save_after(const Error& failure) {
   failed_ = true;
-  if (!state_is_whole_ || flags_.save.empty() || summary_.steps == 0) {
-    if (!summary_.checkpoint.empty()) console_.info("the last checkpoint is " + summary_.checkpoint);
-    return failure;
+  const auto in_passing = [&](FunctionRef<void()> action) {
+    try {
+      action();
+    } catch (const Error& second) {
+      if (second.parts().what_failed != failure.parts().what_failed) console_.error(second.what());
+    }
+  };
+  in_passing([&] { note(trainer_.finish_save()); });
+  const uint64_t step = trainer_.completed_steps();
+  if (state_is_whole_ && summary_.steps > 0) {
+    if (!flags_.save.empty() && saved_step_ != step)
+      in_passing([&] { note({{}, SavedCheckpoint{step, trainer_.save(flags_.save)}}); });
+    if (trainer_.offloader().keeps_epochs()) {
+      in_passing([&] {
+        note(trainer_.begin_commit());
+        note(trainer_.finish_commit());
+      });
+    }
+  } else if (!summary_.checkpoint.empty()) {
+    console_.info("the last checkpoint is " + summary_.checkpoint);
   }
-  try {
-    save();
-  } catch (const Error& second) {
-    if (second.parts().what_failed != failure.parts().what_failed) console_.error(second.what());
-  }
+  if (const std::optional<uint64_t> durable = trainer_.durable_step())
+    console_.info(
+        fmt::format("the last epoch on nvme is of step {}: --resume nvme goes on from there", *durable));
   return failure;
 }
 
 Error TrainingRun::stopped() const {
   std::string advice = "nothing was saved, because --save was not given";
-  if (!summary_.checkpoint.empty()) {
+  const bool has_epoch = trainer_.durable_step() == trainer_.completed_steps();
+  if (has_epoch) {
+    advice = fmt::format("the state is on nvme{}; the same flags with --resume nvme continue from there",
+                         summary_.checkpoint.empty() ? "" : " and in " + summary_.checkpoint);
+  } else if (!summary_.checkpoint.empty()) {
     advice = fmt::format("the state is in {}; the same flags with --resume {} continue from there",
                          summary_.checkpoint, flags_.save);
   } else if (!flags_.save.empty()) {

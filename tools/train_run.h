@@ -32,7 +32,10 @@ class TrainingRun {
   void train();
   void show(const StepReport& report);
   void evaluate();
+  void keep_state();
+  void keep_last_state();
   void save();
+  void note(const KeptState& kept);
   void export_weights();
   std::optional<Error> save_after(const Error& failure);
   Error stopped() const;
@@ -48,8 +51,9 @@ class TrainingRun {
   uint64_t lines_every_;
   bool state_is_whole_ = true;
   bool failed_ = false;
-  std::optional<uint64_t> saved_step_;
-  double recent_seconds_ = 0;  // of a step, smoothed
+  std::optional<uint64_t> saving_step_;  // a checkpoint of it was begun
+  std::optional<uint64_t> saved_step_;   // and is complete
+  double recent_seconds_ = 0;            // of a step, smoothed
 };
 
 }  // namespace terrace

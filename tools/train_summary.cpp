@@ -48,6 +48,7 @@ constexpr std::array kWaits = {
     Wait{"waiting for activations", "activation_wait", &OffloadCounters::activation_wait_ns},
     Wait{"waiting for gradients to land", "landing_wait", &OffloadCounters::landing_wait_ns},
     Wait{"update waiting for the disk", "update_wait", &OffloadCounters::update_wait_ns},
+    Wait{"waiting for commits", "commit_wait", &OffloadCounters::commit_wait_ns},
 };
 
 // Per step; what is left to no choice is its own least.
@@ -102,6 +103,7 @@ std::string time_table(const RunSummary& summary) {
   add("steps", summary.total_ns);
   add("forward and backward", summary.forward_backward_ns);
   add("update", summary.update_ns);
+  if (summary.keeping_ns > 0) add("keeping the state", summary.keeping_ns);
   for (const Wait& wait : kWaits) add(wait.name, summary.moved.*wait.ns);
   return table.text();
 }
@@ -119,6 +121,30 @@ std::string loss_text(const RunSummary& summary) {
   }
   if (summary.steps > 0) text += fmt::format("training loss of the last step {:.4f}\n", summary.last_loss);
   return text;
+}
+
+// Where the state is on nvme, how to go on, and what that took.
+std::string epoch_text(const RunSummary& summary) {
+  if (!summary.keeps_epochs) return "";
+  const OffloadCounters& done = summary.commits;
+  std::string text =
+      summary.epoch_step
+          ? fmt::format("epoch of step {} in {}: go on with --resume nvme, see `terrace checkpoint ls {}`\n",
+                        *summary.epoch_step, summary.nvme_paths, summary.nvme_paths)
+          : fmt::format("no epoch stays in {}\n", summary.nvme_paths);
+  return text + fmt::format("{} epochs committed: {} of cached states and {} of manifests written\n",
+                            grouped(done.commit_count), format_bytes(done.commit_write_bytes),
+                            format_bytes(done.manifest_bytes));
+}
+
+std::string epochs_json(const RunSummary& summary) {
+  if (!summary.keeps_epochs) return "null";
+  const OffloadCounters& done = summary.commits;
+  return fmt::format(
+      R"({{"step": {}, "paths": {}, "commits": {}, "write_bytes": {}, "manifest_bytes": {}, "keeping_seconds": {}}})",
+      summary.epoch_step ? std::to_string(*summary.epoch_step) : "null", json_quoted(summary.nvme_paths),
+      done.commit_count, done.commit_write_bytes, done.manifest_bytes,
+      json_number(seconds(summary.keeping_ns)));
 }
 
 std::string tiers_json(const RunSummary& summary) {
@@ -161,6 +187,7 @@ void RunSummary::add(const StepReport& report) {
   total_ns += report.total_ns;
   forward_backward_ns += report.forward_backward_ns;
   update_ns += report.update_ns;
+  keeping_ns += report.keeping_ns;
   // Counters have a difference only: a sum is what remains after taking away a negative.
   moved = moved - (OffloadCounters{} - report.moved);
 }
@@ -193,6 +220,8 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
          files,
          {{"parameters", plan.memory.parameter_file_bytes}, {"states", plan.memory.record_file_bytes}}});
   }
+  summary.keeps_epochs = plan.memory.keeps_epochs;
+  summary.commits = trainer.offloader().counters();
   summary.process_bytes = std::max(summary.process_bytes, current_memory_use().pss_bytes);
 }
 
@@ -211,6 +240,7 @@ std::string summary_text(const RunSummary& summary) {
   }
   text += loss_text(summary);
   if (!summary.checkpoint.empty()) text += fmt::format("checkpoint {}\n", summary.checkpoint);
+  text += epoch_text(summary);
   text += "\n" + memory_table(summary);
   if (summary.steps == 0) return text;
   const std::string links = link_table(summary);
@@ -242,6 +272,7 @@ std::string summary_json(const RunSummary& summary) {
                       summary.steps > 0 ? json_number(summary.last_loss) : "null");
   text += fmt::format("  \"checkpoint\": {},\n",
                       summary.checkpoint.empty() ? "null" : json_quoted(summary.checkpoint));
+  text += fmt::format("  \"epochs\": {},\n", epochs_json(summary));
   text += fmt::format(
       "  \"steps\": {},\n  \"skipped_steps\": {},\n  \"tokens\": {},\n  \"steps_per_second\": {},\n  "
       "\"tokens_per_second\": {},\n",

@@ -29,6 +29,11 @@ struct RunSummary {
   double unigram_loss = 0;
   std::optional<double> validation_loss;
   std::string checkpoint;  // the last one of this run; empty when there is none
+  // Epochs of the nvme tier.
+  std::optional<uint64_t> epoch_step;  // of the one that stays there
+  std::string nvme_paths;
+  bool keeps_epochs = false;
+  OffloadCounters commits;  // of the whole run, what was committed after its last step included
 
   // Of the steps of this run.
   uint64_t steps = 0;
@@ -38,6 +43,7 @@ struct RunSummary {
   uint64_t total_ns = 0;
   uint64_t forward_backward_ns = 0;
   uint64_t update_ns = 0;
+  uint64_t keeping_ns = 0;  // commits and checkpoints between the steps
   OffloadCounters moved;
 
   TrafficBound bound;  // of one step
@@ -47,7 +53,7 @@ struct RunSummary {
   void add(const StepReport& report);
 };
 
-// The memory of the trainer as it is now, and the bound.
+// The memory of the trainer as it is now, the bound, and what was committed.
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan);
 
 std::string summary_text(const RunSummary& summary);
