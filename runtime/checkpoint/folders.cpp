@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <limits>
 #include <system_error>
@@ -143,6 +144,15 @@ bool is_step_name(std::string_view name) {
   name.remove_prefix(kStepPrefix.size());
   return name.size() >= kFewestDigits && name.size() <= kMostDigits &&
          name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+std::optional<uint64_t> step_of(std::string_view name) {
+  if (!is_step_name(name)) return std::nullopt;
+  const std::string_view digits = name.substr(name.find('-') + 1);
+  uint64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return step;
 }
 
 fs::path find_checkpoint(const fs::path& path) {

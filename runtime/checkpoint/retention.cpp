@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <system_error>
 
 #include <terrace/base/assert.h>
@@ -21,22 +20,12 @@ struct Found {
   fs::path path;
 };
 
-// "step-00000020" -> 20.
-std::optional<uint64_t> step_of(std::string_view name) {
-  if (!checkpoint::is_step_name(name)) return std::nullopt;
-  const std::string_view digits = name.substr(name.find('-') + 1);
-  uint64_t step = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return step;
-}
-
 // Every folder of a step that has a manifest, the newest step first.
 std::vector<Found> checkpoints_in(const fs::path& folder) {
   std::vector<Found> found;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::optional<uint64_t> step = step_of(entry->path().filename().string());
+    const std::optional<uint64_t> step = checkpoint::step_of(entry->path().filename().string());
     std::error_code ignored;
     if (step && fs::exists(entry->path() / checkpoint::kManifestName, ignored))
       found.push_back({*step, entry->path()});
@@ -66,7 +55,7 @@ std::vector<fs::path> checkpoints_to_resume_from(const fs::path& folder) {
   std::vector<fs::path> paths;
   if (latest) paths.push_back(*latest);
   const std::optional<uint64_t> before =
-      latest ? step_of(latest->filename().string()) : std::optional<uint64_t>();
+      latest ? checkpoint::step_of(latest->filename().string()) : std::optional<uint64_t>();
   for (const Found& each : found) {
     if (!before || each.step < *before) paths.push_back(each.path);
   }

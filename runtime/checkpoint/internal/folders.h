@@ -23,6 +23,8 @@ inline constexpr const char* kLatestName = "latest";
 // At least eight digits: step 20 is "step-00000020".
 std::string step_name(uint64_t step);
 bool is_step_name(std::string_view name);
+// "step-00000020" -> 20.
+std::optional<uint64_t> step_of(std::string_view name);
 
 // The checkpoint that is meant by `path`: a step's folder itself, or the one that `latest` in it names.
 // Throws Error(io) when there is none and Error(corrupt) when `latest` names nothing; naming the checkpoints

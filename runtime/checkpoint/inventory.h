@@ -1,0 +1,57 @@
+// What saved states are at a path, and whether they are whole: checkpoints of a --save folder and epochs of
+// the nvme tier. Nothing here changes, locks or removes anything but prune_*(), and nothing holds more than a
+// block of a state.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/base/function_ref.h>
+#include <terrace/base/log.h>
+
+namespace terrace {
+
+struct SavedState {
+  enum class Kind : uint8_t { checkpoint, epoch, retained_epoch };
+  Kind kind = Kind::checkpoint;
+  std::filesystem::path path;  // the folder of the step, or the file of the epoch's manifest
+  std::filesystem::file_time_type time;
+  uint64_t epoch = 0;  // its number; 0 for a checkpoint
+  uint64_t step = 0;
+  std::string model;
+  uint64_t bytes = 0;      // of the state
+  bool is_latest = false;  // the one that a run would take up
+  std::string trouble;     // as far as manifests and sizes say; empty: whole
+};
+std::string_view name_of(SavedState::Kind kind);
+
+struct BadBlock {
+  std::filesystem::path file;
+  std::string place;    // "block 3", "chunk 1, block 3"
+  uint64_t offset = 0;  // in the file
+  uint64_t bytes = 0;
+  std::string reason;
+};
+
+bool is_checkpoint(const std::filesystem::path& path);  // one step's folder
+bool is_checkpoint_folder(
+    const std::filesystem::path& path);  // holds such folders, or the name of the latest
+
+// Of a step's folder, or of the folder above, the oldest first. Throws Error(io) when it cannot be read.
+std::vector<SavedState> list_checkpoints(const std::filesystem::path& path);
+
+// Reads every byte of a checkpoint and tells of each block that is not as it was saved. Returns the bytes
+// read. What is wrong with its manifest or with a whole file is an Error.
+uint64_t verify_checkpoint(const std::filesystem::path& folder, FunctionRef<void(const BadBlock&)> bad);
+
+// Removes all but the newest `keep_count` checkpoints (0: all, and the name of the latest) and returns those
+// that are gone; the one that `latest` names goes last. A folder that holds a file that is not of a
+// checkpoint is left alone, with a warning. A crash leaves each whole or gone. Throws Error(io) when another
+// job is saving there.
+std::vector<std::filesystem::path> prune_checkpoints(const std::filesystem::path& folder, uint64_t keep_count,
+                                                     Log& log);
+
+}  // namespace terrace

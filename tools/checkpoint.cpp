@@ -1,0 +1,232 @@
+// `terrace checkpoint ls|verify|prune`: the saved states at some paths: what they are, whether every byte is as it was
+// saved, and how to be rid of them. ls and verify change nothing, also beside a running job.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include <terrace/base/units.h>
+#include <terrace/runtime/checkpoint/epoch_inventory.h>
+#include <terrace/runtime/checkpoint/inventory.h>
+#include <terrace/runtime/config/json_document.h>
+
+#include "command_line.h"
+#include "console.h"
+#include "text_table.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What the paths are: folders of checkpoints, and the nvme paths of one space.
+struct Places {
+  std::vector<fs::path> checkpoints;
+  std::vector<fs::path> nvme;
+};
+
+Places sort_out(const std::vector<std::string>& paths) {
+  Places places;
+  for (const std::string& path : paths) {
+    require_exists("PATH", path);
+    const bool has_checkpoints = is_checkpoint(path) || is_checkpoint_folder(path);
+    if (has_checkpoints) places.checkpoints.emplace_back(path);
+    if (is_tier_path(path)) places.nvme.emplace_back(path);
+    if (has_checkpoints || is_tier_path(path)) continue;
+    throw Error(ErrorKind::config, {"cannot find a saved state in", path, "it holds neither checkpoints nor a tier",
+                                    "name a folder of --save, one step's folder in it, or an nvme path"});
+  }
+  return places;
+}
+
+std::string state_json(const SavedState& state) {
+  return fmt::format(
+      R"({{"kind": "{}", "path": {}, "step": {}, "epoch": {}, "time": "{}", "model": {}, "bytes": {}, "latest": {}, "trouble": {}}})",
+      name_of(state.kind), json_quoted(state.path.string()), state.step,
+      state.epoch > 0 ? std::to_string(state.epoch) : "null", time_text(state.time), json_quoted(state.model),
+      state.bytes, state.is_latest, state.trouble.empty() ? "null" : json_quoted(state.trouble));
+}
+
+std::string bad_text(const BadBlock& bad) {
+  return fmt::format("BAD {}: {} ({} bytes at offset {}): {}\n", bad.file.string(), bad.place, bad.bytes, bad.offset,
+                     bad.reason);
+}
+
+std::string bad_json(const BadBlock& bad) {
+  return fmt::format(R"({{"file": {}, "place": {}, "offset": {}, "bytes": {}, "reason": {}}})",
+                     json_quoted(bad.file.string()), json_quoted(bad.place), bad.offset, bad.bytes,
+                     json_quoted(bad.reason));
+}
+
+class Checkpoint final : public Subcommand {
+ public:
+  explicit Checkpoint(CLI::App& app) {
+    CLI::App& command = *app.add_subcommand(
+        name_, "List, verify or remove what runs have saved: checkpoints, and epochs on nvme");
+    command.add_option("ACTION", action_, "ls, verify or prune")->type_name("");
+    command.add_option("PATH", paths_, "Folders of --save, folders of one step, nvme paths (all of one run)")
+        ->type_name("");
+    add_whole_number(
+        command, "--keep", 1, [this](uint64_t n) { keep_ = n; }, "prune: keep the newest N", "Options");
+    command.add_flag("--all", all_, "prune: remove every one");
+    command.add_flag("--json", json_, "Print the result as JSON");
+    command.footer(
+        "verify ends with 1 when a byte is not as it was saved. prune asks nothing, and leaves alone what a job is "
+        "using and files of others.\n\n"
+        "Examples:\n"
+        "  terrace checkpoint ls checkpoints /mnt/nvme\n"
+        "  terrace checkpoint verify checkpoints/step-00001000\n"
+        "  terrace checkpoint prune checkpoints --keep 2\n");
+  }
+
+  const std::string& name() const override { return name_; }
+
+  int run() override {
+    if (action_ != "ls" && action_ != "verify" && action_ != "prune") {
+      throw Error(ErrorKind::config,
+                  {"cannot use", "terrace checkpoint " + action_, "it is none of ls, verify and prune",
+                   "say which: terrace checkpoint ls PATH"});
+    }
+    if (paths_.empty()) {
+      throw Error(ErrorKind::config, {"cannot use", "terrace checkpoint " + action_, "no path is given",
+                                      "name a folder of --save or an nvme path"});
+    }
+    const bool prunes = action_ == "prune";
+    if (prunes == (keep_.has_value() == all_)) {
+      throw Error(ErrorKind::config,
+                  {"cannot use", "terrace checkpoint " + action_,
+                   prunes ? "one of --keep N and --all is needed" : "--keep and --all belong to prune",
+                   prunes ? "say how many stay" : "leave them out"});
+    }
+    const Places places = sort_out(paths_);
+    return prunes ? prune(places) : action_ == "ls" ? list(places) : verify(places);
+  }
+
+ private:
+  struct Listed {
+    std::vector<SavedState> states;
+    TierListing tier;
+  };
+
+  Listed look(const Places& places) const {
+    Listed listed;
+    for (const fs::path& path : places.checkpoints) {
+      const std::vector<SavedState> more = list_checkpoints(path);
+      listed.states.insert(listed.states.end(), more.begin(), more.end());
+    }
+    if (!places.nvme.empty()) listed.tier = list_epochs(places.nvme);
+    listed.states.insert(listed.states.end(), listed.tier.states.begin(), listed.tier.states.end());
+    return listed;
+  }
+
+  int list(const Places& places);
+  int verify(const Places& places);
+  int prune(const Places& places);
+
+  const std::string name_ = "checkpoint";
+  std::string action_;
+  std::vector<std::string> paths_;
+  std::optional<uint64_t> keep_;
+  bool all_ = false;
+  bool json_ = false;
+  Console console_;
+};
+
+int Checkpoint::list(const Places& places) {
+  const Listed listed = look(places);
+  std::string text;
+  if (json_) {
+    std::string states;
+    for (const SavedState& state : listed.states) states += (states.empty() ? "    " : ",\n    ") + state_json(state);
+    text = fmt::format("{{\n  \"states\": [\n{}\n  ],\n  \"nvme_in_use\": {},\n  \"nvme_trouble\": {}\n}}\n", states,
+                       listed.tier.in_use, listed.tier.trouble.empty() ? "null" : json_quoted(listed.tier.trouble));
+  } else {
+    TextTable table({"saved state", "kind", "step", "date (UTC)", "size", "whole", "model"});
+    for (const SavedState& state : listed.states) {
+      table.add({state.path.string(), std::string(name_of(state.kind)), grouped(state.step), time_text(state.time),
+                 format_bytes(state.bytes),
+                 !state.trouble.empty() ? "NO"
+                 : state.is_latest      ? "yes, latest"
+                                        : "yes",
+                 state.model});
+    }
+    text = table.text();
+    for (const SavedState& state : listed.states) {
+      if (!state.trouble.empty()) text += fmt::format("{}: {}\n", state.path.string(), state.trouble);
+    }
+    if (!listed.tier.trouble.empty()) text += fmt::format("nvme: {}\n", listed.tier.trouble);
+    if (listed.tier.in_use) text += "nvme: in use by a running job\n";
+  }
+  print_result(text);
+  return kDone;
+}
+
+int Checkpoint::verify(const Places& places) {
+  const Listed listed = look(places);
+  std::string text, bad_blocks;
+  uint64_t bad_count = 0;
+  const auto tell = [&](const BadBlock& bad) {
+    ++bad_count;
+    bad_blocks += (bad_blocks.empty() ? "    " : ",\n    ") + bad_json(bad);
+    if (!json_) print_result(bad_text(bad));
+  };
+  uint64_t bytes = 0;
+  for (const SavedState& state : listed.states) {
+    const uint64_t before = bad_count;
+    try {
+      const uint64_t read = state.kind == SavedState::Kind::checkpoint
+                                ? verify_checkpoint(state.path, tell)
+                                : verify_epoch(places.nvme, state, tell, console_);
+      bytes += read;
+      if (!json_ && bad_count == before)
+        print_result(fmt::format("good {}: step {}, {}\n", state.path.string(), state.step, format_bytes(read)));
+    } catch (const Error& failure) {
+      tell({state.path, "all of it", 0, state.bytes, failure.parts().reason});
+    }
+  }
+  if (!listed.tier.trouble.empty()) tell({places.nvme.front(), "all of it", 0, 0, listed.tier.trouble});
+  if (json_) {
+    print_result(fmt::format("{{\n  \"states\": {},\n  \"bytes\": {},\n  \"bad\": [\n{}\n  ]\n}}\n",
+                             listed.states.size(), bytes, bad_blocks));
+  } else {
+    print_result(fmt::format("{} saved states, {} read and compared, {} bad\n", listed.states.size(),
+                             format_bytes(bytes), bad_count));
+  }
+  return bad_count == 0 ? kDone : kFailed;
+}
+
+int Checkpoint::prune(const Places& places) {
+  const uint64_t keep = keep_.value_or(0);
+  std::vector<fs::path> removed;
+  for (const fs::path& path : places.checkpoints) {
+    if (is_checkpoint(path)) {
+      throw Error(ErrorKind::config, {"cannot prune", path.string(), "it is one checkpoint",
+                                      "name the folder above with --keep or --all"});
+    }
+  }
+  for (const fs::path& path : places.checkpoints) {
+    const std::vector<fs::path> more = prune_checkpoints(path, keep, console_);
+    removed.insert(removed.end(), more.begin(), more.end());
+  }
+  if (!places.nvme.empty()) {
+    const std::vector<fs::path> more = prune_epochs(places.nvme, keep, console_);
+    removed.insert(removed.end(), more.begin(), more.end());
+  }
+  std::string text;
+  for (const fs::path& path : removed)
+    text += json_ ? fmt::format("{}{}", text.empty() ? "" : ", ", json_quoted(path.string()))
+                  : fmt::format("removed {}\n", path.string());
+  print_result(json_ ? fmt::format("{{\"removed\": [{}]}}\n", text)
+                     : text + fmt::format("{} saved states removed\n", removed.size()));
+  return kDone;
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_checkpoint(CLI::App& app) {
+  return std::make_unique<Checkpoint>(app);
+}
+
+}  // namespace terrace
