@@ -61,7 +61,6 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.states = config.placement.states;
   options.parameter_paths = {{only_folder(config.placement.parameter_paths)}};
   options.state_paths = {{only_folder(config.placement.state_paths)}};
-  options.durable = config.terrace.durable;
   options.retained_epochs = config.terrace.retained_checkpoints;
   options.lock_host_memory = config.placement.pin_parameters && config.placement.pin_states;
   options.work_bytes = dry.work_bytes;

@@ -1,5 +1,5 @@
-// `terrace checkpoint ls|verify|prune`: the saved states at some paths: what they are, whether every byte is as it was
-// saved, and how to be rid of them. ls and verify change nothing, also beside a running job.
+// `terrace checkpoint ls|verify|prune`: the saved states at some paths: what they are, whether every byte is
+// as it was saved, and how to be rid of them. ls and verify change nothing, also beside a running job.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -35,8 +35,9 @@ Places sort_out(const std::vector<std::string>& paths) {
     if (has_checkpoints) places.checkpoints.emplace_back(path);
     if (is_tier_path(path)) places.nvme.emplace_back(path);
     if (has_checkpoints || is_tier_path(path)) continue;
-    throw Error(ErrorKind::config, {"cannot find a saved state in", path, "it holds neither checkpoints nor a tier",
-                                    "name a folder of --save, one step's folder in it, or an nvme path"});
+    throw Error(ErrorKind::config,
+                {"cannot find a saved state in", path, "it holds neither checkpoints nor a tier",
+                 "name a folder of --save, one step's folder in it, or an nvme path"});
   }
   return places;
 }
@@ -50,8 +51,8 @@ std::string state_json(const SavedState& state) {
 }
 
 std::string bad_text(const BadBlock& bad) {
-  return fmt::format("BAD {}: {} ({} bytes at offset {}): {}\n", bad.file.string(), bad.place, bad.bytes, bad.offset,
-                     bad.reason);
+  return fmt::format("BAD {}: {} ({} bytes at offset {}): {}\n", bad.file.string(), bad.place, bad.bytes,
+                     bad.offset, bad.reason);
 }
 
 std::string bad_json(const BadBlock& bad) {
@@ -73,7 +74,8 @@ class Checkpoint final : public Subcommand {
     command.add_flag("--all", all_, "prune: remove every one");
     command.add_flag("--json", json_, "Print the result as JSON");
     command.footer(
-        "verify ends with 1 when a byte is not as it was saved. prune asks nothing, and leaves alone what a job is "
+        "verify ends with 1 when a byte is not as it was saved. prune asks nothing, and leaves alone what a "
+        "job is "
         "using and files of others.\n\n"
         "Examples:\n"
         "  terrace checkpoint ls checkpoints /mnt/nvme\n"
@@ -139,14 +141,16 @@ int Checkpoint::list(const Places& places) {
   std::string text;
   if (json_) {
     std::string states;
-    for (const SavedState& state : listed.states) states += (states.empty() ? "    " : ",\n    ") + state_json(state);
-    text = fmt::format("{{\n  \"states\": [\n{}\n  ],\n  \"nvme_in_use\": {},\n  \"nvme_trouble\": {}\n}}\n", states,
-                       listed.tier.in_use, listed.tier.trouble.empty() ? "null" : json_quoted(listed.tier.trouble));
+    for (const SavedState& state : listed.states)
+      states += (states.empty() ? "    " : ",\n    ") + state_json(state);
+    text = fmt::format("{{\n  \"states\": [\n{}\n  ],\n  \"nvme_in_use\": {},\n  \"nvme_trouble\": {}\n}}\n",
+                       states, listed.tier.in_use,
+                       listed.tier.trouble.empty() ? "null" : json_quoted(listed.tier.trouble));
   } else {
     TextTable table({"saved state", "kind", "step", "date (UTC)", "size", "whole", "model"});
     for (const SavedState& state : listed.states) {
-      table.add({state.path.string(), std::string(name_of(state.kind)), grouped(state.step), time_text(state.time),
-                 format_bytes(state.bytes),
+      table.add({state.path.string(), std::string(name_of(state.kind)), grouped(state.step),
+                 time_text(state.time), format_bytes(state.bytes),
                  !state.trouble.empty() ? "NO"
                  : state.is_latest      ? "yes, latest"
                                         : "yes",
@@ -181,7 +185,8 @@ int Checkpoint::verify(const Places& places) {
                                 : verify_epoch(places.nvme, state, tell, console_);
       bytes += read;
       if (!json_ && bad_count == before)
-        print_result(fmt::format("good {}: step {}, {}\n", state.path.string(), state.step, format_bytes(read)));
+        print_result(
+            fmt::format("good {}: step {}, {}\n", state.path.string(), state.step, format_bytes(read)));
     } catch (const Error& failure) {
       tell({state.path, "all of it", 0, state.bytes, failure.parts().reason});
     }

@@ -34,6 +34,7 @@ std::unique_ptr<Subcommand> add_report(CLI::App& app);
 std::unique_ptr<Subcommand> add_export(CLI::App& app);
 std::unique_ptr<Subcommand> add_eval(CLI::App& app);
 std::unique_ptr<Subcommand> add_generate(CLI::App& app);
+std::unique_ptr<Subcommand> add_checkpoint(CLI::App& app);
 std::unique_ptr<Subcommand> add_bench(CLI::App& app);
 std::unique_ptr<Subcommand> add_tune(CLI::App& app);
 // Of the group "bench".

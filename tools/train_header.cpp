@@ -251,7 +251,8 @@ std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, con
   }
   const TerraceConfig& own = config.terrace;
   std::string most;
-  if (own.commit_every_steps > 0) most = fmt::format("{} steps", own.commit_every_steps);
+  if (own.commit_every_steps > 0)
+    most = fmt::format("{} step{}", own.commit_every_steps, own.commit_every_steps == 1 ? "" : "s");
   if (own.commit_every_seconds > 0)
     most += fmt::format("{}{} s", most.empty() ? "" : " or ", own.commit_every_seconds);
   if (most.empty()) {

@@ -13,10 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kGoOnOrRemove =
-    "go on from it with --resume nvme, remove it and start anew with --fresh, or look at it first with "
-    "`terrace checkpoint ls {}`";
-
 // Of this one checkpoint or epoch alone: another may be whole.
 bool is_damage(const Error& failure) {
   return failure.kind() == ErrorKind::corrupt || failure.kind() == ErrorKind::io;
@@ -66,10 +62,14 @@ std::string described(const FoundEpoch& epoch) {
 
 void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::path>& paths) {
   if (!tier.has_epochs) return;
-  throw Error(ErrorKind::config, {"this run would destroy the state of another", names_of(paths),
-                                  tier.newest ? fmt::format("the nvme path holds {}", described(*tier.newest))
-                                              : fmt::format("the nvme path holds epochs: {}", tier.trouble),
-                                  fmt::format(fmt::runtime(kGoOnOrRemove), names_of(paths))});
+  throw Error(
+      ErrorKind::config,
+      {"this run would destroy the state of another", names_of(paths),
+       tier.newest ? fmt::format("the nvme path holds {}", described(*tier.newest))
+                   : fmt::format("the nvme path holds epochs: {}", tier.trouble),
+       fmt::format("go on from it with --resume nvme, start anew with --fresh, or remove it with `terrace "
+                   "checkpoint prune {} --all`",
+                   names_of(paths))});
 }
 
 // What must agree when one of two saved states takes the place of the other.

@@ -1,5 +1,5 @@
-// The epochs on the nvme paths of a run, as saved states: listed, verified and removed. Listing and verifying change and
-// lock nothing, also beside the job that makes them.
+// The epochs on the nvme paths of a run, as saved states: listed, verified and removed. Listing and verifying
+// change and lock nothing, also beside the job that makes them.
 #pragma once
 
 #include <filesystem>
@@ -21,14 +21,14 @@ struct TierListing {
 // `paths` are all those of one run.
 TierListing list_epochs(std::span<const std::filesystem::path> paths);
 
-// As verify_checkpoint(). An epoch that its job replaces meanwhile is verified as far as it goes, and that is said to
-// `log`.
+// As verify_checkpoint(). An epoch that its job replaces meanwhile is verified as far as it goes, and that is
+// said to `log`.
 uint64_t verify_epoch(std::span<const std::filesystem::path> paths, const SavedState& epoch,
                       FunctionRef<void(const BadBlock&)> bad, Log& log);
 
-// Removes all but the newest `keep_count` epochs (0: all, and the files of the tier) and returns the manifests that are
-// gone. Throws Error(io) when a job is using the paths.
-std::vector<std::filesystem::path> prune_epochs(std::span<const std::filesystem::path> paths, uint64_t keep_count,
-                                                Log& log);
+// Removes all but the newest `keep_count` epochs (0: all, and the files of the tier) and returns the
+// manifests that are gone. Throws Error(io) when a job is using the paths.
+std::vector<std::filesystem::path> prune_epochs(std::span<const std::filesystem::path> paths,
+                                                uint64_t keep_count, Log& log);
 
 }  // namespace terrace
