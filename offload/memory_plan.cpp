@@ -237,6 +237,7 @@ MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
 std::string reason_without_epochs(const FlatSpace& space, const OffloadOptions& options) {
   if (options.states != Placement::nvme) return "optimizer states are not on nvme";
   if (!options.durable) return "records are written in place";
+  if (std::ranges::none_of(space.sections(), &Section::trainable)) return "nothing is trained";
   for (const Section& section : space.sections()) {
     if (!section.trainable && options.parameters != Placement::nvme)
       return "parameters are not on nvme, and some of them are frozen";

@@ -32,6 +32,7 @@ ActivationStore* Offloader::activations() {
 void Offloader::begin_step() {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "a step begins when nothing else is open");
+  if (p.committer != nullptr) p.committer->throw_failure();
   p.phase = Phase::training;
   p.micro_batch = 0;
   p.training_cursor.begin_step();
@@ -206,6 +207,13 @@ OffloadCounters Offloader::counters() const {
     counters.activation_d2h_bytes = p.activations->d2h_bytes();
     counters.activation_h2d_bytes = p.activations->h2d_bytes();
     counters.activation_wait_ns = p.activations->wait_ns();
+  }
+  if (p.committer != nullptr) {
+    const EpochCommitter::Counters commits = p.committer->counters();
+    counters.commit_count = commits.commits;
+    counters.commit_write_bytes = commits.written_bytes;
+    counters.manifest_bytes = commits.manifest_bytes;
+    counters.commit_wait_ns = commits.wait_ns;
   }
   counters.eviction_count = p.cache.eviction_count();
   counters.update_wait_ns = p.pipeline->wait_ns();

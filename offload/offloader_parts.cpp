@@ -21,27 +21,6 @@ void require_one_type(const FlatSpace& space) {
   }
 }
 
-bool uses_nvme(const OffloadOptions& options) {
-  return options.parameters == Placement::nvme || options.states == Placement::nvme;
-}
-
-std::unique_ptr<io::Engine> make_engine(const OffloadOptions& options, Log& log) {
-  std::unique_ptr<io::Engine> engine = io::make_engine(options.io, log);
-  return options.decorate_engine ? options.decorate_engine(std::move(engine)) : std::move(engine);
-}
-
-std::unique_ptr<io::Engine> make_step_engine(const OffloadOptions& options, std::span<std::byte> memory,
-                                             Log& log) {
-  if (!uses_nvme(options)) return nullptr;
-  std::unique_ptr<io::Engine> engine = make_engine(options, log);
-  if (!engine->register_buffer(memory)) {
-    log.warning_once(
-        fmt::format("I/O buffers are not registered ({}): transfers cost a little more processor time",
-                    engine->registration_refusal()));
-  }
-  return engine;
-}
-
 }  // namespace
 
 Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offload_options,
@@ -71,12 +50,11 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
         std::make_unique<HostActivations>(arena.take(plan.host_activation_bytes(), "activation checkpoints"),
                                           plan.activation_entry_bytes, device, watch);
   }
-  engine = make_step_engine(options, arena.memory(), log);
   make_stores();
   gradients =
       std::make_unique<GradientStore>(space, options, plan, arena, device, cache, workers, instruction_set);
   home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_store.get(),
-                                     reader.get(), watch);
+                                     frozen_store.get(), reader.get(), watch);
   records = std::make_unique<RecordStore>(space, options.states, plan, arena, device, record_store.get(),
                                           record_store != nullptr ? engine.get() : nullptr, watch);
   pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, cache, device, workers,
@@ -84,62 +62,18 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   if (!trace.empty()) training_cursor.set_schedule(schedule_of(space, trace));
   operation.reserve(256);
   reset_micro_batch();
+  if (plan.keeps_epochs) keep_epochs();
 }
 
 Offloader::Parts::~Parts() {
+  if (committer != nullptr) {
+    committer->wait_idle();
+    tier->keep_files(keeps_tier && committer->last_epoch() > 0);
+  }
   // Whatever is in flight refers to memory and files that go next.
   cache.drain();
   if (engine != nullptr) {
     while (engine->in_flight() > 0) engine->wait(1);
-  }
-}
-
-// One space for both: the paths of the states first, so that what names epochs lies with them.
-void Offloader::Parts::make_stores() {
-  if (!uses_nvme(options)) return;
-  TierSpaceOptions tier_options;
-  std::vector<TierPath>& paths = tier_options.paths;
-  // The given paths by their number in the space.
-  const auto add_paths = [&](const std::vector<TierPath>& wanted) {
-    TERRACE_ASSERT(!wanted.empty(), "what is on nvme has at least one path");
-    std::vector<uint32_t> numbers;
-    for (const TierPath& path : wanted) {
-      const auto known = std::ranges::find(paths, path.path, &TierPath::path);
-      numbers.push_back(static_cast<uint32_t>(known - paths.begin()));
-      if (known == paths.end()) paths.push_back(path);
-    }
-    return numbers;
-  };
-  std::vector<uint32_t> state_paths, parameter_paths;
-  if (options.states == Placement::nvme) state_paths = add_paths(options.state_paths);
-  if (options.parameters == Placement::nvme) parameter_paths = add_paths(options.parameter_paths);
-  tier = std::make_unique<TierSpace>(std::move(tier_options), log);
-  if (tier->path_count() == 1) {
-    tier->folder(0).require_free(plan.parameter_file_bytes + plan.record_file_bytes,
-                                 "parameters and optimizer states");
-  }
-  if (options.parameters == Placement::nvme) {
-    BlockStoreOptions store{.name = "params", .block_bytes = std::min(kParamBlockBytes, plan.slot_bytes)};
-    store.verify = options.verify_checksums;
-    store.paths = std::move(parameter_paths);
-    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-      store.chunk_bytes.push_back(space.chunk(ChunkId{c}).elements *
-                                  bytes_of(space.section_of(ChunkId{c}).type));
-    }
-    param_store = std::make_unique<BlockStore>(*tier, std::move(store), *engine, log);
-    std::unique_ptr<io::Engine> reading = make_engine(options, log);
-    reading->register_buffer(arena.memory());
-    reader = std::make_unique<io::IoThread>(std::move(reading));
-  }
-  if (options.states == Placement::nvme) {
-    BlockStoreOptions store{.name = "records", .block_bytes = plan.ring_slot_bytes};
-    store.verify = options.verify_checksums;
-    store.paths = std::move(state_paths);
-    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-      store.chunk_bytes.push_back(
-          space.section_of(ChunkId{c}).trainable ? space.chunk(ChunkId{c}).record_bytes() : 0);
-    }
-    record_store = std::make_unique<BlockStore>(*tier, std::move(store), *engine, log);
   }
 }
 

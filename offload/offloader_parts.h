@@ -17,6 +17,7 @@
 #include <terrace/memory/tensor_state.h>
 #include <terrace/memory/tier_space.h>
 #include <terrace/offload/device_cache.h>
+#include <terrace/offload/epoch_committer.h>
 #include <terrace/offload/gradient_store.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/optimizer_pipeline.h>
@@ -75,10 +76,20 @@ struct Offloader::Parts {
   void derive_parameters(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
                          std::byte* parameters);
 
+  // --- The tier on nvme and its epochs ---
+  std::unique_ptr<io::Engine> make_engine();
   void make_stores();
-
-  std::string why_no_epochs = "this build keeps no epochs yet";  // empty when they are kept
-  std::string taken_up_info;
+  void open_tier();
+  void make_param_stores();
+  void make_record_store();
+  std::vector<uint32_t> numbers_of(const std::vector<TierPath>& paths) const;
+  void keep_epochs();
+  void take_up_epoch();
+  void load_epoch_records();
+  void load_epoch_frozen(ChunkId chunk);
+  void forget_cached();
+  void add_cached(bool dirty);
+  std::unique_ptr<PinnedEpoch> pin_epoch();
 
   const FlatSpace& space;
   const OffloadOptions options;
@@ -97,7 +108,9 @@ struct Offloader::Parts {
   DeviceCache cache;
   std::unique_ptr<TierSpace> tier;     // null when nothing is on nvme
   std::unique_ptr<io::Engine> engine;  // the step thread's; null when nothing is on nvme
+  // Of parameters; what is frozen has a store of its own where epochs are kept, since it is part of them.
   std::unique_ptr<BlockStore> param_store;
+  std::unique_ptr<BlockStore> frozen_store;
   std::unique_ptr<BlockStore> record_store;
   std::unique_ptr<io::IoThread> reader;
   io::RingBuffer ring;
@@ -105,6 +118,14 @@ struct Offloader::Parts {
   std::unique_ptr<GradientStore> gradients;
   std::unique_ptr<RecordStore> records;
   std::unique_ptr<OptimizerPipeline> pipeline;
+
+  // The epochs of a tier that is resumed, oldest first, until they are taken up.
+  std::vector<TierManifest> found_epochs;
+  std::string taken_up_info;
+  bool keeps_tier = true;
+  bool knows_cached = false;  // the committer does
+  std::span<std::byte> epoch_memory;
+  std::unique_ptr<EpochCommitter> committer;  // null where no epochs are kept
 
   ScheduleCursor training_cursor;
   ScheduleCursor evaluation_cursor;

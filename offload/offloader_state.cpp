@@ -56,6 +56,7 @@ class RingBlock {
 // With two blocks one is filled while the other is written.
 void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::span<std::byte>)> fill) {
   watch.set_activity("loading the state");
+  forget_cached();
   const RingBlock first_block(ring);
   std::optional<RingBlock> second_block;
   if (plan.ring_slots > 1) second_block.emplace(ring);
@@ -101,6 +102,7 @@ void Offloader::Parts::publish_loaded(ChunkId chunk, std::byte*& parameters) {
 }
 
 void Offloader::Parts::load_frozen(FunctionRef<void(ChunkId, std::span<std::byte>)> fill) {
+  forget_cached();
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     const ChunkId chunk{c};
     if (space.section_of(chunk).trainable) continue;

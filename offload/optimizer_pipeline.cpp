@@ -79,7 +79,8 @@ void OptimizerPipeline::run_streamed() {
     if (blocks_finished_ < reads_started_ && oldest.phase == Phase::ready) {
       finish_block(oldest);
       ++blocks_finished_;
-    } else if (next_resident_ < resident_.size()) {
+    } else if (next_resident_ < resident_.size() &&
+               (engine_->in_flight() == 0 || records_.may_change(resident_[next_resident_]))) {
       update_resident(resident_[next_resident_++]);
     } else {
       wait_for_io();
@@ -151,9 +152,8 @@ void OptimizerPipeline::finish_block(Block& block) {
   records_.store()->verify(block.chunk, number_of(block), block.request);
   update_tiles(block.chunk, block.first_tile, block.tile_count, block.slot.data(),
                output(block.chunk, kStreamedLane));
-  const bool begun =
-      records_.store()->begin_write(block.chunk, number_of(block), block.slot.first(bytes), block.write);
-  TERRACE_ASSERT(begun, "no slot is free for a block of records");
+  while (!records_.begin_write(block.chunk, number_of(block), block.slot.first(bytes), block.write))
+    wait_for_io();
   block.phase = Phase::writing;
   record_write_bytes_ += bytes;
   const bool last_of_chunk = block.first_tile + block.tile_count == space_.chunk(block.chunk).tile_count();
@@ -164,6 +164,7 @@ void OptimizerPipeline::finish_block(Block& block) {
 
 void OptimizerPipeline::update_resident(ChunkId chunk) {
   if (records_.placement() == Placement::none) return update_on_device(chunk);
+  records_.before_change(chunk);
   std::byte* parameters = output(chunk, kResidentLane);
   const uint64_t tiles = space_.chunk(chunk).tile_count();
   workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {

@@ -10,11 +10,13 @@
 namespace terrace {
 
 ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
-                     Device& device, BlockStore* store, io::IoThread* reader, StepWatch& watch)
+                     Device& device, BlockStore* store, BlockStore* frozen, io::IoThread* reader,
+                     StepWatch& watch)
     : space_(space),
       placement_(placement),
       device_(device),
       store_(store),
+      frozen_(frozen),
       reader_(reader),
       watch_(watch),
       home_(space.chunk_count(), nullptr),
@@ -38,7 +40,7 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
   transfer_begin_.push_back(0);
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     if (placement == Placement::nvme && home_[c] == nullptr) {
-      for (uint32_t b = 0; b < store->block_count(ChunkId{c}); ++b)
+      for (uint32_t b = 0; b < store_of(ChunkId{c}).block_count(ChunkId{c}); ++b)
         transfers_.push_back({this, ChunkId{c}, b, {}, {}, nullptr, nullptr, false});
       written_[c] = std::make_unique<Event>();
     }
@@ -71,20 +73,21 @@ const io::Request* ParamHome::pending_request(ChunkId chunk) {
   return nullptr;
 }
 
-std::string_view ParamHome::file_of(const io::Request* request) const {
-  return request != nullptr ? std::string_view(store_->path_of(*request)) : std::string_view();
+std::string_view ParamHome::file_of(ChunkId chunk, const io::Request* request) const {
+  return request != nullptr ? std::string_view(store_of(chunk).path_of(*request)) : std::string_view();
 }
 
 WaitSubject ParamHome::fetch_subject(ChunkId chunk) {
   const io::Request* request = pending_request(chunk);
   if (request == nullptr) return {"parameters", "host -> device", chunk, nullptr, {}};
-  return {"parameters", "nvme -> host -> device", chunk, request, file_of(request)};
+  return {"parameters", "nvme -> host -> device", chunk, request, file_of(chunk, request)};
 }
 
 WaitSubject ParamHome::publication_subject() {
   for (const ChunkId chunk : publishing_) {
     const io::Request* request = pending_request(chunk);
-    if (request != nullptr) return {"fresh parameters", "host -> nvme", chunk, request, file_of(request)};
+    if (request != nullptr)
+      return {"fresh parameters", "host -> nvme", chunk, request, file_of(chunk, request)};
   }
   return {"fresh parameters",
           placement_ == Placement::none ? "host -> device" : "host -> nvme",
@@ -152,9 +155,9 @@ void ParamHome::start_read(ChunkId chunk, std::byte* destination, Event& event) 
   const uint64_t bytes = param_bytes(chunk);
   event.begin(static_cast<uint32_t>(blocks.size()));
   for (BlockTransfer& block : blocks) {
-    const uint64_t length = store_->block_bytes(chunk, block.block);
+    const uint64_t length = store_of(chunk).block_bytes(chunk, block.block);
     block.event = &event;
-    block.request = store_->read_request(chunk, block.block, {destination, length});
+    block.request = store_of(chunk).read_request(chunk, block.block, {destination, length});
     block.request.on_complete = &ParamHome::on_read;
     block.request.context = &block;
     std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
@@ -169,7 +172,7 @@ void ParamHome::on_read(void* context, const io::Completion& completion) noexcep
   std::atomic_ref(block.pending).store(false, std::memory_order_relaxed);
   std::exception_ptr failure;
   try {
-    block.home->store_->end_read(block.chunk, block.block, block.request, completion);
+    block.home->store_of(block.chunk).end_read(block.chunk, block.block, block.request, completion);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -186,7 +189,7 @@ void ParamHome::submit_write(BlockTransfer& block) {
 
 void ParamHome::on_written(void* context, const io::Completion& completion) noexcept {
   BlockTransfer& block = *static_cast<BlockTransfer*>(context);
-  BlockStore& store = *block.home->store_;
+  BlockStore& store = block.home->store_of(block.chunk);
   std::atomic_ref(block.pending).store(false, std::memory_order_relaxed);
   const BlockStore::WriteEnd end = store.end_write(block.write, completion);
   if (end == BlockStore::WriteEnd::again) return submit_write(block);
@@ -218,10 +221,10 @@ void ParamHome::publish(ChunkId chunk, std::byte*& buffer, io::Engine* engine, D
   publishing_.push_back(chunk);
   const std::byte* source = buffer;
   for (BlockTransfer& block : blocks) {
-    const uint64_t length = store_->block_bytes(chunk, block.block);
+    const uint64_t length = store_of(chunk).block_bytes(chunk, block.block);
     block.event = written_[c].get();
     block.engine = engine;
-    const bool begun = store_->begin_write(chunk, block.block, {source, length}, block.write);
+    const bool begun = store_of(chunk).begin_write(chunk, block.block, {source, length}, block.write);
     TERRACE_ASSERT(begun, "no slot is free for a block of parameters");
     submit_write(block);
     source += length;
@@ -261,7 +264,7 @@ void ParamHome::read(ChunkId chunk, std::byte* destination) {
   Event read;
   start_read(chunk, destination, read);
   const io::Request* const request = pending_request(chunk);
-  wait_watched(read, watch_, {"parameters", "nvme -> host", chunk, request, file_of(request)});
+  wait_watched(read, watch_, {"parameters", "nvme -> host", chunk, request, file_of(chunk, request)});
 }
 
 }  // namespace terrace

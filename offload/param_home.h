@@ -28,9 +28,10 @@ namespace terrace {
 
 class ParamHome {
  public:
-  // `store` and `reader` are null unless parameters are on nvme; all references outlive the home.
+  // `store` and `reader` are null unless parameters are on nvme; all references outlive the home. What is
+  // frozen lies in `frozen` where there is one, else in `store`.
   ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
-            Device& device, BlockStore* store, io::IoThread* reader, StepWatch& watch);
+            Device& device, BlockStore* store, BlockStore* frozen, io::IoThread* reader, StepWatch& watch);
   ~ParamHome();
 
   Placement placement() const { return placement_; }
@@ -66,6 +67,8 @@ class ParamHome {
   bool is_in_memory(ChunkId chunk) const {
     return placement_ != Placement::nvme || home_[index_of(chunk)] != nullptr;
   }
+  // Its host slot, or null; one of a frozen chunk stays until it is loaded again.
+  const std::byte* in_memory(ChunkId chunk) const { return home_[index_of(chunk)]; }
   // Of copies asked for, when they are asked for: the same in every run.
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t nvme_read_bytes() const { return nvme_read_bytes_; }
@@ -99,14 +102,18 @@ class ParamHome {
   void start_read(ChunkId chunk, std::byte* destination, Event& event);
   std::span<BlockTransfer> blocks_of(ChunkId chunk);
   const io::Request* pending_request(ChunkId chunk);
-  // The file of a request that may be null.
-  std::string_view file_of(const io::Request* request) const;
+  BlockStore& store_of(ChunkId chunk) const {
+    return frozen_ != nullptr && !space_.section_of(chunk).trainable ? *frozen_ : *store_;
+  }
+  // The file of a request of the chunk, which may be null.
+  std::string_view file_of(ChunkId chunk, const io::Request* request) const;
   static void submit_write(BlockTransfer& block);
 
   const FlatSpace& space_;
   Placement placement_;
   Device& device_;
   BlockStore* store_;
+  BlockStore* frozen_;
   io::IoThread* reader_;
   StepWatch& watch_;
   std::vector<std::byte*> home_;  // per chunk: its host slot, or null

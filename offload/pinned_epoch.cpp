@@ -1,45 +1,147 @@
 #include <terrace/offload/pinned_epoch.h>
 
-#include <terrace/base/error.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/offload/pinned_epoch_parts.h>
 
 namespace terrace {
 
-class PinnedEpoch::Parts {};
+PinnedEpoch::Parts::Run::Run(BlockStore* store, const BlockStore::Snapshot& snapshot, const FlatSpace& space,
+                             bool trainable)
+    : store_(store), snapshot_(snapshot) {
+  if (store == nullptr) return;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (space.section_of(ChunkId{c}).trainable != trainable) continue;
+    chunks_.push_back({ChunkId{c}, bytes_});
+    bytes_ += store->chunk_bytes(ChunkId{c});
+  }
+}
+
+PinnedEpoch::Parts::Parts(EpochCommitter& committer, const EpochStores& stores, const FlatSpace& space,
+                          std::unique_ptr<io::Engine> engine, std::span<std::byte> memory,
+                          uint64_t block_bytes)
+    : committer_(committer),
+      slots_(committer.pin()),
+      engine_(std::move(engine)),
+      buffers_(memory.size() / block_bytes),
+      records_(stores.records, slots_.records, space, true),
+      frozen_(stores.frozen, slots_.frozen, space, false) {
+  for (size_t b = 0; b < buffers_.size(); ++b)
+    buffers_[b].memory = memory.subspan(b * block_bytes, block_bytes);
+}
+
+PinnedEpoch::Parts::~Parts() {
+  engine_.reset();
+  committer_.unpin();
+}
+
+void PinnedEpoch::Parts::read(const Run& run, uint64_t begin, std::span<std::byte> destination) {
+  TERRACE_ASSERT(begin <= run.bytes() && destination.size() <= run.bytes() - begin,
+                 "bytes " + std::to_string(begin) + " + " + std::to_string(destination.size()) +
+                     " are not in an epoch of " + std::to_string(run.bytes()));
+  // The last chunk that begins at or before `begin`.
+  auto chunk = std::upper_bound(run.chunks_.begin(), run.chunks_.end(), begin,
+                                [](uint64_t at, const Run::Piece& piece) { return at < piece.begin; });
+  size_t turn = 0;
+  try {
+    while (!destination.empty()) {
+      const Run::Piece& piece = *std::prev(chunk);
+      const uint64_t block_bytes = run.store_->block_bytes(piece.chunk, 0);
+      Buffer& buffer = buffers_[turn++ % buffers_.size()];
+      finish(run, buffer);
+      buffer.chunk = piece.chunk;
+      buffer.block = static_cast<uint32_t>((begin - piece.begin) / block_bytes);
+      buffer.skip = begin - piece.begin - buffer.block * block_bytes;
+      const uint64_t bytes = run.store_->block_bytes(piece.chunk, buffer.block);
+      buffer.destination = destination.first(std::min<uint64_t>(bytes - buffer.skip, destination.size()));
+      buffer.request =
+          run.store_->read_request(run.snapshot_, buffer.chunk, buffer.block, buffer.memory.first(bytes));
+      buffer.request.priority = io::Priority::background;
+      buffer.request.context = &buffer;
+      buffer.request.on_complete = [](void* context, const io::Completion& completion) noexcept {
+        static_cast<Buffer*>(context)->completion = completion;
+        static_cast<Buffer*>(context)->done = true;
+      };
+      buffer.done = false;
+      engine_->submit({&buffer.request, 1});
+      begin += buffer.destination.size();
+      destination = destination.subspan(buffer.destination.size());
+      if (chunk != run.chunks_.end() && begin == chunk->begin) ++chunk;
+    }
+    for (Buffer& buffer : buffers_) finish(run, buffer);
+  } catch (...) {
+    while (engine_->in_flight() > 0) engine_->wait(1);
+    // Ended, each of them, whatever came of it.
+    for (Buffer& buffer : buffers_) {
+      try {
+        finish(run, buffer);
+      } catch (const Error&) {
+      }
+    }
+    throw;
+  }
+}
+
+// Waits for what the buffer is being filled with, verifies it and hands it over.
+void PinnedEpoch::Parts::finish(const Run& run, Buffer& buffer) {
+  while (!buffer.done) engine_->wait(1);
+  if (buffer.destination.empty()) return;
+  const std::span<std::byte> destination = std::exchange(buffer.destination, {});
+  run.store_->end_read(run.snapshot_, buffer.chunk, buffer.block, buffer.request, buffer.completion);
+  std::memcpy(destination.data(), buffer.memory.data() + buffer.skip, destination.size());
+}
+
+bool PinnedEpoch::Parts::clone(const Run& run, int fd) {
+  for (const Run::Piece& piece : run.chunks_) {
+    const uint32_t count = run.store_->block_count(piece.chunk);
+    for (uint32_t block = 0; block < count; ++block) {
+      const BlockPlace from = run.store_->place(run.snapshot_, piece.chunk, block);
+      file_clone_range range{};
+      range.src_fd = from.fd;
+      range.src_offset = from.offset;
+      range.src_length = from.bytes;
+      range.dest_offset = piece.begin + block * run.store_->block_bytes(piece.chunk, 0);
+      if (ioctl(fd, FICLONERANGE, &range) != 0) return false;
+    }
+  }
+  return true;
+}
 
 PinnedEpoch::PinnedEpoch(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 PinnedEpoch::~PinnedEpoch() = default;
 
-namespace {
-
-[[noreturn]] void none() {
-  throw Error(ErrorKind::config, {"cannot read an epoch", "", "this build keeps no epochs yet", ""});
-}
-
-}  // namespace
-
 uint64_t PinnedEpoch::epoch() const {
-  none();
+  return parts_->slots().epoch;
 }
 const std::string& PinnedEpoch::info() const {
-  none();
+  return parts_->slots().info;
 }
+
 uint64_t PinnedEpoch::record_tile_count() const {
-  none();
+  return parts_->records().bytes() / kRecordTileBytes;
 }
-void PinnedEpoch::read_records(uint64_t, std::span<std::byte>) {
-  none();
+void PinnedEpoch::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
+  parts_->read(parts_->records(), first_tile * kRecordTileBytes, tiles);
 }
+
 uint64_t PinnedEpoch::frozen_bytes() const {
-  none();
+  return parts_->frozen().bytes();
 }
-void PinnedEpoch::read_frozen(uint64_t, std::span<std::byte>) {
-  none();
+void PinnedEpoch::read_frozen(uint64_t offset, std::span<std::byte> parameters) {
+  parts_->read(parts_->frozen(), offset, parameters);
 }
-bool PinnedEpoch::clone_records(int) {
-  none();
+
+bool PinnedEpoch::clone_records(int fd) {
+  return parts_->clone(parts_->records(), fd);
 }
-bool PinnedEpoch::clone_frozen(int) {
-  none();
+bool PinnedEpoch::clone_frozen(int fd) {
+  return parts_->clone(parts_->frozen(), fd);
 }
 
 }  // namespace terrace

@@ -65,6 +65,23 @@ void RecordStore::close(ChunkId chunk) {
   if (placement_ == Placement::none && device_.strict()) device_.detach(device_slots_[index_of(chunk)]);
 }
 
+bool RecordStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source,
+                              BlockStore::Write& write) {
+  while (true) {
+    // Asked before the attempt: a commit that ends after it has freed its slots.
+    const bool idle = committer_ == nullptr || !committer_->in_progress();
+    const bool may_take = idle || committer_->may_take_slot();
+    if (may_take && store_->begin_write(chunk, block, source, write)) return true;
+    if (idle) break;
+    may_take ? committer_->wait_idle() : committer_->wait_for_slots();
+  }
+  if (engine_->in_flight() > 0) return false;
+  throw Error(ErrorKind::capacity,
+              {"cannot write optimizer states to", store_->name(),
+               std::to_string(store_->bad_slot_count()) + " slots failed, and none is left",
+               "the disk is failing: go on from the last epoch or checkpoint on another one"});
+}
+
 void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles) {
   const uint64_t offset = first_tile * kRecordTileBytes;
   if (is_streamed(chunk)) {
@@ -91,8 +108,8 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
   const uint64_t offset = first_tile * kRecordTileBytes;
   if (is_streamed(chunk)) {
     TERRACE_ASSERT(!write.started, "the write before this one is not finished");
-    const bool begun = store_->begin_write(chunk, block_at(first_tile), tiles, write.write);
-    TERRACE_ASSERT(begun, "no slot is free for a block of records");
+    while (!begin_write(chunk, block_at(first_tile), tiles, write.write))
+      wait_watched(*engine_, watch_, {"room in the tier", "host -> nvme", chunk, nullptr, {}});
     write.started = true;
     start(write, write.write.request);
   } else if (placement_ == Placement::none) {

@@ -12,6 +12,7 @@
 #include <terrace/memory/device.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/memory/host_arena.h>
+#include <terrace/offload/epoch_committer.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/placement.h>
 #include <terrace/offload/step_watch.h>
@@ -31,6 +32,19 @@ class RecordStore {
   std::byte* resident(ChunkId chunk) const { return memory_[index_of(chunk)]; }
   void open(ChunkId chunk);
   void close(ChunkId chunk);
+
+  // From now on commits read what is resident and share the store's slots; null: there are none.
+  void commit_with(EpochCommitter* committer) { committer_ = committer; }
+  // Whether resident records may be changed without waiting for a commit; if not, it writes them next.
+  bool may_change(ChunkId chunk) { return committer_ == nullptr || committer_->may_change(chunk); }
+  // They are about to be changed: waits until they may be.
+  void before_change(ChunkId chunk) {
+    if (committer_ != nullptr) committer_->before_change(chunk);
+  }
+  // As BlockStore::begin_write(), but waits for the commit in progress where that has the slots. False: only
+  // writes of the engine may still free one. Throws Error(capacity) when there are none.
+  bool begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source,
+                   BlockStore::Write& write);
 
   // Copies of one block of tiles, for initialisation and checkpoints.
   void read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles);
@@ -60,6 +74,7 @@ class RecordStore {
   Placement placement_;
   Device& device_;
   BlockStore* store_;
+  EpochCommitter* committer_ = nullptr;
   io::Engine* engine_;
   StepWatch& watch_;
   uint64_t block_tiles_;                  // of the store's blocks

@@ -34,6 +34,7 @@ enum FactorIndex : size_t {
   kAccumulationType,
   kModel,
   kActivations,
+  kCommits,
 };
 
 constexpr std::array<std::string_view, 3> kPlacements = {"none", "cpu", "nvme"};
@@ -50,6 +51,10 @@ constexpr std::array<std::string_view, 2> kStrictness = {"off", "on"};
 constexpr std::array<std::string_view, 2> kAccumulationTypes = {"fp32", "own"};
 constexpr std::array<std::string_view, 4> kModels = {"gpt2", "llama", "frozen", "lora"};
 constexpr std::array<std::string_view, 3> kActivationPlaces = {"kept", "checkpointed", "host"};
+
+// Where optimizer states are on nvme: written in place, or with epochs that are committed every so many
+// steps.
+constexpr std::array<std::string_view, 4> kCommitCadences = {"in place", "0", "1", "2"};
 
 constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"parameters", kPlacements},
@@ -68,6 +73,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"accumulation type", kAccumulationTypes},
     {"model", kModels},
     {"activations", kActivationPlaces},
+    {"commits", kCommitCadences},
 }};
 
 uint64_t number(const Combination& c, FactorIndex factor) {
@@ -177,6 +183,8 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.prefetch_uses = static_cast<uint32_t>(number(c, kPrefetch));
   options.io.kind = *io::engine_kind_from_name(kEngines[c[kEngine]]);
   options.lock_host_memory = false;
+  options.durable = c[kCommits] != 0;
+  options.discard_epochs = true;
   options.device_budget_bytes = options.host_budget_bytes = kGiB;
   const MemoryPlan roomy = plan_memory(space, dry.trace, options);
   options.device_budget_bytes =
@@ -305,6 +313,8 @@ Outcome PlacementLaw::train(const Combination& c) const {
     const UpdateResult result = offloader.update({groups, updates + 1, training.clip_norm, loss_scale});
     updates += result.applied ? 1 : 0;
     outcome.gradient_norms.push_back(result.applied ? std::bit_cast<uint64_t>(result.gradient_norm) : 0);
+    const uint64_t cadence = c[kCommits] < 2 ? 0 : number(c, kCommits);
+    if (offloader.keeps_epochs() && cadence > 0 && step % cadence == 0) offloader.begin_commit("law");
   }
   require_within_budgets(options, offloader, device);
   offloader.begin_evaluation();

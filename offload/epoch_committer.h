@@ -1,0 +1,176 @@
+// EpochCommitter: makes the state of a step boundary durable while the next step runs, on a thread and an
+// engine of its own. It must never write what is clean, give up the last epoch before the next one is
+// durable, or read memory that the update has begun to change.
+//
+//   begin()   a snapshot of what the tier holds; what is newer in host memory is queued. No I/O.
+//   thread    queued chunks -> free slots, straight from host memory; fdatasync; manifest. Then the epoch
+//             before lets go of its slots.
+//   before_change()  the update is about to change a cached chunk: a queued one is written next, and only the
+//             caller waits for it.
+//
+// What a chunk in host memory is to the tier:
+//   clean  --change-->  dirty  --begin-->  queued  --written-->  clean
+//                         ^------- the commit fails ------'
+//
+// begin() to wait_idle() belong to the step thread, pins to any. One mutex; nothing slow happens under it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <terrace/aio/engine.h>
+#include <terrace/base/clock.h>
+#include <terrace/base/log.h>
+#include <terrace/base/mutex.h>
+#include <terrace/memory/block_store.h>
+#include <terrace/memory/tier_space.h>
+#include <terrace/offload/step_watch.h>
+
+namespace terrace {
+
+// What an epoch holds on to: the slots of its blocks.
+struct EpochSlots {
+  uint64_t epoch = 0;
+  std::string info;
+  BlockStore::Snapshot records;
+  BlockStore::Snapshot frozen;  // of the frozen parameters, where there are any
+};
+
+// Where the stores of an epoch are; all outlive the committer.
+struct EpochStores {
+  TierSpace* space = nullptr;
+  BlockStore* records = nullptr;
+  BlockStore* frozen = nullptr;  // null: nothing is
+};
+
+class EpochCommitter {
+ public:
+  struct Counters {
+    uint64_t commits = 0;
+    uint64_t written_bytes = 0;
+    uint64_t manifest_bytes = 0;
+    uint64_t wait_ns = 0;  // of the step thread
+  };
+
+  EpochCommitter(EpochStores stores, uint32_t chunk_count, uint32_t retained_epochs,
+                 std::unique_ptr<io::Engine> engine, StepWatch& watch, Log& log);
+  ~EpochCommitter();  // after the commit in progress
+  EpochCommitter(const EpochCommitter&) = delete;
+  EpochCommitter& operator=(const EpochCommitter&) = delete;
+
+  // What lives in host memory, where it stays from now on. `dirty`: newer than in the tier.
+  void add_cached_records(ChunkId chunk, const std::byte* memory, bool dirty);
+  void add_cached_frozen(ChunkId chunk, const std::byte* memory, bool dirty);
+  // Everything is about to be loaded anew; waits for a commit in progress.
+  void forget_cached();
+  // The stores are those of this epoch; `retained`, oldest first, stay with it.
+  void take_up(EpochSlots epoch, bool is_retained, std::vector<EpochSlots> retained);
+
+  // Waits for a commit in progress and for a pin to go; throws what the last commit failed with.
+  void begin(std::string_view info, bool retain);
+  bool in_progress() const;
+  // Waits until no commit is in progress and returns the last epoch; throws what the last commit failed with.
+  uint64_t finish();
+  void throw_failure();
+  uint64_t last_epoch() const;
+
+  // Whether the cached records may be changed without waiting. When not, they are written next.
+  bool may_change(ChunkId chunk);
+  // They are about to be changed; waits until that is allowed.
+  void before_change(ChunkId chunk);
+  // Whether the update may take a slot of the records: those that the commit in progress still needs are its
+  // own, or both would wait for ever.
+  bool may_take_slot() const;
+  // Waits until that is so, or no commit is in progress.
+  void wait_for_slots();
+  // Waits until no commit is in progress.
+  void wait_idle();
+
+  // Nothing is committed between these two. There is an epoch.
+  const EpochSlots& pin();
+  void unpin();
+  bool is_pinned() const;
+
+  Counters counters() const;
+
+ private:
+  enum class State : uint8_t { clean, dirty, queued };
+  struct Cached {
+    BlockStore* store;
+    ChunkId chunk;
+    const std::byte* memory;
+    State state = State::dirty;
+    uint32_t blocks_begun = 0;  // of the commit in progress
+    uint32_t blocks_written = 0;
+  };
+  // A block on its way; of the committer's thread.
+  struct Transfer {
+    EpochCommitter* committer = nullptr;
+    uint32_t cached = 0;
+    BlockStore::Write write{};
+    uint64_t bytes = 0;
+    bool busy = false;
+  };
+  static void on_written(void* context, const io::Completion& completion) noexcept;
+
+  void add(BlockStore& store, ChunkId chunk, const std::byte* memory, bool dirty);
+  void work();
+  void commit();
+  void write_queued();
+  Cached* next_block();
+  void submit_block(Transfer& transfer, Cached& cached);
+  void block_written(Transfer& transfer, const io::Completion& completion) noexcept;
+  TierManifest make_manifest() const;
+  void make_last(uint64_t manifest_bytes);
+  void remove_manifest(uint64_t epoch);
+  // Blocks the step thread until `condition`, with the mutex held; the watch says what for.
+  template <typename Condition>
+  void wait_until(Condition condition, std::optional<ChunkId> chunk, std::string_view what);
+
+  const EpochStores stores_;
+  const uint32_t retained_limit_;
+  const SteadyClock clock_;
+  StepWatch& watch_;
+  Log& log_;
+  std::unique_ptr<io::Engine> engine_;  // destroyed by the thread, its owner
+  std::vector<uint32_t> cached_of_;     // by ChunkId: index into cached_, or kNone; records only
+  std::vector<Transfer> transfers_;
+  std::vector<uint32_t> queue_;  // of the commit in progress, in order; of the thread
+  size_t queue_front_ = 0;
+  std::exception_ptr write_failure_;       // the first of the commit in progress; of the thread
+  std::atomic<uint64_t> slots_wanted_{0};  // of the records, by the commit in progress
+
+  mutable Mutex mutex_;
+  std::condition_variable_any work_added_;  // for the thread
+  std::condition_variable_any progress_;    // for everyone who waits for it
+  std::vector<Cached> cached_ TERRACE_GUARDED_BY(mutex_);
+  std::optional<uint32_t> hurried_ TERRACE_GUARDED_BY(mutex_);
+  bool in_progress_ TERRACE_GUARDED_BY(mutex_) = false;
+  bool pinned_ TERRACE_GUARDED_BY(mutex_) = false;
+  bool stopping_ TERRACE_GUARDED_BY(mutex_) = false;
+  std::exception_ptr failure_ TERRACE_GUARDED_BY(mutex_);
+  uint64_t last_epoch_ TERRACE_GUARDED_BY(mutex_) = 0;
+  Counters counters_ TERRACE_GUARDED_BY(mutex_);
+
+  // Of the thread while a commit is in progress, else of whoever holds the mutex.
+  std::optional<EpochSlots> last_;
+  std::optional<EpochSlots> next_;
+  // A commit failed when its manifest may be on disk already: its slots stay until another one is durable.
+  std::vector<EpochSlots> uncertain_;
+  std::deque<EpochSlots> retained_;
+  bool retain_next_ = false;
+  bool retain_last_ = false;
+  uint64_t next_number_ = 1;
+  std::thread thread_;
+};
+
+}  // namespace terrace

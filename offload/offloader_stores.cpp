@@ -1,0 +1,153 @@
+// The stores of an Offloader on nvme: made, or opened as the last epoch left them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/offload/offloader_parts.h>
+
+namespace terrace {
+namespace {
+
+constexpr const char* kRecords = "records";
+constexpr const char* kParameters = "params";
+constexpr const char* kFrozen = "frozen";
+
+[[noreturn]] void cannot_resume(const std::string& folder, std::string reason, std::string advice) {
+  throw Error(ErrorKind::config,
+              {"cannot resume from the nvme tier in", folder, std::move(reason), std::move(advice)});
+}
+
+const StoreLayout* find_layout(const TierManifest& manifest, std::string_view name) {
+  const auto found = std::ranges::find(manifest.stores, name, &StoreLayout::name);
+  return found != manifest.stores.end() ? &*found : nullptr;
+}
+
+// With `epochs`, the last of which the store is opened from, or anew.
+std::unique_ptr<BlockStore> make_store(TierSpace& tier, BlockStoreOptions options,
+                                       std::span<const TierManifest> epochs, io::Engine& engine, Log& log) {
+  if (epochs.empty()) return std::make_unique<BlockStore>(tier, std::move(options), engine, log);
+  std::vector<StoreLayout> layouts;
+  for (const TierManifest& epoch : epochs) {
+    const StoreLayout* layout = find_layout(epoch, options.name);
+    if (layout == nullptr) {
+      cannot_resume(tier.folder(0).path(),
+                    fmt::format("its epoch {} has no \"{}\"", epoch.epoch, options.name),
+                    "what is trained and what is frozen is that of the run which is to go on");
+    }
+    layouts.push_back(*layout);
+  }
+  const StoreLayout last = std::move(layouts.back());
+  layouts.pop_back();
+  return std::make_unique<BlockStore>(tier, std::move(options), last, layouts, log);
+}
+
+}  // namespace
+
+std::unique_ptr<io::Engine> Offloader::Parts::make_engine() {
+  std::unique_ptr<io::Engine> made = io::make_engine(options.io, log);
+  return options.decorate_engine ? options.decorate_engine(std::move(made)) : std::move(made);
+}
+
+void Offloader::Parts::make_stores() {
+  if (options.parameters != Placement::nvme && options.states != Placement::nvme) return;
+  engine = make_engine();
+  if (!engine->register_buffer(arena.memory())) {
+    log.warning_once(
+        fmt::format("I/O buffers are not registered ({}): transfers cost a little more processor time",
+                    engine->registration_refusal()));
+  }
+  try {
+    open_tier();
+    if (options.parameters == Placement::nvme) make_param_stores();
+    if (options.states == Placement::nvme) make_record_store();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::capacity || !plan.keeps_epochs) throw;
+    ErrorParts parts = error.parts();
+    parts.advice += fmt::format(
+        "{}set terrace.durable to false, which halves that and gives up resuming "
+        "after a crash",
+        parts.advice.empty() ? "" : ", or ");
+    throw Error(error.kind(), std::move(parts));
+  }
+}
+
+// One space for both: the paths of the states first, so that what names epochs lies with them.
+void Offloader::Parts::open_tier() {
+  TierSpaceOptions tier_options;
+  const auto add_paths = [&](const std::vector<TierPath>& wanted) {
+    TERRACE_ASSERT(!wanted.empty(), "what is on nvme has at least one path");
+    for (const TierPath& path : wanted) {
+      if (std::ranges::find(tier_options.paths, path.path, &TierPath::path) == tier_options.paths.end())
+        tier_options.paths.push_back(path);
+    }
+  };
+  if (options.states == Placement::nvme) add_paths(options.state_paths);
+  if (options.parameters == Placement::nvme) add_paths(options.parameter_paths);
+  const bool resumes = options.tier_start == TierStart::resume;
+  if (resumes && !plan.keeps_epochs) {
+    cannot_resume(tier_options.paths.front().path.string(), plan.why_no_epochs,
+                  "place the state as the run did that is to go on, or go on from a checkpoint");
+  }
+  tier_options.start = options.tier_start;
+  tier_options.discard_epochs = options.discard_epochs;
+  tier = std::make_unique<TierSpace>(std::move(tier_options), log);
+  if (resumes) {
+    for (const EpochFile& file : tier->epochs()) found_epochs.push_back(tier->read_epoch(file.epoch));
+  } else if (tier->path_count() == 1) {
+    tier->folder(0).require_free(plan.parameter_file_bytes + plan.record_file_bytes,
+                                 "parameters and optimizer states");
+  }
+}
+
+// In the order of the space, which is that of the run that made it.
+std::vector<uint32_t> Offloader::Parts::numbers_of(const std::vector<TierPath>& paths) const {
+  std::vector<uint32_t> numbers;
+  for (uint32_t p = 0; p < tier->path_count(); ++p) {
+    if (std::ranges::find(paths, tier->paths()[p].path, &TierPath::path) != paths.end()) numbers.push_back(p);
+  }
+  return numbers;
+}
+
+void Offloader::Parts::make_param_stores() {
+  BlockStoreOptions params;
+  params.name = kParameters;
+  params.block_bytes = std::min(kParamBlockBytes, plan.slot_bytes);
+  params.verify = options.verify_checksums;
+  params.paths = numbers_of(options.parameter_paths);
+  BlockStoreOptions frozen = params;
+  frozen.name = kFrozen;
+  frozen.in_place = false;
+  frozen.spare_slots = plan.frozen_spare_slots;
+  const bool apart = plan.frozen_spare_slots > 0;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    const Section& section = space.section_of(ChunkId{c});
+    const uint64_t bytes = space.chunk(ChunkId{c}).elements * bytes_of(section.type);
+    params.chunk_bytes.push_back(section.trainable || !apart ? bytes : 0);
+    frozen.chunk_bytes.push_back(section.trainable ? 0 : bytes);
+  }
+  param_store = make_store(*tier, std::move(params), {}, *engine, log);
+  if (apart) frozen_store = make_store(*tier, std::move(frozen), found_epochs, *engine, log);
+  std::unique_ptr<io::Engine> reading = make_engine();
+  reading->register_buffer(arena.memory());
+  reader = std::make_unique<io::IoThread>(std::move(reading));
+}
+
+void Offloader::Parts::make_record_store() {
+  BlockStoreOptions store;
+  store.name = kRecords;
+  store.block_bytes = plan.ring_slot_bytes;
+  store.verify = options.verify_checksums;
+  store.paths = numbers_of(options.state_paths);
+  store.in_place = !plan.keeps_epochs;
+  store.spare_slots = plan.record_spare_slots;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    store.chunk_bytes.push_back(
+        space.section_of(ChunkId{c}).trainable ? space.chunk(ChunkId{c}).record_bytes() : 0);
+  }
+  record_store = make_store(*tier, std::move(store), found_epochs, *engine, log);
+}
+
+}  // namespace terrace

@@ -1,0 +1,68 @@
+// The inside of a PinnedEpoch. Not for others.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <terrace/aio/engine.h>
+#include <terrace/memory/flat_space.h>
+#include <terrace/offload/epoch_committer.h>
+#include <terrace/offload/pinned_epoch.h>
+
+namespace terrace {
+
+class PinnedEpoch::Parts {
+ public:
+  // `memory` holds blocks of either store and is this object's until it goes. All references outlive it.
+  Parts(EpochCommitter& committer, const EpochStores& stores, const FlatSpace& space,
+        std::unique_ptr<io::Engine> engine, std::span<std::byte> memory, uint64_t block_bytes);
+  ~Parts();
+
+  // The blocks of one store that are part of the epoch, end to end in flat order.
+  class Run {
+   public:
+    Run(BlockStore* store, const BlockStore::Snapshot& snapshot, const FlatSpace& space, bool trainable);
+    uint64_t bytes() const { return bytes_; }
+
+   private:
+    friend class Parts;
+    struct Piece {
+      ChunkId chunk;
+      uint64_t begin;  // byte of the run
+    };
+    BlockStore* store_;
+    const BlockStore::Snapshot& snapshot_;
+    std::vector<Piece> chunks_;
+    uint64_t bytes_ = 0;
+  };
+  void read(const Run& run, uint64_t begin, std::span<std::byte> destination);
+  bool clone(const Run& run, int fd);
+
+  const EpochSlots& slots() const { return slots_; }
+  const Run& records() const { return records_; }
+  const Run& frozen() const { return frozen_; }
+
+ private:
+  // A block of memory, and the part of its contents that is wanted.
+  struct Buffer {
+    std::span<std::byte> memory;
+    std::span<std::byte> destination;
+    uint64_t skip = 0;  // bytes of the block before the wanted ones
+    ChunkId chunk{};
+    uint32_t block = 0;
+    io::Request request{};
+    io::Completion completion{};
+    bool done = true;
+  };
+  void finish(const Run& run, Buffer& buffer);
+
+  EpochCommitter& committer_;
+  const EpochSlots& slots_;
+  std::unique_ptr<io::Engine> engine_;
+  std::vector<Buffer> buffers_;
+  const Run records_;
+  const Run frozen_;
+};
+
+}  // namespace terrace

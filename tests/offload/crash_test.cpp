@@ -1,0 +1,164 @@
+// Law 3: a process that dies at any request of training and commits leaves an epoch that was the last durable
+// one or a later one, whole; and the run that takes it up ends with the bits of a run that never died.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <random>
+
+#include <terrace/base/error.h>
+
+#include "offload/epoch_rig.h"
+
+extern char** environ;
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kSteps = 6;
+constexpr int kDied = 9;
+
+// Ends the process at the request of a given number, counted over all engines; just before the request is
+// submitted or just after.
+class DyingEngine final : public io::Engine {
+ public:
+  DyingEngine(std::unique_ptr<io::Engine> base, std::atomic<int64_t>& left, bool after)
+      : base_(std::move(base)), left_(left), after_(after) {}
+  io::EngineKind kind() const override { return base_->kind(); }
+  const io::EngineOptions& options() const override { return base_->options(); }
+  void submit(std::span<const io::Request> requests) override {
+    const bool dies = left_.fetch_sub(static_cast<int64_t>(requests.size())) <= 0;
+    if (dies && !after_) _exit(kDied);
+    base_->submit(requests);
+    if (dies) _exit(kDied);
+  }
+  size_t poll() override { return base_->poll(); }
+  size_t wait(size_t min_count) override { return base_->wait(min_count); }
+  void wake() noexcept override { base_->wake(); }
+  uint64_t in_flight() const override { return base_->in_flight(); }
+  bool register_buffer(std::span<std::byte> memory) override { return base_->register_buffer(memory); }
+  void unregister_buffer(std::span<std::byte> memory) override { base_->unregister_buffer(memory); }
+  bool register_file(int fd) override { return base_->register_file(fd); }
+  void unregister_file(int fd) override { base_->unregister_file(fd); }
+  std::string_view registration_refusal() const override { return base_->registration_refusal(); }
+  io::EngineStats stats() const override { return base_->stats(); }
+
+ private:
+  std::unique_ptr<io::Engine> base_;
+  std::atomic<int64_t>& left_;
+  bool after_;
+};
+
+struct Life {
+  EpochCase c;
+  uint64_t cadence = 1;
+  int64_t requests = 0;  // that the child lives for, after the start
+  bool after = false;
+  std::vector<std::filesystem::path> folders;
+};
+
+Life life_of(uint32_t seed, const std::filesystem::path& folder) {
+  std::mt19937 random(seed);
+  Life life;
+  constexpr Placement kPlacements[] = {Placement::none, Placement::cpu, Placement::nvme};
+  life.c.parameters = kPlacements[random() % 3];
+  life.c.with_frozen = life.c.parameters == Placement::nvme && random() % 2 == 0;
+  life.c.cached_quarters = random() % 5;
+  life.c.engine = io::engine_kinds()[random() % io::engine_kinds().size()];
+  life.c.threads = 1;
+  life.cadence = 1 + random() % 2;
+  life.requests = static_cast<int64_t>(random() % 100);
+  life.after = random() % 2 == 0;
+  life.folders = {folder / "a"};
+  if (random() % 3 == 0) life.folders.push_back(folder / "b");
+  return life;
+}
+
+// Run by the test below, in a process of its own: trains until it dies, and notes which steps were durable.
+TEST(CrashChild, DISABLED_TrainsUntilItDies) {
+  const std::filesystem::path folder = std::getenv("TERRACE_CRASH_FOLDER");
+  Life life = life_of(static_cast<uint32_t>(std::stoul(std::getenv("TERRACE_CRASH_SEED"))), folder);
+  static std::atomic<int64_t> left{INT64_MAX / 2};
+  life.c.decorate = [&](std::unique_ptr<io::Engine> engine) {
+    return std::make_unique<DyingEngine>(std::move(engine), left, life.after);
+  };
+  EpochRig rig(life.c, life.folders);
+  left = life.requests;
+  std::ofstream durable(folder / "durable");
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    rig.step(step);
+    if (step % life.cadence != 0) continue;
+    rig.offloader->begin_commit(step_info(step));
+    if (step % 4 != 0) continue;
+    rig.offloader->finish_commit();
+    durable << step << std::endl;
+  }
+}
+
+int run_child(uint32_t seed, const std::filesystem::path& folder) {
+  setenv("TERRACE_CRASH_FOLDER", folder.c_str(), 1);
+  setenv("TERRACE_CRASH_SEED", std::to_string(seed).c_str(), 1);
+  std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::string filter = "--gtest_filter=CrashChild.*", also = "--gtest_also_run_disabled_tests";
+  char* arguments[] = {program.data(), filter.data(), also.data(), nullptr};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  pid_t child = 0;
+  EXPECT_EQ(posix_spawn(&child, program.c_str(), &actions, nullptr, arguments, environ), 0);
+  posix_spawn_file_actions_destroy(&actions);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "seed " << seed;
+  return WEXITSTATUS(status);
+}
+
+TEST(Crash, AtAnyRequestLeavesTheLastEpochWhole) {
+  uint32_t resumed = 0, died = 0;
+  for (uint32_t seed = 1; seed <= 30; ++seed) {
+    const toy::ScratchFolder folder;
+    Life life = life_of(seed, folder.path());
+    for (const std::filesystem::path& path : life.folders) std::filesystem::create_directory(path);
+    const int ended = run_child(seed, folder.path());
+    ASSERT_TRUE(ended == 0 || ended == kDied) << "seed " << seed << " ended with " << ended;
+    died += ended == kDied ? 1 : 0;
+    uint64_t noted = 0;
+    std::ifstream durable(folder.path() / "durable");
+    while (durable >> noted) {
+    }
+    const FoundTier found = look_at_tier(life.folders);
+    if (!found.whole) {
+      EXPECT_EQ(noted, 0u) << "seed " << seed << " lost an epoch: " << found.trouble;
+      EXPECT_FALSE(found.present && found.epoch > 0) << found.trouble;
+      continue;
+    }
+    ++resumed;
+    const auto expected = states_without_epochs(life.c, kSteps);
+    EpochCase c = life.c;
+    c.start = TierStart::resume;
+    c.cached_quarters = (c.cached_quarters + seed) % 5;
+    c.engine = io::EngineKind::threads;
+    std::ranges::reverse(life.folders);
+    EpochRig rig(c, life.folders);
+    const uint64_t step = step_of(rig.offloader->taken_up_info());
+    EXPECT_GE(step, noted) << "seed " << seed;
+    ASSERT_LE(step, kSteps);
+    EXPECT_EQ(rig.state(), expected[step]) << "seed " << seed;
+    for (uint64_t s = step + 1; s <= kSteps; ++s) {
+      rig.step(s);
+      rig.offloader->begin_commit(step_info(s));
+    }
+    EXPECT_EQ(rig.state(), expected[kSteps]) << "seed " << seed;
+  }
+  EXPECT_GT(died, 20u);
+  EXPECT_GT(resumed, 10u);
+  EXPECT_LT(resumed, 30u) << "none died before its first epoch";
+}
+
+}  // namespace
+}  // namespace terrace

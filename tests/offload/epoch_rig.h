@@ -1,0 +1,223 @@
+// An Offloader that commits, on folders that outlive it, and what any state of its training must be.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <terrace/base/log.h>
+#include <terrace/memory/simulated_device.h>
+#include <terrace/offload/offloader.h>
+
+#include "offload/toy_training.h"
+
+namespace terrace {
+
+struct EpochCase {
+  Placement parameters = Placement::cpu;
+  bool with_frozen = false;
+  DataType type = DataType::bf16;
+  uint32_t accumulation = 1;
+  uint64_t chunk_elements = kTileElements;
+  uint32_t cached_quarters = 2;  // of what a larger host budget would keep
+  io::EngineKind engine = io::EngineKind::threads;
+  size_t threads = 2;
+  bool durable = true;
+  uint32_t retained = 0;
+  TierStart start = TierStart::fresh;
+  bool discard = false;
+  std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
+};
+
+inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
+                                    const std::vector<TensorUse>& uses,
+                                    const std::vector<std::filesystem::path>& folders) {
+  OffloadOptions options;
+  options.parameters = c.parameters;
+  options.states = Placement::nvme;
+  for (const std::filesystem::path& folder : folders) options.state_paths.push_back({folder, 0});
+  options.parameter_paths = options.state_paths;
+  options.accumulation_steps = c.accumulation;
+  options.io.kind = c.engine;
+  options.lock_host_memory = false;
+  options.durable = c.durable;
+  options.retained_epochs = c.retained;
+  options.tier_start = c.start;
+  options.discard_epochs = c.discard;
+  options.decorate_engine = c.decorate;
+  options.device_budget_bytes = options.host_budget_bytes = kGiB;
+  const MemoryPlan roomy = plan_memory(space, uses, options);
+  options.device_budget_bytes = roomy.device_minimum_bytes;
+  options.host_budget_bytes =
+      roomy.host_minimum_bytes + (roomy.host_bytes - roomy.host_minimum_bytes) * c.cached_quarters / 4;
+  return options;
+}
+
+class EpochRig {
+ public:
+  EpochRig(const EpochCase& c, const std::vector<std::filesystem::path>& folders)
+      : accumulation(c.accumulation),
+        specs(toy::tensors(c.type, c.with_frozen)),
+        space(specs, c.chunk_elements),
+        workers(c.threads) {
+    const std::vector<TensorUse> uses = toy::trace(specs, c.accumulation);
+    const OffloadOptions options = epoch_options(c, space, uses, folders);
+    device = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{options.device_budget_bytes});
+    offloader = std::make_unique<Offloader>(space, options, uses, *device, workers, log);
+    if (c.start == TierStart::resume) return;
+    offloader->initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
+      for (uint64_t e = 0; e < values.size(); ++e)
+        values[e] = toy::initial_value(index_of(tensor), first + e);
+    });
+  }
+  EpochRig(const EpochCase& c, const std::filesystem::path& folder)
+      : EpochRig(c, std::vector<std::filesystem::path>{folder}) {}
+
+  UpdateResult step(uint64_t number) {
+    offloader->begin_step();
+    for (uint32_t m = 0; m < accumulation; ++m) {
+      toy::run_micro_batch(*offloader, specs, m);
+      offloader->end_micro_batch();
+    }
+    const std::vector<AdamSettings> groups = toy::groups();
+    return offloader->update({groups, number, 0, 1});
+  }
+
+  // Records, then all parameters.
+  std::vector<std::byte> state() {
+    std::vector<std::byte> all;
+    offloader->export_records(
+        [&](std::span<const std::byte> tiles) { all.insert(all.end(), tiles.begin(), tiles.end()); });
+    for (uint32_t t = 0; t < specs.size(); ++t) {
+      std::vector<std::byte> bytes(specs[t].element_count() * bytes_of(specs[t].type));
+      offloader->read_parameter(TensorId{t}, bytes);
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    return all;
+  }
+
+  // What lives in host memory of the records, in bytes of the tier.
+  uint64_t cached_record_bytes() const {
+    const MemoryPlan& plan = offloader->plan();
+    uint64_t bytes = 0;
+    uint32_t t = 0;
+    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+      if (!space.section_of(ChunkId{c}).trainable) continue;
+      const uint64_t before = uint64_t{t} * plan.host_record_slots / plan.record_chunks;
+      ++t;
+      if (uint64_t{t} * plan.host_record_slots / plan.record_chunks != before)
+        bytes += space.chunk(ChunkId{c}).record_bytes();
+    }
+    return bytes;
+  }
+
+  uint32_t accumulation;
+  std::vector<TensorSpec> specs;
+  FlatSpace space;
+  MemoryLog log;
+  Workers workers;
+  std::unique_ptr<SimulatedDevice> device;
+  std::unique_ptr<Offloader> offloader;
+};
+
+// The state after every step, from 0 on, of the same training in host memory.
+inline std::vector<std::vector<std::byte>> states_without_epochs(EpochCase c, uint64_t steps) {
+  const toy::ScratchFolder folder;
+  c.durable = false;
+  c.start = TierStart::fresh;
+  c.decorate = nullptr;
+  c.engine = io::EngineKind::threads;
+  EpochRig rig(c, folder.path());
+  std::vector<std::vector<std::byte>> states = {rig.state()};
+  for (uint64_t step = 1; step <= steps; ++step) {
+    rig.step(step);
+    states.push_back(rig.state());
+  }
+  return states;
+}
+
+inline std::string step_info(uint64_t step) {
+  return "step " + std::to_string(step);
+}
+inline uint64_t step_of(const std::string& info) {
+  return std::stoull(info.substr(std::string("step ").size()));
+}
+
+// Holds every request until somebody waits for one, and then until `gate` returns.
+class GateEngine final : public io::Engine {
+ public:
+  GateEngine(std::unique_ptr<io::Engine> base, std::function<void()> gate)
+      : base_(std::move(base)), gate_(std::move(gate)) {}
+  io::EngineKind kind() const override { return base_->kind(); }
+  const io::EngineOptions& options() const override { return base_->options(); }
+  void submit(std::span<const io::Request> requests) override {
+    held_.insert(held_.end(), requests.begin(), requests.end());
+  }
+  size_t poll() override { return 0; }
+  size_t wait(size_t min_count) override {
+    gate_();
+    const std::vector<io::Request> ready = std::move(held_);
+    held_.clear();
+    base_->submit(ready);
+    return base_->wait(min_count);
+  }
+  void wake() noexcept override { base_->wake(); }
+  uint64_t in_flight() const override { return held_.size() + base_->in_flight(); }
+  bool register_buffer(std::span<std::byte> memory) override { return base_->register_buffer(memory); }
+  void unregister_buffer(std::span<std::byte> memory) override { base_->unregister_buffer(memory); }
+  bool register_file(int fd) override { return base_->register_file(fd); }
+  void unregister_file(int fd) override { base_->unregister_file(fd); }
+  std::string_view registration_refusal() const override { return base_->registration_refusal(); }
+  io::EngineStats stats() const override { return base_->stats(); }
+
+ private:
+  std::unique_ptr<io::Engine> base_;
+  std::function<void()> gate_;
+  std::vector<io::Request> held_;
+};
+
+// Opens when the step thread waits for a commit, or when it is told to; and in case of a mistake after a long
+// while, so that the test ends.
+class CommitGate {
+ public:
+  void operator()() {
+    for (int i = 0; i < 3000 && !open_; ++i) {
+      const Offloader* offloader = offloader_;
+      if (offloader != nullptr) {
+        const std::optional<uint64_t> wait = offloader->watch().current();
+        const std::string text = wait ? offloader->watch().describe(*wait).value_or("") : "";
+        if (text.find("commit") != std::string::npos) {
+          ++waits_seen_;
+          return;
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  void watch(const Offloader* offloader) { offloader_ = offloader; }
+  void open(bool open) { open_ = open; }
+  uint32_t waits_seen() const { return waits_seen_; }
+
+ private:
+  std::atomic<const Offloader*> offloader_{nullptr};
+  std::atomic<bool> open_{true};
+  std::atomic<uint32_t> waits_seen_{0};
+};
+
+// Decorates the engine of the commits alone.
+inline auto decorate_commits(const EpochCase& c,
+                             std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> wrap) {
+  const uint32_t commits = c.parameters == Placement::nvme ? 2 : 1;
+  return [commits, made = std::make_shared<uint32_t>(0),
+          wrap = std::move(wrap)](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+    return (*made)++ == commits ? wrap(std::move(engine)) : std::move(engine);
+  };
+}
+
+}  // namespace terrace
