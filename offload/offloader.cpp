@@ -227,6 +227,17 @@ std::vector<TierUse> Offloader::host_ledger() const {
   return uses;
 }
 
+std::vector<NvmePathUse> Offloader::nvme_paths() const {
+  std::vector<NvmePathUse> paths;
+  if (parts_->tier == nullptr) return paths;
+  PathBalancer& balancer = parts_->tier->balancer();
+  const std::vector<PathUse> uses = balancer.uses();
+  const std::vector<double> rates = balancer.rates();
+  for (size_t p = 0; p < uses.size(); ++p)
+    paths.push_back({parts_->tier->paths()[p].path.string(), uses[p].bytes, uses[p].busy_ns, rates[p]});
+  return paths;
+}
+
 const StepWatch& Offloader::watch() const {
   return parts_->watch;
 }

@@ -92,6 +92,14 @@ struct TierUse {
   uint64_t bytes = 0;
 };
 
+// What has gone over one nvme path since the Offloader was made, at its making included.
+struct NvmePathUse {
+  std::string path;
+  uint64_t bytes = 0;           // read and written
+  uint64_t busy_ns = 0;         // with at least one transfer in flight
+  double bytes_per_second = 0;  // as new blocks are placed by now
+};
+
 class Offloader final : public ParameterAccess {
  public:
   // Allocates every budget at once. `trace` is that of one training step (all its micro-batches), or empty
@@ -179,6 +187,7 @@ class Offloader final : public ParameterAccess {
   OffloadCounters counters() const;
   TrafficBound traffic_bound() const;
   std::vector<TierUse> host_ledger() const;
+  std::vector<NvmePathUse> nvme_paths() const;  // none when nothing is on nvme
   // What the thread that trains waits for, for another thread to read (runtime/watchdog.h).
   const StepWatch& watch() const;
   // The state and the last transitions of every tensor, for messages.

@@ -25,8 +25,11 @@ std::vector<fs::path> tier_paths(const PlacementConfig& placement) {
   std::vector<fs::path> paths;
   const auto add = [&](Placement role, const std::vector<fs::path>& more) {
     for (const fs::path& path : more) {
-      if (role == Placement::nvme && std::find(paths.begin(), paths.end(), path) == paths.end())
-        paths.push_back(path);
+      std::error_code error;  // one folder may have two names
+      const auto same = [&](const fs::path& known) {
+        return known == path || fs::equivalent(known, path, error);
+      };
+      if (role == Placement::nvme && std::none_of(paths.begin(), paths.end(), same)) paths.push_back(path);
     }
   };
   add(placement.states, placement.state_paths);

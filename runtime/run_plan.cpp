@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 
-#include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
 
@@ -46,11 +47,19 @@ void choose_budgets(const TrainConfig& config, const Machine& machine, const std
   }
 }
 
-std::filesystem::path only_folder(const std::vector<std::filesystem::path>& folders) {
-  if (folders.empty()) return {};
-  if (folders.size() == 1) return folders.front();
-  throw Error(ErrorKind::config, {"cannot use several folders for one role", folders[1].string(),
-                                  "this version streams from one", "name one folder in nvme_path"});
+// One folder by two names, one in each list, is one path of the space: the first name counts.
+std::vector<TierPath> space_paths(const std::vector<std::filesystem::path>& folders,
+                                  const std::map<std::filesystem::path, double>& rates,
+                                  const std::vector<TierPath>& known) {
+  std::vector<TierPath> paths;
+  for (const std::filesystem::path& folder : folders) {
+    std::error_code error;
+    const auto same = std::ranges::find_if(
+        known, [&](const TierPath& path) { return std::filesystem::equivalent(path.path, folder, error); });
+    const auto rate = rates.find(folder);
+    paths.push_back({same == known.end() ? folder : same->path, rate == rates.end() ? 0 : rate->second});
+  }
+  return paths;
 }
 
 }  // namespace
@@ -59,9 +68,11 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   OffloadOptions options;
   options.parameters = config.placement.parameters;
   options.states = config.placement.states;
-  options.parameter_paths = {{only_folder(config.placement.parameter_paths)}};
-  options.state_paths = {{only_folder(config.placement.state_paths)}};
   options.retained_epochs = config.terrace.retained_checkpoints;
+  const PlacementConfig& placement = config.placement;
+  options.state_paths = space_paths(placement.state_paths, placement.measured_rates, {});
+  options.parameter_paths =
+      space_paths(placement.parameter_paths, placement.measured_rates, options.state_paths);
   options.lock_host_memory = config.placement.pin_parameters && config.placement.pin_states;
   options.work_bytes = dry.work_bytes;
   options.activation_entries = dry.activation_entries;
@@ -94,6 +105,7 @@ TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& 
     choose_host_budget(config, machine, options, plan);
     plan.memory = plan_memory(space, dry.trace, options);
   }
+  plan.disk = share_disk(plan.memory, options);
   plan.parameter_count = space.parameter_count();
   plan.trainable_count = space.trainable_count();
   plan.param_bytes = space.parameter_count() * bytes_of(config.precision);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <terrace/memory/tensor.h>
+#include <terrace/offload/disk_plan.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/offload_options.h>
 #include <terrace/offload/use_trace.h>
@@ -32,6 +33,7 @@ struct TrainerPlan {
   uint64_t state_bytes = 0;  // master weights and both moments, payload
   std::string engine;        // one line; empty when nothing is on nvme
   MemoryPlan memory;
+  std::vector<PathShare> disk;  // of the nvme tier
 };
 
 // What a run uses, in which order, and how much device memory it works in.

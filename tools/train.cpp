@@ -96,7 +96,7 @@ int Train::train() {
   options.discard_epochs = !start.epoch && start.discard_epochs;
   TrainingSetup setup = plan_training(options);
   const TrainerPlan plan = setup.plan;
-  prepare_save_folder(flags_, options, plan);
+  prepare_save_folder(flags_, plan);
   const TrainingData data = open_training_data(flags_, choice, options, console_);
   if (flags_.resume.empty()) require_empty_monitors(options.config);
   StepLog log(flags_.log);

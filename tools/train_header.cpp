@@ -99,17 +99,6 @@ std::string shares_text(const PlacementConfig& placement, const TrainerPlan& pla
   return text;
 }
 
-// What the tier files take, by folder.
-std::map<fs::path, uint64_t> tier_shares(const PlacementConfig& placement, const TrainerPlan& plan) {
-  std::map<fs::path, uint64_t> shares;
-  const auto add = [&shares](const std::vector<fs::path>& paths, uint64_t bytes) {
-    if (bytes > 0) shares[paths.front()] += bytes;
-  };
-  add(placement.parameter_paths, plan.memory.parameter_file_bytes);
-  add(placement.state_paths, plan.memory.record_file_bytes);
-  return shares;
-}
-
 fs::path absolute_existing(const fs::path& path) {
   fs::path existing = fs::absolute(path);
   while (!fs::exists(existing) && existing.has_relative_path()) existing = existing.parent_path();
@@ -219,7 +208,7 @@ std::string training_header(const TrainerOptions& options, const TrainerPlan& pl
   text += line("chunks", fmt::format("{} elements, {}", grouped(plan.chunk_elements), plan.chunk_origin));
   if (!plan.engine.empty()) text += line("engine", plan.engine);
   const char* name = "disk";
-  for (const auto& [path, bytes] : tier_shares(placement, plan)) {
+  for (const auto& [path, bytes, least_bytes] : plan.disk) {
     text += line(std::exchange(name, ""), fmt::format("{} in {}, where {} are free", format_bytes(bytes),
                                                       path.string(), format_bytes(io::free_bytes_at(path))));
   }
@@ -283,7 +272,7 @@ bool goes_on_from(const std::string& resume, const fs::path& folder) {
 
 }  // namespace
 
-void prepare_save_folder(const TrainFlags& flags, const TrainerOptions& options, const TrainerPlan& plan) {
+void prepare_save_folder(const TrainFlags& flags, const TrainerPlan& plan) {
   if (flags.save.empty()) return;
   constexpr const char* kWhat = "cannot save checkpoints in";
   constexpr const char* kAdvice = "name a folder that can be written to with --save";
@@ -311,10 +300,9 @@ void prepare_save_folder(const TrainFlags& flags, const TrainerOptions& options,
 
   uint64_t needed = plan.state_bytes;
   uint64_t available = io::free_bytes_at(folder);
-  const PlacementConfig& placement = options.config.placement;
-  for (const auto& [path, bytes] : tier_shares(placement, plan)) {
+  for (const auto& [path, bytes, least_bytes] : plan.disk) {
     if (device_of(path) != device_of(folder)) continue;
-    needed += bytes;
+    needed += least_bytes;
     available += stale_bytes_in(path);
   }
   if (needed <= available) return;

@@ -20,7 +20,7 @@ std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, con
 
 // Creates the folder for checkpoints if need be. Throws Error(io) when it cannot be written to and
 // Error(capacity) when a checkpoint, together with the tier files of the run, has no room there.
-void prepare_save_folder(const TrainFlags& flags, const TrainerOptions& options, const TrainerPlan& plan);
+void prepare_save_folder(const TrainFlags& flags, const TrainerPlan& plan);
 // Unless the folders of what is on nvme are there, throws Error(config), and unless they can be written to,
 // Error(io).
 void check_nvme_folders(const PlacementConfig& placement);

@@ -93,6 +93,26 @@ std::string link_table(const RunSummary& summary) {
   return table.text();
 }
 
+std::string path_table(const RunSummary& summary) {
+  TextTable table({"nvme path", "read and written", "busy", "rate"});
+  for (const NvmePathUse& path : summary.paths) {
+    table.add(
+        {path.path, format_bytes(path.bytes), seconds_text(seconds(path.busy_ns)),
+         fmt::format("{:.2f} GB/s", per(static_cast<double>(path.bytes) * 1e-9, seconds(path.busy_ns)))});
+  }
+  return table.text();
+}
+
+std::string paths_json(const RunSummary& summary) {
+  std::string paths;
+  for (const NvmePathUse& path : summary.paths)
+    paths += fmt::format(R"({}{{"path": {}, "bytes": {}, "busy_seconds": {}, "bytes_per_second": {}}})",
+                         paths.empty() ? "" : ", ", json_quoted(path.path), path.bytes,
+                         json_number(seconds(path.busy_ns)),
+                         json_number(per(static_cast<double>(path.bytes), seconds(path.busy_ns))));
+  return paths;
+}
+
 std::string time_table(const RunSummary& summary) {
   const double total = seconds(summary.total_ns);
   TextTable table({"time", "total", "per step", "share"});
@@ -222,6 +242,7 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
   }
   summary.keeps_epochs = plan.memory.keeps_epochs;
   summary.commits = trainer.offloader().counters();
+  summary.paths = trainer.offloader().nvme_paths();
   summary.process_bytes = std::max(summary.process_bytes, current_memory_use().pss_bytes);
 }
 
@@ -245,6 +266,7 @@ std::string summary_text(const RunSummary& summary) {
   if (summary.steps == 0) return text;
   const std::string links = link_table(summary);
   if (std::count(links.begin(), links.end(), '\n') > 1) text += "\n" + links;
+  if (!summary.paths.empty()) text += "\n" + path_table(summary);
   text += "\n" + time_table(summary);
   text += fmt::format("\n{} chunk fetches, {} of them on demand; {} evictions\n",
                       grouped(summary.moved.fetch_count), grouped(summary.moved.demand_fetch_count),
@@ -286,8 +308,10 @@ std::string summary_json(const RunSummary& summary) {
   text +=
       fmt::format("  \"fetches\": {},\n  \"demand_fetches\": {},\n  \"evictions\": {},\n",
                   summary.moved.fetch_count, summary.moved.demand_fetch_count, summary.moved.eviction_count);
-  text += fmt::format("  \"tiers\": [\n{}\n  ],\n  \"links\": [\n{}\n  ],\n  \"process_pss_bytes\": {}\n}}\n",
-                      tiers_json(summary), links_json(summary), summary.process_bytes);
+  text += fmt::format(
+      "  \"tiers\": [\n{}\n  ],\n  \"links\": [\n{}\n  ],\n  \"paths\": [{}],\n  \"process_pss_bytes\": "
+      "{}\n}}\n",
+      tiers_json(summary), links_json(summary), paths_json(summary), summary.process_bytes);
   return text;
 }
 

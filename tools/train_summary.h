@@ -48,6 +48,7 @@ struct RunSummary {
 
   TrafficBound bound;  // of one step
   std::vector<TierSummary> tiers;
+  std::vector<NvmePathUse> paths;
   uint64_t process_bytes = 0;  // the most that the operating system was seen to count for this process (Pss)
 
   void add(const StepReport& report);

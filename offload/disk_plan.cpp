@@ -1,0 +1,38 @@
+#include <terrace/offload/disk_plan.h>
+
+#include <algorithm>
+
+#include <terrace/memory/path_balancer.h>
+
+namespace terrace {
+namespace {
+
+void add_role(const std::vector<TierPath>& paths, uint64_t file_bytes, uint64_t block_bytes,
+              std::vector<PathShare>& shares) {
+  std::vector<double> rates;
+  for (const TierPath& path : paths) rates.push_back(path.bytes_per_second);
+  const uint64_t slots = file_bytes / block_bytes;
+  const std::vector<uint64_t> with_room = share_slots(slots, rates);
+  uint64_t sum = 0;
+  for (const uint64_t count : with_room) sum += count;
+  for (size_t p = 0; p < paths.size(); ++p) {
+    auto share = std::ranges::find(shares, paths[p].path, &PathShare::path);
+    if (share == shares.end()) share = shares.insert(shares.end(), {paths[p].path, 0, 0});
+    share->bytes += with_room[p] * block_bytes;
+    share->least_bytes += sum == 0 ? 0 : slots * with_room[p] / sum * block_bytes;
+  }
+}
+
+}  // namespace
+
+std::vector<PathShare> share_disk(const MemoryPlan& plan, const OffloadOptions& options) {
+  std::vector<PathShare> shares;
+  if (options.states == Placement::nvme)
+    add_role(options.state_paths, plan.record_file_bytes, plan.ring_slot_bytes, shares);
+  if (options.parameters == Placement::nvme)
+    add_role(options.parameter_paths, plan.parameter_file_bytes, std::min(kParamBlockBytes, plan.slot_bytes),
+             shares);
+  return shares;
+}
+
+}  // namespace terrace
