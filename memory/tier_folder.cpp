@@ -9,6 +9,7 @@
 #include <chrono>
 #include <ctime>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <terrace/aio/file.h>
@@ -186,22 +187,26 @@ TierFolder::Removed TierFolder::remove_files() {
   std::vector<tier::Entry> entries = tier::list_files(folder_fd_, folder_);
   std::ranges::sort(entries, {}, &tier::Entry::kind);
   Removed removed;
-  for (size_t e = 0; e < entries.size(); ++e) {
-    const tier::Entry& entry = entries[e];
+  bool names_may_return = false;  // of manifests, after a power cut
+  const auto make_durable = [&] {
+    if (std::exchange(names_may_return, false)) io::sync_folder(folder_, events_);
+  };
+  for (const tier::Entry& entry : entries) {
     const std::string path = folder_ + "/" + entry.name;
     if (!entry.ours) {
-      log_.warning_once(path + " has the name of a tier file and is none: it is left alone");
+      if (entry.regular)
+        log_.warning_once(path + " has the name of a tier file and is none: it is left alone");
       continue;
     }
+    if (entry.kind != tier::FileKind::manifest) make_durable();
     if (unlinkat(folder_fd_, entry.name.c_str(), 0) != 0)
       fail(path, "it cannot be removed: " + system_reason(errno), "remove it by hand");
     if (events_ != nullptr) events_->removed(path);
-    const bool last_manifest = entry.kind == tier::FileKind::manifest &&
-                               (e + 1 == entries.size() || entries[e + 1].kind != tier::FileKind::manifest);
-    if (last_manifest) io::sync_folder(folder_, events_);
+    names_may_return |= entry.kind == tier::FileKind::manifest;
     ++removed.files;
     removed.bytes += entry.bytes;
   }
+  make_durable();
   return removed;
 }
 

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include <terrace/base/error.h>
@@ -50,7 +51,7 @@ FoundTier look_at_tier(std::span<const std::filesystem::path> paths) {
     } catch (const Error& error) {
       folders.push_back({name, tier::list_files(folder.get(), name), std::nullopt, error.what()});
     }
-    found.present |= !folders.back().entries.empty();
+    found.present |= std::ranges::any_of(folders.back().entries, &tier::Entry::regular);
     found.in_use |= is_locked(folder.get());
   }
   if (!found.present) return found;

@@ -31,6 +31,14 @@ namespace {
                      "name the paths of the run that is to go on; or go on from a checkpoint, with --fresh"});
 }
 
+// A file of a user's with a name that is going to be written. Tier files are made only where there is none.
+void require_no_impostor(const std::string& folder, const tier::Entry& entry) {
+  if (entry.ours || entry.kind == tier::FileKind::blocks) return;
+  throw Error(ErrorKind::config, {"cannot use the nvme path", folder + "/" + entry.name,
+                                  "it has the name of a file of the tier and is none",
+                                  "move it away, or choose another nvme_path"});
+}
+
 SpaceId draw_id() {
   SpaceId id;
   ssize_t size;
@@ -87,12 +95,8 @@ void TierSpace::start_fresh() {
       log_.info(fmt::format("removed {} tier files ({}) that a job which is no more left in {}",
                             removed.files, format_bytes(removed.bytes), folder->path()));
     }
-    for (const tier::Entry& entry : tier::list_files(folder->fd(), folder->path())) {
-      if (entry.kind == tier::FileKind::blocks) continue;  // in nobody's way until one of that name is made
-      throw Error(ErrorKind::config, {"cannot use the nvme path", folder->path() + "/" + entry.name,
-                                      "it has the name of a file of the tier and is none",
-                                      "move it away, or choose another nvme_path"});
-    }
+    for (const tier::Entry& entry : tier::list_files(folder->fd(), folder->path()))
+      require_no_impostor(folder->path(), entry);
   }
   id_ = draw_id();
   write_labels();
@@ -180,6 +184,7 @@ void TierSpace::remove_unnamed(const tier::FolderSurvey& folder) {
   for (const tier::Entry& entry : folder.entries) {
     const bool aside = entry.kind == tier::FileKind::aside;
     const bool unnamed = entry.kind == tier::FileKind::blocks && !named.contains(entry.name);
+    if (aside) require_no_impostor(folder.folder, entry);
     if (entry.ours && (aside || unnamed)) remove_file(folder.folder + "/" + entry.name);
   }
 }

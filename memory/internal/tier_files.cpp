@@ -111,12 +111,14 @@ std::vector<Entry> list_files(int folder_fd, const std::string& folder) {
     if (found == nullptr) break;
     const std::optional<FileKind> kind = kind_of(found->d_name);
     if (!kind) continue;
+    Entry& entry = entries.emplace_back(Entry{.name = found->d_name, .kind = *kind});
     const int fd = openat(folder_fd, found->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) continue;  // a link, or gone meanwhile
+    if (fd < 0) continue;  // a link, or nothing that may be read
     struct stat status;
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
-      const auto bytes = static_cast<uint64_t>(status.st_size);
-      entries.push_back({found->d_name, *kind, bytes, is_ours(fd, *kind, bytes)});
+      entry.bytes = static_cast<uint64_t>(status.st_size);
+      entry.regular = true;
+      entry.ours = is_ours(fd, *kind, entry.bytes);
     }
     close(fd);
   }

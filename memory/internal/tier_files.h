@@ -43,9 +43,10 @@ struct Entry {
   std::string name;
   FileKind kind{};
   uint64_t bytes = 0;
-  bool ours = false;  // by its bytes, not only by its name
+  bool regular = false;  // and not a link, a folder ...
+  bool ours = false;     // by its bytes, not only by its name
 };
-// Regular files with names of the above, in no order. `folder` is for messages. Throws Error(io).
+// What has a name of the above, in no order. `folder` is for messages. Throws Error(io).
 std::vector<Entry> list_files(int folder_fd, const std::string& folder);
 
 struct Label {

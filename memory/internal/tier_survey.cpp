@@ -16,7 +16,8 @@ namespace terrace::tier {
 
 FolderSurvey survey_folder(int folder_fd, const std::string& folder) {
   FolderSurvey survey{folder, list_files(folder_fd, folder), std::nullopt, ""};
-  const auto label = std::ranges::find(survey.entries, FileKind::label, &Entry::kind);
+  const auto label = std::ranges::find_if(
+      survey.entries, [](const Entry& entry) { return entry.kind == FileKind::label && entry.regular; });
   if (label == survey.entries.end()) {
     survey.trouble = folder + " has no label";
     return survey;
@@ -64,7 +65,7 @@ EpochSurvey survey_epochs(const FolderSurvey& folder) {
   uint64_t newest = 0;
   for (const Entry& entry : folder.entries) {
     const std::optional<EpochName> name = parse_epoch_file_name(entry.name);
-    if (entry.kind != FileKind::manifest || !name) continue;
+    if (entry.kind != FileKind::manifest || !entry.regular || !name) continue;
     newest = std::max(newest, name->epoch);
     survey.epochs.push_back({name->epoch, folder.folder + "/" + entry.name, name->retained});
   }
