@@ -9,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
-#include <random>
 #include <utility>
 
 #include <terrace/aio/engine.h>
@@ -21,6 +20,7 @@
 #include <terrace/base/units.h>
 
 #include "bench_io_report.h"
+#include "bench_io_run.h"
 #include "command_line.h"
 #include "console.h"
 
@@ -63,29 +63,14 @@ struct Flags {
   uint64_t iodepth = 16, rwmixread = 50, direct = 1, threads = 2;
   double runtime = 0;
   bool time_based = false, overwrite = false, json = false;
-  bool sqpoll = false, iopoll = false;
+  bool sqpoll = false, iopoll = false, sweep = false;
+  uint64_t rounds = 5;
   uint64_t fixedbufs = 1, registerfiles = 1;
 };
 
 [[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
   throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
 }
-
-// What the flags come to.
-struct Plan {
-  io::StreamOptions stream;
-  io::EngineOptions engine;
-  std::string engine_reason;
-  fs::path file;
-  bool own_file = true;
-  bool direct = true;
-};
-
-// A file of its own has a name only while its space is reserved.
-struct Removal {
-  const fs::path& path;
-  ~Removal() { unlink(path.c_str()); }
-};
 
 class BenchIo final : public Subcommand {
  public:
@@ -96,21 +81,17 @@ class BenchIo final : public Subcommand {
  private:
   void add_file_flags(CLI::App& command);
   void add_stream_flags(CLI::App& command);
+  void add_sweep_flags(CLI::App& command);
   void add_engine_flags(CLI::App& command);
-  Plan plan() const;
-  void plan_stream(Plan& plan) const;
-  void plan_size(Plan& plan) const;
-  void plan_file(Plan& plan) const;
-  void plan_engine(Plan& plan) const;
-  io::File open(const Plan& plan);
-  void fill(const Plan& plan, io::RingBuffer& ring, const io::File& file);
-  IoReport measure(const Plan& plan);
-  IoReport stream_once(const Plan& plan, io::RingBuffer& ring, const io::File& file);
+  IoPlan plan() const;
+  void plan_stream(IoPlan& plan) const;
+  void plan_size(IoPlan& plan) const;
+  void plan_file(IoPlan& plan) const;
+  void plan_engine(IoPlan& plan) const;
 
   const std::string name_ = "io";
   Flags flags_;
   Console console_;
-  SteadyClock clock_;
 };
 
 BenchIo::BenchIo(CLI::App& bench) {
@@ -118,6 +99,7 @@ BenchIo::BenchIo(CLI::App& bench) {
       name_, "Measure reading and writing a file with Terrace's engine, in fio's words");
   add_file_flags(command);
   add_stream_flags(command);
+  add_sweep_flags(command);
   add_engine_flags(command);
   command.footer(kExamples);
 }
@@ -164,6 +146,17 @@ void BenchIo::add_stream_flags(CLI::App& command) {
       ->group(kWhat);
 }
 
+void BenchIo::add_sweep_flags(CLI::App& command) {
+  command
+      .add_flag(
+          "--sweep", flags_.sweep,
+          "Measure every size of ring and block instead of --bs and --iodepth: what they should be here")
+      ->group(kWhat);
+  add_whole_number(
+      command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
+      "Of --sweep, in each of which every size is measured once (default 5)", kWhat);
+}
+
 void BenchIo::add_engine_flags(CLI::App& command) {
   command.add_option("--ioengine", flags_.engine, "auto (default), io_uring, libaio or threads")
       ->type_name("NAME")
@@ -186,7 +179,7 @@ void BenchIo::add_engine_flags(CLI::App& command) {
   command.add_flag("--json", flags_.json, "The same as --output-format json")->group(kHow);
 }
 
-void BenchIo::plan_stream(Plan& plan) const {
+void BenchIo::plan_stream(IoPlan& plan) const {
   const auto named = std::find_if(kStreams.begin(), kStreams.end(),
                                   [&](const NamedStream& stream) { return flags_.rw == stream.name; });
   if (named == kStreams.end()) {
@@ -213,9 +206,12 @@ void BenchIo::plan_stream(Plan& plan) const {
     refuse("--time-based", "there is no --runtime", "say how many seconds");
   plan.stream.runtime_ns = static_cast<uint64_t>(flags_.runtime * 1e9);
   plan.direct = flags_.direct == 1;
+  plan.rw = flags_.rw;
+  plan.register_memory = flags_.fixedbufs == 1;
+  plan.register_file = flags_.registerfiles == 1;
 }
 
-void BenchIo::plan_file(Plan& plan) const {
+void BenchIo::plan_file(IoPlan& plan) const {
   if (flags_.filename.empty() == flags_.directory.empty()) {
     refuse(flags_.filename.empty() ? "no file" : "--filename and --directory together",
            "one of the two says where", "give --directory DIR for a file of its own, or --filename FILE");
@@ -237,7 +233,7 @@ void BenchIo::plan_file(Plan& plan) const {
   }
 }
 
-void BenchIo::plan_size(Plan& plan) const {
+void BenchIo::plan_size(IoPlan& plan) const {
   const uint64_t block = plan.stream.block_bytes;
   uint64_t size = flags_.size.empty() ? kGiB : parse_bytes(flags_.size, "--size");
   if (!plan.own_file) {
@@ -273,7 +269,7 @@ void BenchIo::plan_size(Plan& plan) const {
   }
 }
 
-void BenchIo::plan_engine(Plan& plan) const {
+void BenchIo::plan_engine(IoPlan& plan) const {
   const std::optional<io::EngineKind> wanted = io::engine_kind_from_name(flags_.engine);
   if (!wanted && flags_.engine != "auto")
     refuse("--ioengine " + flags_.engine, "there is no such engine",
@@ -293,8 +289,8 @@ void BenchIo::plan_engine(Plan& plan) const {
   plan.engine_reason = choice.reason;
 }
 
-Plan BenchIo::plan() const {
-  Plan plan;
+IoPlan BenchIo::plan() const {
+  IoPlan plan;
   plan_stream(plan);
   plan_file(plan);
   plan_size(plan);
@@ -302,100 +298,24 @@ Plan BenchIo::plan() const {
   return plan;
 }
 
-io::File BenchIo::open(const Plan& plan) {
-  const bool writes = plan.own_file || plan.stream.kind != io::StreamKind::read;
-  io::File file =
-      io::File::open(plan.file, {.access = writes ? io::FileAccess::read_write : io::FileAccess::read,
-                                 .create = plan.own_file,
-                                 .direct = plan.direct});
-  if (plan.own_file) {
-    const Removal removal{plan.file};
-    file.preallocate(plan.stream.region_bytes);
-  }
-  if (plan.direct && !file.direct())
-    console_.warning(fmt::format("through the page cache: O_DIRECT is refused ({})", file.direct_refusal()));
-  if (file.direct() && plan.stream.block_bytes % file.alignment_bytes() != 0)
-    refuse("--bs " + flags_.bs,
-           fmt::format("direct transfers go in multiples of {} bytes there", file.alignment_bytes()),
-           "give a multiple, or --direct 0");
-  return file;
-}
-
-// Fresh space is slower to write, and reads of it never reach the device.
-void BenchIo::fill(const Plan& plan, io::RingBuffer& ring, const io::File& file) {
-  console_.progress(fmt::format("writing {} to measure with", format_bytes(plan.stream.region_bytes)));
-  const std::unique_ptr<io::Engine> engine = io::make_engine(plan.engine, console_);
-  io::StreamOptions whole = plan.stream;
-  whole.kind = io::StreamKind::write;
-  whole.random = false;
-  whole.io_bytes = plan.stream.region_bytes;
-  whole.runtime_ns = 0;
-  const io::StreamResult result = io::run_stream(*engine, ring, file.fd(), whole, clock_);
-  console_.end_progress();
-  if (result.failure)
-    throw io::describe_failure(result.failure->request, result.failure->completion, plan.file);
-}
-
-IoReport BenchIo::stream_once(const Plan& plan, io::RingBuffer& ring, const io::File& file) {
-  const std::unique_ptr<io::Engine> engine = io::make_engine(plan.engine, console_);
-  IoReport report;
-  const auto note = [&](bool wanted, bool registered) {
-    if (!wanted) report.registration_refusal = "not asked for";
-    if (wanted && !registered) report.registration_refusal = engine->registration_refusal();
-    return wanted && registered;
-  };
-  const bool memory =
-      note(flags_.fixedbufs == 1, flags_.fixedbufs == 1 && engine->register_buffer(ring.memory()));
-  const bool has_file =
-      note(flags_.registerfiles == 1, flags_.registerfiles == 1 && engine->register_file(file.fd()));
-  report.result = io::run_stream(*engine, ring, file.fd(), plan.stream, clock_);
-  report.stats = engine->stats();
-  if (has_file) engine->unregister_file(file.fd());
-  if (memory) engine->unregister_buffer(ring.memory());
-  return report;
-}
-
-IoReport BenchIo::measure(const Plan& plan) {
-  io::RingBuffer ring(
-      {.slot_bytes = plan.stream.block_bytes, .slot_count = static_cast<uint32_t>(flags_.iodepth)});
-  if (!ring.huge_page_refusal().empty())
-    console_.warning(fmt::format("the ring lies in 4 KiB pages: {}", ring.huge_page_refusal()));
-  // A device that compresses, or finds zeros, must not gain by it.
-  std::mt19937_64 random(plan.stream.seed);
-  for (std::byte& byte : ring.memory()) byte = static_cast<std::byte>(random());
-  io::File file = open(plan);
-  if (plan.own_file) {
-    fill(plan, ring, file);
-    file.sync();
-  }
-  if (!file.direct()) posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
-  IoReport report = stream_once(plan, ring, file);
-  if (report.result.failure)
-    throw io::describe_failure(report.result.failure->request, report.result.failure->completion, plan.file);
-  report.job_name = "terrace";
-  report.rw = flags_.rw;
-  report.file = plan.file.string();
-  report.engine = io::name_of(plan.engine.kind);
-  report.engine_reason = plan.engine_reason;
-  report.block_bytes = plan.stream.block_bytes;
-  report.depth = ring.slot_count();
-  report.region_bytes = plan.stream.region_bytes;
-  report.direct = file.direct();
-  return report;
-}
-
 int BenchIo::run() {
-  const Plan chosen = plan();
-  IoReport report;
+  const IoPlan chosen = plan();
+  const bool json = flags_.json || flags_.output_format == "json";
+  std::string result;
   try {
-    report = measure(chosen);
+    if (flags_.sweep) {
+      const std::vector<SweepCell> cells = sweep_io(chosen, flags_.rounds, console_);
+      result = json ? sweep_json(chosen, cells) : sweep_text(chosen, cells);
+    } else {
+      const IoReport report = measure_io(chosen, console_);
+      result = json ? io_report_json(report) : io_report_text(report);
+    }
   } catch (const Error& error) {
     console_.end_progress();
     print_error(error);
-    return status_of_refusal(error) == kUsage && error.kind() == ErrorKind::config ? kUsage : kFailed;
+    return error.kind() == ErrorKind::config ? kUsage : kFailed;
   }
-  const bool json = flags_.json || flags_.output_format == "json";
-  print_result(json ? io_report_json(report) : io_report_text(report));
+  print_result(result);
   return kDone;
 }
 
