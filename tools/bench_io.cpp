@@ -59,8 +59,8 @@ constexpr std::array kStreams = {
 struct Flags {
   std::string filename, directory;
   std::string rw = "read";
-  std::string bs = "768KiB", size, io_size, engine = "auto", output_format = "normal";
-  uint64_t iodepth = 16, rwmixread = 50, direct = 1, threads = 2;
+  std::string bs = "1MiB", size, io_size, engine = "auto", output_format = "normal";
+  uint64_t iodepth = io::EngineOptions{}.queue_depth, rwmixread = 50, direct = 1, threads = 2;
   double runtime = 0;
   bool time_based = false, overwrite = false, json = false;
   bool sqpoll = false, iopoll = false, sweep = false;
@@ -132,12 +132,12 @@ void BenchIo::add_stream_flags(CLI::App& command) {
   add_whole_number(
       command, "--rwmixread", 0, [this](uint64_t value) { flags_.rwmixread = value; },
       "Percent of mixed that are reads (default 50)", kWhat);
-  command.add_option("--bs", flags_.bs, "Bytes of a block, a multiple of 4KiB (default 768KiB)")
+  command.add_option("--bs", flags_.bs, "Bytes of a block, a multiple of 4KiB (default 1MiB)")
       ->type_name("SIZE")
       ->group(kWhat);
   add_whole_number(
       command, "--iodepth", 1, [this](uint64_t value) { flags_.iodepth = value; },
-      "Blocks in flight, and slots of the ring (default 16)", kWhat);
+      "Blocks in flight, and slots of the ring (default 32)", kWhat);
   command.add_option("--io-size", flags_.io_size, "Bytes to move (default: --size)")
       ->type_name("SIZE")
       ->group(kWhat);
