@@ -215,6 +215,8 @@ BlockStore::WriteEnd BlockStore::end_write(Write& write, const io::Completion& c
       return WriteEnd::failed;
     }
     map_->set_aside(write.to);
+    last_bad_path_ = write.to.path;
+    last_bad_error_ = completion.error;
     if (write.attempts == kMostAttempts || !choose_slot(index, write.request.bytes, other))
       return WriteEnd::failed;
   }
@@ -274,6 +276,12 @@ uint64_t BlockStore::free_slot_count() const {
   uint64_t count = 0;
   for (const uint64_t free : map_->free_slots()) count += free;
   return count;
+}
+
+std::string BlockStore::last_bad_slot() const {
+  const MutexLock lock(mutex_);
+  if (last_bad_error_ == 0) return "";
+  return files_[last_bad_path_]->path + ": " + system_reason(last_bad_error_);
 }
 
 uint64_t BlockStore::bad_slot_count() const {

@@ -153,6 +153,8 @@ class BlockStore {
   // Slots that writes may take now; and those that were set aside.
   uint64_t free_slot_count() const;
   uint64_t bad_slot_count() const;
+  // What set the last one aside: file and the system's words; empty when none was.
+  std::string last_bad_slot() const;
   // Asserts that every slot is free, being written, set aside, or held by exactly the blocks and snapshots
   // that name it.
   void check() const;
@@ -187,6 +189,8 @@ class BlockStore {
   std::vector<uint64_t> first_block_;         // by ChunkId, and one more entry
   mutable Mutex mutex_;
   std::unique_ptr<SlotMap> map_ TERRACE_GUARDED_BY(mutex_);
+  uint32_t last_bad_path_ TERRACE_GUARDED_BY(mutex_) = 0;
+  int last_bad_error_ TERRACE_GUARDED_BY(mutex_) = 0;
   std::vector<uint64_t> candidates_ TERRACE_GUARDED_BY(mutex_);  // of choose_slot(), kept for its memory
   std::vector<Snapshot> retained_;
   Mutex sync_mutex_;  // of sync() alone, which waits

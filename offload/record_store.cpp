@@ -78,7 +78,8 @@ bool RecordStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std
   if (engine_->in_flight() > 0) return false;
   throw Error(ErrorKind::capacity,
               {"cannot write optimizer states to", store_->name(),
-               std::to_string(store_->bad_slot_count()) + " slots failed, and none is left",
+               std::to_string(store_->bad_slot_count()) + " slots failed (" + store_->last_bad_slot() +
+                   "), and none is left",
                "the disk is failing: go on from the last epoch or checkpoint on another one"});
 }
 
