@@ -179,6 +179,11 @@ bool BlockStore::lies_in(size_t index, const StoredBlock& where) const {
 bool BlockStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source, Write& write) {
   const size_t index = index_of_block(chunk, block);
   require_direct(chunk, block, source);
+  if (!options_.in_place) {
+    // Asked before anything is hashed: a caller that waits for a slot asks often.
+    const MutexLock lock(mutex_);
+    if (std::ranges::all_of(map_->free_slots(), [](uint64_t slots) { return slots == 0; })) return false;
+  }
   // Epochs name checksums whether or not this run compares them.
   const bool seals = options_.verify || !options_.in_place;
   StoredBlock to{.checksum = seals ? tier::checksum_of(source) : 0};
