@@ -78,6 +78,14 @@ const BlockStore::File& BlockStore::file_of(int fd) const {
   return **file;
 }
 
+std::vector<int> BlockStore::descriptors() const {
+  std::vector<int> descriptors;
+  for (const auto& file : files_) {
+    if (file != nullptr) descriptors.push_back(file->file.fd());
+  }
+  return descriptors;
+}
+
 const std::string& BlockStore::path_of(const io::Request& request) const {
   return file_of(request.fd).path;
 }

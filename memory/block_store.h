@@ -76,6 +76,8 @@ class BlockStore {
   uint64_t block_bytes(ChunkId chunk, uint32_t block) const;
   uint64_t chunk_bytes(ChunkId chunk) const { return options_.chunk_bytes[index_of(chunk)]; }
   uint64_t file_bytes() const;  // of all slots
+  // Of its files, for engines that register them; open for as long as the store lives.
+  std::vector<int> descriptors() const;
   // Whether the block was ever written.
   bool written(ChunkId chunk, uint32_t block) const;
 

@@ -78,6 +78,7 @@ struct Offloader::Parts {
 
   // --- The tier on nvme and its epochs ---
   std::unique_ptr<io::Engine> make_engine();
+  void register_files(io::Engine& with);
   void make_stores();
   void open_tier();
   void make_param_stores();

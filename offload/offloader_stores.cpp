@@ -48,7 +48,24 @@ std::unique_ptr<BlockStore> make_store(TierSpace& tier, BlockStoreOptions option
 
 std::unique_ptr<io::Engine> Offloader::Parts::make_engine() {
   std::unique_ptr<io::Engine> made = io::make_engine(options.io, log);
-  return options.decorate_engine ? options.decorate_engine(std::move(made)) : std::move(made);
+  if (options.decorate_engine) made = options.decorate_engine(std::move(made));
+  register_files(*made);
+  return made;
+}
+
+// Of the stores that are there already. They are not unregistered one by one: no engine starts anything once
+// a store goes, and what an engine still holds goes with the engine. Engines that register nothing at all
+// have said so of the buffers.
+void Offloader::Parts::register_files(io::Engine& with) {
+  for (const auto* store : {&param_store, &frozen_store, &record_store}) {
+    if (*store == nullptr) continue;
+    for (const int fd : (*store)->descriptors()) {
+      if (with.register_file(fd) || with.kind() != io::EngineKind::io_uring) continue;
+      log.warning_once(
+          fmt::format("tier files are not registered ({}): transfers cost a little more processor time",
+                      with.registration_refusal()));
+    }
+  }
 }
 
 void Offloader::Parts::make_stores() {
@@ -63,6 +80,7 @@ void Offloader::Parts::make_stores() {
     open_tier();
     if (options.parameters == Placement::nvme) make_param_stores();
     if (options.states == Placement::nvme) make_record_store();
+    register_files(*engine);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::capacity || !plan.keeps_epochs) throw;
     ErrorParts parts = error.parts();
