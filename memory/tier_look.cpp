@@ -57,6 +57,9 @@ FoundTier look_at_tier(std::span<const std::filesystem::path> paths) {
   if (!found.present) return found;
   const tier::Arrangement arrangement = tier::arrange(folders);
   found.trouble = arrangement.trouble;
+  found.paths_fit = arrangement.trouble.empty();
+  for (const tier::FolderSurvey& folder : folders)
+    found.has_manifests |= !tier::survey_epochs(folder).epochs.empty();
   const auto note = [&](std::string trouble) {
     if (found.trouble.empty()) found.trouble = std::move(trouble);
   };

@@ -111,7 +111,9 @@ struct FoundTier {
   TierManifest newest;   // where there is one; not only when `whole`
   std::string trouble;   // why not whole; in words
   std::vector<EpochFile> epochs;
-  bool in_use = false;  // a job has one of the folders now
+  bool has_manifests = false;  // files of epochs, readable or not
+  bool paths_fit = false;      // by their labels, these are all the paths of one space
+  bool in_use = false;         // a job has one of the folders now
 };
 FoundTier look_at_tier(std::span<const std::filesystem::path> paths);
 

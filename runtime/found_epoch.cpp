@@ -42,11 +42,12 @@ TierContents look_for_epoch(std::span<const fs::path> paths) {
   if (paths.empty()) return contents;
   const FoundTier tier = look_at_tier(paths);
   contents.in_use = tier.in_use;
-  contents.has_epochs = !tier.epochs.empty();
+  contents.has_epochs = tier.has_manifests;
+  contents.paths_fit = tier.paths_fit;
   if (!contents.has_epochs) return contents;
-  const fs::path manifest = tier.epochs.back().path;
   contents.trouble = tier.trouble;
   if (!tier.whole) return contents;
+  const fs::path manifest = tier.epochs.back().path;
   try {
     contents.newest = FoundEpoch{tier.epoch, parse_epoch_info(tier.newest.info, manifest), manifest};
   } catch (const Error& failure) {

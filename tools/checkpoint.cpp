@@ -188,7 +188,7 @@ int Checkpoint::verify(const Places& places) {
         print_result(
             fmt::format("good {}: step {}, {}\n", state.path.string(), state.step, format_bytes(read)));
     } catch (const Error& failure) {
-      tell({state.path, "all of it", 0, state.bytes, failure.parts().reason});
+      tell({failure.parts().subject, "all of it", 0, state.bytes, failure.parts().reason});
     }
   }
   if (!listed.tier.trouble.empty()) tell({places.nvme.front(), "all of it", 0, 0, listed.tier.trouble});

@@ -112,7 +112,8 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
     log.info(fmt::format("the epoch in {} is of step {}, earlier than the checkpoint: it is given up",
                          names_of(paths), step));
   } else if (tier.has_epochs) {
-    if (start.checkpoints.empty()) require_epoch(config);  // throws what is wrong
+    // Throws what is wrong. With a path left out nothing is damaged.
+    if (start.checkpoints.empty() || !tier.paths_fit) require_epoch(config);
     log.warning(fmt::format("THE EPOCH IN {} CANNOT BE USED and a checkpoint is taken instead: {}",
                             names_of(paths), tier.trouble));
     start.discard_epochs = true;

@@ -76,7 +76,7 @@ TierListing list_epochs(std::span<const fs::path> paths) {
     SavedState& newest = listing.states.back();
     newest.is_latest = found.whole;
     if (!found.whole && newest.trouble.empty()) newest.trouble = found.trouble;
-  } else if (found.present && !found.whole) {
+  } else if (found.has_manifests) {
     listing.trouble = found.trouble;
   }
   return listing;

@@ -79,14 +79,16 @@ std::vector<fs::path> step_folders(const fs::path& folder) {
 
 uint64_t verify_file(const fs::path& path, const DataFile& file, FunctionRef<void(const BadBlock&)> bad) {
   BlockReader reader(path, file);
-  std::vector<std::byte> ignored;
   for (uint64_t block = 0; block < file.block_checksums.size(); ++block) {
     const uint64_t offset = block * checkpoint::kBlockBytes;
     const uint64_t bytes = std::min(checkpoint::kBlockBytes, file.bytes - offset);
     try {
       reader.seek(offset);
     } catch (const Error& failure) {
-      bad({path, fmt::format("block {}", block), offset, bytes, failure.parts().reason});
+      const std::string& reason = failure.parts().reason;  // "block 3 (... bytes at offset ...): ..."
+      const size_t colon = reason.find("): ");
+      bad({path, fmt::format("block {}", block), offset, bytes,
+           colon == std::string::npos ? reason : reason.substr(colon + 3)});
     }
   }
   return file.bytes;
