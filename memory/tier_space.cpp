@@ -230,9 +230,14 @@ uint64_t TierSpace::write_epoch(const TierManifest& manifest) {
                        false};
   io::write_file_atomically(file.path, bytes, options_.events);
   epochs_.push_back(file);
-  // Only now: before, the one before was what a crash would have left.
+  // Only now: before, the one before was what a crash would have left. One that stays is passed all the same.
   for (const EpochFile& before : epochs_) {
-    if (!before.retained && before.epoch < manifest.epoch) remove_file(before.path);
+    if (before.retained || before.epoch == manifest.epoch) continue;
+    try {
+      remove_file(before.path);
+    } catch (const Error& error) {
+      log_.warning(error.what());
+    }
   }
   std::erase_if(epochs_,
                 [&](const EpochFile& before) { return !before.retained && before.epoch < manifest.epoch; });
