@@ -347,8 +347,10 @@ void EpochCommitter::make_last(uint64_t manifest_bytes) {
   }
   uncertain_.clear();  // the manifest just written is later than theirs
   if (old && retain_old) retained_.push_back(std::move(*old));
-  if (retain_last_) stores_.space->retain_epoch(last_->epoch);
-  while (retained_.size() + (retain_last_ ? 1 : 0) > retained_limit_) {
+  if (!retain_last_) return;
+  stores_.space->retain_epoch(last_->epoch);
+  // Only another one takes the place of an older one: a run that plans for fewer finds and leaves them.
+  while (retained_.size() + 1 > retained_limit_) {
     remove_manifest(retained_.front().epoch);
     retained_.pop_front();
   }

@@ -17,6 +17,10 @@
 
 namespace terrace {
 
+namespace io {
+class FileEvents;
+}
+
 struct OffloadOptions {
   Placement parameters = Placement::none;
   Placement states = Placement::none;
@@ -54,6 +58,9 @@ struct OffloadOptions {
   // for every PinnedEpoch when it is made.
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate_engine;
   bool verify_checksums = true;
+  // Told of every change of the disk but the engines' writes; outlives the offloader. For simulated power
+  // cuts.
+  io::FileEvents* file_events = nullptr;
 };
 
 }  // namespace terrace

@@ -33,6 +33,7 @@ struct EpochCase {
   TierStart start = TierStart::fresh;
   bool discard = false;
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
+  io::FileEvents* events = nullptr;
 };
 
 inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
@@ -51,6 +52,7 @@ inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
   options.tier_start = c.start;
   options.discard_epochs = c.discard;
   options.decorate_engine = c.decorate;
+  options.file_events = c.events;
   options.device_budget_bytes = options.host_budget_bytes = kGiB;
   const MemoryPlan roomy = plan_memory(space, uses, options);
   options.device_budget_bytes = roomy.device_minimum_bytes;
@@ -132,6 +134,7 @@ inline std::vector<std::vector<std::byte>> states_without_epochs(EpochCase c, ui
   c.durable = false;
   c.start = TierStart::fresh;
   c.decorate = nullptr;
+  c.events = nullptr;
   c.engine = io::EngineKind::threads;
   EpochRig rig(c, folder.path());
   std::vector<std::vector<std::byte>> states = {rig.state()};

@@ -81,7 +81,8 @@ TEST(PinnedEpoch, PutsTheNextCommitOff) {
   std::atomic<bool> differs{false};
   std::thread copy([&] {
     // Until the step thread waits for this.
-    while (!rig.offloader->watch().current()) std::this_thread::yield();
+    for (int i = 0; i < 5000 && !rig.offloader->watch().current(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     differs = read_all(*epoch, 3) != expected;
     epoch.reset();
   });

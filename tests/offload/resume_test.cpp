@@ -175,6 +175,31 @@ TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
   EXPECT_EQ(manifests(), 3u);
 }
 
+TEST(Resume, MayRetainMoreThanTheRunBefore) {
+  EpochCase c{.cached_quarters = 1};
+  const auto expected = states_without_epochs(c, 9);
+  const toy::ScratchFolder folder;
+  train_and_drop(c, folder.path(), 1);
+  c.start = TierStart::resume;
+  c.retained = 3;
+  {
+    EpochRig rig(c, folder.path());
+    for (uint64_t step = 2; step <= 7; ++step) {
+      rig.step(step);
+      rig.offloader->begin_commit(step_info(step), true);
+    }
+  }
+  // Fewer again: those that are there stay.
+  c.retained = 0;
+  EpochRig rig(c, folder.path());
+  for (uint64_t step = 8; step <= 9; ++step) {
+    rig.step(step);
+    rig.offloader->begin_commit(step_info(step));
+  }
+  rig.offloader->finish_commit();
+  EXPECT_EQ(rig.state(), expected[9]);
+}
+
 TEST(Resume, RemovesTheFilesOnlyWhenItIsToldOrNoEpochNeedsThem) {
   const auto files_left = [](bool commit, std::optional<bool> keep) {
     const toy::ScratchFolder folder;
