@@ -166,14 +166,22 @@ void BlockStore::compare(const StoredBlock& expected, ChunkId chunk, uint32_t bl
        "the disk lost or changed what was written: resume from a checkpoint"});
 }
 
-// In place the block's own slot is a candidate too. Other paths have one only where there are spare slots.
-bool BlockStore::choose_slot(size_t index, uint64_t bytes, StoredBlock& to) {
+// In place the block's own slot is a candidate too. Other paths have one only where there are spare slots. A
+// path on which the write has just failed (kNoPath: none) is the last resort.
+bool BlockStore::choose_slot(size_t index, uint64_t bytes, uint32_t failed_path, StoredBlock& to) {
   const StoredBlock& own = map_->current(index);
   const bool may_stay = options_.in_place && own.path != kNoPath;
   const std::span<const uint64_t> free = map_->free_slots();
   candidates_.assign(free.begin(), free.end());
   if (may_stay) ++candidates_[own.path];
-  if (std::ranges::all_of(candidates_, [](uint64_t slots) { return slots == 0; })) return false;
+  const auto none = [this] {
+    return std::ranges::all_of(candidates_, [](uint64_t slots) { return slots == 0; });
+  };
+  if (none()) return false;
+  if (failed_path != kNoPath) {
+    const uint64_t its_own = std::exchange(candidates_[failed_path], 0);
+    if (none()) candidates_[failed_path] = its_own;
+  }
   to.path = space_.balancer().choose(candidates_, bytes);
   to.slot = may_stay && to.path == own.path ? own.slot : map_->take(to.path);
   return true;
@@ -197,7 +205,7 @@ bool BlockStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std:
   StoredBlock to{.checksum = seals ? tier::checksum_of(source) : 0};
   {
     const MutexLock lock(mutex_);
-    if (!choose_slot(index, source.size(), to)) return false;
+    if (!choose_slot(index, source.size(), kNoPath, to)) return false;
     // From now on the bytes before are lost, and what they were sealed with must not pass.
     if (lies_in(index, to)) map_->reseal(index, to.checksum);
   }
@@ -230,7 +238,7 @@ BlockStore::WriteEnd BlockStore::end_write(Write& write, const io::Completion& c
     map_->set_aside(write.to);
     last_bad_path_ = write.to.path;
     last_bad_error_ = completion.error;
-    if (write.attempts == kMostAttempts || !choose_slot(index, write.request.bytes, other))
+    if (write.attempts == kMostAttempts || !choose_slot(index, write.request.bytes, write.to.path, other))
       return WriteEnd::failed;
   }
   log_.warning_once(fmt::format(

@@ -178,7 +178,8 @@ class BlockStore {
   io::Request make_read(const StoredBlock& where, ChunkId chunk, uint32_t block,
                         std::span<std::byte> destination);
   void compare(const StoredBlock& expected, ChunkId chunk, uint32_t block, const io::Request& request) const;
-  bool choose_slot(size_t index, uint64_t bytes, StoredBlock& to) TERRACE_REQUIRES(mutex_);
+  bool choose_slot(size_t index, uint64_t bytes, uint32_t failed_path, StoredBlock& to)
+      TERRACE_REQUIRES(mutex_);
   bool lies_in(size_t index, const StoredBlock& where) const TERRACE_REQUIRES(mutex_);
   StoredBlock stored(const Snapshot& snapshot, ChunkId chunk, uint32_t block) const;
   void drop(Snapshot& snapshot) noexcept;

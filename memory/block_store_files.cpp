@@ -159,6 +159,7 @@ void BlockStore::create_file(uint32_t path, uint32_t slot_count, const io::Engin
   require_alignment(file);
   write_mark(file, slot_bytes, space_.events());
   file.preallocate(slot_bytes + TierFolder::kMarkBytes);
+  file.sync();  // before its name is durable: a file without a mark would be taken for a user's
   io::sync_folder(folder.path(), space_.events());
 }
 
@@ -258,6 +259,10 @@ uint32_t BlockStore::open_file(uint32_t path, uint32_t slot_count) {
       io::File::open(name, {.access = io::FileAccess::read_write, .direct = true, .events = space_.events()});
   warn_of_page_cache(file, nullptr, log_);
   require_alignment(file);
+  struct stat status;
+  if (fstat(file.fd(), &status) == 0 && status.st_nlink > 1)
+    log_.warning(name + " has other names (hard links): what they show changes with it");
+  if (fchmod(file.fd(), 0600) != 0) log_.warning(name + " may be read by others: " + system_reason(errno));
   const uint64_t bytes = file.size_bytes();
   if (bytes < TierFolder::kMarkBytes || (bytes - TierFolder::kMarkBytes) % options_.block_bytes != 0 ||
       !has_mark(file, bytes - TierFolder::kMarkBytes))

@@ -34,9 +34,7 @@ bool is_locked(int folder_fd) {
   return lock.get() >= 0 && flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-}  // namespace
-
-FoundTier look_at_tier(std::span<const std::filesystem::path> paths) {
+FoundTier look_once(std::span<const std::filesystem::path> paths) {
   FoundTier found;
   std::vector<tier::FolderSurvey> folders;
   for (const std::filesystem::path& path : paths) {
@@ -80,6 +78,16 @@ FoundTier look_at_tier(std::span<const std::filesystem::path> paths) {
   if (found.epochs.empty()) note("no epoch was committed there");
   if (found.trouble.empty()) note(tier::missing_blocks(found.newest, folders, arrangement.order));
   found.whole = found.trouble.empty();
+  return found;
+}
+
+}  // namespace
+
+// A job at work may replace a manifest between the look at its name and the one at its bytes.
+FoundTier look_at_tier(std::span<const std::filesystem::path> paths) {
+  constexpr int kLooks = 3;
+  FoundTier found = look_once(paths);
+  for (int look = 1; look < kLooks && found.in_use && !found.whole; ++look) found = look_once(paths);
   return found;
 }
 

@@ -234,6 +234,20 @@ TEST_F(EpochTest, WritesAgainElsewhereWhenAWriteFailsAndSaysSoOnce) {
   EXPECT_EQ(warnings, 2);  // one for each reason
 }
 
+// A path that fails does not take the next attempt while another one has room.
+TEST(BlockStorePaths, AWriteThatFailsGoesToAnotherPath) {
+  BlockStoreRig rig(2);
+  const auto store = rig.make_store(durable(30));
+  rig.make_engine({{.index = 0, .kind = io::FaultKind::fail, .error = EIO}});
+  const BlockStore::Write first = rig.write(*store, ChunkId{0}, 0, 1);
+  EXPECT_EQ(first.attempts, 2u);
+  const auto warned = [&](uint32_t path) {
+    return rig.log.lines().at(0).text.find(rig.space->folder(path).path()) != std::string::npos;
+  };
+  EXPECT_FALSE(warned(first.to.path));
+  EXPECT_TRUE(warned(1 - first.to.path));
+}
+
 TEST_F(EpochTest, GivesUpAfterAFewSlotsAndTheBlockIsWhatItWas) {
   const auto store = make_store(durable(7));
   write_all(*store, 100);

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -229,6 +230,7 @@ TEST_F(TierSpaceTest, TellsWhoLooksWhatThereIsAndWhoHasIt) {
   EXPECT_EQ(found.newest.info, "the words of the caller");
   ASSERT_EQ(found.epochs.size(), 1u);
   EXPECT_EQ(found.epochs[0].path, manifest());
+  EXPECT_EQ(static_cast<unsigned>(fs::status(manifest()).permissions()), 0600u);
   resume(paths());
   EXPECT_TRUE(look().in_use);
   EXPECT_TRUE(look().whole);
@@ -291,6 +293,41 @@ TEST_F(TierSpaceTest, LosesARetainedEpochThatIsDamagedAloudAndGoesOn) {
   EXPECT_NE(log.lines()[0].text.find(retained), std::string::npos);
   EXPECT_EQ(space->epochs().size(), 1u);
   EXPECT_TRUE(holds(*reopen(), ChunkId{0}, 0, 200));
+}
+
+// Somebody's copy that is none.
+TEST_F(TierSpaceTest, SaysWhenATierFileHasOtherNamesAndTakesItsPermissionsAway) {
+  leave_an_epoch();
+  fs::create_hard_link(folder(1) + "/records.tier", places[1].path() + "/backup");
+  ASSERT_EQ(chmod((folder(1) + "/records.tier").c_str(), 0644), 0);
+  resume(paths());
+  const auto store = reopen();
+  ASSERT_EQ(log.lines().size(), 1u);
+  EXPECT_NE(log.lines()[0].text.find(folder(1) + "/records.tier has other names"), std::string::npos);
+  EXPECT_EQ(static_cast<unsigned>(fs::status(folder(1) + "/records.tier").permissions()), 0600u);
+}
+
+TEST_F(TierSpaceTest, GivesASmallDiskTheSlotsThatFitAndRefusesWhatFitsNowhere) {
+  if (mount("none", places[1].path().c_str(), "tmpfs", 0, "size=1m") != 0)
+    GTEST_SKIP() << "mounting a tmpfs needs root";
+  {
+    BlockStoreOptions large = options();
+    large.chunk_bytes = {4 * kMiB};
+    const auto store = make_store(large);
+    EXPECT_LE(fs::file_size(folder(1) + "/records.tier"), kMiB);
+    EXPECT_GT(fs::file_size(folder(0) + "/records.tier"), 3 * kMiB);
+  }
+  space.reset();
+  EXPECT_EQ(umount(places[1].path().c_str()), 0);
+  for (const TemporaryFolder& place : places)
+    ASSERT_EQ(mount("none", place.path().c_str(), "tmpfs", 0, "size=1m"), 0);
+  open_space();
+  BlockStoreOptions large = options();
+  large.chunk_bytes = {4 * kMiB};
+  expect_error(ErrorKind::capacity, {"\"records\"", folder(0), "bytes"}, [&] { make_store(large); });
+  EXPECT_FALSE(fs::exists(folder(0) + "/records.tier"));
+  space.reset();
+  for (const TemporaryFolder& place : places) EXPECT_EQ(umount(place.path().c_str()), 0);
 }
 
 // In a forked child the folders are the parent's.
