@@ -281,7 +281,9 @@ void EpochCommitter::submit_block(Transfer& transfer, Cached& cached) {
   try {
     if (!store.begin_write(cached.chunk, block, bytes, transfer.write)) {
       throw Error(ErrorKind::capacity, {"cannot commit the state", store.name(),
-                                        "no slot is free: too many of them cannot be written", ""});
+                                        std::to_string(store.bad_slot_count()) + " slots failed (" +
+                                            store.last_bad_slot() + "), and none is left",
+                                        "the disk is failing: go on from the last epoch on another one"});
     }
   } catch (...) {
     write_failure_ = std::current_exception();

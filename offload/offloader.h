@@ -11,7 +11,7 @@
 //     offloader.update(settings);
 //
 // Used by one thread. After an Error from any call but the constructor the state in memory is not to be
-// trained on: resume from a checkpoint.
+// trained on: resume from an epoch or a checkpoint. Only what a commit failed with leaves it as it was.
 #pragma once
 
 #include <memory>
