@@ -184,6 +184,14 @@ void TierFolder::write_lock_text() {
 }
 
 TierFolder::Removed TierFolder::remove_files() {
+  return remove_until(false);
+}
+
+TierFolder::Removed TierFolder::remove_manifests() {
+  return remove_until(true);
+}
+
+TierFolder::Removed TierFolder::remove_until(bool manifests_only) {
   std::vector<tier::Entry> entries = tier::list_files(folder_fd_, folder_);
   std::ranges::sort(entries, {}, &tier::Entry::kind);
   Removed removed;
@@ -193,6 +201,7 @@ TierFolder::Removed TierFolder::remove_files() {
   };
   for (const tier::Entry& entry : entries) {
     const std::string path = folder_ + "/" + entry.name;
+    if (manifests_only && entry.kind != tier::FileKind::manifest) break;
     if (!entry.ours) {
       if (entry.regular)
         log_.warning_once(path + " has the name of a tier file and is none: it is left alone");

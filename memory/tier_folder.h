@@ -44,6 +44,7 @@ class TierFolder {
   std::string file_path(std::string_view name) const;
 
   void keep_files(bool keep) { keep_files_ = keep; }
+  bool keeps_files() const { return keep_files_; }
   struct Removed {
     uint64_t files = 0;
     uint64_t bytes = 0;
@@ -51,6 +52,8 @@ class TierFolder {
   // Removes the files of Terrace's making but the lock: manifests first, so that no epoch is ever there
   // without its blocks.
   Removed remove_files();
+  // Of these only the manifests.
+  Removed remove_manifests();
 
   // The last bytes of every tier file, written before anything else of it; page-aligned.
   static constexpr uint64_t kMarkBytes = 4096;
@@ -62,6 +65,7 @@ class TierFolder {
   void require_free(uint64_t bytes, std::string_view what) const;
 
  private:
+  Removed remove_until(bool manifests_only);
   // Both are false when the folder or its lock vanished meanwhile: try again from the start.
   bool open_folder();
   bool take_lock();

@@ -68,9 +68,25 @@ TierSpace::TierSpace(TierSpaceOptions options, Log& log)
       rates, options_.clock != nullptr ? *options_.clock : static_cast<const Clock&>(steady_clock_));
 }
 
-// Path 0 first: it has the manifests.
+// First what says that there is something to go on from; path 0 last, without whose label the folders of the
+// others would be refused. So a crash on the way leaves what the next job removes.
 TierSpace::~TierSpace() {
-  for (std::unique_ptr<TierFolder>& folder : folders_) folder.reset();
+  try {
+    for (const std::unique_ptr<TierFolder>& folder : folders_)
+      if (!folder->keeps_files()) folder->remove_manifests();
+    for (size_t p = folders_.size(); p-- > 1;)
+      if (!folders_[p]->keeps_files()) remove_durably(*folders_[p]);
+  } catch (const std::exception& failure) {
+    log_.warning(failure.what());
+  }
+  while (!folders_.empty()) folders_.pop_back();
+}
+
+// A power cut must not bring its label back when that of path 0 is gone.
+TierFolder::Removed TierSpace::remove_durably(TierFolder& folder) {
+  const TierFolder::Removed removed = folder.remove_files();
+  if (removed.files > 0) io::sync_folder(folder.path(), options_.events);
+  return removed;
 }
 
 // Until the start has succeeded, whatever is found stays.
@@ -89,18 +105,34 @@ void TierSpace::keep_files(bool keep) {
 
 void TierSpace::start_fresh() {
   require_nothing_to_lose();
+  remove_leftovers();
   for (const std::unique_ptr<TierFolder>& folder : folders_) {
-    const TierFolder::Removed removed = folder->remove_files();
-    if (removed.files > 0) {
-      log_.info(fmt::format("removed {} tier files ({}) that a job which is no more left in {}",
-                            removed.files, format_bytes(removed.bytes), folder->path()));
-    }
     for (const tier::Entry& entry : tier::list_files(folder->fd(), folder->path()))
       require_no_impostor(folder->path(), entry);
   }
   id_ = draw_id();
   write_labels();
   keep_files(false);
+}
+
+// In the order of the destructor.
+void TierSpace::remove_leftovers() {
+  const std::vector<tier::FolderSurvey> surveys = survey(folders_);
+  std::vector<TierFolder::Removed> removed(folders_.size());
+  for (size_t p = 0; p < folders_.size(); ++p) removed[p] = folders_[p]->remove_manifests();
+  for (const bool first : {false, true}) {
+    for (size_t p = 0; p < folders_.size(); ++p) {
+      if ((surveys[p].label && surveys[p].label->path_index == 0) != first) continue;
+      const TierFolder::Removed others = remove_durably(*folders_[p]);
+      removed[p].files += others.files;
+      removed[p].bytes += others.bytes;
+    }
+  }
+  for (size_t p = 0; p < folders_.size(); ++p) {
+    if (removed[p].files == 0) continue;
+    log_.info(fmt::format("removed {} tier files ({}) that a job which is no more left in {}",
+                          removed[p].files, format_bytes(removed[p].bytes), folders_[p]->path()));
+  }
 }
 
 void TierSpace::require_nothing_to_lose() {

@@ -87,6 +87,8 @@ class TierSpace {
   void start_fresh();
   void start_resumed();
   void require_nothing_to_lose();
+  void remove_leftovers();
+  TierFolder::Removed remove_durably(TierFolder& folder);
   void write_labels();
   void take_up_epochs(const std::vector<EpochFile>& found);
   std::vector<EpochFile>::iterator find_epoch(uint64_t epoch);
