@@ -24,8 +24,10 @@ TEST(Commit, ChangesNoBitWhateverIsCachedAndHoweverOften) {
           EpochCase c = base;
           c.engine = engine;
           c.cached_quarters = quarters;
-          const toy::ScratchFolder folder;
-          EpochRig rig(c, folder.path());
+          const toy::ScratchFolder first, second;
+          std::vector<std::filesystem::path> folders = {first.path()};
+          if (quarters == 1) folders.push_back(second.path());
+          EpochRig rig(c, folders);
           rig.offloader->begin_commit("start");
           for (uint64_t step = 1; step <= 4; ++step) {
             rig.step(step);
