@@ -89,7 +89,7 @@ BlockStore::BlockStore(TierSpace& space, BlockStoreOptions options, io::Engine& 
     }
     for (const std::unique_ptr<File>& file : files_) {
       if (file == nullptr) continue;
-      // The share of this path in what the first writes reach; they take the lowest slots.
+      // The share of this path in what the first writes reach; they take the first slots.
       const uint64_t reached = divide_up(first_block_.back() * file->slot_count, slots);
       write_zeros(engine, *file, std::min<uint64_t>(reached, file->slot_count));
     }

@@ -13,6 +13,27 @@ namespace {
 
 constexpr uint32_t kWordBits = 64;
 
+// The position of the first set bit at `from` or behind it; kNone when there is none.
+constexpr size_t kNone = SIZE_MAX;
+size_t next_bit(std::span<const uint64_t> words, size_t from) {
+  for (size_t word = from / kWordBits; word < words.size(); ++word) {
+    const uint64_t bits =
+        word == from / kWordBits ? words[word] & ~uint64_t{0} << from % kWordBits : words[word];
+    if (bits != 0) return word * kWordBits + static_cast<size_t>(std::countr_zero(bits));
+  }
+  return kNone;
+}
+
+// The same over two levels: `words` has a bit for every word of `bits` that is not 0.
+size_t next_bit(std::span<const uint64_t> bits, std::span<const uint64_t> words, size_t from) {
+  const size_t word = from / kWordBits;
+  if (word >= bits.size()) return kNone;
+  const size_t here = next_bit(bits.subspan(word, 1), from % kWordBits);
+  if (here != kNone) return word * kWordBits + here;
+  const size_t later = next_bit(words, word + 1);
+  return later == kNone ? kNone : later * kWordBits + static_cast<size_t>(std::countr_zero(bits[later]));
+}
+
 std::string text_of(const StoredBlock& where) {
   return "slot " + std::to_string(where.slot) + " of path " + std::to_string(where.path);
 }
@@ -23,8 +44,9 @@ SlotMap::SlotMap(std::vector<uint32_t> slot_counts, size_t block_count) : curren
   for (const uint32_t count : slot_counts) {
     Path path;
     path.slot_count = count;
-    path.free_bits.assign(divide_up(count, kWordBits), ~uint64_t{0});
-    if (count % kWordBits != 0) path.free_bits.back() = (uint64_t{1} << (count % kWordBits)) - 1;
+    path.free_bits.assign(divide_up(count, kWordBits), 0);
+    path.free_words.assign(divide_up(path.free_bits.size(), kWordBits), 0);
+    for (uint32_t slot = 0; slot < count; ++slot) set_free(path, slot, true);
     path.states.assign(count, SlotState::free);
     path.holders.assign(count, 0);
     paths_.push_back(std::move(path));
@@ -42,22 +64,30 @@ uint32_t SlotMap::take(uint32_t path_index) {
   TERRACE_ASSERT(path_index < paths_.size() && free_slots_[path_index] > 0,
                  "path " + std::to_string(path_index) + " has no free slot");
   Path& path = paths_[path_index];
-  while (path.free_bits[path.lowest_word] == 0) ++path.lowest_word;
-  uint64_t& word = path.free_bits[path.lowest_word];
-  const auto slot =
-      static_cast<uint32_t>(path.lowest_word * kWordBits) + static_cast<uint32_t>(std::countr_zero(word));
-  word &= word - 1;
+  size_t found = next_bit(path.free_bits, path.free_words, path.next);
+  if (found == kNone) found = next_bit(path.free_bits, path.free_words, 0);
+  TERRACE_ASSERT(found < path.slot_count, "a free slot is counted and not found");
+  const auto slot = static_cast<uint32_t>(found);
+  path.next = slot + 1;
+  set_free(path, slot, false);
   --free_slots_[path_index];
   path.states[slot] = SlotState::writing;
   return slot;
 }
 
+void SlotMap::set_free(Path& path, uint32_t slot, bool free) {
+  const size_t word = slot / kWordBits;
+  const auto set = [](uint64_t& bits, size_t bit, bool to) {
+    bits = to ? bits | uint64_t{1} << bit : bits & ~(uint64_t{1} << bit);
+  };
+  set(path.free_bits[word], slot % kWordBits, free);
+  set(path.free_words[word / kWordBits], word % kWordBits, path.free_bits[word] != 0);
+}
+
 void SlotMap::release(const StoredBlock& where) {
   Path& path = path_of(where);
   path.states[where.slot] = SlotState::free;
-  const size_t word = where.slot / kWordBits;
-  path.free_bits[word] |= uint64_t{1} << (where.slot % kWordBits);
-  path.lowest_word = std::min(path.lowest_word, word);
+  set_free(path, where.slot, true);
   ++free_slots_[where.path];
 }
 
@@ -117,7 +147,7 @@ uint32_t SlotMap::open_snapshot(std::span<const StoredBlock> blocks) {
     Path& path = path_of(where);
     if (path.states[where.slot] == SlotState::free) {
       path.states[where.slot] = SlotState::held;
-      path.free_bits[where.slot / kWordBits] &= ~(uint64_t{1} << (where.slot % kWordBits));
+      set_free(path, where.slot, false);
       --free_slots_[where.path];
     }
     TERRACE_ASSERT(path.states[where.slot] == SlotState::held, text_of(where) + " cannot be held");
@@ -170,7 +200,9 @@ void SlotMap::check() const {
       TERRACE_ASSERT((path.states[s] == SlotState::held) == (holders[p][s] > 0),
                      text_of(where) + " has the wrong state");
       TERRACE_ASSERT((path.states[s] == SlotState::free) == free_bit, text_of(where) + " is free or not");
-      TERRACE_ASSERT(!free_bit || s / kWordBits >= path.lowest_word, text_of(where) + " is out of sight");
+      const size_t word = s / kWordBits;
+      TERRACE_ASSERT(!free_bit || (path.free_words[word / kWordBits] >> (word % kWordBits) & 1) != 0,
+                     text_of(where) + " is out of sight");
       free += free_bit ? 1 : 0;
       aside += path.states[s] == SlotState::aside ? 1 : 0;
     }

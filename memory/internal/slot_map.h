@@ -9,9 +9,9 @@
 //   writing  --set_aside-->  aside      for good: it does not take writes
 //   held     --(a snapshot takes or drops it; its block leaves it)--> held, or free with its last holder
 //
-// Free slots are given out lowest first. Blocks that are written one after the other then lie one after the
-// other, in runs that a copy can take whole and a disk that minds addresses likes; and a slot that a snapshot
-// gives back at the end of a file is not preferred to one at the front, as it would be last in, first out.
+// Free slots are given out in a round: the next one behind the last, from the front again at the end. What a
+// step writes one after the other then lies one after the other, in runs that are read and copied as such;
+// and every slot is written equally often.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ class SlotMap {
   uint64_t bad_slots() const { return bad_slots_; }
   const StoredBlock& current(size_t block) const { return current_[block]; }
 
-  uint32_t take(uint32_t path);  // the lowest free slot
+  uint32_t take(uint32_t path);  // the next free slot
   void put(size_t block, const StoredBlock& to);
   void put_back(const StoredBlock& taken);
   void set_aside(const StoredBlock& taken);
@@ -60,8 +60,9 @@ class SlotMap {
   enum class SlotState : uint8_t { free, writing, held, aside };
   struct Path {
     uint32_t slot_count = 0;
-    std::vector<uint64_t> free_bits;  // a set bit for every free slot
-    size_t lowest_word = 0;           // no free slot lies in a word before it
+    std::vector<uint64_t> free_bits;   // a set bit for every free slot,
+    std::vector<uint64_t> free_words;  // and for every word of those that is not 0
+    uint32_t next = 0;                 // where the search for a free slot begins
     std::vector<SlotState> states;
     std::vector<uint32_t> holders;  // the block itself, and snapshots
   };
@@ -72,6 +73,7 @@ class SlotMap {
   void hold(const StoredBlock& where);
   void let_go(const StoredBlock& where);
   void release(const StoredBlock& where);
+  static void set_free(Path& path, uint32_t slot, bool free);
   Path& path_of(const StoredBlock& where);
 
   std::vector<Path> paths_;

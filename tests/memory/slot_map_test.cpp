@@ -16,12 +16,57 @@ Slot slot_of(const StoredBlock& where) {
   return {where.path, where.slot};
 }
 
-TEST(SlotMap, GivesOutTheLowestFreeSlot) {
+TEST(SlotMap, GivesOutFreeSlotsInARound) {
   SlotMap map({130}, 4);
   for (uint32_t s = 0; s < 130; ++s) EXPECT_EQ(map.take(0), s);
   EXPECT_EQ(map.free_slots()[0], 0u);
   for (const uint32_t s : {129u, 64u, 63u, 7u}) map.put_back({.path = 0, .slot = s});
-  for (const uint32_t s : {7u, 63u, 64u, 129u}) EXPECT_EQ(map.take(0), s);
+  EXPECT_EQ(map.take(0), 7u);
+  EXPECT_EQ(map.take(0), 63u);
+  map.put_back({.path = 0, .slot = 7});
+  for (const uint32_t s : {64u, 129u, 7u}) EXPECT_EQ(map.take(0), s);
+  map.check();
+}
+
+TEST(SlotMap, FindsTheOnlyFreeSlotWhereverItIs) {
+  for (const uint32_t lonely : {0u, 63u, 64u, 4095u, 4096u, 8999u}) {
+    SlotMap map({9000}, 1);
+    for (uint32_t s = 0; s < 9000; ++s) map.take(0);
+    for (int round = 0; round < 3; ++round) {
+      map.put_back({.path = 0, .slot = lonely});
+      EXPECT_EQ(map.take(0), lonely);
+    }
+    map.check();
+  }
+}
+
+// A step that writes 2000 blocks, 20 at a time, whose writes end somewhat out of order; every fifth one ends
+// with a commit. Lowest first, what is neighbours in memory is in 1470 runs after that, last in first out in
+// 1950.
+TEST(SlotMap, LaysBlocksThatAreWrittenTogetherNextToEachOther) {
+  constexpr size_t kBlocks = 2000, kInFlight = 20;
+  SlotMap map({2 * kBlocks + kInFlight}, kBlocks);
+  std::mt19937_64 random(1);
+  uint32_t epoch = map.open_snapshot();
+  for (int step = 0; step < 40; ++step) {
+    const bool commits = step % 5 == 0;
+    const uint32_t next = commits ? map.open_snapshot() : epoch;
+    std::vector<std::pair<size_t, StoredBlock>> writing;
+    for (size_t block = 0; block < kBlocks + kInFlight; ++block) {
+      if (commits && block == kInFlight / 2) map.close_snapshot(std::exchange(epoch, next));
+      if (block < kBlocks) writing.push_back({block, {0, map.take(0), block}});
+      if (writing.size() < kInFlight / 2 && block < kBlocks) continue;
+      if (writing.empty()) break;
+      const size_t ends = random() % std::min<size_t>(4, writing.size());
+      map.put(writing[ends].first, writing[ends].second);
+      writing.erase(writing.begin() + static_cast<ptrdiff_t>(ends));
+    }
+  }
+  map.check();
+  size_t runs = 1;
+  for (size_t block = 1; block < kBlocks; ++block)
+    runs += map.current(block).slot == map.current(block - 1).slot + 1 ? 0 : 1;
+  EXPECT_LT(runs, 800u);
 }
 
 TEST(SlotMap, KeepsASlotAsLongAsASnapshotHasIt) {
