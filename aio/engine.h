@@ -66,16 +66,20 @@ std::optional<EngineKind> engine_kind_from_name(std::string_view name);
 
 struct EngineOptions {
   EngineKind kind = EngineKind::io_uring;
+  // Measured (`terrace bench io --sweep`, docs/benchmarks.md): throughput is flat from 8 MiB in flight and
+  // blocks of 512 KiB on; larger blocks cost less processor time, and blocks that are too large for the
+  // system to send to the device whole gain nothing more. 32 of 1 MiB stays fast where other work delays this
+  // thread.
   uint32_t queue_depth = 32;     // pieces in flight: 1 to 4096
   uint64_t block_bytes = kMiB;   // a multiple of 4 KiB, at most 1 GiB
   uint32_t thread_count = 2;     // of the threads engine: 1 to 256
   uint32_t backlog_count = 256;  // requests that may wait for a place in flight: 1 to 65536
-  // Of io_uring. Where the kernel, or for iopoll a file's device, refuses, the engine works without and says
-  // why once.
-  bool io_uring_sqpoll =
-      false;  // a kernel thread takes new pieces: no system call, but a core while it is busy
-  bool io_uring_iopoll =
-      false;  // completions are polled for, not interrupted for: wait() keeps its core busy
+  // Of io_uring: a kernel thread takes new pieces, which saves system calls and costs a core while it is
+  // busy. Where the kernel refuses, the engine works without and says why.
+  bool io_uring_sqpoll = false;
+  // Of io_uring: the device is asked for completions and does not interrupt; wait() keeps its core busy.
+  // Files whose device refuses are served without, and why is said once.
+  bool io_uring_iopoll = false;
 };
 
 struct EngineStats {
