@@ -6,7 +6,8 @@ For each mode (read, write, mixed half and half) it first looks for the best set
 the peer several times as large, then runs pairs, Terrace and the peer in turns and each first in every other pair,
 over the same bytes of the same file, and prints the median of the pairs' ratios with its 90 % interval (bootstrap),
 and the processor seconds per GB of both. The closing table is against the targets: at least fio's throughput at
-no more processor time, and 1.3 times DeepSpeed's. The exit code is 1 when one is missed.
+no more processor time, and 1.3 times DeepSpeed's: met, missed, or within noise when the median is below the target
+and the interval reaches it. The exit code is 1 unless all are met.
 
 fio gets io_uring with and without registered buffers and files, libaio, kernel-side submission and polling where the
 kernel takes them, and two jobs. Its buffers lie in 4 KiB pages unless the system has explicit huge pages free
@@ -180,7 +181,8 @@ def serve_deepspeed(path, file_bytes):
         request = json.loads(line)
         s, mode, total = request["settings"], request["mode"], request["bytes"]
         # New memory for every run, as each run of the other programs has: how fast it is depends on where it lies.
-        (reader, read_buffer), writer = make(s), make(s)
+        used = [make(s) for _ in range(2 if mode == "mixed" else 1)]
+        (reader, read_buffer), writer = used[0], used[-1]
         step = s["buffer_bytes"]
         before, begun = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         moved = offset = 0
@@ -202,7 +204,7 @@ def serve_deepspeed(path, file_bytes):
         seconds = time.perf_counter() - begun
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        for handle, buffer in ((reader, read_buffer), writer):
+        for handle, buffer in used:
             handle.free_cpu_locked_tensor(buffer)
         print(json.dumps({"rate": moved / seconds / 1e9, "cpu": cpu / (moved / 1e9)}), file=answers, flush=True)
 
@@ -222,13 +224,14 @@ class DeepSpeed(Program):
 
     def settings(self):
         for buffer_bytes in (16 * MIB, 128 * MIB, 512 * MIB):
-            for block in (256 << 10, MIB, 8 * MIB):
+            for block in (MIB, 8 * MIB):
                 for threads in (1, 2, 4):
                     if block * threads <= buffer_bytes:
                         yield dict(buffer_bytes=buffer_bytes, block_size=block, queue_depth=32,
                                    intra_op_parallelism=threads, single_submit=False, overlap_events=True)
 
     def variants(self, best):
+        yield dict(best, block_size=256 << 10)
         yield dict(best, queue_depth=128)
         yield dict(best, queue_depth=8)
         yield dict(best, overlap_events=False)
@@ -279,8 +282,9 @@ def compare(ours, theirs, mode, options, rows):
     ratio = statistics.median(ratios)
     cheap = mine[1] <= other[1] or isinstance(theirs, DeepSpeed)
     met = ratio >= target and cheap
+    verdict = "met" if met else "within noise" if high >= target and cheap else "MISSED"
     rows.append(f"| {mode} | {theirs.name} | {mine[0]:.2f} | {other[0]:.2f} | {ratio:.2f} [{low:.2f}, {high:.2f}] | "
-                f"{target:.1f} | {mine[1]:.4f} | {other[1]:.4f} | {'met' if met else 'MISSED'} |")
+                f"{target:.1f} | {mine[1]:.4f} | {other[1]:.4f} | {verdict} |")
     print(rows[-1], flush=True)
     return met
 
