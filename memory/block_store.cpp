@@ -65,6 +65,15 @@ size_t BlockStore::index_of_block(ChunkId chunk, uint32_t block) const {
   return first_block_[index_of(chunk)] + block;
 }
 
+uint32_t BlockStore::path_index_of(ChunkId chunk, uint32_t block) const {
+  const size_t index = index_of_block(chunk, block);
+  const MutexLock lock(mutex_);
+  const uint32_t path = map_->current(index).path;
+  TERRACE_ASSERT(path != kNoPath,
+                 fmt::format("block {} of chunk {} was never written", block, index_of(chunk)));
+  return path;
+}
+
 bool BlockStore::written(ChunkId chunk, uint32_t block) const {
   const size_t index = index_of_block(chunk, block);
   const MutexLock lock(mutex_);

@@ -150,6 +150,12 @@ std::vector<double> PathBalancer::rates() const {
   return rates;
 }
 
+double PathBalancer::backlog_ns(uint32_t path) const {
+  const MutexLock lock(mutex_);
+  const auto bytes = static_cast<double>(paths_[path].in_flight_bytes);
+  return bytes / rate_of(paths_[path], clock_.now_ns());
+}
+
 std::vector<PathUse> PathBalancer::uses() const {
   const MutexLock lock(mutex_);
   std::vector<PathUse> uses;

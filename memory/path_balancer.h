@@ -47,6 +47,8 @@ class PathBalancer {
   // Bytes per second, as estimated now; what is assumed where nothing was observed yet.
   std::vector<double> rates() const;
   std::vector<PathUse> uses() const;
+  // How long a path will be busy with what is in flight.
+  double backlog_ns(uint32_t path) const;
 
  private:
   static constexpr uint32_t kWindowRequests = 8;  // make one sample

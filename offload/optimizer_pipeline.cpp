@@ -15,6 +15,16 @@ constexpr uint32_t kStreamedLane =
     0;  // landing slots: one for the chunk that streams, one for the resident one
 constexpr uint32_t kResidentLane = 1;
 
+// The trainable chunks whose records are streamed, or are not.
+std::vector<ChunkId> chunks_of(const FlatSpace& space, const RecordStore& records, bool streamed) {
+  std::vector<ChunkId> chunks;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (space.section_of(ChunkId{c}).trainable && records.is_streamed(ChunkId{c}) == streamed)
+      chunks.push_back(ChunkId{c});
+  }
+  return chunks;
+}
+
 }  // namespace
 
 OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients,
@@ -32,13 +42,13 @@ OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& record
       engine_(engine),
       ring_(ring),
       block_tiles_(block_bytes / kRecordTileBytes),
-      blocks_(ring.slot_count()),
-      in_order_(ring.slot_count()) {
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (!space.section_of(ChunkId{c}).trainable) continue;
-    (records.is_streamed(ChunkId{c}) ? streamed_ : resident_).push_back(ChunkId{c});
-  }
+      streamed_(chunks_of(space, records, true)),
+      resident_(chunks_of(space, records, false)),
+      order_(records.store(), streamed_),
+      blocks_left_(space.chunk_count()),
+      blocks_(ring.slot_count()) {
   for (Block& block : blocks_) block.pipeline = this;
+  ready_.reserve(blocks_.size());
 }
 
 void OptimizerPipeline::run(std::span<const AdamStep> steps) {
@@ -68,17 +78,21 @@ void OptimizerPipeline::run(std::span<const AdamStep> steps) {
   if (failure_ != nullptr) std::rethrow_exception(failure_);
 }
 
+// Blocks are updated as they arrive. Where parameters leave through a landing slot, there is room for those
+// of one chunk only, and blocks of later chunks wait.
 void OptimizerPipeline::run_streamed() {
-  reads_started_ = blocks_finished_ = read_tile_ = 0;
-  read_chunk_ = 0;
-  while (read_chunk_ < streamed_.size() || blocks_finished_ < reads_started_) {
+  one_at_a_time_ = !over_gradient(streamed_.front());
+  order_.begin(one_at_a_time_);
+  reads_started_ = 0;
+  open_chunk_ = 0;
+  ready_.clear();
+  for (const ChunkId chunk : streamed_) blocks_left_[index_of(chunk)] = records_.store()->block_count(chunk);
+  while (open_chunk_ < streamed_.size()) {
     start_reads();
     engine_->poll();
     if (failure_ != nullptr) return;
-    Block& oldest = blocks_[in_order_[blocks_finished_ % in_order_.size()]];
-    if (blocks_finished_ < reads_started_ && oldest.phase == Phase::ready) {
-      finish_block(oldest);
-      ++blocks_finished_;
+    if (Block* block = take_ready()) {
+      finish_block(*block);
     } else if (next_resident_ < resident_.size() &&
                (engine_->in_flight() == 0 || records_.may_change(resident_[next_resident_]))) {
       update_resident(resident_[next_resident_++]);
@@ -88,30 +102,34 @@ void OptimizerPipeline::run_streamed() {
   }
 }
 
+OptimizerPipeline::Block* OptimizerPipeline::take_ready() {
+  const auto found = std::ranges::find_if(ready_, [this](const Block* block) {
+    return !one_at_a_time_ || block->chunk == streamed_[open_chunk_];
+  });
+  if (found == ready_.end()) return nullptr;
+  Block* const block = *found;
+  ready_.erase(found);
+  return block;
+}
+
 void OptimizerPipeline::start_reads() {
-  while (read_chunk_ < streamed_.size()) {
+  while (!order_.empty()) {
     const std::span<std::byte> slot = ring_.acquire();
     if (slot.empty()) return;
-    const ChunkId chunk = streamed_[read_chunk_];
-    const auto index = static_cast<uint32_t>((slot.data() - ring_.memory().data()) /
-                                             static_cast<ptrdiff_t>(ring_.slot_bytes()));
-    Block& block = blocks_[index];
+    const auto [chunk, number] = order_.take();
+    Block& block = blocks_[static_cast<size_t>((slot.data() - ring_.memory().data()) /
+                                               static_cast<ptrdiff_t>(ring_.slot_bytes()))];
     block.slot = slot;
     block.chunk = chunk;
-    block.first_tile = read_tile_;
-    block.tile_count = std::min(block_tiles_, space_.chunk(chunk).tile_count() - read_tile_);
+    block.first_tile = number * block_tiles_;
+    block.tile_count = std::min(block_tiles_, space_.chunk(chunk).tile_count() - block.first_tile);
+    block.number = reads_started_++;
     block.phase = Phase::reading;
     const uint64_t bytes = block.tile_count * kRecordTileBytes;
-    block.request = records_.store()->read_request(chunk, number_of(block), slot.first(bytes));
+    block.request = records_.store()->read_request(chunk, number, slot.first(bytes));
     block.request.on_complete = &OptimizerPipeline::on_read;
     block.request.context = &block;
-    in_order_[reads_started_++ % in_order_.size()] = index;
     record_read_bytes_ += bytes;
-    read_tile_ += block.tile_count;
-    if (read_tile_ == space_.chunk(chunk).tile_count()) {
-      ++read_chunk_;
-      read_tile_ = 0;
-    }
     engine_->submit({&block.request, 1});
   }
 }
@@ -125,6 +143,7 @@ void OptimizerPipeline::on_read(void* context, const io::Completion& completion)
     pipeline.note_failure(std::current_exception());
   }
   block.phase = Phase::ready;
+  pipeline.ready_.push_back(&block);  // within its capacity
 }
 
 void OptimizerPipeline::on_written(void* context, const io::Completion& completion) noexcept {
@@ -142,6 +161,7 @@ void OptimizerPipeline::on_written(void* context, const io::Completion& completi
 
 void OptimizerPipeline::submit_write(Block& block) {
   block.request = block.write.request;
+  block.request.priority = io::Priority::background;  // the update waits for reads
   block.request.on_complete = &OptimizerPipeline::on_written;
   block.request.context = &block;
   engine_->submit({&block.request, 1});
@@ -156,10 +176,11 @@ void OptimizerPipeline::finish_block(Block& block) {
     wait_for_io();
   block.phase = Phase::writing;
   record_write_bytes_ += bytes;
-  const bool last_of_chunk = block.first_tile + block.tile_count == space_.chunk(block.chunk).tile_count();
   const ChunkId chunk = block.chunk;
   submit_write(block);
-  if (last_of_chunk) publish(chunk, kStreamedLane);
+  if (--blocks_left_[index_of(chunk)] > 0) return;
+  publish(chunk, kStreamedLane);
+  while (open_chunk_ < streamed_.size() && blocks_left_[index_of(streamed_[open_chunk_])] == 0) ++open_chunk_;
 }
 
 void OptimizerPipeline::update_resident(ChunkId chunk) {
@@ -220,15 +241,17 @@ std::byte*& OptimizerPipeline::landing(uint32_t lane) {
   return gradients_.landing_slot(lane);
 }
 
+bool OptimizerPipeline::over_gradient(ChunkId chunk) const {
+  return gradients_.type(chunk) == space_.section_of(chunk).type;
+}
+
 std::byte*& OptimizerPipeline::output(ChunkId chunk, uint32_t lane) {
-  if (gradients_.type(chunk) == space_.section_of(chunk).type) return gradients_.gradient(chunk);
-  return landing(lane);
+  return over_gradient(chunk) ? gradients_.gradient(chunk) : landing(lane);
 }
 
 void OptimizerPipeline::publish(ChunkId chunk, uint32_t lane) {
-  const bool over_gradient = gradients_.type(chunk) == space_.section_of(chunk).type;
   home_.publish(chunk, output(chunk, lane), engine_, cache_);
-  if (!over_gradient) leaving_[lane] = chunk;
+  if (!over_gradient(chunk)) leaving_[lane] = chunk;
 }
 
 void OptimizerPipeline::update_tiles(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
@@ -251,14 +274,16 @@ void OptimizerPipeline::update_tiles(ChunkId chunk, uint64_t first_tile, uint64_
   }
 }
 
-// The read that comes next in order, else any write.
+// The oldest read, else any write.
 WaitSubject OptimizerPipeline::io_subject() {
-  for (uint64_t b = blocks_finished_; b < reads_started_; ++b) {
-    const Block& block = blocks_[in_order_[b % in_order_.size()]];
-    if (block.phase == Phase::reading)
-      return {"optimizer states", "nvme -> host", block.chunk, &block.request,
-              records_.store()->path_of(block.request)};
+  const Block* oldest = nullptr;
+  for (const Block& block : blocks_) {
+    if (block.phase == Phase::reading && (oldest == nullptr || block.number < oldest->number))
+      oldest = &block;
   }
+  if (oldest != nullptr)
+    return {"optimizer states", "nvme -> host", oldest->chunk, &oldest->request,
+            records_.store()->path_of(oldest->request)};
   for (const Block& block : blocks_) {
     if (block.phase == Phase::writing)
       return {"optimizer states", "host -> nvme", block.chunk, &block.request,

@@ -16,6 +16,7 @@
 #include <terrace/offload/device_cache.h>
 #include <terrace/offload/gradient_store.h>
 #include <terrace/offload/param_home.h>
+#include <terrace/offload/read_order.h>
 #include <terrace/offload/record_store.h>
 #include <terrace/optimizer_cpu/adam.h>
 
@@ -47,6 +48,7 @@ class OptimizerPipeline {
     ChunkId chunk{};
     uint64_t first_tile = 0;
     uint64_t tile_count = 0;
+    uint64_t number = 0;  // of its read in this update
     Phase phase = Phase::idle;
     io::Request request{};  // what was submitted last
     BlockStore::Write write{};
@@ -60,9 +62,13 @@ class OptimizerPipeline {
 
   void run_streamed();
   void start_reads();
+  // A block that may be updated now, or null.
+  Block* take_ready();
   void finish_block(Block& block);
   void update_resident(ChunkId chunk);
   void update_on_device(ChunkId chunk);
+  // Whether its new parameters take the place of its gradient.
+  bool over_gradient(ChunkId chunk) const;
   // Where the chunk's new parameters are written on the host: over its gradient, or into landing slot `lane`.
   std::byte*& output(ChunkId chunk, uint32_t lane);
   // Landing slot `lane`, after whatever leaves it has left.
@@ -89,14 +95,14 @@ class OptimizerPipeline {
 
   std::vector<ChunkId> streamed_;
   std::vector<ChunkId> resident_;
-  std::vector<Block> blocks_;       // one per ring slot
-  std::vector<uint32_t> in_order_;  // a ring of block indices in the order of their reads
+  ReadOrder order_;                    // of streamed_
+  std::vector<uint32_t> blocks_left_;  // by ChunkId, of a streamed chunk in this update
+  bool one_at_a_time_ = false;         // of the chunks that stream
+  size_t open_chunk_ = 0;              // the first of streamed_ with blocks left
+  std::vector<Block> blocks_;          // one per ring slot
+  std::vector<Block*> ready_;          // were read, in the order in which they arrived
   uint64_t reads_started_ = 0;
-  uint64_t blocks_finished_ = 0;
-  size_t read_chunk_ = 0;  // index into streamed_
-  uint64_t read_tile_ = 0;
   size_t next_resident_ = 0;
-  uint32_t writes_in_flight_ = 0;
   // Per landing slot: the chunk whose parameters may still be on their way out of it.
   std::array<std::optional<ChunkId>, 2> leaving_;
   std::exception_ptr failure_;

@@ -1,0 +1,51 @@
+// ReadOrder: in which order the update reads its blocks, so that every path of the tier has something to do
+// and a slow one holds up no other. Of each path the blocks come in the order of their chunks; the next one
+// is of the path that will be idle soonest. With one path that is the order of the chunks. It never changes a
+// result: the update is done element by element.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <terrace/memory/block_store.h>
+#include <terrace/memory/path_balancer.h>
+
+namespace terrace {
+
+class ReadOrder {
+ public:
+  struct Item {
+    ChunkId chunk{};
+    uint32_t block = 0;
+  };
+
+  // Every block of `chunks`, which outlive this, as does the store; no store: there are no chunks.
+  ReadOrder(const BlockStore* store, std::span<const ChunkId> chunks);
+
+  // From the start. Blocks are looked up where they lie now. Chunk by chunk: all blocks of a chunk come
+  // before any of the next one, for whoever has room for the results of one chunk only.
+  void begin(bool chunk_by_chunk);
+  bool empty() const { return left_ == 0; }
+  // Not when empty().
+  Item take();
+
+ private:
+  // The blocks of `items_` that lie on one path.
+  struct Run {
+    uint32_t next = 0;
+    uint32_t end = 0;
+  };
+  void fill();
+
+  const BlockStore* store_;
+  std::span<const ChunkId> chunks_;
+  std::vector<Item> items_;  // of the chunks at hand, path by path
+  std::vector<Run> runs_;    // by path
+  bool chunk_by_chunk_ = false;
+  size_t next_chunk_ = 0;  // not among the items yet
+  uint64_t in_items_ = 0;  // of these, not taken
+  uint64_t left_ = 0;
+};
+
+}  // namespace terrace
