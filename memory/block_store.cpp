@@ -225,9 +225,15 @@ bool BlockStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std:
   return true;
 }
 
+void BlockStore::arrived(Write& write) noexcept {
+  if (!write.has_arrived) space_.balancer().completed(write.to.path, write.request.bytes);
+  write.has_arrived = true;
+}
+
 BlockStore::WriteEnd BlockStore::end_write(Write& write, const io::Completion& completion) noexcept {
   const size_t index = index_of_block(write.chunk, write.block);
-  space_.balancer().completed(write.to.path, write.request.bytes);
+  arrived(write);
+  write.has_arrived = false;  // where it is submitted again
   File& file = *files_[write.to.path];
   if (completion.error == 0) {
     file.unsynced.store(true);

@@ -103,10 +103,13 @@ class BlockStore {
     StoredBlock to;
     uint32_t attempts = 0;
     io::Request request{};
+    bool has_arrived = false;  // see arrived()
   };
   // Takes a slot and the checksum of `source`, which stays as it is until the write has ended. The caller
   // adds the callback to write.request. False: no slot is free (snapshots have them), and nothing happened.
   bool begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source, Write& write);
+  // May be called when the completion is there and end_write() comes later: the path rests from now on.
+  void arrived(Write& write) noexcept;
   enum class WriteEnd : uint8_t { done, again, failed };
   // done: the block is what was written, and its slot before is free unless a snapshot has it.
   // again: submit write.request once more; it leads to another slot, and the bad one is set aside. Not in

@@ -14,7 +14,7 @@ constexpr double kUnknownRate = 1;         // bytes per nanosecond, when no path
 constexpr uint32_t kSamplesToBelieve = 3;  // before them, what was assumed counts
 constexpr double kLeastShareOfFastest =
     64;                             // a path is taken to have this fraction of the fastest one's rate
-constexpr double kStallFactor = 4;  // so many times longer than expected is a stall
+constexpr double kStallFactor = 2;  // so many times longer than expected is no chance
 constexpr double kMostOwedBlocks = 4;
 // A path's file may hold this much more than its share. Two equal paths, one of which slows to a quarter,
 // then hold 0.2 and 0.8 of the blocks: 1.6 times the half that was planned.

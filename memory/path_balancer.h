@@ -51,7 +51,7 @@ class PathBalancer {
   double backlog_ns(uint32_t path) const;
 
  private:
-  static constexpr uint32_t kWindowRequests = 8;  // make one sample
+  static constexpr uint32_t kWindowRequests = 6;  // make one sample
   static constexpr uint32_t kSamples = 5;         // of which the median counts
 
   struct Path {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <terrace/aio/engine.h>
+#include <terrace/base/clock.h>
 #include <terrace/base/data_type.h>
 #include <terrace/memory/eviction_policy.h>
 #include <terrace/memory/tier_space.h>
@@ -61,6 +62,7 @@ struct OffloadOptions {
   // Told of every change of the disk but the engines' writes; outlives the offloader. For simulated power
   // cuts.
   io::FileEvents* file_events = nullptr;
+  const Clock* clock = nullptr;  // by which the rates of paths are observed; null: the steady one
 };
 
 }  // namespace terrace

@@ -112,6 +112,7 @@ void Offloader::Parts::open_tier() {
   tier_options.start = options.tier_start;
   tier_options.discard_epochs = options.discard_epochs;
   tier_options.events = options.file_events;
+  tier_options.clock = options.clock;
   tier = std::make_unique<TierSpace>(std::move(tier_options), log);
   if (resumes) {
     for (const EpochFile& file : tier->epochs()) found_epochs.push_back(tier->read_epoch(file.epoch));

@@ -128,10 +128,13 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
 
 void RecordStore::start(Transfer& transfer, io::Request& request) {
   transfer.done = false;
+  transfer.store = store_;
   request.context = &transfer;
   request.on_complete = [](void* context, const io::Completion& completion) noexcept {
-    static_cast<Transfer*>(context)->completion = completion;
-    static_cast<Transfer*>(context)->done = true;
+    Transfer& ended = *static_cast<Transfer*>(context);
+    ended.completion = completion;
+    ended.done = true;
+    if (ended.started) ended.store->arrived(ended.write);
   };
   engine_->submit({&request, 1});
 }

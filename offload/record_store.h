@@ -50,6 +50,7 @@ class RecordStore {
   void read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles);
   // A write that may be on its way to the tier file; it and `tiles` stay until finish().
   struct Transfer {
+    BlockStore* store = nullptr;
     BlockStore::Write write;  // of a write
     io::Request request;      // of a read
     io::Completion completion{};
