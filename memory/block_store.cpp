@@ -25,6 +25,10 @@ bool is_worth_another_slot(int error) {
   return std::ranges::find(kErrors, error) != std::end(kErrors);
 }
 
+bool has_none(std::span<const uint64_t> free_slots) {
+  return std::ranges::all_of(free_slots, [](uint64_t slots) { return slots == 0; });
+}
+
 }  // namespace
 
 BlockStore::~BlockStore() {
@@ -183,13 +187,10 @@ bool BlockStore::choose_slot(size_t index, uint64_t bytes, uint32_t failed_path,
   const std::span<const uint64_t> free = map_->free_slots();
   candidates_.assign(free.begin(), free.end());
   if (may_stay) ++candidates_[own.path];
-  const auto none = [this] {
-    return std::ranges::all_of(candidates_, [](uint64_t slots) { return slots == 0; });
-  };
-  if (none()) return false;
+  if (has_none(candidates_)) return false;
   if (failed_path != kNoPath) {
     const uint64_t its_own = std::exchange(candidates_[failed_path], 0);
-    if (none()) candidates_[failed_path] = its_own;
+    if (has_none(candidates_)) candidates_[failed_path] = its_own;
   }
   to.path = space_.balancer().choose(candidates_, bytes);
   to.slot = may_stay && to.path == own.path ? own.slot : map_->take(to.path);
@@ -207,7 +208,7 @@ bool BlockStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std:
   if (!options_.in_place) {
     // Asked before anything is hashed: a caller that waits for a slot asks often.
     const MutexLock lock(mutex_);
-    if (std::ranges::all_of(map_->free_slots(), [](uint64_t slots) { return slots == 0; })) return false;
+    if (has_none(map_->free_slots())) return false;
   }
   // Epochs name checksums whether or not this run compares them.
   const bool seals = options_.verify || !options_.in_place;
