@@ -74,6 +74,7 @@ std::string host_text(const TrainerPlan& plan) {
   add("activation checkpoints", memory.host_activation_bytes());
   add("staging", (memory.staging_slots + memory.landing_slots) * memory.slot_bytes);
   add("I/O ring", memory.ring_slots * memory.ring_slot_bytes);
+  add("copies of epochs", memory.epoch_slots * memory.epoch_slot_bytes);
   return text;
 }
 

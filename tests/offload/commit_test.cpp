@@ -142,13 +142,7 @@ TEST(Commit, LeavesTheEpochBeforeWholeUntilItIsDurable) {
     CommitGate gate;
     EpochCase c{.cached_quarters = quarters};
     const auto expected = states_without_epochs(c, 5);
-    std::atomic<bool> fail{false};
     c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
-      // Whatever is submitted once it is told to fail comes too late for the disk.
-      struct Failing {
-        std::atomic<bool>& fail;
-        CommitGate& gate;
-      };
       return std::make_unique<GateEngine>(
           std::make_unique<io::FaultEngine>(
               std::move(engine), std::vector<io::Fault>{{io::kEveryIndex, io::FaultKind::fail, 0, ENOSPC}}),
