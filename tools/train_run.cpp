@@ -194,7 +194,9 @@ std::optional<Error> TrainingRun::save_after(const Error& failure) {
   }
   if (const std::optional<uint64_t> durable = trainer_.durable_step())
     console_.info(
-        fmt::format("the last epoch on nvme is of step {}: --resume nvme goes on from there", *durable));
+        fmt::format("the last epoch on nvme is of step {}: --resume nvme goes on from there, --resume auto "
+                    "from the newest state",
+                    *durable));
   return failure;
 }
 

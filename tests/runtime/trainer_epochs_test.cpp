@@ -179,6 +179,7 @@ TEST(TrainerEpochs, AreGoneOnFromInPlaceWithTheBitsOfARunThatWasNot) {
     TrainerRun second(options);
     EXPECT_EQ(second.trainer->completed_steps(), 3u);
     EXPECT_EQ(second.trainer->consumed_samples(), 3u);
+    EXPECT_EQ(second.trainer->durable_step(), 3u);
     EXPECT_EQ(second.trainer->plan().chunk_elements, 4096u);
     EXPECT_EQ(second.train(3), std::vector<double>(losses.begin() + 3, losses.end()));
     second.trainer->begin_save(saved.path() / "resumed");
