@@ -56,8 +56,13 @@ constexpr std::array kStreams = {
     NamedStream{"update", io::StreamKind::update, false},
 };
 
+// What the file of --sweep is filled with: of the sizes it measures, ones that every file has room for.
+constexpr uint64_t kSweepFillBytes = 256 * kKiB;
+constexpr uint64_t kSweepFillDepth = 32;
+
 struct Flags {
   std::string filename, directory;
+  std::string name = "terrace";
   std::string rw = "read";
   std::string bs = "1MiB", size, io_size, engine = "auto", output_format = "normal";
   uint64_t iodepth = io::EngineOptions{}.queue_depth, rwmixread = 50, direct = 1, threads = 2;
@@ -84,6 +89,7 @@ class BenchIo final : public Subcommand {
   void add_sweep_flags(CLI::App& command);
   void add_engine_flags(CLI::App& command);
   IoPlan plan() const;
+  uint64_t depth() const { return flags_.sweep ? kSweepFillDepth : flags_.iodepth; }
   void plan_stream(IoPlan& plan) const;
   void plan_size(IoPlan& plan) const;
   void plan_file(IoPlan& plan) const;
@@ -122,6 +128,9 @@ void BenchIo::add_file_flags(CLI::App& command) {
 }
 
 void BenchIo::add_stream_flags(CLI::App& command) {
+  command.add_option("--name", flags_.name, "Of the job in the JSON (default terrace)")
+      ->type_name("NAME")
+      ->group(kWhat);
   command
       .add_option(
           "--rw,--readwrite", flags_.rw,
@@ -199,13 +208,14 @@ void BenchIo::plan_stream(IoPlan& plan) const {
   plan.stream.kind = named->kind;
   plan.stream.random = named->random;
   plan.stream.read_percent = static_cast<uint32_t>(flags_.rwmixread);
-  plan.stream.block_bytes = parse_bytes(flags_.bs, "--bs");
+  plan.stream.block_bytes = flags_.sweep ? kSweepFillBytes : parse_bytes(flags_.bs, "--bs");
   if (plan.stream.block_bytes == 0 || plan.stream.block_bytes % (4 * kKiB) != 0)
     refuse("--bs " + flags_.bs, "it is not a multiple of 4 KiB", "give for example 1MiB");
   if (flags_.time_based && flags_.runtime == 0)
     refuse("--time-based", "there is no --runtime", "say how many seconds");
   plan.stream.runtime_ns = static_cast<uint64_t>(flags_.runtime * 1e9);
   plan.direct = flags_.direct == 1;
+  plan.job_name = flags_.name;
   plan.rw = flags_.rw;
   plan.register_memory = flags_.fixedbufs == 1;
   plan.register_file = flags_.registerfiles == 1;
@@ -244,10 +254,9 @@ void BenchIo::plan_size(IoPlan& plan) const {
     }
   }
   plan.stream.region_bytes = size / block * block;
-  if (plan.stream.region_bytes / block < flags_.iodepth) {
+  if (plan.stream.region_bytes / block < depth()) {
     refuse("--size",
-           fmt::format("{} are fewer than {} blocks of {}", format_bytes(size), flags_.iodepth,
-                       format_bytes(block)),
+           fmt::format("{} are fewer than {} blocks of {}", format_bytes(size), depth(), format_bytes(block)),
            "give a larger --size, or smaller --bs or --iodepth");
   }
   if (!flags_.time_based) {
@@ -278,7 +287,7 @@ void BenchIo::plan_engine(IoPlan& plan) const {
     refuse("--sqthread-poll or --hipri", "only io_uring has it", "leave it out, or --ioengine");
   constexpr uint64_t kMostInFlight = 4096;
   constexpr uint64_t kMostThreads = 256;
-  plan.engine.queue_depth = static_cast<uint32_t>(std::min(flags_.iodepth, kMostInFlight + 1));
+  plan.engine.queue_depth = static_cast<uint32_t>(std::min(depth(), kMostInFlight + 1));
   plan.engine.block_bytes = plan.stream.block_bytes;
   plan.engine.thread_count = static_cast<uint32_t>(std::min(flags_.threads, kMostThreads + 1));
   plan.engine.io_uring_sqpoll = flags_.sqpoll;

@@ -75,7 +75,7 @@ IoReport stream_once(const IoPlan& plan, io::RingBuffer& ring, const io::File& f
   if (has_file) engine->unregister_file(file.fd());
   if (has_memory) engine->unregister_buffer(ring.memory());
   require_success(plan, report.result);
-  report.job_name = "terrace";
+  report.job_name = plan.job_name;
   report.rw = plan.rw;
   report.file = plan.file.string();
   report.engine = io::name_of(plan.engine.kind);

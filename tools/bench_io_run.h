@@ -15,6 +15,7 @@
 namespace terrace {
 
 struct IoPlan {
+  std::string job_name;
   std::string rw;  // as it was given
   io::StreamOptions stream;
   io::EngineOptions engine;  // queue_depth blocks in flight, and slots of the ring
