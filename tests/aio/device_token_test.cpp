@@ -145,6 +145,25 @@ TEST_F(DeviceTokens, LieInAPrivateFolderOrAreNotUsed) {
   EXPECT_FALSE(DeviceToken(paths(), {.folder = folder_.path() / "nowhere" / "below"}).usable());
 }
 
+TEST_F(DeviceTokens, OfSeveralDrivesAreTakenAllOrNone) {
+  const fs::path memory = "/dev/shm";  // a file system without a drive counts as one
+  if (!fs::is_directory(memory)) GTEST_SKIP() << "there is no /dev/shm";
+  DeviceToken disk(paths(), options());
+  DeviceToken shm(std::vector<fs::path>{memory}, options());
+  DeviceToken both(std::vector<fs::path>{folder_.path(), memory}, options());
+  for (DeviceToken* one : {&disk, &shm}) {
+    DeviceToken& other = one == &disk ? shm : disk;
+    EXPECT_TRUE(one->try_acquire());
+    EXPECT_FALSE(both.try_acquire());
+    EXPECT_TRUE(other.try_acquire());  // nothing of it stayed behind
+    one->release();
+    other.release();
+  }
+  EXPECT_TRUE(both.try_acquire());
+  EXPECT_FALSE(disk.try_acquire());
+  EXPECT_FALSE(shm.try_acquire());
+}
+
 TEST_F(DeviceTokens, OfOneDriveAreOneHoweverManyFoldersItHas) {
   fs::create_directory(folder_.path() / "other");
   const std::vector<fs::path> both{folder_.path(), folder_.path() / "other"};
