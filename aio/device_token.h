@@ -2,9 +2,10 @@
 //
 // A drive is two lock files in a folder of the user's, locked by flock: `token` is the right to use the
 // drive, `gate` the right to be the next. Who waits for the token holds the gate, and who wants another turn
-// must pass the gate first: two processes that want the drive alternate. A process that dies leaves no lock,
-// only the empty files. The token is a courtesy among processes of one user: where it cannot be had, work
-// goes on without, and it must never decide whether anything is written, only when.
+// must pass the gate first: two processes that want the drive alternate. Who has the token writes its process
+// number into the file, for the messages of those who wait. A process that dies leaves no lock, only the
+// files. The token is a courtesy among processes of one user: where it cannot be had, work goes on without,
+// and it must never decide whether anything is written, only when.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,8 @@ class DeviceToken {
   bool held() const { return held_; }
   // Whether another process waits for a drive that this one holds. Cheap enough for every turn.
   bool wanted() const;
+  // Which process has one of the drives, as far as their files say; 0: none, or not known.
+  uint64_t holder() const;
   // The lock file waited for or held, for messages; of the first drive.
   const std::string& name() const { return name_; }
 
@@ -57,6 +60,7 @@ class DeviceToken {
   bool open_drive(int folder_fd, const std::string& number);
   bool acquire_until(uint64_t deadline_ns);
   bool take(const Drive& drive, uint64_t deadline_ns);
+  void write_holder(uint64_t process) const;
   void close_all();
 
   DeviceTokenOptions options_;

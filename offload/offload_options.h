@@ -14,6 +14,7 @@
 #include <terrace/memory/eviction_policy.h>
 #include <terrace/memory/tier_space.h>
 #include <terrace/memory/tier_start.h>
+#include <terrace/offload/drive_turns.h>
 #include <terrace/offload/placement.h>
 
 namespace terrace {
@@ -59,6 +60,9 @@ struct OffloadOptions {
   // for every PinnedEpoch when it is made.
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate_engine;
   bool verify_checksums = true;
+  // Updates that stream take turns on the drives of state_paths with those of other processes of this user;
+  // nothing: they do not, and no lock files are made.
+  std::optional<DriveTurnOptions> drive_turns;
   // Told of every change of the disk but the engines' writes; outlives the offloader. For simulated power
   // cuts.
   io::FileEvents* file_events = nullptr;

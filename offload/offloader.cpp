@@ -186,6 +186,7 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.activation_wait_ns -= earlier.activation_wait_ns;
   difference.landing_wait_ns -= earlier.landing_wait_ns;
   difference.update_wait_ns -= earlier.update_wait_ns;
+  difference.turn_wait_ns -= earlier.turn_wait_ns;
   difference.update_ns -= earlier.update_ns;
   difference.commit_count -= earlier.commit_count;
   difference.commit_write_bytes -= earlier.commit_write_bytes;
@@ -217,6 +218,7 @@ OffloadCounters Offloader::counters() const {
   }
   counters.eviction_count = p.cache.eviction_count();
   counters.update_wait_ns = p.pipeline->wait_ns();
+  if (p.turns != nullptr) counters.turn_wait_ns = p.turns->wait_ns();
   return counters;
 }
 

@@ -66,6 +66,7 @@ struct OffloadCounters {
   uint64_t activation_wait_ns = 0;
   uint64_t landing_wait_ns = 0;  // waiting for gradients to reach the place of the update
   uint64_t update_wait_ns = 0;   // the update waiting for the disk
+  uint64_t turn_wait_ns = 0;     // the update waiting for its turn on the drives, beside that
   uint64_t update_ns = 0;
   // Commits: the blocks that were written because they were newer in host memory than in the tier, and no
   // others. The bytes of the manifests come on top.

@@ -57,6 +57,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
                                      frozen_store.get(), reader.get(), watch);
   records = std::make_unique<RecordStore>(space, options.states, plan, arena, device, record_store.get(),
                                           record_store != nullptr ? engine.get() : nullptr, watch);
+  take_turns();
   pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, cache, device, workers,
                                                  instruction_set, engine.get(), ring, plan.ring_slot_bytes);
   if (!trace.empty()) training_cursor.set_schedule(schedule_of(space, trace));

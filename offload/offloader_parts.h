@@ -17,6 +17,7 @@
 #include <terrace/memory/tensor_state.h>
 #include <terrace/memory/tier_space.h>
 #include <terrace/offload/device_cache.h>
+#include <terrace/offload/drive_turns.h>
 #include <terrace/offload/epoch_committer.h>
 #include <terrace/offload/gradient_store.h>
 #include <terrace/offload/offloader.h>
@@ -84,6 +85,7 @@ struct Offloader::Parts {
   void make_param_stores();
   void make_record_store();
   std::vector<uint32_t> numbers_of(const std::vector<TierPath>& paths) const;
+  void take_turns();
   void keep_epochs();
   void take_up_epoch();
   void load_epoch_records();
@@ -117,6 +119,7 @@ struct Offloader::Parts {
   io::RingBuffer ring;
   std::unique_ptr<ParamHome> home;
   std::unique_ptr<GradientStore> gradients;
+  std::unique_ptr<DriveTurns> turns;  // null where none are taken
   std::unique_ptr<RecordStore> records;
   std::unique_ptr<OptimizerPipeline> pipeline;
 

@@ -170,4 +170,13 @@ void Offloader::Parts::make_record_store() {
   record_store = make_store(*tier, std::move(store), found_epochs, *engine, log);
 }
 
+void Offloader::Parts::take_turns() {
+  if (!options.drive_turns || records->streamed_bytes() == 0) return;
+  std::vector<std::filesystem::path> folders;
+  for (const TierPath& path : options.state_paths) folders.push_back(path.path);
+  const Clock& turn_clock = options.clock != nullptr ? *options.clock : clock;
+  turns = std::make_unique<DriveTurns>(folders, *options.drive_turns, turn_clock, watch, log);
+  records->take_turns(turns.get());
+}
+
 }  // namespace terrace

@@ -62,6 +62,7 @@ void OptimizerPipeline::run(std::span<const AdamStep> steps) {
   } catch (...) {
     note_failure(std::current_exception());
   }
+  records_.give_back_turn();
   if (engine_ != nullptr) {
     while (engine_->in_flight() > 0) wait_for_io();
   }
@@ -79,7 +80,8 @@ void OptimizerPipeline::run(std::span<const AdamStep> steps) {
 }
 
 // Blocks are updated as they arrive. Where parameters leave through a landing slot, there is room for those
-// of one chunk only, and blocks of later chunks wait.
+// of one chunk only, and blocks of later chunks wait. While another process has its turn on the drives,
+// everything else goes on, and only then is the next turn waited for.
 void OptimizerPipeline::run_streamed() {
   one_at_a_time_ = !over_gradient(streamed_.front());
   order_.begin(one_at_a_time_);
@@ -93,11 +95,12 @@ void OptimizerPipeline::run_streamed() {
     if (failure_ != nullptr) return;
     if (Block* block = take_ready()) {
       finish_block(*block);
-    } else if (next_resident_ < resident_.size() &&
-               (engine_->in_flight() == 0 || records_.may_change(resident_[next_resident_]))) {
+    } else if (next_resident_ < resident_.size() && records_.may_change(resident_[next_resident_])) {
       update_resident(resident_[next_resident_++]);
-    } else {
+    } else if (engine_->in_flight() > 0) {
       wait_for_io();
+    } else {
+      records_.wait_for_turn();
     }
   }
 }
@@ -116,6 +119,7 @@ void OptimizerPipeline::start_reads() {
   while (!order_.empty()) {
     const std::span<std::byte> slot = ring_.acquire();
     if (slot.empty()) return;
+    if (!records_.may_read()) return ring_.release(slot);
     const auto [chunk, number] = order_.take();
     Block& block = blocks_[static_cast<size_t>((slot.data() - ring_.memory().data()) /
                                                static_cast<ptrdiff_t>(ring_.slot_bytes()))];
@@ -132,6 +136,7 @@ void OptimizerPipeline::start_reads() {
     record_read_bytes_ += bytes;
     engine_->submit({&block.request, 1});
   }
+  records_.give_back_turn();
 }
 
 void OptimizerPipeline::on_read(void* context, const io::Completion& completion) noexcept {

@@ -65,6 +65,17 @@ void RecordStore::close(ChunkId chunk) {
   if (placement_ == Placement::none && device_.strict()) device_.detach(device_slots_[index_of(chunk)]);
 }
 
+void RecordStore::before_change(ChunkId chunk) {
+  if (committer_ == nullptr) return;
+  if (!committer_->may_change(chunk)) give_back_turn();
+  committer_->before_change(chunk);
+}
+
+void RecordStore::wait_for_turn() {
+  TERRACE_ASSERT(turns_ != nullptr, "only where turns are taken is there one to wait for");
+  turns_->wait();
+}
+
 bool RecordStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source,
                               BlockStore::Write& write) {
   while (true) {
@@ -73,6 +84,7 @@ bool RecordStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std
     const bool may_take = idle || committer_->may_take_slot();
     if (may_take && store_->begin_write(chunk, block, source, write)) return true;
     if (idle) break;
+    give_back_turn();
     may_take ? committer_->wait_idle() : committer_->wait_for_slots();
   }
   if (engine_->in_flight() > 0) return false;

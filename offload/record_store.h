@@ -12,6 +12,7 @@
 #include <terrace/memory/device.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/memory/host_arena.h>
+#include <terrace/offload/drive_turns.h>
 #include <terrace/offload/epoch_committer.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/placement.h>
@@ -38,13 +39,20 @@ class RecordStore {
   // Whether resident records may be changed without waiting for a commit; if not, it writes them next.
   bool may_change(ChunkId chunk) { return committer_ == nullptr || committer_->may_change(chunk); }
   // They are about to be changed: waits until they may be.
-  void before_change(ChunkId chunk) {
-    if (committer_ != nullptr) committer_->before_change(chunk);
-  }
+  void before_change(ChunkId chunk);
   // As BlockStore::begin_write(), but waits for the commit in progress where that has the slots. False: only
   // writes of the engine may still free one. Throws Error(capacity) when there are none.
   bool begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source,
                    BlockStore::Write& write);
+
+  // From now on the update reads blocks in turns with other processes; null: whenever it likes.
+  void take_turns(DriveTurns* turns) { turns_ = turns; }
+  bool may_read() { return turns_ == nullptr || turns_->may_read(); }
+  // Where may_read() said no: waits until the next block may be read.
+  void wait_for_turn();
+  void give_back_turn() {
+    if (turns_ != nullptr) turns_->give_back();
+  }
 
   // Copies of one block of tiles, for initialisation and checkpoints.
   void read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles);
@@ -76,6 +84,7 @@ class RecordStore {
   Device& device_;
   BlockStore* store_;
   EpochCommitter* committer_ = nullptr;
+  DriveTurns* turns_ = nullptr;
   io::Engine* engine_;
   StepWatch& watch_;
   uint64_t block_tiles_;                  // of the store's blocks

@@ -37,6 +37,8 @@ std::optional<std::string> StepWatch::describe(uint64_t wait) const {
     text +=
         fmt::format(": {} {} at offset {} of {}", request->kind == io::OpKind::read ? "reading" : "writing",
                     format_bytes(request->bytes), request->offset, subject_.file);
+  } else if (!subject_.file.empty()) {
+    text += fmt::format(": {}", subject_.file);
   }
   return text;
 }

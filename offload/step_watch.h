@@ -20,7 +20,7 @@ struct WaitSubject {
   std::string_view link;  // "nvme -> host -> device"
   std::optional<ChunkId> chunk;
   const io::Request* request = nullptr;  // the oldest that is not over, of `file`
-  std::string_view file;
+  std::string_view file;                 // without a request: what is waited for, in words
 };
 
 class StepWatch {

@@ -84,6 +84,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.prefetch_uses = config.max_prefetch_elements == 0 ? 0 : config.terrace.prefetch_uses;
   if (config.max_prefetch_elements) options.prefetch_elements = *config.max_prefetch_elements;
   options.verify_checksums = config.terrace.verify_checksums;
+  if (config.terrace.device_token) options.drive_turns.emplace();
   if (config.aio.queue_depth) options.io.queue_depth = *config.aio.queue_depth;
   if (config.aio.block_bytes) options.io.block_bytes = *config.aio.block_bytes;
   if (config.aio.thread_count) options.io.thread_count = *config.aio.thread_count;

@@ -68,7 +68,7 @@ struct Flags {
   uint64_t iodepth = io::EngineOptions{}.queue_depth, rwmixread = 50, direct = 1, threads = 2;
   double runtime = 0;
   bool time_based = false, overwrite = false, json = false;
-  bool sqpoll = false, iopoll = false, sweep = false;
+  bool sqpoll = false, iopoll = false, sweep = false, no_device_token = false;
   uint64_t rounds = 5;
   uint64_t fixedbufs = 1, registerfiles = 1;
 };
@@ -182,6 +182,10 @@ void BenchIo::add_engine_flags(CLI::App& command) {
   command.add_flag("--sqthread-poll", flags_.sqpoll, "io_uring: a kernel thread takes new blocks")
       ->group(kHow);
   command.add_flag("--hipri", flags_.iopoll, "io_uring: poll for completions")->group(kHow);
+  command
+      .add_flag("--no-device-token", flags_.no_device_token,
+                "Do not wait for other programs of Terrace on the drive, nor have them wait")
+      ->group(kHow);
   command.add_option("--output-format", flags_.output_format, "normal (default) or json, with fio's names")
       ->type_name("FORMAT")
       ->group(kHow);
@@ -219,6 +223,7 @@ void BenchIo::plan_stream(IoPlan& plan) const {
   plan.rw = flags_.rw;
   plan.register_memory = flags_.fixedbufs == 1;
   plan.register_file = flags_.registerfiles == 1;
+  plan.device_token = !flags_.no_device_token;
 }
 
 void BenchIo::plan_file(IoPlan& plan) const {

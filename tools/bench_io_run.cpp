@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 
+#include <terrace/aio/device_token.h>
 #include <terrace/aio/file.h>
 #include <terrace/aio/ring_buffer.h>
 #include <terrace/base/clock.h>
@@ -60,6 +63,24 @@ void require_success(const IoPlan& plan, const io::StreamResult& result) {
   throw io::describe_failure(result.failure->request, result.failure->completion, plan.file);
 }
 
+// Another process on the drive would be measured as well; an update of a training run waits for its turn.
+class MeasuringTurn {
+ public:
+  MeasuringTurn(const IoPlan& plan, Console& console) {
+    if (!plan.device_token) return;
+    const std::filesystem::path parent = plan.file.parent_path();
+    token_.emplace(std::array{parent.empty() ? std::filesystem::path(".") : parent});
+    if (!token_->usable()) {
+      console.warning_once(fmt::format("measured without a turn on the drive: {}", token_->refusal()));
+    } else if (!token_->acquire()) {
+      console.warning_once("another process has had the drive for long: measured beside it");
+    }
+  }
+
+ private:
+  std::optional<io::DeviceToken> token_;  // given back when it goes
+};
+
 IoReport stream_once(const IoPlan& plan, io::RingBuffer& ring, const io::File& file, Console& console) {
   const std::unique_ptr<io::Engine> engine = io::make_engine(plan.engine, console);
   IoReport report;
@@ -70,7 +91,10 @@ IoReport stream_once(const IoPlan& plan, io::RingBuffer& ring, const io::File& f
   if (!has_file)
     report.registration_refusal = plan.register_file ? engine->registration_refusal() : "not asked for";
   const SteadyClock clock;
-  report.result = io::run_stream(*engine, ring, file.fd(), plan.stream, clock);
+  {
+    const MeasuringTurn turn(plan, console);
+    report.result = io::run_stream(*engine, ring, file.fd(), plan.stream, clock);
+  }
   report.stats = engine->stats();
   if (has_file) engine->unregister_file(file.fd());
   if (has_memory) engine->unregister_buffer(ring.memory());

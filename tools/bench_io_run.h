@@ -25,6 +25,7 @@ struct IoPlan {
   bool direct = true;
   bool register_memory = true;
   bool register_file = true;
+  bool device_token = true;  // measure with the drive to itself, as far as Terrace's processes go
 };
 
 // Throws what goes wrong.

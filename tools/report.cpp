@@ -1,5 +1,5 @@
 // `terrace report`: what this machine offers and why each choice would be made. It changes nothing; with
-// --nvme-path it makes one empty file there for a moment.
+// --nvme-path it makes one empty file in each of these for a moment.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include <terrace/aio/block_device.h>
 #include <terrace/aio/engine.h>
 #include <terrace/aio/file.h>
 #include <terrace/base/units.h>
@@ -29,7 +33,7 @@ namespace fs = std::filesystem;
 // One line: what was found, as a value for programs, and in words.
 struct Finding {
   std::string section;
-  std::string key;
+  std::string key;   // empty: for people only
   std::string json;  // a literal
   std::string name;  // empty: for programs only
   std::string text;
@@ -44,6 +48,7 @@ class Findings {
   void add_text(std::string key, std::string name, const std::string& text) {
     add(std::move(key), json_quoted(text), std::move(name), text);
   }
+  void add_words(std::string name, std::string text) { add("", "", std::move(name), std::move(text)); }
   std::string text() const;
   std::string json() const;
 
@@ -68,9 +73,11 @@ std::string Findings::text() const {
 
 std::string Findings::json() const {
   std::string members;
-  for (const Finding& finding : all_)
+  for (const Finding& finding : all_) {
+    if (finding.key.empty()) continue;  // for people only
     members +=
         fmt::format("{}  {}: {}", members.empty() ? "" : ",\n", json_quoted(finding.key), finding.json);
+  }
   return "{\n" + members + "\n}\n";
 }
 
@@ -136,21 +143,21 @@ void find_engines(Findings& findings) {
   findings.add_text("engine", "choice", io::choose_engine(std::nullopt).reason);
 }
 
-void find_nvme(const std::string& path, Findings& findings) {
-  findings.begin("NVMe path");
-  if (path.empty()) {
-    findings.add("nvme_path", "null", "path", "not given; --nvme-path DIR examines a folder");
-    return;
-  }
+std::string drive_text(const io::BlockDevice& drive) {
+  if (drive.name.empty()) return drive.number;
+  return drive.model.empty() ? drive.name : fmt::format("{} ({})", drive.name, drive.model);
+}
+
+// The words for people; returns the object for programs.
+std::string find_nvme_path(const std::string& path, Findings& findings) {
   require_exists("--nvme-path", path);
   if (!fs::is_directory(path)) {
     throw Error(ErrorKind::config,
                 {"cannot use", "--nvme-path " + path, system_reason(ENOTDIR), "name a folder"});
   }
-  const fs::path probe_path = fs::path(path) / fmt::format(".terrace-report-{}", getpid());
-  findings.add_text("nvme_path", "path", path);
   const uint64_t free = io::free_bytes_at(path);
-  findings.add("nvme_free_bytes", std::to_string(free), "free", format_bytes(free));
+  const std::string drive = drive_text(io::find_block_device(path));
+  const fs::path probe_path = fs::path(path) / fmt::format(".terrace-report-{}", getpid());
   struct Removal {
     const fs::path& path;
     ~Removal() { unlink(path.c_str()); }
@@ -158,12 +165,25 @@ void find_nvme(const std::string& path, Findings& findings) {
   const io::File file =
       io::File::open(probe_path, {.access = io::FileAccess::read_write, .create = true, .direct = true});
   const Removal removal{probe_path};
-  findings.add("direct_io", file.direct() ? "true" : "false", "O_DIRECT",
-               file.direct()
-                   ? "works: transfers go past the page cache"
-                   : "is refused (" + file.direct_refusal() + "): transfers go through the page cache");
-  findings.add("direct_io_alignment_bytes", std::to_string(file.alignment_bytes()), "alignment",
-               fmt::format("{} bytes", file.alignment_bytes()));
+  findings.add_words("path", path);
+  findings.add_words("drive", drive);
+  findings.add_words("free", format_bytes(free));
+  findings.add_words("O_DIRECT", file.direct() ? "works: transfers go past the page cache"
+                                               : "is refused (" + file.direct_refusal() +
+                                                     "): transfers go through the page cache");
+  findings.add_words("alignment", fmt::format("{} bytes", file.alignment_bytes()));
+  return fmt::format(
+      R"({{"path": {}, "drive": {}, "free_bytes": {}, "direct_io": {}, "direct_io_alignment_bytes": {}}})",
+      json_quoted(path), json_quoted(drive), free, file.direct(), file.alignment_bytes());
+}
+
+void find_nvme(const std::vector<std::string>& paths, Findings& findings) {
+  findings.begin(paths.size() > 1 ? "NVMe paths" : "NVMe path");
+  if (paths.empty()) findings.add_words("path", "not given; --nvme-path DIR examines a folder");
+  std::string objects;
+  for (const std::string& path : paths)
+    objects += (objects.empty() ? "" : ", ") + find_nvme_path(path, findings);
+  findings.add("nvme_paths", "[" + objects + "]", "", "");
 }
 
 void find_accelerator(Findings& findings) {
@@ -182,12 +202,14 @@ class Report final : public Subcommand {
   explicit Report(CLI::App& app) {
     CLI::App& command =
         *app.add_subcommand(name_, "Say what this machine offers, and why each choice is made");
-    command.add_option("--nvme-path", nvme_path_, "Examine this folder as well")->type_name("DIR");
+    add_repeated(command, "--nvme-path", nvme_paths_, "DIR",
+                 "Examine this folder as well; may be given several times", "");
+    command.get_option("--nvme-path")->group("Options");
     command.add_flag("--json", json_, "Print the report as JSON");
     command.footer(
         "Examples:\n"
         "  terrace report\n"
-        "  terrace report --nvme-path /mnt/nvme --json\n");
+        "  terrace report --nvme-path /mnt/a --nvme-path /mnt/b --json\n");
   }
 
   const std::string& name() const override { return name_; }
@@ -198,7 +220,7 @@ class Report final : public Subcommand {
     find_processor(machine, findings);
     find_memory(machine, findings);
     find_engines(findings);
-    find_nvme(nvme_path_, findings);
+    find_nvme(nvme_paths_, findings);
     find_accelerator(findings);
     std::fputs((json_ ? findings.json() : findings.text()).c_str(), stdout);
     return kDone;
@@ -206,7 +228,7 @@ class Report final : public Subcommand {
 
  private:
   const std::string name_ = "report";
-  std::string nvme_path_;
+  std::vector<std::string> nvme_paths_;
   bool json_ = false;
 };
 

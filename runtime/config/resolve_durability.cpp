@@ -1,5 +1,5 @@
-// When the state on nvme becomes an epoch. What is said of epochs where there can be none has no effect, and
-// is listed as such.
+// When the state on nvme becomes an epoch, and how its drives are shared. What is said of epochs where there
+// can be none has no effect, and is listed as such.
 #include <fmt/format.h>
 
 #include <terrace/runtime/config/internal/resolver.h>
@@ -7,6 +7,7 @@
 namespace terrace {
 namespace {
 
+constexpr std::string_view kToken = "terrace.device_token";
 constexpr std::string_view kDurable = "terrace.durable";
 constexpr std::string_view kSteps = "terrace.commit_every_steps";
 constexpr std::string_view kSeconds = "terrace.commit_every_seconds";
@@ -16,6 +17,7 @@ constexpr std::string_view kRetained = "terrace.retained_checkpoints";
 
 void Resolver::resolve_durability() {
   TerraceConfig& own = config_.terrace;
+  own.device_token = boolean(kToken, own.device_token);
   own.durable = boolean(kDurable, own.durable);
   own.commit_every_steps = integer(kSteps, own.commit_every_steps);
   own.commit_every_seconds = integer(kSeconds, own.commit_every_seconds);
@@ -25,7 +27,10 @@ void Resolver::resolve_durability() {
   };
   const bool on_nvme = config_.placement.states == Placement::nvme;
   const std::string elsewhere = "optimizer states are not on nvme";
-  if (!on_nvme) idle(kDurable, elsewhere);
+  if (!on_nvme) {
+    idle(kToken, elsewhere);
+    idle(kDurable, elsewhere);
+  }
   if (on_nvme && own.durable) return;
   for (const std::string_view key : {kSteps, kSeconds, kRetained})
     idle(key, on_nvme ? fmt::format("{} is false", kDurable) : elsewhere);

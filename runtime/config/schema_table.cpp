@@ -365,6 +365,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace", "prefetch_depth", integer, "16", honoured, "Uses to fetch ahead at most; 0 fetches on demand only.", counted},
     {"terrace", "strict", boolean, "false", honoured, "Turns any use of memory outside its lease into an error. Slow."},
     {"terrace", "verify_checksums", boolean, "true", honoured, "Check every block that is read against its checksum."},
+    {"terrace", "device_token", boolean, "true", honoured, "With optimizer states on nvme: updates stream over a drive in turns of a tenth of a second with those of the user's other processes there; false takes no turns."},
     {"terrace", "durable", boolean, "true", honoured, "With optimizer states on nvme: commit the whole training state there as epochs, of which the last survives any crash; false overwrites it in place and removes it at the end."},
     {"terrace", "commit_every_steps", integer, "0", honoured, "Steps from one epoch to the next; 0: steps do not decide.", elements},
     {"terrace", "commit_every_seconds", integer, "300", honoured, "Seconds from one epoch to the next; 0: time does not decide.", counted},

@@ -114,6 +114,7 @@ struct TerraceConfig {
   uint32_t thread_count = 0;  // compute threads; 0: one per available core
   uint64_t seed = 42;
   // Of states on nvme only.
+  bool device_token = true;             // turns on the drive with other processes
   bool durable = true;                  // false: in place, without epochs
   uint64_t commit_every_steps = 0;      // 0: steps do not decide
   uint64_t commit_every_seconds = 300;  // 0: time does not decide

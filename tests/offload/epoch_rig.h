@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,6 +35,7 @@ struct EpochCase {
   bool discard = false;
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
   io::FileEvents* events = nullptr;
+  std::optional<DriveTurnOptions> drive_turns = std::nullopt;
 };
 
 inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
@@ -53,6 +55,7 @@ inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
   options.discard_epochs = c.discard;
   options.decorate_engine = c.decorate;
   options.file_events = c.events;
+  options.drive_turns = c.drive_turns;
   options.device_budget_bytes = options.host_budget_bytes = kGiB;
   const MemoryPlan roomy = plan_memory(space, uses, options);
   options.device_budget_bytes = roomy.device_minimum_bytes;

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,8 @@ struct Case {
   io::EngineKind engine = io::EngineKind::io_uring;
   DataType accumulation_type = DataType::fp32;
   uint64_t d2h_bytes_per_second = 0;  // 0: as fast as memory
+  std::optional<DriveTurnOptions> drive_turns = std::nullopt;
+  std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
 };
 
 // An offloader with everything it needs.
@@ -48,6 +52,8 @@ class Rig {
     options.accumulation_type = c.accumulation_type;
     options.policy = c.policy;
     options.io.kind = c.engine;
+    options.drive_turns = c.drive_turns;
+    options.decorate_engine = c.decorate;
     options.lock_host_memory = false;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;
     const MemoryPlan roomy = plan_memory(space, uses, options);

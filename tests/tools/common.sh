@@ -14,8 +14,9 @@ on_exit() {
 trap on_exit EXIT
 cd "$folder"
 
-export XDG_CACHE_HOME=$folder/cache  # what was measured of other folders is not taken up
-mkdir nvme
+export XDG_CACHE_HOME=$folder/cache     # what was measured of other folders is not taken up
+export XDG_RUNTIME_DIR=$folder/runtime  # tests that run beside each other take no turns
+mkdir nvme runtime
 # Words in an order that a tiny model learns something of; always the same.
 make_text() {
   awk 'BEGIN { srand(7); split("the water of a river runs down to the sea and comes back as rain", w, " ");

@@ -126,6 +126,9 @@ TEST(TrainConfigRules, ListsWhatIsSaidOfEpochsWhereThereAreNone) {
   EXPECT_THAT(
       parse(R"({"terrace": {"durable": true, "commit_every_steps": 7}, )" + states_on + on_cpu).warnings,
       ElementsAre(HasSubstr("terrace (optimizer states are not on nvme): durable, commit_every_steps")));
+  EXPECT_THAT(parse(R"({"terrace": {"device_token": false}, )" + states_on + on_cpu).warnings,
+              ElementsAre(HasSubstr("terrace (optimizer states are not on nvme): device_token")));
+  EXPECT_THAT(parse(R"({"terrace": {"device_token": false}, )" + states_on + nvme).warnings, ElementsAre());
   EXPECT_THAT(
       parse(R"({"terrace": {"durable": false, "retained_checkpoints": 7}, )" + states_on + nvme).warnings,
       ElementsAre(HasSubstr("terrace (terrace.durable is false): retained_checkpoints")));
