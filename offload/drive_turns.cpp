@@ -48,10 +48,11 @@ void DriveTurns::wait() {
   wait_ns_ += clock_.now_ns() - start;
   without_ = !taken;
   if (taken) return begin_turn();
-  log_.warning_once(fmt::format(
-      "another process has had the drive of {} for long: updates go on beside it (terrace.device_token false: "
-      "without turns)",
-      place_));
+  log_.warning_once(
+      fmt::format("another process has had the drive of {} for long: updates go on beside it "
+                  "(terrace.device_token false: "
+                  "without turns)",
+                  place_));
 }
 
 void DriveTurns::begin_turn() {
