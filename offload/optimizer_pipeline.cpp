@@ -86,6 +86,7 @@ void OptimizerPipeline::run_streamed() {
   one_at_a_time_ = !over_gradient(streamed_.front());
   order_.begin(one_at_a_time_);
   reads_started_ = 0;
+  has_turn_ = true;
   open_chunk_ = 0;
   ready_.clear();
   for (const ChunkId chunk : streamed_) blocks_left_[index_of(chunk)] = records_.store()->block_count(chunk);
@@ -99,9 +100,9 @@ void OptimizerPipeline::run_streamed() {
       update_resident(resident_[next_resident_++]);
     } else if (engine_->in_flight() > 0) {
       wait_for_io();
-    } else {
+    } else if (!has_turn_) {
       records_.wait_for_turn();
-    }
+    }  // else poll() has made room for reads
   }
 }
 
@@ -119,7 +120,8 @@ void OptimizerPipeline::start_reads() {
   while (!order_.empty()) {
     const std::span<std::byte> slot = ring_.acquire();
     if (slot.empty()) return;
-    if (!records_.may_read()) return ring_.release(slot);
+    has_turn_ = records_.may_read();
+    if (!has_turn_) return ring_.release(slot);
     const auto [chunk, number] = order_.take();
     Block& block = blocks_[static_cast<size_t>((slot.data() - ring_.memory().data()) /
                                                static_cast<ptrdiff_t>(ring_.slot_bytes()))];

@@ -102,6 +102,7 @@ class OptimizerPipeline {
   std::vector<Block> blocks_;          // one per ring slot
   std::vector<Block*> ready_;          // were read, in the order in which they arrived
   uint64_t reads_started_ = 0;
+  bool has_turn_ = true;  // the last block that was to be read might be
   size_t next_resident_ = 0;
   // Per landing slot: the chunk whose parameters may still be on their way out of it.
   std::array<std::optional<ChunkId>, 2> leaving_;
