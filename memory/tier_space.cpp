@@ -22,8 +22,10 @@ namespace terrace {
 namespace {
 
 [[noreturn]] void will_not_remove(const std::string& folder, std::string reason) {
-  throw Error(ErrorKind::config, {"will not remove the training state in", folder, std::move(reason),
-                                  "go on from it with --resume nvme, or remove it with --fresh"});
+  throw Error(ErrorKind::config,
+              {"will not remove the training state in", folder, std::move(reason),
+               "name another folder; or go on training from it with --resume nvme, or remove it with "
+               "`terrace checkpoint prune`"});
 }
 
 [[noreturn]] void cannot_resume(const std::string& subject, std::string reason, ErrorKind kind) {

@@ -229,6 +229,15 @@ std::vector<TierUse> Offloader::host_ledger() const {
   return uses;
 }
 
+uint64_t Offloader::tier_file_bytes() const {
+  uint64_t bytes = 0;
+  for (const BlockStore* store :
+       {parts_->param_store.get(), parts_->frozen_store.get(), parts_->record_store.get()}) {
+    if (store != nullptr) bytes += store->file_bytes();
+  }
+  return bytes;
+}
+
 std::vector<NvmePathUse> Offloader::nvme_paths() const {
   std::vector<NvmePathUse> paths;
   if (parts_->tier == nullptr) return paths;

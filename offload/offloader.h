@@ -188,6 +188,7 @@ class Offloader final : public ParameterAccess {
   OffloadCounters counters() const;
   TrafficBound traffic_bound() const;
   std::vector<TierUse> host_ledger() const;
+  uint64_t tier_file_bytes() const;             // on all nvme paths together
   std::vector<NvmePathUse> nvme_paths() const;  // none when nothing is on nvme
   // What the thread that trains waits for, for another thread to read (runtime/watchdog.h).
   const StepWatch& watch() const;

@@ -227,19 +227,23 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
       known->bytes += use.bytes;
     }
   }
-  const uint64_t files = plan.memory.parameter_file_bytes + plan.memory.record_file_bytes;
+  const uint64_t taken = trainer.offloader().tier_file_bytes();
   summary.tiers = {
       {"device", plan.device.bytes, plan.device.origin, plan.memory.device_bytes, trainer.device_peak_bytes(),
        trainer.device_ledger()},
       {"host", plan.host.bytes, plan.host.origin, plan.memory.host_bytes, host_bytes, host_uses}};
-  if (files > 0) {
-    summary.tiers.push_back(
-        {"nvme",
-         0,
-         "what is free on the path",
-         files,
-         files,
-         {{"parameters", plan.memory.parameter_file_bytes}, {"states", plan.memory.record_file_bytes}}});
+  if (taken > 0) {
+    const uint64_t needed = plan.memory.parameter_file_bytes + plan.memory.record_file_bytes;
+    uint64_t planned = 0;
+    for (const PathShare& share : plan.disk) planned += share.bytes;
+    summary.tiers.push_back({"nvme",
+                             0,
+                             "what is free on the path",
+                             planned,
+                             taken,
+                             {{"parameters", plan.memory.parameter_file_bytes},
+                              {"states", plan.memory.record_file_bytes},
+                              {"head-room of several paths", planned - std::min(planned, needed)}}});
   }
   summary.keeps_epochs = plan.memory.keeps_epochs;
   summary.commits = trainer.offloader().counters();

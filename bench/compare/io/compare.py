@@ -1,6 +1,6 @@
 """Compares `terrace bench io` with fio and with DeepSpeed's aio handle, on one file, with O_DIRECT.
 
-    python compare.py TERRACE FOLDER [--short] [--pairs N] [--no-deepspeed] [--reserve-huge-pages N]
+    python compare.py TERRACE FOLDER [--short] [--pairs N] [--against fio huge deepspeed] [--reserve-huge-pages N]
 
 For each mode (read, write, mixed half and half) it first looks for the best settings of either in a small grid, that of
 the peer several times as large, then runs pairs, Terrace and the peer in turns and each first in every other pair,
@@ -30,6 +30,8 @@ FIO_NAMES = {"read": "read", "write": "write", "mixed": "rw"}
 FIXED = ["--fixedbufs=1", "--registerfiles=1"]
 NR_HUGE = Path("/proc/sys/vm/nr_hugepages")
 TARGET_FIO, TARGET_DEEPSPEED = 1.0, 1.3
+NEARLY = 0.99
+PEERS = ["fio", "huge", "deepspeed"]
 MIB = 1 << 20
 
 
@@ -67,27 +69,35 @@ class Program:
         return self.run_with(mode, self.best[mode], self.total)
 
     def search(self, mode, options):
-        """Keeps the best settings: all of the grid once, the finalists twice more, the best one's variants thrice."""
-        rates = {}
+        """Keeps the best settings: all of the grid once, the finalists and the best one's variants in three longer runs. Of
+        those within NEARLY of the fastest, which more runs could not tell apart, the one that costs least."""
+        rates, costs = {}, {}
 
-        def measure(settings, times):
+        def measure(settings, times, total):
             found = rates.setdefault(json.dumps(settings), [])
             try:
-                found += [self.run_with(mode, settings, options.search_bytes).rate for _ in range(times)]
+                for _ in range(times):
+                    run = self.run_with(mode, settings, total)
+                    found.append(run.rate)
+                    costs.setdefault(json.dumps(settings), []).append(run.cpu)
             except RuntimeError:
                 found.append(0.0)
 
         for settings in self.settings():
-            measure(settings, 1)
+            measure(settings, 1, options.search_bytes)
         finalists = sorted(rates, key=lambda s: -rates[s][0])[:options.finalists]
         for settings in finalists:
-            measure(json.loads(settings), 2)
+            rates.pop(settings), costs.pop(settings, None)  # a short run says little of a fast one
+            measure(json.loads(settings), 3, options.final_bytes)
         middle = lambda s: statistics.median(rates[s])
         first = max(finalists, key=middle)
         variants = [json.dumps(v) for v in self.variants(json.loads(first))]
         for settings in variants:
-            measure(json.loads(settings), 3)
-        best = max(finalists + [v for v in variants if 0.0 not in rates[v]], key=middle)
+            measure(json.loads(settings), 3, options.final_bytes)
+        known = finalists + [v for v in variants if 0.0 not in rates[v]]
+        fastest = max(middle(s) for s in known)
+        best = min((s for s in known if middle(s) >= NEARLY * fastest),
+                   key=lambda s: statistics.median(costs.get(s, [0.0])))
         if 0.0 in rates[best]:
             raise RuntimeError(f"{self.name} cannot {mode} with any settings")
         self.best[mode] = json.loads(best)
@@ -102,7 +112,7 @@ class Terrace(Program):
         self.program, self.path = program, path
 
     def settings(self):
-        for block in ("1m", "2m"):
+        for block in ("512k", "1m", "2m"):
             for depth in ("8", "16", "32"):
                 yield ["--bs", block, "--iodepth", depth]
 
@@ -318,26 +328,28 @@ def main():
     parser.add_argument("--short", action="store_true", help="1 GiB and 5 pairs: about six minutes")
     parser.add_argument("--pairs", type=int)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
-    parser.add_argument("--no-fio", action="store_true")
-    parser.add_argument("--no-deepspeed", action="store_true")
+    parser.add_argument("--against", nargs="+", choices=PEERS, default=PEERS,
+                        help="huge: fio with explicit huge pages, where some are reserved")
     parser.add_argument("--reserve-huge-pages", type=int, default=0, metavar="N")
     options = parser.parse_args()
     file_bytes = (1 << 30) if options.short else (2 << 30)
+    run_bytes = 3 * file_bytes  # so that a millisecond more or less inside a program's own time does not show
     options.pairs = options.pairs or (5 if options.short else 15)
     options.search_bytes = (1 << 28) if options.short else (1 << 29)
+    options.final_bytes = 4 * options.search_bytes
     options.finalists = 3 if options.short else 5
     path = os.path.join(options.folder, f"terrace-compare-io-{os.getpid()}")
     before = reserve_huge_pages(options.reserve_huge_pages) if options.reserve_huge_pages else None
     rows, met, begun = [], True, time.perf_counter()
     try:
         lay_out(options.terrace, path, file_bytes)
-        ours = Terrace(options.terrace, path, file_bytes)
+        ours = Terrace(options.terrace, path, run_bytes)
         peers = []
-        if not options.no_fio:
-            peers.append(Fio(path, file_bytes, file_bytes, huge=False))
-            if free_huge_bytes() >= 96 * MIB:
-                peers.append(Fio(path, file_bytes, file_bytes, huge=True))
-        if not options.no_deepspeed:
+        if "fio" in options.against:
+            peers.append(Fio(path, file_bytes, run_bytes, huge=False))
+        if "huge" in options.against and free_huge_bytes() >= 96 * MIB:
+            peers.append(Fio(path, file_bytes, run_bytes, huge=True))
+        if "deepspeed" in options.against:
             peers.append(DeepSpeed(path, file_bytes, file_bytes))
         for peer in peers:
             for mode in options.modes:
@@ -346,7 +358,7 @@ def main():
         Path(path).unlink(missing_ok=True)
         if before is not None:
             NR_HUGE.write_text(before)
-    print(f"\n{options.pairs} pairs of {file_bytes / 1e9:.1f} GB each, {time.perf_counter() - begun:.0f} s in all\n")
+    print(f"\n{options.pairs} pairs of {run_bytes / 1e9:.1f} GB a run (DeepSpeed {file_bytes / 1e9:.1f}), {time.perf_counter() - begun:.0f} s in all\n")
     print("| mode | against | Terrace GB/s | theirs | ratio, 90 % | target | CPU s per GB | theirs | |")
     print("|---|---|---|---|---|---|---|---|---|")
     print("\n".join(rows))
