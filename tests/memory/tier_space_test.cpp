@@ -86,7 +86,8 @@ TEST_F(TierSpaceTest, RemovesWhatADeadJobLeftWithoutAnEpochAndSaysHowMuch) {
 
 TEST_F(TierSpaceTest, DoesNotRemoveAnEpochUnlessItIsTold) {
   leave_an_epoch();
-  expect_error(ErrorKind::config, {folder(0), "epoch 1", "--resume nvme", "checkpoint prune"}, [&] { open_space(); });
+  expect_error(ErrorKind::config, {folder(0), "epoch 1", "--resume nvme", "checkpoint prune"},
+               [&] { open_space(); });
   EXPECT_TRUE(fs::exists(manifest()));
   EXPECT_TRUE(look().whole);
   open_space(TierStart::fresh, true);
@@ -98,7 +99,8 @@ TEST_F(TierSpaceTest, DoesNotRemoveAnEpochUnlessItIsTold) {
 TEST_F(TierSpaceTest, DoesNotRemoveADamagedEpochEither) {
   leave_an_epoch();
   fs::resize_file(manifest(), 100);
-  expect_error(ErrorKind::config, {folder(0), "epoch 1 is damaged", "checkpoint prune"}, [&] { open_space(); });
+  expect_error(ErrorKind::config, {folder(0), "epoch 1 is damaged", "checkpoint prune"},
+               [&] { open_space(); });
   expect_error(ErrorKind::corrupt, {manifest()}, [&] { open_space(TierStart::resume); });
   EXPECT_TRUE(fs::exists(manifest()));
   EXPECT_TRUE(fs::exists(folder(1) + "/records.tier"));
