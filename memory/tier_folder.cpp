@@ -56,6 +56,17 @@ std::string utc_time() {
   return {text.data(), size};
 }
 
+// Of a lock that a job wrote, or began to make. A file of a user's that only has the name is not written
+// over.
+bool is_lock_file(int fd) {
+  constexpr std::string_view kBegin = "pid ";
+  struct stat status;
+  if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return false;
+  std::array<char, kBegin.size()> text{};
+  const ssize_t size = pread(fd, text.data(), text.size(), 0);
+  return size == 0 || std::string_view(text.data(), size > 0 ? static_cast<size_t>(size) : 0) == kBegin;
+}
+
 // The text of a lock as part of a sentence: "pid 12, host a, started 2026-01-02T03:04:05Z".
 std::string holder_of(int lock_fd) {
   std::array<char, 512> text{};
@@ -148,11 +159,15 @@ bool TierFolder::open_folder() {
 }
 
 bool TierFolder::take_lock() {
-  lock_fd_ = openat(folder_fd_, tier::kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  constexpr const char* kForeignAdvice = "remove it, or choose another nvme_path";
+  lock_fd_ =
+      openat(folder_fd_, tier::kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (lock_fd_ < 0) {
     if (errno == ENOENT) return false;
-    fail(folder_ + "/lock", system_reason(errno), advice_for(errno));
+    const bool no_file = errno == ELOOP || errno == EISDIR || errno == ENXIO;
+    fail(folder_ + "/lock", system_reason(errno), no_file ? kForeignAdvice : advice_for(errno));
   }
+  if (!is_lock_file(lock_fd_)) fail(folder_ + "/lock", "it is not a lock of Terrace's", kForeignAdvice);
   int result = flock(lock_fd_, LOCK_EX | LOCK_NB);
   // Whoever only looks (look_at_tier) has it for a moment.
   constexpr int kAttempts = 20;

@@ -30,7 +30,7 @@ class Descriptor {
 
 // A shared lock for a moment; a job that starts at that moment tries again.
 bool is_locked(int folder_fd) {
-  const Descriptor lock(openat(folder_fd, tier::kLockName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const Descriptor lock(openat(folder_fd, tier::kLockName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   return lock.get() >= 0 && flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 

@@ -43,6 +43,7 @@ TierContents look_for_epoch(std::span<const fs::path> paths) {
   const FoundTier tier = look_at_tier(paths);
   contents.in_use = tier.in_use;
   contents.has_epochs = tier.has_manifests;
+  contents.epoch_count = tier.epochs.size();
   contents.paths_fit = tier.paths_fit;
   if (!contents.has_epochs) return contents;
   contents.trouble = tier.trouble;

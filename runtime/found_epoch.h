@@ -23,6 +23,7 @@ struct FoundEpoch {
 struct TierContents {
   bool in_use = false;               // another job has it
   bool has_epochs = false;           // manifests are there; without any, what is there is worth nothing
+  uint64_t epoch_count = 0;          // retained ones too
   bool paths_fit = false;            // they are all the paths of one run
   std::optional<FoundEpoch> newest;  // when it can be gone on from, as far as manifests say
   std::string trouble;               // why it cannot be; empty without epochs

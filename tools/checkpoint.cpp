@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include <terrace/base/units.h>
@@ -71,12 +73,14 @@ class Checkpoint final : public Subcommand {
         ->type_name("");
     add_whole_number(
         command, "--keep", 1, [this](uint64_t n) { keep_ = n; }, "prune: keep the newest N", "Options");
+    command.add_flag("--damaged", damaged_, "prune: remove those of which verify finds a byte damaged");
     command.add_flag("--all", all_, "prune: remove every one");
     command.add_flag("--json", json_, "Print the result as JSON");
     command.footer(
         "verify ends with 1 when a byte is not as it was saved. prune asks nothing, and leaves alone what a "
-        "job is "
-        "using and files of others.\n\n"
+        "job is using and files of others. With --keep it first verifies what would stay, and removes "
+        "nothing "
+        "when that is damaged.\n\n"
         "Examples:\n"
         "  terrace checkpoint ls checkpoints /mnt/nvme\n"
         "  terrace checkpoint verify checkpoints/step-00001000\n"
@@ -96,11 +100,12 @@ class Checkpoint final : public Subcommand {
                                       "name a folder of --save or an nvme path"});
     }
     const bool prunes = action_ == "prune";
-    if (prunes == (keep_.has_value() == all_)) {
-      throw Error(ErrorKind::config,
-                  {"cannot use", "terrace checkpoint " + action_,
-                   prunes ? "one of --keep N and --all is needed" : "--keep and --all belong to prune",
-                   prunes ? "say how many stay" : "leave them out"});
+    const int said = int{keep_.has_value()} + int{all_} + int{damaged_};
+    if (said != (prunes ? 1 : 0)) {
+      throw Error(ErrorKind::config, {"cannot use", "terrace checkpoint " + action_,
+                                      prunes ? "one of --keep N, --damaged and --all is needed"
+                                             : "--keep, --damaged and --all belong to prune",
+                                      prunes ? "say what goes" : "leave them out"});
     }
     const Places places = sort_out(paths_);
     return prunes ? prune(places) : action_ == "ls" ? list(places) : verify(places);
@@ -126,12 +131,15 @@ class Checkpoint final : public Subcommand {
   int list(const Places& places);
   int verify(const Places& places);
   int prune(const Places& places);
+  bool is_damaged(const Places& places, const SavedState& state);
+  std::set<fs::path> chosen_to_go(const Places& places, std::vector<SavedState> states);
 
   const std::string name_ = "checkpoint";
   std::string action_;
   std::vector<std::string> paths_;
   std::optional<uint64_t> keep_;
   bool all_ = false;
+  bool damaged_ = false;
   bool json_ = false;
   Console console_;
 };
@@ -202,8 +210,43 @@ int Checkpoint::verify(const Places& places) {
   return bad_count == 0 ? kDone : kFailed;
 }
 
+bool Checkpoint::is_damaged(const Places& places, const SavedState& state) {
+  if (!state.trouble.empty()) return true;
+  bool damaged = false;
+  const auto tell = [&](const BadBlock&) { damaged = true; };
+  try {
+    if (state.kind == SavedState::Kind::checkpoint) {
+      verify_checkpoint(state.path, tell);
+    } else {
+      verify_epoch(places.nvme, state, tell, console_);
+    }
+  } catch (const Error& failure) {
+    if (failure.kind() != ErrorKind::corrupt && failure.kind() != ErrorKind::io) throw;
+    return true;
+  }
+  return damaged;
+}
+
+// Of the states at one place. What a run would take up counts as the newest.
+std::set<fs::path> Checkpoint::chosen_to_go(const Places& places, std::vector<SavedState> states) {
+  std::stable_partition(states.begin(), states.end(),
+                        [](const SavedState& state) { return !state.is_latest; });
+  std::set<fs::path> chosen;
+  for (size_t i = 0; i < states.size(); ++i) {
+    const bool stays = keep_ && i + *keep_ >= states.size();
+    const bool damaged = (stays || damaged_) && is_damaged(places, states[i]);
+    if (stays && damaged && states.size() > *keep_) {
+      throw Error(ErrorKind::corrupt,
+                  {"will not remove the older states beside", states[i].path.string(),
+                   "it would stay, and it is damaged (`terrace checkpoint verify` says where)",
+                   "remove what is damaged first: terrace checkpoint prune PATH --damaged"});
+    }
+    if (all_ || (keep_ && !stays) || (damaged_ && damaged)) chosen.insert(states[i].path);
+  }
+  return chosen;
+}
+
 int Checkpoint::prune(const Places& places) {
-  const uint64_t keep = keep_.value_or(0);
   std::vector<fs::path> removed;
   for (const fs::path& path : places.checkpoints) {
     if (is_checkpoint(path)) {
@@ -211,13 +254,19 @@ int Checkpoint::prune(const Places& places) {
                                       "name the folder above with --keep or --all"});
     }
   }
+  std::set<fs::path> chosen;
+  const auto goes = [&](const SavedState& state) { return chosen.contains(state.path); };
   for (const fs::path& path : places.checkpoints) {
-    const std::vector<fs::path> more = prune_checkpoints(path, keep, console_);
+    chosen = chosen_to_go(places, list_checkpoints(path));
+    const std::vector<fs::path> more = prune_checkpoints(path, goes, console_);
     removed.insert(removed.end(), more.begin(), more.end());
   }
   if (!places.nvme.empty()) {
-    const std::vector<fs::path> more = prune_epochs(places.nvme, keep, console_);
-    removed.insert(removed.end(), more.begin(), more.end());
+    chosen = chosen_to_go(places, list_epochs(places.nvme).states);
+    if (all_ || !chosen.empty()) {
+      const std::vector<fs::path> more = prune_epochs(places.nvme, goes, console_);
+      removed.insert(removed.end(), more.begin(), more.end());
+    }
   }
   std::string text;
   for (const fs::path& path : removed)

@@ -91,6 +91,16 @@ void require_one_run(const CheckpointInfo& epoch, const CheckpointInfo& checkpoi
        "name the one that is meant: --resume nvme with another --save, or --resume DIR with --fresh"});
 }
 
+// What a fall-back to a checkpoint, or a new start, would remove may be better than that.
+[[noreturn]] void older_epochs_stay(const std::vector<fs::path>& paths, const std::string& damage) {
+  throw Error(ErrorKind::corrupt,
+              {"cannot go on from the newest epoch in", names_of(paths), damage,
+               fmt::format("there are older ones: `terrace checkpoint prune {} --damaged` removes what is "
+                           "damaged, and --resume nvme goes on from the newest that is left; a checkpoint "
+                           "instead of all of them: --resume DIR --fresh",
+                           names_of(paths))});
+}
+
 RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, const TierContents& tier,
                           const std::vector<fs::path>& paths, Log& log) {
   RunStart start;
@@ -104,6 +114,7 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
       saved = info.step;
     }
     start.discard_epochs = !start.checkpoints.empty();
+    start.has_older_epochs = tier.epoch_count > 1;
     if (start.checkpoints.empty() || step >= saved) {
       start.epoch = require_epoch(config);
       log.info(fmt::format("--resume auto: going on from the epoch in {}, step {}", names_of(paths), step));
@@ -113,6 +124,7 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
                          names_of(paths), step));
   } else if (tier.has_epochs) {
     // Throws what is wrong. With a path left out nothing is damaged.
+    if (tier.paths_fit && tier.epoch_count > 1) older_epochs_stay(paths, tier.trouble);
     if (start.checkpoints.empty() || !tier.paths_fit) require_epoch(config);
     log.warning(fmt::format("THE EPOCH IN {} CANNOT BE USED and a checkpoint is taken instead: {}",
                             names_of(paths), tier.trouble));
@@ -148,6 +160,7 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
   RunStart start;
   if (flags.resume == kResumeNvme) {
     start.epoch = require_epoch(config);
+    start.has_older_epochs = look_for_epoch(paths).epoch_count > 1;
     const std::vector<fs::path> saved = readable_checkpoints(flags.save, log);
     if (!saved.empty())
       require_one_run(start.epoch->info.run, read_checkpoint_info(saved.front()), saved.front(), paths);
@@ -177,6 +190,8 @@ std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& opt
       before_making(setup);
       return std::make_unique<Trainer>(options, std::move(setup), data, log);
     } catch (const Error& failure) {
+      if (is_damage(failure) && start.has_older_epochs)
+        older_epochs_stay(tier_paths(options.config.placement), failure.what());
       if (!is_damage(failure) || start.checkpoints.empty()) throw;
       log.warning(
           fmt::format("THE EPOCH OF STEP {} CANNOT BE USED and the checkpoint {} is taken instead: {}",

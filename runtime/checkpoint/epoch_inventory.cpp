@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <system_error>
 
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
+#include <terrace/memory/tier_folder.h>
 #include <terrace/memory/tier_space.h>
 #include <terrace/memory/tier_verify.h>
 #include <terrace/runtime/checkpoint/epoch_info.h>
@@ -101,29 +103,35 @@ uint64_t verify_epoch(std::span<const fs::path> paths, const SavedState& epoch,
   return bytes;
 }
 
-std::vector<fs::path> prune_epochs(std::span<const fs::path> paths, uint64_t keep_count, Log& log) {
+std::vector<fs::path> prune_epochs(std::span<const fs::path> paths, FunctionRef<bool(const SavedState&)> goes,
+                                   Log& log) {
   const std::vector<EpochFile> epochs = look_at_tier(paths).epochs;
-  std::vector<fs::path> removed;
-  if (keep_count == 0) {
+  std::vector<fs::path> doomed;
+  for (const EpochFile& file : epochs) {
+    if (goes(look_at(file))) doomed.push_back(file.path);
+  }
+  if (doomed.size() == epochs.size()) {
     // A space that begins anew removes all of what was there, and at its end all of its own.
     TierSpaceOptions options;
     options.paths = tier_paths_of(paths);
     options.discard_epochs = true;
     const TierSpace space(std::move(options), log);
-    for (const EpochFile& file : epochs) removed.push_back(file.path);
-    return removed;
+    return doomed;
   }
-  if (epochs.size() <= keep_count) return removed;
-  TierSpaceOptions options;
-  options.paths = tier_paths_of(paths);
-  options.start = TierStart::resume;
-  TierSpace space(std::move(options), log);
-  space.keep_files(true);
-  for (size_t i = 0; i + keep_count < epochs.size(); ++i) {
-    space.remove_epoch(epochs[i].epoch);
-    removed.push_back(epochs[i].path);
+  // A space does not open where its newest epoch is damaged, and that may be the one to go: the locks do.
+  std::vector<std::unique_ptr<TierFolder>> locked;
+  for (const fs::path& path : paths) {
+    locked.push_back(std::make_unique<TierFolder>(path.string(), log));
+    locked.back()->keep_files(true);
   }
-  return removed;
+  for (const fs::path& manifest : doomed) {
+    std::error_code error;
+    if (!fs::remove(manifest, error)) {
+      throw Error(ErrorKind::io, {"cannot remove the epoch", manifest.string(), error.message(), ""});
+    }
+    io::sync_folder(manifest.parent_path());
+  }
+  return doomed;
 }
 
 }  // namespace terrace

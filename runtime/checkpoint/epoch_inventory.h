@@ -26,9 +26,9 @@ TierListing list_epochs(std::span<const std::filesystem::path> paths);
 uint64_t verify_epoch(std::span<const std::filesystem::path> paths, const SavedState& epoch,
                       FunctionRef<void(const BadBlock&)> bad, Log& log);
 
-// Removes all but the newest `keep_count` epochs (0: all, and the files of the tier) and returns the
-// manifests that are gone. Throws Error(io) when a job is using the paths.
+// Removes the epochs that `goes` names, damaged ones too, and returns their manifests. Where none is left,
+// the files of the tier go as well. Throws Error(io) when a job is using the paths.
 std::vector<std::filesystem::path> prune_epochs(std::span<const std::filesystem::path> paths,
-                                                uint64_t keep_count, Log& log);
+                                                FunctionRef<bool(const SavedState&)> goes, Log& log);
 
 }  // namespace terrace

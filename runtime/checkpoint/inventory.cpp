@@ -166,16 +166,18 @@ uint64_t verify_checkpoint(const fs::path& folder, FunctionRef<void(const BadBlo
   return bytes;
 }
 
-std::vector<fs::path> prune_checkpoints(const fs::path& folder, uint64_t keep_count, Log& log) {
+std::vector<fs::path> prune_checkpoints(const fs::path& folder, FunctionRef<bool(const SavedState&)> goes,
+                                        Log& log) {
   const checkpoint::SaveFolder save_folder(folder, log);
   std::vector<SavedState> states = list_checkpoints(folder);
-  // What a run would take up goes last, and counts as the newest.
+  // What a run would take up goes last.
   std::stable_partition(states.begin(), states.end(),
                         [](const SavedState& state) { return !state.is_latest; });
   std::vector<fs::path> removed;
-  for (size_t i = 0; i + keep_count < states.size(); ++i) {
-    if (states[i].is_latest && unlink((folder / kLatestName).c_str()) == 0) save_folder.sync();
-    if (remove_checkpoint(save_folder, states[i].path, log)) removed.push_back(states[i].path);
+  for (const SavedState& state : states) {
+    if (!goes(state)) continue;
+    if (state.is_latest && unlink((folder / kLatestName).c_str()) == 0) save_folder.sync();
+    if (remove_checkpoint(save_folder, state.path, log)) removed.push_back(state.path);
   }
   return removed;
 }

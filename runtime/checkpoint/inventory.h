@@ -47,11 +47,10 @@ std::vector<SavedState> list_checkpoints(const std::filesystem::path& path);
 // read. What is wrong with its manifest or with a whole file is an Error.
 uint64_t verify_checkpoint(const std::filesystem::path& folder, FunctionRef<void(const BadBlock&)> bad);
 
-// Removes all but the newest `keep_count` checkpoints (0: all, and the name of the latest) and returns those
-// that are gone; the one that `latest` names goes last. A folder that holds a file that is not of a
-// checkpoint is left alone, with a warning. A crash leaves each whole or gone. Throws Error(io) when another
-// job is saving there.
-std::vector<std::filesystem::path> prune_checkpoints(const std::filesystem::path& folder, uint64_t keep_count,
-                                                     Log& log);
+// Removes the checkpoints that `goes` names and returns those that are gone; the one that `latest` names goes
+// last, and its name with it. A folder that holds a file that is not of a checkpoint is left alone, with a
+// warning. A crash leaves each whole or gone. Throws Error(io) when another job is saving there.
+std::vector<std::filesystem::path> prune_checkpoints(const std::filesystem::path& folder,
+                                                     FunctionRef<bool(const SavedState&)> goes, Log& log);
 
 }  // namespace terrace

@@ -240,6 +240,28 @@ TEST(TierFolder, LeavesAUsersFileWithTheNameOfATierFileAlone) {
   EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/empty.tier"));
 }
 
+// Opening a pipe would wait for its other end.
+TEST(TierFolder, TakesNoForeignFileForItsLock) {
+  const TemporaryFolder folder;
+  MemoryLog log;
+  const fs::path lock = fs::path(folder.path()) / "terrace-tier/lock";
+  const auto refuse = [&] {
+    const Error refused = error_of([&] { const TierFolder refused_folder(folder.path(), log); });
+    EXPECT_EQ(refused.parts().subject, lock.string());
+    EXPECT_FALSE(refused.parts().advice.empty());
+  };
+  fs::create_directories(lock.parent_path());
+  std::ofstream(lock) << "my passwords";
+  refuse();
+  EXPECT_EQ(fs::file_size(lock), 12u);
+  fs::remove(lock);
+  ASSERT_EQ(mkfifo(lock.c_str(), 0600), 0);
+  refuse();
+  fs::remove(lock);
+  fs::create_directory(lock);
+  refuse();
+}
+
 TEST(TierFolder, IsLeftAloneByAForkedChild) {
   const TemporaryFolder place;
   MemoryLog log;
