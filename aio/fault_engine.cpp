@@ -237,9 +237,10 @@ size_t FaultTransport::take_due(std::span<PieceResult> results) {
   return count;
 }
 
+// In this order: reap() asks the base about a wake that ended its sleep.
 void FaultTransport::wake() noexcept {
-  sleeper_.wake();
   base_->wake();
+  sleeper_.wake();
 }
 
 Reaped FaultTransport::reap(std::span<PieceResult> results, bool block) {

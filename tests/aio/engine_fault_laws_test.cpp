@@ -215,7 +215,11 @@ TEST_P(EngineFaultLaws, TenThousandOperationsWithFaultsLeaveMemoryAndDescriptors
   const uint64_t bytes = anonymous_bytes();
   operate(10'000);
   EXPECT_EQ(open_descriptors(), descriptors);
+#ifndef __SANITIZE_ADDRESS__  // which keeps what was freed for a while
   EXPECT_LE(anonymous_bytes(), bytes + 64 * kKiB);
+#else
+  static_cast<void>(bytes);
+#endif
   EXPECT_GT(failed, 1000u);
 }
 
