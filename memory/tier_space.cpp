@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <set>
@@ -34,14 +33,9 @@ namespace {
                      "name the paths of the run that is to go on; or go on from a checkpoint, with --fresh"});
 }
 
-// A file of a user's with a name that is going to be written, or a tier file that has lost its mark.
+// A file of a user's with a name that is going to be written. Tier files are made only where there is none.
 void require_no_impostor(const std::string& folder, const tier::Entry& entry) {
-  constexpr std::array<std::string_view, 3> kStores = {"records", "params", "frozen"};
-  const bool needed =
-      entry.kind != tier::FileKind::blocks || std::ranges::any_of(kStores, [&](std::string_view store) {
-        return entry.name == tier::blocks_file_name(store);
-      });
-  if (entry.ours || !needed) return;
+  if (entry.ours || entry.kind == tier::FileKind::blocks) return;
   throw Error(ErrorKind::config, {"cannot use the nvme path", folder + "/" + entry.name,
                                   "it has the name of a file of the tier and is none",
                                   "move it away, or choose another nvme_path"});
@@ -113,11 +107,11 @@ void TierSpace::keep_files(bool keep) {
 
 void TierSpace::start_fresh() {
   require_nothing_to_lose();
+  remove_leftovers();
   for (const std::unique_ptr<TierFolder>& folder : folders_) {
     for (const tier::Entry& entry : tier::list_files(folder->fd(), folder->path()))
       require_no_impostor(folder->path(), entry);
   }
-  remove_leftovers();
   id_ = draw_id();
   write_labels();
   keep_files(false);
