@@ -59,7 +59,7 @@ FaultEngine::FaultEngine(std::unique_ptr<Engine> base, std::unique_ptr<FaultPlan
 }
 
 FaultEngine::FaultEngine(std::unique_ptr<Engine> base, FaultPlan& plan)
-    : base_(std::move(base)), plan_(plan) {
+    : EngineDecorator(std::move(base)), plan_(plan) {
   for (const Fault& fault : plan_.faults()) {
     TERRACE_ASSERT(fault.kind != FaultKind::short_transfer,
                    "an engine never ends short: plan short transfers on a FaultTransport, below it");
@@ -98,7 +98,7 @@ void FaultEngine::submit(std::span<const Request> requests) {
     const Request changed = start(request, goes_to_base);
     if (goes_to_base) below.push_back(changed);
   }
-  base_->submit(below);
+  base().submit(below);
 }
 
 void FaultEngine::on_base_complete(void* context, const Completion& completion) noexcept {
@@ -145,7 +145,7 @@ void FaultEngine::run_due() {
 
 size_t FaultEngine::poll() {
   const uint64_t before = completed_;
-  base_->poll();
+  base().poll();
   run_due();
   return completed_ - before;
 }
@@ -153,11 +153,11 @@ size_t FaultEngine::poll() {
 size_t FaultEngine::wait(size_t min_count) {
   const uint64_t before = completed_;
   const uint64_t target = before + std::min<uint64_t>(min_count, in_flight_);
-  base_->poll();
+  base().poll();
   run_due();
   while (completed_ < target && !sleeper_.take_woken()) {
-    if (base_->in_flight() > 0) {
-      base_->wait(1);
+    if (base().in_flight() > 0) {
+      base().wait(1);
     } else {
       uint64_t due_ns = std::numeric_limits<uint64_t>::max();
       for (const Tracked* tracked : held_) due_ns = std::min(due_ns, tracked->effects.due_ns);
@@ -170,7 +170,7 @@ size_t FaultEngine::wait(size_t min_count) {
 
 void FaultEngine::wake() noexcept {
   sleeper_.wake();
-  base_->wake();
+  base().wake();
 }
 
 // ---- FaultTransport ----

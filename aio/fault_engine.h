@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include <terrace/aio/engine_decorator.h>
 #include <terrace/aio/fault_plan.h>
 #include <terrace/aio/transport.h>
 #include <terrace/base/mutex.h>
@@ -33,7 +34,7 @@ class FaultSleeper {
   bool woken_ TERRACE_GUARDED_BY(mutex_) = false;
 };
 
-class FaultEngine final : public Engine {
+class FaultEngine final : public EngineDecorator {
  public:
   // A plan of its own.
   FaultEngine(std::unique_ptr<Engine> base, std::vector<Fault> faults, FaultTime time = real_time());
@@ -43,21 +44,12 @@ class FaultEngine final : public Engine {
   FaultEngine(const FaultEngine&) = delete;
   FaultEngine& operator=(const FaultEngine&) = delete;
 
-  EngineKind kind() const override { return base_->kind(); }
-  const EngineOptions& options() const override { return base_->options(); }
   void submit(std::span<const Request> requests) override;
   size_t poll() override;
   size_t wait(size_t min_count) override;
   void wake() noexcept override;
   uint64_t in_flight() const override { return in_flight_; }
-  bool register_buffer(std::span<std::byte> memory) override { return base_->register_buffer(memory); }
-  void unregister_buffer(std::span<std::byte> memory) override { base_->unregister_buffer(memory); }
-  bool register_file(int fd) override { return base_->register_file(fd); }
-  void unregister_file(int fd) override { base_->unregister_file(fd); }
-  std::string_view registration_refusal() const override { return base_->registration_refusal(); }
-  // The base's; a request that failed without reaching it counts nowhere.
-  EngineStats stats() const override { return base_->stats(); }
-  // Of the plan.
+  // Of the plan. In stats(), which are the base's, a request that failed without reaching it counts nowhere.
   uint64_t faults_done() const { return plan_.faults_done(); }
 
  private:
@@ -69,7 +61,6 @@ class FaultEngine final : public Engine {
   void run(Tracked& tracked, const Completion& completion);
   void run_due();
 
-  std::unique_ptr<Engine> base_;
   std::unique_ptr<FaultPlan> own_plan_;
   FaultPlan& plan_;
   FaultSleeper sleeper_;

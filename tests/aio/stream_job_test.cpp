@@ -3,6 +3,7 @@
 #include <cmath>
 #include <random>
 
+#include <terrace/aio/engine_decorator.h>
 #include <terrace/aio/fault_engine.h>
 #include <terrace/aio/stream_job.h>
 #include <terrace/base/clock.h>
@@ -49,32 +50,17 @@ constexpr uint32_t kSlots = 4;
 constexpr uint64_t kBlocks = 21;
 
 // Remembers what passes, and lets nothing but that be changed.
-class WatchingEngine final : public Engine {
+class WatchingEngine final : public EngineDecorator {
  public:
-  explicit WatchingEngine(std::unique_ptr<Engine> base) : base_(std::move(base)) {}
+  explicit WatchingEngine(std::unique_ptr<Engine> base) : EngineDecorator(std::move(base)) {}
   std::vector<Request> seen;
   size_t batches = 0;
 
-  EngineKind kind() const override { return base_->kind(); }
-  const EngineOptions& options() const override { return base_->options(); }
   void submit(std::span<const Request> requests) override {
     ++batches;
     seen.insert(seen.end(), requests.begin(), requests.end());
-    base_->submit(requests);
+    base().submit(requests);
   }
-  size_t poll() override { return base_->poll(); }
-  size_t wait(size_t min_count) override { return base_->wait(min_count); }
-  void wake() noexcept override { base_->wake(); }
-  uint64_t in_flight() const override { return base_->in_flight(); }
-  bool register_buffer(std::span<std::byte> memory) override { return base_->register_buffer(memory); }
-  void unregister_buffer(std::span<std::byte> memory) override { base_->unregister_buffer(memory); }
-  bool register_file(int fd) override { return base_->register_file(fd); }
-  void unregister_file(int fd) override { base_->unregister_file(fd); }
-  std::string_view registration_refusal() const override { return base_->registration_refusal(); }
-  EngineStats stats() const override { return base_->stats(); }
-
- private:
-  std::unique_ptr<Engine> base_;
 };
 
 class RunStream : public ::testing::Test {

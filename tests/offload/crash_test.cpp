@@ -11,6 +11,7 @@
 #include <fstream>
 #include <random>
 
+#include <terrace/aio/engine_decorator.h>
 #include <terrace/base/error.h>
 
 #include "offload/epoch_rig.h"
@@ -25,31 +26,18 @@ constexpr int kDied = 9;
 
 // Ends the process at the request of a given number, counted over all engines; just before the request is
 // submitted or just after.
-class DyingEngine final : public io::Engine {
+class DyingEngine final : public io::EngineDecorator {
  public:
   DyingEngine(std::unique_ptr<io::Engine> base, std::atomic<int64_t>& left, bool after)
-      : base_(std::move(base)), left_(left), after_(after) {}
-  io::EngineKind kind() const override { return base_->kind(); }
-  const io::EngineOptions& options() const override { return base_->options(); }
+      : io::EngineDecorator(std::move(base)), left_(left), after_(after) {}
   void submit(std::span<const io::Request> requests) override {
     const bool dies = left_.fetch_sub(static_cast<int64_t>(requests.size())) <= 0;
     if (dies && !after_) _exit(kDied);
-    base_->submit(requests);
+    base().submit(requests);
     if (dies) _exit(kDied);
   }
-  size_t poll() override { return base_->poll(); }
-  size_t wait(size_t min_count) override { return base_->wait(min_count); }
-  void wake() noexcept override { base_->wake(); }
-  uint64_t in_flight() const override { return base_->in_flight(); }
-  bool register_buffer(std::span<std::byte> memory) override { return base_->register_buffer(memory); }
-  void unregister_buffer(std::span<std::byte> memory) override { base_->unregister_buffer(memory); }
-  bool register_file(int fd) override { return base_->register_file(fd); }
-  void unregister_file(int fd) override { base_->unregister_file(fd); }
-  std::string_view registration_refusal() const override { return base_->registration_refusal(); }
-  io::EngineStats stats() const override { return base_->stats(); }
 
  private:
-  std::unique_ptr<io::Engine> base_;
   std::atomic<int64_t>& left_;
   bool after_;
 };

@@ -1,4 +1,5 @@
 // Turns of updates on a drive, with processes of their own on the other side.
+#include <terrace/aio/engine_decorator.h>
 #include <terrace/offload/drive_turns.h>
 
 #include <fcntl.h>
@@ -119,30 +120,17 @@ class TurnsOnADrive : public ::testing::Test {
 };
 
 // Tells of every read before it begins.
-class ReadsEngine final : public io::Engine {
+class ReadsEngine final : public io::EngineDecorator {
  public:
   ReadsEngine(std::unique_ptr<io::Engine> base, std::function<void()> reads)
-      : base_(std::move(base)), reads_(std::move(reads)) {}
-  io::EngineKind kind() const override { return base_->kind(); }
-  const io::EngineOptions& options() const override { return base_->options(); }
+      : io::EngineDecorator(std::move(base)), reads_(std::move(reads)) {}
   void submit(std::span<const io::Request> requests) override {
     for (const io::Request& request : requests)
       if (request.kind == io::OpKind::read) reads_();
-    base_->submit(requests);
+    base().submit(requests);
   }
-  size_t poll() override { return base_->poll(); }
-  size_t wait(size_t min_count) override { return base_->wait(min_count); }
-  void wake() noexcept override { base_->wake(); }
-  uint64_t in_flight() const override { return base_->in_flight(); }
-  bool register_buffer(std::span<std::byte> memory) override { return base_->register_buffer(memory); }
-  void unregister_buffer(std::span<std::byte> memory) override { base_->unregister_buffer(memory); }
-  bool register_file(int fd) override { return base_->register_file(fd); }
-  void unregister_file(int fd) override { base_->unregister_file(fd); }
-  std::string_view registration_refusal() const override { return base_->registration_refusal(); }
-  io::EngineStats stats() const override { return base_->stats(); }
 
  private:
-  std::unique_ptr<io::Engine> base_;
   std::function<void()> reads_;
 };
 

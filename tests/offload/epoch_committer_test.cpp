@@ -1,4 +1,5 @@
 // The order of a commit's writes, and commits that fail where it is not known what became of them.
+#include <terrace/aio/engine_decorator.h>
 #include <terrace/offload/epoch_committer.h>
 
 #include <gtest/gtest.h>
@@ -13,29 +14,16 @@ namespace terrace {
 namespace {
 
 // Notes where requests take their bytes from.
-class NotingEngine final : public io::Engine {
+class NotingEngine final : public io::EngineDecorator {
  public:
   NotingEngine(std::unique_ptr<io::Engine> base, std::vector<const std::byte*>& noted)
-      : base_(std::move(base)), noted_(noted) {}
-  io::EngineKind kind() const override { return base_->kind(); }
-  const io::EngineOptions& options() const override { return base_->options(); }
+      : io::EngineDecorator(std::move(base)), noted_(noted) {}
   void submit(std::span<const io::Request> requests) override {
     for (const io::Request& request : requests) noted_.push_back(request.data);
-    base_->submit(requests);
+    base().submit(requests);
   }
-  size_t poll() override { return base_->poll(); }
-  size_t wait(size_t min_count) override { return base_->wait(min_count); }
-  void wake() noexcept override { base_->wake(); }
-  uint64_t in_flight() const override { return base_->in_flight(); }
-  bool register_buffer(std::span<std::byte> memory) override { return base_->register_buffer(memory); }
-  void unregister_buffer(std::span<std::byte> memory) override { base_->unregister_buffer(memory); }
-  bool register_file(int fd) override { return base_->register_file(fd); }
-  void unregister_file(int fd) override { base_->unregister_file(fd); }
-  std::string_view registration_refusal() const override { return base_->registration_refusal(); }
-  io::EngineStats stats() const override { return base_->stats(); }
 
  private:
-  std::unique_ptr<io::Engine> base_;
   std::vector<const std::byte*>& noted_;
 };
 

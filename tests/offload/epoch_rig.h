@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include <terrace/aio/engine_decorator.h>
 #include <terrace/base/log.h>
 #include <terrace/memory/simulated_device.h>
 #include <terrace/offload/offloader.h>
@@ -156,12 +157,10 @@ inline uint64_t step_of(const std::string& info) {
 }
 
 // Holds every request until somebody waits for one, and then until `gate` returns.
-class GateEngine final : public io::Engine {
+class GateEngine final : public io::EngineDecorator {
  public:
   GateEngine(std::unique_ptr<io::Engine> base, std::function<void()> gate)
-      : base_(std::move(base)), gate_(std::move(gate)) {}
-  io::EngineKind kind() const override { return base_->kind(); }
-  const io::EngineOptions& options() const override { return base_->options(); }
+      : io::EngineDecorator(std::move(base)), gate_(std::move(gate)) {}
   void submit(std::span<const io::Request> requests) override {
     held_.insert(held_.end(), requests.begin(), requests.end());
   }
@@ -170,20 +169,12 @@ class GateEngine final : public io::Engine {
     gate_();
     const std::vector<io::Request> ready = std::move(held_);
     held_.clear();
-    base_->submit(ready);
-    return base_->wait(min_count);
+    base().submit(ready);
+    return base().wait(min_count);
   }
-  void wake() noexcept override { base_->wake(); }
-  uint64_t in_flight() const override { return held_.size() + base_->in_flight(); }
-  bool register_buffer(std::span<std::byte> memory) override { return base_->register_buffer(memory); }
-  void unregister_buffer(std::span<std::byte> memory) override { base_->unregister_buffer(memory); }
-  bool register_file(int fd) override { return base_->register_file(fd); }
-  void unregister_file(int fd) override { base_->unregister_file(fd); }
-  std::string_view registration_refusal() const override { return base_->registration_refusal(); }
-  io::EngineStats stats() const override { return base_->stats(); }
+  uint64_t in_flight() const override { return held_.size() + base().in_flight(); }
 
  private:
-  std::unique_ptr<io::Engine> base_;
   std::function<void()> gate_;
   std::vector<io::Request> held_;
 };

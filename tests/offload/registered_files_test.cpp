@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <terrace/aio/engine.h>
+#include <terrace/aio/engine_decorator.h>
 
 #include "offload/epoch_rig.h"
 
@@ -9,41 +10,28 @@ namespace terrace {
 namespace {
 
 // Adds up, when its engine goes, what went through it since its first registration.
-class StatsKeeper final : public io::Engine {
+class StatsKeeper final : public io::EngineDecorator {
  public:
   struct Sum {
     uint64_t engines = 0;
     uint64_t pieces = 0;
     uint64_t registered_file_pieces = 0;
   };
-  StatsKeeper(std::unique_ptr<io::Engine> base, Sum& sum) : base_(std::move(base)), sum_(sum) {}
+  StatsKeeper(std::unique_ptr<io::Engine> base, Sum& sum) : io::EngineDecorator(std::move(base)), sum_(sum) {}
   ~StatsKeeper() override {
     ++sum_.engines;
-    sum_.pieces += base_->stats().pieces - unregistered_pieces_;
-    sum_.registered_file_pieces += base_->stats().registered_file_pieces;
+    sum_.pieces += base().stats().pieces - unregistered_pieces_;
+    sum_.registered_file_pieces += base().stats().registered_file_pieces;
   }
   StatsKeeper(const StatsKeeper&) = delete;
   StatsKeeper& operator=(const StatsKeeper&) = delete;
 
-  io::EngineKind kind() const override { return base_->kind(); }
-  const io::EngineOptions& options() const override { return base_->options(); }
-  void submit(std::span<const io::Request> requests) override { base_->submit(requests); }
-  size_t poll() override { return base_->poll(); }
-  size_t wait(size_t min_count) override { return base_->wait(min_count); }
-  void wake() noexcept override { base_->wake(); }
-  uint64_t in_flight() const override { return base_->in_flight(); }
-  bool register_buffer(std::span<std::byte> memory) override { return base_->register_buffer(memory); }
-  void unregister_buffer(std::span<std::byte> memory) override { base_->unregister_buffer(memory); }
   bool register_file(int fd) override {
-    if (std::exchange(has_file_, true) == false) unregistered_pieces_ = base_->stats().pieces;
-    return base_->register_file(fd);
+    if (std::exchange(has_file_, true) == false) unregistered_pieces_ = base().stats().pieces;
+    return base().register_file(fd);
   }
-  void unregister_file(int fd) override { base_->unregister_file(fd); }
-  std::string_view registration_refusal() const override { return base_->registration_refusal(); }
-  io::EngineStats stats() const override { return base_->stats(); }
 
  private:
-  std::unique_ptr<io::Engine> base_;
   Sum& sum_;
   bool has_file_ = false;
   uint64_t unregistered_pieces_ = 0;  // of files that are being made
