@@ -133,6 +133,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
   p.watch.set_activity("the update");
   const uint64_t start = p.clock.now_ns();
   const GradientNorm norm = p.gradients->norm();
+  p.counters.norm_ns += p.clock.now_ns() - start;
   const UpdateResult result{norm.norm(settings.loss_scale), norm.finite()};
   if (result.applied) {
     // As torch.nn.utils.clip_grad_norm_ has it: max_norm / (norm + 1e-6), never above 1.
@@ -188,6 +189,10 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.update_wait_ns -= earlier.update_wait_ns;
   difference.turn_wait_ns -= earlier.turn_wait_ns;
   difference.update_ns -= earlier.update_ns;
+  difference.update_write_wait_ns -= earlier.update_write_wait_ns;
+  difference.update_compute_ns -= earlier.update_compute_ns;
+  difference.update_check_ns -= earlier.update_check_ns;
+  difference.norm_ns -= earlier.norm_ns;
   difference.commit_count -= earlier.commit_count;
   difference.commit_write_bytes -= earlier.commit_write_bytes;
   difference.manifest_bytes -= earlier.manifest_bytes;
@@ -217,7 +222,11 @@ OffloadCounters Offloader::counters() const {
     counters.commit_wait_ns = commits.wait_ns;
   }
   counters.eviction_count = p.cache.eviction_count();
-  counters.update_wait_ns = p.pipeline->wait_ns();
+  const OptimizerPipeline::Times& times = p.pipeline->times();
+  counters.update_wait_ns = times.read_wait_ns + times.write_wait_ns;
+  counters.update_write_wait_ns = times.write_wait_ns;
+  counters.update_compute_ns = times.compute_ns;
+  counters.update_check_ns = times.check_ns;
   if (p.turns != nullptr) counters.turn_wait_ns = p.turns->wait_ns();
   return counters;
 }

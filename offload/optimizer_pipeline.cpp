@@ -25,6 +25,20 @@ std::vector<ChunkId> chunks_of(const FlatSpace& space, const RecordStore& record
   return chunks;
 }
 
+// Adds the time of a scope.
+class AddedTime {
+ public:
+  AddedTime(const Clock& clock, uint64_t& ns) : clock_(clock), ns_(ns), begun_ns_(clock.now_ns()) {}
+  ~AddedTime() { ns_ += clock_.now_ns() - begun_ns_; }
+  AddedTime(const AddedTime&) = delete;
+  AddedTime& operator=(const AddedTime&) = delete;
+
+ private:
+  const Clock& clock_;
+  uint64_t& ns_;
+  uint64_t begun_ns_;
+};
+
 }  // namespace
 
 OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients,
@@ -176,11 +190,20 @@ void OptimizerPipeline::submit_write(Block& block) {
 
 void OptimizerPipeline::finish_block(Block& block) {
   const uint64_t bytes = block.tile_count * kRecordTileBytes;
-  records_.store()->verify(block.chunk, number_of(block), block.request);
-  update_tiles(block.chunk, block.first_tile, block.tile_count, block.slot.data(),
-               output(block.chunk, kStreamedLane));
-  while (!records_.begin_write(block.chunk, number_of(block), block.slot.first(bytes), block.write))
-    wait_for_io();
+  {
+    const AddedTime checking(clock_, times_.check_ns);
+    records_.store()->verify(block.chunk, number_of(block), block.request);
+  }
+  std::byte* parameters = output(block.chunk, kStreamedLane);
+  {
+    const AddedTime computing(clock_, times_.compute_ns);
+    update_tiles(block.chunk, block.first_tile, block.tile_count, block.slot.data(), parameters);
+  }
+  const auto begin_write = [&] {
+    const AddedTime checking(clock_, times_.check_ns);
+    return records_.begin_write(block.chunk, number_of(block), block.slot.first(bytes), block.write);
+  };
+  while (!begin_write()) wait_for_io();
   block.phase = Phase::writing;
   record_write_bytes_ += bytes;
   const ChunkId chunk = block.chunk;
@@ -195,11 +218,14 @@ void OptimizerPipeline::update_resident(ChunkId chunk) {
   records_.before_change(chunk);
   std::byte* parameters = output(chunk, kResidentLane);
   const uint64_t tiles = space_.chunk(chunk).tile_count();
-  workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
-    const uint64_t first = task * block_tiles_;
-    const uint64_t count = std::min(block_tiles_, tiles - first);
-    update_tiles(chunk, first, count, records_.resident(chunk) + first * kRecordTileBytes, parameters);
-  });
+  {
+    const AddedTime computing(clock_, times_.compute_ns);
+    workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
+      const uint64_t first = task * block_tiles_;
+      const uint64_t count = std::min(block_tiles_, tiles - first);
+      update_tiles(chunk, first, count, records_.resident(chunk) + first * kRecordTileBytes, parameters);
+    });
+  }
   publish(chunk, kResidentLane);
 }
 
@@ -299,11 +325,13 @@ WaitSubject OptimizerPipeline::io_subject() {
   return home_.publication_subject();
 }
 
+bool OptimizerPipeline::is_reading() const {
+  return std::ranges::any_of(blocks_, [](const Block& block) { return block.phase == Phase::reading; });
+}
+
 void OptimizerPipeline::wait_for_io() {
-  const SteadyClock clock;
-  const uint64_t start = clock.now_ns();
+  const AddedTime waiting(clock_, is_reading() ? times_.read_wait_ns : times_.write_wait_ns);
   wait_watched(*engine_, cache_.watch(), io_subject());
-  wait_ns_ += clock.now_ns() - start;
 }
 
 void OptimizerPipeline::note_failure(std::exception_ptr failure) {

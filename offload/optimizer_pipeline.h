@@ -12,6 +12,7 @@
 
 #include <terrace/aio/engine.h>
 #include <terrace/aio/ring_buffer.h>
+#include <terrace/base/clock.h>
 #include <terrace/base/workers.h>
 #include <terrace/offload/device_cache.h>
 #include <terrace/offload/gradient_store.h>
@@ -38,7 +39,15 @@ class OptimizerPipeline {
   uint64_t record_read_bytes() const { return record_read_bytes_; }
   uint64_t record_write_bytes() const { return record_write_bytes_; }
   uint64_t d2h_bytes() const { return d2h_bytes_; }
-  uint64_t wait_ns() const { return wait_ns_; }
+  // Of the thread that runs the update: where its time went. What is left is submitting, reaping and handing
+  // parameters on.
+  struct Times {
+    uint64_t read_wait_ns = 0;
+    uint64_t write_wait_ns = 0;  // with nothing left to be read
+    uint64_t compute_ns = 0;
+    uint64_t check_ns = 0;  // checksums of what was read and of what is written
+  };
+  const Times& times() const { return times_; }
 
  private:
   enum class Phase : uint8_t { idle, reading, ready, writing };
@@ -78,6 +87,7 @@ class OptimizerPipeline {
                     std::byte* parameters);
   WaitSubject io_subject();
   void wait_for_io();
+  bool is_reading() const;
   void note_failure(std::exception_ptr failure);
 
   const FlatSpace& space_;
@@ -95,6 +105,7 @@ class OptimizerPipeline {
 
   std::vector<ChunkId> streamed_;
   std::vector<ChunkId> resident_;
+  const SteadyClock clock_;
   ReadOrder order_;                    // of streamed_
   std::vector<uint32_t> blocks_left_;  // by ChunkId, of a streamed chunk in this update
   bool one_at_a_time_ = false;         // of the chunks that stream
@@ -110,7 +121,7 @@ class OptimizerPipeline {
   uint64_t record_read_bytes_ = 0;
   uint64_t record_write_bytes_ = 0;
   uint64_t d2h_bytes_ = 0;
-  uint64_t wait_ns_ = 0;
+  Times times_;
 };
 
 }  // namespace terrace
