@@ -19,11 +19,12 @@ constexpr size_t kWritesInFlightPerPath = 4;
 EpochCommitter::EpochCommitter(EpochStores stores, uint32_t chunk_count, uint32_t retained_epochs,
                                std::unique_ptr<io::Engine> engine, StepWatch& watch, Log& log)
     : stores_(stores),
+      chunk_count_(chunk_count),
       retained_limit_(retained_epochs),
       watch_(watch),
       log_(log),
       engine_(std::move(engine)),
-      cached_of_(chunk_count, kNone),
+      cached_of_(kEpochParts.size() * chunk_count, kNone),
       transfers_(kWritesInFlightPerPath * stores_.space->path_count()) {
   for (Transfer& transfer : transfers_) transfer.committer = this;
   for (const EpochFile& file : stores_.space->epochs()) next_number_ = std::max(next_number_, file.epoch + 1);
@@ -40,20 +41,13 @@ EpochCommitter::~EpochCommitter() {
   thread_.join();
 }
 
-void EpochCommitter::add(BlockStore& store, ChunkId chunk, const std::byte* memory, bool dirty) {
+void EpochCommitter::add_cached(EpochPart part, ChunkId chunk, const std::byte* memory, bool dirty) {
+  TERRACE_ASSERT(stores_[part] != nullptr, "what is cached has a store");
   const MutexLock lock(mutex_);
   TERRACE_ASSERT(!in_progress_, "what is cached does not change during a commit");
-  cached_of_[index_of(chunk)] = static_cast<uint32_t>(cached_.size());
-  cached_.push_back({&store, chunk, memory, dirty ? State::dirty : State::clean});
+  cached_of(part, chunk) = static_cast<uint32_t>(cached_.size());
+  cached_.push_back({part, chunk, memory, dirty ? State::dirty : State::clean});
   queue_.reserve(cached_.size());
-}
-
-void EpochCommitter::add_cached_records(ChunkId chunk, const std::byte* memory, bool dirty) {
-  add(*stores_.records, chunk, memory, dirty);
-}
-
-void EpochCommitter::add_cached_frozen(ChunkId chunk, const std::byte* memory, bool dirty) {
-  add(*stores_.frozen, chunk, memory, dirty);
 }
 
 void EpochCommitter::forget_cached() {
@@ -92,24 +86,25 @@ void EpochCommitter::begin(std::string_view info, bool retain) {
   EpochSlots next;
   next.epoch = next_number_++;
   next.info = info;
-  next.records = stores_.records->snapshot();
-  if (stores_.frozen != nullptr) next.frozen = stores_.frozen->snapshot();
+  for (const EpochPart part : kEpochParts) {
+    if (stores_[part] != nullptr) next[part] = stores_[part]->snapshot();
+  }
   {
     const MutexLock lock(mutex_);
     next_ = std::move(next);
     retain_next_ = retain;
     queue_.clear();
     queue_front_ = 0;
-    uint64_t slots = 0;
+    std::array<uint64_t, kEpochParts.size()> slots{};
     for (uint32_t c = 0; c < cached_.size(); ++c) {
       Cached& cached = cached_[c];
       if (cached.state != State::dirty) continue;
       cached.state = State::queued;
       cached.blocks_begun = cached.blocks_written = 0;
-      if (cached.store == stores_.records) slots += cached.store->block_count(cached.chunk);
+      slots[index_of(cached.part)] += store_of(cached).block_count(cached.chunk);
       queue_.push_back(c);
     }
-    slots_wanted_.store(slots);
+    for (size_t part = 0; part < slots.size(); ++part) slots_wanted_[part].store(slots[part]);
     hurried_.reset();
     in_progress_ = true;
   }
@@ -142,33 +137,59 @@ uint64_t EpochCommitter::last_epoch() const {
 }
 
 bool EpochCommitter::may_change(ChunkId chunk) {
-  const uint32_t c = cached_of_[index_of(chunk)];
-  if (c == kNone) return true;
   const MutexLock lock(mutex_);
-  if (cached_[c].state != State::queued) return true;
-  hurried_ = c;
-  return false;
+  for (const EpochPart part : kEpochParts) {
+    const uint32_t c = cached_of(part, chunk);
+    if (c == kNone || cached_[c].state != State::queued) continue;
+    hurried_ = c;
+    return false;
+  }
+  return true;
 }
 
 void EpochCommitter::before_change(ChunkId chunk) {
-  const uint32_t c = cached_of_[index_of(chunk)];
-  if (c == kNone) return;
   const MutexLock lock(mutex_);
-  if (cached_[c].state == State::queued) hurried_ = c;
-  wait_until([&] { return cached_[c].state != State::queued; }, chunk, "optimizer states of a commit");
-  cached_[c].state = State::dirty;
+  for (const EpochPart part : kEpochParts) {
+    const uint32_t c = cached_of(part, chunk);
+    if (c == kNone) continue;
+    if (cached_[c].state == State::queued) hurried_ = c;
+    wait_until([&] { return cached_[c].state != State::queued; }, chunk,
+               part == EpochPart::records ? "optimizer states of a commit" : "parameters of a commit");
+    cached_[c].state = State::dirty;
+  }
 }
 
-// The order of the two reads matters: a slot that the committer takes between them counts twice, never not at
-// all.
-bool EpochCommitter::may_take_slot() const {
-  const uint64_t wanted = slots_wanted_.load();
-  return wanted == 0 || stores_.records->free_slot_count() > wanted;
+bool EpochCommitter::begin_write(EpochPart part, const io::Engine& engine, ChunkId chunk, uint32_t block,
+                                 std::span<const std::byte> source, BlockStore::Write& write,
+                                 FunctionRef<void()> before_waiting) {
+  BlockStore& store = *stores_[part];
+  while (true) {
+    // Asked before the attempt: a commit that ends after it has freed its slots.
+    const bool idle = !in_progress();
+    const bool may_take = idle || may_take_slot(part);
+    if (may_take && store.begin_write(chunk, block, source, write)) return true;
+    if (idle) break;
+    before_waiting();
+    may_take ? wait_idle() : wait_for_slots(part);
+  }
+  if (engine.in_flight() > 0) return false;
+  throw Error(ErrorKind::capacity,
+              {"cannot write a part of the state to", store.name(),
+               std::to_string(store.bad_slot_count()) + " slots failed (" + store.last_bad_slot() +
+                   "), and none is left",
+               "the disk is failing: go on from the last epoch or checkpoint on another one"});
 }
 
-void EpochCommitter::wait_for_slots() {
+// Those that the commit in progress still needs are its own, or both would wait for ever. The order of the
+// two reads matters: a slot that the committer takes between them counts twice, never not at all.
+bool EpochCommitter::may_take_slot(EpochPart part) const {
+  const uint64_t wanted = slots_wanted_[index_of(part)].load();
+  return wanted == 0 || stores_[part]->free_slot_count() > wanted;
+}
+
+void EpochCommitter::wait_for_slots(EpochPart part) {
   const MutexLock lock(mutex_);
-  wait_until([this] { return !in_progress_ || may_take_slot(); }, std::nullopt, "the slots of a commit");
+  wait_until([&] { return !in_progress_ || may_take_slot(part); }, std::nullopt, "the slots of a commit");
 }
 
 void EpochCommitter::wait_idle() {
@@ -218,7 +239,7 @@ void EpochCommitter::work() {
       failure = std::current_exception();
     }
     next_.reset();  // of a commit that failed before its manifest: its slots are free again
-    slots_wanted_.store(0);
+    for (std::atomic<uint64_t>& wanted : slots_wanted_) wanted.store(0);
     {
       const MutexLock lock(mutex_);
       for (const uint32_t c : queue_) {
@@ -234,8 +255,9 @@ void EpochCommitter::work() {
 
 void EpochCommitter::commit() {
   write_queued();
-  stores_.records->sync();
-  if (stores_.frozen != nullptr) stores_.frozen->sync();
+  for (BlockStore* store : stores_.parts) {
+    if (store != nullptr) store->sync();
+  }
   const TierManifest manifest = make_manifest();
   uint64_t bytes = 0;
   try {
@@ -250,8 +272,8 @@ void EpochCommitter::commit() {
 // The one that is hurried before the others; of each its blocks in order.
 EpochCommitter::Cached* EpochCommitter::next_block() {
   const MutexLock lock(mutex_);
-  const auto has_blocks = [](const Cached& cached) {
-    return cached.blocks_begun < cached.store->block_count(cached.chunk);
+  const auto has_blocks = [this](const Cached& cached) {
+    return cached.blocks_begun < store_of(cached).block_count(cached.chunk);
   };
   if (hurried_ && has_blocks(cached_[*hurried_])) return &cached_[*hurried_];
   while (queue_front_ < queue_.size() && !has_blocks(cached_[queue_[queue_front_]])) ++queue_front_;
@@ -274,7 +296,7 @@ void EpochCommitter::write_queued() {
 }
 
 void EpochCommitter::submit_block(Transfer& transfer, Cached& cached) {
-  BlockStore& store = *cached.store;
+  BlockStore& store = store_of(cached);
   const uint32_t block = cached.blocks_begun++;
   const std::span<const std::byte> bytes = {cached.memory + block * store.block_bytes(cached.chunk, 0),
                                             store.block_bytes(cached.chunk, block)};
@@ -289,7 +311,7 @@ void EpochCommitter::submit_block(Transfer& transfer, Cached& cached) {
     write_failure_ = std::current_exception();
     return;
   }
-  if (&store == stores_.records) slots_wanted_.fetch_sub(1);
+  slots_wanted_[index_of(cached.part)].fetch_sub(1);
   transfer.cached = static_cast<uint32_t>(&cached - cached_.data());
   transfer.bytes = bytes.size();
   transfer.busy = true;
@@ -306,7 +328,7 @@ void EpochCommitter::on_written(void* context, const io::Completion& completion)
 
 void EpochCommitter::block_written(Transfer& transfer, const io::Completion& completion) noexcept {
   Cached& cached = cached_[transfer.cached];
-  BlockStore& store = *cached.store;
+  BlockStore& store = store_of(cached);
   switch (store.end_write(transfer.write, completion)) {
     case BlockStore::WriteEnd::again:
       engine_->submit({&transfer.write.request, 1});
@@ -319,7 +341,7 @@ void EpochCommitter::block_written(Transfer& transfer, const io::Completion& com
     case BlockStore::WriteEnd::done:
       break;
   }
-  (&store == stores_.records ? next_->records : next_->frozen).adopt(transfer.write);
+  (*next_)[cached.part].adopt(transfer.write);
   transfer.busy = false;
   const MutexLock lock(mutex_);
   counters_.written_bytes += transfer.bytes;
@@ -333,8 +355,9 @@ TierManifest EpochCommitter::make_manifest() const {
   manifest.space = stores_.space->id();
   manifest.epoch = next_->epoch;
   manifest.info = next_->info;
-  manifest.stores.push_back(stores_.records->layout_of(next_->records));
-  if (stores_.frozen != nullptr) manifest.stores.push_back(stores_.frozen->layout_of(next_->frozen));
+  for (const EpochPart part : kEpochParts) {
+    if (stores_[part] != nullptr) manifest.stores.push_back(stores_[part]->layout_of((*next_)[part]));
+  }
   return manifest;
 }
 

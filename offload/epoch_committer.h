@@ -15,6 +15,7 @@
 // begin() to wait_idle() belong to the step thread, pins to any. One mutex; nothing slow happens under it.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -29,6 +31,7 @@
 
 #include <terrace/aio/engine.h>
 #include <terrace/base/clock.h>
+#include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
 #include <terrace/base/mutex.h>
 #include <terrace/memory/block_store.h>
@@ -37,19 +40,31 @@
 
 namespace terrace {
 
+// What an epoch consists of, each in a store of its own. Parameters that are trained are part of it where
+// records do not hold whole masters.
+enum class EpochPart : uint8_t { records, frozen, parameters };
+inline constexpr std::array<EpochPart, 3> kEpochParts = {EpochPart::records, EpochPart::frozen,
+                                                         EpochPart::parameters};
+constexpr size_t index_of(EpochPart part) {
+  return static_cast<size_t>(part);
+}
+
 // What an epoch holds on to: the slots of its blocks.
 struct EpochSlots {
   uint64_t epoch = 0;
   std::string info;
-  BlockStore::Snapshot records;
-  BlockStore::Snapshot frozen;  // of the frozen parameters, where there are any
+  std::array<BlockStore::Snapshot, kEpochParts.size()> parts;  // empty where there is no such store
+
+  const BlockStore::Snapshot& operator[](EpochPart part) const { return parts[index_of(part)]; }
+  BlockStore::Snapshot& operator[](EpochPart part) { return parts[index_of(part)]; }
 };
 
 // Where the stores of an epoch are; all outlive the committer.
 struct EpochStores {
   TierSpace* space = nullptr;
-  BlockStore* records = nullptr;
-  BlockStore* frozen = nullptr;  // null: nothing is
+  std::array<BlockStore*, kEpochParts.size()> parts{};  // null: the epochs have no such store
+
+  BlockStore* operator[](EpochPart part) const { return parts[index_of(part)]; }
 };
 
 class EpochCommitter {
@@ -68,8 +83,7 @@ class EpochCommitter {
   EpochCommitter& operator=(const EpochCommitter&) = delete;
 
   // What lives in host memory, where it stays from now on. `dirty`: newer than in the tier.
-  void add_cached_records(ChunkId chunk, const std::byte* memory, bool dirty);
-  void add_cached_frozen(ChunkId chunk, const std::byte* memory, bool dirty);
+  void add_cached(EpochPart part, ChunkId chunk, const std::byte* memory, bool dirty);
   // Everything is about to be loaded anew; waits for a commit in progress.
   void forget_cached();
   // The stores are those of this epoch; `retained`, oldest first, stay with it.
@@ -83,15 +97,16 @@ class EpochCommitter {
   void throw_failure();
   uint64_t last_epoch() const;
 
-  // Whether the cached records may be changed without waiting. When not, they are written next.
+  // Whether what is cached of the chunk may be changed without waiting. When not, it is written next.
   bool may_change(ChunkId chunk);
-  // They are about to be changed; waits until that is allowed.
+  // It is about to be changed; waits until that is allowed.
   void before_change(ChunkId chunk);
-  // Whether the update may take a slot of the records: those that the commit in progress still needs are its
-  // own, or both would wait for ever.
-  bool may_take_slot() const;
-  // Waits until that is so, or no commit is in progress.
-  void wait_for_slots();
+  // As BlockStore::begin_write() of a part's store, but waits for the commit in progress where that has the
+  // slots, after telling `before_waiting`. False: only writes of `engine`, which is the caller's, may still
+  // free one. Throws Error(capacity) when there are none.
+  bool begin_write(EpochPart part, const io::Engine& engine, ChunkId chunk, uint32_t block,
+                   std::span<const std::byte> source, BlockStore::Write& write,
+                   FunctionRef<void()> before_waiting);
   // Waits until no commit is in progress.
   void wait_idle();
 
@@ -105,7 +120,7 @@ class EpochCommitter {
  private:
   enum class State : uint8_t { clean, dirty, queued };
   struct Cached {
-    BlockStore* store;
+    EpochPart part;
     ChunkId chunk;
     const std::byte* memory;
     State state = State::dirty;
@@ -122,7 +137,13 @@ class EpochCommitter {
   };
   static void on_written(void* context, const io::Completion& completion) noexcept;
 
-  void add(BlockStore& store, ChunkId chunk, const std::byte* memory, bool dirty);
+  BlockStore& store_of(const Cached& cached) const { return *stores_[cached.part]; }
+  // Index into cached_, or kNone.
+  uint32_t& cached_of(EpochPart part, ChunkId chunk) {
+    return cached_of_[index_of(part) * chunk_count_ + index_of(chunk)];
+  }
+  bool may_take_slot(EpochPart part) const;
+  void wait_for_slots(EpochPart part);
   void work();
   void commit();
   void write_queued();
@@ -137,17 +158,19 @@ class EpochCommitter {
   void wait_until(Condition condition, std::optional<ChunkId> chunk, std::string_view what);
 
   const EpochStores stores_;
+  const uint32_t chunk_count_;
   const uint32_t retained_limit_;
   const SteadyClock clock_;
   StepWatch& watch_;
   Log& log_;
   std::unique_ptr<io::Engine> engine_;  // destroyed by the thread, its owner
-  std::vector<uint32_t> cached_of_;     // by ChunkId: index into cached_, or kNone; records only
+  std::vector<uint32_t> cached_of_;     // by part and chunk
   std::vector<Transfer> transfers_;
   std::vector<uint32_t> queue_;  // of the commit in progress, in order; of the thread
   size_t queue_front_ = 0;
-  std::exception_ptr write_failure_;       // the first of the commit in progress; of the thread
-  std::atomic<uint64_t> slots_wanted_{0};  // of the records, by the commit in progress
+  std::exception_ptr write_failure_;  // the first of the commit in progress; of the thread
+  // By the commit in progress, of each part's store.
+  std::array<std::atomic<uint64_t>, kEpochParts.size()> slots_wanted_{};
 
   mutable Mutex mutex_;
   std::condition_variable_any work_added_;  // for the thread

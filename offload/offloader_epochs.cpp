@@ -40,28 +40,37 @@ void start_read(BlockStore& store, BlockRead& read, io::Engine& engine) {
 
 void Offloader::Parts::keep_epochs() {
   epoch_memory = arena.take(plan.epoch_slots * plan.epoch_slot_bytes, "reading epochs");
-  committer = std::make_unique<EpochCommitter>(
-      EpochStores{tier.get(), record_store.get(), frozen_store.get()}, space.chunk_count(),
-      options.retained_epochs, make_engine(), watch, log);
+  committer = std::make_unique<EpochCommitter>(epoch_stores(), space.chunk_count(), options.retained_epochs,
+                                               make_engine(), watch, log);
   records->commit_with(committer.get());
   if (!found_epochs.empty()) take_up_epoch();
 }
 
+EpochStores Offloader::Parts::epoch_stores() const {
+  EpochStores stores;
+  stores.space = tier.get();
+  stores.parts[index_of(EpochPart::records)] = record_store.get();
+  stores.parts[index_of(EpochPart::frozen)] = frozen_store.get();
+  return stores;
+}
+
 void Offloader::Parts::take_up_epoch() {
-  const auto slots_of = [&](const TierManifest& manifest, BlockStore::Snapshot of_records,
-                            BlockStore::Snapshot of_frozen) {
-    return EpochSlots{manifest.epoch, manifest.info, std::move(of_records), std::move(of_frozen)};
+  const EpochStores stores = epoch_stores();
+  const auto slots_of = [&](const TierManifest& manifest, auto snapshot_of) {
+    EpochSlots slots;
+    slots.epoch = manifest.epoch;
+    slots.info = manifest.info;
+    for (const EpochPart part : kEpochParts) {
+      if (stores[part] != nullptr) slots[part] = snapshot_of(*stores[part]);
+    }
+    return slots;
   };
   std::vector<EpochSlots> retained;
-  for (size_t e = 0; e + 1 < found_epochs.size(); ++e) {
-    retained.push_back(
-        slots_of(found_epochs[e], record_store->take_retained(e),
-                 frozen_store != nullptr ? frozen_store->take_retained(e) : BlockStore::Snapshot()));
-  }
+  for (size_t e = 0; e + 1 < found_epochs.size(); ++e)
+    retained.push_back(slots_of(found_epochs[e], [e](BlockStore& store) { return store.take_retained(e); }));
   const TierManifest& last = found_epochs.back();
   taken_up_info = last.info;
-  committer->take_up(slots_of(last, record_store->snapshot(),
-                              frozen_store != nullptr ? frozen_store->snapshot() : BlockStore::Snapshot()),
+  committer->take_up(slots_of(last, [](BlockStore& store) { return store.snapshot(); }),
                      tier->epochs().back().retained, std::move(retained));
   found_epochs.clear();
   watch.set_activity("taking up an epoch");
@@ -154,17 +163,17 @@ void Offloader::Parts::add_cached(bool dirty) {
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     const ChunkId chunk{c};
     if (space.section_of(chunk).trainable) {
-      if (!records->is_streamed(chunk)) committer->add_cached_records(chunk, records->resident(chunk), dirty);
+      if (!records->is_streamed(chunk))
+        committer->add_cached(EpochPart::records, chunk, records->resident(chunk), dirty);
     } else if (home->in_memory(chunk) != nullptr) {
-      committer->add_cached_frozen(chunk, home->in_memory(chunk), dirty);
+      committer->add_cached(EpochPart::frozen, chunk, home->in_memory(chunk), dirty);
     }
   }
 }
 
 std::unique_ptr<PinnedEpoch> Offloader::Parts::pin_epoch() {
   return std::make_unique<PinnedEpoch>(std::make_unique<PinnedEpoch::Parts>(
-      *committer, EpochStores{tier.get(), record_store.get(), frozen_store.get()}, space, make_engine(),
-      epoch_memory, plan.epoch_slot_bytes));
+      *committer, epoch_stores(), space, make_engine(), epoch_memory, plan.epoch_slot_bytes));
 }
 
 bool Offloader::keeps_epochs() const {

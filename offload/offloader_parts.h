@@ -87,6 +87,7 @@ struct Offloader::Parts {
   std::vector<uint32_t> numbers_of(const std::vector<TierPath>& paths) const;
   void take_turns();
   void keep_epochs();
+  EpochStores epoch_stores() const;
   void take_up_epoch();
   void load_epoch_records();
   void load_epoch_frozen(ChunkId chunk);

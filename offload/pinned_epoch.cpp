@@ -30,8 +30,8 @@ PinnedEpoch::Parts::Parts(EpochCommitter& committer, const EpochStores& stores, 
       slots_(committer.pin()),
       engine_(std::move(engine)),
       buffers_(memory.size() / block_bytes),
-      records_(stores.records, slots_.records, space, true),
-      frozen_(stores.frozen, slots_.frozen, space, false) {
+      records_(stores[EpochPart::records], slots_[EpochPart::records], space, true),
+      frozen_(stores[EpochPart::frozen], slots_[EpochPart::frozen], space, false) {
   for (size_t b = 0; b < buffers_.size(); ++b)
     buffers_[b].memory = memory.subspan(b * block_bytes, block_bytes);
 }

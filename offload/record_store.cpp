@@ -78,21 +78,12 @@ void RecordStore::wait_for_turn() {
 
 bool RecordStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source,
                               BlockStore::Write& write) {
-  while (true) {
-    // Asked before the attempt: a commit that ends after it has freed its slots.
-    const bool idle = committer_ == nullptr || !committer_->in_progress();
-    const bool may_take = idle || committer_->may_take_slot();
-    if (may_take && store_->begin_write(chunk, block, source, write)) return true;
-    if (idle) break;
-    give_back_turn();
-    may_take ? committer_->wait_idle() : committer_->wait_for_slots();
-  }
-  if (engine_->in_flight() > 0) return false;
-  throw Error(ErrorKind::capacity,
-              {"cannot write optimizer states to", store_->name(),
-               std::to_string(store_->bad_slot_count()) + " slots failed (" + store_->last_bad_slot() +
-                   "), and none is left",
-               "the disk is failing: go on from the last epoch or checkpoint on another one"});
+  if (committer_ != nullptr)
+    return committer_->begin_write(EpochPart::records, *engine_, chunk, block, source, write,
+                                   [this] { give_back_turn(); });
+  const bool begun = store_->begin_write(chunk, block, source, write);
+  TERRACE_ASSERT(begun, "a block that is written in place has its slot");
+  return true;
 }
 
 void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles) {

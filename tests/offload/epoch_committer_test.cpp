@@ -53,9 +53,9 @@ TEST(EpochCommitter, WritesTheChunkThatIsWaitedForNext) {
     waits = true;
     while (!open) std::this_thread::yield();
   });
-  EpochCommitter committer({&space, &store, nullptr}, kChunks, 0, std::move(gated), watch, log);
+  EpochCommitter committer({&space, {&store}}, kChunks, 0, std::move(gated), watch, log);
   for (uint32_t c = 0; c < kChunks; ++c)
-    committer.add_cached_records(ChunkId{c}, memory.data() + c * kBlocks * kBlock, true);
+    committer.add_cached(EpochPart::records, ChunkId{c}, memory.data() + c * kBlocks * kBlock, true);
   committer.begin("", false);
   while (!waits) std::this_thread::yield();
   EXPECT_FALSE(committer.may_change(ChunkId{2}));
