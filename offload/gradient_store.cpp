@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include <terrace/base/assert.h>
@@ -12,7 +13,12 @@ namespace {
 
 constexpr uint64_t kBlockElements = kSumBlockElements;  // the unit of the norm's partial sums
 static_assert(kTileElements % kBlockElements == 0, "no block of a sum lies in two chunks");
-constexpr uint64_t kTaskElements = 16 * kTileElements;
+constexpr uint64_t kTaskBlocks = 16;
+
+// In the norm.
+uint64_t block_count(const FlatSpace& space, ChunkId chunk) {
+  return space.section_of(chunk).trainable ? space.chunk(chunk).elements / kBlockElements : 0;
+}
 
 }  // namespace
 
@@ -25,6 +31,7 @@ GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& optio
       workers_(workers),
       instruction_set_(instruction_set),
       on_device_(options.states == Placement::none),
+      accumulation_steps_(options.accumulation_steps),
       accumulates_(options.accumulation_steps > 1),
       accumulation_type_(options.accumulation_type),
       slots_(space.chunk_count(), nullptr) {
@@ -57,11 +64,17 @@ GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& optio
     landings_.push_back({memory, nullptr, {}});
   }
   leaving_.reserve(space.chunk_count());
-  partials_.resize(space.chunk_elements() / kBlockElements);
+  first_sum_.push_back(0);
+  for (uint32_t c = 0; c < space.chunk_count(); ++c)
+    first_sum_.push_back(first_sum_.back() + block_count(space, ChunkId{c}));
+  if (plan.gradient_sum_bytes > 0) {
+    const std::span<std::byte> memory = arena.take(plan.gradient_sum_bytes, "gradient sums");
+    sums_ = {reinterpret_cast<double*>(memory.data()), first_sum_.back()};
+  }
 }
 
 void GradientStore::begin_step() {
-  first_micro_batch_ = true;
+  micro_batch_ = 0;
 }
 
 DataType GradientStore::type(ChunkId chunk) const {
@@ -82,12 +95,15 @@ void GradientStore::land(ChunkId chunk) {
   d2h_bytes_ += bytes;
   slot.out.begin();
   device_.copy_to_host(slots_[index_of(chunk)], slot.id, 0, bytes, nullptr, slot.out);
-  leaving_.push_back(&slot);
+  leaving_.push_back({&slot, chunk});
 }
 
 void GradientStore::land_on_device(ChunkId chunk) {
-  if (!accumulates_) return;  // it stays where it is
   open(chunk);
+  if (!accumulates_) {  // it stays where it is
+    take_sums(chunk, slots_[index_of(chunk)]);
+    return close(chunk);
+  }
   cache_.pin_gradient(chunk);
   accumulate_into(chunk, slots_[index_of(chunk)], cache_.gradient_address(chunk));
   cache_.unpin_gradient(chunk);
@@ -119,22 +135,49 @@ void GradientStore::accumulate(Landing& landing) {
 }
 
 void GradientStore::accumulate_into(ChunkId chunk, std::byte* accumulator, const std::byte* gradient) {
-  const uint64_t elements = space_.chunk(chunk).elements;
-  const DataType gradient_type = space_.section_of(chunk).type;
-  workers_.parallel_for(divide_up(elements, kTaskElements), [&](size_t task) {
-    const uint64_t first = task * kTaskElements;
-    const uint64_t count = std::min(kTaskElements, elements - first);
-    terrace::accumulate(instruction_set_, {.accumulator = accumulator + first * bytes_of(accumulation_type_),
-                                           .accumulator_type = accumulation_type_,
-                                           .gradient = gradient + first * bytes_of(gradient_type),
-                                           .gradient_type = gradient_type,
-                                           .count = count,
-                                           .first = first_micro_batch_});
+  const uint64_t blocks = sums_of(chunk).size();
+  const uint64_t accumulator_bytes = kBlockElements * bytes_of(accumulation_type_);
+  const uint64_t gradient_bytes = kBlockElements * bytes_of(space_.section_of(chunk).type);
+  workers_.parallel_for(divide_up(blocks, kTaskBlocks), [&](size_t task) {
+    for (uint64_t b = task * kTaskBlocks; b < std::min(blocks, (task + 1) * kTaskBlocks); ++b) {
+      std::byte* const to = accumulator + b * accumulator_bytes;
+      terrace::accumulate(instruction_set_, {.accumulator = to,
+                                             .accumulator_type = accumulation_type_,
+                                             .gradient = gradient + b * gradient_bytes,
+                                             .gradient_type = space_.section_of(chunk).type,
+                                             .count = kBlockElements,
+                                             .first = micro_batch_ == 0});
+      if (last_micro_batch())
+        sums_of(chunk)[b] = sum_of_squares_block(instruction_set_, to, accumulation_type_, kBlockElements);
+    }
+  });
+}
+
+std::span<double> GradientStore::sums_of(ChunkId chunk) {
+  const uint64_t first = first_sum_[index_of(chunk)];
+  return sums_.subspan(first, first_sum_[index_of(chunk) + 1] - first);
+}
+
+void GradientStore::take_sums(ChunkId chunk, const std::byte* gradient) {
+  const std::span<double> sums = sums_of(chunk);
+  const DataType gradient_type = type(chunk);
+  workers_.parallel_for(divide_up(sums.size(), kTaskBlocks), [&](size_t task) {
+    for (uint64_t b = task * kTaskBlocks; b < std::min(sums.size(), (task + 1) * kTaskBlocks); ++b) {
+      sums[b] =
+          sum_of_squares_block(instruction_set_, gradient + b * kBlockElements * bytes_of(gradient_type),
+                               gradient_type, kBlockElements);
+    }
   });
 }
 
 void GradientStore::land_zero(ChunkId chunk) {
-  if (accumulates_ && !first_micro_batch_) return;
+  if (micro_batch_ > 0) {  // zeros add nothing to what earlier ones have left
+    if (!last_micro_batch()) return;
+    open(chunk);
+    take_sums(chunk, slots_[index_of(chunk)]);
+    return close(chunk);
+  }
+  std::ranges::fill(sums_of(chunk), 0.0);
   if (on_device_ && !accumulates_) {
     const Schedule unknown;
     CacheSlot* slot = cache_.take_slot(EvictionContext{unknown, kNever});
@@ -147,12 +190,27 @@ void GradientStore::land_zero(ChunkId chunk) {
   close(chunk);
 }
 
+void GradientStore::poll() {
+  for (Landing& landing : landings_) {
+    if (landing.source != nullptr && landing.source->out.done()) accumulate(landing);
+  }
+  while (finished_ < leaving_.size() && leaving_[finished_].source->out.done()) finish_next();
+}
+
+// As with a landing slot, a later copy out of the same slot may be the one that is waited for.
+void GradientStore::finish_next() {
+  const Leaving& next = leaving_[finished_];
+  wait_watched(next.source->out, cache_.watch(), {"gradients", "device -> host", next.chunk, nullptr, {}});
+  take_sums(next.chunk, slots_[index_of(next.chunk)]);
+  ++finished_;
+}
+
 void GradientStore::finish_micro_batch() {
   for (Landing& landing : landings_) accumulate(landing);
-  for (CacheSlot* slot : leaving_)
-    wait_watched(slot->out, cache_.watch(), {"gradients", "device -> host", std::nullopt, nullptr, {}});
+  while (finished_ < leaving_.size()) finish_next();
   leaving_.clear();
-  first_micro_batch_ = false;
+  finished_ = 0;
+  ++micro_batch_;
 }
 
 void GradientStore::open(ChunkId chunk) {
@@ -171,25 +229,9 @@ void GradientStore::release(ChunkId chunk) {
   if (on_device_ && !accumulates_) cache_.drop_gradient(chunk);
 }
 
-GradientNorm GradientStore::norm() {
+GradientNorm GradientStore::norm() const {
   GradientNorm norm;
-  for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
-    const ChunkId chunk{c};
-    if (!space_.section_of(chunk).trainable) continue;
-    const DataType gradient_type = type(chunk);
-    const uint64_t blocks = space_.chunk(chunk).elements / kBlockElements;
-    constexpr uint64_t kBlocksPerTask = kTaskElements / kBlockElements;
-    open(chunk);
-    workers_.parallel_for(divide_up(blocks, kBlocksPerTask), [&](size_t task) {
-      for (uint64_t b = task * kBlocksPerTask; b < std::min(blocks, (task + 1) * kBlocksPerTask); ++b) {
-        partials_[b] =
-            sum_of_squares_block(instruction_set_, slots_[c] + b * kBlockElements * bytes_of(gradient_type),
-                                 gradient_type, kBlockElements);
-      }
-    });
-    close(chunk);
-    norm.add_blocks(std::span(partials_).first(blocks));
-  }
+  norm.add_blocks(sums_);
   return norm;
 }
 

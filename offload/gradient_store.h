@@ -7,11 +7,17 @@
 //
 // Accumulators are fp32, or of the parameters' type (OffloadOptions::accumulation_type).
 //
+// The sums of squares behind the norm are taken while a gradient lands, block by block, and fused with the
+// last accumulation: no pass over all gradients remains for the update. When that happens depends on when
+// copies end; what the sums are does not.
+//
 // Used by the step thread only.
 #pragma once
 
+#include <span>
 #include <vector>
 
+#include <terrace/aio/engine.h>
 #include <terrace/base/workers.h>
 #include <terrace/memory/device.h>
 #include <terrace/memory/flat_space.h>
@@ -35,7 +41,9 @@ class GradientStore {
   void land(ChunkId chunk);
   // The micro-batch ended and the chunk had no gradient: zeros count.
   void land_zero(ChunkId chunk);
-  // Everything landed is where the update reads it; the micro-batch is over.
+  // Finishes what has landed meanwhile, while its bytes are still in a cache; never waits.
+  void poll();
+  // Everything landed is where the update reads it, and its sums are known; the micro-batch is over.
   void finish_micro_batch();
 
   // The precision in which gradient() holds them.
@@ -47,8 +55,19 @@ class GradientStore {
   void close(ChunkId chunk);
   // The update is done with the chunk's gradient.
   void release(ChunkId chunk);
-  // Over the whole flat space, in an order that depends on the flat space alone.
-  GradientNorm norm();
+
+  // --- As the update finds it ---
+  // Where the chunk's complete gradient lies: false when it is on nvme and passes through a staging slot.
+  bool is_held(ChunkId) const { return true; }
+  // Makes gradient() point to the complete gradient, through `engine` where it is read: false when there is
+  // no room for it now. It is there when is_open() says so.
+  bool start_open(ChunkId, io::Engine&) { return true; }
+  bool is_open(ChunkId) const { return true; }
+  // Whether it lies in its parameters' place below the device, which have none until the update is done.
+  bool takes_over(ChunkId) const { return false; }
+
+  // Over the whole flat space, in an order that depends on the flat space alone. All micro-batches are over.
+  GradientNorm norm() const;
 
   // Of copies asked for.
   uint64_t d2h_bytes() const { return d2h_bytes_; }
@@ -64,8 +83,18 @@ class GradientStore {
     CacheSlot* source = nullptr;  // null: nothing is landing here
     ChunkId chunk{};
   };
+  // A gradient whose copy to its host slot this micro-batch may not have finished.
+  struct Leaving {
+    CacheSlot* source;
+    ChunkId chunk;
+  };
+  // Waits for the copy into it.
   void accumulate(Landing& landing);
   void accumulate_into(ChunkId chunk, std::byte* accumulator, const std::byte* gradient);
+  void finish_next();
+  bool last_micro_batch() const { return micro_batch_ + 1 == accumulation_steps_; }
+  std::span<double> sums_of(ChunkId chunk);
+  void take_sums(ChunkId chunk, const std::byte* gradient);
   void land_in_staging(ChunkId chunk);
   void land_on_device(ChunkId chunk);
 
@@ -75,15 +104,18 @@ class GradientStore {
   Workers& workers_;
   InstructionSet instruction_set_;
   bool on_device_;
+  uint32_t accumulation_steps_;
   bool accumulates_;
   DataType accumulation_type_;
-  bool first_micro_batch_ = true;
+  uint32_t micro_batch_ = 0;
   std::vector<std::byte*> slots_;         // per chunk: host slot, host accumulator or device address
   std::vector<DeviceSlot> accumulators_;  // per chunk, states on the device
   std::vector<Landing> landings_;
-  std::vector<CacheSlot*> leaving_;  // slots whose copy to a host slot this micro-batch may not have finished
+  std::vector<Leaving> leaving_;  // in the order of the copies; the first finished_ of them are done with
+  size_t finished_ = 0;
   uint32_t next_landing_ = 0;
-  std::vector<double> partials_;
+  std::span<double> sums_;           // of the blocks of all trainable chunks, in the order of the flat space
+  std::vector<uint64_t> first_sum_;  // per chunk, and one more entry
   uint64_t d2h_bytes_ = 0;
 };
 

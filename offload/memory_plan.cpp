@@ -11,6 +11,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host_arena.h>
+#include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
 namespace {
@@ -28,6 +29,7 @@ constexpr uint64_t kLargestChunk = 16 * 1024 * 1024;
 struct Counts {
   uint32_t chunks = 0;
   uint32_t trainable_chunks = 0;
+  uint64_t trainable_elements = 0;
   uint64_t record_bytes = 0;  // of all trainable chunks
   uint64_t record_blocks = 0;
   uint64_t param_blocks = 0;
@@ -45,6 +47,7 @@ Counts count(const FlatSpace& space) {
     counts.param_blocks += divide_up(param_bytes, std::min(kParamBlockBytes, space.param_slot_bytes()));
     if (!section.trainable) continue;
     ++counts.trainable_chunks;
+    counts.trainable_elements += chunk.elements;
     counts.record_bytes += chunk.record_bytes();
     counts.record_blocks += divide_up(chunk.tile_count(), kRecordBlockTiles);
   }
@@ -98,6 +101,8 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   // gradients.
   const bool over_gradients = !states_on_device && !accumulates && counts.trainable_chunks == counts.chunks;
   if (!over_gradients) plan.landing_slots = kLandingSlots;
+  plan.gradient_sum_bytes =
+      HostArena::cost_bytes(counts.trainable_elements / kSumBlockElements * sizeof(double));
   plan.host_activation_entries = options.activation_entries;
   plan.activation_entry_bytes = HostArena::cost_bytes(options.activation_entry_bytes);
   plan.ring_slot_bytes = std::min(kRecordBlockTiles * kRecordTileBytes, plan.record_slot_bytes);
@@ -113,7 +118,7 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
                plan.slot_bytes +
            plan.host_accumulator_slots * plan.accumulator_slot_bytes +
            plan.host_record_slots * plan.record_slot_bytes + plan.ring_slots * plan.ring_slot_bytes +
-           plan.epoch_slots * plan.epoch_slot_bytes + plan.host_activation_bytes();
+           plan.epoch_slots * plan.epoch_slot_bytes + plan.host_activation_bytes() + plan.gradient_sum_bytes;
   };
   plan.host_minimum_bytes = total();
   const uint64_t budget = options.host_budget_bytes;
@@ -202,16 +207,17 @@ struct Need {
 
 [[noreturn]] void host_does_not_fit(const MemoryPlan& plan, const OffloadOptions& options) {
   const bool on_cpu = options.states == Placement::cpu || options.parameters == Placement::cpu;
-  does_not_fit("host", options.host_budget_bytes, plan.host_minimum_bytes,
-               {{"gradients", plan.host_gradient_slots * plan.slot_bytes +
-                                  plan.host_accumulator_slots * plan.accumulator_slot_bytes},
-                {"parameters", plan.host_param_slots * plan.slot_bytes},
-                {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
-                {"activation checkpoints", plan.host_activation_bytes()},
-                {"staging and I/O", (plan.staging_slots + plan.landing_slots) * plan.slot_bytes +
-                                        plan.ring_slots * plan.ring_slot_bytes +
-                                        plan.epoch_slots * plan.epoch_slot_bytes}},
-               on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory");
+  does_not_fit(
+      "host", options.host_budget_bytes, plan.host_minimum_bytes,
+      {{"gradients", plan.host_gradient_slots * plan.slot_bytes +
+                         plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes},
+       {"parameters", plan.host_param_slots * plan.slot_bytes},
+       {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
+       {"activation checkpoints", plan.host_activation_bytes()},
+       {"staging and I/O", (plan.staging_slots + plan.landing_slots) * plan.slot_bytes +
+                               plan.ring_slots * plan.ring_slot_bytes +
+                               plan.epoch_slots * plan.epoch_slot_bytes}},
+      on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory");
 }
 
 }  // namespace

@@ -37,9 +37,10 @@ struct MemoryPlan {
   uint32_t host_param_slots = 0;  // cpu: every chunk; nvme: the cached ones
   uint32_t host_gradient_slots = 0;
   uint32_t host_accumulator_slots = 0;
-  uint32_t staging_slots = 0;      // parameters on their way from the tier file
-  uint32_t landing_slots = 0;      // gradients before they are accumulated, parameters on their way out
-  uint32_t host_record_slots = 0;  // cpu: every trainable chunk; nvme: the cached ones
+  uint64_t gradient_sum_bytes = 0;  // of squares, one per block of the norm; as HostArena counts them
+  uint32_t staging_slots = 0;       // parameters on their way from the tier file
+  uint32_t landing_slots = 0;       // gradients before they are accumulated, parameters on their way out
+  uint32_t host_record_slots = 0;   // cpu: every trainable chunk; nvme: the cached ones
   uint32_t host_activation_entries = 0;
   uint64_t activation_entry_bytes = 0;  // a multiple of HostArena::kAlignment
   uint64_t host_activation_bytes() const { return host_activation_entries * activation_entry_bytes; }

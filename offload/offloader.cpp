@@ -84,6 +84,7 @@ void Offloader::end_use() {
   for (const TensorId tensor : p.tensors) p.states.change(tensor, released);
   for (const ChunkId chunk : p.chunks) p.cache.unpin_param(chunk);
   if (p.kind == UseKind::backward) p.close_gradients();
+  p.gradients->poll();
 }
 
 const std::byte* Offloader::parameter(TensorId tensor) const {

@@ -69,7 +69,8 @@ std::string host_text(const TrainerPlan& plan) {
   };
   add("parameters", memory.host_param_slots * memory.slot_bytes);
   add("gradients", memory.host_gradient_slots * memory.slot_bytes +
-                       memory.host_accumulator_slots * memory.accumulator_slot_bytes);
+                       memory.host_accumulator_slots * memory.accumulator_slot_bytes +
+                       memory.gradient_sum_bytes);
   add("states", memory.host_record_slots * memory.record_slot_bytes);
   add("activation checkpoints", memory.host_activation_bytes());
   add("staging", (memory.staging_slots + memory.landing_slots) * memory.slot_bytes);
