@@ -81,7 +81,7 @@ DataType GradientStore::type(ChunkId chunk) const {
   return accumulates_ ? accumulation_type_ : space_.section_of(chunk).type;
 }
 
-std::byte*& GradientStore::gradient(ChunkId chunk) {
+std::byte* GradientStore::gradient(ChunkId chunk) {
   TERRACE_ASSERT(slots_[index_of(chunk)] != nullptr,
                  fmt::format("chunk {} is frozen and has no gradient", index_of(chunk)));
   return slots_[index_of(chunk)];

@@ -50,7 +50,7 @@ class GradientStore {
   DataType type(ChunkId chunk) const;
   // The bytes of the chunk's gradient for the update, in place until the next step begins. For states on the
   // device these are device memory: only to be used inside a device operation, between open() and close().
-  std::byte*& gradient(ChunkId chunk);
+  std::byte* gradient(ChunkId chunk);
   void open(ChunkId chunk);
   void close(ChunkId chunk);
   // The update is done with the chunk's gradient.
@@ -75,7 +75,7 @@ class GradientStore {
   bool accumulates() const { return accumulates_; }
   // A host slot that is free between finish_micro_batch() and the next step: for parameters on their way out
   // when gradients have another precision.
-  std::byte*& landing_slot(uint32_t index) { return landings_[index].memory; }
+  std::byte* landing_slot(uint32_t index) { return landings_[index].memory; }
 
  private:
   struct Landing {

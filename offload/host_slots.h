@@ -1,5 +1,4 @@
-// HostSlots: equal pieces of the host arena that trade places. A slot has no fixed meaning: after an update
-// the bytes that held a chunk's gradient hold its parameters, and no copy is made.
+// HostSlots: equal pieces of the host arena, one for a chunk of one role, for life.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ struct MemoryPlan {
   uint64_t device_bytes = 0;
   uint64_t device_minimum_bytes = 0;
 
-  // Host. Slots of slot_bytes serve as homes of parameters, as gradients and for staging, and trade places.
+  // Host. Slots of slot_bytes serve as homes of parameters, as gradients and for staging.
   uint32_t host_param_slots = 0;  // cpu: every chunk; nvme: the cached ones
   uint32_t host_gradient_slots = 0;
   uint32_t host_accumulator_slots = 0;

@@ -32,6 +32,7 @@
 #include <terrace/offload/parameter_access.h>
 #include <terrace/offload/pinned_epoch.h>
 #include <terrace/offload/step_watch.h>
+#include <terrace/offload/update_mode.h>
 #include <terrace/optimizer_cpu/adam.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
@@ -47,6 +48,9 @@ struct UpdateSettings {
 struct UpdateResult {
   double gradient_norm = 0;  // of the gradients divided by the loss scale, before clipping
   bool applied = true;       // false: the norm is not finite and nothing was changed
+  // during_backward only: it was not finite, and chunks had been updated before that was known. Nothing but a
+  // resumption from an epoch or a checkpoint leads on from here.
+  bool partly_applied = false;
 };
 
 // Bytes moved and time waited since the Offloader was made.
@@ -136,6 +140,23 @@ class Offloader final : public ParameterAccess {
   // Ends a step before its update, in any micro-batch and between leases: its gradients are dropped and the
   // weights are those of the step before.
   void abandon_step();
+
+  // When updates run from the next one on; between steps. Finishes what is pending. Throws Error(config) for
+  // another mode than after_backward where states are on the device.
+  void set_update_mode(UpdateMode mode);
+  UpdateMode update_mode() const;
+  // Why a mode is not possible here, in words for the log; empty when it is.
+  std::string why_not(UpdateMode mode) const;
+  // during_backward only: what update() will be given at the end of this step; before the last micro-batch
+  // goes backward. Without clipping and with a loss scale of 1 chunks are updated as their gradients become
+  // complete. Otherwise, and in a step without this call, states are read ahead and updated in update().
+  void announce_update(const UpdateSettings& settings);
+  // Waits until no update is pending; throws what went wrong with it. Whatever else needs the state between
+  // two steps (evaluation, export, import, commits) calls it.
+  void finish_update();
+  bool update_pending() const;
+  // Of the last update that was finished, in its order. Valid until the next one is.
+  std::span<const ChunkTimes> last_update_times() const;
   // Between begin_evaluation and end_evaluation only inference uses happen; no training step is open.
   void begin_evaluation();
   void end_evaluation();
@@ -154,6 +175,8 @@ class Offloader final : public ParameterAccess {
   // soon as training may go on; the epoch becomes durable meanwhile. Waits first for a commit in progress and
   // for the end of a PinnedEpoch. With `retain` the epoch outlives the next commits: the last
   // options.retained_epochs of these stay. Throws what an earlier commit failed with; so does begin_step().
+  // While an update is pending the commit is put off to its end: the first backward use of the next step, or
+  // whatever finishes the update before.
   void begin_commit(std::string_view info, bool retain = false);
   bool commit_in_progress() const;
   // Waits until the commit in progress, if any, is durable and returns the number of the last epoch. Throws

@@ -137,7 +137,7 @@ void Offloader::Parts::load_epoch_frozen(ChunkId chunk) {
     }
     return;
   }
-  std::byte*& parameters = output_of(chunk);
+  std::byte* const parameters = output_of(chunk);
   for (uint32_t b = 0; b < frozen_store->block_count(chunk); ++b) {
     const uint64_t offset = b * frozen_store->block_bytes(chunk, 0);
     BlockRead read{
@@ -165,8 +165,8 @@ void Offloader::Parts::add_cached(bool dirty) {
     if (space.section_of(chunk).trainable) {
       if (!records->is_streamed(chunk))
         committer->add_cached(EpochPart::records, chunk, records->resident(chunk), dirty);
-    } else if (home->in_memory(chunk) != nullptr) {
-      committer->add_cached(EpochPart::frozen, chunk, home->in_memory(chunk), dirty);
+    } else if (home->host_slot(chunk) != nullptr) {
+      committer->add_cached(EpochPart::frozen, chunk, home->host_slot(chunk), dirty);
     }
   }
 }

@@ -59,8 +59,7 @@ void Offloader::Parts::export_frozen_values(
     FunctionRef<void(TensorId, uint64_t, std::span<const float>)> sink) {
   if (!is_wanted(chunk, 0, space.chunk(chunk).elements, wanted)) return;
   const DataType type = space.section_of(chunk).type;
-  std::byte* parameters = gradients->landing_slot(0);
-  read_chunk(chunk, parameters);
+  const std::byte* const parameters = parameters_of(chunk);
   std::array<float, kTileElements> values;
   for (uint64_t t = 0; t < space.chunk(chunk).tile_count(); ++t) {
     convert_to_float(instruction_set, parameters + t * kTileElements * bytes_of(type), type, values.data(),

@@ -58,7 +58,7 @@ struct Offloader::Parts {
   void forget_device_copies(StaleParams stale);
 
   // --- State in and out ---
-  std::byte*& output_of(ChunkId chunk);
+  std::byte* output_of(ChunkId chunk);
   // For every trainable chunk, a run of tiles at a time: fills `tiles`, stores them and derives the
   // parameters.
   void load_records(FunctionRef<void(ChunkId, uint64_t first_tile, std::span<std::byte> tiles)> fill);
@@ -70,8 +70,9 @@ struct Offloader::Parts {
                       FunctionRef<void(TensorId, uint64_t, std::span<const float>)> sink);
   void export_frozen_values(ChunkId chunk, FunctionRef<bool(TensorId)> wanted,
                             FunctionRef<void(TensorId, uint64_t, std::span<const float>)> sink);
-  void publish_loaded(ChunkId chunk, std::byte*& parameters);
+  void publish_loaded(ChunkId chunk, const std::byte* parameters);
   void read_chunk(ChunkId chunk, std::byte* destination);
+  const std::byte* parameters_of(ChunkId chunk);
   template <typename Body>
   void for_each_tensor_in(ChunkId chunk, uint64_t first_element, uint64_t count, Body body) const;
   void derive_parameters(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
@@ -135,6 +136,7 @@ struct Offloader::Parts {
   ScheduleCursor training_cursor;
   ScheduleCursor evaluation_cursor;
   ScheduleCursor* cursor = &training_cursor;
+  UpdateMode update_mode = UpdateMode::after_backward;
   Phase phase = Phase::idle;
   uint32_t micro_batch = 0;
 

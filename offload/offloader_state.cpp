@@ -16,9 +16,10 @@ constexpr uint64_t kMasterBytes = kTileElements * sizeof(float);
 
 }  // namespace
 
-// The host memory in which a chunk's parameters are made: its gradient's, when that is on the host and of the
-// same precision, else a landing slot.
-std::byte*& Offloader::Parts::output_of(ChunkId chunk) {
+// The host memory in which a chunk's parameters are made: their home, else their gradient's place, when that
+// is on the host and of the same precision, else a landing slot.
+std::byte* Offloader::Parts::output_of(ChunkId chunk) {
+  if (std::byte* slot = home->host_slot(chunk)) return slot;
   const bool over_gradient = space.section_of(chunk).trainable && !gradients->on_device() &&
                              gradients->type(chunk) == space.section_of(chunk).type;
   return over_gradient ? gradients->gradient(chunk) : gradients->landing_slot(0);
@@ -69,7 +70,7 @@ void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::spa
     for (uint32_t c = 0; c < space.chunk_count(); ++c) {
       const ChunkId chunk{c};
       if (!space.section_of(chunk).trainable) continue;
-      std::byte*& parameters = output_of(chunk);
+      std::byte* const parameters = output_of(chunk);
       const uint64_t tiles = space.chunk(chunk).tile_count();
       for (uint64_t first = 0; first < tiles; first += block_tiles) {
         records->finish(writes[turn]);
@@ -90,7 +91,7 @@ void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::spa
   }
 }
 
-void Offloader::Parts::publish_loaded(ChunkId chunk, std::byte*& parameters) {
+void Offloader::Parts::publish_loaded(ChunkId chunk, const std::byte* parameters) {
   if (home->placement() == Placement::none && cache.param_state(chunk) == ChunkState::absent) {
     cache.begin_in_place(chunk, require_slot("parameters"));
   }
@@ -106,7 +107,7 @@ void Offloader::Parts::load_frozen(FunctionRef<void(ChunkId, std::span<std::byte
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     const ChunkId chunk{c};
     if (space.section_of(chunk).trainable) continue;
-    std::byte*& parameters = output_of(chunk);
+    std::byte* const parameters = output_of(chunk);
     fill(chunk, {parameters, home->param_bytes(chunk)});
     publish_loaded(chunk, parameters);
   }
@@ -198,9 +199,7 @@ void Offloader::export_frozen(FunctionRef<void(std::span<const std::byte>)> sink
   Parts& p = *parts_;
   for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
     if (p.space.section_of(ChunkId{c}).trainable) continue;
-    std::byte* bounce = p.gradients->landing_slot(0);
-    p.read_chunk(ChunkId{c}, bounce);
-    sink({bounce, p.home->param_bytes(ChunkId{c})});
+    sink({p.parameters_of(ChunkId{c}), p.home->param_bytes(ChunkId{c})});
   }
 }
 
@@ -220,6 +219,12 @@ void Offloader::Parts::read_chunk(ChunkId chunk, std::byte* destination) {
   wait_watched(slot.out, watch, {"parameters", "device -> host", chunk, nullptr, {}});
 }
 
+// A chunk's parameters in host memory: where they are, or copied there. Gradients are spent between steps.
+const std::byte* Offloader::Parts::parameters_of(ChunkId chunk) {
+  if (home->host_slot(chunk) == nullptr) read_chunk(chunk, output_of(chunk));
+  return output_of(chunk);
+}
+
 void Offloader::read_parameter(TensorId tensor, std::span<std::byte> destination) {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "parameters are read between steps");
@@ -228,9 +233,7 @@ void Offloader::read_parameter(TensorId tensor, std::span<std::byte> destination
   TERRACE_ASSERT(destination.size() >= place.elements * element_bytes,
                  "the destination is too small for the tensor");
   for (uint32_t c = place.first_chunk; c < place.first_chunk + place.chunk_count; ++c) {
-    // Gradients are spent between steps: their memory serves as the bounce buffer.
-    std::byte* bounce = p.output_of(ChunkId{c});
-    p.read_chunk(ChunkId{c}, bounce);
+    const std::byte* const bounce = p.parameters_of(ChunkId{c});
     p.for_each_tensor_in(ChunkId{c}, 0, p.space.chunk(ChunkId{c}).elements,
                          [&](TensorId found, uint64_t first, uint64_t at, uint64_t count) {
                            if (found != tensor) return;

@@ -97,7 +97,7 @@ void OptimizerPipeline::run(std::span<const AdamStep> steps) {
 // of one chunk only, and blocks of later chunks wait. While another process has its turn on the drives,
 // everything else goes on, and only then is the next turn waited for.
 void OptimizerPipeline::run_streamed() {
-  one_at_a_time_ = !over_gradient(streamed_.front());
+  one_at_a_time_ = std::ranges::any_of(streamed_, [this](ChunkId chunk) { return needs_landing(chunk); });
   order_.begin(one_at_a_time_);
   reads_started_ = 0;
   has_turn_ = true;
@@ -255,7 +255,8 @@ void OptimizerPipeline::update_on_device(ChunkId chunk) {
   cache_.unpin_param(chunk);
   gradients_.release(chunk);
   if (stays) return;
-  std::byte*& buffer = landing(kResidentLane);
+  std::byte* const home = home_.host_slot(chunk);
+  std::byte* const buffer = home != nullptr ? home : landing(kResidentLane);
   cache_.detach_param(chunk);
   CacheSlot& slot = cache_.param_slot(chunk);
   slot.out.begin();
@@ -263,12 +264,12 @@ void OptimizerPipeline::update_on_device(ChunkId chunk) {
   d2h_bytes_ += home_.param_bytes(chunk);
   wait_watched(slot.out, cache_.watch(), {"fresh parameters", "device -> host", chunk, nullptr, {}});
   home_.publish(chunk, buffer, engine_, cache_);
-  leaving_[kResidentLane] = chunk;
+  if (home == nullptr) leaving_[kResidentLane] = chunk;
   // What is updated first is needed first by the next forward: it may stay as long as the next one has room.
   if (cache_.unused_slot_count() == 0) cache_.drop_param(chunk);
 }
 
-std::byte*& OptimizerPipeline::landing(uint32_t lane) {
+std::byte* OptimizerPipeline::landing(uint32_t lane) {
   if (leaving_[lane]) home_.wait_published(*leaving_[lane], engine_, cache_);
   leaving_[lane].reset();
   return gradients_.landing_slot(lane);
@@ -278,13 +279,18 @@ bool OptimizerPipeline::over_gradient(ChunkId chunk) const {
   return gradients_.type(chunk) == space_.section_of(chunk).type;
 }
 
-std::byte*& OptimizerPipeline::output(ChunkId chunk, uint32_t lane) {
+bool OptimizerPipeline::needs_landing(ChunkId chunk) const {
+  return home_.host_slot(chunk) == nullptr && !over_gradient(chunk);
+}
+
+std::byte* OptimizerPipeline::output(ChunkId chunk, uint32_t lane) {
+  if (std::byte* slot = home_.host_slot(chunk)) return slot;
   return over_gradient(chunk) ? gradients_.gradient(chunk) : landing(lane);
 }
 
 void OptimizerPipeline::publish(ChunkId chunk, uint32_t lane) {
   home_.publish(chunk, output(chunk, lane), engine_, cache_);
-  if (!over_gradient(chunk)) leaving_[lane] = chunk;
+  if (needs_landing(chunk)) leaving_[lane] = chunk;
 }
 
 void OptimizerPipeline::update_tiles(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,

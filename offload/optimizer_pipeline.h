@@ -76,12 +76,15 @@ class OptimizerPipeline {
   void finish_block(Block& block);
   void update_resident(ChunkId chunk);
   void update_on_device(ChunkId chunk);
-  // Whether its new parameters take the place of its gradient.
+  // Whether its gradient is of its parameters' type, which may then take its place.
   bool over_gradient(ChunkId chunk) const;
-  // Where the chunk's new parameters are written on the host: over its gradient, or into landing slot `lane`.
-  std::byte*& output(ChunkId chunk, uint32_t lane);
+  // Whether its new parameters leave through a landing slot.
+  bool needs_landing(ChunkId chunk) const;
+  // Where the chunk's new parameters are written on the host: in their home, else over its gradient, else
+  // into landing slot `lane`.
+  std::byte* output(ChunkId chunk, uint32_t lane);
   // Landing slot `lane`, after whatever leaves it has left.
-  std::byte*& landing(uint32_t lane);
+  std::byte* landing(uint32_t lane);
   void publish(ChunkId chunk, uint32_t lane);
   void update_tiles(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* tiles,
                     std::byte* parameters);

@@ -199,7 +199,7 @@ void ParamHome::on_written(void* context, const io::Completion& completion) noex
   block.event->complete_one(failure);
 }
 
-void ParamHome::publish(ChunkId chunk, std::byte*& buffer, io::Engine* engine, DeviceCache& cache) {
+void ParamHome::publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine, DeviceCache& cache) {
   const uint32_t c = index_of(chunk);
   const uint64_t bytes = param_bytes(chunk);
   if (placement_ == Placement::none) {
@@ -212,7 +212,7 @@ void ParamHome::publish(ChunkId chunk, std::byte*& buffer, io::Engine* engine, D
     return;
   }
   if (home_[c] != nullptr) {
-    std::swap(home_[c], buffer);
+    TERRACE_ASSERT(buffer == home_[c], "new parameters are made where they live");
     return;
   }
   TERRACE_ASSERT(engine != nullptr, "writing to a tier file needs an engine");

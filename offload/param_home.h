@@ -48,11 +48,11 @@ class ParamHome {
   // And a wait for what is published.
   WaitSubject publication_subject();
 
-  // Makes `buffer`, which holds the chunk's new parameters, their home. Where the home is a host slot,
-  // `buffer` and the home trade places and the caller owns the old one when this returns. Where it is the
-  // tier file, writes go through `engine`, which the caller owns and polls; `buffer` must stay until
-  // finish_publishing(). Where there is none, the bytes are copied to the chunk's device slot.
-  void publish(ChunkId chunk, std::byte*& buffer, io::Engine* engine, DeviceCache& cache);
+  // `buffer` holds the chunk's new parameters: they go home. Where the home is a host slot, `buffer` is that
+  // slot and they are there. Where it is the tier file, writes go through `engine`, which the caller owns and
+  // polls; `buffer` must stay until finish_publishing(). Where there is none, the bytes are copied to the
+  // chunk's device slot.
+  void publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine, DeviceCache& cache);
   // Waits until a published chunk's buffer is free again; failures are left to finish_publishing().
   void wait_published(ChunkId chunk, io::Engine* engine, DeviceCache& cache);
   // Waits for everything published; throws the first failure.
@@ -67,8 +67,8 @@ class ParamHome {
   bool is_in_memory(ChunkId chunk) const {
     return placement_ != Placement::nvme || home_[index_of(chunk)] != nullptr;
   }
-  // Its host slot, or null; one of a frozen chunk stays until it is loaded again.
-  const std::byte* in_memory(ChunkId chunk) const { return home_[index_of(chunk)]; }
+  // Its host slot, or null; the same for life.
+  std::byte* host_slot(ChunkId chunk) const { return home_[index_of(chunk)]; }
   // Of copies asked for, when they are asked for: the same in every run.
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t nvme_read_bytes() const { return nvme_read_bytes_; }
