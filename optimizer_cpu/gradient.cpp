@@ -15,15 +15,30 @@ const kernels::GradientKernels& kernels_of(InstructionSet set) {
   return *kernels::find_gradient_kernels(set);
 }
 
+void check_types(const Accumulation& a) {
+  TERRACE_ASSERT(a.accumulator_type == a.gradient_type || a.accumulator_type == DataType::fp32,
+                 "gradients in " + std::string(name_of(a.gradient_type)) + " do not accumulate in " +
+                     std::string(name_of(a.accumulator_type)));
+}
+
+void check_block(size_t count) {
+  TERRACE_ASSERT(count <= kSumBlockElements, "a block of " + std::to_string(count) + " elements");
+}
+
+double sum_of(kernels::SumLanes& lanes) {
+  for (size_t half = kernels::kSumLanes / 2; half != 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
 }  // namespace
 
 void accumulate(InstructionSet set, const Accumulation& arguments) {
   const Accumulation& a = arguments;
   const kernels::GradientKernels& table = kernels_of(set);
   const bool one_type = a.accumulator_type == a.gradient_type;
-  TERRACE_ASSERT(one_type || a.accumulator_type == DataType::fp32,
-                 "gradients in " + std::string(name_of(a.gradient_type)) + " do not accumulate in " +
-                     std::string(name_of(a.accumulator_type)));
+  check_types(a);
   if (a.count == 0) return;
   const size_t index = kernels::index_of(a.gradient_type);
   if (!a.first) {
@@ -36,13 +51,25 @@ void accumulate(InstructionSet set, const Accumulation& arguments) {
 }
 
 double sum_of_squares_block(InstructionSet set, const std::byte* gradient, DataType type, size_t count) {
-  TERRACE_ASSERT(count <= kSumBlockElements, "a block of " + std::to_string(count) + " elements");
+  check_block(count);
   kernels::SumLanes lanes{};
   kernels_of(set).add_squares[kernels::index_of(type)](lanes, gradient, count);
-  for (size_t half = kernels::kSumLanes / 2; half != 0; half /= 2) {
-    for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return sum_of(lanes);
+}
+
+double accumulate_block(InstructionSet set, const Accumulation& block) {
+  check_block(block.count);
+  if (block.first) {  // the copy is in cache when its squares are summed
+    accumulate(set, block);
+    return sum_of_squares_block(set, block.accumulator, block.accumulator_type, block.count);
   }
-  return lanes[0];
+  check_types(block);
+  const kernels::GradientKernels& table = kernels_of(set);
+  const bool one_type = block.accumulator_type == block.gradient_type;
+  kernels::SumLanes lanes{};
+  (one_type ? table.add_and_square_same : table.add_and_square)[kernels::index_of(block.gradient_type)](
+      lanes, block.accumulator, block.gradient, block.count);
+  return sum_of(lanes);
 }
 
 void GradientNorm::add_blocks(std::span<const double> block_sums) {

@@ -33,6 +33,10 @@ inline constexpr size_t kSumBlockElements = 4096;
 // is finite exactly when every element is.
 double sum_of_squares_block(InstructionSet set, const std::byte* gradient, DataType type, size_t count);
 
+// accumulate() and then sum_of_squares_block() of the accumulator, in one pass over one block: the same bits
+// in both.
+double accumulate_block(InstructionSet set, const Accumulation& block);
+
 // The sums of the blocks of the flat space, added one after the other in that order.
 struct GradientNorm {
   double sum_of_squares = 0;

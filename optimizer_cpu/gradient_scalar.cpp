@@ -21,6 +21,12 @@ void add_squares(SumLanes& lanes, const std::byte* gradient, size_t count) {
   }
 }
 
+template <typename Accumulator, typename Gradient>
+void add_and_square(SumLanes& lanes, std::byte* accumulator, const std::byte* gradient, size_t count) {
+  add<Accumulator, Gradient>(accumulator, gradient, count);
+  add_squares<Accumulator>(lanes, accumulator, count);
+}
+
 template <typename From, typename To>
 void convert(const std::byte* from, std::byte* to, size_t count) {
   for (size_t i = 0; i < count; ++i) store_element<To>(to, i, load_element<From>(from, i));
@@ -32,6 +38,10 @@ const GradientKernels kScalarGradient = {
     .add = {add<float, float>, add<float, Bf16>, add<float, Fp16>},
     .add_same = {add<float, float>, add<Bf16, Bf16>, add<Fp16, Fp16>},
     .add_squares = {add_squares<float>, add_squares<Bf16>, add_squares<Fp16>},
+    .add_and_square = {add_and_square<float, float>, add_and_square<float, Bf16>,
+                       add_and_square<float, Fp16>},
+    .add_and_square_same = {add_and_square<float, float>, add_and_square<Bf16, Bf16>,
+                            add_and_square<Fp16, Fp16>},
     .narrow = {convert<float, float>, convert<float, Bf16>, convert<float, Fp16>},
     .widen = {convert<float, float>, convert<Bf16, float>, convert<Fp16, float>},
 };

@@ -52,13 +52,18 @@ using SumLanes = std::array<double, kSumLanes>;
 struct GradientKernels {
   using Add = void (*)(std::byte* accumulator, const std::byte* gradient, size_t count);
   using AddSquares = void (*)(SumLanes& lanes, const std::byte* gradient, size_t count);
+  using AddAndSquare = void (*)(SumLanes& lanes, std::byte* accumulator, const std::byte* gradient,
+                                size_t count);
   using Convert = void (*)(const std::byte* from, std::byte* to, size_t count);
 
   std::array<Add, kTypes> add;                 // into fp32, by the gradient's type
   std::array<Add, kTypes> add_same;            // into the gradient's own type
   std::array<AddSquares, kTypes> add_squares;  // element i goes to lane i % kSumLanes
-  std::array<Convert, kTypes> narrow;          // from fp32, by the target's type
-  std::array<Convert, kTypes> widen;           // to fp32, by the source's type
+  // Both in one pass: the squares are those of the new sums.
+  std::array<AddAndSquare, kTypes> add_and_square;
+  std::array<AddAndSquare, kTypes> add_and_square_same;
+  std::array<Convert, kTypes> narrow;  // from fp32, by the target's type
+  std::array<Convert, kTypes> widen;   // to fp32, by the source's type
 };
 
 // Null where this build has no such kernels (another processor family).

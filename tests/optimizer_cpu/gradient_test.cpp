@@ -86,6 +86,49 @@ TEST_P(GradientKernel, SumsSquaresInTheOneOrderThatEveryInstructionSetUses) {
   }
 }
 
+// Random elements, some of them infinite, NaN (signalling as well), huge or denormal.
+std::vector<std::byte> awkward_elements(DataType type, size_t count, std::mt19937& random) {
+  std::vector<std::byte> bytes = random_elements(type, count, random);
+  for (size_t i = 0; i < count; ++i) {
+    if (random() % 4 != 0) continue;
+    for (size_t k = 0; k < bytes_of(type); ++k) {
+      bytes[1 + i * bytes_of(type) + k] = static_cast<std::byte>(random());
+    }
+  }
+  return bytes;
+}
+
+TEST_P(GradientKernel, AccumulatesABlockAndSumsItsSquaresAsTheTwoPassesDo) {
+  std::mt19937 random(23);
+  for (const DataType type : kEveryType) {
+    for (const DataType to : accumulators_of(type)) {
+      for (size_t count = 0; count <= kSumBlockElements; count += count < 70 ? 1 : 671) {
+        for (const bool awkward : {false, true}) {
+          const auto elements = awkward ? awkward_elements : random_elements;
+          const std::vector<std::byte> before = elements(to, count, random);
+          const std::vector<std::byte> gradient = elements(type, count, random);
+          for (const bool first : {false, true}) {
+            std::vector<std::byte> apart = before, fused = before;
+            const auto block = [&](std::vector<std::byte>& accumulator) {
+              return Accumulation{accumulator.data() + 1, to, gradient.data() + 1, type, count, first};
+            };
+            accumulate(GetParam(), block(apart));
+            const double expected = sum_of_squares_block(GetParam(), apart.data() + 1, to, count);
+            const double sum = accumulate_block(GetParam(), block(fused));
+            for (size_t i = 0; i < count; ++i) {
+              ASSERT_TRUE(same(element(apart.data() + 1, to, i), element(fused.data() + 1, to, i)))
+                  << "element " << i << ", " << name_of(type) << " into " << name_of(to);
+            }
+            ASSERT_TRUE(std::bit_cast<uint64_t>(sum) == std::bit_cast<uint64_t>(expected) ||
+                        (std::isnan(sum) && std::isnan(expected)))
+                << count << " elements of " << name_of(type) << " into " << name_of(to);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(GradientKernel, SumsSquaresThatFp32CannotHold) {
   std::vector<float> huge(kSumBlockElements, 3e38f);
   std::vector<float> tiny(kSumBlockElements, 3e-41f);
