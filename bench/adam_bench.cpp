@@ -21,9 +21,9 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/base/workers.h>
-#include <terrace/optimizer_cpu/adam.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 
 namespace {
 
@@ -99,7 +99,7 @@ struct Case {
   size_t threads;
 };
 
-constexpr size_t kBlockElements = 16 * kAdamTileElements;
+constexpr size_t kBlockElements = 16 * kTileElements;
 
 // Runs body(first element, element count) over all blocks, as the optimizer pipeline does.
 void for_blocks(Workers& workers, size_t params, const std::function<void(size_t, size_t)>& body) {
@@ -116,25 +116,25 @@ void report(benchmark::State& state, const Case& c, double bytes_per_param) {
   state.counters["GB/s"] = benchmark::Counter(params * bytes_per_param * 1e-9, benchmark::Counter::kIsRate);
 }
 
-AdamStep some_step() {
-  return make_adam_step({.lr = 1e-3, .weight_decay = 0.01}, 10, 0.5f);
+OptimizerStep some_step() {
+  return make_optimizer_step({.lr = 1e-3, .weight_decay = 0.01}, 10, 0.5f);
 }
 
 void adam_tiles(benchmark::State& state, BufferCache& cache, const Case& c, InstructionSet set,
                 DataType type) {
   Buffers& buffers = cache.of(c.params, type);
   Workers workers(c.threads);
-  const AdamStep step = some_step();
+  const OptimizerStep step = some_step();
   for (auto _ : state) {
     for_blocks(workers, c.params, [&](size_t first, size_t count) {
-      adam_update_tiles(set, step,
-                        {.record = buffers.records.data(),
-                         .gradients = buffers.gradients.data(),
-                         .gradient_type = type,
-                         .parameters = buffers.gradients.data(),
-                         .parameter_type = type,
-                         .first_element = first,
-                         .element_count = count});
+      update_tiles(set, step,
+                   {.record = buffers.records.data(),
+                    .gradients = buffers.gradients.data(),
+                    .gradient_type = type,
+                    .parameters = buffers.gradients.data(),
+                    .parameter_type = type,
+                    .first_element = first,
+                    .element_count = count});
     });
   }
   report(state, c, 24.0 + 2.0 * static_cast<double>(bytes_of(type)));
@@ -144,20 +144,20 @@ void adam_arrays(benchmark::State& state, BufferCache& cache, const Case& c, Ins
                  DataType type) {
   Buffers& buffers = cache.of(c.params, type);
   Workers workers(c.threads);
-  const AdamStep step = some_step();
+  const OptimizerStep step = some_step();
   auto* master = reinterpret_cast<float*>(buffers.records.data());
   for (auto _ : state) {
     for_blocks(workers, c.params, [&](size_t first, size_t count) {
       std::byte* gradients = buffers.gradients.data() + first * bytes_of(type);
-      adam_update_arrays(set, step,
-                         {.master = master + first,
-                          .exp_avg = master + c.params + first,
-                          .exp_avg_sq = master + 2 * c.params + first,
-                          .gradients = gradients,
-                          .gradient_type = type,
-                          .parameters = gradients,
-                          .parameter_type = type,
-                          .element_count = count});
+      update_arrays(set, step,
+                    {.master = master + first,
+                     .exp_avg = master + c.params + first,
+                     .exp_avg_sq = master + 2 * c.params + first,
+                     .gradients = gradients,
+                     .gradient_type = type,
+                     .parameters = gradients,
+                     .parameter_type = type,
+                     .element_count = count});
     });
   }
   report(state, c, 24.0 + 2.0 * static_cast<double>(bytes_of(type)));

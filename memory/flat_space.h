@@ -15,17 +15,14 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/base/record_layout.h>
 #include <terrace/memory/tensor.h>
 
 namespace terrace {
 
 inline constexpr uint64_t kTensorAlignment = 64;  // elements
-inline constexpr uint64_t kTileElements = 4096;
 // Sixteen bytes of every element (a parameter, a gradient and a record) stay within a signed 64-bit offset.
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 59;
-// A record tile: [master | exp_avg | exp_avg_sq] x kTileElements fp32.
-inline constexpr uint64_t kRecordTileBytes = 3 * 4 * kTileElements;
-static_assert(kRecordTileBytes == 48 * 1024);
 
 struct Section {
   DataType type;
@@ -49,7 +46,6 @@ struct ChunkInfo {
   uint64_t first_element;  // in the section: index_in_section * E
   uint64_t elements;       // a multiple of kTileElements; E but for the last chunk of a section
   uint64_t tile_count() const { return elements / kTileElements; }
-  uint64_t record_bytes() const { return tile_count() * kRecordTileBytes; }
 };
 
 // A run of elements inside a chunk with one set of optimizer settings. Segments cover a chunk without holes:

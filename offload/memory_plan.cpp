@@ -36,7 +36,7 @@ struct Counts {
   uint64_t param_bytes = 0;  // of all chunks, payload
 };
 
-Counts count(const FlatSpace& space) {
+Counts count(const FlatSpace& space, const RecordLayout& layout) {
   Counts counts;
   counts.chunks = space.chunk_count();
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
@@ -48,8 +48,8 @@ Counts count(const FlatSpace& space) {
     if (!section.trainable) continue;
     ++counts.trainable_chunks;
     counts.trainable_elements += chunk.elements;
-    counts.record_bytes += chunk.record_bytes();
-    counts.record_blocks += divide_up(chunk.tile_count(), kRecordBlockTiles);
+    counts.record_bytes += chunk.tile_count() * layout.tile_bytes();
+    counts.record_blocks += divide_up(chunk.tile_count(), layout.block_tiles());
   }
   return counts;
 }
@@ -60,7 +60,7 @@ void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const
   const bool params_there = options.parameters == Placement::none;
   plan.work_bytes = options.work_bytes;
   plan.slot_bytes = space.param_slot_bytes();
-  plan.record_slot_bytes = space.chunk_elements() / kTileElements * kRecordTileBytes;
+  plan.record_slot_bytes = space.chunk_elements() / kTileElements * plan.record_layout.tile_bytes();
   plan.accumulator_slot_bytes = space.chunk_elements() * bytes_of(options.accumulation_type);
   if (states_there) {
     plan.device_record_slots = counts.trainable_chunks;
@@ -105,7 +105,8 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
       HostArena::cost_bytes(counts.trainable_elements / kSumBlockElements * sizeof(double));
   plan.host_activation_entries = options.activation_entries;
   plan.activation_entry_bytes = HostArena::cost_bytes(options.activation_entry_bytes);
-  plan.ring_slot_bytes = std::min(kRecordBlockTiles * kRecordTileBytes, plan.record_slot_bytes);
+  plan.ring_slot_bytes =
+      std::min(plan.record_layout.block_tiles() * plan.record_layout.tile_bytes(), plan.record_slot_bytes);
   // Elsewhere one block serves initialisation and checkpoints.
   plan.ring_slots = options.states == Placement::nvme ? kRingSlotsMinimum : 1;
   if (plan.keeps_epochs) {
@@ -226,8 +227,9 @@ MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
                        const OffloadOptions& options) {
   TERRACE_ASSERT(options.accumulation_steps > 0, "an update needs at least one micro-batch");
   require_accumulation_type(space, options.accumulation_type);
-  const Counts counts = count(space);
+  const Counts counts = count(space, options.record_layout);
   MemoryPlan plan;
+  plan.record_layout = options.record_layout;
   plan.why_no_epochs = reason_without_epochs(space, options);
   plan.keeps_epochs = plan.why_no_epochs.empty();
   plan.parameter_chunks = counts.chunks;

@@ -12,12 +12,12 @@
 
 namespace terrace {
 
-// Tiles in a block of records: 16 x 48 KiB = 768 KiB, the unit of I/O, checksum and in-cache computation.
-inline constexpr uint64_t kRecordBlockTiles = 16;
 // Bytes in a block of parameters on nvme, the unit of I/O and checksum, when chunks are that large.
 inline constexpr uint64_t kParamBlockBytes = kMiB;
 
 struct MemoryPlan {
+  RecordLayout record_layout;
+
   // Device. Slots of one size hold parameters and gradients alike; the other pools exist where states live
   // there.
   uint64_t work_bytes = 0;
@@ -44,7 +44,7 @@ struct MemoryPlan {
   uint32_t host_activation_entries = 0;
   uint64_t activation_entry_bytes = 0;  // a multiple of HostArena::kAlignment
   uint64_t host_activation_bytes() const { return host_activation_entries * activation_entry_bytes; }
-  uint32_t ring_slots = 0;  // blocks of kRecordBlockTiles tiles
+  uint32_t ring_slots = 0;  // blocks of RecordLayout::block_tiles()
   uint64_t ring_slot_bytes = 0;
   uint32_t epoch_slots = 0;  // through which an epoch is read while training goes on
   uint64_t epoch_slot_bytes = 0;

@@ -11,6 +11,7 @@
 #include <terrace/aio/engine.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/data_type.h>
+#include <terrace/base/record_layout.h>
 #include <terrace/memory/eviction_policy.h>
 #include <terrace/memory/tier_space.h>
 #include <terrace/memory/tier_start.h>
@@ -38,6 +39,8 @@ struct OffloadOptions {
   // epoch. fresh: what no epoch needs is removed, and an epoch is refused unless `discard_epochs`.
   TierStart tier_start = TierStart::fresh;
   bool discard_epochs = false;
+
+  RecordLayout record_layout;  // of the optimizer states
 
   uint64_t device_budget_bytes = 0;  // parameters, gradients, states placed there, and work memory
   uint64_t host_budget_bytes = 0;    // everything in the host arena, I/O buffers included

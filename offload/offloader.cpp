@@ -141,8 +141,9 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
     const double clip =
         settings.clip_norm > 0 ? std::min(1.0, settings.clip_norm / (result.gradient_norm + 1e-6)) : 1.0;
     p.steps.clear();
-    for (const AdamSettings& group : settings.groups) {
-      p.steps.push_back(make_adam_step(group, settings.step, static_cast<float>(clip / settings.loss_scale)));
+    for (const OptimizerSettings& group : settings.groups) {
+      p.steps.push_back(
+          make_optimizer_step(group, settings.step, static_cast<float>(clip / settings.loss_scale)));
     }
     p.require_groups(p.steps.size());
     p.forget_device_copies(StaleParams::trainable);

@@ -33,16 +33,16 @@
 #include <terrace/offload/pinned_epoch.h>
 #include <terrace/offload/step_watch.h>
 #include <terrace/offload/update_mode.h>
-#include <terrace/optimizer_cpu/adam.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 
 namespace terrace {
 
 struct UpdateSettings {
-  std::span<const AdamSettings> groups;  // by TensorSpec::group
-  uint64_t step = 1;                     // counts from 1
-  double clip_norm = 0;                  // the largest global gradient norm; 0 does not clip
-  double loss_scale = 1;                 // gradients are those of the loss times this
+  std::span<const OptimizerSettings> groups;  // by TensorSpec::group
+  uint64_t step = 1;                          // counts from 1
+  double clip_norm = 0;                       // the largest global gradient norm; 0 does not clip
+  double loss_scale = 1;                      // gradients are those of the loss times this
 };
 
 struct UpdateResult {

@@ -117,7 +117,7 @@ void Offloader::Parts::load_epoch_records() {
       const std::span<std::byte> tiles = {read.request.data, read.request.bytes};
       if (std::byte* resident = records->resident(read.chunk))
         std::memcpy(resident + offset, tiles.data(), tiles.size());
-      derive_parameters(read.chunk, offset / kRecordTileBytes, tiles, output_of(read.chunk));
+      derive_parameters(read.chunk, offset / plan.record_layout.tile_bytes(), tiles, output_of(read.chunk));
       if (read.block + 1 == record_store->block_count(read.chunk))
         publish_loaded(read.chunk, output_of(read.chunk));
     }

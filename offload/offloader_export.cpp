@@ -38,14 +38,15 @@ bool Offloader::Parts::is_wanted(ChunkId chunk, uint64_t first_element, uint64_t
 void Offloader::Parts::export_masters(ChunkId chunk, std::span<std::byte> bounce,
                                       FunctionRef<bool(TensorId)> wanted,
                                       FunctionRef<void(TensorId, uint64_t, std::span<const float>)> sink) {
-  const uint64_t block_tiles = bounce.size() / kRecordTileBytes;
+  const uint64_t block_tiles = bounce.size() / plan.record_layout.tile_bytes();
   const uint64_t tiles = space.chunk(chunk).tile_count();
   for (uint64_t first = 0; first < tiles; first += block_tiles) {
     const uint64_t count = std::min(block_tiles, tiles - first);
     if (!is_wanted(chunk, first * kTileElements, count * kTileElements, wanted)) continue;
-    records->read(chunk, first, bounce.first(count * kRecordTileBytes));
+    records->read(chunk, first, bounce.first(count * plan.record_layout.tile_bytes()));
     for (uint64_t t = 0; t < count; ++t) {
-      const auto* master = reinterpret_cast<const float*>(bounce.data() + t * kRecordTileBytes);
+      const auto* master =
+          reinterpret_cast<const float*>(bounce.data() + t * plan.record_layout.tile_bytes());
       for_each_wanted(space, chunk, (first + t) * kTileElements, kTileElements, wanted,
                       [&](TensorId tensor, uint64_t element, uint64_t at, uint64_t elements) {
                         sink(tensor, element, {master + at, elements});

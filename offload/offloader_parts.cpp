@@ -59,7 +59,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
                                           record_store != nullptr ? engine.get() : nullptr, watch);
   take_turns();
   pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, cache, device, workers,
-                                                 instruction_set, engine.get(), ring, plan.ring_slot_bytes);
+                                                 instruction_set, engine.get(), ring, plan);
   if (!trace.empty()) training_cursor.set_schedule(schedule_of(space, trace));
   operation.reserve(256);
   reset_micro_batch();

@@ -153,7 +153,7 @@ struct Offloader::Parts {
   std::vector<uint32_t> unlanded_chunks;  // per tensor: its chunks whose gradient has not left
   std::vector<bool> landed;               // per chunk
   OffloadCounters counters;
-  std::vector<AdamStep> steps;  // of the parameter groups; kept for its memory
+  std::vector<OptimizerStep> steps;  // of the parameter groups; kept for its memory
 };
 
 }  // namespace terrace

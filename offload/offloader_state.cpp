@@ -28,8 +28,9 @@ std::byte* Offloader::Parts::output_of(ChunkId chunk) {
 void Offloader::Parts::derive_parameters(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
                                          std::byte* parameters) {
   const DataType type = space.section_of(chunk).type;
-  for (uint64_t t = 0; t * kRecordTileBytes < tiles.size(); ++t) {
-    const auto* master = reinterpret_cast<const float*>(tiles.data() + t * kRecordTileBytes);
+  const uint64_t tile_bytes = plan.record_layout.tile_bytes();
+  for (uint64_t t = 0; t * tile_bytes < tiles.size(); ++t) {
+    const auto* master = reinterpret_cast<const float*>(tiles.data() + t * tile_bytes);
     convert_from_float(instruction_set, master,
                        parameters + (first_tile + t) * kTileElements * bytes_of(type), type, kTileElements);
   }
@@ -64,7 +65,7 @@ void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::spa
   const std::array<std::span<std::byte>, 2> blocks = {
       first_block.memory(), second_block ? second_block->memory() : first_block.memory()};
   std::array<RecordStore::Transfer, 2> writes;
-  const uint64_t block_tiles = blocks[0].size() / kRecordTileBytes;
+  const uint64_t block_tiles = blocks[0].size() / plan.record_layout.tile_bytes();
   size_t turn = 0;
   try {
     for (uint32_t c = 0; c < space.chunk_count(); ++c) {
@@ -75,7 +76,7 @@ void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::spa
       for (uint64_t first = 0; first < tiles; first += block_tiles) {
         records->finish(writes[turn]);
         const std::span<std::byte> block =
-            blocks[turn].first(std::min(block_tiles, tiles - first) * kRecordTileBytes);
+            blocks[turn].first(std::min(block_tiles, tiles - first) * plan.record_layout.tile_bytes());
         fill(chunk, first, block);
         records->start_write(chunk, first, block, writes[turn]);
         derive_parameters(chunk, first, block, parameters);
@@ -139,10 +140,10 @@ void Offloader::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>
                          });
   };
   p.load_records([&](ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles) {
-    p.workers.parallel_for(tiles.size() / kRecordTileBytes, [&](size_t t) {
-      std::byte* const tile = tiles.data() + t * kRecordTileBytes;
+    p.workers.parallel_for(tiles.size() / p.plan.record_layout.tile_bytes(), [&](size_t t) {
+      std::byte* const tile = tiles.data() + t * p.plan.record_layout.tile_bytes();
       fill_tile(chunk, first_tile + t, reinterpret_cast<float*>(tile));
-      std::memset(tile + kMasterBytes, 0, kRecordTileBytes - kMasterBytes);
+      std::memset(tile + kMasterBytes, 0, p.plan.record_layout.tile_bytes() - kMasterBytes);
     });
   });
   p.load_frozen([&](ChunkId chunk, std::span<std::byte> parameters) {
@@ -168,13 +169,13 @@ void Offloader::export_records(FunctionRef<void(std::span<const std::byte>)> sin
   TERRACE_ASSERT(p.phase == Phase::idle, "the state is read between steps");
   p.watch.set_activity("saving the state");
   const RingBlock bounce(p.ring);
-  const uint64_t block_tiles = bounce.memory().size() / kRecordTileBytes;
+  const uint64_t block_tiles = bounce.memory().size() / p.plan.record_layout.tile_bytes();
   for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
     const ChunkId chunk{c};
     const uint64_t tiles = p.space.section_of(chunk).trainable ? p.space.chunk(chunk).tile_count() : 0;
     for (uint64_t first = 0; first < tiles; first += block_tiles) {
       const std::span<std::byte> block =
-          bounce.memory().first(std::min(block_tiles, tiles - first) * kRecordTileBytes);
+          bounce.memory().first(std::min(block_tiles, tiles - first) * p.plan.record_layout.tile_bytes());
       p.records->read(chunk, first, block);
       sink(block);
     }

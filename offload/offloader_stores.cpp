@@ -164,8 +164,9 @@ void Offloader::Parts::make_record_store() {
   store.in_place = !plan.keeps_epochs;
   store.spare_slots = plan.record_spare_slots;
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    store.chunk_bytes.push_back(
-        space.section_of(ChunkId{c}).trainable ? space.chunk(ChunkId{c}).record_bytes() : 0);
+    store.chunk_bytes.push_back(space.section_of(ChunkId{c}).trainable
+                                    ? space.chunk(ChunkId{c}).tile_count() * plan.record_layout.tile_bytes()
+                                    : 0);
   }
   record_store = make_store(*tier, std::move(store), found_epochs, *engine, log);
 }

@@ -44,7 +44,7 @@ class AddedTime {
 OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients,
                                      ParamHome& home, DeviceCache& cache, Device& device, Workers& workers,
                                      InstructionSet instruction_set, io::Engine* engine, io::RingBuffer& ring,
-                                     uint64_t block_bytes)
+                                     const MemoryPlan& plan)
     : space_(space),
       records_(records),
       gradients_(gradients),
@@ -55,7 +55,8 @@ OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& record
       instruction_set_(instruction_set),
       engine_(engine),
       ring_(ring),
-      block_tiles_(block_bytes / kRecordTileBytes),
+      layout_(plan.record_layout),
+      block_tiles_(plan.ring_slot_bytes / layout_.tile_bytes()),
       streamed_(chunks_of(space, records, true)),
       resident_(chunks_of(space, records, false)),
       order_(records.store(), streamed_),
@@ -65,7 +66,7 @@ OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& record
   ready_.reserve(blocks_.size());
 }
 
-void OptimizerPipeline::run(std::span<const AdamStep> steps) {
+void OptimizerPipeline::run(std::span<const OptimizerStep> steps) {
   steps_ = steps;
   failure_ = nullptr;
   next_resident_ = 0;
@@ -145,7 +146,7 @@ void OptimizerPipeline::start_reads() {
     block.tile_count = std::min(block_tiles_, space_.chunk(chunk).tile_count() - block.first_tile);
     block.number = reads_started_++;
     block.phase = Phase::reading;
-    const uint64_t bytes = block.tile_count * kRecordTileBytes;
+    const uint64_t bytes = block.tile_count * layout_.tile_bytes();
     block.request = records_.store()->read_request(chunk, number, slot.first(bytes));
     block.request.on_complete = &OptimizerPipeline::on_read;
     block.request.context = &block;
@@ -189,7 +190,7 @@ void OptimizerPipeline::submit_write(Block& block) {
 }
 
 void OptimizerPipeline::finish_block(Block& block) {
-  const uint64_t bytes = block.tile_count * kRecordTileBytes;
+  const uint64_t bytes = block.tile_count * layout_.tile_bytes();
   {
     const AddedTime checking(clock_, times_.check_ns);
     records_.store()->verify(block.chunk, number_of(block), block.request);
@@ -223,7 +224,7 @@ void OptimizerPipeline::update_resident(ChunkId chunk) {
     workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
       const uint64_t first = task * block_tiles_;
       const uint64_t count = std::min(block_tiles_, tiles - first);
-      update_tiles(chunk, first, count, records_.resident(chunk) + first * kRecordTileBytes, parameters);
+      update_tiles(chunk, first, count, records_.resident(chunk) + first * layout_.tile_bytes(), parameters);
     });
   }
   publish(chunk, kResidentLane);
@@ -247,7 +248,7 @@ void OptimizerPipeline::update_on_device(ChunkId chunk) {
   workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
     const uint64_t first = task * block_tiles_;
     const uint64_t count = std::min(block_tiles_, tiles - first);
-    update_tiles(chunk, first, count, records_.resident(chunk) + first * kRecordTileBytes,
+    update_tiles(chunk, first, count, records_.resident(chunk) + first * layout_.tile_bytes(),
                  cache_.param_address(chunk));
   });
   gradients_.close(chunk);
@@ -297,7 +298,8 @@ void OptimizerPipeline::update_tiles(ChunkId chunk, uint64_t first_tile, uint64_
                                      std::byte* tiles, std::byte* parameters) {
   const uint64_t begin = first_tile * kTileElements;
   const uint64_t end = begin + tile_count * kTileElements;
-  AdamTiles arguments;
+  TileRun arguments;
+  arguments.layout = layout_;
   arguments.record = tiles;
   arguments.gradient_type = gradients_.type(chunk);
   arguments.gradients = gradients_.gradient(chunk) + begin * bytes_of(arguments.gradient_type);
@@ -309,7 +311,7 @@ void OptimizerPipeline::update_tiles(ChunkId chunk, uint64_t first_tile, uint64_
     if (first >= last) continue;
     arguments.first_element = first - begin;
     arguments.element_count = last - first;
-    adam_update_tiles(instruction_set_, steps_[segment.group], arguments);
+    terrace::update_tiles(instruction_set_, steps_[segment.group], arguments);
   }
 }
 

@@ -19,22 +19,22 @@
 #include <terrace/offload/param_home.h>
 #include <terrace/offload/read_order.h>
 #include <terrace/offload/record_store.h>
-#include <terrace/optimizer_cpu/adam.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 
 namespace terrace {
 
 class OptimizerPipeline {
  public:
-  // `engine` is null when nothing lives on nvme. The ring's slots hold kRecordBlockTiles tiles or one chunk's
-  // records, whichever is less.
+  // `engine` is null when nothing lives on nvme. The ring's slots hold RecordLayout::block_tiles() tiles or
+  // one chunk's records, whichever is less.
   OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients, ParamHome& home,
                     DeviceCache& cache, Device& device, Workers& workers, InstructionSet instruction_set,
-                    io::Engine* engine, io::RingBuffer& ring, uint64_t block_bytes);
+                    io::Engine* engine, io::RingBuffer& ring, const MemoryPlan& plan);
 
   // Updates every trainable chunk. `steps` holds the constants of each parameter group. Gradients are
   // complete and where GradientStore says; device copies of parameters that have a home elsewhere are gone.
   // Throws the first failure after everything in flight has ended.
-  void run(std::span<const AdamStep> steps);
+  void run(std::span<const OptimizerStep> steps);
 
   uint64_t record_read_bytes() const { return record_read_bytes_; }
   uint64_t record_write_bytes() const { return record_write_bytes_; }
@@ -103,8 +103,9 @@ class OptimizerPipeline {
   InstructionSet instruction_set_;
   io::Engine* engine_;
   io::RingBuffer& ring_;
+  const RecordLayout layout_;
   uint64_t block_tiles_;
-  std::span<const AdamStep> steps_;
+  std::span<const OptimizerStep> steps_;
 
   std::vector<ChunkId> streamed_;
   std::vector<ChunkId> resident_;

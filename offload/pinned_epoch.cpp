@@ -124,10 +124,10 @@ const std::string& PinnedEpoch::info() const {
 }
 
 uint64_t PinnedEpoch::record_tile_count() const {
-  return parts_->records().bytes() / kRecordTileBytes;
+  return parts_->records().bytes() / RecordLayout{}.tile_bytes();
 }
 void PinnedEpoch::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
-  parts_->read(parts_->records(), first_tile * kRecordTileBytes, tiles);
+  parts_->read(parts_->records(), first_tile * RecordLayout{}.tile_bytes(), tiles);
 }
 
 uint64_t PinnedEpoch::frozen_bytes() const {

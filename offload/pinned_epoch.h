@@ -24,8 +24,8 @@ class PinnedEpoch {
   const std::string& info() const;
 
   // As Offloader::export_records() has them: tiles of the trainable sections in flat order. Fills `tiles`, a
-  // multiple of kRecordTileBytes, from tile `first_tile` on; every byte is verified. Throws Error(io) and
-  // Error(corrupt).
+  // multiple of RecordLayout{}.tile_bytes(), from tile `first_tile` on; every byte is verified. Throws
+  // Error(io) and Error(corrupt).
   uint64_t record_tile_count() const;
   void read_records(uint64_t first_tile, std::span<std::byte> tiles);
   // As Offloader::export_frozen() has them; `offset` and the size are multiples of 4096.

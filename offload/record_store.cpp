@@ -19,7 +19,8 @@ RecordStore::RecordStore(const FlatSpace& space, Placement placement, const Memo
       store_(store),
       engine_(engine),
       watch_(watch),
-      block_tiles_(plan.ring_slot_bytes / kRecordTileBytes),
+      tile_bytes_(plan.record_layout.tile_bytes()),
+      block_tiles_(plan.ring_slot_bytes / plan.record_layout.tile_bytes()),
       memory_(space.chunk_count(), nullptr) {
   TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && engine != nullptr),
                  "a store and its engine belong to states on nvme");
@@ -47,7 +48,7 @@ RecordStore::RecordStore(const FlatSpace& space, Placement placement, const Memo
     } else if (is_kept(t, plan.host_record_slots, count)) {
       memory_[trainable[t]] = host[next_host++];
     } else {
-      streamed_bytes_ += space.chunk(chunk).record_bytes();
+      streamed_bytes_ += space.chunk(chunk).tile_count() * tile_bytes_;
     }
   }
 }
@@ -87,7 +88,7 @@ bool RecordStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std
 }
 
 void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles) {
-  const uint64_t offset = first_tile * kRecordTileBytes;
+  const uint64_t offset = first_tile * tile_bytes_;
   if (is_streamed(chunk)) {
     Transfer reading;
     reading.request = store_->read_request(chunk, block_at(first_tile), tiles);
@@ -109,7 +110,7 @@ void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> 
 
 void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
                               Transfer& write) {
-  const uint64_t offset = first_tile * kRecordTileBytes;
+  const uint64_t offset = first_tile * tile_bytes_;
   if (is_streamed(chunk)) {
     TERRACE_ASSERT(!write.started, "the write before this one is not finished");
     while (!begin_write(chunk, block_at(first_tile), tiles, write.write))

@@ -87,6 +87,7 @@ class RecordStore {
   DriveTurns* turns_ = nullptr;
   io::Engine* engine_;
   StepWatch& watch_;
+  uint64_t tile_bytes_;
   uint64_t block_tiles_;                  // of the store's blocks
   std::vector<std::byte*> memory_;        // per chunk; null: in the tier file, or frozen
   std::vector<DeviceSlot> device_slots_;  // per chunk, placement none

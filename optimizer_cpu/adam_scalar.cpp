@@ -1,5 +1,5 @@
-// The specification of the Adam update (formula and order of operations: adam.h). Plain and slow; every other
-// implementation must give these bits. Must be compiled without contraction into fused multiply-adds.
+// The specification of the Adam update (formula and order of operations: optimizer.h). Plain and slow; every
+// other implementation must give these bits. Must be compiled without contraction into fused multiply-adds.
 #include <cmath>
 
 #include <terrace/optimizer_cpu/internal/elements.h>
@@ -9,7 +9,7 @@ namespace terrace::kernels {
 namespace {
 
 template <typename Gradient, typename Parameter, bool kDecoupled>
-void update(const AdamStep& step, const AdamRun& run) {
+void update(const OptimizerStep& step, const AdamRun& run) {
   for (size_t i = 0; i < run.count; ++i) {
     float p = run.master[i];
     float g = load_element<Gradient>(run.gradients, i) * step.gradient_scale;

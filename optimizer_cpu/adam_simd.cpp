@@ -20,7 +20,7 @@ constexpr size_t kLineElements = kLineBytes / sizeof(float);
 // four times in each array of a tile. Measured (Cascade Lake, 16 Mi parameters): 64 elements ahead gain 8 %,
 // 256 and 512 gain 15 %; in cache the prefetches cost nothing that can be measured.
 constexpr size_t kPrefetchElements = 512;
-static_assert(kPrefetchElements < kAdamTileElements);
+static_assert(kPrefetchElements < kTileElements);
 
 HWY_INLINE HWY_ATTR void prefetch(const void* base, size_t offset_bytes) {
   // As integers: the address may lie beyond the caller's memory, where a prefetch does nothing.
@@ -31,7 +31,7 @@ template <typename Gradient, typename Parameter, bool kDecoupled>
 struct Adam {
   // Elements [begin, end), whole vectors only. Prefetches the record arrays `ahead_bytes` before they are
   // needed.
-  static HWY_ATTR void update(const AdamStep& step, const AdamRun& run, size_t begin, size_t end,
+  static HWY_ATTR void update(const OptimizerStep& step, const AdamRun& run, size_t begin, size_t end,
                               size_t ahead_bytes) {
     const Floats d;
     constexpr size_t kVector = hn::MaxLanes(Floats());
@@ -70,7 +70,7 @@ struct Adam {
     }
   }
 
-  static HWY_ATTR void run(const AdamStep& step, const AdamRun& run) {
+  static HWY_ATTR void run(const OptimizerStep& step, const AdamRun& run) {
     constexpr size_t kVector = hn::MaxLanes(Floats());
     const size_t whole = run.count / kVector * kVector;
     // The last elements prefetch from where the caller goes on.

@@ -66,8 +66,8 @@ void check_patterns(const TrainConfig& config, std::span<const TensorSpec> tenso
   }
 }
 
-AdamSettings optimizer_settings(const OptimizerConfig& optimizer) {
-  AdamSettings settings;
+OptimizerSettings optimizer_settings(const OptimizerConfig& optimizer) {
+  OptimizerSettings settings;
   settings.lr = optimizer.learning_rate;
   settings.beta1 = optimizer.beta1;
   settings.beta2 = optimizer.beta2;
@@ -78,8 +78,8 @@ AdamSettings optimizer_settings(const OptimizerConfig& optimizer) {
   return settings;
 }
 
-AdamSettings group_settings(const OptimizerConfig& optimizer, const GroupConfig& group) {
-  AdamSettings settings = optimizer_settings(optimizer);
+OptimizerSettings group_settings(const OptimizerConfig& optimizer, const GroupConfig& group) {
+  OptimizerSettings settings = optimizer_settings(optimizer);
   settings.lr = group.lr.value_or(settings.lr);
   settings.beta1 = group.beta1.value_or(settings.beta1);
   settings.beta2 = group.beta2.value_or(settings.beta2);
@@ -125,19 +125,19 @@ GroupSettings::GroupSettings(const TrainConfig& config, uint64_t run_updates)
   check_momentum(schedule_, run_updates);
   uint32_t position = 0;
   for (const GroupConfig& group : config.parameter_groups) {
-    AdamSettings settings = group_settings(config.optimizer, group);
+    OptimizerSettings settings = group_settings(config.optimizer, group);
     groups_.push_back({settings, position});
     if (!group.weight_decay) settings.weight_decay = 0;
     groups_.push_back({settings, position++});
   }
-  AdamSettings rest = optimizer_settings(config.optimizer);
+  OptimizerSettings rest = optimizer_settings(config.optimizer);
   groups_.push_back({rest, position});
   rest.weight_decay = 0;
   groups_.push_back({rest, position + 1});
   current_.resize(groups_.size());
 }
 
-std::span<const AdamSettings> GroupSettings::at(uint64_t update) {
+std::span<const OptimizerSettings> GroupSettings::at(uint64_t update) {
   for (size_t i = 0; i < groups_.size(); ++i) {
     const ScheduledValues values = schedule_.at(update, groups_[i].schedule_group);
     current_[i] = groups_[i].settings;

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <terrace/memory/tensor.h>
-#include <terrace/optimizer_cpu/adam.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/lr_schedule.h>
 
@@ -31,18 +31,18 @@ class GroupSettings {
 
   // Of every group in update number `update` (from 0; those that fp16 skips do not count), until the next
   // call. Allocates nothing.
-  std::span<const AdamSettings> at(uint64_t update);
+  std::span<const OptimizerSettings> at(uint64_t update);
 
   const LrSchedule& schedule() const { return schedule_; }
 
  private:
   struct Group {
-    AdamSettings settings;
+    OptimizerSettings settings;
     uint32_t schedule_group;
   };
   LrSchedule schedule_;
   std::vector<Group> groups_;
-  std::vector<AdamSettings> current_;
+  std::vector<OptimizerSettings> current_;
 };
 
 // What is odd about a schedule for a run of so many updates: one line, or empty.

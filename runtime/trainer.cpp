@@ -122,7 +122,7 @@ void Trainer::Parts::run_micro_batches(StepReport& report) {
 // Where the loss is not a number its gradients need not be looked at.
 UpdateResult Trainer::Parts::update(StepReport& report) {
   const uint64_t number = applied_updates() + 1;
-  const std::span<const AdamSettings> settings = groups.at(number - 1);
+  const std::span<const OptimizerSettings> settings = groups.at(number - 1);
   report.learning_rate = settings.front().lr;
   report.loss_scale = loss_scale();
   if (!std::isfinite(report.loss)) {

@@ -92,7 +92,7 @@ int train(const std::filesystem::path& folder) {
     for (size_t e = 0; e < values.size(); ++e) values[e] = 0.05f * noise(index_of(tensor) * 7919 + first + e);
   });
 
-  const std::vector<terrace::AdamSettings> groups = {{.lr = 2e-3, .weight_decay = 0.01}};
+  const std::vector<terrace::OptimizerSettings> groups = {{.lr = 2e-3, .weight_decay = 0.01}};
   float first_loss = 0, loss = 0;
   for (uint64_t step = 1; step <= 40; ++step) {
     Matrix x(kBatch * kWidth), target(kBatch * kWidth);

@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include <terrace/base/data_type.h>
-#include <terrace/optimizer_cpu/adam.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 
 namespace terrace::kernels {
 
@@ -24,7 +24,7 @@ struct AdamRun {
   // place where that array continues. Only prefetches use it.
   size_t continuation_gap_bytes;
 };
-using AdamKernel = void (*)(const AdamStep&, const AdamRun&);
+using AdamKernel = void (*)(const OptimizerStep&, const AdamRun&);
 
 // Tables are indexed by element type, in the order of DataType.
 inline constexpr size_t kTypes = 3;

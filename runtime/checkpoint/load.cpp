@@ -71,7 +71,7 @@ CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_vi
   const std::filesystem::path folder = checkpoint::find_checkpoint(path);
   const Manifest manifest = checkpoint::read_manifest_of(folder);
   checkpoint::require_same_tensors(folder, manifest, model, space,
-                                   offloader.record_tile_count() * kRecordTileBytes,
+                                   offloader.record_tile_count() * RecordLayout{}.tile_bytes(),
                                    offloader.frozen_bytes());
 
   // Both are there and of the right size before the first byte of the state changes.

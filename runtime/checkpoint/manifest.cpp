@@ -68,9 +68,9 @@ Manifest read_manifest(const Json::Value& root, const std::filesystem::path& pat
   manifest.version = version;
   manifest.info = read_facts(members, version >= kFirstWithArchitecture);
   manifest.states = read_data_file(members, "states");
-  if (manifest.states.bytes % kRecordTileBytes != 0)
-    members.refuse(
-        fmt::format("{} bytes of states are not whole tiles of {}", manifest.states.bytes, kRecordTileBytes));
+  if (manifest.states.bytes % RecordLayout{}.tile_bytes() != 0)
+    members.refuse(fmt::format("{} bytes of states are not whole tiles of {}", manifest.states.bytes,
+                               RecordLayout{}.tile_bytes()));
   if (members.has("frozen")) {
     manifest.frozen = read_data_file(members, "frozen");
     if (manifest.frozen.bytes == 0) members.refuse("\"frozen\" has no bytes");

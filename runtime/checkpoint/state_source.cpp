@@ -23,7 +23,7 @@ void read_in_blocks(uint64_t bytes, StateSource::Sink sink, Read read) {
 
 void EpochSource::read_states(Sink sink) {
   read_in_blocks(states_bytes(), sink, [&](uint64_t offset, std::span<std::byte> part) {
-    epoch_->read_records(offset / kRecordTileBytes, part);
+    epoch_->read_records(offset / RecordLayout{}.tile_bytes(), part);
   });
 }
 

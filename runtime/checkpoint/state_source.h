@@ -33,7 +33,9 @@ class StateSource {
 class OffloaderSource final : public StateSource {
  public:
   explicit OffloaderSource(Offloader& offloader) : offloader_(offloader) {}
-  uint64_t states_bytes() const override { return offloader_.record_tile_count() * kRecordTileBytes; }
+  uint64_t states_bytes() const override {
+    return offloader_.record_tile_count() * RecordLayout{}.tile_bytes();
+  }
   uint64_t frozen_bytes() const override { return offloader_.frozen_bytes(); }
   void read_states(Sink sink) override { offloader_.export_records(sink); }
   void read_frozen(Sink sink) override { offloader_.export_frozen(sink); }
@@ -46,7 +48,7 @@ class OffloaderSource final : public StateSource {
 class EpochSource final : public StateSource {
  public:
   explicit EpochSource(std::unique_ptr<PinnedEpoch> epoch) : epoch_(std::move(epoch)) {}
-  uint64_t states_bytes() const override { return epoch_->record_tile_count() * kRecordTileBytes; }
+  uint64_t states_bytes() const override { return epoch_->record_tile_count() * RecordLayout{}.tile_bytes(); }
   uint64_t frozen_bytes() const override { return epoch_->frozen_bytes(); }
   void read_states(Sink sink) override;
   void read_frozen(Sink sink) override;

@@ -129,7 +129,7 @@ TEST(BudgetLaw, TheSystemsAccountStaysWithinTheBudgets) {
     const TokenBatch tokens(model.config(), step);
     model.train_micro_batch(ops, offloader, arena, tokens.view(), 1.0f, "mb0/");
     offloader.end_micro_batch();
-    const std::vector<AdamSettings> groups = settings(step);
+    const std::vector<OptimizerSettings> groups = settings(step);
     offloader.update({groups, step, 1.0});
     most = std::max(most, current_memory_use().pss_bytes - before);
   }

@@ -45,7 +45,7 @@ class DurableToy {
     options.device_budget_bytes = roomy.device_minimum_bytes;
     options.host_budget_bytes = roomy.host_minimum_bytes;
     while (plan_memory(space, uses, options).host_record_slots < toy.cached_records)
-      options.host_budget_bytes += kRecordTileBytes;
+      options.host_budget_bytes += RecordLayout{}.tile_bytes();
     device_ =
         std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{options.device_budget_bytes, false, 0, 0});
     offloader = std::make_unique<Offloader>(space, options, uses, *device_, workers_, log);
@@ -61,7 +61,7 @@ class DurableToy {
     offloader->begin_step();
     toy::run_micro_batch(*offloader, specs, 0);
     offloader->end_micro_batch();
-    const std::vector<AdamSettings> groups = toy::groups();
+    const std::vector<OptimizerSettings> groups = toy::groups();
     offloader->update({groups, step, 1.0});
   }
   void begin_commit(uint64_t step, bool retain = false) {

@@ -48,7 +48,7 @@ Ending train_decorated(const Decorate& decorate) {
       for (uint64_t e = 0; e < values.size(); ++e)
         values[e] = toy::initial_value(index_of(tensor), first + e);
     });
-    const std::vector<AdamSettings> groups = toy::groups();
+    const std::vector<OptimizerSettings> groups = toy::groups();
     for (uint64_t step = 1; step <= 2; ++step) {
       offloader.begin_step();
       toy::run_micro_batch(offloader, specs, 0);

@@ -30,7 +30,7 @@ SimulatedUpdate update_with(uint32_t depth) {
   options.host_budget_bytes = kGiB;
   options.host_budget_bytes = plan_memory(space, uses, options).host_minimum_bytes;
   while (plan_memory(space, uses, options).ring_slots < kRingSlots)
-    options.host_budget_bytes += kRecordTileBytes;
+    options.host_budget_bytes += RecordLayout{}.tile_bytes();
   const uint32_t streamed =
       space.chunk_count() - static_cast<uint32_t>(plan_memory(space, uses, options).host_record_slots);
   EXPECT_GE(streamed, 40u);
@@ -53,7 +53,7 @@ SimulatedUpdate update_with(uint32_t depth) {
   offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
     for (uint64_t e = 0; e < values.size(); ++e) values[e] = toy::initial_value(index_of(tensor), first + e);
   });
-  const std::vector<AdamSettings> groups = toy::groups();
+  const std::vector<OptimizerSettings> groups = toy::groups();
   SimulatedUpdate simulated;
   for (uint64_t step = 1; step <= 2; ++step) {
     offloader.begin_step();

@@ -65,7 +65,7 @@ class PathLaw : public ::testing::Test {
     options.device_budget_bytes = useful_device_bytes(plan_memory(space, uses, options));
     options.host_budget_bytes = plan_memory(space, uses, options).host_minimum_bytes;
     while (plan_memory(space, uses, options).ring_slots < kRingSlots)
-      options.host_budget_bytes += 16 * kRecordTileBytes;
+      options.host_budget_bytes += 16 * RecordLayout{}.tile_bytes();
     return options;
   }
 
@@ -89,7 +89,7 @@ class PathLaw : public ::testing::Test {
         values[e] = toy::initial_value(index_of(tensor), first + e);
     });
     Training training;
-    const std::vector<AdamSettings> groups = toy::groups();
+    const std::vector<OptimizerSettings> groups = toy::groups();
     for (uint64_t step = 1; step <= kSteps; ++step) {
       offloader.begin_step();
       for (uint32_t m = 0; m < setting.accumulation; ++m) {

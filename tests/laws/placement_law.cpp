@@ -10,7 +10,7 @@
 
 #include <terrace/base/log.h>
 #include <terrace/memory/simulated_device.h>
-#include <terrace/optimizer_cpu/adam.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 
 #include "laws/plain_training.h"
 
@@ -309,7 +309,7 @@ Outcome PlacementLaw::train(const Combination& c) const {
       outcome.losses.push_back(std::bit_cast<uint32_t>(loss));
       offloader.end_micro_batch();
     }
-    const std::vector<AdamSettings> groups = settings(updates + 1);
+    const std::vector<OptimizerSettings> groups = settings(updates + 1);
     const UpdateResult result = offloader.update({groups, updates + 1, training.clip_norm, loss_scale});
     updates += result.applied ? 1 : 0;
     outcome.gradient_norms.push_back(result.applied ? std::bit_cast<uint64_t>(result.gradient_norm) : 0);

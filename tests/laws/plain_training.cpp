@@ -12,12 +12,12 @@
 
 namespace terrace::laws {
 
-std::vector<AdamSettings> settings(uint64_t step) {
-  AdamSettings decayed;
+std::vector<OptimizerSettings> settings(uint64_t step) {
+  OptimizerSettings decayed;
   decayed.lr = 0.004 / static_cast<double>(step);
   decayed.beta2 = 0.95;
   decayed.weight_decay = 0.1;
-  AdamSettings plain = decayed;
+  OptimizerSettings plain = decayed;
   plain.weight_decay = 0;
   return {decayed, plain};
 }
@@ -79,11 +79,11 @@ double norm_of(const std::vector<float>& gradient) {
 
 void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameters& parameters, uint64_t step,
             float scale) {
-  const std::vector<AdamSettings> groups = settings(step);
+  const std::vector<OptimizerSettings> groups = settings(step);
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (!space.tensor(TensorId{t}).trainable) continue;
     const TensorPlace& place = space.place(TensorId{t});
-    AdamArrays arrays;
+    ArrayRun arrays;
     arrays.master = state.master.data() + place.first_element;
     arrays.exp_avg = state.exp_avg.data() + place.first_element;
     arrays.exp_avg_sq = state.exp_avg_sq.data() + place.first_element;
@@ -92,8 +92,8 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
     arrays.parameters = parameters.parameter_bytes(TensorId{t}).data();
     arrays.parameter_type = space.tensor(TensorId{t}).type;
     arrays.element_count = place.elements;
-    adam_update_arrays(InstructionSet::scalar,
-                       make_adam_step(groups[space.tensor(TensorId{t}).group], step, scale), arrays);
+    update_arrays(InstructionSet::scalar,
+                  make_optimizer_step(groups[space.tensor(TensorId{t}).group], step, scale), arrays);
   }
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <terrace/optimizer_cpu/adam.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 #include <terrace/runtime/models/model.h>
 #include <terrace/runtime/training_setup.h>
 
@@ -16,7 +16,7 @@ namespace terrace::laws {
 inline constexpr uint64_t kSteps = 3;
 
 // One group with decay, one without, rates that change from step to step.
-std::vector<AdamSettings> settings(uint64_t step);
+std::vector<OptimizerSettings> settings(uint64_t step);
 
 // Tokens that depend on the seed alone.
 class TokenBatch {

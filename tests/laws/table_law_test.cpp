@@ -71,7 +71,7 @@ Trained train(const ModelConfig& config, const ModelOptions& how, bool everythin
     run.outcome.losses.push_back(std::bit_cast<uint32_t>(
         model->train_micro_batch(ops, offloader, arena, tokens.view(), 1.0f, micro_batch_prefix(0))));
     offloader.end_micro_batch();
-    const std::vector<AdamSettings> groups = settings(step);
+    const std::vector<OptimizerSettings> groups = settings(step);
     const UpdateResult result = offloader.update({groups, step, 1.0});
     run.outcome.gradient_norms.push_back(std::bit_cast<uint64_t>(result.gradient_norm));
   }

@@ -69,7 +69,8 @@ TEST(FlatSpace, CutsTheLastChunkShort) {
   EXPECT_EQ(space.chunk(ChunkId{2}).elements, kTileElements);
   EXPECT_EQ(space.chunk(ChunkId{2}).first_element, 4 * kTileElements);
   EXPECT_EQ(space.chunk(ChunkId{2}).tile_count(), 1u);
-  EXPECT_EQ(space.chunk(ChunkId{1}).record_bytes(), 2 * kRecordTileBytes);
+  EXPECT_EQ(space.chunk(ChunkId{1}).tile_count() * RecordLayout{}.tile_bytes(),
+            2 * RecordLayout{}.tile_bytes());
 }
 
 TEST(FlatSpace, SpansATensorOverAllChunksThatHoldAnElementOfIt) {

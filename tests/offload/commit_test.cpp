@@ -215,7 +215,7 @@ TEST(Commit, AllocatesNothingInTheStepsBetween) {
   rig.offloader->begin_step();
   toy::run_micro_batch(*rig.offloader, rig.specs, 0);
   rig.offloader->end_micro_batch();
-  const std::vector<AdamSettings> groups = toy::groups();
+  const std::vector<OptimizerSettings> groups = toy::groups();
   const uint64_t before = testing::allocations_of_this_thread();
   rig.offloader->update({groups, 4, 0});
   EXPECT_EQ(testing::allocations_of_this_thread() - before, 0u);
@@ -231,7 +231,7 @@ TEST(Commit, CountsItsMemoryAndItsDiskInThePlan) {
   EXPECT_EQ(ledger, plan.host_bytes);
   EXPECT_EQ(plan.host_bytes, plan.host_minimum_bytes);
   uint64_t tiles = rig.offloader->record_tile_count();
-  EXPECT_EQ(plan.record_file_bytes, (2 * tiles + plan.ring_slots) * kRecordTileBytes);
+  EXPECT_EQ(plan.record_file_bytes, (2 * tiles + plan.ring_slots) * RecordLayout{}.tile_bytes());
   uint64_t on_disk = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
     if (entry.path().filename() == "records.tier") on_disk += entry.file_size();

@@ -262,7 +262,7 @@ TEST_F(TurnsOnADrive, AreSeenToBeWaitedForAndFreeWhenTheirHolderDies) {
   rig.offloader->begin_step();
   toy::run_micro_batch(*rig.offloader, rig.specs, 0);
   rig.offloader->end_micro_batch();
-  const std::vector<AdamSettings> groups = toy::groups();
+  const std::vector<OptimizerSettings> groups = toy::groups();
   const uint64_t before = testing::allocations_of_this_thread();
   rig.offloader->update({groups, 4, 0});
   EXPECT_EQ(testing::allocations_of_this_thread() - before, 0u);

@@ -91,7 +91,7 @@ class EpochRig {
       toy::run_micro_batch(*offloader, specs, m);
       offloader->end_micro_batch();
     }
-    const std::vector<AdamSettings> groups = toy::groups();
+    const std::vector<OptimizerSettings> groups = toy::groups();
     return offloader->update({groups, number, 0, 1});
   }
 
@@ -118,7 +118,7 @@ class EpochRig {
       const uint64_t before = uint64_t{t} * plan.host_record_slots / plan.record_chunks;
       ++t;
       if (uint64_t{t} * plan.host_record_slots / plan.record_chunks != before)
-        bytes += space.chunk(ChunkId{c}).record_bytes();
+        bytes += space.chunk(ChunkId{c}).tile_count() * RecordLayout{}.tile_bytes();
     }
     return bytes;
   }

@@ -31,7 +31,7 @@ uint64_t device_bytes_per_step(PolicyKind policy, uint64_t spare_chunks, uint32_
   offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
     for (uint64_t e = 0; e < values.size(); ++e) values[e] = toy::initial_value(index_of(tensor), first + e);
   });
-  const std::vector<AdamSettings> groups = toy::groups();
+  const std::vector<OptimizerSettings> groups = toy::groups();
   uint64_t before = 0;
   for (uint64_t step = 1; step <= 2; ++step) {
     before = offloader.counters().h2d_bytes;

@@ -71,7 +71,7 @@ class Rig {
     offloader_->begin_step();
     run_micro_batch(*offloader_);
     offloader_->end_micro_batch();
-    const std::vector<AdamSettings> groups = toy::groups();
+    const std::vector<OptimizerSettings> groups = toy::groups();
     EXPECT_TRUE(offloader_->update({groups, ++step_, 0}).applied);
     return offloader_->counters() - before;
   }
@@ -103,7 +103,7 @@ TEST(FrozenParameters, AreReadAndNeverWritten) {
   for (int step = 0; step < 3; ++step) {
     const OffloadCounters moved = rig.step();
     EXPECT_EQ(moved.param_write_bytes, kAdapterBytes);
-    EXPECT_EQ(moved.record_write_bytes, kRecordTileBytes);
+    EXPECT_EQ(moved.record_write_bytes, RecordLayout{}.tile_bytes());
     EXPECT_EQ(moved.d2h_bytes, kAdapterBytes);
     EXPECT_GE(moved.param_read_bytes, kFrozenBytes);
   }

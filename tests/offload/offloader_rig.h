@@ -78,7 +78,7 @@ class Rig {
       toy::run_micro_batch(*offloader, specs, m, skip, loss_scale);
       offloader->end_micro_batch();
     }
-    const std::vector<AdamSettings> groups = toy::groups();
+    const std::vector<OptimizerSettings> groups = toy::groups();
     return offloader->update({groups, number, 0, loss_scale});
   }
 

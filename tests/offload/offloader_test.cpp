@@ -100,7 +100,7 @@ TEST(Offloader, LeavesEverythingAsItWasWhenTheGradientIsNotFinite) {
     toy::store(gradient.data, 5, DataType::bf16, std::numeric_limits<float>::infinity());
   }
   rig.offloader->end_micro_batch();
-  const std::vector<AdamSettings> groups = toy::groups();
+  const std::vector<OptimizerSettings> groups = toy::groups();
   EXPECT_FALSE(rig.offloader->update({groups, 2, 1.0}).applied);
   EXPECT_EQ(rig.parameters(2), before);
   EXPECT_TRUE(rig.step(2, 1).applied);
@@ -137,7 +137,7 @@ TEST(Offloader, MovesExactlyTheBytesOfTheBound) {
     EXPECT_GE(moved.h2d_bytes, bound.h2d_bytes);
     uint64_t records = 0;
     for (uint32_t chunk = 0; chunk < rig.space.chunk_count(); ++chunk) {
-      records += rig.space.chunk(ChunkId{chunk}).record_bytes();
+      records += rig.space.chunk(ChunkId{chunk}).tile_count() * RecordLayout{}.tile_bytes();
     }
     EXPECT_EQ(moved.record_read_bytes, records);
   }
@@ -170,7 +170,7 @@ TEST(Offloader, RecordsInMemoryTakeTheirShareOffTheDisk) {
   const OffloadCounters before = rig.offloader->counters();
   rig.step(1, 1);
   const OffloadCounters moved = rig.offloader->counters() - before;
-  const uint64_t streamed = (rig.space.chunk_count() - plan.host_record_slots) * kRecordTileBytes;
+  const uint64_t streamed = (rig.space.chunk_count() - plan.host_record_slots) * RecordLayout{}.tile_bytes();
   EXPECT_EQ(moved.record_read_bytes, streamed);
   EXPECT_EQ(moved.record_write_bytes, streamed);
 }
@@ -181,7 +181,7 @@ TEST(Offloader, CarriesItsStateToAnotherPlacementAndChunkSize) {
   std::vector<std::byte> records;
   first.offloader->export_records(
       [&](std::span<const std::byte> tiles) { records.insert(records.end(), tiles.begin(), tiles.end()); });
-  EXPECT_EQ(records.size(), first.offloader->record_tile_count() * kRecordTileBytes);
+  EXPECT_EQ(records.size(), first.offloader->record_tile_count() * RecordLayout{}.tile_bytes());
 
   Case other{Placement::none, Placement::none};
   other.chunk_elements = 8 * kTileElements;
@@ -241,7 +241,7 @@ TEST(Offloader, WalksEveryRowOfTheTableOfStates) {
   const std::vector<TensorId> bias = {TensorId{3}};
   { const Lease lease(*rig.offloader, "only/forward", bias, UseKind::forward); }
   rig.offloader->end_micro_batch();
-  const std::vector<AdamSettings> groups = toy::groups();
+  const std::vector<OptimizerSettings> groups = toy::groups();
   rig.offloader->update({groups, 2, 0});
   rig.offloader->begin_evaluation();
   { const Lease lease(*rig.offloader, "look/inference", bias, UseKind::inference); }
@@ -280,7 +280,7 @@ TEST(Offloader, AllocatesNothingInAStepOnceItIsWarm) {
   for (const Placement placement : {Placement::cpu, Placement::nvme}) {
     Rig rig({placement, placement}, 1);
     for (uint64_t step = 1; step <= 3; ++step) rig.step(step, 1);
-    const std::vector<AdamSettings> groups = toy::groups();
+    const std::vector<OptimizerSettings> groups = toy::groups();
     const std::vector<toy::Use> uses = toy::forward_uses(false);
     std::vector<std::pair<std::string, std::vector<TensorId>>> leases;
     for (const char* pass : {"/forward", "/backward"}) {
@@ -314,7 +314,7 @@ TEST(Offloader, KeepsAddressesForLife) {
     }
     toy::run_micro_batch(*rig.offloader, rig.specs, 0);
     rig.offloader->end_micro_batch();
-    const std::vector<AdamSettings> groups = toy::groups();
+    const std::vector<OptimizerSettings> groups = toy::groups();
     rig.offloader->update({groups, step, 0});
   }
   EXPECT_EQ(first[0], first[1]);

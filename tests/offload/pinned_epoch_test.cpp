@@ -15,10 +15,11 @@ namespace terrace {
 namespace {
 
 std::vector<std::byte> read_all(PinnedEpoch& epoch, uint64_t tiles_at_once) {
-  std::vector<std::byte> all(epoch.record_tile_count() * kRecordTileBytes);
+  std::vector<std::byte> all(epoch.record_tile_count() * RecordLayout{}.tile_bytes());
   for (uint64_t tile = 0; tile < epoch.record_tile_count(); tile += tiles_at_once) {
     const uint64_t count = std::min(tiles_at_once, epoch.record_tile_count() - tile);
-    epoch.read_records(tile, std::span(all).subspan(tile * kRecordTileBytes, count * kRecordTileBytes));
+    epoch.read_records(tile, std::span(all).subspan(tile * RecordLayout{}.tile_bytes(),
+                                                    count * RecordLayout{}.tile_bytes()));
   }
   return all;
 }
@@ -101,13 +102,13 @@ TEST(PinnedEpoch, NamesAFlippedByteAndReadsOn) {
     std::fstream bytes(folder.path() / "terrace-tier" / "records.tier",
                        std::ios::in | std::ios::out | std::ios::binary);
     for (uint64_t tile = 0; tile < 2 * epoch->record_tile_count(); ++tile) {
-      bytes.seekg(static_cast<std::streamoff>(tile * kRecordTileBytes + 5));
+      bytes.seekg(static_cast<std::streamoff>(tile * RecordLayout{}.tile_bytes() + 5));
       const char value = static_cast<char>(bytes.get() ^ 4);
-      bytes.seekp(static_cast<std::streamoff>(tile * kRecordTileBytes + 5));
+      bytes.seekp(static_cast<std::streamoff>(tile * RecordLayout{}.tile_bytes() + 5));
       bytes.put(value);
     }
   }
-  std::vector<std::byte> tiles(3 * kRecordTileBytes);
+  std::vector<std::byte> tiles(3 * RecordLayout{}.tile_bytes());
   for (int again = 0; again < 2; ++again) {
     try {
       epoch->read_records(1, tiles);

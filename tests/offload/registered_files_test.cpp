@@ -60,7 +60,7 @@ TEST_P(RegisteredTierFiles, CarryEveryTransferOfStepsCommitsAndPinnedEpochs) {
     }
     rig.offloader->finish_commit();
     const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
-    std::vector<std::byte> tiles(epoch->record_tile_count() * kRecordTileBytes);
+    std::vector<std::byte> tiles(epoch->record_tile_count() * RecordLayout{}.tile_bytes());
     epoch->read_records(0, tiles);
     lines = rig.log.lines();
   }

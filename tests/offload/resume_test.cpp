@@ -118,7 +118,7 @@ TEST(Resume, NamesAFlippedByteBeforeItReachesAWeightAndKeepsTheFiles) {
   const uint64_t size = std::filesystem::file_size(file) - 4096;  // its mark says what the file is
   c.start = TierStart::resume;
   const auto expected = states_without_epochs(c, 2);
-  for (uint64_t offset = 777; offset < size; offset += kRecordTileBytes) {
+  for (uint64_t offset = 777; offset < size; offset += RecordLayout{}.tile_bytes()) {
     const auto flip = [&] {
       std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
       bytes.seekg(static_cast<std::streamoff>(offset));

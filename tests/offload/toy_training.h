@@ -10,7 +10,7 @@
 #include <terrace/base/log.h>
 #include <terrace/memory/simulated_device.h>
 #include <terrace/offload/offloader.h>
-#include <terrace/optimizer_cpu/adam.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 
 namespace terrace::toy {
 
@@ -79,11 +79,11 @@ inline float rounded(float value, DataType type) {
   return load(bytes, 0, type);
 }
 
-inline std::vector<AdamSettings> groups() {
-  AdamSettings decayed;
+inline std::vector<OptimizerSettings> groups() {
+  OptimizerSettings decayed;
   decayed.lr = 0.01;
   decayed.weight_decay = 0.1;
-  AdamSettings plain = decayed;
+  OptimizerSettings plain = decayed;
   plain.weight_decay = 0;
   plain.lr = 0.02;
   return {decayed, plain};
@@ -175,11 +175,11 @@ class Reference final : public ParameterAccess {
         }
       }
     }
-    const std::vector<AdamSettings> settings = groups();
+    const std::vector<OptimizerSettings> settings = groups();
     for (uint32_t t = 0; t < specs_.size(); ++t) {
       Tensor& tensor = tensors_[t];
       if (!specs_[t].trainable) continue;
-      AdamArrays arrays;
+      ArrayRun arrays;
       arrays.master = tensor.master.data();
       arrays.exp_avg = tensor.exp_avg.data();
       arrays.exp_avg_sq = tensor.exp_avg_sq.data();
@@ -188,8 +188,8 @@ class Reference final : public ParameterAccess {
       arrays.parameters = tensor.parameter.data();
       arrays.parameter_type = specs_[t].type;
       arrays.element_count = tensor.master.size();
-      adam_update_arrays(InstructionSet::scalar,
-                         make_adam_step(settings[specs_[t].group], step, 1 / loss_scale), arrays);
+      update_arrays(InstructionSet::scalar,
+                    make_optimizer_step(settings[specs_[t].group], step, 1 / loss_scale), arrays);
     }
   }
   const std::vector<std::byte>& parameters(uint32_t tensor) const { return tensors_[tensor].parameter; }

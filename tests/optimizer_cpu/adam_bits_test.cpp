@@ -25,7 +25,7 @@ void expect_same_bits(const AdamProblem& a, const AdamProblem& b) {
 TEST_P(AdamBits, AreThoseOfTheScalarReferenceForEverySizeAndSetting) {
   std::mt19937 random(11);
   for (size_t count = 1; count <= 70; ++count) {
-    for (const AdamSettings& settings : every_settings()) {
+    for (const OptimizerSettings& settings : every_settings()) {
       for_every_layout([&](DataType gradient, DataType parameter, bool over_gradients) {
         AdamProblem reference(count, gradient, parameter, count % 5, over_gradients);
         reference.fill_state(random);
@@ -35,7 +35,7 @@ TEST_P(AdamBits, AreThoseOfTheScalarReferenceForEverySizeAndSetting) {
           std::mt19937 same_gradients(static_cast<uint32_t>(step));
           reference.fill_gradients(same_gradients);
           problem.gradients = reference.gradients;
-          const AdamStep constants = make_adam_step(settings, step, 0.731f);
+          const OptimizerStep constants = make_optimizer_step(settings, step, 0.731f);
           reference.update(InstructionSet::scalar, constants);
           problem.update(GetParam(), constants);
           expect_same_bits(reference, problem);
@@ -48,13 +48,13 @@ TEST_P(AdamBits, AreThoseOfTheScalarReferenceForEverySizeAndSetting) {
 
 TEST_P(AdamBits, AreThoseOfTheScalarReferenceForAnyInputBits) {
   std::mt19937 random(12);
-  for (const AdamSettings& settings : every_settings()) {
+  for (const OptimizerSettings& settings : every_settings()) {
     for_every_layout([&](DataType gradient, DataType parameter, bool over_gradients) {
       AdamProblem reference(20011, gradient, parameter, 1, over_gradients);
       reference.fill_with_any_bits(random);
       AdamProblem problem = reference;
       SCOPED_TRACE(problem.name() + ", " + name_of(settings));
-      const AdamStep step = make_adam_step(settings, 7, 1.0f / 3);
+      const OptimizerStep step = make_optimizer_step(settings, 7, 1.0f / 3);
       reference.update(InstructionSet::scalar, step);
       problem.update(GetParam(), step);
       expect_same_bits(reference, problem);
@@ -65,7 +65,7 @@ TEST_P(AdamBits, AreThoseOfTheScalarReferenceForAnyInputBits) {
 // A record of four tiles with gradients and parameters beside it.
 struct Record {
   static constexpr size_t kTiles = 4;
-  static constexpr size_t kElements = kTiles * kAdamTileElements;
+  static constexpr size_t kElements = kTiles * kTileElements;
   DataType type;
   std::vector<float> tiles = std::vector<float>(3 * kElements);
   std::vector<std::byte> gradients;
@@ -80,17 +80,17 @@ struct Record {
     }
   }
   float& at(size_t array, size_t i) {
-    return tiles[(i / kAdamTileElements * 3 + array) * kAdamTileElements + i % kAdamTileElements];
+    return tiles[(i / kTileElements * 3 + array) * kTileElements + i % kTileElements];
   }
-  void update(InstructionSet set, const AdamStep& step, size_t first, size_t count) {
-    adam_update_tiles(set, step,
-                      {.record = reinterpret_cast<std::byte*>(tiles.data()),
-                       .gradients = gradients.data(),
-                       .gradient_type = type,
-                       .parameters = gradients.data(),
-                       .parameter_type = type,
-                       .first_element = first,
-                       .element_count = count});
+  void update(InstructionSet set, const OptimizerStep& step, size_t first, size_t count) {
+    update_tiles(set, step,
+                 {.record = reinterpret_cast<std::byte*>(tiles.data()),
+                  .gradients = gradients.data(),
+                  .gradient_type = type,
+                  .parameters = gradients.data(),
+                  .parameter_type = type,
+                  .first_element = first,
+                  .element_count = count});
   }
 };
 
@@ -115,10 +115,10 @@ TEST_P(AdamBits, AreTheSameInTilesAndReachNoElementOutsideTheRun) {
     AdamProblem before(Record::kElements, type, type, 0, false);
     before.fill_state(random);
     before.fill_gradients(random);
-    const AdamStep step = make_adam_step({.weight_decay = 0.1}, 2, 0.5f);
+    const OptimizerStep step = make_optimizer_step({.weight_decay = 0.1}, 2, 0.5f);
     AdamProblem updated = before;
     updated.update(InstructionSet::scalar, step);
-    const size_t tile = kAdamTileElements;
+    const size_t tile = kTileElements;
     const std::pair<size_t, size_t> runs[] = {{0, Record::kElements},
                                               {0, 0},
                                               {0, 1},
@@ -142,7 +142,7 @@ TEST_P(AdamBits, DoNotDependOnHowARecordIsCutIntoSegments) {
   AdamProblem before(Record::kElements, DataType::bf16, DataType::bf16, 0, false);
   before.fill_state(random);
   before.fill_gradients(random);
-  const AdamStep step = make_adam_step({.weight_decay = 0.1, .adamw_mode = false}, 2, 0.5f);
+  const OptimizerStep step = make_optimizer_step({.weight_decay = 0.1, .adamw_mode = false}, 2, 0.5f);
   AdamProblem updated = before;
   updated.update(InstructionSet::scalar, step);
   for (int round = 0; round < 5; ++round) {

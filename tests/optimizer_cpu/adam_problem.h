@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <terrace/base/data_type.h>
-#include <terrace/optimizer_cpu/adam.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 
 namespace terrace {
 
@@ -95,16 +95,16 @@ struct AdamProblem {
   const std::byte* output() const { return (over_gradients ? gradients : parameters).data() + shift; }
   float parameter(size_t i) const { return element(output(), parameter_type, i); }
 
-  void update(InstructionSet set, const AdamStep& step) {
-    adam_update_arrays(set, step,
-                       {.master = master.data() + shift,
-                        .exp_avg = exp_avg.data() + shift,
-                        .exp_avg_sq = exp_avg_sq.data() + shift,
-                        .gradients = gradients.data() + shift,
-                        .gradient_type = gradient_type,
-                        .parameters = (over_gradients ? gradients : parameters).data() + shift,
-                        .parameter_type = parameter_type,
-                        .element_count = count});
+  void update(InstructionSet set, const OptimizerStep& step) {
+    update_arrays(set, step,
+                  {.master = master.data() + shift,
+                   .exp_avg = exp_avg.data() + shift,
+                   .exp_avg_sq = exp_avg_sq.data() + shift,
+                   .gradients = gradients.data() + shift,
+                   .gradient_type = gradient_type,
+                   .parameters = (over_gradients ? gradients : parameters).data() + shift,
+                   .parameter_type = parameter_type,
+                   .element_count = count});
   }
 
   // Nothing before or after the arrays was written.
@@ -149,8 +149,8 @@ void for_every_layout(Body body) {
 }
 
 // Both decay modes, with and without bias correction, with and without decay.
-inline std::vector<AdamSettings> every_settings() {
-  std::vector<AdamSettings> all;
+inline std::vector<OptimizerSettings> every_settings() {
+  std::vector<OptimizerSettings> all;
   for (const bool adamw_mode : {false, true}) {
     for (const bool bias_correction : {false, true}) {
       for (const double weight_decay : {0.0, 0.1}) {
@@ -167,7 +167,7 @@ inline std::vector<AdamSettings> every_settings() {
   return all;
 }
 
-inline std::string name_of(const AdamSettings& settings) {
+inline std::string name_of(const OptimizerSettings& settings) {
   return std::string(settings.adamw_mode ? "AdamW" : "Adam") +
          (settings.bias_correction ? ", bias correction" : ", no bias correction") + ", weight decay " +
          std::to_string(settings.weight_decay);

@@ -1,5 +1,5 @@
 // The Adam kernels against the formula in fp64, element by element.
-#include <terrace/optimizer_cpu/adam.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ struct Reference {
 
   // Each bound counts the fp32 roundings on the way, those of the constants included, and weighs them with
   // the magnitudes they apply to.
-  void update(const AdamSettings& s, uint64_t step, double gradient_scale, double gradient) {
+  void update(const OptimizerSettings& s, uint64_t step, double gradient_scale, double gradient) {
     double g = gradient * gradient_scale;
     double g_bound = 2 * kHalfUlp * std::abs(g);
     const double before = p;
@@ -51,7 +51,7 @@ TERRACE_ON_EVERY_INSTRUCTION_SET(AdamKernel);
 
 // Runs `steps` steps; each element after each step is compared with one fp64 step from the fp32 numbers
 // before it.
-void expect_every_step_near_fp64(InstructionSet set, AdamProblem& problem, const AdamSettings& settings,
+void expect_every_step_near_fp64(InstructionSet set, AdamProblem& problem, const OptimizerSettings& settings,
                                  int steps, std::mt19937& random) {
   const float gradient_scale = 0.37f;
   for (int step = 1; step <= steps; ++step) {
@@ -62,7 +62,7 @@ void expect_every_step_near_fp64(InstructionSet set, AdamProblem& problem, const
       expected.push_back({problem.master[at], problem.exp_avg[at], problem.exp_avg_sq[at]});
       expected.back().update(settings, static_cast<uint64_t>(step), gradient_scale, problem.gradient(i));
     }
-    problem.update(set, make_adam_step(settings, static_cast<uint64_t>(step), gradient_scale));
+    problem.update(set, make_optimizer_step(settings, static_cast<uint64_t>(step), gradient_scale));
     for (size_t i = 0; i < problem.count; ++i) {
       const size_t at = problem.shift + i;
       const Reference& e = expected[i];
@@ -78,11 +78,11 @@ void expect_every_step_near_fp64(InstructionSet set, AdamProblem& problem, const
 
 TEST_P(AdamKernel, StaysNearFp64InEveryElementOfEverySizeAndType) {
   std::mt19937 random(1);
-  const std::vector<AdamSettings> all_settings = every_settings();
+  const std::vector<OptimizerSettings> all_settings = every_settings();
   size_t next = 0;
   for (size_t count = 1; count <= 70; ++count) {
     for_every_layout([&](DataType gradient, DataType parameter, bool over_gradients) {
-      const AdamSettings& settings = all_settings[next++ % all_settings.size()];
+      const OptimizerSettings& settings = all_settings[next++ % all_settings.size()];
       AdamProblem problem(count, gradient, parameter, count % 4, over_gradients);
       problem.fill_state(random);
       SCOPED_TRACE(problem.name() + ", " + name_of(settings));
@@ -93,7 +93,7 @@ TEST_P(AdamKernel, StaysNearFp64InEveryElementOfEverySizeAndType) {
 
 TEST_P(AdamKernel, StaysNearFp64OverTwentyStepsWithEverySetting) {
   std::mt19937 random(2);
-  for (const AdamSettings& settings : every_settings()) {
+  for (const OptimizerSettings& settings : every_settings()) {
     for_every_layout([&](DataType gradient, DataType parameter, bool over_gradients) {
       AdamProblem problem(131, gradient, parameter, 3, over_gradients);
       problem.fill_state(random);
@@ -105,7 +105,7 @@ TEST_P(AdamKernel, StaysNearFp64OverTwentyStepsWithEverySetting) {
 
 TEST_P(AdamKernel, DriftsFromAnFp64TrajectoryByNoMoreThanTheSumOfItsSteps) {
   constexpr size_t kCount = 1000;
-  for (const AdamSettings& settings : every_settings()) {
+  for (const OptimizerSettings& settings : every_settings()) {
     std::mt19937 random(3);
     AdamProblem problem(kCount, DataType::fp32, DataType::fp32, 0, false);
     std::vector<Reference> expected(kCount, Reference{});
@@ -121,7 +121,7 @@ TEST_P(AdamKernel, DriftsFromAnFp64TrajectoryByNoMoreThanTheSumOfItsSteps) {
         expected[i].update(settings, step, 1, problem.gradient(i));
         bound[i] += expected[i].p_bound;
       }
-      problem.update(GetParam(), make_adam_step(settings, step));
+      problem.update(GetParam(), make_optimizer_step(settings, step));
     }
     for (size_t i = 0; i < kCount; ++i) {
       ASSERT_NEAR(problem.master[i], expected[i].p, 4 * bound[i])
@@ -137,7 +137,7 @@ TEST_P(AdamKernel, MovesByTheLearningRateAgainstTheGradientInTheFirstStep) {
     problem.exp_avg[i] = problem.exp_avg_sq[i] = 0;
     problem.set_gradient(i, i % 2 == 0 ? 3.0f : -1e-3f);
   }
-  problem.update(GetParam(), make_adam_step({.lr = 0.25, .eps = 0}, 1));
+  problem.update(GetParam(), make_optimizer_step({.lr = 0.25, .eps = 0}, 1));
   for (size_t i = 0; i < problem.count; ++i) EXPECT_NEAR(problem.master[i], i % 2 == 0 ? 0.75 : 1.25, 1e-6);
 }
 
@@ -150,7 +150,7 @@ TEST_P(AdamKernel, KeepsDenormals) {
     problem.exp_avg_sq[problem.shift + i] = tiny;
     problem.set_gradient(i, tiny);
   }
-  problem.update(GetParam(), make_adam_step({.lr = 0, .beta1 = 0, .beta2 = 0.5, .eps = 1}, 1));
+  problem.update(GetParam(), make_optimizer_step({.lr = 0, .beta1 = 0, .beta2 = 0.5, .eps = 1}, 1));
   for (size_t i = 0; i < problem.count; ++i) {
     EXPECT_EQ(problem.exp_avg[problem.shift + i], tiny);
     EXPECT_EQ(problem.exp_avg_sq[problem.shift + i], tiny / 2);
@@ -171,7 +171,7 @@ TEST_P(AdamKernel, TurnsAnInfiniteOrNanGradientIntoANanParameterAndTouchesNoNeig
       clean.fill_gradients(random);
       AdamProblem problem = clean;
       for (const size_t i : {size_t{0}, size_t{17}, size_t{49}}) problem.set_gradient(i, bad);
-      const AdamStep step = make_adam_step({.weight_decay = 0.1}, 3);
+      const OptimizerStep step = make_optimizer_step({.weight_decay = 0.1}, 3);
       clean.update(GetParam(), step);
       problem.update(GetParam(), step);
       for (size_t i = 0; i < 50; ++i) {
@@ -196,16 +196,17 @@ TEST_P(AdamKernel, SaturatesAHugeButFiniteGradientWithoutMovingTheParameter) {
     problem.exp_avg[i] = problem.exp_avg_sq[i] = 0;
     problem.set_gradient(i, 1e30f);
   }
-  problem.update(GetParam(), make_adam_step({.lr = 0.25}, 1));
+  problem.update(GetParam(), make_optimizer_step({.lr = 0.25}, 1));
   for (size_t i = 0; i < problem.count; ++i) {
     EXPECT_TRUE(std::isinf(problem.exp_avg_sq[i]));  // its square overflows, as in every fp32 Adam
     EXPECT_EQ(problem.master[i], 1);
   }
 }
 
-TEST(AdamStep, RoundsConstantsComputedInDoubleOnce) {
-  const AdamSettings settings{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
-  const AdamStep step = make_adam_step(settings, 1000, 0.125f);
+TEST(OptimizerStep, RoundsConstantsComputedInDoubleOnce) {
+  const OptimizerSettings settings{
+      .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
+  const OptimizerStep step = make_optimizer_step(settings, 1000, 0.125f);
   EXPECT_EQ(step.gradient_scale, 0.125f);
   EXPECT_EQ(step.one_minus_beta2, static_cast<float>(1 - 0.999));
   EXPECT_EQ(step.decay, static_cast<float>(1e-3 * 0.01));
@@ -214,9 +215,9 @@ TEST(AdamStep, RoundsConstantsComputedInDoubleOnce) {
   EXPECT_TRUE(step.decoupled_decay);
 }
 
-TEST(AdamStep, LeavesTheLearningRateAloneWithoutBiasCorrection) {
-  const AdamStep step =
-      make_adam_step({.lr = 0.5, .weight_decay = 0.25, .adamw_mode = false, .bias_correction = false}, 1);
+TEST(OptimizerStep, LeavesTheLearningRateAloneWithoutBiasCorrection) {
+  const OptimizerStep step = make_optimizer_step(
+      {.lr = 0.5, .weight_decay = 0.25, .adamw_mode = false, .bias_correction = false}, 1);
   EXPECT_EQ(step.step_size, 0.5f);
   EXPECT_EQ(step.inverse_root, 1.0f);
   EXPECT_EQ(step.decay, 0.25f);
@@ -224,15 +225,15 @@ TEST(AdamStep, LeavesTheLearningRateAloneWithoutBiasCorrection) {
 }
 
 TEST(AdamStepDeathTest, RefusesMeaninglessSettings) {
-  EXPECT_DEATH(make_adam_step({}, 0), "count from 1");
-  EXPECT_DEATH(make_adam_step({.beta1 = 1.0}, 1), "betas are 1.0");
-  EXPECT_DEATH(make_adam_step({.eps = -1.0}, 1), "eps is -1");
-  EXPECT_DEATH(make_adam_step({.lr = std::numeric_limits<double>::quiet_NaN()}, 1), "lr is");
+  EXPECT_DEATH(make_optimizer_step({}, 0), "count from 1");
+  EXPECT_DEATH(make_optimizer_step({.beta1 = 1.0}, 1), "betas are 1.0");
+  EXPECT_DEATH(make_optimizer_step({.eps = -1.0}, 1), "eps is -1");
+  EXPECT_DEATH(make_optimizer_step({.lr = std::numeric_limits<double>::quiet_NaN()}, 1), "lr is");
 }
 
 TEST(AdamDeathTest, RefusesParametersThatOverlapGradientsOfAnotherSize) {
   AdamProblem problem(4, DataType::fp32, DataType::bf16, 0, true);
-  EXPECT_DEATH(problem.update(InstructionSet::scalar, make_adam_step({}, 1)), "overlap");
+  EXPECT_DEATH(problem.update(InstructionSet::scalar, make_optimizer_step({}, 1)), "overlap");
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ std::vector<uint32_t> groups_of(const TrainConfig& config) {
 
 std::vector<double> rates(GroupSettings& settings, uint64_t update) {
   std::vector<double> values;
-  for (const AdamSettings& group : settings.at(update)) values.push_back(group.lr);
+  for (const OptimizerSettings& group : settings.at(update)) values.push_back(group.lr);
   return values;
 }
 

@@ -142,7 +142,7 @@ std::string line_about(Victim victim, const std::string& fragment) {
     }
     gate.open();
   });
-  const std::vector<AdamSettings> groups = toy::groups();
+  const std::vector<OptimizerSettings> groups = toy::groups();
   for (uint64_t step = 1; step <= 2; ++step) {
     offloader.begin_step();
     toy::run_micro_batch(offloader, specs, 0);

@@ -85,10 +85,10 @@ struct Samples {
   }
 };
 
-std::vector<AdamSettings> groups() {
-  AdamSettings decayed;
+std::vector<OptimizerSettings> groups() {
+  OptimizerSettings decayed;
   decayed.lr = 1e-3, decayed.weight_decay = 0.1;
-  AdamSettings plain = decayed;
+  OptimizerSettings plain = decayed;
   plain.weight_decay = 0;
   return {decayed, plain};
 }
@@ -135,7 +135,7 @@ void run(const std::string& folder, const std::string& token_path, const std::st
     ParameterAccess& access = step == 0 ? static_cast<ParameterAccess&>(witness) : offloader;
     const float loss = model->train_micro_batch(ops, access, arena, samples.step(step), 1.0f, "");
     offloader.end_micro_batch();
-    const std::vector<AdamSettings> settings = groups();
+    const std::vector<OptimizerSettings> settings = groups();
     const UpdateResult update = offloader.update({settings, step + 1, 1.0});
     write(std::vector<float>{loss, static_cast<float>(update.gradient_norm)});
   }

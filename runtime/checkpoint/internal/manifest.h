@@ -18,7 +18,7 @@ inline constexpr const char* kStatesName = "states.bin";
 inline constexpr const char* kFrozenName = "frozen.bin";
 
 // The unit of checksums in both data files: sixteen record tiles. The last block of a file is short.
-inline constexpr uint64_t kBlockBytes = 16 * kRecordTileBytes;
+inline constexpr uint64_t kBlockBytes = 16 * RecordLayout{}.tile_bytes();
 static_assert(kBlockBytes == 768 * 1024);
 // Checksums of 12 TiB of state; what is longer is refused before it is read.
 inline constexpr uint64_t kMaxManifestBytes = 256 * 1024 * 1024;

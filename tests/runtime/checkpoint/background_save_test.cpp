@@ -28,12 +28,12 @@ class HeldSource final : public StateSource {
   uint64_t frozen_bytes() const override { return frozen_.size(); }
   void read_states(Sink sink) override {
     const auto whole = std::span<const std::byte>(states_);
-    sink(whole.first(kRecordTileBytes));
-    while (endless_) sink(whole.first(kRecordTileBytes));  // until it is given up
+    sink(whole.first(RecordLayout{}.tile_bytes()));
+    while (endless_) sink(whole.first(RecordLayout{}.tile_bytes()));  // until it is given up
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return released_; });
     if (!failure_.empty()) throw Error(ErrorKind::corrupt, {"cannot read", failure_, "it is bad", "stop"});
-    sink(whole.subspan(kRecordTileBytes));
+    sink(whole.subspan(RecordLayout{}.tile_bytes()));
   }
   void read_frozen(Sink sink) override { sink(frozen_); }
   bool clone_states(int fd) override {

@@ -79,7 +79,7 @@ class TrainingRig {
         toy::run_micro_batch(*offloader, specs, m);
         offloader->end_micro_batch();
       }
-      const std::vector<AdamSettings> groups = toy::groups();
+      const std::vector<OptimizerSettings> groups = toy::groups();
       offloader->update({groups, step, 0});
     }
     return *this;

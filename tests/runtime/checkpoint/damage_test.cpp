@@ -159,7 +159,7 @@ TEST_F(CheckpointDamage, OfSizesThatAManifestSwearsToIsReported) {
   checkpoint::Manifest manifest =
       checkpoint::parse_manifest(text_of(path_ / "manifest.json"), path_ / "manifest.json");
   const std::string states = text_of(path_ / "states.bin");
-  manifest.states.bytes -= kRecordTileBytes;
+  manifest.states.bytes -= RecordLayout{}.tile_bytes();
   write_text(path_ / "manifest.json", checkpoint::manifest_text(manifest));
   write_text(path_ / "states.bin", states.substr(0, manifest.states.bytes));
   expect_load_error(ErrorKind::corrupt, {path_.string(), "states"});

@@ -24,7 +24,7 @@ Manifest example() {
   manifest.info.type = DataType::fp32;
   manifest.info.seed = UINT64_MAX;
   manifest.info.position = {{"epoch", 0}, {"next", UINT64_MAX - 1}};
-  manifest.states = {17 * kRecordTileBytes, {0, 0xfedcba9876543210}};
+  manifest.states = {17 * RecordLayout{}.tile_bytes(), {0, 0xfedcba9876543210}};
   manifest.frozen = {16384, {7}};
   return manifest;
 }

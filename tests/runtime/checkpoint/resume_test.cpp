@@ -141,7 +141,7 @@ TEST(Checkpoint, HoldsTheRecordsInFlatOrderAndNothingElse) {
   rig.offloader->export_frozen([&](std::span<const std::byte> parameters) {
     frozen.append(reinterpret_cast<const char*>(parameters.data()), parameters.size());
   });
-  EXPECT_GT(records.size(), 5u * 16 * kRecordTileBytes);
+  EXPECT_GT(records.size(), 5u * 16 * RecordLayout{}.tile_bytes());
   EXPECT_TRUE(text_of(path / "states.bin") == records);
   EXPECT_TRUE(text_of(path / "frozen.bin") == frozen);
   EXPECT_EQ(text_of(folder.path() / "latest"), "step-00000001\n");

@@ -29,17 +29,22 @@
 #include <cstdint>
 
 #include <terrace/base/data_type.h>
+#include <terrace/base/record_layout.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
 namespace terrace {
 
-// A record is a run of tiles of [master | exp_avg | exp_avg_sq], each kAdamTileElements fp32.
-inline constexpr size_t kAdamTileElements = 4096;
-inline constexpr size_t kAdamTileBytes = 3 * sizeof(float) * kAdamTileElements;
+enum class OptimizerKind : uint8_t { adam };
+
+// The moments that a record keeps for it.
+constexpr uint32_t moment_count(OptimizerKind /*kind*/) {
+  return 2;
+}
 
 // One parameter group, as its configuration has it. In double, as other trainers hold these: 1 - beta2 of an
 // fp32 beta2 = 0.999 is off by 1e-5.
-struct AdamSettings {
+struct OptimizerSettings {
+  OptimizerKind kind = OptimizerKind::adam;
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -48,11 +53,11 @@ struct AdamSettings {
   bool adamw_mode = true;  // false: weight_decay is added to the gradient
   bool bias_correction = true;
 
-  bool operator==(const AdamSettings&) const = default;
+  bool operator==(const OptimizerSettings&) const = default;
 };
 
 // The constants of one group in one step, each computed in double and rounded to fp32 once.
-struct AdamStep {
+struct OptimizerStep {
   float gradient_scale;
   float beta1;
   float one_minus_beta1;
@@ -68,12 +73,14 @@ struct AdamStep {
 // `step` counts from 1 and is the same for every parameter of one optimizer step. `gradient_scale` multiplies
 // every gradient: 1 / loss scale, times the clip coefficient. lr and weight_decay finite, betas in [0, 1),
 // eps >= 0.
-AdamStep make_adam_step(const AdamSettings& settings, uint64_t step, float gradient_scale = 1.0f);
+OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t step,
+                                  float gradient_scale = 1.0f);
 
 // A run of elements of a record. All three pointers are those of element 0 of the same run of tiles, whatever
 // `first_element` is. Only elements [first_element, first_element + element_count) are read or written; the
 // run may begin and end anywhere inside tiles.
-struct AdamTiles {
+struct TileRun {
+  RecordLayout layout = {};
   std::byte* record = nullptr;           // the start of a tile, aligned for float
   const std::byte* gradients = nullptr;  // any alignment
   DataType gradient_type = DataType::fp32;
@@ -84,19 +91,19 @@ struct AdamTiles {
   size_t first_element = 0;
   size_t element_count = 0;
 };
-void adam_update_tiles(InstructionSet set, const AdamStep& step, const AdamTiles& tiles);
+void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& tiles);
 
 // The same over plain arrays of `element_count` elements.
-struct AdamArrays {
+struct ArrayRun {
   float* master = nullptr;
   float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;
   const std::byte* gradients = nullptr;
   DataType gradient_type = DataType::fp32;
-  std::byte* parameters = nullptr;  // as in AdamTiles
+  std::byte* parameters = nullptr;  // as in TileRun
   DataType parameter_type = DataType::fp32;
   size_t element_count = 0;
 };
-void adam_update_arrays(InstructionSet set, const AdamStep& step, const AdamArrays& arrays);
+void update_arrays(InstructionSet set, const OptimizerStep& step, const ArrayRun& arrays);
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-#include <terrace/optimizer_cpu/adam.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ bool overlap(const std::byte* a, size_t a_bytes, const std::byte* b, size_t b_by
 }
 
 // Finds the kernel, after checking what the type system cannot: the rule for writing over the gradients.
-kernels::AdamKernel choose_kernel(InstructionSet set, const AdamStep& step, const std::byte* gradients,
+kernels::AdamKernel choose_kernel(InstructionSet set, const OptimizerStep& step, const std::byte* gradients,
                                   DataType gradient_type, const std::byte* parameters,
                                   DataType parameter_type, size_t element_count) {
   TERRACE_ASSERT(is_supported(set), "this machine has no " + std::string(name_of(set)));
@@ -36,7 +36,7 @@ kernels::AdamKernel choose_kernel(InstructionSet set, const AdamStep& step, cons
 
 }  // namespace
 
-AdamStep make_adam_step(const AdamSettings& settings, uint64_t step, float gradient_scale) {
+OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t step, float gradient_scale) {
   TERRACE_ASSERT(step >= 1, "optimizer steps count from 1");
   TERRACE_ASSERT(is_beta(settings.beta1) && is_beta(settings.beta2),
                  "betas are " + std::to_string(settings.beta1) + " and " + std::to_string(settings.beta2));
@@ -51,7 +51,7 @@ AdamStep make_adam_step(const AdamSettings& settings, uint64_t step, float gradi
     correction1 = 1 - std::pow(settings.beta1, t);
     correction2 = 1 - std::pow(settings.beta2, t);
   }
-  return AdamStep{
+  return OptimizerStep{
       .gradient_scale = gradient_scale,
       .beta1 = static_cast<float>(settings.beta1),
       .one_minus_beta1 = static_cast<float>(1 - settings.beta1),
@@ -66,7 +66,8 @@ AdamStep make_adam_step(const AdamSettings& settings, uint64_t step, float gradi
   };
 }
 
-void adam_update_tiles(InstructionSet set, const AdamStep& step, const AdamTiles& tiles) {
+void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& tiles) {
+  TERRACE_ASSERT(tiles.layout == RecordLayout{}, "records are fp32 masters and two fp32 moments");
   if (tiles.element_count == 0) return;
   const size_t gradient_bytes = bytes_of(tiles.gradient_type);
   const size_t parameter_bytes = bytes_of(tiles.parameter_type);
@@ -77,17 +78,17 @@ void adam_update_tiles(InstructionSet set, const AdamStep& step, const AdamTiles
   size_t element = tiles.first_element;
   const size_t end = tiles.first_element + tiles.element_count;
   while (element != end) {
-    const size_t in_tile = element % kAdamTileElements;
-    const size_t count = std::min(kAdamTileElements - in_tile, end - element);
-    auto* tile = reinterpret_cast<float*>(tiles.record + element / kAdamTileElements * kAdamTileBytes);
+    const size_t in_tile = element % kTileElements;
+    const size_t count = std::min(kTileElements - in_tile, end - element);
+    auto* tile = reinterpret_cast<float*>(tiles.record + element / kTileElements * tiles.layout.tile_bytes());
     update(step, kernels::AdamRun{
                      .master = tile + in_tile,
-                     .exp_avg = tile + kAdamTileElements + in_tile,
-                     .exp_avg_sq = tile + 2 * kAdamTileElements + in_tile,
+                     .exp_avg = tile + kTileElements + in_tile,
+                     .exp_avg_sq = tile + 2 * kTileElements + in_tile,
                      .gradients = gradients,
                      .parameters = parameters,
                      .count = count,
-                     .continuation_gap_bytes = kAdamTileBytes - kAdamTileElements * sizeof(float),
+                     .continuation_gap_bytes = tiles.layout.tile_bytes() - kTileElements * sizeof(float),
                  });
     element += count;
     gradients += count * gradient_bytes;
@@ -95,7 +96,7 @@ void adam_update_tiles(InstructionSet set, const AdamStep& step, const AdamTiles
   }
 }
 
-void adam_update_arrays(InstructionSet set, const AdamStep& step, const AdamArrays& arrays) {
+void update_arrays(InstructionSet set, const OptimizerStep& step, const ArrayRun& arrays) {
   if (arrays.element_count == 0) return;
   const kernels::AdamKernel update =
       choose_kernel(set, step, arrays.gradients, arrays.gradient_type, arrays.parameters,

@@ -1,0 +1,56 @@
+// RecordLayout: what the optimizer state of one tile of elements consists of. A record is a run of tiles
+//
+//   [master | moment 0 | moment 1] x kTileElements
+//
+// each part contiguous, so that any run of tiles is one transfer each way. Arithmetic on sizes only; it must
+// never know an optimizer.
+#pragma once
+
+#include <cstdint>
+
+#include <terrace/base/data_type.h>
+
+namespace terrace {
+
+inline constexpr uint64_t kTileElements = 4096;
+
+// Of the master weight of an element.
+enum class MasterForm : uint8_t {
+  whole,      // the fp32 value
+  remainder,  // int16: the fp32 bits less those of the bf16 parameter, which is kept elsewhere (compact
+              // state)
+};
+
+struct RecordLayout {
+  MasterForm master = MasterForm::whole;
+  uint32_t moment_count = 2;              // 0 to 2
+  DataType moment_type = DataType::fp32;  // or bf16
+
+  bool operator==(const RecordLayout&) const = default;
+
+  // Of one tile.
+  constexpr uint64_t master_bytes() const {
+    return kTileElements * (master == MasterForm::whole ? sizeof(float) : sizeof(int16_t));
+  }
+  constexpr uint64_t moment_bytes() const { return kTileElements * bytes_of(moment_type); }
+  constexpr uint64_t moment_offset(uint32_t moment) const { return master_bytes() + moment * moment_bytes(); }
+  // A multiple of 8 KiB: direct I/O of any run of tiles is aligned.
+  constexpr uint64_t tile_bytes() const { return moment_offset(moment_count); }
+
+  // Tiles in a block, the unit of I/O, checksum and in-cache computation: the fewest, in powers of two, that
+  // make kBlockBytesWanted.
+  constexpr uint64_t block_tiles() const {
+    uint64_t tiles = 1;
+    while (tiles * tile_bytes() < kBlockBytesWanted) tiles *= 2;
+    return tiles;
+  }
+  static constexpr uint64_t kBlockBytesWanted = 640 * 1024;
+
+  // The same state with nothing kept elsewhere: what a checkpoint holds.
+  constexpr RecordLayout canonical() const { return {MasterForm::whole, moment_count, moment_type}; }
+};
+
+static_assert(RecordLayout{}.tile_bytes() == 48 * 1024 && RecordLayout{}.block_tiles() == 16);
+static_assert(RecordLayout{MasterForm::remainder}.tile_bytes() == 40 * 1024);
+
+}  // namespace terrace
