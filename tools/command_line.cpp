@@ -188,6 +188,27 @@ void add_number(CLI::App& app, const char* flag, double least, double most, doub
   app.add_option_function<std::string>(flag, take, help)->type_name("X")->group(group);
 }
 
+uint64_t parse_count(const std::string& text, const char* flag) {
+  struct Suffix {
+    const char* text;
+    double factor;
+  };
+  constexpr Suffix kSuffixes[] = {{"", 1},        {"K", 1e3},     {"M", 1e6},    {"G", 1e9},
+                                  {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}};
+  if (text.empty()) refuse_empty(flag);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view rest(end, static_cast<size_t>(text.data() + text.size() - end));
+  for (const Suffix& suffix : kSuffixes) {
+    const double count = value * suffix.factor;
+    if (error == std::errc() && rest == suffix.text && count >= 0 && count <= 0x1p53 &&
+        count == std::floor(count))
+      return static_cast<uint64_t>(count);
+  }
+  throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", flag, text), "it is no whole number",
+                                  "give for example 400M, 1Mi or 4096"});
+}
+
 void require_values(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_expected_max() == 0) continue;  // a switch

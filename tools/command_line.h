@@ -39,6 +39,7 @@ std::unique_ptr<Subcommand> add_bench(CLI::App& app);
 std::unique_ptr<Subcommand> add_tune(CLI::App& app);
 // Of the group "bench".
 std::unique_ptr<Subcommand> add_bench_io(CLI::App& bench);
+std::unique_ptr<Subcommand> add_bench_step(CLI::App& bench);
 
 // The arguments after the program's name, flags in kebab case: --device_memory becomes --device-memory.
 std::vector<std::string> normalised_arguments(int argc, const char* const* argv);
@@ -66,6 +67,9 @@ std::string folder_list(const std::vector<std::string>& folders);
 // that is outside: Error(config).
 void add_number(CLI::App& app, const char* flag, double least, double most, double& value, const char* help,
                 const char* group);
+
+// "400M" (powers of 1000), "1Mi" (powers of 1024), "4096" -> a count. Throws Error(config) naming `flag`.
+uint64_t parse_count(const std::string& text, const char* flag);
 
 // An empty value, as an unset variable of a shell leaves it, must not pass for a flag that is not given:
 // Error(config).
