@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include <terrace/base/function_ref.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/json_document.h>
 
@@ -20,7 +19,7 @@ struct Spread {
   double median = 0, least = 0, most = 0;
 };
 
-Spread spread_of(const StepReport& report, FunctionRef<double(const StepRound&)> value) {
+Spread spread_of(const StepReport& report, double (*value)(const StepRound&)) {
   std::vector<double> values;
   for (const StepRound& round : report.rounds) values.push_back(value(round));
   std::sort(values.begin(), values.end());

@@ -25,6 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kNs = 1e-9;
+// Below a path of the tier (docs/nvme_format.md).
+constexpr const char* kRecordsFile = "terrace-tier/records.tier";
 
 double cpu_seconds_now() {
   rusage used{};
@@ -89,8 +91,8 @@ class BareStream {
  public:
   BareStream(const StepPlan& plan, const MemoryPlan& memory, uint64_t bytes, Log& log)
       : ring_({.slot_bytes = memory.ring_slot_bytes, .slot_count = memory.ring_slots}),
-        file_(io::File::open(plan.options.state_paths.front().path / "records.tier",
-                             {.access = io::FileAccess::read_write, .direct = true})),
+        path_(plan.options.state_paths.front().path / kRecordsFile),
+        file_(io::File::open(path_, {.access = io::FileAccess::read_write, .direct = true})),
         engine_(io::make_engine(plan.options.io, log)) {
     stream_.kind = io::StreamKind::update;
     stream_.block_bytes = memory.ring_slot_bytes;
@@ -111,13 +113,14 @@ class BareStream {
     const SteadyClock clock;
     const io::StreamResult result = io::run_stream(*engine_, ring_, file_.fd(), stream_, clock);
     if (result.failure)
-      throw io::describe_failure(result.failure->request, result.failure->completion, "records.tier");
+      throw io::describe_failure(result.failure->request, result.failure->completion, path_);
     round.io_seconds = static_cast<double>(result.elapsed_ns) * kNs;
     round.io_cpu_seconds = static_cast<double>(result.user_ns + result.system_ns) * kNs;
   }
 
  private:
   io::RingBuffer ring_;
+  const fs::path path_;
   io::File file_;
   std::unique_ptr<io::Engine> engine_;
   io::StreamOptions stream_;
@@ -137,7 +140,7 @@ class StepRun {
         offloader_(space_, plan.options, step_trace(plan, tensors_), device_, workers_, console) {}
 
   StepReport run() {
-    console_.progress(fmt::format("laying out {} parameters", space_.parameter_count()));
+    step_of_the_way(fmt::format("laying out {} parameters", space_.parameter_count()));
     offloader_.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
       for (uint64_t e = 0; e < values.size(); ++e)
         values[e] = noise((uint64_t{index_of(tensor)} << 40) + first + e) * 0x1p-5f;
@@ -152,8 +155,7 @@ class StepRun {
     if (plan_.against_io) stream.emplace(plan_, report.memory, report.bound.record_read_bytes, console_);
     if (stream) report.stream_bytes = stream->bytes();
     for (uint32_t r = 0; r <= plan_.rounds; ++r) {
-      console_.progress(r == 0 ? "a step that is not counted"
-                               : fmt::format("round {} of {}", r, plan_.rounds));
+      step_of_the_way(r == 0 ? "a step that is not counted" : fmt::format("round {} of {}", r, plan_.rounds));
       StepRound round = step(r + 1);
       if (stream) stream->run(round);
       if (r > 0) report.rounds.push_back(round);
@@ -167,6 +169,9 @@ class StepRun {
   }
 
  private:
+  void step_of_the_way(const std::string& text) {
+    if (console_.is_terminal()) console_.progress(text);
+  }
   StepRound step(uint64_t number) {
     StepRound round;
     const OffloadCounters before = offloader_.counters();
