@@ -12,7 +12,7 @@
 
 #include <terrace/base/data_type.h>
 #include <terrace/offload/offloader.h>
-#include <terrace/optimizer_cpu/adam.h>
+#include <terrace/optimizer_cpu/optimizer.h>
 
 #include "console.h"
 
@@ -23,7 +23,7 @@ struct StepPlan {
   uint64_t chunk_elements = 0;
   DataType type = DataType::bf16;
   std::string optimizer;  // as it was given
-  AdamSettings settings;
+  OptimizerSettings settings;
   OffloadOptions options;  // budgets included
   std::string engine_reason;
   uint32_t threads = 0;  // 0: one per core
