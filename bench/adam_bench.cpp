@@ -150,9 +150,9 @@ void adam_arrays(benchmark::State& state, BufferCache& cache, const Case& c, Ins
     for_blocks(workers, c.params, [&](size_t first, size_t count) {
       std::byte* gradients = buffers.gradients.data() + first * bytes_of(type);
       update_arrays(set, step,
-                    {.master = master + first,
-                     .exp_avg = master + c.params + first,
-                     .exp_avg_sq = master + 2 * c.params + first,
+                    {.master = reinterpret_cast<std::byte*>(master + first),
+                     .moments = {reinterpret_cast<std::byte*>(master + c.params + first),
+                                 reinterpret_cast<std::byte*>(master + 2 * c.params + first)},
                      .gradients = gradients,
                      .gradient_type = type,
                      .parameters = gradients,

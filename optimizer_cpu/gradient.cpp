@@ -5,7 +5,7 @@
 #include <string>
 
 #include <terrace/base/assert.h>
-#include <terrace/optimizer_cpu/internal/kernels.h>
+#include <terrace/optimizer_cpu/internal/gradient_kernels.h>
 
 namespace terrace {
 namespace {

@@ -1,6 +1,6 @@
 // The specification of the gradient kernels (gradient.h). Plain and slow; the vector kernels give these bits.
 #include <terrace/optimizer_cpu/internal/elements.h>
-#include <terrace/optimizer_cpu/internal/kernels.h>
+#include <terrace/optimizer_cpu/internal/gradient_kernels.h>
 
 namespace terrace::kernels {
 namespace {

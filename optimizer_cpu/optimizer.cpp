@@ -5,7 +5,7 @@
 #include <string>
 
 #include <terrace/base/assert.h>
-#include <terrace/optimizer_cpu/internal/kernels.h>
+#include <terrace/optimizer_cpu/internal/update_kernels.h>
 
 namespace terrace {
 namespace {
@@ -14,44 +14,90 @@ bool is_beta(double value) {
   return value >= 0 && value < 1;
 }
 
+void check(const OptimizerSettings& s) {
+  TERRACE_ASSERT(is_beta(s.beta1) && is_beta(s.beta2),
+                 "betas are " + std::to_string(s.beta1) + " and " + std::to_string(s.beta2));
+  TERRACE_ASSERT(s.eps >= 0, "eps is " + std::to_string(s.eps));
+  TERRACE_ASSERT(std::isfinite(s.lr) && std::isfinite(s.weight_decay),
+                 "lr is " + std::to_string(s.lr) + ", weight_decay " + std::to_string(s.weight_decay));
+  TERRACE_ASSERT(s.momentum >= 0 && std::isfinite(s.momentum) && std::isfinite(s.dampening),
+                 "momentum is " + std::to_string(s.momentum) + ", dampening " + std::to_string(s.dampening));
+  TERRACE_ASSERT(!s.nesterov || (s.momentum > 0 && s.dampening == 0),
+                 "nesterov with momentum " + std::to_string(s.momentum) + " and dampening " +
+                     std::to_string(s.dampening));
+}
+
+kernels::Rule rule_of(const OptimizerStep& step) {
+  switch (step.kind) {
+    case OptimizerKind::adam:
+      return step.decoupled_decay ? kernels::Rule::adamw : kernels::Rule::adam;
+    case OptimizerKind::adagrad:
+      return kernels::Rule::adagrad;
+    case OptimizerKind::lion:
+      return kernels::Rule::lion;
+    case OptimizerKind::sgd:
+      break;
+  }
+  return step.has_momentum ? kernels::Rule::sgd_momentum : kernels::Rule::sgd;
+}
+
 bool overlap(const std::byte* a, size_t a_bytes, const std::byte* b, size_t b_bytes) {
   const auto a_begin = reinterpret_cast<uintptr_t>(a);
   const auto b_begin = reinterpret_cast<uintptr_t>(b);
   return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
 }
 
-// Finds the kernel, after checking what the type system cannot: the rule for writing over the gradients.
-kernels::AdamKernel choose_kernel(InstructionSet set, const OptimizerStep& step, const std::byte* gradients,
-                                  DataType gradient_type, const std::byte* parameters,
-                                  DataType parameter_type, size_t element_count) {
+void check_compact(const kernels::UpdateRun& run) {
+  TERRACE_ASSERT(run.parameter_type == DataType::bf16,
+                 std::string(name_of(run.parameter_type)) + " parameters have no remainder below them");
+  TERRACE_ASSERT(run.old_parameters != nullptr, "remainders without the parameters that they belong to");
+  const size_t bytes = run.count * sizeof(Bf16);
+  TERRACE_ASSERT(
+      run.old_parameters == run.parameters || !overlap(run.old_parameters, bytes, run.parameters, bytes),
+      "new parameters overlap other old ones");
+}
+
+// Finds the kernel, after checking what the type system cannot: the rules for writing over what was read.
+kernels::UpdateKernel choose_kernel(InstructionSet set, const OptimizerStep& step, const RecordLayout& layout,
+                                    const kernels::UpdateRun& run) {
   TERRACE_ASSERT(is_supported(set), "this machine has no " + std::string(name_of(set)));
-  const bool in_place = gradients == parameters && bytes_of(gradient_type) == bytes_of(parameter_type);
-  TERRACE_ASSERT(in_place || !overlap(gradients, element_count * bytes_of(gradient_type), parameters,
-                                      element_count * bytes_of(parameter_type)),
-                 std::string(name_of(parameter_type)) + " parameters overlap other " +
-                     std::string(name_of(gradient_type)) + " gradients");
-  return kernels::find_adam_kernels(set)
-      ->update[kernels::index_of(gradient_type)][kernels::index_of(parameter_type)][step.decoupled_decay];
+  const uint32_t moments = moment_count(step.kind, step.has_momentum ? 1 : 0);
+  TERRACE_ASSERT(layout.moment_count == moments, "an optimizer of " + std::to_string(moments) +
+                                                     " moments on records of " +
+                                                     std::to_string(layout.moment_count));
+  TERRACE_ASSERT(run.moment_type != DataType::fp16, "moments in fp16");
+  const size_t gradient_bytes = bytes_of(run.gradient_type);
+  const size_t parameter_bytes = bytes_of(run.parameter_type);
+  const bool in_place = run.gradients == run.parameters && gradient_bytes == parameter_bytes;
+  TERRACE_ASSERT(in_place || !overlap(run.gradients, run.count * gradient_bytes, run.parameters,
+                                      run.count * parameter_bytes),
+                 std::string(name_of(run.parameter_type)) + " parameters overlap other " +
+                     std::string(name_of(run.gradient_type)) + " gradients");
+  if (run.form == MasterForm::remainder) check_compact(run);
+  return (*kernels::find_update_kernels(set))[static_cast<size_t>(rule_of(step))];
 }
 
 }  // namespace
 
 OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t step, float gradient_scale) {
   TERRACE_ASSERT(step >= 1, "optimizer steps count from 1");
-  TERRACE_ASSERT(is_beta(settings.beta1) && is_beta(settings.beta2),
-                 "betas are " + std::to_string(settings.beta1) + " and " + std::to_string(settings.beta2));
-  TERRACE_ASSERT(settings.eps >= 0, "eps is " + std::to_string(settings.eps));
-  TERRACE_ASSERT(
-      std::isfinite(settings.lr) && std::isfinite(settings.weight_decay),
-      "lr is " + std::to_string(settings.lr) + ", weight_decay " + std::to_string(settings.weight_decay));
+  check(settings);
   double correction1 = 1;
   double correction2 = 1;
-  if (settings.bias_correction) {
+  if (settings.kind == OptimizerKind::adam && settings.bias_correction) {
     const auto t = static_cast<double>(step);
     correction1 = 1 - std::pow(settings.beta1, t);
     correction2 = 1 - std::pow(settings.beta2, t);
   }
+  const bool decoupled =
+      settings.kind == OptimizerKind::lion || (settings.kind == OptimizerKind::adam && settings.adamw_mode);
+  const bool is_sgd = settings.kind == OptimizerKind::sgd;
   return OptimizerStep{
+      .kind = settings.kind,
+      .decoupled_decay = decoupled,
+      .has_momentum = is_sgd && settings.momentum != 0,
+      .nesterov = is_sgd && settings.nesterov,
+      .first = step == 1,
       .gradient_scale = gradient_scale,
       .beta1 = static_cast<float>(settings.beta1),
       .one_minus_beta1 = static_cast<float>(1 - settings.beta1),
@@ -60,56 +106,66 @@ OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t st
       .eps = static_cast<float>(settings.eps),
       .step_size = static_cast<float>(settings.lr / correction1),
       .inverse_root = static_cast<float>(1 / std::sqrt(correction2)),
-      .decay = static_cast<float>(settings.adamw_mode ? settings.lr * settings.weight_decay
-                                                      : settings.weight_decay),
-      .decoupled_decay = settings.adamw_mode,
+      .decay = static_cast<float>(decoupled ? settings.lr * settings.weight_decay : settings.weight_decay),
+      .momentum = static_cast<float>(is_sgd ? settings.momentum : 0),
+      .one_minus_dampening = static_cast<float>(1 - settings.dampening),
   };
 }
 
 void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& tiles) {
-  TERRACE_ASSERT(tiles.layout == RecordLayout{}, "records are fp32 masters and two fp32 moments");
   if (tiles.element_count == 0) return;
-  const size_t gradient_bytes = bytes_of(tiles.gradient_type);
-  const size_t parameter_bytes = bytes_of(tiles.parameter_type);
-  const std::byte* gradients = tiles.gradients + tiles.first_element * gradient_bytes;
-  std::byte* parameters = tiles.parameters + tiles.first_element * parameter_bytes;
-  const kernels::AdamKernel update = choose_kernel(set, step, gradients, tiles.gradient_type, parameters,
-                                                   tiles.parameter_type, tiles.element_count);
+  const RecordLayout& layout = tiles.layout;
+  const size_t old_offset = tiles.first_element * sizeof(Bf16);
+  kernels::UpdateRun run{
+      .master = nullptr,
+      .moments = {},
+      .gradients = tiles.gradients + tiles.first_element * bytes_of(tiles.gradient_type),
+      .old_parameters = layout.master == MasterForm::remainder && tiles.old_parameters != nullptr
+                            ? tiles.old_parameters + old_offset
+                            : nullptr,
+      .parameters = tiles.parameters + tiles.first_element * bytes_of(tiles.parameter_type),
+      .count = tiles.element_count,
+      .form = layout.master,
+      .moment_type = layout.moment_type,
+      .gradient_type = tiles.gradient_type,
+      .parameter_type = tiles.parameter_type,
+      .master_gap_bytes = layout.tile_bytes() - layout.master_bytes(),
+      .moment_gap_bytes = layout.tile_bytes() - layout.moment_bytes(),
+  };
+  const kernels::UpdateKernel update = choose_kernel(set, step, layout, run);
   size_t element = tiles.first_element;
-  const size_t end = tiles.first_element + tiles.element_count;
+  const size_t end = element + tiles.element_count;
   while (element != end) {
     const size_t in_tile = element % kTileElements;
-    const size_t count = std::min(kTileElements - in_tile, end - element);
-    auto* tile = reinterpret_cast<float*>(tiles.record + element / kTileElements * tiles.layout.tile_bytes());
-    update(step, kernels::AdamRun{
-                     .master = tile + in_tile,
-                     .exp_avg = tile + kTileElements + in_tile,
-                     .exp_avg_sq = tile + 2 * kTileElements + in_tile,
-                     .gradients = gradients,
-                     .parameters = parameters,
-                     .count = count,
-                     .continuation_gap_bytes = tiles.layout.tile_bytes() - kTileElements * sizeof(float),
-                 });
-    element += count;
-    gradients += count * gradient_bytes;
-    parameters += count * parameter_bytes;
+    std::byte* const tile = tiles.record + element / kTileElements * layout.tile_bytes();
+    run.master = tile + in_tile * run.master_element_bytes();
+    for (uint32_t moment = 0; moment < layout.moment_count; ++moment) {
+      run.moments[moment] = tile + layout.moment_offset(moment) + in_tile * bytes_of(layout.moment_type);
+    }
+    run.count = std::min(kTileElements - in_tile, end - element);
+    update(step, run);
+    element += run.count;
+    run = run.after(run.count);
   }
 }
 
 void update_arrays(InstructionSet set, const OptimizerStep& step, const ArrayRun& arrays) {
   if (arrays.element_count == 0) return;
-  const kernels::AdamKernel update =
-      choose_kernel(set, step, arrays.gradients, arrays.gradient_type, arrays.parameters,
-                    arrays.parameter_type, arrays.element_count);
-  update(step, kernels::AdamRun{
-                   .master = arrays.master,
-                   .exp_avg = arrays.exp_avg,
-                   .exp_avg_sq = arrays.exp_avg_sq,
-                   .gradients = arrays.gradients,
-                   .parameters = arrays.parameters,
-                   .count = arrays.element_count,
-                   .continuation_gap_bytes = 0,
-               });
+  const kernels::UpdateRun run{
+      .master = arrays.master,
+      .moments = arrays.moments,
+      .gradients = arrays.gradients,
+      .old_parameters = arrays.layout.master == MasterForm::remainder ? arrays.old_parameters : nullptr,
+      .parameters = arrays.parameters,
+      .count = arrays.element_count,
+      .form = arrays.layout.master,
+      .moment_type = arrays.layout.moment_type,
+      .gradient_type = arrays.gradient_type,
+      .parameter_type = arrays.parameter_type,
+      .master_gap_bytes = 0,
+      .moment_gap_bytes = 0,
+  };
+  choose_kernel(set, step, arrays.layout, run)(step, run);
 }
 
 }  // namespace terrace

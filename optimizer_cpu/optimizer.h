@@ -1,30 +1,69 @@
-// Adam and AdamW over fp32 master weights and moments: one pass that reads a gradient, updates three numbers
-// in place and writes the parameter in its own precision. No threads, no allocation, no state beyond the
-// arguments.
+// The optimizers: Adam, AdamW, Adagrad, Lion and SGD over fp32 master weights. One pass reads a gradient,
+// updates the master and its moments in place and writes the parameter in its own precision. No threads, no
+// allocation, no state beyond the arguments.
 //
-// The arithmetic, per element, every operation rounded to fp32 once and in this order (adam_scalar.cpp is the
-// specification; the vector kernels give the same bits):
+// The arithmetic, per element, every operation rounded to fp32 once and in this order (update_scalar.cpp is
+// the specification; the vector kernels give the same bits). Constants are computed in double once per step
+// and rounded to fp32 once. For all of them
 //
-//   g = to_float(gradient) * gradient_scale
-//   decoupled decay (AdamW):  p = p - decay * p              decay = lr * weight_decay
-//   else (Adam with L2):      g = g + decay * p              decay = weight_decay
-//   m = beta1 * m + (1 - beta1) * g
-//   v = beta2 * v + (1 - beta2) * (g * g)
-//   p = p - step_size * (m / (sqrt(v) * inverse_root + eps))
-//                                                            step_size = lr / (1 - beta1^t)
-//                                                            inverse_root = 1 / sqrt(1 - beta2^t)
+//   p = master, g = to_float(gradient) * gradient_scale
 //
-// without bias correction step_size = lr and inverse_root = 1. Sources: Kingma and Ba, arXiv:1412.6980,
-// algorithm 1; Loshchilov and Hutter, arXiv:1711.05101, algorithm 2; the form and the place of eps are those
-// of torch.optim.AdamW and DeepSpeed's CPUAdam. The decay is subtracted, not folded into a factor 1 - decay:
-// rounding that factor to fp32 would change a usual decay of 1e-5 by up to 0.3 %.
+// and then
+//
+//   Adam      g = g + decay * p                                      decay = weight_decay
+//   AdamW     p = p - decay * p                                      decay = lr * weight_decay
+//   both      m = beta1 * m + (1 - beta1) * g
+//             v = beta2 * v + (1 - beta2) * (g * g)
+//             p = p - step_size * (m / (sqrt(v) * inverse_root + eps))
+//                           step_size = lr / (1 - beta1^t), inverse_root = 1 / sqrt(1 - beta2^t);
+//                           without bias correction lr and 1
+//   Adagrad   g = g + decay * p                                      decay = weight_decay
+//             s = s + g * g
+//             p = p - lr * (g / (sqrt(s) + eps))
+//   Lion      c = beta1 * m + (1 - beta1) * g
+//             p = p - decay * p                                      decay = lr * weight_decay
+//             p = p - (lr where c > 0, -lr where c < 0, else c)      so 0 stays 0 and NaN NaN
+//             m = beta2 * m + (1 - beta2) * g
+//   SGD       g = g + decay * p                                      decay = weight_decay
+//             with momentum  b = g in step 1, else momentum * b + (1 - dampening) * g
+//                            g = g + momentum * b with nesterov, else b
+//             p = p - lr * g
+//
+// and for all of them at the end
+//
+//   a p that is NaN becomes the NaN 0x7fc00000
+//   parameter = rounded(p)
+//
+// Sources: Kingma and Ba, arXiv:1412.6980, algorithm 1; Loshchilov and Hutter, arXiv:1711.05101, algorithm 2;
+// Duchi, Hazan and Singer, JMLR 12 (2011); Chen et al., arXiv:2302.06675, algorithm 2. The forms and the
+// places of eps are those of torch.optim (AdamW, Adam, Adagrad without lr_decay, SGD) and of DeepSpeed's
+// CPUAdam, CPUAdagrad and CPULion, but for one: where c is 0, DeepSpeed's Lion moves the weight by lr against
+// the sign of that zero, so that weights that never had a gradient drift; here they stay, as in the paper.
+// The decay is subtracted, not folded into a factor 1 - decay: rounding that factor to fp32 would change a
+// usual decay of 1e-5 by up to 0.3 %.
+//
+// Moments in bf16 (RecordLayout::moment_type) are widened when they are read and rounded by to_bf16() when
+// they are written; the weight moves by the moments before that rounding.
+//
+// Compact masters (MasterForm::remainder) are the bf16 parameter and the int16 remainder together:
+// bits(p) = (bits(bf16) << 16) + remainder. Every p that is no NaN survives that exactly, so the compact form
+// gives the bits of the whole form, in every step, for masters, moments and parameters. Of a NaN that was
+// loaded, to_bf16() keeps sign and upper payload and the remainder is 0; from the first update on it is
+// 0x7fc00000 in both forms.
 //
 // No fused multiply-add, no approximate reciprocals; denormals are kept (callers run with the default
-// floating-point environment). Infinities and NaN follow IEEE 754: an infinite or NaN gradient leaves NaN in
-// the parameter. Which NaN, where two meet, is not specified. eps = 0 makes NaN of a parameter that has never
-// had a gradient.
+// floating-point environment). Infinities and NaN follow IEEE 754:
+//   - a NaN gradient leaves NaN in master, moments and parameter, whatever the optimizer;
+//   - an infinite gradient leaves NaN in the parameter with Adam, AdamW and Adagrad (infinity / infinity), an
+//   infinite
+//     parameter with SGD, and moves the weight by lr with Lion, whose moment is then infinite;
+//   - a finite gradient whose square overflows makes v or s infinite, and the weight stays where it is from
+//   then on;
+//   - eps = 0 makes NaN of a parameter that has never had a gradient (Adam, AdamW, Adagrad);
+//   - which NaN stands in a moment is not specified.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -34,15 +73,16 @@
 
 namespace terrace {
 
-enum class OptimizerKind : uint8_t { adam };
+enum class OptimizerKind : uint8_t { adam, adagrad, lion, sgd };
 
-// The moments that a record keeps for it.
-constexpr uint32_t moment_count(OptimizerKind /*kind*/) {
-  return 2;
+// The moments that a record keeps: Adam's m and v, Adagrad's s, Lion's m, SGD's b.
+constexpr uint32_t moment_count(OptimizerKind kind, double momentum = 0) {
+  if (kind == OptimizerKind::adam) return 2;
+  return kind == OptimizerKind::sgd && momentum == 0 ? 0 : 1;
 }
 
 // One parameter group, as its configuration has it. In double, as other trainers hold these: 1 - beta2 of an
-// fp32 beta2 = 0.999 is off by 1e-5.
+// fp32 beta2 = 0.999 is off by 1e-5. What an optimizer's formula does not name has no effect on it.
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::adam;
   double lr = 1e-3;
@@ -50,58 +90,72 @@ struct OptimizerSettings {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
-  bool adamw_mode = true;  // false: weight_decay is added to the gradient
+  bool adamw_mode = true;  // Adam only; false: weight_decay is added to the gradient
   bool bias_correction = true;
+  double momentum = 0;
+  double dampening = 0;
+  bool nesterov = false;  // asks for a momentum and no dampening, as in torch
 
   bool operator==(const OptimizerSettings&) const = default;
 };
 
-// The constants of one group in one step, each computed in double and rounded to fp32 once.
+// The constants of one group in one step.
 struct OptimizerStep {
+  OptimizerKind kind;
+  bool decoupled_decay;  // AdamW
+  bool has_momentum;     // SGD
+  bool nesterov;
+  bool first;  // step 1
   float gradient_scale;
   float beta1;
   float one_minus_beta1;
   float beta2;
   float one_minus_beta2;
   float eps;
-  float step_size;
+  float step_size;  // Adam's, else lr
   float inverse_root;
   float decay;
-  bool decoupled_decay;
+  float momentum;
+  float one_minus_dampening;
 };
 
 // `step` counts from 1 and is the same for every parameter of one optimizer step. `gradient_scale` multiplies
-// every gradient: 1 / loss scale, times the clip coefficient. lr and weight_decay finite, betas in [0, 1),
-// eps >= 0.
+// every gradient: 1 / loss scale, times the clip coefficient. Everything finite, betas in [0, 1), eps >= 0,
+// momentum >= 0.
 OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t step,
                                   float gradient_scale = 1.0f);
 
-// A run of elements of a record. All three pointers are those of element 0 of the same run of tiles, whatever
+// A run of elements of a record. All pointers are those of element 0 of the same run of tiles, whatever
 // `first_element` is. Only elements [first_element, first_element + element_count) are read or written; the
 // run may begin and end anywhere inside tiles.
 struct TileRun {
-  RecordLayout layout = {};
+  RecordLayout layout;                   // with the moments of the optimizer
   std::byte* record = nullptr;           // the start of a tile, aligned for float
   const std::byte* gradients = nullptr;  // any alignment
   DataType gradient_type = DataType::fp32;
   // Any alignment. Either the very memory of `gradients`, when both types are of one size, or memory that
-  // overlaps neither the gradients nor the record.
+  // overlaps neither the gradients nor the record. bf16 with MasterForm::remainder.
   std::byte* parameters = nullptr;
   DataType parameter_type = DataType::fp32;
+  // With MasterForm::remainder: the bf16 parameters that the last update wrote. The very memory of
+  // `parameters`, or memory that does not overlap it; never that of the gradients.
+  const std::byte* old_parameters = nullptr;
   size_t first_element = 0;
   size_t element_count = 0;
 };
 void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& tiles);
 
-// The same over plain arrays of `element_count` elements.
+// The same over plain arrays of `element_count` elements, of any alignment: the types are those of `layout`,
+// its sizes are not used.
 struct ArrayRun {
-  float* master = nullptr;
-  float* exp_avg = nullptr;
-  float* exp_avg_sq = nullptr;
+  RecordLayout layout;
+  std::byte* master = nullptr;  // fp32, or int16 remainders
+  std::array<std::byte*, 2> moments{};
   const std::byte* gradients = nullptr;
   DataType gradient_type = DataType::fp32;
-  std::byte* parameters = nullptr;  // as in TileRun
+  std::byte* parameters = nullptr;  // as in TileRun, as are the old ones
   DataType parameter_type = DataType::fp32;
+  const std::byte* old_parameters = nullptr;
   size_t element_count = 0;
 };
 void update_arrays(InstructionSet set, const OptimizerStep& step, const ArrayRun& arrays);

@@ -75,6 +75,23 @@ HWY_INLINE HWY_ATTR void store_floats(FloatVector values, std::byte* to, Fp16 /*
   hn::StoreU(hn::DemoteTo(halves, values), halves, reinterpret_cast<hwy::float16_t*>(to));
 }
 
+// A master from its two halves (MasterForm::remainder): bf16 parameters and int16 remainders.
+HWY_INLINE HWY_ATTR FloatVector join_floats(const std::byte* parameters, const std::byte* remainders) {
+  const hn::Rebind<int32_t, Floats> bits;
+  const hn::Rebind<int16_t, Floats> halves;
+  const hn::Rebind<uint32_t, Floats> du;
+  const hn::Rebind<uint16_t, Floats> dh;
+  const auto upper = hn::PromoteTo(du, hn::LoadU(dh, reinterpret_cast<const uint16_t*>(parameters)));
+  const auto low = hn::PromoteTo(bits, hn::LoadU(halves, reinterpret_cast<const int16_t*>(remainders)));
+  return hn::BitCast(Floats(), hn::Add(hn::ShiftLeft<16>(upper), hn::BitCast(du, low)));
+}
+// What to_bf16() leaves of numbers that are no NaN, or the canonical one: their low halves.
+HWY_INLINE HWY_ATTR void store_low_halves(FloatVector values, std::byte* to) {
+  const hn::Rebind<uint32_t, Floats> du;
+  const hn::Rebind<uint16_t, Floats> halves;
+  hn::StoreU(hn::TruncateTo(halves, hn::BitCast(du, values)), halves, reinterpret_cast<uint16_t*>(to));
+}
+
 }  // namespace terrace::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

@@ -84,9 +84,11 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
     if (!space.tensor(TensorId{t}).trainable) continue;
     const TensorPlace& place = space.place(TensorId{t});
     ArrayRun arrays;
-    arrays.master = state.master.data() + place.first_element;
-    arrays.exp_avg = state.exp_avg.data() + place.first_element;
-    arrays.exp_avg_sq = state.exp_avg_sq.data() + place.first_element;
+    const auto bytes = [&](std::vector<float>& part) {
+      return reinterpret_cast<std::byte*>(part.data() + place.first_element);
+    };
+    arrays.master = bytes(state.master);
+    arrays.moments = {bytes(state.exp_avg), bytes(state.exp_avg_sq)};
     arrays.gradients = reinterpret_cast<const std::byte*>(state.gradient.data() + place.first_element);
     arrays.gradient_type = DataType::fp32;
     arrays.parameters = parameters.parameter_bytes(TensorId{t}).data();

@@ -180,9 +180,9 @@ class Reference final : public ParameterAccess {
       Tensor& tensor = tensors_[t];
       if (!specs_[t].trainable) continue;
       ArrayRun arrays;
-      arrays.master = tensor.master.data();
-      arrays.exp_avg = tensor.exp_avg.data();
-      arrays.exp_avg_sq = tensor.exp_avg_sq.data();
+      const auto bytes = [](std::vector<float>& part) { return reinterpret_cast<std::byte*>(part.data()); };
+      arrays.master = bytes(tensor.master);
+      arrays.moments = {bytes(tensor.exp_avg), bytes(tensor.exp_avg_sq)};
       arrays.gradients = reinterpret_cast<const std::byte*>(tensor.sum.data());
       arrays.gradient_type = DataType::fp32;
       arrays.parameters = tensor.parameter.data();

@@ -6,7 +6,10 @@
 #include <cmath>
 #include <limits>
 
-#include "adam_problem.h"
+#include <random>
+#include <vector>
+
+#include "element_access.h"
 #include "instruction_set_cases.h"
 
 namespace terrace {

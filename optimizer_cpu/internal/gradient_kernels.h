@@ -1,5 +1,4 @@
-// The kernels of one instruction set as tables of plain functions: what the public functions of this folder
-// choose from. A new optimizer adds its own table here.
+// The gradient kernels of one instruction set as a table of plain functions: what gradient.h chooses from.
 #pragma once
 
 #include <array>
@@ -8,23 +7,8 @@
 
 #include <terrace/base/data_type.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
-#include <terrace/optimizer_cpu/optimizer.h>
 
 namespace terrace::kernels {
-
-// Consecutive elements: each pointer at the first of `count`.
-struct AdamRun {
-  float* master;
-  float* exp_avg;
-  float* exp_avg_sq;
-  const std::byte* gradients;
-  std::byte* parameters;
-  size_t count;
-  // Where the caller goes on after this run: bytes between the end of each of the three record arrays and the
-  // place where that array continues. Only prefetches use it.
-  size_t continuation_gap_bytes;
-};
-using AdamKernel = void (*)(const OptimizerStep&, const AdamRun&);
 
 // Tables are indexed by element type, in the order of DataType.
 inline constexpr size_t kTypes = 3;
@@ -37,13 +21,6 @@ inline constexpr size_t kIndexOf = index_of(std::is_same_v<T, float>  ? DataType
                                             : std::is_same_v<T, Bf16> ? DataType::bf16
                                                                       : DataType::fp16);
 static_assert(index_of(DataType::fp16) + 1 == kTypes);
-
-using AdamByParameter = std::array<std::array<AdamKernel, 2>, kTypes>;  // [parameter type][decoupled decay]
-
-struct AdamKernels {
-  // [gradient type][parameter type][decoupled decay]
-  std::array<AdamByParameter, kTypes> update;
-};
 
 // The squares of one block are summed in this many lanes (gradient.h).
 inline constexpr size_t kSumLanes = 16;
@@ -67,14 +44,10 @@ struct GradientKernels {
 };
 
 // Null where this build has no such kernels (another processor family).
-const AdamKernels* find_adam_kernels(InstructionSet set);
 const GradientKernels* find_gradient_kernels(InstructionSet set);
-bool compiled_in(InstructionSet set);
 
-// The implementations behind the two functions above.
-extern const AdamKernels kScalarAdam;
+// The implementations behind it.
 extern const GradientKernels kScalarGradient;
-const AdamKernels* find_vector_adam_kernels(InstructionSet set);
 const GradientKernels* find_vector_gradient_kernels(InstructionSet set);
 
 }  // namespace terrace::kernels

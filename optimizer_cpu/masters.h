@@ -1,0 +1,38 @@
+// Master weights in their two forms (MasterForm): the fp32 value, or the bf16 parameter and an int16
+// remainder below it. Free functions over elements and over whole tiles; no threads, no allocation; the same
+// bits on every instruction set.
+//
+//   split:  parameter = to_bf16(master), remainder = low half of bits(master), 0 when master is NaN
+//   join:   bits(master) = (bits(parameter) << 16) + remainder
+//
+// join(split(x)) is x for every fp32 that is no NaN, infinities, denormals and both zeros included, because
+// to_bf16() rounds ties away from zero; a NaN comes back as to_bf16() has it: quiet, with its sign and upper
+// payload.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <terrace/base/data_type.h>
+#include <terrace/base/record_layout.h>
+#include <terrace/optimizer_cpu/instruction_set.h>
+
+namespace terrace {
+
+// Any alignment. What is written overlaps nothing else.
+void split_masters(InstructionSet set, const std::byte* masters, std::byte* parameters, std::byte* remainders,
+                   size_t count);
+void join_masters(InstructionSet set, const std::byte* parameters, const std::byte* remainders,
+                  std::byte* masters, size_t count);
+
+// Whole tiles between a layout with remainders and its canonical form, whose moments are the same. Both
+// records start at a tile and overlap nothing else; `parameters` are the bf16 of the same tiles.
+//
+// The compact record and the parameters of a canonical one.
+void split_tiles(InstructionSet set, const RecordLayout& compact, const std::byte* canonical_record,
+                 std::byte* compact_record, std::byte* parameters, size_t tile_count);
+// The canonical record of a compact one and its parameters.
+void join_tiles(InstructionSet set, const RecordLayout& compact, const std::byte* compact_record,
+                const std::byte* parameters, std::byte* canonical_record, size_t tile_count);
+
+}  // namespace terrace

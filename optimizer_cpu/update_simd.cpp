@@ -1,0 +1,265 @@
+// The optimizer updates with AVX2 and AVX-512, bit for bit as update_scalar.cpp. How this file is compiled:
+// internal/vectors-inl.h. Rules are written once for one vector; the loop around them loads and stores
+// whatever types a run has.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "terrace/optimizer_cpu/update_simd.cpp"
+#include <terrace/optimizer_cpu/internal/vectors-inl.h>
+
+#include <terrace/optimizer_cpu/internal/update_kernels.h>
+
+#include <algorithm>
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::HWY_NAMESPACE {
+namespace {
+
+constexpr size_t kVector = hn::MaxLanes(Floats());
+// Vectors that are loaded, computed and stored together: types are looked at once for each.
+constexpr size_t kParts = 2;
+using Parts = FloatVector[kParts];
+
+// A whole number of cache lines of every type.
+constexpr size_t kLineBytes = 64;
+constexpr size_t kGroup = kLineBytes;
+static_assert(kGroup % (kParts * kVector) == 0);
+
+// How far ahead memory is asked for. The hardware's own prefetching starts anew at every 4 KiB page and so
+// several times in each array of a tile.
+constexpr size_t kAheadElements = 512;
+static_assert(kAheadElements % kGroup == 0 && kAheadElements < kTileElements);
+
+HWY_INLINE HWY_ATTR FloatVector with_canonical_nan(FloatVector p) {
+  const hn::Rebind<uint32_t, Floats> du;
+  const auto nan = hn::BitCast(Floats(), hn::Set(du, kCanonicalNan));
+  return hn::IfThenElse(hn::IsNaN(p), nan, p);
+}
+
+// What all rules are made with, and what each does to one vector of gradients g, masters p and moments m and
+// v.
+template <bool kDecoupled>
+struct Adam {
+  static constexpr Rule kRule = kDecoupled ? Rule::adamw : Rule::adam;
+  static constexpr size_t kMoments = 2;
+  FloatVector beta1, one_minus_beta1, beta2, one_minus_beta2, eps, step_size, inverse_root, decay;
+  HWY_INLINE HWY_ATTR explicit Adam(const OptimizerStep& step)
+      : beta1(hn::Set(Floats(), step.beta1)),
+        one_minus_beta1(hn::Set(Floats(), step.one_minus_beta1)),
+        beta2(hn::Set(Floats(), step.beta2)),
+        one_minus_beta2(hn::Set(Floats(), step.one_minus_beta2)),
+        eps(hn::Set(Floats(), step.eps)),
+        step_size(hn::Set(Floats(), step.step_size)),
+        inverse_root(hn::Set(Floats(), step.inverse_root)),
+        decay(hn::Set(Floats(), step.decay)) {}
+  HWY_INLINE HWY_ATTR void update(FloatVector g, FloatVector& p, FloatVector& m, FloatVector& v) const {
+    if constexpr (kDecoupled) {
+      p = hn::Sub(p, hn::Mul(decay, p));
+    } else {
+      g = hn::Add(g, hn::Mul(decay, p));
+    }
+    m = hn::Add(hn::Mul(beta1, m), hn::Mul(one_minus_beta1, g));
+    v = hn::Add(hn::Mul(beta2, v), hn::Mul(one_minus_beta2, hn::Mul(g, g)));
+    const auto denominator = hn::Add(hn::Mul(hn::Sqrt(v), inverse_root), eps);
+    p = hn::Sub(p, hn::Mul(step_size, hn::Div(m, denominator)));
+  }
+};
+
+struct Adagrad {
+  static constexpr Rule kRule = Rule::adagrad;
+  static constexpr size_t kMoments = 1;
+  FloatVector eps, step_size, decay;
+  HWY_INLINE HWY_ATTR explicit Adagrad(const OptimizerStep& step)
+      : eps(hn::Set(Floats(), step.eps)),
+        step_size(hn::Set(Floats(), step.step_size)),
+        decay(hn::Set(Floats(), step.decay)) {}
+  HWY_INLINE HWY_ATTR void update(FloatVector g, FloatVector& p, FloatVector& m, FloatVector&) const {
+    g = hn::Add(g, hn::Mul(decay, p));
+    m = hn::Add(m, hn::Mul(g, g));
+    p = hn::Sub(p, hn::Mul(step_size, hn::Div(g, hn::Add(hn::Sqrt(m), eps))));
+  }
+};
+
+struct Lion {
+  static constexpr Rule kRule = Rule::lion;
+  static constexpr size_t kMoments = 1;
+  FloatVector beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, decay;
+  HWY_INLINE HWY_ATTR explicit Lion(const OptimizerStep& step)
+      : beta1(hn::Set(Floats(), step.beta1)),
+        one_minus_beta1(hn::Set(Floats(), step.one_minus_beta1)),
+        beta2(hn::Set(Floats(), step.beta2)),
+        one_minus_beta2(hn::Set(Floats(), step.one_minus_beta2)),
+        step_size(hn::Set(Floats(), step.step_size)),
+        decay(hn::Set(Floats(), step.decay)) {}
+  HWY_INLINE HWY_ATTR void update(FloatVector g, FloatVector& p, FloatVector& m, FloatVector&) const {
+    const auto zero = hn::Zero(Floats());
+    const auto c = hn::Add(hn::Mul(beta1, m), hn::Mul(one_minus_beta1, g));
+    const auto down = hn::IfThenElse(hn::Lt(c, zero), hn::Neg(step_size), c);
+    p = hn::Sub(p, hn::Mul(decay, p));
+    p = hn::Sub(p, hn::IfThenElse(hn::Gt(c, zero), step_size, down));
+    m = hn::Add(hn::Mul(beta2, m), hn::Mul(one_minus_beta2, g));
+  }
+};
+
+struct Sgd {
+  static constexpr Rule kRule = Rule::sgd;
+  static constexpr size_t kMoments = 0;
+  FloatVector step_size, decay;
+  HWY_INLINE HWY_ATTR explicit Sgd(const OptimizerStep& step)
+      : step_size(hn::Set(Floats(), step.step_size)), decay(hn::Set(Floats(), step.decay)) {}
+  HWY_INLINE HWY_ATTR void update(FloatVector g, FloatVector& p, FloatVector&, FloatVector&) const {
+    p = hn::Sub(p, hn::Mul(step_size, hn::Add(g, hn::Mul(decay, p))));
+  }
+};
+
+struct SgdMomentum {
+  static constexpr Rule kRule = Rule::sgd_momentum;
+  static constexpr size_t kMoments = 1;
+  FloatVector step_size, decay, momentum, one_minus_dampening;
+  bool first, nesterov;
+  HWY_INLINE HWY_ATTR explicit SgdMomentum(const OptimizerStep& step)
+      : step_size(hn::Set(Floats(), step.step_size)),
+        decay(hn::Set(Floats(), step.decay)),
+        momentum(hn::Set(Floats(), step.momentum)),
+        one_minus_dampening(hn::Set(Floats(), step.one_minus_dampening)),
+        first(step.first),
+        nesterov(step.nesterov) {}
+  HWY_INLINE HWY_ATTR void update(FloatVector g, FloatVector& p, FloatVector& m, FloatVector&) const {
+    g = hn::Add(g, hn::Mul(decay, p));
+    m = first ? g : hn::Add(hn::Mul(momentum, m), hn::Mul(one_minus_dampening, g));
+    p = hn::Sub(p, hn::Mul(step_size, nesterov ? hn::Add(g, hn::Mul(momentum, m)) : m));
+  }
+};
+
+template <typename T, size_t kCount>
+HWY_INLINE HWY_ATTR void load_as(Parts& to, const std::byte* from) {
+#pragma GCC unroll 4
+  for (size_t part = 0; part < kCount; ++part) {
+    to[part] = load_floats(Floats(), from + part * kVector * sizeof(T), T{});
+  }
+}
+
+template <size_t kCount>
+HWY_INLINE HWY_ATTR void load_parts(Parts& to, const std::byte* from, size_t i, DataType type) {
+  const std::byte* const at = from + i * bytes_of(type);
+  if (type == DataType::fp32) return load_as<float, kCount>(to, at);
+  if (type == DataType::bf16) return load_as<Bf16, kCount>(to, at);
+  load_as<Fp16, kCount>(to, at);
+}
+
+template <typename T, size_t kCount>
+HWY_INLINE HWY_ATTR void store_as(const Parts& values, std::byte* to) {
+#pragma GCC unroll 4
+  for (size_t part = 0; part < kCount; ++part) {
+    store_floats(values[part], to + part * kVector * sizeof(T), T{});
+  }
+}
+
+template <size_t kCount>
+HWY_INLINE HWY_ATTR void store_parts(const Parts& values, std::byte* to, size_t i, DataType type) {
+  std::byte* const at = to + i * bytes_of(type);
+  if (type == DataType::fp32) return store_as<float, kCount>(values, at);
+  if (type == DataType::bf16) return store_as<Bf16, kCount>(values, at);
+  store_as<Fp16, kCount>(values, at);
+}
+
+template <size_t kCount>
+HWY_INLINE HWY_ATTR void load_masters(Parts& to, const UpdateRun& run, size_t i, MasterForm form) {
+  if (form == MasterForm::whole) return load_as<float, kCount>(to, run.master + i * sizeof(float));
+#pragma GCC unroll 4
+  for (size_t part = 0; part < kCount; ++part) {
+    const size_t at = (i + part * kVector) * sizeof(int16_t);
+    to[part] = join_floats(run.old_parameters + at, run.master + at);
+  }
+}
+
+template <size_t kCount>
+HWY_INLINE HWY_ATTR void store_masters(const Parts& values, const UpdateRun& run, size_t i, MasterForm form) {
+  if (form == MasterForm::whole) return store_as<float, kCount>(values, run.master + i * sizeof(float));
+#pragma GCC unroll 4
+  for (size_t part = 0; part < kCount; ++part) {
+    store_low_halves(values[part], run.master + (i + part * kVector) * sizeof(int16_t));
+  }
+}
+
+template <typename R, size_t kCount>
+HWY_INLINE HWY_ATTR void update_parts(const R& rule, FloatVector gradient_scale, const UpdateRun& run,
+                                      size_t i) {
+  Parts g, p, m, v;
+  load_parts<kCount>(g, run.gradients, i, run.gradient_type);
+  load_masters<kCount>(p, run, i, run.form);
+  if constexpr (R::kMoments > 0) load_parts<kCount>(m, run.moments[0], i, run.moment_type);
+  if constexpr (R::kMoments > 1) load_parts<kCount>(v, run.moments[1], i, run.moment_type);
+#pragma GCC unroll 4
+  for (size_t part = 0; part < kCount; ++part) {
+    rule.update(hn::Mul(g[part], gradient_scale), p[part], m[part], v[part]);
+    p[part] = with_canonical_nan(p[part]);
+  }
+  store_masters<kCount>(p, run, i, run.form);
+  if constexpr (R::kMoments > 0) store_parts<kCount>(m, run.moments[0], i, run.moment_type);
+  if constexpr (R::kMoments > 1) store_parts<kCount>(v, run.moments[1], i, run.moment_type);
+  store_parts<kCount>(p, run.parameters, i, run.parameter_type);
+}
+
+// The lines of one group, of elements of 2 or of 4 bytes.
+HWY_INLINE HWY_ATTR void prefetch_group(const std::byte* base, size_t element, size_t element_bytes,
+                                        size_t gap_bytes) {
+  // As integers: the address may lie beyond the caller's memory, where a prefetch does nothing.
+  const uintptr_t at =
+      reinterpret_cast<uintptr_t>(base) + (element + kAheadElements) * element_bytes + gap_bytes;
+  __builtin_prefetch(reinterpret_cast<const void*>(at));
+  __builtin_prefetch(reinterpret_cast<const void*>(at + kLineBytes));
+  if (element_bytes == sizeof(float)) {
+    __builtin_prefetch(reinterpret_cast<const void*>(at + 2 * kLineBytes));
+    __builtin_prefetch(reinterpret_cast<const void*>(at + 3 * kLineBytes));
+  }
+}
+
+// Elements [begin, end), whole groups only, whose prefetches skip the gaps or not.
+template <typename R>
+HWY_INLINE HWY_ATTR void update_groups(const R& rule, FloatVector gradient_scale, const UpdateRun& run,
+                                       size_t begin, size_t end, bool skip_gaps) {
+  const size_t master_gap_bytes = skip_gaps ? run.master_gap_bytes : 0;
+  const size_t moment_gap_bytes = skip_gaps ? run.moment_gap_bytes : 0;
+  for (size_t i = begin; i != end; i += kGroup) {
+    prefetch_group(run.master, i, run.master_element_bytes(), master_gap_bytes);
+    for (size_t moment = 0; moment < R::kMoments; ++moment) {
+      prefetch_group(run.moments[moment], i, bytes_of(run.moment_type), moment_gap_bytes);
+    }
+    prefetch_group(run.gradients, i, bytes_of(run.gradient_type), 0);
+    if (run.form == MasterForm::remainder) prefetch_group(run.old_parameters, i, sizeof(Bf16), 0);
+    for (size_t part = i; part != i + kGroup; part += kParts * kVector) {
+      update_parts<R, kParts>(rule, gradient_scale, run, part);
+    }
+  }
+}
+
+template <typename R>
+HWY_ATTR void run_rule(const OptimizerStep& step, const UpdateRun& run) {
+  const R rule(step);
+  const auto gradient_scale = hn::Set(Floats(), step.gradient_scale);
+  const size_t groups = run.count / kGroup * kGroup;
+  const size_t turn = groups - std::min(groups, kAheadElements);
+  update_groups(rule, gradient_scale, run, 0, turn, false);
+  update_groups(rule, gradient_scale, run, turn, groups, true);
+  const size_t whole = run.count / kVector * kVector;
+  for (size_t i = groups; i != whole; i += kVector) update_parts<R, 1>(rule, gradient_scale, run, i);
+  if (whole != run.count) kScalarUpdate[static_cast<size_t>(R::kRule)](step, run.after(whole));
+}
+
+const UpdateKernels kUpdate = {run_rule<Adam<false>>, run_rule<Adam<true>>, run_rule<Adagrad>,
+                               run_rule<Lion>,        run_rule<Sgd>,        run_rule<SgdMomentum>};
+
+}  // namespace
+}  // namespace terrace::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace terrace::kernels {
+
+const UpdateKernels* find_vector_update_kernels(InstructionSet set) {
+  return TERRACE_VECTOR_TABLE(set, kUpdate);
+}
+
+}  // namespace terrace::kernels
+#endif
