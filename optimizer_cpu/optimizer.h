@@ -129,7 +129,7 @@ OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t st
 // `first_element` is. Only elements [first_element, first_element + element_count) are read or written; the
 // run may begin and end anywhere inside tiles.
 struct TileRun {
-  RecordLayout layout;                   // with the moments of the optimizer
+  RecordLayout layout = {};              // with the moments of the optimizer
   std::byte* record = nullptr;           // the start of a tile, aligned for float
   const std::byte* gradients = nullptr;  // any alignment
   DataType gradient_type = DataType::fp32;
@@ -148,7 +148,7 @@ void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& 
 // The same over plain arrays of `element_count` elements, of any alignment: the types are those of `layout`,
 // its sizes are not used.
 struct ArrayRun {
-  RecordLayout layout;
+  RecordLayout layout = {};
   std::byte* master = nullptr;  // fp32, or int16 remainders
   std::array<std::byte*, 2> moments{};
   const std::byte* gradients = nullptr;
