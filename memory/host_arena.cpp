@@ -73,4 +73,20 @@ std::span<std::byte> HostArena::take(uint64_t bytes, std::string_view purpose) {
   return piece;
 }
 
+void HostArena::release(std::span<std::byte> piece) {
+  if (locked_) syscall(SYS_munlock, piece.data(), piece.size());
+  discard_pages(piece);
+}
+
+void HostArena::restore(std::span<std::byte> piece) {
+  try {
+    populate_pages(piece, "the host tier");
+  } catch (...) {
+    discard_pages(piece);
+    throw;
+  }
+  // Where the limit has become smaller meanwhile, this piece works unlocked, as the whole would.
+  if (locked_) syscall(SYS_mlock, piece.data(), piece.size());
+}
+
 }  // namespace terrace

@@ -1,6 +1,7 @@
 // HostArena: the one permanent piece of host memory from which everything of the host tier is carved at
-// start-up. Exact in size, huge pages, touched once, locked where the system allows. It must never give
-// memory back, grow, or hand out a byte beyond its budget.
+// start-up. Exact in size, huge pages, touched once, locked where the system allows. A piece may be given
+// back to the system and had again, at its address. It must never move, grow, or hand out a byte beyond its
+// budget.
 #pragma once
 
 #include <cstddef>
@@ -43,11 +44,18 @@ class HostArena {
   // Error(capacity) naming `purpose` and every other purpose when it does not fit.
   std::span<std::byte> take(uint64_t bytes, std::string_view purpose);
 
+  // Gives all pages inside a piece of take(), or a part of one that consists of whole pages, back to the
+  // system: nothing may touch them, nor may they be registered anywhere, until restore() has them again, as
+  // zeros and locked like the rest. restore() throws Error(capacity) when the system has not got them, and
+  // nothing has changed then.
+  void release(std::span<std::byte> piece);
+  void restore(std::span<std::byte> piece);
+
   struct LedgerEntry {
     std::string purpose;
     uint64_t bytes;  // with rounding
   };
-  // In the order of take(). Invariant: the bytes add up to used_bytes() <= budget_bytes().
+  // In the order of take(), released or not. Invariant: the bytes add up to used_bytes() <= budget_bytes().
   std::span<const LedgerEntry> ledger() const { return ledger_; }
   uint64_t used_bytes() const { return used_bytes_; }
   uint64_t budget_bytes() const { return mapping_.memory().size(); }

@@ -101,6 +101,21 @@ PageMapping PageMapping::populated(uint64_t bytes, bool huge, std::string_view p
   return mapping;
 }
 
+void discard_pages(std::span<std::byte> memory) {
+  TERRACE_ASSERT(
+      reinterpret_cast<uintptr_t>(memory.data()) % page_bytes() == 0 && memory.size() % page_bytes() == 0,
+      "only whole pages can be given back");
+  const int result = memory.empty() ? 0 : madvise(memory.data(), memory.size(), MADV_DONTNEED);
+  TERRACE_ASSERT(result == 0, "pages that are still locked cannot be given back: " + system_reason(errno));
+}
+
+void populate_pages(std::span<std::byte> memory, std::string_view purpose) {
+  const int error = populate(memory);
+  if (error == 0) return;
+  throw Error(ErrorKind::capacity, {"cannot allocate " + format_bytes(memory.size()) + " for",
+                                    std::string(purpose), system_reason(error), "free memory"});
+}
+
 PageMapping::PageMapping(PageMapping&& other) noexcept : memory_(std::exchange(other.memory_, {})) {}
 
 PageMapping& PageMapping::operator=(PageMapping&& other) noexcept {

@@ -38,6 +38,11 @@ class PageMapping {
   std::span<std::byte> memory_;
 };
 
+// Gives the pages of whole pages of a mapping back to the system; they are zeros when they are touched again.
+void discard_pages(std::span<std::byte> memory);
+// Has them all again, physically. Throws Error(capacity) naming `purpose`.
+void populate_pages(std::span<std::byte> memory, std::string_view purpose);
+
 // How pages leave their addresses.
 enum class MoveMethod : uint8_t {
   keep_source,  // MREMAP_DONTUNMAP: the source stays mapped until it is made inaccessible; no hole at any

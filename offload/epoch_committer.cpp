@@ -50,6 +50,24 @@ void EpochCommitter::add_cached(EpochPart part, ChunkId chunk, const std::byte* 
   queue_.reserve(cached_.size());
 }
 
+bool EpochCommitter::is_newer(EpochPart part, ChunkId chunk) {
+  const MutexLock lock(mutex_);
+  const uint32_t c = cached_of(part, chunk);
+  return c != kNone && cached_[c].state != State::clean;
+}
+
+void EpochCommitter::forget_cached(EpochPart part, ChunkId chunk) {
+  const MutexLock lock(mutex_);
+  TERRACE_ASSERT(!in_progress_, "what is cached does not change during a commit");
+  const uint32_t c = std::exchange(cached_of(part, chunk), kNone);
+  TERRACE_ASSERT(c != kNone, "only what was added can be forgotten");
+  if (c + 1 < cached_.size()) {
+    cached_[c] = cached_.back();
+    cached_of(cached_[c].part, cached_[c].chunk) = c;
+  }
+  cached_.pop_back();
+}
+
 void EpochCommitter::forget_cached() {
   wait_idle();
   const MutexLock lock(mutex_);

@@ -84,6 +84,10 @@ class EpochCommitter {
 
   // What lives in host memory, where it stays from now on. `dirty`: newer than in the tier.
   void add_cached(EpochPart part, ChunkId chunk, const std::byte* memory, bool dirty);
+  // What was added for the chunk is newer than in the tier.
+  bool is_newer(EpochPart part, ChunkId chunk);
+  // What was added for the chunk leaves host memory; no commit is in progress.
+  void forget_cached(EpochPart part, ChunkId chunk);
   // Everything is about to be loaded anew; waits for a commit in progress.
   void forget_cached();
   // The stores are those of this epoch; `retained`, oldest first, stay with it.

@@ -180,6 +180,8 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.param_write_bytes -= earlier.param_write_bytes;
   difference.record_read_bytes -= earlier.record_read_bytes;
   difference.record_write_bytes -= earlier.record_write_bytes;
+  difference.cache_read_bytes -= earlier.cache_read_bytes;
+  difference.cache_write_bytes -= earlier.cache_write_bytes;
   difference.activation_d2h_bytes -= earlier.activation_d2h_bytes;
   difference.activation_h2d_bytes -= earlier.activation_h2d_bytes;
   difference.fetch_count -= earlier.fetch_count;
@@ -211,6 +213,8 @@ OffloadCounters Offloader::counters() const {
   counters.param_write_bytes = p.home->nvme_write_bytes();
   counters.record_read_bytes = p.pipeline->record_read_bytes();
   counters.record_write_bytes = p.pipeline->record_write_bytes();
+  counters.cache_read_bytes = p.records->entered_bytes();
+  counters.cache_write_bytes = p.records->left_bytes();
   if (p.activations != nullptr) {
     counters.activation_d2h_bytes = p.activations->d2h_bytes();
     counters.activation_h2d_bytes = p.activations->h2d_bytes();
@@ -237,6 +241,9 @@ std::vector<TierUse> Offloader::host_ledger() const {
   std::vector<TierUse> uses;
   for (const HostArena::LedgerEntry& entry : parts_->arena.ledger())
     uses.push_back({entry.purpose, entry.bytes});
+  const uint64_t given_back = parts_->records->given_back_bytes();
+  for (const HostArena::LedgerEntry& entry : parts_->record_arena.ledger())
+    uses.push_back({entry.purpose, entry.bytes - given_back});
   return uses;
 }
 

@@ -61,6 +61,8 @@ struct OffloadCounters {
   uint64_t param_write_bytes = 0;
   uint64_t record_read_bytes = 0;
   uint64_t record_write_bytes = 0;
+  uint64_t cache_read_bytes = 0;  // records that entered host memory, or left it, with a change of its budget
+  uint64_t cache_write_bytes = 0;
   uint64_t activation_d2h_bytes = 0;  // checkpointed activations; not in d2h_bytes and h2d_bytes
   uint64_t activation_h2d_bytes = 0;
   uint64_t fetch_count = 0;         // chunks of parameters copied to the device
@@ -157,6 +159,16 @@ class Offloader final : public ParameterAccess {
   bool update_pending() const;
   // Of the last update that was finished, in its order. Valid until the next one is.
   std::span<const ChunkTimes> last_update_times() const;
+
+  // The host budget from now on; between steps. The records that are kept in host memory make room or take it
+  // up: what leaves is written where the tier has not got it, and its pages go back to the system at once;
+  // what enters is read. More than the plan's budget has no effect. Waits for a commit in progress. Throws
+  // Error(capacity) below what the run cannot do without, and then nothing has changed; or when the system
+  // has not got the memory any more.
+  void set_host_budget(uint64_t bytes);
+  // The least that may be: everything but kept records, as this plan has it.
+  uint64_t least_host_budget() const;
+
   // Between begin_evaluation and end_evaluation only inference uses happen; no training step is open.
   void begin_evaluation();
   void end_evaluation();

@@ -164,7 +164,8 @@ void Offloader::Parts::add_cached(bool dirty) {
     const ChunkId chunk{c};
     if (space.section_of(chunk).trainable) {
       if (!records->is_streamed(chunk))
-        committer->add_cached(EpochPart::records, chunk, records->resident(chunk), dirty);
+        committer->add_cached(EpochPart::records, chunk, records->resident(chunk),
+                              dirty && records->is_newer(chunk));
     } else if (home->host_slot(chunk) != nullptr) {
       committer->add_cached(EpochPart::frozen, chunk, home->host_slot(chunk), dirty);
     }

@@ -21,6 +21,10 @@ void require_one_type(const FlatSpace& space) {
   }
 }
 
+uint64_t host_record_bytes(const MemoryPlan& plan) {
+  return plan.host_record_slots * plan.record_slot_bytes;
+}
+
 }  // namespace
 
 Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offload_options,
@@ -33,7 +37,8 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       log(user_log),
       instruction_set(set),
       plan(plan_memory(space, trace, options)),
-      arena({plan.host_bytes, options.lock_host_memory}, log),
+      arena({plan.host_bytes - host_record_bytes(plan), options.lock_host_memory}, log),
+      record_arena({host_record_bytes(plan), options.lock_host_memory}, log),
       work_memory(plan.work_bytes > 0 ? device.allocate_work_memory(plan.work_bytes)
                                       : std::span<std::byte>()),
       states(space),
@@ -55,8 +60,9 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       std::make_unique<GradientStore>(space, options, plan, arena, device, cache, workers, instruction_set);
   home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_store.get(),
                                      frozen_store.get(), reader.get(), watch);
-  records = std::make_unique<RecordStore>(space, options.states, plan, arena, device, record_store.get(),
-                                          record_store != nullptr ? engine.get() : nullptr, watch);
+  records =
+      std::make_unique<RecordStore>(space, options.states, plan, record_arena, device, record_store.get(),
+                                    record_store != nullptr ? engine.get() : nullptr, watch);
   take_turns();
   pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, cache, device, workers,
                                                  instruction_set, engine.get(), ring, plan);

@@ -96,6 +96,9 @@ struct Offloader::Parts {
   void add_cached(bool dirty);
   std::unique_ptr<PinnedEpoch> pin_epoch();
 
+  // --- The host budget ---
+  void set_host_budget(uint64_t bytes);
+
   const FlatSpace& space;
   const OffloadOptions options;
   Device& device;
@@ -106,7 +109,8 @@ struct Offloader::Parts {
   const MemoryPlan plan;
   StepWatch watch;
 
-  HostArena arena;
+  HostArena arena;         // registered with the engines
+  HostArena record_arena;  // of states in host memory, which may be given back
   std::span<std::byte> work_memory;
   std::unique_ptr<HostActivations> activations;
   TensorStates states;

@@ -66,6 +66,12 @@ OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& record
   ready_.reserve(blocks_.size());
 }
 
+void OptimizerPipeline::residence_changed() {
+  streamed_ = chunks_of(space_, records_, true);
+  resident_ = chunks_of(space_, records_, false);
+  order_ = ReadOrder(records_.store(), streamed_);
+}
+
 void OptimizerPipeline::run(std::span<const OptimizerStep> steps) {
   steps_ = steps;
   failure_ = nullptr;

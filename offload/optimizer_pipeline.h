@@ -31,6 +31,8 @@ class OptimizerPipeline {
                     DeviceCache& cache, Device& device, Workers& workers, InstructionSet instruction_set,
                     io::Engine* engine, io::RingBuffer& ring, const MemoryPlan& plan);
 
+  // Which records are resident has changed.
+  void residence_changed();
   // Updates every trainable chunk. `steps` holds the constants of each parameter group. Gradients are
   // complete and where GradientStore says; device copies of parameters that have a home elsewhere are gone.
   // Throws the first failure after everything in flight has ended.

@@ -19,9 +19,12 @@ RecordStore::RecordStore(const FlatSpace& space, Placement placement, const Memo
       store_(store),
       engine_(engine),
       watch_(watch),
+      arena_(arena),
+      slot_bytes_(plan.record_slot_bytes),
       tile_bytes_(plan.record_layout.tile_bytes()),
       block_tiles_(plan.ring_slot_bytes / plan.record_layout.tile_bytes()),
-      memory_(space.chunk_count(), nullptr) {
+      memory_(space.chunk_count(), nullptr),
+      is_newer_(space.chunk_count()) {
   TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && engine != nullptr),
                  "a store and its engine belong to states on nvme");
   std::vector<uint32_t> trainable;
@@ -47,6 +50,7 @@ RecordStore::RecordStore(const FlatSpace& space, Placement placement, const Memo
       if (!device.strict()) device.attach(slots[t], memory_[trainable[t]]);
     } else if (is_kept(t, plan.host_record_slots, count)) {
       memory_[trainable[t]] = host[next_host++];
+      ++kept_count_;
     } else {
       streamed_bytes_ += space.chunk(chunk).tile_count() * tile_bytes_;
     }
@@ -67,6 +71,7 @@ void RecordStore::close(ChunkId chunk) {
 }
 
 void RecordStore::before_change(ChunkId chunk) {
+  is_newer_[index_of(chunk)] = true;
   if (committer_ == nullptr) return;
   if (!committer_->may_change(chunk)) give_back_turn();
   committer_->before_change(chunk);
@@ -112,11 +117,7 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
                               Transfer& write) {
   const uint64_t offset = first_tile * tile_bytes_;
   if (is_streamed(chunk)) {
-    TERRACE_ASSERT(!write.started, "the write before this one is not finished");
-    while (!begin_write(chunk, block_at(first_tile), tiles, write.write))
-      wait_watched(*engine_, watch_, {"room in the tier", "host -> nvme", chunk, nullptr, {}});
-    write.started = true;
-    start(write, write.write.request);
+    start_block_write(chunk, block_at(first_tile), tiles, write);
   } else if (placement_ == Placement::none) {
     const DeviceSlot slot = device_slots_[index_of(chunk)];
     if (!device_.strict()) device_.detach(slot);
@@ -126,8 +127,18 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
     wait_watched(done, watch_, {"optimizer states", "host -> device", chunk, nullptr, {}});
     if (!device_.strict()) device_.attach(slot, resident(chunk));
   } else {
+    is_newer_[index_of(chunk)] = true;
     std::memcpy(resident(chunk) + offset, tiles.data(), tiles.size());
   }
+}
+
+void RecordStore::start_block_write(ChunkId chunk, uint32_t block, std::span<const std::byte> bytes,
+                                    Transfer& write) {
+  TERRACE_ASSERT(!write.started, "the write before this one is not finished");
+  while (!begin_write(chunk, block, bytes, write.write))
+    wait_watched(*engine_, watch_, {"room in the tier", "host -> nvme", chunk, nullptr, {}});
+  write.started = true;
+  start(write, write.write.request);
 }
 
 void RecordStore::start(Transfer& transfer, io::Request& request) {

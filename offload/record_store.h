@@ -1,7 +1,7 @@
 // RecordStore: where the optimizer states of every trainable chunk live: device memory, host slots, or the
-// tier file with some chunks kept in host slots. Which ones are kept never changes: records are all used once
-// per step and all dirty, so a fixed set is the least traffic any policy reaches (least recently used would
-// reach none of it). Used by the step thread only.
+// tier file with some chunks kept in host slots. Which ones are kept changes with the host budget alone:
+// records are all used once per step and all dirty, so a fixed set is the least traffic any policy reaches
+// (least recently used would reach none of it). Used by the step thread only.
 #pragma once
 
 #include <span>
@@ -23,6 +23,7 @@ namespace terrace {
 class RecordStore {
  public:
   // `store` and `engine` are null unless states are on nvme.
+  // Host slots are carved from `arena`; nobody registers them, so that their pages can be given back.
   RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
               Device& device, BlockStore* store, io::Engine* engine, StepWatch& watch);
 
@@ -33,6 +34,9 @@ class RecordStore {
   std::byte* resident(ChunkId chunk) const { return memory_[index_of(chunk)]; }
   void open(ChunkId chunk);
   void close(ChunkId chunk);
+
+  // Whether resident records were changed since the tier file had them, as far as commits are not concerned.
+  bool is_newer(ChunkId chunk) const { return is_newer_[index_of(chunk)]; }
 
   // From now on commits read what is resident and share the store's slots; null: there are none.
   void commit_with(EpochCommitter* committer) { committer_ = committer; }
@@ -71,11 +75,31 @@ class RecordStore {
   // The same where another failure is on its way already.
   void settle(Transfer& transfer) noexcept;
 
+  // --- The budget changes; between steps, states on nvme ---
+  // How many chunks' records are in host slots.
+  uint32_t kept_count() const { return kept_count_; }
+  // From now on so many are, at most those of the plan. What leaves is written where the tier has not got it,
+  // and its pages go back to the system; what enters is read. Nothing else moves. No commit is in progress;
+  // `knows_cached`: the committer does. Throws Error(capacity) when the system has not got the pages, and
+  // what a transfer failed with: the chunks before that one have changed places then.
+  void keep(uint32_t count, bool knows_cached);
+  // Of host slots whose pages the system has.
+  uint64_t given_back_bytes() const { return free_slots_.size() * slot_bytes_; }
+  uint64_t left_bytes() const { return left_bytes_; }  // written because they left
+  uint64_t entered_bytes() const { return entered_bytes_; }
+
   BlockStore* store() const { return store_; }
   uint64_t streamed_bytes() const { return streamed_bytes_; }
 
  private:
   uint32_t block_at(uint64_t first_tile) const { return static_cast<uint32_t>(first_tile / block_tiles_); }
+  uint64_t record_bytes(ChunkId chunk) const { return space_.chunk(chunk).tile_count() * tile_bytes_; }
+  std::vector<ChunkId> trainable_chunks(bool kept) const;
+  void write_back(ChunkId chunk);
+  void read_in(ChunkId chunk, std::byte* memory);
+  void leave(ChunkId chunk, bool knows_cached);
+  void enter(ChunkId chunk, bool knows_cached);
+  void start_block_write(ChunkId chunk, uint32_t block, std::span<const std::byte> bytes, Transfer& write);
   void start(Transfer& transfer, io::Request& request);
   void wait(const Transfer& transfer, const io::Request& request);
 
@@ -87,10 +111,17 @@ class RecordStore {
   DriveTurns* turns_ = nullptr;
   io::Engine* engine_;
   StepWatch& watch_;
+  HostArena& arena_;
+  uint64_t slot_bytes_;  // of a chunk's records
   uint64_t tile_bytes_;
   uint64_t block_tiles_;                  // of the store's blocks
   std::vector<std::byte*> memory_;        // per chunk; null: in the tier file, or frozen
+  std::vector<bool> is_newer_;            // per chunk in a host slot: than in the tier file
+  std::vector<std::byte*> free_slots_;    // of the host, whose pages the system has
   std::vector<DeviceSlot> device_slots_;  // per chunk, placement none
+  uint32_t kept_count_ = 0;
+  uint64_t left_bytes_ = 0;
+  uint64_t entered_bytes_ = 0;
   uint64_t streamed_bytes_ = 0;
 };
 

@@ -1,0 +1,52 @@
+// The host budget of an Offloader, changed between steps.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/offload/offloader_parts.h>
+
+namespace terrace {
+
+void Offloader::Parts::set_host_budget(uint64_t bytes) {
+  const bool has_cache = options.states == Placement::nvme;
+  const uint64_t least = arena.budget_bytes() + (has_cache ? 0 : record_arena.budget_bytes());
+  if (bytes < least) {
+    throw Error(ErrorKind::capacity,
+                {fmt::format("the host budget cannot change to {}", format_bytes(bytes)), "",
+                 fmt::format("this run needs {} ({} bytes) beside the optimizer states that it keeps there",
+                             format_bytes(least), least),
+                 "end the run, and go on from its last epoch or checkpoint with a smaller budget"});
+  }
+  if (!has_cache) return;
+  const auto wanted = static_cast<uint32_t>(
+      std::min<uint64_t>((bytes - least) / plan.record_slot_bytes, plan.host_record_slots));
+  if (wanted == records->kept_count()) return;
+  watch.set_activity("a change of the host budget");
+  if (committer != nullptr) committer->wait_idle();
+  const bool knows = committer != nullptr && knows_cached;
+  std::exception_ptr failure;
+  try {
+    records->keep(wanted, knows);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  pipeline->residence_changed();
+  if (turns == nullptr) take_turns();
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void Offloader::set_host_budget(uint64_t bytes) {
+  TERRACE_ASSERT(parts_->phase == Phase::idle, "the host budget changes between steps");
+  finish_update();
+  parts_->set_host_budget(bytes);
+}
+
+uint64_t Offloader::least_host_budget() const {
+  const Parts& p = *parts_;
+  return p.arena.budget_bytes() + (p.options.states == Placement::nvme ? 0 : p.record_arena.budget_bytes());
+}
+
+}  // namespace terrace
