@@ -68,6 +68,7 @@ void check_patterns(const TrainConfig& config, std::span<const TensorSpec> tenso
 
 OptimizerSettings optimizer_settings(const OptimizerConfig& optimizer) {
   OptimizerSettings settings;
+  settings.kind = optimizer_kind(optimizer.type);
   settings.lr = optimizer.learning_rate;
   settings.beta1 = optimizer.beta1;
   settings.beta2 = optimizer.beta2;
@@ -75,6 +76,9 @@ OptimizerSettings optimizer_settings(const OptimizerConfig& optimizer) {
   settings.weight_decay = optimizer.weight_decay;
   settings.adamw_mode = optimizer.decoupled_weight_decay;
   settings.bias_correction = optimizer.bias_correction;
+  settings.momentum = optimizer.momentum;
+  settings.dampening = optimizer.dampening;
+  settings.nesterov = optimizer.nesterov;
   return settings;
 }
 
@@ -111,6 +115,29 @@ void check_momentum(const LrSchedule& schedule, uint64_t run_updates) {
 }
 
 }  // namespace
+
+OptimizerKind optimizer_kind(OptimizerType type) {
+  switch (type) {
+    case OptimizerType::adam:
+    case OptimizerType::adamw:
+      return OptimizerKind::adam;
+    case OptimizerType::adagrad:
+      return OptimizerKind::adagrad;
+    case OptimizerType::lion:
+      return OptimizerKind::lion;
+    case OptimizerType::sgd:
+      return OptimizerKind::sgd;
+  }
+  TERRACE_ASSERT(false, "an optimizer that is none");
+}
+
+RecordLayout record_layout(const TrainConfig& config) {
+  RecordLayout layout;
+  layout.master = config.terrace.compact_state ? MasterForm::remainder : MasterForm::whole;
+  layout.moment_count = moment_count(optimizer_kind(config.optimizer.type), config.optimizer.momentum);
+  layout.moment_type = config.optimizer.moment_type;
+  return layout;
+}
 
 void resolve_parameter_groups(const TrainConfig& config, std::span<TensorSpec> tensors) {
   check_patterns(config, tensors);

@@ -23,6 +23,10 @@ namespace terrace {
 // Throws Error(config) for a pattern that matches no weight, naming the nearest names.
 void resolve_parameter_groups(const TrainConfig& config, std::span<TensorSpec> tensors);
 
+// Whose update a run computes, and what its records consist of.
+OptimizerKind optimizer_kind(OptimizerType type);
+RecordLayout record_layout(const TrainConfig& config);
+
 class GroupSettings {
  public:
   // For a run of `run_updates` updates. Throws Error(config) where no Adam update can be computed in all of

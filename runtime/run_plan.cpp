@@ -8,6 +8,7 @@
 
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
+#include <terrace/runtime/parameter_groups.h>
 
 namespace terrace {
 namespace {
@@ -78,6 +79,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.work_bytes = dry.work_bytes;
   options.activation_entries = dry.activation_entries;
   options.activation_entry_bytes = dry.activation_entry_bytes;
+  options.record_layout = record_layout(config);
   options.accumulation_steps = config.batch.accumulation_steps;
   options.accumulation_type = config.grad_accum_type.value_or(DataType::fp32);
   options.policy = config.terrace.policy;
@@ -111,7 +113,9 @@ TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& 
   plan.parameter_count = space.parameter_count();
   plan.trainable_count = space.trainable_count();
   plan.param_bytes = space.parameter_count() * bytes_of(config.precision);
-  plan.state_bytes = space.trainable_count() * 3 * sizeof(float);
+  plan.state_bytes = space.trainable_count() * options.record_layout.tile_bytes() / kTileElements;
+  plan.saved_state_bytes =
+      space.trainable_count() * options.record_layout.canonical().tile_bytes() / kTileElements;
   if (options.parameters == Placement::nvme || options.states == Placement::nvme) {
     const io::EngineChoice choice = io::choose_engine(config.terrace.engine);
     options.io.kind = choice.kind;

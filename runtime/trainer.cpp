@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <utility>
 
 #include <terrace/base/assert.h>
@@ -27,16 +25,6 @@ TrainingSetup set_up(const TrainerOptions& options) {
   setup.offload.discard_epochs = options.discard_epochs;
   if (goes_on) setup.plan.chunk_origin = "that of the epoch which is taken up";
   return setup;
-}
-
-// The weights are still those of the step before.
-Error out_of_range(const StepReport& report) {
-  return Error(
-      ErrorKind::cancelled,
-      {fmt::format("step {} was not applied", report.step),
-       fmt::format("loss {}, gradient norm {}", report.loss, report.gradient_norm),
-       "a loss or a gradient is not a finite number",
-       "resume from a checkpoint with a lower learning rate, a longer warm-up or gradient clipping"});
 }
 
 }  // namespace
@@ -71,6 +59,7 @@ Trainer::Parts::Parts(const TrainerOptions& given, TrainingSetup planned, const 
   } else {
     set_first_values();
   }
+  begin_update_mode();
 }
 
 Trainer::Trainer(const TrainerOptions& options, const TrainingData& data, Log& log)
@@ -109,6 +98,7 @@ void Trainer::Parts::run_micro_batches(StepReport& report) {
   PassTimer timed(offloader, clock);
   for (uint32_t m = 0; m < accumulation; ++m) {
     timed.begin_micro_batch();
+    if (m + 1 == accumulation && applies_as_gradients_land()) offloader.announce_update(update_settings());
     data.fill(consumed_samples + uint64_t{m} * options.config.batch.micro_batch_size, tokens, targets);
     report.loss += model->train_micro_batch(ops, timed, arena, batch(), scale, micro_batch_prefix(m),
                                             offloader.activations());
@@ -119,21 +109,9 @@ void Trainer::Parts::run_micro_batches(StepReport& report) {
   report.tokens = tokens.size() * accumulation;
 }
 
-// Where the loss is not a number its gradients need not be looked at.
-UpdateResult Trainer::Parts::update(StepReport& report) {
-  const uint64_t number = applied_updates() + 1;
-  const std::span<const OptimizerSettings> settings = groups.at(number - 1);
-  report.learning_rate = settings.front().lr;
-  report.loss_scale = loss_scale();
-  if (!std::isfinite(report.loss)) {
-    offloader.abandon_step();
-    return {std::numeric_limits<double>::quiet_NaN(), false};
-  }
-  return offloader.update({settings, number, options.config.gradient_clipping, report.loss_scale});
-}
-
 StepReport Trainer::step() {
   Parts& p = *parts_;
+  TERRACE_ASSERT(!p.in_parts, "a step follows one that was applied in part");
   StepReport report;
   report.step = p.completed + 1;
   const OffloadCounters before = p.offloader.counters();
@@ -152,11 +130,14 @@ StepReport Trainer::step() {
   p.kept_moved = {};
   p.kept_ns = 0;
   report.skipped = !update.applied;
-  if (report.skipped && !p.scaler) throw out_of_range(report);
+  p.in_parts = update.partly_applied;
+  if (p.in_parts) throw p.applied_in_part(report);
+  if (report.skipped && !p.scaler) throw p.not_applied(report);
   if (p.scaler) p.scaler->update(report.skipped);
   report.next_loss_scale = p.loss_scale();
   p.completed = report.step;
   p.consumed_samples += report.tokens / p.model->config().context;
+  p.choose_update_mode(report);
   return report;
 }
 
@@ -165,6 +146,7 @@ double Trainer::evaluate(uint64_t samples) {
   const uint32_t batch = p.options.config.batch.micro_batch_size;
   const uint64_t runs = divide_up(std::max<uint64_t>(samples, 1), batch);
   double sum = 0;
+  p.finish_update_between_steps();
   p.offloader.begin_evaluation();
   for (uint64_t r = 0; r < runs; ++r) {
     p.data.fill_validation(r * batch, runs * batch, p.tokens, p.targets);

@@ -44,14 +44,22 @@ struct StepReport {
   // fp16: gradients overflowed (or the loss did), and weights and moments are those of the step before.
   // Neither the optimizer's count of updates nor the schedule advances with such a step.
   bool skipped = false;
-  double loss_scale = 1;       // with which the gradients were computed
-  double next_loss_scale = 1;  // of the next step
+  UpdateMode update_mode = UpdateMode::after_backward;  // of this step's update
+  double loss_scale = 1;                                // with which the gradients were computed
+  double next_loss_scale = 1;                           // of the next step
   uint64_t tokens = 0;
   uint64_t total_ns = 0;    // with that of keeping the state before the step
   uint64_t keeping_ns = 0;  // of it, for commits and checkpoints between the step before and this one
   uint64_t forward_backward_ns = 0;
   uint64_t forward_ns = 0;  // the part until backward first asks for parameters, in every micro-batch
   uint64_t update_ns = 0;
+  // In this step, whichever step it belongs to: in next_forward an update ends in the step after its own.
+  OffloadCounters moved;
+};
+
+// What the end of an update that was pending took.
+struct FinishedUpdate {
+  uint64_t ns = 0;
   OffloadCounters moved;
 };
 
@@ -72,16 +80,22 @@ class Trainer {
   Offloader& offloader();
   const FlatSpace& space() const;
 
-  // One optimizer step: all its micro-batches, then the update. Throws Error when bytes cannot be moved and
-  // when the loss or the gradient is not finite; the state is then that of the step before, unless the update
-  // had begun. In fp16 what is not finite is skipped instead, until the loss scale cannot be lowered any
-  // more.
+  // One optimizer step: all its micro-batches, then the update, which may end in the next step only
+  // (UpdateMode). Throws Error when bytes cannot be moved and when the loss or the gradient is not finite;
+  // the state is then that of the step before, unless the update had begun: such an Error is of kind corrupt,
+  // and nothing can be saved after it. In fp16 what is not finite is skipped instead, until the loss scale
+  // cannot be lowered any more.
   StepReport step();
   uint64_t completed_steps() const;
   // Of these, the steps that changed the weights: all of them but those skipped in fp16.
   uint64_t applied_updates() const;
   // The position in the data: how many samples the steps so far were made of.
   uint64_t consumed_samples() const;
+
+  // When updates run: as the configuration says, or as the first steps have shown to be the fastest.
+  UpdateMode update_mode() const;
+  // Waits until the last step's update is complete; evaluations, checkpoints and exports do so themselves.
+  FinishedUpdate finish_update();
 
   // The mean loss over `samples` windows spread over the validation part.
   double evaluate(uint64_t samples);

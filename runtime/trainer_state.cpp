@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
@@ -48,11 +49,31 @@ void require_same_data(const std::filesystem::path& folder, const CheckpointInfo
   static_cast<void>(value(kConsumedSamples));
 }
 
+// As the configuration has it, with its quotes. Checkpoints of before there were others do not say it.
+std::string optimizer_of(const CheckpointInfo& info) {
+  const auto found = info.settings.find("optimizer.type");
+  return found == info.settings.end() ? "\"AdamW\"" : found->second;
+}
+
+void require_same_optimizer(const std::filesystem::path& folder, const CheckpointInfo& saved,
+                            const CheckpointInfo& mine) {
+  const std::string before = optimizer_of(saved);
+  const std::string now = optimizer_of(mine);
+  const auto is_adam = [](const std::string& type) { return type == "\"Adam\"" || type == "\"AdamW\""; };
+  if (before == now || (is_adam(before) && is_adam(now))) return;  // these two have the same moments
+  throw Error(ErrorKind::config,
+              {"cannot resume: the optimizer differs from that of the checkpoint", folder.string(),
+               fmt::format("saved with optimizer.type {}, now {}: the moments of one mean nothing to the other",
+                           before, now),
+               "give the same optimizer, or begin anew from the weights (`terrace export`, then --model)"});
+}
+
 }  // namespace
 
 void require_same_run(const CheckpointInfo& saved, const std::filesystem::path& where,
                       const CheckpointInfo& mine, const FlatSpace& space) {
   require_same_data(where, saved, mine);
+  require_same_optimizer(where, saved, mine);
   checkpoint::require_tensors(where, saved, mine.model, space);
 }
 
@@ -71,6 +92,7 @@ CheckpointInfo Trainer::Parts::identity() const {
 }
 
 EpochInfo Trainer::Parts::info() const {
+  TERRACE_ASSERT(!in_parts, "a state is kept after a step that was applied in part");
   CheckpointInfo run = identity();
   run.step = completed;
   run.position[kConsumedSamples] = consumed_samples;
@@ -110,6 +132,7 @@ void Trainer::resume(const std::filesystem::path& folder) {
   Parts& p = *parts_;
   const CheckpointInfo saved = read_checkpoint_info(folder);
   require_same_data(folder, saved, p.identity());
+  require_same_optimizer(folder, saved, p.identity());
   load_checkpoint(folder, model_description(), p.space, p.offloader, p.log);
   p.go_on_from(saved, folder.string());
 }
@@ -122,6 +145,13 @@ KeptState Trainer::Parts::keep(Action action) {
   kept_ns += clock.now_ns() - start;
   kept_moved = kept_moved - (before - offloader.counters());
   return kept;
+}
+
+void Trainer::Parts::finish_update_between_steps() {
+  keep([&] {
+    offloader.finish_update();
+    return KeptState{};
+  });
 }
 
 KeptState Trainer::look_after_state() {
@@ -158,11 +188,13 @@ KeptState Trainer::finish_save() {
 
 std::filesystem::path Trainer::save(const std::filesystem::path& folder) {
   Parts& p = *parts_;
+  p.finish_update_between_steps();
   return save_checkpoint(folder, p.info().run, p.space, p.offloader, p.log);
 }
 
 ExportReport Trainer::export_weights(const std::filesystem::path& folder, const ExportOptions& options) {
   Parts& p = *parts_;
+  p.finish_update_between_steps();
   return export_model(
       folder, *p.model, options,
       [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) { p.offloader.export_values(wanted, sink); },

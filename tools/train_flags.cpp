@@ -51,6 +51,9 @@ constexpr std::array kKeyFlags = {
             "With states on nvme: commit an epoch there every N steps as well"},
     KeyFlag{"--commit-every-seconds", "terrace.commit_every_seconds", "N", kDurability,
             "Commit one every N seconds (default 300; 0: time does not decide)"},
+    KeyFlag{"--update", "terrace.update", "auto|after_backward|next_forward|during_backward", kMemory,
+            "When the update of a step runs; same numbers in each mode"},
+    KeyFlag{"--optimizer", "optimizer.type", "Adam|AdamW|Adagrad|Lion|SGD", kTraining, "Optimizer"},
     KeyFlag{"--lr", "optimizer.params.lr", "RATE", kTraining, "Learning rate"},
     KeyFlag{"--micro-batch", "train_micro_batch_size_per_gpu", "N", kTraining,
             "Sequences computed at a time"},
@@ -181,6 +184,11 @@ void TrainFlags::add_to(CLI::App& app) {
       "The folder for what is placed on nvme, whatever the file says; given several times, folders on "
       "different drives that are used as one",
       kMemory);
+  app.add_flag(
+         "--compact-state", compact_state,
+         "With bf16 parameters: keep 2 bytes of a master weight beside them instead of 4; the numbers are "
+         "the same")
+      ->group(kMemory);
   app.add_flag("--strict", strict, "Turn any use of memory outside its lease into an error; slow")
       ->group(kMemory);
   add_output_flags(app, *this);
@@ -193,6 +201,7 @@ TrainConfig resolve_config(const TrainFlags& flags) {
     if (!flags.key_values[i].empty())
       overrides.push_back({kKeyFlags[i].key, flags.key_values[i], kKeyFlags[i].flag});
   }
+  if (flags.compact_state) overrides.push_back({"terrace.compact_state", "true", "--compact-state"});
   if (flags.strict) overrides.push_back({"terrace.strict", "true", "--strict"});
   if (flags.nvme_paths.empty()) {
     try {

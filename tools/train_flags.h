@@ -32,6 +32,7 @@ struct TrainFlags {
   uint64_t eval_every = 0;  // 0: at the end only
   uint64_t eval_samples = 32;
   std::vector<std::string> nvme_paths;
+  bool compact_state = false;
   bool strict = false;
   std::string save;
   uint64_t save_every = 0;            // 0: at the end only

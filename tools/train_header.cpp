@@ -15,6 +15,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/base/workers.h>
 
 #include "text_table.h"
 
@@ -159,6 +160,31 @@ uint64_t stale_bytes_in(const fs::path& nvme_path) {
   return bytes;
 }
 
+const char* moment_names(uint32_t count) {
+  return count == 0 ? "no moments" : count == 1 ? "one moment" : "two moments";
+}
+
+std::string optimizer_text(const TrainConfig& config, const TrainerPlan& plan) {
+  const RecordLayout& layout = plan.memory.record_layout;
+  const bool compact = layout.master == MasterForm::remainder;
+  std::string text = fmt::format(
+      "{}, {} bytes of states per parameter: {}, {}", name_of(config.optimizer.type),
+      layout.tile_bytes() / kTileElements,
+      compact ? "what the bf16 parameter lacks of its fp32 master weight" : "the fp32 master weight",
+      moment_names(layout.moment_count));
+  if (layout.moment_count > 0) text += fmt::format(" in {}", name_of(layout.moment_type));
+  return text;
+}
+
+std::string update_text(const TrainConfig& config, size_t thread_count) {
+  const std::string threads = fmt::format("{} compute thread{}", thread_count, thread_count == 1 ? "" : "s");
+  if (config.terrace.update)
+    return fmt::format("{}, as configured; {}", name_of(*config.terrace.update), threads);
+  if (config.placement.states == Placement::none)
+    return fmt::format("after_backward, because the states are in device memory; {}", threads);
+  return fmt::format("after_backward at first, then what the first steps show to be the fastest; {}", threads);
+}
+
 std::string trained_text(const TrainerPlan& plan) {
   if (plan.trainable_count == plan.parameter_count) return "";
   return fmt::format(", {} of them trained", grouped(plan.trainable_count));
@@ -166,7 +192,7 @@ std::string trained_text(const TrainerPlan& plan) {
 
 std::string precision_text(const TrainConfig& config) {
   std::string text =
-      fmt::format("{} parameters and gradients, fp32 master weights and moments", name_of(config.precision));
+      fmt::format("{} parameters and gradients, fp32 master weights", name_of(config.precision));
   if (config.batch.accumulation_steps > 1 &&
       config.grad_accum_type.value_or(DataType::fp32) != DataType::fp32)
     text += fmt::format(", gradients added up in {}", name_of(*config.grad_accum_type));
@@ -189,6 +215,8 @@ std::string training_header(const TrainerOptions& options, const TrainerPlan& pl
                            options.model.heads, options.model.context, options.model.vocabulary,
                            grouped(plan.parameter_count), trained_text(plan)));
   text += line("precision", precision_text(config));
+  text += line("optimizer", optimizer_text(config, plan));
+  text += line("update", update_text(config, Workers(config.terrace.thread_count).thread_count()));
   text += line("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
                                     config.batch.micro_batch_size, config.batch.accumulation_steps,
                                     options.model.context,
@@ -300,7 +328,7 @@ void prepare_save_folder(const TrainFlags& flags, const TrainerPlan& plan) {
   }
   try_to_write(folder, kWhat, kAdvice);
 
-  uint64_t needed = plan.state_bytes;
+  uint64_t needed = plan.saved_state_bytes;
   uint64_t available = io::free_bytes_at(folder);
   for (const auto& [path, bytes, least_bytes] : plan.disk) {
     if (device_of(path) != device_of(folder)) continue;

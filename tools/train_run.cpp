@@ -75,6 +75,7 @@ void TrainingRun::train() {
     if (flags_.eval_every > 0 && report.step % flags_.eval_every == 0) evaluate();
   }
   console_.end_progress();
+  finish_update();
   // Kept first: an evaluation that fails, or a second signal, must not cost the steps.
   keep_last_state();
   if (!signals_.requested()) evaluate();
@@ -96,6 +97,13 @@ void TrainingRun::show(const StepReport& report) {
       gigabytes(moved.param_read_bytes + moved.record_read_bytes),
       gigabytes(moved.param_write_bytes + moved.record_write_bytes),
       remaining_text(recent_seconds_ * static_cast<double>(options_.steps - report.step))));
+}
+
+// The weights are those of no step until it is complete.
+void TrainingRun::finish_update() {
+  state_is_whole_ = false;
+  summary_.add(trainer_.finish_update());
+  state_is_whole_ = true;
 }
 
 void TrainingRun::evaluate() {
@@ -155,6 +163,8 @@ void TrainingRun::save() {
   const uint64_t step = trainer_.completed_steps();
   if (flags_.save.empty() || saving_step_ == step) return;
   saving_step_ = step;
+  // Where epochs are kept the checkpoint is copied from one, which waits for the update by itself.
+  if (!trainer_.offloader().keeps_epochs()) finish_update();
   note(trainer_.begin_save(flags_.save));
   if (options_.config.gather_16bit_weights_on_save) export_weights();
 }

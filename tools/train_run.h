@@ -31,6 +31,7 @@ class TrainingRun {
  private:
   void train();
   void show(const StepReport& report);
+  void finish_update();
   void evaluate();
   void keep_state();
   void keep_last_state();

@@ -213,6 +213,12 @@ void RunSummary::add(const StepReport& report) {
   moved = moved - (OffloadCounters{} - report.moved);
 }
 
+void RunSummary::add(const FinishedUpdate& last) {
+  total_ns += last.ns;
+  update_ns += last.ns;
+  moved = moved - (OffloadCounters{} - last.moved);
+}
+
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {
   summary.bound = trainer.offloader().traffic_bound();
   std::vector<TierUse> host_uses;

@@ -52,6 +52,7 @@ struct RunSummary {
   uint64_t process_bytes = 0;  // the most that the operating system was seen to count for this process (Pss)
 
   void add(const StepReport& report);
+  void add(const FinishedUpdate& last);
 };
 
 // The memory of the trainer as it is now, the bound, and what was committed.

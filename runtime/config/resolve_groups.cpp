@@ -42,6 +42,14 @@ GroupConfig Resolver::resolve_group(const ConfigEntries::EntryMap& entries, cons
   group.weight_decay = number_in(entries, "weight_decay");
   group.epsilon = number_in(entries, "eps");
   const ConfigEntry* betas = find_in(entries, "betas");
+  const auto refuse = [&](std::string_view key, bool fits) {
+    const ConfigEntry* entry = find_in(entries, key);
+    if (entry == nullptr || fits) return;
+    problems_.add(entry->written_at,
+                  fmt::format("{} is given, but {} has no {}", entry->written_key, optimizer_named(), key));
+  };
+  refuse("betas", has_betas(config_.optimizer.type));
+  refuse("eps", has_epsilon(config_.optimizer.type));
   if (betas != nullptr && betas->value.items.size() != 2) {
     problems_.add(betas->written_at, fmt::format("{} has {} values; it needs two", betas->written_key,
                                                  betas->value.items.size()));

@@ -14,6 +14,8 @@ constexpr std::string_view kSubGroup = "zero_optimization.sub_group_size";
 constexpr std::string_view kPrefetchBucket = "zero_optimization.stage3_prefetch_bucket_size";
 constexpr std::string_view kSqpoll = "terrace.io_uring_sqpoll";
 constexpr std::string_view kIopoll = "terrace.io_uring_iopoll";
+constexpr std::string_view kCompact = "terrace.compact_state";
+constexpr std::string_view kUpdate = "terrace.update";
 
 // What every drive and file system with O_DIRECT accepts.
 constexpr uint64_t kSector = 4096;
@@ -137,6 +139,9 @@ void Resolver::resolve_terrace() {
   own.prefetch_uses = small("terrace.prefetch_depth", own.prefetch_uses);
   own.strict = boolean("terrace.strict", own.strict);
   own.verify_checksums = boolean("terrace.verify_checksums", own.verify_checksums);
+  own.compact_state = boolean(kCompact, own.compact_state);
+  check_compact_state();
+  resolve_update();
   own.thread_count = small("terrace.threads", own.thread_count);
   own.seed = integer("terrace.seed", own.seed);
   check_chunks();
@@ -152,6 +157,33 @@ void Resolver::resolve_terrace() {
                   fmt::format("{} is {}, but {} is 0, which turns prefetch off", depth->written_key,
                               own.prefetch_uses, named(*given(kPrefetchBucket))));
   }
+}
+
+// Only a bf16 parameter is the upper half of its master weight.
+void Resolver::check_compact_state() {
+  if (!config_.terrace.compact_state || config_.precision == DataType::bf16) return;
+  const bool fp16 = config_.precision == DataType::fp16;
+  const std::string_view path = fp16 ? "fp16.enabled" : "bf16.enabled";
+  const ConfigEntry* precision = entries_.find(path);
+  const ConfigEntry& compact = *given(kCompact);
+  problems_.add(compact.written_at,
+                fmt::format("{} is true, but {} is {}: {} parameters hold no half of their master weights",
+                            compact.written_key,
+                            precision != nullptr ? named(*precision) : fmt::format("{} (default)", path),
+                            fp16 ? "true" : "false", name_of(config_.precision)));
+}
+
+void Resolver::resolve_update() {
+  config_.terrace.update = update_mode_from_name(text(kUpdate, "auto"));
+  const UpdateMode mode = config_.terrace.update.value_or(UpdateMode::after_backward);
+  if (mode == UpdateMode::after_backward || config_.placement.states != Placement::none) return;
+  constexpr std::string_view device_key = "zero_optimization.offload_optimizer.device";
+  const ConfigEntry* device = given(device_key);
+  const ConfigEntry& update = *given(kUpdate);
+  problems_.add(update.written_at,
+                fmt::format("{} is {}, but {} is none: states in device memory are updated after backward",
+                            update.written_key, name_of(mode),
+                            device != nullptr ? named(*device) : fmt::format("{} (default)", device_key)));
 }
 
 void Resolver::check_chunks() {

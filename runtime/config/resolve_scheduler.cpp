@@ -139,6 +139,13 @@ void Resolver::resolve_cycle() {
   cycle.minimum_momentum = numbers(kMomentumMin, cycle.minimum_momentum);
   cycle.maximum_momentum = numbers(kMomentumMax, cycle.maximum_momentum);
   cycle.decay_momentum_rate = number("scheduler.params.decay_mom_rate", cycle.decay_momentum_rate);
+  if (cycle.cycle_momentum && !has_betas(config_.optimizer.type)) {
+    // As in DeepSpeed, which says so too.
+    cycle.cycle_momentum = false;
+    config_.warnings.push_back(
+        fmt::format("OneCycle does not cycle the momentum (scheduler.params.cycle_momentum): {} has no betas",
+                    optimizer_named()));
+  }
   const ConfigEntry* betas = given("optimizer.params.betas");
   if (cycle.cycle_momentum && betas != nullptr) {
     config_.warnings.push_back(

@@ -1,4 +1,4 @@
-// Batch, optimizer, precision, activations and monitors.
+// Batch, precision, activations and monitors.
 #include <fmt/format.h>
 
 #include <terrace/runtime/config/internal/resolver.h>
@@ -9,10 +9,6 @@ namespace {
 constexpr std::string_view kTrainBatch = "train_batch_size";
 constexpr std::string_view kMicroBatch = "train_micro_batch_size_per_gpu";
 constexpr std::string_view kAccumulation = "gradient_accumulation_steps";
-constexpr std::string_view kLearningRate = "optimizer.params.lr";
-constexpr std::string_view kBetas = "optimizer.params.betas";
-// What Hugging Face's trainer fills in for "auto" when it is not told otherwise.
-constexpr double kAutoLearningRate = 5e-5;
 
 std::optional<DataType> data_type_from(std::string_view name) {
   if (name == "fp32" || name == "float32" || name == "float") return DataType::fp32;
@@ -67,33 +63,6 @@ void Resolver::check_batch(const ConfigEntry& train, const ConfigEntry& micro,
                             whole_number(micro.value), whole_number(accumulation.value), product));
 }
 
-void Resolver::resolve_optimizer() {
-  OptimizerConfig& optimizer = config_.optimizer;
-  const bool is_adamw = text("optimizer.type", "AdamW") == "AdamW";
-  optimizer.learning_rate =
-      number(kLearningRate, is_auto(kLearningRate) ? kAutoLearningRate : optimizer.learning_rate);
-  const std::vector<double> betas = numbers(kBetas, {optimizer.beta1, optimizer.beta2});
-  if (betas.size() == 2) {
-    optimizer.beta1 = betas[0];
-    optimizer.beta2 = betas[1];
-  } else {
-    const ConfigEntry& entry = *given(kBetas);
-    problems_.add(entry.written_at,
-                  fmt::format("{} has {} values; it needs two", entry.written_key, betas.size()));
-  }
-  optimizer.epsilon = number("optimizer.params.eps", optimizer.epsilon);
-  optimizer.weight_decay = number("optimizer.params.weight_decay", optimizer.weight_decay);
-  optimizer.bias_correction = boolean("optimizer.params.bias_correction", optimizer.bias_correction);
-  optimizer.decoupled_weight_decay = boolean("optimizer.params.adam_w_mode", true);
-  const ConfigEntry* type = given("optimizer.type");
-  if (is_adamw && !optimizer.decoupled_weight_decay) {
-    const ConfigEntry& mode = *given("optimizer.params.adam_w_mode");
-    problems_.add(mode.written_at,
-                  fmt::format("{} is false, but {} is AdamW; set the type to Adam", mode.written_key,
-                              type != nullptr ? named(*type) : "optimizer.type (default)"));
-  }
-}
-
 void Resolver::resolve_precision() {
   const bool fp16 = boolean("fp16.enabled", false);
   const bool bf16 = boolean("bf16.enabled", false, !fp16);
@@ -107,6 +76,7 @@ void Resolver::resolve_precision() {
   }
   config_.precision = fp16 ? DataType::fp16 : bf16 ? DataType::bf16 : DataType::fp32;
   resolve_loss_scale(fp16);
+  resolve_moments();
   resolve_accumulation_type();
   config_.gather_16bit_weights_on_save =
       boolean("zero_optimization.stage3_gather_16bit_weights_on_model_save", false);

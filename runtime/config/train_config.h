@@ -17,6 +17,7 @@
 #include <terrace/base/data_type.h>
 #include <terrace/memory/eviction_policy.h>
 #include <terrace/offload/placement.h>
+#include <terrace/offload/update_mode.h>
 #include <terrace/runtime/lr_schedule.h>
 
 namespace terrace {
@@ -27,14 +28,27 @@ struct BatchConfig {
   uint64_t train_batch_size() const { return uint64_t{micro_batch_size} * accumulation_steps; }
 };
 
+// As the configuration names them.
+enum class OptimizerType : uint8_t { adam, adamw, adagrad, lion, sgd };
+std::string_view name_of(OptimizerType type);
+// Which settings it has.
+bool has_betas(OptimizerType type);
+bool has_epsilon(OptimizerType type);
+
+// What an optimizer has no key for has no effect.
 struct OptimizerConfig {
-  bool decoupled_weight_decay = true;  // AdamW; false: Adam, which adds the decay to the gradient
+  OptimizerType type = OptimizerType::adamw;
+  bool decoupled_weight_decay = true;  // adam, adamw; false: the decay is added to the gradient
   double learning_rate = 1e-3;
-  double beta1 = 0.9;
+  double beta1 = 0.9;  // adam, adamw, lion
   double beta2 = 0.999;
-  double epsilon = 1e-8;
+  double epsilon = 1e-8;  // adam, adamw, adagrad
   double weight_decay = 0.0;
-  bool bias_correction = true;
+  bool bias_correction = true;  // adam, adamw
+  double momentum = 0.0;        // sgd, and what follows
+  double dampening = 0.0;
+  bool nesterov = false;
+  DataType moment_type = DataType::fp32;  // of what it keeps beside the master weights: fp32, or bf16
 };
 
 // The loss scale of fp16 training; without effect in other precisions.
@@ -111,7 +125,10 @@ struct TerraceConfig {
   uint32_t prefetch_uses = 16;  // 0 fetches on demand only
   bool strict = false;
   bool verify_checksums = true;
-  uint32_t thread_count = 0;  // compute threads; 0: one per available core
+  // bf16 parameters are the upper halves of their master weights, and records keep the lower ones only.
+  bool compact_state = false;
+  std::optional<UpdateMode> update;  // nullopt: what the first steps show to be the fastest
+  uint32_t thread_count = 0;         // compute threads; 0: one per available core
   uint64_t seed = 42;
   // Of states on nvme only.
   bool device_token = true;             // turns on the drive with other processes

@@ -1,16 +1,18 @@
-// What a Trainer is made of: for its own sources alone (trainer.cpp, trainer_state.cpp).
+// What a Trainer is made of: for its own sources alone (trainer.cpp, trainer_state.cpp, trainer_update.cpp).
 #pragma once
 
 #include <optional>
 #include <vector>
 
 #include <terrace/base/clock.h>
+#include <terrace/base/error.h>
 #include <terrace/memory/simulated_device.h>
 #include <terrace/runtime/found_epoch.h>
 #include <terrace/runtime/loss_scaler.h>
 #include <terrace/runtime/parameter_groups.h>
 #include <terrace/runtime/state_keeper.h>
 #include <terrace/runtime/trainer.h>
+#include <terrace/runtime/update_choice.h>
 
 namespace terrace {
 
@@ -45,6 +47,8 @@ struct Trainer::Parts {
   OffloadCounters kept_moved;
   uint64_t kept_ns = 0;
   StateKeeper keeper;
+  std::optional<UpdateChoice> update_choice;  // until the mode of the update is decided
+  bool in_parts = false;                      // the last step was applied in part: there is no state to keep
 
   std::optional<FoundEpoch> epoch_to_take_up() const;
   void set_first_values();
@@ -59,7 +63,15 @@ struct Trainer::Parts {
   // multiplication.
   float loss_scale() const { return scaler ? static_cast<float>(scaler->scale()) : 1.0f; }
   void run_micro_batches(StepReport& report);
+
+  // --- trainer_update.cpp ---
+  void begin_update_mode();
+  UpdateSettings update_settings();
+  bool applies_as_gradients_land() const;
   UpdateResult update(StepReport& report);
+  void choose_update_mode(const StepReport& report);
+  Error not_applied(const StepReport& report) const;
+  Error applied_in_part(const StepReport& report) const;
 
   // Of this run: what an earlier one must have had in common.
   CheckpointInfo identity() const;
@@ -67,6 +79,7 @@ struct Trainer::Parts {
   // Does something for the state between two steps, and counts it.
   template <typename Action>
   KeptState keep(Action action);
+  void finish_update_between_steps();
 };
 
 }  // namespace terrace

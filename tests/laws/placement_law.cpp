@@ -35,6 +35,9 @@ enum FactorIndex : size_t {
   kModel,
   kActivations,
   kCommits,
+  kOptimizer,
+  kMoments,
+  kUpdate,
 };
 
 constexpr std::array<std::string_view, 3> kPlacements = {"none", "cpu", "nvme"};
@@ -56,24 +59,22 @@ constexpr std::array<std::string_view, 3> kActivationPlaces = {"kept", "checkpoi
 // steps.
 constexpr std::array<std::string_view, 4> kCommitCadences = {"in place", "0", "1", "2"};
 
+constexpr std::array<std::string_view, 2> kMomentTypes = {"fp32", "bf16"};
+// Where states are not on the device; "mixed": another mode in every step.
+constexpr std::array<std::string_view, 4> kUpdates = {"after_backward", "next_forward", "during_backward",
+                                                      "mixed"};
+
 constexpr std::array<Factor, kFactorCount> kFactors = {{
-    {"parameters", kPlacements},
-    {"states", kPlacements},
-    {"host", kBudgets},
-    {"device", kBudgets},
-    {"policy", kPolicies},
-    {"engine", kEngines},
-    {"chunk", kChunks},
-    {"threads", kThreadCounts},
-    {"precision", kPrecisions},
-    {"accumulation", kAccumulations},
-    {"clipping", kClippings},
-    {"prefetch", kPrefetches},
-    {"strict", kStrictness},
-    {"accumulation type", kAccumulationTypes},
-    {"model", kModels},
-    {"activations", kActivationPlaces},
-    {"commits", kCommitCadences},
+    {"parameters", kPlacements},  {"states", kPlacements},
+    {"host", kBudgets},           {"device", kBudgets},
+    {"policy", kPolicies},        {"engine", kEngines},
+    {"chunk", kChunks},           {"threads", kThreadCounts},
+    {"precision", kPrecisions},   {"accumulation", kAccumulations},
+    {"clipping", kClippings},     {"prefetch", kPrefetches},
+    {"strict", kStrictness},      {"accumulation type", kAccumulationTypes},
+    {"model", kModels},           {"activations", kActivationPlaces},
+    {"commits", kCommitCadences}, {"optimizer", kOptimizers},
+    {"moments", kMomentTypes},    {"update", kUpdates},
 }};
 
 uint64_t number(const Combination& c, FactorIndex factor) {
@@ -136,6 +137,8 @@ Training training_of(const Combination& c) {
   training.accumulation = static_cast<uint32_t>(number(c, kAccumulation));
   training.accumulation_type = c[kAccumulationType] == 0 ? DataType::fp32 : training.type;
   training.clip_norm = std::stod(std::string(kClippings[c[kClipping]]));
+  training.optimizer = law_optimizer(kOptimizers[c[kOptimizer]]);
+  training.moment_type = c[kMoments] == 0 ? DataType::fp32 : DataType::bf16;
   return training;
 }
 
@@ -177,6 +180,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.work_bytes = dry.work_bytes;
   options.activation_entries = dry.activation_entries;
   options.activation_entry_bytes = dry.activation_entry_bytes;
+  options.record_layout = training.layout();
   options.accumulation_steps = training.accumulation;
   options.accumulation_type = training.accumulation_type;
   options.policy = *policy_from_name(kPolicies[c[kPolicy]]);
@@ -192,6 +196,13 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.host_budget_bytes =
       roomy.host_minimum_bytes + (roomy.host_bytes - roomy.host_minimum_bytes) * c[kHost] / 2;
   return options;
+}
+
+UpdateMode update_mode_of(const Combination& c, uint64_t step) {
+  constexpr std::array kModes = {UpdateMode::after_backward, UpdateMode::next_forward,
+                                 UpdateMode::during_backward};
+  const bool mixed = kUpdates[c[kUpdate]] == "mixed";
+  return kModes[mixed ? step % kModes.size() : c[kUpdate]];
 }
 
 // Law 2 at every budget that a combination has, to the byte.
@@ -300,8 +311,13 @@ Outcome PlacementLaw::train(const Combination& c) const {
   uint64_t updates = 0;
   for (uint64_t step = 1; step <= kSteps; ++step) {
     const float loss_scale = loss_scale_of(training.type, step);
+    const std::vector<OptimizerSettings> groups = settings(updates + 1, training.optimizer);
+    const UpdateSettings update{groups, updates + 1, training.clip_norm, loss_scale};
+    if (options.states != Placement::none) offloader.set_update_mode(update_mode_of(c, step));
     offloader.begin_step();
     for (uint32_t m = 0; m < training.accumulation; ++m) {
+      if (m + 1 == training.accumulation && offloader.update_mode() == UpdateMode::during_backward)
+        offloader.announce_update(update);
       const TokenBatch tokens(model.config(), step * 10 + m);
       const float loss = model.train_micro_batch(ops, offloader, arena, tokens.view(),
                                                  loss_scale / static_cast<float>(training.accumulation),
@@ -309,8 +325,7 @@ Outcome PlacementLaw::train(const Combination& c) const {
       outcome.losses.push_back(std::bit_cast<uint32_t>(loss));
       offloader.end_micro_batch();
     }
-    const std::vector<OptimizerSettings> groups = settings(updates + 1);
-    const UpdateResult result = offloader.update({groups, updates + 1, training.clip_norm, loss_scale});
+    const UpdateResult result = offloader.update(update);
     updates += result.applied ? 1 : 0;
     outcome.gradient_norms.push_back(result.applied ? std::bit_cast<uint64_t>(result.gradient_norm) : 0);
     const uint64_t cadence = c[kCommits] < 2 ? 0 : number(c, kCommits);
@@ -334,8 +349,8 @@ Outcome PlacementLaw::train(const Combination& c) const {
 }
 
 const Outcome& PlacementLaw::reference(const Combination& c) {
-  const auto key = std::make_tuple(int{c[kPrecision]}, int{c[kAccumulation]}, int{c[kAccumulationType]},
-                                   int{c[kClipping]}, int{c[kModel]});
+  const ReferenceKey key = {c[kPrecision], c[kAccumulation], c[kAccumulationType], c[kClipping],
+                            c[kModel],     c[kOptimizer],    c[kMoments]};
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
   const Training training = training_of(c);

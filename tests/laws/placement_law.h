@@ -9,7 +9,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include <terrace/offload/offloader.h>
@@ -22,7 +21,7 @@ struct Factor {
   std::string_view name;
   std::span<const std::string_view> levels;
 };
-inline constexpr size_t kFactorCount = 17;
+inline constexpr size_t kFactorCount = 20;
 std::span<const Factor, kFactorCount> factors();
 using Combination = std::array<uint8_t, kFactorCount>;
 std::string describe(const Combination& combination);
@@ -53,12 +52,14 @@ class PlacementLaw {
   // Trains with these factors; throws what the product throws.
   Outcome train(const Combination& combination) const;
   // The same numbers without any of the product's memory management. Made once per (precision, accumulation,
-  // its type, clipping, model).
+  // its type, clipping, model, optimizer, moments).
   const Outcome& reference(const Combination& combination);
 
  private:
+  using ReferenceKey = std::array<uint8_t, 7>;
+
   std::filesystem::path folder_;
-  std::map<std::tuple<int, int, int, int, int>, Outcome> references_;
+  std::map<ReferenceKey, Outcome> references_;
 };
 
 }  // namespace terrace::laws

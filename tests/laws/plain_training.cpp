@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
+#include <string>
 
 #include <terrace/memory/flat_space.h>
 
@@ -12,11 +14,39 @@
 
 namespace terrace::laws {
 
-std::vector<OptimizerSettings> settings(uint64_t step) {
-  OptimizerSettings decayed;
-  decayed.lr = 0.004 / static_cast<double>(step);
-  decayed.beta2 = 0.95;
-  decayed.weight_decay = 0.1;
+OptimizerSettings law_optimizer(std::string_view name) {
+  OptimizerSettings settings;
+  settings.lr = 0.004;
+  settings.beta2 = 0.95;
+  settings.weight_decay = 0.1;
+  settings.adamw_mode = name == "adamw";
+  if (name == "adagrad") {
+    settings.kind = OptimizerKind::adagrad;
+    settings.lr = 0.02;
+  } else if (name == "lion") {
+    settings.kind = OptimizerKind::lion;
+    settings.lr = 0.001;
+  } else if (name == "sgd" || name == "plain sgd") {
+    settings.kind = OptimizerKind::sgd;
+    settings.lr = 0.05;
+    settings.momentum = name == "sgd" ? 0.9 : 0;
+    settings.dampening = name == "sgd" ? 0.25 : 0;
+  } else if (name != "adamw" && name != "adam") {
+    throw std::invalid_argument(std::string(name));
+  }
+  return settings;
+}
+
+RecordLayout Training::layout() const {
+  RecordLayout layout;
+  layout.moment_count = moment_count(optimizer.kind, optimizer.momentum);
+  if (layout.moment_count > 0) layout.moment_type = moment_type;
+  return layout;
+}
+
+std::vector<OptimizerSettings> settings(uint64_t step, const OptimizerSettings& optimizer) {
+  OptimizerSettings decayed = optimizer;
+  decayed.lr = optimizer.lr / static_cast<double>(step);
   OptimizerSettings plain = decayed;
   plain.weight_decay = 0;
   return {decayed, plain};
@@ -51,9 +81,14 @@ namespace {
 
 // Everything of the trainable section laid end to end, as the flat space does it, in fp32.
 struct FlatState {
-  explicit FlatState(uint64_t elements)
-      : master(elements), exp_avg(elements), exp_avg_sq(elements), gradient(elements) {}
-  std::vector<float> master, exp_avg, exp_avg_sq, gradient;
+  FlatState(uint64_t elements, const RecordLayout& shape)
+      : layout(shape), master(elements), gradient(elements) {
+    for (uint32_t m = 0; m < layout.moment_count; ++m)
+      moments[m].resize(elements * bytes_of(layout.moment_type));
+  }
+  RecordLayout layout;
+  std::vector<float> master, gradient;
+  std::array<std::vector<std::byte>, 2> moments;
 };
 
 float rounded(float value, DataType type) {
@@ -78,17 +113,16 @@ double norm_of(const std::vector<float>& gradient) {
 }
 
 void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameters& parameters, uint64_t step,
-            float scale) {
-  const std::vector<OptimizerSettings> groups = settings(step);
+            const OptimizerSettings& optimizer, float scale) {
+  const std::vector<OptimizerSettings> groups = settings(step, optimizer);
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (!space.tensor(TensorId{t}).trainable) continue;
     const TensorPlace& place = space.place(TensorId{t});
     ArrayRun arrays;
-    const auto bytes = [&](std::vector<float>& part) {
-      return reinterpret_cast<std::byte*>(part.data() + place.first_element);
-    };
-    arrays.master = bytes(state.master);
-    arrays.moments = {bytes(state.exp_avg), bytes(state.exp_avg_sq)};
+    arrays.layout = state.layout;
+    arrays.master = reinterpret_cast<std::byte*>(state.master.data() + place.first_element);
+    for (uint32_t m = 0; m < state.layout.moment_count; ++m)
+      arrays.moments[m] = state.moments[m].data() + place.first_element * bytes_of(state.layout.moment_type);
     arrays.gradients = reinterpret_cast<const std::byte*>(state.gradient.data() + place.first_element);
     arrays.gradient_type = DataType::fp32;
     arrays.parameters = parameters.parameter_bytes(TensorId{t}).data();
@@ -102,9 +136,11 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
 std::vector<std::byte> tiles_of(const FlatState& state) {
   std::vector<std::byte> tiles;
   for (size_t first = 0; first < state.master.size(); first += kTileElements) {
-    for (const std::vector<float>* part : {&state.master, &state.exp_avg, &state.exp_avg_sq}) {
-      const auto* bytes = reinterpret_cast<const std::byte*>(part->data() + first);
-      tiles.insert(tiles.end(), bytes, bytes + kTileElements * sizeof(float));
+    const auto* master = reinterpret_cast<const std::byte*>(state.master.data() + first);
+    tiles.insert(tiles.end(), master, master + state.layout.master_bytes());
+    for (uint32_t m = 0; m < state.layout.moment_count; ++m) {
+      const std::byte* moment = state.moments[m].data() + first * bytes_of(state.layout.moment_type);
+      tiles.insert(tiles.end(), moment, moment + state.layout.moment_bytes());
     }
   }
   return tiles;
@@ -128,7 +164,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
                                          });
   const auto trainable = std::find_if(space.sections().begin(), space.sections().end(),
                                       [](const Section& section) { return section.trainable; });
-  FlatState state(trainable->elements);
+  FlatState state(trainable->elements, training.layout());
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (!space.tensor(TensorId{t}).trainable) continue;
     const TensorPlace& place = space.place(TensorId{t});
@@ -156,7 +192,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
     outcome.gradient_norms.push_back(std::isfinite(norm) ? std::bit_cast<uint64_t>(norm) : 0);
     if (!std::isfinite(norm)) continue;
     const double clip = training.clip_norm > 0 ? std::min(1.0, training.clip_norm / (norm + 1e-6)) : 1.0;
-    update(space, state, parameters, ++updates, static_cast<float>(clip / loss_scale));
+    update(space, state, parameters, ++updates, training.optimizer, static_cast<float>(clip / loss_scale));
   }
   const TokenBatch held_out(model.config(), 999);
   outcome.losses.push_back(

@@ -15,8 +15,28 @@ namespace terrace::laws {
 
 inline constexpr uint64_t kSteps = 3;
 
+// "adamw", "adam", "adagrad", "lion", "sgd" or "plain sgd", which keeps no moments.
+inline constexpr std::array<std::string_view, 6> kOptimizers = {"adamw", "adam", "adagrad",
+                                                                "lion",  "sgd",  "plain sgd"};
+OptimizerSettings law_optimizer(std::string_view name);
+
+// What a training's numbers depend on.
+struct Training {
+  DataType type = DataType::bf16;  // of the parameters; the model has it too
+  uint32_t accumulation = 1;
+  DataType accumulation_type = DataType::fp32;
+  double clip_norm = 0;
+  OptimizerSettings optimizer = law_optimizer("adamw");
+  DataType moment_type = DataType::fp32;
+
+  RecordLayout layout() const;  // with whole masters
+};
+// 1 but in fp16, where the second step overflows.
+float loss_scale_of(DataType type, uint64_t step);
+
 // One group with decay, one without, rates that change from step to step.
-std::vector<OptimizerSettings> settings(uint64_t step);
+std::vector<OptimizerSettings> settings(uint64_t step,
+                                        const OptimizerSettings& optimizer = law_optimizer("adamw"));
 
 // Tokens that depend on the seed alone.
 class TokenBatch {
@@ -33,16 +53,6 @@ class TokenBatch {
 // A step of micro-batches of one sequence, as the trainer runs it dry. With `store_activations`, checkpointed
 // activations leave the device.
 DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations = false);
-
-// What a training's numbers depend on.
-struct Training {
-  DataType type = DataType::bf16;  // of the parameters; the model has it too
-  uint32_t accumulation = 1;
-  DataType accumulation_type = DataType::fp32;
-  double clip_norm = 0;
-};
-// 1 but in fp16, where the second step overflows.
-float loss_scale_of(DataType type, uint64_t step);
 
 Outcome train_plainly(const Model& model, const Training& training);
 

@@ -46,6 +46,12 @@ class Resolver {
   void resolve_batch();
   void check_batch(const ConfigEntry& train, const ConfigEntry& micro, const ConfigEntry& accumulation);
   void resolve_optimizer();
+  void check_optimizer_keys();
+  void resolve_betas();
+  void resolve_momentum();
+  void resolve_moments();
+  void explain_master_weights();
+  std::string optimizer_named() const;
   void resolve_precision();
   void resolve_loss_scale(bool enabled);
   void resolve_accumulation_type();
@@ -75,6 +81,8 @@ class Resolver {
   void explain_stage();
   void resolve_aio();
   void resolve_terrace();
+  void resolve_update();
+  void check_compact_state();
   void check_chunks();
   void resolve_durability();
 

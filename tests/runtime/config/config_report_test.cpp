@@ -52,13 +52,15 @@ TEST(ConfigReport, WritesJsonThatItCanRead) {
   EXPECT_TRUE(found);
 }
 
-// Keys of a scheduler are shown where it is chosen; those of a parameter group stand in the list of groups.
+// Keys of a scheduler or an optimizer are shown where it is chosen; those of a parameter group stand in the
+// list of groups.
 TEST(ConfigReport, ShowsEveryKeyThatHasAnEffect) {
   std::set<std::string> shown;
-  for (const char* scheduler : {R"("WarmupDecayLR")", R"("WarmupCosineLR")", R"("LRRangeTest")",
-                                R"("OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1})"}) {
-    const TrainConfig config =
-        parse_train_config(std::string(R"({"scheduler": {"type": )") + scheduler + "}}", "ds.json");
+  for (const char* chosen :
+       {R"("scheduler": {"type": "WarmupDecayLR"})", R"("scheduler": {"type": "WarmupCosineLR"})",
+        R"("scheduler": {"type": "LRRangeTest"})", R"("optimizer": {"type": "SGD"})",
+        R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1}})"}) {
+    const TrainConfig config = parse_train_config(std::string("{") + chosen + "}", "ds.json");
     for (const ResolvedValue& value : config.resolved) shown.insert(value.key);
   }
   for (const SchemaKey& row : schema()) {

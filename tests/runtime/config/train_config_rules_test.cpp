@@ -31,7 +31,7 @@ TEST(TrainConfigRules, RefusesWhatWouldChangeNumbersOrIsNotThere) {
   EXPECT_THAT(problem(R"({"amp": {"enabled": true}})"), HasSubstr("use bf16 or fp16"));
   EXPECT_EQ(problem(R"({"fp16": {"enabled": false}, "amp": {"enabled": "auto", "opt_level": "auto"}})"),
             "no problem");
-  EXPECT_THAT(problem(R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})"),
+  EXPECT_THAT(problem(R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}})"),
               HasSubstr("always fp32"));
   EXPECT_THAT(problem(R"({"zero_optimization": {"zero_quantized_weights": true}})"), HasSubstr("Lossy"));
   EXPECT_EQ(problem(R"({"zero_optimization": {"zero_quantized_weights": false}})"), "no problem");

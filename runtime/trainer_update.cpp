@@ -1,0 +1,113 @@
+// The updates of a Trainer: with which settings, when they run, and what a step that is not finite comes to.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include <terrace/runtime/internal/trainer_parts.h>
+
+namespace terrace {
+namespace {
+
+constexpr double kSecondsPerNs = 1e-9;
+
+UpdateTimes times_of(const StepReport& report) {
+  const OffloadCounters& moved = report.moved;
+  UpdateTimes times;
+  times.forward = kSecondsPerNs * static_cast<double>(report.forward_ns);
+  times.backward = kSecondsPerNs * static_cast<double>(report.forward_backward_ns - report.forward_ns);
+  times.update = kSecondsPerNs * static_cast<double>(report.update_ns);
+  times.disk_wait = kSecondsPerNs * static_cast<double>(moved.update_wait_ns + moved.turn_wait_ns);
+  times.update_bytes =
+      static_cast<double>(moved.record_read_bytes + moved.record_write_bytes + moved.param_write_bytes);
+  times.parameter_bytes = static_cast<double>(moved.param_read_bytes);
+  return times;
+}
+
+}  // namespace
+
+// The mode that the configuration asks for; where it leaves the choice, the first steps run after backward.
+void Trainer::Parts::begin_update_mode() {
+  const std::optional<UpdateMode> wanted = options.config.terrace.update;
+  if (wanted) {
+    offloader.set_update_mode(*wanted);
+  } else if (options.config.placement.states != Placement::none) {
+    update_choice.emplace(update_rules(options.config, setup));
+  }
+}
+
+UpdateSettings Trainer::Parts::update_settings() {
+  const uint64_t number = applied_updates() + 1;
+  return {groups.at(number - 1), number, options.config.gradient_clipping, loss_scale()};
+}
+
+// In fp16 a step that overflows must leave everything as it was, with a loss scale of 1 too.
+bool Trainer::Parts::applies_as_gradients_land() const {
+  return offloader.update_mode() == UpdateMode::during_backward && !scaler &&
+         options.config.gradient_clipping == 0;
+}
+
+// Where the loss is not a number its gradients need not be looked at, unless they have been applied by now.
+UpdateResult Trainer::Parts::update(StepReport& report) {
+  const UpdateSettings settings = update_settings();
+  report.update_mode = offloader.update_mode();
+  report.learning_rate = settings.groups.front().lr;
+  report.loss_scale = settings.loss_scale;
+  if (std::isfinite(report.loss)) return offloader.update(settings);
+  if (!applies_as_gradients_land()) {
+    offloader.abandon_step();
+    return {std::numeric_limits<double>::quiet_NaN(), false, false};
+  }
+  UpdateResult result = offloader.update(settings);
+  result.partly_applied = result.partly_applied || result.applied;
+  result.applied = false;
+  return result;
+}
+
+void Trainer::Parts::choose_update_mode(const StepReport& report) {
+  if (!update_choice || report.skipped) return;
+  const std::optional<UpdateChoice::Decision> decision = update_choice->add(report.step, times_of(report));
+  if (decision) {
+    log.info(decision->reason);
+    finish_update_between_steps();
+    offloader.set_update_mode(decision->mode);
+  }
+  if (update_choice->is_done()) update_choice.reset();
+}
+
+Error Trainer::Parts::not_applied(const StepReport& report) const {
+  return Error(
+      ErrorKind::cancelled,
+      {fmt::format("step {} was not applied", report.step),
+       fmt::format("loss {}, gradient norm {}", report.loss, report.gradient_norm),
+       "a loss or a gradient is not a finite number",
+       "resume from a checkpoint with a lower learning rate, a longer warm-up or gradient clipping"});
+}
+
+Error Trainer::Parts::applied_in_part(const StepReport& report) const {
+  const std::optional<uint64_t> durable = keeper.durable_step();
+  return Error(
+      ErrorKind::corrupt,
+      {fmt::format("step {} was applied in part", report.step),
+       fmt::format("loss {}, gradient norm {}", report.loss, report.gradient_norm),
+       "a gradient that is not a finite number came after others had been applied (terrace.update is "
+       "during_backward, without gradient clipping): the weights in memory are of no step",
+       fmt::format("resume from {}; clip gradients or set terrace.update to next_forward, which keep such a "
+                   "step from being applied",
+                   durable ? fmt::format("the epoch on nvme, step {}, or a checkpoint", *durable)
+                           : "the last checkpoint")});
+}
+
+UpdateMode Trainer::update_mode() const {
+  return parts_->offloader.update_mode();
+}
+
+FinishedUpdate Trainer::finish_update() {
+  Parts& p = *parts_;
+  const OffloadCounters before = p.offloader.counters();
+  const uint64_t start = p.clock.now_ns();
+  p.offloader.finish_update();
+  return {p.clock.now_ns() - start, p.offloader.counters() - before};
+}
+
+}  // namespace terrace
