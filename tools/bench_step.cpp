@@ -39,12 +39,13 @@ constexpr uint64_t kLargestBudget = uint64_t{1} << 46;
 
 struct Flags {
   std::string parameters = "400M", chunk_elements = "1Mi", type = "bf16", optimizer = "adamw";
+  std::string moments = "fp32", update = "after_backward";
   std::string parameters_on = "cpu", states_on = "nvme";
   std::vector<std::string> nvme_paths;
   std::string host_memory, device_memory, cached_fraction;
   std::string engine = "auto";
   uint64_t accumulation = 1, threads = 0, rounds = 5, checksums = 1;
-  bool durable = false, against_io = false, json = false;
+  bool compact = false, durable = false, against_io = false, json = false;
 };
 
 [[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
@@ -70,6 +71,7 @@ class BenchStep final : public Subcommand {
   void add_measure_flags(CLI::App& command);
   StepPlan plan() const;
   void plan_model(StepPlan& plan) const;
+  void plan_optimizer(StepPlan& plan) const;
   void plan_places(StepPlan& plan) const;
   void plan_budgets(StepPlan& plan) const;
   void plan_engine(StepPlan& plan) const;
@@ -101,7 +103,14 @@ void BenchStep::add_model_flags(CLI::App& command) {
       ->type_name("bf16|fp16|fp32")
       ->group(kModel);
   command.add_option("--optimizer", flags_.optimizer, "What updates them (default adamw)")
-      ->type_name("adamw|adam")
+      ->type_name("adamw|adam|adagrad|lion|sgd")
+      ->group(kModel);
+  command.add_option("--moments", flags_.moments, "Precision of its moments (default fp32)")
+      ->type_name("fp32|bf16")
+      ->group(kModel);
+  command
+      .add_flag("--compact", flags_.compact,
+                "Keep of every master weight only what its bf16 parameter does not say")
       ->group(kModel);
   add_whole_number(
       command, "--accumulation", 1, [this](uint64_t value) { flags_.accumulation = value; },
@@ -146,6 +155,11 @@ void BenchStep::add_measure_flags(CLI::App& command) {
                 "After every update move the same blocks of the same file through a ring of the same size "
                 "without computing, and compare")
       ->group(kHow);
+  command
+      .add_option("--update", flags_.update,
+                  "When the update runs (default after_backward); with another mode whole steps are timed")
+      ->type_name("after_backward|next_forward|during_backward")
+      ->group(kHow);
   command.add_option("--engine", flags_.engine, "auto (default), io_uring, libaio or threads")
       ->type_name("NAME")
       ->group(kHow);
@@ -169,14 +183,47 @@ void BenchStep::plan_model(StepPlan& plan) const {
     refuse("--chunk-elements " + flags_.chunk_elements, "there would be more than 100,000 chunks",
            "give more");
   plan.type = type_from(flags_.type);
-  if (flags_.optimizer != "adamw" && flags_.optimizer != "adam")
-    refuse("--optimizer " + flags_.optimizer, "there is no such optimizer", "give adamw or adam");
-  plan.optimizer = flags_.optimizer;
-  plan.settings.adamw_mode = flags_.optimizer == "adamw";
-  plan.settings.weight_decay = 0.01;
+  plan_optimizer(plan);
   if (flags_.accumulation > 1024)
     refuse(fmt::format("--accumulation {}", flags_.accumulation), "it is more than 1024", "");
   plan.options.accumulation_steps = static_cast<uint32_t>(flags_.accumulation);
+}
+
+void BenchStep::plan_optimizer(StepPlan& plan) const {
+  struct Named {
+    const char* name;
+    OptimizerKind kind;
+  };
+  constexpr Named kOptimizers[] = {{"adamw", OptimizerKind::adam},
+                                   {"adam", OptimizerKind::adam},
+                                   {"adagrad", OptimizerKind::adagrad},
+                                   {"lion", OptimizerKind::lion},
+                                   {"sgd", OptimizerKind::sgd}};
+  const auto* named = std::ranges::find_if(
+      kOptimizers, [&](const Named& optimizer) { return flags_.optimizer == optimizer.name; });
+  if (named == std::end(kOptimizers)) {
+    refuse("--optimizer " + flags_.optimizer, "there is no such optimizer",
+           "give adamw, adam, adagrad, lion or sgd");
+  }
+  OptimizerSettings& settings = plan.settings;
+  plan.optimizer = flags_.optimizer;
+  settings.kind = named->kind;
+  settings.adamw_mode = flags_.optimizer == "adamw";
+  settings.weight_decay = 0.01;
+  if (settings.kind == OptimizerKind::lion) settings.beta2 = 0.99;
+  if (settings.kind == OptimizerKind::sgd) settings.momentum = 0.9;
+  if (flags_.moments != "fp32" && flags_.moments != "bf16")
+    refuse("--moments " + flags_.moments, "it is not fp32 or bf16", "give one of these");
+  if (flags_.compact && plan.type != DataType::bf16)
+    refuse("--compact", "only bf16 parameters are the upper half of their masters", "give --dtype bf16");
+  plan.options.record_layout = {.master = flags_.compact ? MasterForm::remainder : MasterForm::whole,
+                                .moment_count = moment_count(settings.kind, settings.momentum),
+                                .moment_type = type_from(flags_.moments)};
+  const std::optional<UpdateMode> mode = update_mode_from_name(flags_.update);
+  if (!mode)
+    refuse("--update " + flags_.update, "there is no such mode",
+           "give after_backward, next_forward or during_backward");
+  plan.update_mode = *mode;
 }
 
 void BenchStep::plan_places(StepPlan& plan) const {
@@ -203,7 +250,12 @@ void BenchStep::plan_places(StepPlan& plan) const {
   options.durable = flags_.durable;
   if (flags_.durable && options.states != Placement::nvme)
     refuse("--durable", "optimizer states are not on nvme", "leave it out, or give --offload-optimizer nvme");
+  if (options.states == Placement::none && plan.update_mode != UpdateMode::after_backward)
+    refuse("--update " + flags_.update, "optimizer states are on the device", "place them on cpu or nvme");
   plan.against_io = flags_.against_io;
+  if (flags_.against_io && plan.update_mode != UpdateMode::after_backward)
+    refuse("--against-io", "an update that has no time of its own cannot be compared with its transfers",
+           "give --update after_backward");
   if (flags_.against_io && (options.states != Placement::nvme || options.parameters == Placement::nvme ||
                             options.state_paths.size() != 1)) {
     refuse("--against-io", "it moves the states of one folder and nothing else",

@@ -112,6 +112,9 @@ const char* binding_resource(const PartSeconds& parts) {
 double update_seconds(const StepRound& round) {
   return round.seconds;
 }
+double whole_seconds(const StepRound& round) {
+  return round.step_seconds;
+}
 double update_cpu(const StepRound& round) {
   return round.cpu_seconds;
 }
@@ -131,9 +134,14 @@ std::string range_text(const Spread& spread) {
 
 std::string model_text(const StepReport& report) {
   const OffloadOptions& options = report.plan.options;
+  const RecordLayout& layout = options.record_layout;
   std::string text = fmt::format("model   {} parameters in {}, {} chunks of {} elements, {}\n",
                                  grouped(report.plan.parameters), name_of(report.plan.type), report.chunks,
                                  grouped(report.plan.chunk_elements), report.plan.optimizer);
+  text += fmt::format("states  {} bytes per parameter, {} moments in {}{}; {}\n",
+                      layout.tile_bytes() / kTileElements, layout.moment_count, name_of(layout.moment_type),
+                      layout.master == MasterForm::remainder ? ", compact" : "",
+                      name_of(report.plan.update_mode));
   text += fmt::format("places  parameters on {}, states on {}, {}{}\n", name_of(options.parameters),
                       name_of(options.states), options.durable ? "durable" : "in place",
                       options.verify_checksums ? ", checksums" : ", without checksums");
@@ -231,9 +239,15 @@ std::string step_report_text(const StepReport& report) {
   std::string text = model_text(report) + "\n" + links_text(report);
   text += fmt::format("nvme, both ways: {} bytes, {:.3f} per parameter\n\n", grouped(nvme_bytes(report)),
                       per_parameter(report, nvme_bytes(report)));
-  text += parts_text(report) + "\n";
-  text += fmt::format("update: {}, median of {}; {:.3f} processor s, {:.2f} of a core; {} threads\n",
-                      range_text(seconds), report.rounds.size(), cpu, cpu / seconds.median, report.threads);
+  const bool alone = report.plan.update_mode == UpdateMode::after_backward;
+  if (alone) text += parts_text(report) + "\n";
+  text += fmt::format("{}: {}, median of {}; {:.3f} processor s, {:.2f} of a core; {} threads\n",
+                      alone ? "update" : "whole step", range_text(seconds), report.rounds.size(), cpu,
+                      cpu / seconds.median, report.threads);
+  if (alone) {
+    text += fmt::format("whole step, its leases without computing: {}\n",
+                        range_text(spread_of(report, whole_seconds)));
+  }
   return report.plan.against_io ? text + against_text(report) : text;
 }
 
@@ -244,20 +258,22 @@ std::string step_report_json(const StepReport& report) {
   for (const TierUse& use : report.host_ledger)
     ledger += fmt::format("{}{}: {}", ledger.empty() ? "" : ", ", json_quoted(use.purpose), use.bytes);
   return fmt::format(
-             R"({{"parameters": {}, "chunk_elements": {}, "chunks": {}, "type": "{}", "optimizer": {}, )"
+             R"({{"parameters": {}, "state_bytes_per_parameter": {}, "compact": {}, "chunk_elements": {}, "chunks": {}, "type": "{}", "optimizer": {}, )"
              R"("parameters_on": "{}", "states_on": "{}", "durable": {}, "checksums": {}, "threads": {}, )",
-             report.plan.parameters, report.plan.chunk_elements, report.chunks, name_of(report.plan.type),
-             json_quoted(report.plan.optimizer), name_of(options.parameters), name_of(options.states),
-             options.durable, options.verify_checksums, report.threads) +
+             report.plan.parameters, options.record_layout.tile_bytes() / kTileElements,
+             options.record_layout.master == MasterForm::remainder, report.plan.chunk_elements, report.chunks,
+             name_of(report.plan.type), json_quoted(report.plan.optimizer), name_of(options.parameters),
+             name_of(options.states), options.durable, options.verify_checksums, report.threads) +
          fmt::format(R"("cached_chunks": {}, "host_bytes": {}, "host": {{{}}}, "device_bytes": {}, )"
                      R"("process_bytes": {}, "tier_bytes": {}, "nvme_bytes": {}, "links": {}, )",
                      report.memory.host_record_slots, report.memory.host_bytes, ledger, report.device_bytes,
                      report.process_bytes, report.tier_bytes, nvme_bytes(report), links_json(report)) +
          fmt::format(
-             R"("seconds": {:.6f}, "seconds_least": {:.6f}, "seconds_most": {:.6f}, "cpu_seconds": {:.6f}, )"
+             R"("update": "{}", "seconds": {:.6f}, "step_seconds": {:.6f}, "seconds_least": {:.6f}, "seconds_most": {:.6f}, "cpu_seconds": {:.6f}, )"
              R"("bound_by": "{}", {}, "rounds": {}}})"
              "\n",
-             seconds.median, seconds.least, seconds.most, spread_of(report, update_cpu).median,
+             name_of(report.plan.update_mode), seconds.median, spread_of(report, whole_seconds).median,
+             seconds.least, seconds.most, spread_of(report, update_cpu).median,
              binding_resource(mean_parts(report)), optional_json(report), rounds_json(report));
 }
 

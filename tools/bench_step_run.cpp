@@ -145,6 +145,7 @@ class StepRun {
       for (uint64_t e = 0; e < values.size(); ++e)
         values[e] = noise((uint64_t{index_of(tensor)} << 40) + first + e) * 0x1p-5f;
     });
+    offloader_.set_update_mode(plan_.update_mode);
     StepReport report;
     report.plan = plan_;
     report.memory = offloader_.plan();
@@ -174,20 +175,28 @@ class StepRun {
   }
   StepRound step(uint64_t number) {
     StepRound round;
+    const SteadyClock clock;
     const OffloadCounters before = offloader_.counters();
+    const UpdateSettings settings = {.groups = {&plan_.settings, 1}, .step = number, .clip_norm = 1.0};
+    double cpu = cpu_seconds_now();
+    const uint64_t step_begun_ns = clock.now_ns();
     offloader_.begin_step();
     for (uint32_t m = 0; m < plan_.options.accumulation_steps; ++m) {
+      if (m + 1 == plan_.options.accumulation_steps && plan_.update_mode == UpdateMode::during_backward)
+        offloader_.announce_update(settings);
       run_micro_batch(offloader_, tensors_.size(), m, names_, [&](TensorId tensor, GradientView gradient) {
         std::memcpy(gradient.data, gradients_.data(),
                     tensors_[index_of(tensor)].element_count() * bytes_of(plan_.type));
       });
       offloader_.end_micro_batch();
     }
-    const SteadyClock clock;
-    const double cpu = cpu_seconds_now();
-    const uint64_t begun_ns = clock.now_ns();
-    offloader_.update({.groups = {&plan_.settings, 1}, .step = number, .clip_norm = 1.0});
-    round.seconds = static_cast<double>(clock.now_ns() - begun_ns) * kNs;
+    const bool alone = plan_.update_mode == UpdateMode::after_backward;
+    if (alone) cpu = cpu_seconds_now();
+    const uint64_t begun_ns = alone ? clock.now_ns() : step_begun_ns;
+    offloader_.update(settings);
+    const uint64_t ended_ns = clock.now_ns();
+    round.seconds = static_cast<double>(ended_ns - begun_ns) * kNs;
+    round.step_seconds = static_cast<double>(ended_ns - step_begun_ns) * kNs;
     round.cpu_seconds = cpu_seconds_now() - cpu;
     round.moved = offloader_.counters() - before;
     return round;

@@ -23,6 +23,7 @@ struct StepPlan {
   uint64_t chunk_elements = 0;
   DataType type = DataType::bf16;
   std::string optimizer;  // as it was given
+  UpdateMode update_mode = UpdateMode::after_backward;
   OptimizerSettings settings;
   OffloadOptions options;  // budgets included
   std::string engine_reason;
@@ -38,7 +39,8 @@ std::vector<TensorSpec> step_tensors(const StepPlan& plan);
 std::vector<TensorUse> step_trace(const StepPlan& plan, const std::vector<TensorSpec>& tensors);
 
 struct StepRound {
-  double seconds = 0;      // of the update
+  double seconds = 0;  // of the update; of the whole step where it has no time of its own
+  double step_seconds = 0;
   double cpu_seconds = 0;  // of the whole process meanwhile
   OffloadCounters moved;   // of the whole step
   double io_seconds = 0;   // of the same transfers without an update; 0: not measured
