@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/units.h>
@@ -15,7 +16,8 @@ namespace {
 using tier::ByteReader;
 using tier::ByteWriter;
 
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
+constexpr uint32_t kFirstWithLayout = 2;
 constexpr tier::FileHead kHead{"the manifest of an epoch", tier::kManifestMagic, kVersion};
 
 constexpr uint64_t kHeaderBytes = 56;
@@ -23,6 +25,7 @@ constexpr uint64_t kStoreHeaderBytes = 32;
 constexpr uint64_t kBlockBytes = 16;
 constexpr uint64_t kAlignment = 4096;
 constexpr uint32_t kMostStores = 16;
+constexpr uint32_t kMostMoments = 2;
 constexpr uint32_t kMostPaths = 256;
 constexpr uint64_t kLargestChunkBytes = uint64_t{1} << 62;
 
@@ -64,8 +67,25 @@ std::string why_not(const StoreLayout& store, size_t path_count) {
   return "";
 }
 
+// The eight bytes of a layout: form of the master, count of moments, bytes of one of their elements, zeros.
+uint64_t number_of(const RecordLayout& layout) {
+  return uint64_t{layout.master == MasterForm::remainder} | uint64_t{layout.moment_count} << 8 |
+         uint64_t{bytes_of(layout.moment_type)} << 16;
+}
+
+std::optional<RecordLayout> layout_of(uint64_t number) {
+  RecordLayout layout;
+  layout.master = (number & 0xff) == 0 ? MasterForm::whole : MasterForm::remainder;
+  layout.moment_count = number >> 8 & 0xff;
+  layout.moment_type = (number >> 16 & 0xff) == 4 ? DataType::fp32 : DataType::bf16;
+  if (layout.moment_count > kMostMoments || number_of(layout) != number) return std::nullopt;
+  return layout;
+}
+
 std::string why_not(const TierManifest& manifest) {
   if (manifest.epoch == 0) return "epochs count from 1";
+  if (manifest.layout.moment_count > kMostMoments || manifest.layout.moment_type == DataType::fp16)
+    return "no optimizer has such states";
   for (size_t s = 0; s < manifest.stores.size(); ++s) {
     const StoreLayout& store = manifest.stores[s];
     const std::string reason = why_not(store, manifest.stores.front().slot_counts.size());
@@ -149,12 +169,14 @@ std::vector<std::byte> serialise(const TierManifest& manifest) {
   ByteWriter writer;
   writer.reserve(bytes);
   writer.text(kHead.magic);
-  writer.number(kHead.version);
+  TERRACE_ASSERT(manifest.version == kVersion || (manifest.version == 1 && manifest.layout == RecordLayout{}),
+                 "a manifest that its version has no words for");
+  writer.number(manifest.version);
   writer.number(static_cast<uint32_t>(manifest.stores.size()));
   writer.bytes(manifest.space.bytes);
   writer.number(manifest.epoch);
   writer.number(uint64_t{manifest.info.size()});
-  writer.number(uint64_t{0});
+  writer.number(manifest.version < kFirstWithLayout ? 0 : number_of(manifest.layout));
   writer.text(manifest.info);
   writer.pad();
   for (const StoreLayout& store : manifest.stores) write_store(writer, store);
@@ -164,7 +186,7 @@ std::vector<std::byte> serialise(const TierManifest& manifest) {
 
 TierManifest parse_tier_manifest(std::span<const std::byte> bytes, const std::filesystem::path& name) {
   const std::string path = name.string();
-  tier::check_head(bytes, kHead, path);
+  const uint32_t version = tier::check_head(bytes, kHead, path);
   const auto require = [&](bool holds, std::string_view reason) {
     if (!holds) tier::corrupt(kHead.what, path, std::string(reason));
   };
@@ -172,12 +194,16 @@ TierManifest parse_tier_manifest(std::span<const std::byte> bytes, const std::fi
   ByteReader reader(bytes.first(bytes.size() - tier::kChecksumBytes));
   reader.bytes(tier::kManifestMagic.size() + sizeof(uint32_t));
   TierManifest manifest;
+  manifest.version = version;
   const auto store_count = reader.number<uint32_t>();
   std::ranges::copy(reader.bytes(manifest.space.bytes.size()), manifest.space.bytes.begin());
   manifest.epoch = reader.number<uint64_t>();
   const auto info_bytes = reader.number<uint64_t>();
-  const auto unused = reader.number<uint64_t>();
-  require(unused == 0, "its header is not one of this version");
+  const auto layout_number = reader.number<uint64_t>();
+  const std::optional<RecordLayout> layout = layout_of(layout_number);
+  require(version < kFirstWithLayout ? layout_number == 0 : layout.has_value(),
+          "its header is not one of this version");
+  if (version >= kFirstWithLayout) manifest.layout = *layout;
   require(info_bytes <= reader.left(), "its text is longer than the file");
   const std::span<const std::byte> info = reader.bytes(info_bytes);
   manifest.info.assign(reinterpret_cast<const char*>(info.data()), info.size());

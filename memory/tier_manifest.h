@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include <terrace/base/record_layout.h>
+
 namespace terrace {
 
 // One set of tier folders, made by one run; drawn at random.
@@ -48,6 +50,8 @@ struct TierManifest {
   uint64_t epoch = 0;  // counts from 1
   std::string info;    // opaque; of whoever committed
   std::vector<StoreLayout> stores;
+  RecordLayout layout = {};  // of the tiles of optimizer state
+  uint32_t version = 2;      // of the format; version 1 knew one layout, the default
   bool operator==(const TierManifest&) const = default;
 };
 

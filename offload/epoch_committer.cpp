@@ -373,6 +373,7 @@ TierManifest EpochCommitter::make_manifest() const {
   manifest.space = stores_.space->id();
   manifest.epoch = next_->epoch;
   manifest.info = next_->info;
+  manifest.layout = stores_.layout;
   for (const EpochPart part : kEpochParts) {
     if (stores_[part] != nullptr) manifest.stores.push_back(stores_[part]->layout_of((*next_)[part]));
   }

@@ -34,6 +34,7 @@
 #include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
 #include <terrace/base/mutex.h>
+#include <terrace/base/record_layout.h>
 #include <terrace/memory/block_store.h>
 #include <terrace/memory/tier_space.h>
 #include <terrace/offload/step_watch.h>
@@ -63,6 +64,7 @@ struct EpochSlots {
 struct EpochStores {
   TierSpace* space = nullptr;
   std::array<BlockStore*, kEpochParts.size()> parts{};  // null: the epochs have no such store
+  RecordLayout layout = {};                             // of the records
 
   BlockStore* operator[](EpochPart part) const { return parts[index_of(part)]; }
 };

@@ -137,7 +137,7 @@ uint64_t checksum_of(std::span<const std::byte> bytes) {
 }
 
 // The checksum first: a flipped bit in the version must not look like a newer program.
-void check_head(std::span<const std::byte> bytes, const FileHead& head, const std::string& path) {
+uint32_t check_head(std::span<const std::byte> bytes, const FileHead& head, const std::string& path) {
   const size_t least = head.magic.size() + sizeof(uint32_t) + kChecksumBytes;
   if (bytes.size() < least)
     corrupt(head.what, path, fmt::format("it has {} bytes, fewer than any", bytes.size()));
@@ -152,7 +152,7 @@ void check_head(std::span<const std::byte> bytes, const FileHead& head, const st
   }
   ByteReader version(bytes.subspan(head.magic.size(), sizeof(uint32_t)));
   const auto found = version.number<uint32_t>();
-  if (found == head.version) return;
+  if (found >= 1 && found <= head.version) return found;
   throw Error(ErrorKind::config,
               {fmt::format("cannot use {}", head.what), path,
                fmt::format("it has format version {}, this Terrace knows {}", found, head.version),

@@ -63,9 +63,10 @@ Label parse_label(std::span<const std::byte> bytes, const std::string& path);
 struct FileHead {
   std::string_view what;
   std::string_view magic;
-  uint32_t version = 0;
+  uint32_t version = 0;  // the newest that is known; all from 1 on are
 };
-void check_head(std::span<const std::byte> bytes, const FileHead& head, const std::string& path);
+// Returns the version.
+uint32_t check_head(std::span<const std::byte> bytes, const FileHead& head, const std::string& path);
 [[noreturn]] void corrupt(std::string_view what, const std::string& path, std::string reason);
 uint64_t checksum_of(std::span<const std::byte> bytes);
 

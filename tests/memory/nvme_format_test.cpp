@@ -49,7 +49,7 @@ TEST(NvmeFormat, OfTheLabelIsAsDocumented) {
   EXPECT_EQ(as_text(documented("label")), as_text(bytes));
 }
 
-TEST(NvmeFormat, OfAManifestIsAsDocumented) {
+TierManifest example_manifest() {
   TierManifest manifest{example_space(), 12, "step 100", {}};
   manifest.stores.push_back(
       {"records",
@@ -57,9 +57,27 @@ TEST(NvmeFormat, OfAManifestIsAsDocumented) {
        {20480, 0, 4096},
        {3, 4},
        {{0, 2, 0x1111111111111111}, {1, 0, 0x2222222222222222}, {1, 3, 0x3333333333333333}, {}}});
+  return manifest;
+}
+
+TEST(NvmeFormat, OfAManifestIsAsDocumented) {
+  TierManifest manifest = example_manifest();
+  manifest.layout = {MasterForm::remainder, 1, DataType::bf16};
   const std::vector<std::byte> bytes = serialise(manifest);
   EXPECT_EQ(as_text(documented("manifest")), as_text(bytes));
   EXPECT_EQ(parse_tier_manifest(documented("manifest"), "docs/nvme_format.md"), manifest);
+}
+
+// Tiers that exist have such manifests: the checksum is that of the first version's bytes.
+TEST(NvmeFormat, OfAManifestOfTheFirstVersionIsRead) {
+  TierManifest manifest = example_manifest();
+  manifest.version = 1;
+  const std::vector<std::byte> bytes = serialise(manifest);
+  EXPECT_EQ(as_text(std::span(bytes).subspan(8, 4)), "0000  01 00 00 00");
+  EXPECT_EQ(as_text(std::span(bytes).last(8)), "0000  0a ff 73 a3 56 77 70 fb");
+  const TierManifest found = parse_tier_manifest(bytes, "m");
+  EXPECT_EQ(found, manifest);
+  EXPECT_EQ(found.layout, RecordLayout{});
 }
 
 }  // namespace

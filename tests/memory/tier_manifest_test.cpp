@@ -41,6 +41,24 @@ TEST(TierManifest, GivesBackWhatWasWritten) {
   EXPECT_EQ(parse_tier_manifest(serialise(empty), "m"), empty);
 }
 
+TEST(TierManifest, SaysWhatTilesOfOptimizerStateConsistOf) {
+  for (const MasterForm master : {MasterForm::whole, MasterForm::remainder}) {
+    for (const uint32_t moments : {0u, 1u, 2u}) {
+      for (const DataType type : {DataType::fp32, DataType::bf16}) {
+        TierManifest manifest = example();
+        manifest.layout = {master, moments, type};
+        EXPECT_EQ(parse_tier_manifest(serialise(manifest), "m"), manifest);
+      }
+    }
+  }
+  const std::vector<std::byte> bytes = serialise(example());
+  for (const auto& [at, value] : {std::pair(48, 2), {49, 3}, {50, 0}, {50, 3}, {51, 1}, {55, 1}}) {
+    std::vector<std::byte> changed = bytes;
+    changed[static_cast<size_t>(at)] = static_cast<std::byte>(value);
+    expect_error(ErrorKind::corrupt, {"header"}, [&] { parse_tier_manifest(sealed(changed), "m"); });
+  }
+}
+
 TEST(TierManifest, FindsEveryFlippedByte) {
   const std::vector<std::byte> bytes = serialise(example());
   for (size_t at = 0; at < bytes.size(); ++at) {
@@ -89,8 +107,8 @@ TEST(TierManifest, RefusesNumbersThatCannotBeWhateverTheirChecksum) {
 
 TEST(TierManifest, SaysThatANewerFormatIsNewer) {
   std::vector<std::byte> bytes = serialise(example());
-  bytes[8] = std::byte{2};
-  expect_error(ErrorKind::config, {"format version 2", "knows 1"},
+  bytes[8] = std::byte{3};
+  expect_error(ErrorKind::config, {"format version 3", "knows 2"},
                [&] { parse_tier_manifest(sealed(bytes), "m"); });
 }
 
