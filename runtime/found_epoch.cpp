@@ -50,7 +50,8 @@ TierContents look_for_epoch(std::span<const fs::path> paths) {
   if (!tier.whole) return contents;
   const fs::path manifest = tier.epochs.back().path;
   try {
-    contents.newest = FoundEpoch{tier.epoch, parse_epoch_info(tier.newest.info, manifest), manifest};
+    contents.newest = FoundEpoch{tier.epoch, parse_epoch_info(tier.newest.info, manifest), manifest,
+                                 contents.epoch_count > 1};
   } catch (const Error& failure) {
     contents.trouble = failure.what();
   }

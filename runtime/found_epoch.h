@@ -18,6 +18,7 @@ struct FoundEpoch {
   uint64_t number = 0;
   EpochInfo info;
   std::filesystem::path manifest;  // its file
+  bool has_older_epochs = false;   // beside it: damage of this one must not cost those
 };
 
 struct TierContents {

@@ -114,7 +114,6 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
       saved = info.step;
     }
     start.discard_epochs = !start.checkpoints.empty();
-    start.has_older_epochs = tier.epoch_count > 1;
     if (start.checkpoints.empty() || step >= saved) {
       start.epoch = require_epoch(config);
       log.info(fmt::format("--resume auto: going on from the epoch in {}, step {}", names_of(paths), step));
@@ -160,7 +159,6 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
   RunStart start;
   if (flags.resume == kResumeNvme) {
     start.epoch = require_epoch(config);
-    start.has_older_epochs = look_for_epoch(paths).epoch_count > 1;
     const std::vector<fs::path> saved = readable_checkpoints(flags.save, log);
     if (!saved.empty())
       require_one_run(start.epoch->info.run, read_checkpoint_info(saved.front()), saved.front(), paths);
@@ -190,7 +188,7 @@ std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& opt
       before_making(setup);
       return std::make_unique<Trainer>(options, std::move(setup), data, log);
     } catch (const Error& failure) {
-      if (is_damage(failure) && start.has_older_epochs)
+      if (is_damage(failure) && start.epoch->has_older_epochs)
         older_epochs_stay(tier_paths(options.config.placement), failure.what());
       if (!is_damage(failure) || start.checkpoints.empty()) throw;
       log.warning(

@@ -20,7 +20,6 @@ struct RunStart {
   std::optional<FoundEpoch> epoch;                 // tried first
   std::vector<std::filesystem::path> checkpoints;  // then these, the best first
   bool discard_epochs = false;                     // when the run begins without `epoch`
-  bool has_older_epochs = false;                   // beside `epoch`: damage of that must not cost these
 
   bool is_resumed() const { return epoch || !checkpoints.empty(); }
 };
