@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include <terrace/base/data_type.h>
 
@@ -49,6 +50,15 @@ struct RecordLayout {
   // The same state with nothing kept elsewhere: what a checkpoint holds.
   constexpr RecordLayout canonical() const { return {MasterForm::whole, moment_count, moment_type}; }
 };
+
+// "whole masters and 2 moments in fp32", for messages.
+inline std::string text_of(const RecordLayout& layout) {
+  std::string text = layout.master == MasterForm::whole ? "whole masters" : "compact masters";
+  if (layout.moment_count == 0) return text + " and no moments";
+  return text + " and " + std::to_string(layout.moment_count) +
+         (layout.moment_count == 1 ? " moment in " : " moments in ") +
+         std::string(name_of(layout.moment_type));
+}
 
 static_assert(RecordLayout{}.tile_bytes() == 48 * 1024 && RecordLayout{}.block_tiles() == 16);
 static_assert(RecordLayout{MasterForm::remainder}.tile_bytes() == 40 * 1024);

@@ -24,6 +24,10 @@ constexpr uint64_t kRingBytesWanted =
     16 * kMiB;                            // stays in a last-level cache and is the fastest size measured
 constexpr uint64_t kRingShareOfHost = 8;  // and never more than this fraction of a small budget
 constexpr uint32_t kEpochSlots = 4;       // blocks being read of an epoch that is copied
+constexpr uint32_t kJoinSlots = 2;        // a block of records and one of parameters, before they are joined
+constexpr uint32_t kOldParameterSlotsMinimum = 2;  // one chunk is updated while the next one is read
+constexpr uint32_t kOldParameterSlotsWanted = 4;
+constexpr uint32_t kChunksBeingWritten = 4;  // of parameters, beyond what epochs hold on to
 constexpr uint64_t kLargestChunk = 16 * 1024 * 1024;
 
 struct Counts {
@@ -32,8 +36,9 @@ struct Counts {
   uint64_t trainable_elements = 0;
   uint64_t record_bytes = 0;  // of all trainable chunks
   uint64_t record_blocks = 0;
-  uint64_t param_blocks = 0;
-  uint64_t param_bytes = 0;  // of all chunks, payload
+  uint64_t param_blocks = 0;            // of all chunks
+  uint64_t trainable_param_blocks = 0;  // of these
+  uint64_t param_bytes = 0;             // of all chunks, payload
 };
 
 Counts count(const FlatSpace& space, const RecordLayout& layout) {
@@ -44,8 +49,11 @@ Counts count(const FlatSpace& space, const RecordLayout& layout) {
     const Section& section = space.section_of(ChunkId{c});
     const uint64_t param_bytes = chunk.elements * bytes_of(section.type);
     counts.param_bytes += param_bytes;
-    counts.param_blocks += divide_up(param_bytes, std::min(kParamBlockBytes, space.param_slot_bytes()));
+    const uint64_t param_blocks =
+        divide_up(param_bytes, std::min(kParamBlockBytes, space.param_slot_bytes()));
+    counts.param_blocks += param_blocks;
     if (!section.trainable) continue;
+    counts.trainable_param_blocks += param_blocks;
     ++counts.trainable_chunks;
     counts.trainable_elements += chunk.elements;
     counts.record_bytes += chunk.tile_count() * layout.tile_bytes();
@@ -97,6 +105,9 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   }
   if (options.parameters == Placement::cpu) plan.host_param_slots = counts.chunks;
   if (options.parameters == Placement::nvme) plan.staging_slots = kStagingMinimum;
+  const bool reads_old_parameters = plan.record_layout.master == MasterForm::remainder && !states_on_device &&
+                                    options.parameters != Placement::cpu;
+  if (reads_old_parameters) plan.old_parameter_slots = kOldParameterSlotsMinimum;
   // Also where new parameters wait to be copied or written when they cannot take the place of their
   // gradients.
   const bool over_gradients = !states_on_device && !accumulates && counts.trainable_chunks == counts.chunks;
@@ -110,12 +121,13 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   // Elsewhere one block serves initialisation and checkpoints.
   plan.ring_slots = options.states == Placement::nvme ? kRingSlotsMinimum : 1;
   if (plan.keeps_epochs) {
-    plan.epoch_slots = kEpochSlots;
+    plan.epoch_slots = kEpochSlots + (has_parameters_in_epochs(plan) ? kJoinSlots : 0);
     plan.epoch_slot_bytes = std::max(plan.ring_slot_bytes, std::min(kParamBlockBytes, plan.slot_bytes));
   }
 
   auto total = [&] {
-    return (plan.host_param_slots + plan.host_gradient_slots + plan.staging_slots + plan.landing_slots) *
+    return (plan.host_param_slots + plan.host_gradient_slots + plan.staging_slots + plan.old_parameter_slots +
+            plan.landing_slots) *
                plan.slot_bytes +
            plan.host_accumulator_slots * plan.accumulator_slot_bytes +
            plan.host_record_slots * plan.record_slot_bytes + plan.ring_slots * plan.ring_slot_bytes +
@@ -135,6 +147,11 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
         room_for(plan.ring_slot_bytes,
                  std::max<uint64_t>(std::min(wanted, blocks), plan.ring_slots) - plan.ring_slots);
   }
+  if (reads_old_parameters) {
+    const uint32_t wanted = std::min(kOldParameterSlotsWanted, counts.trainable_chunks);
+    plan.old_parameter_slots +=
+        room_for(plan.slot_bytes, std::max(wanted, plan.old_parameter_slots) - plan.old_parameter_slots);
+  }
   if (options.parameters == Placement::nvme) {
     plan.staging_slots += room_for(
         plan.slot_bytes, std::min(kStagingWanted, counts.chunks) - std::min(kStagingMinimum, counts.chunks));
@@ -153,6 +170,13 @@ void plan_disk(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
       plan.frozen_spare_slots = divide_up(plan.slot_bytes, param_block_bytes);
     plan.parameter_file_bytes = (counts.param_blocks + plan.frozen_spare_slots) * param_block_bytes;
   }
+  if (has_parameters_in_epochs(plan)) {
+    plan.parameter_spare_slots = (1 + options.retained_epochs) * counts.trainable_param_blocks +
+                                 kChunksBeingWritten * divide_up(plan.slot_bytes, param_block_bytes);
+    if (options.parameters != Placement::nvme)
+      plan.parameter_file_bytes = counts.trainable_param_blocks * param_block_bytes;
+    plan.parameter_file_bytes += plan.parameter_spare_slots * param_block_bytes;
+  }
   if (options.states == Placement::nvme) {
     if (plan.keeps_epochs)
       plan.record_spare_slots = (1 + options.retained_epochs) * counts.record_blocks + plan.ring_slots;
@@ -170,6 +194,23 @@ void require_accumulation_type(const FlatSpace& space, DataType type) {
                  section.type == DataType::fp32
                      ? "accumulate them in fp32"
                      : fmt::format("accumulate them in fp32 or {}", name_of(section.type))});
+  }
+}
+
+void require_layout(const FlatSpace& space, const OffloadOptions& options) {
+  if (options.record_layout.master == MasterForm::whole) return;
+  const auto refuse = [](std::string what, std::string reason, std::string advice) {
+    throw Error(ErrorKind::config, {"cannot keep the optimizer states in compact form", std::move(what),
+                                    std::move(reason), std::move(advice)});
+  };
+  for (const Section& section : space.sections()) {
+    if (!section.trainable || section.type == DataType::bf16) continue;
+    refuse(fmt::format("of {} parameters", name_of(section.type)),
+           "a master weight is a bf16 parameter and what is below it", "train in bf16, or without it");
+  }
+  if (options.states == Placement::none && options.parameters != Placement::none) {
+    refuse("", "they are on the device, and the parameters that belong to them are not",
+           "place parameters on the device too, or optimizer states on cpu or nvme");
   }
 }
 
@@ -227,6 +268,7 @@ MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
                        const OffloadOptions& options) {
   TERRACE_ASSERT(options.accumulation_steps > 0, "an update needs at least one micro-batch");
   require_accumulation_type(space, options.accumulation_type);
+  require_layout(space, options);
   const Counts counts = count(space, options.record_layout);
   MemoryPlan plan;
   plan.record_layout = options.record_layout;

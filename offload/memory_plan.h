@@ -37,10 +37,11 @@ struct MemoryPlan {
   uint32_t host_param_slots = 0;  // cpu: every chunk; nvme: the cached ones
   uint32_t host_gradient_slots = 0;
   uint32_t host_accumulator_slots = 0;
-  uint64_t gradient_sum_bytes = 0;  // of squares, one per block of the norm; as HostArena counts them
-  uint32_t staging_slots = 0;       // parameters on their way from the tier file
-  uint32_t landing_slots = 0;       // gradients before they are accumulated, parameters on their way out
-  uint32_t host_record_slots = 0;   // cpu: every trainable chunk; nvme: the cached ones
+  uint64_t gradient_sum_bytes = 0;   // of squares, one per block of the norm; as HostArena counts them
+  uint32_t staging_slots = 0;        // parameters on their way from the tier file
+  uint32_t old_parameter_slots = 0;  // compact state: parameters on their way into an update
+  uint32_t landing_slots = 0;        // gradients before they are accumulated, parameters on their way out
+  uint32_t host_record_slots = 0;    // cpu: every trainable chunk; nvme: the cached ones
   uint32_t host_activation_entries = 0;
   uint64_t activation_entry_bytes = 0;  // a multiple of HostArena::kAlignment
   uint64_t host_activation_bytes() const { return host_activation_entries * activation_entry_bytes; }
@@ -60,6 +61,9 @@ struct MemoryPlan {
   uint32_t record_chunks = 0;       // trainable ones
   uint64_t record_spare_slots = 0;  // of ring_slot_bytes, beyond one for each block
   uint64_t frozen_spare_slots = 0;  // of kParamBlockBytes or a chunk's parameters
+  // Of these, where parameters are part of epochs (compact state): they are written like records then, and
+  // are in the tier wherever they live.
+  uint64_t parameter_spare_slots = 0;
   uint64_t parameter_file_bytes = 0;
   uint64_t record_file_bytes = 0;
 };
@@ -71,6 +75,11 @@ MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
 
 // Why a run with these options has no epochs, in words for the log; empty when it has.
 std::string reason_without_epochs(const FlatSpace& space, const OffloadOptions& options);
+
+// Whether epochs have parameters of their own: where records do not hold whole masters.
+inline bool has_parameters_in_epochs(const MemoryPlan& plan) {
+  return plan.keeps_epochs && plan.record_layout.master == MasterForm::remainder;
+}
 
 // The device bytes beyond which more would stay unused.
 uint64_t useful_device_bytes(const MemoryPlan& plan);

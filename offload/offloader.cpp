@@ -208,7 +208,7 @@ OffloadCounters Offloader::counters() const {
   const Parts& p = *parts_;
   OffloadCounters counters = p.counters;
   counters.h2d_bytes = p.home->h2d_bytes();
-  counters.d2h_bytes = p.gradients->d2h_bytes() + p.pipeline->d2h_bytes();
+  counters.d2h_bytes = p.gradients->d2h_bytes() + p.pipeline->d2h_bytes() + p.home->d2h_bytes();
   counters.param_read_bytes = p.home->nvme_read_bytes();
   counters.param_write_bytes = p.home->nvme_write_bytes();
   counters.record_read_bytes = p.pipeline->record_read_bytes();
@@ -223,7 +223,7 @@ OffloadCounters Offloader::counters() const {
   if (p.committer != nullptr) {
     const EpochCommitter::Counters commits = p.committer->counters();
     counters.commit_count = commits.commits;
-    counters.commit_write_bytes = commits.written_bytes;
+    counters.commit_write_bytes += commits.written_bytes;
     counters.manifest_bytes = commits.manifest_bytes;
     counters.commit_wait_ns = commits.wait_ns;
   }
@@ -249,8 +249,8 @@ std::vector<TierUse> Offloader::host_ledger() const {
 
 uint64_t Offloader::tier_file_bytes() const {
   uint64_t bytes = 0;
-  for (const BlockStore* store :
-       {parts_->param_store.get(), parts_->frozen_store.get(), parts_->record_store.get()}) {
+  for (const BlockStore* store : {parts_->param_store.get(), parts_->frozen_store.get(),
+                                  parts_->record_store.get(), parts_->copied_store.get()}) {
     if (store != nullptr) bytes += store->file_bytes();
   }
   return bytes;

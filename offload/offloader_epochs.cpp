@@ -1,5 +1,6 @@
 // The epochs of an Offloader: commits, and taking up what an earlier run committed.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -9,40 +10,12 @@
 #include <terrace/offload/pinned_epoch_parts.h>
 
 namespace terrace {
-namespace {
-
-// A block of an epoch on its way into the ring.
-struct BlockRead {
-  std::span<std::byte> memory;
-  ChunkId chunk{};
-  uint32_t block = 0;
-  io::Request request{};
-  io::Completion completion{};
-  bool done = true;
-};
-
-void on_block_read(void* context, const io::Completion& completion) noexcept {
-  auto& read = *static_cast<BlockRead*>(context);
-  read.completion = completion;
-  read.done = true;
-}
-
-void start_read(BlockStore& store, BlockRead& read, io::Engine& engine) {
-  read.request = store.read_request(read.chunk, read.block,
-                                    read.memory.first(store.block_bytes(read.chunk, read.block)));
-  read.request.on_complete = on_block_read;
-  read.request.context = &read;
-  read.done = false;
-  engine.submit({&read.request, 1});
-}
-
-}  // namespace
-
 void Offloader::Parts::keep_epochs() {
   epoch_memory = arena.take(plan.epoch_slots * plan.epoch_slot_bytes, "reading epochs");
   committer = std::make_unique<EpochCommitter>(epoch_stores(), space.chunk_count(), options.retained_epochs,
                                                make_engine(), watch, log);
   records->commit_with(committer.get());
+  if (has_parameters_in_epochs(plan)) home->commit_with(committer.get());
   if (!found_epochs.empty()) take_up_epoch();
 }
 
@@ -51,6 +24,10 @@ EpochStores Offloader::Parts::epoch_stores() const {
   stores.space = tier.get();
   stores.parts[index_of(EpochPart::records)] = record_store.get();
   stores.parts[index_of(EpochPart::frozen)] = frozen_store.get();
+  if (has_parameters_in_epochs(plan))
+    stores.parts[index_of(EpochPart::parameters)] =
+        param_store != nullptr ? param_store.get() : copied_store.get();
+  stores.layout = plan.record_layout;
   return stores;
 }
 
@@ -76,16 +53,20 @@ void Offloader::Parts::take_up_epoch() {
   watch.set_activity("taking up an epoch");
   load_epoch_records();
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (!space.section_of(ChunkId{c}).trainable) load_epoch_frozen(ChunkId{c});
+    const ChunkId chunk{c};
+    if (!space.section_of(chunk).trainable) {
+      load_epoch_parameters(chunk, *frozen_store);
+    } else if (is_compact()) {
+      load_epoch_parameters(chunk, *stores[EpochPart::parameters]);
+      home->take_published(chunk);  // nothing that the tier lacks
+    }
   }
   add_cached(false);
 }
 
 // Every block is read once, several at a time, and taken in order: verified, kept where it is cached, and the
-// parameters made of it.
+// parameters made of it where it holds whole masters.
 void Offloader::Parts::load_epoch_records() {
-  std::vector<BlockRead> reads(plan.ring_slots);
-  for (BlockRead& read : reads) read.memory = ring.acquire();
   struct Place {
     ChunkId chunk;
     uint32_t block;
@@ -96,41 +77,45 @@ void Offloader::Parts::load_epoch_records() {
         space.section_of(ChunkId{c}).trainable ? record_store->block_count(ChunkId{c}) : 0;
     for (uint32_t b = 0; b < blocks; ++b) places.push_back({ChunkId{c}, b});
   }
+  std::vector<std::span<std::byte>> memory(plan.ring_slots);
+  for (std::span<std::byte>& block : memory) block = ring.acquire();
+  std::vector<BlockTransfer> reads(memory.size());
   std::exception_ptr failure;
   try {
     size_t started = 0;
     for (size_t at = 0; at < places.size(); ++at) {
       for (; started < std::min(places.size(), at + reads.size()); ++started) {
-        BlockRead& next = reads[started % reads.size()];
-        next.chunk = places[started].chunk;
-        next.block = places[started].block;
-        start_read(*record_store, next, *engine);
+        const size_t turn = started % reads.size();
+        reads[turn].start_read(*record_store, places[started].chunk, places[started].block, memory[turn],
+                               *engine);
       }
-      BlockRead& read = reads[at % reads.size()];
-      while (!read.done) {
-        wait_watched(*engine, watch,
-                     {"optimizer states", "nvme -> host", read.chunk, &read.request,
-                      record_store->path_of(read.request)});
-      }
-      record_store->end_read(read.chunk, read.block, read.request, read.completion);
-      const uint64_t offset = read.block * plan.ring_slot_bytes;
-      const std::span<std::byte> tiles = {read.request.data, read.request.bytes};
-      if (std::byte* resident = records->resident(read.chunk))
-        std::memcpy(resident + offset, tiles.data(), tiles.size());
-      derive_parameters(read.chunk, offset / plan.record_layout.tile_bytes(), tiles, output_of(read.chunk));
-      if (read.block + 1 == record_store->block_count(read.chunk))
-        publish_loaded(read.chunk, output_of(read.chunk));
+      BlockTransfer& read = reads[at % reads.size()];
+      read.finish(*engine, watch, "optimizer states");
+      take_epoch_block(read);
     }
   } catch (...) {
     failure = std::current_exception();
   }
-  while (engine->in_flight() > 0) engine->wait(1);  // what is in flight refers to what goes now
-  for (BlockRead& read : reads) ring.release(read.memory);
+  for (BlockTransfer& read : reads) read.settle(*engine, watch);
+  for (const std::span<std::byte> block : memory) ring.release(block);
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
-// Where it is not cached it stays where it is, and is verified whenever it is fetched.
-void Offloader::Parts::load_epoch_frozen(ChunkId chunk) {
+void Offloader::Parts::take_epoch_block(const BlockTransfer& read) {
+  const ChunkId chunk = read.chunk();
+  const uint64_t offset = read.block() * plan.ring_slot_bytes;
+  if (std::byte* resident = records->resident(chunk))
+    std::memcpy(resident + offset, read.bytes().data(), read.bytes().size());
+  if (is_compact()) return;
+  const uint64_t first_element = offset / plan.record_layout.tile_bytes() * kTileElements;
+  derive_parameters(chunk, read.bytes(),
+                    output_of(chunk) + first_element * bytes_of(space.section_of(chunk).type));
+  if (read.block() + 1 == record_store->block_count(chunk)) publish_loaded(chunk, output_of(chunk));
+}
+
+// Where they live in the tier and are not cached they stay where they are, and are verified whenever they are
+// fetched.
+void Offloader::Parts::load_epoch_parameters(ChunkId chunk, BlockStore& store) {
   if (!home->is_in_memory(chunk)) {
     for (const TensorId tensor : space.tensors_of(chunk)) {
       if (states.state(tensor) == TensorState::free) states.change(tensor, TensorState::hold);
@@ -138,18 +123,44 @@ void Offloader::Parts::load_epoch_frozen(ChunkId chunk) {
     return;
   }
   std::byte* const parameters = output_of(chunk);
-  for (uint32_t b = 0; b < frozen_store->block_count(chunk); ++b) {
-    const uint64_t offset = b * frozen_store->block_bytes(chunk, 0);
-    BlockRead read{
-        .memory = {parameters + offset, frozen_store->block_bytes(chunk, b)}, .chunk = chunk, .block = b};
-    start_read(*frozen_store, read, *engine);
-    while (!read.done) {
-      wait_watched(*engine, watch,
-                   {"parameters", "nvme -> host", chunk, &read.request, frozen_store->path_of(read.request)});
-    }
-    frozen_store->end_read(chunk, b, read.request, read.completion);
+  for (uint32_t b = 0; b < store.block_count(chunk); ++b) {
+    BlockTransfer read;
+    read.start_read(store, chunk, b,
+                    {parameters + b * store.block_bytes(chunk, 0), store.block_bytes(chunk, b)}, *engine);
+    read.finish(*engine, watch, "parameters");
   }
   publish_loaded(chunk, parameters);
+}
+
+// What lives on the device is copied down and into the tier before the commit takes its snapshot: what the
+// next step writes over is in no memory that a commit could read beside it.
+void Offloader::Parts::copy_parameters() {
+  std::array<BlockTransfer, 4> writes;
+  size_t turn = 0;
+  const auto nothing = [] {};
+  try {
+    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+      const ChunkId chunk{c};
+      if (!space.section_of(chunk).trainable || !home->take_published(chunk)) continue;
+      const std::byte* const parameters = parameters_of(chunk);
+      for (uint32_t b = 0; b < copied_store->block_count(chunk); ++b) {
+        BlockTransfer& write = writes[turn++ % writes.size()];
+        write.finish(*engine, watch, "parameters");
+        const std::span<const std::byte> bytes = {parameters + b * copied_store->block_bytes(chunk, 0),
+                                                  copied_store->block_bytes(chunk, b)};
+        while (
+            !committer->begin_write(EpochPart::parameters, *engine, chunk, b, bytes, write.write(), nothing))
+          wait_watched(*engine, watch, {"room in the tier", "host -> nvme", chunk, nullptr, {}});
+        write.start_write(*copied_store, *engine);
+        counters.commit_write_bytes += bytes.size();
+      }
+      // The memory they were copied to may be that of the next chunk's too.
+      for (BlockTransfer& write : writes) write.finish(*engine, watch, "parameters");
+    }
+  } catch (...) {
+    for (BlockTransfer& write : writes) write.settle(*engine, watch);
+    throw;
+  }
 }
 
 void Offloader::Parts::forget_cached() {
@@ -166,6 +177,8 @@ void Offloader::Parts::add_cached(bool dirty) {
       if (!records->is_streamed(chunk))
         committer->add_cached(EpochPart::records, chunk, records->resident(chunk),
                               dirty && records->is_newer(chunk));
+      if (is_compact() && home->host_slot(chunk) != nullptr)
+        committer->add_cached(EpochPart::parameters, chunk, home->host_slot(chunk), dirty);
     } else if (home->host_slot(chunk) != nullptr) {
       committer->add_cached(EpochPart::frozen, chunk, home->host_slot(chunk), dirty);
     }
@@ -173,8 +186,9 @@ void Offloader::Parts::add_cached(bool dirty) {
 }
 
 std::unique_ptr<PinnedEpoch> Offloader::Parts::pin_epoch() {
-  return std::make_unique<PinnedEpoch>(std::make_unique<PinnedEpoch::Parts>(
-      *committer, epoch_stores(), space, make_engine(), epoch_memory, plan.epoch_slot_bytes));
+  return std::make_unique<PinnedEpoch>(
+      std::make_unique<PinnedEpoch::Parts>(*committer, epoch_stores(), space, make_engine(), epoch_memory,
+                                           plan.epoch_slot_bytes, instruction_set));
 }
 
 bool Offloader::keeps_epochs() const {
@@ -191,6 +205,7 @@ void Offloader::begin_commit(std::string_view info, bool retain) {
   TERRACE_ASSERT(p.committer != nullptr, "nothing is committed where " + p.plan.why_no_epochs);
   p.watch.set_activity("a commit");
   if (!p.knows_cached) p.add_cached(true);
+  if (p.copied_store != nullptr && p.home->placement() == Placement::none) p.copy_parameters();
   p.committer->begin(info, retain);
 }
 

@@ -38,19 +38,27 @@ bool Offloader::Parts::is_wanted(ChunkId chunk, uint64_t first_element, uint64_t
 void Offloader::Parts::export_masters(ChunkId chunk, std::span<std::byte> bounce,
                                       FunctionRef<bool(TensorId)> wanted,
                                       FunctionRef<void(TensorId, uint64_t, std::span<const float>)> sink) {
-  const uint64_t block_tiles = bounce.size() / plan.record_layout.tile_bytes();
+  const uint64_t tile_bytes = plan.record_layout.tile_bytes();
+  const uint64_t block_tiles = bounce.size() / tile_bytes;
   const uint64_t tiles = space.chunk(chunk).tile_count();
+  const std::byte* parameters = nullptr;
   for (uint64_t first = 0; first < tiles; first += block_tiles) {
     const uint64_t count = std::min(block_tiles, tiles - first);
     if (!is_wanted(chunk, first * kTileElements, count * kTileElements, wanted)) continue;
-    records->read(chunk, first, bounce.first(count * plan.record_layout.tile_bytes()));
-    for (uint64_t t = 0; t < count; ++t) {
-      const auto* master =
-          reinterpret_cast<const float*>(bounce.data() + t * plan.record_layout.tile_bytes());
+    if (parameters == nullptr && is_compact()) parameters = parameters_of(chunk);
+    records->read(chunk, first, bounce.first(count * tile_bytes));
+    const auto export_tile = [&](uint64_t t, std::span<const std::byte> tile) {
+      const auto* master = reinterpret_cast<const float*>(tile.data());
       for_each_wanted(space, chunk, (first + t) * kTileElements, kTileElements, wanted,
                       [&](TensorId tensor, uint64_t element, uint64_t at, uint64_t elements) {
                         sink(tensor, element, {master + at, elements});
                       });
+    };
+    if (is_compact()) {
+      join_each(bounce.first(count * tile_bytes), parameters + first * kTileElements * sizeof(Bf16),
+                export_tile);
+    } else {
+      for (uint64_t t = 0; t < count; ++t) export_tile(t, bounce.subspan(t * tile_bytes, tile_bytes));
     }
   }
 }

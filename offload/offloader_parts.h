@@ -16,6 +16,7 @@
 #include <terrace/memory/host_arena.h>
 #include <terrace/memory/tensor_state.h>
 #include <terrace/memory/tier_space.h>
+#include <terrace/offload/block_transfer.h>
 #include <terrace/offload/device_cache.h>
 #include <terrace/offload/drive_turns.h>
 #include <terrace/offload/epoch_committer.h>
@@ -59,9 +60,13 @@ struct Offloader::Parts {
 
   // --- State in and out ---
   std::byte* output_of(ChunkId chunk);
-  // For every trainable chunk, a run of tiles at a time: fills `tiles`, stores them and derives the
-  // parameters.
-  void load_records(FunctionRef<void(ChunkId, uint64_t first_tile, std::span<std::byte> tiles)> fill);
+  // For every trainable chunk, a run of tiles at a time: `fill` makes the records and the parameters of the
+  // same elements, and both are stored.
+  using FillTiles =
+      FunctionRef<void(ChunkId, uint64_t first_tile, std::span<std::byte> tiles, std::byte* parameters)>;
+  void load_records(FillTiles fill);
+  // The masters of one tile, in the form in which records and parameters hold them.
+  void place_masters(const float* masters, DataType type, std::byte* tile, std::byte* parameters) const;
   void load_frozen(FunctionRef<void(ChunkId, std::span<std::byte> parameters)> fill);
   // Whether one of the tensors with elements in a run of a chunk is wanted.
   bool is_wanted(ChunkId chunk, uint64_t first_element, uint64_t count,
@@ -75,8 +80,12 @@ struct Offloader::Parts {
   const std::byte* parameters_of(ChunkId chunk);
   template <typename Body>
   void for_each_tensor_in(ChunkId chunk, uint64_t first_element, uint64_t count, Body body) const;
-  void derive_parameters(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
-                         std::byte* parameters);
+  // Of whole masters. `parameters` are those of the first of the tiles.
+  void derive_parameters(ChunkId chunk, std::span<const std::byte> tiles, std::byte* parameters);
+  // The tiles' whole masters in checkpoint form, one tile at a time. `parameters` as above.
+  void join_each(std::span<const std::byte> tiles, const std::byte* parameters,
+                 FunctionRef<void(uint64_t tile, std::span<const std::byte> canonical)> body);
+  bool is_compact() const { return plan.record_layout.master == MasterForm::remainder; }
 
   // --- The tier on nvme and its epochs ---
   std::unique_ptr<io::Engine> make_engine();
@@ -85,13 +94,17 @@ struct Offloader::Parts {
   void open_tier();
   void make_param_stores();
   void make_record_store();
+  void make_copied_store();
+  void require_found_layout() const;
   std::vector<uint32_t> numbers_of(const std::vector<TierPath>& paths) const;
   void take_turns();
   void keep_epochs();
   EpochStores epoch_stores() const;
   void take_up_epoch();
   void load_epoch_records();
-  void load_epoch_frozen(ChunkId chunk);
+  void take_epoch_block(const BlockTransfer& read);
+  void load_epoch_parameters(ChunkId chunk, BlockStore& store);
+  void copy_parameters();
   void forget_cached();
   void add_cached(bool dirty);
   std::unique_ptr<PinnedEpoch> pin_epoch();
@@ -121,6 +134,8 @@ struct Offloader::Parts {
   std::unique_ptr<BlockStore> param_store;
   std::unique_ptr<BlockStore> frozen_store;
   std::unique_ptr<BlockStore> record_store;
+  // Of parameters that live elsewhere and are part of epochs: written by commits alone.
+  std::unique_ptr<BlockStore> copied_store;
   std::unique_ptr<io::IoThread> reader;
   io::RingBuffer ring;
   std::unique_ptr<ParamHome> home;
@@ -133,7 +148,8 @@ struct Offloader::Parts {
   std::vector<TierManifest> found_epochs;
   std::string taken_up_info;
   bool keeps_tier = true;
-  bool knows_cached = false;  // the committer does
+  bool knows_cached = false;              // the committer does
+  std::vector<std::byte> canonical_tile;  // of a checkpoint, where records are compact
   std::span<std::byte> epoch_memory;
   std::unique_ptr<EpochCommitter> committer;  // null where no epochs are kept
 

@@ -8,13 +8,9 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/optimizer_cpu/gradient.h>
+#include <terrace/optimizer_cpu/masters.h>
 
 namespace terrace {
-namespace {
-
-constexpr uint64_t kMasterBytes = kTileElements * sizeof(float);
-
-}  // namespace
 
 // The host memory in which a chunk's parameters are made: their home, else their gradient's place, when that
 // is on the host and of the same precision, else a landing slot.
@@ -25,14 +21,36 @@ std::byte* Offloader::Parts::output_of(ChunkId chunk) {
   return over_gradient ? gradients->gradient(chunk) : gradients->landing_slot(0);
 }
 
-void Offloader::Parts::derive_parameters(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
+void Offloader::Parts::derive_parameters(ChunkId chunk, std::span<const std::byte> tiles,
                                          std::byte* parameters) {
   const DataType type = space.section_of(chunk).type;
   const uint64_t tile_bytes = plan.record_layout.tile_bytes();
   for (uint64_t t = 0; t * tile_bytes < tiles.size(); ++t) {
     const auto* master = reinterpret_cast<const float*>(tiles.data() + t * tile_bytes);
-    convert_from_float(instruction_set, master,
-                       parameters + (first_tile + t) * kTileElements * bytes_of(type), type, kTileElements);
+    convert_from_float(instruction_set, master, parameters + t * kTileElements * bytes_of(type), type,
+                       kTileElements);
+  }
+}
+
+void Offloader::Parts::place_masters(const float* masters, DataType type, std::byte* tile,
+                                     std::byte* parameters) const {
+  if (is_compact()) {
+    split_masters(instruction_set, reinterpret_cast<const std::byte*>(masters), parameters, tile,
+                  kTileElements);
+  } else {
+    std::memcpy(tile, masters, kTileElements * sizeof(float));
+    convert_from_float(instruction_set, masters, parameters, type, kTileElements);
+  }
+}
+
+void Offloader::Parts::join_each(std::span<const std::byte> tiles, const std::byte* parameters,
+                                 FunctionRef<void(uint64_t, std::span<const std::byte>)> body) {
+  const RecordLayout& layout = plan.record_layout;
+  canonical_tile.resize(layout.canonical().tile_bytes());
+  for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
+    join_tiles(instruction_set, layout, tiles.data() + t * layout.tile_bytes(),
+               parameters + t * kTileElements * sizeof(Bf16), canonical_tile.data(), 1);
+    body(t, canonical_tile);
   }
 }
 
@@ -56,7 +74,7 @@ class RingBlock {
 
 // New parameters make every device copy stale; with parameters on the device each chunk needs its slot first.
 // With two blocks one is filled while the other is written.
-void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::span<std::byte>)> fill) {
+void Offloader::Parts::load_records(FillTiles fill) {
   watch.set_activity("loading the state");
   forget_cached();
   const RingBlock first_block(ring);
@@ -64,7 +82,7 @@ void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::spa
   if (plan.ring_slots > 1) second_block.emplace(ring);
   const std::array<std::span<std::byte>, 2> blocks = {
       first_block.memory(), second_block ? second_block->memory() : first_block.memory()};
-  std::array<RecordStore::Transfer, 2> writes;
+  std::array<BlockTransfer, 2> writes;
   const uint64_t block_tiles = blocks[0].size() / plan.record_layout.tile_bytes();
   size_t turn = 0;
   try {
@@ -77,17 +95,17 @@ void Offloader::Parts::load_records(FunctionRef<void(ChunkId, uint64_t, std::spa
         records->finish(writes[turn]);
         const std::span<std::byte> block =
             blocks[turn].first(std::min(block_tiles, tiles - first) * plan.record_layout.tile_bytes());
-        fill(chunk, first, block);
+        fill(chunk, first, block,
+             parameters + first * kTileElements * bytes_of(space.section_of(chunk).type));
         records->start_write(chunk, first, block, writes[turn]);
-        derive_parameters(chunk, first, block, parameters);
         if (second_block) turn = 1 - turn;
       }
       publish_loaded(chunk, parameters);
     }
-    for (RecordStore::Transfer& write : writes) records->finish(write);
+    for (BlockTransfer& write : writes) records->finish(write);
   } catch (...) {
     // What is in flight refers to what goes now.
-    for (RecordStore::Transfer& write : writes) records->settle(write);
+    for (BlockTransfer& write : writes) records->settle(write);
     throw;
   }
 }
@@ -139,11 +157,15 @@ void Offloader::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>
                            values(tensor, first, {to + at, count});
                          });
   };
-  p.load_records([&](ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles) {
-    p.workers.parallel_for(tiles.size() / p.plan.record_layout.tile_bytes(), [&](size_t t) {
-      std::byte* const tile = tiles.data() + t * p.plan.record_layout.tile_bytes();
-      fill_tile(chunk, first_tile + t, reinterpret_cast<float*>(tile));
-      std::memset(tile + kMasterBytes, 0, p.plan.record_layout.tile_bytes() - kMasterBytes);
+  const RecordLayout& layout = p.plan.record_layout;
+  p.load_records([&](ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles, std::byte* parameters) {
+    const DataType type = p.space.section_of(chunk).type;
+    p.workers.parallel_for(tiles.size() / layout.tile_bytes(), [&](size_t t) {
+      std::byte* const tile = tiles.data() + t * layout.tile_bytes();
+      alignas(64) float masters[kTileElements];
+      fill_tile(chunk, first_tile + t, masters);
+      p.place_masters(masters, type, tile, parameters + t * kTileElements * bytes_of(type));
+      std::memset(tile + layout.master_bytes(), 0, layout.tile_bytes() - layout.master_bytes());
     });
   });
   p.load_frozen([&](ChunkId chunk, std::span<std::byte> parameters) {
@@ -173,11 +195,17 @@ void Offloader::export_records(FunctionRef<void(std::span<const std::byte>)> sin
   for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
     const ChunkId chunk{c};
     const uint64_t tiles = p.space.section_of(chunk).trainable ? p.space.chunk(chunk).tile_count() : 0;
+    const std::byte* const parameters = tiles > 0 && p.is_compact() ? p.parameters_of(chunk) : nullptr;
     for (uint64_t first = 0; first < tiles; first += block_tiles) {
       const std::span<std::byte> block =
           bounce.memory().first(std::min(block_tiles, tiles - first) * p.plan.record_layout.tile_bytes());
       p.records->read(chunk, first, block);
-      sink(block);
+      if (!p.is_compact()) {
+        sink(block);
+      } else {
+        p.join_each(block, parameters + first * kTileElements * sizeof(Bf16),
+                    [&](uint64_t, std::span<const std::byte> canonical) { sink(canonical); });
+      }
     }
   }
 }
@@ -185,7 +213,20 @@ void Offloader::export_records(FunctionRef<void(std::span<const std::byte>)> sin
 void Offloader::import_records(FunctionRef<void(std::span<std::byte>)> source) {
   TERRACE_ASSERT(parts_->phase == Phase::idle, "the state is set between steps");
   parts_->forget_device_copies(StaleParams::all);
-  parts_->load_records([&](ChunkId, uint64_t, std::span<std::byte> tiles) { source(tiles); });
+  Parts& p = *parts_;
+  const RecordLayout& layout = p.plan.record_layout;
+  p.load_records([&](ChunkId chunk, uint64_t, std::span<std::byte> tiles, std::byte* parameters) {
+    if (!p.is_compact()) {
+      source(tiles);
+      return p.derive_parameters(chunk, tiles, parameters);
+    }
+    p.canonical_tile.resize(layout.canonical().tile_bytes());
+    for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
+      source(p.canonical_tile);
+      split_tiles(p.instruction_set, layout, p.canonical_tile.data(), tiles.data() + t * layout.tile_bytes(),
+                  parameters + t * kTileElements * sizeof(Bf16), 1);
+    }
+  });
 }
 
 uint64_t Offloader::frozen_bytes() const {

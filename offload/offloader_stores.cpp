@@ -57,7 +57,7 @@ std::unique_ptr<io::Engine> Offloader::Parts::make_engine() {
 // a store goes, and what an engine still holds goes with the engine. Engines that register nothing at all
 // have said so of the buffers.
 void Offloader::Parts::register_files(io::Engine& with) {
-  for (const auto* store : {&param_store, &frozen_store, &record_store}) {
+  for (const auto* store : {&param_store, &frozen_store, &record_store, &copied_store}) {
     if (*store == nullptr) continue;
     for (const int fd : (*store)->descriptors()) {
       if (with.register_file(fd) || with.kind() != io::EngineKind::io_uring) continue;
@@ -80,6 +80,7 @@ void Offloader::Parts::make_stores() {
     open_tier();
     if (options.parameters == Placement::nvme) make_param_stores();
     if (options.states == Placement::nvme) make_record_store();
+    if (has_parameters_in_epochs(plan) && param_store == nullptr) make_copied_store();
     register_files(*engine);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::capacity || !plan.keeps_epochs) throw;
@@ -116,10 +117,21 @@ void Offloader::Parts::open_tier() {
   tier = std::make_unique<TierSpace>(std::move(tier_options), log);
   if (resumes) {
     for (const EpochFile& file : tier->epochs()) found_epochs.push_back(tier->read_epoch(file.epoch));
+    require_found_layout();
   } else if (tier->path_count() == 1) {
     tier->folder(0).require_free(plan.parameter_file_bytes + plan.record_file_bytes,
                                  "parameters and optimizer states");
   }
+}
+
+void Offloader::Parts::require_found_layout() const {
+  const RecordLayout& found = found_epochs.back().layout;
+  if (found == plan.record_layout) return;
+  cannot_resume(tier->folder(0).path(),
+                fmt::format("its optimizer states are {}, and those of this run are {}", text_of(found),
+                            text_of(plan.record_layout)),
+                "resume with the optimizer and the terrace.compact_state of the run that made it; where only "
+                "the form of the masters differs, a checkpoint that such a run saves leads on to this one");
 }
 
 // In the order of the space, which is that of the run that made it.
@@ -137,6 +149,9 @@ void Offloader::Parts::make_param_stores() {
   params.block_bytes = std::min(kParamBlockBytes, plan.slot_bytes);
   params.verify = options.verify_checksums;
   params.paths = numbers_of(options.parameter_paths);
+  const bool are_in_epochs = has_parameters_in_epochs(plan);
+  params.in_place = !are_in_epochs;
+  params.spare_slots = plan.parameter_spare_slots;
   BlockStoreOptions frozen = params;
   frozen.name = kFrozen;
   frozen.in_place = false;
@@ -148,11 +163,30 @@ void Offloader::Parts::make_param_stores() {
     params.chunk_bytes.push_back(section.trainable || !apart ? bytes : 0);
     frozen.chunk_bytes.push_back(section.trainable ? 0 : bytes);
   }
-  param_store = make_store(*tier, std::move(params), {}, *engine, log);
+  const std::span<const TierManifest> found = found_epochs;
+  param_store =
+      make_store(*tier, std::move(params), found.first(are_in_epochs ? found.size() : 0), *engine, log);
   if (apart) frozen_store = make_store(*tier, std::move(frozen), found_epochs, *engine, log);
   std::unique_ptr<io::Engine> reading = make_engine();
   reading->register_buffer(arena.memory());
   reader = std::make_unique<io::IoThread>(std::move(reading));
+}
+
+// Of parameters that live elsewhere, for epochs.
+void Offloader::Parts::make_copied_store() {
+  BlockStoreOptions params;
+  params.name = kParameters;
+  params.block_bytes = std::min(kParamBlockBytes, plan.slot_bytes);
+  params.verify = options.verify_checksums;
+  params.paths = numbers_of(options.state_paths);
+  params.in_place = false;
+  params.spare_slots = plan.parameter_spare_slots;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    const Section& section = space.section_of(ChunkId{c});
+    params.chunk_bytes.push_back(section.trainable ? space.chunk(ChunkId{c}).elements * bytes_of(section.type)
+                                                   : 0);
+  }
+  copied_store = make_store(*tier, std::move(params), found_epochs, *engine, log);
 }
 
 void Offloader::Parts::make_record_store() {

@@ -104,7 +104,8 @@ void OptimizerPipeline::run(std::span<const OptimizerStep> steps) {
 // of one chunk only, and blocks of later chunks wait. While another process has its turn on the drives,
 // everything else goes on, and only then is the next turn waited for.
 void OptimizerPipeline::run_streamed() {
-  one_at_a_time_ = std::ranges::any_of(streamed_, [this](ChunkId chunk) { return needs_landing(chunk); });
+  one_at_a_time_ = layout_.master == MasterForm::remainder ||
+                   std::ranges::any_of(streamed_, [this](ChunkId chunk) { return needs_landing(chunk); });
   order_.begin(one_at_a_time_);
   reads_started_ = 0;
   has_turn_ = true;
@@ -201,6 +202,7 @@ void OptimizerPipeline::finish_block(Block& block) {
     const AddedTime checking(clock_, times_.check_ns);
     records_.store()->verify(block.chunk, number_of(block), block.request);
   }
+  open_old(block.chunk);
   std::byte* parameters = output(block.chunk, kStreamedLane);
   {
     const AddedTime computing(clock_, times_.compute_ns);
@@ -216,6 +218,7 @@ void OptimizerPipeline::finish_block(Block& block) {
   const ChunkId chunk = block.chunk;
   submit_write(block);
   if (--blocks_left_[index_of(chunk)] > 0) return;
+  if (layout_.master == MasterForm::remainder) home_.release_old(chunk);
   publish(chunk, kStreamedLane);
   while (open_chunk_ < streamed_.size() && blocks_left_[index_of(streamed_[open_chunk_])] == 0) ++open_chunk_;
 }
@@ -223,6 +226,7 @@ void OptimizerPipeline::finish_block(Block& block) {
 void OptimizerPipeline::update_resident(ChunkId chunk) {
   if (records_.placement() == Placement::none) return update_on_device(chunk);
   records_.before_change(chunk);
+  open_old(chunk);
   std::byte* parameters = output(chunk, kResidentLane);
   const uint64_t tiles = space_.chunk(chunk).tile_count();
   {
@@ -233,7 +237,16 @@ void OptimizerPipeline::update_resident(ChunkId chunk) {
       update_tiles(chunk, first, count, records_.resident(chunk) + first * layout_.tile_bytes(), parameters);
     });
   }
+  if (layout_.master == MasterForm::remainder) home_.release_old(chunk);
   publish(chunk, kResidentLane);
+}
+
+// One chunk that streams and one that is resident are open at a time.
+void OptimizerPipeline::open_old(ChunkId chunk) {
+  if (layout_.master == MasterForm::whole) return;
+  const bool opened = home_.start_open_old(chunk, engine_, cache_);
+  TERRACE_ASSERT(opened, "the plan has a slot for the old parameters of every chunk that is open");
+  home_.wait_open_old(chunk, engine_);
 }
 
 // States, gradients and the fresh parameters are all in device memory; parameters with another home leave
@@ -311,6 +324,8 @@ void OptimizerPipeline::update_tiles(ChunkId chunk, uint64_t first_tile, uint64_
   arguments.gradients = gradients_.gradient(chunk) + begin * bytes_of(arguments.gradient_type);
   arguments.parameter_type = space_.section_of(chunk).type;
   arguments.parameters = parameters + begin * bytes_of(arguments.parameter_type);
+  if (layout_.master == MasterForm::remainder)
+    arguments.old_parameters = old_parameters(chunk, parameters) + begin * sizeof(Bf16);
   for (const Segment& segment : space_.segments_of(chunk)) {
     const uint64_t first = std::max(begin, segment.first_element);
     const uint64_t last = std::min(end, segment.first_element + segment.elements);
@@ -319,6 +334,11 @@ void OptimizerPipeline::update_tiles(ChunkId chunk, uint64_t first_tile, uint64_
     arguments.element_count = last - first;
     terrace::update_tiles(instruction_set_, steps_[segment.group], arguments);
   }
+}
+
+// On the device, where there is nothing else, they are written over in place.
+const std::byte* OptimizerPipeline::old_parameters(ChunkId chunk, const std::byte* parameters) const {
+  return records_.placement() == Placement::none ? parameters : home_.old_parameters(chunk);
 }
 
 // The oldest read, else any write.

@@ -88,6 +88,9 @@ class OptimizerPipeline {
   // Landing slot `lane`, after whatever leaves it has left.
   std::byte* landing(uint32_t lane);
   void publish(ChunkId chunk, uint32_t lane);
+  // Compact state: waits until the chunk's parameters of before the update can be read.
+  void open_old(ChunkId chunk);
+  const std::byte* old_parameters(ChunkId chunk, const std::byte* parameters) const;
   void update_tiles(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* tiles,
                     std::byte* parameters);
   WaitSubject io_subject();

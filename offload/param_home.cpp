@@ -20,6 +20,8 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
       reader_(reader),
       watch_(watch),
       home_(space.chunk_count(), nullptr),
+      old_(space, plan, arena, device, store, home_, watch),
+      published_(space.chunk_count(), false),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
       staging_of_(space.chunk_count(), kNone) {
   TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && reader != nullptr),
@@ -199,6 +201,29 @@ void ParamHome::on_written(void* context, const io::Completion& completion) noex
   block.event->complete_one(failure);
 }
 
+void ParamHome::begin_write(BlockTransfer& block, std::span<const std::byte> source) {
+  BlockStore& store = store_of(block.chunk);
+  if (committer_ == nullptr || &store == frozen_) {
+    const bool begun = store.begin_write(block.chunk, block.block, source, block.write);
+    TERRACE_ASSERT(begun, "no slot is free for a block of parameters");
+    return;
+  }
+  while (!committer_->begin_write(EpochPart::parameters, *block.engine, block.chunk, block.block, source,
+                                  block.write, [] {}))
+    wait_watched(*block.engine, watch_, publication_subject());
+}
+
+bool ParamHome::start_open_old(ChunkId chunk, io::Engine* engine, DeviceCache& cache) {
+  if (committer_ != nullptr && home_[index_of(chunk)] != nullptr) committer_->before_change(chunk);
+  return old_.start_open(chunk, engine, cache);
+}
+
+bool ParamHome::take_published(ChunkId chunk) {
+  const bool published = published_[index_of(chunk)];
+  published_[index_of(chunk)] = false;
+  return published;
+}
+
 void ParamHome::publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine, DeviceCache& cache) {
   const uint32_t c = index_of(chunk);
   const uint64_t bytes = param_bytes(chunk);
@@ -209,6 +234,7 @@ void ParamHome::publish(ChunkId chunk, const std::byte* buffer, io::Engine* engi
     device_.copy_to_device(slot.id, 0, buffer, bytes, nullptr, slot.in);
     h2d_bytes_ += bytes;
     publishing_.push_back(chunk);
+    published_[c] = true;
     return;
   }
   if (home_[c] != nullptr) {
@@ -224,8 +250,7 @@ void ParamHome::publish(ChunkId chunk, const std::byte* buffer, io::Engine* engi
     const uint64_t length = store_of(chunk).block_bytes(chunk, block.block);
     block.event = written_[c].get();
     block.engine = engine;
-    const bool begun = store_of(chunk).begin_write(chunk, block.block, {source, length}, block.write);
-    TERRACE_ASSERT(begun, "no slot is free for a block of parameters");
+    begin_write(block, {source, length});
     submit_write(block);
     source += length;
   }

@@ -20,7 +20,9 @@
 #include <terrace/memory/flat_space.h>
 #include <terrace/memory/host_arena.h>
 #include <terrace/offload/device_cache.h>
+#include <terrace/offload/epoch_committer.h>
 #include <terrace/offload/memory_plan.h>
+#include <terrace/offload/old_parameters.h>
 #include <terrace/offload/placement.h>
 #include <terrace/offload/step_watch.h>
 
@@ -58,6 +60,19 @@ class ParamHome {
   // Waits for everything published; throws the first failure.
   void finish_publishing(io::Engine* engine, DeviceCache& cache);
 
+  // --- Compact state: the parameters of before an update are an input of it (OldParameters has the rules)
+  // --- Parameters are part of epochs: what is cached of them is changed once a commit has written it, and
+  // what goes to the tier file takes slots that commits leave.
+  void commit_with(EpochCommitter* committer) { committer_ = committer; }
+  // Also waits until a commit lets the chunk's home slot be changed.
+  bool start_open_old(ChunkId chunk, io::Engine* engine, DeviceCache& cache);
+  bool is_open_old(ChunkId chunk) const { return old_.is_open(chunk); }
+  void wait_open_old(ChunkId chunk, io::Engine* engine) { old_.wait_open(chunk, engine); }
+  const std::byte* old_parameters(ChunkId chunk) const { return old_.parameters(chunk); }
+  void release_old(ChunkId chunk) { old_.release(chunk); }
+  // Whether they went to the device since this was last asked; placement none.
+  bool take_published(ChunkId chunk);
+
   // Copies the chunk's parameters from their home to `destination` (at least the chunk's bytes), blocking.
   // Not for placement none.
   void read(ChunkId chunk, std::byte* destination);
@@ -71,7 +86,8 @@ class ParamHome {
   std::byte* host_slot(ChunkId chunk) const { return home_[index_of(chunk)]; }
   // Of copies asked for, when they are asked for: the same in every run.
   uint64_t h2d_bytes() const { return h2d_bytes_; }
-  uint64_t nvme_read_bytes() const { return nvme_read_bytes_; }
+  uint64_t nvme_read_bytes() const { return nvme_read_bytes_ + old_.nvme_read_bytes(); }
+  uint64_t d2h_bytes() const { return old_.d2h_bytes(); }
   uint64_t nvme_write_bytes() const { return nvme_write_bytes_; }
 
  private:
@@ -108,6 +124,8 @@ class ParamHome {
   // The file of a request of the chunk, which may be null.
   std::string_view file_of(ChunkId chunk, const io::Request* request) const;
   static void submit_write(BlockTransfer& block);
+  // Takes a slot of the store for the block, from which it leaves.
+  void begin_write(BlockTransfer& block, std::span<const std::byte> source);
 
   const FlatSpace& space_;
   Placement placement_;
@@ -117,6 +135,9 @@ class ParamHome {
   io::IoThread* reader_;
   StepWatch& watch_;
   std::vector<std::byte*> home_;  // per chunk: its host slot, or null
+  OldParameters old_;
+  EpochCommitter* committer_ = nullptr;
+  std::vector<bool> published_;  // per chunk, placement none: take_published()
   std::vector<BlockTransfer> transfers_;
   std::vector<uint32_t> transfer_begin_;  // per chunk, chunk_count + 1 entries
   std::unique_ptr<Staging[]> staging_;

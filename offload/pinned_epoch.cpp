@@ -9,6 +9,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/offload/pinned_epoch_parts.h>
+#include <terrace/optimizer_cpu/masters.h>
 
 namespace terrace {
 
@@ -25,13 +26,21 @@ PinnedEpoch::Parts::Run::Run(BlockStore* store, const BlockStore::Snapshot& snap
 
 PinnedEpoch::Parts::Parts(EpochCommitter& committer, const EpochStores& stores, const FlatSpace& space,
                           std::unique_ptr<io::Engine> engine, std::span<std::byte> memory,
-                          uint64_t block_bytes)
+                          uint64_t block_bytes, InstructionSet set)
     : committer_(committer),
       slots_(committer.pin()),
       engine_(std::move(engine)),
-      buffers_(memory.size() / block_bytes),
       records_(stores[EpochPart::records], slots_[EpochPart::records], space, true),
-      frozen_(stores[EpochPart::frozen], slots_[EpochPart::frozen], space, false) {
+      frozen_(stores[EpochPart::frozen], slots_[EpochPart::frozen], space, false),
+      parameters_(stores[EpochPart::parameters], slots_[EpochPart::parameters], space, true),
+      layout_(stores.layout),
+      instruction_set_(set) {
+  if (layout_.master == MasterForm::remainder) {
+    unjoined_records_ = memory.last(block_bytes);
+    unjoined_parameters_ = memory.last(2 * block_bytes).first(block_bytes);
+    memory = memory.first(memory.size() - 2 * block_bytes);
+  }
+  buffers_.resize(memory.size() / block_bytes);
   for (size_t b = 0; b < buffers_.size(); ++b)
     buffers_[b].memory = memory.subspan(b * block_bytes, block_bytes);
 }
@@ -97,6 +106,43 @@ void PinnedEpoch::Parts::finish(const Run& run, Buffer& buffer) {
   std::memcpy(destination.data(), buffer.memory.data() + buffer.skip, destination.size());
 }
 
+PinnedEpoch::Parts::Run::Extent PinnedEpoch::Parts::Run::block_at(uint64_t byte) const {
+  const auto next = std::upper_bound(chunks_.begin(), chunks_.end(), byte,
+                                     [](uint64_t at, const Piece& piece) { return at < piece.begin; });
+  const Piece& piece = *std::prev(next);
+  const uint64_t block_bytes = store_->block_bytes(piece.chunk, 0);
+  const auto block = static_cast<uint32_t>((byte - piece.begin) / block_bytes);
+  return {piece.begin + block * block_bytes, store_->block_bytes(piece.chunk, block)};
+}
+
+const std::byte* PinnedEpoch::Parts::parameters_of_tile(uint64_t tile) {
+  const uint64_t byte = tile * kTileElements * sizeof(Bf16);
+  if (byte < unjoined_extent_.begin || byte - unjoined_extent_.begin >= unjoined_extent_.bytes) {
+    const Run::Extent extent = parameters_.block_at(byte);
+    unjoined_extent_ = {};  // until it is there
+    read(parameters_, extent.begin, unjoined_parameters_.first(extent.bytes));
+    unjoined_extent_ = extent;
+  }
+  return unjoined_parameters_.data() + (byte - unjoined_extent_.begin);
+}
+
+void PinnedEpoch::Parts::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
+  const uint64_t tile_bytes = layout_.tile_bytes();
+  if (layout_.master == MasterForm::whole) return read(records_, first_tile * tile_bytes, tiles);
+  const uint64_t canonical_bytes = layout_.canonical().tile_bytes();
+  while (!tiles.empty()) {
+    const uint64_t count = std::min({tiles.size() / canonical_bytes, layout_.block_tiles(),
+                                     unjoined_records_.size() / tile_bytes});
+    read(records_, first_tile * tile_bytes, unjoined_records_.first(count * tile_bytes));
+    for (uint64_t t = 0; t < count; ++t) {
+      join_tiles(instruction_set_, layout_, unjoined_records_.data() + t * tile_bytes,
+                 parameters_of_tile(first_tile + t), tiles.data() + t * canonical_bytes, 1);
+    }
+    first_tile += count;
+    tiles = tiles.subspan(count * canonical_bytes);
+  }
+}
+
 bool PinnedEpoch::Parts::clone(const Run& run, int fd) {
   for (const Run::Piece& piece : run.chunks_) {
     const uint32_t count = run.store_->block_count(piece.chunk);
@@ -123,11 +169,14 @@ const std::string& PinnedEpoch::info() const {
   return parts_->slots().info;
 }
 
+RecordLayout PinnedEpoch::record_layout() const {
+  return parts_->layout().canonical();
+}
 uint64_t PinnedEpoch::record_tile_count() const {
-  return parts_->records().bytes() / RecordLayout{}.tile_bytes();
+  return parts_->records().bytes() / parts_->layout().tile_bytes();
 }
 void PinnedEpoch::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
-  parts_->read(parts_->records(), first_tile * RecordLayout{}.tile_bytes(), tiles);
+  parts_->read_records(first_tile, tiles);
 }
 
 uint64_t PinnedEpoch::frozen_bytes() const {
@@ -138,6 +187,7 @@ void PinnedEpoch::read_frozen(uint64_t offset, std::span<std::byte> parameters) 
 }
 
 bool PinnedEpoch::clone_records(int fd) {
+  if (parts_->layout().master != MasterForm::whole) return false;
   return parts_->clone(parts_->records(), fd);
 }
 bool PinnedEpoch::clone_frozen(int fd) {

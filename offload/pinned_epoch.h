@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include <terrace/base/record_layout.h>
+
 namespace terrace {
 
 // Made by Offloader::pin_epoch() and gone before the offloader is. Used by one thread at a time, which need
@@ -23,9 +25,10 @@ class PinnedEpoch {
   uint64_t epoch() const;
   const std::string& info() const;
 
-  // As Offloader::export_records() has them: tiles of the trainable sections in flat order. Fills `tiles`, a
-  // multiple of RecordLayout{}.tile_bytes(), from tile `first_tile` on; every byte is verified. Throws
-  // Error(io) and Error(corrupt).
+  // As Offloader::export_records() has them: tiles of the trainable sections in flat order, with whole
+  // masters whatever the epoch holds. Fills `tiles`, a multiple of record_layout().tile_bytes(), from tile
+  // `first_tile` on; every byte is verified. Throws Error(io) and Error(corrupt).
+  RecordLayout record_layout() const;
   uint64_t record_tile_count() const;
   void read_records(uint64_t first_tile, std::span<std::byte> tiles);
   // As Offloader::export_frozen() has them; `offset` and the size are multiples of 4096.
@@ -34,7 +37,8 @@ class PinnedEpoch {
 
   // Makes the beginning of the file all records (or all frozen parameters) in flat order without copying,
   // where its file system can share blocks with the tier's. False: it cannot; what the file holds is
-  // undefined then. Nothing is verified: the bytes are not read.
+  // undefined then. Nothing is verified: the bytes are not read. Records that an epoch holds in another form
+  // cannot be shared.
   bool clone_records(int fd);
   bool clone_frozen(int fd);
 

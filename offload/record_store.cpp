@@ -1,7 +1,6 @@
 #include <terrace/offload/record_store.h>
 
 #include <cstring>
-#include <utility>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
@@ -9,6 +8,11 @@
 #include <terrace/offload/host_slots.h>
 
 namespace terrace {
+namespace {
+
+constexpr const char* kWhat = "optimizer states";  // for the watch
+
+}  // namespace
 
 RecordStore::RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan,
                          HostArena& arena, Device& device, BlockStore* store, io::Engine* engine,
@@ -95,11 +99,9 @@ bool RecordStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std
 void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles) {
   const uint64_t offset = first_tile * tile_bytes_;
   if (is_streamed(chunk)) {
-    Transfer reading;
-    reading.request = store_->read_request(chunk, block_at(first_tile), tiles);
-    start(reading, reading.request);
-    wait(reading, reading.request);
-    store_->end_read(chunk, block_at(first_tile), reading.request, reading.completion);
+    BlockTransfer reading;
+    reading.start_read(*store_, chunk, block_at(first_tile), tiles, *engine_);
+    reading.finish(*engine_, watch_, kWhat);
   } else if (placement_ == Placement::none) {
     const DeviceSlot slot = device_slots_[index_of(chunk)];
     if (!device_.strict()) device_.detach(slot);
@@ -114,7 +116,7 @@ void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> 
 }
 
 void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
-                              Transfer& write) {
+                              BlockTransfer& write) {
   const uint64_t offset = first_tile * tile_bytes_;
   if (is_streamed(chunk)) {
     start_block_write(chunk, block_at(first_tile), tiles, write);
@@ -133,60 +135,18 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
 }
 
 void RecordStore::start_block_write(ChunkId chunk, uint32_t block, std::span<const std::byte> bytes,
-                                    Transfer& write) {
-  TERRACE_ASSERT(!write.started, "the write before this one is not finished");
-  while (!begin_write(chunk, block, bytes, write.write))
+                                    BlockTransfer& write) {
+  while (!begin_write(chunk, block, bytes, write.write()))
     wait_watched(*engine_, watch_, {"room in the tier", "host -> nvme", chunk, nullptr, {}});
-  write.started = true;
-  start(write, write.write.request);
+  write.start_write(*store_, *engine_);
 }
 
-void RecordStore::start(Transfer& transfer, io::Request& request) {
-  transfer.done = false;
-  transfer.store = store_;
-  request.context = &transfer;
-  request.on_complete = [](void* context, const io::Completion& completion) noexcept {
-    Transfer& ended = *static_cast<Transfer*>(context);
-    ended.completion = completion;
-    ended.done = true;
-    if (ended.started) ended.store->arrived(ended.write);
-  };
-  engine_->submit({&request, 1});
+void RecordStore::finish(BlockTransfer& write) {
+  if (write.under_way()) write.finish(*engine_, watch_, kWhat);
 }
 
-void RecordStore::wait(const Transfer& transfer, const io::Request& request) {
-  const bool reads = request.kind == io::OpKind::read;
-  while (!transfer.done) {
-    wait_watched(*engine_, watch_,
-                 {"optimizer states", reads ? "nvme -> host" : "host -> nvme", std::nullopt, &request,
-                  store_->path_of(request)});
-  }
-}
-
-void RecordStore::finish(Transfer& transfer) {
-  if (!transfer.started) return;
-  while (true) {
-    wait(transfer, transfer.write.request);
-    switch (store_->end_write(transfer.write, transfer.completion)) {
-      case BlockStore::WriteEnd::again:
-        start(transfer, transfer.write.request);
-        break;
-      case BlockStore::WriteEnd::done:
-        transfer.started = false;
-        return;
-      case BlockStore::WriteEnd::failed:
-        transfer.started = false;
-        throw store_->io_error(transfer.write.request, transfer.completion);
-    }
-  }
-}
-
-void RecordStore::settle(Transfer& transfer) noexcept {
-  try {
-    finish(transfer);
-  } catch (const Error&) {
-    // What failed first is what matters.
-  }
+void RecordStore::settle(BlockTransfer& write) noexcept {
+  if (write.under_way()) write.settle(*engine_, watch_);
 }
 
 }  // namespace terrace

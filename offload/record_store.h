@@ -12,6 +12,7 @@
 #include <terrace/memory/device.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/memory/host_arena.h>
+#include <terrace/offload/block_transfer.h>
 #include <terrace/offload/drive_turns.h>
 #include <terrace/offload/epoch_committer.h>
 #include <terrace/offload/memory_plan.h>
@@ -60,20 +61,13 @@ class RecordStore {
 
   // Copies of one block of tiles, for initialisation and checkpoints.
   void read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles);
-  // A write that may be on its way to the tier file; it and `tiles` stay until finish().
-  struct Transfer {
-    BlockStore* store = nullptr;
-    BlockStore::Write write;  // of a write
-    io::Request request;      // of a read
-    io::Completion completion{};
-    bool started = false;  // a write that is not finished
-    bool done = true;
-  };
-  void start_write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles, Transfer& write);
-  // Waits for it; throws its failure. Nothing to do for one that was not started.
-  void finish(Transfer& transfer);
+  // `write` and `tiles` stay until finish(). Where records are not streamed it is done when this returns.
+  void start_write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
+                   BlockTransfer& write);
+  // Waits for it; throws its failure.
+  void finish(BlockTransfer& write);
   // The same where another failure is on its way already.
-  void settle(Transfer& transfer) noexcept;
+  void settle(BlockTransfer& write) noexcept;
 
   // --- The budget changes; between steps, states on nvme ---
   // How many chunks' records are in host slots.
@@ -99,9 +93,8 @@ class RecordStore {
   void read_in(ChunkId chunk, std::byte* memory);
   void leave(ChunkId chunk, bool knows_cached);
   void enter(ChunkId chunk, bool knows_cached);
-  void start_block_write(ChunkId chunk, uint32_t block, std::span<const std::byte> bytes, Transfer& write);
-  void start(Transfer& transfer, io::Request& request);
-  void wait(const Transfer& transfer, const io::Request& request);
+  void start_block_write(ChunkId chunk, uint32_t block, std::span<const std::byte> bytes,
+                         BlockTransfer& write);
 
   const FlatSpace& space_;
   Placement placement_;

@@ -74,46 +74,41 @@ void RecordStore::enter(ChunkId chunk, bool knows_cached) {
 }
 
 void RecordStore::write_back(ChunkId chunk) {
-  std::array<Transfer, kTransfers> writes;
+  std::array<BlockTransfer, kTransfers> writes;
   try {
     for (uint32_t block = 0; block < store_->block_count(chunk); ++block) {
-      Transfer& write = writes[block % kTransfers];
+      BlockTransfer& write = writes[block % kTransfers];
       finish(write);
       start_block_write(
           chunk, block,
           {memory_[index_of(chunk)] + block * block_tiles_ * tile_bytes_, store_->block_bytes(chunk, block)},
           write);
     }
-    for (Transfer& write : writes) finish(write);
+    for (BlockTransfer& write : writes) finish(write);
   } catch (...) {
-    for (Transfer& write : writes) settle(write);
+    for (BlockTransfer& write : writes) settle(write);
     throw;
   }
   left_bytes_ += record_bytes(chunk);
 }
 
 void RecordStore::read_in(ChunkId chunk, std::byte* memory) {
-  std::array<Transfer, kTransfers> reads;
-  std::exception_ptr failure;
+  std::array<BlockTransfer, kTransfers> reads;
   const uint32_t count = store_->block_count(chunk);
   uint32_t started = 0;
-  for (uint32_t block = 0; block < started || (failure == nullptr && started < count); ++block) {
-    for (; failure == nullptr && started < std::min<uint64_t>(count, block + kTransfers); ++started) {
-      Transfer& read = reads[started % kTransfers];
-      read.request = store_->read_request(
-          chunk, started,
-          {memory + started * block_tiles_ * tile_bytes_, store_->block_bytes(chunk, started)});
-      start(read, read.request);
+  try {
+    for (uint32_t block = 0; block < count; ++block) {
+      for (; started < std::min<uint64_t>(count, block + kTransfers); ++started) {
+        reads[started % kTransfers].start_read(
+            *store_, chunk, started,
+            {memory + started * block_tiles_ * tile_bytes_, store_->block_bytes(chunk, started)}, *engine_);
+      }
+      finish(reads[block % kTransfers]);
     }
-    Transfer& read = reads[block % kTransfers];
-    wait(read, read.request);
-    try {
-      store_->end_read(chunk, block, read.request, read.completion);
-    } catch (...) {
-      failure = std::current_exception();  // what is in flight is waited for
-    }
+  } catch (...) {
+    for (BlockTransfer& read : reads) settle(read);  // what is in flight is waited for
+    throw;
   }
-  if (failure != nullptr) std::rethrow_exception(failure);
   entered_bytes_ += record_bytes(chunk);
 }
 
