@@ -209,7 +209,8 @@ void require_layout(const FlatSpace& space, const OffloadOptions& options) {
            "a master weight is a bf16 parameter and what is below it", "train in bf16, or without it");
   }
   if (options.states == Placement::none && options.parameters != Placement::none) {
-    refuse("", "they are on the device, and the parameters that belong to them are not",
+    refuse(fmt::format("of parameters on {}", name_of(options.parameters)),
+           "the states are on the device, and half of each master is not",
            "place parameters on the device too, or optimizer states on cpu or nvme");
   }
 }

@@ -22,6 +22,7 @@ struct DurableToyOptions {
   uint64_t cached_records = 0;  // kept in host memory
   uint32_t retained_epochs = 0;
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
+  RecordLayout layout = {};
 };
 
 class DurableToy {
@@ -35,6 +36,7 @@ class DurableToy {
     for (const std::filesystem::path& path : toy.paths) options.state_paths.push_back({path});
     if (toy.parameters == Placement::nvme) options.parameter_paths = options.state_paths;
     options.durable = true;
+    options.record_layout = toy.layout;
     options.retained_epochs = toy.retained_epochs;
     options.tier_start = toy.start;
     options.lock_host_memory = false;

@@ -64,6 +64,7 @@ Life life_of(uint32_t seed, const std::filesystem::path& folder) {
   life.after = random() % 2 == 0;
   life.folders = {folder / "a"};
   if (random() % 3 == 0) life.folders.push_back(folder / "b");
+  if (seed % 2 == 0) life.c.layout = kCompact;
   return life;
 }
 

@@ -37,14 +37,19 @@ struct EpochCase {
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
   io::FileEvents* events = nullptr;
   std::optional<DriveTurnOptions> drive_turns = std::nullopt;
+  RecordLayout layout = {};
+  OptimizerKind kind = OptimizerKind::adam;
+  Placement states = Placement::nvme;
 };
+
+inline constexpr RecordLayout kCompact = {MasterForm::remainder};
 
 inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
                                     const std::vector<TensorUse>& uses,
                                     const std::vector<std::filesystem::path>& folders) {
   OffloadOptions options;
   options.parameters = c.parameters;
-  options.states = Placement::nvme;
+  options.states = c.states;
   for (const std::filesystem::path& folder : folders) options.state_paths.push_back({folder, 0});
   options.parameter_paths = options.state_paths;
   options.accumulation_steps = c.accumulation;
@@ -57,6 +62,7 @@ inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
   options.decorate_engine = c.decorate;
   options.file_events = c.events;
   options.drive_turns = c.drive_turns;
+  options.record_layout = c.layout;
   options.device_budget_bytes = options.host_budget_bytes = kGiB;
   const MemoryPlan roomy = plan_memory(space, uses, options);
   options.device_budget_bytes = roomy.device_minimum_bytes;
@@ -69,6 +75,7 @@ class EpochRig {
  public:
   EpochRig(const EpochCase& c, const std::vector<std::filesystem::path>& folders)
       : accumulation(c.accumulation),
+        kind(c.kind),
         specs(toy::tensors(c.type, c.with_frozen)),
         space(specs, c.chunk_elements),
         workers(c.threads) {
@@ -91,15 +98,22 @@ class EpochRig {
       toy::run_micro_batch(*offloader, specs, m);
       offloader->end_micro_batch();
     }
-    const std::vector<OptimizerSettings> groups = toy::groups();
+    std::vector<OptimizerSettings> groups = toy::groups();
+    for (OptimizerSettings& group : groups) group.kind = kind;
     return offloader->update({groups, number, 0, 1});
+  }
+
+  // As a checkpoint holds them.
+  std::vector<std::byte> records() {
+    std::vector<std::byte> all;
+    offloader->export_records(
+        [&](std::span<const std::byte> tiles) { all.insert(all.end(), tiles.begin(), tiles.end()); });
+    return all;
   }
 
   // Records, then all parameters.
   std::vector<std::byte> state() {
-    std::vector<std::byte> all;
-    offloader->export_records(
-        [&](std::span<const std::byte> tiles) { all.insert(all.end(), tiles.begin(), tiles.end()); });
+    std::vector<std::byte> all = records();
     for (uint32_t t = 0; t < specs.size(); ++t) {
       std::vector<std::byte> bytes(specs[t].element_count() * bytes_of(specs[t].type));
       offloader->read_parameter(TensorId{t}, bytes);
@@ -118,12 +132,19 @@ class EpochRig {
       const uint64_t before = uint64_t{t} * plan.host_record_slots / plan.record_chunks;
       ++t;
       if (uint64_t{t} * plan.host_record_slots / plan.record_chunks != before)
-        bytes += space.chunk(ChunkId{c}).tile_count() * RecordLayout{}.tile_bytes();
+        bytes += space.chunk(ChunkId{c}).tile_count() * plan.record_layout.tile_bytes();
     }
     return bytes;
   }
 
+  uint64_t trainable_elements() const {
+    uint64_t elements = 0;
+    for (const Section& section : space.sections()) elements += section.trainable ? section.elements : 0;
+    return elements;
+  }
+
   uint32_t accumulation;
+  OptimizerKind kind;
   std::vector<TensorSpec> specs;
   FlatSpace space;
   MemoryLog log;

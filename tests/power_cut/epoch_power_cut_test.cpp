@@ -110,7 +110,22 @@ INSTANTIATE_TEST_SUITE_P(
             "two_paths_and_a_retained_epoch",
             {.parameters = Placement::nvme, .with_frozen = true, .cached_records = 4, .retained_epochs = 1},
             true,
-            2}),
+            2},
+        Variant{"compact_state_parameters_on_nvme",
+                {.parameters = Placement::nvme, .cached_records = 4, .layout = {MasterForm::remainder}},
+                false,
+                2},
+        Variant{"compact_state_parameters_in_dram",
+                {.parameters = Placement::cpu,
+                 .with_frozen = false,
+                 .cached_records = 8,
+                 .layout = {MasterForm::remainder}},
+                false,
+                2},
+        Variant{"compact_state_parameters_on_the_device",
+                {.parameters = Placement::none, .with_frozen = false, .layout = {MasterForm::remainder}},
+                true,
+                2}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace
