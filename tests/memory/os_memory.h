@@ -49,6 +49,17 @@ inline uint64_t anonymous_bytes() {
                      "Anonymous:");
 }
 
+// What is pinned of this process's memory, which the system keeps whatever is unmapped.
+inline uint64_t pinned_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  uint64_t kilobytes = 0;
+  while (status >> word) {
+    if (word == "VmPin:") status >> kilobytes;
+  }
+  return kilobytes * 1024;
+}
+
 // The bytes of `range`, which begins with a page, that are in memory.
 inline uint64_t resident_bytes(std::span<const std::byte> range) {
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));

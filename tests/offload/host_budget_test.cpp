@@ -166,6 +166,8 @@ TEST(HostBudget, GivesItsPagesBackToTheSystem) {
     EXPECT_NEAR(static_cast<double>(anonymous) - static_cast<double>(anonymous_bytes()),
                 static_cast<double>(fallen), static_cast<double>(kMiB));
   };
+  // Pages that are registered with an engine would stay where they are.
+  EXPECT_LE(pinned_bytes(), offloader.least_host_budget() + 2 * kHugePageBytes);
   const uint64_t anonymous = anonymous_bytes(), ledger = ledger_bytes(offloader);
   EXPECT_EQ(ledger, offloader.plan().host_bytes);
   offloader.set_host_budget(offloader.least_host_budget() + 3 * slot + slot / 2);
