@@ -16,8 +16,10 @@ class Bench final : public Subcommand {
     command_.footer(
         "Examples:\n"
         "  terrace bench io --directory /mnt/nvme --rw read --size 4GiB\n"
+        "  terrace bench adam --parameters 128M --threads 1 --threads 2\n"
         "  terrace bench step --nvme-path /mnt/nvme --parameters 400M\n");
     members_.push_back(add_bench_io(command_));
+    members_.push_back(add_bench_adam(command_));
     members_.push_back(add_bench_step(command_));
   }
 
