@@ -109,18 +109,18 @@ std::string adam_report_json(const AdamPlan& plan, const std::vector<AdamThreads
     for (size_t set = 0; set < plan.sets.size(); ++set) {
       const Line line = line_of(plan, result, set);
       lines += fmt::format(
-          "{}    {{\"threads\": {}, \"instruction_set\": \"{}\", \"ns_per_parameter\": {}, "
+          "{}{{\"threads\": {}, \"instruction_set\": \"{}\", \"ns_per_parameter\": {}, "
           "\"bytes_per_second\": "
-          "{:.0f},\n     \"share_of_read_modify_write\": {}, \"read_modify_write_bytes_per_second\": "
+          "{:.0f}, \"share_of_read_modify_write\": {}, \"read_modify_write_bytes_per_second\": "
           "{{{}}}}}",
-          lines.empty() ? "" : ",\n", result.threads, name_of(plan.sets[set]),
+          lines.empty() ? "" : ", ", result.threads, name_of(plan.sets[set]),
           spread_json(line.ns_per_parameter), line.bytes_per_second, spread_json(line.share), streams);
     }
   }
   return fmt::format(
-      "{{\n  \"parameters\": {}, \"optimizer\": {}, \"gradient_type\": \"{}\", \"parameter_type\": \"{}\",\n"
-      "  \"moments\": {}, \"moment_type\": \"{}\", \"compact_state\": {}, \"bytes_per_parameter\": {:.1f}, "
-      "\"memory_bytes\": {}, \"rounds\": {},\n  \"results\": [\n{}\n  ]\n}}\n",
+      "{{\"parameters\": {}, \"optimizer\": {}, \"gradient_type\": \"{}\", \"parameter_type\": \"{}\", "
+      "\"moments\": {}, \"moment_type\": \"{}\", \"compact_state\": {}, \"bytes_per_parameter\": {:.1f}, "
+      "\"memory_bytes\": {}, \"rounds\": {}, \"results\": [{}]}}\n",
       plan.elements, json_quoted(plan.optimizer), name_of(plan.gradient_type), name_of(plan.parameter_type),
       plan.layout.moment_count, name_of(plan.layout.moment_type), plan.layout.master == MasterForm::remainder,
       plan.bytes_per_parameter(), plan.memory_bytes(), plan.rounds, lines);
