@@ -53,6 +53,7 @@ class FewestFetches {
 TrafficBound Offloader::traffic_bound() const {
   const Parts& p = *parts_;
   TrafficBound bound;
+  uint64_t old_read_bytes = 0;
   const bool params_move = p.home->placement() != Placement::none;
   const bool states_move = p.records->placement() != Placement::none;
   for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
@@ -61,7 +62,11 @@ TrafficBound Offloader::traffic_bound() const {
     if (states_move) bound.d2h_bytes += bytes * p.options.accumulation_steps;
     if (!states_move && params_move) bound.d2h_bytes += bytes;
     if (states_move && !params_move) bound.h2d_bytes += bytes;
-    if (!p.home->is_in_memory(ChunkId{c})) bound.param_write_bytes += bytes;
+    const bool has_old_parameters = p.is_compact() && states_move;  // an input of the update
+    if (has_old_parameters && !params_move) bound.d2h_bytes += bytes;
+    if (p.home->is_in_memory(ChunkId{c})) continue;
+    bound.param_write_bytes += bytes;
+    if (has_old_parameters) old_read_bytes += bytes;
   }
   bound.record_read_bytes = bound.record_write_bytes = p.records->streamed_bytes();
   if (!params_move) return bound;
@@ -73,14 +78,23 @@ TrafficBound Offloader::traffic_bound() const {
   FewestFetches fewest(p.space, p.training_cursor.schedule(), p.cache.slot_count());
   if (!all_alike) fewest.step([](ChunkId) {});
   uint64_t fetched_bytes = 0, read_bytes = 0;
+  // Where an update runs in the next forward, what it makes goes to the device from host memory.
+  const bool comes_fresh = p.update_mode == UpdateMode::next_forward;
+  std::vector<bool> is_here(p.space.chunk_count());
   for (uint32_t step = 0; step < counted; ++step) {
+    std::fill(is_here.begin(), is_here.end(), false);
     fewest.step([&](ChunkId chunk) {
       fetched_bytes += p.home->param_bytes(chunk);
-      if (!p.home->is_in_memory(chunk)) read_bytes += p.home->param_bytes(chunk);
+      const bool is_first = !is_here[index_of(chunk)];
+      is_here[index_of(chunk)] = true;
+      if (p.home->is_in_memory(chunk)) return;
+      if (comes_fresh && is_first && p.space.section_of(chunk).trainable && p.gradients->is_held(chunk))
+        return;
+      read_bytes += p.home->param_bytes(chunk);
     });
   }
   bound.h2d_bytes += fetched_bytes / counted;
-  bound.param_read_bytes = read_bytes / counted;
+  bound.param_read_bytes = read_bytes / counted + old_read_bytes;
   return bound;
 }
 

@@ -1,0 +1,61 @@
+// The least bytes of a step, against steps that move them and against each other.
+#include <gtest/gtest.h>
+
+#include "offload/epoch_rig.h"
+
+namespace terrace {
+namespace {
+
+constexpr RecordLayout kCompact = {.master = MasterForm::remainder};
+
+struct Step {
+  OffloadCounters moved;
+  TrafficBound bound;
+};
+
+// A step that is none of the first, with the least of budgets.
+Step step_with(Placement parameters, RecordLayout layout) {
+  EpochCase c;
+  c.parameters = parameters;
+  c.layout = layout;
+  c.durable = false;
+  c.cached_quarters = 0;
+  const toy::ScratchFolder folder;
+  EpochRig rig(c, folder.path());
+  rig.step(1);
+  rig.step(2);
+  const OffloadCounters before = rig.offloader->counters();
+  rig.step(3);
+  return {rig.offloader->counters() - before, rig.offloader->traffic_bound()};
+}
+
+TEST(TrafficBound, IsWhatPlainAndCompactStepsMove) {
+  for (const RecordLayout& layout : {RecordLayout{}, kCompact}) {
+    for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+      const auto [moved, bound] = step_with(parameters, layout);
+      EXPECT_EQ(moved.record_read_bytes, bound.record_read_bytes) << name_of(parameters);
+      EXPECT_EQ(moved.record_write_bytes, bound.record_write_bytes) << name_of(parameters);
+      EXPECT_EQ(moved.param_write_bytes, bound.param_write_bytes) << name_of(parameters);
+      EXPECT_EQ(moved.d2h_bytes, bound.d2h_bytes) << name_of(parameters);
+      // Fetches beyond the least are the only reads beyond it.
+      EXPECT_GE(moved.param_read_bytes, bound.param_read_bytes) << name_of(parameters);
+      if (parameters == Placement::nvme) {
+        EXPECT_EQ(moved.param_read_bytes - bound.param_read_bytes, moved.h2d_bytes - bound.h2d_bytes);
+      }
+    }
+  }
+}
+
+// Ten bytes of states instead of twelve, and once more the parameters, where they are not in host memory.
+TEST(TrafficBound, OfCompactStateHasTheParametersOfBeforeTheUpdate) {
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    const TrafficBound plain = step_with(parameters, RecordLayout{}).bound;
+    const TrafficBound compact = step_with(parameters, kCompact).bound;
+    EXPECT_EQ(compact.record_read_bytes * 12, plain.record_read_bytes * 10);
+    EXPECT_EQ(compact.param_read_bytes - plain.param_read_bytes, plain.param_write_bytes);
+    EXPECT_EQ(compact.d2h_bytes - plain.d2h_bytes, parameters == Placement::none ? plain.d2h_bytes : 0);
+  }
+}
+
+}  // namespace
+}  // namespace terrace
