@@ -131,8 +131,8 @@ void PinnedEpoch::Parts::read_records(uint64_t first_tile, std::span<std::byte> 
   if (layout_.master == MasterForm::whole) return read(records_, first_tile * tile_bytes, tiles);
   const uint64_t canonical_bytes = layout_.canonical().tile_bytes();
   while (!tiles.empty()) {
-    const uint64_t count = std::min({tiles.size() / canonical_bytes, layout_.block_tiles(),
-                                     unjoined_records_.size() / tile_bytes});
+    const uint64_t count = std::min(
+        {tiles.size() / canonical_bytes, layout_.block_tiles(), unjoined_records_.size() / tile_bytes});
     read(records_, first_tile * tile_bytes, unjoined_records_.first(count * tile_bytes));
     for (uint64_t t = 0; t < count; ++t) {
       join_tiles(instruction_set_, layout_, unjoined_records_.data() + t * tile_bytes,
@@ -171,6 +171,9 @@ const std::string& PinnedEpoch::info() const {
 
 RecordLayout PinnedEpoch::record_layout() const {
   return parts_->layout().canonical();
+}
+uint64_t PinnedEpoch::block_tiles() const {
+  return parts_->layout().block_tiles();
 }
 uint64_t PinnedEpoch::record_tile_count() const {
   return parts_->records().bytes() / parts_->layout().tile_bytes();

@@ -29,6 +29,7 @@ class PinnedEpoch {
   // masters whatever the epoch holds. Fills `tiles`, a multiple of record_layout().tile_bytes(), from tile
   // `first_tile` on; every byte is verified. Throws Error(io) and Error(corrupt).
   RecordLayout record_layout() const;
+  uint64_t block_tiles() const;  // of a block of the tier, at most; each block that is touched is read whole
   uint64_t record_tile_count() const;
   void read_records(uint64_t first_tile, std::span<std::byte> tiles);
   // As Offloader::export_frozen() has them; `offset` and the size are multiples of 4096.

@@ -50,7 +50,7 @@ struct CheckpointValues::Parts {
       uint64_t& bytes = section.trainable ? states_bytes : frozen_bytes;
       place.first_byte = bytes;
       place.value_bytes = section.trainable ? sizeof(float) : bytes_of(section.type);
-      place.tile_bytes = section.trainable ? RecordLayout{}.tile_bytes() : kTileElements * place.value_bytes;
+      place.tile_bytes = section.trainable ? manifest.layout.tile_bytes() : kTileElements * place.value_bytes;
       bytes += section.elements / kTileElements * place.tile_bytes;
       sections.push_back(place);
     }

@@ -64,14 +64,33 @@ CheckpointInfo read_checkpoint_info(const std::filesystem::path& path) {
   return checkpoint::read_manifest_of(checkpoint::find_checkpoint(path)).info;
 }
 
+namespace {
+
+void require_same_layout(const std::filesystem::path& folder, const Manifest& manifest,
+                         const RecordLayout& mine) {
+  if (manifest.layout == mine) return;
+  throw Error(
+      ErrorKind::config,
+      {"cannot resume from the checkpoint", folder.string(),
+       fmt::format("its optimizer states are {}, and those of this run's optimizer are {}",
+                   text_of(manifest.layout), text_of(mine)),
+       "resume with the optimizer, and the precision of its states, of the run that saved it; or begin "
+       "anew from its weights (`terrace export`, then --model)"});
+}
+
+}  // namespace
+
 CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_view model,
                                const FlatSpace& space, Offloader& offloader, Log& log) {
   const SteadyClock clock;
   const uint64_t begun_ns = clock.now_ns();
   const std::filesystem::path folder = checkpoint::find_checkpoint(path);
   const Manifest manifest = checkpoint::read_manifest_of(folder);
+  checkpoint::require_tensors(folder, manifest.info, model, space);
+  const RecordLayout layout = offloader.plan().record_layout.canonical();
+  require_same_layout(folder, manifest, layout);
   checkpoint::require_same_tensors(folder, manifest, model, space,
-                                   offloader.record_tile_count() * RecordLayout{}.tile_bytes(),
+                                   offloader.record_tile_count() * layout.tile_bytes(),
                                    offloader.frozen_bytes());
 
   // Both are there and of the right size before the first byte of the state changes.

@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::string_view kFormatName = "terrace-checkpoint";
 constexpr uint64_t kFirstWithArchitecture = 2;  // version
+constexpr uint64_t kFirstWithLayout = 3;
+constexpr uint64_t kMostMoments = 2;
 
 // The text ends with the checksum of everything before its last comma, in exactly these bytes.
 constexpr std::string_view kTailBegin = ",\n  \"manifest_checksum\": \"";
@@ -49,6 +51,18 @@ DataFile read_data_file(Members& manifest, const std::string& key) {
   return file;
 }
 
+RecordLayout read_layout(Members& members) {
+  RecordLayout layout;
+  const uint64_t moments = members.whole_number("moments");
+  if (moments > kMostMoments) members.refuse(fmt::format("no optimizer has {} moments", moments));
+  layout.moment_count = static_cast<uint32_t>(moments);
+  const std::string type = members.text("moment_type");
+  if (type != name_of(DataType::fp32) && type != name_of(DataType::bf16))
+    members.refuse("\"moment_type\" is neither fp32 nor bf16");
+  layout.moment_type = type == name_of(DataType::fp32) ? DataType::fp32 : DataType::bf16;
+  return layout;
+}
+
 Manifest read_manifest(const Json::Value& root, const std::filesystem::path& path) {
   Members members(root, "", path);
   if (members.text("format") != kFormatName) members.refuse(fmt::format("its format is not {}", kFormatName));
@@ -67,10 +81,11 @@ Manifest read_manifest(const Json::Value& root, const std::filesystem::path& pat
   Manifest manifest;
   manifest.version = version;
   manifest.info = read_facts(members, version >= kFirstWithArchitecture);
+  if (version >= kFirstWithLayout) manifest.layout = read_layout(members);
   manifest.states = read_data_file(members, "states");
-  if (manifest.states.bytes % RecordLayout{}.tile_bytes() != 0)
+  if (manifest.states.bytes % manifest.layout.tile_bytes() != 0)
     members.refuse(fmt::format("{} bytes of states are not whole tiles of {}", manifest.states.bytes,
-                               RecordLayout{}.tile_bytes()));
+                               manifest.layout.tile_bytes()));
   if (members.has("frozen")) {
     manifest.frozen = read_data_file(members, "frozen");
     if (manifest.frozen.bytes == 0) members.refuse("\"frozen\" has no bytes");
@@ -120,6 +135,10 @@ std::string manifest_text(const Manifest& manifest) {
   add_member(text, "version", std::to_string(manifest.version));
   add_facts(text, manifest.info, manifest.version >= kFirstWithArchitecture);
   add_member(text, "block_bytes", std::to_string(kBlockBytes));
+  if (manifest.version >= kFirstWithLayout) {
+    add_member(text, "moments", std::to_string(manifest.layout.moment_count));
+    add_member(text, "moment_type", json_quoted(name_of(manifest.layout.moment_type)));
+  }
   add_member(text, "states", json_of(manifest.states));
   if (manifest.frozen.bytes > 0) add_member(text, "frozen", json_of(manifest.frozen));
   return with_checksum(text);

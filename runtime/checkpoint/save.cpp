@@ -145,7 +145,7 @@ fs::path save_checkpoint(const fs::path& path, const CheckpointInfo& info, State
   const uint64_t frozen_bytes = source.frozen_bytes();
   require_space(folder, states_bytes, frozen_bytes);
 
-  Manifest manifest{info, {}, {}, kFormatVersion};
+  Manifest manifest{info, {}, {}, kFormatVersion, source.layout()};
   const fs::path partial = folder.partial_path(info.step);
   make_folder(partial);
   {

@@ -8,10 +8,10 @@
 namespace terrace {
 namespace {
 
-// In blocks of the checkpoint, from the offset that `read` is given.
+// In blocks, from the offset that `read` is given.
 template <typename Read>
-void read_in_blocks(uint64_t bytes, StateSource::Sink sink, Read read) {
-  std::vector<std::byte> block(std::min(bytes, checkpoint::kBlockBytes));
+void read_in_blocks(uint64_t bytes, uint64_t block_bytes, StateSource::Sink sink, Read read) {
+  std::vector<std::byte> block(std::min(bytes, block_bytes));
   for (uint64_t offset = 0; offset < bytes; offset += block.size()) {
     const auto part = std::span(block).first(std::min<uint64_t>(block.size(), bytes - offset));
     read(offset, part);
@@ -21,14 +21,17 @@ void read_in_blocks(uint64_t bytes, StateSource::Sink sink, Read read) {
 
 }  // namespace
 
+// As many tiles at a time as a block of the tier has: none is read twice.
 void EpochSource::read_states(Sink sink) {
-  read_in_blocks(states_bytes(), sink, [&](uint64_t offset, std::span<std::byte> part) {
-    epoch_->read_records(offset / RecordLayout{}.tile_bytes(), part);
-  });
+  const RecordLayout tiles = layout();
+  read_in_blocks(states_bytes(), epoch_->block_tiles() * tiles.tile_bytes(), sink,
+                 [&](uint64_t offset, std::span<std::byte> part) {
+                   epoch_->read_records(offset / tiles.tile_bytes(), part);
+                 });
 }
 
 void EpochSource::read_frozen(Sink sink) {
-  read_in_blocks(frozen_bytes(), sink,
+  read_in_blocks(frozen_bytes(), checkpoint::kBlockBytes, sink,
                  [&](uint64_t offset, std::span<std::byte> part) { epoch_->read_frozen(offset, part); });
 }
 

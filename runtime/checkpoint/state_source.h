@@ -18,6 +18,7 @@ class StateSource {
   using Sink = FunctionRef<void(std::span<const std::byte>)>;
   virtual ~StateSource() = default;
 
+  virtual RecordLayout layout() const = 0;  // of the states, with whole masters
   virtual uint64_t states_bytes() const = 0;
   virtual uint64_t frozen_bytes() const = 0;
   // In runs, in order. Throw what reading fails with, and what the sink throws.
@@ -33,9 +34,8 @@ class StateSource {
 class OffloaderSource final : public StateSource {
  public:
   explicit OffloaderSource(Offloader& offloader) : offloader_(offloader) {}
-  uint64_t states_bytes() const override {
-    return offloader_.record_tile_count() * RecordLayout{}.tile_bytes();
-  }
+  RecordLayout layout() const override { return offloader_.plan().record_layout.canonical(); }
+  uint64_t states_bytes() const override { return offloader_.record_tile_count() * layout().tile_bytes(); }
   uint64_t frozen_bytes() const override { return offloader_.frozen_bytes(); }
   void read_states(Sink sink) override { offloader_.export_records(sink); }
   void read_frozen(Sink sink) override { offloader_.export_frozen(sink); }
@@ -48,7 +48,8 @@ class OffloaderSource final : public StateSource {
 class EpochSource final : public StateSource {
  public:
   explicit EpochSource(std::unique_ptr<PinnedEpoch> epoch) : epoch_(std::move(epoch)) {}
-  uint64_t states_bytes() const override { return epoch_->record_tile_count() * RecordLayout{}.tile_bytes(); }
+  RecordLayout layout() const override { return epoch_->record_layout(); }
+  uint64_t states_bytes() const override { return epoch_->record_tile_count() * layout().tile_bytes(); }
   uint64_t frozen_bytes() const override { return epoch_->frozen_bytes(); }
   void read_states(Sink sink) override;
   void read_frozen(Sink sink) override;

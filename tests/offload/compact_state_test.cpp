@@ -138,6 +138,11 @@ TEST(CompactState, MovesTheBytesThatArithmeticSays) {
       const OffloadCounters before = rig.offloader->counters();
       rig.step(2);
       moved[compact] = rig.offloader->counters() - before;
+      const TrafficBound bound = rig.offloader->traffic_bound();
+      EXPECT_EQ(moved[compact].record_read_bytes, bound.record_read_bytes);
+      EXPECT_EQ(moved[compact].record_write_bytes, bound.record_write_bytes);
+      EXPECT_EQ(moved[compact].param_write_bytes, bound.param_write_bytes);
+      EXPECT_EQ(moved[compact].d2h_bytes, bound.d2h_bytes);
     }
     const bool on_nvme = parameters == Placement::nvme, on_device = parameters == Placement::none;
     EXPECT_EQ(moved[0].record_read_bytes, 12 * elements);

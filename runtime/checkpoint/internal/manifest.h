@@ -12,14 +12,14 @@
 
 namespace terrace::checkpoint {
 
-inline constexpr uint64_t kFormatVersion = 2;  // of what is written; earlier ones are read
+inline constexpr uint64_t kFormatVersion = 3;  // of what is written; earlier ones are read
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kStatesName = "states.bin";
 inline constexpr const char* kFrozenName = "frozen.bin";
 
-// The unit of checksums in both data files: sixteen record tiles. The last block of a file is short.
-inline constexpr uint64_t kBlockBytes = 16 * RecordLayout{}.tile_bytes();
-static_assert(kBlockBytes == 768 * 1024);
+// The unit of checksums in both data files, whole tiles of every layout. The last block of a file is short.
+inline constexpr uint64_t kBlockBytes = 768 * 1024;
+static_assert(kBlockBytes == 16 * RecordLayout{}.tile_bytes());
 // Checksums of 12 TiB of state; what is longer is refused before it is read.
 inline constexpr uint64_t kMaxManifestBytes = 256 * 1024 * 1024;
 
@@ -33,6 +33,7 @@ struct Manifest {
   DataFile states;
   DataFile frozen;  // without bytes there is no such file
   uint64_t version = kFormatVersion;
+  RecordLayout layout = {};  // of the states; masters are always whole. Versions before 3 knew the default
 };
 
 uint64_t block_count(uint64_t bytes);

@@ -24,6 +24,7 @@ class HeldSource final : public StateSource {
     offloader.export_frozen([&](auto run) { frozen_.insert(frozen_.end(), run.begin(), run.end()); });
   }
 
+  RecordLayout layout() const override { return {}; }
   uint64_t states_bytes() const override { return states_.size(); }
   uint64_t frozen_bytes() const override { return frozen_.size(); }
   void read_states(Sink sink) override {

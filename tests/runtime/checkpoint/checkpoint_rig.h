@@ -34,6 +34,8 @@ struct RigOptions {
   bool tight = true;
   bool with_frozen = false;
   uint64_t unused_columns = 1000;  // of a tensor that no operation uses
+  RecordLayout layout = {};
+  OptimizerKind kind = OptimizerKind::adam;
 };
 
 inline std::vector<TensorSpec> tensors(const RigOptions& options) {
@@ -53,6 +55,7 @@ class TrainingRig {
     options.states = rig.states;
     options.parameter_paths = options.state_paths = {{tier_.path()}};
     options.accumulation_steps = rig.accumulation;
+    options.record_layout = rig.layout;
     options.lock_host_memory = false;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;
     const MemoryPlan roomy = plan_memory(space, uses, options);
@@ -79,7 +82,8 @@ class TrainingRig {
         toy::run_micro_batch(*offloader, specs, m);
         offloader->end_micro_batch();
       }
-      const std::vector<OptimizerSettings> groups = toy::groups();
+      std::vector<OptimizerSettings> groups = toy::groups();
+      for (OptimizerSettings& group : groups) group.kind = options_.kind;
       offloader->update({groups, step, 0});
     }
     return *this;

@@ -33,6 +33,28 @@ Manifest example() {
 TEST(CheckpointManifest, HasTheTextOfTheFormat) {
   EXPECT_EQ(manifest_text(example()), R"({
   "format": "terrace-checkpoint",
+  "version": 3,
+  "step": 20,
+  "model": "gpt2 \"tiny\" é",
+  "architecture": "{\"model_config\": {\"model_type\": \"gpt2\"}}",
+  "parameter_type": "fp32",
+  "tensor_hash": "0123456789abcdef",
+  "seed": 18446744073709551615,
+  "data_position": {"epoch": 0, "next": 18446744073709551614},
+  "block_bytes": 786432,
+  "moments": 2,
+  "moment_type": "fp32",
+  "states": {"bytes": 835584, "block_checksums": "0000000000000000fedcba9876543210"},
+  "frozen": {"bytes": 16384, "block_checksums": "0000000000000007"},
+  "manifest_checksum": "7b3f4634dcbf70f2"
+}
+)");
+}
+
+// As it was saved when every optimizer was Adam.
+TEST(CheckpointManifest, OfTheSecondVersionIsRead) {
+  const std::string text = R"({
+  "format": "terrace-checkpoint",
   "version": 2,
   "step": 20,
   "model": "gpt2 \"tiny\" é",
@@ -46,7 +68,12 @@ TEST(CheckpointManifest, HasTheTextOfTheFormat) {
   "frozen": {"bytes": 16384, "block_checksums": "0000000000000007"},
   "manifest_checksum": "ddcf23f5c8c79ed5"
 }
-)");
+)";
+  const Manifest manifest = parse_manifest(text, "m");
+  EXPECT_EQ(manifest.version, 2u);
+  EXPECT_EQ(manifest.layout, RecordLayout{});
+  EXPECT_EQ(manifest.info.architecture, example().info.architecture);
+  EXPECT_EQ(manifest_text(manifest), text);
 }
 
 // As it was saved before there was an architecture in it.
@@ -77,12 +104,17 @@ TEST(CheckpointManifest, ComesBackAsItWas) {
   for (const bool with_frozen : {true, false}) {
     Manifest manifest = example();
     if (!with_frozen) manifest.frozen = {};
+    if (!with_frozen) {
+      manifest.layout = {MasterForm::whole, 1, DataType::bf16};
+      manifest.states = {34 * manifest.layout.tile_bytes(), {1, 2}};
+    }
     if (with_frozen) manifest.info.loss_scaler = {{"scale_bits", UINT64_MAX}, {"skipped_steps", 0}};
     const Manifest found = parse_manifest(manifest_text(manifest), "m");
     EXPECT_EQ(found.info.step, manifest.info.step);
     EXPECT_EQ(found.info.model, manifest.info.model);
     EXPECT_EQ(found.info.architecture, manifest.info.architecture);
-    EXPECT_EQ(found.version, 2u);
+    EXPECT_EQ(found.version, 3u);
+    EXPECT_EQ(found.layout, manifest.layout);
     EXPECT_EQ(found.info.tensor_hash, manifest.info.tensor_hash);
     EXPECT_EQ(found.info.type, manifest.info.type);
     EXPECT_EQ(found.info.seed, manifest.info.seed);
@@ -134,10 +166,14 @@ TEST(CheckpointManifest, OfAHostileWriterIsAnError) {
       {"\"step\": 20", "\"step\": " + std::string(100000, '['), "not JSON"},
       {"\"step\": 20", "\"step\": \"" + std::string(1000000, 'x') + "\"", "\"step\" is not a whole number"},
       {"terrace-checkpoint", "another", "its format is not terrace-checkpoint"},
-      {"\"version\": 2", "\"version\": 0", "there is no version 0"},
-      {"\"version\": 2", "\"version\": 1", "\"architecture\" is not known"},
+      {"\"version\": 3", "\"version\": 0", "there is no version 0"},
+      {"\"version\": 3", "\"version\": 1", "\"architecture\" is not known"},
+      {"\"version\": 3", "\"version\": 2", "is not known"},
+      {"\"moments\": 2", "\"moments\": 3", "no optimizer has 3 moments"},
+      {"\"moments\": 2", "\"moments\": 1", "are not whole tiles"},
+      {"\"moment_type\": \"fp32\"", "\"moment_type\": \"fp16\"", "\"moment_type\" is neither"},
       {"\"architecture\"", "\"architect\"", "\"architecture\" is missing"},
-      {"\"version\": 2", "\"version\": \"1\"", "\"version\" is not a whole number"},
+      {"\"version\": 3", "\"version\": \"1\"", "\"version\" is not a whole number"},
       {"0123456789abcdef", "0123456789ABCDEF", "\"tensor_hash\" is not 16"},
       {"0123456789abcdef", "0x23456789abcdef", "\"tensor_hash\" is not 16"},
       {"0123456789abcdef", "", "\"tensor_hash\" is not 16"},
@@ -178,8 +214,8 @@ TEST(CheckpointManifest, HoldsTheSettingsOfItsRunWhenItIsGivenAny) {
 }
 
 TEST(CheckpointManifest, OfALaterVersionAsksForALaterTerrace) {
-  expect_error(ErrorKind::config, {"version 3", "up to 2", "later"},
-               [] { parse_manifest(edited("\"version\": 2", "\"version\": 3"), "m"); });
+  expect_error(ErrorKind::config, {"version 4", "up to 3", "later"},
+               [] { parse_manifest(edited("\"version\": 3", "\"version\": 4"), "m"); });
 }
 
 TEST(CheckpointManifest, WithAnyBytesIsReadOrRefused) {

@@ -73,6 +73,19 @@ std::vector<Break> breaks() {
     pair.name += "_fp32";
     list.push_back(pair);
   }
+  const RecordLayout compact{MasterForm::remainder};
+  RigOptions halves = placed(nvme, nvme, 2, true);
+  halves.layout = compact;
+  list.push_back({"compact_to_plain", halves, placed(cpu, cpu, 1, false)});
+  list.push_back({"plain_to_compact", placed(cpu, nvme, 4, true), halves});
+  RigOptions lion = placed(cpu, nvme, 2, true);
+  lion.kind = OptimizerKind::lion;
+  lion.layout = {MasterForm::whole, 1, DataType::bf16};
+  RigOptions lion_halves = lion;
+  lion_halves.layout.master = MasterForm::remainder;
+  list.push_back({"lion_with_bf16_moments", lion, lion});
+  list.push_back({"lion_to_compact", lion, lion_halves});
+  list.push_back({"lion_from_compact", lion_halves, lion});
   return list;
 }
 
@@ -156,6 +169,41 @@ TEST(Checkpoint, IsTheSameBytesWhateverThePlacement) {
   for (const char* file : {"states.bin", "manifest.json"})
     EXPECT_TRUE(text_of(first / file) == text_of(second / file)) << file;
   EXPECT_FALSE(fs::exists(first / "frozen.bin"));
+}
+
+// What takes fewer bytes in memory and on nvme is not seen here.
+TEST(Checkpoint, IsTheSameBytesOfCompactState) {
+  const ScratchFolder folder;
+  RigOptions options = placed(Placement::nvme, Placement::nvme, 2, true);
+  const fs::path plain = TrainingRig(options).initialise().train(1, 2).save(folder.path() / "plain", 2);
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    options.parameters = parameters;
+    options.layout.master = MasterForm::remainder;
+    const fs::path compact =
+        TrainingRig(options).initialise().train(1, 2).save(folder.path() / name_of(parameters), 2);
+    for (const char* file : {"states.bin", "manifest.json"})
+      EXPECT_TRUE(text_of(compact / file) == text_of(plain / file)) << file << " " << name_of(parameters);
+  }
+}
+
+TEST(Checkpoint, OfOtherMomentsIsRefusedBeforeAnythingChanges) {
+  const ScratchFolder folder;
+  RigOptions options;
+  options.kind = OptimizerKind::lion;
+  options.layout = {MasterForm::whole, 1};
+  TrainingRig(options).initialise().train(1, 1).save(folder.path(), 1);
+  RigOptions adam;
+  adam.layout.master = MasterForm::remainder;
+  TrainingRig rig(adam);
+  rig.initialise();
+  const std::vector<std::byte> before = rig.state();
+  expect_error(ErrorKind::config, {"1 moment in fp32", "2 moments in fp32", "optimizer"},
+               [&] { rig.load(folder.path()); });
+  EXPECT_EQ(rig.state(), before);
+  options.layout.moment_type = DataType::bf16;
+  TrainingRig narrow(options);
+  expect_error(ErrorKind::config, {"moment in fp32", "moment in bf16", "precision"},
+               [&] { narrow.load(folder.path()); });
 }
 
 TEST(Checkpoint, IdentifiesTensorsByNameShapeTypeTrainabilityAndOrder) {
