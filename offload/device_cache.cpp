@@ -111,6 +111,11 @@ void DeviceCache::drop_param(ChunkId chunk) {
   set_state(chunk, ChunkState::absent);
 }
 
+void DeviceCache::drop_stale_param(ChunkId chunk) {
+  if (param_state(chunk) == ChunkState::fetching) finish_fetch(chunk);
+  if (param_state(chunk) == ChunkState::resident) drop_param(chunk);
+}
+
 void DeviceCache::leave_slot(ChunkId chunk) {
   ParamEntry& entry = params_[index_of(chunk)];
   param_of_slot_[entry.slot] = kNone;

@@ -61,6 +61,8 @@ class DeviceCache final : public GuardDescriber {
   void begin_in_place(ChunkId chunk, CacheSlot& slot);
   // resident -> absent, its slot becomes free. The chunk must not be pinned.
   void drop_param(ChunkId chunk);
+  // The same for a chunk that may be absent, or on its way: that is waited for.
+  void drop_stale_param(ChunkId chunk);
   // Drops the copies whose parameters have a newer version elsewhere: after an update those of the trainable
   // sections. Copies under way are waited for.
   void drop_params(StaleParams stale);

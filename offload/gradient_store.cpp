@@ -229,6 +229,13 @@ void GradientStore::release(ChunkId chunk) {
   if (on_device_ && !accumulates_) cache_.drop_gradient(chunk);
 }
 
+bool GradientStore::is_finite(ChunkId chunk) const {
+  GradientNorm norm;
+  const uint64_t first = first_sum_[index_of(chunk)];
+  norm.add_blocks(sums_.subspan(first, first_sum_[index_of(chunk) + 1] - first));
+  return norm.finite();
+}
+
 GradientNorm GradientStore::norm() const {
   GradientNorm norm;
   norm.add_blocks(sums_);

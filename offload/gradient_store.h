@@ -66,6 +66,8 @@ class GradientStore {
   // Whether it lies in its parameters' place below the device, which have none until the update is done.
   bool takes_over(ChunkId) const { return false; }
 
+  // Of one that has landed.
+  bool is_finite(ChunkId chunk) const;
   // Over the whole flat space, in an order that depends on the flat space alone. All micro-batches are over.
   GradientNorm norm() const;
 

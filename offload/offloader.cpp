@@ -32,8 +32,11 @@ ActivationStore* Offloader::activations() {
 void Offloader::begin_step() {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "a step begins when nothing else is open");
+  p.require_whole_state();
   if (p.committer != nullptr) p.committer->throw_failure();
   p.phase = Phase::training;
+  p.gradients_may_land = false;
+  p.forget_early_update();
   p.micro_batch = 0;
   p.training_cursor.begin_step();
   p.cursor = &p.training_cursor;
@@ -42,6 +45,7 @@ void Offloader::begin_step() {
 
 void Offloader::begin_evaluation() {
   TERRACE_ASSERT(parts_->phase == Phase::idle, "an evaluation begins when nothing else is open");
+  finish_update();
   parts_->phase = Phase::evaluation;
   parts_->evaluation_cursor.begin_step();
   parts_->cursor = &parts_->evaluation_cursor;
@@ -66,6 +70,10 @@ void Offloader::begin_use(std::string_view operation, std::span<const TensorId> 
   p.watch.set_activity(p.operation);
   collect_chunks(p.space, tensors, p.chunks);
   p.cursor->advance(operation, kind, p.chunks);
+  if (kind == UseKind::backward) {
+    p.before_gradients();
+    p.begin_early_update();
+  }
   p.fetch_missing();
   if (kind == UseKind::backward) p.open_gradients();
   p.prefetch();
@@ -108,9 +116,12 @@ void Offloader::end_micro_batch() {
   TERRACE_ASSERT(p.phase == Phase::training && !p.in_use, "no micro-batch is open");
   TERRACE_ASSERT(p.micro_batch < p.options.accumulation_steps, "the step has had all its micro-batches");
   p.watch.set_activity("the end of a micro-batch");
+  p.before_gradients();
+  p.begin_early_update();
   p.complete_unused_gradients();
   const uint64_t start = p.clock.now_ns();
   p.gradients->finish_micro_batch();
+  if (p.lands_for_update()) p.update_landed();
   p.counters.landing_wait_ns += p.clock.now_ns() - start;
   ++p.micro_batch;
   const bool more = p.micro_batch < p.options.accumulation_steps;
@@ -119,6 +130,7 @@ void Offloader::end_micro_batch() {
     const TensorState state = p.states.state(tensor);
     if (state == TensorState::hold) continue;
     if (state == TensorState::reducing && !more) continue;  // until the update takes it
+    if (state == TensorState::updating) continue;
     p.states.change(tensor, TensorState::hold);
   }
   p.reset_micro_batch();
@@ -135,25 +147,23 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
   const uint64_t start = p.clock.now_ns();
   const GradientNorm norm = p.gradients->norm();
   p.counters.norm_ns += p.clock.now_ns() - start;
-  const UpdateResult result{norm.norm(settings.loss_scale), norm.finite()};
-  if (result.applied) {
-    // As torch.nn.utils.clip_grad_norm_ has it: max_norm / (norm + 1e-6), never above 1.
-    const double clip =
-        settings.clip_norm > 0 ? std::min(1.0, settings.clip_norm / (result.gradient_norm + 1e-6)) : 1.0;
-    p.steps.clear();
-    for (const OptimizerSettings& group : settings.groups) {
-      p.steps.push_back(
-          make_optimizer_step(group, settings.step, static_cast<float>(clip / settings.loss_scale)));
-    }
-    p.require_groups(p.steps.size());
+  UpdateResult result{norm.norm(settings.loss_scale), norm.finite()};
+  p.training_cursor.end_step();
+  if (p.lands_for_update()) {
+    TERRACE_ASSERT(settings.clip_norm == 0 && settings.loss_scale == 1, "the update is as it was announced");
+    result.applied = p.end_early_update();
+    result.partly_applied = p.partly_applied;
+  } else if (result.applied) {
+    p.make_steps(settings, result.gradient_norm);
     p.forget_device_copies(StaleParams::trainable);
     p.change_trainable(TensorState::updating);
-    p.pipeline->run(p.steps);
-  } else {
+    p.start_update();
+  }
+  if (!result.applied) {
+    p.finish_update();  // its states may have been read ahead
     p.drop_gradients();
   }
-  p.change_trainable(TensorState::hold);
-  p.training_cursor.end_step();
+  if (!p.update_running()) p.change_trainable(TensorState::hold);
   p.phase = Phase::idle;
   p.counters.update_ns += p.clock.now_ns() - start;
   p.prefetch_first_uses();
@@ -164,6 +174,7 @@ void Offloader::abandon_step() {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::training && !p.in_use, "no step is open, or a lease is");
   p.gradients->finish_micro_batch();
+  p.finish_update();
   p.drop_gradients();
   for (uint32_t t = 0; t < p.space.tensor_count(); ++t) {
     if (p.states.state(TensorId{t}) != TensorState::hold) p.states.change(TensorId{t}, TensorState::hold);
@@ -208,11 +219,13 @@ OffloadCounters Offloader::counters() const {
   const Parts& p = *parts_;
   OffloadCounters counters = p.counters;
   counters.h2d_bytes = p.home->h2d_bytes();
-  counters.d2h_bytes = p.gradients->d2h_bytes() + p.pipeline->d2h_bytes() + p.home->d2h_bytes();
-  counters.param_read_bytes = p.home->nvme_read_bytes();
-  counters.param_write_bytes = p.home->nvme_write_bytes();
-  counters.record_read_bytes = p.pipeline->record_read_bytes();
-  counters.record_write_bytes = p.pipeline->record_write_bytes();
+  counters.d2h_bytes = p.gradients->d2h_bytes() + p.home->d2h_bytes();
+  if (p.device_update != nullptr) counters.d2h_bytes += p.device_update->d2h_bytes();
+  const Parts::UpdateTotals& updates = parts_->update_totals();
+  counters.param_read_bytes = p.home->nvme_read_bytes() + updates.old_param_read_bytes;
+  counters.param_write_bytes = updates.param_write_bytes;
+  counters.record_read_bytes = updates.pipeline.record_read_bytes;
+  counters.record_write_bytes = updates.pipeline.record_write_bytes;
   counters.cache_read_bytes = p.records->entered_bytes();
   counters.cache_write_bytes = p.records->left_bytes();
   if (p.activations != nullptr) {
@@ -228,12 +241,12 @@ OffloadCounters Offloader::counters() const {
     counters.commit_wait_ns = commits.wait_ns;
   }
   counters.eviction_count = p.cache.eviction_count();
-  const OptimizerPipeline::Times& times = p.pipeline->times();
+  const OptimizerPipeline::Times& times = updates.pipeline.times;
   counters.update_wait_ns = times.read_wait_ns + times.write_wait_ns;
   counters.update_write_wait_ns = times.write_wait_ns;
   counters.update_compute_ns = times.compute_ns;
   counters.update_check_ns = times.check_ns;
-  if (p.turns != nullptr) counters.turn_wait_ns = p.turns->wait_ns();
+  counters.turn_wait_ns = updates.turn_wait_ns;
   return counters;
 }
 

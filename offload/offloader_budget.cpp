@@ -33,7 +33,6 @@ void Offloader::Parts::set_host_budget(uint64_t bytes) {
   } catch (...) {
     failure = std::current_exception();
   }
-  pipeline->residence_changed();
   if (turns == nullptr) take_turns();
   if (failure != nullptr) std::rethrow_exception(failure);
 }

@@ -185,6 +185,12 @@ void Offloader::Parts::add_cached(bool dirty) {
   }
 }
 
+void Offloader::Parts::commit_now(std::string_view info, bool retain) {
+  if (!knows_cached) add_cached(true);
+  if (copied_store != nullptr && home->placement() == Placement::none) copy_parameters();
+  committer->begin(info, retain);
+}
+
 std::unique_ptr<PinnedEpoch> Offloader::Parts::pin_epoch() {
   return std::make_unique<PinnedEpoch>(
       std::make_unique<PinnedEpoch::Parts>(*committer, epoch_stores(), space, make_engine(), epoch_memory,
@@ -204,18 +210,21 @@ void Offloader::begin_commit(std::string_view info, bool retain) {
   TERRACE_ASSERT(p.phase == Phase::idle, "the state is committed between steps");
   TERRACE_ASSERT(p.committer != nullptr, "nothing is committed where " + p.plan.why_no_epochs);
   p.watch.set_activity("a commit");
-  if (!p.knows_cached) p.add_cached(true);
-  if (p.copied_store != nullptr && p.home->placement() == Placement::none) p.copy_parameters();
-  p.committer->begin(info, retain);
+  p.require_whole_state();
+  if (p.put_off_commit) p.finish_update();  // which begins that one
+  if (!p.update_running()) return p.commit_now(info, retain);
+  p.committer->throw_failure();
+  p.put_off_commit = Parts::PutOffCommit{std::string(info), retain};
 }
 
 bool Offloader::commit_in_progress() const {
-  return parts_->committer != nullptr && parts_->committer->in_progress();
+  return parts_->committer != nullptr && (parts_->put_off_commit || parts_->committer->in_progress());
 }
 
 uint64_t Offloader::finish_commit() {
   if (parts_->committer == nullptr) return 0;
   parts_->watch.set_activity("a commit");
+  parts_->finish_update();
   return parts_->committer->finish();
 }
 
@@ -234,6 +243,7 @@ void Offloader::keep_tier(bool keep) {
 std::unique_ptr<PinnedEpoch> Offloader::pin_epoch() {
   TERRACE_ASSERT(parts_->committer != nullptr, "there are no epochs where " + parts_->plan.why_no_epochs);
   parts_->watch.set_activity("a copy of the last epoch");
+  parts_->finish_update();
   return parts_->pin_epoch();
 }
 

@@ -44,6 +44,11 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       states(space),
       cache(space, device, plan, options.parameters, options.policy, states, watch),
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
+      progress(space.chunk_count()),
+      in_update_order(space.chunk_count()),
+      unsettled(space.chunk_count()),
+      unsettled_chunks(space.tensor_count()),
+      unsent(space.chunk_count()),
       training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),
       backward_uses(space.tensor_count()),
@@ -64,15 +69,29 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       std::make_unique<RecordStore>(space, options.states, plan, record_arena, device, record_store.get(),
                                     record_store != nullptr ? engine.get() : nullptr, watch);
   take_turns();
-  pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, cache, device, workers,
-                                                 instruction_set, engine.get(), ring, plan);
+  tile_update = std::make_unique<TileUpdate>(space, *gradients, *home, plan.record_layout, instruction_set);
+  pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, *tile_update, progress,
+                                                 watch, ring, plan);
+  if (options.states == Placement::none) {
+    device_update = std::make_unique<DeviceUpdate>(space, *records, *gradients, *home, *tile_update, cache,
+                                                   device, workers, engine.get(), plan);
+  }
   if (!trace.empty()) training_cursor.set_schedule(schedule_of(space, trace));
   operation.reserve(256);
+  update_order.reserve(space.chunk_count());
+  landing.reserve(space.chunk_count());
+  landing_late.reserve(space.chunk_count());
   reset_micro_batch();
   if (plan.keeps_epochs) keep_epochs();
 }
 
 Offloader::Parts::~Parts() {
+  try {
+    finish_update();
+  } catch (...) {
+    // Nothing is trained on any more; the last epoch is whole.
+  }
+  update_thread.reset();
   if (committer != nullptr) {
     committer->wait_idle();
     tier->keep_files(keeps_tier && committer->last_epoch() > 0);
@@ -93,6 +112,10 @@ uint64_t Offloader::Parts::byte_offset(TensorId tensor) const {
 
 CacheSlot& Offloader::Parts::require_slot(const char* role) {
   if (CacheSlot* slot = cache.take_slot(context())) return *slot;
+  if (update_running()) {  // what is being updated may not leave before
+    finish_update();
+    if (CacheSlot* slot = cache.take_slot(context())) return *slot;
+  }
   throw Error(
       ErrorKind::capacity,
       {fmt::format("no device memory is left for the {} of an operation", role), operation,
@@ -101,6 +124,7 @@ CacheSlot& Offloader::Parts::require_slot(const char* role) {
 }
 
 void Offloader::Parts::fetch_missing() {
+  for (const ChunkId chunk : chunks) send_updated(chunk);
   for (const ChunkId chunk : chunks) cache.pin_param(chunk);
   for (const ChunkId chunk : chunks) {
     if (cache.param_state(chunk) == ChunkState::absent) {
@@ -127,6 +151,7 @@ void Offloader::Parts::open_gradients() {
 }
 
 void Offloader::Parts::prefetch() {
+  if (home->placement() == Placement::none) return send_updated_ahead();
   if (cursor->position() == kNever) return;
   prefetch_uses(cursor->schedule(), cursor->position(), cursor->position() + 1);
 }
@@ -161,11 +186,14 @@ void Offloader::Parts::prefetch_uses(const Schedule& schedule, uint32_t position
 void Offloader::Parts::wait_for_chunks() {
   const uint64_t start = clock.now_ns();
   for (const ChunkId chunk : chunks) {
-    const Event* arriving = cache.arriving(chunk);
-    if (arriving != nullptr && !arriving->done())
-      wait_done_watched(*arriving, watch, home->fetch_subject(chunk));
+    if (unsettled[index_of(chunk)]) progress.note_needed(chunk);
+    const Event* const arriving =
+        home->placement() == Placement::none ? &cache.param_slot(chunk).in : cache.arriving(chunk);
+    if (arriving != nullptr) wait_done_watched(*arriving, watch, home->fetch_subject(chunk));
+    if (home->placement() == Placement::none) arriving->wait();
     cache.attach_param(chunk);
     home->fetch_finished(chunk);
+    settle(chunk);
   }
   counters.fetch_wait_ns += clock.now_ns() - start;
 }
@@ -200,6 +228,7 @@ void Offloader::Parts::land(ChunkId chunk) {
     if (--unlanded_chunks[index_of(tensor)] > 0 || states.state(tensor) != TensorState::grad_ready) continue;
     states.change(tensor, TensorState::reducing);
   }
+  if (lands_for_update()) note_landing(chunk);
 }
 
 // What the micro-batch did not use has a gradient of zero.

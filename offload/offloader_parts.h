@@ -18,6 +18,7 @@
 #include <terrace/memory/tier_space.h>
 #include <terrace/offload/block_transfer.h>
 #include <terrace/offload/device_cache.h>
+#include <terrace/offload/device_update.h>
 #include <terrace/offload/drive_turns.h>
 #include <terrace/offload/epoch_committer.h>
 #include <terrace/offload/gradient_store.h>
@@ -26,6 +27,8 @@
 #include <terrace/offload/param_home.h>
 #include <terrace/offload/record_store.h>
 #include <terrace/offload/step_watch.h>
+#include <terrace/offload/update_progress.h>
+#include <terrace/offload/update_thread.h>
 
 namespace terrace {
 
@@ -57,6 +60,39 @@ struct Offloader::Parts {
   void require_groups(size_t group_count) const;
   // Parameters are about to change below the device: what the device holds of them is stale.
   void forget_device_copies(StaleParams stale);
+
+  // --- Updates: see offloader_update.cpp ---
+  void make_steps(const UpdateSettings& settings, double gradient_norm);
+  void start_update();
+  void run_update();
+  void collect_by_residence();
+  void collect_in_forward_order();
+  void give_to_update(ChunkId chunk);
+  void await_update(ChunkId chunk);
+  bool update_running() const;
+  void settle(ChunkId chunk);
+  void send_updated(ChunkId chunk);
+  void send_updated_ahead();
+  void finish_update();
+  void before_gradients();
+  void forget_fresh();
+  void begin_early_update();
+  bool lands_for_update() const;
+  void note_landing(ChunkId chunk);
+  void update_landed();
+  void update_late_landed();
+  void update_if_finite(ChunkId chunk);
+  bool end_early_update();
+  void forget_early_update();
+  void require_whole_state() const;
+  // Of updates that are over: the same in every run.
+  struct UpdateTotals {
+    OptimizerPipeline::Totals pipeline;
+    uint64_t param_write_bytes = 0;
+    uint64_t old_param_read_bytes = 0;
+    uint64_t turn_wait_ns = 0;
+  };
+  const UpdateTotals& update_totals();
 
   // --- State in and out ---
   std::byte* output_of(ChunkId chunk);
@@ -107,6 +143,7 @@ struct Offloader::Parts {
   void copy_parameters();
   void forget_cached();
   void add_cached(bool dirty);
+  void commit_now(std::string_view info, bool retain);
   std::unique_ptr<PinnedEpoch> pin_epoch();
 
   // --- The host budget ---
@@ -142,7 +179,32 @@ struct Offloader::Parts {
   std::unique_ptr<GradientStore> gradients;
   std::unique_ptr<DriveTurns> turns;  // null where none are taken
   std::unique_ptr<RecordStore> records;
+  UpdateProgress progress;
+  std::unique_ptr<TileUpdate> tile_update;
   std::unique_ptr<OptimizerPipeline> pipeline;
+  std::unique_ptr<DeviceUpdate> device_update;  // null unless states are on the device
+  std::unique_ptr<UpdateThread> update_thread;  // null until a mode needs it
+  std::vector<ChunkId> update_order;            // kept for its memory, as is the next
+  std::vector<bool> in_update_order;            // per chunk
+  // What has been given to an update and was not seen to be over since.
+  std::vector<bool> unsettled;             // per chunk
+  std::vector<uint32_t> unsettled_chunks;  // per tensor
+  std::vector<bool> unsent;                // per chunk, of parameters that live on the device
+  UpdateTotals settled_totals;
+  bool gradients_may_land = false;  // in this step
+  struct PutOffCommit {
+    std::string info;
+    bool retain;
+  };
+  std::optional<PutOffCommit> put_off_commit;  // to the end of the update that is running
+  // Of this step, during_backward.
+  bool announced = false;
+  bool updates_as_landed = false;
+  bool found_infinite = false;
+  bool partly_applied = false;        // for good, unless the step ends well
+  std::vector<ChunkId> landing;       // in the order in which they were sent off
+  std::vector<ChunkId> landing_late;  // the same of what is spilled
+  size_t landed_count = 0;            // of landing: given to the update
 
   // The epochs of a tier that is resumed, oldest first, until they are taken up.
   std::vector<TierManifest> found_epochs;

@@ -76,6 +76,8 @@ class RingBlock {
 // With two blocks one is filled while the other is written.
 void Offloader::Parts::load_records(FillTiles fill) {
   watch.set_activity("loading the state");
+  forget_fresh();
+  partly_applied = false;
   forget_cached();
   const RingBlock first_block(ring);
   std::optional<RingBlock> second_block;
@@ -114,8 +116,8 @@ void Offloader::Parts::publish_loaded(ChunkId chunk, const std::byte* parameters
   if (home->placement() == Placement::none && cache.param_state(chunk) == ChunkState::absent) {
     cache.begin_in_place(chunk, require_slot("parameters"));
   }
-  home->publish(chunk, parameters, engine.get(), cache);
-  home->finish_publishing(engine.get(), cache);
+  home->publish(chunk, parameters, engine.get(), &cache);
+  home->finish_publishing(engine.get());
   for (const TensorId tensor : space.tensors_of(chunk)) {
     if (states.state(tensor) == TensorState::free) states.change(tensor, TensorState::hold);
   }
@@ -149,6 +151,7 @@ void Offloader::Parts::for_each_tensor_in(ChunkId chunk, uint64_t first_element,
 void Offloader::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>)> values) {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "parameters are set between steps");
+  finish_update();
   p.forget_device_copies(StaleParams::all);
   const auto fill_tile = [&](ChunkId chunk, uint64_t tile, float* to) {
     std::fill_n(to, kTileElements, 0.0f);
@@ -189,6 +192,8 @@ uint64_t Offloader::record_tile_count() const {
 void Offloader::export_records(FunctionRef<void(std::span<const std::byte>)> sink) {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "the state is read between steps");
+  p.require_whole_state();
+  finish_update();
   p.watch.set_activity("saving the state");
   const RingBlock bounce(p.ring);
   const uint64_t block_tiles = bounce.memory().size() / p.plan.record_layout.tile_bytes();
@@ -212,6 +217,7 @@ void Offloader::export_records(FunctionRef<void(std::span<const std::byte>)> sin
 
 void Offloader::import_records(FunctionRef<void(std::span<std::byte>)> source) {
   TERRACE_ASSERT(parts_->phase == Phase::idle, "the state is set between steps");
+  finish_update();
   parts_->forget_device_copies(StaleParams::all);
   Parts& p = *parts_;
   const RecordLayout& layout = p.plan.record_layout;
@@ -239,6 +245,7 @@ uint64_t Offloader::frozen_bytes() const {
 
 void Offloader::export_frozen(FunctionRef<void(std::span<const std::byte>)> sink) {
   Parts& p = *parts_;
+  finish_update();
   for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
     if (p.space.section_of(ChunkId{c}).trainable) continue;
     sink({p.parameters_of(ChunkId{c}), p.home->param_bytes(ChunkId{c})});
@@ -247,6 +254,7 @@ void Offloader::export_frozen(FunctionRef<void(std::span<const std::byte>)> sink
 
 void Offloader::import_frozen(FunctionRef<void(std::span<std::byte>)> source) {
   TERRACE_ASSERT(parts_->phase == Phase::idle, "the state is set between steps");
+  finish_update();
   parts_->forget_device_copies(StaleParams::all);
   parts_->load_frozen([&](ChunkId, std::span<std::byte> parameters) { source(parameters); });
 }
@@ -256,6 +264,7 @@ void Offloader::Parts::read_chunk(ChunkId chunk, std::byte* destination) {
   if (home->placement() != Placement::none) return home->read(chunk, destination);
   cache.detach_param(chunk);
   CacheSlot& slot = cache.param_slot(chunk);
+  wait_watched(slot.in, watch, home->fetch_subject(chunk));
   slot.out.begin();
   device.copy_to_host(destination, slot.id, 0, home->param_bytes(chunk), nullptr, slot.out);
   wait_watched(slot.out, watch, {"parameters", "device -> host", chunk, nullptr, {}});
@@ -270,6 +279,7 @@ const std::byte* Offloader::Parts::parameters_of(ChunkId chunk) {
 void Offloader::read_parameter(TensorId tensor, std::span<std::byte> destination) {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "parameters are read between steps");
+  finish_update();
   const TensorPlace& place = p.space.place(tensor);
   const uint64_t element_bytes = bytes_of(p.space.tensor(tensor).type);
   TERRACE_ASSERT(destination.size() >= place.elements * element_bytes,

@@ -1,5 +1,10 @@
-// When updates run, and what waits for them.
+// When updates run, and how the step thread goes on beside one: what it does with a chunk whose update is
+// pending is queued behind that update, or waits for it. Nothing here asks whether an update is over already.
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
@@ -7,40 +12,324 @@
 
 namespace terrace {
 
+// --- Starting one ---
+
+// As torch.nn.utils.clip_grad_norm_ has it: max_norm / (norm + 1e-6), never above 1.
+void Offloader::Parts::make_steps(const UpdateSettings& settings, double gradient_norm) {
+  const double clip =
+      settings.clip_norm > 0 ? std::min(1.0, settings.clip_norm / (gradient_norm + 1e-6)) : 1.0;
+  steps.clear();
+  for (const OptimizerSettings& group : settings.groups)
+    steps.push_back(
+        make_optimizer_step(group, settings.step, static_cast<float>(clip / settings.loss_scale)));
+  require_groups(steps.size());
+}
+
+// Gradients are complete and `steps` are made.
+void Offloader::Parts::start_update() {
+  if (device_update != nullptr) return device_update->run(steps);
+  if (update_running()) {  // its states are being read ahead
+    for (const ChunkId chunk : update_order) await_update(chunk);
+    update_thread->allow(steps);
+    return finish_update();
+  }
+  update_totals();  // as they are without it
+  progress.begin_update();
+  if (update_mode != UpdateMode::next_forward) return run_update();
+  update_thread->begin(true);
+  update_thread->allow(steps);
+  collect_in_forward_order();
+  for (const ChunkId chunk : update_order) give_to_update(chunk);
+  update_thread->close();
+}
+
+// On this thread, to the end.
+void Offloader::Parts::run_update() {
+  collect_by_residence();
+  pipeline->begin({.engine = engine.get(), .workers = &workers, .device = &cache});
+  try {
+    pipeline->allow(steps);
+    for (const ChunkId chunk : update_order) {
+      progress.begin(chunk);
+      pipeline->add(chunk);
+    }
+    while (pipeline->advance()) {
+    }
+    TERRACE_ASSERT(pipeline->idle(), "an update ends when every chunk is updated");
+  } catch (...) {
+    pipeline->fail(std::current_exception());
+  }
+  std::exception_ptr failure;
+  try {
+    pipeline->end();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  for (const ChunkId chunk : update_order) {
+    if (!progress.updated(chunk).done()) progress.complete(chunk, failure);
+  }
+  progress.end_update();
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+// What streams first: what is resident fills its pauses.
+void Offloader::Parts::collect_by_residence() {
+  update_order.clear();
+  for (const bool streamed : {true, false}) {
+    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+      if (space.section_of(ChunkId{c}).trainable && records->is_streamed(ChunkId{c}) == streamed)
+        update_order.push_back(ChunkId{c});
+    }
+  }
+}
+
+// As the next step first needs them, by the schedule; then the others.
+void Offloader::Parts::collect_in_forward_order() {
+  update_order.clear();
+  std::fill(in_update_order.begin(), in_update_order.end(), false);
+  const auto add = [this](ChunkId chunk) {
+    if (in_update_order[index_of(chunk)] || !space.section_of(chunk).trainable) return;
+    in_update_order[index_of(chunk)] = true;
+    update_order.push_back(chunk);
+  };
+  for (const ScheduledUse& use : training_cursor.schedule().uses()) {
+    for (const ChunkId chunk : use.chunks) add(chunk);
+  }
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) add(ChunkId{c});
+}
+
+// Its gradient is complete. From now on its parameters are those that the update makes.
+void Offloader::Parts::give_to_update(ChunkId chunk) {
+  progress.begin(chunk);
+  await_update(chunk);
+  update_thread->add(chunk);
+}
+
+void Offloader::Parts::await_update(ChunkId chunk) {
+  const bool keeps_fresh = gradients->is_held(chunk) &&
+                           (update_mode == UpdateMode::next_forward || home->placement() == Placement::none);
+  home->expect(chunk, progress.updated(chunk), keeps_fresh ? gradients->gradient(chunk) : nullptr);
+  unsettled[index_of(chunk)] = true;
+  if (home->placement() == Placement::none) unsent[index_of(chunk)] = true;
+  for (const TensorId tensor : space.tensors_of(chunk)) ++unsettled_chunks[index_of(tensor)];
+}
+
+// --- Beside one ---
+
+bool Offloader::Parts::update_running() const {
+  return update_thread != nullptr && update_thread->busy();
+}
+
+// The chunk's update is over.
+void Offloader::Parts::settle(ChunkId chunk) {
+  if (!unsettled[index_of(chunk)]) return;
+  unsettled[index_of(chunk)] = false;
+  home->stop_expecting(chunk);
+  for (const TensorId tensor : space.tensors_of(chunk)) {
+    if (--unsettled_chunks[index_of(tensor)] == 0 && states.state(tensor) == TensorState::updating)
+      states.change(tensor, TensorState::hold);
+  }
+}
+
+// Parameters that live on the device go there when they are needed, or soon will be.
+void Offloader::Parts::send_updated(ChunkId chunk) {
+  if (!unsent[index_of(chunk)]) return;
+  unsent[index_of(chunk)] = false;
+  cache.detach_param(chunk);
+  home->send_to_device(chunk, cache.param_slot(chunk));
+}
+
+void Offloader::Parts::send_updated_ahead() {
+  if (cursor->position() == kNever) return;
+  const Schedule& schedule = cursor->schedule();
+  const uint64_t end =
+      std::min<uint64_t>(schedule.size(), uint64_t{cursor->position()} + 1 + options.prefetch_uses);
+  for (uint64_t p = cursor->position() + 1; p < end; ++p) {
+    for (const ChunkId chunk : schedule.use(static_cast<uint32_t>(p)).chunks) send_updated(chunk);
+  }
+}
+
+void Offloader::Parts::finish_update() {
+  if (!update_running()) return;
+  std::exception_ptr failure;
+  try {
+    update_thread->finish();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    settle(ChunkId{c});
+    if (failure == nullptr) send_updated(ChunkId{c});
+  }
+  progress.end_update();
+  if (failure != nullptr) {
+    put_off_commit.reset();
+    std::rethrow_exception(failure);
+  }
+  if (put_off_commit) {
+    const PutOffCommit commit = *std::exchange(put_off_commit, std::nullopt);
+    commit_now(commit.info, commit.retain);
+  }
+}
+
+// Gradients are about to land: what lies in their memory has been used by then, and the state of the last
+// update is whole for a commit.
+void Offloader::Parts::before_gradients() {
+  if (gradients_may_land) return;
+  gradients_may_land = true;
+  finish_update();
+  forget_fresh();
+}
+
+void Offloader::Parts::forget_fresh() {
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    if (!home->has_fresh(chunk)) continue;
+    const Event* const arriving =
+        home->placement() == Placement::none ? &cache.param_slot(chunk).in : cache.arriving(chunk);
+    if (arriving != nullptr) wait_done_watched(*arriving, watch, home->fetch_subject(chunk));
+  }
+  home->forget_fresh();
+}
+
+const Offloader::Parts::UpdateTotals& Offloader::Parts::update_totals() {
+  if (!update_running())
+    settled_totals = {pipeline->totals(), home->nvme_write_bytes(), home->old_read_bytes(),
+                      turns != nullptr ? turns->wait_ns() : 0};
+  return settled_totals;
+}
+
+// --- During backward ---
+
+// The last micro-batch goes backward, and the end of the step is known: with its settings, where they depend
+// on no gradient, chunks are updated as they land; else their states are read ahead.
+void Offloader::Parts::begin_early_update() {
+  if (!announced || micro_batch + 1 < options.accumulation_steps || update_running()) return;
+  update_totals();  // as they are without it
+  progress.begin_update();
+  update_thread->begin(!updates_as_landed);
+  if (updates_as_landed) return update_thread->allow(steps);
+  collect_by_residence();
+  for (const ChunkId chunk : update_order) {
+    progress.begin(chunk);
+    update_thread->add(chunk);
+  }
+}
+
+bool Offloader::Parts::lands_for_update() const {
+  return updates_as_landed && update_running();
+}
+
+// Its copy on the device is stale from now on, whenever its update begins.
+void Offloader::Parts::note_landing(ChunkId chunk) {
+  if (home->placement() != Placement::none) cache.drop_stale_param(chunk);
+  (gradients->is_held(chunk) ? landing : landing_late).push_back(chunk);
+  for (const TensorId tensor : space.tensors_of(chunk)) {
+    if (unlanded_chunks[index_of(tensor)] == 0) states.change(tensor, TensorState::updating);
+  }
+}
+
+// In the order in which they were sent off, so that an infinite gradient stops the same chunks in every run.
+void Offloader::Parts::update_landed() {
+  for (; landed_count < landing.size() && gradients->is_open(landing[landed_count]); ++landed_count)
+    update_if_finite(landing[landed_count]);
+}
+
+void Offloader::Parts::update_late_landed() {
+  for (const ChunkId chunk : landing_late) update_if_finite(chunk);
+}
+
+void Offloader::Parts::update_if_finite(ChunkId chunk) {
+  found_infinite = found_infinite || !gradients->is_finite(chunk);
+  if (found_infinite) return;
+  partly_applied = true;  // until all are
+  give_to_update(chunk);
+}
+
+// Every chunk has landed. Returns whether all were updated.
+bool Offloader::Parts::end_early_update() {
+  update_landed();
+  update_late_landed();
+  finish_update();
+  if (!found_infinite) partly_applied = false;
+  return !found_infinite;
+}
+
+void Offloader::Parts::forget_early_update() {
+  announced = updates_as_landed = found_infinite = false;
+  landing.clear();
+  landing_late.clear();
+  landed_count = 0;
+}
+
+void Offloader::Parts::require_whole_state() const {
+  if (!partly_applied) return;
+  throw Error(ErrorKind::cancelled,
+              {"cannot go on from the weights in memory", "",
+               "a gradient was not finite when other chunks had been updated already (during_backward)",
+               "resume from the last epoch or checkpoint"});
+}
+
+// --- Offloader ---
+
 std::string Offloader::why_not(UpdateMode mode) const {
+  const Parts& p = *parts_;
   if (mode == UpdateMode::after_backward) return "";
-  if (parts_->options.states == Placement::none) return "optimizer states are on the device";
+  if (p.options.states == Placement::none) return "optimizer states are on the device";
+  if (p.options.parameters != Placement::none) return "";
+  if (p.plan.record_layout.master == MasterForm::remainder)
+    return "parameters live on the device, and an update of compact state needs the old ones";
+  for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
+    if (p.space.section_of(ChunkId{c}).trainable && !p.gradients->is_held(ChunkId{c}))
+      return "parameters live on the device, and host memory does not hold their gradients";
+  }
   return "";
 }
 
 void Offloader::set_update_mode(UpdateMode mode) {
-  TERRACE_ASSERT(parts_->phase == Phase::idle, "the mode of updates is set between steps");
+  Parts& p = *parts_;
+  TERRACE_ASSERT(p.phase == Phase::idle, "the mode of updates is set between steps");
   if (const std::string reason = why_not(mode); !reason.empty()) {
-    throw Error(
-        ErrorKind::config,
-        {fmt::format("updates cannot run {}", name_of(mode)), "", reason,
-         "set terrace.update to after_backward or auto, or place the optimizer states on cpu or nvme"});
+    throw Error(ErrorKind::config, {fmt::format("updates cannot run {}", name_of(mode)), "", reason,
+                                    "set terrace.update to after_backward or auto"});
   }
-  finish_update();
-  parts_->update_mode = mode;
+  p.finish_update();
+  p.update_mode = mode;
+  if (mode == UpdateMode::after_backward || p.update_thread != nullptr) return;
+  std::unique_ptr<io::Engine> own;
+  if (p.engine != nullptr) {
+    own = p.make_engine();
+    own->register_buffer(p.arena.memory());
+  }
+  p.update_thread =
+      std::make_unique<UpdateThread>(p.space.chunk_count(), *p.pipeline, p.progress, std::move(own), p.watch);
 }
 
 UpdateMode Offloader::update_mode() const {
   return parts_->update_mode;
 }
 
-void Offloader::announce_update(const UpdateSettings&) {
-  TERRACE_ASSERT(parts_->phase == Phase::training, "an update is announced within its step");
+void Offloader::announce_update(const UpdateSettings& settings) {
+  Parts& p = *parts_;
+  TERRACE_ASSERT(p.phase == Phase::training, "an update is announced within its step");
+  if (p.update_mode != UpdateMode::during_backward) return;
+  TERRACE_ASSERT(!p.update_running(), "an update is announced before the last micro-batch goes backward");
+  p.announced = true;
+  p.updates_as_landed = settings.clip_norm == 0 && settings.loss_scale == 1;
+  if (p.updates_as_landed) p.make_steps(settings, 0);
 }
 
-void Offloader::finish_update() {}
+void Offloader::finish_update() {
+  parts_->watch.set_activity("the end of an update");
+  parts_->finish_update();
+}
 
 bool Offloader::update_pending() const {
-  return false;
+  return parts_->update_running();
 }
 
 std::span<const ChunkTimes> Offloader::last_update_times() const {
-  return {};
+  return parts_->progress.last_times();
 }
 
 }  // namespace terrace

@@ -38,7 +38,7 @@ uint64_t OldParameters::bytes_of_chunk(ChunkId chunk) const {
   return space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
 }
 
-bool OldParameters::start_open(ChunkId chunk, io::Engine* engine, DeviceCache& cache) {
+bool OldParameters::start_open(ChunkId chunk, io::Engine* engine, DeviceCache* cache) {
   if (homes_[index_of(chunk)] != nullptr || staging_of_[index_of(chunk)] != kNone) return true;
   if (free_.empty()) return false;
   const uint32_t index = free_.back();
@@ -50,6 +50,7 @@ bool OldParameters::start_open(ChunkId chunk, io::Engine* engine, DeviceCache& c
     TERRACE_ASSERT(engine != nullptr, "reading from a tier file needs an engine");
     start_reads(staging, *engine);
   } else {
+    TERRACE_ASSERT(cache != nullptr, "copies from the device are the step thread's to start");
     start_copy(staging, cache);
   }
   return true;
@@ -85,10 +86,10 @@ void OldParameters::on_read(void* context, const io::Completion& completion) noe
   staging.arrived.complete_one(failure);
 }
 
-void OldParameters::start_copy(Staging& staging, DeviceCache& cache) {
+void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
   const uint64_t bytes = bytes_of_chunk(staging.chunk);
-  cache.detach_param(staging.chunk);
-  CacheSlot& slot = cache.param_slot(staging.chunk);
+  cache->detach_param(staging.chunk);
+  CacheSlot& slot = cache->param_slot(staging.chunk);
   staging.arrived.begin();
   device_.copy_to_host(staging.memory, slot.id, 0, bytes, &slot.in, staging.arrived);
   d2h_bytes_ += bytes;

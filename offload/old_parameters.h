@@ -34,9 +34,9 @@ class OldParameters {
   OldParameters& operator=(const OldParameters&) = delete;
 
   // The chunk's parameters start on their way to host memory: from the tier file through `engine`, whose
-  // completions make them open, or from their slot of `cache`. False when no staging slot is free: release()
+  // completions make them open, or from their slot of `cache`, which may be null elsewhere. False when no staging slot is free: release()
   // another one first. Nothing to do, and true, for a chunk with a home slot, and for one that is open.
-  bool start_open(ChunkId chunk, io::Engine* engine, DeviceCache& cache);
+  bool start_open(ChunkId chunk, io::Engine* engine, DeviceCache* cache);
   bool is_open(ChunkId chunk) const;
   // Blocks until it is.
   void wait_open(ChunkId chunk, io::Engine* engine);
@@ -67,7 +67,7 @@ class OldParameters {
   static void on_read(void* context, const io::Completion& completion) noexcept;
   uint64_t bytes_of_chunk(ChunkId chunk) const;
   void start_reads(Staging& staging, io::Engine& engine);
-  void start_copy(Staging& staging, DeviceCache& cache);
+  void start_copy(Staging& staging, DeviceCache* cache);
   WaitSubject subject(const Staging& staging) const;
 
   const FlatSpace& space_;

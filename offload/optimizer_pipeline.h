@@ -1,10 +1,20 @@
-// OptimizerPipeline: the update. Streams the records that live in the tier file block by block through the
-// ring (read block, update in place, write the same memory back) and updates the resident ones in the pauses;
-// hands each chunk's new parameters to their home as soon as its last block is done. One thread submits,
-// computes and reaps. The result does not depend on where anything lives.
+// OptimizerPipeline: the update of chunks whose records are on the host or on nvme. It opens a chunk (its
+// gradient where that is spilled, its old parameters where they are an input), streams its records block by block through the ring, computes in it, and
+// hands the chunk's new parameters on as soon as its last block is done. Reads, computation and writes
+// overlap; records that are resident are updated in the pauses. The result depends neither on where anything
+// lives nor on the order.
+//
+//   begin()   an engine and an order; no chunk yet
+//   allow()   the settings of the update: before this nothing is changed, and states are only read ahead
+//   add()     one more chunk may be updated: its gradient is complete
+//   advance() does what can be done now, waiting for the disk at most; false: only add() or allow() can help
+//   end()     ends everything in flight and throws what went wrong first
+//
+// Run by one thread at a time, which owns the engine meanwhile and never asks a device for anything unless it
+// is the step thread.
 #pragma once
 
-#include <array>
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <span>
@@ -17,30 +27,28 @@
 #include <terrace/offload/device_cache.h>
 #include <terrace/offload/gradient_store.h>
 #include <terrace/offload/param_home.h>
-#include <terrace/offload/read_order.h>
 #include <terrace/offload/record_store.h>
-#include <terrace/optimizer_cpu/optimizer.h>
+#include <terrace/offload/record_stream.h>
+#include <terrace/offload/tile_update.h>
+#include <terrace/offload/update_progress.h>
 
 namespace terrace {
 
+// Who runs an update, and how.
+struct UpdateRun {
+  io::Engine* engine = nullptr;  // null when nothing lives on nvme
+  // For resident records, a chunk at a time. Null: on the calling thread, a block at a time.
+  Workers* workers = nullptr;
+  // Where parameters live on the device they are copied there. Null: they stay where they were made, for
+  // whoever owns the device to copy.
+  DeviceCache* device = nullptr;
+  // Chunks are finished in the order in which they are added, as nearly as streaming allows; else in the
+  // order that keeps every path busy.
+  bool in_order = false;
+};
+
 class OptimizerPipeline {
  public:
-  // `engine` is null when nothing lives on nvme. The ring's slots hold RecordLayout::block_tiles() tiles or
-  // one chunk's records, whichever is less.
-  OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients, ParamHome& home,
-                    DeviceCache& cache, Device& device, Workers& workers, InstructionSet instruction_set,
-                    io::Engine* engine, io::RingBuffer& ring, const MemoryPlan& plan);
-
-  // Which records are resident has changed.
-  void residence_changed();
-  // Updates every trainable chunk. `steps` holds the constants of each parameter group. Gradients are
-  // complete and where GradientStore says; device copies of parameters that have a home elsewhere are gone.
-  // Throws the first failure after everything in flight has ended.
-  void run(std::span<const OptimizerStep> steps);
-
-  uint64_t record_read_bytes() const { return record_read_bytes_; }
-  uint64_t record_write_bytes() const { return record_write_bytes_; }
-  uint64_t d2h_bytes() const { return d2h_bytes_; }
   // Of the thread that runs the update: where its time went. What is left is submitting, reaping and handing
   // parameters on.
   struct Times {
@@ -49,87 +57,87 @@ class OptimizerPipeline {
     uint64_t compute_ns = 0;
     uint64_t check_ns = 0;  // checksums of what was read and of what is written
   };
-  const Times& times() const { return times_; }
+  struct Totals {
+    uint64_t record_read_bytes = 0;
+    uint64_t record_write_bytes = 0;
+    Times times;
+  };
+
+  OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients, ParamHome& home,
+                    TileUpdate& tiles, UpdateProgress& progress, StepWatch& watch, io::RingBuffer& ring,
+                    const MemoryPlan& plan);
+
+  void begin(const UpdateRun& run);
+  void allow(std::span<const OptimizerStep> steps);
+  // Each chunk once, begun in UpdateProgress, where it is completed when its new parameters can be had.
+  void add(ChunkId chunk);
+  bool advance();
+  // Everything that was added is updated and handed on.
+  bool idle() const { return turn_ == order_.size() && leaving_.empty(); }
+  // What advance() threw, or another reason to stop: end() throws the first of them.
+  void fail(std::exception_ptr failure);
+  void end();
+
+  // Of updates that are over.
+  Totals totals() const;
 
  private:
-  enum class Phase : uint8_t { idle, reading, ready, writing };
-  struct Block {
-    OptimizerPipeline* pipeline = nullptr;
-    std::span<std::byte> slot;  // of the ring
-    ChunkId chunk{};
-    uint64_t first_tile = 0;
-    uint64_t tile_count = 0;
-    uint64_t number = 0;  // of its read in this update
-    Phase phase = Phase::idle;
-    io::Request request{};  // what was submitted last
-    BlockStore::Write write{};
+  static constexpr uint32_t kNone = UINT32_MAX;
+  // New parameters on their way out of the memory where they were made.
+  struct Leaving {
+    ChunkId chunk;
+    const Event* gone;
+    bool complete_then;  // they can be had when they have arrived, and not before
   };
-  static void on_read(void* context, const io::Completion& completion) noexcept;
-  static void on_written(void* context, const io::Completion& completion) noexcept;
-  void submit_write(Block& block);
-  uint32_t number_of(const Block& block) const {
-    return static_cast<uint32_t>(block.first_tile / block_tiles_);
-  }
+  // A chunk whose resident records are being updated.
+  struct Resident {
+    ChunkId chunk;
+    uint64_t next_tile = 0;
+  };
 
-  void run_streamed();
-  void start_reads();
-  // A block that may be updated now, or null.
-  Block* take_ready();
-  void finish_block(Block& block);
+  void open_ahead();
+  bool start_open_next();
+  bool is_open(ChunkId chunk) const;
+  bool is_done(ChunkId chunk) const { return tiles_left_[index_of(chunk)] == 0; }
+  void stream_ahead();
+  bool update_something();
+  void update_block(RecordStream::Block& block);
+  void before_change(ChunkId chunk);
+  // The resident chunk whose turn it is, or one for a pause.
+  std::optional<ChunkId> resident_in_turn() const;
+  std::optional<ChunkId> resident_for_pause();
   void update_resident(ChunkId chunk);
-  void update_on_device(ChunkId chunk);
-  // Whether its gradient is of its parameters' type, which may then take its place.
-  bool over_gradient(ChunkId chunk) const;
-  // Whether its new parameters leave through a landing slot.
-  bool needs_landing(ChunkId chunk) const;
-  // Where the chunk's new parameters are written on the host: in their home, else over its gradient, else
-  // into landing slot `lane`.
-  std::byte* output(ChunkId chunk, uint32_t lane);
-  // Landing slot `lane`, after whatever leaves it has left.
-  std::byte* landing(uint32_t lane);
-  void publish(ChunkId chunk, uint32_t lane);
-  // Compact state: waits until the chunk's parameters of before the update can be read.
-  void open_old(ChunkId chunk);
-  const std::byte* old_parameters(ChunkId chunk, const std::byte* parameters) const;
-  void update_tiles(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* tiles,
-                    std::byte* parameters);
-  WaitSubject io_subject();
+  void update_resident_tiles(uint64_t tile_count);
+  void tiles_done(ChunkId chunk, uint64_t count);
+  void hand_on(ChunkId chunk);
+  void forget_left();
+  bool wait_for_something();
   void wait_for_io();
-  bool is_reading() const;
-  void note_failure(std::exception_ptr failure);
 
   const FlatSpace& space_;
   RecordStore& records_;
   GradientStore& gradients_;
   ParamHome& home_;
-  DeviceCache& cache_;
-  Device& device_;
-  Workers& workers_;
-  InstructionSet instruction_set_;
-  io::Engine* engine_;
-  io::RingBuffer& ring_;
-  const RecordLayout layout_;
-  uint64_t block_tiles_;
-  std::span<const OptimizerStep> steps_;
-
-  std::vector<ChunkId> streamed_;
-  std::vector<ChunkId> resident_;
+  TileUpdate& tiles_;
+  UpdateProgress& progress_;
+  StepWatch& watch_;
+  RecordStream stream_;
+  const uint64_t tile_bytes_;
+  const uint64_t block_tiles_;
+  const bool needs_old_;  // parameters of before the update: records hold only what is below them
   const SteadyClock clock_;
-  ReadOrder order_;                    // of streamed_
-  std::vector<uint32_t> blocks_left_;  // by ChunkId, of a streamed chunk in this update
-  bool one_at_a_time_ = false;         // of the chunks that stream
-  size_t open_chunk_ = 0;              // the first of streamed_ with blocks left
-  std::vector<Block> blocks_;          // one per ring slot
-  std::vector<Block*> ready_;          // were read, in the order in which they arrived
-  uint64_t reads_started_ = 0;
-  bool has_turn_ = true;  // the last block that was to be read might be
-  size_t next_resident_ = 0;
-  // Per landing slot: the chunk whose parameters may still be on their way out of it.
-  std::array<std::optional<ChunkId>, 2> leaving_;
+
+  UpdateRun run_;
+  bool allowed_ = false;
+  std::vector<ChunkId> order_;        // as they were added
+  std::vector<uint64_t> tiles_left_;  // by ChunkId
+  std::vector<uint32_t> position_;    // by ChunkId, in order_; or kNone
+  size_t turn_ = 0;                   // of order_: those before are done
+  size_t opened_ = 0;                 // the first that is not opened
+  size_t streamed_ = 0;               // the first that has not been given to the stream
+  std::optional<Resident> resident_;
+  std::vector<Leaving> leaving_;
   std::exception_ptr failure_;
-  uint64_t record_read_bytes_ = 0;
-  uint64_t record_write_bytes_ = 0;
-  uint64_t d2h_bytes_ = 0;
   Times times_;
 };
 

@@ -22,6 +22,8 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
       home_(space.chunk_count(), nullptr),
       old_(space, plan, arena, device, store, home_, watch),
       published_(space.chunk_count(), false),
+      expected_(space.chunk_count(), nullptr),
+      fresh_(space.chunk_count(), nullptr),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
       staging_of_(space.chunk_count(), kNone) {
   TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && reader != nullptr),
@@ -80,13 +82,17 @@ std::string_view ParamHome::file_of(ChunkId chunk, const io::Request* request) c
 }
 
 WaitSubject ParamHome::fetch_subject(ChunkId chunk) {
+  const Event* const updated = expected_[index_of(chunk)];
+  if (updated != nullptr && !updated->done())
+    return {"the update", "host -> device", chunk, nullptr, {}, true};
+  if (source_of(chunk) != nullptr) return {"parameters", "host -> device", chunk, nullptr, {}};
   const io::Request* request = pending_request(chunk);
   if (request == nullptr) return {"parameters", "host -> device", chunk, nullptr, {}};
   return {"parameters", "nvme -> host -> device", chunk, request, file_of(chunk, request)};
 }
 
 WaitSubject ParamHome::publication_subject() {
-  for (const ChunkId chunk : publishing_) {
+  for (const auto& [chunk, gone] : publishing_) {
     const io::Request* request = pending_request(chunk);
     if (request != nullptr)
       return {"fresh parameters", "host -> nvme", chunk, request, file_of(chunk, request)};
@@ -99,29 +105,56 @@ WaitSubject ParamHome::publication_subject() {
 }
 
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
-  return home_[index_of(chunk)] != nullptr || !free_staging_.empty();
+  if (source_of(chunk) != nullptr) return true;
+  return expected_[index_of(chunk)] == nullptr && !free_staging_.empty();
+}
+
+void ParamHome::expect(ChunkId chunk, const Event& updated, const std::byte* fresh) {
+  expected_[index_of(chunk)] = &updated;
+  fresh_[index_of(chunk)] = home_[index_of(chunk)] == nullptr ? fresh : nullptr;
+}
+
+void ParamHome::forget_fresh() {
+  std::ranges::fill(fresh_, nullptr);
+}
+
+const std::byte* ParamHome::source_of(ChunkId chunk) const {
+  return home_[index_of(chunk)] != nullptr ? home_[index_of(chunk)] : fresh_[index_of(chunk)];
+}
+
+void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
+  h2d_bytes_ += param_bytes(chunk);
+  published_[index_of(chunk)] = true;
+  slot.in.begin();
+  copy_in(slot, source_of(chunk), param_bytes(chunk), expected_[index_of(chunk)]);
+}
+
+// Behind what still leaves the slot, and behind `after`. A copy has one predecessor, so where there are two
+// an empty one stands for the slot.
+void ParamHome::copy_in(CacheSlot& slot, const std::byte* source, uint64_t bytes, const Event* after) {
+  if (after != nullptr && !slot.out.done()) {
+    wait_done_watched(slot.fence, watch_,
+                      {"a device slot to be empty", "device -> host", std::nullopt, nullptr, {}});
+    slot.fence.begin();
+    device_.copy_to_device(slot.id, 0, source, 0, &slot.out, slot.fence);
+  }
+  device_.copy_to_device(slot.id, 0, source, bytes, after != nullptr ? after : &slot.out, slot.in);
 }
 
 void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   TERRACE_ASSERT(placement_ != Placement::none, "parameters that live on the device are never fetched");
   const uint64_t bytes = param_bytes(chunk);
+  const Event* const updated = expected_[index_of(chunk)];
   h2d_bytes_ += bytes;
-  if (const std::byte* home = home_[index_of(chunk)]) {
+  if (const std::byte* source = source_of(chunk)) {
     slot.in.begin();
-    device_.copy_to_device(slot.id, 0, home, bytes, &slot.out, slot.in);
-    return;
+    return copy_in(slot, source, bytes, updated);
   }
+  if (updated != nullptr) wait_watched(*updated, watch_, fetch_subject(chunk));
   Staging& staging = take_staging(chunk, slot);
   slot.in.begin();
   start_read(chunk, staging.memory, staging.read);
-  if (!slot.out.done()) {
-    // The copy below waits for the read; this empty one makes the stream wait for the slot as well.
-    wait_done_watched(slot.fence, watch_,
-                      {"a device slot to be empty", "device -> host", chunk, nullptr, {}});
-    slot.fence.begin();
-    device_.copy_to_device(slot.id, 0, staging.memory, 0, &slot.out, slot.fence);
-  }
-  device_.copy_to_device(slot.id, 0, staging.memory, bytes, &staging.read, slot.in);
+  copy_in(slot, staging.memory, bytes, &staging.read);
 }
 
 ParamHome::Staging& ParamHome::take_staging(ChunkId chunk, CacheSlot& slot) {
@@ -213,9 +246,8 @@ void ParamHome::begin_write(BlockTransfer& block, std::span<const std::byte> sou
     wait_watched(*block.engine, watch_, publication_subject());
 }
 
-bool ParamHome::start_open_old(ChunkId chunk, io::Engine* engine, DeviceCache& cache) {
+void ParamHome::before_change(ChunkId chunk) {
   if (committer_ != nullptr && home_[index_of(chunk)] != nullptr) committer_->before_change(chunk);
-  return old_.start_open(chunk, engine, cache);
 }
 
 bool ParamHome::take_published(ChunkId chunk) {
@@ -224,56 +256,57 @@ bool ParamHome::take_published(ChunkId chunk) {
   return published;
 }
 
-void ParamHome::publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine, DeviceCache& cache) {
-  const uint32_t c = index_of(chunk);
-  const uint64_t bytes = param_bytes(chunk);
-  if (placement_ == Placement::none) {
-    cache.detach_param(chunk);
-    CacheSlot& slot = cache.param_slot(chunk);
-    slot.in.begin();
-    device_.copy_to_device(slot.id, 0, buffer, bytes, nullptr, slot.in);
-    h2d_bytes_ += bytes;
-    publishing_.push_back(chunk);
-    published_[c] = true;
-    return;
+const Event* ParamHome::publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine,
+                                DeviceCache* device) {
+  if (home_[index_of(chunk)] != nullptr) {
+    TERRACE_ASSERT(buffer == home_[index_of(chunk)], "new parameters are made where they live");
+    return nullptr;
   }
-  if (home_[c] != nullptr) {
-    TERRACE_ASSERT(buffer == home_[c], "new parameters are made where they live");
-    return;
-  }
+  const Event* const gone = placement_ == Placement::none ? publish_to_device(chunk, buffer, device)
+                                                          : publish_to_file(chunk, buffer, engine);
+  publishing_.push_back({chunk, gone});
+  return gone;
+}
+
+const Event* ParamHome::publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache* device) {
+  TERRACE_ASSERT(device != nullptr, "parameters that live on the device need it");
+  device->detach_param(chunk);
+  CacheSlot& slot = device->param_slot(chunk);
+  slot.in.begin();
+  device_.copy_to_device(slot.id, 0, buffer, param_bytes(chunk), nullptr, slot.in);
+  h2d_bytes_ += param_bytes(chunk);
+  published_[index_of(chunk)] = true;
+  return &slot.in;
+}
+
+const Event* ParamHome::publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine* engine) {
   TERRACE_ASSERT(engine != nullptr, "writing to a tier file needs an engine");
+  Event& written = *written_[index_of(chunk)];
   const std::span<BlockTransfer> blocks = blocks_of(chunk);
-  written_[c]->begin(static_cast<uint32_t>(blocks.size()));
-  publishing_.push_back(chunk);
-  const std::byte* source = buffer;
+  written.begin(static_cast<uint32_t>(blocks.size()));
   for (BlockTransfer& block : blocks) {
     const uint64_t length = store_of(chunk).block_bytes(chunk, block.block);
-    block.event = written_[c].get();
+    block.event = &written;
     block.engine = engine;
-    begin_write(block, {source, length});
+      begin_write(block, {buffer, length});
     submit_write(block);
-    source += length;
+    buffer += length;
   }
-  nvme_write_bytes_ += bytes;
+  nvme_write_bytes_ += param_bytes(chunk);
+  return &written;
 }
 
-void ParamHome::wait_published(ChunkId chunk, io::Engine* engine, DeviceCache& cache) {
-  if (placement_ == Placement::none)
-    return wait_done_watched(cache.param_slot(chunk).in, watch_, publication_subject());
-  const Event* written = written_[index_of(chunk)].get();
-  while (written != nullptr && !written->done()) wait_watched(*engine, watch_, publication_subject());
+void ParamHome::wait_published(const Event& gone, io::Engine* engine) {
+  while (engine != nullptr && !gone.done() && engine->in_flight() > 0)
+    wait_watched(*engine, watch_, publication_subject());
+  wait_done_watched(gone, watch_, publication_subject());
 }
 
-void ParamHome::finish_publishing(io::Engine* engine, DeviceCache& cache) {
-  if (engine != nullptr) {
-    while (engine->in_flight() > 0) wait_watched(*engine, watch_, publication_subject());
-  }
+void ParamHome::finish_publishing(io::Engine* engine) {
   std::exception_ptr failure;
-  for (const ChunkId chunk : publishing_) {
-    const Event& event =
-        placement_ == Placement::none ? cache.param_slot(chunk).in : *written_[index_of(chunk)];
-    wait_done_watched(event, watch_, {"fresh parameters", "host -> device", chunk, nullptr, {}});
-    if (failure == nullptr) failure = event.failure();
+  for (const Publication& publication : publishing_) {
+    wait_published(*publication.gone, engine);
+    if (failure == nullptr) failure = publication.gone->failure();
   }
   publishing_.clear();
   if (failure != nullptr) std::rethrow_exception(failure);

@@ -7,7 +7,8 @@
 //   none  there is no home below the device: fetches never happen, publishing copies straight to the
 //         device slot
 //
-// Used by the step thread; reads from the tier file complete on the I/O thread.
+// Used by the step thread; reads from the tier file complete on the I/O thread. While an update runs beside
+// the step thread, publish() and what belongs to it are the update's.
 #pragma once
 
 #include <memory>
@@ -39,33 +40,50 @@ class ParamHome {
   Placement placement() const { return placement_; }
   // Whether a fetch would start without waiting for an earlier one.
   bool can_fetch_ahead(ChunkId chunk) const;
-  // Starts the copy of a chunk's parameters into `slot` (begins slot.in). Waits for the oldest staged fetch
-  // when all staging slots are taken.
+  // Starts the copy of a chunk's parameters into `slot` (begins slot.in), behind an update that is expected.
+  // Waits for the oldest staged fetch when all staging slots are taken.
   void start_fetch(ChunkId chunk, CacheSlot& slot);
   // The chunk's copy has arrived (its slot.in is done): its staging slot serves the next one.
   void fetch_finished(ChunkId chunk);
+
+  // --- Updates that run beside the step thread ---
+  // The chunk's parameters are those that are complete when `updated` is done. Then they also lie at `fresh`,
+  // until forget_fresh(); null: they do not.
+  void expect(ChunkId chunk, const Event& updated, const std::byte* fresh);
+  // `updated` is done.
+  void stop_expecting(ChunkId chunk) { expected_[index_of(chunk)] = nullptr; }
+  bool has_fresh(ChunkId chunk) const { return fresh_[index_of(chunk)] != nullptr; }
+  // That memory is about to change; nothing is copied from it any more.
+  void forget_fresh();
+  // Copies what is fresh of a chunk that lives on the device to its slot there, which is detached.
+  void send_to_device(ChunkId chunk, CacheSlot& slot);
 
   // What a wait for the chunk's copy to the device waits for at the moment.
   WaitSubject fetch_subject(ChunkId chunk);
   // And a wait for what is published.
   WaitSubject publication_subject();
 
-  // `buffer` holds the chunk's new parameters: they go home. Where the home is a host slot, `buffer` is that
-  // slot and they are there. Where it is the tier file, writes go through `engine`, which the caller owns and
-  // polls; `buffer` must stay until finish_publishing(). Where there is none, the bytes are copied to the
-  // chunk's device slot.
-  void publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine, DeviceCache& cache);
-  // Waits until a published chunk's buffer is free again; failures are left to finish_publishing().
-  void wait_published(ChunkId chunk, io::Engine* engine, DeviceCache& cache);
+  // `buffer` holds the chunk's new parameters: they go home. Returns what says that they have left `buffer`,
+  // or null where they are home: `buffer` is their host slot. To the tier file they go through `engine`,
+  // which the caller owns and polls; where they live on the device, to their slot in `device`. The caller
+  // forgets what is published when it has arrived, or finishes it.
+  const Event* publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine, DeviceCache* device);
+  void forget_published() { publishing_.clear(); }
+  // Waits for what publish() returned; failures are left to finish_publishing().
+  void wait_published(const Event& gone, io::Engine* engine);
   // Waits for everything published; throws the first failure.
-  void finish_publishing(io::Engine* engine, DeviceCache& cache);
+  void finish_publishing(io::Engine* engine);
 
   // --- Compact state: the parameters of before an update are an input of it (OldParameters has the rules)
   // --- Parameters are part of epochs: what is cached of them is changed once a commit has written it, and
   // what goes to the tier file takes slots that commits leave.
   void commit_with(EpochCommitter* committer) { committer_ = committer; }
-  // Also waits until a commit lets the chunk's home slot be changed.
-  bool start_open_old(ChunkId chunk, io::Engine* engine, DeviceCache& cache);
+  // Waits until a commit lets the chunk's home slot be changed; records of the chunk are waited for as well.
+  void before_change(ChunkId chunk);
+  // `cache` is null off the step thread.
+  bool start_open_old(ChunkId chunk, io::Engine* engine, DeviceCache* cache) {
+    return old_.start_open(chunk, engine, cache);
+  }
   bool is_open_old(ChunkId chunk) const { return old_.is_open(chunk); }
   void wait_open_old(ChunkId chunk, io::Engine* engine) { old_.wait_open(chunk, engine); }
   const std::byte* old_parameters(ChunkId chunk) const { return old_.parameters(chunk); }
@@ -86,7 +104,8 @@ class ParamHome {
   std::byte* host_slot(ChunkId chunk) const { return home_[index_of(chunk)]; }
   // Of copies asked for, when they are asked for: the same in every run.
   uint64_t h2d_bytes() const { return h2d_bytes_; }
-  uint64_t nvme_read_bytes() const { return nvme_read_bytes_ + old_.nvme_read_bytes(); }
+  uint64_t nvme_read_bytes() const { return nvme_read_bytes_; }
+  uint64_t old_read_bytes() const { return old_.nvme_read_bytes(); }  // from nvme, for updates
   uint64_t d2h_bytes() const { return old_.d2h_bytes(); }
   uint64_t nvme_write_bytes() const { return nvme_write_bytes_; }
 
@@ -112,6 +131,9 @@ class ParamHome {
   static void on_read(void* context, const io::Completion& completion) noexcept;
   static void on_written(void* context, const io::Completion& completion) noexcept;
 
+  // Where the chunk's parameters are, or will be, in host memory; null: they must be read.
+  const std::byte* source_of(ChunkId chunk) const;
+  void copy_in(CacheSlot& slot, const std::byte* source, uint64_t bytes, const Event* after);
   Staging& take_staging(ChunkId chunk, CacheSlot& slot);
   void release_staging(uint32_t index);
   // Starts reading the chunk into `destination`; `event` is done when every block is there and verified.
@@ -126,6 +148,8 @@ class ParamHome {
   static void submit_write(BlockTransfer& block);
   // Takes a slot of the store for the block, from which it leaves.
   void begin_write(BlockTransfer& block, std::span<const std::byte> source);
+  const Event* publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache* device);
+  const Event* publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine* engine);
 
   const FlatSpace& space_;
   Placement placement_;
@@ -134,7 +158,9 @@ class ParamHome {
   BlockStore* frozen_;
   io::IoThread* reader_;
   StepWatch& watch_;
-  std::vector<std::byte*> home_;  // per chunk: its host slot, or null
+  std::vector<std::byte*> home_;         // per chunk: its host slot, or null
+  std::vector<const Event*> expected_;   // per chunk: of an update that may not be over, or null
+  std::vector<const std::byte*> fresh_;  // per chunk: what an update made outside of its home, or null
   OldParameters old_;
   EpochCommitter* committer_ = nullptr;
   std::vector<bool> published_;  // per chunk, placement none: take_published()
@@ -146,7 +172,11 @@ class ParamHome {
   std::vector<uint32_t> held_staging_;           // oldest first
   std::vector<uint32_t> staging_of_;             // per chunk
   std::vector<std::unique_ptr<Event>> written_;  // per chunk of the tier file
-  std::vector<ChunkId> publishing_;
+  struct Publication {
+    ChunkId chunk;
+    const Event* gone;
+  };
+  std::vector<Publication> publishing_;
   uint64_t h2d_bytes_ = 0;
   uint64_t nvme_read_bytes_ = 0;
   uint64_t nvme_write_bytes_ = 0;

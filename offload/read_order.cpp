@@ -6,26 +6,33 @@ namespace terrace {
 namespace {
 
 bool comes_before(const ReadOrder::Item& a, const ReadOrder::Item& b) {
-  return a.chunk < b.chunk || (a.chunk == b.chunk && a.block < b.block);
+  return a.turn < b.turn || (a.turn == b.turn && a.block < b.block);
 }
 
 }  // namespace
 
-ReadOrder::ReadOrder(const BlockStore* store, std::span<const ChunkId> chunks)
-    : store_(store), chunks_(chunks) {
-  TERRACE_ASSERT(store != nullptr || chunks.empty(), "blocks lie in a store");
+ReadOrder::ReadOrder(const BlockStore* store, std::span<const ChunkId> chunks) : store_(store) {
   if (store == nullptr) return;
   size_t count = 0;
   for (const ChunkId chunk : chunks) count += store->block_count(chunk);
+  chunks_.reserve(chunks.size());
   items_.resize(count);
   runs_.resize(store->balancer().path_count());
 }
 
 void ReadOrder::begin(bool chunk_by_chunk) {
+  chunks_.clear();
   chunk_by_chunk_ = chunk_by_chunk;
   next_chunk_ = 0;
   in_items_ = 0;
-  left_ = items_.size();
+  left_ = 0;
+}
+
+void ReadOrder::add(ChunkId chunk) {
+  TERRACE_ASSERT(store_ != nullptr && chunks_.size() < chunks_.capacity(),
+                 "blocks lie in a store, once each");
+  chunks_.push_back(chunk);
+  left_ += store_->block_count(chunk);
 }
 
 // By counting: how many lie on each path, then each behind those before it.
@@ -36,7 +43,8 @@ void ReadOrder::fill() {
   const auto for_each_block = [&](auto body) {
     for (size_t c = first; c < next_chunk_; ++c) {
       for (uint32_t block = 0; block < store_->block_count(chunks_[c]); ++block)
-        body(Item{chunks_[c], block}, runs_[store_->path_index_of(chunks_[c], block)]);
+        body(Item{chunks_[c], block, static_cast<uint32_t>(c)},
+             runs_[store_->path_index_of(chunks_[c], block)]);
     }
   };
   for_each_block([](const Item&, Run& run) { ++run.end; });

@@ -87,9 +87,9 @@ void RecordStore::wait_for_turn() {
 }
 
 bool RecordStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source,
-                              BlockStore::Write& write) {
+                              BlockStore::Write& write, const io::Engine& engine) {
   if (committer_ != nullptr)
-    return committer_->begin_write(EpochPart::records, *engine_, chunk, block, source, write,
+    return committer_->begin_write(EpochPart::records, engine, chunk, block, source, write,
                                    [this] { give_back_turn(); });
   const bool begun = store_->begin_write(chunk, block, source, write);
   TERRACE_ASSERT(begun, "a block that is written in place has its slot");
@@ -136,7 +136,7 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
 
 void RecordStore::start_block_write(ChunkId chunk, uint32_t block, std::span<const std::byte> bytes,
                                     BlockTransfer& write) {
-  while (!begin_write(chunk, block, bytes, write.write()))
+  while (!begin_write(chunk, block, bytes, write.write(), *engine_))
     wait_watched(*engine_, watch_, {"room in the tier", "host -> nvme", chunk, nullptr, {}});
   write.start_write(*store_, *engine_);
 }

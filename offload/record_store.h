@@ -1,7 +1,8 @@
 // RecordStore: where the optimizer states of every trainable chunk live: device memory, host slots, or the
 // tier file with some chunks kept in host slots. Which ones are kept changes with the host budget alone:
 // records are all used once per step and all dirty, so a fixed set is the least traffic any policy reaches
-// (least recently used would reach none of it). Used by the step thread only.
+// (least recently used would reach none of it). Used by one thread at a time: the step thread, or the one
+// that runs an update for it.
 #pragma once
 
 #include <span>
@@ -46,9 +47,9 @@ class RecordStore {
   // They are about to be changed: waits until they may be.
   void before_change(ChunkId chunk);
   // As BlockStore::begin_write(), but waits for the commit in progress where that has the slots. False: only
-  // writes of the engine may still free one. Throws Error(capacity) when there are none.
-  bool begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source,
-                   BlockStore::Write& write);
+  // writes of `engine` may still free one. Throws Error(capacity) when there are none.
+  bool begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source, BlockStore::Write& write,
+                   const io::Engine& engine);
 
   // From now on the update reads blocks in turns with other processes; null: whenever it likes.
   void take_turns(DriveTurns* turns) { turns_ = turns; }

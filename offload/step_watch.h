@@ -1,11 +1,15 @@
 // StepWatch: what the step thread waits for at the moment, for another thread to read. It never waits,
 // decides or measures anything itself, and while the step thread does not block it costs nothing but a name.
+//
+// A thread that runs updates has a place of its own in it: where the step thread waits for an update, what
+// that waits for is said too.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include <terrace/aio/engine.h>
 #include <terrace/base/event.h>
@@ -14,13 +18,14 @@
 
 namespace terrace {
 
-// Everything here is the step thread's and stays as it is while the wait lasts.
+// Everything here is the waiting thread's and stays as it is while the wait lasts.
 struct WaitSubject {
   std::string_view what;  // "parameters"
   std::string_view link;  // "nvme -> host -> device"
   std::optional<ChunkId> chunk;
   const io::Request* request = nullptr;  // the oldest that is not over, of `file`
   std::string_view file;                 // without a request: what is waited for, in words
+  bool on_update = false;                // for what the thread of the updates does
 };
 
 class StepWatch {
@@ -32,9 +37,13 @@ class StepWatch {
   // --- Of the step thread ---
   // What it is at: an operation's key, "the update". The text stays until the next one is set.
   void set_activity(std::string_view activity) { activity_ = activity; }
-  // A wait begins or ends; waits do not nest.
+  // A wait of the calling thread begins or ends; waits do not nest.
   void begin(const WaitSubject& subject);
   void end();
+
+  // --- Of the thread that runs updates ---
+  // From now on its waits are those of updates.
+  void set_update_thread();
 
   // --- Of any thread ---
   // The number of the wait in progress, or nothing. Another wait is another number.
@@ -45,10 +54,17 @@ class StepWatch {
 
  private:
   std::string_view activity_;  // read by others between begin() and end() only, when it does not change
+  struct Wait {
+    uint64_t count = 0;
+    bool in_progress = false;
+    WaitSubject subject;
+  };
+  Wait& mine() TERRACE_REQUIRES(mutex_);
+
   mutable Mutex mutex_;
-  uint64_t wait_count_ TERRACE_GUARDED_BY(mutex_) = 0;
-  bool waiting_ TERRACE_GUARDED_BY(mutex_) = false;
-  WaitSubject subject_ TERRACE_GUARDED_BY(mutex_);
+  Wait step_ TERRACE_GUARDED_BY(mutex_);
+  Wait update_ TERRACE_GUARDED_BY(mutex_);
+  std::thread::id update_thread_ TERRACE_GUARDED_BY(mutex_);
 };
 
 // A wait for the life of this object.

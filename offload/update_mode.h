@@ -30,7 +30,7 @@ constexpr std::optional<UpdateMode> update_mode_from_name(std::string_view name)
   return std::nullopt;
 }
 
-// Moments of one chunk in one update, on Clock. 0: it was never reached, or never needed.
+// Moments of one chunk in one update, on Clock. 0: what did not happen; records in memory are not read.
 struct ChunkTimes {
   ChunkId chunk{};
   uint64_t read_ns = 0;     // the last of its states was in memory

@@ -36,6 +36,7 @@ struct Case {
   uint64_t d2h_bytes_per_second = 0;  // 0: as fast as memory
   std::optional<DriveTurnOptions> drive_turns = std::nullopt;
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
+  UpdateMode mode = UpdateMode::after_backward;
 };
 
 // An offloader with everything it needs.
@@ -69,17 +70,20 @@ class Rig {
       for (uint64_t e = 0; e < values.size(); ++e)
         values[e] = toy::initial_value(index_of(tensor), first + e);
     });
+    offloader->set_update_mode(c.mode);
   }
 
   UpdateResult step(uint64_t number, uint32_t accumulation, const std::string& skip = "",
-                    float loss_scale = 1) {
+                    float loss_scale = 1, double clip_norm = 0) {
+    const std::vector<OptimizerSettings> groups = toy::groups();
+    const UpdateSettings settings = {groups, number, clip_norm, loss_scale};
     offloader->begin_step();
+    offloader->announce_update(settings);
     for (uint32_t m = 0; m < accumulation; ++m) {
       toy::run_micro_batch(*offloader, specs, m, skip, loss_scale);
       offloader->end_micro_batch();
     }
-    const std::vector<OptimizerSettings> groups = toy::groups();
-    return offloader->update({groups, number, 0, loss_scale});
+    return offloader->update(settings);
   }
 
   std::vector<std::byte> parameters(uint32_t tensor) {

@@ -1,0 +1,57 @@
+// TileUpdate: the arithmetic of an update on the tiles of one chunk: which gradient, which settings, and
+// where the new parameters go. It moves nothing between tiers and waits for nothing.
+//
+// New parameters that are made on the host go straight into the chunk's home slot where it has one. Elsewhere
+// they go over its gradient, which is spent: into the same place where both are of one type, and beside a
+// wider gradient into each tile's own bytes, to be drawn together when all tiles are done.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <terrace/base/record_layout.h>
+#include <terrace/memory/flat_space.h>
+#include <terrace/offload/gradient_store.h>
+#include <terrace/offload/param_home.h>
+#include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/optimizer_cpu/optimizer.h>
+
+namespace terrace {
+
+class TileUpdate {
+ public:
+  TileUpdate(const FlatSpace& space, GradientStore& gradients, ParamHome& home, const RecordLayout& layout,
+             InstructionSet instruction_set);
+
+  // The constants of each parameter group, for the update that begins; they stay until it is over.
+  void begin(std::span<const OptimizerStep> steps) { steps_ = steps; }
+
+  // A run of tiles whose records are at `records`; any number of runs at once. Each tile once: its gradient
+  // is gone then.
+  void update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const;
+  // Every tile of the chunk was updated: where its new parameters lie, one after the other.
+  std::byte* complete(ChunkId chunk) const;
+
+  // The same with the chunk's parameters at `parameters`, the old ones and the new ones; they are not its
+  // gradient's bytes.
+  void update_into(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records,
+                   std::byte* parameters) const;
+
+ private:
+  bool spreads(ChunkId chunk) const;
+  // Of the chunk, where its records hold only what is below its parameters; else null.
+  const std::byte* old_parameters(ChunkId chunk) const;
+  // `output` is that of element 0 of the run, `old` that of the chunk.
+  void run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records, std::byte* output,
+           const std::byte* old) const;
+
+  const FlatSpace& space_;
+  GradientStore& gradients_;
+  ParamHome& home_;
+  const RecordLayout layout_;
+  const InstructionSet instruction_set_;
+  std::span<const OptimizerStep> steps_;
+};
+
+}  // namespace terrace
