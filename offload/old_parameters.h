@@ -34,8 +34,9 @@ class OldParameters {
   OldParameters& operator=(const OldParameters&) = delete;
 
   // The chunk's parameters start on their way to host memory: from the tier file through `engine`, whose
-  // completions make them open, or from their slot of `cache`, which may be null elsewhere. False when no staging slot is free: release()
-  // another one first. Nothing to do, and true, for a chunk with a home slot, and for one that is open.
+  // completions make them open, or from their slot of `cache`, which may be null elsewhere. False when no
+  // staging slot is free: release() another one first. Nothing to do, and true, for a chunk with a home slot,
+  // and for one that is open.
   bool start_open(ChunkId chunk, io::Engine* engine, DeviceCache* cache);
   bool is_open(ChunkId chunk) const;
   // Blocks until it is.

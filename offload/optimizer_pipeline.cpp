@@ -132,7 +132,8 @@ void OptimizerPipeline::before_change(ChunkId chunk) {
 }
 
 void OptimizerPipeline::update_block(RecordStream::Block& block) {
-  if (tiles_left_[index_of(block.chunk)] == space_.chunk(block.chunk).tile_count()) before_change(block.chunk);
+  if (tiles_left_[index_of(block.chunk)] == space_.chunk(block.chunk).tile_count())
+    before_change(block.chunk);
   {
     const AddedTime computing(clock_, times_.compute_ns);
     tiles_.update(block.chunk, block.first_tile, block.tile_count, stream_.tiles_of(block).data());
@@ -236,6 +237,8 @@ bool OptimizerPipeline::wait_for_something() {
     wait_for_io();
   } else if (!leaving_.empty()) {
     wait_done_watched(*leaving_.front().gone, watch_, home_.publication_subject());
+  } else if (const std::optional<ChunkId> chunk = opening_old()) {
+    home_.wait_open_old(*chunk, run_.engine);
   } else if (!stream_.has_turn() && !stream_.all_started()) {
     records_.wait_for_turn();
   } else if (!stream_.can_start()) {  // else what has just been written made room
@@ -243,6 +246,14 @@ bool OptimizerPipeline::wait_for_something() {
     return false;
   }
   return true;
+}
+
+// A chunk whose old parameters are on their way from the device.
+std::optional<ChunkId> OptimizerPipeline::opening_old() const {
+  for (size_t i = turn_; needs_old_ && i < opened_; ++i) {
+    if (!is_done(order_[i]) && !home_.is_open_old(order_[i])) return order_[i];
+  }
+  return std::nullopt;
 }
 
 void OptimizerPipeline::wait_for_io() {

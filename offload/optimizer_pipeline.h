@@ -1,8 +1,8 @@
 // OptimizerPipeline: the update of chunks whose records are on the host or on nvme. It opens a chunk (its
-// gradient where that is spilled, its old parameters where they are an input), streams its records block by block through the ring, computes in it, and
-// hands the chunk's new parameters on as soon as its last block is done. Reads, computation and writes
-// overlap; records that are resident are updated in the pauses. The result depends neither on where anything
-// lives nor on the order.
+// gradient where that is spilled, its old parameters where they are an input), streams its records block by
+// block through the ring, computes in it, and hands the chunk's new parameters on as soon as its last block
+// is done. Reads, computation and writes overlap; records that are resident are updated in the pauses. The
+// result depends neither on where anything lives nor on the order.
 //
 //   begin()   an engine and an order; no chunk yet
 //   allow()   the settings of the update: before this nothing is changed, and states are only read ahead
@@ -112,6 +112,7 @@ class OptimizerPipeline {
   void hand_on(ChunkId chunk);
   void forget_left();
   bool wait_for_something();
+  std::optional<ChunkId> opening_old() const;
   void wait_for_io();
 
   const FlatSpace& space_;
@@ -133,7 +134,8 @@ class OptimizerPipeline {
   std::vector<uint64_t> tiles_left_;  // by ChunkId
   std::vector<uint32_t> position_;    // by ChunkId, in order_; or kNone
   size_t turn_ = 0;                   // of order_: those before are done
-  size_t opened_ = 0;                 // the first that is not opened
+  size_t opened_ = 0;                 // the first that is not opened,
+  size_t opened_gradients_ = 0;       // and whose gradient is not
   size_t streamed_ = 0;               // the first that has not been given to the stream
   std::optional<Resident> resident_;
   std::vector<Leaving> leaving_;

@@ -20,10 +20,10 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
       reader_(reader),
       watch_(watch),
       home_(space.chunk_count(), nullptr),
-      old_(space, plan, arena, device, store, home_, watch),
-      published_(space.chunk_count(), false),
       expected_(space.chunk_count(), nullptr),
       fresh_(space.chunk_count(), nullptr),
+      old_(space, plan, arena, device, store, home_, watch),
+      published_(space.chunk_count(), false),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
       staging_of_(space.chunk_count(), kNone) {
   TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && reader != nullptr),
@@ -288,7 +288,7 @@ const Event* ParamHome::publish_to_file(ChunkId chunk, const std::byte* buffer, 
     const uint64_t length = store_of(chunk).block_bytes(chunk, block.block);
     block.event = &written;
     block.engine = engine;
-      begin_write(block, {buffer, length});
+    begin_write(block, {buffer, length});
     submit_write(block);
     buffer += length;
   }
