@@ -194,6 +194,18 @@ void File::sync() {
   if (events_ != nullptr) events_->synced(path_);
 }
 
+void File::rename(const std::filesystem::path& to) {
+  int result = renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
+  // Not every file system knows the flag.
+  if (result != 0 && errno == EINVAL) {
+    errno = EEXIST;
+    if (access(to.c_str(), F_OK) != 0) result = ::rename(path_.c_str(), to.c_str());
+  }
+  if (result != 0) fail("cannot give the name " + to.string() + " to the file", errno);
+  if (events_ != nullptr) events_->renamed(path_, to);
+  path_ = to;
+}
+
 bool File::try_lock() {
   int result;
   do {

@@ -56,6 +56,8 @@ class File {
   bool preallocate(uint64_t bytes);
   // Returns when the data, and what is needed to read it back, is on the device.
   void sync();
+  // Gives it another name, which nothing has: Error(io) where something does. Durable once the folder is.
+  void rename(const std::filesystem::path& to);
   // Takes the exclusive lock of this file until it is closed; false when another open file has it, in this
   // process or another. A process that dies leaves no lock.
   bool try_lock();

@@ -144,14 +144,16 @@ std::vector<uint32_t> BlockStore::share_out(std::span<const uint32_t> there) con
        fmt::format("free {} there, or set nvme_path to larger disks", format_bytes(missing))});
 }
 
-// The mark first of all: a job that dies later leaves a file that the next one knows.
+// It has its name when its mark is on the device, and not before: whatever has that name and no mark is no
+// file of a tier.
 void BlockStore::create_file(uint32_t path, uint32_t slot_count, const io::Engine& engine) {
   TierFolder& folder = space_.folder(path);
   const uint64_t slot_bytes = slot_count * options_.block_bytes;
   folder.require_free(slot_bytes + TierFolder::kMarkBytes, "the tier file \"" + options_.name + "\"");
+  const std::string name = folder.file_path(options_.name);
   files_[path] = std::make_unique<File>(
       io::File::open(
-          folder.file_path(options_.name),
+          name + std::string(tier::kAsideSuffix),
           {.access = io::FileAccess::read_write, .create = true, .direct = true, .events = space_.events()}),
       path, slot_count);
   io::File& file = files_[path]->file;
@@ -159,7 +161,9 @@ void BlockStore::create_file(uint32_t path, uint32_t slot_count, const io::Engin
   require_alignment(file);
   write_mark(file, slot_bytes, space_.events());
   file.preallocate(slot_bytes + TierFolder::kMarkBytes);
-  file.sync();  // before its name is durable: a file without a mark would be taken for a user's
+  file.sync();
+  file.rename(name);
+  files_[path]->path = name;
   io::sync_folder(folder.path(), space_.events());
 }
 

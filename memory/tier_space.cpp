@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <set>
@@ -33,9 +34,15 @@ namespace {
                      "name the paths of the run that is to go on; or go on from a checkpoint, with --fresh"});
 }
 
-// A file of a user's with a name that is going to be written. Tier files are made only where there is none.
+// A file of a user's with a name that is going to be written, or a tier file that has lost its mark. Stores
+// of other names are nobody's concern.
 void require_no_impostor(const std::string& folder, const tier::Entry& entry) {
-  if (entry.ours || entry.kind == tier::FileKind::blocks) return;
+  constexpr std::array<std::string_view, 3> kStores = {"records", "params", "frozen"};
+  const bool is_blocks = entry.kind == tier::FileKind::blocks || entry.kind == tier::FileKind::blocks_aside;
+  const bool is_needed = !is_blocks || std::ranges::any_of(kStores, [&](std::string_view store) {
+    return entry.name.starts_with(tier::blocks_file_name(store));
+  });
+  if (entry.ours || !is_needed) return;
   throw Error(ErrorKind::config, {"cannot use the nvme path", folder + "/" + entry.name,
                                   "it has the name of a file of the tier and is none",
                                   "move it away, or choose another nvme_path"});
@@ -107,11 +114,11 @@ void TierSpace::keep_files(bool keep) {
 
 void TierSpace::start_fresh() {
   require_nothing_to_lose();
-  remove_leftovers();
   for (const std::unique_ptr<TierFolder>& folder : folders_) {
     for (const tier::Entry& entry : tier::list_files(folder->fd(), folder->path()))
       require_no_impostor(folder->path(), entry);
   }
+  remove_leftovers();
   id_ = draw_id();
   write_labels();
   keep_files(false);
@@ -216,7 +223,7 @@ void TierSpace::remove_unnamed(const tier::FolderSurvey& folder) {
       named.insert(tier::blocks_file_name(store.name));
   }
   for (const tier::Entry& entry : folder.entries) {
-    const bool aside = entry.kind == tier::FileKind::aside;
+    const bool aside = entry.kind == tier::FileKind::aside || entry.kind == tier::FileKind::blocks_aside;
     const bool unnamed = entry.kind == tier::FileKind::blocks && !named.contains(entry.name);
     if (aside) require_no_impostor(folder.folder, entry);
     if (entry.ours && (aside || unnamed)) remove_file(folder.folder + "/" + entry.name);

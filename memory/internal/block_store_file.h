@@ -15,7 +15,7 @@ struct BlockStore::File {
       : file(std::move(opened)), path(file.path().string()), index(path_index), slot_count(slots) {}
 
   io::File file;
-  const std::string path;
+  std::string path;      // does not change once the store is made
   const uint32_t index;  // of its path in the space
   const uint32_t slot_count;
   std::atomic<bool> unsynced{true};  // written since the last sync began

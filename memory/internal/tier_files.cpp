@@ -29,28 +29,43 @@ constexpr std::string_view kRetainedSuffix = ".retained";
 constexpr size_t kEpochDigits = 16;
 constexpr uint32_t kLabelVersion = 1;
 
+bool is_blocks_name(std::string_view name) {
+  return name.ends_with(kBlocksSuffix) && is_store_name(name.substr(0, name.size() - kBlocksSuffix.size()));
+}
+
 std::optional<FileKind> kind_of(std::string_view name) {
   if (name == kLabelName) return FileKind::label;
   if (parse_epoch_file_name(name)) return FileKind::manifest;
-  if (name.ends_with(kBlocksSuffix) && is_store_name(name.substr(0, name.size() - kBlocksSuffix.size())))
-    return FileKind::blocks;
+  if (is_blocks_name(name)) return FileKind::blocks;
   if (!name.ends_with(kAsideSuffix)) return std::nullopt;
   const std::string_view target = name.substr(0, name.size() - kAsideSuffix.size());
   if (target == kLabelName || parse_epoch_file_name(target)) return FileKind::aside;
-  return std::nullopt;
+  return is_blocks_name(target) ? std::optional(FileKind::blocks_aside) : std::nullopt;
+}
+
+// Its last page is the mark; one aside may also have nothing but zeros there and in front.
+bool is_tier_file(int fd, bool aside, uint64_t bytes) {
+  if (bytes < TierFolder::kMarkBytes) return false;
+  std::array<std::byte, TierFolder::kMarkBytes> page;
+  const auto has = [&](uint64_t offset, auto holds) {
+    return pread(fd, page.data(), page.size(), static_cast<off_t>(offset)) ==
+               static_cast<ssize_t>(page.size()) &&
+           holds();
+  };
+  const auto is_mark = [&] { return std::ranges::equal(page, TierFolder::mark()); };
+  const auto is_zeros = [&] {
+    return std::ranges::all_of(page, [](std::byte b) { return b == std::byte{0}; });
+  };
+  const uint64_t end = bytes - page.size();
+  return has(end, is_mark) || (aside && has(end, is_zeros) && has(0, is_zeros));
 }
 
 // An empty file is what a job leaves that dies between making it and marking it, and nobody's loss; one aside
 // may also be the zeros that a power cut made of it.
 bool is_ours(int fd, FileKind kind, uint64_t bytes) {
   if (bytes == 0) return true;
-  if (kind == FileKind::blocks) {
-    if (bytes < TierFolder::kMarkBytes) return false;
-    std::array<std::byte, TierFolder::kMarkBytes> end;
-    return pread(fd, end.data(), end.size(), static_cast<off_t>(bytes - end.size())) ==
-               static_cast<ssize_t>(end.size()) &&
-           std::ranges::equal(end, TierFolder::mark());
-  }
+  if (kind == FileKind::blocks || kind == FileKind::blocks_aside)
+    return is_tier_file(fd, kind == FileKind::blocks_aside, bytes);
   std::array<char, kManifestMagic.size()> begin{};
   const ssize_t size = pread(fd, begin.data(), begin.size(), 0);
   if (size <= 0) return false;

@@ -38,7 +38,13 @@ struct EpochName {
 std::string epoch_file_name(const EpochName& name);
 std::optional<EpochName> parse_epoch_file_name(std::string_view name);
 
-enum class FileKind : uint8_t { manifest, aside, blocks, label };  // in the order in which they are removed
+enum class FileKind : uint8_t {
+  manifest,
+  aside,
+  blocks,
+  blocks_aside,
+  label
+};  // in the order in which they are removed
 struct Entry {
   std::string name;
   FileKind kind{};

@@ -49,7 +49,8 @@ TEST(TierOrder, IsTheOneThatACrashAtAnyMomentAllows) {
     const auto store = rig.make_store(
         {.name = "records", .block_bytes = 4096, .chunk_bytes = {4096}, .spare_slots = 3, .in_place = false});
     EXPECT_EQ(recorder.take(),
-              (Lines{"create records.tier", "write records.tier", "sync records.tier", "sync terrace-tier"}));
+              (Lines{"create records.tier.new", "write records.tier.new", "sync records.tier.new",
+                     "rename records.tier.new records.tier", "sync terrace-tier"}));
     rig.write(*store, ChunkId{0}, 0, 1);
     const BlockStore::Snapshot first = store->snapshot();
     rig.commit(*store, first);

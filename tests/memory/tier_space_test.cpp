@@ -95,6 +95,16 @@ TEST_F(TierSpaceTest, DoesNotRemoveAnEpochUnlessItIsTold) {
   EXPECT_FALSE(look().whole);
 }
 
+// Nothing is removed before it is known that the new files can be made.
+TEST_F(TierSpaceTest, RemovesNothingWhereATierFileHasLostItsMark) {
+  leave_an_epoch();
+  const std::string file = folder(1) + "/records.tier";
+  fs::resize_file(file, fs::file_size(file) - 100);
+  expect_error(ErrorKind::config, {file, "is none"}, [&] { open_space(TierStart::fresh, true); });
+  EXPECT_TRUE(fs::exists(manifest()));
+  EXPECT_TRUE(fs::exists(file));
+}
+
 // It may be all that is left of a state.
 TEST_F(TierSpaceTest, DoesNotRemoveADamagedEpochEither) {
   leave_an_epoch();
