@@ -82,6 +82,36 @@ TEST(CompactEpoch, IsGoneOnFromWhateverThePlacement) {
   }
 }
 
+TEST(CompactEpoch, IsGoneOnFromWheneverUpdatesRun) {
+  const auto expected = states_without_epochs({}, 6);
+  for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
+    for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
+      for (const uint32_t quarters : {0u, 2u, 4u}) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}/4", name_of(mode), name_of(parameters), quarters));
+        const toy::ScratchFolder folder;
+        EpochCase c{.parameters = parameters, .cached_quarters = quarters, .layout = kCompact};
+        c.mode = mode;
+        {
+          EpochRig rig(c, folder.path());
+          for (uint64_t step = 1; step <= 4; ++step) {
+            rig.step(step);
+            rig.offloader->begin_commit(step_info(step));
+          }
+          EXPECT_EQ(rig.offloader->finish_commit(), 4u);
+          rig.step(5);
+          rig.step(6);
+        }
+        c.start = TierStart::resume;
+        EpochRig rig(c, folder.path());
+        EXPECT_EQ(rig.offloader->taken_up_info(), step_info(4));
+        EXPECT_EQ(rig.state(), expected[4]);
+        for (uint64_t step = 5; step <= 6; ++step) rig.step(step);
+        EXPECT_EQ(rig.state(), expected[6]);
+      }
+    }
+  }
+}
+
 // The commit writes nothing until the update waits for it: what it takes of parameters is what they were.
 TEST(CompactEpoch, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
   const auto expected = states_without_epochs({}, 4);

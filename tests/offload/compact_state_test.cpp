@@ -51,6 +51,32 @@ TEST(CompactState, ChangesNoBitWhateverThePlacement) {
   }
 }
 
+TEST(CompactState, ChangesNoBitWheneverUpdatesRun) {
+  for (const double clip_norm : {0.0, 0.5}) {
+    const auto expected = states_without_epochs({.clip_norm = clip_norm}, 4);
+    for (EpochCase c : placements()) {
+      if (c.states == Placement::none || c.parameters == Placement::none) continue;
+      for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
+        for (const uint64_t tiles : {1u, 2u}) {
+          c.chunk_elements = tiles * kTileElements;
+          c.layout = kCompact;
+          c.mode = mode;
+          c.clip_norm = clip_norm;
+          SCOPED_TRACE(fmt::format("{}, {}, clipped to {}", words(c), name_of(mode), clip_norm));
+          const toy::ScratchFolder folder;
+          EpochRig rig(c, folder.path());
+          for (uint64_t step = 1; step <= 4; ++step) {
+            rig.step(step);
+            if (step != 2) continue;
+            EXPECT_EQ(rig.state(), expected[2]);
+          }
+          EXPECT_EQ(rig.state(), expected[4]);
+        }
+      }
+    }
+  }
+}
+
 TEST(CompactState, GivesTheValuesOfMastersToWeightFiles) {
   for (EpochCase c : placements()) {
     SCOPED_TRACE(words(c));
@@ -154,6 +180,25 @@ TEST(CompactState, MovesTheBytesThatArithmeticSays) {
     EXPECT_EQ(moved[1].d2h_bytes - moved[0].d2h_bytes, on_device ? 2 * elements : 0);
     EXPECT_EQ(moved[1].h2d_bytes, moved[0].h2d_bytes);
   }
+}
+
+// What is fresh goes to the device from host memory: 26 bytes instead of 28 where nothing else is saved.
+TEST(CompactState, ReadsNoParameterBackThatTheNextForwardMakes) {
+  uint64_t read[2];
+  for (const bool next_forward : {false, true}) {
+    EpochCase c{.parameters = Placement::nvme, .cached_quarters = 0, .durable = false, .layout = kCompact};
+    c.mode = next_forward ? UpdateMode::next_forward : UpdateMode::after_backward;
+    const toy::ScratchFolder folder;
+    EpochRig rig(c, folder.path());
+    for (uint64_t step = 1; step <= 3; ++step) rig.step(step);
+    rig.offloader->finish_update();
+    const OffloadCounters before = rig.offloader->counters();
+    for (uint64_t step = 4; step <= 6; ++step) rig.step(step);
+    rig.offloader->finish_update();
+    read[next_forward] = (rig.offloader->counters() - before).param_read_bytes;
+    EXPECT_EQ((rig.offloader->counters() - before).record_read_bytes, 3 * 10 * rig.trainable_elements());
+  }
+  EXPECT_LT(read[1], read[0]);
 }
 
 TEST(CompactState, AllocatesNothingInItsUpdates) {

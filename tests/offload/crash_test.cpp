@@ -65,6 +65,7 @@ Life life_of(uint32_t seed, const std::filesystem::path& folder) {
   life.folders = {folder / "a"};
   if (random() % 3 == 0) life.folders.push_back(folder / "b");
   if (seed % 2 == 0) life.c.layout = kCompact;
+  if (life.c.parameters != Placement::none) life.c.mode = static_cast<UpdateMode>(random() % 3);
   return life;
 }
 

@@ -40,6 +40,8 @@ struct EpochCase {
   RecordLayout layout = {};
   OptimizerKind kind = OptimizerKind::adam;
   Placement states = Placement::nvme;
+  UpdateMode mode = UpdateMode::after_backward;
+  double clip_norm = 0;
 };
 
 inline constexpr RecordLayout kCompact = {MasterForm::remainder};
@@ -76,6 +78,7 @@ class EpochRig {
   EpochRig(const EpochCase& c, const std::vector<std::filesystem::path>& folders)
       : accumulation(c.accumulation),
         kind(c.kind),
+        clip_norm(c.clip_norm),
         specs(toy::tensors(c.type, c.with_frozen)),
         space(specs, c.chunk_elements),
         workers(c.threads) {
@@ -83,6 +86,7 @@ class EpochRig {
     const OffloadOptions options = epoch_options(c, space, uses, folders);
     device = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{options.device_budget_bytes});
     offloader = std::make_unique<Offloader>(space, options, uses, *device, workers, log);
+    offloader->set_update_mode(c.mode);
     if (c.start == TierStart::resume) return;
     offloader->initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
       for (uint64_t e = 0; e < values.size(); ++e)
@@ -93,14 +97,16 @@ class EpochRig {
       : EpochRig(c, std::vector<std::filesystem::path>{folder}) {}
 
   UpdateResult step(uint64_t number) {
+    std::vector<OptimizerSettings> groups = toy::groups();
+    for (OptimizerSettings& group : groups) group.kind = kind;
+    const UpdateSettings settings = {groups, number, clip_norm, 1};
     offloader->begin_step();
+    offloader->announce_update(settings);
     for (uint32_t m = 0; m < accumulation; ++m) {
       toy::run_micro_batch(*offloader, specs, m);
       offloader->end_micro_batch();
     }
-    std::vector<OptimizerSettings> groups = toy::groups();
-    for (OptimizerSettings& group : groups) group.kind = kind;
-    return offloader->update({groups, number, 0, 1});
+    return offloader->update(settings);
   }
 
   // As a checkpoint holds them.
@@ -145,6 +151,7 @@ class EpochRig {
 
   uint32_t accumulation;
   OptimizerKind kind;
+  double clip_norm;
   std::vector<TensorSpec> specs;
   FlatSpace space;
   MemoryLog log;
