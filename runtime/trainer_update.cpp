@@ -31,7 +31,7 @@ void Trainer::Parts::begin_update_mode() {
   const std::optional<UpdateMode> wanted = options.config.terrace.update;
   if (wanted) {
     offloader.set_update_mode(*wanted);
-  } else if (options.config.placement.states != Placement::none) {
+  } else if (offloader.why_not(UpdateMode::next_forward).empty()) {
     update_choice.emplace(update_rules(options.config, setup));
   }
 }

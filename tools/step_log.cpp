@@ -78,13 +78,14 @@ void StepLog::fault_on_purpose(uint64_t step, const std::string& spec) {
 
 void StepLog::step(const StepReport& report) {
   put(fmt::format(
-      R"({{"event": "step", "step": {}, "loss": {}, "lr": {}, "gradient_norm": {}, "skipped": {}, "loss_scale": {}, "tokens": {}, )"
+      R"({{"event": "step", "step": {}, "loss": {}, "lr": {}, "gradient_norm": {}, "skipped": {}, "loss_scale": {}, "update_mode": "{}", "tokens": {}, )"
       R"("seconds": {}, "forward_backward_seconds": {}, "forward_seconds": {}, "update_seconds": {}, "keeping_seconds": {}{}}})",
       report.step, json_number(report.loss), json_number(report.learning_rate),
-      json_number(report.gradient_norm), report.skipped, json_number(report.loss_scale), report.tokens,
-      json_number(seconds(report.total_ns)), json_number(seconds(report.forward_backward_ns)),
-      json_number(seconds(report.forward_ns)), json_number(seconds(report.update_ns)),
-      json_number(seconds(report.keeping_ns)), json_counters(report.moved)));
+      json_number(report.gradient_norm), report.skipped, json_number(report.loss_scale),
+      name_of(report.update_mode), report.tokens, json_number(seconds(report.total_ns)),
+      json_number(seconds(report.forward_backward_ns)), json_number(seconds(report.forward_ns)),
+      json_number(seconds(report.update_ns)), json_number(seconds(report.keeping_ns)),
+      json_counters(report.moved)));
 }
 
 void StepLog::evaluation(uint64_t step, double validation_loss) {

@@ -159,9 +159,20 @@ void Resolver::resolve_terrace() {
   }
 }
 
-// Only a bf16 parameter is the upper half of its master weight.
+// Only a bf16 parameter is the upper half of its master weight, and on the device the halves must meet.
 void Resolver::check_compact_state() {
-  if (!config_.terrace.compact_state || config_.precision == DataType::bf16) return;
+  if (!config_.terrace.compact_state) return;
+  if (config_.precision == DataType::bf16) {
+    const PlacementConfig& placement = config_.placement;
+    if (placement.states != Placement::none || placement.parameters == Placement::none) return;
+    const ConfigEntry& parameters = *given("zero_optimization.offload_param.device");
+    problems_.add(
+        given(kCompact)->written_at,
+        fmt::format("{} is true, but {} is {}, and states are in device memory: half of each master "
+                    "weight is elsewhere",
+                    given(kCompact)->written_key, named(parameters), name_of(placement.parameters)));
+    return;
+  }
   const bool fp16 = config_.precision == DataType::fp16;
   const std::string_view path = fp16 ? "fp16.enabled" : "bf16.enabled";
   const ConfigEntry* precision = entries_.find(path);

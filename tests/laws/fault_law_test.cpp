@@ -16,8 +16,8 @@
 namespace terrace {
 namespace {
 
-// Which of the offloader's two engines goes wrong.
-enum class Victim : uint32_t { step_engine = 0, reader = 1 };
+// Which of the offloader's engines goes wrong; the last one is there where updates run beside the step.
+enum class Victim : uint32_t { step_engine = 0, reader = 1, update_engine = 2 };
 
 // Returns the Error's kind and text, or nothing when the training ended well.
 struct Ending {
@@ -31,7 +31,7 @@ struct Ending {
 using Decorate = std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)>;
 
 // Trains two steps of the toy model with every engine decorated, and reads the state.
-Ending train_decorated(const Decorate& decorate) {
+Ending train_decorated(const Decorate& decorate, UpdateMode mode = UpdateMode::after_backward) {
   const std::vector<TensorSpec> specs = toy::tensors(DataType::bf16, false);
   const FlatSpace space(specs, kTileElements);
   const std::vector<TensorUse> uses = toy::trace(specs, 1);
@@ -49,11 +49,15 @@ Ending train_decorated(const Decorate& decorate) {
         values[e] = toy::initial_value(index_of(tensor), first + e);
     });
     const std::vector<OptimizerSettings> groups = toy::groups();
+    offloader.set_update_mode(mode);
+    // During backward, gradients are applied as they land where they are not clipped.
+    const double clip_norm = mode == UpdateMode::during_backward ? 0 : 1;
     for (uint64_t step = 1; step <= 2; ++step) {
       offloader.begin_step();
+      if (mode == UpdateMode::during_backward) offloader.announce_update({groups, step, clip_norm});
       toy::run_micro_batch(offloader, specs, 0);
       offloader.end_micro_batch();
-      offloader.update({groups, step, 1.0});
+      offloader.update({groups, step, clip_norm});
     }
     for (uint32_t t = 0; t < specs.size(); ++t) {
       std::vector<std::byte> bytes(specs[t].element_count() * bytes_of(specs[t].type));
@@ -70,26 +74,29 @@ Ending train_decorated(const Decorate& decorate) {
   return ending;
 }
 
-Ending train_with(Victim victim, std::vector<io::Fault> faults) {
+Ending train_with(Victim victim, std::vector<io::Fault> faults,
+                  UpdateMode mode = UpdateMode::after_backward) {
   io::FaultPlan plan(std::move(faults));
   uint32_t made = 0;
-  Ending ending = train_decorated([&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
-    if (made++ != static_cast<uint32_t>(victim)) return engine;
-    return std::make_unique<io::FaultEngine>(std::move(engine), plan);
-  });
+  Ending ending = train_decorated(
+      [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+        if (made++ != static_cast<uint32_t>(victim)) return engine;
+        return std::make_unique<io::FaultEngine>(std::move(engine), plan);
+      },
+      mode);
   ending.requests = plan.transfers();
   return ending;
 }
 
 void expect_reported_at_every_index(Victim victim, io::Fault fault, std::vector<ErrorKind> kinds,
-                                    const std::string& word) {
-  const Ending well = train_with(victim, {});
+                                    const std::string& word, UpdateMode mode = UpdateMode::after_backward) {
+  const Ending well = train_with(victim, {}, mode);
   ASSERT_FALSE(well.kind) << well.text;
-  ASSERT_GT(well.requests, 30u);
+  ASSERT_GT(well.requests, 10u);
   uint64_t seen = 0;
   for (uint64_t index = 0; index < well.requests; index += 1 + index / 40) {
     fault.index = index;
-    const Ending ending = train_with(victim, {fault});
+    const Ending ending = train_with(victim, {fault}, mode);
     if (!ending.kind) {
       // The request was of the other kind, or nothing asked for its bytes again: then nothing may have
       // changed.
@@ -136,6 +143,18 @@ TEST(FaultLaw, ATornWriteIsFoundWhenItIsReadAgain) {
   io::Fault fault{0, io::FaultKind::torn_write};
   fault.bytes = 512;
   expect_reported_at_every_index(Victim::step_engine, fault, {ErrorKind::corrupt}, "chunk");
+}
+
+// Whatever the step thread does meanwhile, it learns of it, and waits for nothing that will not come.
+TEST(FaultLaw, WhatGoesWrongInAnUpdateBesideTheStepIsNamedAtEveryIndex) {
+  io::Fault failed{0, io::FaultKind::fail};
+  io::Fault flipped{0, io::FaultKind::corrupt_read};
+  flipped.bytes = 77;
+  for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
+    expect_reported_at_every_index(Victim::update_engine, failed, {ErrorKind::io}, "EIO", mode);
+    expect_reported_at_every_index(Victim::update_engine, flipped, {ErrorKind::corrupt}, "chunk", mode);
+    expect_reported_at_every_index(Victim::reader, failed, {ErrorKind::io}, "EIO", mode);
+  }
 }
 
 // Below the engines, as `terrace train --inject` does it: over the whole run, every transfer has its turn.

@@ -38,6 +38,8 @@ enum FactorIndex : size_t {
   kOptimizer,
   kMoments,
   kUpdate,
+  kBudgetChange,
+  kCompact,
 };
 
 constexpr std::array<std::string_view, 3> kPlacements = {"none", "cpu", "nvme"};
@@ -64,17 +66,34 @@ constexpr std::array<std::string_view, 2> kMomentTypes = {"fp32", "bf16"};
 constexpr std::array<std::string_view, 4> kUpdates = {"after_backward", "next_forward", "during_backward",
                                                       "mixed"};
 
+// Of the host budget: to the least after the first step, and back after the second.
+constexpr std::array<std::string_view, 3> kBudgetChanges = {"none", "down", "down and up"};
+
+constexpr std::array<std::string_view, 2> kCompactness = {"off", "on"};  // where it is possible
+
 constexpr std::array<Factor, kFactorCount> kFactors = {{
-    {"parameters", kPlacements},  {"states", kPlacements},
-    {"host", kBudgets},           {"device", kBudgets},
-    {"policy", kPolicies},        {"engine", kEngines},
-    {"chunk", kChunks},           {"threads", kThreadCounts},
-    {"precision", kPrecisions},   {"accumulation", kAccumulations},
-    {"clipping", kClippings},     {"prefetch", kPrefetches},
-    {"strict", kStrictness},      {"accumulation type", kAccumulationTypes},
-    {"model", kModels},           {"activations", kActivationPlaces},
-    {"commits", kCommitCadences}, {"optimizer", kOptimizers},
-    {"moments", kMomentTypes},    {"update", kUpdates},
+    {"parameters", kPlacements},
+    {"states", kPlacements},
+    {"host", kBudgets},
+    {"device", kBudgets},
+    {"policy", kPolicies},
+    {"engine", kEngines},
+    {"chunk", kChunks},
+    {"threads", kThreadCounts},
+    {"precision", kPrecisions},
+    {"accumulation", kAccumulations},
+    {"clipping", kClippings},
+    {"prefetch", kPrefetches},
+    {"strict", kStrictness},
+    {"accumulation type", kAccumulationTypes},
+    {"model", kModels},
+    {"activations", kActivationPlaces},
+    {"commits", kCommitCadences},
+    {"optimizer", kOptimizers},
+    {"moments", kMomentTypes},
+    {"update", kUpdates},
+    {"budget change", kBudgetChanges},
+    {"compact", kCompactness},
 }};
 
 uint64_t number(const Combination& c, FactorIndex factor) {
@@ -181,6 +200,9 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.activation_entries = dry.activation_entries;
   options.activation_entry_bytes = dry.activation_entry_bytes;
   options.record_layout = training.layout();
+  const bool halves_meet = options.states != Placement::none || options.parameters == Placement::none;
+  if (kCompactness[c[kCompact]] == "on" && training.type == DataType::bf16 && halves_meet)
+    options.record_layout.master = MasterForm::remainder;
   options.accumulation_steps = training.accumulation;
   options.accumulation_type = training.accumulation_type;
   options.policy = *policy_from_name(kPolicies[c[kPolicy]]);
@@ -313,7 +335,8 @@ Outcome PlacementLaw::train(const Combination& c) const {
     const float loss_scale = loss_scale_of(training.type, step);
     const std::vector<OptimizerSettings> groups = settings(updates + 1, training.optimizer);
     const UpdateSettings update{groups, updates + 1, training.clip_norm, loss_scale};
-    if (options.states != Placement::none) offloader.set_update_mode(update_mode_of(c, step));
+    const UpdateMode mode = update_mode_of(c, step);
+    if (offloader.why_not(mode).empty()) offloader.set_update_mode(mode);
     offloader.begin_step();
     for (uint32_t m = 0; m < training.accumulation; ++m) {
       if (m + 1 == training.accumulation && offloader.update_mode() == UpdateMode::during_backward)
@@ -327,9 +350,13 @@ Outcome PlacementLaw::train(const Combination& c) const {
     }
     const UpdateResult result = offloader.update(update);
     updates += result.applied ? 1 : 0;
+    if (offloader.update_mode() == UpdateMode::next_forward && result.applied != offloader.update_pending())
+      throw std::runtime_error("an update for the next forward does not wait for it");
     outcome.gradient_norms.push_back(result.applied ? std::bit_cast<uint64_t>(result.gradient_norm) : 0);
     const uint64_t cadence = c[kCommits] < 2 ? 0 : number(c, kCommits);
     if (offloader.keeps_epochs() && cadence > 0 && step % cadence == 0) offloader.begin_commit("law");
+    if (step == 1 && c[kBudgetChange] > 0) offloader.set_host_budget(offloader.least_host_budget());
+    if (step == 2 && c[kBudgetChange] > 1) offloader.set_host_budget(options.host_budget_bytes);
   }
   require_within_budgets(options, offloader, device);
   offloader.begin_evaluation();

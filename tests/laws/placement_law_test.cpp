@@ -49,6 +49,14 @@ TEST(PlacementLaw, TellsDifferentTrainingsApart) {
     other[factor] = 1;
     EXPECT_NE(difference(law.reference(base), law.train(other)), "") << describe(other);
   }
+  for (size_t factor = 0; factor < kFactorCount; ++factor) {
+    if (factors()[factor].name != "optimizer" && factors()[factor].name != "moments") continue;
+    for (uint8_t level = 1; level < factors()[factor].levels.size(); ++level) {
+      Combination other = base;
+      other[factor] = level;
+      EXPECT_NE(difference(law.reference(base), law.train(other)), "") << describe(other);
+    }
+  }
   Combination accumulating = base;
   accumulating[9] = 1;
   for (const uint8_t precision : {0, 2}) {  // fp32 accumulates in fp32 either way

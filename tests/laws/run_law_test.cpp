@@ -27,6 +27,9 @@ struct Kind {
   const char* precision;  // "bf16", "fp16" or "fp32"
   const char* lora;       // values of terrace.lora and terrace.frozen, or empty
   const char* frozen;
+  const char* optimizer = R"({"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.1}})";
+  bool bf16_moments = false;
+  const char* clipping = "1.0";
 };
 
 std::ostream& operator<<(std::ostream& out, const Kind& kind) {
@@ -39,6 +42,12 @@ constexpr Kind kKinds[] = {
     {"llama_fp16", ModelFamily::llama, "fp16", "", ""},
     {"llama_lora", ModelFamily::llama, "bf16", R"({"rank": 4, "alpha": 8, "targets": ["*_proj"]})", ""},
     {"qwen2_frozen", ModelFamily::qwen2, "fp32", "", R"(["*embed_tokens*", "*.layers.0.*"])"},
+    // Without clipping, so that during backward gradients are applied as they land.
+    {"gpt2_adagrad", ModelFamily::gpt2, "bf16", "", "", R"({"type": "Adagrad"})", true, "0"},
+    {"llama_lion", ModelFamily::llama, "bf16", "", "", R"({"type": "Lion", "params": {"lr": 2e-4}})", false,
+     "0"},
+    {"gpt2_sgd", ModelFamily::gpt2, "fp32", "", "",
+     R"({"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}})", false, "0"},
 };
 
 struct Placing {
@@ -49,20 +58,27 @@ struct Placing {
   const char* chunk_elements;
   const char* policy;
   bool activations_on_host;
+  const char* update;
+  bool compact;  // where parameters are bf16
 };
 
-constexpr Placing kOnDevice{"none", "none", "64MiB", "64MiB", "65536", "opt", false};
+constexpr Placing kOnDevice{"none", "none", "64MiB", "64MiB", "65536", "opt", false, "auto", false};
 constexpr Placing kPlacings[] = {
-    {"cpu", "nvme", "5MiB", "8MiB", "4096", "lru", true},
-    {"nvme", "nvme", "6MiB", "6MiB", "8192", "opt", false},
-    {"nvme", "cpu", "8MiB", "16MiB", "16384", "mru", true},
+    {"cpu", "nvme", "5MiB", "8MiB", "4096", "lru", true, "next_forward", true},
+    {"nvme", "nvme", "6MiB", "6MiB", "8192", "opt", false, "during_backward", false},
+    {"nvme", "cpu", "8MiB", "16MiB", "16384", "mru", true, "next_forward", true},
+    {"nvme", "nvme", "6MiB", "8MiB", "4096", "fifo", false, "auto", true},
 };
 
 std::string config_text(const Kind& kind, const Placing& placing, const std::string& folder) {
   std::string text = R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
-    "optimizer": {"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.1}},
     "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 20, "warmup_num_steps": 3}},)";
-  if (std::string(kind.precision) == "bf16") text += R"("bf16": {"enabled": true},)";
+  text +=
+      std::string(R"("optimizer": )") + kind.optimizer + R"(, "gradient_clipping": )" + kind.clipping + ",";
+  if (std::string(kind.precision) == "bf16") {
+    text += std::string(R"("bf16": {"enabled": true, "bf16_optimizer_states": )") +
+            (kind.bf16_moments ? "true" : "false") + "},";
+  }
   if (std::string(kind.precision) == "fp16")
     text += R"("fp16": {"enabled": true, "initial_scale_power": 20, "hysteresis": 1},)";
   if (placing.activations_on_host) text += R"("activation_checkpointing": {"cpu_checkpointing": true},)";
@@ -74,7 +90,9 @@ std::string config_text(const Kind& kind, const Placing& placing, const std::str
           role("offload_optimizer", placing.states) + "},";
   text += std::string(R"("terrace": {"threads": 2, "device_memory": ")") + placing.device_memory +
           R"(", "host_memory": ")" + placing.host_memory + R"(", "chunk_elements": )" +
-          placing.chunk_elements + R"(, "policy": ")" + placing.policy + "\"";
+          placing.chunk_elements + R"(, "policy": ")" + placing.policy + R"(", "update": ")" +
+          placing.update + "\"";
+  if (placing.compact && std::string(kind.precision) == "bf16") text += R"(, "compact_state": true)";
   if (*kind.lora != 0) text += std::string(R"(, "lora": )") + kind.lora;
   if (*kind.frozen != 0) text += std::string(R"(, "frozen": )") + kind.frozen;
   return text + "}}";
@@ -98,7 +116,7 @@ class RunLaw : public ::testing::TestWithParam<Kind> {
     OpenTokens tokens;
     tokens.train =
         tokenize_cached(TextFiles({folder_.path() / "text.txt"}), tokenizer, folder_.path() / "cache", log_);
-    data_ = std::make_unique<TrainingData>(std::move(tokens), TrainingDataOptions{kContext, 42, 0.0});
+    data_ = std::make_unique<TrainingData>(std::move(tokens), TrainingDataOptions{kContext, 42, 0.2});
   }
 
   TrainerOptions options(const Placing& placing) const {
@@ -122,6 +140,7 @@ class RunLaw : public ::testing::TestWithParam<Kind> {
       const StepReport report = trainer.step();
       trace.losses.push_back(std::bit_cast<uint64_t>(report.loss));
       trace.skipped += report.skipped ? 1 : 0;
+      if (report.step % 3 == 0) trace.losses.push_back(std::bit_cast<uint64_t>(trainer.evaluate(2)));
     }
   }
 
@@ -161,7 +180,7 @@ TEST_P(RunLaw, ABreakInMidEpochAndAnotherPlacementChangeNothing) {
   const Placing* before = &kOnDevice;
   for (const Placing& after : kPlacings) {
     const std::filesystem::path checkpoints =
-        folder_.path() / (std::string("checkpoints-") + after.device_memory);
+        folder_.path() / (std::string("checkpoints-") + after.update + after.policy);
     Trace broken;
     {
       Trainer trainer(options(*before), *data_, log_);
@@ -178,6 +197,28 @@ TEST_P(RunLaw, ABreakInMidEpochAndAnotherPlacementChangeNothing) {
     EXPECT_TRUE(broken.records == whole.records) << after.parameters << " " << after.states;
     before = &after;
   }
+}
+
+// Each step by a trainer of its own, which finds another placement and another mode of the update.
+TEST_P(RunLaw, ABreakAfterEveryStepChangesNothing) {
+  Trace whole;
+  {
+    Trainer trainer(options(kOnDevice), *data_, log_);
+    train(trainer, kRunSteps, whole);
+    finish(trainer, whole);
+  }
+  const std::filesystem::path checkpoints = folder_.path() / "checkpoints";
+  Trace broken;
+  for (uint64_t step = 1; step <= kRunSteps; ++step) {
+    Trainer trainer(options(kPlacings[step % std::size(kPlacings)]), *data_, log_);
+    if (step > 1) trainer.resume(checkpoints);
+    train(trainer, step, broken);
+    trainer.save(checkpoints);
+    if (step == kRunSteps) finish(trainer, broken);
+  }
+  EXPECT_EQ(broken.losses, whole.losses);
+  EXPECT_TRUE(broken.parameters == whole.parameters);
+  EXPECT_TRUE(broken.records == whole.records);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, RunLaw, ::testing::ValuesIn(kKinds),

@@ -58,6 +58,28 @@ TEST(ParameterGroups, LeavesTheModelsOwnTwoGroupsWithoutPatterns) {
   EXPECT_FALSE(groups[1].bias_correction);
 }
 
+TEST(ParameterGroups, SayWhoseUpdateIsComputedAndWhatItsRecordsHold) {
+  const auto config = [](const std::string& type, const std::string& params, const std::string& rest = "") {
+    return parse("{\"optimizer\": {\"type\": \"" + type + "\", \"params\": {" + params + "}}" + rest + "}");
+  };
+  const TrainConfig sgd = config("SGD", R"("momentum": 0.9, "nesterov": true, "weight_decay": 0.1)");
+  GroupSettings settings(sgd, 10);
+  EXPECT_EQ(settings.at(0)[0].kind, OptimizerKind::sgd);
+  EXPECT_EQ(settings.at(0)[0].momentum, 0.9);
+  EXPECT_TRUE(settings.at(0)[1].nesterov);
+  EXPECT_EQ(settings.at(0)[1].weight_decay, 0);
+  EXPECT_EQ(record_layout(sgd).moment_count, 1u);
+  EXPECT_EQ(record_layout(config("SGD", "")).tile_bytes(), 16u * 1024);
+  EXPECT_EQ(record_layout(config("Adagrad", "")).tile_bytes(), 32u * 1024);
+  EXPECT_EQ(GroupSettings(config("Lion", ""), 10).at(0)[0].beta2, 0.99);
+  EXPECT_EQ(record_layout(config("AdamW", "")).tile_bytes(), 48u * 1024);
+  const RecordLayout small =
+      record_layout(config("Lion", "", R"(, "bf16": {"enabled": true, "bf16_optimizer_states": true},
+                                            "terrace": {"compact_state": true})"));
+  EXPECT_EQ(small.tile_bytes(), 16u * 1024);
+  EXPECT_EQ(small.canonical().tile_bytes(), 24u * 1024);
+}
+
 TEST(ParameterGroups, GivesATensorToTheFirstGroupThatMatches) {
   const TrainConfig config = parse(R"({"terrace": {"parameter_groups": [
       {"match": ["*.bias", "wte*"], "lr": 1}, {"match": "h.0.*", "lr": 2, "weight_decay": 0.5}]}})");

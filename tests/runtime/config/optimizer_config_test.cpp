@@ -157,6 +157,20 @@ TEST(OptimizerConfig, CompactStateNeedsBf16Parameters) {
               HasSubstr("terrace.compact_state is true, but fp16.enabled (ds.json:1:11) is true: fp16 "));
 }
 
+TEST(OptimizerConfig, CompactStateOnTheDeviceNeedsTheParametersThere) {
+  const auto text = [](const char* parameters, const char* states) {
+    return fmt::format(
+        R"({{"bf16": {{"enabled": true}}, "terrace": {{"compact_state": true}}, "zero_optimization":
+      {{"stage": 3, "offload_param": {{"device": "{}"}}, "offload_optimizer": {{"device": "{}"}}}}}})",
+        parameters, states);
+  };
+  EXPECT_THAT(problem(text("cpu", "none")),
+              AllOf(HasSubstr("terrace.compact_state is true, but zero_optimization.offload_param.device"),
+                    HasSubstr("is cpu, and states are in device memory")));
+  EXPECT_EQ(problem(text("none", "none")), "no problem");
+  EXPECT_EQ(problem(text("cpu", "cpu")), "no problem");
+}
+
 TEST(OptimizerConfig, TakesTheModeOfTheUpdate) {
   const auto with_states = [](const char* device, const char* mode) {
     return fmt::format(R"({{"zero_optimization": {{"stage": 2, "offload_optimizer": {{"device": "{}"}}}},
