@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/units.h>
 #include <terrace/memory/block_store.h>
 
 namespace terrace {
@@ -44,6 +45,7 @@ void RecordStream::begin(io::Engine* engine, bool chunk_by_chunk) {
 
 void RecordStream::start_reads() {
   while (!order_.empty()) {
+    if (reading_count_ >= divide_up(blocks_.size(), 2)) return;
     const std::span<std::byte> slot = ring_.acquire();
     if (slot.empty()) return;
     has_turn_ = records_.may_read();
@@ -67,6 +69,7 @@ void RecordStream::start_read(std::span<std::byte> slot) {
   block.request.on_complete = &RecordStream::on_read;
   block.request.context = &block;
   totals_.read_bytes += block.request.bytes;
+  ++reading_count_;
   engine_->submit({&block.request, 1});
 }
 
@@ -79,6 +82,7 @@ void RecordStream::on_read(void* context, const io::Completion& completion) noex
     stream.note_failure(std::current_exception());
   }
   block.phase = Phase::ready;
+  --stream.reading_count_;
   stream.progress_.note_read(block.chunk);
   stream.ready_.push_back(&block);  // within its capacity
 }

@@ -54,7 +54,9 @@ class RecordStream {
   void begin(io::Engine* engine, bool chunk_by_chunk);
   // The chunk's blocks may be read from now on.
   void add(ChunkId chunk) { order_.add(chunk); }
-  // Starts what the ring and the turns on the drive have room for.
+  // Starts what the ring and the turns on the drive have room for; no more than half of the ring is being
+  // read at once, so that reads go on while what was read is computed with and written: with all of it on its
+  // way in the disk would have nothing to do, and then only writes, whenever it is done with them.
   void start_reads();
   // Every block that was added has been started.
   bool all_started() const { return order_.empty(); }
@@ -104,6 +106,7 @@ class RecordStream {
   std::vector<Block> blocks_;  // one per ring slot
   std::vector<Block*> ready_;  // were read, in the order in which they arrived
   uint64_t reads_started_ = 0;
+  size_t reading_count_ = 0;
   bool has_turn_ = true;
   std::exception_ptr failure_;
   Totals totals_;
