@@ -14,7 +14,7 @@ struct Step {
 };
 
 // A step that is none of the first, with the least of budgets.
-Step step_with(Placement parameters, RecordLayout layout) {
+Step step_with(Placement parameters, RecordLayout layout, UpdateMode mode = UpdateMode::after_backward) {
   EpochCase c;
   c.parameters = parameters;
   c.layout = layout;
@@ -22,6 +22,7 @@ Step step_with(Placement parameters, RecordLayout layout) {
   c.cached_quarters = 0;
   const toy::ScratchFolder folder;
   EpochRig rig(c, folder.path());
+  rig.offloader->set_update_mode(mode);
   rig.step(1);
   rig.step(2);
   const OffloadCounters before = rig.offloader->counters();
@@ -43,6 +44,17 @@ TEST(TrafficBound, IsWhatPlainAndCompactStepsMove) {
         EXPECT_EQ(moved.param_read_bytes - bound.param_read_bytes, moved.h2d_bytes - bound.h2d_bytes);
       }
     }
+  }
+}
+
+// What an update makes in the next forward is not read for it.
+TEST(TrafficBound, OfAnUpdateInTheNextForwardLeavesOutOneFetch) {
+  for (const RecordLayout& layout : {RecordLayout{}, kCompact}) {
+    const auto [moved, bound] = step_with(Placement::nvme, layout, UpdateMode::next_forward);
+    const TrafficBound after = step_with(Placement::nvme, layout).bound;
+    EXPECT_EQ(after.param_read_bytes - bound.param_read_bytes, bound.param_write_bytes);
+    EXPECT_EQ(moved.param_write_bytes, bound.param_write_bytes);
+    EXPECT_EQ(moved.param_read_bytes - bound.param_read_bytes, moved.h2d_bytes - bound.h2d_bytes);
   }
 }
 
