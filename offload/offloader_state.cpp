@@ -272,8 +272,10 @@ void Offloader::Parts::read_chunk(ChunkId chunk, std::byte* destination) {
 
 // A chunk's parameters in host memory: where they are, or copied there. Gradients are spent between steps.
 const std::byte* Offloader::Parts::parameters_of(ChunkId chunk) {
-  if (home->host_slot(chunk) == nullptr) read_chunk(chunk, output_of(chunk));
-  return output_of(chunk);
+  if (const std::byte* const there = home->in_host_memory(chunk)) return there;
+  std::byte* const bounce = output_of(chunk);
+  read_chunk(chunk, bounce);
+  return bounce;
 }
 
 void Offloader::read_parameter(TensorId tensor, std::span<std::byte> destination) {

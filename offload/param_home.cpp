@@ -85,7 +85,7 @@ WaitSubject ParamHome::fetch_subject(ChunkId chunk) {
   const Event* const updated = expected_[index_of(chunk)];
   if (updated != nullptr && !updated->done())
     return {"the update", "host -> device", chunk, nullptr, {}, true};
-  if (source_of(chunk) != nullptr) return {"parameters", "host -> device", chunk, nullptr, {}};
+  if (in_host_memory(chunk) != nullptr) return {"parameters", "host -> device", chunk, nullptr, {}};
   const io::Request* request = pending_request(chunk);
   if (request == nullptr) return {"parameters", "host -> device", chunk, nullptr, {}};
   return {"parameters", "nvme -> host -> device", chunk, request, file_of(chunk, request)};
@@ -105,7 +105,7 @@ WaitSubject ParamHome::publication_subject() {
 }
 
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
-  if (source_of(chunk) != nullptr) return true;
+  if (in_host_memory(chunk) != nullptr) return true;
   return expected_[index_of(chunk)] == nullptr && !free_staging_.empty();
 }
 
@@ -118,7 +118,7 @@ void ParamHome::forget_fresh() {
   std::ranges::fill(fresh_, nullptr);
 }
 
-const std::byte* ParamHome::source_of(ChunkId chunk) const {
+const std::byte* ParamHome::in_host_memory(ChunkId chunk) const {
   return home_[index_of(chunk)] != nullptr ? home_[index_of(chunk)] : fresh_[index_of(chunk)];
 }
 
@@ -126,7 +126,7 @@ void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   h2d_bytes_ += param_bytes(chunk);
   published_[index_of(chunk)] = true;
   slot.in.begin();
-  copy_in(slot, source_of(chunk), param_bytes(chunk), expected_[index_of(chunk)]);
+  copy_in(slot, in_host_memory(chunk), param_bytes(chunk), expected_[index_of(chunk)]);
 }
 
 // Behind what still leaves the slot, and behind `after`. A copy has one predecessor, so where there are two
@@ -146,7 +146,7 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   const uint64_t bytes = param_bytes(chunk);
   const Event* const updated = expected_[index_of(chunk)];
   h2d_bytes_ += bytes;
-  if (const std::byte* source = source_of(chunk)) {
+  if (const std::byte* source = in_host_memory(chunk)) {
     slot.in.begin();
     return copy_in(slot, source, bytes, updated);
   }

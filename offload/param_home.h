@@ -55,6 +55,9 @@ class ParamHome {
   bool has_fresh(ChunkId chunk) const { return fresh_[index_of(chunk)] != nullptr; }
   // That memory is about to change; nothing is copied from it any more.
   void forget_fresh();
+  // Where the chunk's parameters are in host memory, or will be when its update is over; null: they must be
+  // read.
+  const std::byte* in_host_memory(ChunkId chunk) const;
   // Copies what is fresh of a chunk that lives on the device to its slot there, which is detached.
   void send_to_device(ChunkId chunk, CacheSlot& slot);
 
@@ -131,8 +134,6 @@ class ParamHome {
   static void on_read(void* context, const io::Completion& completion) noexcept;
   static void on_written(void* context, const io::Completion& completion) noexcept;
 
-  // Where the chunk's parameters are, or will be, in host memory; null: they must be read.
-  const std::byte* source_of(ChunkId chunk) const;
   void copy_in(CacheSlot& slot, const std::byte* source, uint64_t bytes, const Event* after);
   Staging& take_staging(ChunkId chunk, CacheSlot& slot);
   void release_staging(uint32_t index);
