@@ -113,40 +113,58 @@ TEST(CompactEpoch, IsGoneOnFromWheneverUpdatesRun) {
 }
 
 // The commit writes nothing until the update waits for it: what it takes of parameters is what they were.
-TEST(CompactEpoch, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
+void expect_epoch_of_its_moment(EpochCase c) {
   const auto expected = states_without_epochs({}, 4);
+  CommitGate gate;
+  c.layout = kCompact;
+  c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
+    return std::make_unique<GateEngine>(std::move(engine), [&gate] { gate(); });
+  });
+  const toy::ScratchFolder folder;
+  {
+    EpochRig rig(c, folder.path());
+    if (c.cached_parameters) {
+      EXPECT_EQ(rig.offloader->plan().host_param_slots, *c.cached_parameters);
+    }
+    rig.step(1);
+    rig.offloader->begin_commit(step_info(1));
+    rig.offloader->finish_commit();
+    gate.watch(rig.offloader.get());
+    gate.open(false);
+    rig.step(2);
+    rig.offloader->begin_commit(step_info(2));
+    rig.step(3);
+    rig.step(4);
+    gate.open(true);
+    EXPECT_EQ(rig.offloader->finish_commit(), 2u);
+    EXPECT_EQ(rig.state(), expected[4]);
+    if (c.parameters == Placement::cpu || c.cached_parameters) {
+      EXPECT_GT(gate.waits_seen(), 0u);
+    }
+  }
+  c.start = TierStart::resume;
+  c.decorate = nullptr;
+  EpochRig resumed(c, folder.path());
+  EXPECT_EQ(resumed.offloader->taken_up_info(), step_info(2));
+  EXPECT_EQ(resumed.state(), expected[2]);
+}
+
+TEST(CompactEpoch, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
   for (const Placement parameters : kPlacements) {
     for (const uint32_t quarters : {0u, 1u, 2u, 3u, 4u}) {
-      CommitGate gate;
-      EpochCase c{.parameters = parameters, .cached_quarters = quarters, .layout = kCompact};
-      c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
-        return std::make_unique<GateEngine>(std::move(engine), [&gate] { gate(); });
-      });
-      const toy::ScratchFolder folder;
-      {
-        EpochRig rig(c, folder.path());
-        rig.step(1);
-        rig.offloader->begin_commit(step_info(1));
-        rig.offloader->finish_commit();
-        gate.watch(rig.offloader.get());
-        gate.open(false);
-        rig.step(2);
-        rig.offloader->begin_commit(step_info(2));
-        rig.step(3);
-        rig.step(4);
-        gate.open(true);
-        EXPECT_EQ(rig.offloader->finish_commit(), 2u);
-        EXPECT_EQ(rig.state(), expected[4]);
-        if (parameters == Placement::cpu) {
-          EXPECT_GT(gate.waits_seen(), 0u);
-        }
-      }
-      c.start = TierStart::resume;
-      c.decorate = nullptr;
-      EpochRig resumed(c, folder.path());
-      EXPECT_EQ(resumed.offloader->taken_up_info(), step_info(2));
-      EXPECT_EQ(resumed.state(), expected[2]) << name_of(parameters) << " " << quarters;
+      SCOPED_TRACE(fmt::format("{} {}", name_of(parameters), quarters));
+      expect_epoch_of_its_moment({.parameters = parameters, .cached_quarters = quarters});
     }
+  }
+}
+
+// The update and the commit both write parameters: it must leave the commit the slots that it needs.
+TEST(CompactEpoch, GetsTheSlotsItNeedsWhereSomeParametersAreCached) {
+  for (const uint32_t cached : {1u, 4u, 8u, 12u}) {
+    SCOPED_TRACE(cached);
+    EpochCase c{.parameters = Placement::nvme};
+    c.cached_parameters = cached;
+    expect_epoch_of_its_moment(c);
   }
 }
 
