@@ -74,7 +74,8 @@ std::string host_text(const TrainerPlan& plan) {
                        memory.gradient_sum_bytes);
   add("states", memory.host_record_slots * memory.record_slot_bytes);
   add("activation checkpoints", memory.host_activation_bytes());
-  add("staging", (memory.staging_slots + memory.landing_slots) * memory.slot_bytes);
+  add("staging",
+      (memory.staging_slots + memory.old_parameter_slots + memory.landing_slots) * memory.slot_bytes);
   add("I/O ring", memory.ring_slots * memory.ring_slot_bytes);
   add("copies of epochs", memory.epoch_slots * memory.epoch_slot_bytes);
   return text;
@@ -182,7 +183,8 @@ std::string update_text(const TrainConfig& config, size_t thread_count) {
     return fmt::format("{}, as configured; {}", name_of(*config.terrace.update), threads);
   if (config.placement.states == Placement::none)
     return fmt::format("after_backward, because the states are in device memory; {}", threads);
-  return fmt::format("after_backward at first, then what the first steps show to be the fastest; {}", threads);
+  return fmt::format("after_backward at first, then what the first steps show to be the fastest; {}",
+                     threads);
 }
 
 std::string trained_text(const TrainerPlan& plan) {
