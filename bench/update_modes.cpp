@@ -3,7 +3,8 @@
 // arithmetic says it can, and whether the mode that terrace.update "auto" takes is the fastest one. It judges
 // nothing.
 //
-//   update_modes NVME [ROUNDS [LAYERS [WIDTH]]]     a folder on a disk that is faster than 1 GB/s, both ways
+//   update_modes NVME [ROUNDS [LAYERS [WIDTH [SCENE]]]]     a folder on a disk that is faster than 1 GB/s; a
+//   scene by its number from 1, without it all of them
 //
 // What can be hidden: all of the time in which the update waits for the disk after backward, as far as the
 // pass beside it lasts, less the part of the states that no pass can hide (runtime/update_choice.h). The rate
@@ -148,18 +149,21 @@ struct ModeTimes {
 };
 
 // One row per chunk from the beginning of its update to the end of the step after it: r its states are read,
-// u its parameters are new, n an operation asks for them.
+// n an operation asks for them, u its parameters are new.
 void print_timeline(std::span<const ChunkTimes> times, uint64_t begin_ns, uint64_t end_ns) {
   constexpr uint64_t kColumns = 72;
-  for (const ChunkTimes& chunk : times) {
+  constexpr size_t kRows = 14;  // at most so many chunks are shown, equally spaced
+  const size_t stride = times.size() / kRows + 1;
+  for (size_t row_chunk = 0; row_chunk < times.size(); row_chunk += stride) {
+    const ChunkTimes& chunk = times[row_chunk];
     std::string row(kColumns, '.');
     const auto mark = [&](uint64_t at_ns, char sign) {
       if (at_ns < begin_ns || at_ns > end_ns || end_ns == begin_ns) return;
       row[std::min(kColumns - 1, (at_ns - begin_ns) * kColumns / (end_ns - begin_ns))] = sign;
     };
-    mark(chunk.read_ns, 'r');
-    mark(chunk.updated_ns, 'u');
     mark(chunk.needed_ns, 'n');
+    mark(chunk.updated_ns, 'u');
+    mark(chunk.read_ns, 'r');
     fmt::print("    chunk {:>3} |{}|\n", static_cast<uint32_t>(chunk.chunk), row);
   }
   fmt::print("    {:>9} |0{:>{}.2f} s|\n", "", seconds(end_ns - begin_ns), kColumns - 3);
@@ -267,14 +271,17 @@ void play(const Scene& scene, const Size& size, unsigned long rounds) {
 
 int run(int argc, char** argv) {
   if (argc < 2) {
-    fmt::print(stderr, "update_modes NVME [ROUNDS [LAYERS [WIDTH]]]\n");
+    fmt::print(stderr, "update_modes NVME [ROUNDS [LAYERS [WIDTH [SCENE]]]]\n");
     return 2;
   }
   const auto number = [&](int index, unsigned long otherwise) {
     return argc > index ? std::max(std::strtoul(argv[index], nullptr, 10), 1UL) : otherwise;
   };
   const Size size{argv[1], static_cast<uint32_t>(number(3, 6)), static_cast<uint32_t>(number(4, 384))};
-  for (const Scene& scene : kScenes) play(scene, size, number(2, 3));
+  const size_t only = argc > 5 ? number(5, 1) : 0;
+  for (size_t s = 0; s < kScenes.size(); ++s) {
+    if (only == 0 || only == s + 1) play(kScenes[s], size, number(2, 3));
+  }
   return 0;
 }
 

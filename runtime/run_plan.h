@@ -29,10 +29,10 @@ struct TrainerPlan {
   std::string chunk_origin;
   uint64_t parameter_count = 0;
   uint64_t trainable_count = 0;
-  uint64_t param_bytes = 0;  // of all parameters in their precision, payload
-  uint64_t state_bytes = 0;  // master weights and moments as records have them, payload
+  uint64_t param_bytes = 0;        // of all parameters in their precision, payload
+  uint64_t state_bytes = 0;        // master weights and moments as records have them, payload
   uint64_t saved_state_bytes = 0;  // the same in a checkpoint
-  std::string engine;        // one line; empty when nothing is on nvme
+  std::string engine;              // one line; empty when nothing is on nvme
   MemoryPlan memory;
   std::vector<PathShare> disk;  // of the nvme tier
 };

@@ -98,7 +98,7 @@ void Trainer::Parts::run_micro_batches(StepReport& report) {
   PassTimer timed(offloader, clock);
   for (uint32_t m = 0; m < accumulation; ++m) {
     timed.begin_micro_batch();
-    if (m + 1 == accumulation && applies_as_gradients_land()) offloader.announce_update(update_settings());
+    if (m + 1 == accumulation) announce_update();
     data.fill(consumed_samples + uint64_t{m} * options.config.batch.micro_batch_size, tokens, targets);
     report.loss += model->train_micro_batch(ops, timed, arena, batch(), scale, micro_batch_prefix(m),
                                             offloader.activations());

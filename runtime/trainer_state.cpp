@@ -61,11 +61,12 @@ void require_same_optimizer(const std::filesystem::path& folder, const Checkpoin
   const std::string now = optimizer_of(mine);
   const auto is_adam = [](const std::string& type) { return type == "\"Adam\"" || type == "\"AdamW\""; };
   if (before == now || (is_adam(before) && is_adam(now))) return;  // these two have the same moments
-  throw Error(ErrorKind::config,
-              {"cannot resume: the optimizer differs from that of the checkpoint", folder.string(),
-               fmt::format("saved with optimizer.type {}, now {}: the moments of one mean nothing to the other",
-                           before, now),
-               "give the same optimizer, or begin anew from the weights (`terrace export`, then --model)"});
+  throw Error(
+      ErrorKind::config,
+      {"cannot resume: the optimizer differs from that of the checkpoint", folder.string(),
+       fmt::format("saved with optimizer.type {}, now {}: the moments of one mean nothing to the other",
+                   before, now),
+       "give the same optimizer, or begin anew from the weights (`terrace export`, then --model)"});
 }
 
 }  // namespace

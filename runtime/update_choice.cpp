@@ -8,6 +8,7 @@ namespace terrace {
 namespace {
 
 constexpr double kWorthWhile = 0.02;  // of a step
+constexpr double kNoise = 0.05;       // by which steps differ for reasons of their own
 
 double whole(const UpdateTimes& times) {
   return times.forward + times.backward + times.update;
@@ -119,7 +120,7 @@ std::optional<UpdateChoice::Decision> UpdateChoice::judge(uint64_t step) {
   const double now = whole(median_of(seen_));
   state_ = State::done;
   seen_.clear();
-  if (now <= before_ * (1 + kWorthWhile)) return std::nullopt;
+  if (now <= before_ * (1 + kNoise)) return std::nullopt;
   return Decision{UpdateMode::after_backward,
                   fmt::format("terrace.update: after_backward again from step {} on: a step took {:.3f} s in "
                               "{}, {:.3f} s before",

@@ -68,6 +68,7 @@ struct Trainer::Parts {
   void begin_update_mode();
   UpdateSettings update_settings();
   bool applies_as_gradients_land() const;
+  void announce_update();
   UpdateResult update(StepReport& report);
   void choose_update_mode(const StepReport& report);
   Error not_applied(const StepReport& report) const;
