@@ -160,13 +160,16 @@ std::optional<ChunkId> OptimizerPipeline::resident_for_pause() {
   return std::nullopt;
 }
 
-// All of it with workers; else its next block.
+// Its next few blocks for every worker; without, its next one: what streams is looked after in between,
+// before the ring has run dry.
 void OptimizerPipeline::update_resident(ChunkId chunk) {
   if (!resident_) {
     before_change(chunk);
     resident_ = Resident{chunk};
   }
-  update_resident_tiles(run_.workers != nullptr ? space_.chunk(chunk).tile_count() : block_tiles_);
+  constexpr uint64_t kBlocksOfAWorker = 4;
+  update_resident_tiles(block_tiles_ *
+                        (run_.workers != nullptr ? run_.workers->thread_count() * kBlocksOfAWorker : 1));
 }
 
 void OptimizerPipeline::update_resident_tiles(uint64_t tile_count) {
