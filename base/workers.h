@@ -6,18 +6,25 @@
 #include <memory>
 
 #include <terrace/base/function_ref.h>
+#include <terrace/base/topology.h>
 
 namespace terrace {
 
 class Workers {
  public:
-  // `thread_count` includes the calling thread; 0 means one per available core.
+  // `thread_count` includes the calling thread; 0 means one per available core. The threads run where the
+  // system puts them.
   explicit Workers(size_t thread_count);
+  // As Topology::binding_for() has it, all but the calling thread are bound to a processor of their own, from
+  // when they join a loop until they leave it. The calling thread is not: threads that it starts would
+  // inherit that.
+  Workers(size_t thread_count, const Topology& topology);
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
   size_t thread_count() const { return thread_count_; }
+  const Binding& binding() const { return binding_; }
 
   // Calls body(i) once for every i in [0, count), on any of the threads, and returns when all are done. Every
   // thread runs with the default floating-point environment (round to nearest, denormals kept). The first
@@ -31,7 +38,9 @@ class Workers {
 
  private:
   struct Arena;
+  Workers(size_t thread_count, Binding binding);
   size_t thread_count_;
+  Binding binding_;
   std::unique_ptr<Arena> arena_;
 };
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include <terrace/base/error.h>
+#include <terrace/base/topology.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
 #include <terrace/memory/pages.h>
@@ -215,26 +216,9 @@ std::optional<uint64_t> cgroup_use(const std::string& root) {
 }  // namespace
 
 std::vector<uint32_t> parse_cpu_list(const std::string& text, const std::string& file) {
-  std::vector<uint32_t> cores;
-  std::string_view rest = trim(text);
-  const auto fail = [&] { fail_to_parse(file, "\"" + text + "\" is not a list of processors"); };
-  while (!rest.empty()) {
-    const size_t comma = rest.find(',');
-    const std::string_view item = rest.substr(0, comma);
-    const size_t dash = item.find('-');
-    const std::optional<uint64_t> first = parse_number(item.substr(0, dash));
-    const std::optional<uint64_t> last =
-        dash == std::string_view::npos ? first : parse_number(item.substr(dash + 1));
-    constexpr uint64_t kMostCores = 1 << 16;
-    if (!first || !last || *first > *last || *last >= kMostCores) fail();
-    for (uint64_t core = *first; core <= *last; ++core) cores.push_back(static_cast<uint32_t>(core));
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
-    if (rest.empty()) fail();
-  }
-  std::sort(cores.begin(), cores.end());
-  cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
-  return cores;
+  std::optional<std::vector<uint32_t>> cores = parse_number_list(text);
+  if (!cores) fail_to_parse(file, "\"" + text + "\" is not a list of processors");
+  return *std::move(cores);
 }
 
 Machine probe_machine(const std::string& root) {

@@ -5,9 +5,11 @@
 #include <cerrno>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/topology.h>
 #include <terrace/memory/pages.h>
 
 // Newer than some C libraries.
@@ -58,6 +60,12 @@ int populate(std::span<std::byte> memory) {
   return 0;
 }
 
+// Of the processors that this process may use.
+const std::vector<uint32_t>& memory_nodes() {
+  static const std::vector<uint32_t> nodes = read_topology().nodes();
+  return nodes;
+}
+
 [[noreturn]] void fail_move(uint64_t bytes, std::string_view call, int error) {
   throw Error(
       ErrorKind::device,
@@ -97,6 +105,9 @@ PageMapping PageMapping::populated(uint64_t bytes, bool huge, std::string_view p
   PageMapping mapping({begin, bytes});
   // A kernel without huge pages refuses the advice; everything works without, so there is nothing to report.
   (void)madvise(begin, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  // Threads of all nodes use this memory. Where the system refuses (containers do), pages lie where they are
+  // touched.
+  if (memory_nodes().size() > 1) static_cast<void>(interleave_memory(begin, bytes, memory_nodes()));
   if (const int error = populate(mapping.memory_); error != 0) fail(error);
   return mapping;
 }

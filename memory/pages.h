@@ -24,7 +24,8 @@ class PageMapping {
   // Address space in which any access faults. Throws Error(device).
   static PageMapping inaccessible(uint64_t bytes);
   // Zeros, physically there when this returns. Huge pages are asked for when `huge` is true, and refused when
-  // it is false. Throws Error(capacity) naming `purpose`.
+  // it is false; where there are several memory nodes, pages are spread over them. Throws Error(capacity)
+  // naming `purpose`.
   static PageMapping populated(uint64_t bytes, bool huge, std::string_view purpose);
 
   PageMapping(PageMapping&& other) noexcept;

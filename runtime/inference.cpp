@@ -10,6 +10,7 @@
 #include <terrace/memory/simulated_device.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/checkpoint/checkpoint_values.h>
+#include <terrace/runtime/compute_threads.h>
 #include <terrace/runtime/weights/load_weights.h>
 
 namespace terrace {
@@ -70,7 +71,7 @@ struct Inference::Parts {
   Parts(std::unique_ptr<Model> given, const InferenceOptions& options, Log& log)
       : config(without_states(options.config)),
         model(std::move(given)),
-        workers(config.terrace.thread_count),
+        workers(make_compute_threads(config.terrace)),
         ops(workers, best_instruction_set()),
         dry(run_dry(*model, options, workers)),
         offload(offload_options(config, dry)),

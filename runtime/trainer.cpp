@@ -8,6 +8,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/compute_threads.h>
 #include <terrace/runtime/internal/trainer_parts.h>
 #include <terrace/runtime/pass_timer.h>
 #include <terrace/runtime/weights/load_weights.h>
@@ -16,7 +17,7 @@ namespace terrace {
 namespace {
 
 TrainingSetup set_up(const TrainerOptions& options) {
-  Workers workers(options.config.terrace.thread_count);
+  Workers workers = make_compute_threads(options.config.terrace);
   TrainConfig config = options.config;
   const bool goes_on = options.tier_start == TierStart::resume;
   if (goes_on) config.terrace.chunk_elements = require_epoch(config).info.chunk_elements;
@@ -34,7 +35,7 @@ Trainer::Parts::Parts(const TrainerOptions& given, TrainingSetup planned, const 
     : options(given),
       log(user_log),
       clock(given.clock != nullptr ? *given.clock : steady_clock),
-      workers(given.config.terrace.thread_count),
+      workers(make_compute_threads(given.config.terrace)),
       ops(workers, best_instruction_set()),
       setup(std::move(planned)),
       model(setup.model.get()),

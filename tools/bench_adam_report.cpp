@@ -79,12 +79,13 @@ std::string adam_report_text(const AdamPlan& plan, const std::vector<AdamThreads
   for (const AdamThreads& result : results) {
     for (size_t set = 0; set < plan.sets.size(); ++set) {
       const Line line = line_of(plan, result, set);
-      table.add({fmt::format("{}, {}", result.threads, name_of(plan.sets[set])),
-                 fmt::format("{:.4f}", line.ns_per_parameter.median),
-                 fmt::format("{:.4f}", line.ns_per_parameter.least),
-                 fmt::format("{:.4f}", line.ns_per_parameter.most),
-                 fmt::format("{:.1f}", line.bytes_per_second / 1e9), percent_text(line.share.median, 1),
-                 percent_text(line.share.least, 1), percent_text(line.share.most, 1)});
+      table.add(
+          {fmt::format("{}{}, {}", result.threads, result.bound > 0 ? " bound" : "", name_of(plan.sets[set])),
+           fmt::format("{:.4f}", line.ns_per_parameter.median),
+           fmt::format("{:.4f}", line.ns_per_parameter.least),
+           fmt::format("{:.4f}", line.ns_per_parameter.most),
+           fmt::format("{:.1f}", line.bytes_per_second / 1e9), percent_text(line.share.median, 1),
+           percent_text(line.share.least, 1), percent_text(line.share.most, 1)});
     }
   }
   text += table.text() + "\n";
@@ -109,11 +110,12 @@ std::string adam_report_json(const AdamPlan& plan, const std::vector<AdamThreads
     for (size_t set = 0; set < plan.sets.size(); ++set) {
       const Line line = line_of(plan, result, set);
       lines += fmt::format(
-          "{}{{\"threads\": {}, \"instruction_set\": \"{}\", \"ns_per_parameter\": {}, "
+          "{}{{\"threads\": {}, \"bound_threads\": {}, \"instruction_set\": \"{}\", \"ns_per_parameter\": "
+          "{}, "
           "\"bytes_per_second\": "
           "{:.0f}, \"share_of_read_modify_write\": {}, \"read_modify_write_bytes_per_second\": "
           "{{{}}}}}",
-          lines.empty() ? "" : ", ", result.threads, name_of(plan.sets[set]),
+          lines.empty() ? "" : ", ", result.threads, result.bound, name_of(plan.sets[set]),
           spread_json(line.ns_per_parameter), line.bytes_per_second, spread_json(line.share), streams);
     }
   }

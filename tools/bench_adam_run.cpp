@@ -173,7 +173,8 @@ std::vector<AdamThreads> measure_adam(const AdamPlan& plan, Console& console) {
     console.progress(round == 0 ? std::string("warming up")
                                 : fmt::format("round {} of {}", round, plan.rounds));
     for (AdamThreads& result : results) {
-      Workers workers(result.threads);
+      Workers workers(result.threads, read_topology());
+      result.bound = workers.binding().cpus.size();
       if (round == 0) bench.fill(workers);
       for (size_t which = 0; which < kStreamCounts.size(); ++which) {
         const double speed = bench.touch_streams(workers, which);

@@ -18,8 +18,10 @@
 #include <terrace/aio/block_device.h>
 #include <terrace/aio/engine.h>
 #include <terrace/aio/file.h>
+#include <terrace/base/topology.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
+#include <terrace/memory/pages.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/runtime/config/json_document.h>
 
@@ -91,11 +93,35 @@ std::string cpu_name() {
   return "unknown";
 }
 
+// As many compute threads as there are by default, and where they and the memory go.
+void find_threads(const Topology& topology, Findings& findings) {
+  const size_t threads = topology.default_thread_count();
+  const Binding binding = topology.binding_for(threads);
+  findings.add(
+      "compute_threads", std::to_string(threads), "compute threads",
+      fmt::format("{}{}, {}", threads,
+                  topology.quota == 0 ? "" : fmt::format(" (the cgroup gives {})", topology.quota),
+                  binding.cpus.empty() ? "not bound: " + binding.reason : "bound " + binding.reason));
+  findings.add("threads_are_bound", binding.cpus.empty() ? "false" : "true", "", "");
+  const std::vector<uint32_t> nodes = topology.nodes();
+  std::string text = std::to_string(nodes.size());
+  if (nodes.size() > 1) {
+    const PageMapping probe = PageMapping::inaccessible(kHugePageBytes);
+    const int error = interleave_memory(probe.memory().data(), probe.memory().size(), nodes);
+    text += error == 0 ? ": memory is spread over them"
+                       : ": memory lies where it is first touched, because spreading is refused: " +
+                             system_reason(error);
+  }
+  findings.add("memory_nodes", std::to_string(nodes.size()), "memory nodes", text);
+}
+
 void find_processor(const Machine& machine, Findings& findings) {
   findings.begin("Processor");
   findings.add_text("cpu", "name", cpu_name());
+  const Topology topology = read_topology();
   findings.add("cores", std::to_string(machine.cores.size()), "cores",
-               fmt::format("{} that this process may run on: as many compute threads", machine.cores.size()));
+               fmt::format("{} that this process may run on", machine.cores.size()));
+  find_threads(topology, findings);
   std::vector<std::string> names;
   for (const InstructionSet set : supported_instruction_sets()) names.emplace_back(name_of(set));
   const std::string best(name_of(best_instruction_set()));

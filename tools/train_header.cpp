@@ -15,7 +15,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/base/workers.h>
+#include <terrace/runtime/compute_threads.h>
 
 #include "text_table.h"
 
@@ -177,14 +177,11 @@ std::string optimizer_text(const TrainConfig& config, const TrainerPlan& plan) {
   return text;
 }
 
-std::string update_text(const TrainConfig& config, size_t thread_count) {
-  const std::string threads = fmt::format("{} compute thread{}", thread_count, thread_count == 1 ? "" : "s");
-  if (config.terrace.update)
-    return fmt::format("{}, as configured; {}", name_of(*config.terrace.update), threads);
+std::string update_text(const TrainConfig& config) {
+  if (config.terrace.update) return fmt::format("{}, as configured", name_of(*config.terrace.update));
   if (config.placement.states == Placement::none)
-    return fmt::format("after_backward, because the states are in device memory; {}", threads);
-  return fmt::format("after_backward at first, then what the first steps show to be the fastest; {}",
-                     threads);
+    return "after_backward, because the states are in device memory";
+  return "after_backward at first, then what the first steps show to be the fastest";
 }
 
 std::string trained_text(const TrainerPlan& plan) {
@@ -218,7 +215,8 @@ std::string training_header(const TrainerOptions& options, const TrainerPlan& pl
                            grouped(plan.parameter_count), trained_text(plan)));
   text += line("precision", precision_text(config));
   text += line("optimizer", optimizer_text(config, plan));
-  text += line("update", update_text(config, Workers(config.terrace.thread_count).thread_count()));
+  text += line("update", update_text(config));
+  text += line("threads", compute_threads_text(make_compute_threads(config.terrace)));
   text += line("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
                                     config.batch.micro_batch_size, config.batch.accumulation_steps,
                                     options.model.context,

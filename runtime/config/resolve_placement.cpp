@@ -143,6 +143,7 @@ void Resolver::resolve_terrace() {
   check_compact_state();
   resolve_update();
   own.thread_count = small("terrace.threads", own.thread_count);
+  own.bind_threads = boolean("terrace.bind_threads", own.bind_threads);
   own.seed = integer("terrace.seed", own.seed);
   check_chunks();
   if (own.engine && *own.engine != io::EngineKind::io_uring) {

@@ -375,6 +375,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace", "commit_every_seconds", integer, "300", honoured, "Seconds from one epoch to the next; 0: time does not decide.", counted},
     {"terrace", "retained_checkpoints", integer, "0", honoured, "How many of the epochs that --save-every takes are kept on nvme beside the last one, the newest; each takes the disk space of all records once more.", between(0, 64)},
     {"terrace", "threads", integer, "0", honoured, "Compute threads; 0 is one per available core.", between(0, 4096)},
+    {"terrace", "bind_threads", boolean, "true", honoured, "Bind compute threads to processors of their own: one per core first, node by node. Done only where there are several memory nodes or several hardware threads per core, and no more threads than processors."},
     {"terrace", "seed", integer, "42", honoured, "Of initial weights and of the order of the data.", elements},
     {"terrace", "checkpoint_activations", boolean, "true", honoured, "Keep layer inputs only and compute the rest again in backward; false keeps all activations on the device. \"auto\" is true."},
     {"terrace", "frozen", text_list, "", honoured, "Patterns over weight names (*, ?, [0-9]); these weights are not trained and have no optimizer states."},

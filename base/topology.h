@@ -1,0 +1,57 @@
+// Topology: the processors that this process may use, how they share cores and memory nodes, and which of
+// them compute threads are bound to. It reads /proc, /sys and the affinity of the process; it must never
+// change a setting.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace {
+
+struct Cpu {
+  uint32_t id = 0;
+  uint32_t core = 0;  // the lowest id among the hardware threads of its core
+  uint32_t node = 0;  // of memory
+
+  bool operator==(const Cpu&) const = default;
+};
+
+// What threads are to be bound to, and why: the processor of each thread, or none.
+struct Binding {
+  std::vector<uint32_t> cpus;  // by thread index; empty: not bound
+  std::string reason;          // in words: "one per core, over 2 memory nodes", "one memory node, ..."
+};
+
+struct Topology {
+  std::vector<Cpu> cpus;  // that this process may run on, ascending; at least one
+  uint32_t quota = 0;     // whole processors that its cgroups give it, rounded up; 0: no limit
+
+  std::vector<uint32_t> nodes() const;  // that have some of them, ascending
+  size_t core_count() const;
+  // One per processor, and no more than the quota.
+  size_t default_thread_count() const;
+  // Threads get processors of their own where that keeps something apart that the system's scheduler may mix
+  // up: memory nodes, or hardware threads of one core. One per core first, node by node, then the cores'
+  // other threads. More threads than processors, or than the quota, are left alone.
+  Binding binding_for(size_t thread_count) const;
+};
+
+// The machine under `root`, limited to the processors in `allowed`. What /sys does not say is taken to be
+// simple: a core for every processor, one node.
+Topology read_topology(const std::string& root, const std::vector<uint32_t>& allowed);
+// This process on this machine.
+Topology read_topology();
+
+// Spreads pages of [memory, memory + bytes) that have not been touched yet over `nodes`, in turn; for memory
+// that threads of all nodes use. Returns 0, or the errno with which the system refused: pages then lie where
+// they are first touched.
+int interleave_memory(void* memory, size_t bytes, const std::vector<uint32_t>& nodes);
+
+// "0-3,8,10-11" -> {0, 1, 2, 3, 8, 10, 11}; none for anything else.
+std::optional<std::vector<uint32_t>> parse_number_list(std::string_view text);
+
+}  // namespace terrace
