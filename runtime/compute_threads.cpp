@@ -11,9 +11,10 @@ Workers make_compute_threads(const TerraceConfig& config) {
 
 std::string compute_threads_text(const Workers& workers) {
   const Binding& binding = workers.binding();
-  return fmt::format(
-      binding.cpus.empty() ? "{} compute thread{}, not bound ({})" : "{} compute thread{}, bound {}",
-      workers.thread_count(), workers.thread_count() == 1 ? "" : "s", binding.reason);
+  const std::string where =
+      binding.cpus.empty() ? fmt::format("not bound ({})", binding.reason) : "bound " + binding.reason;
+  return fmt::format("{} compute thread{}, {}", workers.thread_count(),
+                     workers.thread_count() == 1 ? "" : "s", where);
 }
 
 }  // namespace terrace

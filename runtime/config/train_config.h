@@ -129,6 +129,7 @@ struct TerraceConfig {
   bool compact_state = false;
   std::optional<UpdateMode> update;  // nullopt: what the first steps show to be the fastest
   uint32_t thread_count = 0;         // compute threads; 0: one per available core
+  bool bind_threads = true;          // to processors of their own, where that helps
   uint64_t seed = 42;
   // Of states on nvme only.
   bool device_token = true;             // turns on the drive with other processes

@@ -95,6 +95,8 @@ TEST(Topology, KeepsToTheQuotaOfTheCgroupAndItsAncestors) {
   EXPECT_EQ(topology.default_thread_count(), 3u);
   EXPECT_EQ(topology.binding_for(3).cpus.size(), 3u);
   EXPECT_TRUE(topology.binding_for(4).cpus.empty());
+  machine.write("sys/fs/cgroup/job/step/cpu.max", "200000 100000");
+  EXPECT_EQ(machine.read(first_cpus(8)).quota, 2u);  // the least, wherever it stands
 }
 
 TEST(Topology, OfThisProcessHasTheProcessorsOfItsAffinity) {
