@@ -64,6 +64,23 @@ TEST(UpdateDeathTest, RefusesParametersThatOverlapGradientsOfAnotherSize) {
   EXPECT_DEATH(problem.update(InstructionSet::scalar, make_optimizer_step({}, 1)), "overlap");
 }
 
+TEST(UpdateDeathTest, RefusesParametersThatOverlapGradientsOfTheirSizeElsewhere) {
+  float master = 0, moment = 0;
+  uint16_t both[2] = {};
+  auto* const bytes = reinterpret_cast<std::byte*>(both);
+  ArrayRun run{.layout = {MasterForm::whole, 1, DataType::fp32},
+               .master = reinterpret_cast<std::byte*>(&master),
+               .moments = {reinterpret_cast<std::byte*>(&moment), nullptr},
+               .gradients = bytes,
+               .gradient_type = DataType::bf16,
+               .parameters = bytes + 1,
+               .parameter_type = DataType::bf16,
+               .element_count = 1};
+  EXPECT_DEATH(
+      update_arrays(InstructionSet::scalar, make_optimizer_step({.kind = OptimizerKind::lion}, 1), run),
+      "overlap");
+}
+
 TEST(UpdateDeathTest, RefusesRecordsOfAnotherOptimizer) {
   UpdateProblem problem({.kind = OptimizerKind::lion}, {}, 4, 0);
   EXPECT_DEATH(problem.update(InstructionSet::scalar, make_optimizer_step({}, 1)),
