@@ -9,7 +9,7 @@
 //
 // It decides when a block is read, never whether: where a turn cannot be had in time, or at all, the update
 // goes on without and says so once. It must never be asked for what anything but the update waits for. Used
-// by the step thread only.
+// by the thread that runs the update.
 #pragma once
 
 #include <cstdint>

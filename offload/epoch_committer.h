@@ -12,7 +12,9 @@
 //   clean  --change-->  dirty  --begin-->  queued  --written-->  clean
 //                         ^------- the commit fails ------'
 //
-// begin() to wait_idle() belong to the step thread, pins to any. One mutex; nothing slow happens under it.
+// begin() to wait_idle() belong to the step thread, but for may_change(), before_change() and begin_write(),
+// which are those of the thread that runs the update; pins belong to any. One mutex; nothing slow happens
+// under it.
 #pragma once
 
 #include <array>
@@ -75,7 +77,7 @@ class EpochCommitter {
     uint64_t commits = 0;
     uint64_t written_bytes = 0;
     uint64_t manifest_bytes = 0;
-    uint64_t wait_ns = 0;  // of the step thread
+    uint64_t wait_ns = 0;  // of the step thread and of updates
   };
 
   EpochCommitter(EpochStores stores, uint32_t chunk_count, uint32_t retained_epochs,
