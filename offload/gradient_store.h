@@ -1,19 +1,27 @@
 // GradientStore: where gradients rest between backward and update.
 //
-//   states on the host, one micro-batch    a host slot per chunk, in the parameters' precision
+//   states on the host, one micro-batch    the host slot of the chunk's parameters, or one of its own
 //   states on the host, accumulation       a host accumulator per chunk; micro-batches land in staging first
 //   states on the device, one micro-batch  the gradient stays in its device slot
 //   states on the device, accumulation     an accumulator per chunk in device memory
 //
-// Accumulators are fp32, or of the parameters' type (OffloadOptions::accumulation_type).
+// Where the plan has no room on the host they are spilled (SpilledGradients). Accumulators are fp32, or of
+// the parameters' type (OffloadOptions::accumulation_type).
+//
+// Taking over: a gradient that lands in the slot of its parameters displaces them. From then to the update
+// the chunk has parameters on the device only, if there; the update makes new ones of the masters, and a step
+// without one has them restored from there.
 //
 // The sums of squares behind the norm are taken while a gradient lands, block by block, and fused with the
 // last accumulation: no pass over all gradients remains for the update. When that happens depends on when
 // copies end; what the sums are does not.
 //
-// Used by the step thread only.
+// Used by the step thread only, but for what says otherwise.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -25,6 +33,8 @@
 #include <terrace/offload/device_cache.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/offload_options.h>
+#include <terrace/offload/param_home.h>
+#include <terrace/offload/spilled_gradients.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
@@ -33,8 +43,8 @@ namespace terrace {
 class GradientStore {
  public:
   GradientStore(const FlatSpace& space, const OffloadOptions& options, const MemoryPlan& plan,
-                HostArena& arena, Device& device, DeviceCache& cache, Workers& workers,
-                InstructionSet instruction_set);
+                HostArena& arena, Device& device, DeviceCache& cache, const ParamHome& home,
+                SpilledGradients* spilled, Workers& workers, InstructionSet instruction_set);
 
   void begin_step();
   // The chunk's gradient of this micro-batch is complete in its device slot, unpinned: it starts on its way.
@@ -48,36 +58,50 @@ class GradientStore {
 
   // The precision in which gradient() holds them.
   DataType type(ChunkId chunk) const;
-  // The bytes of the chunk's gradient for the update, in place until the next step begins. For states on the
-  // device these are device memory: only to be used inside a device operation, between open() and close().
+  // The bytes of the chunk's gradient for the update, in place until release(); of a spilled one while it is
+  // open. For states on the device these are device memory: only to be used inside a device operation,
+  // between open() and close().
   std::byte* gradient(ChunkId chunk);
   void open(ChunkId chunk);
   void close(ChunkId chunk);
-  // The update is done with the chunk's gradient.
-  void release(ChunkId chunk);
 
-  // --- As the update finds it ---
+  // --- As the update finds it; on the thread of the update ---
   // Where the chunk's complete gradient lies: false when it is on nvme and passes through a staging slot.
-  bool is_held(ChunkId) const { return true; }
-  // Makes gradient() point to the complete gradient, through `engine` where it is read: false when there is
-  // no room for it now. It is there when is_open() says so.
-  bool start_open(ChunkId, io::Engine&) { return true; }
-  bool is_open(ChunkId) const { return true; }
-  // Whether it lies in its parameters' place below the device, which have none until the update is done.
-  bool takes_over(ChunkId) const { return false; }
+  bool is_held(ChunkId chunk) const { return spilled_ == nullptr || !spilled_->is_spilled(chunk); }
+  // Makes gradient() point to the complete gradient, which is read through `engine` where it is spilled:
+  // false when it is not complete, or there is no room for it now. It is there when is_open() says so, which
+  // throws what a read failed with.
+  bool start_open(ChunkId chunk, io::Engine& engine);
+  bool is_open(ChunkId chunk) const;
+  // The update is done with the chunk's gradient, and whatever leaves from its memory has left.
+  void release(ChunkId chunk);
+  // Whether it lies in its parameters' place below the device.
+  bool takes_over(ChunkId chunk) const;
+  // Read for updates so far; while none runs.
+  uint64_t opening_read_bytes() const { return spilled_ != nullptr ? spilled_->opening_read_bytes() : 0; }
 
+  // --- Of the step thread again ---
   // Of one that has landed.
   bool is_finite(ChunkId chunk) const;
+  // Whether the chunk's gradient of this step has displaced its parameters, which nothing has replaced yet.
+  bool is_displaced(ChunkId chunk) const { return displaced_[index_of(chunk)]; }
+  // New parameters are on their way to all, or the old ones are there again.
+  void end_displacement() { displaced_.assign(displaced_.size(), false); }
   // Over the whole flat space, in an order that depends on the flat space alone. All micro-batches are over.
   GradientNorm norm() const;
 
   // Of copies asked for.
   uint64_t d2h_bytes() const { return d2h_bytes_; }
+  // Between nvme and the landing slots of what is spilled.
+  uint64_t landing_read_bytes() const { return spilled_ != nullptr ? spilled_->landing_read_bytes() : 0; }
+  uint64_t landing_write_bytes() const { return spilled_ != nullptr ? spilled_->landing_write_bytes() : 0; }
   bool on_device() const { return on_device_; }
   bool accumulates() const { return accumulates_; }
   // A host slot that is free between finish_micro_batch() and the next step: for parameters on their way out
   // when gradients have another precision.
   std::byte* landing_slot(uint32_t index) { return landings_[index].memory; }
+  // A slot for the chunk's parameters between steps, where they have none of their own.
+  std::byte* spare_slot(ChunkId chunk) const;
 
  private:
   struct Landing {
@@ -94,6 +118,9 @@ class GradientStore {
   void accumulate(Landing& landing);
   void accumulate_into(ChunkId chunk, std::byte* accumulator, const std::byte* gradient);
   void finish_next();
+  void displace(ChunkId chunk);
+  // Takes a landing slot of spilled gradients, after what is landing in it is on its way out.
+  void begin_spilling(ChunkId chunk);
   bool last_micro_batch() const { return micro_batch_ + 1 == accumulation_steps_; }
   std::span<double> sums_of(ChunkId chunk);
   void take_sums(ChunkId chunk, const std::byte* gradient);
@@ -103,6 +130,8 @@ class GradientStore {
   const FlatSpace& space_;
   Device& device_;
   DeviceCache& cache_;
+  const ParamHome& home_;
+  SpilledGradients* spilled_;  // null where nothing is
   Workers& workers_;
   InstructionSet instruction_set_;
   bool on_device_;
@@ -110,7 +139,11 @@ class GradientStore {
   bool accumulates_;
   DataType accumulation_type_;
   uint32_t micro_batch_ = 0;
-  std::vector<std::byte*> slots_;         // per chunk: host slot, host accumulator or device address
+  const bool takes_over_;
+  std::vector<std::byte*> slots_;  // per chunk: host slot, host accumulator or device address; or null
+  std::vector<bool> displaced_;    // per chunk
+  // Per chunk: its gradient of this step is complete in slots_, and its sums are known.
+  std::unique_ptr<std::atomic<bool>[]> landed_;
   std::vector<DeviceSlot> accumulators_;  // per chunk, states on the device
   std::vector<Landing> landings_;
   std::vector<Leaving> leaving_;  // in the order of the copies; the first finished_ of them are done with

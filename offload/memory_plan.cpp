@@ -11,6 +11,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host_arena.h>
+#include <terrace/offload/host_slots.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
@@ -19,6 +20,9 @@ namespace {
 constexpr uint32_t kStagingMinimum = 2;  // one chunk moves while the next one is read
 constexpr uint32_t kStagingWanted = 8;
 constexpr uint32_t kLandingSlots = 2;  // one is copied while the other is added
+constexpr uint32_t kSpillSlots = 2;    // one fills while the other one empties
+constexpr uint32_t kSpillSlotsWanted = 8;
+constexpr uint64_t kSpillShareOfHost = 16;
 constexpr uint32_t kRingSlotsMinimum = 4;
 constexpr uint64_t kRingBytesWanted =
     16 * kMiB;                            // stays in a last-level cache and is the fastest size measured
@@ -94,16 +98,25 @@ void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const
   plan.device_bytes = fixed_bytes + plan.device_slots * plan.slot_bytes;
 }
 
-// What the host needs in any case; then the rest of its budget, spent where a byte saves most traffic:
-// parameters are read twice and written once a step, records are read and written once.
-void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
+uint64_t host_total(const MemoryPlan& plan) {
+  return (plan.host_param_slots + plan.host_gradient_slots + plan.staging_slots + plan.old_parameter_slots +
+          plan.landing_slots) *
+             plan.slot_bytes +
+         plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes +
+         2 * plan.spill_slots * plan.spill_slot_bytes + plan.host_record_slots * plan.record_slot_bytes +
+         plan.ring_slots * plan.ring_slot_bytes + plan.epoch_slots * plan.epoch_slot_bytes +
+         plan.host_activation_bytes();
+}
+
+// What the host needs in any case, but for gradients.
+void plan_host_fixed(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
   const bool states_on_device = options.states == Placement::none;
   const bool accumulates = options.accumulation_steps > 1;
-  if (!states_on_device) {
-    (accumulates ? plan.host_accumulator_slots : plan.host_gradient_slots) = counts.trainable_chunks;
-    if (options.states == Placement::cpu) plan.host_record_slots = counts.trainable_chunks;
+  if (options.states == Placement::cpu) plan.host_record_slots = counts.trainable_chunks;
+  if (options.parameters == Placement::cpu) {
+    plan.host_param_slots = counts.chunks;
+    plan.host_frozen_param_slots = counts.chunks - counts.trainable_chunks;
   }
-  if (options.parameters == Placement::cpu) plan.host_param_slots = counts.chunks;
   if (options.parameters == Placement::nvme) plan.staging_slots = kStagingMinimum;
   const bool reads_old_parameters = plan.record_layout.master == MasterForm::remainder && !states_on_device &&
                                     options.parameters != Placement::cpu;
@@ -112,6 +125,9 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   // gradients.
   const bool over_gradients = !states_on_device && !accumulates && counts.trainable_chunks == counts.chunks;
   if (!over_gradients) plan.landing_slots = kLandingSlots;
+  // Nothing needs the parameters between the landing of a gradient and an update which makes them of masters.
+  plan.gradients_take_over = !states_on_device && !accumulates && options.parameters != Placement::none &&
+                             plan.record_layout.master == MasterForm::whole;
   plan.gradient_sum_bytes =
       HostArena::cost_bytes(counts.trainable_elements / kSumBlockElements * sizeof(double));
   plan.host_activation_entries = options.activation_entries;
@@ -124,22 +140,52 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
     plan.epoch_slots = kEpochSlots + (has_parameters_in_epochs(plan) ? kJoinSlots : 0);
     plan.epoch_slot_bytes = std::max(plan.ring_slot_bytes, std::min(kParamBlockBytes, plan.slot_bytes));
   }
+}
 
-  auto total = [&] {
-    return (plan.host_param_slots + plan.host_gradient_slots + plan.staging_slots + plan.old_parameter_slots +
-            plan.landing_slots) *
-               plan.slot_bytes +
-           plan.host_accumulator_slots * plan.accumulator_slot_bytes +
-           plan.host_record_slots * plan.record_slot_bytes + plan.ring_slots * plan.ring_slot_bytes +
-           plan.epoch_slots * plan.epoch_slot_bytes + plan.host_activation_bytes() + plan.gradient_sum_bytes;
-  };
-  plan.host_minimum_bytes = total();
+// Room for the gradients of `count` chunks on the host, wherever they are held; the rest is spilled.
+void hold_gradients(const OffloadOptions& options, const Counts& counts, uint32_t count, MemoryPlan& plan) {
+  plan.spilled_chunks = counts.trainable_chunks - count;
+  if (options.accumulation_steps > 1) {
+    plan.host_accumulator_slots = count;
+  } else if (!plan.gradients_take_over) {
+    plan.host_gradient_slots = count;
+  } else if (options.parameters == Placement::nvme) {
+    plan.host_param_slots = count;
+  }
+}
+
+// Gradients are all held where the budget allows it, and spilled only where it does not. Without a budget for
+// either the plan is that of the lesser need.
+void plan_host_gradients(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
+  if (options.states != Placement::none) hold_gradients(options, counts, counts.trainable_chunks, plan);
+  plan.host_minimum_bytes = plan.host_holding_bytes = host_total(plan);
+  const bool all_in_home = plan.gradients_take_over && options.parameters == Placement::cpu;
+  const bool has_nvme = options.states == Placement::nvme || options.parameters == Placement::nvme;
+  if (options.states == Placement::none || !has_nvme || all_in_home) return;
+  MemoryPlan spilling = plan;
+  hold_gradients(options, counts, 0, spilling);
+  spilling.spill_slots = kSpillSlots;
+  spilling.spill_slot_bytes = options.accumulation_steps > 1 ? plan.accumulator_slot_bytes : plan.slot_bytes;
+  spilling.host_minimum_bytes = host_total(spilling);
+  if (spilling.host_minimum_bytes >= plan.host_minimum_bytes) return;
+  plan.host_minimum_bytes = spilling.host_minimum_bytes;
+  if (options.host_budget_bytes < plan.host_holding_bytes) plan = spilling;
+}
+
+// The rest of the host's budget is spent where a byte saves most traffic in a step. Parameters are read twice
+// and written once, and their slots take their gradients too, which are written once and read once;
+// accumulators are written and read in every micro-batch; frozen parameters are read twice; records are read
+// and written once.
+void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
+  plan_host_fixed(options, counts, plan);
+  plan_host_gradients(options, counts, plan);
   const uint64_t budget = options.host_budget_bytes;
   if (budget < plan.host_minimum_bytes) return;
   // How many more of something fit.
   auto room_for = [&](uint64_t bytes, uint64_t wanted) {
-    return static_cast<uint32_t>(std::min<uint64_t>((budget - total()) / bytes, wanted));
+    return static_cast<uint32_t>(std::min<uint64_t>((budget - host_total(plan)) / bytes, wanted));
   };
+  const bool params_on_nvme = options.parameters == Placement::nvme;
   if (options.states == Placement::nvme) {
     const uint64_t wanted = std::min(kRingBytesWanted, budget / kRingShareOfHost) / plan.ring_slot_bytes;
     const uint64_t blocks = divide_up(counts.record_bytes, plan.ring_slot_bytes);
@@ -147,22 +193,39 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
         room_for(plan.ring_slot_bytes,
                  std::max<uint64_t>(std::min(wanted, blocks), plan.ring_slots) - plan.ring_slots);
   }
-  if (reads_old_parameters) {
+  if (plan.old_parameter_slots > 0) {
     const uint32_t wanted = std::min(kOldParameterSlotsWanted, counts.trainable_chunks);
     plan.old_parameter_slots +=
         room_for(plan.slot_bytes, std::max(wanted, plan.old_parameter_slots) - plan.old_parameter_slots);
   }
-  if (options.parameters == Placement::nvme) {
+  if (params_on_nvme) {
     plan.staging_slots += room_for(
         plan.slot_bytes, std::min(kStagingWanted, counts.chunks) - std::min(kStagingMinimum, counts.chunks));
-    plan.host_param_slots = room_for(plan.slot_bytes, counts.chunks);
+  }
+  // Compact state reads the parameters once more, and a gradient takes no slot of theirs over.
+  const bool parameters_first = !plan.gradients_take_over && options.accumulation_steps == 1;
+  const auto keep_parameters = [&] {
+    plan.host_param_slots += room_for(plan.slot_bytes, counts.trainable_chunks - plan.host_param_slots);
+  };
+  if (params_on_nvme && parameters_first) keep_parameters();
+  if (plan.spilled_chunks > 0) {
+    const uint64_t share = budget / kSpillShareOfHost / (2 * plan.spill_slot_bytes);
+    const uint64_t wanted = std::clamp<uint64_t>(share, kSpillSlots, kSpillSlotsWanted) - kSpillSlots;
+    plan.spill_slots += room_for(2 * plan.spill_slot_bytes, wanted);
+    hold_gradients(options, counts, room_for(plan.spill_slot_bytes, counts.trainable_chunks), plan);
+  }
+  if (params_on_nvme) {
+    if (!parameters_first) keep_parameters();
+    plan.host_frozen_param_slots = room_for(plan.slot_bytes, counts.chunks - counts.trainable_chunks);
+    plan.host_param_slots += plan.host_frozen_param_slots;
   }
   if (options.states == Placement::nvme)
     plan.host_record_slots = room_for(plan.record_slot_bytes, counts.trainable_chunks);
-  plan.host_bytes = total();
+  plan.host_bytes = host_total(plan);
 }
 
-void plan_disk(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
+void plan_disk(const FlatSpace& space, const OffloadOptions& options, const Counts& counts,
+               MemoryPlan& plan) {
   const uint64_t param_block_bytes = std::min(kParamBlockBytes, plan.slot_bytes);
   if (options.parameters == Placement::nvme) {
     // While a frozen chunk is loaded once more, before there is an epoch, the one before is still there.
@@ -181,6 +244,12 @@ void plan_disk(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
     if (plan.keeps_epochs)
       plan.record_spare_slots = (1 + options.retained_epochs) * counts.record_blocks + plan.ring_slots;
     plan.record_file_bytes = (counts.record_blocks + plan.record_spare_slots) * plan.ring_slot_bytes;
+  }
+  const std::vector<bool> spilled = spilled_gradients(space, plan);
+  const uint64_t element_bytes = plan.spill_slot_bytes / space.chunk_elements();
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    const uint64_t bytes = space.chunk(ChunkId{c}).elements * element_bytes;
+    if (spilled[c]) plan.gradient_file_bytes += round_up(bytes, plan.spill_block_bytes());
   }
 }
 
@@ -250,17 +319,17 @@ struct Need {
 
 [[noreturn]] void host_does_not_fit(const MemoryPlan& plan, const OffloadOptions& options) {
   const bool on_cpu = options.states == Placement::cpu || options.parameters == Placement::cpu;
-  does_not_fit(
-      "host", options.host_budget_bytes, plan.host_minimum_bytes,
-      {{"gradients", plan.host_gradient_slots * plan.slot_bytes +
-                         plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes},
-       {"parameters", plan.host_param_slots * plan.slot_bytes},
-       {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
-       {"activation checkpoints", plan.host_activation_bytes()},
-       {"staging and I/O", (plan.staging_slots + plan.landing_slots) * plan.slot_bytes +
-                               plan.ring_slots * plan.ring_slot_bytes +
-                               plan.epoch_slots * plan.epoch_slot_bytes}},
-      on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory");
+  does_not_fit("host", options.host_budget_bytes, plan.host_minimum_bytes,
+               {{"gradients",
+                 plan.host_gradient_slots * plan.slot_bytes + 2 * plan.spill_slots * plan.spill_slot_bytes +
+                     plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes},
+                {"parameters", plan.host_param_slots * plan.slot_bytes},
+                {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
+                {"activation checkpoints", plan.host_activation_bytes()},
+                {"staging and I/O", (plan.staging_slots + plan.landing_slots) * plan.slot_bytes +
+                                        plan.ring_slots * plan.ring_slot_bytes +
+                                        plan.epoch_slots * plan.epoch_slot_bytes}},
+               on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory");
 }
 
 }  // namespace
@@ -281,8 +350,19 @@ MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
   if (plan.device_slots == 0) device_does_not_fit(plan, options);
   plan_host(options, counts, plan);
   if (options.host_budget_bytes < plan.host_minimum_bytes) host_does_not_fit(plan, options);
-  plan_disk(options, counts, plan);
+  plan_disk(space, options, counts, plan);
   return plan;
+}
+
+std::vector<bool> spilled_gradients(const FlatSpace& space, const MemoryPlan& plan) {
+  std::vector<bool> spilled(space.chunk_count(), false);
+  uint32_t trainable = 0;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (!space.section_of(ChunkId{c}).trainable) continue;
+    const uint32_t held = plan.record_chunks - plan.spilled_chunks;
+    spilled[c] = !is_kept(trainable++, held, plan.record_chunks);
+  }
+  return spilled;
 }
 
 std::string reason_without_epochs(const FlatSpace& space, const OffloadOptions& options) {

@@ -2,9 +2,11 @@
 // The allocators take exactly what the plan says; a plan that does not fit is refused with its minimum.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <terrace/memory/flat_space.h>
 #include <terrace/offload/offload_options.h>
@@ -34,9 +36,18 @@ struct MemoryPlan {
   uint64_t device_minimum_bytes = 0;
 
   // Host. Slots of slot_bytes serve as homes of parameters, as gradients and for staging.
-  uint32_t host_param_slots = 0;  // cpu: every chunk; nvme: the cached ones
-  uint32_t host_gradient_slots = 0;
+  uint32_t host_param_slots = 0;         // cpu: every chunk; nvme: the cached ones
+  uint32_t host_frozen_param_slots = 0;  // of these, of chunks that are not trained
+  // The gradient of a chunk whose parameters have a host slot lands there, and its new parameters are made
+  // there.
+  bool gradients_take_over = false;
+  uint32_t host_gradient_slots = 0;  // beside those
   uint32_t host_accumulator_slots = 0;
+  // Gradients that the budget has no room for lie on nvme and pass through slots on their way there, and
+  // through others on their way to the update.
+  uint32_t spilled_chunks = 0;
+  uint32_t spill_slots = 0;          // of either kind
+  uint64_t spill_slot_bytes = 0;     // of a gradient as it is held
   uint64_t gradient_sum_bytes = 0;   // of squares, one per block of the norm; as HostArena counts them
   uint32_t staging_slots = 0;        // parameters on their way from the tier file
   uint32_t old_parameter_slots = 0;  // compact state: parameters on their way into an update
@@ -51,6 +62,7 @@ struct MemoryPlan {
   uint64_t epoch_slot_bytes = 0;
   uint64_t host_bytes = 0;
   uint64_t host_minimum_bytes = 0;
+  uint64_t host_holding_bytes = 0;  // the least with which no gradient is spilled
 
   // Disk: room for every chunk, cached or not, so that a budget may shrink later. Where epochs are kept,
   // records have a second slot for every block, one for each block of the ring, and as many as there are
@@ -66,12 +78,21 @@ struct MemoryPlan {
   uint64_t parameter_spare_slots = 0;
   uint64_t parameter_file_bytes = 0;
   uint64_t record_file_bytes = 0;
+  uint64_t gradient_file_bytes = 0;  // spilled ones, in place and never part of an epoch
+  uint64_t file_bytes() const { return parameter_file_bytes + record_file_bytes + gradient_file_bytes; }
+
+  // The unit of I/O and checksum of spilled gradients.
+  uint64_t spill_block_bytes() const { return std::min(kParamBlockBytes, spill_slot_bytes); }
 };
 
 // `trace` may be empty: then the device gets what its budget holds and an operation that needs more fails
 // when it is met. Throws Error(capacity) naming the tier, the budget and the least that would do.
 MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
                        const OffloadOptions& options);
+
+// By chunk: whether it is trained and its gradient is on nvme between landing and update. What is spilled is
+// spread evenly among what is not.
+std::vector<bool> spilled_gradients(const FlatSpace& space, const MemoryPlan& plan);
 
 // Why a run with these options has no epochs, in words for the log; empty when it has.
 std::string reason_without_epochs(const FlatSpace& space, const OffloadOptions& options);

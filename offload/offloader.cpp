@@ -159,9 +159,12 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
     p.change_trainable(TensorState::updating);
     p.start_update();
   }
-  if (!result.applied) {
+  if (result.applied) {
+    p.gradients->end_displacement();
+  } else {
     p.finish_update();  // its states may have been read ahead
     p.drop_gradients();
+    p.restore_parameters();
   }
   if (!p.update_running()) p.change_trainable(TensorState::hold);
   p.phase = Phase::idle;
@@ -176,6 +179,7 @@ void Offloader::abandon_step() {
   p.gradients->finish_micro_batch();
   p.finish_update();
   p.drop_gradients();
+  p.restore_parameters();
   for (uint32_t t = 0; t < p.space.tensor_count(); ++t) {
     if (p.states.state(TensorId{t}) != TensorState::hold) p.states.change(TensorId{t}, TensorState::hold);
   }
@@ -193,11 +197,15 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.record_write_bytes -= earlier.record_write_bytes;
   difference.cache_read_bytes -= earlier.cache_read_bytes;
   difference.cache_write_bytes -= earlier.cache_write_bytes;
+  difference.gradient_read_bytes -= earlier.gradient_read_bytes;
+  difference.gradient_write_bytes -= earlier.gradient_write_bytes;
+  difference.restore_read_bytes -= earlier.restore_read_bytes;
   difference.activation_d2h_bytes -= earlier.activation_d2h_bytes;
   difference.activation_h2d_bytes -= earlier.activation_h2d_bytes;
   difference.fetch_count -= earlier.fetch_count;
   difference.demand_fetch_count -= earlier.demand_fetch_count;
   difference.eviction_count -= earlier.eviction_count;
+  difference.restored_chunk_count -= earlier.restored_chunk_count;
   difference.fetch_wait_ns -= earlier.fetch_wait_ns;
   difference.activation_wait_ns -= earlier.activation_wait_ns;
   difference.landing_wait_ns -= earlier.landing_wait_ns;
@@ -228,6 +236,8 @@ OffloadCounters Offloader::counters() const {
   counters.record_write_bytes = updates.pipeline.record_write_bytes;
   counters.cache_read_bytes = p.records->entered_bytes();
   counters.cache_write_bytes = p.records->left_bytes();
+  counters.gradient_read_bytes = p.gradients->landing_read_bytes() + updates.gradient_read_bytes;
+  counters.gradient_write_bytes = p.gradients->landing_write_bytes();
   if (p.activations != nullptr) {
     counters.activation_d2h_bytes = p.activations->d2h_bytes();
     counters.activation_h2d_bytes = p.activations->h2d_bytes();
@@ -263,7 +273,8 @@ std::vector<TierUse> Offloader::host_ledger() const {
 uint64_t Offloader::tier_file_bytes() const {
   uint64_t bytes = 0;
   for (const BlockStore* store : {parts_->param_store.get(), parts_->frozen_store.get(),
-                                  parts_->record_store.get(), parts_->copied_store.get()}) {
+                                  parts_->record_store.get(), parts_->copied_store.get(),
+                                  parts_->gradient_store.get()}) {
     if (store != nullptr) bytes += store->file_bytes();
   }
   return bytes;

@@ -63,12 +63,16 @@ struct OffloadCounters {
   uint64_t record_write_bytes = 0;
   uint64_t cache_read_bytes = 0;  // records that entered host memory, or left it, with a change of its budget
   uint64_t cache_write_bytes = 0;
+  uint64_t gradient_read_bytes = 0;  // of spilled ones
+  uint64_t gradient_write_bytes = 0;
+  uint64_t restore_read_bytes = 0;    // of records, for parameters that a step without an update had given up
   uint64_t activation_d2h_bytes = 0;  // checkpointed activations; not in d2h_bytes and h2d_bytes
   uint64_t activation_h2d_bytes = 0;
   uint64_t fetch_count = 0;         // chunks of parameters copied to the device
   uint64_t demand_fetch_count = 0;  // of these, not started before they were needed
   uint64_t eviction_count = 0;
-  uint64_t fetch_wait_ns = 0;  // leases waiting for parameters
+  uint64_t restored_chunk_count = 0;  // chunks whose parameters were made of their masters again
+  uint64_t fetch_wait_ns = 0;         // leases waiting for parameters
   uint64_t activation_wait_ns = 0;
   uint64_t landing_wait_ns = 0;  // waiting for gradients to reach the place of the update
   uint64_t update_wait_ns = 0;   // the update waiting for the disk
@@ -97,6 +101,8 @@ struct TrafficBound {
   uint64_t param_write_bytes = 0;
   uint64_t record_read_bytes = 0;
   uint64_t record_write_bytes = 0;
+  uint64_t gradient_read_bytes = 0;
+  uint64_t gradient_write_bytes = 0;
 };
 
 struct TierUse {

@@ -61,10 +61,13 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
                                           plan.activation_entry_bytes, device, watch);
   }
   make_stores();
-  gradients =
-      std::make_unique<GradientStore>(space, options, plan, arena, device, cache, workers, instruction_set);
   home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_store.get(),
                                      frozen_store.get(), reader.get(), watch);
+  if (gradient_store != nullptr) {
+    spilled = std::make_unique<SpilledGradients>(space, plan, arena, *gradient_store, *reader, watch);
+  }
+  gradients = std::make_unique<GradientStore>(space, options, plan, arena, device, cache, *home,
+                                              spilled.get(), workers, instruction_set);
   records =
       std::make_unique<RecordStore>(space, options.states, plan, record_arena, device, record_store.get(),
                                     record_store != nullptr ? engine.get() : nullptr, watch);
@@ -128,6 +131,10 @@ void Offloader::Parts::fetch_missing() {
   for (const ChunkId chunk : chunks) cache.pin_param(chunk);
   for (const ChunkId chunk : chunks) {
     if (cache.param_state(chunk) == ChunkState::absent) {
+      TERRACE_ASSERT(!gradients->is_displaced(chunk),
+                     fmt::format("{} asks for parameters of chunk {} whose gradient has taken their place: "
+                                 "nothing uses a tensor after its last backward use",
+                                 operation, index_of(chunk)));
       home->start_fetch(chunk, cache.begin_fetch(chunk, require_slot("parameters")));
       ++counters.fetch_count;
       ++counters.demand_fetch_count;
@@ -172,7 +179,7 @@ void Offloader::Parts::prefetch_uses(const Schedule& schedule, uint32_t position
     for (const ChunkId chunk : use.chunks) {
       if (use.kind == UseKind::backward && space.section_of(chunk).trainable && !cache.has_gradient(chunk))
         ++reserved;
-      if (cache.param_state(chunk) != ChunkState::absent) continue;
+      if (cache.param_state(chunk) != ChunkState::absent || gradients->is_displaced(chunk)) continue;
       elements += space.chunk(chunk).elements;
       if (elements > options.prefetch_elements || !home->can_fetch_ahead(chunk)) return;
       CacheSlot* slot = cache.take_slot_ahead(now, p - first + 1, reserved);

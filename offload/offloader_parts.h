@@ -26,6 +26,7 @@
 #include <terrace/offload/optimizer_pipeline.h>
 #include <terrace/offload/param_home.h>
 #include <terrace/offload/record_store.h>
+#include <terrace/offload/spilled_gradients.h>
 #include <terrace/offload/step_watch.h>
 #include <terrace/offload/update_progress.h>
 #include <terrace/offload/update_thread.h>
@@ -55,6 +56,8 @@ struct Offloader::Parts {
   void land(ChunkId chunk);
   void change_trainable(TensorState to);
   void drop_gradients();
+  void restore_parameters();
+  void restore_streamed_parameters();
   void prefetch_first_uses();
   void prefetch_uses(const Schedule& schedule, uint32_t position, uint32_t first);
   void require_groups(size_t group_count) const;
@@ -90,6 +93,7 @@ struct Offloader::Parts {
     OptimizerPipeline::Totals pipeline;
     uint64_t param_write_bytes = 0;
     uint64_t old_param_read_bytes = 0;
+    uint64_t gradient_read_bytes = 0;
     uint64_t turn_wait_ns = 0;
   };
   const UpdateTotals& update_totals();
@@ -132,6 +136,8 @@ struct Offloader::Parts {
   void make_record_store();
   void make_copied_store();
   void require_found_layout() const;
+  void make_gradient_store();
+  void make_reader();
   std::vector<uint32_t> numbers_of(const std::vector<TierPath>& paths) const;
   void take_turns();
   void keep_epochs();
@@ -173,9 +179,11 @@ struct Offloader::Parts {
   std::unique_ptr<BlockStore> record_store;
   // Of parameters that live elsewhere and are part of epochs: written by commits alone.
   std::unique_ptr<BlockStore> copied_store;
+  std::unique_ptr<BlockStore> gradient_store;  // of spilled gradients; never part of an epoch
   std::unique_ptr<io::IoThread> reader;
   io::RingBuffer ring;
   std::unique_ptr<ParamHome> home;
+  std::unique_ptr<SpilledGradients> spilled;  // null where the plan spills nothing
   std::unique_ptr<GradientStore> gradients;
   std::unique_ptr<DriveTurns> turns;  // null where none are taken
   std::unique_ptr<RecordStore> records;

@@ -12,13 +12,11 @@
 
 namespace terrace {
 
-// The host memory in which a chunk's parameters are made: their home, else their gradient's place, when that
-// is on the host and of the same precision, else a landing slot.
+// The host memory in which a chunk's parameters are made: their home, else a slot of gradients, which are
+// spent between steps.
 std::byte* Offloader::Parts::output_of(ChunkId chunk) {
   if (std::byte* slot = home->host_slot(chunk)) return slot;
-  const bool over_gradient = space.section_of(chunk).trainable && !gradients->on_device() &&
-                             gradients->type(chunk) == space.section_of(chunk).type;
-  return over_gradient ? gradients->gradient(chunk) : gradients->landing_slot(0);
+  return gradients->spare_slot(chunk);
 }
 
 void Offloader::Parts::derive_parameters(ChunkId chunk, std::span<const std::byte> tiles,

@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kRecords = "records";
 constexpr const char* kParameters = "params";
 constexpr const char* kFrozen = "frozen";
+constexpr const char* kGradients = "grads";
 
 [[noreturn]] void cannot_resume(const std::string& folder, std::string reason, std::string advice) {
   throw Error(ErrorKind::config,
@@ -57,7 +58,7 @@ std::unique_ptr<io::Engine> Offloader::Parts::make_engine() {
 // a store goes, and what an engine still holds goes with the engine. Engines that register nothing at all
 // have said so of the buffers.
 void Offloader::Parts::register_files(io::Engine& with) {
-  for (const auto* store : {&param_store, &frozen_store, &record_store, &copied_store}) {
+  for (const auto* store : {&param_store, &frozen_store, &record_store, &copied_store, &gradient_store}) {
     if (*store == nullptr) continue;
     for (const int fd : (*store)->descriptors()) {
       if (with.register_file(fd) || with.kind() != io::EngineKind::io_uring) continue;
@@ -81,6 +82,8 @@ void Offloader::Parts::make_stores() {
     if (options.parameters == Placement::nvme) make_param_stores();
     if (options.states == Placement::nvme) make_record_store();
     if (has_parameters_in_epochs(plan) && param_store == nullptr) make_copied_store();
+    if (plan.spilled_chunks > 0) make_gradient_store();
+    make_reader();
     register_files(*engine);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::capacity || !plan.keeps_epochs) throw;
@@ -119,8 +122,7 @@ void Offloader::Parts::open_tier() {
     for (const EpochFile& file : tier->epochs()) found_epochs.push_back(tier->read_epoch(file.epoch));
     require_found_layout();
   } else if (tier->path_count() == 1) {
-    tier->folder(0).require_free(plan.parameter_file_bytes + plan.record_file_bytes,
-                                 "parameters and optimizer states");
+    tier->folder(0).require_free(plan.file_bytes(), "parameters, gradients and optimizer states");
   }
 }
 
@@ -167,6 +169,25 @@ void Offloader::Parts::make_param_stores() {
   param_store =
       make_store(*tier, std::move(params), found.first(are_in_epochs ? found.size() : 0), *engine, log);
   if (apart) frozen_store = make_store(*tier, std::move(frozen), found_epochs, *engine, log);
+}
+
+// In place, on the paths of the states, or those of the parameters where only these are on nvme.
+void Offloader::Parts::make_gradient_store() {
+  const std::vector<bool> spills = spilled_gradients(space, plan);
+  const uint64_t element_bytes = plan.spill_slot_bytes / space.chunk_elements();
+  BlockStoreOptions store;
+  store.name = kGradients;
+  store.block_bytes = plan.spill_block_bytes();
+  store.verify = options.verify_checksums;
+  store.paths = numbers_of(options.states == Placement::nvme ? options.state_paths : options.parameter_paths);
+  for (uint32_t c = 0; c < space.chunk_count(); ++c)
+    store.chunk_bytes.push_back(spills[c] ? space.chunk(ChunkId{c}).elements * element_bytes : 0);
+  gradient_store = make_store(*tier, std::move(store), {}, *engine, log);
+}
+
+// For what goes on while the step thread computes: parameters on their way in, gradients on their way out.
+void Offloader::Parts::make_reader() {
+  if (param_store == nullptr && gradient_store == nullptr) return;
   std::unique_ptr<io::Engine> reading = make_engine();
   reading->register_buffer(arena.memory());
   reader = std::make_unique<io::IoThread>(std::move(reading));

@@ -195,7 +195,7 @@ void Offloader::Parts::forget_fresh() {
 const Offloader::Parts::UpdateTotals& Offloader::Parts::update_totals() {
   if (!update_running())
     settled_totals = {pipeline->totals(), home->nvme_write_bytes(), home->old_read_bytes(),
-                      turns != nullptr ? turns->wait_ns() : 0};
+                      gradients->opening_read_bytes(), turns != nullptr ? turns->wait_ns() : 0};
   return settled_totals;
 }
 

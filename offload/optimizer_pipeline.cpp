@@ -68,7 +68,7 @@ void OptimizerPipeline::add(ChunkId chunk) {
 bool OptimizerPipeline::advance() {
   if (run_.engine != nullptr) run_.engine->poll();
   if (stream_.failure() != nullptr) std::rethrow_exception(stream_.failure());
-  forget_left();
+  forget_left();  // before opening: what has left makes room
   allowed_ ? open_ahead() : stream_ahead();
   stream_.start_reads();
   if (allowed_ && update_something()) return true;

@@ -31,9 +31,15 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
   staging_count_ = plan.staging_slots;
   const std::vector<std::byte*> slots =
       carve_slots(arena, plan.slot_bytes, plan.host_param_slots, "parameters");
+  const uint32_t frozen_chunks = plan.parameter_chunks - plan.record_chunks;
+  const uint32_t kept_trainable = plan.host_param_slots - plan.host_frozen_param_slots;
   size_t next = 0;
+  uint32_t trainable_seen = 0, frozen_seen = 0;
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (is_kept(c, plan.host_param_slots, space.chunk_count())) home_[c] = slots[next++];
+    const bool kept = space.section_of(ChunkId{c}).trainable
+                          ? is_kept(trainable_seen++, kept_trainable, plan.record_chunks)
+                          : is_kept(frozen_seen++, plan.host_frozen_param_slots, frozen_chunks);
+    if (kept) home_[c] = slots[next++];
   }
   const std::vector<std::byte*> staging = carve_slots(arena, plan.slot_bytes, plan.staging_slots, "staging");
   for (uint32_t s = plan.staging_slots; s-- > 0;) {

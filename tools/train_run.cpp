@@ -94,8 +94,8 @@ void TrainingRun::show(const StepReport& report) {
       "step {}/{}  loss {:.4f}  {:.0f} tokens/s  {:.2f} s/step  GB h2d {} d2h {} nvme r {} w {}  ETA {}",
       report.step, options_.steps, report.loss, static_cast<double>(report.tokens) / seconds, seconds,
       gigabytes(moved.h2d_bytes), gigabytes(moved.d2h_bytes),
-      gigabytes(moved.param_read_bytes + moved.record_read_bytes),
-      gigabytes(moved.param_write_bytes + moved.record_write_bytes),
+      gigabytes(moved.param_read_bytes + moved.record_read_bytes + moved.gradient_read_bytes),
+      gigabytes(moved.param_write_bytes + moved.record_write_bytes + moved.gradient_write_bytes),
       remaining_text(recent_seconds_ * static_cast<double>(options_.steps - report.step))));
 }
 

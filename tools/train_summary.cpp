@@ -33,6 +33,10 @@ constexpr std::array kLinks = {
          &TrafficBound::record_read_bytes},
     Link{"states, nvme writes", "record_write", &OffloadCounters::record_write_bytes,
          &TrafficBound::record_write_bytes},
+    Link{"gradients, nvme reads", "gradient_read", &OffloadCounters::gradient_read_bytes,
+         &TrafficBound::gradient_read_bytes},
+    Link{"gradients, nvme writes", "gradient_write", &OffloadCounters::gradient_write_bytes,
+         &TrafficBound::gradient_write_bytes},
     Link{"activations to the host", "activation_d2h", &OffloadCounters::activation_d2h_bytes, nullptr},
     Link{"activations back", "activation_h2d", &OffloadCounters::activation_h2d_bytes, nullptr},
 };
@@ -239,7 +243,7 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
        trainer.device_ledger()},
       {"host", plan.host.bytes, plan.host.origin, plan.memory.host_bytes, host_bytes, host_uses}};
   if (taken > 0) {
-    const uint64_t needed = plan.memory.parameter_file_bytes + plan.memory.record_file_bytes;
+    const uint64_t needed = plan.memory.file_bytes();
     uint64_t planned = 0;
     for (const PathShare& share : plan.disk) planned += share.bytes;
     summary.tiers.push_back({"nvme",
@@ -249,6 +253,7 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
                              taken,
                              {{"parameters", plan.memory.parameter_file_bytes},
                               {"states", plan.memory.record_file_bytes},
+                              {"gradients", plan.memory.gradient_file_bytes},
                               {"head-room of several paths", planned - std::min(planned, needed)}}});
   }
   summary.keeps_epochs = plan.memory.keeps_epochs;

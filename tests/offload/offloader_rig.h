@@ -34,6 +34,7 @@ struct Case {
   io::EngineKind engine = io::EngineKind::io_uring;
   DataType accumulation_type = DataType::fp32;
   uint64_t d2h_bytes_per_second = 0;  // 0: as fast as memory
+  uint64_t h2d_bytes_per_second = 0;
   std::optional<DriveTurnOptions> drive_turns = std::nullopt;
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
   UpdateMode mode = UpdateMode::after_backward;
@@ -62,8 +63,10 @@ class Rig {
     // Tight: nothing is cached. Else about half of the streamed chunks are.
     options.host_budget_bytes =
         c.tight ? roomy.host_minimum_bytes : (roomy.host_minimum_bytes + roomy.host_bytes) / 2;
-    device = std::make_unique<SimulatedDevice>(
-        SimulatedDeviceOptions{options.device_budget_bytes, c.strict, 0, c.d2h_bytes_per_second});
+    if (c.parameters == Placement::none && c.mode != UpdateMode::after_backward)  // nothing is spilled then
+      options.host_budget_bytes = std::max(options.host_budget_bytes, roomy.host_holding_bytes);
+    device = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{
+        options.device_budget_bytes, c.strict, c.h2d_bytes_per_second, c.d2h_bytes_per_second});
     offloader = std::make_unique<Offloader>(space, options, c.announced ? uses : std::vector<TensorUse>(),
                                             *device, workers, log);
     offloader->initialise([](TensorId tensor, uint64_t first, std::span<float> values) {

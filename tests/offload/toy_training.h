@@ -193,6 +193,8 @@ class Reference final : public ParameterAccess {
     }
   }
   const std::vector<std::byte>& parameters(uint32_t tensor) const { return tensors_[tensor].parameter; }
+  // The gradient of the last step.
+  const std::vector<float>& sum(uint32_t tensor) const { return tensors_[tensor].sum; }
   const std::vector<float>& master(uint32_t tensor) const { return tensors_[tensor].master; }
 
  private:

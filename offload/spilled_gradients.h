@@ -1,0 +1,118 @@
+// SpilledGradients: the gradients that the host budget has no room for. They lie on nvme between their
+// landing and the update, in the precision in which they are held, each block with its checksum. They leave
+// through landing slots, which the thread of `io` empties while backward goes on, and come back through
+// staging slots. What is spilled is no part of any epoch: the files go with the run.
+//
+// A landing slot is empty, filling (a gradient on its way into it, and what is there of earlier micro-batches
+// read back first) or leaving (its blocks are being written). Slots are taken in turn, so that nothing
+// depends on which write ends first. A chunk whose gradient is zero is remembered as such and moves no bytes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <terrace/aio/engine.h>
+#include <terrace/aio/io_thread.h>
+#include <terrace/base/event.h>
+#include <terrace/memory/block_store.h>
+#include <terrace/memory/flat_space.h>
+#include <terrace/memory/host_arena.h>
+#include <terrace/offload/memory_plan.h>
+#include <terrace/offload/step_watch.h>
+
+namespace terrace {
+
+class SpilledGradients {
+ public:
+  // `store` has the spilled chunks' blocks and outlives this, as does `io`.
+  SpilledGradients(const FlatSpace& space, const MemoryPlan& plan, HostArena& arena, BlockStore& store,
+                   io::IoThread& io, StepWatch& watch);
+  ~SpilledGradients();
+  SpilledGradients(const SpilledGradients&) = delete;
+  SpilledGradients& operator=(const SpilledGradients&) = delete;
+
+  bool is_spilled(ChunkId chunk) const { return store_.block_count(chunk) > 0; }
+
+  // --- On the way out; the step thread ---
+  // The chunk whose gradient is still filling the slot that begin() takes next, if any: write() comes first.
+  std::optional<ChunkId> filling_next() const;
+  // Takes a slot for the chunk's gradient; waits until what left by it before is written. `add`: with what
+  // was written for the chunk before.
+  void begin(ChunkId chunk, bool add);
+  std::byte* landing(ChunkId chunk) const;
+  // Whether what was written before is there; and waits for it.
+  bool has_old(ChunkId chunk) const { return slot_of(chunk).transfer.done(); }
+  void wait_old(ChunkId chunk);
+  // The slot holds what is to be kept: it starts leaving.
+  void write(ChunkId chunk);
+  // The chunk's gradient is zero so far.
+  void set_zero(ChunkId chunk);
+  // Waits until everything has left; throws the first failure.
+  void finish_writes();
+
+  // --- To the update; one thread at a time ---
+  // False when the chunk's gradient is not written yet, or no staging slot is free.
+  bool start_open(ChunkId chunk, io::Engine& engine);
+  // Throws what the reads failed with.
+  bool is_open(ChunkId chunk) const;
+  std::byte* opened(ChunkId chunk) const;
+  void release(ChunkId chunk);
+  // A staging slot, while no update and no landing goes on.
+  std::byte* spare_slot() const { return stagings_[0].memory; }
+
+  // Of what was asked for, when it was: the same in every run.
+  uint64_t landing_read_bytes() const { return landing_read_bytes_; }
+  uint64_t landing_write_bytes() const { return landing_write_bytes_; }
+  uint64_t opening_read_bytes() const { return opening_read_bytes_; }  // of the thread of the update
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  struct Slot;
+  struct Block {
+    SpilledGradients* owner = nullptr;
+    Slot* slot = nullptr;
+    uint32_t number = 0;
+    io::Request request{};
+    BlockStore::Write write{};
+  };
+  struct Slot {
+    std::byte* memory = nullptr;
+    uint32_t chunk = kNone;
+    bool filling = false;           // landing slots: not handed to write() yet
+    Event transfer;                 // of all its blocks
+    std::atomic<uint32_t> left{0};  // blocks not over
+    std::atomic<bool> failed{false};
+    std::vector<Block> blocks;
+  };
+  static void on_read(void* context, const io::Completion& completion) noexcept;
+  static void on_written(void* context, const io::Completion& completion) noexcept;
+
+  void make_slot(Slot& slot, std::byte* memory, uint64_t most_blocks);
+  void start(Slot& slot);
+  template <typename Submit>
+  void read(Slot& slot, Submit submit);
+  uint64_t bytes_of_chunk(ChunkId chunk) const { return store_.chunk_bytes(chunk); }
+  Slot& slot_of(ChunkId chunk) const;
+  WaitSubject subject(const Slot& slot, const char* link) const;
+  void wait(const Slot& slot, const char* link);
+
+  BlockStore& store_;
+  io::IoThread& io_;
+  StepWatch& watch_;
+  uint32_t slot_count_;  // of either kind
+  std::unique_ptr<Slot[]> landings_;
+  std::unique_ptr<Slot[]> stagings_;
+  uint32_t next_ = 0;                             // of landings_
+  std::vector<uint8_t> zero_;                     // by chunk; bytes, because two threads have chunks in hand
+  std::unique_ptr<std::atomic<bool>[]> written_;  // by chunk: complete in the store
+  uint64_t landing_read_bytes_ = 0;
+  uint64_t landing_write_bytes_ = 0;
+  uint64_t opening_read_bytes_ = 0;
+};
+
+}  // namespace terrace
