@@ -59,9 +59,9 @@ struct OffloadOptions {
 
   io::EngineOptions io;
   // Wraps every engine the offloader makes (faults, tracing): first the step thread's, then that of the
-  // parameter reads and of gradients on their way out where either is on nvme, then that of the commits where
-  // there are epochs; that of the updates when a mode other than after_backward is first set, and one for
-  // every PinnedEpoch when it is made.
+  // parameter reads where parameters are on nvme, then that of the commits where there are epochs, then that
+  // of gradients on their way to nvme where it is not that of the parameter reads; that of the updates when a
+  // mode other than after_backward is first set, and one for every PinnedEpoch when it is made.
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate_engine;
   bool verify_checksums = true;
   // Updates that stream take turns on the drives of state_paths with those of other processes of this user;

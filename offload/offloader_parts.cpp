@@ -64,7 +64,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_store.get(),
                                      frozen_store.get(), reader.get(), watch);
   if (gradient_store != nullptr) {
-    spilled = std::make_unique<SpilledGradients>(space, plan, arena, *gradient_store, *reader, watch);
+    spilled = std::make_unique<SpilledGradients>(space, plan, arena, *gradient_store, watch);
   }
   gradients = std::make_unique<GradientStore>(space, options, plan, arena, device, cache, *home,
                                               spilled.get(), workers, instruction_set);
@@ -86,6 +86,10 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   landing_late.reserve(space.chunk_count());
   reset_micro_batch();
   if (plan.keeps_epochs) keep_epochs();
+  if (spilled != nullptr) {
+    if (reader == nullptr) make_reader();
+    spilled->leave_through(*reader);
+  }
 }
 
 Offloader::Parts::~Parts() {

@@ -83,7 +83,7 @@ void Offloader::Parts::make_stores() {
     if (options.states == Placement::nvme) make_record_store();
     if (has_parameters_in_epochs(plan) && param_store == nullptr) make_copied_store();
     if (plan.spilled_chunks > 0) make_gradient_store();
-    make_reader();
+    if (param_store != nullptr) make_reader();
     register_files(*engine);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::capacity || !plan.keeps_epochs) throw;
@@ -187,7 +187,6 @@ void Offloader::Parts::make_gradient_store() {
 
 // For what goes on while the step thread computes: parameters on their way in, gradients on their way out.
 void Offloader::Parts::make_reader() {
-  if (param_store == nullptr && gradient_store == nullptr) return;
   std::unique_ptr<io::Engine> reading = make_engine();
   reading->register_buffer(arena.memory());
   reader = std::make_unique<io::IoThread>(std::move(reading));

@@ -25,9 +25,8 @@ Error with_chunk(const Error& failure, ChunkId chunk) {
 }  // namespace
 
 SpilledGradients::SpilledGradients(const FlatSpace& space, const MemoryPlan& plan, HostArena& arena,
-                                   BlockStore& store, io::IoThread& io, StepWatch& watch)
+                                   BlockStore& store, StepWatch& watch)
     : store_(store),
-      io_(io),
       watch_(watch),
       slot_count_(plan.spill_slots),
       landings_(std::make_unique<Slot[]>(plan.spill_slots)),
@@ -104,7 +103,7 @@ void SpilledGradients::begin(ChunkId chunk, bool add) {
     std::memset(slot.memory, 0, bytes_of_chunk(chunk));
   } else if (add) {
     landing_read_bytes_ += bytes_of_chunk(chunk);
-    read(slot, [this](const io::Request& request) { io_.submit(request, io::Priority::critical); });
+    read(slot, [this](const io::Request& request) { io_->submit(request, io::Priority::critical); });
   }
   zero_[index_of(chunk)] = false;
   written_[index_of(chunk)].store(false, std::memory_order_relaxed);
@@ -170,7 +169,7 @@ void SpilledGradients::write(ChunkId chunk) {
     block.request.on_complete = &SpilledGradients::on_written;
     block.request.context = &block;
     from += bytes;
-    io_.submit(block.request, io::Priority::background);
+    io_->submit(block.request, io::Priority::background);
   }
 }
 

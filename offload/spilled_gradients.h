@@ -29,14 +29,17 @@ namespace terrace {
 
 class SpilledGradients {
  public:
-  // `store` has the spilled chunks' blocks and outlives this, as does `io`.
+  // `store` has the spilled chunks' blocks and outlives this.
   SpilledGradients(const FlatSpace& space, const MemoryPlan& plan, HostArena& arena, BlockStore& store,
-                   io::IoThread& io, StepWatch& watch);
+                   StepWatch& watch);
   ~SpilledGradients();
   SpilledGradients(const SpilledGradients&) = delete;
   SpilledGradients& operator=(const SpilledGradients&) = delete;
 
   bool is_spilled(ChunkId chunk) const { return store_.block_count(chunk) > 0; }
+
+  // Through which gradients leave; before the first one does. Outlives this.
+  void leave_through(io::IoThread& io) { io_ = &io; }
 
   // --- On the way out; the step thread ---
   // The chunk whose gradient is still filling the slot that begin() takes next, if any: write() comes first.
@@ -102,7 +105,7 @@ class SpilledGradients {
   void wait(const Slot& slot, const char* link);
 
   BlockStore& store_;
-  io::IoThread& io_;
+  io::IoThread* io_ = nullptr;
   StepWatch& watch_;
   uint32_t slot_count_;  // of either kind
   std::unique_ptr<Slot[]> landings_;
