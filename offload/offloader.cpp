@@ -63,6 +63,7 @@ void Offloader::begin_use(std::string_view operation, std::span<const TensorId> 
                  fmt::format("{} asks for tensors while {} holds its lease", operation, p.operation));
   TERRACE_ASSERT(p.phase == (kind == UseKind::inference ? Phase::evaluation : Phase::training),
                  fmt::format("{} is not part of what is open", operation));
+  p.throw_landing_failure();
   p.operation = operation;
   p.kind = kind;
   p.tensors.assign(tensors.begin(), tensors.end());
@@ -91,8 +92,13 @@ void Offloader::end_use() {
                                                              : TensorState::hold;
   for (const TensorId tensor : p.tensors) p.states.change(tensor, released);
   for (const ChunkId chunk : p.chunks) p.cache.unpin_param(chunk);
-  if (p.kind == UseKind::backward) p.close_gradients();
-  p.gradients->poll();
+  try {
+    if (p.kind == UseKind::backward) p.close_gradients();
+    p.gradients->poll();
+    if (p.lands_for_update()) p.update_landed();
+  } catch (...) {
+    p.landing_failure = std::current_exception();
+  }
 }
 
 const std::byte* Offloader::parameter(TensorId tensor) const {
@@ -114,6 +120,7 @@ GradientView Offloader::gradient(TensorId tensor) {
 void Offloader::end_micro_batch() {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::training && !p.in_use, "no micro-batch is open");
+  p.throw_landing_failure();
   TERRACE_ASSERT(p.micro_batch < p.options.accumulation_steps, "the step has had all its micro-batches");
   p.watch.set_activity("the end of a micro-batch");
   p.before_gradients();
@@ -176,6 +183,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
 void Offloader::abandon_step() {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::training && !p.in_use, "no step is open, or a lease is");
+  p.throw_landing_failure();
   p.gradients->finish_micro_batch();
   p.finish_update();
   p.drop_gradients();
@@ -272,9 +280,9 @@ std::vector<TierUse> Offloader::host_ledger() const {
 
 uint64_t Offloader::tier_file_bytes() const {
   uint64_t bytes = 0;
-  for (const BlockStore* store : {parts_->param_store.get(), parts_->frozen_store.get(),
-                                  parts_->record_store.get(), parts_->copied_store.get(),
-                                  parts_->gradient_store.get()}) {
+  for (const BlockStore* store :
+       {parts_->param_store.get(), parts_->frozen_store.get(), parts_->record_store.get(),
+        parts_->copied_store.get(), parts_->gradient_store.get()}) {
     if (store != nullptr) bytes += store->file_bytes();
   }
   return bytes;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
@@ -271,6 +272,10 @@ void Offloader::Parts::change_trainable(TensorState to) {
     const TensorId tensor{t};
     if (space.tensor(tensor).trainable && states.state(tensor) != to) states.change(tensor, to);
   }
+}
+
+void Offloader::Parts::throw_landing_failure() {
+  if (landing_failure != nullptr) std::rethrow_exception(std::exchange(landing_failure, nullptr));
 }
 
 void Offloader::Parts::drop_gradients() {

@@ -2,6 +2,7 @@
 // others.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -56,6 +57,7 @@ struct Offloader::Parts {
   void land(ChunkId chunk);
   void change_trainable(TensorState to);
   void drop_gradients();
+  void throw_landing_failure();
   void restore_parameters();
   void restore_streamed_parameters();
   void prefetch_first_uses();
@@ -242,6 +244,8 @@ struct Offloader::Parts {
   std::vector<uint32_t> open_tensors;     // per chunk: trainable tensors whose gradient is not complete
   std::vector<uint32_t> unlanded_chunks;  // per tensor: its chunks whose gradient has not left
   std::vector<bool> landed;               // per chunk
+  // Of end_use(), which destructors of leases call: the next call throws it.
+  std::exception_ptr landing_failure;
   OffloadCounters counters;
   std::vector<OptimizerStep> steps;  // of the parameter groups; kept for its memory
 };

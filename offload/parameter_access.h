@@ -28,6 +28,7 @@ class ParameterAccess {
   // writable. `operation` is the key of this use: the same in every step, different for every use within a
   // step. May block while bytes arrive; throws Error when they cannot.
   virtual void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) = 0;
+  // Throws nothing, since destructors call it: what fails in it the next call reports.
   virtual void end_use() = 0;
 
   // Valid between begin_use and end_use for the tensors named there. The address of a parameter is the same

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kRingSlots = 12;
 constexpr uint64_t kChunkElements = 32 * kTileElements;  // two blocks
-constexpr uint64_t kTiles = 1600;
+constexpr uint64_t kTiles = 2240;                        // of which the budget caches less than half
 constexpr uint64_t kFast = 1'000'000'000;
 constexpr uint32_t kSteps = 9;
 
@@ -63,7 +63,7 @@ class PathLaw : public ::testing::Test {
     options.accumulation_steps = setting.accumulation;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;
     options.device_budget_bytes = useful_device_bytes(plan_memory(space, uses, options));
-    options.host_budget_bytes = plan_memory(space, uses, options).host_minimum_bytes;
+    options.host_budget_bytes = plan_memory(space, uses, options).host_holding_bytes;
     while (plan_memory(space, uses, options).ring_slots < kRingSlots)
       options.host_budget_bytes += 16 * RecordLayout{}.tile_bytes();
     return options;

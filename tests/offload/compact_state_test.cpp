@@ -187,6 +187,7 @@ TEST(CompactState, ReadsNoParameterBackThatTheNextForwardMakes) {
   uint64_t read[2];
   for (const bool next_forward : {false, true}) {
     EpochCase c{.parameters = Placement::nvme, .cached_quarters = 0, .durable = false, .layout = kCompact};
+    c.holds_gradients = true;  // what is fresh waits in their memory
     c.mode = next_forward ? UpdateMode::next_forward : UpdateMode::after_backward;
     const toy::ScratchFolder folder;
     EpochRig rig(c, folder.path());

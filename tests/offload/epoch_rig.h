@@ -43,6 +43,7 @@ struct EpochCase {
   UpdateMode mode = UpdateMode::after_backward;
   double clip_norm = 0;
   std::optional<uint32_t> cached_parameters = std::nullopt;  // chunks of them in host memory, and no records
+  bool holds_gradients = false;                              // whatever else there is room for
 };
 
 inline constexpr RecordLayout kCompact = {MasterForm::remainder};
@@ -71,6 +72,8 @@ inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
   options.device_budget_bytes = roomy.device_minimum_bytes;
   options.host_budget_bytes =
       roomy.host_minimum_bytes + (roomy.host_bytes - roomy.host_minimum_bytes) * c.cached_quarters / 4;
+  if (c.holds_gradients)
+    options.host_budget_bytes = std::max(options.host_budget_bytes, roomy.host_holding_bytes);
   if (!c.cached_parameters) return options;
   options.host_budget_bytes = roomy.host_minimum_bytes;
   while (plan_memory(space, uses, options).host_param_slots < *c.cached_parameters)

@@ -38,6 +38,7 @@ struct Case {
   std::optional<DriveTurnOptions> drive_turns = std::nullopt;
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
   UpdateMode mode = UpdateMode::after_backward;
+  bool holds_gradients = false;  // all of them, whatever else there is room for
 };
 
 // An offloader with everything it needs.
@@ -63,7 +64,7 @@ class Rig {
     // Tight: nothing is cached. Else about half of the streamed chunks are.
     options.host_budget_bytes =
         c.tight ? roomy.host_minimum_bytes : (roomy.host_minimum_bytes + roomy.host_bytes) / 2;
-    if (c.parameters == Placement::none && c.mode != UpdateMode::after_backward)  // nothing is spilled then
+    if (c.holds_gradients || (c.parameters == Placement::none && c.mode != UpdateMode::after_backward))
       options.host_budget_bytes = std::max(options.host_budget_bytes, roomy.host_holding_bytes);
     device = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{
         options.device_budget_bytes, c.strict, c.h2d_bytes_per_second, c.d2h_bytes_per_second});

@@ -149,7 +149,9 @@ TEST(UpdateMode, ShowsTheStateOfTheStepToWhoeverAsksBetweenSteps) {
 
 TEST(UpdateMode, ChangesBetweenSteps) {
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
-    Rig rig({parameters, Placement::nvme});
+    Case c{parameters, Placement::nvme};
+    c.holds_gradients = parameters == Placement::none;  // else no other mode is possible there
+    Rig rig(c);
     Reference reference(rig.specs, 1);
     const UpdateMode modes[] = {UpdateMode::next_forward, UpdateMode::during_backward,
                                 UpdateMode::next_forward, UpdateMode::after_backward,
@@ -275,8 +277,9 @@ TEST(UpdateMode, MovesTheBytesOfEveryModeExactly) {
 // With room on the device for everything, a step fetches each chunk once forward, and backward finds it
 // there.
 TEST(UpdateMode, TakesFreshParametersToTheDeviceWithoutReadingThemBack) {
-  for (const uint32_t accumulation : {1u, 2u}) {
+  for (const uint32_t accumulation : {2u, 3u}) {  // with one they stay in host memory
     Case c{Placement::nvme, Placement::nvme, DataType::bf16, accumulation};
+    c.holds_gradients = true;
     const OffloadCounters after = moved_in_a_step(c);
     c.mode = UpdateMode::next_forward;
     const OffloadCounters next = moved_in_a_step(c);
