@@ -71,8 +71,10 @@ bool OptimizerPipeline::advance() {
   forget_left();  // before opening: what has left makes room
   allowed_ ? open_ahead() : stream_ahead();
   stream_.start_reads();
+  // Looked up before what is open is updated: what arrives in between is no reason to stop.
+  const std::optional<ChunkId> opening = opening_old();
   if (allowed_ && update_something()) return true;
-  return wait_for_something();
+  return wait_for_something(opening);
 }
 
 // --- Opening ---
@@ -235,13 +237,13 @@ void OptimizerPipeline::forget_left() {
 
 // --- Waiting ---
 
-bool OptimizerPipeline::wait_for_something() {
+bool OptimizerPipeline::wait_for_something(std::optional<ChunkId> opening) {
   if (run_.engine != nullptr && run_.engine->in_flight() > 0) {
     wait_for_io();
   } else if (!leaving_.empty()) {
     wait_done_watched(*leaving_.front().gone, watch_, home_.publication_subject());
-  } else if (const std::optional<ChunkId> chunk = opening_old()) {
-    home_.wait_open_old(*chunk, run_.engine);
+  } else if (opening) {
+    home_.wait_open_old(*opening, run_.engine);
   } else if (!stream_.has_turn() && !stream_.all_started()) {
     records_.wait_for_turn();
   } else if (!stream_.can_start()) {  // else what has just been written made room

@@ -111,7 +111,7 @@ class OptimizerPipeline {
   void tiles_done(ChunkId chunk, uint64_t count);
   void hand_on(ChunkId chunk);
   void forget_left();
-  bool wait_for_something();
+  bool wait_for_something(std::optional<ChunkId> opening);
   std::optional<ChunkId> opening_old() const;
   void wait_for_io();
 
