@@ -161,10 +161,15 @@ TEST(HostBudget, GivesItsPagesBackToTheSystem) {
       [](TensorId, uint64_t, std::span<float> values) { std::fill(values.begin(), values.end(), 0.5f); });
   const uint64_t slot = offloader.plan().record_slot_bytes;
   ASSERT_EQ(offloader.plan().host_record_slots, 8u);
+#ifdef __SANITIZE_ADDRESS__  // which keeps what was freed for a while, and notes about everything
+  const uint64_t others = slot / 2;
+#else
+  const uint64_t others = kMiB;
+#endif
   const auto expect_use = [&](uint64_t anonymous, uint64_t ledger, uint64_t fallen) {
     EXPECT_EQ(ledger - ledger_bytes(offloader), fallen);
     EXPECT_NEAR(static_cast<double>(anonymous) - static_cast<double>(anonymous_bytes()),
-                static_cast<double>(fallen), static_cast<double>(kMiB));
+                static_cast<double>(fallen), static_cast<double>(others));
   };
   // Pages that are registered with an engine would stay where they are.
   EXPECT_LE(pinned_bytes(), offloader.least_host_budget() + 2 * kHugePageBytes);
