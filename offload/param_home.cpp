@@ -99,6 +99,7 @@ WaitSubject ParamHome::fetch_subject(ChunkId chunk) {
 
 WaitSubject ParamHome::publication_subject() {
   for (const auto& [chunk, gone] : publishing_) {
+    if (gone->done()) continue;  // its transfers may be another thread's by now
     const io::Request* request = pending_request(chunk);
     if (request != nullptr)
       return {"fresh parameters", "host -> nvme", chunk, request, file_of(chunk, request)};

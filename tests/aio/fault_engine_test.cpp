@@ -219,11 +219,12 @@ TEST_F(FaultEngineTest, ARateIsSharedByEverythingOnItsPathAndMayChange) {
   // 4096 bytes take a millisecond; four from the fifth request on. Another file has another rate, by time.
   FaultEngine engine = make({rate("file", 4'096'000, 0, 0), rate("file", 1'024'000, 4, 0),
                              rate("other", 40'960'000, 0, 0), rate("other", 4'096'000, 0, 5'000'000)});
-  const Bytes bytes(4096);
+  const Bytes bytes(8 * 4096);  // no two requests in flight have the same
+  uint64_t submitted = 0;
   const auto submit = [&](const File& file, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) {
-      const Request request =
-          collector_.to(i % 2 == 0 ? OpKind::write : OpKind::read, file.fd(), 0, bytes.span());
+      const Request request = collector_.to(i % 2 == 0 ? OpKind::write : OpKind::read, file.fd(), 0,
+                                            bytes.span().subspan(submitted++ % 8 * 4096, 4096));
       engine.submit({&request, 1});
     }
   };
