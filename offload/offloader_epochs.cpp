@@ -64,41 +64,11 @@ void Offloader::Parts::take_up_epoch() {
   add_cached(false);
 }
 
-// Every block is read once, several at a time, and taken in order: verified, kept where it is cached, and the
-// parameters made of it where it holds whole masters.
+// Every block is read once and taken in order: verified, kept where it is cached, and the parameters made of
+// it where it holds whole masters.
 void Offloader::Parts::load_epoch_records() {
-  struct Place {
-    ChunkId chunk;
-    uint32_t block;
-  };
-  std::vector<Place> places;
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    const uint32_t blocks =
-        space.section_of(ChunkId{c}).trainable ? record_store->block_count(ChunkId{c}) : 0;
-    for (uint32_t b = 0; b < blocks; ++b) places.push_back({ChunkId{c}, b});
-  }
-  std::vector<std::span<std::byte>> memory(plan.ring_slots);
-  for (std::span<std::byte>& block : memory) block = ring.acquire();
-  std::vector<BlockTransfer> reads(memory.size());
-  std::exception_ptr failure;
-  try {
-    size_t started = 0;
-    for (size_t at = 0; at < places.size(); ++at) {
-      for (; started < std::min(places.size(), at + reads.size()); ++started) {
-        const size_t turn = started % reads.size();
-        reads[turn].start_read(*record_store, places[started].chunk, places[started].block, memory[turn],
-                               *engine);
-      }
-      BlockTransfer& read = reads[at % reads.size()];
-      read.finish(*engine, watch, "optimizer states");
-      take_epoch_block(read);
-    }
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  for (BlockTransfer& read : reads) read.settle(*engine, watch);
-  for (const std::span<std::byte> block : memory) ring.release(block);
-  if (failure != nullptr) std::rethrow_exception(failure);
+  read_record_blocks([](ChunkId) { return true; },
+                     [this](const BlockTransfer& read) { take_epoch_block(read); });
 }
 
 void Offloader::Parts::take_epoch_block(const BlockTransfer& read) {

@@ -145,6 +145,7 @@ struct Offloader::Parts {
   void keep_epochs();
   EpochStores epoch_stores() const;
   void take_up_epoch();
+  void read_record_blocks(FunctionRef<bool(ChunkId)> wanted, FunctionRef<void(const BlockTransfer&)> take);
   void load_epoch_records();
   void take_epoch_block(const BlockTransfer& read);
   void load_epoch_parameters(ChunkId chunk, BlockStore& store);

@@ -70,6 +70,40 @@ class RingBlock {
 
 }  // namespace
 
+// Reads the blocks of the wanted chunks' records on nvme into the ring, several at a time, and hands them on
+// in order, verified. Allocates nothing: a step that is skipped comes here too.
+void Offloader::Parts::read_record_blocks(FunctionRef<bool(ChunkId)> wanted,
+                                          FunctionRef<void(const BlockTransfer&)> take) {
+  if (record_store == nullptr) return;
+  std::array<BlockTransfer, 32> reads;
+  std::array<std::span<std::byte>, 32> memory;
+  const size_t depth = std::min<size_t>(plan.ring_slots, reads.size());
+  for (size_t r = 0; r < depth; ++r) memory[r] = ring.acquire();
+  std::exception_ptr failure;
+  try {
+    size_t started = 0, taken = 0;
+    const auto take_next = [&] {
+      BlockTransfer& read = reads[taken++ % depth];
+      read.finish(*engine, watch, "optimizer states");
+      take(read);
+    };
+    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+      const ChunkId chunk{c};
+      if (!space.section_of(chunk).trainable || !wanted(chunk)) continue;
+      for (uint32_t b = 0; b < record_store->block_count(chunk); ++b, ++started) {
+        if (started - taken == depth) take_next();
+        reads[started % depth].start_read(*record_store, chunk, b, memory[started % depth], *engine);
+      }
+    }
+    while (taken < started) take_next();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  for (BlockTransfer& read : reads) read.settle(*engine, watch);
+  for (size_t r = 0; r < depth; ++r) ring.release(memory[r]);
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
 // New parameters make every device copy stale; with parameters on the device each chunk needs its slot first.
 // With two blocks one is filled while the other is written.
 void Offloader::Parts::load_records(FillTiles fill) {
