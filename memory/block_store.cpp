@@ -8,10 +8,10 @@
 
 #include <terrace/aio/file.h>
 #include <terrace/base/assert.h>
+#include <terrace/base/checksum.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/internal/block_store_file.h>
 #include <terrace/memory/internal/slot_map.h>
-#include <terrace/memory/internal/tier_files.h>
 
 namespace terrace {
 namespace {
@@ -168,7 +168,7 @@ void BlockStore::verify(ChunkId chunk, uint32_t block, const io::Request& reques
 void BlockStore::compare(const StoredBlock& expected, ChunkId chunk, uint32_t block,
                          const io::Request& request) const {
   if (!options_.verify) return;
-  const uint64_t actual = tier::checksum_of({request.data, request.bytes});
+  const uint64_t actual = checksum_of({request.data, request.bytes});
   if (actual == expected.checksum) return;
   throw Error(
       ErrorKind::corrupt,
@@ -212,7 +212,7 @@ bool BlockStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std:
   }
   // Epochs name checksums whether or not this run compares them.
   const bool seals = options_.verify || !options_.in_place;
-  StoredBlock to{.checksum = seals ? tier::checksum_of(source) : 0};
+  StoredBlock to{.checksum = seals ? checksum_of(source) : 0};
   {
     const MutexLock lock(mutex_);
     if (!choose_slot(index, source.size(), kNoPath, to)) return false;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/checksum.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/internal/bytes.h>
 #include <terrace/memory/internal/tier_files.h>
@@ -180,7 +181,7 @@ std::vector<std::byte> serialise(const TierManifest& manifest) {
   writer.text(manifest.info);
   writer.pad();
   for (const StoreLayout& store : manifest.stores) write_store(writer, store);
-  writer.number(tier::checksum_of(writer.written()));
+  writer.number(checksum_of(writer.written()));
   return writer.take();
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <terrace/aio/file.h>
+#include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/internal/tier_files.h>
@@ -84,7 +85,7 @@ class StoreVerifier {
     const auto destination = std::span(buffer_).first(at.bytes);
     at.reason = read_block(file, at.offset, destination);
     if (at.reason.empty()) {
-      const uint64_t found = tier::checksum_of(destination);
+      const uint64_t found = checksum_of(destination);
       if (found == stored.checksum) return at.bytes;
       at.reason =
           fmt::format("its checksum is {:016x} and the manifest says {:016x}", found, stored.checksum);

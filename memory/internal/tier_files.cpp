@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/memory/internal/bytes.h>
 #include <terrace/memory/tier_folder.h>
@@ -145,10 +145,6 @@ void corrupt(std::string_view what, const std::string& path, std::string reason)
   throw Error(ErrorKind::corrupt,
               {fmt::format("cannot use {}", what), path, std::move(reason),
                "go on from a checkpoint that was saved elsewhere; --fresh removes what is here"});
-}
-
-uint64_t checksum_of(std::span<const std::byte> bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 // The checksum first: a flipped bit in the version must not look like a newer program.

@@ -74,6 +74,5 @@ struct FileHead {
 // Returns the version.
 uint32_t check_head(std::span<const std::byte> bytes, const FileHead& head, const std::string& path);
 [[noreturn]] void corrupt(std::string_view what, const std::string& path, std::string reason);
-uint64_t checksum_of(std::span<const std::byte> bytes);
 
 }  // namespace terrace::tier

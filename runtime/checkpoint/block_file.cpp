@@ -1,13 +1,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/checksum.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/internal/block_file.h>
 
@@ -17,10 +17,6 @@ namespace {
 // How much goes to the device at a time, and how much of the page cache a file takes on its way at most,
 // twice over.
 constexpr uint64_t kWindowBytes = 8 * kMiB;
-
-uint64_t checksum_of(std::span<const std::byte> bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
-}
 
 io::File open_for_reading(const std::filesystem::path& path) {
   try {

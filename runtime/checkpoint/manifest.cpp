@@ -1,6 +1,6 @@
 #include <fmt/format.h>
-#include <xxhash.h>
 
+#include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/runtime/checkpoint/internal/facts.h>
 #include <terrace/runtime/checkpoint/internal/manifest.h>
@@ -21,7 +21,7 @@ constexpr std::string_view kTailEnd = "\"\n}\n";
 constexpr size_t kTailBytes = kTailBegin.size() + kChecksumDigits + kTailEnd.size();
 
 std::string tail_of(std::string_view body) {
-  return fmt::format("{}{}{}", kTailBegin, hex_text(XXH3_64bits(body.data(), body.size())), kTailEnd);
+  return fmt::format("{}{}{}", kTailBegin, hex_text(checksum_of(std::as_bytes(std::span(body)))), kTailEnd);
 }
 
 std::string json_of(const DataFile& file) {
@@ -175,7 +175,7 @@ uint64_t hash_of_tensors(const FlatSpace& space) {
     list += type;
     append(tensor.trainable ? 1 : 0);
   }
-  return XXH3_64bits(list.data(), list.size());
+  return checksum_of(std::as_bytes(std::span(list)));
 }
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include <terrace/base/checksum.h>
 #include <terrace/memory/internal/tier_files.h>
 #include <terrace/memory/tier_manifest.h>
 
@@ -30,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span<const std::byte> input = std::as_bytes(std::span(data, size));
   parse(input);
   std::vector<std::byte> sealed(input.begin(), input.end());
-  const uint64_t checksum = tier::checksum_of(input);
+  const uint64_t checksum = checksum_of(input);
   for (size_t b = 0; b < 8; ++b) sealed.push_back(static_cast<std::byte>(checksum >> (8 * b)));
   parse(sealed);
   return 0;

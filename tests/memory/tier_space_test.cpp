@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include <terrace/base/checksum.h>
 #include <terrace/memory/internal/tier_files.h>
 
 #include "block_store_rig.h"
@@ -181,7 +182,7 @@ TEST_F(TierSpaceTest, RefusesWhatANewerTerraceWroteAndLeavesIt) {
   const int fd = open((folder(0) + "/space").c_str(), O_RDWR);
   ASSERT_EQ(pread(fd, label.data(), label.size(), 0), static_cast<ssize_t>(label.size()));
   label[8] = std::byte{9};
-  const uint64_t checksum = tier::checksum_of(std::span(label).first(label.size() - 8));
+  const uint64_t checksum = checksum_of(std::span(label).first(label.size() - 8));
   for (size_t b = 0; b < 8; ++b) label[label.size() - 8 + b] = static_cast<std::byte>(checksum >> (8 * b));
   ASSERT_EQ(pwrite(fd, label.data(), label.size(), 0), static_cast<ssize_t>(label.size()));
   close(fd);
