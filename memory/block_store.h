@@ -40,6 +40,7 @@ struct BlockStoreOptions {
   // By ChunkId; multiples of 4096; 0: this chunk is not here. The last block of a chunk may be short.
   std::vector<uint64_t> chunk_bytes = {};
   uint64_t spare_slots = 0;  // beyond one per block
+  uint64_t leave_bytes = 0;  // that stay free on its paths together, if only head-room is in the way
   bool in_place = true;
   bool verify = true;                // what is read is compared
   std::vector<uint32_t> paths = {};  // of the space, which hold the slots; none: all of them

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -69,6 +70,21 @@ void warn_of_page_cache(const io::File& file, const io::Engine* engine, Log& log
       libaio ? "; the engine libaio waits for every transfer of such a file, threads does not" : ""));
 }
 
+// Cuts what is more than `allowed` together, from each its part.
+void cut_shares(std::vector<uint64_t>& shares, uint64_t allowed) {
+  uint64_t sum = 0;
+  for (const uint64_t share : shares) sum += share;
+  if (sum <= allowed) return;
+  const uint64_t excess = sum - allowed;
+  uint64_t left = excess;
+  for (uint64_t& share : shares) {
+    const auto part = static_cast<double>(share) / static_cast<double>(sum) * static_cast<double>(excess);
+    const uint64_t cut = std::min({share, left, static_cast<uint64_t>(std::ceil(part))});
+    share -= cut;
+    left -= cut;
+  }
+}
+
 void require_alignment(const io::File& file) {
   TERRACE_ASSERT(
       kDirectAlignment % file.alignment_bytes() == 0,
@@ -125,8 +141,14 @@ std::vector<uint32_t> BlockStore::share_out(std::span<const uint32_t> there) con
   std::ranges::copy(there, counts.begin());
   if (wanted == 0) return counts;
   // One path is asked for all of it, so that the error about it has its numbers.
-  const std::vector<uint64_t> shares =
+  std::vector<uint64_t> shares =
       paths.size() == 1 ? std::vector<uint64_t>{wanted} : share_slots(wanted, rates, most);
+  if (paths.size() > 1) {
+    uint64_t fitting = 0;
+    for (const uint64_t slots : most) fitting += slots;
+    const uint64_t left = divide_up(options_.leave_bytes, options_.block_bytes);
+    cut_shares(shares, std::max(wanted, fitting - std::min(fitting, left)));
+  }
   uint64_t sum = 0;
   for (size_t s = 0; s < shares.size(); ++s) {
     TERRACE_ASSERT(shares[s] < std::numeric_limits<uint32_t>::max(), "more slots than a file can have");

@@ -251,6 +251,19 @@ std::string TierFolder::file_path(std::string_view name) const {
   return folder_ + "/" + tier::blocks_file_name(name);
 }
 
+uint64_t TierFolder::bytes_at(const std::filesystem::path& path) {
+  constexpr uint64_t kStatBlockBytes = 512;
+  uint64_t bytes = 0;
+  std::error_code failure;
+  std::filesystem::directory_iterator entry(path / tier::kFolderName, failure);
+  for (; !failure && entry != std::filesystem::directory_iterator(); entry.increment(failure)) {
+    struct stat file;
+    if (lstat(entry->path().c_str(), &file) == 0 && S_ISREG(file.st_mode))
+      bytes += static_cast<uint64_t>(file.st_blocks) * kStatBlockBytes;
+  }
+  return bytes;
+}
+
 uint64_t TierFolder::free_bytes() const {
   return io::free_bytes_at(folder_);
 }

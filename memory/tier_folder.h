@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,6 +60,8 @@ class TierFolder {
   static constexpr uint64_t kMarkBytes = 4096;
   static std::span<const std::byte, kMarkBytes> mark();
 
+  // Taken on the disk by the files in the tier folder of `path`, whoever made them; 0 where there is none.
+  static uint64_t bytes_at(const std::filesystem::path& path);
   // What an ordinary user may still write on this file system.
   uint64_t free_bytes() const;
   // Throws Error(capacity) naming `what`, the bytes needed and the bytes free.

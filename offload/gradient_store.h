@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -75,13 +76,22 @@ class GradientStore {
   bool is_open(ChunkId chunk) const;
   // The update is done with the chunk's gradient, and whatever leaves from its memory has left.
   void release(ChunkId chunk);
+  // What a wait for one that was asked for waits for; nothing where all are there.
+  std::optional<WaitSubject> opening_subject() const {
+    return spilled_ != nullptr ? spilled_->opening_subject() : std::nullopt;
+  }
   // Whether it lies in its parameters' place below the device.
   bool takes_over(ChunkId chunk) const;
   // Read for updates so far; while none runs.
   uint64_t opening_read_bytes() const { return spilled_ != nullptr ? spilled_->opening_read_bytes() : 0; }
 
   // --- Of the step thread again ---
-  // Of one that has landed.
+  // In the last micro-batch, of one that is on its way: it has landed, and its sums are known.
+  bool is_complete(ChunkId chunk) const {
+    return is_held(chunk) ? landed_[index_of(chunk)].load(std::memory_order_acquire)
+                          : spilled_->is_written(chunk);
+  }
+  // Of one that is complete.
   bool is_finite(ChunkId chunk) const;
   // Whether the chunk's gradient of this step has displaced its parameters, which nothing has replaced yet.
   bool is_displaced(ChunkId chunk) const { return displaced_[index_of(chunk)]; }

@@ -296,11 +296,11 @@ struct Need {
     if (need.bytes > 0)
       list += fmt::format("{}{} {}", list.empty() ? "" : ", ", need.purpose, format_bytes(need.bytes));
   }
-  throw Error(
-      ErrorKind::capacity,
-      {fmt::format("this run does not fit a {} budget of {}", tier, format_bytes(budget)), "",
-       fmt::format("it needs at least {} ({} bytes): {}", format_bytes(minimum), minimum, std::move(list)),
-       std::move(advice)});
+  throw Error(ErrorKind::capacity,
+              {fmt::format("this run does not fit a {} budget of {}", tier, format_bytes(budget)), "",
+               fmt::format("it needs at least {} ({} bytes), {} bytes more: {}", format_bytes(minimum),
+                           minimum, minimum - budget, std::move(list)),
+               std::move(advice)});
 }
 
 [[noreturn]] void device_does_not_fit(const MemoryPlan& plan, const OffloadOptions& options) {
@@ -326,9 +326,9 @@ struct Need {
                 {"parameters", plan.host_param_slots * plan.slot_bytes},
                 {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
                 {"activation checkpoints", plan.host_activation_bytes()},
-                {"staging and I/O", (plan.staging_slots + plan.landing_slots) * plan.slot_bytes +
-                                        plan.ring_slots * plan.ring_slot_bytes +
-                                        plan.epoch_slots * plan.epoch_slot_bytes}},
+                {"staging and I/O",
+                 (plan.staging_slots + plan.old_parameter_slots + plan.landing_slots) * plan.slot_bytes +
+                     plan.ring_slots * plan.ring_slot_bytes + plan.epoch_slots * plan.epoch_slot_bytes}},
                on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory");
 }
 

@@ -207,6 +207,7 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.cache_write_bytes -= earlier.cache_write_bytes;
   difference.gradient_read_bytes -= earlier.gradient_read_bytes;
   difference.gradient_write_bytes -= earlier.gradient_write_bytes;
+  difference.update_gradient_read_bytes -= earlier.update_gradient_read_bytes;
   difference.restore_read_bytes -= earlier.restore_read_bytes;
   difference.activation_d2h_bytes -= earlier.activation_d2h_bytes;
   difference.activation_h2d_bytes -= earlier.activation_h2d_bytes;
@@ -246,6 +247,7 @@ OffloadCounters Offloader::counters() const {
   counters.cache_write_bytes = p.records->left_bytes();
   counters.gradient_read_bytes = p.gradients->landing_read_bytes() + updates.gradient_read_bytes;
   counters.gradient_write_bytes = p.gradients->landing_write_bytes();
+  counters.update_gradient_read_bytes = updates.gradient_read_bytes;
   if (p.activations != nullptr) {
     counters.activation_d2h_bytes = p.activations->d2h_bytes();
     counters.activation_h2d_bytes = p.activations->h2d_bytes();

@@ -65,6 +65,7 @@ struct OffloadCounters {
   uint64_t cache_write_bytes = 0;
   uint64_t gradient_read_bytes = 0;  // of spilled ones
   uint64_t gradient_write_bytes = 0;
+  uint64_t update_gradient_read_bytes = 0;  // of gradient_read_bytes: by updates; the rest adds micro-batches
   uint64_t restore_read_bytes = 0;    // of records, for parameters that a step without an update had given up
   uint64_t activation_d2h_bytes = 0;  // checkpointed activations; not in d2h_bytes and h2d_bytes
   uint64_t activation_h2d_bytes = 0;

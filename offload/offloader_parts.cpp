@@ -8,9 +8,18 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/offload/disk_room.h>
 
 namespace terrace {
 namespace {
+
+// Before anything is allocated.
+MemoryPlan plan_with_disk(const FlatSpace& space, std::span<const TensorUse> trace,
+                          const OffloadOptions& options) {
+  MemoryPlan plan = plan_memory(space, trace, options);
+  require_disk_room(plan, options);
+  return plan;
+}
 
 void require_one_type(const FlatSpace& space) {
   for (const Section& section : space.sections()) {
@@ -37,7 +46,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       workers(compute_workers),
       log(user_log),
       instruction_set(set),
-      plan(plan_memory(space, trace, options)),
+      plan(plan_with_disk(space, trace, options)),
       arena({plan.host_bytes - host_record_bytes(plan), options.lock_host_memory}, log),
       record_arena({host_record_bytes(plan), options.lock_host_memory}, log),
       work_memory(plan.work_bytes > 0 ? device.allocate_work_memory(plan.work_bytes)
@@ -64,6 +73,8 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   make_stores();
   home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_store.get(),
                                      frozen_store.get(), reader.get(), watch);
+  progress.set_on_completion(
+      [this](ChunkId chunk, const std::exception_ptr& failure) { home->update_over(chunk, failure); });
   if (gradient_store != nullptr) {
     spilled = std::make_unique<SpilledGradients>(space, plan, arena, *gradient_store, watch);
   }
@@ -84,7 +95,6 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   operation.reserve(256);
   update_order.reserve(space.chunk_count());
   landing.reserve(space.chunk_count());
-  landing_late.reserve(space.chunk_count());
   reset_micro_batch();
   if (plan.keeps_epochs) keep_epochs();
   if (spilled != nullptr) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <terrace/aio/engine.h>
@@ -85,7 +86,6 @@ struct Offloader::Parts {
   bool lands_for_update() const;
   void note_landing(ChunkId chunk);
   void update_landed();
-  void update_late_landed();
   void update_if_finite(ChunkId chunk);
   bool end_early_update();
   void forget_early_update();
@@ -141,6 +141,8 @@ struct Offloader::Parts {
   void make_gradient_store();
   void make_reader();
   std::vector<uint32_t> numbers_of(const std::vector<TierPath>& paths) const;
+  // On disk, of stores that are made later than this one.
+  uint64_t bytes_of_later_stores(std::string_view store) const;
   void take_turns();
   void keep_epochs();
   EpochStores epoch_stores() const;
@@ -212,10 +214,9 @@ struct Offloader::Parts {
   bool announced = false;
   bool updates_as_landed = false;
   bool found_infinite = false;
-  bool partly_applied = false;        // for good, unless the step ends well
-  std::vector<ChunkId> landing;       // in the order in which they were sent off
-  std::vector<ChunkId> landing_late;  // the same of what is spilled
-  size_t landed_count = 0;            // of landing: given to the update
+  bool partly_applied = false;   // for good, unless the step ends well
+  std::vector<ChunkId> landing;  // in the order in which they were sent off
+  size_t landed_count = 0;       // of landing: given to the update
 
   // The epochs of a tier that is resumed, oldest first, until they are taken up.
   std::vector<TierManifest> found_epochs;

@@ -121,8 +121,6 @@ void Offloader::Parts::open_tier() {
   if (resumes) {
     for (const EpochFile& file : tier->epochs()) found_epochs.push_back(tier->read_epoch(file.epoch));
     require_found_layout();
-  } else if (tier->path_count() == 1) {
-    tier->folder(0).require_free(plan.file_bytes(), "parameters, gradients and optimizer states");
   }
 }
 
@@ -145,12 +143,25 @@ std::vector<uint32_t> Offloader::Parts::numbers_of(const std::vector<TierPath>& 
   return numbers;
 }
 
+// With what their blocks leave over at the end of each path.
+uint64_t Offloader::Parts::bytes_of_later_stores(std::string_view store) const {
+  const auto with_ends = [this](uint64_t bytes, uint64_t block_bytes) {
+    return bytes == 0 ? 0 : bytes + tier->path_count() * (block_bytes + TierFolder::kMarkBytes);
+  };
+  uint64_t bytes = with_ends(plan.gradient_file_bytes, plan.spill_block_bytes());
+  if (store == kParameters) bytes += with_ends(plan.record_file_bytes, plan.ring_slot_bytes);
+  if (store == kRecords && options.parameters != Placement::nvme)
+    bytes += with_ends(plan.parameter_file_bytes, std::min(kParamBlockBytes, plan.slot_bytes));
+  return bytes;
+}
+
 void Offloader::Parts::make_param_stores() {
   BlockStoreOptions params;
   params.name = kParameters;
   params.block_bytes = std::min(kParamBlockBytes, plan.slot_bytes);
   params.verify = options.verify_checksums;
   params.paths = numbers_of(options.parameter_paths);
+  params.leave_bytes = bytes_of_later_stores(kParameters);
   const bool are_in_epochs = has_parameters_in_epochs(plan);
   params.in_place = !are_in_epochs;
   params.spare_slots = plan.parameter_spare_slots;
@@ -215,6 +226,7 @@ void Offloader::Parts::make_record_store() {
   store.block_bytes = plan.ring_slot_bytes;
   store.verify = options.verify_checksums;
   store.paths = numbers_of(options.state_paths);
+  store.leave_bytes = bytes_of_later_stores(kRecords);
   store.in_place = !plan.keeps_epochs;
   store.spare_slots = plan.record_spare_slots;
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {

@@ -223,7 +223,7 @@ bool Offloader::Parts::lands_for_update() const {
 // Its copy on the device is stale from now on, whenever its update begins.
 void Offloader::Parts::note_landing(ChunkId chunk) {
   if (home->placement() != Placement::none) cache.drop_stale_param(chunk);
-  (gradients->is_held(chunk) ? landing : landing_late).push_back(chunk);
+  landing.push_back(chunk);
   for (const TensorId tensor : space.tensors_of(chunk)) {
     if (unlanded_chunks[index_of(tensor)] == 0) states.change(tensor, TensorState::updating);
   }
@@ -231,12 +231,8 @@ void Offloader::Parts::note_landing(ChunkId chunk) {
 
 // In the order in which they were sent off, so that an infinite gradient stops the same chunks in every run.
 void Offloader::Parts::update_landed() {
-  for (; landed_count < landing.size() && gradients->is_open(landing[landed_count]); ++landed_count)
+  for (; landed_count < landing.size() && gradients->is_complete(landing[landed_count]); ++landed_count)
     update_if_finite(landing[landed_count]);
-}
-
-void Offloader::Parts::update_late_landed() {
-  for (const ChunkId chunk : landing_late) update_if_finite(chunk);
 }
 
 void Offloader::Parts::update_if_finite(ChunkId chunk) {
@@ -249,7 +245,7 @@ void Offloader::Parts::update_if_finite(ChunkId chunk) {
 // Every chunk has landed. Returns whether all were updated.
 bool Offloader::Parts::end_early_update() {
   update_landed();
-  update_late_landed();
+  TERRACE_ASSERT(landed_count == landing.size(), "every gradient is complete at the end of backward");
   finish_update();
   if (!found_infinite) partly_applied = false;
   return !found_infinite;
@@ -258,7 +254,6 @@ bool Offloader::Parts::end_early_update() {
 void Offloader::Parts::forget_early_update() {
   announced = updates_as_landed = found_infinite = false;
   landing.clear();
-  landing_late.clear();
   landed_count = 0;
 }
 

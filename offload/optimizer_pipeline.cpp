@@ -262,8 +262,11 @@ std::optional<ChunkId> OptimizerPipeline::opening_old() const {
 }
 
 void OptimizerPipeline::wait_for_io() {
-  const AddedTime waiting(clock_, stream_.is_reading() ? times_.read_wait_ns : times_.write_wait_ns);
-  const std::optional<WaitSubject> subject = stream_.subject();
+  const bool reads_records = stream_.is_reading();
+  std::optional<WaitSubject> subject;
+  if (!reads_records) subject = gradients_.opening_subject();
+  const AddedTime waiting(clock_, reads_records || subject ? times_.read_wait_ns : times_.write_wait_ns);
+  if (!subject) subject = stream_.subject();
   wait_watched(*run_.engine, watch_, subject ? *subject : home_.publication_subject());
 }
 

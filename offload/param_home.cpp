@@ -1,7 +1,6 @@
 #include <terrace/offload/param_home.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include <terrace/base/assert.h>
@@ -22,6 +21,7 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
       home_(space.chunk_count(), nullptr),
       expected_(space.chunk_count(), nullptr),
       fresh_(space.chunk_count(), nullptr),
+      meeting_(std::make_unique<std::atomic<uint8_t>[]>(space.chunk_count())),
       old_(space, plan, arena, device, store, home_, watch),
       published_(space.chunk_count(), false),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
@@ -112,13 +112,18 @@ WaitSubject ParamHome::publication_subject() {
 }
 
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
-  if (in_host_memory(chunk) != nullptr) return true;
-  return expected_[index_of(chunk)] == nullptr && !free_staging_.empty();
+  return in_host_memory(chunk) != nullptr || !free_staging_.empty();
 }
 
 void ParamHome::expect(ChunkId chunk, const Event& updated, const std::byte* fresh) {
+  meeting_[index_of(chunk)].store(0, std::memory_order_relaxed);  // an update that nobody expected has come
   expected_[index_of(chunk)] = &updated;
   fresh_[index_of(chunk)] = home_[index_of(chunk)] == nullptr ? fresh : nullptr;
+}
+
+void ParamHome::stop_expecting(ChunkId chunk) {
+  expected_[index_of(chunk)] = nullptr;
+  meeting_[index_of(chunk)].store(0, std::memory_order_relaxed);
 }
 
 void ParamHome::forget_fresh() {
@@ -157,11 +162,35 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
     slot.in.begin();
     return copy_in(slot, source, bytes, updated);
   }
-  if (updated != nullptr) wait_watched(*updated, watch_, fetch_subject(chunk));
   Staging& staging = take_staging(chunk, slot);
   slot.in.begin();
-  start_read(chunk, staging.memory, staging.read);
+  begin_read(chunk, staging.read);
+  if (updated == nullptr) {
+    submit_read(chunk, staging.memory, staging.read);
+  } else {
+    read_behind_update(chunk, staging, *updated);
+  }
   copy_in(slot, staging.memory, bytes, &staging.read);
+}
+
+// The chunk's transfers are the update's until it is over.
+void ParamHome::read_behind_update(ChunkId chunk, Staging& staging, const Event& updated) {
+  const uint8_t met = meeting_[index_of(chunk)].fetch_or(kFetchWaits, std::memory_order_acq_rel);
+  if ((met & kUpdateFailed) != 0) {
+    wait_done_watched(updated, watch_, fetch_subject(chunk));  // about to be
+    fail_read(chunk, staging.read, updated.failure());
+  } else if ((met & kUpdateOver) != 0) {
+    submit_read(chunk, staging.memory, staging.read);
+  }
+}
+
+void ParamHome::update_over(ChunkId chunk, const std::exception_ptr& failure) {
+  const uint8_t came = failure == nullptr ? kUpdateOver : kUpdateFailed;
+  const uint8_t met = meeting_[index_of(chunk)].fetch_or(came, std::memory_order_acq_rel);
+  if ((met & kFetchWaits) == 0) return;
+  Staging& staging = staging_[staging_of_[index_of(chunk)]];
+  if (failure != nullptr) return fail_read(chunk, staging.read, failure);
+  submit_read(chunk, staging.memory, staging.read);
 }
 
 ParamHome::Staging& ParamHome::take_staging(ChunkId chunk, CacheSlot& slot) {
@@ -192,11 +221,17 @@ void ParamHome::release_staging(uint32_t index) {
   free_staging_.push_back(index);
 }
 
-void ParamHome::start_read(ChunkId chunk, std::byte* destination, Event& event) {
-  const std::span<BlockTransfer> blocks = blocks_of(chunk);
-  const uint64_t bytes = param_bytes(chunk);
-  event.begin(static_cast<uint32_t>(blocks.size()));
-  for (BlockTransfer& block : blocks) {
+void ParamHome::begin_read(ChunkId chunk, Event& event) {
+  event.begin(static_cast<uint32_t>(blocks_of(chunk).size()));
+  nvme_read_bytes_ += param_bytes(chunk);
+}
+
+void ParamHome::fail_read(ChunkId chunk, Event& event, const std::exception_ptr& failure) {
+  for (size_t block = blocks_of(chunk).size(); block > 0; --block) event.complete_one(failure);
+}
+
+void ParamHome::submit_read(ChunkId chunk, std::byte* destination, Event& event) {
+  for (BlockTransfer& block : blocks_of(chunk)) {
     const uint64_t length = store_of(chunk).block_bytes(chunk, block.block);
     block.event = &event;
     block.request = store_of(chunk).read_request(chunk, block.block, {destination, length});
@@ -206,7 +241,6 @@ void ParamHome::start_read(ChunkId chunk, std::byte* destination, Event& event) 
     reader_->submit(block.request, io::Priority::critical);
     destination += length;
   }
-  nvme_read_bytes_ += bytes;
 }
 
 void ParamHome::on_read(void* context, const io::Completion& completion) noexcept {
@@ -327,7 +361,8 @@ void ParamHome::read(ChunkId chunk, std::byte* destination) {
   }
   fetch_finished(chunk);  // a fetch ahead of time may be using the chunk's transfers
   Event read;
-  start_read(chunk, destination, read);
+  begin_read(chunk, read);
+  submit_read(chunk, destination, read);
   const io::Request* const request = pending_request(chunk);
   wait_watched(read, watch_, {"parameters", "nvme -> host", chunk, request, file_of(chunk, request)});
 }

@@ -11,6 +11,8 @@
 // the step thread, publish() and what belongs to it are the update's.
 #pragma once
 
+#include <atomic>
+#include <exception>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -40,8 +42,8 @@ class ParamHome {
   Placement placement() const { return placement_; }
   // Whether a fetch would start without waiting for an earlier one.
   bool can_fetch_ahead(ChunkId chunk) const;
-  // Starts the copy of a chunk's parameters into `slot` (begins slot.in), behind an update that is expected.
-  // Waits for the oldest staged fetch when all staging slots are taken.
+  // Starts the copy of a chunk's parameters into `slot` (begins slot.in), behind an update that is expected,
+  // without waiting for that. Waits for the oldest staged fetch when all staging slots are taken.
   void start_fetch(ChunkId chunk, CacheSlot& slot);
   // The chunk's copy has arrived (its slot.in is done): its staging slot serves the next one.
   void fetch_finished(ChunkId chunk);
@@ -50,8 +52,11 @@ class ParamHome {
   // The chunk's parameters are those that are complete when `updated` is done. Then they also lie at `fresh`,
   // until forget_fresh(); null: they do not.
   void expect(ChunkId chunk, const Event& updated, const std::byte* fresh);
+  // On the thread that runs the update, just before `updated` is done: what was asked for meanwhile and must
+  // be read starts to be, or fails as the update did.
+  void update_over(ChunkId chunk, const std::exception_ptr& failure);
   // `updated` is done.
-  void stop_expecting(ChunkId chunk) { expected_[index_of(chunk)] = nullptr; }
+  void stop_expecting(ChunkId chunk);
   bool has_fresh(ChunkId chunk) const { return fresh_[index_of(chunk)] != nullptr; }
   // That memory is about to change; nothing is copied from it any more.
   void forget_fresh();
@@ -131,14 +136,20 @@ class ParamHome {
     uint32_t chunk = kNone;
   };
   static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr uint8_t kFetchWaits = 1;  // in meeting_
+  static constexpr uint8_t kUpdateOver = 2;
+  static constexpr uint8_t kUpdateFailed = 4;
   static void on_read(void* context, const io::Completion& completion) noexcept;
   static void on_written(void* context, const io::Completion& completion) noexcept;
 
   void copy_in(CacheSlot& slot, const std::byte* source, uint64_t bytes, const Event* after);
   Staging& take_staging(ChunkId chunk, CacheSlot& slot);
   void release_staging(uint32_t index);
-  // Starts reading the chunk into `destination`; `event` is done when every block is there and verified.
-  void start_read(ChunkId chunk, std::byte* destination, Event& event);
+  // The chunk is going to be read; `event` is done when every block is there and verified, or failed.
+  void begin_read(ChunkId chunk, Event& event);
+  void submit_read(ChunkId chunk, std::byte* destination, Event& event);
+  void fail_read(ChunkId chunk, Event& event, const std::exception_ptr& failure);
+  void read_behind_update(ChunkId chunk, Staging& staging, const Event& updated);
   std::span<BlockTransfer> blocks_of(ChunkId chunk);
   const io::Request* pending_request(ChunkId chunk);
   BlockStore& store_of(ChunkId chunk) const {
@@ -162,6 +173,9 @@ class ParamHome {
   std::vector<std::byte*> home_;         // per chunk: its host slot, or null
   std::vector<const Event*> expected_;   // per chunk: of an update that may not be over, or null
   std::vector<const std::byte*> fresh_;  // per chunk: what an update made outside of its home, or null
+  // Per chunk: which of a fetch that must be read and the update that it is behind has come. The second one
+  // starts the read, so that no thread waits for the other.
+  std::unique_ptr<std::atomic<uint8_t>[]> meeting_;
   OldParameters old_;
   EpochCommitter* committer_ = nullptr;
   std::vector<bool> published_;  // per chunk, placement none: take_published()

@@ -91,7 +91,7 @@ void SpilledGradients::begin(ChunkId chunk, bool add) {
   TERRACE_ASSERT(!slot.filling, "a landing slot is handed to write() before it is taken again");
   next_ = (next_ + 1) % slot_count_;
   wait(slot, kOut);
-  if (add && !zero_[index_of(chunk)] && !written_[index_of(chunk)].load(std::memory_order_acquire)) {
+  if (add && !zero_[index_of(chunk)] && !is_written(chunk)) {
     // Of the micro-batch before.
     for (uint32_t s = 0; s < slot_count_; ++s) {
       if (landings_[s].chunk == index_of(chunk)) wait(landings_[s], kOut);
@@ -197,7 +197,7 @@ void SpilledGradients::finish_writes() {
 }
 
 bool SpilledGradients::start_open(ChunkId chunk, io::Engine& engine) {
-  if (!written_[index_of(chunk)].load(std::memory_order_acquire)) return false;
+  if (!is_written(chunk)) return false;
   Slot* free = nullptr;
   for (uint32_t s = slot_count_; s-- > 0;) {
     TERRACE_ASSERT(stagings_[s].chunk != index_of(chunk), "a gradient is opened once");
@@ -230,6 +230,13 @@ std::byte* SpilledGradients::opened(ChunkId chunk) const {
   }
   TERRACE_ASSERT(false, fmt::format("the gradient of chunk {} is not open", index_of(chunk)));
   return nullptr;
+}
+
+std::optional<WaitSubject> SpilledGradients::opening_subject() const {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    if (stagings_[s].chunk != kNone && !stagings_[s].transfer.done()) return subject(stagings_[s], kBack);
+  }
+  return std::nullopt;
 }
 
 void SpilledGradients::release(ChunkId chunk) {

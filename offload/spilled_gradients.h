@@ -57,6 +57,8 @@ class SpilledGradients {
   void set_zero(ChunkId chunk);
   // Waits until everything has left; throws the first failure.
   void finish_writes();
+  // What was landed last of the chunk has left, or is zero.
+  bool is_written(ChunkId chunk) const { return written_[index_of(chunk)].load(std::memory_order_acquire); }
 
   // --- To the update; one thread at a time ---
   // False when the chunk's gradient is not written yet, or no staging slot is free.
@@ -65,6 +67,8 @@ class SpilledGradients {
   bool is_open(ChunkId chunk) const;
   std::byte* opened(ChunkId chunk) const;
   void release(ChunkId chunk);
+  // The first that was asked for and is not there; nothing where none is.
+  std::optional<WaitSubject> opening_subject() const;
   // A staging slot, while no update and no landing goes on.
   std::byte* spare_slot() const { return stagings_[0].memory; }
 

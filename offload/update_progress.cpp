@@ -28,6 +28,7 @@ void UpdateProgress::end_update() {
 
 void UpdateProgress::complete(ChunkId chunk, std::exception_ptr failure) {
   if (failure == nullptr) times_[index_of(chunk)].updated_ns = clock_.now_ns();
+  if (on_completion_) on_completion_(chunk, failure);
   updated_[index_of(chunk)].complete_one(std::move(failure));
 }
 

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <terrace/base/clock.h>
@@ -21,6 +23,9 @@ namespace terrace {
 class UpdateProgress {
  public:
   explicit UpdateProgress(uint32_t chunk_count);
+  // Told of every chunk just before updated() is done, by the thread that runs the update.
+  using OnCompletion = std::function<void(ChunkId, const std::exception_ptr& failure)>;
+  void set_on_completion(OnCompletion on_completion) { on_completion_ = std::move(on_completion); }
 
   // --- Of the step thread ---
   // A new update, of no chunk yet. The one before is over.
@@ -40,6 +45,7 @@ class UpdateProgress {
 
  private:
   const SteadyClock clock_;
+  OnCompletion on_completion_;
   std::unique_ptr<Event[]> updated_;  // by ChunkId
   std::vector<ChunkTimes> times_;     // by ChunkId
   std::vector<ChunkId> order_;        // of this update

@@ -19,7 +19,7 @@ UpdateTimes median_of(const std::vector<UpdateTimes>& seen) {
   UpdateTimes median;
   for (double UpdateTimes::*figure :
        {&UpdateTimes::forward, &UpdateTimes::backward, &UpdateTimes::update, &UpdateTimes::disk_wait,
-        &UpdateTimes::update_bytes, &UpdateTimes::parameter_bytes}) {
+        &UpdateTimes::update_bytes, &UpdateTimes::parameter_bytes, &UpdateTimes::gradient_bytes}) {
     std::vector<double> values;
     for (const UpdateTimes& times : seen) values.push_back(times.*figure);
     std::ranges::nth_element(values, values.begin() + static_cast<ptrdiff_t>(values.size() / 2));
@@ -65,8 +65,9 @@ UpdatePrediction predict_update(const UpdateTimes& times, const UpdateRules& rul
   const double passes = rules.accumulation_steps;
   const double seconds_per_byte = times.update_bytes > 0 ? times.update / times.update_bytes : 0;
   const double parameters = times.parameter_bytes / (2 * passes) * seconds_per_byte;
-  const auto hidden = [&](double pass, double most) {
-    return std::min(std::max(pass / passes - parameters, 0.0), most);
+  const double gradients = times.gradient_bytes / passes * seconds_per_byte;
+  const auto hidden = [&](double pass, double disk, double most) {
+    return std::min(std::max(pass / passes - disk, 0.0), most);
   };
   const double streamed = times.disk_wait * (1 - rules.embedding_part);
   const double ahead = static_cast<double>(rules.read_ahead_bytes) * seconds_per_byte;
@@ -74,10 +75,10 @@ UpdatePrediction predict_update(const UpdateTimes& times, const UpdateRules& rul
 
   UpdatePrediction prediction;
   prediction.after_backward = whole(times);
-  prediction.next_forward = prediction.after_backward - hidden(times.forward, streamed);
+  prediction.next_forward = prediction.after_backward - hidden(times.forward, parameters, streamed);
   prediction.during_backward =
-      prediction.after_backward -
-      hidden(times.backward, as_they_land ? streamed : std::min(times.disk_wait, ahead));
+      prediction.after_backward - hidden(times.backward, parameters + gradients,
+                                         as_they_land ? streamed : std::min(times.disk_wait, ahead));
   const double step = prediction.after_backward * kWorthWhile;
   double best = prediction.after_backward - step;
   if (prediction.next_forward < best) {

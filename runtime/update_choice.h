@@ -4,13 +4,14 @@
 // changes a number of the training.
 //
 // With A micro-batches per step, F, B, U the times of forward, backward and update, W the part of U that
-// waits for the disk, and P the time that the disk needs for the parameters of one forward or backward pass:
+// waits for the disk, P the time that the disk needs for the parameters of one forward or backward pass, and
+// G that for the gradients that one backward pass spills:
 //   after_backward   F + B + U
 //   next_forward     less min(F / A - P, W (1 - e)); e: the part of the weights that the embeddings are,
 //                    which the forward needs before it can compute anything
-//   during_backward  less min(B / A - P, W (1 - e)) where each gradient can be applied as soon as it is
+//   during_backward  less min(B / A - P - G, W (1 - e)) where each gradient can be applied as soon as it is
 //                    complete, and that of the embeddings is the last one; else records are read ahead into
-//                    M bytes only: less min(B / A - P, W, the disk's time for M bytes)
+//                    M bytes only: less min(B / A - P - G, W, the disk's time for M bytes)
 #pragma once
 
 #include <cstdint>
@@ -42,6 +43,7 @@ struct UpdateTimes {
   double disk_wait = 0;        // part of update
   double update_bytes = 0;     // moved on the disk by the update, both ways
   double parameter_bytes = 0;  // read from the disk by forward and backward
+  double gradient_bytes = 0;   // of spilled gradients, moved on the disk by backward, both ways
 };
 
 struct UpdatePrediction {

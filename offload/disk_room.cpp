@@ -1,0 +1,70 @@
+#include <terrace/offload/disk_room.h>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/aio/file.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/memory/tier_folder.h>
+#include <terrace/offload/disk_plan.h>
+
+namespace terrace {
+namespace {
+
+// On the file systems of these paths together, each counted once, and in the tier that is there, which the
+// run takes up or removes; nothing where one cannot be asked.
+std::optional<uint64_t> room_at(const std::vector<PathShare>& shares) {
+  std::vector<dev_t> devices;
+  uint64_t bytes = 0;
+  for (const PathShare& share : shares) {
+    struct stat folder;
+    if (stat(share.path.c_str(), &folder) != 0) return std::nullopt;
+    bytes += TierFolder::bytes_at(share.path);
+    if (std::ranges::find(devices, folder.st_dev) != devices.end()) continue;
+    devices.push_back(folder.st_dev);
+    try {
+      bytes += io::free_bytes_at(share.path);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+  return bytes;
+}
+
+std::string advice_for(const MemoryPlan& plan, uint64_t missing_bytes, bool one_path) {
+  std::string advice = fmt::format("free {} there, or set nvme_path to {}", format_bytes(missing_bytes),
+                                   one_path ? "a larger disk" : "larger disks");
+  if (plan.gradient_file_bytes > 0) {
+    advice += fmt::format(", or raise --host-memory: with {} no gradient is spilled ({} of that)",
+                          format_bytes(plan.host_holding_bytes), format_bytes(plan.gradient_file_bytes));
+  }
+  if (plan.keeps_epochs) {
+    advice += ", or set terrace.durable to false, which halves that and gives up resuming after a crash";
+  }
+  return advice;
+}
+
+}  // namespace
+
+void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options) {
+  const uint64_t needed = plan.file_bytes();
+  if (needed == 0) return;
+  const std::vector<PathShare> shares = share_disk(plan, options);
+  const std::optional<uint64_t> room = room_at(shares);
+  if (!room || needed <= *room) return;
+  std::string folders;
+  for (const PathShare& share : shares) folders += (folders.empty() ? "" : ", ") + share.path.string();
+  throw Error(ErrorKind::capacity,
+              {"there is no room for parameters, gradients and optimizer states in", folders,
+               fmt::format("{} bytes ({}) are needed and {} ({}) are free", needed, format_bytes(needed),
+                           *room, format_bytes(*room)),
+               advice_for(plan, needed - *room, shares.size() == 1)});
+}
+
+}  // namespace terrace
