@@ -44,6 +44,8 @@ enum FactorIndex : size_t {
 
 constexpr std::array<std::string_view, 3> kPlacements = {"none", "cpu", "nvme"};
 constexpr std::array<std::string_view, 3> kBudgets = {"least", "middle", "ample"};
+// "spilling": with it some gradients are held and others are on nvme, where gradients can be.
+constexpr std::array<std::string_view, 4> kHostBudgets = {"least", "middle", "ample", "spilling"};
 constexpr std::array<std::string_view, 4> kPolicies = {"opt", "lru", "fifo", "mru"};
 constexpr std::array<std::string_view, 3> kEngines = {"io_uring", "libaio", "threads"};
 constexpr std::array<std::string_view, 3> kChunks = {"4096", "12288", "65536"};
@@ -74,7 +76,7 @@ constexpr std::array<std::string_view, 2> kCompactness = {"off", "on"};  // wher
 constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"parameters", kPlacements},
     {"states", kPlacements},
-    {"host", kBudgets},
+    {"host", kHostBudgets},
     {"device", kBudgets},
     {"policy", kPolicies},
     {"engine", kEngines},
@@ -215,8 +217,10 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   const MemoryPlan roomy = plan_memory(space, dry.trace, options);
   options.device_budget_bytes =
       roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;
+  const uint64_t most = kHostBudgets[c[kHost]] == "spilling" ? roomy.host_holding_bytes : roomy.host_bytes;
+  constexpr std::array<uint64_t, 4> kHalves = {0, 1, 2, 1};
   options.host_budget_bytes =
-      roomy.host_minimum_bytes + (roomy.host_bytes - roomy.host_minimum_bytes) * c[kHost] / 2;
+      roomy.host_minimum_bytes + (most - roomy.host_minimum_bytes) * kHalves[c[kHost]] / 2;
   return options;
 }
 
@@ -238,6 +242,16 @@ void require_within_budgets(const OffloadOptions& options, const Offloader& offl
                                          options.host_budget_bytes, device.peak_bytes(),
                                          options.device_budget_bytes));
   }
+}
+
+// Whether the run was to spill gradients, which it has done then, and else has not.
+bool require_spilled(const Offloader& offloader) {
+  const bool spills = offloader.plan().spilled_chunks > 0;
+  const OffloadCounters moved = offloader.counters();
+  if (spills == (moved.gradient_write_bytes > 0) && spills == (moved.gradient_read_bytes > 0)) return spills;
+  throw std::runtime_error(fmt::format("{} chunks have spilled {} bytes of gradients, and read {}",
+                                       offloader.plan().spilled_chunks, moved.gradient_write_bytes,
+                                       moved.gradient_read_bytes));
 }
 
 }  // namespace
@@ -312,7 +326,7 @@ std::string difference(const Outcome& expected, const Outcome& found) {
   return expected == found ? "" : "the outcomes differ in size";
 }
 
-Outcome PlacementLaw::train(const Combination& c) const {
+Outcome PlacementLaw::train(const Combination& c) {
   const Training training = training_of(c);
   const std::unique_ptr<Model> owner = make_law_model(c);
   const Model& model = *owner;
@@ -360,6 +374,11 @@ Outcome PlacementLaw::train(const Combination& c) const {
   }
   require_within_budgets(options, offloader, device);
   offloader.begin_evaluation();
+  const bool spilled = require_spilled(offloader);
+  const MemoryPlan& plan = offloader.plan();
+  if (kHostBudgets[c[kHost]] == "spilling" && spilled != (plan.host_minimum_bytes < plan.host_holding_bytes))
+    throw std::runtime_error("a budget below what holds all gradients spills none");
+  spilling_runs_ += spilled ? 1 : 0;
   const TokenBatch held_out(model.config(), 999);
   outcome.losses.push_back(
       std::bit_cast<uint32_t>(model.evaluate(ops, offloader, arena, held_out.view(), "eval/")));

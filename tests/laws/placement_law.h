@@ -50,16 +50,19 @@ class PlacementLaw {
   explicit PlacementLaw(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   // Trains with these factors; throws what the product throws.
-  Outcome train(const Combination& combination) const;
+  Outcome train(const Combination& combination);
   // The same numbers without any of the product's memory management. Made once per (precision, accumulation,
   // its type, clipping, model, optimizer, moments).
   const Outcome& reference(const Combination& combination);
+  // Of those trained: in which gradients were spilled.
+  uint64_t spilling_runs() const { return spilling_runs_; }
 
  private:
   using ReferenceKey = std::array<uint8_t, 7>;
 
   std::filesystem::path folder_;
   std::map<ReferenceKey, Outcome> references_;
+  uint64_t spilling_runs_ = 0;
 };
 
 }  // namespace terrace::laws

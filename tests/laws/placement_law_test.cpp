@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "laws/placement_law.h"
 #include "offload/toy_training.h"
 
@@ -20,8 +22,49 @@ TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
   for (const Combination& combination : list) {
     EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "") << describe(combination);
   }
+  EXPECT_GT(law.spilling_runs(), list.size() / 20) << "gradients are hardly ever spilled";
   RecordProperty("runs", static_cast<int>(list.size()));
-  std::printf("%zu runs cover every triple of the levels of %zu factors\n", list.size(), kFactorCount);
+  std::printf("%zu runs cover every triple of the levels of %zu factors; gradients are spilled in %zu\n",
+              list.size(), kFactorCount, static_cast<size_t>(law.spilling_runs()));
+}
+
+void set(Combination& combination, std::string_view name, std::string_view level) {
+  for (size_t f = 0; f < kFactorCount; ++f) {
+    if (factors()[f].name != name) continue;
+    const auto found = std::ranges::find(factors()[f].levels, level);
+    ASSERT_NE(found, factors()[f].levels.end()) << name << " is never " << level;
+    combination[f] = static_cast<uint8_t>(found - factors()[f].levels.begin());
+    return;
+  }
+  FAIL() << "there is no factor " << name;
+}
+
+// Every way to spill, each with many levels of all other factors, and every run of them does: the model is
+// small, so that few runs of the covering array have more gradients than they have slots to spill them
+// through.
+TEST(PlacementLaw, HoldsWhereGradientsAreSpilled) {
+  constexpr uint64_t kRunsOfEach = 6;
+  const toy::ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  uint64_t runs = 0;
+  for (const std::string_view places : {"none nvme", "cpu nvme", "nvme cpu", "nvme nvme"}) {
+    for (const std::string_view budget : {"least", "spilling"}) {
+      for (uint64_t r = 0; r < kRunsOfEach; ++r) {
+        ++runs;
+        Combination combination = product_element(runs * (full_product_size() / 50) + runs);
+        set(combination, "parameters", places.substr(0, places.find(' ')));
+        set(combination, "states", places.substr(places.find(' ') + 1));
+        set(combination, "host", budget);
+        set(combination, "chunk", "4096");
+        set(combination, "model", r % 2 == 0 ? "gpt2" : "llama");
+        // Else a gradient lies in its parameters' place.
+        if (places.starts_with("cpu")) set(combination, "accumulation", "3");
+        EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "")
+            << describe(combination);
+        EXPECT_EQ(law.spilling_runs(), runs) << "nothing was spilled: " << describe(combination);
+      }
+    }
+  }
 }
 
 // With accumulators on the device no gradient slot comes free during the update, and all fresh parameters

@@ -1,13 +1,10 @@
 // Law 3: a process that dies at any request of training and commits leaves an epoch that was the last durable
 // one or a later one, whole; and the run that takes it up ends with the bits of a run that never died.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <random>
 
@@ -15,8 +12,7 @@
 #include <terrace/base/error.h>
 
 #include "offload/epoch_rig.h"
-
-extern char** environ;
+#include "support/child_test.h"
 
 namespace terrace {
 namespace {
@@ -71,8 +67,8 @@ Life life_of(uint32_t seed, const std::filesystem::path& folder) {
 
 // Run by the test below, in a process of its own: trains until it dies, and notes which steps were durable.
 TEST(CrashChild, DISABLED_TrainsUntilItDies) {
-  const std::filesystem::path folder = std::getenv("TERRACE_CRASH_FOLDER");
-  Life life = life_of(static_cast<uint32_t>(std::stoul(std::getenv("TERRACE_CRASH_SEED"))), folder);
+  const std::filesystem::path folder = testing::child_folder();
+  Life life = life_of(testing::child_seed(), folder);
   static std::atomic<int64_t> left{INT64_MAX / 2};
   life.c.decorate = [&](std::unique_ptr<io::Engine> engine) {
     return std::make_unique<DyingEngine>(std::move(engine), left, life.after);
@@ -91,19 +87,7 @@ TEST(CrashChild, DISABLED_TrainsUntilItDies) {
 }
 
 int run_child(uint32_t seed, const std::filesystem::path& folder) {
-  setenv("TERRACE_CRASH_FOLDER", folder.c_str(), 1);
-  setenv("TERRACE_CRASH_SEED", std::to_string(seed).c_str(), 1);
-  std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  std::string filter = "--gtest_filter=CrashChild.*", also = "--gtest_also_run_disabled_tests";
-  char* arguments[] = {program.data(), filter.data(), also.data(), nullptr};
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  pid_t child = 0;
-  EXPECT_EQ(posix_spawn(&child, program.c_str(), &actions, nullptr, arguments, environ), 0);
-  posix_spawn_file_actions_destroy(&actions);
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
+  const int status = testing::run_test_in_child("CrashChild.*", seed, folder);
   EXPECT_TRUE(WIFEXITED(status)) << "seed " << seed;
   return WEXITSTATUS(status);
 }

@@ -44,6 +44,9 @@ struct EpochCase {
   double clip_norm = 0;
   std::optional<uint32_t> cached_parameters = std::nullopt;  // chunks of them in host memory, and no records
   bool holds_gradients = false;                              // whatever else there is room for
+  DataType accumulation_type = DataType::fp32;
+  // Instead of all that: of the plan without limits.
+  std::function<uint64_t(const MemoryPlan&)> host_budget = nullptr;
 };
 
 inline constexpr RecordLayout kCompact = {MasterForm::remainder};
@@ -57,6 +60,7 @@ inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
   for (const std::filesystem::path& folder : folders) options.state_paths.push_back({folder, 0});
   options.parameter_paths = options.state_paths;
   options.accumulation_steps = c.accumulation;
+  options.accumulation_type = c.accumulation_type;
   options.io.kind = c.engine;
   options.lock_host_memory = false;
   options.durable = c.durable;
@@ -74,6 +78,7 @@ inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
       roomy.host_minimum_bytes + (roomy.host_bytes - roomy.host_minimum_bytes) * c.cached_quarters / 4;
   if (c.holds_gradients)
     options.host_budget_bytes = std::max(options.host_budget_bytes, roomy.host_holding_bytes);
+  if (c.host_budget) options.host_budget_bytes = c.host_budget(roomy);
   if (!c.cached_parameters) return options;
   options.host_budget_bytes = roomy.host_minimum_bytes;
   while (plan_memory(space, uses, options).host_param_slots < *c.cached_parameters)

@@ -39,6 +39,7 @@ struct Case {
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
   UpdateMode mode = UpdateMode::after_backward;
   bool holds_gradients = false;  // all of them, whatever else there is room for
+  bool spills = false;           // all of them, whatever there is on the device
 };
 
 // An offloader with everything it needs.
@@ -63,7 +64,7 @@ class Rig {
     options.device_budget_bytes = c.tight ? roomy.device_minimum_bytes : useful_device_bytes(roomy);
     // Tight: nothing is cached. Else about half of the streamed chunks are.
     options.host_budget_bytes =
-        c.tight ? roomy.host_minimum_bytes : (roomy.host_minimum_bytes + roomy.host_bytes) / 2;
+        c.tight || c.spills ? roomy.host_minimum_bytes : (roomy.host_minimum_bytes + roomy.host_bytes) / 2;
     if (c.holds_gradients || (c.parameters == Placement::none && c.mode != UpdateMode::after_backward))
       options.host_budget_bytes = std::max(options.host_budget_bytes, roomy.host_holding_bytes);
     device = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{

@@ -57,6 +57,17 @@ TEST(PredictUpdate, CountsOnePassOfSeveralMicroBatches) {
   EXPECT_DOUBLE_EQ(predict_update(times, {.accumulation_steps = 8}).during_backward, 13.2 - 1);
 }
 
+// The disk that takes spilled gradients during backward has that much less time for an update beside it.
+TEST(PredictUpdate, LeavesSpilledGradientsTheirTimeInBackward) {
+  UpdateTimes times = balanced();
+  times.forward = 0.3;
+  times.gradient_bytes = 1.5e9;  // 1.5 s of the disk
+  EXPECT_DOUBLE_EQ(predict_update(times, {}).during_backward, 2.3 + 1.2 - 0.5);
+  EXPECT_DOUBLE_EQ(predict_update(times, {}).next_forward, 3.2);
+  times.gradient_bytes = 12e9;
+  EXPECT_DOUBLE_EQ(predict_update(times, {}).during_backward, 3.5);
+}
+
 TEST(PredictUpdate, LeavesTheEmbeddingsAndTheParametersTheirTime) {
   const UpdatePrediction tied = predict_update(balanced(), {.embedding_part = 0.75});
   EXPECT_DOUBLE_EQ(tied.next_forward, 4.2 - 0.25);
