@@ -183,17 +183,10 @@ AdamPlan BenchAdam::plan() const {
 
 int BenchAdam::run() {
   const AdamPlan chosen = plan();
-  std::string result;
-  try {
+  return print_measurement(console_, [&] {
     const std::vector<AdamThreads> results = measure_adam(chosen, console_);
-    result = flags_.json ? adam_report_json(chosen, results) : adam_report_text(chosen, results);
-  } catch (const Error& error) {
-    console_.end_progress();
-    print_error(error);
-    return kFailed;
-  }
-  print_result(result);
-  return kDone;
+    return flags_.json ? adam_report_json(chosen, results) : adam_report_text(chosen, results);
+  });
 }
 
 }  // namespace

@@ -315,22 +315,14 @@ IoPlan BenchIo::plan() const {
 int BenchIo::run() {
   const IoPlan chosen = plan();
   const bool json = flags_.json || flags_.output_format == "json";
-  std::string result;
-  try {
+  return print_measurement(console_, [&] {
     if (flags_.sweep) {
       const std::vector<SweepCell> cells = sweep_io(chosen, flags_.rounds, console_);
-      result = json ? sweep_json(chosen, cells) : sweep_text(chosen, cells);
-    } else {
-      const IoReport report = measure_io(chosen, console_);
-      result = json ? io_report_json(report) : io_report_text(report);
+      return json ? sweep_json(chosen, cells) : sweep_text(chosen, cells);
     }
-  } catch (const Error& error) {
-    console_.end_progress();
-    print_error(error);
-    return error.kind() == ErrorKind::config ? kUsage : kFailed;
-  }
-  print_result(result);
-  return kDone;
+    const IoReport report = measure_io(chosen, console_);
+    return json ? io_report_json(report) : io_report_text(report);
+  });
 }
 
 }  // namespace

@@ -376,17 +376,10 @@ StepPlan BenchStep::plan() const {
 
 int BenchStep::run() {
   const StepPlan chosen = plan();
-  std::string result;
-  try {
+  return print_measurement(console_, [&] {
     const StepReport report = measure_step(chosen, console_);
-    result = flags_.json ? step_report_json(report) : step_report_text(report);
-  } catch (const Error& error) {
-    console_.end_progress();
-    print_error(error);
-    return kFailed;
-  }
-  print_result(result);
-  return kDone;
+    return flags_.json ? step_report_json(report) : step_report_text(report);
+  });
 }
 
 }  // namespace

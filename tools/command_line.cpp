@@ -15,6 +15,8 @@
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/config/schema.h>
 
+#include "console.h"
+
 namespace terrace {
 namespace {
 
@@ -240,6 +242,20 @@ void print_result(const std::string& text) {
 
 void print_error(const Error& error) {
   std::fprintf(stderr, "terrace: error: %s\n", error.what());
+}
+
+int print_measurement(Console& console, FunctionRef<std::string()> measure) {
+  std::string result;
+  try {
+    result = measure();
+  } catch (const Error& error) {
+    console.end_progress();
+    print_error(error);
+    return error.kind() == ErrorKind::config ? kUsage : kFailed;
+  }
+  console.end_progress();
+  print_result(result);
+  return kDone;
 }
 
 int status_of_refusal(const Error& error) {

@@ -10,12 +10,15 @@
 #include <vector>
 
 #include <terrace/base/error.h>
+#include <terrace/base/function_ref.h>
 
 namespace CLI {
 class App;
 }
 
 namespace terrace {
+
+class Console;
 
 enum ExitStatus : int { kDone = 0, kFailed = 1, kUsage = 2 };
 
@@ -86,6 +89,8 @@ void print_result(const std::string& text);
 
 // "terrace: error: ..." on stderr, all parts of it.
 void print_error(const Error& error);
+// Prints what a measurement returns, or on stderr what it throws. Returns the exit status.
+int print_measurement(Console& console, FunctionRef<std::string()> measure);
 // For what was thrown before anything was done: 2 for configuration and capacity, else 1.
 int status_of_refusal(const Error& error);
 

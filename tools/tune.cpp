@@ -242,20 +242,15 @@ int Tune::run() {
   for (const std::string& path : paths_) file_bytes(path);
   const io::EngineChoice choice = io::choose_engine(wanted);
   console_.info(choice.reason);
-  std::vector<TunedPath> tuned;
-  try {
+  return print_measurement(console_, [&] {
+    std::vector<TunedPath> tuned;
     for (const std::string& path : paths_) tuned.push_back(measure(path, choice.kind));
-  } catch (const Error& error) {
     console_.end_progress();
-    print_error(error);
-    return error.kind() == ErrorKind::config ? kUsage : kFailed;
-  }
-  console_.end_progress();
-  if (!no_save_) {
-    for (TunedPath& path : tuned) save(path);
-  }
-  print_result(json_ ? tune_json(tuned) : tune_text(tuned));
-  return kDone;
+    if (!no_save_) {
+      for (TunedPath& path : tuned) save(path);
+    }
+    return json_ ? tune_json(tuned) : tune_text(tuned);
+  });
 }
 
 }  // namespace

@@ -112,17 +112,7 @@ TEST(Commit, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
       const toy::ScratchFolder folder;
       {
         EpochRig rig(c, folder.path());
-        rig.step(1);
-        rig.offloader->begin_commit(step_info(1));
-        rig.offloader->finish_commit();
-        gate.watch(rig.offloader.get());
-        gate.open(false);
-        rig.step(2);
-        rig.offloader->begin_commit(step_info(2));
-        rig.step(3);
-        rig.step(4);
-        gate.open(true);
-        EXPECT_EQ(rig.offloader->finish_commit(), 2u);
+        train_past_commit(rig, gate);
         EXPECT_EQ(rig.state(), expected[4]);
         if (rig.cached_record_bytes() > 0) {
           EXPECT_GT(gate.waits_seen(), 0u);

@@ -126,17 +126,7 @@ void expect_epoch_of_its_moment(EpochCase c) {
     if (c.cached_parameters) {
       EXPECT_EQ(rig.offloader->plan().host_param_slots, *c.cached_parameters);
     }
-    rig.step(1);
-    rig.offloader->begin_commit(step_info(1));
-    rig.offloader->finish_commit();
-    gate.watch(rig.offloader.get());
-    gate.open(false);
-    rig.step(2);
-    rig.offloader->begin_commit(step_info(2));
-    rig.step(3);
-    rig.step(4);
-    gate.open(true);
-    EXPECT_EQ(rig.offloader->finish_commit(), 2u);
+    train_past_commit(rig, gate);
     EXPECT_EQ(rig.state(), expected[4]);
     if (c.parameters == Placement::cpu || c.cached_parameters) {
       EXPECT_GT(gate.waits_seen(), 0u);

@@ -315,17 +315,7 @@ TEST_F(TurnsOnADrive, AreGivenBackWhileTheUpdateWaitsForACommit) {
     });
     const toy::ScratchFolder folder;
     EpochRig rig(c, folder.path());
-    rig.step(1);
-    rig.offloader->begin_commit(step_info(1));
-    rig.offloader->finish_commit();
-    gate.watch(rig.offloader.get());
-    gate.open(false);
-    rig.step(2);
-    rig.offloader->begin_commit(step_info(2));
-    rig.step(3);
-    rig.step(4);
-    gate.open(true);
-    rig.offloader->finish_commit();
+    train_past_commit(rig, gate);
     EXPECT_GT(wait_count.load(), 0u);
     EXPECT_EQ(free_count.load(), wait_count.load()) << quarters;
   }

@@ -248,6 +248,21 @@ class CommitGate {
   std::atomic<uint32_t> waits_seen_{0};
 };
 
+// Trains four steps, of which the last two meet the commit of the second one while the gate holds it back.
+inline void train_past_commit(EpochRig& rig, CommitGate& gate) {
+  rig.step(1);
+  rig.offloader->begin_commit(step_info(1));
+  rig.offloader->finish_commit();
+  gate.watch(rig.offloader.get());
+  gate.open(false);
+  rig.step(2);
+  rig.offloader->begin_commit(step_info(2));
+  rig.step(3);
+  rig.step(4);
+  gate.open(true);
+  EXPECT_EQ(rig.offloader->finish_commit(), 2u);
+}
+
 // Decorates the engine of the commits alone.
 inline auto decorate_commits(const EpochCase& c,
                              std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> wrap) {
