@@ -105,11 +105,11 @@ void BenchStep::add_model_flags(CLI::App& command) {
   command.add_option("--optimizer", flags_.optimizer, "What updates them (default adamw)")
       ->type_name("adamw|adam|adagrad|lion|sgd")
       ->group(kModel);
-  command.add_option("--moments", flags_.moments, "Precision of its moments (default fp32)")
+  command.add_option("--state-type", flags_.moments, "Precision of its moments (default fp32)")
       ->type_name("fp32|bf16")
       ->group(kModel);
   command
-      .add_flag("--compact", flags_.compact,
+      .add_flag("--compact-state", flags_.compact,
                 "Keep of every master weight only what its bf16 parameter does not say")
       ->group(kModel);
   add_whole_number(
@@ -213,9 +213,10 @@ void BenchStep::plan_optimizer(StepPlan& plan) const {
   if (settings.kind == OptimizerKind::lion) settings.beta2 = 0.99;
   if (settings.kind == OptimizerKind::sgd) settings.momentum = 0.9;
   if (flags_.moments != "fp32" && flags_.moments != "bf16")
-    refuse("--moments " + flags_.moments, "it is not fp32 or bf16", "give one of these");
+    refuse("--state-type " + flags_.moments, "it is not fp32 or bf16", "give one of these");
   if (flags_.compact && plan.type != DataType::bf16)
-    refuse("--compact", "only bf16 parameters are the upper half of their masters", "give --dtype bf16");
+    refuse("--compact-state", "only bf16 parameters are the upper half of their masters",
+           "give --dtype bf16");
   plan.options.record_layout = {.master = flags_.compact ? MasterForm::remainder : MasterForm::whole,
                                 .moment_count = moment_count(settings.kind, settings.momentum),
                                 .moment_type = type_from(flags_.moments)};
