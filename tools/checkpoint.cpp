@@ -1,6 +1,7 @@
 // `terrace checkpoint ls|verify|prune`: the saved states at some paths: what they are, whether every byte is
 // as it was saved, and how to be rid of them. ls and verify change nothing, also beside a running job.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -130,6 +131,7 @@ class Checkpoint final : public Subcommand {
 
   int list(const Places& places);
   int verify(const Places& places);
+  void require_something(const Listed& listed) const;
   int prune(const Places& places);
   bool is_damaged(const Places& places, const SavedState& state);
   std::set<fs::path> chosen_to_go(const Places& places, std::vector<SavedState> states);
@@ -175,9 +177,18 @@ int Checkpoint::list(const Places& places) {
   return kDone;
 }
 
+// Verifying nothing must not look like success.
+void Checkpoint::require_something(const Listed& listed) const {
+  if (!listed.states.empty() || !listed.tier.trouble.empty()) return;
+  throw Error(ErrorKind::config, {"nothing to verify in", fmt::format("{}", fmt::join(paths_, ", ")),
+                                  "no checkpoint and no epoch was found there",
+                                  "name a folder that --save, or nvme_path, has named in training"});
+}
+
 int Checkpoint::verify(const Places& places) {
   const Listed listed = look(places);
-  std::string text, bad_blocks;
+  require_something(listed);
+  std::string bad_blocks;
   uint64_t bad_count = 0;
   const auto tell = [&](const BadBlock& bad) {
     ++bad_count;
@@ -204,8 +215,8 @@ int Checkpoint::verify(const Places& places) {
     print_result(fmt::format("{{\n  \"states\": {},\n  \"bytes\": {},\n  \"bad\": [\n{}\n  ]\n}}\n",
                              listed.states.size(), bytes, bad_blocks));
   } else {
-    print_result(fmt::format("{} saved states, {} read and compared, {} bad\n", listed.states.size(),
-                             format_bytes(bytes), bad_count));
+    print_result(fmt::format("{}, {} read and compared, {} bad\n",
+                             counted(listed.states.size(), "saved state"), format_bytes(bytes), bad_count));
   }
   return bad_count == 0 ? kDone : kFailed;
 }
@@ -273,7 +284,7 @@ int Checkpoint::prune(const Places& places) {
     text += json_ ? fmt::format("{}{}", text.empty() ? "" : ", ", json_quoted(path.string()))
                   : fmt::format("removed {}\n", path.string());
   print_result(json_ ? fmt::format("{{\"removed\": [{}]}}\n", text)
-                     : text + fmt::format("{} saved states removed\n", removed.size()));
+                     : text + fmt::format("{} removed\n", counted(removed.size(), "saved state")));
   return kDone;
 }
 

@@ -45,6 +45,10 @@ std::string grouped(unsigned long long number) {
   return text;
 }
 
+std::string counted(unsigned long long number, std::string_view noun) {
+  return fmt::format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
+}
+
 std::string seconds_text(double seconds) {
   return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 3 : 1);
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace terrace {
@@ -21,6 +22,8 @@ class TextTable {
 
 // 12345678 -> "12,345,678".
 std::string grouped(unsigned long long number);
+// "1 epoch", "2,000 epochs", for nouns that take an s.
+std::string counted(unsigned long long number, std::string_view noun);
 // 0.000123 -> "0.000 s", 83.4 -> "83.4 s": seconds for tables.
 std::string seconds_text(double seconds);
 // The share of a whole in percent; "-" when there is no whole.

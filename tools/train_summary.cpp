@@ -157,8 +157,8 @@ std::string epoch_text(const RunSummary& summary) {
           ? fmt::format("epoch of step {} in {}: go on with --resume nvme, see `terrace checkpoint ls {}`\n",
                         *summary.epoch_step, summary.nvme_paths, summary.nvme_paths)
           : fmt::format("no epoch stays in {}\n", summary.nvme_paths);
-  return text + fmt::format("{} epochs committed: {} of cached states and {} of manifests written\n",
-                            grouped(done.commit_count), format_bytes(done.commit_write_bytes),
+  return text + fmt::format("{} committed: {} of cached states and {} of manifests written\n",
+                            counted(done.commit_count, "epoch"), format_bytes(done.commit_write_bytes),
                             format_bytes(done.manifest_bytes));
 }
 
