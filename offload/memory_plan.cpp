@@ -298,7 +298,7 @@ struct Need {
   }
   throw Error(ErrorKind::capacity,
               {fmt::format("this run does not fit a {} budget of {}", tier, format_bytes(budget)), "",
-               fmt::format("it needs at least {} ({} bytes), {} bytes more: {}", format_bytes(minimum),
+               fmt::format("it needs at least {} ({} bytes), {} more than it has: {}", format_bytes(minimum),
                            minimum, minimum - budget, std::move(list)),
                std::move(advice)});
 }

@@ -146,6 +146,30 @@ TEST(SpillFaults, NameFileOffsetAndChunkAndLeaveTheLastEpochWhole) {
   }
 }
 
+// What was to be read behind it is not: whoever waits for it learns why, and nobody sees what is there
+// instead.
+TEST(SpillFaults, AFetchBehindAnUpdateThatFailedFailsWithIt) {
+  EpochCase c{.parameters = Placement::nvme, .durable = false, .mode = UpdateMode::next_forward};
+  c.host_budget = spill_all;
+  io::Fault fault = of_gradients(io::FaultKind::fail, io::OpKind::read);
+  fault.index = 0;
+  io::FaultPlan plan({fault});
+  c.decorate = [&plan](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+    return std::make_unique<io::FaultEngine>(std::move(engine), plan);
+  };
+  const toy::ScratchFolder folder;
+  EpochRig rig(c, folder.path());
+  rig.step(1);
+  rig.offloader->begin_step();
+  const std::vector<TensorId> first = {TensorId{0}};
+  try {
+    const Lease lease(*rig.offloader, "mb0/embed/forward", first, UseKind::forward);
+    FAIL() << "parameters of before the update are used";
+  } catch (const Error& error) {
+    expect_told({"", {}, ErrorKind::io, {"cannot read", "gradient of chunk 0", "EIO"}}, error);
+  }
+}
+
 // From one moment on, as disks fill: everything that is written to the file fails, and the run ends once.
 TEST(SpillFaults, ADiskThatIsFullEndsTheRunOnce) {
   for (EpochCase c : cases()) {
