@@ -99,6 +99,10 @@ void Workers::parallel_for(size_t count, FunctionRef<void(size_t)> body) {
   });
 }
 
+Workers Workers::beside() const {
+  return Workers(thread_count_, Binding{{}, "beside the loops of another thread"});
+}
+
 size_t Workers::current_thread_index() const {
   const int index = tbb::this_task_arena::current_thread_index();
   return index < 0 ? 0 : static_cast<size_t>(index);

@@ -28,9 +28,14 @@ class Workers {
 
   // Calls body(i) once for every i in [0, count), on any of the threads, and returns when all are done. Every
   // thread runs with the default floating-point environment (round to nearest, denormals kept). The first
-  // exception thrown by `body` is rethrown here. Not to be called from two threads at once, nor from inside
-  // `body`.
+  // exception thrown by `body` is rethrown here. Not to be called from two threads at once (see beside()),
+  // nor from inside `body`.
   void parallel_for(size_t count, FunctionRef<void(size_t)> body);
+
+  // Loops for a second thread, beside those of the first: neither waits for the other's, and the threads that
+  // help are the same few, which go where there is work. A thread is bound to nothing there: two loops would
+  // meet on one processor and leave another idle.
+  Workers beside() const;
 
   // The index of the calling worker in [0, thread_count()), valid inside `body`; for per-thread scratch
   // memory.

@@ -220,6 +220,7 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.landing_wait_ns -= earlier.landing_wait_ns;
   difference.update_wait_ns -= earlier.update_wait_ns;
   difference.turn_wait_ns -= earlier.turn_wait_ns;
+  difference.pending_update_wait_ns -= earlier.pending_update_wait_ns;
   difference.update_ns -= earlier.update_ns;
   difference.update_write_wait_ns -= earlier.update_write_wait_ns;
   difference.update_compute_ns -= earlier.update_compute_ns;

@@ -78,6 +78,10 @@ struct OffloadCounters {
   uint64_t landing_wait_ns = 0;  // waiting for gradients to reach the place of the update
   uint64_t update_wait_ns = 0;   // the update waiting for the disk
   uint64_t turn_wait_ns = 0;     // the update waiting for its turn on the drives, beside that
+  // The step thread waiting for an update that runs beside it: operations for their parameters (that is in
+  // fetch_wait_ns too), the first backward use for the rest, and the end of the step in during_backward (that
+  // is in update_ns too).
+  uint64_t pending_update_wait_ns = 0;
   uint64_t update_ns = 0;
   // Parts of update_ns beside update_wait_ns.
   uint64_t update_write_wait_ns = 0;  // of update_wait_ns: with nothing left that is being read

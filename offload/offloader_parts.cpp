@@ -208,7 +208,7 @@ void Offloader::Parts::prefetch_uses(const Schedule& schedule, uint32_t position
 void Offloader::Parts::wait_for_chunks() {
   const uint64_t start = clock.now_ns();
   for (const ChunkId chunk : chunks) {
-    if (unsettled[index_of(chunk)]) progress.note_needed(chunk);
+    if (unsettled[index_of(chunk)]) wait_updated(chunk);
     const Event* const arriving =
         home->placement() == Placement::none ? &cache.param_slot(chunk).in : cache.arriving(chunk);
     if (arriving != nullptr) wait_done_watched(*arriving, watch, home->fetch_subject(chunk));

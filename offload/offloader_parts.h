@@ -75,6 +75,7 @@ struct Offloader::Parts {
   void collect_in_forward_order();
   void give_to_update(ChunkId chunk);
   void await_update(ChunkId chunk);
+  void wait_updated(ChunkId chunk);
   bool update_running() const;
   void settle(ChunkId chunk);
   void send_updated(ChunkId chunk);

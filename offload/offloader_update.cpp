@@ -120,6 +120,16 @@ bool Offloader::Parts::update_running() const {
   return update_thread != nullptr && update_thread->busy();
 }
 
+// An operation goes no further without the chunk's new parameters.
+void Offloader::Parts::wait_updated(ChunkId chunk) {
+  progress.note_needed(chunk);
+  const Event& updated = progress.updated(chunk);
+  if (updated.done()) return;
+  const uint64_t start = clock.now_ns();
+  wait_done_watched(updated, watch, home->fetch_subject(chunk));
+  counters.pending_update_wait_ns += clock.now_ns() - start;
+}
+
 // The chunk's update is over.
 void Offloader::Parts::settle(ChunkId chunk) {
   if (!unsettled[index_of(chunk)]) return;
@@ -152,11 +162,13 @@ void Offloader::Parts::send_updated_ahead() {
 void Offloader::Parts::finish_update() {
   if (!update_running()) return;
   std::exception_ptr failure;
+  const uint64_t start = clock.now_ns();
   try {
     update_thread->finish();
   } catch (...) {
     failure = std::current_exception();
   }
+  counters.pending_update_wait_ns += clock.now_ns() - start;
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     settle(ChunkId{c});
     if (failure == nullptr) send_updated(ChunkId{c});
@@ -296,8 +308,8 @@ void Offloader::set_update_mode(UpdateMode mode) {
     own = p.make_engine();
     own->register_buffer(p.arena.memory());
   }
-  p.update_thread =
-      std::make_unique<UpdateThread>(p.space.chunk_count(), *p.pipeline, p.progress, std::move(own), p.watch);
+  p.update_thread = std::make_unique<UpdateThread>(p.space.chunk_count(), *p.pipeline, p.progress,
+                                                   std::move(own), p.workers, p.watch);
 }
 
 UpdateMode Offloader::update_mode() const {

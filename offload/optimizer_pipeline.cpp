@@ -46,6 +46,7 @@ OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& record
 
 void OptimizerPipeline::begin(const UpdateRun& run) {
   TERRACE_ASSERT(order_.empty() && leaving_.empty(), "one update at a time");
+  TERRACE_ASSERT(run.workers != nullptr, "whoever runs an update has workers");
   run_ = run;
   allowed_ = false;
   turn_ = opened_ = opened_gradients_ = streamed_ = 0;
@@ -162,35 +163,26 @@ std::optional<ChunkId> OptimizerPipeline::resident_for_pause() {
   return std::nullopt;
 }
 
-// Its next few blocks for every worker; without, its next one: what streams is looked after in between,
-// before the ring has run dry.
+// Its next few blocks for every worker.
 void OptimizerPipeline::update_resident(ChunkId chunk) {
   if (!resident_) {
     before_change(chunk);
     resident_ = Resident{chunk};
   }
-  constexpr uint64_t kBlocksOfAWorker = 4;
-  update_resident_tiles(block_tiles_ *
-                        (run_.workers != nullptr ? run_.workers->thread_count() * kBlocksOfAWorker : 1));
+  update_resident_tiles(block_tiles_ * run_.blocks_of_a_worker * run_.workers->thread_count());
 }
 
 void OptimizerPipeline::update_resident_tiles(uint64_t tile_count) {
   const ChunkId chunk = resident_->chunk;
   const uint64_t begin = resident_->next_tile;
   const uint64_t end = std::min(begin + tile_count, space_.chunk(chunk).tile_count());
-  const auto update = [&](uint64_t first, uint64_t count) {
-    tiles_.update(chunk, first, count, records_.resident(chunk) + first * tile_bytes_);
-  };
   {
     const AddedTime computing(clock_, times_.compute_ns);
-    if (run_.workers != nullptr) {
-      run_.workers->parallel_for(divide_up(end - begin, block_tiles_), [&](size_t task) {
-        const uint64_t first = begin + task * block_tiles_;
-        update(first, std::min(block_tiles_, end - first));
-      });
-    } else {
-      update(begin, end - begin);
-    }
+    run_.workers->parallel_for(divide_up(end - begin, block_tiles_), [&](size_t task) {
+      const uint64_t first = begin + task * block_tiles_;
+      tiles_.update(chunk, first, std::min(block_tiles_, end - first),
+                    records_.resident(chunk) + first * tile_bytes_);
+    });
   }
   resident_->next_tile = end;
   if (end == space_.chunk(chunk).tile_count()) resident_.reset();

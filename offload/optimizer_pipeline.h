@@ -37,8 +37,10 @@ namespace terrace {
 // Who runs an update, and how.
 struct UpdateRun {
   io::Engine* engine = nullptr;  // null when nothing lives on nvme
-  // For resident records, a chunk at a time. Null: on the calling thread, a block at a time.
-  Workers* workers = nullptr;
+  Workers* workers = nullptr;    // for resident records
+  // At a time, of resident records; what streams is looked after in between, before the ring has run dry.
+  // With other loops beside it the calling thread may have to do them all.
+  uint32_t blocks_of_a_worker = 4;
   // Where parameters live on the device they are copied there. Null: they stay where they were made, for
   // whoever owns the device to copy.
   DeviceCache* device = nullptr;

@@ -3,13 +3,16 @@
 #include <utility>
 
 #include <terrace/base/assert.h>
-#include <terrace/base/workers.h>
 
 namespace terrace {
 
 UpdateThread::UpdateThread(uint32_t chunk_count, OptimizerPipeline& pipeline, UpdateProgress& progress,
-                           std::unique_ptr<io::Engine> engine, StepWatch& watch)
-    : pipeline_(pipeline), progress_(progress), engine_(std::move(engine)), watch_(watch) {
+                           std::unique_ptr<io::Engine> engine, const Workers& workers, StepWatch& watch)
+    : pipeline_(pipeline),
+      progress_(progress),
+      engine_(std::move(engine)),
+      workers_(workers.beside()),
+      watch_(watch) {
   added_.reserve(chunk_count);
   thread_ = std::thread([this] { work(); });
 }
@@ -106,7 +109,8 @@ void UpdateThread::run(bool in_order) {
   taken_ = 0;
   allowed_ = false;
   try {
-    pipeline_.begin({.engine = engine_.get(), .in_order = in_order});
+    pipeline_.begin(
+        {.engine = engine_.get(), .workers = &workers_, .blocks_of_a_worker = 1, .in_order = in_order});
     update();
   } catch (...) {
     pipeline_.fail(std::current_exception());

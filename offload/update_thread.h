@@ -1,6 +1,6 @@
-// UpdateThread: runs an update beside the step thread, with an engine of its own. It takes what the step
-// thread gives it and decides nothing: which chunks are updated, with what and in which order is said by
-// begin(), allow() and add(). It must never touch the device.
+// UpdateThread: runs an update beside the step thread, with an engine of its own and loops of its own over
+// the compute threads. It takes what the step thread gives it and decides nothing: which chunks are updated,
+// with what and in which order is said by begin(), allow() and add(). It must never touch the device.
 //
 // All calls are the step thread's. A failure stops the update: chunks that it leaves undone are completed
 // with it in UpdateProgress, and finish() throws it.
@@ -15,6 +15,7 @@
 
 #include <terrace/aio/engine.h>
 #include <terrace/base/mutex.h>
+#include <terrace/base/workers.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/offload/optimizer_pipeline.h>
 #include <terrace/offload/step_watch.h>
@@ -24,9 +25,10 @@ namespace terrace {
 
 class UpdateThread {
  public:
-  // `engine` is null when nothing lives on nvme. The references outlive this.
+  // `engine` is null when nothing lives on nvme; `workers` are those of the step thread. The references
+  // outlive this.
   UpdateThread(uint32_t chunk_count, OptimizerPipeline& pipeline, UpdateProgress& progress,
-               std::unique_ptr<io::Engine> engine, StepWatch& watch);
+               std::unique_ptr<io::Engine> engine, const Workers& workers, StepWatch& watch);
   ~UpdateThread();  // after the update in progress
   UpdateThread(const UpdateThread&) = delete;
   UpdateThread& operator=(const UpdateThread&) = delete;
@@ -57,6 +59,7 @@ class UpdateThread {
   OptimizerPipeline& pipeline_;
   UpdateProgress& progress_;
   std::unique_ptr<io::Engine> engine_;  // destroyed by the thread, its owner
+  Workers workers_;                     // beside those of the step thread
   StepWatch& watch_;
   bool busy_ = false;     // of the step thread
   size_t taken_ = 0;      // of the thread: of added_

@@ -140,12 +140,12 @@ class StepRun {
         offloader_(space_, plan.options, step_trace(plan, tensors_), device_, workers_, console) {}
 
   StepReport run() {
+    offloader_.set_update_mode(plan_.update_mode);  // refused before anything is laid out
     step_of_the_way(fmt::format("laying out {} parameters", space_.parameter_count()));
     offloader_.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
       for (uint64_t e = 0; e < values.size(); ++e)
         values[e] = noise((uint64_t{index_of(tensor)} << 40) + first + e) * 0x1p-5f;
     });
-    offloader_.set_update_mode(plan_.update_mode);
     StepReport report;
     report.plan = plan_;
     report.memory = offloader_.plan();

@@ -53,6 +53,7 @@ constexpr std::array kWaits = {
     Wait{"waiting for gradients to land", "landing_wait", &OffloadCounters::landing_wait_ns},
     Wait{"update waiting for the disk", "update_wait", &OffloadCounters::update_wait_ns},
     Wait{"waiting for a turn on the drive", "turn_wait", &OffloadCounters::turn_wait_ns},
+    Wait{"waiting for a pending update", "pending_update_wait", &OffloadCounters::pending_update_wait_ns},
     Wait{"waiting for commits", "commit_wait", &OffloadCounters::commit_wait_ns},
 };
 

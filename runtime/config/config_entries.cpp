@@ -237,8 +237,10 @@ void ConfigEntries::read_section(std::string_view section, const JsonNode& objec
   const SchemaKey* type_row = find_key(section, "type");
   if (type_row != nullptr && type != object.members.end() && type->value.is(Kind::text) &&
       !is_auto(type->value) && !among(type_row->limits.allowed, type->value.text)) {
-    problems_.add(type->origin, fmt::format("{}.type must be {}, not {}: {}", written_section,
-                                            expected_values(*type_row), shown(type->value), type_row->note));
+    const std::string suggestion = suggestion_among(type_row->limits.allowed, type->value.text);
+    problems_.add(type->origin,
+                  fmt::format("{}.type must be {}, not {}: {}", written_section, expected_values(*type_row),
+                              shown(type->value), suggestion.empty() ? type_row->note : suggestion));
     return;
   }
   for (const JsonMember& member : object.members) read_member(section, member, written_section);
@@ -319,9 +321,13 @@ void ConfigEntries::read_value(const SchemaKey& row, const Given& given) {
     // What is refused whatever its value, or but for a few values, needs no lesson on its type.
     const bool of_any_type = row.effect == KeyEffect::refused && row.type != ValueType::boolean;
     if (!of_any_type && !conform(row, entry.value)) {
+      const std::string suggestion = row.type == ValueType::choice && given.value.is(Kind::text)
+                                         ? suggestion_among(row.limits.allowed, given.value.text)
+                                         : "";
       problems_.add(given.value.origin.empty() ? given.origin : given.value.origin,
-                    fmt::format("{} must be {}{}, not {}", given.key, expected_values(row),
-                                missed_limit(row, entry.value), shown(given.value)));
+                    fmt::format("{} must be {}{}, not {}{}{}", given.key, expected_values(row),
+                                missed_limit(row, entry.value), shown(given.value),
+                                suggestion.empty() ? "" : "; ", suggestion));
       return;
     }
     if (row.effect == KeyEffect::refused && !is_harmless(row, entry.value)) {

@@ -9,6 +9,8 @@
 namespace terrace {
 namespace {
 
+constexpr size_t kLongestKey = 64;  // that is compared with others
+
 char lower(char c) {
   return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
 }
@@ -149,7 +151,6 @@ std::string section_name(std::string_view section) {
 }
 
 std::string suggestion_for(std::string_view section, std::string_view key) {
-  constexpr size_t kLongestKey = 64;
   if (key.size() > kLongestKey) return "";
   const Nearest here = nearest(key, [&](const SchemaKey& row) { return row.section == section; });
   if (here.row != nullptr && here.distance <= 1) return fmt::format("did you mean \"{}\"?", here.row->key);
@@ -163,6 +164,21 @@ std::string suggestion_for(std::string_view section, std::string_view key) {
   const Nearest anywhere = nearest(key, [](const SchemaKey&) { return true; });
   if (anywhere.row == nullptr) return "";
   return fmt::format("did you mean \"{}\" in {}?", anywhere.row->key, section_name(anywhere.row->section));
+}
+
+std::string suggestion_among(std::string_view allowed, std::string_view text) {
+  if (text.size() <= 3 || text.size() > kLongestKey) return "";  // "gpu" is not nearly "cpu"
+  std::string_view best;
+  size_t least = tolerance(text) + 1;
+  while (true) {
+    const size_t bar = allowed.find('|');
+    const std::string_view choice = allowed.substr(0, bar);
+    const size_t distance = edit_distance(text, choice);
+    if (distance < least) least = distance, best = choice;
+    if (bar == std::string_view::npos) break;
+    allowed.remove_prefix(bar + 1);
+  }
+  return best.empty() ? "" : fmt::format("did you mean \"{}\"?", best);
 }
 
 }  // namespace terrace

@@ -69,6 +69,9 @@ const SchemaKey* find_path(std::string_view path);
 // most similar one. Empty when nothing is near.
 std::string suggestion_for(std::string_view section, std::string_view key);
 
+// "did you mean ...?" for a text that is none of the values of "a|b|c". Empty when none is near.
+std::string suggestion_among(std::string_view allowed, std::string_view text);
+
 // Insertions, deletions, replacements and swaps of neighbours that turn one into the other, in any case.
 size_t edit_distance(std::string_view a, std::string_view b);
 

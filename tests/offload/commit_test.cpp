@@ -100,29 +100,38 @@ TEST(Commit, LeavesTheTrafficOfTheTrainingAtItsBound) {
 
 // The commit writes nothing until the update waits for it, so that both are at the same bytes: the update
 // must wait for each cached chunk, and must leave the commit the slots that it needs.
+void expect_epoch_of_its_moment(EpochCase c) {
+  CommitGate gate;
+  const auto expected = states_without_epochs(c, 4);
+  c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
+    return std::make_unique<GateEngine>(std::move(engine), [&gate] { gate(); });
+  });
+  const toy::ScratchFolder folder;
+  {
+    EpochRig rig(c, folder.path());
+    train_past_commit(rig, gate);
+    EXPECT_EQ(rig.state(), expected[4]);
+    if (rig.cached_record_bytes() > 0) {
+      EXPECT_GT(gate.waits_seen(), 0u);
+    }
+  }
+  c.start = TierStart::resume;
+  c.decorate = nullptr;
+  EpochRig resumed(c, folder.path());
+  EXPECT_EQ(resumed.offloader->taken_up_info(), step_info(2));
+  EXPECT_EQ(resumed.state(), expected[2]);
+}
+
 TEST(Commit, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
-  for (const uint32_t quarters : {0u, 1u, 2u, 3u, 4u}) {
-    for (const uint64_t chunk_elements : {kTileElements, 2 * kTileElements}) {
-      CommitGate gate;
-      EpochCase c{.chunk_elements = chunk_elements, .cached_quarters = quarters};
-      const auto expected = states_without_epochs(c, 4);
-      c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
-        return std::make_unique<GateEngine>(std::move(engine), [&gate] { gate(); });
-      });
-      const toy::ScratchFolder folder;
-      {
-        EpochRig rig(c, folder.path());
-        train_past_commit(rig, gate);
-        EXPECT_EQ(rig.state(), expected[4]);
-        if (rig.cached_record_bytes() > 0) {
-          EXPECT_GT(gate.waits_seen(), 0u);
-        }
+  for (const UpdateMode mode :
+       {UpdateMode::after_backward, UpdateMode::next_forward, UpdateMode::during_backward}) {
+    for (const uint32_t quarters : {0u, 1u, 2u, 3u, 4u}) {
+      for (const uint64_t tiles : {1u, 2u}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", name_of(mode), quarters, tiles));
+        EpochCase c{.chunk_elements = tiles * kTileElements, .cached_quarters = quarters};
+        c.mode = mode;
+        expect_epoch_of_its_moment(c);
       }
-      c.start = TierStart::resume;
-      c.decorate = nullptr;
-      EpochRig resumed(c, folder.path());
-      EXPECT_EQ(resumed.offloader->taken_up_info(), step_info(2));
-      EXPECT_EQ(resumed.state(), expected[2]) << quarters << " " << chunk_elements;
     }
   }
 }

@@ -148,13 +148,30 @@ TEST(CompactEpoch, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
   }
 }
 
+TEST(CompactEpoch, IsTheStateOfItsMomentThoughAnUpdateBesideTheStepOvertakesIt) {
+  for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
+    for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
+      for (const uint32_t quarters : {0u, 2u, 4u}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", name_of(mode), name_of(parameters), quarters));
+        EpochCase c{.parameters = parameters, .cached_quarters = quarters};
+        c.mode = mode;
+        expect_epoch_of_its_moment(c);
+      }
+    }
+  }
+}
+
 // The update and the commit both write parameters: it must leave the commit the slots that it needs.
 TEST(CompactEpoch, GetsTheSlotsItNeedsWhereSomeParametersAreCached) {
-  for (const uint32_t cached : {1u, 4u, 8u, 12u}) {
-    SCOPED_TRACE(cached);
-    EpochCase c{.parameters = Placement::nvme};
-    c.cached_parameters = cached;
-    expect_epoch_of_its_moment(c);
+  for (const UpdateMode mode :
+       {UpdateMode::after_backward, UpdateMode::next_forward, UpdateMode::during_backward}) {
+    for (const uint32_t cached : {1u, 4u, 8u, 12u}) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(mode), cached));
+      EpochCase c{.parameters = Placement::nvme};
+      c.cached_parameters = cached;
+      c.mode = mode;
+      expect_epoch_of_its_moment(c);
+    }
   }
 }
 

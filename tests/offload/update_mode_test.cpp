@@ -10,7 +10,6 @@
 #include <terrace/base/error.h>
 
 #include "offload/offloader_rig.h"
-#include "support/allocation_counter.h"
 
 namespace terrace {
 namespace {
@@ -323,39 +322,6 @@ TEST(UpdateMode, TellsWhenEveryChunkWasUpdatedAndNeeded) {
     EXPECT_GT(chunk.read_ns, 0u);
     EXPECT_GT(chunk.updated_ns, chunk.read_ns);
     EXPECT_GT(chunk.needed_ns, 0u);
-  }
-}
-
-TEST(UpdateMode, AllocatesNothingInAStepOnceItIsWarm) {
-  for (const UpdateMode mode : kOtherModes) {
-    for (const Placement placement : {Placement::cpu, Placement::nvme}) {
-      Case c{placement, Placement::nvme};
-      c.mode = mode;
-      Rig rig(c, 1);
-      for (uint64_t step = 1; step <= 3; ++step) rig.step(step, 1);
-      const std::vector<OptimizerSettings> groups = toy::groups();
-      const UpdateSettings settings = {groups, 4, 0, 1};
-      std::vector<std::pair<std::string, std::vector<TensorId>>> leases;
-      const std::vector<toy::Use> uses = toy::forward_uses(false);
-      for (const char* pass : {"/forward", "/backward"}) {
-        for (const toy::Use& use : uses) {
-          leases.push_back({"mb0/" + use.name + pass, {}});
-          for (uint32_t t : use.tensors) leases.back().second.push_back(TensorId{t});
-        }
-      }
-      std::reverse(leases.begin() + static_cast<ptrdiff_t>(uses.size()), leases.end());
-      const uint64_t before = testing::allocations_of_this_thread();
-      rig.offloader->begin_step();
-      rig.offloader->announce_update(settings);
-      for (size_t l = 0; l < leases.size(); ++l) {
-        const Lease lease(*rig.offloader, leases[l].first, leases[l].second,
-                          l < uses.size() ? UseKind::forward : UseKind::backward);
-      }
-      rig.offloader->end_micro_batch();
-      rig.offloader->update(settings);
-      rig.offloader->finish_update();
-      EXPECT_EQ(testing::allocations_of_this_thread() - before, 0u) << name_of(placement) << name_of(mode);
-    }
   }
 }
 

@@ -3,128 +3,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <memory>
 #include <optional>
-#include <vector>
 
 #include <terrace/memory/tier_space.h>
-#include <terrace/runtime/checkpoint/checkpoint.h>
-#include <terrace/runtime/trainer.h>
 
-#include "offload/toy_training.h"
+#include "runtime/trainer_rig.h"
 #include "support/expect_error.h"
 
 namespace terrace {
 namespace {
 
-namespace fs = std::filesystem;
+using namespace trainer_tests;
 using testing::expect_error;
 
-constexpr uint32_t kContext = 8;
 constexpr uint64_t kSecondNs = 1'000'000'000;
-
-class Numbers final : public TokenSource {
- public:
-  explicit Numbers(uint64_t fingerprint) : fingerprint_(fingerprint) {}
-  uint64_t token_count() const override { return 400; }
-  void read(uint64_t first, std::span<int32_t> tokens) const override {
-    for (size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = static_cast<int32_t>((first + i) * (first + i) % 13);
-  }
-  uint32_t vocabulary() const override { return 13; }
-  uint64_t fingerprint() const override { return fingerprint_; }
-  std::string description() const override { return "numbers"; }
-  fs::path path() const override { return "numbers"; }
-
- private:
-  uint64_t fingerprint_;
-};
-
-struct RunOptions {
-  fs::path nvme;  // empty: nothing is on nvme
-  std::string host_memory = "64MiB";
-  std::string seed = "42";
-  std::string commit_every_steps = "0";
-  std::string commit_every_seconds = "0";
-  std::string retained = "0";
-  std::string durable = "true";
-  std::string chunk_elements = "4096";
-  std::string precision = "false";  // of bf16
-  uint64_t data = 1;
-  TierStart start = TierStart::fresh;
-  const Clock* clock = nullptr;
-};
-
-TrainerOptions options_of(const RunOptions& run) {
-  std::vector<ConfigOverride> overrides = {{"terrace.threads", "1", "a test"},
-                                           {"terrace.device_memory", "16MiB", "a test"},
-                                           {"terrace.host_memory", run.host_memory, "a test"},
-                                           {"terrace.seed", run.seed, "a test"},
-                                           {"bf16.enabled", run.precision, "a test"},
-                                           {"terrace.chunk_elements", run.chunk_elements, "a test"}};
-  if (!run.nvme.empty()) {
-    overrides.push_back({"zero_optimization.offload_optimizer.device", "nvme", "a test"});
-    overrides.push_back({"zero_optimization.offload_optimizer.nvme_path", run.nvme.string(), "a test"});
-    overrides.push_back({"terrace.durable", run.durable, "a test"});
-    overrides.push_back({"terrace.commit_every_steps", run.commit_every_steps, "a test"});
-    overrides.push_back({"terrace.commit_every_seconds", run.commit_every_seconds, "a test"});
-    overrides.push_back({"terrace.retained_checkpoints", run.retained, "a test"});
-  }
-  TrainerOptions options;
-  options.config = default_train_config(overrides);
-  options.model = model_preset("gpt2");
-  options.model.layers = 2;
-  options.model.heads = 2;
-  options.model.width = 32;
-  options.model.context = kContext;
-  options.model.vocabulary = 13;
-  options.tier_start = run.start;
-  options.clock = run.clock;
-  return options;
-}
-
-// A trainer with what must outlive it.
-struct TrainerRun {
-  explicit TrainerRun(const RunOptions& run)
-      : options(options_of(run)),
-        data(tokens(run.data), {kContext, options.config.terrace.seed, /*validation_fraction=*/0}),
-        trainer(std::make_unique<Trainer>(options, data, log)) {}
-
-  static OpenTokens tokens(uint64_t fingerprint) {
-    OpenTokens open;
-    open.train = std::make_unique<Numbers>(fingerprint);
-    return open;
-  }
-  std::vector<double> train(uint64_t steps) {
-    std::vector<double> losses;
-    for (uint64_t s = 0; s < steps; ++s) losses.push_back(trainer->step().loss);
-    return losses;
-  }
-
-  MemoryLog log;
-  TrainerOptions options;
-  TrainingData data;
-  std::unique_ptr<Trainer> trainer;
-};
-
-std::string bytes_of_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 void expect_same_checkpoint(const fs::path& one, const fs::path& other) {
   for (const char* name : {"states.bin", "manifest.json"}) {
     EXPECT_FALSE(bytes_of_file(one / name).empty()) << one / name;
     EXPECT_TRUE(bytes_of_file(one / name) == bytes_of_file(other / name)) << name;
   }
-}
-
-// The least host memory that does: nothing is cached.
-std::string least_host_memory(RunOptions run) {
-  run.host_memory = "64MiB";
-  const TrainingSetup setup = plan_training(options_of(run));
-  return std::to_string(setup.plan.memory.host_minimum_bytes);
 }
 
 TEST(TrainerEpochs, AreCommittedWhenStepsOrTheClockSaySo) {

@@ -1,5 +1,6 @@
 #include "support/allocation_counter.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
@@ -8,9 +9,11 @@ namespace {
 
 thread_local uint64_t allocations = 0;
 thread_local uint64_t allocated_bytes = 0;
+std::atomic<uint64_t> all_allocations{0};
 
 void* try_to_take(std::size_t bytes, std::size_t alignment) noexcept {
   ++allocations;
+  all_allocations.fetch_add(1, std::memory_order_relaxed);
   allocated_bytes += bytes;
   void* memory = nullptr;
   if (bytes == 0) bytes = 1;
@@ -32,6 +35,9 @@ void* take(std::size_t bytes, std::size_t alignment) {
 
 uint64_t terrace::testing::allocations_of_this_thread() {
   return allocations;
+}
+uint64_t terrace::testing::allocations_of_all_threads() {
+  return all_allocations.load(std::memory_order_relaxed);
 }
 uint64_t terrace::testing::allocated_bytes_of_this_thread() {
   return allocated_bytes;

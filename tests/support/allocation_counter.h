@@ -7,7 +7,9 @@ namespace terrace::testing {
 
 // Calls of operator new by this thread since it started.
 uint64_t allocations_of_this_thread();
-// What these calls asked for, all together: what is given back does not count.
+// The same of every thread of the process, those of libraries included.
+uint64_t allocations_of_all_threads();
+// What the calls of this thread asked for, all together: what is given back does not count.
 uint64_t allocated_bytes_of_this_thread();
 
 }  // namespace terrace::testing

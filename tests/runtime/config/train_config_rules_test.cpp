@@ -13,6 +13,7 @@ using config_test::origin_of;
 using config_test::parse;
 using config_test::problem;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -21,6 +22,9 @@ TEST(TrainConfigRules, RefusesOptimizersAndSchedulersItDoesNotHaveWithOneLine) {
             "ds.json:1:42: scheduler.type must be one of WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, "
             "LRRangeTest, not \"CosineAnnealingLR\": Those of torch are not supported. Each has DeepSpeed's "
             "arithmetic; a key of another scheduler is an error.");
+  EXPECT_THAT(problem(R"({"optimizer": {"type": "AdmW", "params": {"betas": 1}}})"),
+              EndsWith("optimizer.type must be one of Adam, AdamW, Adagrad, Lion, SGD, not \"AdmW\": did you "
+                       "mean \"AdamW\"?"));
   EXPECT_THAT(problem(R"({"optimizer": {"type": "Lamb", "params": {"max_coeff": 1}}})"),
               Not(HasSubstr("max_coeff")));
   EXPECT_THAT(problem(R"({"scheduler": {"params": {"warmup_num_steps": 3}}})"),

@@ -20,6 +20,7 @@ using config_test::value_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 using Folders = std::vector<std::filesystem::path>;
 
@@ -252,6 +253,10 @@ TEST(TrainConfig, SaysWhatAValueMayBe) {
             "ds.json:1:33: zero_optimization.stage must be a whole number from 0 to 3, not 4");
   EXPECT_THAT(problem(R"({"zero_optimization": {"offload_param": {"device": "disk"}}})"),
               HasSubstr("must be one of none, cpu, nvme, not \"disk\""));
+  EXPECT_THAT(problem(R"({"zero_optimization": {"offload_param": {"device": "nvem"}}})"),
+              HasSubstr("must be one of none, cpu, nvme, not \"nvem\"; did you mean \"nvme\"?"));
+  EXPECT_THAT(problem(R"({"zero_optimization": {"offload_param": {"device": "gpu"}}})"),
+              Not(HasSubstr("did you mean")));
   EXPECT_THAT(problem(R"({"zero_optimization": {"offload_param": "cpu"}})"),
               HasSubstr("must be an object, not \"cpu\""));
   EXPECT_THAT(problem(R"({"zero_optimization": {"overlap_comm": 1}})"),

@@ -1,0 +1,154 @@
+// A Trainer of a tiny model on numbers, with what must outlive it, for the tests of the trainer.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/trainer.h>
+
+#include "offload/toy_training.h"
+
+namespace terrace::trainer_tests {
+
+namespace fs = std::filesystem;
+
+inline constexpr uint32_t kContext = 8;
+
+class Numbers final : public TokenSource {
+ public:
+  explicit Numbers(uint64_t fingerprint) : fingerprint_(fingerprint) {}
+  uint64_t token_count() const override { return 400; }
+  void read(uint64_t first, std::span<int32_t> tokens) const override {
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<int32_t>((first + i) * (first + i) % 13);
+  }
+  uint32_t vocabulary() const override { return 13; }
+  uint64_t fingerprint() const override { return fingerprint_; }
+  std::string description() const override { return "numbers"; }
+  fs::path path() const override { return "numbers"; }
+
+ private:
+  uint64_t fingerprint_;
+};
+
+struct RunOptions {
+  fs::path nvme;           // empty: nothing is on nvme
+  std::string parameters;  // where they live; empty: on the device
+  std::string host_memory = "64MiB";
+  std::string seed = "42";
+  std::string commit_every_steps = "0";
+  std::string commit_every_seconds = "0";
+  std::string retained = "0";
+  std::string durable = "true";
+  std::string chunk_elements = "4096";
+  std::string precision = "false";  // of bf16
+  std::string update = "after_backward";
+  std::string optimizer = "AdamW";
+  std::string bf16_moments = "false";
+  std::string compact = "false";
+  std::string clipping = "1";
+  uint64_t data = 1;
+  TierStart start = TierStart::fresh;
+  bool discard = false;  // what an earlier run left
+  const Clock* clock = nullptr;
+  // Takes the place of the model that the configuration makes.
+  std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> model = nullptr;
+};
+
+inline TrainerOptions options_of(const RunOptions& run) {
+  std::vector<ConfigOverride> overrides = {{"terrace.threads", "1", "a test"},
+                                           {"terrace.device_memory", "16MiB", "a test"},
+                                           {"terrace.host_memory", run.host_memory, "a test"},
+                                           {"terrace.seed", run.seed, "a test"},
+                                           {"bf16.enabled", run.precision, "a test"},
+                                           {"terrace.update", run.update, "a test"},
+                                           {"optimizer.type", run.optimizer, "a test"},
+                                           {"gradient_clipping", run.clipping, "a test"},
+                                           {"terrace.compact_state", run.compact, "a test"},
+                                           {"terrace.chunk_elements", run.chunk_elements, "a test"}};
+  if (run.bf16_moments == "true") overrides.push_back({"bf16.bf16_optimizer_states", "true", "a test"});
+  if (!run.parameters.empty())
+    overrides.push_back({"zero_optimization.offload_param.device", run.parameters, "a test"});
+  if (run.parameters == "cpu" && run.nvme.empty())
+    overrides.push_back({"zero_optimization.offload_optimizer.device", "cpu", "a test"});
+  if (!run.nvme.empty()) {
+    overrides.push_back({"zero_optimization.offload_optimizer.device", "nvme", "a test"});
+    overrides.push_back({"zero_optimization.offload_optimizer.nvme_path", run.nvme.string(), "a test"});
+    overrides.push_back({"terrace.durable", run.durable, "a test"});
+    overrides.push_back({"terrace.commit_every_steps", run.commit_every_steps, "a test"});
+    overrides.push_back({"terrace.commit_every_seconds", run.commit_every_seconds, "a test"});
+    overrides.push_back({"terrace.retained_checkpoints", run.retained, "a test"});
+  }
+  TrainerOptions options;
+  options.config = default_train_config(overrides);
+  options.model = model_preset("gpt2");
+  options.model.layers = 2;
+  options.model.heads = 2;
+  options.model.width = 32;
+  options.model.context = kContext;
+  options.model.vocabulary = 13;
+  options.tier_start = run.start;
+  options.discard_epochs = run.discard;
+  options.clock = run.clock;
+  return options;
+}
+
+// A trainer with what must outlive it.
+struct TrainerRun {
+  explicit TrainerRun(const RunOptions& run)
+      : options(options_of(run)),
+        data(tokens(run.data), {kContext, options.config.terrace.seed, /*validation_fraction=*/0}),
+        trainer(make(run)) {}
+
+  static OpenTokens tokens(uint64_t fingerprint) {
+    OpenTokens open;
+    open.train = std::make_unique<Numbers>(fingerprint);
+    return open;
+  }
+  std::vector<double> train(uint64_t steps) {
+    std::vector<double> losses;
+    for (uint64_t s = 0; s < steps; ++s) losses.push_back(trainer->step().loss);
+    return losses;
+  }
+
+  // As a checkpoint holds it.
+  std::vector<std::byte> state() {
+    std::vector<std::byte> bytes;
+    trainer->offloader().export_records(
+        [&](std::span<const std::byte> tiles) { bytes.insert(bytes.end(), tiles.begin(), tiles.end()); });
+    return bytes;
+  }
+
+  MemoryLog log;
+  TrainerOptions options;
+  TrainingData data;
+  std::unique_ptr<Trainer> trainer;
+
+ private:
+  std::unique_ptr<Trainer> make(const RunOptions& run) {
+    if (!run.model) return std::make_unique<Trainer>(options, data, log);
+    TrainingSetup setup = plan_training(options);
+    setup.model = run.model(std::move(setup.model));
+    return std::make_unique<Trainer>(options, std::move(setup), data, log);
+  }
+};
+
+inline std::string bytes_of_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// The least host memory that does: nothing is cached.
+inline std::string least_host_memory(RunOptions run) {
+  run.host_memory = "64MiB";
+  const TrainingSetup setup = plan_training(options_of(run));
+  return std::to_string(setup.plan.memory.host_minimum_bytes);
+}
+
+}  // namespace terrace::trainer_tests
