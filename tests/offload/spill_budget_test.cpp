@@ -115,7 +115,7 @@ TEST(SpillBudget, TheOneThatHoldsAllSpillsNothingAndOneByteLessDoes) {
 }
 
 TEST(SpillBudget, EveryOneInBetweenIsKeptAndSpillsNoMoreThanASmallerOne) {
-  constexpr uint64_t kParts = 8;
+  constexpr uint64_t kParts = 4;
   for (const EpochCase& c : spilling_cases()) {
     SCOPED_TRACE(text_of(c));
     const std::vector<std::byte> expected = train(with_budget(c, spill_nothing)).state;
