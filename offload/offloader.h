@@ -179,6 +179,10 @@ class Offloader final : public ParameterAccess {
   void set_host_budget(uint64_t bytes);
   // The least that may be: everything but kept records, as this plan has it.
   uint64_t least_host_budget() const;
+  // The host budget in force: the last that was set, at most the plan's.
+  uint64_t host_budget() const;
+  // How many chunks' optimizer states are in host memory now: what a step need not read and write.
+  uint32_t kept_record_chunks() const;
 
   // Between begin_evaluation and end_evaluation only inference uses happen; no training step is open.
   void begin_evaluation();

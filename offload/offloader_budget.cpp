@@ -15,15 +15,23 @@ void Offloader::Parts::set_host_budget(uint64_t bytes) {
   const uint64_t least = arena.budget_bytes() + (has_cache ? 0 : record_arena.budget_bytes());
   if (bytes < least) {
     throw Error(ErrorKind::capacity,
-                {fmt::format("the host budget cannot change to {}", format_bytes(bytes)), "",
+                {"the host budget cannot change to", format_bytes(bytes),
                  fmt::format("this run needs {} ({} bytes) beside the optimizer states that it keeps there",
                              format_bytes(least), least),
                  "end the run, and go on from its last epoch or checkpoint with a smaller budget"});
   }
-  if (!has_cache) return;
+  // More than the run began with is no budget of it.
+  const uint64_t in_force = std::min(bytes, options.host_budget_bytes);
+  if (!has_cache) {
+    host_budget_bytes = in_force;
+    return;
+  }
   const auto wanted = static_cast<uint32_t>(
       std::min<uint64_t>((bytes - least) / plan.record_slot_bytes, plan.host_record_slots));
-  if (wanted == records->kept_count()) return;
+  if (wanted == records->kept_count()) {
+    host_budget_bytes = in_force;
+    return;
+  }
   watch.set_activity("a change of the host budget");
   if (committer != nullptr) committer->wait_idle();
   const bool knows = committer != nullptr && knows_cached;
@@ -34,6 +42,9 @@ void Offloader::Parts::set_host_budget(uint64_t bytes) {
     failure = std::current_exception();
   }
   if (turns == nullptr) take_turns();
+  // What could not be done leaves some of it done.
+  host_budget_bytes =
+      failure == nullptr ? in_force : least + uint64_t{records->kept_count()} * plan.record_slot_bytes;
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
@@ -46,6 +57,23 @@ void Offloader::set_host_budget(uint64_t bytes) {
 uint64_t Offloader::least_host_budget() const {
   const Parts& p = *parts_;
   return p.arena.budget_bytes() + (p.options.states == Placement::nvme ? 0 : p.record_arena.budget_bytes());
+}
+
+uint64_t Offloader::host_budget() const {
+  return parts_->host_budget_bytes;
+}
+
+uint32_t Offloader::kept_record_chunks() const {
+  const Parts& p = *parts_;
+  switch (p.options.states) {
+    case Placement::nvme:
+      return p.records->kept_count();
+    case Placement::cpu:
+      return p.plan.host_record_slots;
+    case Placement::none:
+      break;
+  }
+  return 0;
 }
 
 }  // namespace terrace

@@ -249,6 +249,7 @@ struct Offloader::Parts {
   std::vector<bool> landed;               // per chunk
   // Of end_use(), which destructors of leases call: the next call throws it.
   std::exception_ptr landing_failure;
+  uint64_t host_budget_bytes = options.host_budget_bytes;  // in force
   OffloadCounters counters;
   std::vector<OptimizerStep> steps;  // of the parameter groups; kept for its memory
 };

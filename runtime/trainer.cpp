@@ -55,6 +55,11 @@ Trainer::Parts::Parts(const TrainerOptions& given, TrainingSetup planned, const 
                  fmt::format("samples of {} tokens below {} for {} below {}", data.context(),
                              data.vocabulary(), model->config().context, model->config().vocabulary));
   if (model->options().type == DataType::fp16) scaler.emplace(given.config.fp16);
+  if (given.config.terrace.memory_pressure && setup.offload.states == Placement::nvme) {
+    pressure.emplace(given.system_root, clock);
+    wanted_host_bytes = offloader.host_budget();
+    wanted_chunks = offloader.kept_record_chunks();
+  }
   if (taken_up) {
     take_up_epoch();
   } else {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <terrace/base/clock.h>
+#include <terrace/base/error.h>
 #include <terrace/base/log.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/config/train_config.h>
@@ -33,7 +34,8 @@ struct TrainerOptions {
   // those of the epoch then. fresh: an epoch there is an Error(config), unless it is to be discarded.
   TierStart tier_start = TierStart::fresh;
   bool discard_epochs = false;
-  const Clock* clock = nullptr;  // null: the steady one; outlives the trainer
+  const Clock* clock = nullptr;             // null: the steady one; outlives the trainer
+  std::filesystem::path system_root = "/";  // in which proc/ and sys/ lie
 };
 
 struct StepReport {
@@ -61,6 +63,17 @@ struct StepReport {
 struct FinishedUpdate {
   uint64_t ns = 0;
   OffloadCounters moved;
+};
+
+// What came of a change of the host budget.
+struct HostBudgetChange {
+  uint64_t budget_bytes = 0;  // in force now
+  uint32_t kept_chunks = 0;   // whose optimizer states are in host memory now
+  uint64_t read_bytes = 0;    // of states that came in
+  uint64_t write_bytes = 0;   // of states that left and that the tier did not have
+  uint64_t ns = 0;
+  // Less than the run needs: nothing has changed. Or memory that the system has not got: some of it may have.
+  std::optional<Error> refusal;
 };
 
 class Trainer {
@@ -96,6 +109,14 @@ class Trainer {
   UpdateMode update_mode() const;
   // Waits until the last step's update is complete; evaluations, checkpoints and exports do so themselves.
   FinishedUpdate finish_update();
+
+  // --- The host budget, between two steps; it changes no number ---
+  // As Offloader::set_host_budget(), of which the next step's report has the bytes and the time. More than
+  // the run began with has no effect. Throws what moving records failed with.
+  HostBudgetChange set_host_budget(uint64_t bytes);
+  // Where terrace.memory_pressure asks for it: looks at the memory cgroup and changes the host budget as
+  // runtime/memory_pressure.h has it, saying so in one line. True when it has. Throws the same.
+  bool look_after_memory();
 
   // The mean loss over `samples` windows spread over the validation part.
   double evaluate(uint64_t samples);

@@ -18,6 +18,8 @@ std::atomic<int> g_received{0};
 std::atomic<bool> g_on_terminal{false};
 static_assert(std::atomic<int>::is_always_lock_free, "read and written inside a signal handler");
 
+constexpr int kRequested = -1;  // no signal's number
+
 std::string_view notice_of(int number) {
   if (number == SIGINT)
     return "\r\x1b[Kterrace: stopping when the step in progress is over; press again to stop at once\n";
@@ -75,12 +77,18 @@ StopSignals::~StopSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &earlier_[i], nullptr);
 }
 
+void StopSignals::request() {
+  int none = 0;
+  g_received.compare_exchange_strong(none, kRequested);
+}
+
 bool StopSignals::requested() const {
   return g_received != 0;
 }
 
 std::string_view StopSignals::name() const {
   const int number = g_received;
+  if (number == kRequested) return "terrace ctl stop";
   return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : number == SIGHUP ? "SIGHUP" : "";
 }
 

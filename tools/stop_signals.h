@@ -1,6 +1,6 @@
-// StopSignals: SIGINT, SIGTERM and SIGHUP as a wish to stop. The first one is remembered, so that the step in
-// progress ends and the state can be saved; the second one ends the program at once, but SIGHUP never does: a
-// closed terminal sends several. The handler does nothing else.
+// StopSignals: SIGINT, SIGTERM and SIGHUP, and what `terrace ctl stop` asks for, as a wish to stop. The first
+// one is remembered, so that the step in progress ends and the state can be saved; the second one ends the
+// program at once, but SIGHUP never does: a closed terminal sends several. The handler does nothing else.
 #pragma once
 
 #include <signal.h>
@@ -18,8 +18,10 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
+  // The same wish from somebody else than a signal, on any thread; a signal after it is the second one.
+  void request();
   bool requested() const;
-  // "SIGINT", or empty.
+  // "SIGINT", "terrace ctl stop", or empty.
   std::string_view name() const;
 
  private:

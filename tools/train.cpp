@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <vector>
 
+#include <terrace/runtime/control/job_control.h>
 #include <terrace/runtime/tuning.h>
 #include <terrace/runtime/watchdog.h>
 
@@ -55,6 +56,7 @@ class Train final : public Subcommand {
 
   int train();
   std::unique_ptr<WatchdogThread> start_watchdog(Trainer& trainer);
+  std::unique_ptr<JobControl> start_control(Trainer& trainer, StopSignals& signals);
 
   const std::string name_ = "train";
   TrainFlags flags_;
@@ -84,6 +86,15 @@ std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer) {
   return std::make_unique<WatchdogThread>(trainer.offloader().watch(), options, console_, abort);
 }
 
+// Null when it was turned off.
+std::unique_ptr<JobControl> Train::start_control(Trainer& trainer, StopSignals& signals) {
+  if (flags_.no_control) return nullptr;
+  JobControlOptions options;
+  options.steps = flags_.steps;
+  options.stop = [&signals] { signals.request(); };
+  return std::make_unique<JobControl>(trainer, options, console_);
+}
+
 int Train::train() {
   InjectedFaults faults(flags_.inject);
   const DataChoice choice(flags_.data, model_folder(flags_));
@@ -101,7 +112,7 @@ int Train::train() {
   if (flags_.resume.empty()) require_empty_monitors(options.config);
   StepLog log(flags_.log);
 
-  const StopSignals signals;
+  StopSignals signals;
   RunSummary summary;
   summary.unigram_loss = data.unigram_loss();
   console_.print(training_header(options, plan, data, summary.unigram_loss));
@@ -122,8 +133,9 @@ int Train::train() {
   RunMonitor monitor(options.config, trainer, start.is_resumed());
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
+  const std::unique_ptr<JobControl> control = start_control(trainer, signals);
   const std::optional<Error> failure =
-      TrainingRun(flags_, options, trainer, console_, log, monitor, signals, summary).run();
+      TrainingRun(flags_, options, trainer, console_, log, monitor, signals, control.get(), summary).run();
   faults.say_what_was_done(console_);
   summary.model = trainer.model_description();
   summary.parameter_count = plan.parameter_count;

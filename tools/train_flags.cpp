@@ -158,6 +158,10 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
       ->take_all()
       ->expected(1)
       ->group(group);
+  app.add_flag("--no-control", flags.no_control,
+               "Listen on no socket: the run cannot be asked or told anything by `terrace ctl` and `terrace "
+               "top`")
+      ->group(group);
   app.add_flag("--print-config", flags.print_config, "Print every value in force with its origin, and exit")
       ->group(group);
   app.add_option("--explain", flags.explain,
@@ -191,6 +195,9 @@ void TrainFlags::add_to(CLI::App& app) {
       ->group(kMemory);
   app.add_flag("--strict", strict, "Turn any use of memory outside its lease into an error; slow")
       ->group(kMemory);
+  app.add_flag("--no-memory-pressure", no_memory_pressure,
+               "Keep optimizer states in host memory though the limit of the memory cgroup is near")
+      ->group(kMemory);
   add_output_flags(app, *this);
   app.footer(kExamples);
 }
@@ -202,6 +209,8 @@ TrainConfig resolve_config(const TrainFlags& flags) {
       overrides.push_back({kKeyFlags[i].key, flags.key_values[i], kKeyFlags[i].flag});
   }
   if (flags.compact_state) overrides.push_back({"terrace.compact_state", "true", "--compact-state"});
+  if (flags.no_memory_pressure)
+    overrides.push_back({"terrace.memory_pressure", "false", "--no-memory-pressure"});
   if (flags.strict) overrides.push_back({"terrace.strict", "true", "--strict"});
   if (flags.nvme_paths.empty()) {
     try {

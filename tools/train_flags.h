@@ -34,6 +34,8 @@ struct TrainFlags {
   std::vector<std::string> nvme_paths;
   bool compact_state = false;
   bool strict = false;
+  bool no_memory_pressure = false;
+  bool no_control = false;
   std::string save;
   uint64_t save_every = 0;            // 0: at the end only
   std::optional<uint64_t> keep_last;  // without it every checkpoint is kept

@@ -29,7 +29,7 @@ std::string remaining_text(double seconds) {
 
 TrainingRun::TrainingRun(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer,
                          Console& console, StepLog& log, RunMonitor& monitor, const StopSignals& signals,
-                         RunSummary& summary)
+                         JobControl* control, RunSummary& summary)
     : flags_(flags),
       options_(options),
       trainer_(trainer),
@@ -37,6 +37,7 @@ TrainingRun::TrainingRun(const TrainFlags& flags, const TrainerOptions& options,
       log_(log),
       monitor_(monitor),
       signals_(signals),
+      control_(control),
       summary_(summary),
       lines_every_(options.config.steps_per_print.value_or(divide_up(options.steps, kLinesPerRun))) {}
 
@@ -64,6 +65,7 @@ void TrainingRun::train() {
     if (summary_.steps == 1) summary_.process_bytes = current_memory_use().pss_bytes;
     log_.step(report);
     monitor_.step(report);
+    if (control_ != nullptr) control_->step_done(report);
     if (report.skipped) {
       console_.info(fmt::format("step {}: skipped, fp16 overflowed with loss scale {}; the next step has {}",
                                 report.step, report.loss_scale, report.next_loss_scale));
@@ -73,6 +75,7 @@ void TrainingRun::train() {
     if (last) break;
     keep_state();
     if (flags_.eval_every > 0 && report.step % flags_.eval_every == 0) evaluate();
+    answer_requests();
   }
   console_.end_progress();
   finish_update();
@@ -143,6 +146,49 @@ void TrainingRun::keep_last_state() {
   summary_.epoch_step.reset();
   console_.info(
       fmt::format("the run is complete and saved in {}: its files on nvme are removed", summary_.checkpoint));
+}
+
+// Memory is changed and states are kept here alone, between two steps.
+void TrainingRun::answer_requests() {
+  state_is_whole_ = false;
+  trainer_.look_after_memory();
+  state_is_whole_ = true;
+  if (control_ == nullptr) return;
+  control_->kept(summary_.epoch_step, saved_step_);
+  control_->serve({[&](uint64_t bytes) { return set_host_budget(bytes); }, [&] { return save_as_asked(); }});
+}
+
+HostBudgetChange TrainingRun::set_host_budget(uint64_t bytes) {
+  state_is_whole_ = false;
+  HostBudgetChange change = trainer_.set_host_budget(bytes);
+  state_is_whole_ = true;
+  const std::string wish = fmt::format("terrace ctl: host memory {}", format_bytes(bytes));
+  if (change.refusal) {
+    console_.info(wish + " refused");
+  } else {
+    console_.info(fmt::format("{}; {} chunks of optimizer states stay in it", wish, change.kept_chunks));
+  }
+  return change;
+}
+
+// What --save-every does, and an epoch where the state is on nvme.
+SaveAnswer TrainingRun::save_as_asked() {
+  SaveAnswer answer;
+  answer.checkpoint = !flags_.save.empty();
+  answer.epoch = trainer_.offloader().keeps_epochs();
+  if (!answer.checkpoint && !answer.epoch) {
+    answer.refusal = Error(ErrorKind::config, {"cannot save the state of", "this run",
+                                               "it has neither --save nor optimizer states on nvme",
+                                               "start it with --save DIR"});
+    return answer;
+  }
+  console_.info(fmt::format("terrace ctl: saving step {}", trainer_.completed_steps()));
+  if (answer.checkpoint) {
+    save();
+  } else {
+    note(trainer_.begin_commit());
+  }
+  return answer;
 }
 
 void TrainingRun::note(const KeptState& kept) {

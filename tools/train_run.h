@@ -7,6 +7,7 @@
 #include <string>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/control/job_control.h>
 #include <terrace/runtime/trainer.h>
 
 #include "console.h"
@@ -20,9 +21,10 @@ namespace terrace {
 
 class TrainingRun {
  public:
-  // All references outlive the run.
+  // All references outlive the run, and so does `control`, null where nobody can reach it.
   TrainingRun(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer, Console& console,
-              StepLog& log, RunMonitor& monitor, const StopSignals& signals, RunSummary& summary);
+              StepLog& log, RunMonitor& monitor, const StopSignals& signals, JobControl* control,
+              RunSummary& summary);
 
   // Trains to the end, or to the end of the step in which a signal arrived, and saves when that was asked
   // for. What goes wrong is returned, after the state was saved when it is still whole.
@@ -35,6 +37,9 @@ class TrainingRun {
   void evaluate();
   void keep_state();
   void keep_last_state();
+  void answer_requests();
+  HostBudgetChange set_host_budget(uint64_t bytes);
+  SaveAnswer save_as_asked();
   void save();
   void note(const KeptState& kept);
   void export_weights();
@@ -48,6 +53,7 @@ class TrainingRun {
   StepLog& log_;
   RunMonitor& monitor_;
   const StopSignals& signals_;
+  JobControl* const control_;
   RunSummary& summary_;
   uint64_t lines_every_;
   bool state_is_whole_ = true;

@@ -1,5 +1,5 @@
-// When the state on nvme becomes an epoch, and how its drives are shared. What is said of epochs where there
-// can be none has no effect, and is listed as such.
+// When the state on nvme becomes an epoch, and how drives and memory are shared with others. What is said of
+// epochs where there can be none has no effect, and is listed as such.
 #include <fmt/format.h>
 
 #include <terrace/runtime/config/internal/resolver.h>
@@ -8,6 +8,7 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kToken = "terrace.device_token";
+constexpr std::string_view kPressure = "terrace.memory_pressure";
 constexpr std::string_view kDurable = "terrace.durable";
 constexpr std::string_view kSteps = "terrace.commit_every_steps";
 constexpr std::string_view kSeconds = "terrace.commit_every_seconds";
@@ -18,6 +19,7 @@ constexpr std::string_view kRetained = "terrace.retained_checkpoints";
 void Resolver::resolve_durability() {
   TerraceConfig& own = config_.terrace;
   own.device_token = boolean(kToken, own.device_token);
+  own.memory_pressure = boolean(kPressure, own.memory_pressure);
   own.durable = boolean(kDurable, own.durable);
   own.commit_every_steps = integer(kSteps, own.commit_every_steps);
   own.commit_every_seconds = integer(kSeconds, own.commit_every_seconds);
@@ -29,6 +31,7 @@ void Resolver::resolve_durability() {
   const std::string elsewhere = "optimizer states are not on nvme";
   if (!on_nvme) {
     idle(kToken, elsewhere);
+    idle(kPressure, elsewhere);
     idle(kDurable, elsewhere);
   }
   if (on_nvme && own.durable) return;

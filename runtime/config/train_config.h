@@ -132,6 +132,7 @@ struct TerraceConfig {
   bool bind_threads = true;          // to processors of their own, where that helps
   uint64_t seed = 42;
   // Of states on nvme only.
+  bool memory_pressure = true;          // give host memory back before the kernel kills the run
   bool device_token = true;             // turns on the drive with other processes
   bool durable = true;                  // false: in place, without epochs
   uint64_t commit_every_steps = 0;      // 0: steps do not decide

@@ -1,4 +1,5 @@
-// What a Trainer is made of: for its own sources alone (trainer.cpp, trainer_state.cpp, trainer_update.cpp).
+// What a Trainer is made of: for its own sources alone (trainer.cpp, trainer_memory.cpp, trainer_state.cpp,
+// trainer_update.cpp).
 #pragma once
 
 #include <optional>
@@ -9,6 +10,7 @@
 #include <terrace/memory/simulated_device.h>
 #include <terrace/runtime/found_epoch.h>
 #include <terrace/runtime/loss_scaler.h>
+#include <terrace/runtime/memory_pressure.h>
 #include <terrace/runtime/parameter_groups.h>
 #include <terrace/runtime/state_keeper.h>
 #include <terrace/runtime/trainer.h>
@@ -48,7 +50,12 @@ struct Trainer::Parts {
   uint64_t kept_ns = 0;
   StateKeeper keeper;
   std::optional<UpdateChoice> update_choice;  // until the mode of the update is decided
-  bool in_parts = false;                      // the last step was applied in part: there is no state to keep
+  // Null where nothing is to be given back, or must not be.
+  std::optional<MemoryPressure> pressure;
+  // The host budget when there is no pressure, and the chunks whose states it has room for.
+  uint64_t wanted_host_bytes = 0;
+  uint32_t wanted_chunks = 0;
+  bool in_parts = false;  // the last step was applied in part: there is no state to keep
 
   std::optional<FoundEpoch> epoch_to_take_up() const;
   void set_first_values();
@@ -73,6 +80,10 @@ struct Trainer::Parts {
   void choose_update_mode(const StepReport& report);
   Error not_applied(const StepReport& report) const;
   Error applied_in_part(const StepReport& report) const;
+
+  // --- trainer_memory.cpp ---
+  uint64_t budget_for(uint32_t chunks) const;
+  HostBudgetChange change_host_budget(uint64_t bytes);
 
   // Of this run: what an earlier one must have had in common.
   CheckpointInfo identity() const;

@@ -57,6 +57,8 @@ struct RunOptions {
   TierStart start = TierStart::fresh;
   bool discard = false;  // what an earlier run left
   const Clock* clock = nullptr;
+  fs::path system_root = "/";
+  std::string memory_pressure = "true";
   // Takes the place of the model that the configuration makes.
   std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> model = nullptr;
 };
@@ -81,6 +83,7 @@ inline TrainerOptions options_of(const RunOptions& run) {
     overrides.push_back({"zero_optimization.offload_optimizer.device", "nvme", "a test"});
     overrides.push_back({"zero_optimization.offload_optimizer.nvme_path", run.nvme.string(), "a test"});
     overrides.push_back({"terrace.durable", run.durable, "a test"});
+    overrides.push_back({"terrace.memory_pressure", run.memory_pressure, "a test"});
     overrides.push_back({"terrace.commit_every_steps", run.commit_every_steps, "a test"});
     overrides.push_back({"terrace.commit_every_seconds", run.commit_every_seconds, "a test"});
     overrides.push_back({"terrace.retained_checkpoints", run.retained, "a test"});
@@ -96,6 +99,7 @@ inline TrainerOptions options_of(const RunOptions& run) {
   options.tier_start = run.start;
   options.discard_epochs = run.discard;
   options.clock = run.clock;
+  options.system_root = run.system_root;
   return options;
 }
 

@@ -1,0 +1,88 @@
+#include "job_view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <terrace/base/units.h>
+
+#include "text_table.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kBarCells = 20;
+
+std::string step_line(const JobStatus& status) {
+  std::string line = fmt::format("step {} of {}", status.step, status.steps);
+  if (status.step_ns == 0) return line + "  no step done yet\n";
+  return line + fmt::format("  loss {}  lr {}  {} tokens/s  {} a step  update {}\n",
+                            status.loss ? fmt::format("{:.4f}", *status.loss) : "not finite",
+                            status.learning_rate,
+                            grouped(static_cast<unsigned long long>(status.tokens_per_second())),
+                            format_duration(status.step_ns), status.update_mode);
+}
+
+std::string tier_lines(const JobStatus& status) {
+  std::string lines;
+  for (const TierStatus& tier : status.tiers) {
+    const std::string budget = tier.budget_bytes > 0 ? " of " + format_bytes(tier.budget_bytes) : "";
+    lines += fmt::format("{:<7} {:<28} {}{}, at most {}\n", tier.name,
+                         occupancy_bar(tier.used_bytes, tier.budget_bytes), format_bytes(tier.used_bytes),
+                         budget, format_bytes(tier.peak_bytes));
+  }
+  return lines;
+}
+
+std::string hits_line(const JobStatus& status) {
+  if (status.record_chunks == 0) return "";
+  return fmt::format(
+      "hits    {} of {} chunks of optimizer states in host memory ({}); it may have {} to {}\n",
+      status.kept_chunks, status.record_chunks, percent_text(status.kept_chunks, status.record_chunks),
+      format_bytes(status.least_host_bytes), format_bytes(status.most_host_bytes));
+}
+
+// Of what is not 0.
+template <typename Items, typename Text>
+std::string list_line(const char* name, const Items& items, Text text) {
+  std::string line;
+  for (const auto& item : items) {
+    const std::string amount = text(item);
+    if (!amount.empty()) line += fmt::format("{}{} {}", line.empty() ? "" : ", ", item.name, amount);
+  }
+  return fmt::format("{:<7} {}\n", name, line.empty() ? "none" : line);
+}
+
+std::string kept_line(const JobStatus& status) {
+  std::string line;
+  if (status.epoch_step) line += fmt::format("epoch of step {}", *status.epoch_step);
+  if (status.checkpoint_step)
+    line += fmt::format("{}checkpoint of step {}", line.empty() ? "" : ", ", *status.checkpoint_step);
+  return fmt::format("{:<7} {}\n", "saved", line.empty() ? "nothing yet" : line);
+}
+
+}  // namespace
+
+std::string occupancy_bar(uint64_t used_bytes, uint64_t budget_bytes) {
+  if (budget_bytes == 0) return "disk";
+  const double share = std::min(1.0, static_cast<double>(used_bytes) / static_cast<double>(budget_bytes));
+  const auto cells = static_cast<uint64_t>(share * static_cast<double>(kBarCells) + 0.5);
+  return fmt::format("[{}{}] {:>3.0f} %", std::string(cells, '#'), std::string(kBarCells - cells, '-'),
+                     100 * share);
+}
+
+std::string job_view(const JobStatus& status) {
+  std::string text = fmt::format("job {}  {}\n", status.pid, status.model);
+  text += step_line(status) + tier_lines(status) + hits_line(status);
+  text += list_line("moved", status.links, [](const LinkBytes& link) {
+    return link.bytes > 0 ? format_bytes(link.bytes) : std::string();
+  });
+  text += list_line("waited", status.waits, [](const WaitTime& wait) {
+    return wait.ns > 0 ? format_duration(wait.ns) : std::string();
+  });
+  text += fmt::format("{:<7} {}\n", "binding", status.binding_wait);
+  text += fmt::format("{:<7} {}\n", "now", status.waits_for.empty() ? "computing" : status.waits_for);
+  return text + kept_line(status);
+}
+
+}  // namespace terrace
