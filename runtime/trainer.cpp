@@ -11,6 +11,7 @@
 #include <terrace/runtime/compute_threads.h>
 #include <terrace/runtime/internal/trainer_parts.h>
 #include <terrace/runtime/pass_timer.h>
+#include <terrace/runtime/training_schedule.h>
 #include <terrace/runtime/weights/load_weights.h>
 
 namespace terrace {
@@ -101,7 +102,8 @@ uint64_t Trainer::applied_updates() const {
 void Trainer::Parts::run_micro_batches(StepReport& report) {
   const uint32_t accumulation = options.config.batch.accumulation_steps;
   const float scale = loss_scale() / static_cast<float>(accumulation);
-  PassTimer timed(offloader, clock);
+  use_ns.clear();
+  PassTimer timed(offloader, clock, use_ns);
   for (uint32_t m = 0; m < accumulation; ++m) {
     timed.begin_micro_batch();
     if (m + 1 == accumulation) announce_update();
@@ -177,6 +179,14 @@ void Trainer::Parts::set_first_values() {
 
 std::string Trainer::model_description() const {
   return parts_->model->description();
+}
+
+SimSchedule Trainer::recorded_schedule() const {
+  const Parts& p = *parts_;
+  TrainingScheduleOptions recorded;
+  recorded.chunk_elements = p.space.chunk_elements();
+  recorded.use_ns = p.use_ns;
+  return training_schedule(*p.model, p.options.config, p.setup.dry, recorded);
 }
 
 const std::vector<TierUse> Trainer::device_ledger() const {

@@ -14,6 +14,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/log.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/offload/sim/sim_schedule.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/data/training_data.h>
 #include <terrace/runtime/models/model.h>
@@ -147,6 +148,9 @@ class Trainer {
   // "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".
   std::string model_description() const;
   const std::vector<TierUse> device_ledger() const;
+  // What a step uses, with the time that each use computed in the last one; of updates the time is estimated
+  // (runtime/training_schedule.h).
+  SimSchedule recorded_schedule() const;
   // The most device memory that was ever taken.
   uint64_t device_peak_bytes() const;
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <terrace/runtime/control/job_control.h>
+#include <terrace/runtime/schedule_file.h>
 #include <terrace/runtime/tuning.h>
 #include <terrace/runtime/watchdog.h>
 
@@ -55,6 +56,7 @@ class Train final : public Subcommand {
   }
 
   int train();
+  void record_schedule(const Trainer& trainer);
   std::unique_ptr<WatchdogThread> start_watchdog(Trainer& trainer);
   std::unique_ptr<JobControl> start_control(Trainer& trainer, StopSignals& signals);
 
@@ -93,6 +95,15 @@ std::unique_ptr<JobControl> Train::start_control(Trainer& trainer, StopSignals& 
   options.steps = flags_.steps;
   options.stop = [&signals] { signals.request(); };
   return std::make_unique<JobControl>(trainer, options, console_);
+}
+
+void Train::record_schedule(const Trainer& trainer) {
+  if (flags_.record_schedule.empty()) return;
+  try {
+    write_schedule(flags_.record_schedule, trainer.recorded_schedule());
+  } catch (const Error& unwritten) {
+    console_.warning(unwritten.what());  // the training is as good without it
+  }
 }
 
 int Train::train() {
@@ -137,6 +148,7 @@ int Train::train() {
   const std::optional<Error> failure =
       TrainingRun(flags_, options, trainer, console_, log, monitor, signals, control.get(), summary).run();
   faults.say_what_was_done(console_);
+  record_schedule(trainer);
   summary.model = trainer.model_description();
   summary.parameter_count = plan.parameter_count;
   summary.planned_steps = options.steps;

@@ -145,6 +145,10 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--log", flags.log, "Append one JSON object per line and step to this file")
       ->type_name("FILE")
       ->group(group);
+  app.add_option("--record-schedule", flags.record_schedule,
+                 "At the end, write what a step uses, with the times of the last one, for `terrace sim`")
+      ->type_name("FILE")
+      ->group(group);
   add_whole_number(
       app, "--stall-warning", 0, [&flags](uint64_t n) { flags.stall_warning_seconds = n; },
       "Say what the run waits for when one wait takes N seconds (default 60; 0: never)", group);

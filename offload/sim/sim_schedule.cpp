@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kRoles = {"param", "grad", "state", "activation"};
 
+// So that sums stay within 64 bits.
+constexpr uint64_t kMostBytes = uint64_t{1} << 60;
+
 [[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
   throw Error(ErrorKind::config, {"cannot simulate", subject, reason, advice});
 }
@@ -50,22 +53,28 @@ void check_use(const SimSchedule& schedule, const SimUse& use) {
   }
 }
 
-void check_room(const SimSchedule& schedule, const SimMachine& machine, const SimUse& use, uint32_t tier,
-                uint64_t homes_bytes) {
-  uint64_t bytes = homes_bytes;
-  if (tier < use.occupied_bytes.size()) bytes += use.occupied_bytes[tier];
+uint64_t needed_bytes(const SimSchedule& schedule, const SimUse& use, uint32_t tier) {
+  uint64_t bytes = tier < use.occupied_bytes.size() ? use.occupied_bytes[tier] : 0;
   // Only the first tier needs room for what it computes with: below, it goes through staging.
-  if (tier == 0 && use.tier == 0) {
-    for (const auto* list : {&use.reads, &use.changes, &use.makes}) {
-      for (const uint32_t i : *list) bytes += schedule.items[i].home_tier == 0 ? 0 : schedule.items[i].bytes;
-    }
+  if (tier > 0 || use.tier > 0) return bytes;
+  for (const auto* list : {&use.reads, &use.changes, &use.makes}) {
+    for (const uint32_t i : *list) bytes += schedule.items[i].home_tier == 0 ? 0 : schedule.items[i].bytes;
   }
-  const SimTier& where = machine.tiers[tier];
-  if (bytes <= where.capacity_bytes) return;
+  return bytes;
+}
+
+void check_room(const SimSchedule& schedule, const SimTier& where, uint32_t tier, uint64_t homes_bytes) {
+  const SimUse* largest = &schedule.uses.front();
+  uint64_t most = 0;
+  for (const SimUse& use : schedule.uses) {
+    const uint64_t bytes = homes_bytes + needed_bytes(schedule, use, tier);
+    if (bytes > most) largest = &use, most = bytes;
+  }
+  if (most <= where.capacity_bytes) return;
   throw Error(ErrorKind::capacity,
-              {fmt::format("tier {} has no room for", where.name), use.operation,
-               fmt::format("it needs {} of {}", format_bytes(bytes), format_bytes(where.capacity_bytes)),
-               fmt::format("give tier {} at least {} ({} bytes)", where.name, format_bytes(bytes), bytes)});
+              {fmt::format("tier {} has no room for", where.name), largest->operation,
+               fmt::format("it needs {} of {}", format_bytes(most), format_bytes(where.capacity_bytes)),
+               fmt::format("give tier {} at least {} ({} bytes)", where.name, format_bytes(most), most)});
 }
 
 }  // namespace
@@ -81,11 +90,19 @@ std::optional<SimRole> role_from_name(std::string_view name) {
 }
 
 void check_schedule(const SimSchedule& schedule) {
+  uint64_t all_bytes = 0;
   for (const SimItem& item : schedule.items) {
     if (item.bytes == 0) refuse(item.name, "it has no bytes", "leave it out");
+    if (item.bytes > kMostBytes || (all_bytes += item.bytes) > kMostBytes)
+      refuse(item.name, "with it all items are more than 2^60 bytes", "describe something smaller");
   }
   if (schedule.uses.empty()) refuse(schedule.name, "it has no uses", "describe a step");
-  for (const SimUse& use : schedule.uses) check_use(schedule, use);
+  for (const SimUse& use : schedule.uses) {
+    check_use(schedule, use);
+    for (const uint64_t bytes : use.occupied_bytes) {
+      if (bytes > kMostBytes) refuse(use.operation, "something occupies more than 2^60 bytes", "take less");
+    }
+  }
 }
 
 void check_simulation(const SimSchedule& schedule, const SimMachine& machine) {
@@ -97,6 +114,10 @@ void check_simulation(const SimSchedule& schedule, const SimMachine& machine) {
   }
   if (machine.tiers.back().capacity_bytes != kUnboundedBytes)
     refuse(machine.tiers.back().name, "the last tier is bounded", "leave its capacity out");
+  for (size_t tier = 0; tier + 1 < machine.tiers.size(); ++tier) {
+    if (machine.tiers[tier].capacity_bytes > kMostBytes)
+      refuse(machine.tiers[tier].name, "it has more than 2^60 bytes", "give less");
+  }
   for (const SimLink& link : machine.links) {
     if (!(link.up_bytes_per_second > 0) || !(link.down_bytes_per_second > 0))
       refuse("a link", "it moves nothing", "give both directions a bandwidth");
@@ -110,10 +131,8 @@ void check_simulation(const SimSchedule& schedule, const SimMachine& machine) {
     }
     homes_bytes[item.home_tier] += item.bytes;
   }
-  for (const SimUse& use : schedule.uses) {
-    for (uint32_t tier = 0; tier + 1 < machine.tiers.size(); ++tier)
-      check_room(schedule, machine, use, tier, homes_bytes[tier]);
-  }
+  for (uint32_t tier = 0; tier + 1 < machine.tiers.size(); ++tier)
+    check_room(schedule, machine.tiers[tier], tier, homes_bytes[tier]);
 }
 
 }  // namespace terrace

@@ -72,8 +72,8 @@ struct SimMachine {
 };
 
 // Throws Error(config) for what cannot be replayed: lists that are out of order or name no item, items used
-// below their home, tiers that no link reaches; and Error(capacity) naming the first use, tier and bytes that
-// do not fit.
+// below their home, tiers that no link reaches; and Error(capacity) naming tier, use and bytes of the largest
+// need that does not fit.
 void check_simulation(const SimSchedule& schedule, const SimMachine& machine);
 // The same for what holds whatever the machine.
 void check_schedule(const SimSchedule& schedule);

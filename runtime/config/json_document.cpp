@@ -53,7 +53,8 @@ std::string without_comments(std::string_view text) {
 // knows the place of values only: the key of a value is the last text before it that a colon follows.
 class Places {
  public:
-  Places(std::string_view text, std::string_view name) : text_(text), name_(name) {
+  Places(std::string_view text, std::string_view name, size_t first_line)
+      : text_(text), name_(name), first_line_(first_line) {
     line_starts_.push_back(0);
     for (size_t i = 0; i < text.size(); ++i) {
       if (text[i] == '\n') line_starts_.push_back(i + 1);
@@ -63,7 +64,8 @@ class Places {
 
   std::string at(size_t offset) const {
     const auto next = std::upper_bound(line_starts_.begin(), line_starts_.end(), offset);
-    return fmt::format("{}:{}:{}", name_, next - line_starts_.begin(), offset - *(next - 1) + 1);
+    const size_t line = static_cast<size_t>(next - line_starts_.begin()) + first_line_ - 1;
+    return fmt::format("{}:{}:{}", name_, line, offset - *(next - 1) + 1);
   }
   std::string of_key_before(size_t value_offset) const {
     const auto next = std::upper_bound(keys_.begin(), keys_.end(), value_offset);
@@ -93,6 +95,7 @@ class Places {
 
   std::string_view text_;
   std::string_view name_;
+  size_t first_line_;
   std::vector<size_t> line_starts_;
   std::vector<size_t> keys_;
 };
@@ -221,10 +224,10 @@ Json::CharReaderBuilder reader_settings() {
 
 }  // namespace
 
-JsonNode parse_json(std::string_view text, std::string_view name) {
+JsonNode parse_json(std::string_view text, std::string_view name, size_t first_line) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const std::string blanked = without_comments(text);
-  const Places places(blanked, name);
+  const Places places(blanked, name, first_line);
   check_characters(places);
   const std::unique_ptr<Json::CharReader> reader(reader_settings().newCharReader());
   Json::Value root;

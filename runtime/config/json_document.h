@@ -3,6 +3,7 @@
 // guess.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -33,8 +34,8 @@ struct JsonMember {
 };
 
 // `name` stands for the document in origins and messages. Throws Error(config), naming line and column,
-// unless the text is one JSON value.
-JsonNode parse_json(std::string_view text, std::string_view name);
+// unless the text is one JSON value. `first_line`: of the text in its document.
+JsonNode parse_json(std::string_view text, std::string_view name, size_t first_line = 1);
 
 // A text as a JSON literal: quoted, escaped, with broken UTF-8 replaced. What is longer than `longest` bytes
 // is cut.

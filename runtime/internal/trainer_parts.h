@@ -43,6 +43,7 @@ struct Trainer::Parts {
   std::optional<LossScaler> scaler;  // in fp16 only
   std::vector<int32_t> tokens;
   std::vector<int32_t> targets;
+  std::vector<uint64_t> use_ns;  // of the last step: what each of its uses computed
   uint64_t completed = 0;
   uint64_t consumed_samples = 0;
   // What keeping the state has moved and taken since the last step; part of the next step's report.

@@ -25,7 +25,8 @@ class SlowParameters final : public ParameterAccess {
 TEST(PassTimer, CountsUntilTheFirstBackwardUseOfEveryMicroBatch) {
   FakeClock clock;
   SlowParameters parameters(clock);
-  PassTimer timer(parameters, clock);
+  std::vector<uint64_t> use_ns;
+  PassTimer timer(parameters, clock, use_ns);
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
     timer.begin_micro_batch();
     for (const UseKind kind : {UseKind::forward, UseKind::forward, UseKind::backward, UseKind::backward})
@@ -34,6 +35,19 @@ TEST(PassTimer, CountsUntilTheFirstBackwardUseOfEveryMicroBatch) {
   }
   EXPECT_EQ(timer.forward_ns(), 40u);
   EXPECT_EQ(parameters.ended_uses, 8);
+}
+
+TEST(PassTimer, CountsOfEachUseWhatItComputesAndNotWhatItWaits) {
+  FakeClock clock;
+  SlowParameters parameters(clock);
+  std::vector<uint64_t> use_ns;
+  PassTimer timer(parameters, clock, use_ns);
+  timer.begin_micro_batch();
+  for (const uint64_t computes : {5u, 7u}) {
+    const Lease lease(timer, "use", {}, UseKind::forward);
+    clock.advance(computes);
+  }
+  EXPECT_EQ(use_ns, (std::vector<uint64_t>{5, 7}));
 }
 
 }  // namespace

@@ -19,6 +19,23 @@ uint64_t occupied_bytes(const SimUse& use, uint32_t tier) {
   return tier < use.occupied_bytes.size() ? use.occupied_bytes[tier] : 0;
 }
 
+// How much of the items with homes below `tier` ever comes into each of the tiers down to it: an item is in
+// none above those that use it.
+std::vector<uint64_t> bytes_that_come(const SimSchedule& schedule, uint32_t tier) {
+  std::vector<uint32_t> highest(schedule.items.size(), UINT32_MAX);
+  for (const SimUse& use : schedule.uses) {
+    for (const auto* list : {&use.reads, &use.changes, &use.makes}) {
+      for (const uint32_t i : *list) highest[i] = std::min(highest[i], use.tier);
+    }
+  }
+  std::vector<uint64_t> bytes(tier + size_t{1}, 0);
+  for (size_t i = 0; i < highest.size(); ++i) {
+    for (uint32_t t = highest[i]; t <= tier && schedule.items[i].home_tier > tier; ++t)
+      bytes[t] += schedule.items[i].bytes;
+  }
+  return bytes;
+}
+
 class LevelBuilder {
  public:
   LevelBuilder(const SimSchedule& schedule, uint32_t tier) : schedule_(schedule), tier_(tier) {
@@ -86,13 +103,14 @@ CacheLevel level_below(const SimSchedule& schedule, const SimMachine& machine, u
 
 CacheLevel merged_level(const SimSchedule& schedule, const SimMachine& machine, uint32_t tier) {
   const std::vector<uint64_t> room = room_beside_homes(schedule, machine);
+  const std::vector<uint64_t> useful = bytes_that_come(schedule, tier);
   LevelBuilder builder(schedule, tier);
   for (uint32_t u = 0; u < schedule.uses.size(); ++u) {
     const SimUse& use = schedule.uses[u];
     uint64_t capacity = 0, occupied = 0;
     for (uint32_t t = 0; t <= tier; ++t) {
       occupied += occupied_bytes(use, t);
-      capacity += room[t] - occupied_bytes(use, t);
+      capacity += std::min(room[t] - occupied_bytes(use, t), useful[t]);
     }
     builder.begin_moment(0, u, use.tier == 0, capacity);
     builder.add_use(use, use.tier > tier);

@@ -66,7 +66,8 @@ CacheLevel level_below(const SimSchedule& schedule, const SimMachine& machine, u
                        const std::vector<std::vector<Traffic>>& above_by_step);
 
 // The tiers 0 to `tier` as if they were one with the memory of all: no placement of items in them can make
-// its traffic with the tiers below less than that of this level.
+// its traffic with the tiers below less than that of this level. Memory of a tier counts as far as items come
+// there: none is above the tiers that use it.
 CacheLevel merged_level(const SimSchedule& schedule, const SimMachine& machine, uint32_t tier);
 
 }  // namespace terrace::sim

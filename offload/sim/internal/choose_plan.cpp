@@ -9,7 +9,7 @@ namespace terrace::sim {
 namespace {
 
 constexpr size_t kSmallArcs = 200;
-constexpr uint32_t kMostNodes = 4000;
+constexpr uint32_t kMostNodes = 1500;
 // Rounds times arcs times slots of the relaxation of a large problem: seconds at most.
 constexpr uint64_t kRelaxationWork = 20'000'000;
 constexpr uint64_t kMostRounds = 150;

@@ -76,23 +76,52 @@ bool CostFlow::shorten() {
   return true;
 }
 
-// Sends up to `most` along edges of no reduced cost; each edge is tried once between two shorten().
-int64_t CostFlow::push(uint32_t node, int64_t most) {
-  if (node == sink_) return most;
-  on_path_[node] = true;
+// Sends up to `most` along edges of no reduced cost; what leads nowhere is tried once between two shorten().
+int64_t CostFlow::push(int64_t most) {
+  std::vector<uint32_t> path;  // edges from the source on
   int64_t pushed = 0;
-  for (uint32_t& i = next_[node]; i < leaving_[node].size(); ++i) {
-    const uint32_t e = leaving_[node][i];
-    Edge& edge = edges_[e];
-    if (edge.room == 0 || on_path_[edge.to] || reduced(node, edge) != 0) continue;
-    const int64_t sent = push(edge.to, std::min(most - pushed, edge.room));
-    edge.room -= sent;
-    edges_[e ^ 1].room += sent;
-    pushed += sent;
-    if (pushed == most) break;
+  uint32_t node = source_;
+  on_path_[node] = true;
+  while (pushed < most) {
+    if (node == sink_) {
+      pushed += send_along(path, most - pushed);
+      node = path.empty() ? source_ : edges_[path.back()].to;
+      continue;
+    }
+    if (next_[node] == leaving_[node].size()) {
+      on_path_[node] = false;
+      if (path.empty()) break;
+      node = edges_[path.back() ^ 1].to;
+      path.pop_back();
+      ++next_[node];
+      continue;
+    }
+    const uint32_t e = leaving_[node][next_[node]];
+    if (edges_[e].room == 0 || on_path_[edges_[e].to] || reduced(node, edges_[e]) != 0) {
+      ++next_[node];
+      continue;
+    }
+    path.push_back(e);
+    node = edges_[e].to;
+    on_path_[node] = true;
   }
-  on_path_[node] = false;
+  on_path_.assign(on_path_.size(), false);
   return pushed;
+}
+
+// Along a path to the sink, which then ends before its first edge that has no room left.
+int64_t CostFlow::send_along(std::vector<uint32_t>& path, int64_t most) {
+  int64_t sent = most;
+  for (const uint32_t e : path) sent = std::min(sent, edges_[e].room);
+  size_t full = path.size();
+  for (size_t i = path.size(); i-- > 0;) {
+    edges_[path[i]].room -= sent;
+    edges_[path[i] ^ 1].room += sent;
+    if (edges_[path[i]].room == 0) full = i;
+  }
+  for (size_t i = std::min(full, path.size() - 1); i < path.size(); ++i) on_path_[edges_[path[i]].to] = false;
+  path.resize(std::min(full, path.size() - 1));
+  return sent;
 }
 
 bool CostFlow::solve() {
@@ -107,7 +136,7 @@ bool CostFlow::solve() {
   while (wanted > 0) {
     if (!shorten()) return false;
     next_.assign(potential_.size(), 0);
-    wanted -= push(source_, wanted);
+    wanted -= push(wanted);
   }
   return true;
 }

@@ -33,7 +33,8 @@ class CostFlow {
   void connect(uint32_t from, uint32_t to, int64_t capacity, int64_t cost);
   void first_potentials();
   bool shorten();
-  int64_t push(uint32_t node, int64_t most);
+  int64_t push(int64_t most);
+  int64_t send_along(std::vector<uint32_t>& path, int64_t most);
   int64_t reduced(uint32_t from, const Edge& edge) const {
     return edge.cost + potential_[from] - potential_[edge.to];
   }

@@ -10,6 +10,9 @@ namespace {
 
 // How many arcs times slots are looked at before the search ends: about a second of one core.
 constexpr uint64_t kWork = 400'000'000;
+// A problem with more arcs times slots than this gets no exchange of arcs, which looks at them again and
+// again.
+constexpr uint64_t kMostCovering = 20'000'000;
 constexpr uint32_t kMostDisturbances = 1000;
 constexpr uint64_t kSeed = 0x9e3779b97f4a7c15;
 
@@ -17,12 +20,13 @@ class Search {
  public:
   Search(const KeepProblem& problem, std::span<const double> shares)
       : problem_(problem), shares_(shares.begin(), shares.end()), covering_(problem.slots()) {
-    for (uint32_t a = 0; a < problem.arcs.size(); ++a) {
+    for (const KeepArc& arc : problem.arcs) pass_work_ += arc.last - arc.first;
+    pass_work_ += problem.arcs.size();
+    if (pass_work_ > kMostCovering) work_ = kWork;
+    for (uint32_t a = 0; a < problem.arcs.size() && work_ < kWork; ++a) {
       for (uint32_t s = problem.arcs[a].first; s < problem.arcs[a].last; ++s)
         covering_[s % problem.slots()].push_back(a);
     }
-    for (const KeepArc& arc : problem.arcs) pass_work_ += arc.last - arc.first;
-    pass_work_ += problem.arcs.size();
   }
 
   FoundPlan run() {

@@ -1,0 +1,252 @@
+// `terrace sim`: what policies would move of a schedule, and how long it would wait, on a machine that need
+// not exist. The schedule is a file, or the dry run of a model.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include <terrace/base/units.h>
+#include <terrace/base/workers.h>
+#include <terrace/memory/flat_space.h>
+#include <terrace/runtime/schedule_file.h>
+#include <terrace/runtime/training_schedule.h>
+#include <terrace/runtime/training_setup.h>
+#include <terrace/runtime/tuning.h>
+
+#include "command_line.h"
+#include "console.h"
+#include "model_choice.h"
+#include "sim_report.h"
+#include "train_flags.h"
+
+namespace terrace {
+namespace {
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  terrace sim --model gpt2 --device-memory 256MiB --host-memory 1GiB\n"
+    "  terrace sim step.jsonl --policy opt --policy lru --device-memory 8GiB --h2d 25GB --json\n";
+constexpr const char* kWhat = "The schedule";
+constexpr const char* kWhere = "The machine";
+
+struct SimFlags {
+  std::string trace, config, write_schedule, operations = "1000G", nvme_path;
+  std::vector<std::string> policies;
+  std::string device_memory, host_memory;
+  std::string h2d = "12GB", d2h = "12GB", nvme_read = "3GB", nvme_write = "2GB";
+  std::optional<uint64_t> prefetch_depth, chunk_elements, micro_batch, accumulation;
+  bool json = false;
+};
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
+  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
+}
+
+class Sim final : public Subcommand {
+ public:
+  explicit Sim(CLI::App& app);
+  const std::string& name() const override { return name_; }
+  int run() override;
+
+ private:
+  void add_schedule_flags(CLI::App& command);
+  void add_machine_flags(CLI::App& command);
+  SimSchedule schedule();
+  SimSchedule schedule_of_model();
+  SimMachine machine() const;
+  std::vector<SimPolicy> policies() const;
+  void step(const std::string& text) {
+    if (console_.is_terminal()) console_.progress(text);
+  }
+
+  const std::string name_ = "sim";
+  SimFlags flags_;
+  TrainFlags model_;  // of its flags, only those that name a model
+  Console console_;
+};
+
+Sim::Sim(CLI::App& app) {
+  model_.model.clear();
+  CLI::App& command = *app.add_subcommand(
+      name_,
+      "Replay a schedule under eviction policies on a machine that is described, beside the least traffic");
+  add_schedule_flags(command);
+  add_machine_flags(command);
+  command.add_flag("--json", flags_.json, "Print the result as JSON");
+  command.footer(kExamples);
+}
+
+void Sim::add_schedule_flags(CLI::App& command) {
+  command.add_option("trace", flags_.trace, "A file of docs/schedule_format.md")->type_name("FILE");
+  const auto number = [&](const char* flag, auto& value, const char* help) {
+    add_whole_number(
+        command, flag, 1,
+        [&value](uint64_t n) { value = static_cast<uint32_t>(std::min<uint64_t>(n, UINT32_MAX)); }, help,
+        kWhat);
+  };
+  command
+      .add_option("--model", model_.model,
+                  "Instead of a file: a step of this model, run dry (as of `terrace train`)")
+      ->type_name("NAME|FILE|DIR")
+      ->group(kWhat);
+  number("--layers", model_.layers, "Layers, instead of the model's");
+  number("--width", model_.width, "Width, instead of the model's");
+  number("--heads", model_.heads, "Heads, instead of the model's");
+  number("--context", model_.context, "Tokens of a sequence");
+  number("--micro-batch", flags_.micro_batch, "Sequences computed at a time");
+  number("--accumulation", flags_.accumulation, "Micro-batches of a step");
+  number("--chunk-elements", flags_.chunk_elements, "Elements of a chunk, a multiple of 4096 (default 1Mi)");
+  command.add_option("--config", flags_.config, "A DeepSpeed JSON file that the model is trained with")
+      ->type_name("FILE")
+      ->group(kWhat);
+  command
+      .add_option(
+          "--operations", flags_.operations,
+          "Additions and multiplications of the device in a second, for the time of uses (default 1000G)")
+      ->type_name("COUNT")
+      ->group(kWhat);
+  command.add_option("--write-schedule", flags_.write_schedule, "Write the schedule to this file as well")
+      ->type_name("FILE")
+      ->group(kWhat);
+}
+
+void Sim::add_machine_flags(CLI::App& command) {
+  add_repeated(command, "--policy", flags_.policies, "NAME",
+               "opt, lru, fifo, mru, gemini, patrickstar or all (default); may be given several times",
+               kWhere);
+  const auto text = [&](const char* flag, std::string& value, const char* type, const char* help) {
+    command.add_option(flag, value, help)->type_name(type)->group(kWhere);
+  };
+  text("--device-memory", flags_.device_memory, "SIZE", "Of the device");
+  text("--host-memory", flags_.host_memory, "SIZE", "Of the host; without it everything has room there");
+  text("--h2d", flags_.h2d, "RATE", "To the device in a second (default 12GB)");
+  text("--d2h", flags_.d2h, "RATE", "From the device in a second (default 12GB)");
+  text("--nvme-read", flags_.nvme_read, "RATE", "From nvme in a second (default 3GB)");
+  text("--nvme-write", flags_.nvme_write, "RATE", "To nvme in a second (default 2GB)");
+  text("--nvme-path", flags_.nvme_path, "DIR", "Take the rates that `terrace tune` measured there instead");
+  add_whole_number(
+      command, "--prefetch-depth", 0, [this](uint64_t n) { flags_.prefetch_depth = n; },
+      "Uses that a transfer may be ahead of its own; 0: on demand only (default 16)", kWhere);
+}
+
+SimSchedule Sim::schedule_of_model() {
+  std::vector<ConfigOverride> overrides;
+  if (flags_.config.empty()) overrides.push_back({"bf16.enabled", "true", "terrace sim"});
+  if (flags_.micro_batch)
+    overrides.push_back(
+        {"train_micro_batch_size_per_gpu", std::to_string(*flags_.micro_batch), "--micro-batch"});
+  if (flags_.accumulation)
+    overrides.push_back(
+        {"gradient_accumulation_steps", std::to_string(*flags_.accumulation), "--accumulation"});
+  if (!flags_.config.empty()) require_exists("--config", flags_.config);
+  const TrainConfig config =
+      flags_.config.empty() ? default_train_config(overrides) : load_train_config(flags_.config, overrides);
+  const ModelChoice choice = choose_model(model_);
+  for (const std::string& warning : choice.warnings) console_.warning(warning);
+  const std::unique_ptr<Model> model = make_model(choice.config, model_options(config));
+  TrainingScheduleOptions options;
+  options.chunk_elements =
+      flags_.chunk_elements.value_or(config.terrace.chunk_elements.value_or(options.chunk_elements));
+  if (options.chunk_elements % kTileElements != 0)
+    refuse("--chunk-elements", fmt::format("it is not a multiple of {}", kTileElements),
+           "give for example 1048576");
+  options.operations_per_second = static_cast<double>(parse_count(flags_.operations, "--operations"));
+  if (options.operations_per_second == 0) refuse("--operations", "it is 0", "give for example 10000G");
+  Workers workers(1);
+  SimSchedule schedule = training_schedule(*model, config, run_dry(*model, config, workers), options);
+  schedule.name = model_.model + ", " + schedule.name;
+  return schedule;
+}
+
+SimSchedule Sim::schedule() {
+  if (flags_.trace.empty() == model_.model.empty()) {
+    refuse(flags_.trace.empty() ? "no schedule" : flags_.trace + " and --model together",
+           "one of the two says what to replay", "name a file, or give --model NAME");
+  }
+  if (flags_.trace.empty()) return schedule_of_model();
+  require_exists("the schedule", flags_.trace);
+  return read_schedule(flags_.trace);
+}
+
+double rate(const std::string& text, const char* flag) {
+  const uint64_t bytes = parse_bytes(text, flag);
+  if (bytes == 0) refuse(flag, "it is 0", "give for example 3GB");
+  return static_cast<double>(bytes);
+}
+
+SimMachine Sim::machine() const {
+  if (flags_.device_memory.empty())
+    refuse("no --device-memory", "policies differ where it is less than everything", "give for example 8GiB");
+  SimMachine machine;
+  machine.prefetch_depth =
+      static_cast<uint32_t>(std::min<uint64_t>(flags_.prefetch_depth.value_or(16), UINT32_MAX / 2));
+  machine.tiers = {{"device", parse_bytes(flags_.device_memory, "--device-memory")},
+                   {"host", kUnboundedBytes}};
+  machine.links = {{rate(flags_.h2d, "--h2d"), rate(flags_.d2h, "--d2h"), 0}};
+  SimLink nvme = {rate(flags_.nvme_read, "--nvme-read"), rate(flags_.nvme_write, "--nvme-write"), 0};
+  if (!flags_.nvme_path.empty()) {
+    require_exists("--nvme-path", flags_.nvme_path);
+    std::string why_not = "nothing was measured there";
+    const std::optional<PathTuning> tuning =
+        find_tuning(tuning_folder(), find_tuned_place(flags_.nvme_path), why_not);
+    if (!tuning) refuse("--nvme-path " + flags_.nvme_path, why_not, "measure it with `terrace tune` first");
+    nvme = {tuning->read_bytes_per_second, tuning->write_bytes_per_second, 0};
+  }
+  if (flags_.host_memory.empty()) return machine;
+  machine.tiers[1].capacity_bytes = parse_bytes(flags_.host_memory, "--host-memory");
+  machine.tiers.push_back({"nvme", kUnboundedBytes});
+  machine.links.push_back(nvme);
+  return machine;
+}
+
+std::vector<SimPolicy> Sim::policies() const {
+  std::vector<SimPolicy> chosen;
+  for (const std::string& name : flags_.policies) {
+    const std::optional<SimPolicy> policy = sim_policy_from_name(name);
+    if (policy) {
+      if (std::find(chosen.begin(), chosen.end(), *policy) == chosen.end()) chosen.push_back(*policy);
+      continue;
+    }
+    if (name != "all")
+      refuse("--policy " + name, "there is no such policy",
+             "give opt, lru, fifo, mru, gemini, patrickstar or all");
+    return {sim_policies().begin(), sim_policies().end()};
+  }
+  if (chosen.empty()) return {sim_policies().begin(), sim_policies().end()};
+  return chosen;
+}
+
+int Sim::run() {
+  SimReport report;
+  report.policies = policies();
+  report.machine = machine();
+  const SimSchedule given = schedule();
+  report.schedule = given;
+  // Without a bound of the host, it is the lowest tier.
+  const auto lowest = static_cast<uint32_t>(report.machine.tiers.size() - 1);
+  for (SimItem& item : report.schedule.items) item.home_tier = std::min(item.home_tier, lowest);
+  check_simulation(report.schedule, report.machine);
+  if (!flags_.write_schedule.empty()) write_schedule(flags_.write_schedule, given);
+  return print_measurement(console_, [&] {
+    for (uint32_t link = 0; link < report.machine.links.size(); ++link) {
+      step(fmt::format("the least between {} and {}", report.machine.tiers[link].name,
+                       report.machine.tiers[link + 1].name));
+      report.bounds.push_back(lower_bound(report.schedule, report.machine, link));
+    }
+    for (const SimPolicy policy : report.policies) {
+      step(fmt::format("policy {}", name_of(policy)));
+      report.results.push_back(simulate(report.schedule, report.machine, policy));
+    }
+    return flags_.json ? sim_json(report) : sim_text(report);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_sim(CLI::App& app) {
+  return std::make_unique<Sim>(app);
+}
+
+}  // namespace terrace
