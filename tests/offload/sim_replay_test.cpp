@@ -133,6 +133,17 @@ TEST(SimReplay, PatrickStarCopiesWhatIsCleanAndGeminiDoesNot) {
   EXPECT_EQ(simulate(schedule, sim_test::two_tiers(20), SimPolicy::gemini).links[0].down_bytes, 0);
 }
 
+// Of two chunks that the step does not use again the first leaves, though the next step begins with it.
+TEST(SimReplay, GeminiLooksNoFurtherThanTheEndOfTheStep) {
+  SimSchedule schedule{"turns", {}, {}};
+  for (uint32_t i = 0; i < 3; ++i) {
+    schedule.items.push_back({"chunk" + std::to_string(i), 10, SimRole::param, 1});
+    schedule.uses.push_back({"use" + std::to_string(i), 0, {i}, {}, {}, 1, {}});
+  }
+  EXPECT_EQ(simulate(schedule, sim_test::two_tiers(20), SimPolicy::gemini).links[0].up_bytes, 20);
+  EXPECT_EQ(simulate(schedule, sim_test::two_tiers(20), SimPolicy::patrickstar).links[0].up_bytes, 15);
+}
+
 // Two chunks in turn, room for both of them only in time: each use loads 1000 bytes at 1 GB/s and computes
 // 400 ns.
 TEST(SimReplay, TransfersAheadHideBehindComputingWhereThereIsRoom) {
