@@ -56,8 +56,10 @@ FoundTier look_once(std::span<const std::filesystem::path> paths) {
   const tier::Arrangement arrangement = tier::arrange(folders);
   found.trouble = arrangement.trouble;
   found.paths_fit = arrangement.trouble.empty();
-  for (const tier::FolderSurvey& folder : folders)
+  for (const tier::FolderSurvey& folder : folders) {
     found.has_manifests |= !tier::survey_epochs(folder).epochs.empty();
+    if (folder.label) found.path_count = std::max(found.path_count, folder.label->path_count);
+  }
   const auto note = [&](std::string trouble) {
     if (found.trouble.empty()) found.trouble = std::move(trouble);
   };

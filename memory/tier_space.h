@@ -116,6 +116,7 @@ struct FoundTier {
   bool has_manifests = false;  // files of epochs, readable or not
   bool paths_fit = false;      // by their labels, these are all the paths of one space
   bool in_use = false;         // a job has one of the folders now
+  uint32_t path_count = 0;     // of the space, by the labels; 0: none can be read
 };
 FoundTier look_at_tier(std::span<const std::filesystem::path> paths);
 

@@ -37,14 +37,15 @@ std::optional<uint64_t> room_at(const std::vector<PathShare>& shares) {
   return bytes;
 }
 
-std::string advice_for(const MemoryPlan& plan, uint64_t missing_bytes, bool one_path) {
+std::string advice_for(const MemoryPlan& plan, const OffloadOptions& options, uint64_t missing_bytes,
+                       bool one_path) {
   std::string advice = fmt::format("free {} there, or set nvme_path to {}", format_bytes(missing_bytes),
                                    one_path ? "a larger disk" : "larger disks");
   if (plan.gradient_file_bytes > 0) {
     advice += fmt::format(", or raise --host-memory: with {} no gradient is spilled ({} of that)",
                           format_bytes(plan.host_holding_bytes), format_bytes(plan.gradient_file_bytes));
   }
-  if (plan.keeps_epochs) {
+  if (plan.keeps_epochs && options.tier_start != TierStart::resume) {
     advice += ", or set terrace.durable to false, which halves that and gives up resuming after a crash";
   }
   return advice;
@@ -64,7 +65,7 @@ void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options) {
               {"there is no room for parameters, gradients and optimizer states in", folders,
                fmt::format("{} bytes ({}) are needed and {} ({}) are free", needed, format_bytes(needed),
                            *room, format_bytes(*room)),
-               advice_for(plan, needed - *room, shares.size() == 1)});
+               advice_for(plan, options, needed - *room, shares.size() == 1)});
 }
 
 }  // namespace terrace

@@ -32,7 +32,6 @@ constexpr uint32_t kJoinSlots = 2;        // a block of records and one of param
 constexpr uint32_t kOldParameterSlotsMinimum = 2;  // one chunk is updated while the next one is read
 constexpr uint32_t kOldParameterSlotsWanted = 4;
 constexpr uint32_t kChunksBeingWritten = 4;  // of parameters, beyond what epochs hold on to
-constexpr uint64_t kLargestChunk = 16 * 1024 * 1024;
 
 struct Counts {
   uint32_t chunks = 0;
@@ -380,37 +379,6 @@ uint64_t useful_device_bytes(const MemoryPlan& plan) {
   return plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
          plan.device_accumulator_slots * plan.accumulator_slot_bytes +
          plan.device_slots_useful * plan.slot_bytes;
-}
-
-uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span<const TensorUse> trace,
-                               const OffloadOptions& options, uint64_t largest) {
-  struct Candidate {
-    uint64_t elements;
-    uint64_t spare_bytes;  // of device slots beyond the minimum
-  };
-  std::vector<Candidate> candidates;
-  uint64_t elements = kTileElements;
-  const uint64_t limit =
-      std::max(largest == 0 ? kLargestChunk : std::min(largest, kLargestChunk), kTileElements);
-  uint64_t parameters = 0;
-  for (const TensorSpec& tensor : tensors) parameters += tensor.element_count();
-  // A handful of chunks would leave nothing to move; many tiny ones cost a request each.
-  while (elements * 2 <= limit && elements * 16 <= parameters) elements *= 2;
-  for (; elements >= kTileElements; elements /= 2) {
-    try {
-      const FlatSpace space(tensors, elements);
-      const MemoryPlan plan = plan_memory(space, trace, options);
-      const uint32_t ahead = std::min(plan.device_slots_useful, plan.device_slots_minimum * 2);
-      if (plan.device_slots >= ahead) return elements;
-      candidates.push_back({elements, (plan.device_slots - plan.device_slots_minimum) * plan.slot_bytes});
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::capacity || (elements == kTileElements && candidates.empty())) throw;
-    }
-  }
-  uint64_t most = 0;
-  for (const Candidate& candidate : candidates) most = std::max(most, candidate.spare_bytes);
-  const auto enough = [most](const Candidate& candidate) { return candidate.spare_bytes * 4 >= most * 3; };
-  return std::find_if(candidates.begin(), candidates.end(), enough)->elements;
 }
 
 }  // namespace terrace

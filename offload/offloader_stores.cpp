@@ -86,7 +86,9 @@ void Offloader::Parts::make_stores() {
     if (param_store != nullptr) make_reader();
     register_files(*engine);
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::capacity || !plan.keeps_epochs) throw;
+    // What a resumed run must keep cannot be halved.
+    if (error.kind() != ErrorKind::capacity || !plan.keeps_epochs || options.tier_start == TierStart::resume)
+      throw;
     ErrorParts parts = error.parts();
     parts.advice += fmt::format(
         "{}set terrace.durable to false, which halves that and gives up resuming "

@@ -280,26 +280,13 @@ void Offloader::Parts::require_whole_state() const {
 // --- Offloader ---
 
 std::string Offloader::why_not(UpdateMode mode) const {
-  const Parts& p = *parts_;
-  if (mode == UpdateMode::after_backward) return "";
-  if (p.options.states == Placement::none) return "optimizer states are on the device";
-  if (p.options.parameters != Placement::none) return "";
-  if (p.plan.record_layout.master == MasterForm::remainder)
-    return "parameters live on the device, and an update of compact state needs the old ones";
-  for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
-    if (p.space.section_of(ChunkId{c}).trainable && !p.gradients->is_held(ChunkId{c}))
-      return "parameters live on the device, and host memory does not hold their gradients";
-  }
-  return "";
+  return terrace::why_not(mode, parts_->space, parts_->plan, parts_->options);
 }
 
 void Offloader::set_update_mode(UpdateMode mode) {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::idle, "the mode of updates is set between steps");
-  if (const std::string reason = why_not(mode); !reason.empty()) {
-    throw Error(ErrorKind::config, {fmt::format("updates cannot run {}", name_of(mode)), "", reason,
-                                    "set terrace.update to after_backward or auto"});
-  }
+  require_mode(mode, p.space, p.plan, p.options);
   p.finish_update();
   p.update_mode = mode;
   if (mode == UpdateMode::after_backward || p.update_thread != nullptr) return;

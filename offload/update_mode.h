@@ -4,11 +4,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include <terrace/memory/tensor.h>
 
 namespace terrace {
+
+class FlatSpace;
+struct MemoryPlan;
+struct OffloadOptions;
 
 enum class UpdateMode : uint8_t {
   after_backward,   // a phase of its own
@@ -29,6 +34,13 @@ constexpr std::optional<UpdateMode> update_mode_from_name(std::string_view name)
   if (name == "during_backward") return UpdateMode::during_backward;
   return std::nullopt;
 }
+
+// Why a mode is not possible with this plan, in words; empty when it is.
+std::string why_not(UpdateMode mode, const FlatSpace& space, const MemoryPlan& plan,
+                    const OffloadOptions& options);
+// Throws Error(config) where it is not.
+void require_mode(UpdateMode mode, const FlatSpace& space, const MemoryPlan& plan,
+                  const OffloadOptions& options);
 
 // Moments of one chunk in one update, on Clock. 0: what did not happen; records in memory are not read.
 struct ChunkTimes {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/scheduling.h>
 
 namespace terrace {
 
@@ -86,6 +87,7 @@ void UpdateThread::finish() {
 
 void UpdateThread::work() {
   reset_floating_point_environment();
+  ask_for_short_slices();  // forward and backward compute all the time; the drive must not wait for them
   watch_.set_update_thread();
   while (true) {
     bool in_order = false;

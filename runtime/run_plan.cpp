@@ -8,6 +8,7 @@
 
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
+#include <terrace/offload/update_mode.h>
 #include <terrace/runtime/parameter_groups.h>
 
 namespace terrace {
@@ -44,7 +45,7 @@ void choose_budgets(const TrainConfig& config, const Machine& machine, const std
     const uint64_t bound = config.max_chunk_elements;
     plan.chunk_origin = bound > 0 && plan.chunk_elements * 2 > bound
                             ? "the largest that sub_group_size allows"
-                            : "the largest that the budgets leave room to move";
+                            : "the largest with which the budgets leave least to move";
   }
 }
 
@@ -109,6 +110,7 @@ TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& 
     choose_host_budget(config, machine, options, plan);
     plan.memory = plan_memory(space, dry.trace, options);
   }
+  if (config.terrace.update) require_mode(*config.terrace.update, space, plan.memory, options);
   plan.disk = share_disk(plan.memory, options);
   plan.parameter_count = space.parameter_count();
   plan.trainable_count = space.trainable_count();

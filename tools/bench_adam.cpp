@@ -11,6 +11,7 @@
 
 #include "bench_adam_report.h"
 #include "bench_adam_run.h"
+#include "bench_optimizer.h"
 #include "command_line.h"
 #include "console.h"
 
@@ -28,12 +29,12 @@ constexpr uint64_t kMostParameters = uint64_t{1} << 36;
 constexpr uint64_t kMostThreads = 4096;
 
 struct Flags {
-  std::string parameters = "128M", optimizer = "adamw";
+  std::string parameters = "128M";
+  BenchOptimizer optimizer;
   std::string gradient_type = "bf16", parameter_type = "bf16", state_type = "fp32";
-  double momentum = 0;
   std::vector<std::string> threads, sets;
   uint64_t rounds = 7;
-  bool compact = false, nesterov = false, json = false;
+  bool compact = false, json = false;
 };
 
 [[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
@@ -57,7 +58,6 @@ class BenchAdam final : public Subcommand {
   void add_update_flags(CLI::App& command);
   void add_measure_flags(CLI::App& command);
   AdamPlan plan() const;
-  void plan_optimizer(AdamPlan& plan) const;
   void plan_types(AdamPlan& plan) const;
   void plan_machine(AdamPlan& plan) const;
 
@@ -78,11 +78,7 @@ void BenchAdam::add_update_flags(CLI::App& command) {
   command.add_option("--parameters,--elements", flags_.parameters, "How many, in whole tiles (default 128M)")
       ->type_name("N")
       ->group(kWhat);
-  command.add_option("--optimizer", flags_.optimizer, "What updates them (default adamw)")
-      ->type_name("adam|adamw|adagrad|lion|sgd")
-      ->group(kWhat);
-  add_number(command, "--momentum", 0, 1, flags_.momentum, "Of sgd (default 0: it keeps no moment)", kWhat);
-  command.add_flag("--nesterov", flags_.nesterov, "Of sgd with a momentum")->group(kWhat);
+  flags_.optimizer.add_flags(command, kWhat);
   command.add_option("--gradient-type", flags_.gradient_type, "Of gradients (default bf16)")
       ->type_name("fp32|bf16|fp16")
       ->group(kWhat);
@@ -108,34 +104,6 @@ void BenchAdam::add_measure_flags(CLI::App& command) {
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
       "In each of which everything is measured once (default 7)", kHow);
   command.add_flag("--json", flags_.json, "Print the result as JSON")->group(kHow);
-}
-
-void BenchAdam::plan_optimizer(AdamPlan& plan) const {
-  struct Named {
-    const char* name;
-    OptimizerKind kind;
-  };
-  constexpr Named kOptimizers[] = {{"adam", OptimizerKind::adam},
-                                   {"adamw", OptimizerKind::adam},
-                                   {"adagrad", OptimizerKind::adagrad},
-                                   {"lion", OptimizerKind::lion},
-                                   {"sgd", OptimizerKind::sgd}};
-  const auto* const named = std::find_if(std::begin(kOptimizers), std::end(kOptimizers),
-                                         [&](const Named& one) { return flags_.optimizer == one.name; });
-  if (named == std::end(kOptimizers))
-    refuse("--optimizer " + flags_.optimizer, "there is no such optimizer",
-           "give adam, adamw, adagrad, lion or sgd");
-  if (named->kind != OptimizerKind::sgd && flags_.momentum != 0)
-    refuse("--momentum", flags_.optimizer + " has none", "leave it out, or give --optimizer sgd");
-  if (flags_.nesterov && flags_.momentum == 0)
-    refuse("--nesterov", "there is no momentum", "give --optimizer sgd --momentum 0.9");
-  plan.optimizer = flags_.optimizer;
-  plan.settings = {.kind = named->kind,
-                   .lr = 1e-4,
-                   .weight_decay = 0.01,
-                   .adamw_mode = flags_.optimizer == "adamw",
-                   .momentum = flags_.momentum,
-                   .nesterov = flags_.nesterov};
 }
 
 void BenchAdam::plan_types(AdamPlan& plan) const {
@@ -175,7 +143,8 @@ void BenchAdam::plan_machine(AdamPlan& plan) const {
 
 AdamPlan BenchAdam::plan() const {
   AdamPlan plan;
-  plan_optimizer(plan);
+  plan.optimizer = flags_.optimizer.name;
+  plan.settings = flags_.optimizer.settings();
   plan_types(plan);
   plan_machine(plan);
   return plan;

@@ -14,6 +14,7 @@
 #include <terrace/memory/host_arena.h>
 #include <terrace/memory/machine.h>
 
+#include "bench_optimizer.h"
 #include "bench_step_report.h"
 #include "bench_step_run.h"
 #include "command_line.h"
@@ -38,7 +39,8 @@ constexpr uint64_t kSpareDeviceSlots = 2;
 constexpr uint64_t kLargestBudget = uint64_t{1} << 46;
 
 struct Flags {
-  std::string parameters = "400M", chunk_elements = "1Mi", type = "bf16", optimizer = "adamw";
+  std::string parameters = "400M", chunk_elements = "1Mi", type = "bf16";
+  BenchOptimizer optimizer;
   std::string moments = "fp32", update = "after_backward";
   std::string parameters_on = "cpu", states_on = "nvme";
   std::vector<std::string> nvme_paths;
@@ -102,9 +104,7 @@ void BenchStep::add_model_flags(CLI::App& command) {
   command.add_option("--dtype", flags_.type, "Of parameters and gradients (default bf16)")
       ->type_name("bf16|fp16|fp32")
       ->group(kModel);
-  command.add_option("--optimizer", flags_.optimizer, "What updates them (default adamw)")
-      ->type_name("adamw|adam|adagrad|lion|sgd")
-      ->group(kModel);
+  flags_.optimizer.add_flags(command, kModel);
   command.add_option("--state-type", flags_.moments, "Precision of its moments (default fp32)")
       ->type_name("fp32|bf16")
       ->group(kModel);
@@ -190,35 +190,15 @@ void BenchStep::plan_model(StepPlan& plan) const {
 }
 
 void BenchStep::plan_optimizer(StepPlan& plan) const {
-  struct Named {
-    const char* name;
-    OptimizerKind kind;
-  };
-  constexpr Named kOptimizers[] = {{"adamw", OptimizerKind::adam},
-                                   {"adam", OptimizerKind::adam},
-                                   {"adagrad", OptimizerKind::adagrad},
-                                   {"lion", OptimizerKind::lion},
-                                   {"sgd", OptimizerKind::sgd}};
-  const auto* named = std::ranges::find_if(
-      kOptimizers, [&](const Named& optimizer) { return flags_.optimizer == optimizer.name; });
-  if (named == std::end(kOptimizers)) {
-    refuse("--optimizer " + flags_.optimizer, "there is no such optimizer",
-           "give adamw, adam, adagrad, lion or sgd");
-  }
-  OptimizerSettings& settings = plan.settings;
-  plan.optimizer = flags_.optimizer;
-  settings.kind = named->kind;
-  settings.adamw_mode = flags_.optimizer == "adamw";
-  settings.weight_decay = 0.01;
-  if (settings.kind == OptimizerKind::lion) settings.beta2 = 0.99;
-  if (settings.kind == OptimizerKind::sgd) settings.momentum = 0.9;
+  plan.optimizer = flags_.optimizer.name;
+  plan.settings = flags_.optimizer.settings();
   if (flags_.moments != "fp32" && flags_.moments != "bf16")
     refuse("--state-type " + flags_.moments, "it is not fp32 or bf16", "give one of these");
   if (flags_.compact && plan.type != DataType::bf16)
     refuse("--compact-state", "only bf16 parameters are the upper half of their masters",
            "give --dtype bf16");
   plan.options.record_layout = {.master = flags_.compact ? MasterForm::remainder : MasterForm::whole,
-                                .moment_count = moment_count(settings.kind, settings.momentum),
+                                .moment_count = moment_count(plan.settings.kind, plan.settings.momentum),
                                 .moment_type = type_from(flags_.moments)};
   const std::optional<UpdateMode> mode = update_mode_from_name(flags_.update);
   if (!mode)
@@ -242,6 +222,9 @@ void BenchStep::plan_places(StepPlan& plan) const {
   for (const std::string& path : flags_.nvme_paths) {
     require_exists("--nvme-path", path);
     if (!fs::is_directory(path)) refuse("--nvme-path " + path, system_reason(ENOTDIR), "name a folder");
+    if (std::ranges::any_of(options.state_paths,
+                            [&](const TierPath& other) { return fs::equivalent(other.path, path); }))
+      refuse("--nvme-path " + path, "it names the same folder again", "name each folder once");
     options.state_paths.push_back({path});
   }
   options.parameter_paths = options.state_paths;

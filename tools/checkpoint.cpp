@@ -131,6 +131,7 @@ class Checkpoint final : public Subcommand {
 
   int list(const Places& places);
   int verify(const Places& places);
+  void require_all_paths(const Places& places, const TierListing& tier) const;
   void require_something(const Listed& listed) const;
   int prune(const Places& places);
   bool is_damaged(const Places& places, const SavedState& state);
@@ -177,6 +178,19 @@ int Checkpoint::list(const Places& places) {
   return kDone;
 }
 
+// A healthy epoch looks damaged without one of its paths.
+void Checkpoint::require_all_paths(const Places& places, const TierListing& tier) const {
+  if (tier.absent_paths == 0) return;
+  std::string given;
+  for (const fs::path& path : places.nvme) given += (given.empty() ? "" : ", ") + path.string();
+  throw Error(
+      ErrorKind::config,
+      {fmt::format("cannot {} what is in", action_), given,
+       fmt::format("it is of a run that has {} more", counted(tier.absent_paths, "nvme path")),
+       "name all nvme paths of the run; where one is lost for good, remove the folder terrace-tier in "
+       "the others by hand"});
+}
+
 // Verifying nothing must not look like success.
 void Checkpoint::require_something(const Listed& listed) const {
   if (!listed.states.empty() || !listed.tier.trouble.empty()) return;
@@ -187,6 +201,7 @@ void Checkpoint::require_something(const Listed& listed) const {
 
 int Checkpoint::verify(const Places& places) {
   const Listed listed = look(places);
+  require_all_paths(places, listed.tier);
   require_something(listed);
   std::string bad_blocks;
   uint64_t bad_count = 0;
@@ -265,6 +280,8 @@ int Checkpoint::prune(const Places& places) {
                                       "name the folder above with --keep or --all"});
     }
   }
+  const TierListing tier = places.nvme.empty() ? TierListing{} : list_epochs(places.nvme);
+  require_all_paths(places, tier);  // before anything is removed elsewhere
   std::set<fs::path> chosen;
   const auto goes = [&](const SavedState& state) { return chosen.contains(state.path); };
   for (const fs::path& path : places.checkpoints) {
@@ -273,7 +290,7 @@ int Checkpoint::prune(const Places& places) {
     removed.insert(removed.end(), more.begin(), more.end());
   }
   if (!places.nvme.empty()) {
-    chosen = chosen_to_go(places, list_epochs(places.nvme).states);
+    chosen = chosen_to_go(places, tier.states);
     if (all_ || !chosen.empty()) {
       const std::vector<fs::path> more = prune_epochs(places.nvme, goes, console_);
       removed.insert(removed.end(), more.begin(), more.end());

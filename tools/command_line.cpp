@@ -195,8 +195,8 @@ uint64_t parse_count(const std::string& text, const char* flag) {
     const char* text;
     double factor;
   };
-  constexpr Suffix kSuffixes[] = {{"", 1},        {"K", 1e3},     {"M", 1e6},    {"G", 1e9},
-                                  {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}};
+  constexpr Suffix kSuffixes[] = {{"", 1},        {"K", 1e3},     {"M", 1e6},     {"G", 1e9},    {"T", 1e12},
+                                  {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"Ti", 0x1p40}};
   if (text.empty()) refuse_empty(flag);
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -207,8 +207,9 @@ uint64_t parse_count(const std::string& text, const char* flag) {
         count == std::floor(count))
       return static_cast<uint64_t>(count);
   }
-  throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", flag, text), "it is no whole number",
-                                  "give for example 400M, 1Mi or 4096"});
+  throw Error(ErrorKind::config,
+              {"cannot use", fmt::format("{} {}", flag, text), "it is no whole number from 0 to 2^53",
+               "give for example 400M, 1Mi or 4096"});
 }
 
 void require_values(const CLI::App& command) {

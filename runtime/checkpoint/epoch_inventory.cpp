@@ -73,6 +73,8 @@ TierListing list_epochs(std::span<const fs::path> paths) {
   const FoundTier found = look_at_tier(paths);
   TierListing listing;
   listing.in_use = found.in_use;
+  if (found.path_count > paths.size())
+    listing.absent_paths = found.path_count - static_cast<uint32_t>(paths.size());
   for (const EpochFile& file : found.epochs) listing.states.push_back(look_at(file));
   if (!listing.states.empty()) {
     SavedState& newest = listing.states.back();

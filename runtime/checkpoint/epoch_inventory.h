@@ -17,6 +17,9 @@ struct TierListing {
   std::vector<SavedState> states;  // the oldest first
   bool in_use = false;             // by a job that is running
   std::string trouble;             // of the paths as a whole; empty: none
+  // How many more paths the run has than were given: nothing can be said of its blocks without them, and
+  // nothing is to be removed.
+  uint32_t absent_paths = 0;
 };
 // `paths` are all those of one run.
 TierListing list_epochs(std::span<const std::filesystem::path> paths);

@@ -14,6 +14,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/checkpoint/epoch_inventory.h>
 #include <terrace/runtime/checkpoint/internal/folders.h>
 #include <terrace/runtime/checkpoint/internal/manifest.h>
 
@@ -109,7 +110,12 @@ std::string checkpoints_in(const fs::path& folder) {
   const std::vector<std::string> names = names_in(folder, [&](const std::string& name) {
     return is_step_name(name) && is_there(folder / name / kManifestName);
   });
-  if (names.empty()) return "no checkpoint is there";
+  if (names.empty()) {
+    return is_tier_path(folder)
+               ? "it is an nvme path of training: --resume nvme with --save DIR goes on from "
+                 "its epoch and leaves a checkpoint in DIR"
+               : "no checkpoint is there";
+  }
   std::string text = "name one of those that are there: ";
   for (size_t i = names.size() > kNamed ? names.size() - kNamed : 0; i < names.size(); ++i)
     text += (text.ends_with(' ') ? "" : ", ") + names[i];

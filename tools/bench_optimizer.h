@@ -1,0 +1,25 @@
+// The optimizer of a measurement, as its flags name it.
+#pragma once
+
+#include <string>
+
+#include <terrace/optimizer_cpu/optimizer.h>
+
+namespace CLI {
+class App;
+}
+
+namespace terrace {
+
+struct BenchOptimizer {
+  std::string name = "adamw";
+  double momentum = 0;
+  bool nesterov = false;
+
+  // --optimizer, --momentum and --nesterov, under the headline `group`.
+  void add_flags(CLI::App& command, const char* group);
+  // Any case of the name. Throws Error(config) for what there is not or does not fit together.
+  OptimizerSettings settings() const;
+};
+
+}  // namespace terrace
