@@ -27,7 +27,11 @@ struct RecordLayout {
   uint32_t moment_count = 2;              // 0 to 2
   DataType moment_type = DataType::fp32;  // or bf16
 
-  bool operator==(const RecordLayout&) const = default;
+  // Moments that are not kept have no type.
+  constexpr bool operator==(const RecordLayout& other) const {
+    return master == other.master && moment_count == other.moment_count &&
+           (moment_count == 0 || moment_type == other.moment_type);
+  }
 
   // Of one tile.
   constexpr uint64_t master_bytes() const {
@@ -62,5 +66,9 @@ inline std::string text_of(const RecordLayout& layout) {
 
 static_assert(RecordLayout{}.tile_bytes() == 48 * 1024 && RecordLayout{}.block_tiles() == 16);
 static_assert(RecordLayout{MasterForm::remainder}.tile_bytes() == 40 * 1024);
+static_assert(RecordLayout{MasterForm::whole, 0, DataType::fp32} ==
+              RecordLayout{MasterForm::whole, 0, DataType::bf16});
+static_assert(RecordLayout{MasterForm::whole, 1, DataType::fp32} !=
+              RecordLayout{MasterForm::whole, 1, DataType::bf16});
 
 }  // namespace terrace
