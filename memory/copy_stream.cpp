@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/clock.h>
 #include <terrace/memory/copy_stream.h>
 
 namespace terrace {
@@ -61,8 +62,11 @@ void CopyStream::execute(const CopyTask& task) noexcept {
     if (task.source == nullptr) {
       std::memset(task.destination, 0, task.bytes);
     } else {
+      const SteadyClock clock;
+      const uint64_t begun_ns = clock.now_ns();
       std::memcpy(task.destination, task.source, task.bytes);
       pace(task.bytes);
+      busy_ns_.fetch_add(clock.now_ns() - begun_ns, std::memory_order_release);
       copied_bytes_.fetch_add(task.bytes, std::memory_order_release);
     }
   }

@@ -55,6 +55,8 @@ class CopyStream {
   // Bytes copied from a source so far; a skipped task adds nothing. Includes a task as soon as its `done` is
   // done.
   uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_acquire); }
+  // The time that these took, pacing included.
+  uint64_t busy_ns() const { return busy_ns_.load(std::memory_order_acquire); }
 
  private:
   void run();
@@ -63,6 +65,7 @@ class CopyStream {
 
   const CopyStreamOptions options_;
   std::atomic<uint64_t> copied_bytes_{0};
+  std::atomic<uint64_t> busy_ns_{0};
   std::chrono::steady_clock::time_point link_free_at_{};  // of the stream's thread
   Mutex mutex_;
   std::condition_variable_any not_empty_;

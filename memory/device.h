@@ -84,6 +84,9 @@ class Device {
   // Bytes copied so far, host to device and device to host. A copy is in them as soon as its `done` is done.
   virtual uint64_t h2d_bytes() const = 0;
   virtual uint64_t d2h_bytes() const = 0;
+  // The time in which a copy was under way; one that still waits for its `after` is not.
+  virtual uint64_t h2d_busy_ns() const = 0;
+  virtual uint64_t d2h_busy_ns() const = 0;
 
   // Strict mode: misuse becomes visible. The owner detaches at the last release and poisons what it frees.
   virtual bool strict() const = 0;

@@ -81,7 +81,10 @@ uint32_t PathBalancer::choose(std::span<const uint64_t> free_slots, uint64_t byt
 
 void PathBalancer::started(uint32_t path, uint64_t bytes) noexcept {
   const MutexLock lock(mutex_);
-  count_time(paths_[path], clock_.now_ns());
+  const uint64_t now_ns = clock_.now_ns();
+  count_time(paths_[path], now_ns);
+  count_any(now_ns);
+  ++any_in_flight_;
   paths_[path].in_flight_bytes += bytes;
   ++paths_[path].in_flight_requests;
 }
@@ -91,13 +94,21 @@ void PathBalancer::completed(uint32_t path_index, uint64_t bytes) noexcept {
   Path& path = paths_[path_index];
   TERRACE_ASSERT(path.in_flight_requests > 0 && path.in_flight_bytes >= bytes,
                  "a request ended on path " + std::to_string(path_index) + " that was not started");
-  count_time(path, clock_.now_ns());
+  const uint64_t now_ns = clock_.now_ns();
+  count_time(path, now_ns);
+  count_any(now_ns);
+  --any_in_flight_;
   path.in_flight_bytes -= bytes;
   --path.in_flight_requests;
   path.use.bytes += bytes;
   path.window_bytes += bytes;
   // What ended at once says nothing about a rate; it counts with what follows.
   if (++path.window_requests >= kWindowRequests && path.window_busy_ns > 0) take_sample(path);
+}
+
+void PathBalancer::count_any(uint64_t now_ns) {
+  if (any_in_flight_ > 0) any_busy_ns_ += now_ns - any_counted_until_ns_;
+  any_counted_until_ns_ = now_ns;
 }
 
 void PathBalancer::count_time(Path& path, uint64_t now_ns) {
@@ -140,6 +151,12 @@ double PathBalancer::rate_of(const Path& path, uint64_t now_ns) const {
   const auto busy_ns = static_cast<double>(path.window_busy_ns + now_ns - path.counted_until_ns);
   const auto bytes = static_cast<double>(path.window_bytes + path.in_flight_bytes);
   return busy_ns > kStallFactor * bytes / rate ? bytes / busy_ns : rate;
+}
+
+uint64_t PathBalancer::busy_ns() const {
+  const MutexLock lock(mutex_);
+  const uint64_t running_ns = any_in_flight_ > 0 ? clock_.now_ns() - any_counted_until_ns_ : 0;
+  return any_busy_ns_ + running_ns;
 }
 
 std::vector<double> PathBalancer::rates() const {

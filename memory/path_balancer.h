@@ -47,6 +47,8 @@ class PathBalancer {
   // Bytes per second, as estimated now; what is assumed where nothing was observed yet.
   std::vector<double> rates() const;
   std::vector<PathUse> uses() const;
+  // The time in which at least one transfer was in flight on any path.
+  uint64_t busy_ns() const;
   // How long a path will be busy with what is in flight.
   double backlog_ns(uint32_t path) const;
 
@@ -68,6 +70,8 @@ class PathBalancer {
     double promised_ns = 0;         // the time that what was chosen for this path takes, against the others
     PathUse use;
   };
+  // Counts the time of all paths together until now.
+  void count_any(uint64_t now_ns) TERRACE_REQUIRES(mutex_);
   // Counts busy time until now.
   static void count_time(Path& path, uint64_t now_ns);
   static void take_sample(Path& path);
@@ -79,6 +83,10 @@ class PathBalancer {
   mutable Mutex mutex_;
   std::vector<Path> paths_ TERRACE_GUARDED_BY(mutex_);
   std::vector<double> rates_ TERRACE_GUARDED_BY(mutex_);  // of choose(), kept for its memory
+  // Of all paths together.
+  uint32_t any_in_flight_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint64_t any_counted_until_ns_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint64_t any_busy_ns_ TERRACE_GUARDED_BY(mutex_) = 0;
 };
 
 // How many of `slots` slots the file of each path gets, at least: in proportion to the rates (0: the mean of

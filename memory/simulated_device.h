@@ -58,6 +58,8 @@ class SimulatedDevice final : public Device {
   void zero_now(DeviceSlot slot, uint64_t bytes) override;
   uint64_t h2d_bytes() const override { return to_device_.copied_bytes(); }
   uint64_t d2h_bytes() const override { return to_host_.copied_bytes(); }
+  uint64_t h2d_busy_ns() const override { return to_device_.busy_ns(); }
+  uint64_t d2h_busy_ns() const override { return to_host_.busy_ns(); }
   bool strict() const override { return options_.strict; }
   void poison(DeviceSlot slot) override;
 

@@ -64,7 +64,9 @@ void HostActivations::wait(uint32_t index) {
   const Event& moved = entry(index).moved;
   if (moved.done()) return moved.wait();
   const uint64_t start = clock.now_ns();
-  wait_watched(moved, watch_, {"checkpointed activations", "device <-> host", std::nullopt, nullptr, {}});
+  wait_watched(
+      moved, watch_,
+      {"checkpointed activations", "device <-> host", TimeCause::device_copy, std::nullopt, nullptr, {}});
   wait_ns_ += clock.now_ns() - start;
 }
 

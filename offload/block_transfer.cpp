@@ -46,9 +46,10 @@ void BlockTransfer::on_done(void* context, const io::Completion& completion) noe
 void BlockTransfer::finish(io::Engine& engine, StepWatch& watch, std::string_view what) {
   while (store_ != nullptr) {
     while (!done_) {
-      wait_watched(engine, watch,
-                   {what, reads_ ? "nvme -> host" : "host -> nvme", write_.chunk, &write_.request,
-                    store_->path_of(write_.request)});
+      wait_watched(
+          engine, watch,
+          {what, reads_ ? "nvme -> host" : "host -> nvme", reads_ ? TimeCause::read : TimeCause::write,
+           write_.chunk, &write_.request, store_->path_of(write_.request)});
     }
     BlockStore& store = *std::exchange(store_, nullptr);
     if (reads_) return store.end_read(write_.chunk, write_.block, write_.request, completion_);

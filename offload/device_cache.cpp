@@ -67,7 +67,8 @@ CacheSlot& DeviceCache::begin_fetch(ChunkId chunk, CacheSlot& slot) {
 }
 
 void DeviceCache::begin_in_place(ChunkId chunk, CacheSlot& slot) {
-  wait_watched(slot.out, watch_, {"a device slot to be empty", "device -> host", chunk, nullptr, {}});
+  wait_watched(slot.out, watch_,
+               {"a device slot to be empty", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
   set_state(chunk, ChunkState::resident);
   hold_param(chunk, slot);
 }
@@ -140,7 +141,8 @@ CacheSlot& DeviceCache::param_slot(ChunkId chunk) {
 void DeviceCache::begin_gradient(ChunkId chunk, CacheSlot& slot) {
   GradientEntry& entry = gradients_[index_of(chunk)];
   TERRACE_ASSERT(entry.slot == kNone, fmt::format("chunk {} has a gradient already", index_of(chunk)));
-  wait_watched(slot.out, watch_, {"a device slot to be empty", "device -> host", chunk, nullptr, {}});
+  wait_watched(slot.out, watch_,
+               {"a device slot to be empty", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
   device_.attach(slot.id, gradient_address(chunk));
   entry = {index_in_pool(slot), 0, true};
   device_.zero_now(slot.id, slot_bytes_);
@@ -249,8 +251,13 @@ const Event* DeviceCache::arriving(ChunkId chunk) const {
 
 // Ends a fetch: resident, or absent with the failure.
 std::exception_ptr DeviceCache::finish_fetch(ChunkId chunk) {
-  const Event& in = slots_[params_[index_of(chunk)].slot].in;
-  wait_done_watched(in, watch_, {"parameters", "on their way to the device", chunk, nullptr, {}});
+  const CacheSlot& slot = slots_[params_[index_of(chunk)].slot];
+  const Event& in = slot.in;
+  if (!in.done() && slot.read != nullptr)
+    wait_done_watched(*slot.read, watch_,
+                      {"parameters", "nvme -> host -> device", TimeCause::read, chunk, nullptr, {}});
+  wait_done_watched(in, watch_,
+                    {"parameters", "on their way to the device", TimeCause::device_copy, chunk, nullptr, {}});
   const std::exception_ptr failure = in.failure();
   set_state(chunk, failure == nullptr ? ChunkState::resident : ChunkState::failed);
   if (failure == nullptr) return nullptr;

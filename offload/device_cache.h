@@ -35,6 +35,8 @@ struct CacheSlot {
   Event in;     // the last copy into the slot
   Event out;    // the last copy out of the slot
   Event fence;  // orders the to-device stream after `out` when a copy must also wait for something else
+  // While `in` is not done: the read from nvme that the copy into the slot is queued behind, or null.
+  const Event* read = nullptr;
 };
 
 enum class StaleParams : uint8_t { trainable, all };

@@ -77,7 +77,8 @@ void DeviceUpdate::send_home(ChunkId chunk) {
   slot.out.begin();
   device_.copy_to_host(buffer, slot.id, 0, home_.param_bytes(chunk), nullptr, slot.out);
   d2h_bytes_ += home_.param_bytes(chunk);
-  wait_watched(slot.out, cache_.watch(), {"fresh parameters", "device -> host", chunk, nullptr, {}});
+  wait_watched(slot.out, cache_.watch(),
+               {"fresh parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
   const Event* const gone = home_.publish(chunk, buffer, engine_, &cache_);
   if (gone != nullptr) leaving_[lane_] = gone;
   // What is updated first is needed first by the next forward: it may stay as long as the next one has room.

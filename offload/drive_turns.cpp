@@ -42,7 +42,8 @@ void DriveTurns::wait() {
   describe_wait();
   bool taken = false;
   {
-    const WatchedWait watched(watch_, {"a turn on the drive", "nvme", std::nullopt, nullptr, subject_});
+    const WatchedWait watched(
+        watch_, {"a turn on the drive", "nvme", TimeCause::read, std::nullopt, nullptr, subject_});
     taken = token_.acquire();
   }
   wait_ns_ += clock_.now_ns() - start;

@@ -88,7 +88,7 @@ void EpochCommitter::wait_until(Condition condition, std::optional<ChunkId> chun
   if (condition()) return;
   const uint64_t start = clock_.now_ns();
   {
-    const WatchedWait watched(watch_, {what, "host -> nvme", chunk, nullptr, {}});
+    const WatchedWait watched(watch_, {what, "host -> nvme", TimeCause::commit, chunk, nullptr, {}});
     progress_.wait(mutex_, condition);
   }
   counters_.wait_ns += clock_.now_ns() - start;

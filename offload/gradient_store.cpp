@@ -122,7 +122,8 @@ void GradientStore::land(ChunkId chunk) {
 // Of a fetch that no operation has come for, the copy may be under way.
 void GradientStore::displace(ChunkId chunk) {
   if (const Event* arriving = cache_.arriving(chunk)) {
-    wait_done_watched(*arriving, cache_.watch(), {"parameters", "host -> device", chunk, nullptr, {}});
+    wait_done_watched(*arriving, cache_.watch(),
+                      {"parameters", "host -> device", TimeCause::device_copy, chunk, nullptr, {}});
   }
   displaced_[index_of(chunk)] = true;
 }
@@ -169,7 +170,7 @@ void GradientStore::land_in_staging(ChunkId chunk) {
 void GradientStore::accumulate(Landing& landing) {
   if (landing.source == nullptr) return;
   wait_watched(landing.source->out, cache_.watch(),
-               {"gradients", "device -> host", landing.chunk, nullptr, {}});
+               {"gradients", "device -> host", TimeCause::device_copy, landing.chunk, nullptr, {}});
   landing.source = nullptr;
   const ChunkId chunk = landing.chunk;
   if (is_held(chunk)) return accumulate_into(chunk, slots_[index_of(chunk)], landing.memory);
@@ -184,6 +185,7 @@ void GradientStore::accumulate_into(ChunkId chunk, std::byte* accumulator, const
   const uint64_t gradient_bytes = kBlockElements * bytes_of(space_.section_of(chunk).type);
   // Of what is spilled always: a last micro-batch without a gradient does not read it back.
   const bool takes_sums = last_micro_batch() || !is_held(chunk);
+  const ComputingScope computing(cache_.watch());
   workers_.parallel_for(divide_up(blocks, kTaskBlocks), [&](size_t task) {
     for (uint64_t b = task * kTaskBlocks; b < std::min(blocks, (task + 1) * kTaskBlocks); ++b) {
       const Accumulation block{.accumulator = accumulator + b * accumulator_bytes,
@@ -210,6 +212,7 @@ std::span<double> GradientStore::sums_of(ChunkId chunk) {
 void GradientStore::take_sums(ChunkId chunk, const std::byte* gradient) {
   const std::span<double> sums = sums_of(chunk);
   const DataType gradient_type = type(chunk);
+  const ComputingScope computing(cache_.watch());
   workers_.parallel_for(divide_up(sums.size(), kTaskBlocks), [&](size_t task) {
     for (uint64_t b = task * kTaskBlocks; b < std::min(sums.size(), (task + 1) * kTaskBlocks); ++b) {
       sums[b] =
@@ -255,7 +258,8 @@ void GradientStore::poll() {
 // As with a landing slot, a later copy out of the same slot may be the one that is waited for.
 void GradientStore::finish_next() {
   const Leaving& next = leaving_[finished_];
-  wait_watched(next.source->out, cache_.watch(), {"gradients", "device -> host", next.chunk, nullptr, {}});
+  wait_watched(next.source->out, cache_.watch(),
+               {"gradients", "device -> host", TimeCause::device_copy, next.chunk, nullptr, {}});
   const bool held = is_held(next.chunk);
   take_sums(next.chunk, held ? slots_[index_of(next.chunk)] : spilled_->landing(next.chunk));
   if (!held) spilled_->write(next.chunk);

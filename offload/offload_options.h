@@ -70,7 +70,8 @@ struct OffloadOptions {
   // Told of every change of the disk but the engines' writes; outlives the offloader. For simulated power
   // cuts.
   io::FileEvents* file_events = nullptr;
-  const Clock* clock = nullptr;  // by which the rates of paths are observed; null: the steady one
+  // By which the step's time is charged and the rates of paths are observed; null: the steady one.
+  const Clock* clock = nullptr;
 };
 
 }  // namespace terrace

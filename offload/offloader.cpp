@@ -63,30 +63,38 @@ void Offloader::begin_use(std::string_view operation, std::span<const TensorId> 
                  fmt::format("{} asks for tensors while {} holds its lease", operation, p.operation));
   TERRACE_ASSERT(p.phase == (kind == UseKind::inference ? Phase::evaluation : Phase::training),
                  fmt::format("{} is not part of what is open", operation));
-  p.throw_landing_failure();
-  p.operation = operation;
-  p.kind = kind;
-  p.tensors.assign(tensors.begin(), tensors.end());
-  p.cache.set_last_operation(operation);
-  p.watch.set_activity(p.operation);
-  collect_chunks(p.space, tensors, p.chunks);
-  p.cursor->advance(operation, kind, p.chunks);
-  if (kind == UseKind::backward) {
-    p.before_gradients();
-    p.begin_early_update();
-  }
-  p.fetch_missing();
-  if (kind == UseKind::backward) p.open_gradients();
-  p.prefetch();
-  p.wait_for_chunks();
-  for (const TensorId tensor : p.tensors) p.states.change(tensor, TensorState::compute);
+  p.begin_use(operation, tensors, kind);
+  p.account.enter(TimeCause::compute);
   p.in_use = true;
+}
+
+void Offloader::Parts::begin_use(std::string_view key, std::span<const TensorId> leased, UseKind use) {
+  const TimeScope managing(account, TimeCause::overhead);
+  throw_landing_failure();
+  operation = key;
+  kind = use;
+  tensors.assign(leased.begin(), leased.end());
+  cache.set_last_operation(operation);
+  watch.set_activity(operation);
+  collect_chunks(space, tensors, chunks);
+  cursor->advance(operation, kind, chunks);
+  if (kind == UseKind::backward) {
+    before_gradients();
+    begin_early_update();
+  }
+  fetch_missing();
+  if (kind == UseKind::backward) open_gradients();
+  prefetch();
+  wait_for_chunks();
+  for (const TensorId tensor : tensors) states.change(tensor, TensorState::compute);
 }
 
 void Offloader::end_use() {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.in_use, "no lease is open");
   p.in_use = false;
+  p.account.leave();
+  const TimeScope managing(p.account, TimeCause::overhead);
   const TensorState released = p.kind == UseKind::forward    ? TensorState::hold_after_forward
                                : p.kind == UseKind::backward ? TensorState::hold_after_backward
                                                              : TensorState::hold;
@@ -151,6 +159,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
   TERRACE_ASSERT(settings.loss_scale > 0 && std::isfinite(settings.loss_scale),
                  fmt::format("a loss scale is positive and finite, not {}", settings.loss_scale));
   p.watch.set_activity("the update");
+  const TimeScope updating(p.account, TimeCause::update);
   const uint64_t start = p.clock.now_ns();
   const GradientNorm norm = p.gradients->norm();
   p.counters.norm_ns += p.clock.now_ns() - start;
@@ -230,6 +239,10 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.commit_write_bytes -= earlier.commit_write_bytes;
   difference.manifest_bytes -= earlier.manifest_bytes;
   difference.commit_wait_ns -= earlier.commit_wait_ns;
+  difference.time = later.time - earlier.time;
+  difference.h2d_busy_ns -= earlier.h2d_busy_ns;
+  difference.d2h_busy_ns -= earlier.d2h_busy_ns;
+  difference.disk_busy_ns -= earlier.disk_busy_ns;
   return difference;
 }
 
@@ -268,6 +281,10 @@ OffloadCounters Offloader::counters() const {
   counters.update_compute_ns = times.compute_ns;
   counters.update_check_ns = times.check_ns;
   counters.turn_wait_ns = updates.turn_wait_ns;
+  counters.h2d_busy_ns = p.device.h2d_busy_ns();
+  counters.d2h_busy_ns = p.device.d2h_busy_ns();
+  if (p.tier != nullptr) counters.disk_busy_ns = p.tier->balancer().busy_ns();
+  counters.time = parts_->account.parts();
   return counters;
 }
 
@@ -300,6 +317,10 @@ std::vector<NvmePathUse> Offloader::nvme_paths() const {
   for (size_t p = 0; p < uses.size(); ++p)
     paths.push_back({parts_->tier->paths()[p].path.string(), uses[p].bytes, uses[p].busy_ns, rates[p]});
   return paths;
+}
+
+TimeAccount& Offloader::time() {
+  return parts_->account;
 }
 
 const StepWatch& Offloader::watch() const {

@@ -32,6 +32,7 @@
 #include <terrace/offload/parameter_access.h>
 #include <terrace/offload/pinned_epoch.h>
 #include <terrace/offload/step_watch.h>
+#include <terrace/offload/time_account.h>
 #include <terrace/offload/update_mode.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/optimizer_cpu/optimizer.h>
@@ -95,6 +96,12 @@ struct OffloadCounters {
   uint64_t manifest_bytes = 0;
   uint64_t commit_wait_ns = 0;  // the step thread waiting for commits; what of it falls into an update is in
                                 // update_ns too
+  // Where the step thread's time went: every nanosecond of it, once.
+  TimeParts time;
+  // With something on the way, whatever the step thread did meanwhile.
+  uint64_t h2d_busy_ns = 0;
+  uint64_t d2h_busy_ns = 0;
+  uint64_t disk_busy_ns = 0;  // any path of nvme
 };
 OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& earlier);
 
@@ -245,6 +252,9 @@ class Offloader final : public ParameterAccess {
   std::vector<TierUse> host_ledger() const;
   uint64_t tier_file_bytes() const;             // on all nvme paths together
   std::vector<NvmePathUse> nvme_paths() const;  // none when nothing is on nvme
+  // For a program that knows better than the offloader what its time goes into: outside of leases, where it
+  // computes too.
+  TimeAccount& time();
   // What the thread that trains waits for, for another thread to read (runtime/watchdog.h).
   const StepWatch& watch() const;
   // The state and the last transitions of every tensor, for messages.

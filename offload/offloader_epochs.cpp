@@ -120,7 +120,8 @@ void Offloader::Parts::copy_parameters() {
                                                   copied_store->block_bytes(chunk, b)};
         while (
             !committer->begin_write(EpochPart::parameters, *engine, chunk, b, bytes, write.write(), nothing))
-          wait_watched(*engine, watch, {"room in the tier", "host -> nvme", chunk, nullptr, {}});
+          wait_watched(*engine, watch,
+                       {"room in the tier", "host -> nvme", TimeCause::write, chunk, nullptr, {}});
         write.start_write(*copied_store, *engine);
         counters.commit_write_bytes += bytes.size();
       }
@@ -156,6 +157,7 @@ void Offloader::Parts::add_cached(bool dirty) {
 }
 
 void Offloader::Parts::commit_now(std::string_view info, bool retain) {
+  const TimeScope committing(account, TimeCause::commit);
   if (!knows_cached) add_cached(true);
   if (copied_store != nullptr && home->placement() == Placement::none) copy_parameters();
   committer->begin(info, retain);

@@ -47,6 +47,8 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       log(user_log),
       instruction_set(set),
       plan(plan_with_disk(space, trace, options)),
+      account(options.clock != nullptr ? *options.clock : clock),
+      watch(&account),
       arena({plan.host_bytes - host_record_bytes(plan), options.lock_host_memory}, log),
       record_arena({host_record_bytes(plan), options.lock_host_memory}, log),
       work_memory(plan.work_bytes > 0 ? device.allocate_work_memory(plan.work_bytes)
@@ -211,7 +213,7 @@ void Offloader::Parts::wait_for_chunks() {
     if (unsettled[index_of(chunk)]) wait_updated(chunk);
     const Event* const arriving =
         home->placement() == Placement::none ? &cache.param_slot(chunk).in : cache.arriving(chunk);
-    if (arriving != nullptr) wait_done_watched(*arriving, watch, home->fetch_subject(chunk));
+    if (arriving != nullptr) home->wait_arrived(chunk, *arriving);
     if (home->placement() == Placement::none) arriving->wait();
     cache.attach_param(chunk);
     home->fetch_finished(chunk);

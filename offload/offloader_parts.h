@@ -30,6 +30,7 @@
 #include <terrace/offload/record_store.h>
 #include <terrace/offload/spilled_gradients.h>
 #include <terrace/offload/step_watch.h>
+#include <terrace/offload/time_account.h>
 #include <terrace/offload/update_progress.h>
 #include <terrace/offload/update_thread.h>
 
@@ -43,6 +44,7 @@ struct Offloader::Parts {
   ~Parts();
 
   // --- One use ---
+  void begin_use(std::string_view key, std::span<const TensorId> leased, UseKind use);
   void fetch_missing();
   void open_gradients();
   void close_gradients();
@@ -169,6 +171,7 @@ struct Offloader::Parts {
   const InstructionSet instruction_set;
   const SteadyClock clock;
   const MemoryPlan plan;
+  TimeAccount account;
   StepWatch watch;
 
   HostArena arena;         // registered with the engines

@@ -296,10 +296,11 @@ void Offloader::Parts::read_chunk(ChunkId chunk, std::byte* destination) {
   if (home->placement() != Placement::none) return home->read(chunk, destination);
   cache.detach_param(chunk);
   CacheSlot& slot = cache.param_slot(chunk);
-  wait_watched(slot.in, watch, home->fetch_subject(chunk));
+  home->wait_arrived(chunk, slot.in);
+  slot.in.wait();  // for what it failed with
   slot.out.begin();
   device.copy_to_host(destination, slot.id, 0, home->param_bytes(chunk), nullptr, slot.out);
-  wait_watched(slot.out, watch, {"parameters", "device -> host", chunk, nullptr, {}});
+  wait_watched(slot.out, watch, {"parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
 }
 
 // A chunk's parameters in host memory: where they are, or copied there. Gradients are spent between steps.

@@ -126,7 +126,7 @@ void Offloader::Parts::wait_updated(ChunkId chunk) {
   const Event& updated = progress.updated(chunk);
   if (updated.done()) return;
   const uint64_t start = clock.now_ns();
-  wait_done_watched(updated, watch, home->fetch_subject(chunk));
+  wait_done_watched(updated, watch, ParamHome::update_subject(chunk));
   counters.pending_update_wait_ns += clock.now_ns() - start;
 }
 
@@ -161,6 +161,7 @@ void Offloader::Parts::send_updated_ahead() {
 
 void Offloader::Parts::finish_update() {
   if (!update_running()) return;
+  const TimeScope updating(account, TimeCause::update);
   std::exception_ptr failure;
   const uint64_t start = clock.now_ns();
   try {
@@ -199,7 +200,7 @@ void Offloader::Parts::forget_fresh() {
     if (!home->has_fresh(chunk)) continue;
     const Event* const arriving =
         home->placement() == Placement::none ? &cache.param_slot(chunk).in : cache.arriving(chunk);
-    if (arriving != nullptr) wait_done_watched(*arriving, watch, home->fetch_subject(chunk));
+    if (arriving != nullptr) home->wait_arrived(chunk, *arriving);
   }
   home->forget_fresh();
 }

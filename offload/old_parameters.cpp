@@ -101,10 +101,19 @@ bool OldParameters::is_open(ChunkId chunk) const {
   return index != kNone && staging_[index].arrived.done();
 }
 
+bool OldParameters::is_reading() const {
+  for (uint32_t s = 0; store_ != nullptr && s < staging_count_; ++s) {
+    if (!staging_[s].arrived.done()) return true;
+  }
+  return false;
+}
+
 WaitSubject OldParameters::subject(const Staging& staging) const {
-  if (store_ == nullptr) return {"old parameters", "device -> host", staging.chunk, nullptr, {}};
+  if (store_ == nullptr)
+    return {"old parameters", "device -> host", TimeCause::device_copy, staging.chunk, nullptr, {}};
   const io::Request& request = staging.reads.front().request;
-  return {"old parameters", "nvme -> host", staging.chunk, &request, store_->path_of(request)};
+  return {"old parameters", "nvme -> host", TimeCause::read,
+          staging.chunk,    &request,       store_->path_of(request)};
 }
 
 void OldParameters::wait_open(ChunkId chunk, io::Engine* engine) {

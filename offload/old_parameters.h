@@ -39,6 +39,8 @@ class OldParameters {
   // and for one that is open.
   bool start_open(ChunkId chunk, io::Engine* engine, DeviceCache* cache);
   bool is_open(ChunkId chunk) const;
+  // Some chunk is on its way from the tier file.
+  bool is_reading() const;
   // Blocks until it is.
   void wait_open(ChunkId chunk, io::Engine* engine);
   // Of an open chunk. Throws Error(io) and Error(corrupt) when they could not be read.

@@ -254,12 +254,21 @@ std::optional<ChunkId> OptimizerPipeline::opening_old() const {
 }
 
 void OptimizerPipeline::wait_for_io() {
-  const bool reads_records = stream_.is_reading();
-  std::optional<WaitSubject> subject;
-  if (!reads_records) subject = gradients_.opening_subject();
-  const AddedTime waiting(clock_, reads_records || subject ? times_.read_wait_ns : times_.write_wait_ns);
-  if (!subject) subject = stream_.subject();
-  wait_watched(*run_.engine, watch_, subject ? *subject : home_.publication_subject());
+  const WaitSubject subject = io_subject();
+  const AddedTime waiting(clock_,
+                          subject.cause == TimeCause::read ? times_.read_wait_ns : times_.write_wait_ns);
+  wait_watched(*run_.engine, watch_, subject);
+}
+
+// Reads first: the update goes on with what they bring.
+WaitSubject OptimizerPipeline::io_subject() const {
+  if (!stream_.is_reading()) {
+    if (const std::optional<WaitSubject> opening = gradients_.opening_subject()) return *opening;
+    if (home_.is_reading_old())
+      return {"old parameters", "nvme -> host", TimeCause::read, std::nullopt, nullptr, {}};
+  }
+  const std::optional<WaitSubject> subject = stream_.subject();
+  return subject ? *subject : home_.publication_subject();
 }
 
 void OptimizerPipeline::end() {

@@ -116,6 +116,7 @@ class OptimizerPipeline {
   bool wait_for_something(std::optional<ChunkId> opening);
   std::optional<ChunkId> opening_old() const;
   void wait_for_io();
+  WaitSubject io_subject() const;
 
   const FlatSpace& space_;
   RecordStore& records_;

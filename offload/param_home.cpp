@@ -25,7 +25,8 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
       old_(space, plan, arena, device, store, home_, watch),
       published_(space.chunk_count(), false),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
-      staging_of_(space.chunk_count(), kNone) {
+      staging_of_(space.chunk_count(), kNone),
+      copy_of_(space.chunk_count(), 0) {
   TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && reader != nullptr),
                  "a store and its reader belong to parameters on nvme");
   staging_count_ = plan.staging_slots;
@@ -87,14 +88,37 @@ std::string_view ParamHome::file_of(ChunkId chunk, const io::Request* request) c
   return request != nullptr ? std::string_view(store_of(chunk).path_of(*request)) : std::string_view();
 }
 
-WaitSubject ParamHome::fetch_subject(ChunkId chunk) {
-  const Event* const updated = expected_[index_of(chunk)];
-  if (updated != nullptr && !updated->done())
-    return {"the update", "host -> device", chunk, nullptr, {}, true};
-  if (in_host_memory(chunk) != nullptr) return {"parameters", "host -> device", chunk, nullptr, {}};
+WaitSubject ParamHome::update_subject(ChunkId chunk) {
+  return {"the update", "host -> device", TimeCause::update, chunk, nullptr, {}};
+}
+
+WaitSubject ParamHome::read_subject(ChunkId chunk) {
   const io::Request* request = pending_request(chunk);
-  if (request == nullptr) return {"parameters", "host -> device", chunk, nullptr, {}};
-  return {"parameters", "nvme -> host -> device", chunk, request, file_of(chunk, request)};
+  return {"parameters", "nvme -> host -> device", TimeCause::read, chunk, request, file_of(chunk, request)};
+}
+
+// Which waits for the chunk's update where that is not over: its transfers are the update's until then.
+void ParamHome::wait_read(const Staging& staging) {
+  if (staging.read.done()) return;
+  const ChunkId chunk{staging.chunk};
+  if (const Event* const updated = expected_[staging.chunk])
+    wait_done_watched(*updated, watch_, update_subject(chunk));
+  wait_done_watched(staging.read, watch_, read_subject(chunk));
+}
+
+// The link copies in the order in which it was asked to: a copy that is queued behind the read of another
+// chunk keeps those after it waiting.
+void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
+  if (arriving.done()) return;
+  if (const Event* const updated = expected_[index_of(chunk)])
+    wait_done_watched(*updated, watch_, update_subject(chunk));
+  for (const uint32_t index : held_staging_) {
+    const Staging& staging = staging_[index];
+    if (staging.copy > copy_of_[index_of(chunk)]) break;
+    wait_read(staging);
+  }
+  wait_done_watched(arriving, watch_,
+                    {"parameters", "host -> device", TimeCause::device_copy, chunk, nullptr, {}});
 }
 
 WaitSubject ParamHome::publication_subject() {
@@ -102,10 +126,12 @@ WaitSubject ParamHome::publication_subject() {
     if (gone->done()) continue;  // its transfers may be another thread's by now
     const io::Request* request = pending_request(chunk);
     if (request != nullptr)
-      return {"fresh parameters", "host -> nvme", chunk, request, file_of(chunk, request)};
+      return {"fresh parameters", "host -> nvme", TimeCause::write, chunk, request, file_of(chunk, request)};
   }
+  const bool to_device = placement_ == Placement::none;
   return {"fresh parameters",
-          placement_ == Placement::none ? "host -> device" : "host -> nvme",
+          to_device ? "host -> device" : "host -> nvme",
+          to_device ? TimeCause::device_copy : TimeCause::write,
           std::nullopt,
           nullptr,
           {}};
@@ -138,6 +164,8 @@ void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   h2d_bytes_ += param_bytes(chunk);
   published_[index_of(chunk)] = true;
   slot.in.begin();
+  copy_of_[index_of(chunk)] = ++copy_count_;
+  slot.read = nullptr;
   copy_in(slot, in_host_memory(chunk), param_bytes(chunk), expected_[index_of(chunk)]);
 }
 
@@ -145,8 +173,9 @@ void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
 // an empty one stands for the slot.
 void ParamHome::copy_in(CacheSlot& slot, const std::byte* source, uint64_t bytes, const Event* after) {
   if (after != nullptr && !slot.out.done()) {
-    wait_done_watched(slot.fence, watch_,
-                      {"a device slot to be empty", "device -> host", std::nullopt, nullptr, {}});
+    wait_done_watched(
+        slot.fence, watch_,
+        {"a device slot to be empty", "device -> host", TimeCause::device_copy, std::nullopt, nullptr, {}});
     slot.fence.begin();
     device_.copy_to_device(slot.id, 0, source, 0, &slot.out, slot.fence);
   }
@@ -158,12 +187,16 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   const uint64_t bytes = param_bytes(chunk);
   const Event* const updated = expected_[index_of(chunk)];
   h2d_bytes_ += bytes;
+  copy_of_[index_of(chunk)] = ++copy_count_;
+  slot.read = nullptr;
   if (const std::byte* source = in_host_memory(chunk)) {
     slot.in.begin();
     return copy_in(slot, source, bytes, updated);
   }
   Staging& staging = take_staging(chunk, slot);
+  staging.copy = copy_of_[index_of(chunk)];
   slot.in.begin();
+  slot.read = &staging.read;
   begin_read(chunk, staging.read);
   if (updated == nullptr) {
     submit_read(chunk, staging.memory, staging.read);
@@ -177,7 +210,7 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
 void ParamHome::read_behind_update(ChunkId chunk, Staging& staging, const Event& updated) {
   const uint8_t met = meeting_[index_of(chunk)].fetch_or(kFetchWaits, std::memory_order_acq_rel);
   if ((met & kUpdateFailed) != 0) {
-    wait_done_watched(updated, watch_, fetch_subject(chunk));  // about to be
+    wait_done_watched(updated, watch_, update_subject(chunk));  // about to be
     fail_read(chunk, staging.read, updated.failure());
   } else if ((met & kUpdateOver) != 0) {
     submit_read(chunk, staging.memory, staging.read);
@@ -213,7 +246,10 @@ void ParamHome::fetch_finished(ChunkId chunk) {
 // is then waited for as well, which is never wrong.
 void ParamHome::release_staging(uint32_t index) {
   Staging& staging = staging_[index];
-  wait_done_watched(staging.target->in, watch_, fetch_subject(ChunkId{staging.chunk}));
+  wait_read(staging);
+  wait_done_watched(
+      staging.target->in, watch_,
+      {"parameters", "host -> device", TimeCause::device_copy, ChunkId{staging.chunk}, nullptr, {}});
   staging_of_[staging.chunk] = kNone;
   staging.target = nullptr;
   staging.chunk = kNone;
@@ -364,7 +400,8 @@ void ParamHome::read(ChunkId chunk, std::byte* destination) {
   begin_read(chunk, read);
   submit_read(chunk, destination, read);
   const io::Request* const request = pending_request(chunk);
-  wait_watched(read, watch_, {"parameters", "nvme -> host", chunk, request, file_of(chunk, request)});
+  wait_watched(read, watch_,
+               {"parameters", "nvme -> host", TimeCause::read, chunk, request, file_of(chunk, request)});
 }
 
 }  // namespace terrace

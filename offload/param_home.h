@@ -66,9 +66,12 @@ class ParamHome {
   // Copies what is fresh of a chunk that lives on the device to its slot there, which is detached.
   void send_to_device(ChunkId chunk, CacheSlot& slot);
 
-  // What a wait for the chunk's copy to the device waits for at the moment.
-  WaitSubject fetch_subject(ChunkId chunk);
-  // And a wait for what is published.
+  // Waits until the chunk's copy to the device is over: first for what that is queued behind, each by its
+  // name. Its failure is left to whoever uses the slot.
+  void wait_arrived(ChunkId chunk, const Event& arriving);
+  // A wait for the chunk's update.
+  static WaitSubject update_subject(ChunkId chunk);
+  // What a wait for what is published waits for at the moment.
   WaitSubject publication_subject();
 
   // `buffer` holds the chunk's new parameters: they go home. Returns what says that they have left `buffer`,
@@ -92,6 +95,8 @@ class ParamHome {
   bool start_open_old(ChunkId chunk, io::Engine* engine, DeviceCache* cache) {
     return old_.start_open(chunk, engine, cache);
   }
+  // Old parameters of some chunk are being read.
+  bool is_reading_old() const { return old_.is_reading(); }
   bool is_open_old(ChunkId chunk) const { return old_.is_open(chunk); }
   void wait_open_old(ChunkId chunk, io::Engine* engine) { old_.wait_open(chunk, engine); }
   const std::byte* old_parameters(ChunkId chunk) const { return old_.parameters(chunk); }
@@ -134,6 +139,7 @@ class ParamHome {
     Event read;
     CacheSlot* target = nullptr;
     uint32_t chunk = kNone;
+    uint64_t copy = 0;  // the number of the copy to the device from it
   };
   static constexpr uint32_t kNone = UINT32_MAX;
   static constexpr uint8_t kFetchWaits = 1;  // in meeting_
@@ -143,6 +149,8 @@ class ParamHome {
   static void on_written(void* context, const io::Completion& completion) noexcept;
 
   void copy_in(CacheSlot& slot, const std::byte* source, uint64_t bytes, const Event* after);
+  WaitSubject read_subject(ChunkId chunk);
+  void wait_read(const Staging& staging);
   Staging& take_staging(ChunkId chunk, CacheSlot& slot);
   void release_staging(uint32_t index);
   // The chunk is going to be read; `event` is done when every block is there and verified, or failed.
@@ -184,8 +192,10 @@ class ParamHome {
   std::unique_ptr<Staging[]> staging_;
   uint32_t staging_count_ = 0;
   std::vector<uint32_t> free_staging_;
-  std::vector<uint32_t> held_staging_;           // oldest first
-  std::vector<uint32_t> staging_of_;             // per chunk
+  std::vector<uint32_t> held_staging_;  // oldest first
+  std::vector<uint32_t> staging_of_;    // per chunk
+  std::vector<uint64_t> copy_of_;       // per chunk: the number of its last copy to the device
+  uint64_t copy_count_ = 0;
   std::vector<std::unique_ptr<Event>> written_;  // per chunk of the tier file
   struct Publication {
     ChunkId chunk;

@@ -108,7 +108,8 @@ void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> 
     Event done;
     done.begin();
     device_.copy_to_host(tiles.data(), slot, offset, tiles.size(), nullptr, done);
-    wait_watched(done, watch_, {"optimizer states", "device -> host", chunk, nullptr, {}});
+    wait_watched(done, watch_,
+                 {"optimizer states", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
     if (!device_.strict()) device_.attach(slot, resident(chunk));
   } else {
     std::memcpy(tiles.data(), resident(chunk) + offset, tiles.size());
@@ -126,7 +127,8 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
     Event done;
     done.begin();
     device_.copy_to_device(slot, offset, tiles.data(), tiles.size(), nullptr, done);
-    wait_watched(done, watch_, {"optimizer states", "host -> device", chunk, nullptr, {}});
+    wait_watched(done, watch_,
+                 {"optimizer states", "host -> device", TimeCause::device_copy, chunk, nullptr, {}});
     if (!device_.strict()) device_.attach(slot, resident(chunk));
   } else {
     is_newer_[index_of(chunk)] = true;
@@ -137,7 +139,8 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
 void RecordStore::start_block_write(ChunkId chunk, uint32_t block, std::span<const std::byte> bytes,
                                     BlockTransfer& write) {
   while (!begin_write(chunk, block, bytes, write.write(), *engine_))
-    wait_watched(*engine_, watch_, {"room in the tier", "host -> nvme", chunk, nullptr, {}});
+    wait_watched(*engine_, watch_,
+                 {"room in the tier", "host -> nvme", TimeCause::write, chunk, nullptr, {}});
   write.start_write(*store_, *engine_);
 }
 

@@ -152,13 +152,19 @@ std::optional<WaitSubject> RecordStream::subject() const {
       oldest = &block;
   }
   const char* link = "nvme -> host";
+  TimeCause cause = TimeCause::read;
   if (oldest == nullptr) {
     link = "host -> nvme";
+    cause = TimeCause::write;
     const auto writing = std::ranges::find(blocks_, Phase::writing, &Block::phase);
     if (writing == blocks_.end()) return std::nullopt;
     oldest = &*writing;
   }
-  return WaitSubject{"optimizer states", link, oldest->chunk, &oldest->request,
+  return WaitSubject{"optimizer states",
+                     link,
+                     cause,
+                     oldest->chunk,
+                     &oldest->request,
                      records_.store()->path_of(oldest->request)};
 }
 

@@ -12,9 +12,6 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kOut = "host -> nvme";
-constexpr const char* kBack = "nvme -> host";
-
 // A failure of the file system names file and offset; this one says whose bytes they are.
 Error with_chunk(const Error& failure, ChunkId chunk) {
   ErrorParts parts = failure.parts();
@@ -67,13 +64,15 @@ SpilledGradients::Slot& SpilledGradients::slot_of(ChunkId chunk) const {
   return landings_[0];
 }
 
-WaitSubject SpilledGradients::subject(const Slot& slot, const char* link) const {
+WaitSubject SpilledGradients::subject(const Slot& slot, TimeCause cause) const {
   const Block& first = slot.blocks.front();
-  return {"gradients", link, ChunkId{slot.chunk}, &first.request, store_.path_of(first.request)};
+  return {"gradients",    cause == TimeCause::read ? "nvme -> host" : "host -> nvme",
+          cause,          ChunkId{slot.chunk},
+          &first.request, store_.path_of(first.request)};
 }
 
-void SpilledGradients::wait(const Slot& slot, const char* link) {
-  if (!slot.transfer.done()) wait_done_watched(slot.transfer, watch_, subject(slot, link));
+void SpilledGradients::wait(const Slot& slot, TimeCause cause) {
+  if (!slot.transfer.done()) wait_done_watched(slot.transfer, watch_, subject(slot, cause));
   slot.transfer.wait();  // for what it failed with
 }
 
@@ -90,11 +89,11 @@ void SpilledGradients::begin(ChunkId chunk, bool add) {
   Slot& slot = landings_[next_];
   TERRACE_ASSERT(!slot.filling, "a landing slot is handed to write() before it is taken again");
   next_ = (next_ + 1) % slot_count_;
-  wait(slot, kOut);
+  wait(slot, TimeCause::write);
   if (add && !zero_[index_of(chunk)] && !is_written(chunk)) {
     // Of the micro-batch before.
     for (uint32_t s = 0; s < slot_count_; ++s) {
-      if (landings_[s].chunk == index_of(chunk)) wait(landings_[s], kOut);
+      if (landings_[s].chunk == index_of(chunk)) wait(landings_[s], TimeCause::write);
     }
   }
   slot.chunk = index_of(chunk);
@@ -110,7 +109,7 @@ void SpilledGradients::begin(ChunkId chunk, bool add) {
 }
 
 void SpilledGradients::wait_old(ChunkId chunk) {
-  wait(slot_of(chunk), kBack);
+  wait(slot_of(chunk), TimeCause::read);
 }
 
 void SpilledGradients::set_zero(ChunkId chunk) {
@@ -192,7 +191,7 @@ void SpilledGradients::on_written(void* context, const io::Completion& completio
 void SpilledGradients::finish_writes() {
   for (uint32_t s = 0; s < slot_count_; ++s) {
     const Slot& slot = landings_[(next_ + s) % slot_count_];
-    if (slot.chunk != kNone && !slot.filling) wait(slot, kOut);
+    if (slot.chunk != kNone && !slot.filling) wait(slot, TimeCause::write);
   }
 }
 
@@ -234,7 +233,8 @@ std::byte* SpilledGradients::opened(ChunkId chunk) const {
 
 std::optional<WaitSubject> SpilledGradients::opening_subject() const {
   for (uint32_t s = 0; s < slot_count_; ++s) {
-    if (stagings_[s].chunk != kNone && !stagings_[s].transfer.done()) return subject(stagings_[s], kBack);
+    if (stagings_[s].chunk != kNone && !stagings_[s].transfer.done())
+      return subject(stagings_[s], TimeCause::read);
   }
   return std::nullopt;
 }

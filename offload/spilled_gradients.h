@@ -105,8 +105,8 @@ class SpilledGradients {
   void read(Slot& slot, Submit submit);
   uint64_t bytes_of_chunk(ChunkId chunk) const { return store_.chunk_bytes(chunk); }
   Slot& slot_of(ChunkId chunk) const;
-  WaitSubject subject(const Slot& slot, const char* link) const;
-  void wait(const Slot& slot, const char* link);
+  WaitSubject subject(const Slot& slot, TimeCause cause) const;
+  void wait(const Slot& slot, TimeCause cause);
 
   BlockStore& store_;
   io::IoThread* io_ = nullptr;

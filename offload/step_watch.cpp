@@ -24,8 +24,13 @@ std::string text_of(const WaitSubject& subject) {
 
 }  // namespace
 
-StepWatch::Wait& StepWatch::mine() {
-  return std::this_thread::get_id() == update_thread_ ? update_ : step_;
+bool StepWatch::on_update_thread() const {
+  return std::this_thread::get_id() == update_thread_;
+}
+
+TimeCause StepWatch::cause_of_step() const {
+  const bool with_update = step_.subject.cause == TimeCause::update && update_.in_progress;
+  return with_update ? update_.subject.cause : step_.subject.cause;
 }
 
 void StepWatch::set_update_thread() {
@@ -35,17 +40,34 @@ void StepWatch::set_update_thread() {
 
 void StepWatch::begin(const WaitSubject& subject) {
   const MutexLock lock(mutex_);
-  Wait& wait = mine();
+  const bool of_update = on_update_thread();
+  Wait& wait = of_update ? update_ : step_;
   TERRACE_ASSERT(!wait.in_progress, "a thread waits for one thing at a time");
   wait.in_progress = true;
   ++wait.count;
   wait.subject = subject;
+  if (account_ == nullptr) return;
+  if (!of_update) return account_->enter(cause_of_step());
+  if (step_.in_progress && step_.subject.cause == TimeCause::update) account_->change(cause_of_step());
 }
 
 void StepWatch::end() {
   const MutexLock lock(mutex_);
-  TERRACE_ASSERT(mine().in_progress, "no wait has begun");
-  mine().in_progress = false;
+  const bool of_update = on_update_thread();
+  Wait& wait = of_update ? update_ : step_;
+  TERRACE_ASSERT(wait.in_progress, "no wait has begun");
+  wait.in_progress = false;
+  if (account_ == nullptr) return;
+  if (!of_update) return account_->leave();
+  if (step_.in_progress && step_.subject.cause == TimeCause::update) account_->change(cause_of_step());
+}
+
+void StepWatch::begin_computing() {
+  if (account_ != nullptr) account_->enter(TimeCause::compute);
+}
+
+void StepWatch::end_computing() {
+  if (account_ != nullptr) account_->leave();
 }
 
 std::optional<uint64_t> StepWatch::current() const {
@@ -58,7 +80,7 @@ std::optional<std::string> StepWatch::describe(uint64_t wait) const {
   if (!step_.in_progress || step_.count != wait) return std::nullopt;
   std::string text =
       fmt::format("{} waits for {}", activity_.empty() ? "the start" : activity_, text_of(step_.subject));
-  if (step_.subject.on_update && update_.in_progress)
+  if (step_.subject.cause == TimeCause::update && update_.in_progress)
     text += fmt::format("; the update waits for {}", text_of(update_.subject));
   return text;
 }

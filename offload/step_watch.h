@@ -3,6 +3,9 @@
 //
 // A thread that runs updates has a place of its own in it: where the step thread waits for an update, what
 // that waits for is said too.
+//
+// As it sees every wait, it charges them to the step thread's TimeAccount: the time of a wait to its cause,
+// and that of a wait for an update to what the update waits for meanwhile, if it does.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +18,33 @@
 #include <terrace/base/event.h>
 #include <terrace/base/mutex.h>
 #include <terrace/memory/flat_space.h>
+#include <terrace/offload/time_account.h>
 
 namespace terrace {
 
 // Everything here is the waiting thread's and stays as it is while the wait lasts.
 struct WaitSubject {
-  std::string_view what;  // "parameters"
-  std::string_view link;  // "nvme -> host -> device"
+  std::string_view what;                  // "parameters"
+  std::string_view link;                  // "nvme -> host -> device"
+  TimeCause cause = TimeCause::overhead;  // update: what the thread of the updates does
   std::optional<ChunkId> chunk;
   const io::Request* request = nullptr;  // the oldest that is not over, of `file`
   std::string_view file;                 // without a request: what is waited for, in words
-  bool on_update = false;                // for what the thread of the updates does
 };
 
 class StepWatch {
  public:
-  StepWatch() = default;
+  // `account` outlives the watch; null: nothing is charged.
+  explicit StepWatch(TimeAccount* account = nullptr) : account_(account) {}
   StepWatch(const StepWatch&) = delete;
   StepWatch& operator=(const StepWatch&) = delete;
 
   // --- Of the step thread ---
   // What it is at: an operation's key, "the update". The text stays until the next one is set.
   void set_activity(std::string_view activity) { activity_ = activity; }
+  // Arithmetic begins or ends, in the midst of something else.
+  void begin_computing();
+  void end_computing();
   // A wait of the calling thread begins or ends; waits do not nest.
   void begin(const WaitSubject& subject);
   void end();
@@ -59,9 +67,13 @@ class StepWatch {
     bool in_progress = false;
     WaitSubject subject;
   };
-  Wait& mine() TERRACE_REQUIRES(mutex_);
+  bool on_update_thread() const TERRACE_REQUIRES(mutex_);
+  // To what the step thread's wait is charged now.
+  TimeCause cause_of_step() const TERRACE_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
+  // Of the step thread; under the mutex, while that waits, also of the thread that it waits for.
+  TimeAccount* const account_;
   Wait step_ TERRACE_GUARDED_BY(mutex_);
   Wait update_ TERRACE_GUARDED_BY(mutex_);
   std::thread::id update_thread_ TERRACE_GUARDED_BY(mutex_);
@@ -74,6 +86,18 @@ class WatchedWait {
   ~WatchedWait() { watch_.end(); }
   WatchedWait(const WatchedWait&) = delete;
   WatchedWait& operator=(const WatchedWait&) = delete;
+
+ private:
+  StepWatch& watch_;
+};
+
+// Arithmetic for the life of this object.
+class ComputingScope {
+ public:
+  explicit ComputingScope(StepWatch& watch) : watch_(watch) { watch.begin_computing(); }
+  ~ComputingScope() { watch_.end_computing(); }
+  ComputingScope(const ComputingScope&) = delete;
+  ComputingScope& operator=(const ComputingScope&) = delete;
 
  private:
   StepWatch& watch_;

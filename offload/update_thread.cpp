@@ -74,7 +74,8 @@ void UpdateThread::finish() {
   {
     const MutexLock lock(mutex_);
     if (running_) {
-      const WatchedWait wait(watch_, {"the end of an update", {}, std::nullopt, nullptr, {}, true});
+      const WatchedWait wait(watch_,
+                             {"the end of an update", {}, TimeCause::update, std::nullopt, nullptr, {}});
       ended_.wait(mutex_, [this] { return !running_; });
     }
     failure = std::exchange(failure_, nullptr);

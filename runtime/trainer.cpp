@@ -23,6 +23,7 @@ TrainingSetup set_up(const TrainerOptions& options) {
   const bool goes_on = options.tier_start == TierStart::resume;
   if (goes_on) config.terrace.chunk_elements = require_epoch(config).info.chunk_elements;
   TrainingSetup setup = set_up_training(config, options.model, workers);
+  setup.offload.clock = options.clock;
   setup.offload.tier_start = options.tier_start;
   setup.offload.discard_epochs = options.discard_epochs;
   if (goes_on) setup.plan.chunk_origin = "that of the epoch which is taken up";
@@ -108,8 +109,12 @@ void Trainer::Parts::run_micro_batches(StepReport& report) {
     timed.begin_micro_batch();
     if (m + 1 == accumulation) announce_update();
     data.fill(consumed_samples + uint64_t{m} * options.config.batch.micro_batch_size, tokens, targets);
-    report.loss += model->train_micro_batch(ops, timed, arena, batch(), scale, micro_batch_prefix(m),
-                                            offloader.activations());
+    {
+      // Operations without a lease compute too; what the offloader does in between it says itself.
+      const TimeScope computing(offloader.time(), TimeCause::compute);
+      report.loss += model->train_micro_batch(ops, timed, arena, batch(), scale, micro_batch_prefix(m),
+                                              offloader.activations());
+    }
     offloader.end_micro_batch();
   }
   report.forward_ns = timed.forward_ns();
@@ -123,20 +128,17 @@ StepReport Trainer::step() {
   StepReport report;
   report.step = p.completed + 1;
   const OffloadCounters before = p.offloader.counters();
-  const uint64_t start = p.clock.now_ns();
   p.offloader.begin_step();
   p.run_micro_batches(report);
-  report.forward_backward_ns = p.clock.now_ns() - start;
+  report.forward_backward_ns = (p.offloader.time().parts() - before.time).total_ns();
   const UpdateResult update = p.update(report);
-  report.total_ns = p.clock.now_ns() - start;
-  report.update_ns = report.total_ns - report.forward_backward_ns;
   report.gradient_norm = update.gradient_norm;
   // Counters have a difference only: a sum is what remains after taking away a negative.
   report.moved = p.offloader.counters() - before - (OffloadCounters{} - p.kept_moved);
-  report.keeping_ns = p.kept_ns;
-  report.total_ns += p.kept_ns;
+  report.total_ns = report.moved.time.total_ns();
+  report.keeping_ns = p.kept_moved.time.total_ns();
+  report.update_ns = report.total_ns - report.keeping_ns - report.forward_backward_ns;
   p.kept_moved = {};
-  p.kept_ns = 0;
   report.skipped = !update.applied;
   p.in_parts = update.partly_applied;
   if (p.in_parts) throw p.applied_in_part(report);

@@ -51,7 +51,8 @@ struct StepReport {
   double loss_scale = 1;                                // with which the gradients were computed
   double next_loss_scale = 1;                           // of the next step
   uint64_t tokens = 0;
-  uint64_t total_ns = 0;    // with that of keeping the state before the step
+  // With that of keeping the state before the step; the sum of moved.time, which says where it went.
+  uint64_t total_ns = 0;
   uint64_t keeping_ns = 0;  // of it, for commits and checkpoints between the step before and this one
   uint64_t forward_backward_ns = 0;
   uint64_t forward_ns = 0;  // the part until backward first asks for parameters, in every micro-batch

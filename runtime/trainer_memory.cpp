@@ -18,7 +18,6 @@ HostBudgetChange Trainer::Parts::change_host_budget(uint64_t bytes) {
   finish_update_between_steps();  // what it fails with is no answer to this
   HostBudgetChange change;
   const OffloadCounters before = offloader.counters();
-  const uint64_t start = clock.now_ns();
   try {
     offloader.set_host_budget(bytes);
   } catch (const Error& error) {
@@ -26,9 +25,8 @@ HostBudgetChange Trainer::Parts::change_host_budget(uint64_t bytes) {
     if (error.kind() != ErrorKind::capacity) throw;
     change.refusal = error;
   }
-  change.ns = clock.now_ns() - start;
   const OffloadCounters moved = offloader.counters() - before;
-  kept_ns += change.ns;
+  change.ns = moved.time.total_ns();
   kept_moved = kept_moved - (OffloadCounters{} - moved);
   change.budget_bytes = offloader.host_budget();
   change.kept_chunks = offloader.kept_record_chunks();

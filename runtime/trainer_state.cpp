@@ -141,9 +141,11 @@ void Trainer::resume(const std::filesystem::path& folder) {
 template <typename Action>
 KeptState Trainer::Parts::keep(Action action) {
   const OffloadCounters before = offloader.counters();
-  const uint64_t start = clock.now_ns();
-  KeptState kept = action();
-  kept_ns += clock.now_ns() - start;
+  KeptState kept;
+  {
+    const TimeScope keeping(offloader.time(), TimeCause::commit);
+    kept = action();
+  }
   kept_moved = kept_moved - (before - offloader.counters());
   return kept;
 }

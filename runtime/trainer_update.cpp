@@ -116,9 +116,9 @@ UpdateMode Trainer::update_mode() const {
 FinishedUpdate Trainer::finish_update() {
   Parts& p = *parts_;
   const OffloadCounters before = p.offloader.counters();
-  const uint64_t start = p.clock.now_ns();
   p.offloader.finish_update();
-  return {p.clock.now_ns() - start, p.offloader.counters() - before};
+  const OffloadCounters moved = p.offloader.counters() - before;
+  return {moved.time.total_ns(), moved};
 }
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 #include <array>
 
 #include <terrace/base/units.h>
+#include <terrace/offload/binding_resource.h>
 #include <terrace/runtime/config/json_document.h>
 
 #include "text_table.h"
@@ -64,12 +65,11 @@ double per_parameter(const StepReport& report, uint64_t bytes) {
 struct Part {
   const char* name;
   const char* key;
-  const char* resource;
 };
 constexpr std::array kParts = {
-    Part{"waiting for reads", "read_wait", "the disk"}, Part{"waiting for writes", "write_wait", "the disk"},
-    Part{"computing", "compute", "the processor"},      Part{"checksums", "check", "the processor"},
-    Part{"gradient norm", "norm", "the processor"},     Part{"the rest", "rest", "the processor"},
+    Part{"waiting for reads", "read_wait"}, Part{"waiting for writes", "write_wait"},
+    Part{"computing", "compute"},           Part{"checksums", "check"},
+    Part{"gradient norm", "norm"},          Part{"the rest", "rest"},
 };
 using PartSeconds = std::array<double, kParts.size()>;
 
@@ -101,12 +101,12 @@ double sum(const PartSeconds& parts) {
   return total;
 }
 
-const char* binding_resource(const PartSeconds& parts) {
-  double disk = 0;
-  for (size_t p = 0; p < parts.size(); ++p) {
-    if (kParts[p].resource == kParts[0].resource) disk += parts[p];
-  }
-  return 2 * disk >= sum(parts) ? kParts[0].resource : "the processor";
+// Of what is measured, all rounds together.
+ResourceUse measured_use(const StepReport& report) {
+  OffloadCounters all;
+  // Counters have a difference only: a sum is what remains after taking away a negative.
+  for (const StepRound& round : report.rounds) all = all - (OffloadCounters{} - round.timed);
+  return resource_use(all);
 }
 
 double update_seconds(const StepRound& round) {
@@ -177,7 +177,7 @@ std::string parts_text(const StepReport& report) {
   TextTable table({"time of an update", "mean", "share"});
   for (size_t p = 0; p < parts.size(); ++p)
     table.add({kParts[p].name, seconds_text(parts[p]), percent_text(parts[p], sum(parts))});
-  return table.text() + fmt::format("bound by {}\n", binding_resource(parts));
+  return table.text();
 }
 
 std::string against_text(const StepReport& report) {
@@ -240,7 +240,8 @@ std::string step_report_text(const StepReport& report) {
   text += fmt::format("nvme, both ways: {} bytes, {:.3f} per parameter\n\n", grouped(nvme_bytes(report)),
                       per_parameter(report, nvme_bytes(report)));
   const bool alone = report.plan.update_mode == UpdateMode::after_backward;
-  if (alone) text += parts_text(report) + "\n";
+  if (alone) text += parts_text(report);
+  text += resource_text(measured_use(report)) + "\n\n";
   text += fmt::format("{}: {}, median of {}; {:.3f} processor s, {:.2f} of a core; {} threads\n",
                       alone ? "update" : "whole step", range_text(seconds), report.rounds.size(), cpu,
                       cpu / seconds.median, report.threads);
@@ -274,7 +275,7 @@ std::string step_report_json(const StepReport& report) {
              "\n",
              name_of(report.plan.update_mode), seconds.median, spread_of(report, whole_seconds).median,
              seconds.least, seconds.most, spread_of(report, update_cpu).median,
-             binding_resource(mean_parts(report)), optional_json(report), rounds_json(report));
+             key_of(measured_use(report).binding), optional_json(report), rounds_json(report));
 }
 
 }  // namespace terrace

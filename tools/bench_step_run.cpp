@@ -192,13 +192,16 @@ class StepRun {
     }
     const bool alone = plan_.update_mode == UpdateMode::after_backward;
     if (alone) cpu = cpu_seconds_now();
+    const OffloadCounters at_update = alone ? offloader_.counters() : before;
     const uint64_t begun_ns = alone ? clock.now_ns() : step_begun_ns;
     offloader_.update(settings);
     const uint64_t ended_ns = clock.now_ns();
     round.seconds = static_cast<double>(ended_ns - begun_ns) * kNs;
     round.step_seconds = static_cast<double>(ended_ns - step_begun_ns) * kNs;
     round.cpu_seconds = cpu_seconds_now() - cpu;
-    round.moved = offloader_.counters() - before;
+    const OffloadCounters after = offloader_.counters();
+    round.moved = after - before;
+    round.timed = after - at_update;
     return round;
   }
 

@@ -43,6 +43,7 @@ struct StepRound {
   double step_seconds = 0;
   double cpu_seconds = 0;  // of the whole process meanwhile
   OffloadCounters moved;   // of the whole step
+  OffloadCounters timed;   // of `seconds` alone
   double io_seconds = 0;   // of the same transfers without an update; 0: not measured
   double io_cpu_seconds = 0;
 };

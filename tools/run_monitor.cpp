@@ -41,12 +41,12 @@ void RunMonitor::evaluation(double loss) {
 std::string time_line(const StepReport& report) {
   const auto ms = [](uint64_t ns) { return static_cast<double>(ns) * 1e-6; };
   const OffloadCounters& moved = report.moved;
-  return fmt::format(
-      "step {}: time (ms) | fwd: {:.2f} | bwd: {:.2f} | step: {:.2f} | waits: parameters {:.2f}, activations "
-      "{:.2f}, gradients {:.2f}, states {:.2f}",
-      report.step, ms(report.forward_ns), ms(report.forward_backward_ns - report.forward_ns),
-      ms(report.update_ns), ms(moved.fetch_wait_ns), ms(moved.activation_wait_ns), ms(moved.landing_wait_ns),
-      ms(moved.update_wait_ns));
+  std::string parts;
+  for (const TimeCause cause : kTimeCauses)
+    parts += fmt::format("{}{} {:.2f}", parts.empty() ? "" : ", ", name_of(cause), ms(moved.time[cause]));
+  return fmt::format("step {}: time (ms) | fwd: {:.2f} | bwd: {:.2f} | step: {:.2f} | {}", report.step,
+                     ms(report.forward_ns), ms(report.forward_backward_ns - report.forward_ns),
+                     ms(report.update_ns), parts);
 }
 
 }  // namespace terrace

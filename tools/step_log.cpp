@@ -10,6 +10,7 @@
 #include <ctime>
 
 #include <terrace/base/error.h>
+#include <terrace/offload/binding_resource.h>
 #include <terrace/runtime/config/json_document.h>
 
 namespace terrace {
@@ -28,6 +29,13 @@ double seconds(uint64_t ns) {
 
 std::string json_number(double value) {
   return std::isfinite(value) ? fmt::format("{}", value) : "null";
+}
+
+std::string json_time_parts(const TimeParts& parts) {
+  std::string members;
+  for (const TimeCause cause : kTimeCauses)
+    members += fmt::format(R"({}"{}": {})", members.empty() ? "" : ", ", key_of(cause), parts[cause]);
+  return members;
 }
 
 std::string json_counters(const OffloadCounters& counters) {
@@ -80,12 +88,13 @@ void StepLog::fault_on_purpose(uint64_t step, const std::string& spec) {
 void StepLog::step(const StepReport& report) {
   put(fmt::format(
       R"({{"event": "step", "step": {}, "loss": {}, "lr": {}, "gradient_norm": {}, "skipped": {}, "loss_scale": {}, "update_mode": "{}", "tokens": {}, )"
-      R"("seconds": {}, "forward_backward_seconds": {}, "forward_seconds": {}, "update_seconds": {}, "keeping_seconds": {}{}}})",
+      R"("seconds": {}, "forward_backward_seconds": {}, "forward_seconds": {}, "update_seconds": {}, "keeping_seconds": {}, "time_ns": {{{}}}, "bound_by": "{}"{}}})",
       report.step, json_number(report.loss), json_number(report.learning_rate),
       json_number(report.gradient_norm), report.skipped, json_number(report.loss_scale),
       name_of(report.update_mode), report.tokens, json_number(seconds(report.total_ns)),
       json_number(seconds(report.forward_backward_ns)), json_number(seconds(report.forward_ns)),
       json_number(seconds(report.update_ns)), json_number(seconds(report.keeping_ns)),
+      json_time_parts(report.moved.time), key_of(resource_use(report.moved).binding),
       json_counters(report.moved)));
 }
 

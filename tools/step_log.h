@@ -11,6 +11,8 @@ namespace terrace {
 
 // A finite number in its shortest exact form, else null.
 std::string json_number(double value);
+// '"compute": 1, ...': nanoseconds by cause, as members of an object. They add up exactly.
+std::string json_time_parts(const TimeParts& parts);
 // ', "h2d_bytes": 1, ...': the counters as members of an object.
 std::string json_counters(const OffloadCounters& counters);
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
+#include <terrace/offload/binding_resource.h>
 #include <terrace/runtime/config/json_document.h>
 
 #include "step_log.h"
@@ -119,18 +121,29 @@ std::string paths_json(const RunSummary& summary) {
   return paths;
 }
 
+void add_time(TextTable& table, const RunSummary& summary, std::string_view name, uint64_t ns) {
+  table.add({std::string(name), seconds_text(seconds(ns)), seconds_text(per_step(summary, ns) * 1e-9),
+             percent_text(seconds(ns), seconds(summary.total_ns))});
+}
+
+// Every nanosecond once.
 std::string time_table(const RunSummary& summary) {
-  const double total = seconds(summary.total_ns);
   TextTable table({"time", "total", "per step", "share"});
-  const auto add = [&](const char* name, uint64_t ns) {
-    table.add({name, seconds_text(seconds(ns)), seconds_text(per_step(summary, ns) * 1e-9),
-               percent_text(seconds(ns), total)});
-  };
-  add("steps", summary.total_ns);
-  add("forward and backward", summary.forward_backward_ns);
-  add("update", summary.update_ns);
-  if (summary.keeping_ns > 0) add("keeping the state", summary.keeping_ns);
-  for (const Wait& wait : kWaits) add(wait.name, summary.moved.*wait.ns);
+  for (const TimeCause cause : kTimeCauses)
+    add_time(table, summary, name_of(cause), summary.moved.time[cause]);
+  add_time(table, summary, "all steps", summary.total_ns);
+  return table.text() + resource_text(resource_use(summary.moved)) + "\n";
+}
+
+// The same time by its phases, and who waited: these overlap.
+std::string phase_table(const RunSummary& summary) {
+  TextTable table({"of it", "total", "per step", "share"});
+  add_time(table, summary, "forward and backward", summary.forward_backward_ns);
+  add_time(table, summary, "the end of the step", summary.update_ns);
+  if (summary.keeping_ns > 0) add_time(table, summary, "keeping the state", summary.keeping_ns);
+  for (const Wait& wait : kWaits) {
+    if (summary.moved.*wait.ns > 0) add_time(table, summary, wait.name, summary.moved.*wait.ns);
+  }
   return table.text();
 }
 
@@ -284,7 +297,7 @@ std::string summary_text(const RunSummary& summary) {
   const std::string links = link_table(summary);
   if (std::count(links.begin(), links.end(), '\n') > 1) text += "\n" + links;
   if (!summary.paths.empty()) text += "\n" + path_table(summary);
-  text += "\n" + time_table(summary);
+  text += "\n" + time_table(summary) + "\n" + phase_table(summary);
   text += fmt::format("\n{} chunk fetches, {} of them on demand; {} evictions\n",
                       grouped(summary.moved.fetch_count), grouped(summary.moved.demand_fetch_count),
                       grouped(summary.moved.eviction_count));
@@ -319,9 +332,11 @@ std::string summary_json(const RunSummary& summary) {
       json_number(per(static_cast<double>(summary.steps), total)),
       json_number(per(static_cast<double>(summary.tokens), total)));
   text += fmt::format(
-      "  \"time\": {{\"seconds\": {}, \"forward_backward_seconds\": {}, \"update_seconds\": {}{}}},\n",
+      "  \"time\": {{\"seconds\": {}, \"forward_backward_seconds\": {}, \"update_seconds\": {}{}, "
+      "\"parts_ns\": {{{}}}}},\n  \"bound_by\": \"{}\",\n",
       json_number(total), json_number(seconds(summary.forward_backward_ns)),
-      json_number(seconds(summary.update_ns)), waits);
+      json_number(seconds(summary.update_ns)), waits, json_time_parts(summary.moved.time),
+      key_of(resource_use(summary.moved).binding));
   text +=
       fmt::format("  \"fetches\": {},\n  \"demand_fetches\": {},\n  \"evictions\": {},\n",
                   summary.moved.fetch_count, summary.moved.demand_fetch_count, summary.moved.eviction_count);

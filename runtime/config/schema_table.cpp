@@ -65,7 +65,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "gradient_accumulation_steps", integer, "1", honoured, "Micro-batches per update.", at_least_one},
     {"", "gradient_clipping", number, "1.0", honoured, "Largest global gradient norm; 0 turns clipping off."},
     {"", "steps_per_print", integer, "", honoured, "A progress line every so many steps.", {.minimum = 1, .maximum = kMaxInteger}},
-    {"", "wall_clock_breakdown", boolean, "false", honoured, "With every progress line, the milliseconds of forward, backward, update and waits; they go to the monitors as well."},
+    {"", "wall_clock_breakdown", boolean, "false", honoured, "With every progress line, the milliseconds of forward, backward and update, which go to the monitors as well, and the parts of the step (docs/step_time.md)."},
     {"", "memory_breakdown", boolean, "false", without_effect, "Every step's report has the bytes of each tier."},
     {"", "dump_state", boolean, "false", without_effect, "--print-config shows every resolved value."},
     {"", "disable_python_gc", boolean, "false", without_effect, "There is no Python."},

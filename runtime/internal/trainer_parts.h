@@ -48,7 +48,6 @@ struct Trainer::Parts {
   uint64_t consumed_samples = 0;
   // What keeping the state has moved and taken since the last step; part of the next step's report.
   OffloadCounters kept_moved;
-  uint64_t kept_ns = 0;
   StateKeeper keeper;
   std::optional<UpdateChoice> update_choice;  // until the mode of the update is decided
   // Null where nothing is to be given back, or must not be.

@@ -214,6 +214,29 @@ TEST(CopyStream, TakesAtLeastAsLongAsTheLinkItPlays) {
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(30));
 }
 
+TEST(CopyStream, IsBusyWhileItCopiesAndNotWhileItFillsOrWaits) {
+  constexpr uint64_t kBytes = 1000;
+  CopyStream stream({.link_bytes_per_second = 1'000'000});  // a millisecond each
+  const std::vector<std::byte> source = filled(kBytes, 7);
+  std::vector<std::byte> destination = filled(kBytes, 0);
+  Event filled_up;
+  filled_up.begin();
+  stream.enqueue({.destination = destination.data(), .bytes = kBytes, .done = &filled_up});
+  filled_up.wait();
+  Event before, done;
+  before.begin();
+  done.begin();
+  stream.enqueue({.destination = destination.data(),
+                  .source = source.data(),
+                  .bytes = kBytes,
+                  .after = &before,
+                  .done = &done});
+  EXPECT_EQ(stream.busy_ns(), 0u);
+  before.complete_one();
+  done.wait();
+  EXPECT_GE(stream.busy_ns(), 1'000'000u);
+}
+
 TEST(CopyStream, AllocatesNothingPerTask) {
   CopyStream stream;
   std::array<std::byte, 64> memory{};

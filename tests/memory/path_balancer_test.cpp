@@ -277,5 +277,23 @@ TEST(ShareSlots, AlwaysHoldsAllSlotsWhereSpaceAllows) {
   }
 }
 
+TEST(PathBalancer, CountsTheTimeInWhichAnyPathIsBusyOnce) {
+  FakeClock clock;
+  PathBalancer balancer({0, 0}, clock);
+  clock.advance(1);
+  balancer.started(0, kBlock);
+  clock.advance(10);
+  balancer.started(1, kBlock);
+  clock.advance(100);
+  EXPECT_EQ(balancer.busy_ns(), 110u) << "what is under way counts";
+  balancer.completed(0, kBlock);
+  clock.advance(1000);
+  balancer.completed(1, kBlock);
+  clock.advance(10000);
+  EXPECT_EQ(balancer.busy_ns(), 1110u);
+  EXPECT_EQ(balancer.uses()[0].busy_ns, 110u);
+  EXPECT_EQ(balancer.uses()[1].busy_ns, 1100u);
+}
+
 }  // namespace
 }  // namespace terrace

@@ -39,7 +39,8 @@ struct Case {
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
   UpdateMode mode = UpdateMode::after_backward;
   bool holds_gradients = false;  // all of them, whatever else there is room for
-  bool spills = false;           // all of them, whatever there is on the device
+  const Clock* clock = nullptr;
+  bool spills = false;  // all of them, whatever there is on the device
 };
 
 // An offloader with everything it needs.
@@ -58,6 +59,7 @@ class Rig {
     options.io.kind = c.engine;
     options.drive_turns = c.drive_turns;
     options.decorate_engine = c.decorate;
+    options.clock = c.clock;
     options.lock_host_memory = false;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;
     const MemoryPlan roomy = plan_memory(space, uses, options);

@@ -15,8 +15,8 @@ TEST(StepWatch, NamesTheWaitWhileItLastsAndNothingElse) {
   request.bytes = 4096;
   uint64_t number = 0;
   {
-    const WatchedWait wait(watch,
-                           {"parameters", "nvme -> host -> device", ChunkId{17}, &request, "/x/params.tier"});
+    const WatchedWait wait(watch, {"parameters", "nvme -> host -> device", TimeCause::read, ChunkId{17},
+                                   &request, "/x/params.tier"});
     ASSERT_TRUE(watch.current().has_value());
     number = *watch.current();
     EXPECT_EQ(watch.describe(number),
@@ -27,7 +27,8 @@ TEST(StepWatch, NamesTheWaitWhileItLastsAndNothingElse) {
   }
   EXPECT_EQ(watch.current(), std::nullopt);
   EXPECT_EQ(watch.describe(number), std::nullopt);
-  const WatchedWait another(watch, {"gradients", "device -> host", std::nullopt, nullptr, {}});
+  const WatchedWait another(
+      watch, {"gradients", "device -> host", TimeCause::device_copy, std::nullopt, nullptr, {}});
   EXPECT_NE(*watch.current(), number);
   EXPECT_EQ(watch.describe(*watch.current()), "mb0/h3/forward waits for gradients (device -> host)");
 }
@@ -35,8 +36,10 @@ TEST(StepWatch, NamesTheWaitWhileItLastsAndNothingElse) {
 TEST(StepWatch, SeesNoWaitWhereNothingBlocks) {
   StepWatch watch;
   const Event done;
-  wait_watched(done, watch, {"parameters", "host -> device", ChunkId{0}, nullptr, {}});
-  const WatchedWait first(watch, {"gradients", "device -> host", std::nullopt, nullptr, {}});
+  wait_watched(done, watch,
+               {"parameters", "host -> device", TimeCause::device_copy, ChunkId{0}, nullptr, {}});
+  const WatchedWait first(watch,
+                          {"gradients", "device -> host", TimeCause::device_copy, std::nullopt, nullptr, {}});
   EXPECT_EQ(*watch.current(), 1u) << "the wait for what was done was none";
 }
 

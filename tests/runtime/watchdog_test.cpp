@@ -30,7 +30,7 @@ std::vector<std::string> texts(const MemoryLog& log) {
 }
 
 WaitSubject some_wait() {
-  return {"gradients", "device -> host", std::nullopt, nullptr, {}};
+  return {"gradients", "device -> host", TimeCause::device_copy, std::nullopt, nullptr, {}};
 }
 
 TEST(Watchdog, WarnsOnceAndThenEverMoreSeldom) {

@@ -1,0 +1,37 @@
+// Which resource bounds a step, or a run of them: the one that would have to be faster for it to take less
+// time. Resources work at the same time, so it is the one that was busy for most of it. It must only compare
+// numbers that others have counted.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <terrace/offload/offloader.h>
+
+namespace terrace {
+
+enum class Resource : uint8_t { processor, host_to_device, device_to_host, disk_reads, disk_writes };
+
+// "the processor", "copies to the device", "copies from the device", "disk reads", "disk writes".
+std::string_view name_of(Resource resource);
+// "processor", "h2d", "d2h", "disk_reads", "disk_writes": for programs.
+std::string_view key_of(Resource resource);
+
+struct ResourceUse {
+  uint64_t total_ns = 0;
+  uint64_t processor_ns = 0;  // what the step thread did not wait for anything else
+  uint64_t h2d_ns = 0;
+  uint64_t d2h_ns = 0;
+  uint64_t disk_ns = 0;  // busy, or waited for: another process may have it
+  Resource binding = Resource::processor;
+};
+
+// Of a span of time by what was counted in it. Of a busy disk the direction is named that was waited for
+// longer; where neither was, the one of more bytes. The processor wins ties.
+ResourceUse resource_use(const OffloadCounters& counted);
+// "bound by disk reads; busy: processor 31.2 %, disk 97.0 %, h2d 4.0 %, d2h 2.1 %", of the time.
+std::string resource_text(const ResourceUse& use);
+
+}  // namespace terrace
