@@ -7,44 +7,30 @@
 
 namespace terrace {
 
+namespace {
+
+struct CauseText {
+  std::string_view name;
+  std::string_view key;
+};
+// In the order of TimeCause.
+constexpr std::array<CauseText, kTimeCauseCount> kCauseTexts = {
+    {{"compute", "compute"},
+     {"wait for device copies", "device_copy_wait"},
+     {"wait for reads", "read_wait"},
+     {"wait for writes", "write_wait"},
+     {"update", "update"},
+     {"commit", "commit"},
+     {"overhead", "overhead"}}};
+
+}  // namespace
+
 std::string_view name_of(TimeCause cause) {
-  switch (cause) {
-    case TimeCause::compute:
-      return "compute";
-    case TimeCause::device_copy:
-      return "wait for device copies";
-    case TimeCause::read:
-      return "wait for reads";
-    case TimeCause::write:
-      return "wait for writes";
-    case TimeCause::update:
-      return "update";
-    case TimeCause::commit:
-      return "commit";
-    case TimeCause::overhead:
-      return "overhead";
-  }
-  return "";
+  return kCauseTexts[static_cast<size_t>(cause)].name;
 }
 
 std::string_view key_of(TimeCause cause) {
-  switch (cause) {
-    case TimeCause::compute:
-      return "compute";
-    case TimeCause::device_copy:
-      return "device_copy_wait";
-    case TimeCause::read:
-      return "read_wait";
-    case TimeCause::write:
-      return "write_wait";
-    case TimeCause::update:
-      return "update";
-    case TimeCause::commit:
-      return "commit";
-    case TimeCause::overhead:
-      return "overhead";
-  }
-  return "";
+  return kCauseTexts[static_cast<size_t>(cause)].key;
 }
 
 uint64_t TimeParts::total_ns() const {

@@ -115,11 +115,7 @@ void expect_epoch_of_its_moment(EpochCase c) {
       EXPECT_GT(gate.waits_seen(), 0u);
     }
   }
-  c.start = TierStart::resume;
-  c.decorate = nullptr;
-  EpochRig resumed(c, folder.path());
-  EXPECT_EQ(resumed.offloader->taken_up_info(), step_info(2));
-  EXPECT_EQ(resumed.state(), expected[2]);
+  expect_epoch(c, folder.path(), 2, expected);
 }
 
 TEST(Commit, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
@@ -175,10 +171,7 @@ TEST(Commit, LeavesTheEpochBeforeWholeUntilItIsDurable) {
       rig.step(5);
       EXPECT_EQ(rig.state(), expected[5]);
     }
-    c.decorate = nullptr;
-    EpochRig resumed(c, folder.path());
-    EXPECT_EQ(resumed.offloader->taken_up_info(), step_info(1));
-    EXPECT_EQ(resumed.state(), expected[1]);
+    expect_epoch(c, folder.path(), 1, expected);
   }
 }
 

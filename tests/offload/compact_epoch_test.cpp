@@ -132,11 +132,7 @@ void expect_epoch_of_its_moment(EpochCase c) {
       EXPECT_GT(gate.waits_seen(), 0u);
     }
   }
-  c.start = TierStart::resume;
-  c.decorate = nullptr;
-  EpochRig resumed(c, folder.path());
-  EXPECT_EQ(resumed.offloader->taken_up_info(), step_info(2));
-  EXPECT_EQ(resumed.state(), expected[2]);
+  expect_epoch(c, folder.path(), 2, expected);
 }
 
 TEST(CompactEpoch, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {

@@ -263,6 +263,16 @@ inline void train_past_commit(EpochRig& rig, CommitGate& gate) {
   EXPECT_EQ(rig.offloader->finish_commit(), 2u);
 }
 
+// What `c` has left in the folder is taken up as of that step.
+inline void expect_epoch(EpochCase c, const std::filesystem::path& folder, uint64_t step,
+                         const std::vector<std::vector<std::byte>>& states) {
+  c.start = TierStart::resume;
+  c.decorate = nullptr;
+  EpochRig resumed(c, folder);
+  EXPECT_EQ(resumed.offloader->taken_up_info(), step_info(step));
+  EXPECT_EQ(resumed.state(), states[step]);
+}
+
 // Decorates the engine of the commits alone.
 inline auto decorate_commits(const EpochCase& c,
                              std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> wrap) {

@@ -9,24 +9,13 @@
 
 #include <terrace/runtime/trainer.h>
 
-#include "offload/toy_training.h"
+#include "runtime/trainer_rig.h"
 
 namespace terrace {
 namespace {
 
-constexpr uint32_t kContext = 8;
-
-class Numbers final : public TokenSource {
- public:
-  uint64_t token_count() const override { return 400; }
-  void read(uint64_t first, std::span<int32_t> tokens) const override {
-    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>((first + i) * 7 % 13);
-  }
-  uint32_t vocabulary() const override { return 13; }
-  uint64_t fingerprint() const override { return 1; }
-  std::string description() const override { return "numbers"; }
-  std::filesystem::path path() const override { return "numbers"; }
-};
+using trainer_tests::kContext;
+using trainer_tests::Numbers;
 
 // Every look takes a nanosecond, so that no part of a step is too short to be seen, and nothing depends on
 // how fast the machine is.
@@ -82,7 +71,7 @@ TEST_P(TrainerTime, IsTheSumOfItsPartsInEveryStep) {
   MemoryLog log;
   const TrainerOptions options = options_of(GetParam(), folder.path(), clock);
   OpenTokens tokens;
-  tokens.train = std::make_unique<Numbers>();
+  tokens.train = std::make_unique<Numbers>(1);
   const TrainingData data(std::move(tokens),
                           {kContext, options.config.terrace.seed, /*validation_fraction=*/0});
   Trainer trainer(options, data, log);
