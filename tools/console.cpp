@@ -27,6 +27,7 @@ void Console::write(LogLevel level, std::string_view line) {
                      : level == LogLevel::warning ? "terrace: warning: "
                                                   : "terrace: error: ";
   text.append(line).append("\n");
+  if (other_ != nullptr) other_->write(level, line);
   const std::lock_guard lock(mutex_);
   clear_progress();
   put(text);

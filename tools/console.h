@@ -19,6 +19,8 @@ class Console final : public Log {
   Console& operator=(const Console&) = delete;
 
   bool is_terminal() const { return is_terminal_; }
+  // Whoever else is to have the lines of the log; null: nobody. Before other threads write.
+  void copy_to(Log* other) { other_ = other; }
   // "terrace: warning: ..." on a line of its own.
   void write(LogLevel level, std::string_view line) override;
   // Text as it is; it ends with a newline.
@@ -33,6 +35,7 @@ class Console final : public Log {
   void put(std::string_view text);
 
   std::mutex mutex_;
+  Log* other_ = nullptr;
   bool is_terminal_;
   bool line_is_open_ = false;
 };

@@ -26,6 +26,7 @@
 #include <terrace/runtime/config/json_document.h>
 
 #include "command_line.h"
+#include "machine_facts.h"
 
 namespace terrace {
 namespace {
@@ -81,16 +82,6 @@ std::string Findings::json() const {
         fmt::format("{}  {}: {}", members.empty() ? "" : ",\n", json_quoted(finding.key), finding.json);
   }
   return "{\n" + members + "\n}\n";
-}
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const size_t colon = line.find(':');
-    if (line.starts_with("model name") && colon != std::string::npos && colon + 2 < line.size())
-      return line.substr(colon + 2);
-  }
-  return "unknown";
 }
 
 // As many compute threads as there are by default, and where they and the memory go.

@@ -17,8 +17,10 @@ double seconds(uint64_t ns) {
 
 }  // namespace
 
-RunMonitor::RunMonitor(const TrainConfig& config, const Trainer& trainer, bool resumed)
-    : trainer_(trainer), monitor_(config, {trainer.consumed_samples(), resumed, wall_seconds()}) {}
+RunMonitor::RunMonitor(const TrainConfig& config, const Trainer& trainer, bool resumed, RunReport& report)
+    : trainer_(trainer),
+      monitor_(config, {trainer.consumed_samples(), resumed, wall_seconds()}),
+      report_(report) {}
 
 void RunMonitor::step(const StepReport& report) {
   UpdateScalars scalars;
@@ -32,10 +34,12 @@ void RunMonitor::step(const StepReport& report) {
   scalars.backward_seconds = seconds(report.forward_backward_ns - report.forward_ns);
   scalars.update_seconds = seconds(report.update_ns);
   monitor_.update(scalars, wall_seconds());
+  report_.step(report);
 }
 
 void RunMonitor::evaluation(double loss) {
   monitor_.evaluation(trainer_.consumed_samples(), loss, wall_seconds());
+  report_.evaluation(trainer_.completed_steps(), loss);
 }
 
 std::string time_line(const StepReport& report) {

@@ -17,6 +17,7 @@
 #include "console.h"
 #include "model_choice.h"
 #include "run_monitor.h"
+#include "run_report.h"
 #include "step_log.h"
 #include "stop_signals.h"
 #include "train_faults.h"
@@ -56,6 +57,7 @@ class Train final : public Subcommand {
   }
 
   int train();
+  int train(RunReport& report);
   void record_schedule(const Trainer& trainer);
   std::unique_ptr<WatchdogThread> start_watchdog(Trainer& trainer);
   std::unique_ptr<JobControl> start_control(Trainer& trainer, StopSignals& signals);
@@ -107,6 +109,16 @@ void Train::record_schedule(const Trainer& trainer) {
 }
 
 int Train::train() {
+  RunReport report(flags_.report, console_);
+  try {
+    return train(report);
+  } catch (const Error& failure) {
+    report.give_up(failure);
+    throw;
+  }
+}
+
+int Train::train(RunReport& report) {
   InjectedFaults faults(flags_.inject);
   const DataChoice choice(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, choice);
@@ -126,7 +138,9 @@ int Train::train() {
   StopSignals signals;
   RunSummary summary;
   summary.unigram_loss = data.unigram_loss();
-  console_.print(training_header(options, plan, data, summary.unigram_loss));
+  const std::vector<ReportFact> facts = training_facts(options, plan, data, summary.unigram_loss);
+  console_.print(training_header(facts));
+  report.begin(options, plan, facts, summary.unigram_loss);
   console_.info(crash_notice(flags_, options.config, plan));
   if (start.is_resumed()) options.weights.clear();  // what is gone on from has its own
   const auto made = make_trainer(
@@ -141,7 +155,8 @@ int Train::train() {
   log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
   for (const std::string& spec : flags_.inject) log.fault_on_purpose(trainer.completed_steps(), spec);
 
-  RunMonitor monitor(options.config, trainer, start.is_resumed());
+  report.attach(trainer, plan);
+  RunMonitor monitor(options.config, trainer, start.is_resumed(), report);
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
   const std::unique_ptr<JobControl> control = start_control(trainer, signals);
@@ -149,6 +164,7 @@ int Train::train() {
       TrainingRun(flags_, options, trainer, console_, log, monitor, signals, control.get(), summary).run();
   faults.say_what_was_done(console_);
   record_schedule(trainer);
+  report.end(failure, signals.requested());
   summary.model = trainer.model_description();
   summary.parameter_count = plan.parameter_count;
   summary.planned_steps = options.steps;

@@ -149,6 +149,12 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
                  "At the end, write what a step uses, with the times of the last one, for `terrace sim`")
       ->type_name("FILE")
       ->group(group);
+  app.add_option(
+         "--report", flags.report,
+         "Write what the run did as one HTML page that needs nothing but a browser; it is kept current "
+         "while the run goes on (docs/run_report.md)")
+      ->type_name("FILE")
+      ->group(group);
   add_whole_number(
       app, "--stall-warning", 0, [&flags](uint64_t n) { flags.stall_warning_seconds = n; },
       "Say what the run waits for when one wait takes N seconds (default 60; 0: never)", group);

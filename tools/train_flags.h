@@ -43,6 +43,7 @@ struct TrainFlags {
   bool fresh = false;
   std::string log;
   std::string record_schedule;
+  std::string report;
   uint64_t stall_warning_seconds = 60;  // 0: never
   uint64_t stall_abort_seconds = 0;     // 0: never
   std::vector<std::string> inject;      // faults, as runtime/fault_spec.h has them

@@ -24,10 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string line(const char* name, const std::string& text) {
-  return fmt::format("  {:<11} {}\n", name, text);
-}
-
 std::string kept_on_nvme(const std::vector<fs::path>& paths, uint64_t chunks, uint64_t kept,
                          const char* what) {
   std::string names;
@@ -84,24 +80,22 @@ std::string host_text(const TrainerPlan& plan) {
 
 // How far the run exceeds the memory it gets: budgets as shares of what they stand in for, where they are
 // less.
-std::string shares_text(const PlacementConfig& placement, const TrainerPlan& plan) {
+void add_shares(std::vector<ReportFact>& facts, const PlacementConfig& placement, const TrainerPlan& plan) {
   const auto share = [](const char* what, uint64_t bytes, const char* whole, uint64_t of) {
     return fmt::format(
         "{} {:.1f} MB = {:.0f} % of the {} ({:.1f} MB)", what, static_cast<double>(bytes) * 1e-6,
         100 * static_cast<double>(bytes) / static_cast<double>(of), whole, static_cast<double>(of) * 1e-6);
   };
-  std::string text;
+  const char* name = "in short";
   if (placement.parameters != Placement::none && plan.device.bytes <= plan.param_bytes) {
-    text += line("in short", share("device budget", plan.device.bytes, "parameters", plan.param_bytes));
-    text +=
-        line("", share("of it parameter and gradient slots",
-                       plan.memory.device_slots * plan.memory.slot_bytes, "parameters", plan.param_bytes));
+    facts.push_back({name, share("device budget", plan.device.bytes, "parameters", plan.param_bytes)});
+    name = "";
+    facts.push_back(
+        {name, share("of it parameter and gradient slots", plan.memory.device_slots * plan.memory.slot_bytes,
+                     "parameters", plan.param_bytes)});
   }
-  if (placement.states == Placement::nvme && plan.host.bytes <= plan.state_bytes) {
-    text += line(text.empty() ? "in short" : "",
-                 share("host budget", plan.host.bytes, "states", plan.state_bytes));
-  }
-  return text;
+  if (placement.states == Placement::nvme && plan.host.bytes <= plan.state_bytes)
+    facts.push_back({name, share("host budget", plan.host.bytes, "states", plan.state_bytes)});
 }
 
 fs::path absolute_existing(const fs::path& path) {
@@ -204,45 +198,49 @@ std::string precision_text(const TrainConfig& config) {
 
 }  // namespace
 
-std::string training_header(const TrainerOptions& options, const TrainerPlan& plan, const TrainingData& data,
-                            double unigram_loss) {
+std::vector<ReportFact> training_facts(const TrainerOptions& options, const TrainerPlan& plan,
+                                       const TrainingData& data, double unigram_loss) {
   const TrainConfig& config = options.config;
   const PlacementConfig& placement = config.placement;
-  std::string text = "terrace " TERRACE_VERSION "\n";
-  text += line("model",
-               fmt::format("{}, {} layers of width {}, {} heads, context {}, vocabulary {}: {} parameters{}",
+  const BatchConfig& batch = config.batch;
+  std::vector<ReportFact> facts;
+  const auto add = [&facts](const char* name, std::string text) { facts.push_back({name, std::move(text)}); };
+  add("model", fmt::format("{}, {} layers of width {}, {} heads, context {}, vocabulary {}: {} parameters{}",
                            name_of(options.model.family), options.model.layers, options.model.width,
                            options.model.heads, options.model.context, options.model.vocabulary,
                            grouped(plan.parameter_count), trained_text(plan)));
-  text += line("precision", precision_text(config));
-  text += line("optimizer", optimizer_text(config, plan));
-  text += line("update", update_text(config));
-  text += line("threads", compute_threads_text(make_compute_threads(config.terrace)));
-  text += line("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
-                                    config.batch.micro_batch_size, config.batch.accumulation_steps,
-                                    options.model.context,
-                                    config.batch.train_batch_size() * options.model.context, options.steps));
-  text += line("data", data.description());
-  text += line("", fmt::format("{} tokens for training, {} held out; unigram loss {:.3f} nats per token",
-                               grouped(data.train_token_count()), grouped(data.validation_token_count()),
-                               unigram_loss));
-  text += line("", fmt::format("{} samples, each once per epoch", grouped(data.sample_count())));
-  text += line("parameters", parameters_text(placement, plan));
-  text += line("states", states_text(placement, plan));
-  const auto add_budget = [&text](const char* tier, const ChosenBudget& budget, const std::string& use) {
-    text += line(tier, fmt::format("{}, {}", format_bytes(budget.bytes), budget.origin));
-    text += line("", use);
-  };
-  add_budget("device", plan.device, device_text(plan));
-  add_budget("host", plan.host, host_text(plan));
-  text += shares_text(placement, plan);
-  text += line("chunks", fmt::format("{} elements, {}", grouped(plan.chunk_elements), plan.chunk_origin));
-  if (!plan.engine.empty()) text += line("engine", plan.engine);
+  add("precision", precision_text(config));
+  add("optimizer", optimizer_text(config, plan));
+  add("update", update_text(config));
+  add("threads", compute_threads_text(make_compute_threads(config.terrace)));
+  add("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
+                           batch.micro_batch_size, batch.accumulation_steps, options.model.context,
+                           batch.train_batch_size() * options.model.context, options.steps));
+  add("data", data.description());
+  add("",
+      fmt::format("{} tokens for training, {} held out; unigram loss {:.3f} nats per token",
+                  grouped(data.train_token_count()), grouped(data.validation_token_count()), unigram_loss));
+  add("", fmt::format("{} samples, each once per epoch", grouped(data.sample_count())));
+  add("parameters", parameters_text(placement, plan));
+  add("states", states_text(placement, plan));
+  add("device", fmt::format("{}, {}", format_bytes(plan.device.bytes), plan.device.origin));
+  add("", device_text(plan));
+  add("host", fmt::format("{}, {}", format_bytes(plan.host.bytes), plan.host.origin));
+  add("", host_text(plan));
+  add_shares(facts, placement, plan);
+  add("chunks", fmt::format("{} elements, {}", grouped(plan.chunk_elements), plan.chunk_origin));
+  if (!plan.engine.empty()) add("engine", plan.engine);
   const char* name = "disk";
   for (const auto& [path, bytes, least_bytes] : plan.disk) {
-    text += line(std::exchange(name, ""), fmt::format("{} in {}, where {} are free", format_bytes(bytes),
-                                                      path.string(), format_bytes(io::free_bytes_at(path))));
+    add(std::exchange(name, ""), fmt::format("{} in {}, where {} are free", format_bytes(bytes),
+                                             path.string(), format_bytes(io::free_bytes_at(path))));
   }
+  return facts;
+}
+
+std::string training_header(const std::vector<ReportFact>& facts) {
+  std::string text = "terrace " TERRACE_VERSION "\n";
+  for (const ReportFact& fact : facts) text += fmt::format("  {:<11} {}\n", fact.name, fact.text);
   return text;
 }
 

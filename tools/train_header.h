@@ -5,15 +5,17 @@
 #include <string>
 #include <vector>
 
+#include <terrace/runtime/report/run_record.h>
 #include <terrace/runtime/trainer.h>
 
 #include "train_flags.h"
 
 namespace terrace {
 
-// Several lines of text, each with its newline.
-std::string training_header(const TrainerOptions& options, const TrainerPlan& plan, const TrainingData& data,
-                            double unigram_loss);
+std::vector<ReportFact> training_facts(const TrainerOptions& options, const TrainerPlan& plan,
+                                       const TrainingData& data, double unigram_loss);
+// The same as lines of text, each with its newline.
+std::string training_header(const std::vector<ReportFact>& facts);
 
 // "a crash costs at most 100 steps": checkpoints are the only guarantee.
 std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, const TrainerPlan& plan);

@@ -105,7 +105,9 @@ void TrainingRun::show(const StepReport& report) {
 // The weights are those of no step until it is complete.
 void TrainingRun::finish_update() {
   state_is_whole_ = false;
-  summary_.add(trainer_.finish_update());
+  const FinishedUpdate last = trainer_.finish_update();
+  summary_.add(last);
+  monitor_.finished(last);
   state_is_whole_ = true;
 }
 
@@ -192,6 +194,7 @@ SaveAnswer TrainingRun::save_as_asked() {
 }
 
 void TrainingRun::note(const KeptState& kept) {
+  monitor_.kept(kept);
   if (kept.epoch_step) {
     summary_.epoch_step = kept.epoch_step;
     log_.epoch(*kept.epoch_step);

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
 #include <terrace/offload/binding_resource.h>
 #include <terrace/runtime/config/json_document.h>
+#include <terrace/runtime/report/link_table.h>
 
 #include "step_log.h"
 #include "text_table.h"
@@ -17,52 +17,8 @@
 namespace terrace {
 namespace {
 
-struct Link {
-  const char* name;
-  const char* key;
-  uint64_t OffloadCounters::*moved;
-  uint64_t TrafficBound::*bound;  // null: nothing is left to choice
-};
-
-constexpr std::array kLinks = {
-    Link{"host -> device", "h2d", &OffloadCounters::h2d_bytes, &TrafficBound::h2d_bytes},
-    Link{"device -> host", "d2h", &OffloadCounters::d2h_bytes, &TrafficBound::d2h_bytes},
-    Link{"parameters, nvme reads", "param_read", &OffloadCounters::param_read_bytes,
-         &TrafficBound::param_read_bytes},
-    Link{"parameters, nvme writes", "param_write", &OffloadCounters::param_write_bytes,
-         &TrafficBound::param_write_bytes},
-    Link{"states, nvme reads", "record_read", &OffloadCounters::record_read_bytes,
-         &TrafficBound::record_read_bytes},
-    Link{"states, nvme writes", "record_write", &OffloadCounters::record_write_bytes,
-         &TrafficBound::record_write_bytes},
-    Link{"gradients, nvme reads", "gradient_read", &OffloadCounters::gradient_read_bytes,
-         &TrafficBound::gradient_read_bytes},
-    Link{"gradients, nvme writes", "gradient_write", &OffloadCounters::gradient_write_bytes,
-         &TrafficBound::gradient_write_bytes},
-    Link{"activations to the host", "activation_d2h", &OffloadCounters::activation_d2h_bytes, nullptr},
-    Link{"activations back", "activation_h2d", &OffloadCounters::activation_h2d_bytes, nullptr},
-};
-
-struct Wait {
-  const char* name;
-  const char* key;
-  uint64_t OffloadCounters::*ns;
-};
-
-constexpr std::array kWaits = {
-    Wait{"waiting for parameters", "fetch_wait", &OffloadCounters::fetch_wait_ns},
-    Wait{"waiting for activations", "activation_wait", &OffloadCounters::activation_wait_ns},
-    Wait{"waiting for gradients to land", "landing_wait", &OffloadCounters::landing_wait_ns},
-    Wait{"update waiting for the disk", "update_wait", &OffloadCounters::update_wait_ns},
-    Wait{"waiting for a turn on the drive", "turn_wait", &OffloadCounters::turn_wait_ns},
-    Wait{"waiting for a pending update", "pending_update_wait", &OffloadCounters::pending_update_wait_ns},
-    Wait{"waiting for commits", "commit_wait", &OffloadCounters::commit_wait_ns},
-};
-
-// Per step; what is left to no choice is its own least.
-uint64_t least_of(const RunSummary& summary, const Link& link) {
-  if (link.bound != nullptr) return summary.bound.*link.bound;
-  return summary.steps > 0 ? summary.moved.*link.moved / summary.steps : 0;
+uint64_t least_of(const RunSummary& summary, const LinkEntry& link) {
+  return least_per_step(link, summary.bound, summary.moved, summary.steps);
 }
 
 double seconds(uint64_t ns) {
@@ -89,7 +45,7 @@ std::string memory_table(const RunSummary& summary) {
 
 std::string link_table(const RunSummary& summary) {
   TextTable table({"bytes moved", "total", "per step", "least possible", "ratio"});
-  for (const Link& link : kLinks) {
+  for (const LinkEntry& link : kLinks) {
     const uint64_t moved = summary.moved.*link.moved;
     const uint64_t bound = least_of(summary, link);
     if (moved == 0 && bound == 0) continue;
@@ -141,7 +97,7 @@ std::string phase_table(const RunSummary& summary) {
   add_time(table, summary, "forward and backward", summary.forward_backward_ns);
   add_time(table, summary, "the end of the step", summary.update_ns);
   if (summary.keeping_ns > 0) add_time(table, summary, "keeping the state", summary.keeping_ns);
-  for (const Wait& wait : kWaits) {
+  for (const WaitEntry& wait : kWaits) {
     if (summary.moved.*wait.ns > 0) add_time(table, summary, wait.name, summary.moved.*wait.ns);
   }
   return table.text();
@@ -205,7 +161,7 @@ std::string tiers_json(const RunSummary& summary) {
 
 std::string links_json(const RunSummary& summary) {
   std::string links;
-  for (const Link& link : kLinks) {
+  for (const LinkEntry& link : kLinks) {
     const uint64_t bound = least_of(summary, link);
     const double step = per_step(summary, summary.moved.*link.moved);
     links += fmt::format(
@@ -307,7 +263,7 @@ std::string summary_text(const RunSummary& summary) {
 std::string summary_json(const RunSummary& summary) {
   const double total = seconds(summary.total_ns);
   std::string waits;
-  for (const Wait& wait : kWaits) {
+  for (const WaitEntry& wait : kWaits) {
     waits += fmt::format(R"(, "{}_seconds": {}, "{}_share": {})", wait.key,
                          json_number(seconds(summary.moved.*wait.ns)), wait.key,
                          json_number(per(seconds(summary.moved.*wait.ns), total)));

@@ -7,18 +7,10 @@
 #include <string>
 #include <vector>
 
+#include <terrace/runtime/report/run_record.h>
 #include <terrace/runtime/trainer.h>
 
 namespace terrace {
-
-struct TierSummary {
-  std::string name;  // "device"
-  uint64_t budget_bytes = 0;
-  std::string origin;  // of the budget
-  uint64_t planned_bytes = 0;
-  uint64_t peak_bytes = 0;
-  std::vector<TierUse> uses;  // what the peak was used for
-};
 
 struct RunSummary {
   std::string model;

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/report/link_table.h>
 
 namespace terrace {
 namespace {
@@ -18,20 +19,8 @@ struct Named {
   Value OffloadCounters::*value;
 };
 
-constexpr std::array<Named<uint64_t>, 10> kLinks = {{
-    {"h2d", &OffloadCounters::h2d_bytes},
-    {"d2h", &OffloadCounters::d2h_bytes},
-    {"param_read", &OffloadCounters::param_read_bytes},
-    {"param_write", &OffloadCounters::param_write_bytes},
-    {"record_read", &OffloadCounters::record_read_bytes},
-    {"record_write", &OffloadCounters::record_write_bytes},
-    {"gradient_read", &OffloadCounters::gradient_read_bytes},
-    {"gradient_write", &OffloadCounters::gradient_write_bytes},
-    {"activation_d2h", &OffloadCounters::activation_d2h_bytes},
-    {"activation_h2d", &OffloadCounters::activation_h2d_bytes},
-}};
-
-constexpr std::array<Named<uint64_t>, 6> kWaits = {{
+// Those that hold up the step by themselves: waits for a pending update are among them.
+constexpr std::array<Named<uint64_t>, 6> kBindingWaits = {{
     {"fetch_wait", &OffloadCounters::fetch_wait_ns},
     {"activation_wait", &OffloadCounters::activation_wait_ns},
     {"landing_wait", &OffloadCounters::landing_wait_ns},
@@ -127,11 +116,10 @@ void set_last_step(JobStatus& status, const StepReport& report) {
   status.step_ns = report.total_ns;
   status.update_mode = name_of(report.update_mode);
   status.links.resize(kLinks.size());
-  for (size_t i = 0; i < kLinks.size(); ++i)
-    status.links[i] = {kLinks[i].name, report.moved.*kLinks[i].value};
-  status.waits.resize(kWaits.size());
-  for (size_t i = 0; i < kWaits.size(); ++i)
-    status.waits[i] = {kWaits[i].name, report.moved.*kWaits[i].value};
+  for (size_t i = 0; i < kLinks.size(); ++i) status.links[i] = {kLinks[i].key, report.moved.*kLinks[i].moved};
+  status.waits.resize(kBindingWaits.size());
+  for (size_t i = 0; i < kBindingWaits.size(); ++i)
+    status.waits[i] = {kBindingWaits[i].name, report.moved.*kBindingWaits[i].value};
   const auto longest = std::max_element(status.waits.begin(), status.waits.end(),
                                         [](const auto& a, const auto& b) { return a.ns < b.ns; });
   status.binding_wait = longest->ns > report.total_ns / kNoticedPart ? longest->name : "none";

@@ -1,0 +1,15 @@
+// The page, from top to bottom.
+
+showHead();
+showTiles();
+showTraining();
+showTime();
+showBytes();
+showMemory();
+showPrediction();
+showKept();
+showLog();
+showSettings();
+showFoot();
+addContents();
+document.documentElement.dataset.ready = 'true';

@@ -1,0 +1,77 @@
+// Prediction beside measurement, what was kept of the state, and what the log warned of.
+
+// Rows are {key, name, predicted, measured, show}.
+function comparison(rows) {
+  return table('', [{name: ''}, {name: 'predicted', number: true}, {name: 'measured', number: true}, {name: 'measured / predicted', number: true}],
+    rows.map(row => ({key: row.key, cells: [row.name, row.show(row.predicted), row.show(row.measured),
+      row.predicted > 0 ? exact(row.measured / row.predicted, ratioText(row.measured, row.predicted)) : '-']})));
+}
+
+// Points from the step on that is like all after it; all of them when there is none.
+function steadyPoints() {
+  const all = Array.from({length: pointCount}, (_, i) => i);
+  const steady = all.filter(i => firstOf(i) >= series.first_step + prediction.repeats_from_step - 1);
+  return steady.length > 0 ? steady : all;
+}
+
+function showPrediction() {
+  if (!prediction) return;
+  const box = section('prediction', 'Prediction and measurement', 'What was predicted for a step before anything was allocated, beside the mean of the steps that are like each other.');
+  const points = steadyPoints();
+  const steps = points.reduce((sum, i) => sum + series.count[i], 0);
+  const mean = column => (steps > 0 ? points.reduce((sum, i) => sum + column[i], 0) / steps : 0);
+  const rows = [];
+  if (pointCount > 0) {
+    data.links.forEach((link, l) => {
+      const measured = mean(series.links[l]);
+      if (prediction.links[l] > 0 || measured > 0)
+        rows.push({key: link.key, name: `${link.name}, per step`, predicted: prediction.links[l], measured, show: bytes});
+    });
+  }
+  for (const tier of prediction.tiers) {
+    const found = memory.tiers.find(other => other.name === tier.name);
+    if (found) rows.push({key: `${tier.name}-peak`, name: `${tier.name}, peak`, predicted: tier.peak_bytes, measured: found.peak_bytes, show: bytes});
+  }
+  if (prediction.has_times && pointCount > 0) {
+    const inTime = seconds => time(Math.round(seconds * 1e9));
+    rows.push({key: 'step-time', name: 'time per step', predicted: prediction.step_seconds, measured: mean(series.total_ns) / 1e9, show: inTime});
+  }
+  box.append(comparison(rows));
+  if (pointCount > 0) box.append(el('p', {class: 'note'}, `Measured: the mean of ${counted(steps, 'step')}, from ${stepsText(points[0]).split(',')[0]} on.`));
+  if (prediction.has_times) {
+    box.append(el('p', {class: 'note'}, `Predicted to be bound by ${prediction.binding_name}; the run was bound by ${totals.resources.binding_name}.`));
+    if (prediction.rates.length > 0) {
+      box.append(folded('Rates that the prediction rests on', () => table('', [{name: 'what'}, {name: 'value', number: true}, {name: 'from'}],
+        prediction.rates.map(rate => ({cells: [rate.name, rate.value === null ? '-' : `${fixed(rate.value, 2)} ${rate.unit}`, rate.origin]}))), false));
+    }
+  }
+}
+
+function thinnedNote(mark, noun) {
+  return mark.every > 1 ? ` Of ${counted(mark.count, noun)} one in ${grouped(mark.every)} is listed.` : '';
+}
+
+function showKept() {
+  const box = section('kept', 'Evaluations, checkpoints and epochs');
+  const {evaluations, checkpoints, epochs} = marks;
+  const rows = [...evaluations.items.map(([step, loss]) => ({step, what: 'held-out loss', detail: [real(loss), ' nats per token']})),
+    ...checkpoints.items.map(([step, folder]) => ({step, what: 'checkpoint', detail: [el('span', {class: 'mono'}, folder)]})),
+    ...epochs.items.map(step => ({step, what: 'epoch on nvme', detail: ['durable: a crash from here on loses nothing before it']}))]
+    .sort((a, b) => a.step - b.step);
+  if (rows.length === 0) return void box.append(el('p', {class: 'empty'}, 'Nothing was evaluated and no state was kept.'));
+  const make = () => table('', [{name: 'step', number: true}, {name: 'what'}, {name: ''}],
+    rows.map(row => ({key: row.what, cells: [count(row.step), row.what, row.detail]})));
+  box.append(el('p', {class: 'lead'}, `${counted(evaluations.count, 'evaluation')}, ${counted(checkpoints.count, 'checkpoint')}, ${counted(epochs.count, 'epoch')}.`
+    + thinnedNote(evaluations, 'evaluation') + thinnedNote(checkpoints, 'checkpoint') + thinnedNote(epochs, 'epoch')));
+  box.append(rows.length > 12 ? folded(`Table of ${counted(rows.length, 'entry').replace('entrys', 'entries')}`, make) : make());
+  if (totals.commits > 0)
+    box.append(el('p', {class: 'note'}, `${counted(totals.commits, 'commit')} in the steps: ${bytesText(totals.commit_write_bytes)} of states that were newer in host memory, and ${bytesText(totals.manifest_bytes)} of manifests.`));
+}
+
+function showLog() {
+  const box = section('log', 'Warnings', '', log.lines.length > 0 ? log.lines.length + log.left_out : null);
+  if (log.lines.length === 0) return void box.append(el('p', {class: 'empty'}, 'The run warned of nothing.'));
+  box.append(table('', [{name: 'after step', number: true}, {name: ''}, {name: 'what was said'}], log.lines.map(line => ({cells: [
+    count(line.step), el('span', {class: `log-level ${line.level}`}, line.level), el('span', {class: 'pre'}, line.text)]}))));
+  if (log.left_out > 0) box.append(el('p', {class: 'note'}, `${grouped(log.left_out)} more followed and are not on this page.`));
+}
