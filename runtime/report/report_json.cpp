@@ -2,38 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <vector>
 
 #include <terrace/base/function_ref.h>
 #include <terrace/offload/binding_resource.h>
 #include <terrace/runtime/config/json_document.h>
+#include <terrace/runtime/report/internal/json_parts.h>
 #include <terrace/runtime/report/link_table.h>
 
 namespace terrace {
 namespace {
 
-constexpr size_t kLongestText = 4000;  // bytes; what is longer is cut
-constexpr size_t kLongestMark = 300;
+using page_json::list;
+using page_json::number;
+using page_json::text_json;
 
-std::string text_json(std::string_view text) {
-  return json_quoted(text, kLongestText);
-}
-
-std::string number(double value) {
-  return std::isfinite(value) ? fmt::format("{}", value) : "null";
-}
-
-// [a, b, ...] of what `text` makes of each item.
-template <typename Items, typename Text>
-std::string list(const Items& items, Text text) {
-  std::string joined;
-  for (const auto& item : items) {
-    if (!joined.empty()) joined += ',';
-    joined += text(item);
-  }
-  return "[" + joined + "]";
-}
+constexpr size_t kLongestMark = 300;  // bytes
 
 std::string facts_json(const std::vector<ReportFact>& facts) {
   return list(facts, [](const ReportFact& fact) {

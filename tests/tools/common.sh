@@ -1,5 +1,5 @@
-# What the scripts of this folder share. Each is run as `bash SCRIPT CASE` with the programs TERRACE, CHECK_JSON and READ_PAGE
-# in the environment; exit status 77 means skipped, after a line "...: Skipped" and one with the reason.
+# What the scripts of this folder share. Each is run as `bash SCRIPT CASE` with the programs TERRACE, CHECK_JSON, READ_PAGE
+# and SAMPLE_PAGE in the environment; exit status 77 means skipped, after a line "...: Skipped" and one with the reason.
 set -euo pipefail
 export LC_ALL=C
 

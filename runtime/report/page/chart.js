@@ -3,12 +3,16 @@
 // reaches.
 //
 //   chart(host, {label, height, points, at, edges, x: {from, to, name, whole}, y: {from, to, scale, name, log},
-//                layers: [...], tip: i => ({title, rows})})
+//                layers: [...], left, strip, tip: (i, down) => ({title, rows})})
+//
+// An axis may bring its ticks: [[value, text], ...]. `left` is where the x axis begins, for charts that stand above each
+// other; `strip` is [{from, to, colour, name}] along the top; `down` is how far below the top the pointer is, 0 to 1.
 
 const MARGIN = {top: 22, right: 10, bottom: 24};
 const LETTER = 6.6;  // of the axes, in pixels
 
 function axisTicks(axis, room, spacing) {
+  if (axis.ticks) return axis.ticks.map(([value]) => value);
   const count = Math.max(2, Math.floor(room / spacing));
   if (axis.log) return decadeTicks(axis.from, axis.to);
   const factor = axis.scale ? axis.scale.factor : 1;
@@ -16,6 +20,7 @@ function axisTicks(axis, room, spacing) {
   return axis.whole ? ticks.filter(tick => Number.isInteger(Math.round(tick * 1e6) / 1e6)) : ticks;
 }
 function axisText(axis, ticks) {
+  if (axis.ticks) return tick => axis.ticks.find(([value]) => value === tick)[1];
   const factor = axis.scale ? axis.scale.factor : 1;
   if (axis.whole) return tick => grouped(tick);
   if (axis.log) return tick => tickText(tick, tick);
@@ -34,7 +39,7 @@ function place(axis, begin, end) {
 function frame(spec, width) {
   const yTicks = axisTicks(spec.y, spec.height - MARGIN.top - MARGIN.bottom, 38);
   const yText = axisText(spec.y, yTicks);
-  const left = 12 + LETTER * Math.max(2, ...yTicks.map(tick => yText(tick).length));
+  const left = spec.left ?? 12 + LETTER * Math.max(2, ...yTicks.map(tick => yText(tick).length));
   const box = {left, right: width - MARGIN.right, top: MARGIN.top, bottom: spec.height - MARGIN.bottom};
   const xTicks = axisTicks(spec.x, box.right - box.left, 64);
   return {box, yTicks, yText, xTicks, xText: axisText(spec.x, xTicks), px: place(spec.x, box.left, box.right),
@@ -61,6 +66,10 @@ function axes(spec, f) {
   group.append(svg('line', {class: 'axis', x1: box.left, x2: box.right, y1: box.bottom + 0.5, y2: box.bottom + 0.5}));
   group.append(svg('text', {x: box.right, y: box.bottom + 17, 'text-anchor': 'end'}, name));
   group.append(svg('text', {x: 0, y: 11}, spec.y.name));
+  for (const part of spec.strip ?? []) {
+    group.append(svg('rect', {x: f.px(part.from), y: box.top - 7, width: Math.max(1, f.px(part.to) - f.px(part.from)), height: part.half ? 2.5 : 5,
+      fill: part.colour}));
+  }
   return group;
 }
 
@@ -88,6 +97,11 @@ function line(values, colour, {width = 1.8, dashed = false} = {}) {
 function dot(x, y, colour, radius = 3.2) {
   return f => svg('circle', {cx: near(f.px(x)), cy: near(f.py(y)), r: radius, fill: colour, stroke: 'var(--card)',
     'stroke-width': 1.2});
+}
+// Through [x, y] that are not the chart's points.
+function curve(places, colour) {
+  return f => svg('path', {d: `M${places.map(([x, y]) => `${near(f.px(x))} ${near(f.py(y))}`).join('L')}`, fill: 'none',
+    stroke: colour, 'stroke-width': 1.4, 'stroke-dasharray': '3 2'});
 }
 // Between two columns.
 function band(low, high, colour) {
@@ -185,14 +199,14 @@ function drawChart(figure, spec) {
   for (const layer of spec.layers) root.append(...[layer(f, spec)].flat());
   const hair = svg('line', {class: 'hair', y1: f.box.top, y2: f.box.bottom, visibility: 'hidden'});
   root.append(hair);
-  const show = (i, event) => {
+  const show = (i, event, down) => {
     const x = f.px(spec.at(i));
     hair.setAttribute('x1', x);
     hair.setAttribute('x2', x);
     hair.setAttribute('visibility', 'visible');
     root.dataset.point = i;
     const place = root.getBoundingClientRect();
-    const {title, rows} = spec.tip(i);
+    const {title, rows} = spec.tip(i, down);
     showTip(event ? event.pageX : place.left + window.scrollX + x, event ? event.pageY : place.top + window.scrollY + 20, title, rows);
   };
   const hide = () => {
@@ -204,7 +218,8 @@ function drawChart(figure, spec) {
       const box = root.getBoundingClientRect();
       const x = (event.clientX - box.left) / box.width * width;
       const share = (x - f.box.left) / (f.box.right - f.box.left);
-      show(nearestPoint(spec, spec.x.from + Math.max(0, Math.min(1, share)) * (spec.x.to - spec.x.from)), event);
+      const down = ((event.clientY - box.top) / box.height * spec.height - f.box.top) / (f.box.bottom - f.box.top);
+      show(nearestPoint(spec, spec.x.from + Math.max(0, Math.min(1, share)) * (spec.x.to - spec.x.from)), event, down);
     });
     root.addEventListener('pointerleave', hide);
     root.addEventListener('blur', hide);

@@ -61,6 +61,7 @@ function folded(title, make, tall = true) {
 
 // A bar as long as a share, in the colour of its series.
 function shareBar(share, colour) {
+  if (!(share > 0)) return '';
   return el('span', {class: 'share', style: `width:${Math.max(0, Math.min(100, share * 100))}%;background:${colour}`});
 }
 

@@ -87,6 +87,7 @@ function decadeTicks(from, to) {
 // As many decimals as tell the ticks apart.
 function tickText(value, step) {
   const size = Math.abs(value);
+  if (size < step * 1e-6) return '0';
   if (size !== 0 && (size < 1e-4 || size >= 1e6)) return value.toExponential(1).replace('e+', 'e').replace('.0e', 'e');
   return value.toFixed(Math.max(0, Math.min(8, -Math.floor(Math.log10(step) + 1e-9))));
 }

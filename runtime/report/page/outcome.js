@@ -34,10 +34,12 @@ function showPrediction() {
   }
   if (prediction.has_times && pointCount > 0) {
     const inTime = seconds => time(Math.round(seconds * 1e9));
-    rows.push({key: 'step-time', name: 'time per step', predicted: prediction.step_seconds, measured: mean(series.total_ns) / 1e9, show: inTime});
+    const times = points.map(i => series.total_ns[i] / series.count[i] / 1e9).sort((a, b) => a - b);
+    const median = (times[(times.length - 1) >> 1] + times[times.length >> 1]) / 2;
+    rows.push({key: 'step-time', name: 'time per step, median', predicted: prediction.step_seconds, measured: median, show: inTime});
   }
   box.append(comparison(rows));
-  if (pointCount > 0) box.append(el('p', {class: 'note'}, `Measured: the mean of ${counted(steps, 'step')}, from ${stepsText(points[0]).split(',')[0]} on.`));
+  if (pointCount > 0) box.append(el('p', {class: 'note'}, `Measured: the mean of ${counted(steps, 'step')}, from step ${grouped(firstOf(points[0]))} on.`));
   if (prediction.has_times) {
     box.append(el('p', {class: 'note'}, `Predicted to be bound by ${prediction.binding_name}; the run was bound by ${totals.resources.binding_name}.`));
     if (prediction.rates.length > 0) {

@@ -21,18 +21,22 @@ function skippedRow(i) {
     text: series.count[i] === 1 ? 'yes' : grouped(series.skipped[i])}] : [];
 }
 
+const MOST_DOTS = 60;
+
 function lossChart(box) {
   const held = marks.evaluations.items.filter(([, loss]) => isPoint(loss));
   const y = extent([...rangeColumns(series.loss), held.map(([, loss]) => loss)], {name: 'nats per token'});
-  const layers = rangeLayers(series.loss, 'var(--c-blue)');
+  let layers = rangeLayers(series.loss, 'var(--c-blue)');
   const entries = [{name: 'training loss', colour: 'var(--c-blue)', form: 'line'}];
   if (merged) entries.push({name: 'least to most of the steps of a point', colour: 'color-mix(in srgb, var(--c-blue) 25%, transparent)'});
   if (held.length > 0) {
-    layers.push(...held.map(([step, loss]) => dot(step, loss, eventColour.evaluation)));
-    entries.push({name: 'held-out loss', colour: eventColour.evaluation, form: 'dot'});
+    layers.push(held.length > MOST_DOTS ? curve(held, eventColour.evaluation)
+      : held.map(([step, loss]) => dot(step, loss, eventColour.evaluation)));
+    entries.push({name: 'held-out loss', colour: eventColour.evaluation, form: held.length > MOST_DOTS ? 'line' : 'dot'});
   }
   if (run.unigram_loss > y.from && run.unigram_loss < y.to)
     layers.unshift(level(run.unigram_loss, 'var(--faint)', 'unigram loss of the data'));
+  layers = layers.flat();
   let row = 0;
   const onIt = (places, name, colour) => {
     if (places.length === 0) return;

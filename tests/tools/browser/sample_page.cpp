@@ -1,0 +1,70 @@
+// sample_page FILE: the page of a run that no test could wait for: a hundred thousand steps, with everything that
+// a page can have.
+#include <cstdio>
+#include <exception>
+
+#include <terrace/runtime/report/report_file.h>
+
+#include "runtime/report/sample_steps.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kSteps = 100'000;
+
+PlanPrediction sample_prediction() {
+  PlanPrediction prediction;
+  const StepReport step = testing::sample_step(1);
+  prediction.step = step.moved;
+  prediction.step.param_read_bytes = 2 * step.moved.param_read_bytes;
+  prediction.repeats_from_step = 2;
+  prediction.tiers = {{"device", 4 * kGiB, 3 * kGiB, {}}, {"host", 16 * kGiB, 12 * kGiB, {}}};
+  prediction.has_times = true;
+  prediction.step_seconds = 0.0303;
+  prediction.binding = Resource::disk_reads;
+  prediction.rates = {{"nvme, reads", 2.75, "GB/s", "terrace tune"}, {"host -> device", 12, "GB/s", "measured now"}};
+  return prediction;
+}
+
+void write_sample(const std::string& path) {
+  RunRecord record;
+  record.header.version = "1.2.3";
+  record.header.model = "a model of 12 layers";
+  record.header.parameter_count = 124'439'808;
+  record.header.planned_steps = kSteps;
+  record.header.unigram_loss = 3.5;
+  record.header.started_at = 1'700'000'000;
+  record.header.facts = {{"batch", "8 x 4 micro-batches"}, {"", "in a second line"}};
+  record.header.machine = {{"processor", "one of a test"}};
+  record.header.configuration = {{"optimizer.params.lr", "0.001", "ds.json:7:3", "as it is"},
+                                 {"terrace.seed", "42", "default", ""}};
+  record.header.prediction = sample_prediction();
+  record.memory.tiers = {{"device", 4 * kGiB, "as configured", 3 * kGiB, 3 * kGiB, {{"activations", 3 * kGiB}}},
+                         {"host", 16 * kGiB, "as configured", 12 * kGiB, 12 * kGiB, {{"states", 12 * kGiB}}}};
+  record.memory.bound.h2d_bytes = 123'456'789'012;
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    StepReport report = testing::sample_step(step);
+    report.skipped = step % 9973 == 0;
+    record.step(report);
+    if (step % 50 == 0) record.evaluation(step, report.loss + 0.1);
+    if (step % 1000 == 0) record.checkpoint(step, "checkpoints/step-" + std::to_string(step));
+    if (step % 20'000 == 0) record.log().warning("the disk is slow\n  give it time");
+  }
+  record.set_state(RunState::complete, "");
+  const SteadyClock clock;
+  ReportFile(path, clock).write(record, 1'700'100'000);
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  try {
+    terrace::write_sample(argv[1]);
+    return 0;
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "%s\n", failure.what());
+    return 1;
+  }
+}
