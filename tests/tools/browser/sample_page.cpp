@@ -1,5 +1,5 @@
-// sample_page FILE: the page of a run that no test could wait for: a hundred thousand steps, with everything that
-// a page can have.
+// sample_page FILE: the page of a run that no test could wait for: a hundred thousand steps, with everything
+// that a page can have.
 #include <cstdio>
 #include <exception>
 
@@ -22,7 +22,8 @@ PlanPrediction sample_prediction() {
   prediction.has_times = true;
   prediction.step_seconds = 0.0303;
   prediction.binding = Resource::disk_reads;
-  prediction.rates = {{"nvme, reads", 2.75, "GB/s", "terrace tune"}, {"host -> device", 12, "GB/s", "measured now"}};
+  prediction.rates = {{"nvme, reads", 2.75, "GB/s", "terrace tune"},
+                      {"host -> device", 12, "GB/s", "measured now"}};
   return prediction;
 }
 
@@ -39,8 +40,9 @@ void write_sample(const std::string& path) {
   record.header.configuration = {{"optimizer.params.lr", "0.001", "ds.json:7:3", "as it is"},
                                  {"terrace.seed", "42", "default", ""}};
   record.header.prediction = sample_prediction();
-  record.memory.tiers = {{"device", 4 * kGiB, "as configured", 3 * kGiB, 3 * kGiB, {{"activations", 3 * kGiB}}},
-                         {"host", 16 * kGiB, "as configured", 12 * kGiB, 12 * kGiB, {{"states", 12 * kGiB}}}};
+  record.memory.tiers = {
+      {"device", 4 * kGiB, "as configured", 3 * kGiB, 3 * kGiB, {{"activations", 3 * kGiB}}},
+      {"host", 16 * kGiB, "as configured", 12 * kGiB, 12 * kGiB, {{"states", 12 * kGiB}}}};
   record.memory.bound.h2d_bytes = 123'456'789'012;
   for (uint64_t step = 1; step <= kSteps; ++step) {
     StepReport report = testing::sample_step(step);
