@@ -64,10 +64,12 @@ void CopyStream::execute(const CopyTask& task) noexcept {
     } else {
       const SteadyClock clock;
       const uint64_t begun_ns = clock.now_ns();
+      const uint64_t noted_ns = task.note.observer != nullptr ? task.note.observer->now_ns() : 0;
       std::memcpy(task.destination, task.source, task.bytes);
       pace(task.bytes);
       busy_ns_.fetch_add(clock.now_ns() - begun_ns, std::memory_order_release);
       copied_bytes_.fetch_add(task.bytes, std::memory_order_release);
+      if (task.note.observer != nullptr) task.note.observer->copied(task.note, task.bytes, noted_ns);
     }
   }
   if (task.in_flight != nullptr) task.in_flight->fetch_sub(1, std::memory_order_release);

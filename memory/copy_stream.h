@@ -12,6 +12,7 @@
 
 #include <terrace/base/event.h>
 #include <terrace/base/mutex.h>
+#include <terrace/memory/copy_observer.h>
 
 namespace terrace {
 
@@ -30,6 +31,8 @@ struct CopyTask {
   Event* done = nullptr;
   // Null, or lowered by one when the task is over, just before `done` is completed.
   std::atomic<uint32_t>* in_flight = nullptr;
+  // Whoever is told when bytes have crossed the link; before `done` is completed.
+  CopyNote note = {};
 };
 
 struct CopyStreamOptions {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <terrace/base/event.h>
+#include <terrace/memory/copy_observer.h>
 
 namespace terrace {
 
@@ -65,17 +66,18 @@ class Device {
   // is null or an event begun before; if it failed the copy is skipped and the failure passed on. `done` has
   // been begun by the caller and is completed once. The memory on the host and both events must live until
   // `done` is done. Blocks while the queue of the direction is full, so never call these on the thread that
-  // completes an `after`.
+  // completes an `after`. Whoever `note` names is told of a copy that moves bytes, before `done` is
+  // completed.
   virtual void copy_to_device(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes,
-                              const Event* after, Event& done) = 0;
+                              const Event* after, Event& done, const CopyNote& note = {}) = 0;
   virtual void copy_to_host(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
-                            const Event* after, Event& done) = 0;
+                            const Event* after, Event& done, const CopyNote& note = {}) = 0;
   // The same between host memory and a piece of work memory, in order with the copies of slots. Until `done`
   // operations must not write what is copied away, nor touch what is copied in.
   virtual void copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after,
-                            Event& done) = 0;
+                            Event& done, const CopyNote& note = {}) = 0;
   virtual void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
-                                 const Event* after, Event& done) = 0;
+                                 const Event* after, Event& done, const CopyNote& note = {}) = 0;
   // Zeros in the first `bytes` of the slot; crosses no link.
   virtual void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) = 0;
   // The same at once and on the calling thread, attached or not.

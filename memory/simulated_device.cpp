@@ -208,18 +208,18 @@ std::byte* SimulatedDevice::begin_copy(Slot& slot, uint64_t offset, uint64_t byt
 }
 
 void SimulatedDevice::copy_to_device(DeviceSlot id, uint64_t offset, const std::byte* source, uint64_t bytes,
-                                     const Event* after, Event& done) {
+                                     const Event* after, Event& done, const CopyNote& note) {
   TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
   Slot& slot = slot_at(id);
   std::byte* const destination = begin_copy(slot, offset, bytes, done);
-  to_device_.enqueue({destination, source, bytes, after, &done, &slot.copies_in_flight});
+  to_device_.enqueue({destination, source, bytes, after, &done, &slot.copies_in_flight, note});
 }
 
 void SimulatedDevice::copy_to_host(std::byte* destination, DeviceSlot id, uint64_t offset, uint64_t bytes,
-                                   const Event* after, Event& done) {
+                                   const Event* after, Event& done, const CopyNote& note) {
   Slot& slot = slot_at(id);
   const std::byte* const source = begin_copy(slot, offset, bytes, done);
-  to_host_.enqueue({destination, source, bytes, after, &done, &slot.copies_in_flight});
+  to_host_.enqueue({destination, source, bytes, after, &done, &slot.copies_in_flight, note});
 }
 
 void SimulatedDevice::require_work_memory(const std::byte* work, uint64_t bytes, const Event& done) const {
@@ -233,22 +233,22 @@ void SimulatedDevice::require_work_memory(const std::byte* work, uint64_t bytes,
 }
 
 void SimulatedDevice::copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes,
-                                   const Event* after, Event& done) {
+                                   const Event* after, Event& done, const CopyNote& note) {
   TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
   require_work_memory(work, bytes, done);
-  to_device_.enqueue({work, source, bytes, after, &done, nullptr});
+  to_device_.enqueue({work, source, bytes, after, &done, nullptr, note});
 }
 
 void SimulatedDevice::copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
-                                        const Event* after, Event& done) {
+                                        const Event* after, Event& done, const CopyNote& note) {
   require_work_memory(work, bytes, done);
-  to_host_.enqueue({destination, work, bytes, after, &done, nullptr});
+  to_host_.enqueue({destination, work, bytes, after, &done, nullptr, note});
 }
 
 void SimulatedDevice::fill_zero(DeviceSlot id, uint64_t bytes, const Event* after, Event& done) {
   Slot& slot = slot_at(id);
   std::byte* const destination = begin_copy(slot, 0, bytes, done);
-  to_device_.enqueue({destination, nullptr, bytes, after, &done, &slot.copies_in_flight});
+  to_device_.enqueue({destination, nullptr, bytes, after, &done, &slot.copies_in_flight, {}});
 }
 
 void SimulatedDevice::zero_now(DeviceSlot id, uint64_t bytes) {

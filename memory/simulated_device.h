@@ -47,13 +47,13 @@ class SimulatedDevice final : public Device {
   void detach(DeviceSlot slot) override;
   bool attached(DeviceSlot slot) const override;
   void copy_to_device(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes,
-                      const Event* after, Event& done) override;
+                      const Event* after, Event& done, const CopyNote& note = {}) override;
   void copy_to_host(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
-                    const Event* after, Event& done) override;
-  void copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after,
-                    Event& done) override;
+                    const Event* after, Event& done, const CopyNote& note = {}) override;
+  void copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after, Event& done,
+                    const CopyNote& note = {}) override;
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
-                         Event& done) override;
+                         Event& done, const CopyNote& note = {}) override;
   void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) override;
   void zero_now(DeviceSlot slot, uint64_t bytes) override;
   uint64_t h2d_bytes() const override { return to_device_.copied_bytes(); }
