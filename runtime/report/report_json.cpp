@@ -8,6 +8,7 @@
 #include <terrace/offload/binding_resource.h>
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/report/internal/json_parts.h>
+#include <terrace/runtime/report/internal/picture_json.h>
 #include <terrace/runtime/report/link_table.h>
 
 namespace terrace {
@@ -225,11 +226,11 @@ std::string report_json(const RunRecord& record, int64_t written_at) {
   return json_for_html(fmt::format(
       "{{\"format\":1,\"state\":\"{}\",\"state_text\":{},\"written_at\":{},\n\"header\":{},\n{},\n"
       "\"totals\":{},\n\"last_step\":{},\n\"memory\":{},\n\"marks\":{},\n\"log\":{},\n\"prediction\":{},\n"
-      "\"series\":{}}}",
+      "\"picture\":{},\n\"series\":{}}}",
       key_of(record.state()), text_json(record.state_text()), written_at, header_json(record.header),
       words_json(record), totals_json(record), last_step_json(record), memory_json(record.memory),
       marks_json(record), log_json(record.log()), prediction_json(record.header.prediction),
-      series_json(record.series())));
+      picture_json(record.picture), series_json(record.series())));
 }
 
 }  // namespace terrace

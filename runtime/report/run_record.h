@@ -12,6 +12,7 @@
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/planning/prediction.h>
 #include <terrace/runtime/report/log_record.h>
+#include <terrace/runtime/report/step_picture.h>
 #include <terrace/runtime/report/step_series.h>
 #include <terrace/runtime/report/thinned.h>
 #include <terrace/runtime/trainer.h>
@@ -90,6 +91,7 @@ class RunRecord {
 
   RunHeader header;
   RunMemory memory;
+  std::optional<StepPicture> picture;  // of the last step that was recorded
 
   // --- What happens, in its order ---
   void step(const StepReport& report);

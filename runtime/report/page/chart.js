@@ -40,7 +40,7 @@ function frame(spec, width) {
   const yTicks = axisTicks(spec.y, spec.height - MARGIN.top - MARGIN.bottom, 38);
   const yText = axisText(spec.y, yTicks);
   const left = spec.left ?? 12 + LETTER * Math.max(2, ...yTicks.map(tick => yText(tick).length));
-  const box = {left, right: width - MARGIN.right, top: MARGIN.top, bottom: spec.height - MARGIN.bottom};
+  const box = {left, right: width - MARGIN.right, top: MARGIN.top + (spec.strip ? 6 : 0), bottom: spec.height - MARGIN.bottom};
   const xTicks = axisTicks(spec.x, box.right - box.left, 64);
   return {box, yTicks, yText, xTicks, xText: axisText(spec.x, xTicks), px: place(spec.x, box.left, box.right),
     py: place(spec.y, box.bottom, box.top)};

@@ -65,7 +65,7 @@ function niceStep(range, count) {
   const rough = range / count;
   const power = 10 ** Math.floor(Math.log10(rough));
   const digit = rough / power;
-  return power * (digit > 5 ? 10 : digit > 2 ? 5 : digit > 1 ? 2 : 1);
+  return power * (digit > 7 ? 10 : digit > 3.2 ? 5 : digit > 1.4 ? 2 : 1);
 }
 function linearTicks(from, to, count) {
   if (!(to > from)) return [from];

@@ -6,6 +6,7 @@ showTraining();
 showTime();
 showBytes();
 showMemory();
+showPicture();
 showPrediction();
 showKept();
 showLog();

@@ -17,6 +17,7 @@
 #include <terrace/runtime/report/report_json.h>
 
 #include "memory/temporary_folder.h"
+#include "sample_picture.h"
 #include "sample_steps.h"
 #include "support/expect_error.h"
 
@@ -127,6 +128,8 @@ TEST(ReportPage, OfARunOfAnyLengthIsBelowThreeMebibytes) {
     record.checkpoint(step, path + std::to_string(step));
     record.log().warning(std::string(700, 'w') + std::to_string(step));
   }
+  record.picture = testing::sample_picture(10'000);
+  ASSERT_TRUE(record.picture);
   const std::string page = report_page(record, 0);
   EXPECT_LT(page.size(), 3 * kMiB);
   const JsonNode& series = at(parsed(record), "series");

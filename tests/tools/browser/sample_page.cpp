@@ -1,10 +1,11 @@
-// sample_page FILE: the page of a run that no test could wait for: a hundred thousand steps, with everything
-// that a page can have.
+// sample_page FILE: the page of a run that no test could wait for: a hundred thousand steps, ten thousand
+// chunks, and everything that a page can have.
 #include <cstdio>
 #include <exception>
 
 #include <terrace/runtime/report/report_file.h>
 
+#include "runtime/report/sample_picture.h"
 #include "runtime/report/sample_steps.h"
 
 namespace terrace {
@@ -52,6 +53,7 @@ void write_sample(const std::string& path) {
     if (step % 1000 == 0) record.checkpoint(step, "checkpoints/step-" + std::to_string(step));
     if (step % 20'000 == 0) record.log().warning("the disk is slow\n  give it time");
   }
+  record.picture = testing::sample_picture(10'000);
   record.set_state(RunState::complete, "");
   const SteadyClock clock;
   ReportFile(path, clock).write(record, 1'700'100'000);
