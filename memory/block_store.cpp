@@ -99,6 +99,10 @@ std::vector<int> BlockStore::descriptors() const {
   return descriptors;
 }
 
+uint32_t BlockStore::path_index_of(int descriptor) const {
+  return file_of(descriptor).index;
+}
+
 const std::string& BlockStore::path_of(const io::Request& request) const {
   return file_of(request.fd).path;
 }

@@ -79,6 +79,8 @@ class BlockStore {
   uint64_t file_bytes() const;  // of all slots
   // Of its files, for engines that register them; open for as long as the store lives.
   std::vector<int> descriptors() const;
+  // On which path one of these files is.
+  uint32_t path_index_of(int descriptor) const;
   const PathBalancer& balancer() const { return space_.balancer(); }
   // Where the block lies now; it must have been written.
   uint32_t path_index_of(ChunkId chunk, uint32_t block) const;

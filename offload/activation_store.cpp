@@ -43,8 +43,9 @@ void HostActivations::start_put(uint32_t index, std::span<const float> values) {
   to.bytes = values.size_bytes();
   d2h_bytes_ += to.bytes;
   to.moved.begin();
-  device_.copy_work_to_host(to.memory, reinterpret_cast<const std::byte*>(values.data()), to.bytes, nullptr,
-                            to.moved);
+  device_.copy_work_to_host(
+      to.memory, reinterpret_cast<const std::byte*>(values.data()), to.bytes, nullptr, to.moved,
+      from_device_note(watch_.events(), TransferRole::activation, TransferReason::step, index));
 }
 
 void HostActivations::start_get(uint32_t index, std::span<float> values) {
@@ -55,8 +56,9 @@ void HostActivations::start_get(uint32_t index, std::span<float> values) {
   TERRACE_ASSERT(from.moved.done(), fmt::format("activation {} is still on its way", index));
   h2d_bytes_ += values.size_bytes();
   from.moved.begin();
-  device_.copy_to_work(reinterpret_cast<std::byte*>(values.data()), from.memory, values.size_bytes(), nullptr,
-                       from.moved);
+  device_.copy_to_work(
+      reinterpret_cast<std::byte*>(values.data()), from.memory, values.size_bytes(), nullptr, from.moved,
+      to_device_note(watch_.events(), TransferRole::activation, TransferReason::step, index));
 }
 
 void HostActivations::wait(uint32_t index) {

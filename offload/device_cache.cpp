@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include <terrace/base/assert.h>
 
@@ -63,7 +64,14 @@ void DeviceCache::set_state(ChunkId chunk, ChunkState state) {
 CacheSlot& DeviceCache::begin_fetch(ChunkId chunk, CacheSlot& slot) {
   set_state(chunk, ChunkState::fetching);
   hold_param(chunk, slot);
+  if (is_recording(watch_.events())) params_[index_of(chunk)].asked_at_ns = watch_.events()->now_ns();
   return slot;
+}
+
+std::optional<DeviceCache::Asked> DeviceCache::take_asked(ChunkId chunk) {
+  ParamEntry& entry = params_[index_of(chunk)];
+  if (entry.asked_at_ns == 0) return std::nullopt;
+  return Asked{std::exchange(entry.asked_at_ns, 0), entry.on_demand};
 }
 
 void DeviceCache::begin_in_place(ChunkId chunk, CacheSlot& slot) {
@@ -75,8 +83,12 @@ void DeviceCache::begin_in_place(ChunkId chunk, CacheSlot& slot) {
 
 void DeviceCache::hold_param(ChunkId chunk, CacheSlot& slot) {
   params_[index_of(chunk)].slot = index_in_pool(slot);
+  params_[index_of(chunk)].asked_at_ns = 0;
+  params_[index_of(chunk)].on_demand = false;
   param_of_slot_[index_in_pool(slot)] = index_of(chunk);
   policy_->on_arrival(chunk);
+  ++param_slot_count_;
+  note_slot(TraceKind::place, TransferRole::param, chunk);
 }
 
 void DeviceCache::attach_param(ChunkId chunk) {
@@ -122,6 +134,8 @@ void DeviceCache::leave_slot(ChunkId chunk) {
   param_of_slot_[entry.slot] = kNone;
   give_back(slots_[entry.slot]);
   entry.slot = kNone;
+  --param_slot_count_;
+  note_slot(TraceKind::leave, TransferRole::param, chunk);
 }
 
 void DeviceCache::drop_params(StaleParams stale) {
@@ -146,6 +160,8 @@ void DeviceCache::begin_gradient(ChunkId chunk, CacheSlot& slot) {
   device_.attach(slot.id, gradient_address(chunk));
   entry = {index_in_pool(slot), 0, true};
   device_.zero_now(slot.id, slot_bytes_);
+  ++gradient_slot_count_;
+  note_slot(TraceKind::place, TransferRole::grad, chunk);
 }
 
 void DeviceCache::pin_gradient(ChunkId chunk) {
@@ -172,6 +188,8 @@ CacheSlot& DeviceCache::release_gradient(ChunkId chunk) {
   if (entry.attached) device_.detach(slot.id);
   leaving_.push_back(entry.slot);
   entry = {};
+  --gradient_slot_count_;
+  note_slot(TraceKind::leave, TransferRole::grad, chunk);
   return slot;
 }
 
@@ -183,6 +201,8 @@ void DeviceCache::drop_gradient(ChunkId chunk) {
   if (entry.attached) device_.detach(slots_[entry.slot].id);
   give_back(slots_[entry.slot]);
   entry = {};
+  --gradient_slot_count_;
+  note_slot(TraceKind::leave, TransferRole::grad, chunk);
 }
 
 void DeviceCache::give_back(CacheSlot& slot) {
@@ -222,8 +242,7 @@ CacheSlot* DeviceCache::take_slot(const EvictionContext& context) {
     collect_candidates();
   }
   if (candidates_.empty()) return nullptr;
-  ++eviction_count_;
-  drop_param(policy_->choose_victim(candidates_, context));
+  evict(policy_->choose_victim(candidates_, context));
   return take_unused();
 }
 
@@ -239,9 +258,33 @@ CacheSlot* DeviceCache::take_slot_ahead(const EvictionContext& context, uint32_t
   if (CacheSlot* unused = take_unused()) return unused;
   const ChunkId victim = policy_->choose_victim(candidates_, context);
   if (context.schedule.distance_within_step(victim, context.position) <= distance) return nullptr;
-  ++eviction_count_;
-  drop_param(victim);
+  evict(victim);
   return take_unused();
+}
+
+void DeviceCache::evict(ChunkId victim) {
+  ++eviction_count_;
+  if (is_recording(watch_.events())) {
+    TraceEvent event = watch_.events()->begun(TraceKind::evict);
+    event.chunk = index_of(victim);
+    watch_.events()->record(event);
+  }
+  drop_param(victim);
+}
+
+void DeviceCache::record_slots() const {
+  for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
+    if (params_[c].slot != kNone) record_slot(TraceKind::place, TransferRole::param, ChunkId{c});
+    if (gradients_[c].slot != kNone) record_slot(TraceKind::place, TransferRole::grad, ChunkId{c});
+  }
+}
+
+void DeviceCache::record_slot(TraceKind kind, TransferRole role, ChunkId chunk) const {
+  TraceEvent event = watch_.events()->begun(kind);
+  event.role = role;
+  event.chunk = index_of(chunk);
+  event.counts = {param_slot_count_, gradient_slot_count_, static_cast<uint32_t>(leaving_.size())};
+  watch_.events()->record(event);
 }
 
 const Event* DeviceCache::arriving(ChunkId chunk) const {

@@ -14,6 +14,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,6 +54,14 @@ class DeviceCache final : public GuardDescriber {
   // Gives the chunk a slot for its parameters: absent -> fetching. The caller starts the copy into it
   // (slot.in).
   CacheSlot& begin_fetch(ChunkId chunk, CacheSlot& slot);
+  // The operation whose use has begun needs that fetch: it was not ahead of anything.
+  void note_demand(ChunkId chunk) { params_[index_of(chunk)].on_demand = true; }
+  // When a fetch was begun that is served for the first time now, where it was recorded.
+  struct Asked {
+    uint64_t at_ns = 0;
+    bool on_demand = false;
+  };
+  std::optional<Asked> take_asked(ChunkId chunk);
   // A pinned chunk stays on the device (or on its way there), whatever its state.
   void pin_param(ChunkId chunk) { ++params_[index_of(chunk)].pins; }
   // Waits for the copy and attaches the slot of a pinned chunk at its address: fetching or resident ->
@@ -111,6 +120,8 @@ class DeviceCache final : public GuardDescriber {
 
   void note_use(ChunkId chunk) { policy_->on_use(chunk); }
   uint64_t eviction_count() const { return eviction_count_; }
+  // Records which chunks have slots now.
+  void record_slots() const;
   bool strict() const { return device_.strict(); }
   // For messages about a stray access to the flat ranges.
   void describe(const std::byte* address, SignalSafeText& out) const noexcept override;
@@ -123,6 +134,8 @@ class DeviceCache final : public GuardDescriber {
     uint32_t slot = kNone;
     uint32_t pins = 0;
     bool attached = false;
+    bool on_demand = false;    // of the fetch,
+    uint64_t asked_at_ns = 0;  // and when it was begun; 0: it was not recorded, or has been served
   };
   struct GradientEntry {
     uint32_t slot = kNone;
@@ -138,6 +151,12 @@ class DeviceCache final : public GuardDescriber {
   void collect_candidates();
   std::exception_ptr finish_fetch(ChunkId chunk);
   void leave_slot(ChunkId chunk);
+  void evict(ChunkId victim);
+  // For whoever records steps.
+  void note_slot(TraceKind kind, TransferRole role, ChunkId chunk) const {
+    if (is_recording(watch_.events())) record_slot(kind, role, chunk);
+  }
+  void record_slot(TraceKind kind, TransferRole role, ChunkId chunk) const;
   // Waits for fetches nobody leased yet, so that their chunks may leave; only when nothing else can.
   void settle_fetches();
 
@@ -159,6 +178,8 @@ class DeviceCache final : public GuardDescriber {
   std::vector<uint32_t> leaving_;         // first in, first out
   std::vector<ChunkId> candidates_;       // kept for its memory
   uint64_t eviction_count_ = 0;
+  uint32_t param_slot_count_ = 0;     // that hold parameters, or will,
+  uint32_t gradient_slot_count_ = 0;  // and gradients
   std::string last_operation_;
   std::vector<std::unique_ptr<StrictGuard>> guards_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <terrace/base/assert.h>
+#include <terrace/offload/trace/recorded_update.h>
 
 namespace terrace {
 
@@ -60,6 +61,8 @@ void DeviceUpdate::compute(ChunkId chunk) {
   const uint64_t tiles = space_.chunk(chunk).tile_count();
   workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
     const uint64_t first = task * block_tiles_;
+    const RecordedUpdate recorded(cache_.watch().events(), workers_, chunk,
+                                  std::min(block_tiles_, tiles - first) * tile_bytes_);
     tiles_.update_into(chunk, first, std::min(block_tiles_, tiles - first),
                        records_.resident(chunk) + first * tile_bytes_, cache_.param_address(chunk));
   });
@@ -75,7 +78,9 @@ void DeviceUpdate::send_home(ChunkId chunk) {
   cache_.detach_param(chunk);
   CacheSlot& slot = cache_.param_slot(chunk);
   slot.out.begin();
-  device_.copy_to_host(buffer, slot.id, 0, home_.param_bytes(chunk), nullptr, slot.out);
+  device_.copy_to_host(buffer, slot.id, 0, home_.param_bytes(chunk), nullptr, slot.out,
+                       from_device_note(cache_.watch().events(), TransferRole::param, TransferReason::update,
+                                        index_of(chunk)));
   d2h_bytes_ += home_.param_bytes(chunk);
   wait_watched(slot.out, cache_.watch(),
                {"fresh parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});

@@ -250,12 +250,14 @@ void EpochCommitter::work() {
       work_added_.wait(mutex_, [this] { return in_progress_ || stopping_; });
       if (!in_progress_) break;
     }
+    const std::optional<TraceEvent> recorded = begin_recording();
     std::exception_ptr failure;
     try {
       commit();
     } catch (...) {
       failure = std::current_exception();
     }
+    if (recorded) end_recording(*recorded, failure != nullptr);
     next_.reset();  // of a commit that failed before its manifest: its slots are free again
     for (std::atomic<uint64_t>& wanted : slots_wanted_) wanted.store(0);
     {
@@ -269,6 +271,20 @@ void EpochCommitter::work() {
     progress_.notify_all();
   }
   engine_.reset();
+}
+
+std::optional<TraceEvent> EpochCommitter::begin_recording() const {
+  if (!is_recording(watch_.events())) return std::nullopt;
+  TraceEvent event = watch_.events()->begun(TraceKind::commit);
+  event.id = next_->epoch;
+  event.bytes = counters().written_bytes;  // before it
+  return event;
+}
+
+void EpochCommitter::end_recording(TraceEvent commit, bool failed) const {
+  commit.bytes = counters().written_bytes - commit.bytes;
+  commit.failed = failed;
+  watch_.events()->record_until_now(commit);
 }
 
 void EpochCommitter::commit() {
@@ -336,6 +352,9 @@ void EpochCommitter::submit_block(Transfer& transfer, Cached& cached) {
   transfer.write.request.on_complete = &EpochCommitter::on_written;
   transfer.write.request.context = &transfer;
   transfer.write.request.priority = io::Priority::background;
+  transfer.write.request.tag = transfer_tag(
+      watch_.events(), cached.part == EpochPart::records ? TransferRole::state : TransferRole::param,
+      TransferReason::commit, cached.chunk);
   engine_->submit({&transfer.write.request, 1});
 }
 

@@ -153,6 +153,8 @@ class EpochCommitter {
   bool may_take_slot(EpochPart part) const;
   void wait_for_slots(EpochPart part);
   void work();
+  std::optional<TraceEvent> begin_recording() const;
+  void end_recording(TraceEvent commit, bool failed) const;
   void commit();
   void write_queued();
   Cached* next_block();

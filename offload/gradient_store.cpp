@@ -115,8 +115,12 @@ void GradientStore::land(ChunkId chunk) {
   CacheSlot& slot = cache_.release_gradient(chunk);
   d2h_bytes_ += bytes;
   slot.out.begin();
-  device_.copy_to_host(to, slot.id, 0, bytes, nullptr, slot.out);
+  device_.copy_to_host(to, slot.id, 0, bytes, nullptr, slot.out, landing_note(chunk));
   leaving_.push_back({&slot, chunk});
+}
+
+CopyNote GradientStore::landing_note(ChunkId chunk) const {
+  return from_device_note(cache_.watch().events(), TransferRole::grad, TransferReason::step, index_of(chunk));
 }
 
 // Of a fetch that no operation has come for, the copy may be under way.
@@ -160,7 +164,7 @@ void GradientStore::land_in_staging(ChunkId chunk) {
   CacheSlot& slot = cache_.release_gradient(chunk);
   d2h_bytes_ += bytes;
   slot.out.begin();
-  device_.copy_to_host(landing.memory, slot.id, 0, bytes, nullptr, slot.out);
+  device_.copy_to_host(landing.memory, slot.id, 0, bytes, nullptr, slot.out, landing_note(chunk));
   landing.source = &slot;
   landing.chunk = chunk;
 }

@@ -128,6 +128,7 @@ class GradientStore {
   void accumulate(Landing& landing);
   void accumulate_into(ChunkId chunk, std::byte* accumulator, const std::byte* gradient);
   void finish_next();
+  CopyNote landing_note(ChunkId chunk) const;
   void displace(ChunkId chunk);
   // Takes a landing slot of spilled gradients, after what is landing in it is on its way out.
   void begin_spilling(ChunkId chunk);

@@ -23,6 +23,7 @@ namespace terrace {
 namespace io {
 class FileEvents;
 }
+class StepEvents;
 
 struct OffloadOptions {
   Placement parameters = Placement::none;
@@ -72,6 +73,9 @@ struct OffloadOptions {
   io::FileEvents* file_events = nullptr;
   // By which the step's time is charged and the rates of paths are observed; null: the steady one.
   const Clock* clock = nullptr;
+  // Records what happens in steps; outlives the offloader. Null: nothing is recorded. Whoever trains tells it
+  // where steps begin and end.
+  StepEvents* step_events = nullptr;
 };
 
 }  // namespace terrace

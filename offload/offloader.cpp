@@ -41,6 +41,7 @@ void Offloader::begin_step() {
   p.training_cursor.begin_step();
   p.cursor = &p.training_cursor;
   p.gradients->begin_step();
+  if (p.records_step()) p.record_step_begin();
 }
 
 void Offloader::begin_evaluation() {
@@ -64,6 +65,7 @@ void Offloader::begin_use(std::string_view operation, std::span<const TensorId> 
   TERRACE_ASSERT(p.phase == (kind == UseKind::inference ? Phase::evaluation : Phase::training),
                  fmt::format("{} is not part of what is open", operation));
   p.begin_use(operation, tensors, kind);
+  if (p.records_step()) p.record_use_begin();
   p.account.enter(TimeCause::compute);
   p.in_use = true;
 }
@@ -94,6 +96,7 @@ void Offloader::end_use() {
   TERRACE_ASSERT(p.in_use, "no lease is open");
   p.in_use = false;
   p.account.leave();
+  if (p.recorded) p.record_use_end();
   const TimeScope managing(p.account, TimeCause::overhead);
   const TensorState released = p.kind == UseKind::forward    ? TensorState::hold_after_forward
                                : p.kind == UseKind::backward ? TensorState::hold_after_backward

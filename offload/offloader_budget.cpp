@@ -42,6 +42,7 @@ void Offloader::Parts::set_host_budget(uint64_t bytes) {
     failure = std::current_exception();
   }
   if (turns == nullptr) take_turns();
+  if (records_step()) record_budget();
   // What could not be done leaves some of it done.
   host_budget_bytes =
       failure == nullptr ? in_force : least + uint64_t{records->kept_count()} * plan.record_slot_bytes;

@@ -13,7 +13,7 @@ namespace terrace {
 void Offloader::Parts::keep_epochs() {
   epoch_memory = arena.take(plan.epoch_slots * plan.epoch_slot_bytes, "reading epochs");
   committer = std::make_unique<EpochCommitter>(epoch_stores(), space.chunk_count(), options.retained_epochs,
-                                               make_engine(), watch, log);
+                                               make_engine("commits"), watch, log);
   records->commit_with(committer.get());
   if (has_parameters_in_epochs(plan)) home->commit_with(committer.get());
   if (!found_epochs.empty()) take_up_epoch();
@@ -122,6 +122,8 @@ void Offloader::Parts::copy_parameters() {
             !committer->begin_write(EpochPart::parameters, *engine, chunk, b, bytes, write.write(), nothing))
           wait_watched(*engine, watch,
                        {"room in the tier", "host -> nvme", TimeCause::write, chunk, nullptr, {}});
+        write.write().request.tag =
+            transfer_tag(options.step_events, TransferRole::param, TransferReason::commit, chunk);
         write.start_write(*copied_store, *engine);
         counters.commit_write_bytes += bytes.size();
       }
@@ -165,8 +167,8 @@ void Offloader::Parts::commit_now(std::string_view info, bool retain) {
 
 std::unique_ptr<PinnedEpoch> Offloader::Parts::pin_epoch() {
   return std::make_unique<PinnedEpoch>(
-      std::make_unique<PinnedEpoch::Parts>(*committer, epoch_stores(), space, make_engine(), epoch_memory,
-                                           plan.epoch_slot_bytes, instruction_set));
+      std::make_unique<PinnedEpoch::Parts>(*committer, epoch_stores(), space, make_engine("copies of epochs"),
+                                           epoch_memory, plan.epoch_slot_bytes, instruction_set));
 }
 
 bool Offloader::keeps_epochs() const {

@@ -48,7 +48,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       instruction_set(set),
       plan(plan_with_disk(space, trace, options)),
       account(options.clock != nullptr ? *options.clock : clock),
-      watch(&account),
+      watch(&account, options.step_events),
       arena({plan.host_bytes - host_record_bytes(plan), options.lock_host_memory}, log),
       record_arena({host_record_bytes(plan), options.lock_host_memory}, log),
       work_memory(plan.work_bytes > 0 ? device.allocate_work_memory(plan.work_bytes)
@@ -103,6 +103,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
     if (reader == nullptr) make_reader();
     spilled->leave_through(*reader);
   }
+  if (options.step_events != nullptr) describe_to_recorder();
 }
 
 Offloader::Parts::~Parts() {
@@ -146,13 +147,17 @@ CacheSlot& Offloader::Parts::require_slot(const char* role) {
 void Offloader::Parts::fetch_missing() {
   for (const ChunkId chunk : chunks) send_updated(chunk);
   for (const ChunkId chunk : chunks) cache.pin_param(chunk);
+  chunks_found = {};
   for (const ChunkId chunk : chunks) {
-    if (cache.param_state(chunk) == ChunkState::absent) {
+    const ChunkState state = cache.param_state(chunk);
+    ++chunks_found[state == ChunkState::resident ? 0 : state == ChunkState::fetching ? 1 : 2];
+    if (state == ChunkState::absent) {
       TERRACE_ASSERT(!gradients->is_displaced(chunk),
                      fmt::format("{} asks for parameters of chunk {} whose gradient has taken their place: "
                                  "nothing uses a tensor after its last backward use",
                                  operation, index_of(chunk)));
       home->start_fetch(chunk, cache.begin_fetch(chunk, require_slot("parameters")));
+      cache.note_demand(chunk);
       ++counters.fetch_count;
       ++counters.demand_fetch_count;
     }

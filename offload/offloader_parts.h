@@ -2,6 +2,7 @@
 // others.
 #pragma once
 
+#include <array>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -31,6 +32,7 @@
 #include <terrace/offload/spilled_gradients.h>
 #include <terrace/offload/step_watch.h>
 #include <terrace/offload/time_account.h>
+#include <terrace/offload/trace/step_events.h>
 #include <terrace/offload/update_progress.h>
 #include <terrace/offload/update_thread.h>
 
@@ -133,7 +135,8 @@ struct Offloader::Parts {
   bool is_compact() const { return plan.record_layout.master == MasterForm::remainder; }
 
   // --- The tier on nvme and its epochs ---
-  std::unique_ptr<io::Engine> make_engine();
+  // `purpose` is its name where steps are recorded.
+  std::unique_ptr<io::Engine> make_engine(std::string_view purpose);
   void register_files(io::Engine& with);
   void make_stores();
   void open_tier();
@@ -159,6 +162,15 @@ struct Offloader::Parts {
   void add_cached(bool dirty);
   void commit_now(std::string_view info, bool retain);
   std::unique_ptr<PinnedEpoch> pin_epoch();
+
+  // --- For whoever records steps: see offloader_trace.cpp ---
+  bool records_step() const { return is_recording(options.step_events); }
+  void describe_to_recorder();
+  void record_step_begin();
+  void record_gauge(TraceGauge gauge, uint64_t amount);
+  void record_budget();
+  void record_use_begin();
+  void record_use_end();
 
   // --- The host budget ---
   void set_host_budget(uint64_t bytes);
@@ -244,6 +256,8 @@ struct Offloader::Parts {
   UseKind kind = UseKind::inference;
   std::vector<TensorId> tensors;
   std::vector<ChunkId> chunks;
+  std::array<uint32_t, 3> chunks_found{};  // on the device, on their way, neither
+  std::optional<TraceEvent> recorded;      // where steps are recorded
 
   // The micro-batch in progress.
   std::vector<uint32_t> backward_uses;    // per tensor

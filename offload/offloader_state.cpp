@@ -299,7 +299,9 @@ void Offloader::Parts::read_chunk(ChunkId chunk, std::byte* destination) {
   home->wait_arrived(chunk, slot.in);
   slot.in.wait();  // for what it failed with
   slot.out.begin();
-  device.copy_to_host(destination, slot.id, 0, home->param_bytes(chunk), nullptr, slot.out);
+  device.copy_to_host(
+      destination, slot.id, 0, home->param_bytes(chunk), nullptr, slot.out,
+      from_device_note(options.step_events, TransferRole::param, TransferReason::other, index_of(chunk)));
   wait_watched(slot.out, watch, {"parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
 }
 

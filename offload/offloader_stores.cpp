@@ -7,6 +7,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/offload/offloader_parts.h>
+#include <terrace/offload/trace/traced_engine.h>
 
 namespace terrace {
 namespace {
@@ -47,9 +48,11 @@ std::unique_ptr<BlockStore> make_store(TierSpace& tier, BlockStoreOptions option
 
 }  // namespace
 
-std::unique_ptr<io::Engine> Offloader::Parts::make_engine() {
+std::unique_ptr<io::Engine> Offloader::Parts::make_engine(std::string_view purpose) {
   std::unique_ptr<io::Engine> made = io::make_engine(options.io, log);
   if (options.decorate_engine) made = options.decorate_engine(std::move(made));
+  if (options.step_events != nullptr)
+    made = std::make_unique<TracedEngine>(std::move(made), *options.step_events, purpose);
   register_files(*made);
   return made;
 }
@@ -71,7 +74,7 @@ void Offloader::Parts::register_files(io::Engine& with) {
 
 void Offloader::Parts::make_stores() {
   if (options.parameters != Placement::nvme && options.states != Placement::nvme) return;
-  engine = make_engine();
+  engine = make_engine("step");
   if (!engine->register_buffer(arena.memory())) {
     log.warning_once(
         fmt::format("I/O buffers are not registered ({}): transfers cost a little more processor time",
@@ -200,7 +203,7 @@ void Offloader::Parts::make_gradient_store() {
 
 // For what goes on while the step thread computes: parameters on their way in, gradients on their way out.
 void Offloader::Parts::make_reader() {
-  std::unique_ptr<io::Engine> reading = make_engine();
+  std::unique_ptr<io::Engine> reading = make_engine("parameters and gradients");
   reading->register_buffer(arena.memory());
   reader = std::make_unique<io::IoThread>(std::move(reading));
 }

@@ -27,6 +27,8 @@ void Offloader::Parts::make_steps(const UpdateSettings& settings, double gradien
 
 // Gradients are complete and `steps` are made.
 void Offloader::Parts::start_update() {
+  if (options.step_events != nullptr)
+    options.step_events->begin_update(update_mode == UpdateMode::next_forward);
   if (device_update != nullptr) return device_update->run(steps);
   if (update_running()) {  // its states are being read ahead
     for (const ChunkId chunk : update_order) await_update(chunk);
@@ -293,7 +295,7 @@ void Offloader::set_update_mode(UpdateMode mode) {
   if (mode == UpdateMode::after_backward || p.update_thread != nullptr) return;
   std::unique_ptr<io::Engine> own;
   if (p.engine != nullptr) {
-    own = p.make_engine();
+    own = p.make_engine("updates");
     own->register_buffer(p.arena.memory());
   }
   p.update_thread = std::make_unique<UpdateThread>(p.space.chunk_count(), *p.pipeline, p.progress,

@@ -68,6 +68,8 @@ void OldParameters::start_reads(Staging& staging, io::Engine& engine) {
     read.request = store_->read_request(staging.chunk, b, {destination, bytes});
     read.request.on_complete = &OldParameters::on_read;
     read.request.context = &read;
+    read.request.tag =
+        transfer_tag(watch_.events(), TransferRole::param, TransferReason::update, staging.chunk);
     engine.submit({&read.request, 1});
     destination += bytes;
   }
@@ -91,7 +93,9 @@ void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
   cache->detach_param(staging.chunk);
   CacheSlot& slot = cache->param_slot(staging.chunk);
   staging.arrived.begin();
-  device_.copy_to_host(staging.memory, slot.id, 0, bytes, &slot.in, staging.arrived);
+  device_.copy_to_host(staging.memory, slot.id, 0, bytes, &slot.in, staging.arrived,
+                       from_device_note(watch_.events(), TransferRole::param, TransferReason::update,
+                                        index_of(staging.chunk)));
   d2h_bytes_ += bytes;
 }
 

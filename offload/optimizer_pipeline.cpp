@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <terrace/base/assert.h>
+#include <terrace/offload/trace/recorded_update.h>
 
 namespace terrace {
 namespace {
@@ -34,7 +35,7 @@ OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& record
       tiles_(tiles),
       progress_(progress),
       watch_(watch),
-      stream_(space, records, ring, plan, progress),
+      stream_(space, records, ring, plan, progress, watch.events()),
       tile_bytes_(plan.record_layout.tile_bytes()),
       block_tiles_(plan.ring_slot_bytes / tile_bytes_),
       needs_old_(plan.record_layout.master == MasterForm::remainder),
@@ -139,6 +140,7 @@ void OptimizerPipeline::update_block(RecordStream::Block& block) {
     before_change(block.chunk);
   {
     const AddedTime computing(clock_, times_.compute_ns);
+    const RecordedUpdate recorded(watch_.events(), block.chunk, block.tile_count * tile_bytes_);
     tiles_.update(block.chunk, block.first_tile, block.tile_count, stream_.tiles_of(block).data());
   }
   const ChunkId chunk = block.chunk;
@@ -180,6 +182,8 @@ void OptimizerPipeline::update_resident_tiles(uint64_t tile_count) {
     const AddedTime computing(clock_, times_.compute_ns);
     run_.workers->parallel_for(divide_up(end - begin, block_tiles_), [&](size_t task) {
       const uint64_t first = begin + task * block_tiles_;
+      const RecordedUpdate recorded(watch_.events(), *run_.workers, chunk,
+                                    std::min(block_tiles_, end - first) * tile_bytes_);
       tiles_.update(chunk, first, std::min(block_tiles_, end - first),
                     records_.resident(chunk) + first * tile_bytes_);
     });

@@ -52,7 +52,7 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     if (placement == Placement::nvme && home_[c] == nullptr) {
       for (uint32_t b = 0; b < store_of(ChunkId{c}).block_count(ChunkId{c}); ++b)
-        transfers_.push_back({this, ChunkId{c}, b, {}, {}, nullptr, nullptr, false});
+        transfers_.push_back({this, ChunkId{c}, b, {}, {}, nullptr, nullptr, 0, 0, false});
       written_[c] = std::make_unique<Event>();
     }
     transfer_begin_.push_back(static_cast<uint32_t>(transfers_.size()));
@@ -166,12 +166,13 @@ void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   slot.in.begin();
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
-  copy_in(slot, in_host_memory(chunk), param_bytes(chunk), expected_[index_of(chunk)]);
+  copy_in(chunk, slot, in_host_memory(chunk), expected_[index_of(chunk)], TransferReason::update);
 }
 
 // Behind what still leaves the slot, and behind `after`. A copy has one predecessor, so where there are two
 // an empty one stands for the slot.
-void ParamHome::copy_in(CacheSlot& slot, const std::byte* source, uint64_t bytes, const Event* after) {
+void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source, const Event* after,
+                        TransferReason reason) {
   if (after != nullptr && !slot.out.done()) {
     wait_done_watched(
         slot.fence, watch_,
@@ -179,31 +180,32 @@ void ParamHome::copy_in(CacheSlot& slot, const std::byte* source, uint64_t bytes
     slot.fence.begin();
     device_.copy_to_device(slot.id, 0, source, 0, &slot.out, slot.fence);
   }
-  device_.copy_to_device(slot.id, 0, source, bytes, after != nullptr ? after : &slot.out, slot.in);
+  device_.copy_to_device(
+      slot.id, 0, source, param_bytes(chunk), after != nullptr ? after : &slot.out, slot.in,
+      to_device_note(watch_.events(), TransferRole::param, reason, index_of(chunk), copy_number(chunk)));
 }
 
 void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   TERRACE_ASSERT(placement_ != Placement::none, "parameters that live on the device are never fetched");
-  const uint64_t bytes = param_bytes(chunk);
   const Event* const updated = expected_[index_of(chunk)];
-  h2d_bytes_ += bytes;
+  h2d_bytes_ += param_bytes(chunk);
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
   if (const std::byte* source = in_host_memory(chunk)) {
     slot.in.begin();
-    return copy_in(slot, source, bytes, updated);
+    return copy_in(chunk, slot, source, updated, TransferReason::step);
   }
   Staging& staging = take_staging(chunk, slot);
   staging.copy = copy_of_[index_of(chunk)];
   slot.in.begin();
   slot.read = &staging.read;
-  begin_read(chunk, staging.read);
+  begin_read(chunk, staging.read, TransferReason::step);
   if (updated == nullptr) {
     submit_read(chunk, staging.memory, staging.read);
   } else {
     read_behind_update(chunk, staging, *updated);
   }
-  copy_in(slot, staging.memory, bytes, &staging.read);
+  copy_in(chunk, slot, staging.memory, &staging.read, TransferReason::step);
 }
 
 // The chunk's transfers are the update's until it is over.
@@ -257,8 +259,10 @@ void ParamHome::release_staging(uint32_t index) {
   free_staging_.push_back(index);
 }
 
-void ParamHome::begin_read(ChunkId chunk, Event& event) {
+void ParamHome::begin_read(ChunkId chunk, Event& event, TransferReason reason) {
   event.begin(static_cast<uint32_t>(blocks_of(chunk).size()));
+  for (BlockTransfer& block : blocks_of(chunk))
+    block.read_tag = transfer_tag(watch_.events(), TransferRole::param, reason, chunk);
   nvme_read_bytes_ += param_bytes(chunk);
 }
 
@@ -273,6 +277,7 @@ void ParamHome::submit_read(ChunkId chunk, std::byte* destination, Event& event)
     block.request = store_of(chunk).read_request(chunk, block.block, {destination, length});
     block.request.on_complete = &ParamHome::on_read;
     block.request.context = &block;
+    block.request.tag = block.read_tag;
     std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
     reader_->submit(block.request, io::Priority::critical);
     destination += length;
@@ -295,6 +300,7 @@ void ParamHome::submit_write(BlockTransfer& block) {
   block.request = block.write.request;
   block.request.on_complete = &ParamHome::on_written;
   block.request.context = &block;
+  block.request.tag = block.write_tag;
   std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
   block.engine->submit({&block.request, 1});
 }
@@ -350,7 +356,9 @@ const Event* ParamHome::publish_to_device(ChunkId chunk, const std::byte* buffer
   device->detach_param(chunk);
   CacheSlot& slot = device->param_slot(chunk);
   slot.in.begin();
-  device_.copy_to_device(slot.id, 0, buffer, param_bytes(chunk), nullptr, slot.in);
+  device_.copy_to_device(
+      slot.id, 0, buffer, param_bytes(chunk), nullptr, slot.in,
+      to_device_note(watch_.events(), TransferRole::param, TransferReason::update, index_of(chunk)));
   h2d_bytes_ += param_bytes(chunk);
   published_[index_of(chunk)] = true;
   return &slot.in;
@@ -365,6 +373,7 @@ const Event* ParamHome::publish_to_file(ChunkId chunk, const std::byte* buffer, 
     const uint64_t length = store_of(chunk).block_bytes(chunk, block.block);
     block.event = &written;
     block.engine = engine;
+    block.write_tag = transfer_tag(watch_.events(), TransferRole::param, TransferReason::update, chunk);
     begin_write(block, {buffer, length});
     submit_write(block);
     buffer += length;
@@ -397,7 +406,7 @@ void ParamHome::read(ChunkId chunk, std::byte* destination) {
   }
   fetch_finished(chunk);  // a fetch ahead of time may be using the chunk's transfers
   Event read;
-  begin_read(chunk, read);
+  begin_read(chunk, read, TransferReason::other);
   submit_read(chunk, destination, read);
   const io::Request* const request = pending_request(chunk);
   wait_watched(read, watch_,

@@ -47,6 +47,8 @@ class ParamHome {
   void start_fetch(ChunkId chunk, CacheSlot& slot);
   // The chunk's copy has arrived (its slot.in is done): its staging slot serves the next one.
   void fetch_finished(ChunkId chunk);
+  // The number of the chunk's last copy to the device; 0: there was none.
+  uint64_t copy_number(ChunkId chunk) const { return copy_of_[index_of(chunk)]; }
 
   // --- Updates that run beside the step thread ---
   // The chunk's parameters are those that are complete when `updated` is done. Then they also lie at `fresh`,
@@ -132,6 +134,8 @@ class ParamHome {
     BlockStore::Write write;  // of a write,
     io::Engine* engine;       // and where it goes
     Event* event;
+    uint64_t read_tag;  // of the read that was asked for last, which may be behind a write
+    uint64_t write_tag;
     bool pending;  // through std::atomic_ref: set by the step thread, cleared by the one that completes it
   };
   struct Staging {
@@ -148,13 +152,14 @@ class ParamHome {
   static void on_read(void* context, const io::Completion& completion) noexcept;
   static void on_written(void* context, const io::Completion& completion) noexcept;
 
-  void copy_in(CacheSlot& slot, const std::byte* source, uint64_t bytes, const Event* after);
+  void copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source, const Event* after,
+               TransferReason reason);
   WaitSubject read_subject(ChunkId chunk);
   void wait_read(const Staging& staging);
   Staging& take_staging(ChunkId chunk, CacheSlot& slot);
   void release_staging(uint32_t index);
   // The chunk is going to be read; `event` is done when every block is there and verified, or failed.
-  void begin_read(ChunkId chunk, Event& event);
+  void begin_read(ChunkId chunk, Event& event, TransferReason reason);
   void submit_read(ChunkId chunk, std::byte* destination, Event& event);
   void fail_read(ChunkId chunk, Event& event, const std::exception_ptr& failure);
   void read_behind_update(ChunkId chunk, Staging& staging, const Event& updated);

@@ -107,7 +107,9 @@ void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> 
     if (!device_.strict()) device_.detach(slot);
     Event done;
     done.begin();
-    device_.copy_to_host(tiles.data(), slot, offset, tiles.size(), nullptr, done);
+    device_.copy_to_host(
+        tiles.data(), slot, offset, tiles.size(), nullptr, done,
+        from_device_note(watch_.events(), TransferRole::state, TransferReason::other, index_of(chunk)));
     wait_watched(done, watch_,
                  {"optimizer states", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
     if (!device_.strict()) device_.attach(slot, resident(chunk));
@@ -126,7 +128,9 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
     if (!device_.strict()) device_.detach(slot);
     Event done;
     done.begin();
-    device_.copy_to_device(slot, offset, tiles.data(), tiles.size(), nullptr, done);
+    device_.copy_to_device(
+        slot, offset, tiles.data(), tiles.size(), nullptr, done,
+        to_device_note(watch_.events(), TransferRole::state, TransferReason::other, index_of(chunk)));
     wait_watched(done, watch_,
                  {"optimizer states", "host -> device", TimeCause::device_copy, chunk, nullptr, {}});
     if (!device_.strict()) device_.attach(slot, resident(chunk));

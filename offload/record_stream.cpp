@@ -21,11 +21,12 @@ std::vector<ChunkId> trainable_chunks(const FlatSpace& space) {
 }  // namespace
 
 RecordStream::RecordStream(const FlatSpace& space, RecordStore& records, io::RingBuffer& ring,
-                           const MemoryPlan& plan, UpdateProgress& progress)
+                           const MemoryPlan& plan, UpdateProgress& progress, StepEvents* events)
     : space_(space),
       records_(records),
       ring_(ring),
       progress_(progress),
+      events_(events),
       tile_bytes_(plan.record_layout.tile_bytes()),
       block_tiles_(plan.ring_slot_bytes / tile_bytes_),
       order_(records.store(), trainable_chunks(space)),
@@ -68,8 +69,10 @@ void RecordStream::start_read(std::span<std::byte> slot) {
   block.request = records_.store()->read_request(item.chunk, item.block, tiles_of(block));
   block.request.on_complete = &RecordStream::on_read;
   block.request.context = &block;
+  block.request.tag = transfer_tag(events_, TransferRole::state, TransferReason::update, item.chunk);
   totals_.read_bytes += block.request.bytes;
   ++reading_count_;
+  note_ring();
   engine_->submit({&block.request, 1});
 }
 
@@ -115,6 +118,7 @@ void RecordStream::submit_write(Block& block) {
   block.request.priority = io::Priority::background;  // the update waits for reads
   block.request.on_complete = &RecordStream::on_written;
   block.request.context = &block;
+  block.request.tag = transfer_tag(events_, TransferRole::state, TransferReason::update, block.chunk);
   engine_->submit({&block.request, 1});
 }
 
@@ -127,8 +131,17 @@ void RecordStream::on_written(void* context, const io::Completion& completion) n
   if (end == BlockStore::WriteEnd::failed)
     stream.note_failure(std::make_exception_ptr(store.io_error(block.write.request, completion)));
   stream.ring_.release(block.slot);
+  stream.note_ring();
   block.slot = {};
   block.phase = Phase::idle;
+}
+
+void RecordStream::note_ring() const {
+  if (!is_recording(events_)) return;
+  TraceEvent event = events_->begun(TraceKind::gauge);
+  event.gauge = TraceGauge::ring_slots;
+  event.id = ring_.slot_count() - ring_.free_count();
+  events_->record(event);
 }
 
 void RecordStream::end() {

@@ -45,9 +45,9 @@ class RecordStream {
     uint64_t check_ns = 0;  // checksums of what was read and of what is written
   };
 
-  // The ring's slots hold a block each.
+  // The ring's slots hold a block each. `events` is null where nothing is recorded.
   RecordStream(const FlatSpace& space, RecordStore& records, io::RingBuffer& ring, const MemoryPlan& plan,
-               UpdateProgress& progress);
+               UpdateProgress& progress, StepEvents* events);
 
   // `engine` is null when nothing streams. Chunk by chunk: all blocks of a chunk are read before any of the
   // next one; else in the order that keeps every path busy.
@@ -90,6 +90,7 @@ class RecordStream {
   void start_read(std::span<std::byte> slot);
   void submit_write(Block& block);
   void note_failure(std::exception_ptr failure);
+  void note_ring() const;  // whose slots have been taken, or given back
   uint32_t number_of(const Block& block) const {
     return static_cast<uint32_t>(block.first_tile / block_tiles_);
   }
@@ -98,6 +99,7 @@ class RecordStream {
   RecordStore& records_;
   io::RingBuffer& ring_;
   UpdateProgress& progress_;
+  StepEvents* const events_;
   const uint64_t tile_bytes_;
   const uint64_t block_tiles_;
   const SteadyClock clock_;

@@ -102,7 +102,8 @@ void SpilledGradients::begin(ChunkId chunk, bool add) {
     std::memset(slot.memory, 0, bytes_of_chunk(chunk));
   } else if (add) {
     landing_read_bytes_ += bytes_of_chunk(chunk);
-    read(slot, [this](const io::Request& request) { io_->submit(request, io::Priority::critical); });
+    read(slot, TransferReason::step,
+         [this](const io::Request& request) { io_->submit(request, io::Priority::critical); });
   }
   zero_[index_of(chunk)] = false;
   written_[index_of(chunk)].store(false, std::memory_order_relaxed);
@@ -125,7 +126,7 @@ void SpilledGradients::start(Slot& slot) {
 }
 
 template <typename Submit>
-void SpilledGradients::read(Slot& slot, Submit submit) {
+void SpilledGradients::read(Slot& slot, TransferReason reason, Submit submit) {
   const ChunkId chunk{slot.chunk};
   start(slot);
   std::byte* to = slot.memory;
@@ -134,6 +135,7 @@ void SpilledGradients::read(Slot& slot, Submit submit) {
     block.request = store_.read_request(chunk, block.number, {to, bytes});
     block.request.on_complete = &SpilledGradients::on_read;
     block.request.context = &block;
+    block.request.tag = transfer_tag(watch_.events(), TransferRole::grad, reason, chunk);
     to += bytes;
     submit(block.request);
   }
@@ -167,6 +169,7 @@ void SpilledGradients::write(ChunkId chunk) {
     block.request = block.write.request;
     block.request.on_complete = &SpilledGradients::on_written;
     block.request.context = &block;
+    block.request.tag = transfer_tag(watch_.events(), TransferRole::grad, TransferReason::step, chunk);
     from += bytes;
     io_->submit(block.request, io::Priority::background);
   }
@@ -208,7 +211,9 @@ bool SpilledGradients::start_open(ChunkId chunk, io::Engine& engine) {
     std::memset(free->memory, 0, bytes_of_chunk(chunk));
   } else {
     opening_read_bytes_ += bytes_of_chunk(chunk);
-    read(*free, [&engine](const io::Request& request) { engine.submit({&request, 1}); });
+    read(*free, TransferReason::update, [&engine](const io::Request& request) {
+      engine.submit({&request, 1});
+    });
   }
   return true;
 }

@@ -102,7 +102,7 @@ class SpilledGradients {
   void make_slot(Slot& slot, std::byte* memory, uint64_t most_blocks);
   void start(Slot& slot);
   template <typename Submit>
-  void read(Slot& slot, Submit submit);
+  void read(Slot& slot, TransferReason reason, Submit submit);
   uint64_t bytes_of_chunk(ChunkId chunk) const { return store_.chunk_bytes(chunk); }
   Slot& slot_of(ChunkId chunk) const;
   WaitSubject subject(const Slot& slot, TimeCause cause) const;

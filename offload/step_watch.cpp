@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include <terrace/base/assert.h>
 #include <terrace/base/units.h>
 
@@ -46,6 +48,7 @@ void StepWatch::begin(const WaitSubject& subject) {
   wait.in_progress = true;
   ++wait.count;
   wait.subject = subject;
+  if (is_recording(events_)) begin_recording(wait, of_update);
   if (account_ == nullptr) return;
   if (!of_update) return account_->enter(cause_of_step());
   if (step_.in_progress && step_.subject.cause == TimeCause::update) account_->change(cause_of_step());
@@ -57,9 +60,22 @@ void StepWatch::end() {
   Wait& wait = of_update ? update_ : step_;
   TERRACE_ASSERT(wait.in_progress, "no wait has begun");
   wait.in_progress = false;
+  if (wait.recorded) end_recording(wait);
   if (account_ == nullptr) return;
   if (!of_update) return account_->leave();
   if (step_.in_progress && step_.subject.cause == TimeCause::update) account_->change(cause_of_step());
+}
+
+void StepWatch::begin_recording(Wait& wait, bool of_update) {
+  TraceEvent event = events_->begun(TraceKind::wait);
+  event.lane = of_update ? 1 : 0;
+  event.cause = wait.subject.cause;
+  if (wait.subject.chunk) event.chunk = index_of(*wait.subject.chunk);
+  wait.recorded = event;
+}
+
+void StepWatch::end_recording(Wait& wait) {
+  events_->record_until_now(*std::exchange(wait.recorded, std::nullopt));
 }
 
 void StepWatch::begin_computing() {

@@ -5,7 +5,8 @@
 // that waits for is said too.
 //
 // As it sees every wait, it charges them to the step thread's TimeAccount: the time of a wait to its cause,
-// and that of a wait for an update to what the update waits for meanwhile, if it does.
+// and that of a wait for an update to what the update waits for meanwhile, if it does. For the same reason it
+// has them recorded where steps are (StepEvents), and is where others find the recorder.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include <terrace/base/mutex.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/offload/time_account.h>
+#include <terrace/offload/trace/step_events.h>
 
 namespace terrace {
 
@@ -34,8 +36,9 @@ struct WaitSubject {
 
 class StepWatch {
  public:
-  // `account` outlives the watch; null: nothing is charged.
-  explicit StepWatch(TimeAccount* account = nullptr) : account_(account) {}
+  // Both outlive the watch; null: nothing is charged, nothing is recorded.
+  explicit StepWatch(TimeAccount* account = nullptr, StepEvents* events = nullptr)
+      : account_(account), events_(events) {}
   StepWatch(const StepWatch&) = delete;
   StepWatch& operator=(const StepWatch&) = delete;
 
@@ -54,6 +57,8 @@ class StepWatch {
   void set_update_thread();
 
   // --- Of any thread ---
+  // Null where no step is recorded at all.
+  StepEvents* events() const { return events_; }
   // The number of the wait in progress, or nothing. Another wait is another number.
   std::optional<uint64_t> current() const;
   // "mb0/h3/forward waits for parameters of chunk 17 (nvme -> host -> device): reading 768.00 KiB at offset
@@ -66,7 +71,10 @@ class StepWatch {
     uint64_t count = 0;
     bool in_progress = false;
     WaitSubject subject;
+    std::optional<TraceEvent> recorded;
   };
+  void begin_recording(Wait& wait, bool of_update);
+  void end_recording(Wait& wait);
   bool on_update_thread() const TERRACE_REQUIRES(mutex_);
   // To what the step thread's wait is charged now.
   TimeCause cause_of_step() const TERRACE_REQUIRES(mutex_);
@@ -74,6 +82,7 @@ class StepWatch {
   mutable Mutex mutex_;
   // Of the step thread; under the mutex, while that waits, also of the thread that it waits for.
   TimeAccount* const account_;
+  StepEvents* const events_;
   Wait step_ TERRACE_GUARDED_BY(mutex_);
   Wait update_ TERRACE_GUARDED_BY(mutex_);
   std::thread::id update_thread_ TERRACE_GUARDED_BY(mutex_);

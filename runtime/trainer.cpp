@@ -127,6 +127,8 @@ StepReport Trainer::step() {
   TERRACE_ASSERT(!p.in_parts, "a step follows one that was applied in part");
   StepReport report;
   report.step = p.completed + 1;
+  StepEvents* const events = p.setup.offload.step_events;
+  if (events != nullptr) events->begin_step(report.step);
   const OffloadCounters before = p.offloader.counters();
   p.offloader.begin_step();
   p.run_micro_batches(report);
@@ -135,6 +137,7 @@ StepReport Trainer::step() {
   report.gradient_norm = update.gradient_norm;
   // Counters have a difference only: a sum is what remains after taking away a negative.
   report.moved = p.offloader.counters() - before - (OffloadCounters{} - p.kept_moved);
+  if (events != nullptr) events->end_step();
   report.total_ns = report.moved.time.total_ns();
   report.keeping_ns = p.kept_moved.time.total_ns();
   report.update_ns = report.total_ns - report.keeping_ns - report.forward_backward_ns;

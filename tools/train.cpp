@@ -19,6 +19,7 @@
 #include "run_monitor.h"
 #include "run_report.h"
 #include "step_log.h"
+#include "step_recording.h"
 #include "stop_signals.h"
 #include "train_faults.h"
 #include "train_flags.h"
@@ -125,6 +126,7 @@ int Train::train(RunReport& report) {
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
   check_nvme_folders(options.config.placement);
   apply_tuning(tuning_folder(), options.config, console_);
+  StepRecording recording(flags_, console_);
   const RunStart start = choose_start(flags_, options.config, console_);
   options.tier_start = start.epoch ? TierStart::resume : TierStart::fresh;
   options.discard_epochs = !start.epoch && start.discard_epochs;
@@ -145,7 +147,11 @@ int Train::train(RunReport& report) {
   if (start.is_resumed()) options.weights.clear();  // what is gone on from has its own
   const auto made = make_trainer(
       start, options, std::move(setup), data,
-      [&](TrainingSetup& used) { faults.apply_to(used.offload, console_); }, console_);
+      [&](TrainingSetup& used) {
+        faults.apply_to(used.offload, console_);
+        used.offload.step_events = recording.events();
+      },
+      console_);
   Trainer& trainer = *made;
   if (start.is_resumed() && trainer.completed_steps() >= options.steps) {
     console_.info(fmt::format("step {} is reached already (--steps {}): there is nothing left to train",
@@ -155,13 +161,16 @@ int Train::train(RunReport& report) {
   log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
   for (const std::string& spec : flags_.inject) log.fault_on_purpose(trainer.completed_steps(), spec);
 
+  recording.begin(trainer.completed_steps(), "terrace " TERRACE_VERSION ", " + trainer.model_description());
   report.attach(trainer, plan);
   RunMonitor monitor(options.config, trainer, start.is_resumed(), report);
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
   const std::unique_ptr<JobControl> control = start_control(trainer, signals);
-  const std::optional<Error> failure =
-      TrainingRun(flags_, options, trainer, console_, log, monitor, signals, control.get(), summary).run();
+  const std::optional<Error> failure = TrainingRun(flags_, options, trainer, console_, log, recording,
+                                                   monitor, signals, control.get(), summary)
+                                           .run();
+  recording.finish();
   faults.say_what_was_done(console_);
   record_schedule(trainer);
   report.end(failure, signals.requested());

@@ -155,6 +155,19 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
          "while the run goes on (docs/run_report.md)")
       ->type_name("FILE")
       ->group(group);
+  app.add_option("--trace", flags.trace,
+                 "Record what happens in a few steps in this file, for Perfetto (docs/trace.md)")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--trace-steps", flags.trace_steps,
+                 "Which steps (default: three, from the third one of the run on)")
+      ->type_name("A-B")
+      ->group(group);
+  app.add_option(
+         "--trace-memory", flags.trace_memory,
+         "Room for the events of a step, beside all budgets (default 32MiB); what does not fit is counted")
+      ->type_name("SIZE")
+      ->group(group);
   add_whole_number(
       app, "--stall-warning", 0, [&flags](uint64_t n) { flags.stall_warning_seconds = n; },
       "Say what the run waits for when one wait takes N seconds (default 60; 0: never)", group);

@@ -44,6 +44,9 @@ struct TrainFlags {
   std::string log;
   std::string record_schedule;
   std::string report;
+  std::string trace;
+  std::string trace_steps;  // "3-5"; empty: chosen
+  std::string trace_memory = "32MiB";
   uint64_t stall_warning_seconds = 60;  // 0: never
   uint64_t stall_abort_seconds = 0;     // 0: never
   std::vector<std::string> inject;      // faults, as runtime/fault_spec.h has them

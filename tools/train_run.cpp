@@ -28,13 +28,14 @@ std::string remaining_text(double seconds) {
 }  // namespace
 
 TrainingRun::TrainingRun(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer,
-                         Console& console, StepLog& log, RunMonitor& monitor, const StopSignals& signals,
-                         JobControl* control, RunSummary& summary)
+                         Console& console, StepLog& log, StepRecording& recording, RunMonitor& monitor,
+                         const StopSignals& signals, JobControl* control, RunSummary& summary)
     : flags_(flags),
       options_(options),
       trainer_(trainer),
       console_(console),
       log_(log),
+      recording_(recording),
       monitor_(monitor),
       signals_(signals),
       control_(control),
@@ -64,6 +65,7 @@ void TrainingRun::train() {
     summary_.add(report);
     if (summary_.steps == 1) summary_.process_bytes = current_memory_use().pss_bytes;
     log_.step(report);
+    recording_.step_done(report.step, trainer_.offloader().commit_in_progress());
     monitor_.step(report);
     if (control_ != nullptr) control_->step_done(report);
     if (report.skipped) {

@@ -13,6 +13,7 @@
 #include "console.h"
 #include "run_monitor.h"
 #include "step_log.h"
+#include "step_recording.h"
 #include "stop_signals.h"
 #include "train_flags.h"
 #include "train_summary.h"
@@ -23,8 +24,8 @@ class TrainingRun {
  public:
   // All references outlive the run, and so does `control`, null where nobody can reach it.
   TrainingRun(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer, Console& console,
-              StepLog& log, RunMonitor& monitor, const StopSignals& signals, JobControl* control,
-              RunSummary& summary);
+              StepLog& log, StepRecording& recording, RunMonitor& monitor, const StopSignals& signals,
+              JobControl* control, RunSummary& summary);
 
   // Trains to the end, or to the end of the step in which a signal arrived, and saves when that was asked
   // for. What goes wrong is returned, after the state was saved when it is still whole.
@@ -51,6 +52,7 @@ class TrainingRun {
   Trainer& trainer_;
   Console& console_;
   StepLog& log_;
+  StepRecording& recording_;
   RunMonitor& monitor_;
   const StopSignals& signals_;
   JobControl* const control_;

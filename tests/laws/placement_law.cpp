@@ -13,6 +13,7 @@
 #include <terrace/optimizer_cpu/optimizer.h>
 
 #include "laws/plain_training.h"
+#include "offload/recorded_steps.h"
 
 namespace terrace::laws {
 namespace {
@@ -254,6 +255,13 @@ bool require_spilled(const Offloader& offloader) {
                                        moved.gradient_read_bytes));
 }
 
+void require_recorded(const OffloadOptions& options, RecordedSteps& recorded) {
+  if (options.step_events == nullptr) return;
+  recorded.take();
+  const std::string found = recorded.difference();
+  if (!found.empty()) throw std::runtime_error("what was recorded is not what was counted: " + found);
+}
+
 }  // namespace
 
 std::span<const Factor, kFactorCount> factors() {
@@ -334,7 +342,9 @@ Outcome PlacementLaw::train(const Combination& c) {
   Workers workers(number(c, kThreads));
   const DryRun dry =
       run_dry(model, training.accumulation, workers, kActivationPlaces[c[kActivations]] == "host");
-  const OffloadOptions options = options_of(c, space, dry, folder_);
+  OffloadOptions options = options_of(c, space, dry, folder_);
+  RecordedSteps recorded;
+  if (records_steps_) options.step_events = &recorded.events;
   MemoryLog log;
   SimulatedDevice device({options.device_budget_bytes, c[kStrict] == 1, 0, 0});
   Offloader offloader(space, options, dry.trace, device, workers, log);
@@ -351,6 +361,7 @@ Outcome PlacementLaw::train(const Combination& c) {
     const UpdateSettings update{groups, updates + 1, training.clip_norm, loss_scale};
     const UpdateMode mode = update_mode_of(c, step);
     if (offloader.why_not(mode).empty()) offloader.set_update_mode(mode);
+    recorded.begin(step, offloader);
     offloader.begin_step();
     for (uint32_t m = 0; m < training.accumulation; ++m) {
       if (m + 1 == training.accumulation && offloader.update_mode() == UpdateMode::during_backward)
@@ -363,6 +374,7 @@ Outcome PlacementLaw::train(const Combination& c) {
       offloader.end_micro_batch();
     }
     const UpdateResult result = offloader.update(update);
+    recorded.end(offloader);
     updates += result.applied ? 1 : 0;
     if (offloader.update_mode() == UpdateMode::next_forward && result.applied != offloader.update_pending())
       throw std::runtime_error("an update for the next forward does not wait for it");
@@ -383,6 +395,7 @@ Outcome PlacementLaw::train(const Combination& c) {
   outcome.losses.push_back(
       std::bit_cast<uint32_t>(model.evaluate(ops, offloader, arena, held_out.view(), "eval/")));
   offloader.end_evaluation();
+  require_recorded(options, recorded);
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     std::vector<std::byte> bytes(space.place(TensorId{t}).elements * bytes_of(training.type));
     offloader.read_parameter(TensorId{t}, bytes);

@@ -54,6 +54,8 @@ class PlacementLaw {
   // The same numbers without any of the product's memory management. Made once per (precision, accumulation,
   // its type, clipping, model, optimizer, moments).
   const Outcome& reference(const Combination& combination);
+  // From now on the steps of every training are recorded, and compared with what was counted.
+  void record_steps() { records_steps_ = true; }
   // Of those trained: in which gradients were spilled.
   uint64_t spilling_runs() const { return spilling_runs_; }
 
@@ -63,6 +65,7 @@ class PlacementLaw {
   std::filesystem::path folder_;
   std::map<ReferenceKey, Outcome> references_;
   uint64_t spilling_runs_ = 0;
+  bool records_steps_ = false;
 };
 
 }  // namespace terrace::laws

@@ -67,6 +67,17 @@ TEST(PlacementLaw, HoldsWhereGradientsAreSpilled) {
   }
 }
 
+TEST(PlacementLaw, HoldsWhileStepsAreRecorded) {
+  constexpr uint64_t kRuns = 60;
+  const toy::ScratchFolder folder;
+  PlacementLaw law(folder.path());
+  law.record_steps();
+  for (uint64_t r = 0; r < kRuns; ++r) {
+    const Combination combination = product_element(r * (full_product_size() / kRuns) + 3 * r);
+    EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "") << describe(combination);
+  }
+}
+
 // With accumulators on the device no gradient slot comes free during the update, and all fresh parameters
 // leave through the one slot that the plan keeps for them.
 TEST(PlacementLaw, HoldsWhereTheUpdateHasOneSlotForAllParameters) {

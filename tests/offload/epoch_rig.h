@@ -47,6 +47,7 @@ struct EpochCase {
   DataType accumulation_type = DataType::fp32;
   // Instead of all that: of the plan without limits.
   std::function<uint64_t(const MemoryPlan&)> host_budget = nullptr;
+  StepEvents* step_events = nullptr;
 };
 
 inline constexpr RecordLayout kCompact = {MasterForm::remainder};
@@ -71,6 +72,7 @@ inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
   options.file_events = c.events;
   options.drive_turns = c.drive_turns;
   options.record_layout = c.layout;
+  options.step_events = c.step_events;
   options.device_budget_bytes = options.host_budget_bytes = kGiB;
   const MemoryPlan roomy = plan_memory(space, uses, options);
   options.device_budget_bytes = roomy.device_minimum_bytes;

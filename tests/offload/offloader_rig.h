@@ -41,6 +41,7 @@ struct Case {
   bool holds_gradients = false;  // all of them, whatever else there is room for
   const Clock* clock = nullptr;
   bool spills = false;  // all of them, whatever there is on the device
+  StepEvents* step_events = nullptr;
 };
 
 // An offloader with everything it needs.
@@ -49,7 +50,6 @@ class Rig {
   explicit Rig(const Case& c, size_t threads = 2)
       : specs(toy::tensors(c.type, c.with_frozen)), space(specs, c.chunk_elements), workers(threads) {
     const std::vector<TensorUse> uses = toy::trace(specs, c.accumulation);
-    OffloadOptions options;
     options.parameters = c.parameters;
     options.states = c.states;
     options.parameter_paths = options.state_paths = {{folder.path()}};
@@ -60,6 +60,7 @@ class Rig {
     options.drive_turns = c.drive_turns;
     options.decorate_engine = c.decorate;
     options.clock = c.clock;
+    options.step_events = c.step_events;
     options.lock_host_memory = false;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;
     const MemoryPlan roomy = plan_memory(space, uses, options);
@@ -104,6 +105,7 @@ class Rig {
   ScratchFolder folder;
   MemoryLog log;
   Workers workers;
+  OffloadOptions options;
   std::unique_ptr<SimulatedDevice> device;
   std::unique_ptr<Offloader> offloader;
 };
