@@ -79,7 +79,7 @@ class TraceFiles : public testing::Test {
   std::filesystem::path root_;
   std::filesystem::path path_;
   FakeClock clock_;
-  StepEvents events_{clock_, {}};
+  StepEvents events_{clock_, {.memory_bytes = 64 << 10}};
 };
 
 TEST_F(TraceFiles, WriteTimesExactly) {
