@@ -21,6 +21,7 @@ class RunMonitor {
   void finished(const FinishedUpdate& update) { report_.finished(update); }
   void evaluation(double loss);
   void kept(const KeptState& kept) { report_.kept(kept); }
+  void picture(std::optional<StepPicture> picture) { report_.picture(std::move(picture)); }
 
  private:
   const Trainer& trainer_;

@@ -58,6 +58,10 @@ void RunReport::evaluation(uint64_t step, double loss) {
   record_.evaluation(step, loss);
 }
 
+void RunReport::picture(std::optional<StepPicture> picture) {
+  if (picture) record_.picture = std::move(picture);
+}
+
 void RunReport::kept(const KeptState& kept) {
   if (kept.epoch_step) record_.epoch(*kept.epoch_step);
   if (kept.checkpoint) record_.checkpoint(kept.checkpoint->step, kept.checkpoint->folder.string());

@@ -35,6 +35,7 @@ class RunReport {
   void finished(const FinishedUpdate& update);
   void evaluation(uint64_t step, double loss);
   void kept(const KeptState& kept);
+  void picture(std::optional<StepPicture> picture);
   // The last page, unless there was no first: of a run that was to be stopped, that failed, or that came to
   // its end.
   void end(const std::optional<Error>& failure, bool was_to_stop);

@@ -62,24 +62,30 @@ StepRange default_step_range(uint64_t completed, uint64_t steps) {
   return {first, std::max(first, std::min(first + kDefaultSteps - 1, steps))};
 }
 
-StepRecording::StepRecording(const TrainFlags& flags, Log& log) : log_(log), steps_(flags.steps) {
-  if (flags.trace.empty()) {
-    if (!flags.trace_steps.empty())
-      refuse("--trace-steps", "--trace is not given", "say which file with --trace FILE");
-    return;
-  }
+StepRecording::StepRecording(const TrainFlags& flags, Log& log)
+    : log_(log), steps_(flags.steps), has_trace_(!flags.trace.empty()), has_page_(!flags.report.empty()) {
+  if (!has_trace_ && !flags.trace_steps.empty())
+    refuse("--trace-steps", "--trace is not given", "say which file with --trace FILE");
+  if (!has_trace_ && !has_page_) return;
   if (!flags.trace_steps.empty()) wanted_ = parse_step_range(flags.trace_steps, flags.steps);
   events_ = std::make_unique<StepEvents>(clock_, options_of(flags));
-  file_ = std::make_unique<TraceFile>(flags.trace, clock_.now_ns());
+  if (has_trace_) file_ = std::make_unique<TraceFile>(flags.trace, clock_.now_ns());
 }
 
 StepRecording::~StepRecording() = default;
 
 void StepRecording::begin(uint64_t completed, std::string description) {
-  if (file_ == nullptr) return;
+  if (events_ == nullptr) return;
+  completed_ = completed;
+  if (file_ == nullptr) {
+    events_->choose_steps(completed + 1, completed + 2);
+    taker_.emplace(completed, events_->capacity());
+    return;
+  }
   description_ = std::move(description);
   const StepRange range = wanted_ ? *wanted_ : default_step_range(completed, steps_);
   events_->choose_steps(range.first, range.last);
+  if (has_page_) taker_.emplace(range.first - 1, events_->capacity());
   if (range.last <= completed)
     log_.warning(
         fmt::format("--trace: the run goes on with step {}, and steps {}-{} are behind it: the trace "
@@ -91,21 +97,44 @@ void StepRecording::begin(uint64_t completed, std::string description) {
 
 // What was asked for in the last step has ended within the one after it, but for a commit.
 void StepRecording::step_done(uint64_t step, bool committing) {
-  if (file_ == nullptr) return;
+  if (events_ == nullptr) return;
   take();
-  if (step > events_->last_step() && !committing) finish();
+  if (taker_) {
+    if (std::optional<StepPicture> picture = taker_->step_done(step, *events_)) picture_ = std::move(picture);
+  }
+  if (step <= events_->last_step()) return;
+  if (file_ != nullptr && !committing) finish_file();
+  if (!has_trace_) choose_next(step);
+}
+
+// For a page alone: steps that get rarer. The last one's transfers have ended by now.
+void StepRecording::choose_next(uint64_t step) {
+  uint64_t next = step + 1;
+  while (!is_pictured_step(completed_, next)) ++next;
+  if (next > events_->last_step()) events_->choose_steps(next, next);
 }
 
 void StepRecording::take() {
   try {
-    events_->take([this](const TraceEvent& event) { file_->add(*events_, event); });
+    events_->take([this](const TraceEvent& event) {
+      if (taker_) taker_->add(event);
+      if (file_ != nullptr) file_->add(*events_, event);
+    });
   } catch (const Error& unwritten) {
     give_up(unwritten);
   }
 }
 
 void StepRecording::finish() {
-  if (file_ != nullptr) take();
+  if (events_ == nullptr) return;
+  take();
+  if (taker_) {
+    if (std::optional<StepPicture> picture = taker_->finish(*events_)) picture_ = std::move(picture);
+  }
+  finish_file();
+}
+
+void StepRecording::finish_file() {
   if (file_ == nullptr) return;
   try {
     file_->finish(*events_, description_);

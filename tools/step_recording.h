@@ -1,15 +1,18 @@
-// StepRecording: what `terrace train` records of chosen steps, and the file that it becomes (--trace). A
-// trace that cannot be written when training goes on is a warning: the training is as good without it.
+// StepRecording: what `terrace train` records of chosen steps: the file that it becomes (--trace), and the
+// picture of a step for the page of --report. A trace that cannot be written when training goes on is a
+// warning: the training is as good without it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <terrace/base/clock.h>
 #include <terrace/base/log.h>
 #include <terrace/offload/trace/step_events.h>
+#include <terrace/runtime/report/picture_taker.h>
 #include <terrace/runtime/trace_file.h>
 
 #include "train_flags.h"
@@ -28,8 +31,8 @@ StepRange default_step_range(uint64_t completed, uint64_t steps);
 
 class StepRecording {
  public:
-  // Throws Error(config) for flags that are wrong and for a file that cannot be made. Without --trace it does
-  // nothing at all.
+  // Throws Error(config) for flags that are wrong and for a file that cannot be made. Without --trace and
+  // --report it does nothing at all.
   StepRecording(const TrainFlags& flags, Log& log);
   ~StepRecording();
   StepRecording(const StepRecording&) = delete;
@@ -44,17 +47,26 @@ class StepRecording {
   void step_done(uint64_t step, bool committing);
   // The run is over, or has failed.
   void finish();
+  // Of the last step of which there is one since it was asked for before.
+  std::optional<StepPicture> take_picture() { return std::exchange(picture_, std::nullopt); }
 
  private:
   void take();
+  void finish_file();
+  void choose_next(uint64_t step);
   void give_up(const Error& unwritten);
 
   Log& log_;
   const SteadyClock clock_;
   const uint64_t steps_;  // of the whole run
+  const bool has_trace_;
+  const bool has_page_;
+  uint64_t completed_ = 0;  // when the run began
   std::optional<StepRange> wanted_;
   std::unique_ptr<StepEvents> events_;
   std::unique_ptr<TraceFile> file_;
+  std::optional<PictureTaker> taker_;  // where there is a page
+  std::optional<StepPicture> picture_;
   std::string description_;
 };
 

@@ -171,6 +171,7 @@ int Train::train(RunReport& report) {
                                                    monitor, signals, control.get(), summary)
                                            .run();
   recording.finish();
+  report.picture(recording.take_picture());
   faults.say_what_was_done(console_);
   record_schedule(trainer);
   report.end(failure, signals.requested());

@@ -66,6 +66,7 @@ void TrainingRun::train() {
     if (summary_.steps == 1) summary_.process_bytes = current_memory_use().pss_bytes;
     log_.step(report);
     recording_.step_done(report.step, trainer_.offloader().commit_in_progress());
+    monitor_.picture(recording_.take_picture());
     monitor_.step(report);
     if (control_ != nullptr) control_->step_done(report);
     if (report.skipped) {

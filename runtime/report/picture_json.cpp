@@ -13,13 +13,13 @@ std::string whole(uint64_t value) {
   return std::to_string(value);
 }
 
-// Shares in per cent: a page shows no more of them.
+// Shares in thousandths: a page shows no more of them.
 std::string links_json(const StepPicture& picture) {
   return list(kTraceLinks, [&](TraceLink link) {
     const auto i = static_cast<size_t>(link);
     return fmt::format(R"({{"key":"{}","bytes":{},"busy_ns":{},"shares":{}}})", key_of(link),
                        picture.bytes[i], picture.busy_ns[i], list(picture.busy_shares[i], [](double share) {
-                         return whole(static_cast<uint64_t>(std::lround(100 * share)));
+                         return whole(static_cast<uint64_t>(std::lround(1000 * share)));
                        }));
   });
 }

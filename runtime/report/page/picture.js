@@ -65,21 +65,22 @@ function lanes(links) {
     link.shares.forEach((share, i) => {
       if (share === 0) return;
       const [left, right] = spec.edges(i).map(f.px);
-      path += `M${left.toFixed(2)} ${zero.toFixed(2)}V${f.py(links.length - 1 - lane + 0.08 + share / 100 * 0.84).toFixed(2)}H${right.toFixed(2)}V${zero.toFixed(2)}Z`;
+      path += `M${left.toFixed(2)} ${zero.toFixed(2)}V${f.py(links.length - 1 - lane + 0.08 + share / 1000 * 0.84).toFixed(2)}H${right.toFixed(2)}V${zero.toFixed(2)}Z`;
     });
     return svg('path', {d: path, fill: TRACE_LINKS[link.key][1]});
   });
 }
 function linkChartOverTime(box) {
-  const links = picture.links.filter(link => link.busy_ns > 0);
+  const links = picture.links.filter(link => link.busy_ns > 0 || link.bytes > 0);
   box.append(el('h3', {class: 'gap'}, 'Links'));
   if (links.length === 0) return void box.append(el('p', {class: 'empty'}, 'No link was used in this step.'));
   chart(box, overTime({label: 'Use of the links over the step', height: 46 + 34 * links.length,
     y: {from: 0, to: links.length, name: 'busy, of each part of the time', ticks: links.map((link, lane) => [links.length - 1 - lane + 0.08, TRACE_LINKS[link.key][0]])},
-    layers: [lanes(links)], tip: i => links.map(link => ({colour: TRACE_LINKS[link.key][1], name: TRACE_LINKS[link.key][0], text: `${link.shares[i]} %`}))}));
+    layers: [lanes(links)], tip: i => links.map(link => ({colour: TRACE_LINKS[link.key][1], name: TRACE_LINKS[link.key][0], text: `${fixed(link.shares[i] / 10, 1)} %`}))}));
   box.append(table('', [{name: 'link'}, {name: 'moved in the step', number: true}, {name: 'busy', number: true}, {name: 'of the step', number: true},
     {name: 'while busy', number: true}], links.map(link => ({key: link.key, cells: [TRACE_LINKS[link.key][0], bytes(link.bytes), time(link.busy_ns),
-      percentText(link.busy_ns, picture.length_ns), `${fixed(link.bytes / link.busy_ns, 2)} GB/s`]}))));
+      percentText(link.busy_ns, picture.length_ns), link.busy_ns > 0 ? `${fixed(link.bytes / link.busy_ns, 2)} GB/s` : '-']}))));
+  box.append(el('p', {class: 'note'}, 'Bytes are those that the step counts; what it had begun before its first operation lies outside its time.'));
 }
 
 // Runs of equal cells of a row, a path for each presence.
