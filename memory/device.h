@@ -78,6 +78,9 @@ class Device {
                             Event& done, const CopyNote& note = {}) = 0;
   virtual void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
                                  const Event* after, Event& done, const CopyNote& note = {}) = 0;
+  // Between two pieces of work memory that do not overlap, at once and on the calling thread; crosses no
+  // link.
+  virtual void copy_work_now(std::byte* to, const std::byte* from, uint64_t bytes) = 0;
   // Zeros in the first `bytes` of the slot; crosses no link.
   virtual void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) = 0;
   // The same at once and on the calling thread, attached or not.

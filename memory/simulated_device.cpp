@@ -222,27 +222,34 @@ void SimulatedDevice::copy_to_host(std::byte* destination, DeviceSlot id, uint64
   to_host_.enqueue({destination, source, bytes, after, &done, &slot.copies_in_flight, note});
 }
 
-void SimulatedDevice::require_work_memory(const std::byte* work, uint64_t bytes, const Event& done) const {
+void SimulatedDevice::require_work_memory(const std::byte* work, uint64_t bytes) const {
   const bool inside = std::any_of(work_memory_.begin(), work_memory_.end(), [&](const PageMapping& piece) {
     const std::byte* const begin = piece.memory().data();
     return work >= begin && work <= begin + piece.memory().size() &&
            bytes <= static_cast<uint64_t>(begin + piece.memory().size() - work);
   });
   TERRACE_ASSERT(inside, std::to_string(bytes) + " bytes are not all work memory of the device");
-  TERRACE_ASSERT(!done.done(), "a copy completes an event that was begun");
 }
 
 void SimulatedDevice::copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes,
                                    const Event* after, Event& done, const CopyNote& note) {
   TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
-  require_work_memory(work, bytes, done);
+  require_work_memory(work, bytes);
+  TERRACE_ASSERT(!done.done(), "a copy completes an event that was begun");
   to_device_.enqueue({work, source, bytes, after, &done, nullptr, note});
 }
 
 void SimulatedDevice::copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
                                         const Event* after, Event& done, const CopyNote& note) {
-  require_work_memory(work, bytes, done);
+  require_work_memory(work, bytes);
+  TERRACE_ASSERT(!done.done(), "a copy completes an event that was begun");
   to_host_.enqueue({destination, work, bytes, after, &done, nullptr, note});
+}
+
+void SimulatedDevice::copy_work_now(std::byte* to, const std::byte* from, uint64_t bytes) {
+  require_work_memory(to, bytes);
+  require_work_memory(from, bytes);
+  if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 void SimulatedDevice::fill_zero(DeviceSlot id, uint64_t bytes, const Event* after, Event& done) {

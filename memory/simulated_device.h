@@ -54,6 +54,7 @@ class SimulatedDevice final : public Device {
                     const CopyNote& note = {}) override;
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                          Event& done, const CopyNote& note = {}) override;
+  void copy_work_now(std::byte* to, const std::byte* from, uint64_t bytes) override;
   void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) override;
   void zero_now(DeviceSlot slot, uint64_t bytes) override;
   uint64_t h2d_bytes() const override { return to_device_.copied_bytes(); }
@@ -78,7 +79,7 @@ class SimulatedDevice final : public Device {
   std::vector<Slot*>::iterator place_for(const Slot& slot, const std::byte* address);
   // Checks a copy and counts it as in flight; returns where its bytes begin.
   std::byte* begin_copy(Slot& slot, uint64_t offset, uint64_t bytes, const Event& done);
-  void require_work_memory(const std::byte* work, uint64_t bytes, const Event& done) const;
+  void require_work_memory(const std::byte* work, uint64_t bytes) const;
 
   const SimulatedDeviceOptions options_;
   const MoveMethod move_method_;

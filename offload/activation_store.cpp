@@ -5,13 +5,16 @@
 #include <algorithm>
 
 #include <terrace/base/assert.h>
-#include <terrace/base/clock.h>
 
 namespace terrace {
 
 void ActivationRecorder::start_put(uint32_t index, std::span<const float> values) {
   entry_count_ = std::max(entry_count_, index + 1);
   entry_bytes_ = std::max<uint64_t>(entry_bytes_, values.size_bytes());
+}
+
+void ActivationRecorder::start_get(uint32_t index, std::span<float>) {
+  if (std::ranges::find(get_order_, index) == get_order_.end()) get_order_.push_back(index);
 }
 
 HostActivations::HostActivations(std::span<std::byte> memory, uint64_t entry_bytes, Device& device,
@@ -62,14 +65,9 @@ void HostActivations::start_get(uint32_t index, std::span<float> values) {
 }
 
 void HostActivations::wait(uint32_t index) {
-  const SteadyClock clock;
-  const Event& moved = entry(index).moved;
-  if (moved.done()) return moved.wait();
-  const uint64_t start = clock.now_ns();
   wait_watched(
-      moved, watch_,
+      entry(index).moved, watch_,
       {"checkpointed activations", "device <-> host", TimeCause::device_copy, std::nullopt, nullptr, {}});
-  wait_ns_ += clock.now_ns() - start;
 }
 
 }  // namespace terrace

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include <terrace/memory/device.h>
 #include <terrace/offload/step_watch.h>
@@ -27,19 +28,23 @@ class ActivationStore {
   virtual void wait(uint32_t index) = 0;
 };
 
-// For dry runs: moves nothing and learns how much room a micro-batch needs.
+// For dry runs: moves nothing and learns how much room a micro-batch needs, and in which order entries come
+// back. (Where micro-batches run together, that of all of them.)
 class ActivationRecorder final : public ActivationStore {
  public:
   void start_put(uint32_t index, std::span<const float> values) override;
-  void start_get(uint32_t, std::span<float>) override {}
+  void start_get(uint32_t index, std::span<float>) override;
   void wait(uint32_t) override {}
 
   uint32_t entry_count() const { return entry_count_; }
   uint64_t entry_bytes() const { return entry_bytes_; }  // of the largest
+  // Each once.
+  std::span<const uint32_t> get_order() const { return get_order_; }
 
  private:
   uint32_t entry_count_ = 0;
   uint64_t entry_bytes_ = 0;
+  std::vector<uint32_t> get_order_;
 };
 
 // Entries in host memory, each in its own `entry_bytes` of `memory`, which outlives the store as the device
@@ -56,7 +61,6 @@ class HostActivations final : public ActivationStore {
   // Of copies asked for: away from the device, and back.
   uint64_t d2h_bytes() const { return d2h_bytes_; }
   uint64_t h2d_bytes() const { return h2d_bytes_; }
-  uint64_t wait_ns() const { return wait_ns_; }
 
  private:
   struct Entry {
@@ -73,7 +77,6 @@ class HostActivations final : public ActivationStore {
   std::unique_ptr<Entry[]> entries_;
   uint64_t d2h_bytes_ = 0;
   uint64_t h2d_bytes_ = 0;
-  uint64_t wait_ns_ = 0;
 };
 
 }  // namespace terrace

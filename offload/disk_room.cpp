@@ -45,6 +45,10 @@ std::string advice_for(const MemoryPlan& plan, const OffloadOptions& options, ui
     advice += fmt::format(", or raise --host-memory: with {} no gradient is spilled ({} of that)",
                           format_bytes(plan.host_holding_bytes), format_bytes(plan.gradient_file_bytes));
   }
+  if (plan.activation_file_bytes > 0) {
+    advice += fmt::format(", or keep activation checkpoints in memory ({} of that)",
+                          format_bytes(plan.activation_file_bytes));
+  }
   if (plan.keeps_epochs && options.tier_start != TierStart::resume) {
     advice += ", or set terrace.durable to false, which halves that and gives up resuming after a crash";
   }
@@ -61,11 +65,10 @@ void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options) {
   if (!room || needed <= *room) return;
   std::string folders;
   for (const PathShare& share : shares) folders += (folders.empty() ? "" : ", ") + share.path.string();
-  throw Error(ErrorKind::capacity,
-              {"there is no room for parameters, gradients and optimizer states in", folders,
-               fmt::format("{} bytes ({}) are needed and {} ({}) are free", needed, format_bytes(needed),
-                           *room, format_bytes(*room)),
-               advice_for(plan, options, needed - *room, shares.size() == 1)});
+  throw Error(ErrorKind::capacity, {"there is no room for what lives on nvme in", folders,
+                                    fmt::format("{} bytes ({}) are needed and {} ({}) are free", needed,
+                                                format_bytes(needed), *room, format_bytes(*room)),
+                                    advice_for(plan, options, needed - *room, shares.size() == 1)});
 }
 
 }  // namespace terrace

@@ -9,6 +9,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/function_ref.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host_arena.h>
 #include <terrace/offload/host_slots.h>
@@ -23,6 +24,7 @@ constexpr uint32_t kLandingSlots = 2;  // one is copied while the other is added
 constexpr uint32_t kSpillSlots = 2;    // one fills while the other one empties
 constexpr uint32_t kSpillSlotsWanted = 8;
 constexpr uint64_t kSpillShareOfHost = 16;
+constexpr uint32_t kActivationSlots = 4;  // one is copied, one is written or read, and two are read ahead
 constexpr uint32_t kRingSlotsMinimum = 4;
 constexpr uint64_t kRingBytesWanted =
     16 * kMiB;                            // stays in a last-level cache and is the fastest size measured
@@ -65,6 +67,19 @@ Counts count(const FlatSpace& space, const RecordLayout& layout) {
   return counts;
 }
 
+// What the device keeps of checkpointed activations comes before chunks that could stay, but not before those
+// that are fetched ahead: a byte of an activation saves its way out and back in every micro-batch, one of a
+// chunk its way back.
+uint32_t activations_on_device(const OffloadOptions& options, const MemoryPlan& plan, uint64_t fixed_bytes) {
+  const uint64_t first_bytes =
+      fixed_bytes +
+      std::min<uint64_t>(plan.device_slots_useful, 2 * plan.device_slots_minimum) * plan.slot_bytes;
+  if (plan.device_activation_entries_useful == 0 || options.device_budget_bytes < first_bytes) return 0;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(plan.device_activation_entries_useful,
+                         (options.device_budget_bytes - first_bytes) / plan.activation_entry_bytes));
+}
+
 void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const OffloadOptions& options,
                  const Counts& counts, MemoryPlan& plan) {
   const bool states_there = options.states == Placement::none;
@@ -88,10 +103,14 @@ void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const
       output_slots;
   plan.device_slots_useful =
       std::max(plan.device_slots_minimum, counts.chunks + counts.trainable_chunks + output_slots);
-  const uint64_t fixed_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
-                               plan.device_accumulator_slots * plan.accumulator_slot_bytes;
+  uint64_t fixed_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
+                         plan.device_accumulator_slots * plan.accumulator_slot_bytes;
   plan.device_minimum_bytes = fixed_bytes + plan.device_slots_minimum * plan.slot_bytes;
   if (options.device_budget_bytes < plan.device_minimum_bytes) return;
+  plan.activation_entry_bytes = HostArena::cost_bytes(options.activation_entry_bytes);
+  if (options.activations_fill_device) plan.device_activation_entries_useful = options.activation_entries;
+  plan.device_activation_entries = activations_on_device(options, plan, fixed_bytes);
+  fixed_bytes += plan.device_activation_bytes();
   const uint64_t fitting = (options.device_budget_bytes - fixed_bytes) / plan.slot_bytes;
   plan.device_slots = static_cast<uint32_t>(std::min<uint64_t>(fitting, plan.device_slots_useful));
   plan.device_bytes = fixed_bytes + plan.device_slots * plan.slot_bytes;
@@ -105,6 +124,14 @@ uint64_t host_total(const MemoryPlan& plan) {
          2 * plan.spill_slots * plan.spill_slot_bytes + plan.host_record_slots * plan.record_slot_bytes +
          plan.ring_slots * plan.ring_slot_bytes + plan.epoch_slots * plan.epoch_slot_bytes +
          plan.host_activation_bytes();
+}
+
+// Of `entries` activations below the device; what passes through slots would need no more room to stay.
+void place_activations(bool on_nvme, uint32_t entries, MemoryPlan& plan) {
+  const bool passes = on_nvme && entries > kActivationSlots;
+  plan.nvme_activation_entries = passes ? entries : 0;
+  plan.activation_slots = passes ? kActivationSlots : 0;
+  plan.host_activation_entries = passes ? 0 : entries;
 }
 
 // What the host needs in any case, but for gradients.
@@ -129,8 +156,8 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
                              plan.record_layout.master == MasterForm::whole;
   plan.gradient_sum_bytes =
       HostArena::cost_bytes(counts.trainable_elements / kSumBlockElements * sizeof(double));
-  plan.host_activation_entries = options.activation_entries;
-  plan.activation_entry_bytes = HostArena::cost_bytes(options.activation_entry_bytes);
+  place_activations(options.activations == Placement::nvme,
+                    options.activation_entries - plan.device_activation_entries, plan);
   plan.ring_slot_bytes =
       std::min(plan.record_layout.block_tiles() * plan.record_layout.tile_bytes(), plan.record_slot_bytes);
   // Elsewhere one block serves initialisation and checkpoints.
@@ -171,10 +198,18 @@ void plan_host_gradients(const OffloadOptions& options, const Counts& counts, Me
   if (options.host_budget_bytes < plan.host_holding_bytes) plan = spilling;
 }
 
+// `room_for(bytes, wanted)`: how many more of something fit.
+void keep_activations(FunctionRef<uint32_t(uint64_t bytes, uint64_t wanted)> room_for, MemoryPlan& plan) {
+  const uint32_t below = plan.nvme_activation_entries;
+  const uint32_t kept = room_for(plan.activation_entry_bytes, below);
+  place_activations(true, below - kept, plan);
+  plan.host_activation_entries += kept;
+}
+
 // The rest of the host's budget is spent where a byte saves most traffic in a step. Parameters are read twice
 // and written once, and their slots take their gradients too, which are written once and read once;
-// accumulators are written and read in every micro-batch; frozen parameters are read twice; records are read
-// and written once.
+// accumulators and activations are written and read in every micro-batch; frozen parameters are read twice;
+// records are read and written once.
 void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
   plan_host_fixed(options, counts, plan);
   plan_host_gradients(options, counts, plan);
@@ -213,8 +248,9 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
     plan.spill_slots += room_for(2 * plan.spill_slot_bytes, wanted);
     hold_gradients(options, counts, room_for(plan.spill_slot_bytes, counts.trainable_chunks), plan);
   }
+  if (params_on_nvme && !parameters_first) keep_parameters();
+  if (plan.nvme_activation_entries > 0) keep_activations(room_for, plan);
   if (params_on_nvme) {
-    if (!parameters_first) keep_parameters();
     plan.host_frozen_param_slots = room_for(plan.slot_bytes, counts.chunks - counts.trainable_chunks);
     plan.host_param_slots += plan.host_frozen_param_slots;
   }
@@ -249,6 +285,10 @@ void plan_disk(const FlatSpace& space, const OffloadOptions& options, const Coun
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     const uint64_t bytes = space.chunk(ChunkId{c}).elements * element_bytes;
     if (spilled[c]) plan.gradient_file_bytes += round_up(bytes, plan.spill_block_bytes());
+  }
+  if (plan.nvme_activation_entries > 0) {
+    plan.activation_file_bytes =
+        plan.nvme_activation_entries * round_up(plan.activation_entry_bytes, plan.activation_block_bytes());
   }
 }
 
@@ -378,6 +418,7 @@ std::string reason_without_epochs(const FlatSpace& space, const OffloadOptions& 
 uint64_t useful_device_bytes(const MemoryPlan& plan) {
   return plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
          plan.device_accumulator_slots * plan.accumulator_slot_bytes +
+         plan.device_activation_entries_useful * plan.activation_entry_bytes +
          plan.device_slots_useful * plan.slot_bytes;
 }
 

@@ -32,6 +32,9 @@ struct MemoryPlan {
   uint64_t record_slot_bytes = 0;         // the records of E elements
   uint32_t device_accumulator_slots = 0;  // gradients there, when micro-batches accumulate
   uint64_t accumulator_slot_bytes = 0;
+  uint32_t device_activation_entries = 0;  // beside the work memory
+  uint32_t device_activation_entries_useful = 0;
+  uint64_t device_activation_bytes() const { return device_activation_entries * activation_entry_bytes; }
   uint64_t device_bytes = 0;
   uint64_t device_minimum_bytes = 0;
 
@@ -54,8 +57,12 @@ struct MemoryPlan {
   uint32_t landing_slots = 0;        // gradients before they are accumulated, parameters on their way out
   uint32_t host_record_slots = 0;    // cpu: every trainable chunk; nvme: the cached ones
   uint32_t host_activation_entries = 0;
+  uint32_t nvme_activation_entries = 0;
+  uint32_t activation_slots = 0;        // through which the latter pass
   uint64_t activation_entry_bytes = 0;  // a multiple of HostArena::kAlignment
-  uint64_t host_activation_bytes() const { return host_activation_entries * activation_entry_bytes; }
+  uint64_t host_activation_bytes() const {
+    return (host_activation_entries + activation_slots) * activation_entry_bytes;
+  }
   uint32_t ring_slots = 0;  // blocks of RecordLayout::block_tiles()
   uint64_t ring_slot_bytes = 0;
   uint32_t epoch_slots = 0;  // through which an epoch is read while training goes on
@@ -78,11 +85,17 @@ struct MemoryPlan {
   uint64_t parameter_spare_slots = 0;
   uint64_t parameter_file_bytes = 0;
   uint64_t record_file_bytes = 0;
-  uint64_t gradient_file_bytes = 0;  // spilled ones, in place and never part of an epoch
-  uint64_t file_bytes() const { return parameter_file_bytes + record_file_bytes + gradient_file_bytes; }
+  // In place and never part of an epoch:
+  uint64_t gradient_file_bytes = 0;    // spilled ones
+  uint64_t activation_file_bytes = 0;  // checkpointed ones
+  uint64_t file_bytes() const {
+    return parameter_file_bytes + record_file_bytes + gradient_file_bytes + activation_file_bytes;
+  }
 
   // The unit of I/O and checksum of spilled gradients.
   uint64_t spill_block_bytes() const { return std::min(kParamBlockBytes, spill_slot_bytes); }
+  // The same of activations.
+  uint64_t activation_block_bytes() const { return std::min(kParamBlockBytes, activation_entry_bytes); }
 };
 
 // `trace` may be empty: then the device gets what its budget holds and an operation that needs more fails

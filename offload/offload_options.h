@@ -46,10 +46,15 @@ struct OffloadOptions {
   uint64_t device_budget_bytes = 0;  // parameters, gradients, states placed there, and work memory
   uint64_t host_budget_bytes = 0;    // everything in the host arena, I/O buffers included
   uint64_t work_bytes = 0;           // device memory for activations and workspaces
-  // Room on the host for checkpointed activations of a micro-batch; none: they stay in device memory.
+  // Checkpointed activations of a micro-batch that leave the work memory; none: they stay in it.
   uint32_t activation_entries = 0;
   uint64_t activation_entry_bytes = 0;  // of the largest
-  bool lock_host_memory = true;         // page-lock the host arena where the system allows it
+  // The lowest tier that they go to. nvme: the host keeps what it has room for; parameters or states are
+  // there too.
+  Placement activations = Placement::cpu;
+  bool activations_fill_device = false;        // the device keeps what it has room for
+  std::vector<uint32_t> activation_get_order;  // in which they come back, each once; of nvme only
+  bool lock_host_memory = true;                // page-lock the host arena where the system allows it
 
   uint32_t accumulation_steps = 1;  // micro-batches per update; above 1 gradients accumulate
   // In what they accumulate: fp32, or the parameters' own type, which takes less memory and rounds every sum.

@@ -220,6 +220,8 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.gradient_read_bytes -= earlier.gradient_read_bytes;
   difference.gradient_write_bytes -= earlier.gradient_write_bytes;
   difference.update_gradient_read_bytes -= earlier.update_gradient_read_bytes;
+  difference.activation_read_bytes -= earlier.activation_read_bytes;
+  difference.activation_write_bytes -= earlier.activation_write_bytes;
   difference.restore_read_bytes -= earlier.restore_read_bytes;
   difference.activation_d2h_bytes -= earlier.activation_d2h_bytes;
   difference.activation_h2d_bytes -= earlier.activation_h2d_bytes;
@@ -268,6 +270,8 @@ OffloadCounters Offloader::counters() const {
   if (p.activations != nullptr) {
     counters.activation_d2h_bytes = p.activations->d2h_bytes();
     counters.activation_h2d_bytes = p.activations->h2d_bytes();
+    counters.activation_read_bytes = p.activations->read_bytes();
+    counters.activation_write_bytes = p.activations->write_bytes();
     counters.activation_wait_ns = p.activations->wait_ns();
   }
   if (p.committer != nullptr) {
@@ -305,7 +309,7 @@ uint64_t Offloader::tier_file_bytes() const {
   uint64_t bytes = 0;
   for (const BlockStore* store :
        {parts_->param_store.get(), parts_->frozen_store.get(), parts_->record_store.get(),
-        parts_->copied_store.get(), parts_->gradient_store.get()}) {
+        parts_->copied_store.get(), parts_->gradient_store.get(), parts_->activation_store.get()}) {
     if (store != nullptr) bytes += store->file_bytes();
   }
   return bytes;

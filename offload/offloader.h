@@ -67,6 +67,8 @@ struct OffloadCounters {
   uint64_t gradient_read_bytes = 0;  // of spilled ones
   uint64_t gradient_write_bytes = 0;
   uint64_t update_gradient_read_bytes = 0;  // of gradient_read_bytes: by updates; the rest adds micro-batches
+  uint64_t activation_read_bytes = 0;       // nvme, of checkpointed ones
+  uint64_t activation_write_bytes = 0;
   uint64_t restore_read_bytes = 0;    // of records, for parameters that a step without an update had given up
   uint64_t activation_d2h_bytes = 0;  // checkpointed activations; not in d2h_bytes and h2d_bytes
   uint64_t activation_h2d_bytes = 0;
@@ -146,7 +148,7 @@ class Offloader final : public ParameterAccess {
   const MemoryPlan& plan() const;
   // Device memory for activations and workspaces: options.work_bytes, 2 MiB aligned.
   std::span<std::byte> work_memory();
-  // The room of options.activation_entries on the host, or null when there are none.
+  // Where options.activation_entries rest, or null when there are none.
   ActivationStore* activations();
 
   // Sets every parameter, streamed: `values` fills a run of elements of a tensor with fp32 values; it is

@@ -67,11 +67,6 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       open_tensors(space.chunk_count()),
       unlanded_chunks(space.tensor_count()),
       landed(space.chunk_count()) {
-  if (plan.host_activation_entries > 0) {
-    activations =
-        std::make_unique<HostActivations>(arena.take(plan.host_activation_bytes(), "activation checkpoints"),
-                                          plan.activation_entry_bytes, device, watch);
-  }
   make_stores();
   home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_store.get(),
                                      frozen_store.get(), reader.get(), watch);
@@ -99,11 +94,34 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   landing.reserve(space.chunk_count());
   reset_micro_batch();
   if (plan.keeps_epochs) keep_epochs();
-  if (spilled != nullptr) {
-    if (reader == nullptr) make_reader();
-    spilled->leave_through(*reader);
-  }
+  if (reader == nullptr && (spilled != nullptr || activation_store != nullptr)) make_reader();
+  if (spilled != nullptr) spilled->leave_through(*reader);
+  make_activations();
   if (options.step_events != nullptr) describe_to_recorder();
+}
+
+void Offloader::Parts::make_activations() {
+  if (options.activation_entries == 0) return;
+  std::unique_ptr<NvmeActivations> on_nvme;
+  std::unique_ptr<HostActivations> on_host;
+  std::span<std::byte> on_device;
+  if (activation_store != nullptr) {
+    std::vector<uint32_t> get_order = options.activation_get_order;
+    std::erase_if(get_order, [&](uint32_t entry) { return entry >= plan.nvme_activation_entries; });
+    on_nvme = std::make_unique<NvmeActivations>(
+        arena.take(plan.activation_slots * plan.activation_entry_bytes,
+                   "activations on their way to and from nvme"),
+        std::move(get_order), NvmeActivations::Tiers{*activation_store, *reader, device, watch});
+  }
+  if (plan.host_activation_entries > 0) {
+    on_host = std::make_unique<HostActivations>(
+        arena.take(plan.host_activation_entries * plan.activation_entry_bytes, "activation checkpoints"),
+        plan.activation_entry_bytes, device, watch);
+  }
+  if (plan.device_activation_entries > 0)
+    on_device = device.allocate_work_memory(plan.device_activation_bytes());
+  activations =
+      std::make_unique<PlacedActivations>(plan, std::move(on_nvme), std::move(on_host), on_device, device);
 }
 
 Offloader::Parts::~Parts() {

@@ -28,6 +28,7 @@
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/optimizer_pipeline.h>
 #include <terrace/offload/param_home.h>
+#include <terrace/offload/placed_activations.h>
 #include <terrace/offload/record_store.h>
 #include <terrace/offload/spilled_gradients.h>
 #include <terrace/offload/step_watch.h>
@@ -145,6 +146,9 @@ struct Offloader::Parts {
   void make_copied_store();
   void require_found_layout() const;
   void make_gradient_store();
+  void make_activation_store();
+  void make_activations();
+  std::vector<uint32_t> passing_paths() const;
   void make_reader();
   std::vector<uint32_t> numbers_of(const std::vector<TierPath>& paths) const;
   // On disk, of stores that are made later than this one.
@@ -189,7 +193,6 @@ struct Offloader::Parts {
   HostArena arena;         // registered with the engines
   HostArena record_arena;  // of states in host memory, which may be given back
   std::span<std::byte> work_memory;
-  std::unique_ptr<HostActivations> activations;
   TensorStates states;
   DeviceCache cache;
   std::unique_ptr<TierSpace> tier;     // null when nothing is on nvme
@@ -200,9 +203,12 @@ struct Offloader::Parts {
   std::unique_ptr<BlockStore> record_store;
   // Of parameters that live elsewhere and are part of epochs: written by commits alone.
   std::unique_ptr<BlockStore> copied_store;
-  std::unique_ptr<BlockStore> gradient_store;  // of spilled gradients; never part of an epoch
+  // Of what never is part of an epoch:
+  std::unique_ptr<BlockStore> gradient_store;    // spilled gradients
+  std::unique_ptr<BlockStore> activation_store;  // checkpointed activations
   std::unique_ptr<io::IoThread> reader;
   io::RingBuffer ring;
+  std::unique_ptr<PlacedActivations> activations;  // null where none leave the work memory
   std::unique_ptr<ParamHome> home;
   std::unique_ptr<SpilledGradients> spilled;  // null where the plan spills nothing
   std::unique_ptr<GradientStore> gradients;

@@ -16,6 +16,7 @@ constexpr const char* kRecords = "records";
 constexpr const char* kParameters = "params";
 constexpr const char* kFrozen = "frozen";
 constexpr const char* kGradients = "grads";
+constexpr const char* kActivations = "acts";
 
 [[noreturn]] void cannot_resume(const std::string& folder, std::string reason, std::string advice) {
   throw Error(ErrorKind::config,
@@ -61,7 +62,8 @@ std::unique_ptr<io::Engine> Offloader::Parts::make_engine(std::string_view purpo
 // a store goes, and what an engine still holds goes with the engine. Engines that register nothing at all
 // have said so of the buffers.
 void Offloader::Parts::register_files(io::Engine& with) {
-  for (const auto* store : {&param_store, &frozen_store, &record_store, &copied_store, &gradient_store}) {
+  for (const auto* store :
+       {&param_store, &frozen_store, &record_store, &copied_store, &gradient_store, &activation_store}) {
     if (*store == nullptr) continue;
     for (const int fd : (*store)->descriptors()) {
       if (with.register_file(fd) || with.kind() != io::EngineKind::io_uring) continue;
@@ -86,6 +88,7 @@ void Offloader::Parts::make_stores() {
     if (options.states == Placement::nvme) make_record_store();
     if (has_parameters_in_epochs(plan) && param_store == nullptr) make_copied_store();
     if (plan.spilled_chunks > 0) make_gradient_store();
+    if (plan.nvme_activation_entries > 0) make_activation_store();
     if (param_store != nullptr) make_reader();
     register_files(*engine);
   } catch (const Error& error) {
@@ -153,7 +156,8 @@ uint64_t Offloader::Parts::bytes_of_later_stores(std::string_view store) const {
   const auto with_ends = [this](uint64_t bytes, uint64_t block_bytes) {
     return bytes == 0 ? 0 : bytes + tier->path_count() * (block_bytes + TierFolder::kMarkBytes);
   };
-  uint64_t bytes = with_ends(plan.gradient_file_bytes, plan.spill_block_bytes());
+  uint64_t bytes = with_ends(plan.activation_file_bytes, plan.activation_block_bytes());
+  if (store != kGradients) bytes += with_ends(plan.gradient_file_bytes, plan.spill_block_bytes());
   if (store == kParameters) bytes += with_ends(plan.record_file_bytes, plan.ring_slot_bytes);
   if (store == kRecords && options.parameters != Placement::nvme)
     bytes += with_ends(plan.parameter_file_bytes, std::min(kParamBlockBytes, plan.slot_bytes));
@@ -187,7 +191,12 @@ void Offloader::Parts::make_param_stores() {
   if (apart) frozen_store = make_store(*tier, std::move(frozen), found_epochs, *engine, log);
 }
 
-// In place, on the paths of the states, or those of the parameters where only these are on nvme.
+// Where what never is part of an epoch passes through: the paths of the states, or those of the parameters
+// where only these are on nvme.
+std::vector<uint32_t> Offloader::Parts::passing_paths() const {
+  return numbers_of(options.states == Placement::nvme ? options.state_paths : options.parameter_paths);
+}
+
 void Offloader::Parts::make_gradient_store() {
   const std::vector<bool> spills = spilled_gradients(space, plan);
   const uint64_t element_bytes = plan.spill_slot_bytes / space.chunk_elements();
@@ -195,10 +204,21 @@ void Offloader::Parts::make_gradient_store() {
   store.name = kGradients;
   store.block_bytes = plan.spill_block_bytes();
   store.verify = options.verify_checksums;
-  store.paths = numbers_of(options.states == Placement::nvme ? options.state_paths : options.parameter_paths);
+  store.paths = passing_paths();
+  store.leave_bytes = bytes_of_later_stores(kGradients);
   for (uint32_t c = 0; c < space.chunk_count(); ++c)
     store.chunk_bytes.push_back(spills[c] ? space.chunk(ChunkId{c}).elements * element_bytes : 0);
   gradient_store = make_store(*tier, std::move(store), {}, *engine, log);
+}
+
+void Offloader::Parts::make_activation_store() {
+  BlockStoreOptions store;
+  store.name = kActivations;
+  store.block_bytes = plan.activation_block_bytes();
+  store.verify = options.verify_checksums;
+  store.paths = passing_paths();
+  store.chunk_bytes.assign(plan.nvme_activation_entries, plan.activation_entry_bytes);
+  activation_store = make_store(*tier, std::move(store), {}, *engine, log);
 }
 
 // For what goes on while the step thread computes: parameters on their way in, gradients on their way out.

@@ -11,7 +11,8 @@ void Offloader::Parts::describe_to_recorder() {
   facts.device_slot_count = plan.device_slots;
   facts.device_slot_bytes = plan.slot_bytes;
   facts.device_other_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
-                             plan.device_accumulator_slots * plan.accumulator_slot_bytes;
+                             plan.device_accumulator_slots * plan.accumulator_slot_bytes +
+                             plan.device_activation_bytes();
   facts.device_budget_bytes = options.device_budget_bytes;
   facts.host_budget_bytes = options.host_budget_bytes;
   facts.ring_slot_count = plan.ring_slots;
@@ -31,6 +32,7 @@ void Offloader::Parts::describe_to_recorder() {
   add(copied_store.get(), TransferRole::param);
   add(record_store.get(), TransferRole::state);
   add(gradient_store.get(), TransferRole::grad);
+  add(activation_store.get(), TransferRole::activation);
 }
 
 void Offloader::Parts::record_step_begin() {

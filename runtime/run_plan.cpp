@@ -64,6 +64,14 @@ std::vector<TierPath> space_paths(const std::vector<std::filesystem::path>& fold
   return paths;
 }
 
+void place_activations(const TrainConfig& config, OffloadOptions& options) {
+  const bool automatic = config.activations.offload == ActivationOffload::automatic;
+  const bool has_nvme = options.parameters == Placement::nvme || options.states == Placement::nvme;
+  if (config.activations.offload == ActivationOffload::nvme || (automatic && has_nvme))
+    options.activations = Placement::nvme;
+  options.activations_fill_device = automatic;
+}
+
 }  // namespace
 
 OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
@@ -80,6 +88,8 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.work_bytes = dry.work_bytes;
   options.activation_entries = dry.activation_entries;
   options.activation_entry_bytes = dry.activation_entry_bytes;
+  options.activation_get_order = dry.activation_get_order;
+  place_activations(config, options);
   options.record_layout = record_layout(config);
   options.accumulation_steps = config.batch.accumulation_steps;
   options.accumulation_type = config.grad_accum_type.value_or(DataType::fp32);

@@ -41,8 +41,9 @@ struct TrainerPlan {
 struct DryRun {
   std::vector<TensorUse> trace;
   uint64_t work_bytes = 0;
-  uint32_t activation_entries = 0;  // checkpointed activations that rest on the host
+  uint32_t activation_entries = 0;  // checkpointed activations that leave the work memory
   uint64_t activation_entry_bytes = 0;
+  std::vector<uint32_t> activation_get_order = {};  // in which they come back
 };
 
 // All that does not depend on budgets.

@@ -198,6 +198,8 @@ const std::vector<TierUse> Trainer::device_ledger() const {
   const MemoryPlan& plan = parts_->setup.plan.memory;
   std::vector<TierUse> uses = {{"activations and workspaces", plan.work_bytes},
                                {"parameters and gradients", plan.device_slots * plan.slot_bytes}};
+  if (plan.device_activation_entries > 0)
+    uses.push_back({"activation checkpoints", plan.device_activation_bytes()});
   if (plan.device_record_slots > 0)
     uses.push_back({"optimizer states", plan.device_record_slots * plan.record_slot_bytes});
   if (plan.device_accumulator_slots > 0) {

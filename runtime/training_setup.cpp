@@ -33,14 +33,18 @@ DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) 
   StackArena arena = StackArena::dry_run();
   UseRecorder recorder;
   ActivationRecorder activations;
-  ActivationStore* const store = config.activations.offload_to_host ? &activations : nullptr;
+  ActivationStore* const store =
+      config.activations.offload == ActivationOffload::none ? nullptr : &activations;
   for (uint32_t m = 0; m < config.batch.accumulation_steps; ++m) {
     model.train_micro_batch(ops, recorder, arena, batch, 1.0f, micro_batch_prefix(m), store);
   }
   UseRecorder evaluation;
   model.evaluate(ops, evaluation, arena, batch, "");
-  return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096), activations.entry_count(),
-          activations.entry_bytes()};
+  return {recorder.take_trace(),
+          round_up(arena.peak_bytes(), 4096),
+          activations.entry_count(),
+          activations.entry_bytes(),
+          {activations.get_order().begin(), activations.get_order().end()}};
 }
 
 std::string micro_batch_prefix(uint32_t micro_batch) {

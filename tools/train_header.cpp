@@ -53,6 +53,8 @@ std::string device_text(const TrainerPlan& plan) {
       fmt::format("activations and workspaces {}, {} chunk slots of {} = {} (at least {})",
                   format_bytes(memory.work_bytes), memory.device_slots, format_bytes(memory.slot_bytes),
                   format_bytes(memory.device_slots * memory.slot_bytes), memory.device_slots_minimum);
+  if (memory.device_activation_entries > 0)
+    text += fmt::format(", activation checkpoints {}", format_bytes(memory.device_activation_bytes()));
   if (memory.device_record_slots > 0)
     text += fmt::format(", states {}", format_bytes(memory.device_record_slots * memory.record_slot_bytes));
   return text;

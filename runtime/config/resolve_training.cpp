@@ -9,6 +9,8 @@ namespace {
 constexpr std::string_view kTrainBatch = "train_batch_size";
 constexpr std::string_view kMicroBatch = "train_micro_batch_size_per_gpu";
 constexpr std::string_view kAccumulation = "gradient_accumulation_steps";
+constexpr std::string_view kCpuCheckpointing = "activation_checkpointing.cpu_checkpointing";
+constexpr std::string_view kOffload = "terrace.offload_activations";
 
 std::optional<DataType> data_type_from(std::string_view name) {
   if (name == "fp32" || name == "float32" || name == "float") return DataType::fp32;
@@ -118,26 +120,56 @@ void Resolver::resolve_accumulation_type() {
                                               entry.written_key, name_of(type), name_of(config_.precision)));
 }
 
+std::optional<ActivationOffload> activation_offload_from_name(std::string_view name) {
+  if (name == "none") return ActivationOffload::none;
+  if (name == "cpu") return ActivationOffload::cpu;
+  if (name == "nvme") return ActivationOffload::nvme;
+  if (name == "auto") return ActivationOffload::automatic;
+  return std::nullopt;
+}
+
 void Resolver::resolve_activations() {
   constexpr std::string_view count_path = "activation_checkpointing.number_checkpoints";
-  constexpr std::string_view host_path = "activation_checkpointing.cpu_checkpointing";
   constexpr std::string_view checkpoint_path = "terrace.checkpoint_activations";
   ActivationConfig& activations = config_.activations;
   activations.checkpoint = boolean(checkpoint_path, activations.checkpoint);
   activations.checkpoint_count = static_cast<uint32_t>(optional_integer(count_path).value_or(0));
-  activations.offload_to_host = boolean(host_path, activations.offload_to_host);
+  resolve_activation_offload();
   if (activations.checkpoint) return;
   const std::string switched_off = fmt::format("{} is false", named(*given(checkpoint_path)));
-  if (activations.offload_to_host) {
-    const ConfigEntry& host = *given(host_path);
-    problems_.add(host.written_at, fmt::format("{} is true, but {}: there are no kept inputs to move",
-                                               host.written_key, switched_off));
+  if (activations.offload == ActivationOffload::automatic) activations.offload = ActivationOffload::none;
+  if (activations.offload != ActivationOffload::none) {
+    const ConfigEntry& place = given(kOffload) != nullptr ? *given(kOffload) : *given(kCpuCheckpointing);
+    problems_.add(place.written_at, fmt::format("{} is {}, but {}: there are no kept inputs to move",
+                                                place.written_key, json_text(place.value), switched_off));
   }
   if (activations.checkpoint_count > 0) {
     const ConfigEntry& count = *given(count_path);
     problems_.add(count.written_at, fmt::format("{} is {}, but {}", count.written_key,
                                                 activations.checkpoint_count, switched_off));
   }
+}
+
+void Resolver::resolve_activation_offload() {
+  ActivationConfig& activations = config_.activations;
+  const bool to_host = boolean(kCpuCheckpointing, false);
+  const std::string place = text(kOffload, to_host ? "cpu" : "none");
+  activations.offload = *activation_offload_from_name(place);
+  const ConfigEntry* const own = given(kOffload);
+  if (!to_host || own == nullptr || activations.offload == ActivationOffload::cpu) return;
+  problems_.add(own->written_at, fmt::format("{} is {}, but {} is true, which is cpu", own->written_key,
+                                             place, named(*given(kCpuCheckpointing))));
+}
+
+void Resolver::check_activation_offload() {
+  const PlacementConfig& placement = config_.placement;
+  if (config_.activations.offload != ActivationOffload::nvme) return;
+  if (placement.parameters == Placement::nvme || placement.states == Placement::nvme) return;
+  const ConfigEntry& own = *given(kOffload);
+  problems_.add(own.written_at,
+                fmt::format("{} is nvme, but nothing else is: place optimizer states or parameters there too "
+                            "(zero_optimization.offload_optimizer.device, offload_param.device)",
+                            own.written_key));
 }
 
 void Resolver::resolve_monitor() {

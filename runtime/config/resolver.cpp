@@ -34,6 +34,7 @@ TrainConfig Resolver::resolve() {
   resolve_aio();
   resolve_terrace();
   resolve_durability();
+  check_activation_offload();
   warn_without_effect();
   order_resolved();
   return std::move(config_);

@@ -61,11 +61,17 @@ struct Fp16Config {
   double min_loss_scale = 1;
 };
 
+// Where the kept inputs of layers wait for backward. cpu: in host memory. nvme: there, as far as host memory
+// has no room for them. automatic: in device memory as far as that has room, then as the former where
+// parameters or states are on nvme, else as cpu.
+enum class ActivationOffload : uint8_t { none, cpu, nvme, automatic };
+std::optional<ActivationOffload> activation_offload_from_name(std::string_view name);
+
 // What is kept of a forward pass until backward.
 struct ActivationConfig {
   bool checkpoint = true;         // keep layer inputs only and compute the rest again
   uint32_t checkpoint_count = 0;  // how many inputs are kept; 0: one per layer
-  bool offload_to_host = false;   // kept inputs wait in host memory
+  ActivationOffload offload = ActivationOffload::none;
 };
 
 // Adapters beside frozen weights.

@@ -16,7 +16,7 @@ struct LinkEntry {
   uint64_t TrafficBound::*bound;  // null: nothing is left to choice
 };
 
-inline constexpr size_t kLinkCount = 10;
+inline constexpr size_t kLinkCount = 12;
 inline constexpr std::array<LinkEntry, kLinkCount> kLinks = {{
     {"host -> device", "h2d", &OffloadCounters::h2d_bytes, &TrafficBound::h2d_bytes},
     {"device -> host", "d2h", &OffloadCounters::d2h_bytes, &TrafficBound::d2h_bytes},
@@ -34,6 +34,8 @@ inline constexpr std::array<LinkEntry, kLinkCount> kLinks = {{
      &TrafficBound::gradient_write_bytes},
     {"activations to the host", "activation_d2h", &OffloadCounters::activation_d2h_bytes, nullptr},
     {"activations back", "activation_h2d", &OffloadCounters::activation_h2d_bytes, nullptr},
+    {"activations, nvme reads", "activation_read", &OffloadCounters::activation_read_bytes, nullptr},
+    {"activations, nvme writes", "activation_write", &OffloadCounters::activation_write_bytes, nullptr},
 }};
 
 // Of `steps` steps that moved this in all, one at a time; what is left to no choice is its own least.

@@ -73,7 +73,7 @@ MicroBatch TokenBatch::view() const {
 DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations) {
   TrainConfig config;
   config.batch = {1, accumulation};
-  config.activations.offload_to_host = store_activations;
+  if (store_activations) config.activations.offload = ActivationOffload::cpu;
   return run_dry(model, config, workers);
 }
 

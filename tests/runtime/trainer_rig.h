@@ -40,6 +40,7 @@ class Numbers final : public TokenSource {
 struct RunOptions {
   fs::path nvme;           // empty: nothing is on nvme
   std::string parameters;  // where they live; empty: on the device
+  std::string device_memory = "16MiB";
   std::string host_memory = "64MiB";
   std::string seed = "42";
   std::string commit_every_steps = "0";
@@ -53,6 +54,9 @@ struct RunOptions {
   std::string bf16_moments = "false";
   std::string compact = "false";
   std::string clipping = "1";
+  std::string accumulation = "1";
+  std::string activations = "none";  // where they are offloaded to
+  uint32_t layers = 2;
   uint64_t data = 1;
   TierStart start = TierStart::fresh;
   bool discard = false;  // what an earlier run left
@@ -65,13 +69,14 @@ struct RunOptions {
 
 inline TrainerOptions options_of(const RunOptions& run) {
   std::vector<ConfigOverride> overrides = {{"terrace.threads", "1", "a test"},
-                                           {"terrace.device_memory", "16MiB", "a test"},
+                                           {"terrace.device_memory", run.device_memory, "a test"},
                                            {"terrace.host_memory", run.host_memory, "a test"},
                                            {"terrace.seed", run.seed, "a test"},
                                            {"bf16.enabled", run.precision, "a test"},
                                            {"terrace.update", run.update, "a test"},
                                            {"optimizer.type", run.optimizer, "a test"},
                                            {"gradient_clipping", run.clipping, "a test"},
+                                           {"gradient_accumulation_steps", run.accumulation, "a test"},
                                            {"terrace.compact_state", run.compact, "a test"},
                                            {"terrace.chunk_elements", run.chunk_elements, "a test"}};
   if (run.bf16_moments == "true") overrides.push_back({"bf16.bf16_optimizer_states", "true", "a test"});
@@ -88,10 +93,11 @@ inline TrainerOptions options_of(const RunOptions& run) {
     overrides.push_back({"terrace.commit_every_seconds", run.commit_every_seconds, "a test"});
     overrides.push_back({"terrace.retained_checkpoints", run.retained, "a test"});
   }
+  overrides.push_back({"terrace.offload_activations", run.activations, "a test"});
   TrainerOptions options;
   options.config = default_train_config(overrides);
   options.model = model_preset("gpt2");
-  options.model.layers = 2;
+  options.model.layers = run.layers;
   options.model.heads = 2;
   options.model.width = 32;
   options.model.context = kContext;

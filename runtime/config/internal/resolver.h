@@ -56,6 +56,8 @@ class Resolver {
   void resolve_loss_scale(bool enabled);
   void resolve_accumulation_type();
   void resolve_activations();
+  void resolve_activation_offload();
+  void check_activation_offload();
   void resolve_monitor();
   void resolve_monitor_target(std::string_view section, MonitorTarget& target);
 

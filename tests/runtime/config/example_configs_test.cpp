@@ -40,7 +40,7 @@ TEST(ExampleConfigs, TrainFp16WithTheOptimizerInHostMemory) {
   EXPECT_EQ(config.zero_stage, 2u);
   EXPECT_EQ(config.placement.parameters, Placement::none);
   EXPECT_EQ(config.placement.states, Placement::cpu);
-  EXPECT_TRUE(config.activations.offload_to_host);
+  EXPECT_EQ(config.activations.offload, ActivationOffload::cpu);
   EXPECT_TRUE(config.monitor.tensorboard.enabled);
   EXPECT_TRUE(config.wall_clock_breakdown);
   EXPECT_EQ(config.schedule.kind, LrScheduleKind::warmup_cosine);

@@ -85,15 +85,37 @@ TEST(TrainConfigSettings, AccumulatesGradientsInTheTypeThatIsAskedFor) {
             "the same");
 }
 
+TEST(TrainConfigSettings, ReadsWhereKeptInputsWait) {
+  const auto place = [](const std::string& text) { return parse(text).activations.offload; };
+  EXPECT_EQ(place(R"({"terrace": {"offload_activations": "cpu"}})"), ActivationOffload::cpu);
+  EXPECT_EQ(place(R"({"terrace": {"offload_activations": "auto"}})"), ActivationOffload::automatic);
+  EXPECT_EQ(place(R"({"terrace": {"offload_activations": "none"}})"), ActivationOffload::none);
+  EXPECT_EQ(
+      place(R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "/n"}},
+      "terrace": {"offload_activations": "nvme"}})"),
+      ActivationOffload::nvme);
+  EXPECT_EQ(
+      problem(R"({"terrace": {"offload_activations": "nvme"}})"),
+      "ds.json:1:14: terrace.offload_activations is nvme, but nothing else is: place optimizer states or "
+      "parameters there too (zero_optimization.offload_optimizer.device, offload_param.device)");
+  EXPECT_EQ(
+      problem(
+          R"({"activation_checkpointing": {"cpu_checkpointing": true}, "terrace": {"offload_activations": "none"}})"),
+      "ds.json:1:71: terrace.offload_activations is none, but activation_checkpointing.cpu_checkpointing "
+      "(ds.json:1:31) is true, which is cpu");
+  EXPECT_THAT(problem(R"({"terrace": {"offload_activations": "cpu", "checkpoint_activations": false}})"),
+              HasSubstr("there are no kept inputs to move"));
+}
+
 TEST(TrainConfigSettings, ReadsWhatIsKeptOfForward) {
   const TrainConfig plain = parse("{}");
   EXPECT_TRUE(plain.activations.checkpoint);
   EXPECT_EQ(plain.activations.checkpoint_count, 0u);
-  EXPECT_FALSE(plain.activations.offload_to_host);
+  EXPECT_EQ(plain.activations.offload, ActivationOffload::none);
   const TrainConfig config = parse(R"({"activation_checkpointing": {"number_checkpoints": 4,
       "cpu_checkpointing": true, "partition_activations": true}})");
   EXPECT_EQ(config.activations.checkpoint_count, 4u);
-  EXPECT_TRUE(config.activations.offload_to_host);
+  EXPECT_EQ(config.activations.offload, ActivationOffload::cpu);
   EXPECT_THAT(config.warnings, ElementsAre(HasSubstr("activation_checkpointing: partition_activations")));
   EXPECT_FALSE(parse(R"({"terrace": {"checkpoint_activations": false}})").activations.checkpoint);
   EXPECT_THAT(problem(R"({"terrace": {"checkpoint_activations": false},
