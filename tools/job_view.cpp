@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <terrace/base/units.h>
+#include <terrace/offload/binding_resource.h>
 
 #include "text_table.h"
 
@@ -53,6 +54,15 @@ std::string list_line(const char* name, const Items& items, Text text) {
   return fmt::format("{:<7} {}\n", name, line.empty() ? "none" : line);
 }
 
+// Of a program that knows other resources, the key.
+std::string bound_text(const JobStatus& status) {
+  for (const Resource resource : {Resource::processor, Resource::host_to_device, Resource::device_to_host,
+                                  Resource::disk_reads, Resource::disk_writes}) {
+    if (status.bound_by == key_of(resource)) return fmt::format("by {}", name_of(resource));
+  }
+  return status.bound_by;
+}
+
 std::string kept_line(const JobStatus& status) {
   std::string line;
   if (status.epoch_step) line += fmt::format("epoch of step {}", *status.epoch_step);
@@ -80,7 +90,7 @@ std::string job_view(const JobStatus& status) {
   text += list_line("waited", status.waits, [](const WaitTime& wait) {
     return wait.ns > 0 ? format_duration(wait.ns) : std::string();
   });
-  text += fmt::format("{:<7} {}\n", "binding", status.binding_wait);
+  text += fmt::format("{:<7} {}\n", "bound", bound_text(status));
   text += fmt::format("{:<7} {}\n", "now", status.waits_for.empty() ? "computing" : status.waits_for);
   return text + kept_line(status);
 }

@@ -28,7 +28,7 @@ JobControl::JobControl(Trainer& trainer, const JobControlOptions& options, Log& 
   next_.steps = options_.steps;
   next_.update_mode = name_of(trainer.update_mode());
   next_.epoch_step = trainer.durable_step();
-  next_.binding_wait = "none";
+  next_.bound_by = "none";
   set_memory(next_, trainer);
   published_ = next_;
   try {

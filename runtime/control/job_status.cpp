@@ -3,33 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 
 #include <terrace/base/error.h>
+#include <terrace/offload/binding_resource.h>
 #include <terrace/runtime/report/link_table.h>
 
 namespace terrace {
 namespace {
-
-template <typename Value>
-struct Named {
-  const char* name;
-  Value OffloadCounters::*value;
-};
-
-// Those that hold up the step by themselves: waits for a pending update are among them.
-constexpr std::array<Named<uint64_t>, 6> kBindingWaits = {{
-    {"fetch_wait", &OffloadCounters::fetch_wait_ns},
-    {"activation_wait", &OffloadCounters::activation_wait_ns},
-    {"landing_wait", &OffloadCounters::landing_wait_ns},
-    {"update_wait", &OffloadCounters::update_wait_ns},
-    {"turn_wait", &OffloadCounters::turn_wait_ns},
-    {"commit_wait", &OffloadCounters::commit_wait_ns},
-}};
-
-constexpr uint64_t kNoticedPart = 100;  // of a step: shorter waits bind nothing
 
 [[noreturn]] void refuse(std::string_view key) {
   throw Error(ErrorKind::io, {"cannot understand the job's status", std::string(key),
@@ -117,12 +99,9 @@ void set_last_step(JobStatus& status, const StepReport& report) {
   status.update_mode = name_of(report.update_mode);
   status.links.resize(kLinks.size());
   for (size_t i = 0; i < kLinks.size(); ++i) status.links[i] = {kLinks[i].key, report.moved.*kLinks[i].moved};
-  status.waits.resize(kBindingWaits.size());
-  for (size_t i = 0; i < kBindingWaits.size(); ++i)
-    status.waits[i] = {kBindingWaits[i].name, report.moved.*kBindingWaits[i].value};
-  const auto longest = std::max_element(status.waits.begin(), status.waits.end(),
-                                        [](const auto& a, const auto& b) { return a.ns < b.ns; });
-  status.binding_wait = longest->ns > report.total_ns / kNoticedPart ? longest->name : "none";
+  status.waits.resize(kWaits.size());
+  for (size_t i = 0; i < kWaits.size(); ++i) status.waits[i] = {kWaits[i].key, report.moved.*kWaits[i].ns};
+  status.bound_by = key_of(resource_use(report.moved).binding);
 }
 
 void set_memory(JobStatus& status, Trainer& trainer) {
@@ -157,10 +136,10 @@ std::string job_status_json(const JobStatus& status) {
              json_quoted(status.update_mode)) +
          fmt::format(
              R"("tiers": [{}], "least_host_bytes": {}, "most_host_bytes": {}, "kept_chunks": {}, "record_chunks": {}, )"
-             R"("link_bytes": {{{}}}, "wait_ns": {{{}}}, "binding_wait": {}, "epoch_step": {}, "checkpoint_step": {}, "waits_for": {}}})",
+             R"("link_bytes": {{{}}}, "wait_ns": {{{}}}, "bound_by": {}, "epoch_step": {}, "checkpoint_step": {}, "waits_for": {}}})",
              tiers_json(status), status.least_host_bytes, status.most_host_bytes, status.kept_chunks,
              status.record_chunks, members_json(status.links, &LinkBytes::bytes),
-             members_json(status.waits, &WaitTime::ns), json_quoted(status.binding_wait),
+             members_json(status.waits, &WaitTime::ns), json_quoted(status.bound_by),
              whole_or_null(status.epoch_step), whole_or_null(status.checkpoint_step),
              json_quoted(status.waits_for));
 }
@@ -189,7 +168,7 @@ JobStatus parse_job_status(const JsonNode& node) {
   status.record_chunks = static_cast<uint32_t>(whole(node, "record_chunks"));
   status.links = parse_members<LinkBytes>(require(node, "link_bytes", JsonNode::Kind::object));
   status.waits = parse_members<WaitTime>(require(node, "wait_ns", JsonNode::Kind::object));
-  status.binding_wait = text(node, "binding_wait");
+  status.bound_by = text(node, "bound_by");
   status.epoch_step = optional_whole(node, "epoch_step");
   status.checkpoint_step = optional_whole(node, "checkpoint_step");
   status.waits_for = text(node, "waits_for");

@@ -42,8 +42,7 @@ struct JobStatus {
   std::string update_mode;
   std::vector<LinkBytes> links;
   std::vector<WaitTime> waits;
-  std::string
-      binding_wait;  // the longest of them, or "none" where they are less than a hundredth of the step
+  std::string bound_by;  // the last step, as the log has it: "disk_reads"; "none" before the first
 
   std::vector<TierStatus> tiers;
   uint64_t least_host_bytes = 0;       // that the host budget may be

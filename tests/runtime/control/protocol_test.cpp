@@ -152,7 +152,7 @@ TEST(JobStatus, ComesBackAsItWas) {
   status.update_mode = "next_forward";
   status.links = {{"h2d", 1}, {"d2h", (uint64_t{1} << 62) + 1}};
   status.waits = {{"fetch_wait", 5}};
-  status.binding_wait = "fetch_wait";
+  status.bound_by = "disk_reads";
   status.tiers = {{"device", 3, 2, 2}, {"nvme", 0, 9, 9}};
   status.least_host_bytes = 10;
   status.most_host_bytes = 30;
@@ -169,6 +169,7 @@ TEST(JobStatus, ComesBackAsItWas) {
   EXPECT_EQ(back.epoch_step, 2u);
   EXPECT_FALSE(back.checkpoint_step);
   EXPECT_EQ(back.waits_for, status.waits_for);
+  EXPECT_EQ(back.bound_by, "disk_reads");
 
   status.loss.reset();
   EXPECT_FALSE(parse_job_status(parse_json(job_status_json(status), "a test")).loss);
