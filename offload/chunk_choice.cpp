@@ -18,9 +18,9 @@ struct Candidate {
 
 // In one step, both ways, of what the host has no room for.
 uint64_t nvme_bytes(const MemoryPlan& plan, const OffloadOptions& options) {
-  uint64_t bytes = uint64_t{2} * options.accumulation_steps * plan.spilled_chunks * plan.spill_slot_bytes;
-  bytes +=
-      uint64_t{2} * options.accumulation_steps * plan.nvme_activation_entries * plan.activation_entry_bytes;
+  const uint32_t passes = options.layer_major ? 1 : options.accumulation_steps;
+  uint64_t bytes = uint64_t{2} * passes * plan.spilled_chunks * plan.spill_slot_bytes;
+  bytes += uint64_t{2} * passes * plan.nvme_activation_entries * plan.activation_entry_bytes;
   if (options.states == Placement::nvme)
     bytes += uint64_t{2} * (plan.record_chunks - plan.host_record_slots) * plan.record_slot_bytes;
   if (options.parameters == Placement::nvme)

@@ -24,7 +24,8 @@ uint64_t block_count(const FlatSpace& space, ChunkId chunk) {
 
 GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& options, const MemoryPlan& plan,
                              HostArena& arena, Device& device, DeviceCache& cache, const ParamHome& home,
-                             SpilledGradients* spilled, Workers& workers, InstructionSet instruction_set)
+                             const GradientRuns& runs, SpilledGradients* spilled, Workers& workers,
+                             InstructionSet instruction_set)
     : space_(space),
       device_(device),
       cache_(cache),
@@ -36,6 +37,7 @@ GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& optio
       accumulation_steps_(options.accumulation_steps),
       accumulates_(options.accumulation_steps > 1),
       accumulation_type_(options.accumulation_type),
+      layer_major_(options.layer_major),
       takes_over_(plan.gradients_take_over),
       slots_(space.chunk_count(), nullptr),
       displaced_(space.chunk_count(), false),
@@ -68,7 +70,8 @@ GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& optio
     ++next;
   }
   for (std::byte* memory : carve_slots(arena, plan.slot_bytes, plan.landing_slots, "landing gradients")) {
-    landings_.push_back({memory, nullptr, {}});
+    staged_.push_back({memory, nullptr, {}, {}});
+    staged_.back().runs.reserve(runs.most_runs());
   }
   leaving_.reserve(space.chunk_count());
   first_sum_.push_back(0);
@@ -80,10 +83,6 @@ GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& optio
   }
 }
 
-void GradientStore::begin_step() {
-  micro_batch_ = 0;
-}
-
 DataType GradientStore::type(ChunkId chunk) const {
   return accumulates_ ? accumulation_type_ : space_.section_of(chunk).type;
 }
@@ -93,7 +92,7 @@ bool GradientStore::takes_over(ChunkId chunk) const {
 }
 
 std::byte* GradientStore::spare_slot(ChunkId chunk) const {
-  if (!landings_.empty()) return landings_[0].memory;
+  if (!staged_.empty()) return staged_[0].memory;
   return is_held(chunk) ? slots_[index_of(chunk)] : spilled_->spare_slot();
 }
 
@@ -104,11 +103,12 @@ std::byte* GradientStore::gradient(ChunkId chunk) {
   return slots_[index_of(chunk)];
 }
 
-void GradientStore::land(ChunkId chunk) {
+void GradientStore::land(const GradientLanding& landing) {
+  const ChunkId chunk = landing.chunk;
   landed_[index_of(chunk)].store(false, std::memory_order_relaxed);
-  if (on_device_) return land_on_device(chunk);
-  if (accumulates_) return land_in_staging(chunk);
-  if (!is_held(chunk)) begin_spilling(chunk);
+  if (on_device_) return land_on_device(landing);
+  if (accumulates_) return land_in_staging(landing);
+  if (!is_held(chunk)) begin_spilling(landing);
   if (takes_over(chunk)) displace(chunk);
   std::byte* const to = is_held(chunk) ? slots_[index_of(chunk)] : spilled_->landing(chunk);
   const uint64_t bytes = space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
@@ -132,80 +132,122 @@ void GradientStore::displace(ChunkId chunk) {
   displaced_[index_of(chunk)] = true;
 }
 
-void GradientStore::begin_spilling(ChunkId chunk) {
+void GradientStore::begin_spilling(const GradientLanding& landing) {
+  if (spilled_->is_filling(landing.chunk)) return;  // it has stayed since it landed before
   if (const std::optional<ChunkId> before = spilled_->filling_next()) {
-    for (Landing& landing : landings_) {
-      if (landing.source != nullptr && landing.chunk == *before) accumulate(landing);
-    }
-    while (spilled_->filling_next()) finish_next();
+    accumulate_staged(*before);
+    while (spilled_->is_filling(*before) && finished_ < leaving_.size()) finish_next();
+    if (spilled_->is_filling(*before)) spilled_->write(*before);
   }
-  spilled_->begin(chunk, micro_batch_ > 0);
+  spilled_->begin(landing.chunk, !landing.begins);
 }
 
-void GradientStore::land_on_device(ChunkId chunk) {
+void GradientStore::land_on_device(const GradientLanding& landing) {
+  const ChunkId chunk = landing.chunk;
   open(chunk);
   if (!accumulates_) {  // it stays where it is
     take_sums(chunk, slots_[index_of(chunk)]);
     return close(chunk);
   }
   cache_.pin_gradient(chunk);
-  accumulate_into(chunk, slots_[index_of(chunk)], cache_.gradient_address(chunk));
+  add_runs(landing, slots_[index_of(chunk)], cache_.gradient_address(chunk));
   cache_.unpin_gradient(chunk);
   close(chunk);
   cache_.drop_gradient(chunk);
 }
 
-void GradientStore::land_in_staging(ChunkId chunk) {
-  Landing& landing = landings_[next_landing_];
-  next_landing_ = (next_landing_ + 1) % static_cast<uint32_t>(landings_.size());
-  accumulate(landing);
-  if (!is_held(chunk)) begin_spilling(chunk);
-  const uint64_t bytes = space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
+void GradientStore::land_in_staging(const GradientLanding& landing) {
+  const ChunkId chunk = landing.chunk;
+  Staged& to = staged_[next_staged_];
+  accumulate(to);
+  next_staged_ = (next_staged_ + 1) % static_cast<uint32_t>(staged_.size());
+  if (!is_held(chunk)) begin_spilling(landing);
+  to.runs.assign(landing.runs.begin(), landing.runs.end());
+  to.landing = landing;
+  to.landing.runs = to.runs;
+  const uint64_t element_bytes = bytes_of(space_.section_of(chunk).type);
   CacheSlot& slot = cache_.release_gradient(chunk);
-  d2h_bytes_ += bytes;
-  slot.out.begin();
-  device_.copy_to_host(landing.memory, slot.id, 0, bytes, nullptr, slot.out, landing_note(chunk));
-  landing.source = &slot;
-  landing.chunk = chunk;
+  slot.out.begin(static_cast<uint32_t>(to.runs.size()));
+  for (const GradientRun& run : to.runs) {
+    const uint64_t offset = run.first_element * element_bytes, bytes = run.element_count * element_bytes;
+    d2h_bytes_ += bytes;
+    device_.copy_to_host(to.memory + offset, slot.id, offset, bytes, nullptr, slot.out, landing_note(chunk));
+  }
+  to.source = &slot;
 }
 
 // The slot may have been taken and left again since; its last copy out is then a later one, and waiting for
 // it is waiting for this one too.
-void GradientStore::accumulate(Landing& landing) {
-  if (landing.source == nullptr) return;
-  wait_watched(landing.source->out, cache_.watch(),
-               {"gradients", "device -> host", TimeCause::device_copy, landing.chunk, nullptr, {}});
-  landing.source = nullptr;
-  const ChunkId chunk = landing.chunk;
-  if (is_held(chunk)) return accumulate_into(chunk, slots_[index_of(chunk)], landing.memory);
+void GradientStore::accumulate(Staged& from) {
+  if (from.source == nullptr) return;
+  const ChunkId chunk = from.landing.chunk;
+  wait_watched(from.source->out, cache_.watch(),
+               {"gradients", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
+  from.source = nullptr;
+  if (is_held(chunk)) return add_runs(from.landing, slots_[index_of(chunk)], from.memory);
   spilled_->wait_old(chunk);
-  accumulate_into(chunk, spilled_->landing(chunk), landing.memory);
-  spilled_->write(chunk);
+  add_runs(from.landing, spilled_->landing(chunk), from.memory);
+  if (!layer_major_ || from.landing.ends) spilled_->write(chunk);
 }
 
-void GradientStore::accumulate_into(ChunkId chunk, std::byte* accumulator, const std::byte* gradient) {
-  const uint64_t blocks = sums_of(chunk).size();
-  const uint64_t accumulator_bytes = kBlockElements * bytes_of(accumulation_type_);
-  const uint64_t gradient_bytes = kBlockElements * bytes_of(space_.section_of(chunk).type);
-  // Of what is spilled always: a last micro-batch without a gradient does not read it back.
-  const bool takes_sums = last_micro_batch() || !is_held(chunk);
+void GradientStore::accumulate_all() {
+  for (size_t age = 0; age < staged_.size(); ++age) accumulate(staged(age));
+}
+
+void GradientStore::accumulate_staged(ChunkId chunk) {
+  size_t count = 0;
+  for (size_t age = 0; age < staged_.size(); ++age) {
+    if (staged(age).source != nullptr && staged(age).landing.chunk == chunk) count = age + 1;
+  }
+  for (size_t age = 0; age < count; ++age) accumulate(staged(age));
+}
+
+void GradientStore::add_runs(const GradientLanding& landing, std::byte* accumulator,
+                             const std::byte* gradient) {
+  const uint64_t first = landing.runs.front().first_element / kBlockElements;
+  const uint64_t end = divide_up(landing.runs.back().end(), kBlockElements);
   const ComputingScope computing(cache_.watch());
-  workers_.parallel_for(divide_up(blocks, kTaskBlocks), [&](size_t task) {
-    for (uint64_t b = task * kTaskBlocks; b < std::min(blocks, (task + 1) * kTaskBlocks); ++b) {
-      const Accumulation block{.accumulator = accumulator + b * accumulator_bytes,
-                               .accumulator_type = accumulation_type_,
-                               .gradient = gradient + b * gradient_bytes,
-                               .gradient_type = space_.section_of(chunk).type,
-                               .count = kBlockElements,
-                               .first = micro_batch_ == 0};
-      if (takes_sums) {
-        sums_of(chunk)[b] = accumulate_block(instruction_set_, block);
-      } else {
-        terrace::accumulate(instruction_set_, block);
-      }
-    }
+  workers_.parallel_for(divide_up(end - first, kTaskBlocks), [&](size_t task) {
+    const uint64_t begin = first + task * kTaskBlocks;
+    for (uint64_t b = begin; b < std::min(end, begin + kTaskBlocks); ++b)
+      add_block(landing, b, accumulator, gradient);
   });
-  if (last_micro_batch()) landed_[index_of(chunk)].store(true, std::memory_order_release);
+  if (landing.ends) landed_[index_of(landing.chunk)].store(true, std::memory_order_release);
+}
+
+// A block's sum is right when the last that lands of it has been added.
+void GradientStore::add_block(const GradientLanding& landing, uint64_t block, std::byte* accumulator,
+                              const std::byte* gradient) {
+  const DataType type = space_.section_of(landing.chunk).type;
+  // Of what is spilled always: a last micro-batch without a gradient does not read it back.
+  const bool takes_sum = is_last(landing) || !is_held(landing.chunk);
+  const uint64_t begin = block * kBlockElements, end = begin + kBlockElements;
+  bool has_landed = false;
+  for (const GradientRun& run : landing.runs) {
+    const uint64_t first = std::max(begin, run.first_element), last = std::min(end, run.end());
+    if (first >= last) continue;
+    has_landed = true;
+    std::byte* const sum = accumulator + first * bytes_of(accumulation_type_);
+    const bool replaces = run.is_first && landing.micro_batch == 0;
+    if (run.is_first && (!replaces || gradient == nullptr))  // those before were zero
+      std::memset(sum, 0, (last - first) * bytes_of(accumulation_type_));
+    if (gradient == nullptr) continue;
+    const Accumulation part{.accumulator = sum,
+                            .accumulator_type = accumulation_type_,
+                            .gradient = gradient + first * bytes_of(type),
+                            .gradient_type = type,
+                            .count = last - first,
+                            .first = replaces};
+    if (takes_sum && part.count == kBlockElements) {
+      sums_of(landing.chunk)[block] = accumulate_block(instruction_set_, part);
+      return;
+    }
+    terrace::accumulate(instruction_set_, part);
+  }
+  if (!has_landed || !takes_sum) return;
+  sums_of(landing.chunk)[block] =
+      sum_of_squares_block(instruction_set_, accumulator + begin * bytes_of(accumulation_type_),
+                           accumulation_type_, kBlockElements);
 }
 
 std::span<double> GradientStore::sums_of(ChunkId chunk) {
@@ -227,15 +269,11 @@ void GradientStore::take_sums(ChunkId chunk, const std::byte* gradient) {
   landed_[index_of(chunk)].store(true, std::memory_order_release);
 }
 
-void GradientStore::land_zero(ChunkId chunk) {
-  if (micro_batch_ > 0) {  // zeros add nothing to what earlier ones have left
-    if (!last_micro_batch() || !is_held(chunk)) return;
-    open(chunk);
-    take_sums(chunk, slots_[index_of(chunk)]);
-    return close(chunk);
-  }
+void GradientStore::land_zero(const GradientLanding& landing) {
+  const ChunkId chunk = landing.chunk;
+  if (accumulates_) return is_held(chunk) ? add_zero(landing) : spill_zero(landing);
   std::ranges::fill(sums_of(chunk), 0.0);
-  if (on_device_ && !accumulates_) {
+  if (on_device_) {
     const Schedule unknown;
     CacheSlot* slot = cache_.take_slot(EvictionContext{unknown, kNever});
     TERRACE_ASSERT(slot != nullptr, "the plan has a slot for every gradient that stays on the device");
@@ -245,16 +283,42 @@ void GradientStore::land_zero(ChunkId chunk) {
   }
   if (!is_held(chunk)) return spilled_->set_zero(chunk);
   if (takes_over(chunk)) displace(chunk);
-  open(chunk);
   std::memset(slots_[index_of(chunk)], 0, space_.chunk(chunk).elements * bytes_of(type(chunk)));
+  landed_[index_of(chunk)].store(true, std::memory_order_release);
+}
+
+// Zeros add nothing to what earlier micro-batches have left.
+void GradientStore::add_zero(const GradientLanding& landing) {
+  const ChunkId chunk = landing.chunk;
+  accumulate_staged(chunk);
+  if (std::ranges::none_of(landing.runs, &GradientRun::is_first) && !is_last(landing)) return;
+  open(chunk);
+  add_runs(landing, slots_[index_of(chunk)], nullptr);
   close(chunk);
-  landed_[index_of(chunk)].store(last_micro_batch(), std::memory_order_release);
+}
+
+void GradientStore::spill_zero(const GradientLanding& landing) {
+  const ChunkId chunk = landing.chunk;
+  accumulate_staged(chunk);
+  if (landing.begins && landing.runs.front().element_count == space_.chunk(chunk).elements) {
+    std::ranges::fill(sums_of(chunk), 0.0);
+    return spilled_->set_zero(chunk);
+  }
+  if (std::ranges::any_of(landing.runs, &GradientRun::is_first)) {
+    begin_spilling(landing);
+    spilled_->wait_old(chunk);
+    add_runs(landing, spilled_->landing(chunk), nullptr);
+  }
+  if (landing.ends && spilled_->is_filling(chunk)) spilled_->write(chunk);
 }
 
 void GradientStore::poll() {
-  for (Landing& landing : landings_) {
-    if (landing.source == nullptr || !landing.source->out.done()) continue;
-    if (is_held(landing.chunk) || spilled_->has_old(landing.chunk)) accumulate(landing);
+  for (size_t age = 0; age < staged_.size(); ++age) {
+    Staged& next = staged(age);
+    if (next.source == nullptr) continue;
+    const ChunkId chunk = next.landing.chunk;
+    if (!next.source->out.done() || (!is_held(chunk) && !spilled_->has_old(chunk))) break;
+    accumulate(next);
   }
   while (finished_ < leaving_.size() && leaving_[finished_].source->out.done()) finish_next();
 }
@@ -270,13 +334,14 @@ void GradientStore::finish_next() {
   ++finished_;
 }
 
-void GradientStore::finish_micro_batch() {
-  for (Landing& landing : landings_) accumulate(landing);
+void GradientStore::finish_micro_batch(bool ends_step) {
+  accumulate_all();
   while (finished_ < leaving_.size()) finish_next();
   leaving_.clear();
   finished_ = 0;
-  if (spilled_ != nullptr && last_micro_batch()) spilled_->finish_writes();
-  ++micro_batch_;
+  if (spilled_ == nullptr) return;
+  while (const std::optional<ChunkId> filling = spilled_->filling()) spilled_->write(*filling);
+  if (ends_step) spilled_->finish_writes();
 }
 
 void GradientStore::open(ChunkId chunk) {

@@ -16,6 +16,10 @@
 // last accumulation: no pass over all gradients remains for the update. When that happens depends on when
 // copies end; what the sums are does not.
 //
+// Where all micro-batches of a step are open together (OffloadOptions::layer_major), chunks that hold tensors
+// of several layers land in parts (GradientRuns), and a spilled gradient stays in its landing slot from one
+// micro-batch to the next, until the slot is needed.
+//
 // Used by the step thread only, but for what says otherwise.
 #pragma once
 
@@ -32,6 +36,7 @@
 #include <terrace/memory/flat_space.h>
 #include <terrace/memory/host_arena.h>
 #include <terrace/offload/device_cache.h>
+#include <terrace/offload/gradient_runs.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/offload_options.h>
 #include <terrace/offload/param_home.h>
@@ -45,17 +50,18 @@ class GradientStore {
  public:
   GradientStore(const FlatSpace& space, const OffloadOptions& options, const MemoryPlan& plan,
                 HostArena& arena, Device& device, DeviceCache& cache, const ParamHome& home,
-                SpilledGradients* spilled, Workers& workers, InstructionSet instruction_set);
+                const GradientRuns& runs, SpilledGradients* spilled, Workers& workers,
+                InstructionSet instruction_set);
 
-  void begin_step();
-  // The chunk's gradient of this micro-batch is complete in its device slot, unpinned: it starts on its way.
-  void land(ChunkId chunk);
-  // The micro-batch ended and the chunk had no gradient: zeros count.
-  void land_zero(ChunkId chunk);
+  // What lands is complete in the chunk's device slot, unpinned: it starts on its way, and the slot with it.
+  void land(const GradientLanding& landing);
+  // The same of a chunk without a slot, when its micro-batch has ended: zeros count.
+  void land_zero(const GradientLanding& landing);
   // Finishes what has landed meanwhile, while its bytes are still in a cache; never waits.
   void poll();
-  // Everything landed is where the update reads it, and its sums are known; the micro-batch is over.
-  void finish_micro_batch();
+  // Everything landed is where the update reads it, and its sums are known; the micro-batches that were open
+  // are over. `ends_step`: the last of the step is one of them.
+  void finish_micro_batch(bool ends_step);
 
   // The precision in which gradient() holds them.
   DataType type(ChunkId chunk) const;
@@ -109,34 +115,47 @@ class GradientStore {
   bool accumulates() const { return accumulates_; }
   // A host slot that is free between finish_micro_batch() and the next step: for parameters on their way out
   // when gradients have another precision.
-  std::byte* landing_slot(uint32_t index) { return landings_[index].memory; }
+  std::byte* landing_slot(uint32_t index) { return staged_[index].memory; }
   // A slot for the chunk's parameters between steps, where they have none of their own.
   std::byte* spare_slot(ChunkId chunk) const;
 
  private:
-  struct Landing {
+  struct Staged {
     std::byte* memory = nullptr;
     CacheSlot* source = nullptr;  // null: nothing is landing here
-    ChunkId chunk{};
+    GradientLanding landing;      // whose runs are these
+    std::vector<GradientRun> runs;
   };
   // A gradient whose copy to its host slot this micro-batch may not have finished.
   struct Leaving {
     CacheSlot* source;
     ChunkId chunk;
   };
-  // Waits for the copy into it.
-  void accumulate(Landing& landing);
-  void accumulate_into(ChunkId chunk, std::byte* accumulator, const std::byte* gradient);
+  // The one that landed `age` landings after the oldest that may still be on its way.
+  Staged& staged(size_t age) { return staged_[(next_staged_ + age) % staged_.size()]; }
+  // Waits for the copy into it. Older ones come first: the micro-batches of a tensor are added in order.
+  void accumulate(Staged& from);
+  void accumulate_all();
+  // Those of the chunk that are on their way, and what landed before them.
+  void accumulate_staged(ChunkId chunk);
+  // Without a gradient zeros land.
+  void add_runs(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient);
+  void add_block(const GradientLanding& landing, uint64_t block, std::byte* accumulator,
+                 const std::byte* gradient);
+  bool is_last(const GradientLanding& landing) const {
+    return landing.micro_batch + 1 == accumulation_steps_;
+  }
+  void add_zero(const GradientLanding& landing);
+  void spill_zero(const GradientLanding& landing);
   void finish_next();
   CopyNote landing_note(ChunkId chunk) const;
   void displace(ChunkId chunk);
   // Takes a landing slot of spilled gradients, after what is landing in it is on its way out.
-  void begin_spilling(ChunkId chunk);
-  bool last_micro_batch() const { return micro_batch_ + 1 == accumulation_steps_; }
+  void begin_spilling(const GradientLanding& landing);
   std::span<double> sums_of(ChunkId chunk);
   void take_sums(ChunkId chunk, const std::byte* gradient);
-  void land_in_staging(ChunkId chunk);
-  void land_on_device(ChunkId chunk);
+  void land_in_staging(const GradientLanding& landing);
+  void land_on_device(const GradientLanding& landing);
 
   const FlatSpace& space_;
   Device& device_;
@@ -149,17 +168,17 @@ class GradientStore {
   uint32_t accumulation_steps_;
   bool accumulates_;
   DataType accumulation_type_;
-  uint32_t micro_batch_ = 0;
+  const bool layer_major_;
   const bool takes_over_;
   std::vector<std::byte*> slots_;  // per chunk: host slot, host accumulator or device address; or null
   std::vector<bool> displaced_;    // per chunk
   // Per chunk: its gradient of this step is complete in slots_, and its sums are known.
   std::unique_ptr<std::atomic<bool>[]> landed_;
   std::vector<DeviceSlot> accumulators_;  // per chunk, states on the device
-  std::vector<Landing> landings_;
+  std::vector<Staged> staged_;
   std::vector<Leaving> leaving_;  // in the order of the copies; the first finished_ of them are done with
   size_t finished_ = 0;
-  uint32_t next_landing_ = 0;
+  uint32_t next_staged_ = 0;         // the oldest
   std::span<double> sums_;           // of the blocks of all trainable chunks, in the order of the flat space
   std::vector<uint64_t> first_sum_;  // per chunk, and one more entry
   uint64_t d2h_bytes_ = 0;

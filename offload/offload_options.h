@@ -57,6 +57,9 @@ struct OffloadOptions {
   bool lock_host_memory = true;                // page-lock the host arena where the system allows it
 
   uint32_t accumulation_steps = 1;  // micro-batches per update; above 1 gradients accumulate
+  // All micro-batches of a step are open together, so that each operation can run for all of them before the
+  // next one and its parameters come once. Their gradients are added in the same order: no bit depends on it.
+  bool layer_major = false;
   // In what they accumulate: fp32, or the parameters' own type, which takes less memory and rounds every sum.
   DataType accumulation_type = DataType::fp32;
   PolicyKind policy = PolicyKind::opt;

@@ -37,10 +37,9 @@ void Offloader::begin_step() {
   p.phase = Phase::training;
   p.gradients_may_land = false;
   p.forget_early_update();
-  p.micro_batch = 0;
+  p.reset_step();
   p.training_cursor.begin_step();
   p.cursor = &p.training_cursor;
-  p.gradients->begin_step();
   if (p.records_step()) p.record_step_begin();
 }
 
@@ -56,6 +55,18 @@ void Offloader::end_evaluation() {
   TERRACE_ASSERT(parts_->phase == Phase::evaluation, "no evaluation is open");
   parts_->evaluation_cursor.end_step();
   parts_->phase = Phase::idle;
+}
+
+void Offloader::select_micro_batch(uint32_t micro_batch) {
+  Parts& p = *parts_;
+  if (micro_batch == p.micro_batch) return;
+  TERRACE_ASSERT(p.options.layer_major && p.phase == Phase::training && !p.in_use &&
+                     micro_batch < p.options.accumulation_steps,
+                 fmt::format("micro-batch {} of {} is not open", micro_batch, p.options.accumulation_steps));
+  p.throw_landing_failure();
+  const TimeScope managing(p.account, TimeCause::overhead);
+  p.land_open_gradients();
+  p.micro_batch = micro_batch;
 }
 
 void Offloader::begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
@@ -138,10 +149,10 @@ void Offloader::end_micro_batch() {
   p.begin_early_update();
   p.complete_unused_gradients();
   const uint64_t start = p.clock.now_ns();
-  p.gradients->finish_micro_batch();
+  p.gradients->finish_micro_batch(p.last_is_open());
   if (p.lands_for_update()) p.update_landed();
   p.counters.landing_wait_ns += p.clock.now_ns() - start;
-  ++p.micro_batch;
+  ++p.micro_batch;  // layer_major: of the last
   const bool more = p.micro_batch < p.options.accumulation_steps;
   for (uint32_t t = 0; t < p.space.tensor_count(); ++t) {
     const TensorId tensor{t};
@@ -196,14 +207,14 @@ void Offloader::abandon_step() {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::training && !p.in_use, "no step is open, or a lease is");
   p.throw_landing_failure();
-  p.gradients->finish_micro_batch();
+  p.gradients->finish_micro_batch(p.last_is_open());
   p.finish_update();
   p.drop_gradients();
   p.restore_parameters();
   for (uint32_t t = 0; t < p.space.tensor_count(); ++t) {
     if (p.states.state(TensorId{t}) != TensorState::hold) p.states.change(TensorId{t}, TensorState::hold);
   }
-  p.reset_micro_batch();
+  p.reset_step();
   p.phase = Phase::idle;
 }
 

@@ -10,6 +10,9 @@
 //     for every micro-batch: { ...operations open Leases on `offloader`...; offloader.end_micro_batch(); }
 //     offloader.update(settings);
 //
+// With options.layer_major all micro-batches of a step are open together, select_micro_batch() says whose the
+// uses that follow are, and end_micro_batch() ends them all.
+//
 // Used by one thread. After an Error from any call but the constructor the state in memory is not to be
 // trained on: resume from an epoch or a checkpoint. Only what a commit failed with leaves it as it was.
 #pragma once
@@ -199,6 +202,9 @@ class Offloader final : public ParameterAccess {
 
   void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override;
   void end_use() override;
+  // options.layer_major only, between uses. In backward the micro-batches of a tensor follow each other in
+  // their order, and a tensor's backward uses in one micro-batch are over before another one's begin.
+  void select_micro_batch(uint32_t micro_batch) override;
   const std::byte* parameter(TensorId tensor) const override;
   GradientView gradient(TensorId tensor) override;
 

@@ -63,10 +63,10 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       unsent(space.chunk_count()),
       training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),
+      runs(space, options.accumulation_steps),
+      unfinished_chunks(space.tensor_count()),
       backward_uses(space.tensor_count()),
-      open_tensors(space.chunk_count()),
-      unlanded_chunks(space.tensor_count()),
-      landed(space.chunk_count()) {
+      unlanded_chunks(space.tensor_count()) {
   make_stores();
   home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_store.get(),
                                      frozen_store.get(), reader.get(), watch);
@@ -75,7 +75,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   if (gradient_store != nullptr) {
     spilled = std::make_unique<SpilledGradients>(space, plan, arena, *gradient_store, watch);
   }
-  gradients = std::make_unique<GradientStore>(space, options, plan, arena, device, cache, *home,
+  gradients = std::make_unique<GradientStore>(space, options, plan, arena, device, cache, *home, runs,
                                               spilled.get(), workers, instruction_set);
   records =
       std::make_unique<RecordStore>(space, options.states, plan, record_arena, device, record_store.get(),
@@ -92,7 +92,8 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   operation.reserve(256);
   update_order.reserve(space.chunk_count());
   landing.reserve(space.chunk_count());
-  reset_micro_batch();
+  if (options.layer_major) holding_gradients.reserve(plan.device_slots);
+  reset_step();
   if (plan.keeps_epochs) keep_epochs();
   if (reader == nullptr && (spilled != nullptr || activation_store != nullptr)) make_reader();
   if (spilled != nullptr) spilled->leave_through(*reader);
@@ -188,10 +189,11 @@ void Offloader::Parts::open_gradients() {
     if (!space.section_of(chunk).trainable) continue;
     if (!cache.has_gradient(chunk)) {
       TERRACE_ASSERT(
-          !landed[index_of(chunk)],
+          !runs.has_landed(chunk, micro_batch),
           fmt::format("{} adds to a gradient that is complete: TensorSpec::backward_uses is too low",
                       operation));
       cache.begin_gradient(chunk, require_slot("gradients"));
+      if (options.layer_major) holding_gradients.push_back(chunk);
     }
     cache.pin_gradient(chunk);
   }
@@ -254,50 +256,89 @@ void Offloader::Parts::close_gradients() {
         ++backward_uses[index_of(tensor)] < space.tensor(tensor).backward_uses)
       continue;
     states.change(tensor, TensorState::grad_ready);
-    const TensorPlace& place = space.place(tensor);
-    for (uint32_t c = place.first_chunk; c < place.first_chunk + place.chunk_count; ++c) --open_tensors[c];
+    runs.complete(tensor, micro_batch);
   }
   for (const ChunkId chunk : chunks) {
-    if (cache.has_gradient(chunk) && open_tensors[index_of(chunk)] == 0 && !landed[index_of(chunk)])
+    if (cache.has_gradient(chunk) && runs.is_complete(chunk, micro_batch) &&
+        !runs.has_landed(chunk, micro_batch))
       land(chunk);
   }
 }
 
-// A tensor is reducing once the gradients of all its chunks are on their way.
+// What of the chunk's gradient is complete.
 void Offloader::Parts::land(ChunkId chunk) {
+  note_tensors_landing(chunk);
+  const GradientLanding leaving = runs.take(chunk, micro_batch);
   if (cache.has_gradient(chunk)) {
-    gradients->land(chunk);
+    std::erase(holding_gradients, chunk);
+    gradients->land(leaving);
   } else {
-    gradients->land_zero(chunk);
+    gradients->land_zero(leaving);
   }
-  landed[index_of(chunk)] = true;
-  for (const TensorId tensor : space.tensors_of(chunk)) {
-    if (--unlanded_chunks[index_of(tensor)] > 0 || states.state(tensor) != TensorState::grad_ready) continue;
-    states.change(tensor, TensorState::reducing);
-  }
-  if (lands_for_update()) note_landing(chunk);
+  if (leaving.ends && lands_for_update()) note_landing(chunk);
 }
 
-// What the micro-batch did not use has a gradient of zero.
+// A tensor is reducing once the gradients of all its chunks are on their way. Where the step's next
+// micro-batch is open already, the tensor is ready for it.
+void Offloader::Parts::note_tensors_landing(ChunkId chunk) {
+  const std::span<const TensorId> held = space.tensors_of(chunk);
+  for (size_t i = 0; i < held.size(); ++i) {
+    const TensorId tensor = held[i];
+    if (!runs.is_pending(chunk, i) || --unlanded_chunks[index_of(tensor)] > 0) continue;
+    if (states.state(tensor) == TensorState::grad_ready) states.change(tensor, TensorState::reducing);
+    if (!options.layer_major || micro_batch + 1 == options.accumulation_steps) continue;
+    unlanded_chunks[index_of(tensor)] = space.place(tensor).chunk_count;
+    backward_uses[index_of(tensor)] = 0;
+    if (states.state(tensor) == TensorState::reducing) states.change(tensor, TensorState::hold);
+  }
+}
+
+// The uses that follow are another micro-batch's: what is complete of this one makes room for it. Of what is
+// not, the other one would need a second slot.
+void Offloader::Parts::land_open_gradients() {
+  while (!holding_gradients.empty()) {
+    const ChunkId chunk = holding_gradients.front();
+    for (const TensorId tensor : space.tensors_of(chunk)) {
+      TERRACE_ASSERT(backward_uses[index_of(tensor)] == 0 || runs.is_complete(tensor, micro_batch),
+                     fmt::format("{} has had {} of {} backward uses when another micro-batch goes on: where "
+                                 "micro-batches are open together its uses follow each other",
+                                 space.tensor(tensor).name, backward_uses[index_of(tensor)],
+                                 space.tensor(tensor).backward_uses));
+    }
+    land(chunk);
+  }
+}
+
+// What the micro-batches that were open did not use has a gradient of zero.
 void Offloader::Parts::complete_unused_gradients() {
+  if (options.layer_major) {
+    land_open_gradients();
+    micro_batch = options.accumulation_steps - 1;
+  }
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     const TensorState state = states.state(TensorId{t});
     if (!space.tensor(TensorId{t}).trainable) continue;
     if (state == TensorState::hold_after_forward || state == TensorState::hold_after_backward) {
       states.change(TensorId{t}, TensorState::grad_ready);
     }
+    if (!runs.is_complete(TensorId{t}, micro_batch)) runs.complete(TensorId{t}, micro_batch);
   }
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (space.section_of(ChunkId{c}).trainable && !landed[c]) land(ChunkId{c});
+    if (space.section_of(ChunkId{c}).trainable && !runs.has_landed(ChunkId{c}, micro_batch)) land(ChunkId{c});
   }
+}
+
+void Offloader::Parts::reset_step() {
+  micro_batch = 0;
+  runs.begin_step();
+  holding_gradients.clear();
+  for (uint32_t t = 0; t < space.tensor_count(); ++t)
+    unfinished_chunks[t] = space.place(TensorId{t}).chunk_count;
+  reset_micro_batch();
 }
 
 void Offloader::Parts::reset_micro_batch() {
   std::fill(backward_uses.begin(), backward_uses.end(), 0);
-  std::fill(landed.begin(), landed.end(), false);
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    open_tensors[c] = static_cast<uint32_t>(space.tensors_of(ChunkId{c}).size());
-  }
   for (uint32_t t = 0; t < space.tensor_count(); ++t)
     unlanded_chunks[t] = space.place(TensorId{t}).chunk_count;
 }

@@ -24,6 +24,7 @@
 #include <terrace/offload/device_update.h>
 #include <terrace/offload/drive_turns.h>
 #include <terrace/offload/epoch_committer.h>
+#include <terrace/offload/gradient_runs.h>
 #include <terrace/offload/gradient_store.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/optimizer_pipeline.h>
@@ -58,9 +59,14 @@ struct Offloader::Parts {
   uint64_t byte_offset(TensorId tensor) const;
 
   // --- One micro-batch, one step ---
+  void reset_step();
   void reset_micro_batch();
   void complete_unused_gradients();
   void land(ChunkId chunk);
+  void note_tensors_landing(ChunkId chunk);
+  void land_open_gradients();
+  // Whether the micro-batches that are open include the step's last.
+  bool last_is_open() const { return options.layer_major || micro_batch + 1 == options.accumulation_steps; }
   void change_trainable(TensorState to);
   void drop_gradients();
   void throw_landing_failure();
@@ -265,11 +271,12 @@ struct Offloader::Parts {
   std::array<uint32_t, 3> chunks_found{};  // on the device, on their way, neither
   std::optional<TraceEvent> recorded;      // where steps are recorded
 
-  // The micro-batch in progress.
-  std::vector<uint32_t> backward_uses;    // per tensor
-  std::vector<uint32_t> open_tensors;     // per chunk: trainable tensors whose gradient is not complete
-  std::vector<uint32_t> unlanded_chunks;  // per tensor: its chunks whose gradient has not left
-  std::vector<bool> landed;               // per chunk
+  // The step in progress, and its micro-batch: with options.layer_major the one that was selected.
+  GradientRuns runs;
+  std::vector<uint32_t> unfinished_chunks;  // per tensor: those of which something is still to land
+  std::vector<uint32_t> backward_uses;      // per tensor
+  std::vector<uint32_t> unlanded_chunks;    // per tensor: its chunks whose gradient has not left
+  std::vector<ChunkId> holding_gradients;   // layer_major: chunks whose slot holds what has not left
   // Of end_use(), which destructors of leases call: the next call throws it.
   std::exception_ptr landing_failure;
   uint64_t host_budget_bytes = options.host_budget_bytes;  // in force

@@ -219,7 +219,7 @@ const Offloader::Parts::UpdateTotals& Offloader::Parts::update_totals() {
 // The last micro-batch goes backward, and the end of the step is known: with its settings, where they depend
 // on no gradient, chunks are updated as they land; else their states are read ahead.
 void Offloader::Parts::begin_early_update() {
-  if (!announced || micro_batch + 1 < options.accumulation_steps || update_running()) return;
+  if (!announced || !last_is_open() || update_running()) return;
   update_totals();  // as they are without it
   progress.begin_update();
   update_thread->begin(!updates_as_landed);
@@ -240,7 +240,7 @@ void Offloader::Parts::note_landing(ChunkId chunk) {
   if (home->placement() != Placement::none) cache.drop_stale_param(chunk);
   landing.push_back(chunk);
   for (const TensorId tensor : space.tensors_of(chunk)) {
-    if (unlanded_chunks[index_of(tensor)] == 0) states.change(tensor, TensorState::updating);
+    if (--unfinished_chunks[index_of(tensor)] == 0) states.change(tensor, TensorState::updating);
   }
 }
 

@@ -31,6 +31,10 @@ class ParameterAccess {
   // Throws nothing, since destructors call it: what fails in it the next call reports.
   virtual void end_use() = 0;
 
+  // The uses that follow belong to this micro-batch of the step; 0 at first. Only where several are open
+  // together (OffloadOptions::layer_major) does it matter.
+  virtual void select_micro_batch(uint32_t) {}
+
   // Valid between begin_use and end_use for the tensors named there. The address of a parameter is the same
   // in every use.
   virtual const std::byte* parameter(TensorId tensor) const = 0;

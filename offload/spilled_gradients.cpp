@@ -81,6 +81,20 @@ std::optional<ChunkId> SpilledGradients::filling_next() const {
   return ChunkId{landings_[next_].chunk};
 }
 
+std::optional<ChunkId> SpilledGradients::filling() const {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    if (landings_[s].filling) return ChunkId{landings_[s].chunk};
+  }
+  return std::nullopt;
+}
+
+bool SpilledGradients::is_filling(ChunkId chunk) const {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    if (landings_[s].filling && landings_[s].chunk == index_of(chunk)) return true;
+  }
+  return false;
+}
+
 std::byte* SpilledGradients::landing(ChunkId chunk) const {
   return slot_of(chunk).memory;
 }

@@ -44,6 +44,8 @@ class SpilledGradients {
   // --- On the way out; the step thread ---
   // The chunk whose gradient is still filling the slot that begin() takes next, if any: write() comes first.
   std::optional<ChunkId> filling_next() const;
+  std::optional<ChunkId> filling() const;  // any
+  bool is_filling(ChunkId chunk) const;
   // Takes a slot for the chunk's gradient; waits until what left by it before is written. `add`: with what
   // was written for the chunk before.
   void begin(ChunkId chunk, bool add);

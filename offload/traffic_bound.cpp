@@ -63,11 +63,13 @@ TrafficBound Offloader::traffic_bound() const {
     if (!states_move && params_move) bound.d2h_bytes += bytes;
     if (states_move && !params_move) bound.h2d_bytes += bytes;
     if (!p.gradients->is_held(ChunkId{c})) {
-      // Written in every micro-batch, read in every later one and by the update.
+      // Written in every micro-batch, read in every later one and by the update. Where micro-batches are
+      // open together it waits for the last.
+      const uint32_t passes = p.options.layer_major ? 1 : p.options.accumulation_steps;
       const uint64_t held_bytes =
           p.space.chunk(ChunkId{c}).elements * bytes_of(p.gradients->type(ChunkId{c}));
-      bound.gradient_write_bytes += held_bytes * p.options.accumulation_steps;
-      bound.gradient_read_bytes += held_bytes * p.options.accumulation_steps;
+      bound.gradient_write_bytes += held_bytes * passes;
+      bound.gradient_read_bytes += held_bytes * passes;
     }
     const bool has_old_parameters = p.is_compact() && states_move;  // an input of the update
     if (has_old_parameters && !params_move) bound.d2h_bytes += bytes;

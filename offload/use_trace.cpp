@@ -5,7 +5,7 @@
 namespace terrace {
 
 void UseRecorder::begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
-  trace_.push_back({std::string(operation), kind, {tensors.begin(), tensors.end()}});
+  trace_.push_back({std::string(operation), kind, {tensors.begin(), tensors.end()}, micro_batch_});
 }
 
 void collect_chunks(const FlatSpace& space, std::span<const TensorId> tensors, std::vector<ChunkId>& chunks) {
@@ -36,25 +36,29 @@ std::vector<bool> renewed_chunks(const FlatSpace& space) {
 
 namespace {
 
-// Follows which gradients are incomplete along a trace.
+// Follows which gradients are incomplete along a trace. When another micro-batch goes on, those of the one
+// before have left: they were complete, or those micro-batches come one after the other.
 class LiveGradients {
  public:
   explicit LiveGradients(const FlatSpace& space)
       : space_(space),
         used_(space.tensor_count()),
-        open_tensors_(space.chunk_count()),
-        live_(space.chunk_count()) {}
+        completed_(space.tensor_count()),
+        is_live_(space.chunk_count()) {}
+
+  void select_micro_batch(uint32_t micro_batch) {
+    if (micro_batch == micro_batch_) return;
+    micro_batch_ = micro_batch;
+    std::fill(is_live_.begin(), is_live_.end(), false);
+    std::fill(used_.begin(), used_.end(), 0);
+    live_count_ = 0;
+  }
 
   void begin(const TensorUse& use) {
     for (const TensorId tensor : use.tensors) {
       for_each_chunk(tensor, [&](uint32_t chunk) {
-        if (live_[chunk]) return;
-        live_[chunk] = true;
-        ++live_count_;
-        open_tensors_[chunk] = 0;
-        for (const TensorId held : space_.tensors_of(ChunkId{chunk})) {
-          open_tensors_[chunk] += space_.tensor(held).trainable ? 1 : 0;
-        }
+        live_count_ += is_live_[chunk] ? 0 : 1;
+        is_live_[chunk] = true;
       });
     }
   }
@@ -64,9 +68,11 @@ class LiveGradients {
       if (!space_.tensor(tensor).trainable || ++used_[index_of(tensor)] < space_.tensor(tensor).backward_uses)
         continue;
       used_[index_of(tensor)] = 0;
+      uint32_t& completed = completed_[index_of(tensor)];
+      completed = std::max(completed, micro_batch_) + 1;  // a trace may not say which micro-batch it is
       for_each_chunk(tensor, [&](uint32_t chunk) {
-        if (--open_tensors_[chunk] > 0) return;
-        live_[chunk] = false;
+        if (!is_live_[chunk] || !is_complete(ChunkId{chunk}, completed)) return;
+        is_live_[chunk] = false;
         --live_count_;
       });
     }
@@ -75,6 +81,11 @@ class LiveGradients {
   uint32_t count() const { return live_count_; }
 
  private:
+  bool is_complete(ChunkId chunk, uint32_t micro_batches) const {
+    return std::ranges::all_of(space_.tensors_of(chunk), [&](TensorId tensor) {
+      return completed_[index_of(tensor)] >= micro_batches;
+    });
+  }
   template <typename Body>
   void for_each_chunk(TensorId tensor, Body body) {
     if (!space_.tensor(tensor).trainable) return;
@@ -83,10 +94,11 @@ class LiveGradients {
   }
 
   const FlatSpace& space_;
-  std::vector<uint32_t> used_;          // per tensor: backward uses so far in this micro-batch
-  std::vector<uint32_t> open_tensors_;  // per chunk: tensors whose gradient is not complete
-  std::vector<bool> live_;              // per chunk
+  std::vector<uint32_t> used_;       // per tensor: backward uses so far in this micro-batch
+  std::vector<uint32_t> completed_;  // per tensor: micro-batches
+  std::vector<bool> is_live_;        // per chunk
   uint32_t live_count_ = 0;
+  uint32_t micro_batch_ = 0;
 };
 
 }  // namespace
@@ -101,6 +113,7 @@ SlotDemand minimum_slots(const FlatSpace& space, std::span<const TensorUse> trac
   std::vector<ChunkId> chunks;
   for (const TensorUse& use : trace) {
     collect_chunks(space, use.tensors, chunks);
+    gradients.select_micro_batch(use.micro_batch);
     if (use.kind == UseKind::backward) gradients.begin(use);
     const uint32_t parameters =
         resident_parameters ? space.chunk_count() : static_cast<uint32_t>(chunks.size());

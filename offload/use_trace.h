@@ -17,6 +17,7 @@ struct TensorUse {
   std::string operation;
   UseKind kind = UseKind::forward;
   std::vector<TensorId> tensors;
+  uint32_t micro_batch = 0;
 };
 
 // Records uses; its addresses are null. A model run dry on it yields its trace.
@@ -24,6 +25,7 @@ class UseRecorder final : public ParameterAccess {
  public:
   void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override;
   void end_use() override {}
+  void select_micro_batch(uint32_t micro_batch) override { micro_batch_ = micro_batch; }
   const std::byte* parameter(TensorId) const override { return nullptr; }
   GradientView gradient(TensorId) override { return {}; }
 
@@ -32,6 +34,7 @@ class UseRecorder final : public ParameterAccess {
 
  private:
   std::vector<TensorUse> trace_;
+  uint32_t micro_batch_ = 0;
 };
 
 // The chunks that hold any of the tensors, ascending, each once. Reuses `chunks`' memory.

@@ -42,18 +42,23 @@ struct Case {
   const Clock* clock = nullptr;
   bool spills = false;  // all of them, whatever there is on the device
   StepEvents* step_events = nullptr;
+  bool layer_major = false;
 };
 
 // An offloader with everything it needs.
 class Rig {
  public:
   explicit Rig(const Case& c, size_t threads = 2)
-      : specs(toy::tensors(c.type, c.with_frozen)), space(specs, c.chunk_elements), workers(threads) {
-    const std::vector<TensorUse> uses = toy::trace(specs, c.accumulation);
+      : layer_major(c.layer_major),
+        specs(toy::tensors(c.type, c.with_frozen, c.layer_major ? 1 : 2)),
+        space(specs, c.chunk_elements),
+        workers(threads) {
+    const std::vector<TensorUse> uses = toy::trace(specs, c.accumulation, c.layer_major);
     options.parameters = c.parameters;
     options.states = c.states;
     options.parameter_paths = options.state_paths = {{folder.path()}};
     options.accumulation_steps = c.accumulation;
+    options.layer_major = c.layer_major;
     options.accumulation_type = c.accumulation_type;
     options.policy = c.policy;
     options.io.kind = c.engine;
@@ -83,12 +88,22 @@ class Rig {
 
   UpdateResult step(uint64_t number, uint32_t accumulation, const std::string& skip = "",
                     float loss_scale = 1, double clip_norm = 0) {
+    return step_skipping(number, std::vector<std::string>(accumulation, skip), loss_scale, clip_norm);
+  }
+
+  // skips[m] is left out of micro-batch m.
+  UpdateResult step_skipping(uint64_t number, const std::vector<std::string>& skips, float loss_scale = 1,
+                             double clip_norm = 0) {
     const std::vector<OptimizerSettings> groups = toy::groups();
     const UpdateSettings settings = {groups, number, clip_norm, loss_scale};
     offloader->begin_step();
     offloader->announce_update(settings);
-    for (uint32_t m = 0; m < accumulation; ++m) {
-      toy::run_micro_batch(*offloader, specs, m, skip, loss_scale);
+    if (layer_major) {
+      toy::run_layer_major(*offloader, specs, skips, loss_scale);
+      offloader->end_micro_batch();
+    }
+    for (uint32_t m = 0; m < skips.size() && !layer_major; ++m) {
+      toy::run_micro_batch(*offloader, specs, m, skips[m], loss_scale);
       offloader->end_micro_batch();
     }
     return offloader->update(settings);
@@ -100,6 +115,7 @@ class Rig {
     return bytes;
   }
 
+  bool layer_major;
   std::vector<TensorSpec> specs;
   FlatSpace space;
   ScratchFolder folder;

@@ -20,13 +20,13 @@ struct Use {
 };
 
 // Tensors of awkward sizes: several in one chunk, one across many chunks, one used twice in backward.
-inline std::vector<TensorSpec> tensors(DataType type, bool with_frozen) {
+inline std::vector<TensorSpec> tensors(DataType type, bool with_frozen, uint32_t shared_uses = 2) {
   std::vector<TensorSpec> list;
   auto add = [&](std::string name, std::vector<uint64_t> shape, uint32_t group, uint32_t uses,
                  bool trainable = true) {
     list.push_back({std::move(name), std::move(shape), type, trainable, group, uses});
   };
-  add("shared", {61, 130}, 0, 2);
+  add("shared", {61, 130}, 0, shared_uses);
   add("bias0", {70}, 1, 1);
   add("weight0", {100, 301}, 0, 1);
   add("bias1", {1}, 1, 1);
@@ -89,40 +89,85 @@ inline std::vector<OptimizerSettings> groups() {
   return {decayed, plain};
 }
 
+// The forward uses of a model of these tensors; where "shared" is used once in backward there is no head.
+inline std::vector<Use> uses_of(const std::vector<TensorSpec>& specs) {
+  bool with_frozen = false;
+  for (const TensorSpec& spec : specs) with_frozen |= !spec.trainable;
+  std::vector<Use> uses = forward_uses(with_frozen);
+  if (specs[0].backward_uses == 1) uses.pop_back();
+  return uses;
+}
+
+inline std::vector<TensorId> ids_of(const Use& use) {
+  std::vector<TensorId> list;
+  for (const uint32_t t : use.tensors) list.push_back(TensorId{t});
+  return list;
+}
+
+inline void use_forward(ParameterAccess& access, const Use& use, uint32_t micro_batch) {
+  const std::vector<TensorId> list = ids_of(use);
+  const Lease lease(access, "mb" + std::to_string(micro_batch) + "/" + use.name + "/forward", list,
+                    UseKind::forward);
+}
+
+// `number` is that of the use in the forward pass.
+inline void use_backward(ParameterAccess& access, const std::vector<TensorSpec>& specs, const Use& use,
+                         uint32_t number, uint32_t micro_batch, float loss_scale = 1) {
+  const std::vector<TensorId> list = ids_of(use);
+  const Lease lease(access, "mb" + std::to_string(micro_batch) + "/" + use.name + "/backward", list,
+                    UseKind::backward);
+  for (const TensorId id : list) {
+    const TensorSpec& spec = specs[index_of(id)];
+    const std::byte* parameter = lease.parameter<std::byte>(id);
+    if (!spec.trainable || parameter == nullptr) continue;
+    const GradientView gradient = lease.gradient(id);
+    for (uint64_t e = 0; e < spec.element_count(); ++e) {
+      const float mine = loss_scale * contribution(load(parameter, e, spec.type), e, micro_batch, number);
+      store(gradient.data, e, spec.type,
+            gradient.accumulate ? load(gradient.data, e, spec.type) + mine : mine);
+    }
+  }
+}
+
 // One micro-batch through any ParameterAccess. `skip` names a forward use that is left out.
 // Gradients are those of the loss times `loss_scale`.
 inline void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& specs,
                             uint32_t micro_batch, const std::string& skip = "", float loss_scale = 1) {
-  bool with_frozen = false;
-  for (const TensorSpec& spec : specs) with_frozen |= !spec.trainable;
-  const std::vector<Use> uses = forward_uses(with_frozen);
-  const std::string prefix = "mb" + std::to_string(micro_batch) + "/";
-  auto ids = [](const Use& use) {
-    std::vector<TensorId> list;
-    for (uint32_t t : use.tensors) list.push_back(TensorId{t});
-    return list;
-  };
+  const std::vector<Use> uses = uses_of(specs);
   for (const Use& use : uses) {
-    if (use.name == skip) continue;
-    const std::vector<TensorId> list = ids(use);
-    const Lease lease(access, prefix + use.name + "/forward", list, UseKind::forward);
+    if (use.name != skip) use_forward(access, use, micro_batch);
   }
-  for (size_t u = uses.size(); u-- > 0;) {
-    if (uses[u].name == skip) continue;
-    const std::vector<TensorId> list = ids(uses[u]);
-    const Lease lease(access, prefix + uses[u].name + "/backward", list, UseKind::backward);
-    for (const TensorId id : list) {
-      const TensorSpec& spec = specs[index_of(id)];
-      const std::byte* parameter = lease.parameter<std::byte>(id);
-      if (!spec.trainable || parameter == nullptr) continue;
-      const GradientView gradient = lease.gradient(id);
-      for (uint64_t e = 0; e < spec.element_count(); ++e) {
-        const float mine = loss_scale * contribution(load(parameter, e, spec.type), e, micro_batch,
-                                                     static_cast<uint32_t>(u));
-        store(gradient.data, e, spec.type,
-              gradient.accumulate ? load(gradient.data, e, spec.type) + mine : mine);
-      }
+  for (uint32_t u = static_cast<uint32_t>(uses.size()); u-- > 0;) {
+    if (uses[u].name != skip) use_backward(access, specs, uses[u], u, micro_batch, loss_scale);
+  }
+}
+
+// All micro-batches of a step together, in three layers: {embed}, {block0, block1}, {block2}. skips[m] is
+// left out of micro-batch m.
+inline void run_layer_major(ParameterAccess& access, const std::vector<TensorSpec>& specs,
+                            const std::vector<std::string>& skips, float loss_scale = 1) {
+  const std::vector<Use> uses = uses_of(specs);
+  const std::vector<std::vector<uint32_t>> layers = {{0}, {1, 2}, {3}};
+  const auto for_each_micro_batch = [&](auto body) {
+    for (uint32_t m = 0; m < skips.size(); ++m) {
+      access.select_micro_batch(m);
+      body(m);
     }
+  };
+  for (const std::vector<uint32_t>& layer : layers) {
+    for_each_micro_batch([&](uint32_t m) {
+      for (const uint32_t u : layer) {
+        if (uses[u].name != skips[m]) use_forward(access, uses[u], m);
+      }
+    });
+  }
+  for (size_t l = layers.size(); l-- > 0;) {
+    for_each_micro_batch([&](uint32_t m) {
+      for (size_t i = layers[l].size(); i-- > 0;) {
+        const uint32_t u = layers[l][i];
+        if (uses[u].name != skips[m]) use_backward(access, specs, uses[u], u, m, loss_scale);
+      }
+    });
   }
 }
 
@@ -162,12 +207,16 @@ class Reference final : public ParameterAccess {
   }
 
   void step(uint64_t step, const std::string& skip = "", float loss_scale = 1) {
+    step_skipping(step, std::vector<std::string>(accumulation_, skip), loss_scale);
+  }
+  // skips[m] is left out of micro-batch m.
+  void step_skipping(uint64_t step, const std::vector<std::string>& skips, float loss_scale = 1) {
     for (uint32_t micro_batch = 0; micro_batch < accumulation_; ++micro_batch) {
       for (Tensor& tensor : tensors_) {
         std::fill(tensor.gradient.begin(), tensor.gradient.end(), std::byte{0});
         tensor.uses = 0;
       }
-      run_micro_batch(*this, specs_, micro_batch, skip, loss_scale);
+      run_micro_batch(*this, specs_, micro_batch, skips[micro_batch], loss_scale);
       for (uint32_t t = 0; t < specs_.size(); ++t) {
         for (uint64_t e = 0; e < tensors_[t].sum.size(); ++e) {
           const float g = load(tensors_[t].gradient.data(), e, specs_[t].type);
@@ -211,8 +260,13 @@ class Reference final : public ParameterAccess {
   UseKind kind_ = UseKind::forward;
 };
 
-inline std::vector<TensorUse> trace(const std::vector<TensorSpec>& specs, uint32_t accumulation) {
+inline std::vector<TensorUse> trace(const std::vector<TensorSpec>& specs, uint32_t accumulation,
+                                    bool layer_major = false) {
   UseRecorder recorder;
+  if (layer_major) {
+    run_layer_major(recorder, specs, std::vector<std::string>(accumulation));
+    return recorder.take_trace();
+  }
   for (uint32_t m = 0; m < accumulation; ++m) run_micro_batch(recorder, specs, m);
   return recorder.take_trace();
 }
