@@ -46,6 +46,7 @@ DryRun run_dry(const Model& model, const InferenceOptions& options, Workers& wor
 TrainConfig without_states(TrainConfig config) {
   config.placement.states = Placement::none;
   config.batch.accumulation_steps = 1;
+  config.batch.layer_major = false;
   config.grad_accum_type.reset();
   return config;
 }

@@ -37,6 +37,7 @@ class PassTimer final : public ParameterAccess {
     use_ns_.push_back(clock_.now_ns() - use_start_ns_);
     access_.end_use();
   }
+  void select_micro_batch(uint32_t micro_batch) override { access_.select_micro_batch(micro_batch); }
   const std::byte* parameter(TensorId tensor) const override { return access_.parameter(tensor); }
   GradientView gradient(TensorId tensor) override { return access_.gradient(tensor); }
 

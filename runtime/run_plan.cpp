@@ -92,6 +92,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   place_activations(config, options);
   options.record_layout = record_layout(config);
   options.accumulation_steps = config.batch.accumulation_steps;
+  options.layer_major = config.batch.layer_major;
   options.accumulation_type = config.grad_accum_type.value_or(DataType::fp32);
   options.policy = config.terrace.policy;
   options.prefetch_uses = config.max_prefetch_elements == 0 ? 0 : config.terrace.prefetch_uses;

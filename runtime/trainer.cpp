@@ -50,6 +50,7 @@ Trainer::Parts::Parts(const TrainerOptions& given, TrainingSetup planned, const 
       groups(given.config, given.steps),
       tokens(given.config.batch.micro_batch_size * model->config().context),
       targets(tokens.size()),
+      layer_major(given.config.batch, tokens.size()),
       keeper(offloader, space,
              {given.config.terrace.commit_every_steps, given.config.terrace.commit_every_seconds, clock},
              log) {
@@ -99,12 +100,38 @@ uint64_t Trainer::applied_updates() const {
   return parts_->applied_updates();
 }
 
+LayerMajorTokens::LayerMajorTokens(const BatchConfig& batch, size_t tokens_each) {
+  if (!batch.layer_major) return;
+  tokens.resize(batch.accumulation_steps * tokens_each);
+  targets.resize(tokens.size());
+  for (uint32_t m = 0; m < batch.accumulation_steps; ++m) prefixes.push_back(micro_batch_prefix(m));
+  const uint32_t sequence = static_cast<uint32_t>(tokens_each / batch.micro_batch_size);
+  for (uint32_t m = 0; m < batch.accumulation_steps; ++m) {
+    runs.push_back(
+        {{std::span(tokens).subspan(m * tokens_each, tokens_each),
+          std::span(targets).subspan(m * tokens_each, tokens_each), batch.micro_batch_size, sequence},
+         prefixes[m]});
+  }
+}
+
 // The report's loss is the mean over them.
 void Trainer::Parts::run_micro_batches(StepReport& report) {
   const uint32_t accumulation = options.config.batch.accumulation_steps;
   const float scale = loss_scale() / static_cast<float>(accumulation);
   use_ns.clear();
   PassTimer timed(offloader, clock, use_ns);
+  if (layer_major.runs.empty()) {
+    run_in_turn(report, timed, scale);
+  } else {
+    run_together(report, timed, scale);
+  }
+  report.forward_ns = timed.forward_ns();
+  report.loss /= accumulation;
+  report.tokens = tokens.size() * accumulation;
+}
+
+void Trainer::Parts::run_in_turn(StepReport& report, PassTimer& timed, float scale) {
+  const uint32_t accumulation = options.config.batch.accumulation_steps;
   for (uint32_t m = 0; m < accumulation; ++m) {
     timed.begin_micro_batch();
     if (m + 1 == accumulation) announce_update();
@@ -117,9 +144,23 @@ void Trainer::Parts::run_micro_batches(StepReport& report) {
     }
     offloader.end_micro_batch();
   }
-  report.forward_ns = timed.forward_ns();
-  report.loss /= accumulation;
-  report.tokens = tokens.size() * accumulation;
+}
+
+void Trainer::Parts::run_together(StepReport& report, PassTimer& timed, float scale) {
+  timed.begin_micro_batch();
+  announce_update();
+  const uint32_t samples = options.config.batch.micro_batch_size;
+  for (size_t m = 0; m < layer_major.runs.size(); ++m) {
+    data.fill(consumed_samples + m * samples,
+              std::span(layer_major.tokens).subspan(m * tokens.size(), tokens.size()),
+              std::span(layer_major.targets).subspan(m * tokens.size(), tokens.size()));
+  }
+  {
+    const TimeScope computing(offloader.time(), TimeCause::compute);
+    model->train_layer_major(ops, timed, arena, layer_major.runs, scale, offloader.activations());
+  }
+  offloader.end_micro_batch();
+  for (const MicroBatchRun& run : layer_major.runs) report.loss += run.loss;
 }
 
 StepReport Trainer::step() {

@@ -30,13 +30,23 @@ DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) 
                          {static_cast<int32_t*>(nullptr), tokens},
                          config.batch.micro_batch_size,
                          model.config().context};
+  const uint32_t accumulation = config.batch.accumulation_steps;
   StackArena arena = StackArena::dry_run();
   UseRecorder recorder;
   ActivationRecorder activations;
   ActivationStore* const store =
       config.activations.offload == ActivationOffload::none ? nullptr : &activations;
-  for (uint32_t m = 0; m < config.batch.accumulation_steps; ++m) {
-    model.train_micro_batch(ops, recorder, arena, batch, 1.0f, micro_batch_prefix(m), store);
+  std::vector<std::string> prefixes;
+  for (uint32_t m = 0; m < accumulation; ++m) prefixes.push_back(micro_batch_prefix(m));
+  std::vector<MicroBatchRun> runs;
+  for (uint32_t m = 0; m < accumulation; ++m) runs.push_back({batch, prefixes[m]});
+  if (config.batch.layer_major) {
+    model.train_layer_major(ops, recorder, arena, runs, 1.0f, store);
+  } else {
+    for (uint32_t m = 0; m < accumulation; ++m) {
+      recorder.select_micro_batch(m);
+      model.train_micro_batch(ops, recorder, arena, batch, 1.0f, prefixes[m], store);
+    }
   }
   UseRecorder evaluation;
   model.evaluate(ops, evaluation, arena, batch, "");
@@ -58,6 +68,7 @@ ModelOptions model_options(const TrainConfig& config) {
   options.checkpoint_activations = config.activations.checkpoint;
   options.checkpoint_count = config.activations.checkpoint_count;
   options.frozen = config.frozen;
+  options.late_head_gradient = config.batch.layer_major;
   if (config.lora) options.lora = {config.lora->rank, config.lora->alpha, config.lora->targets};
   return options;
 }
@@ -67,7 +78,7 @@ TrainingSetup set_up_training(const TrainConfig& config, const ModelConfig& mode
   try {
     return set_up(config, model, options, workers);
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::capacity || !model.tied_embeddings) throw;
+    if (error.kind() != ErrorKind::capacity || !model.tied_embeddings || options.late_head_gradient) throw;
   }
   options.late_head_gradient = true;
   return set_up(config, model, options, workers);

@@ -23,8 +23,8 @@ struct TrainingSetup {
 };
 
 // Where tied embeddings do not fit the device otherwise, their gradient is computed late
-// (ModelOptions::late_head_gradient). Throws Error: config for what does not fit together, capacity for
-// budgets that are too small.
+// (ModelOptions::late_head_gradient), and always where micro-batches go layer by layer. Throws Error: config
+// for what does not fit together, capacity for budgets that are too small.
 TrainingSetup set_up_training(const TrainConfig& config, const ModelConfig& model, Workers& workers);
 
 // A step of the configuration's batch and an evaluation, run dry: nothing is computed and no data is read.

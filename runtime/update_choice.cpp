@@ -39,7 +39,8 @@ std::string rules_text(const UpdateRules& rules) {
 
 UpdateRules update_rules(const TrainConfig& config, const TrainingSetup& setup) {
   UpdateRules rules;
-  rules.accumulation_steps = config.batch.accumulation_steps;
+  // Layer by layer all micro-batches go forward in one pass, and backward.
+  rules.accumulation_steps = config.batch.layer_major ? 1 : config.batch.accumulation_steps;
   rules.clips = config.gradient_clipping > 0;
   rules.scales_loss = config.precision == DataType::fp16;
   const MemoryPlan& plan = setup.plan.memory;

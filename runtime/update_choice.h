@@ -27,10 +27,10 @@ namespace terrace {
 
 // What does not change from step to step.
 struct UpdateRules {
-  uint32_t accumulation_steps = 1;
-  bool clips = false;         // the update needs the norm of all gradients
-  bool scales_loss = false;   // the same: an overflow anywhere skips the step
-  double embedding_part = 0;  // of the trainable weights, 0 to 1
+  uint32_t accumulation_steps = 1;  // passes through the model, of which an update runs beside one
+  bool clips = false;               // the update needs the norm of all gradients
+  bool scales_loss = false;         // the same: an overflow anywhere skips the step
+  double embedding_part = 0;        // of the trainable weights, 0 to 1
   uint64_t read_ahead_bytes = 0;
 };
 UpdateRules update_rules(const TrainConfig& config, const TrainingSetup& setup);

@@ -58,6 +58,8 @@ constexpr std::array kKeyFlags = {
     KeyFlag{"--micro-batch", "train_micro_batch_size_per_gpu", "N", kTraining,
             "Sequences computed at a time"},
     KeyFlag{"--accumulation", "gradient_accumulation_steps", "N", kTraining, "Micro-batches per update"},
+    KeyFlag{"--microbatch-order", "terrace.microbatch_order", "batch|layer", kTraining,
+            "Micro-batches one after the other, or all of them layer by layer; same numbers"},
     KeyFlag{"--seed", "terrace.seed", "N", kTraining, "Of initial weights and of the order of the data"},
 };
 

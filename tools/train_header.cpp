@@ -181,6 +181,11 @@ std::string update_text(const TrainConfig& config) {
   return "after_backward at first, then what the first steps show to be the fastest";
 }
 
+std::string order_text(const TrainConfig& config) {
+  return config.batch.layer_major ? "all micro-batches layer by layer: parameters move once per step"
+                                  : "one micro-batch after the other";
+}
+
 std::string trained_text(const TrainerPlan& plan) {
   if (plan.trainable_count == plan.parameter_count) return "";
   return fmt::format(", {} of them trained", grouped(plan.trainable_count));
@@ -218,6 +223,7 @@ std::vector<ReportFact> training_facts(const TrainerOptions& options, const Trai
   add("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
                            batch.micro_batch_size, batch.accumulation_steps, options.model.context,
                            batch.train_batch_size() * options.model.context, options.steps));
+  if (batch.accumulation_steps > 1) add("", order_text(config));
   add("data", data.description());
   add("",
       fmt::format("{} tokens for training, {} held out; unigram loss {:.3f} nats per token",

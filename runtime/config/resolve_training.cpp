@@ -172,6 +172,19 @@ void Resolver::check_activation_offload() {
                             own.written_key));
 }
 
+// Layer by layer the inputs of layers are all that can be kept of so many micro-batches.
+void Resolver::resolve_order() {
+  constexpr std::string_view order_path = "terrace.microbatch_order";
+  const bool by_layer = text(order_path, "batch") == "layer";
+  config_.batch.layer_major = by_layer && config_.batch.accumulation_steps > 1;
+  if (by_layer && !config_.batch.layer_major)
+    idle_.push_back({given(order_path)->written_key, fmt::format("{} is 1", kAccumulation)});
+  if (!config_.batch.layer_major || config_.activations.checkpoint) return;
+  config_.activations.checkpoint = true;
+  idle_.push_back({given("terrace.checkpoint_activations")->written_key,
+                   fmt::format("{} is layer: layers are computed again", order_path)});
+}
+
 void Resolver::resolve_monitor() {
   resolve_monitor_target("tensorboard", config_.monitor.tensorboard);
   resolve_monitor_target("csv_monitor", config_.monitor.csv);

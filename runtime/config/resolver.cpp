@@ -26,6 +26,7 @@ TrainConfig Resolver::resolve() {
   resolve_scheduler();
   resolve_precision();
   resolve_activations();
+  resolve_order();
   resolve_adapters();
   resolve_monitor();
   config_.gradient_clipping = number("gradient_clipping", 1.0);

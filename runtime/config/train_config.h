@@ -25,6 +25,8 @@ namespace terrace {
 struct BatchConfig {
   uint32_t micro_batch_size = 1;    // sequences
   uint32_t accumulation_steps = 1;  // micro-batches per update
+  // All of them go through a layer before the next layer; only where there are several.
+  bool layer_major = false;
   uint64_t train_batch_size() const { return uint64_t{micro_batch_size} * accumulation_steps; }
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <terrace/base/clock.h>
@@ -12,6 +13,7 @@
 #include <terrace/runtime/loss_scaler.h>
 #include <terrace/runtime/memory_pressure.h>
 #include <terrace/runtime/parameter_groups.h>
+#include <terrace/runtime/pass_timer.h>
 #include <terrace/runtime/state_keeper.h>
 #include <terrace/runtime/trainer.h>
 #include <terrace/runtime/update_choice.h>
@@ -21,6 +23,15 @@ namespace terrace {
 // Throws Error(config) unless what was saved in `where` is of this run: of these tensors, data and seed.
 void require_same_run(const CheckpointInfo& saved, const std::filesystem::path& where,
                       const CheckpointInfo& mine, const FlatSpace& space);
+
+// The micro-batches of a step that go layer by layer; empty where they go one after the other.
+struct LayerMajorTokens {
+  LayerMajorTokens(const BatchConfig& batch, size_t tokens_each);
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> targets;
+  std::vector<std::string> prefixes;
+  std::vector<MicroBatchRun> runs;  // views of these
+};
 
 struct Trainer::Parts {
   Parts(const TrainerOptions& given, TrainingSetup planned, const TrainingData& user_data, Log& user_log);
@@ -43,6 +54,7 @@ struct Trainer::Parts {
   std::optional<LossScaler> scaler;  // in fp16 only
   std::vector<int32_t> tokens;
   std::vector<int32_t> targets;
+  LayerMajorTokens layer_major;
   std::vector<uint64_t> use_ns;  // of the last step: what each of its uses computed
   uint64_t completed = 0;
   uint64_t consumed_samples = 0;
@@ -70,6 +82,8 @@ struct Trainer::Parts {
   // multiplication.
   float loss_scale() const { return scaler ? static_cast<float>(scaler->scale()) : 1.0f; }
   void run_micro_batches(StepReport& report);
+  void run_in_turn(StepReport& report, PassTimer& timed, float scale);
+  void run_together(StepReport& report, PassTimer& timed, float scale);
 
   // --- trainer_update.cpp ---
   void begin_update_mode();

@@ -8,6 +8,7 @@
 #include <terrace/runtime/compute/counter_random.h>
 #include <terrace/runtime/models/internal/decoder.h>
 #include <terrace/runtime/models/internal/decoder_pass.h>
+#include <terrace/runtime/models/internal/layer_major_pass.h>
 
 namespace terrace {
 namespace decoder {
@@ -78,6 +79,22 @@ float Decoder::train_micro_batch(const HostOps& ops, ParameterAccess& access, St
   check_batch(config_, batch, ops.is_dry_run());
   return DecoderPass({config_, options_, tensors_, ops, access, arena, batch, operation_prefix, store})
       .train(loss_scale);
+}
+
+void Decoder::train_layer_major(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+                                std::span<MicroBatchRun> runs, float loss_scale,
+                                ActivationStore* store) const {
+  TERRACE_ASSERT(!runs.empty(), "nothing is to be trained on");
+  const MicroBatch& first = runs.front().batch;
+  for (const MicroBatchRun& run : runs) {
+    check_batch(config_, run.batch, ops.is_dry_run());
+    TERRACE_ASSERT(run.batch.batch == first.batch && run.batch.sequence == first.sequence,
+                   "micro-batches that run together have one shape");
+  }
+  TERRACE_ASSERT(
+      !config_.tied_embeddings || options_.late_head_gradient || !tensors_.any_trainable(tensors_.tokens),
+      "the gradients of tied embeddings would wait for each other in all micro-batches");
+  LayerMajorPass({config_, options_, tensors_, ops, access, arena, first, "", store}, runs).train(loss_scale);
 }
 
 float Decoder::evaluate(const HostOps& ops, ParameterAccess& access, StackArena& arena,

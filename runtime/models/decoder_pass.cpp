@@ -59,51 +59,40 @@ void DecoderPass::run_keeping(uint32_t layer, uint32_t end, std::span<const floa
 
 void DecoderPass::run_checkpointed(uint32_t first, std::span<float> x, std::span<float> dx,
                                    const FunctionRef<void(std::span<const float>)>& above) {
-  const uint32_t layers = config.layers - first;
-  if (layers == 0) return above(x);
-  const uint32_t wanted = options.checkpoint_count == 0 ? layers : std::min(options.checkpoint_count, layers);
-  const uint32_t segment_layers = divide_up(layers, wanted);
-  if (store != nullptr) return run_stored(first, segment_layers, x, dx, above);
-  const uint32_t segments = divide_up(layers, segment_layers);
+  const Segments segments(first, config.layers, options.checkpoint_count);
+  if (segments.count() == 0) return above(x);
+  if (store != nullptr) return run_stored(segments, x, dx, above);
   const uint64_t size = x.size();
-  const std::span<float> outputs = allocate(config.width * segments);
+  const std::span<float> outputs = allocate(config.width * segments.count());
   const auto output_of = [&](uint32_t segment) {
     return std::span<float>(ops.is_dry_run() ? nullptr : outputs.data() + segment * size, size);
   };
   const auto input_of = [&](uint32_t segment) { return segment == 0 ? x : output_of(segment - 1); };
-  const auto begin_of = [&](uint32_t segment) { return first + segment * segment_layers; };
-  const auto end_of = [&](uint32_t segment) {
-    return std::min(begin_of(segment) + segment_layers, config.layers);
-  };
-  for (uint32_t s = 0; s < segments; ++s) {
-    run_forgetting(begin_of(s), end_of(s), input_of(s), output_of(s), kForward);
+  for (uint32_t s = 0; s < segments.count(); ++s) {
+    run_forgetting(segments.begin(s), segments.end(s), input_of(s), output_of(s), kForward);
   }
-  above(output_of(segments - 1));
-  for (uint32_t s = segments; s-- > 0;) {
-    run_keeping(begin_of(s), end_of(s), input_of(s), dx, kRecompute, nullptr);
+  above(output_of(segments.count() - 1));
+  for (uint32_t s = segments.count(); s-- > 0;) {
+    run_keeping(segments.begin(s), segments.end(s), input_of(s), dx, kRecompute, nullptr);
   }
 }
 
 // The inputs of segments live in the store; two of them in the arena: the one that is computed with, and the
 // one that comes or goes meanwhile. The last segment's input never leaves.
-void DecoderPass::run_stored(uint32_t first, uint32_t segment_layers, std::span<float> x, std::span<float> dx,
+void DecoderPass::run_stored(const Segments& segments, std::span<float> x, std::span<float> dx,
                              const FunctionRef<void(std::span<const float>)>& above) {
-  const uint32_t segments = divide_up(config.layers - first, segment_layers);
+  const uint32_t count = segments.count();
   const std::array<std::span<float>, 2> buffers = {x, allocate(config.width)};
-  const auto begin_of = [&](uint32_t segment) { return first + segment * segment_layers; };
-  const auto end_of = [&](uint32_t segment) {
-    return std::min(begin_of(segment) + segment_layers, config.layers);
-  };
-  for (uint32_t s = 0; s < segments; ++s) {
-    if (s + 1 < segments) store->start_put(s, buffers[s % 2]);
+  for (uint32_t s = 0; s < count; ++s) {
+    if (s + 1 < count) store->start_put(s, buffers[s % 2]);
     if (s > 0) store->wait(s - 1);  // its buffer is written now
-    run_forgetting(begin_of(s), end_of(s), buffers[s % 2], buffers[(s + 1) % 2], kForward);
+    run_forgetting(segments.begin(s), segments.end(s), buffers[s % 2], buffers[(s + 1) % 2], kForward);
   }
-  above(buffers[segments % 2]);
-  for (uint32_t s = segments; s-- > 0;) {
-    if (s + 1 < segments) store->wait(s);
+  above(buffers[count % 2]);
+  for (uint32_t s = count; s-- > 0;) {
+    if (s + 1 < count) store->wait(s);
     if (s > 0) store->start_get(s - 1, buffers[(s - 1) % 2]);
-    run_keeping(begin_of(s), end_of(s), buffers[s % 2], dx, kRecompute, nullptr);
+    run_keeping(segments.begin(s), segments.end(s), buffers[s % 2], dx, kRecompute, nullptr);
   }
 }
 

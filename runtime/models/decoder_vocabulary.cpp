@@ -6,13 +6,19 @@
 namespace terrace::decoder {
 
 void DecoderPass::embed(std::span<float> x, Phase phase) {
+  for (uint32_t part = 0; part < tensors.tokens.part_count; ++part) embed_part(part, x, phase);
+  embed_positions(x, phase);
+}
+
+void DecoderPass::embed_part(uint32_t part, std::span<float> x, Phase phase) {
   const TableTensors& table = tensors.tokens;
-  for (uint32_t part = 0; part < table.part_count; ++part) {
-    const Lease lease(access, OperationKey::of_part(prefix, "embedding.", part, phase.suffix),
-                      TensorList(table.part(part)), phase.kind);
-    ops.embedding_forward({tokens_count(), config.width, table.first_row(part), table.rows_of(part)},
-                          batch.tokens, view(lease, table.part(part)), x);
-  }
+  const Lease lease(access, OperationKey::of_part(prefix, "embedding.", part, phase.suffix),
+                    TensorList(table.part(part)), phase.kind);
+  ops.embedding_forward({tokens_count(), config.width, table.first_row(part), table.rows_of(part)},
+                        batch.tokens, view(lease, table.part(part)), x);
+}
+
+void DecoderPass::embed_positions(std::span<float> x, Phase phase) {
   if (!tensors.positions) return;
   const Lease lease(access, OperationKey(prefix, "embedding.positions", phase.suffix),
                     TensorList(*tensors.positions), phase.kind);
@@ -21,26 +27,34 @@ void DecoderPass::embed(std::span<float> x, Phase phase) {
 }
 
 void DecoderPass::embed_backward(std::span<const float> dx, const HeadActivations& head, float loss_scale) {
-  const TableTensors& table = tensors.tokens;
   const StackArena::Frame frame(arena);
-  if (tensors.any_trainable(table)) {
-    const TokenOrder order{arena.allocate<uint32_t>(table.rows + 1),
+  if (tensors.any_trainable(tensors.tokens)) {
+    const TokenOrder order{arena.allocate<uint32_t>(tensors.tokens.rows + 1),
                            arena.allocate<uint32_t>(tokens_count())};
     ops.order_tokens(batch.tokens, order);
-    for (uint32_t part = 0; part < table.part_count; ++part) {
-      const TensorId tensor = table.part(part);
-      const Lease lease(access, OperationKey::of_part(prefix, "embedding.", part, kBackward.suffix),
-                        TensorList(tensor), kBackward.kind);
-      GradientTarget gradient = target(lease, tensor);
-      if (head_gradient_is_late()) {
-        ops.cross_entropy_backward(head_part(part, tokens_count()), head.normalised, view(lease, tensor),
-                                   batch.targets, head.log_sums, loss_scale, {}, gradient, arena);
-        gradient.view.accumulate = true;
-      }
-      ops.embedding_backward({tokens_count(), config.width, table.first_row(part), table.rows_of(part)},
-                             order, dx, gradient, arena);
-    }
+    for (uint32_t part = 0; part < tensors.tokens.part_count; ++part)
+      embed_part_backward(part, order, dx, head, loss_scale);
   }
+  embed_positions_backward(dx);
+}
+
+void DecoderPass::embed_part_backward(uint32_t part, const TokenOrder& order, std::span<const float> dx,
+                                      const HeadActivations& head, float loss_scale) {
+  const TableTensors& table = tensors.tokens;
+  const TensorId tensor = table.part(part);
+  const Lease lease(access, OperationKey::of_part(prefix, "embedding.", part, kBackward.suffix),
+                    TensorList(tensor), kBackward.kind);
+  GradientTarget gradient = target(lease, tensor);
+  if (head_gradient_is_late()) {
+    ops.cross_entropy_backward(head_part(part, tokens_count()), head.normalised, view(lease, tensor),
+                               batch.targets, head.log_sums, loss_scale, {}, gradient, arena);
+    gradient.view.accumulate = true;
+  }
+  ops.embedding_backward({tokens_count(), config.width, table.first_row(part), table.rows_of(part)}, order,
+                         dx, gradient, arena);
+}
+
+void DecoderPass::embed_positions_backward(std::span<const float> dx) {
   if (!tensors.positions || !tensors.trainable(*tensors.positions)) return;
   const Lease lease(access, OperationKey(prefix, "embedding.positions", kBackward.suffix),
                     TensorList(*tensors.positions), kBackward.kind);
@@ -57,38 +71,53 @@ HeadActivations DecoderPass::allocate_head() {
 }
 
 float DecoderPass::head_forward(std::span<const float> x, const HeadActivations& kept, Phase phase) {
-  {
-    const Lease lease(access, OperationKey(prefix, "head.norm", phase.suffix), TensorList(tensors.final_norm),
-                      phase.kind);
-    norm_forward(lease, tensors.final_norm, x, kept.normalised, kept.statistics);
-  }
+  head_norm_forward(x, kept, phase);
   const StackArena::Frame frame(arena);
   const std::span<RunningLoss> running = arena.allocate<RunningLoss>(tokens_count());
-  for (uint32_t part = 0; part < tensors.head.part_count; ++part) {
-    const TensorId tensor = tensors.head.part(part);
-    const Lease lease(access, OperationKey::of_part(prefix, "head.", part, phase.suffix), TensorList(tensor),
-                      phase.kind);
-    ops.cross_entropy_forward(head_part(part, tokens_count()), kept.normalised, view(lease, tensor),
-                              batch.targets, running, arena);
-  }
+  for (uint32_t part = 0; part < tensors.head.part_count; ++part)
+    head_part_forward(part, kept, running, phase);
   return ops.cross_entropy_loss(running, kept.log_sums);
 }
 
-// With a late head gradient the table's own gradient waits for embed_backward: the table's parts are then
-// used once in the backward pass, and their gradients are complete at once.
+void DecoderPass::head_norm_forward(std::span<const float> x, const HeadActivations& kept, Phase phase) {
+  const Lease lease(access, OperationKey(prefix, "head.norm", phase.suffix), TensorList(tensors.final_norm),
+                    phase.kind);
+  norm_forward(lease, tensors.final_norm, x, kept.normalised, kept.statistics);
+}
+
+void DecoderPass::head_part_forward(uint32_t part, const HeadActivations& kept,
+                                    std::span<RunningLoss> running, Phase phase) {
+  const TensorId tensor = tensors.head.part(part);
+  const Lease lease(access, OperationKey::of_part(prefix, "head.", part, phase.suffix), TensorList(tensor),
+                    phase.kind);
+  ops.cross_entropy_forward(head_part(part, tokens_count()), kept.normalised, view(lease, tensor),
+                            batch.targets, running, arena);
+}
+
 void DecoderPass::head_backward(std::span<const float> x, const HeadActivations& kept, std::span<float> dx,
                                 float loss_scale) {
   const StackArena::Frame frame(arena);
   const std::span<float> dnormalised = allocate(config.width);
+  for (uint32_t part = 0; part < tensors.head.part_count; ++part)
+    head_part_backward(part, kept, dnormalised, loss_scale);
+  head_norm_backward(x, kept, dnormalised, dx);
+}
+
+// With a late head gradient the table's own gradient waits for embed_backward: the table's parts are then
+// used once in the backward pass, and their gradients are complete at once.
+void DecoderPass::head_part_backward(uint32_t part, const HeadActivations& kept, std::span<float> dnormalised,
+                                     float loss_scale) {
   const Phase phase = head_gradient_is_late() ? kRecompute : kBackward;
-  for (uint32_t part = 0; part < tensors.head.part_count; ++part) {
-    const TensorId tensor = tensors.head.part(part);
-    const Lease lease(access, OperationKey::of_part(prefix, "head.", part, phase.suffix), TensorList(tensor),
-                      phase.kind);
-    ops.cross_entropy_backward(head_part(part, tokens_count()), kept.normalised, view(lease, tensor),
-                               batch.targets, kept.log_sums, loss_scale, dnormalised,
-                               head_gradient_is_late() ? GradientTarget{} : target(lease, tensor), arena);
-  }
+  const TensorId tensor = tensors.head.part(part);
+  const Lease lease(access, OperationKey::of_part(prefix, "head.", part, phase.suffix), TensorList(tensor),
+                    phase.kind);
+  ops.cross_entropy_backward(head_part(part, tokens_count()), kept.normalised, view(lease, tensor),
+                             batch.targets, kept.log_sums, loss_scale, dnormalised,
+                             head_gradient_is_late() ? GradientTarget{} : target(lease, tensor), arena);
+}
+
+void DecoderPass::head_norm_backward(std::span<const float> x, const HeadActivations& kept,
+                                     std::span<const float> dnormalised, std::span<float> dx) {
   if (!ops.is_dry_run()) std::fill(dx.begin(), dx.end(), 0.0f);
   const Lease lease(access, OperationKey(prefix, "head.norm", kBackward.suffix),
                     TensorList(tensors.final_norm), kBackward.kind);

@@ -53,6 +53,13 @@ struct MicroBatch {
   uint32_t sequence = 0;
 };
 
+// One of several micro-batches that are trained together.
+struct MicroBatchRun {
+  MicroBatch batch;
+  std::string_view operation_prefix;
+  float loss = 0;  // the mean over its tokens, unscaled; 0 after a dry run
+};
+
 // A tensor as weight files have it, row-major: its parts lie one after the other along dimension 0.
 struct WeightSpec {
   std::string name;  // as save_pretrained writes it: "transformer.h.0.attn.c_attn.weight"
@@ -92,6 +99,14 @@ class Model {
                                   const MicroBatch& batch, float loss_scale,
                                   std::string_view operation_prefix,
                                   ActivationStore* store = nullptr) const = 0;
+  // Several micro-batches of one shape together, layer by layer: an operation runs for all of them, in their
+  // order, before the next one, so that its parameters are needed once instead of once for each. The same
+  // bits and keys; `access` is told whose each use is. The inputs of segments are kept of all of them, so
+  // layers are computed again whatever the options say. Tied embeddings that are trained need
+  // ModelOptions::late_head_gradient.
+  virtual void train_layer_major(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+                                 std::span<MicroBatchRun> runs, float loss_scale,
+                                 ActivationStore* store = nullptr) const = 0;
   // The mean loss over tokens. Uses are inference uses, "<operation_prefix>h.3.mlp.fc/inference". Same
   // errors.
   virtual float evaluate(const HostOps& ops, ParameterAccess& access, StackArena& arena,

@@ -41,6 +41,7 @@ enum FactorIndex : size_t {
   kUpdate,
   kBudgetChange,
   kCompact,
+  kOrder,
 };
 
 constexpr std::array<std::string_view, 3> kPlacements = {"none", "cpu", "nvme"};
@@ -74,6 +75,8 @@ constexpr std::array<std::string_view, 3> kBudgetChanges = {"none", "down", "dow
 
 constexpr std::array<std::string_view, 2> kCompactness = {"off", "on"};  // where it is possible
 
+constexpr std::array<std::string_view, 2> kOrders = {"batch", "layer"};  // of several micro-batches
+
 constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"parameters", kPlacements},
     {"states", kPlacements},
@@ -97,6 +100,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"update", kUpdates},
     {"budget change", kBudgetChanges},
     {"compact", kCompactness},
+    {"order", kOrders},
 }};
 
 uint64_t number(const Combination& c, FactorIndex factor) {
@@ -179,12 +183,17 @@ ModelConfig law_config(ModelFamily family) {
   return config;
 }
 
+bool is_layer_major(const Combination& c) {
+  return kOrders[c[kOrder]] == "layer" && number(c, kAccumulation) > 1;
+}
+
 std::unique_ptr<Model> make_law_model(const Combination& c) {
   const std::string_view name = kModels[c[kModel]];
   ModelOptions options;
   options.type = training_of(c).type;
   options.seed = 7;
   options.checkpoint_activations = kActivationPlaces[c[kActivations]] != "kept";
+  options.late_head_gradient = is_layer_major(c);
   // Tied embeddings and the lower half of the first layer, beside what is trained.
   if (name == "frozen") options.frozen = {"*.wte.*", "*.wpe.*", "*.h.0.ln_1.*", "*.h.0.attn.*"};
   if (name == "lora") options.lora = LoraOptions{.rank = 4, .alpha = 8, .targets = {"*"}};
@@ -208,6 +217,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
     options.record_layout.master = MasterForm::remainder;
   options.accumulation_steps = training.accumulation;
   options.accumulation_type = training.accumulation_type;
+  options.layer_major = is_layer_major(c);
   options.policy = *policy_from_name(kPolicies[c[kPolicy]]);
   options.prefetch_uses = static_cast<uint32_t>(number(c, kPrefetch));
   options.io.kind = *io::engine_kind_from_name(kEngines[c[kEngine]]);
@@ -340,8 +350,8 @@ Outcome PlacementLaw::train(const Combination& c) {
   const Model& model = *owner;
   const FlatSpace space(model.tensors(), number(c, kChunk));
   Workers workers(number(c, kThreads));
-  const DryRun dry =
-      run_dry(model, training.accumulation, workers, kActivationPlaces[c[kActivations]] == "host");
+  const DryRun dry = run_dry(model, training.accumulation, workers,
+                             kActivationPlaces[c[kActivations]] == "host", is_layer_major(c));
   OffloadOptions options = options_of(c, space, dry, folder_);
   RecordedSteps recorded;
   if (records_steps_) options.step_events = &recorded.events;
@@ -363,12 +373,21 @@ Outcome PlacementLaw::train(const Combination& c) {
     if (offloader.why_not(mode).empty()) offloader.set_update_mode(mode);
     recorded.begin(step, offloader);
     offloader.begin_step();
-    for (uint32_t m = 0; m < training.accumulation; ++m) {
-      if (m + 1 == training.accumulation && offloader.update_mode() == UpdateMode::during_backward)
-        offloader.announce_update(update);
+    const auto announce = [&] {
+      if (offloader.update_mode() == UpdateMode::during_backward) offloader.announce_update(update);
+    };
+    const float scale = loss_scale / static_cast<float>(training.accumulation);
+    if (is_layer_major(c)) {
+      announce();
+      LayerMajorBatch batch(model.config(), step, training.accumulation);
+      model.train_layer_major(ops, offloader, arena, batch.runs, scale, offloader.activations());
+      for (const MicroBatchRun& run : batch.runs) outcome.losses.push_back(std::bit_cast<uint32_t>(run.loss));
+      offloader.end_micro_batch();
+    }
+    for (uint32_t m = 0; m < training.accumulation && !is_layer_major(c); ++m) {
+      if (m + 1 == training.accumulation) announce();
       const TokenBatch tokens(model.config(), step * 10 + m);
-      const float loss = model.train_micro_batch(ops, offloader, arena, tokens.view(),
-                                                 loss_scale / static_cast<float>(training.accumulation),
+      const float loss = model.train_micro_batch(ops, offloader, arena, tokens.view(), scale,
                                                  micro_batch_prefix(m), offloader.activations());
       outcome.losses.push_back(std::bit_cast<uint32_t>(loss));
       offloader.end_micro_batch();

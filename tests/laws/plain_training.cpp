@@ -70,9 +70,18 @@ MicroBatch TokenBatch::view() const {
   return {tokens_, targets_, 1, sequence_};
 }
 
-DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations) {
+LayerMajorBatch::LayerMajorBatch(const ModelConfig& config, uint64_t step, uint32_t accumulation) {
+  for (uint32_t m = 0; m < accumulation; ++m) {
+    tokens.emplace_back(config, step * 10 + m);
+    prefixes.push_back(micro_batch_prefix(m));
+  }
+  for (uint32_t m = 0; m < accumulation; ++m) runs.push_back({tokens[m].view(), prefixes[m]});
+}
+
+DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations,
+               bool layer_major) {
   TrainConfig config;
-  config.batch = {1, accumulation};
+  config.batch = {1, accumulation, layer_major};
   if (store_activations) config.activations.offload = ActivationOffload::cpu;
   return run_dry(model, config, workers);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <terrace/optimizer_cpu/optimizer.h>
@@ -50,9 +51,18 @@ class TokenBatch {
   uint32_t sequence_;
 };
 
+// The micro-batches of a step that go layer by layer: the same tokens as one after the other.
+struct LayerMajorBatch {
+  LayerMajorBatch(const ModelConfig& config, uint64_t step, uint32_t accumulation);
+  std::vector<TokenBatch> tokens;
+  std::vector<std::string> prefixes;
+  std::vector<MicroBatchRun> runs;  // views of these
+};
+
 // A step of micro-batches of one sequence, as the trainer runs it dry. With `store_activations`, checkpointed
-// activations leave the device.
-DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations = false);
+// activations leave the device; with `layer_major` the micro-batches go layer by layer.
+DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations = false,
+               bool layer_major = false);
 
 Outcome train_plainly(const Model& model, const Training& training);
 

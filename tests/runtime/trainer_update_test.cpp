@@ -76,6 +76,11 @@ class PoisonedModel final : public Model {
     PoisonedAccess poisoned(access, TensorId{static_cast<uint32_t>(found - all.begin())}, found->type);
     return model_->train_micro_batch(ops, poisoned, arena, batch, loss_scale, prefix, store);
   }
+  void train_layer_major(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+                         std::span<MicroBatchRun> runs, float loss_scale,
+                         ActivationStore* store) const override {
+    model_->train_layer_major(ops, access, arena, runs, loss_scale, store);
+  }
   float evaluate(const HostOps& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
                  std::string_view prefix) const override {
     return model_->evaluate(ops, access, arena, batch, prefix);

@@ -58,6 +58,7 @@ class Resolver {
   void resolve_activations();
   void resolve_activation_offload();
   void check_activation_offload();
+  void resolve_order();
   void resolve_monitor();
   void resolve_monitor_target(std::string_view section, MonitorTarget& target);
 

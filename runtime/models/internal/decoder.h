@@ -22,6 +22,9 @@ class Decoder final : public Model {
   float train_micro_batch(const HostOps& ops, ParameterAccess& access, StackArena& arena,
                           const MicroBatch& batch, float loss_scale, std::string_view operation_prefix,
                           ActivationStore* store) const override;
+  void train_layer_major(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+                         std::span<MicroBatchRun> runs, float loss_scale,
+                         ActivationStore* store) const override;
   float evaluate(const HostOps& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
                  std::string_view operation_prefix) const override;
   void next_token_logits(const HostOps& ops, ParameterAccess& access, StackArena& arena,

@@ -5,11 +5,13 @@
 // gate or hidden}, {up}, {output}. A vocabulary table is one lease per part. Nothing allocates but the arena.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <string_view>
 
 #include <terrace/base/function_ref.h>
+#include <terrace/base/units.h>
 #include <terrace/runtime/models/internal/decoder_tensors.h>
 #include <terrace/runtime/models/internal/operation_key.h>
 
@@ -86,12 +88,29 @@ struct PassContext {
   const HostOps& ops;
   ParameterAccess& access;
   StackArena& arena;
-  const MicroBatch& batch;
+  MicroBatch batch;
   std::string_view prefix;
   ActivationStore* store = nullptr;
 };
 
-class DecoderPass : private PassContext {
+// Layers [first, layers) cut into segments whose inputs are kept: `wanted` of them, 0 for one a layer.
+struct Segments {
+  Segments(uint32_t first_layer, uint32_t layer_end, uint32_t wanted)
+      : first(first_layer), layers(layer_end) {
+    const uint32_t run = layers - first;
+    const uint32_t most = wanted == 0 ? run : std::min(wanted, run);
+    each = run == 0 ? 1 : static_cast<uint32_t>(divide_up(run, most));
+  }
+  uint32_t count() const { return static_cast<uint32_t>(divide_up(layers - first, each)); }
+  uint32_t begin(uint32_t segment) const { return first + segment * each; }
+  uint32_t end(uint32_t segment) const { return std::min(begin(segment) + each, layers); }
+
+  uint32_t first;
+  uint32_t layers;
+  uint32_t each;
+};
+
+class DecoderPass : protected PassContext {
  public:
   explicit DecoderPass(const PassContext& context) : PassContext(context) {}
 
@@ -99,7 +118,7 @@ class DecoderPass : private PassContext {
   float evaluate();
   void next_token_logits(std::span<float> logits);
 
- private:
+ protected:
   // --- decoder_pass.cpp: the order of everything ---
   // The lowest layer through which gradients go: below it nothing is trained.
   uint32_t lowest_backward_layer() const;
@@ -111,7 +130,7 @@ class DecoderPass : private PassContext {
   // The same with the inputs of segments alone: `above` is run on the last layer's output.
   void run_checkpointed(uint32_t first, std::span<float> x, std::span<float> dx,
                         const FunctionRef<void(std::span<const float>)>& above);
-  void run_stored(uint32_t first, uint32_t segment_layers, std::span<float> x, std::span<float> dx,
+  void run_stored(const Segments& segments, std::span<float> x, std::span<float> dx,
                   const FunctionRef<void(std::span<const float>)>& above);
   // Layers [layer, end) forward from x to y, which may be x; their activations are forgotten.
   void run_forgetting(uint32_t layer, uint32_t end, std::span<const float> x, std::span<float> y,
@@ -137,13 +156,25 @@ class DecoderPass : private PassContext {
 
   // --- decoder_vocabulary.cpp ---
   void embed(std::span<float> x, Phase phase);
+  void embed_part(uint32_t part, std::span<float> x, Phase phase);
+  void embed_positions(std::span<float> x, Phase phase);
   // With a late head gradient, `head` is what the head left behind.
   void embed_backward(std::span<const float> dx, const HeadActivations& head, float loss_scale);
+  void embed_part_backward(uint32_t part, const TokenOrder& order, std::span<const float> dx,
+                           const HeadActivations& head, float loss_scale);
+  void embed_positions_backward(std::span<const float> dx);
   HeadActivations allocate_head();
   float head_forward(std::span<const float> x, const HeadActivations& kept, Phase phase);
+  void head_norm_forward(std::span<const float> x, const HeadActivations& kept, Phase phase);
+  void head_part_forward(uint32_t part, const HeadActivations& kept, std::span<RunningLoss> running,
+                         Phase phase);
   // dx becomes the gradient of x.
   void head_backward(std::span<const float> x, const HeadActivations& kept, std::span<float> dx,
                      float loss_scale);
+  void head_part_backward(uint32_t part, const HeadActivations& kept, std::span<float> dnormalised,
+                          float loss_scale);
+  void head_norm_backward(std::span<const float> x, const HeadActivations& kept,
+                          std::span<const float> dnormalised, std::span<float> dx);
   bool head_gradient_is_late() const { return config.tied_embeddings && options.late_head_gradient; }
 
   // --- decoder_steps.cpp: what all parts are made of ---

@@ -232,5 +232,24 @@ TEST(TrainConfigRules, NamesAllBatchKeysWhenTheyContradict) {
   EXPECT_THAT(problem(R"({"train_batch_size": 0})"), HasSubstr("a whole number of at least 1, not 0"));
 }
 
+TEST(TrainConfigRules, MicroBatchesGoLayerByLayerWhereThereAreSeveral) {
+  EXPECT_FALSE(parse(R"({"gradient_accumulation_steps": 4})").batch.layer_major);
+  const std::string by_layer = R"("microbatch_order": "layer")";
+  const TrainConfig several = parse(R"({"gradient_accumulation_steps": 4, "terrace": {)" + by_layer + "}}");
+  EXPECT_TRUE(several.batch.layer_major);
+  EXPECT_THAT(several.warnings, ElementsAre());
+  const TrainConfig one = parse(R"({"terrace": {)" + by_layer + "}}");
+  EXPECT_FALSE(one.batch.layer_major);
+  EXPECT_THAT(one.warnings,
+              ElementsAre(HasSubstr("terrace (gradient_accumulation_steps is 1): microbatch_order")));
+  const TrainConfig keeping =
+      parse(R"({"gradient_accumulation_steps": 4, "terrace": {"checkpoint_activations": false, )" + by_layer +
+            "}}");
+  EXPECT_TRUE(keeping.activations.checkpoint);
+  EXPECT_THAT(keeping.warnings,
+              ElementsAre(HasSubstr("terrace (terrace.microbatch_order is layer: layers are computed again): "
+                                    "checkpoint_activations")));
+}
+
 }  // namespace
 }  // namespace terrace
