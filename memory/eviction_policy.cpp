@@ -10,6 +10,19 @@ namespace {
 
 constexpr const char* kNoCandidates = "a victim is asked for without candidates";
 
+// The candidate that `distance` puts farthest; candidates ascend, so the lowest of equals.
+template <typename Distance>
+ChunkId farthest(std::span<const ChunkId> candidates, Distance distance) {
+  TERRACE_ASSERT(!candidates.empty(), kNoCandidates);
+  ChunkId farthest = candidates.front();
+  uint32_t farthest_distance = distance(farthest);
+  for (const ChunkId candidate : candidates.subspan(1)) {
+    const uint32_t its = distance(candidate);
+    if (its > farthest_distance) farthest = candidate, farthest_distance = its;
+  }
+  return farthest;
+}
+
 // When something last happened to each chunk, on a clock that ticks each time. 0: never.
 class LastTimes {
  public:
@@ -98,26 +111,46 @@ class OptPolicy final : public EvictionPolicy {
   void on_arrival(ChunkId) override {}
   void on_use(ChunkId chunk) override { uses_.note(chunk); }
   ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext& context) override {
-    TERRACE_ASSERT(!candidates.empty(), kNoCandidates);
     if (context.schedule.empty()) return uses_.oldest(candidates);
-    ChunkId farthest = candidates.front();
-    uint32_t farthest_distance = 0;
-    for (ChunkId candidate : candidates) {
-      const uint32_t distance = context.schedule.distance_to_next_use(candidate, context.position);
-      if (distance > farthest_distance) {
-        farthest = candidate;
-        farthest_distance = distance;
-      }
-    }
-    return farthest;
+    return farthest(candidates, [&](ChunkId chunk) {
+      return context.schedule.distance_to_next_use(chunk, context.position);
+    });
   }
 
  private:
   LastTimes uses_;  // for a first step without a schedule
 };
 
-constexpr std::array kKinds = {PolicyKind::opt, PolicyKind::lru, PolicyKind::fifo, PolicyKind::mru};
-constexpr std::array<std::string_view, kKinds.size()> kNames = {"opt", "lru", "fifo", "mru"};
+// Colossal-AI, zero/gemini/placement_policy.py (AutoPlacementPolicy), version 0.3.
+class GeminiPolicy final : public EvictionPolicy {
+ public:
+  PolicyKind kind() const override { return PolicyKind::gemini; }
+  void on_arrival(ChunkId) override {}
+  void on_use(ChunkId) override {}
+  ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext& context) override {
+    return farthest(candidates, [&](ChunkId chunk) {
+      return context.schedule.empty() ? 0 : context.schedule.distance_within_step(chunk, context.position);
+    });
+  }
+};
+
+// PatrickStar, core/eviction_policy.py (LatestAccessChunkEvictionPolicy).
+class PatrickStarPolicy final : public EvictionPolicy {
+ public:
+  PolicyKind kind() const override { return PolicyKind::patrickstar; }
+  void on_arrival(ChunkId) override {}
+  void on_use(ChunkId) override {}
+  ChunkId choose_victim(std::span<const ChunkId> candidates, const EvictionContext& context) override {
+    return farthest(candidates, [&](ChunkId chunk) {
+      return context.schedule.empty() ? 0 : context.schedule.distance_across_steps(chunk, context.position);
+    });
+  }
+};
+
+constexpr std::array kKinds = {PolicyKind::opt, PolicyKind::lru,    PolicyKind::fifo,
+                               PolicyKind::mru, PolicyKind::gemini, PolicyKind::patrickstar};
+constexpr std::array<std::string_view, kKinds.size()> kNames = {"opt", "lru",    "fifo",
+                                                                "mru", "gemini", "patrickstar"};
 
 }  // namespace
 
@@ -146,6 +179,10 @@ std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, uint32_t chunk_coun
       return std::make_unique<FifoPolicy>(chunk_count);
     case PolicyKind::mru:
       return std::make_unique<MruPolicy>(chunk_count);
+    case PolicyKind::gemini:
+      return std::make_unique<GeminiPolicy>();
+    case PolicyKind::patrickstar:
+      return std::make_unique<PatrickStarPolicy>();
   }
   TERRACE_ASSERT(false, "there is no such policy");
   return nullptr;

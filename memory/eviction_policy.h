@@ -13,7 +13,7 @@
 
 namespace terrace {
 
-enum class PolicyKind : uint8_t { opt, lru, fifo, mru };
+enum class PolicyKind : uint8_t { opt, lru, fifo, mru, gemini, patrickstar };
 std::span<const PolicyKind> policy_kinds();
 std::string_view name_of(PolicyKind kind);
 std::optional<PolicyKind> policy_from_name(std::string_view name);
@@ -40,6 +40,12 @@ class EvictionPolicy {
 // before all others (Belady's rule; with an empty schedule, least recently used). lru: the chunk whose last
 // use is longest ago; one never used before all others. fifo: the chunk that arrived longest ago, whatever
 // its uses. mru: the chunk whose last use is the latest; one never used after all others.
+//
+// The rules of two other memory managers, as comparisons. gemini, Colossal-AI's automatic placement: the
+// chunk whose next use in the rest of the step is farthest, and all that have none there are alike (by
+// default Gemini keeps a tenth of the memory free; here the tier is whole). patrickstar: the chunk whose next
+// use is farthest, wrapping into the next step even where it is renewed in between. Both record a first step,
+// in which the lowest chunk leaves.
 std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, uint32_t chunk_count);
 
 }  // namespace terrace

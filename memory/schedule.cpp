@@ -52,10 +52,14 @@ std::span<const uint32_t> Schedule::positions_of(ChunkId chunk) const {
 }
 
 uint32_t Schedule::distance_to_next_use(ChunkId chunk, uint32_t position) const {
+  if (!renewed_.empty() && renewed_[index_of(chunk)]) return distance_within_step(chunk, position);
+  return distance_across_steps(chunk, position);
+}
+
+uint32_t Schedule::distance_across_steps(ChunkId chunk, uint32_t position) const {
   const std::span<const uint32_t> positions = positions_of(chunk);
   if (positions.empty()) return kNever;
   const uint32_t within = distance_within_step(chunk, position);
-  if (within == kNever && !renewed_.empty() && renewed_[index_of(chunk)]) return kNever;
   // Only a use at or before `position` is left, so `position` is one of this schedule: no overflow.
   return within != kNever ? within : size() - position + positions.front();
 }
@@ -92,9 +96,10 @@ void ScheduleCursor::begin_step() {
   recorded_.clear();
 }
 
-uint32_t ScheduleCursor::advance(std::string_view operation, UseKind kind, std::span<const ChunkId> chunks) {
+uint32_t ScheduleCursor::advance(std::string_view operation, UseKind kind, std::span<const ChunkId> chunks,
+                                 uint32_t occupied_slots) {
   if (!in_step_) return kNever;
-  record(operation, kind, chunks);
+  record(operation, kind, chunks, occupied_slots);
   const uint32_t found = locate(operation, kind);
   if (found != kNever) position_ = found;
   return found;
@@ -114,18 +119,20 @@ uint32_t ScheduleCursor::locate(std::string_view operation, UseKind kind) const 
   return found < expected ? found : kNever;
 }
 
-void ScheduleCursor::record(std::string_view operation, UseKind kind, std::span<const ChunkId> chunks) {
+void ScheduleCursor::record(std::string_view operation, UseKind kind, std::span<const ChunkId> chunks,
+                            uint32_t occupied_slots) {
   if (!deviates_) {
     if (matched_count_ < schedule_.size()) {
       const ScheduledUse& use = schedule_.use(matched_count_);
-      if (use.kind == kind && use.operation == operation && std::ranges::equal(use.chunks, chunks)) {
+      if (use.kind == kind && use.occupied_slots == occupied_slots && use.operation == operation &&
+          std::ranges::equal(use.chunks, chunks)) {
         ++matched_count_;
         return;
       }
     }
     start_recording();
   }
-  recorded_.push_back({std::string(operation), kind, {chunks.begin(), chunks.end()}});
+  recorded_.push_back({std::string(operation), kind, {chunks.begin(), chunks.end()}, occupied_slots});
 }
 
 void ScheduleCursor::start_recording() {

@@ -20,6 +20,8 @@ struct ScheduledUse {
   std::string operation;
   UseKind kind = UseKind::forward;
   std::vector<ChunkId> chunks;  // sorted, unique; may be empty
+  // Of the tier's places for chunks, what something else (gradients) takes while the operation computes.
+  uint32_t occupied_slots = 0;
 
   bool operator==(const ScheduledUse&) const = default;
 };
@@ -45,6 +47,8 @@ class Schedule {
   // its first use in the next one. kNever if no use names it, or none before it is renewed, and for every
   // chunk of an empty schedule. O(log uses of the chunk).
   uint32_t distance_to_next_use(ChunkId chunk, uint32_t position) const;
+  // The same for chunks that are renewed too, as if a copy of them served the next step.
+  uint32_t distance_across_steps(ChunkId chunk, uint32_t position) const;
   // The same without the wrap: kNever when the chunk is not used again in this step.
   uint32_t distance_within_step(ChunkId chunk, uint32_t position) const;
 
@@ -85,7 +89,8 @@ class ScheduleCursor {
   // The use expected next is tried first, then the uses after it (some were skipped), then those already
   // passed: the step goes through a part of itself again, and what followed there is the best guess at what
   // follows now. A wrong guess costs little, because the next use is looked for forwards again.
-  uint32_t advance(std::string_view operation, UseKind kind, std::span<const ChunkId> chunks);
+  uint32_t advance(std::string_view operation, UseKind kind, std::span<const ChunkId> chunks,
+                   uint32_t occupied_slots = 0);
   // The position of the last use of this step that was found in the schedule; kNever before the first and
   // between steps.
   uint32_t position() const { return position_; }
@@ -95,7 +100,8 @@ class ScheduleCursor {
 
  private:
   uint32_t locate(std::string_view operation, UseKind kind) const;
-  void record(std::string_view operation, UseKind kind, std::span<const ChunkId> chunks);
+  void record(std::string_view operation, UseKind kind, std::span<const ChunkId> chunks,
+              uint32_t occupied_slots);
   void start_recording();
 
   uint32_t chunk_count_;

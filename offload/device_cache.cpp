@@ -11,12 +11,13 @@
 namespace terrace {
 
 DeviceCache::DeviceCache(const FlatSpace& space, Device& device, const MemoryPlan& plan, Placement parameters,
-                         PolicyKind policy, TensorStates& states, StepWatch& watch)
+                         PolicyKind policy, TensorStates& states, StepWatch& watch, Decisions& decisions)
     : space_(space),
       device_(device),
       params_may_leave_(parameters != Placement::none),
       states_(states),
       watch_(watch),
+      decisions_(decisions),
       policy_(make_policy(policy, space.chunk_count())),
       slot_bytes_(plan.slot_bytes),
       slot_count_(plan.device_slots),
@@ -32,6 +33,7 @@ DeviceCache::DeviceCache(const FlatSpace& space, Device& device, const MemoryPla
   free_.reserve(slot_count_);
   for (uint32_t s = slot_count_; s-- > 0;) free_.push_back(s);
   candidates_.reserve(slot_count_);
+  residents_.reserve(slot_count_);
   leaving_.reserve(slot_count_);
   last_operation_.reserve(256);
   if (!device.strict()) return;
@@ -85,6 +87,7 @@ void DeviceCache::hold_param(ChunkId chunk, CacheSlot& slot) {
   params_[index_of(chunk)].slot = index_in_pool(slot);
   params_[index_of(chunk)].asked_at_ns = 0;
   params_[index_of(chunk)].on_demand = false;
+  params_[index_of(chunk)].uses = 0;
   param_of_slot_[index_in_pool(slot)] = index_of(chunk);
   policy_->on_arrival(chunk);
   ++param_slot_count_;
@@ -126,7 +129,9 @@ void DeviceCache::drop_param(ChunkId chunk) {
 
 void DeviceCache::drop_stale_param(ChunkId chunk) {
   if (param_state(chunk) == ChunkState::fetching) finish_fetch(chunk);
-  if (param_state(chunk) == ChunkState::resident) drop_param(chunk);
+  if (param_state(chunk) != ChunkState::resident) return;
+  decisions_.made(DecisionKind::stale, index_of(chunk));
+  drop_param(chunk);
 }
 
 void DeviceCache::leave_slot(ChunkId chunk) {
@@ -141,8 +146,7 @@ void DeviceCache::leave_slot(ChunkId chunk) {
 void DeviceCache::drop_params(StaleParams stale) {
   settle_fetches();
   for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
-    if (params_[c].state != ChunkState::resident) continue;
-    if (stale == StaleParams::all || space_.section_of(ChunkId{c}).trainable) drop_param(ChunkId{c});
+    if (stale == StaleParams::all || space_.section_of(ChunkId{c}).trainable) drop_stale_param(ChunkId{c});
   }
 }
 
@@ -157,6 +161,7 @@ void DeviceCache::begin_gradient(ChunkId chunk, CacheSlot& slot) {
   TERRACE_ASSERT(entry.slot == kNone, fmt::format("chunk {} has a gradient already", index_of(chunk)));
   wait_watched(slot.out, watch_,
                {"a device slot to be empty", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
+  decisions_.made(DecisionKind::gradient, index_of(chunk));
   device_.attach(slot.id, gradient_address(chunk));
   entry = {index_in_pool(slot), 0, true};
   device_.zero_now(slot.id, slot_bytes_);
@@ -184,6 +189,7 @@ CacheSlot& DeviceCache::release_gradient(ChunkId chunk) {
   GradientEntry& entry = gradients_[index_of(chunk)];
   TERRACE_ASSERT(entry.slot != kNone && entry.pins == 0,
                  fmt::format("the gradient of chunk {} cannot leave: {} pins", index_of(chunk), entry.pins));
+  decisions_.made(DecisionKind::landed, index_of(chunk));
   CacheSlot& slot = slots_[entry.slot];
   if (entry.attached) device_.detach(slot.id);
   leaving_.push_back(entry.slot);
@@ -198,6 +204,7 @@ void DeviceCache::drop_gradient(ChunkId chunk) {
   TERRACE_ASSERT(
       entry.slot != kNone && entry.pins == 0,
       fmt::format("the gradient of chunk {} cannot be dropped: {} pins", index_of(chunk), entry.pins));
+  decisions_.made(DecisionKind::landed, index_of(chunk));
   if (entry.attached) device_.detach(slots_[entry.slot].id);
   give_back(slots_[entry.slot]);
   entry = {};
@@ -224,12 +231,16 @@ CacheSlot* DeviceCache::take_unused() {
   return nullptr;
 }
 
+bool DeviceCache::may_leave(ChunkId chunk) const {
+  const ParamEntry& entry = params_[index_of(chunk)];
+  return params_may_leave_ && entry.state == ChunkState::resident && entry.pins == 0 &&
+         states_.all_hold(space_.tensors_of(chunk));
+}
+
 void DeviceCache::collect_candidates() {
   candidates_.clear();
-  if (!params_may_leave_) return;
   for (const uint32_t chunk : param_of_slot_) {
-    if (chunk == kNone || params_[chunk].state != ChunkState::resident || params_[chunk].pins > 0) continue;
-    if (states_.all_hold(space_.tensors_of(ChunkId{chunk}))) candidates_.push_back(ChunkId{chunk});
+    if (chunk != kNone && may_leave(ChunkId{chunk})) candidates_.push_back(ChunkId{chunk});
   }
   std::sort(candidates_.begin(), candidates_.end());
 }
@@ -242,8 +253,40 @@ CacheSlot* DeviceCache::take_slot(const EvictionContext& context) {
     collect_candidates();
   }
   if (candidates_.empty()) return nullptr;
-  evict(policy_->choose_victim(candidates_, context));
-  return take_unused();
+  return make_leave(choose_victim(context)) ? take_unused() : nullptr;
+}
+
+ChunkId DeviceCache::choose_victim(const EvictionContext& context) {
+  const Decision* prescribed = decisions_.prescribed();
+  if (prescribed == nullptr) return policy_->choose_victim(candidates_, context);
+  const ChunkId victim{static_cast<uint32_t>(prescribed->number)};
+  const bool leaves = prescribed->kind == DecisionKind::evict || prescribed->kind == DecisionKind::bypass;
+  if (!leaves || !std::binary_search(candidates_.begin(), candidates_.end(), victim))
+    decisions_.refuse("a chunk has to leave here, and not the one that it says, if it says one");
+  return victim;
+}
+
+std::span<const ChunkId> DeviceCache::residents() {
+  residents_.clear();
+  for (const uint32_t chunk : param_of_slot_) {
+    if (chunk != kNone) residents_.push_back(ChunkId{chunk});
+  }
+  std::sort(residents_.begin(), residents_.end());
+  return residents_;
+}
+
+bool DeviceCache::make_leave(ChunkId chunk) {
+  if (!may_leave(chunk)) return false;
+  const bool passed_through = params_[index_of(chunk)].uses == 1;
+  decisions_.made(passed_through ? DecisionKind::bypass : DecisionKind::evict, index_of(chunk));
+  ++eviction_count_;
+  if (is_recording(watch_.events())) {
+    TraceEvent event = watch_.events()->begun(TraceKind::evict);
+    event.chunk = index_of(chunk);
+    watch_.events()->record(event);
+  }
+  drop_param(chunk);
+  return true;
 }
 
 CacheSlot* DeviceCache::take_slot_ahead(const EvictionContext& context, uint32_t distance,
@@ -258,18 +301,7 @@ CacheSlot* DeviceCache::take_slot_ahead(const EvictionContext& context, uint32_t
   if (CacheSlot* unused = take_unused()) return unused;
   const ChunkId victim = policy_->choose_victim(candidates_, context);
   if (context.schedule.distance_within_step(victim, context.position) <= distance) return nullptr;
-  evict(victim);
-  return take_unused();
-}
-
-void DeviceCache::evict(ChunkId victim) {
-  ++eviction_count_;
-  if (is_recording(watch_.events())) {
-    TraceEvent event = watch_.events()->begun(TraceKind::evict);
-    event.chunk = index_of(victim);
-    watch_.events()->record(event);
-  }
-  drop_param(victim);
+  return make_leave(victim) ? take_unused() : nullptr;
 }
 
 void DeviceCache::record_slots() const {

@@ -25,6 +25,7 @@
 #include <terrace/memory/flat_space.h>
 #include <terrace/memory/strict_guard.h>
 #include <terrace/memory/tensor_state.h>
+#include <terrace/offload/decision_log.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/placement.h>
 #include <terrace/offload/step_watch.h>
@@ -46,7 +47,7 @@ class DeviceCache final : public GuardDescriber {
  public:
   // `parameters` is where they live: what lives on the device is never evicted, there is no other copy.
   DeviceCache(const FlatSpace& space, Device& device, const MemoryPlan& plan, Placement parameters,
-              PolicyKind policy, TensorStates& states, StepWatch& watch);
+              PolicyKind policy, TensorStates& states, StepWatch& watch, Decisions& decisions);
   ~DeviceCache() override;
 
   // --- Parameters ---
@@ -70,9 +71,8 @@ class DeviceCache final : public GuardDescriber {
   void unpin_param(ChunkId chunk);
   // Gives the chunk a slot that an operation is about to fill with its parameters: absent -> resident.
   void begin_in_place(ChunkId chunk, CacheSlot& slot);
-  // resident -> absent, its slot becomes free. The chunk must not be pinned.
-  void drop_param(ChunkId chunk);
-  // The same for a chunk that may be absent, or on its way: that is waited for.
+  // A resident copy that is worthless: resident -> absent, its slot becomes free. The chunk must not be
+  // pinned, and may be absent, or on its way: that is waited for.
   void drop_stale_param(ChunkId chunk);
   // Drops the copies whose parameters have a newer version elsewhere: after an update those of the trainable
   // sections. Copies under way are waited for.
@@ -102,6 +102,10 @@ class DeviceCache final : public GuardDescriber {
   // A slot for a chunk: a free one, else one that is leaving, else that of the victim which the policy
   // chooses among resident, unpinned chunks whose tensors all hold. Null when there is none.
   CacheSlot* take_slot(const EvictionContext& context);
+  // A slot that is free or leaving, or null.
+  CacheSlot* take_unused();
+  // The slot of the chunk's parameters becomes free; false where they may not leave.
+  bool make_leave(ChunkId chunk);
   // For a fetch ahead of time: like take_slot, but no victim is needed again within this step in `distance`
   // uses or fewer, and `reserved` slots remain that could be taken in the same way.
   CacheSlot* take_slot_ahead(const EvictionContext& context, uint32_t distance, uint32_t reserved);
@@ -109,6 +113,9 @@ class DeviceCache final : public GuardDescriber {
   // How many slots take_slot could still give without evicting.
   uint32_t unused_slot_count() const { return static_cast<uint32_t>(free_.size() + leaving_.size()); }
   uint32_t slot_count() const { return slot_count_; }
+  uint32_t gradient_slot_count() const { return gradient_slot_count_; }
+  // The chunks whose parameters have a slot, ascending; valid until the next call.
+  std::span<const ChunkId> residents();
 
   // The copy into the slot of a chunk that is being fetched, or null.
   const Event* arriving(ChunkId chunk) const;
@@ -118,7 +125,10 @@ class DeviceCache final : public GuardDescriber {
   // Waits until no copy touches any slot; failures are left to whoever uses the slot next.
   void drain() const noexcept;
 
-  void note_use(ChunkId chunk) { policy_->on_use(chunk); }
+  void note_use(ChunkId chunk) {
+    policy_->on_use(chunk);
+    ++params_[index_of(chunk)].uses;
+  }
   uint64_t eviction_count() const { return eviction_count_; }
   // Records which chunks have slots now.
   void record_slots() const;
@@ -133,6 +143,7 @@ class DeviceCache final : public GuardDescriber {
     ChunkState state = ChunkState::absent;
     uint32_t slot = kNone;
     uint32_t pins = 0;
+    uint32_t uses = 0;  // since it came
     bool attached = false;
     bool on_demand = false;    // of the fetch,
     uint64_t asked_at_ns = 0;  // and when it was begun; 0: it was not recorded, or has been served
@@ -146,12 +157,14 @@ class DeviceCache final : public GuardDescriber {
   void set_state(ChunkId chunk, ChunkState state);
   void hold_param(ChunkId chunk, CacheSlot& slot);
   uint32_t index_in_pool(const CacheSlot& slot) const { return static_cast<uint32_t>(&slot - slots_.get()); }
-  CacheSlot* take_unused();
+  bool may_leave(ChunkId chunk) const;
+  // That of a replay, or the policy's.
+  ChunkId choose_victim(const EvictionContext& context);
   // Fills candidates_ with what take_slot may evict; ascending.
   void collect_candidates();
   std::exception_ptr finish_fetch(ChunkId chunk);
   void leave_slot(ChunkId chunk);
-  void evict(ChunkId victim);
+  void drop_param(ChunkId chunk);
   // For whoever records steps.
   void note_slot(TraceKind kind, TransferRole role, ChunkId chunk) const {
     if (is_recording(watch_.events())) record_slot(kind, role, chunk);
@@ -165,6 +178,7 @@ class DeviceCache final : public GuardDescriber {
   const bool params_may_leave_;
   TensorStates& states_;
   StepWatch& watch_;
+  Decisions& decisions_;
   std::unique_ptr<EvictionPolicy> policy_;
   uint64_t slot_bytes_;
   uint32_t slot_count_;
@@ -176,7 +190,8 @@ class DeviceCache final : public GuardDescriber {
   std::vector<uint32_t> param_of_slot_;   // per slot: the chunk whose parameters it holds, or kNone
   std::vector<uint32_t> free_;            // last in, first out
   std::vector<uint32_t> leaving_;         // first in, first out
-  std::vector<ChunkId> candidates_;       // kept for its memory
+  std::vector<ChunkId> candidates_;       // kept for its memory, as is the next
+  std::vector<ChunkId> residents_;
   uint64_t eviction_count_ = 0;
   uint32_t param_slot_count_ = 0;     // that hold parameters, or will,
   uint32_t gradient_slot_count_ = 0;  // and gradients

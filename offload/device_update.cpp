@@ -87,7 +87,7 @@ void DeviceUpdate::send_home(ChunkId chunk) {
   const Event* const gone = home_.publish(chunk, buffer, engine_, &cache_);
   if (gone != nullptr) leaving_[lane_] = gone;
   // What is updated first is needed first by the next forward: it may stay as long as the next one has room.
-  if (cache_.unused_slot_count() == 0) cache_.drop_param(chunk);
+  if (cache_.unused_slot_count() == 0) cache_.drop_stale_param(chunk);
 }
 
 // The landing slot that was taken longest ago, when it is empty.

@@ -20,6 +20,9 @@
 
 namespace terrace {
 
+class DecisionLog;
+class DecisionSource;
+
 namespace io {
 class FileEvents;
 }
@@ -79,6 +82,9 @@ struct OffloadOptions {
   // Told of every change of the disk but the engines' writes; outlives the offloader. For simulated power
   // cuts.
   io::FileEvents* file_events = nullptr;
+  // Told of every decision about device slots, and a source of those to be made; both outlive the offloader.
+  DecisionLog* decisions = nullptr;
+  DecisionSource* replay = nullptr;
   // By which the step's time is charged and the rates of paths are observed; null: the steady one.
   const Clock* clock = nullptr;
   // Records what happens in steps; outlives the offloader. Null: nothing is recorded. Whoever trains tells it

@@ -38,6 +38,7 @@ void Offloader::begin_step() {
   p.gradients_may_land = false;
   p.forget_early_update();
   p.reset_step();
+  p.decisions.made(DecisionKind::step, ++p.step_count);
   p.training_cursor.begin_step();
   p.cursor = &p.training_cursor;
   if (p.records_step()) p.record_step_begin();
@@ -46,6 +47,7 @@ void Offloader::begin_step() {
 void Offloader::begin_evaluation() {
   TERRACE_ASSERT(parts_->phase == Phase::idle, "an evaluation begins when nothing else is open");
   finish_update();
+  parts_->decisions.made(DecisionKind::evaluation, ++parts_->evaluation_count);
   parts_->phase = Phase::evaluation;
   parts_->evaluation_cursor.begin_step();
   parts_->cursor = &parts_->evaluation_cursor;
@@ -84,13 +86,14 @@ void Offloader::begin_use(std::string_view operation, std::span<const TensorId> 
 void Offloader::Parts::begin_use(std::string_view key, std::span<const TensorId> leased, UseKind use) {
   const TimeScope managing(account, TimeCause::overhead);
   throw_landing_failure();
+  decisions.made({DecisionKind::use, 0, key});
   operation = key;
   kind = use;
   tensors.assign(leased.begin(), leased.end());
   cache.set_last_operation(operation);
   watch.set_activity(operation);
   collect_chunks(space, tensors, chunks);
-  cursor->advance(operation, kind, chunks);
+  cursor->advance(operation, kind, chunks, slots_of_gradients());
   if (kind == UseKind::backward) {
     before_gradients();
     begin_early_update();
@@ -174,6 +177,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
                  fmt::format("a loss scale is positive and finite, not {}", settings.loss_scale));
   p.watch.set_activity("the update");
   const TimeScope updating(p.account, TimeCause::update);
+  p.decisions.made(DecisionKind::update, p.step_count);
   const uint64_t start = p.clock.now_ns();
   const GradientNorm norm = p.gradients->norm();
   p.counters.norm_ns += p.clock.now_ns() - start;
@@ -314,6 +318,10 @@ std::vector<TierUse> Offloader::host_ledger() const {
   for (const HostArena::LedgerEntry& entry : parts_->record_arena.ledger())
     uses.push_back({entry.purpose, entry.bytes - given_back});
   return uses;
+}
+
+const Schedule& Offloader::schedule() const {
+  return parts_->training_cursor.schedule();
 }
 
 uint64_t Offloader::tier_file_bytes() const {

@@ -110,7 +110,8 @@ struct OffloadCounters {
 };
 OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& earlier);
 
-// The least bytes any order of decisions could move in one training step with these budgets.
+// The least bytes any order of decisions could move in one training step with these budgets, gradients being
+// where they are: on the device from the first use that adds to them to the last.
 struct TrafficBound {
   uint64_t h2d_bytes = 0;
   uint64_t d2h_bytes = 0;
@@ -257,6 +258,8 @@ class Offloader final : public ParameterAccess {
   // --- What happened ---
   OffloadCounters counters() const;
   TrafficBound traffic_bound() const;
+  // Of a training step: as announced, or as the last one went.
+  const Schedule& schedule() const;
   std::vector<TierUse> host_ledger() const;
   uint64_t tier_file_bytes() const;             // on all nvme paths together
   std::vector<NvmePathUse> nvme_paths() const;  // none when nothing is on nvme

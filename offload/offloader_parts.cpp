@@ -49,18 +49,20 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       plan(plan_with_disk(space, trace, options)),
       account(options.clock != nullptr ? *options.clock : clock),
       watch(&account, options.step_events),
+      decisions(options.decisions, options.replay, user_log),
       arena({plan.host_bytes - host_record_bytes(plan), options.lock_host_memory}, log),
       record_arena({host_record_bytes(plan), options.lock_host_memory}, log),
       work_memory(plan.work_bytes > 0 ? device.allocate_work_memory(plan.work_bytes)
                                       : std::span<std::byte>()),
       states(space),
-      cache(space, device, plan, options.parameters, options.policy, states, watch),
+      cache(space, device, plan, options.parameters, options.policy, states, watch, decisions),
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
       progress(space.chunk_count()),
       in_update_order(space.chunk_count()),
       unsettled(space.chunk_count()),
       unsettled_chunks(space.tensor_count()),
       unsent(space.chunk_count()),
+      ahead(space.chunk_count()),
       training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),
       runs(space, options.accumulation_steps),
@@ -88,7 +90,11 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
     device_update = std::make_unique<DeviceUpdate>(space, *records, *gradients, *home, *tile_update, cache,
                                                    device, workers, engine.get(), plan);
   }
-  if (!trace.empty()) training_cursor.set_schedule(schedule_of(space, trace));
+  const bool gradients_stay = options.states == Placement::none && options.accumulation_steps == 1;
+  if (!trace.empty()) {
+    training_cursor.set_schedule(
+        schedule_of(space, trace, gradients_stay ? CompleteGradients::stay : CompleteGradients::leave));
+  }
   operation.reserve(256);
   update_order.reserve(space.chunk_count());
   landing.reserve(space.chunk_count());
@@ -175,7 +181,9 @@ void Offloader::Parts::fetch_missing() {
                      fmt::format("{} asks for parameters of chunk {} whose gradient has taken their place: "
                                  "nothing uses a tensor after its last backward use",
                                  operation, index_of(chunk)));
-      home->start_fetch(chunk, cache.begin_fetch(chunk, require_slot("parameters")));
+      CacheSlot& slot = require_slot("parameters");
+      decisions.made(DecisionKind::fetch, index_of(chunk));
+      home->start_fetch(chunk, cache.begin_fetch(chunk, slot));
       cache.note_demand(chunk);
       ++counters.fetch_count;
       ++counters.demand_fetch_count;
@@ -199,37 +207,92 @@ void Offloader::Parts::open_gradients() {
   }
 }
 
+// Of gradients, with those that this use is about to begin.
+uint32_t Offloader::Parts::slots_of_gradients() const {
+  uint32_t count = cache.gradient_slot_count();
+  if (kind != UseKind::backward) return count;
+  for (const ChunkId chunk : chunks)
+    count += space.section_of(chunk).trainable && !cache.has_gradient(chunk) ? 1 : 0;
+  return count;
+}
+
 void Offloader::Parts::prefetch() {
   if (home->placement() == Placement::none) return send_updated_ahead();
-  if (cursor->position() == kNever) return;
-  prefetch_uses(cursor->schedule(), cursor->position(), cursor->position() + 1);
+  if (cursor->position() != kNever) prefetch_uses(cursor->schedule(), cursor->position(), chunks);
 }
 
 void Offloader::Parts::prefetch_first_uses() {
-  if (!training_cursor.schedule().empty()) prefetch_uses(training_cursor.schedule(), kNever, 0);
+  if (!training_cursor.schedule().empty()) prefetch_uses(training_cursor.schedule(), kNever, {});
 }
 
-void Offloader::Parts::prefetch_uses(const Schedule& schedule, uint32_t position, uint32_t first) {
+void Offloader::Parts::prefetch_uses(const Schedule& schedule, uint32_t position,
+                                     std::span<const ChunkId> leased) {
   if (home->placement() == Placement::none) return;
-  const EvictionContext now{schedule, position};
+  if (decisions.prescribed() != nullptr) return prefetch_as_prescribed();
+  if (options.prefetch_uses == 0) return;
+  if (options.policy != PolicyKind::opt) return prefetch_by_policy({schedule, position});
+  const FetchAhead::Now now = {schedule, position,         cache.slot_count(), cache.gradient_slot_count(),
+                               leased,   cache.residents()};
+  ahead.plan(now, options.prefetch_uses, [this](ChunkId chunk) { return !gradients->is_displaced(chunk); });
+  uint64_t elements = 0;
+  size_t next_victim = 0;
+  for (const FetchAhead::Fetch& fetch : ahead.fetches()) {
+    // Here after all: it was to leave meanwhile, and could not.
+    if (cache.param_state(fetch.chunk) != ChunkState::absent) return;
+    elements += space.chunk(fetch.chunk).elements;
+    if (elements > options.prefetch_elements || !home->can_fetch_ahead(fetch.chunk)) return;
+    CacheSlot* slot = cache.take_unused();
+    while (slot == nullptr && next_victim < ahead.victims().size()) {
+      if (cache.make_leave(ahead.victims()[next_victim++])) slot = cache.take_unused();
+    }
+    if (!fetch_ahead(fetch.chunk, slot)) return;
+  }
+}
+
+// What another rule would evict leaves where it is needed later than what is fetched.
+void Offloader::Parts::prefetch_by_policy(const EvictionContext& now) {
+  const uint32_t first = now.position == kNever ? 0 : now.position + 1;
+  const uint32_t held = cache.gradient_slot_count();
   uint64_t elements = 0;
   uint32_t reserved = 0;  // slots that gradients of the uses in between will take
   const uint64_t end =
-      std::min<uint64_t>(schedule.size(), static_cast<uint64_t>(first) + options.prefetch_uses);
+      std::min<uint64_t>(now.schedule.size(), static_cast<uint64_t>(first) + options.prefetch_uses);
   for (uint32_t p = first; p < end; ++p) {
-    const ScheduledUse& use = schedule.use(p);
+    const ScheduledUse& use = now.schedule.use(p);
+    reserved = std::max(reserved, use.occupied_slots - std::min(use.occupied_slots, held));
     for (const ChunkId chunk : use.chunks) {
-      if (use.kind == UseKind::backward && space.section_of(chunk).trainable && !cache.has_gradient(chunk))
-        ++reserved;
       if (cache.param_state(chunk) != ChunkState::absent || gradients->is_displaced(chunk)) continue;
       elements += space.chunk(chunk).elements;
       if (elements > options.prefetch_elements || !home->can_fetch_ahead(chunk)) return;
-      CacheSlot* slot = cache.take_slot_ahead(now, p - first + 1, reserved);
-      if (slot == nullptr) return;
-      home->start_fetch(chunk, cache.begin_fetch(chunk, *slot));
-      ++counters.fetch_count;
+      if (!fetch_ahead(chunk, cache.take_slot_ahead(now, p - first + 1, reserved))) return;
     }
   }
+}
+
+// Where fetches ahead are decided, what leaves leaves for them.
+void Offloader::Parts::prefetch_as_prescribed() {
+  while (const Decision* next = decisions.prescribed()) {
+    const bool leaves = next->kind == DecisionKind::evict || next->kind == DecisionKind::bypass;
+    if (!leaves && next->kind != DecisionKind::ahead) return;
+    if (next->number >= space.chunk_count()) decisions.refuse("there is no such chunk");
+    const ChunkId chunk{static_cast<uint32_t>(next->number)};
+    if (leaves) {
+      if (!cache.make_leave(chunk)) decisions.refuse("the chunk that is to leave is not there, or in use");
+      continue;
+    }
+    if (cache.param_state(chunk) != ChunkState::absent || gradients->is_displaced(chunk))
+      decisions.refuse("the chunk that is to come cannot");
+    if (!fetch_ahead(chunk, cache.take_unused()))
+      decisions.refuse("no slot is free for the chunk that is to come");
+  }
+}
+
+bool Offloader::Parts::fetch_ahead(ChunkId chunk, CacheSlot* slot) {
+  if (slot == nullptr) return false;
+  decisions.made(DecisionKind::ahead, index_of(chunk));
+  home->start_fetch(chunk, cache.begin_fetch(chunk, *slot));
+  ++counters.fetch_count;
+  return true;
 }
 
 void Offloader::Parts::wait_for_chunks() {

@@ -24,6 +24,7 @@
 #include <terrace/offload/device_update.h>
 #include <terrace/offload/drive_turns.h>
 #include <terrace/offload/epoch_committer.h>
+#include <terrace/offload/fetch_ahead.h>
 #include <terrace/offload/gradient_runs.h>
 #include <terrace/offload/gradient_store.h>
 #include <terrace/offload/offloader.h>
@@ -73,7 +74,11 @@ struct Offloader::Parts {
   void restore_parameters();
   void restore_streamed_parameters();
   void prefetch_first_uses();
-  void prefetch_uses(const Schedule& schedule, uint32_t position, uint32_t first);
+  void prefetch_uses(const Schedule& schedule, uint32_t position, std::span<const ChunkId> leased);
+  void prefetch_by_policy(const EvictionContext& now);
+  void prefetch_as_prescribed();
+  bool fetch_ahead(ChunkId chunk, CacheSlot* slot);
+  uint32_t slots_of_gradients() const;
   void require_groups(size_t group_count) const;
   // Parameters are about to change below the device: what the device holds of them is stale.
   void forget_device_copies(StaleParams stale);
@@ -195,6 +200,8 @@ struct Offloader::Parts {
   const MemoryPlan plan;
   TimeAccount account;
   StepWatch watch;
+  Decisions decisions;
+  uint64_t step_count = 0, evaluation_count = 0;  // begun
 
   HostArena arena;         // registered with the engines
   HostArena record_arena;  // of states in host memory, which may be given back
@@ -255,6 +262,7 @@ struct Offloader::Parts {
   std::span<std::byte> epoch_memory;
   std::unique_ptr<EpochCommitter> committer;  // null where no epochs are kept
 
+  FetchAhead ahead;
   ScheduleCursor training_cursor;
   ScheduleCursor evaluation_cursor;
   ScheduleCursor* cursor = &training_cursor;

@@ -7,8 +7,8 @@
 namespace terrace {
 namespace {
 
-// Belady's rule for equal chunks over a row of steps that begins with an empty device, when every slot could
-// hold parameters. What an update changes is worthless once the step has used it for the last time; what is
+// Belady's rule for equal chunks over a row of steps that begins with an empty device, in the slots that
+// gradients leave. What an update changes is worthless once the step has used it for the last time; what is
 // frozen stays for the next step.
 class FewestFetches {
  public:
@@ -23,15 +23,17 @@ class FewestFetches {
       for (const ChunkId chunk : use.chunks) {
         if (std::find(held_.begin(), held_.end(), chunk) != held_.end()) continue;
         on_fetch(chunk);
-        if (held_.size() >= slots_) evict(use, position);
         held_.push_back(chunk);
+      }
+      const uint32_t room = slots_ - std::min(slots_, use.occupied_slots);
+      while (held_.size() > room && evict(use, position)) {
       }
     }
     std::erase_if(held_, [&](ChunkId chunk) { return space_.section_of(chunk).trainable; });
   }
 
  private:
-  void evict(const ScheduledUse& use, uint32_t position) {
+  bool evict(const ScheduledUse& use, uint32_t position) {
     auto farthest = held_.end();
     uint32_t distance = 0;
     for (auto it = held_.begin(); it != held_.end(); ++it) {
@@ -39,7 +41,9 @@ class FewestFetches {
       const uint32_t next = schedule_.distance_to_next_use(*it, position);
       if (farthest == held_.end() || next > distance) farthest = it, distance = next;
     }
-    if (farthest != held_.end()) held_.erase(farthest);
+    if (farthest == held_.end()) return false;
+    held_.erase(farthest);
+    return true;
   }
 
   const FlatSpace& space_;

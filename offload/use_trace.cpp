@@ -18,16 +18,6 @@ void collect_chunks(const FlatSpace& space, std::span<const TensorId> tensors, s
   chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
 }
 
-Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace) {
-  std::vector<ScheduledUse> uses;
-  uses.reserve(trace.size());
-  for (const TensorUse& use : trace) {
-    ScheduledUse& scheduled = uses.emplace_back(ScheduledUse{use.operation, use.kind, {}});
-    collect_chunks(space, use.tensors, scheduled.chunks);
-  }
-  return Schedule(std::move(uses), space.chunk_count(), renewed_chunks(space));
-}
-
 std::vector<bool> renewed_chunks(const FlatSpace& space) {
   std::vector<bool> renewed(space.chunk_count());
   for (uint32_t c = 0; c < space.chunk_count(); ++c) renewed[c] = space.section_of(ChunkId{c}).trainable;
@@ -102,6 +92,20 @@ class LiveGradients {
 };
 
 }  // namespace
+
+Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, CompleteGradients complete) {
+  std::vector<ScheduledUse> uses;
+  uses.reserve(trace.size());
+  LiveGradients gradients(space);
+  for (const TensorUse& use : trace) {
+    ScheduledUse& scheduled = uses.emplace_back(ScheduledUse{use.operation, use.kind, {}});
+    collect_chunks(space, use.tensors, scheduled.chunks);
+    if (use.kind == UseKind::backward) gradients.begin(use);
+    scheduled.occupied_slots = gradients.count();
+    if (use.kind == UseKind::backward && complete == CompleteGradients::leave) gradients.end(use);
+  }
+  return Schedule(std::move(uses), space.chunk_count(), renewed_chunks(space));
+}
 
 SlotDemand minimum_slots(const FlatSpace& space, std::span<const TensorUse> trace, bool resident_parameters,
                          bool resident_gradients) {

@@ -43,7 +43,9 @@ void collect_chunks(const FlatSpace& space, std::span<const TensorId> tensors, s
 // Which chunks an update changes.
 std::vector<bool> renewed_chunks(const FlatSpace& space);
 
-Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace);
+// Gradients occupy slots until they are complete, or to the step's end where they `stay`.
+enum class CompleteGradients : uint8_t { leave, stay };
+Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, CompleteGradients complete);
 
 // The most chunk slots (parameters and gradients together) that the device must hold at one moment of the
 // trace: the parameters of the use in progress plus every gradient that is not yet complete.

@@ -13,11 +13,11 @@
 #include <terrace/runtime/schedule_file.h>
 #include <terrace/runtime/training_schedule.h>
 #include <terrace/runtime/training_setup.h>
-#include <terrace/runtime/tuning.h>
 
 #include "command_line.h"
 #include "console.h"
 #include "model_choice.h"
+#include "sim_machine.h"
 #include "sim_report.h"
 #include "train_flags.h"
 
@@ -32,16 +32,19 @@ constexpr const char* kWhat = "The schedule";
 constexpr const char* kWhere = "The machine";
 
 struct SimFlags {
-  std::string trace, config, write_schedule, operations = "1000G", nvme_path;
+  std::string trace, config, write_schedule, operations = "1000G";
   std::vector<std::string> policies;
-  std::string device_memory, host_memory;
-  std::string h2d = "12GB", d2h = "12GB", nvme_read = "3GB", nvme_write = "2GB";
-  std::optional<uint64_t> prefetch_depth, chunk_elements, micro_batch, accumulation;
+  SimMachineFlags machine;
+  std::optional<uint64_t> chunk_elements, micro_batch, accumulation;
   bool json = false;
 };
 
 [[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
   throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
+}
+
+uint32_t lowest_of(const SimMachine& machine) {
+  return static_cast<uint32_t>(machine.tiers.size() - 1);
 }
 
 class Sim final : public Subcommand {
@@ -53,10 +56,9 @@ class Sim final : public Subcommand {
  private:
   void add_schedule_flags(CLI::App& command);
   void add_machine_flags(CLI::App& command);
-  SimSchedule schedule();
-  SimSchedule schedule_of_model();
-  SimMachine machine() const;
-  std::vector<SimPolicy> policies() const;
+  SimSchedule schedule(const SimMachine& machine);
+  SimSchedule schedule_of_model(const SimMachine& machine);
+  std::vector<PolicyKind> policies() const;
   void step(const std::string& text) {
     if (console_.is_terminal()) console_.progress(text);
   }
@@ -116,22 +118,10 @@ void Sim::add_machine_flags(CLI::App& command) {
   add_repeated(command, "--policy", flags_.policies, "NAME",
                "opt, lru, fifo, mru, gemini, patrickstar or all (default); may be given several times",
                kWhere);
-  const auto text = [&](const char* flag, std::string& value, const char* type, const char* help) {
-    command.add_option(flag, value, help)->type_name(type)->group(kWhere);
-  };
-  text("--device-memory", flags_.device_memory, "SIZE", "Of the device");
-  text("--host-memory", flags_.host_memory, "SIZE", "Of the host; without it everything has room there");
-  text("--h2d", flags_.h2d, "RATE", "To the device in a second (default 12GB)");
-  text("--d2h", flags_.d2h, "RATE", "From the device in a second (default 12GB)");
-  text("--nvme-read", flags_.nvme_read, "RATE", "From nvme in a second (default 3GB)");
-  text("--nvme-write", flags_.nvme_write, "RATE", "To nvme in a second (default 2GB)");
-  text("--nvme-path", flags_.nvme_path, "DIR", "Take the rates that `terrace tune` measured there instead");
-  add_whole_number(
-      command, "--prefetch-depth", 0, [this](uint64_t n) { flags_.prefetch_depth = n; },
-      "Uses that a transfer may be ahead of its own; 0: on demand only (default 16)", kWhere);
+  flags_.machine.add_to(command, kWhere);
 }
 
-SimSchedule Sim::schedule_of_model() {
+SimSchedule Sim::schedule_of_model(const SimMachine& machine) {
   std::vector<ConfigOverride> overrides;
   if (flags_.config.empty()) overrides.push_back({"bf16.enabled", "true", "terrace sim"});
   if (flags_.micro_batch)
@@ -157,54 +147,27 @@ SimSchedule Sim::schedule_of_model() {
   Workers workers(1);
   SimSchedule schedule = training_schedule(*model, config, run_dry(*model, config, workers), options);
   schedule.name = model_.model + ", " + schedule.name;
+  // What is on nvme is in the lowest tier.
+  for (SimItem& item : schedule.items) {
+    if (item.home_tier > 1) item.home_tier = std::max(item.home_tier, lowest_of(machine));
+  }
   return schedule;
 }
 
-SimSchedule Sim::schedule() {
+SimSchedule Sim::schedule(const SimMachine& machine) {
   if (flags_.trace.empty() == model_.model.empty()) {
     refuse(flags_.trace.empty() ? "no schedule" : flags_.trace + " and --model together",
            "one of the two says what to replay", "name a file, or give --model NAME");
   }
-  if (flags_.trace.empty()) return schedule_of_model();
+  if (flags_.trace.empty()) return schedule_of_model(machine);
   require_exists("the schedule", flags_.trace);
   return read_schedule(flags_.trace);
 }
 
-double rate(const std::string& text, const char* flag) {
-  const uint64_t bytes = parse_bytes(text, flag);
-  if (bytes == 0) refuse(flag, "it is 0", "give for example 3GB");
-  return static_cast<double>(bytes);
-}
-
-SimMachine Sim::machine() const {
-  if (flags_.device_memory.empty())
-    refuse("no --device-memory", "policies differ where it is less than everything", "give for example 8GiB");
-  SimMachine machine;
-  machine.prefetch_depth =
-      static_cast<uint32_t>(std::min<uint64_t>(flags_.prefetch_depth.value_or(16), UINT32_MAX / 2));
-  machine.tiers = {{"device", parse_bytes(flags_.device_memory, "--device-memory")},
-                   {"host", kUnboundedBytes}};
-  machine.links = {{rate(flags_.h2d, "--h2d"), rate(flags_.d2h, "--d2h"), 0}};
-  SimLink nvme = {rate(flags_.nvme_read, "--nvme-read"), rate(flags_.nvme_write, "--nvme-write"), 0};
-  if (!flags_.nvme_path.empty()) {
-    require_exists("--nvme-path", flags_.nvme_path);
-    std::string why_not = "nothing was measured there";
-    const std::optional<PathTuning> tuning =
-        find_tuning(tuning_folder(), find_tuned_place(flags_.nvme_path), why_not);
-    if (!tuning) refuse("--nvme-path " + flags_.nvme_path, why_not, "measure it with `terrace tune` first");
-    nvme = {tuning->read_bytes_per_second, tuning->write_bytes_per_second, 0};
-  }
-  if (flags_.host_memory.empty()) return machine;
-  machine.tiers[1].capacity_bytes = parse_bytes(flags_.host_memory, "--host-memory");
-  machine.tiers.push_back({"nvme", kUnboundedBytes});
-  machine.links.push_back(nvme);
-  return machine;
-}
-
-std::vector<SimPolicy> Sim::policies() const {
-  std::vector<SimPolicy> chosen;
+std::vector<PolicyKind> Sim::policies() const {
+  std::vector<PolicyKind> chosen;
   for (const std::string& name : flags_.policies) {
-    const std::optional<SimPolicy> policy = sim_policy_from_name(name);
+    const std::optional<PolicyKind> policy = policy_from_name(name);
     if (policy) {
       if (std::find(chosen.begin(), chosen.end(), *policy) == chosen.end()) chosen.push_back(*policy);
       continue;
@@ -212,21 +175,21 @@ std::vector<SimPolicy> Sim::policies() const {
     if (name != "all")
       refuse("--policy " + name, "there is no such policy",
              "give opt, lru, fifo, mru, gemini, patrickstar or all");
-    return {sim_policies().begin(), sim_policies().end()};
+    return {policy_kinds().begin(), policy_kinds().end()};
   }
-  if (chosen.empty()) return {sim_policies().begin(), sim_policies().end()};
+  if (chosen.empty()) return {policy_kinds().begin(), policy_kinds().end()};
   return chosen;
 }
 
 int Sim::run() {
   SimReport report;
   report.policies = policies();
-  report.machine = machine();
-  const SimSchedule given = schedule();
+  report.machine = sim_machine(flags_.machine);
+  const SimSchedule given = schedule(report.machine);
   report.schedule = given;
   // Without a bound of the host, it is the lowest tier.
-  const auto lowest = static_cast<uint32_t>(report.machine.tiers.size() - 1);
-  for (SimItem& item : report.schedule.items) item.home_tier = std::min(item.home_tier, lowest);
+  for (SimItem& item : report.schedule.items)
+    item.home_tier = std::min(item.home_tier, lowest_of(report.machine));
   check_simulation(report.schedule, report.machine);
   if (!flags_.write_schedule.empty()) write_schedule(flags_.write_schedule, given);
   return print_measurement(console_, [&] {
@@ -235,7 +198,7 @@ int Sim::run() {
                        report.machine.tiers[link + 1].name));
       report.bounds.push_back(lower_bound(report.schedule, report.machine, link));
     }
-    for (const SimPolicy policy : report.policies) {
+    for (const PolicyKind policy : report.policies) {
       step(fmt::format("policy {}", name_of(policy)));
       report.results.push_back(simulate(report.schedule, report.machine, policy));
     }

@@ -13,7 +13,7 @@ struct SimReport {
   SimSchedule schedule;
   SimMachine machine;
   std::vector<LowerBound> bounds;  // of each link
-  std::vector<SimPolicy> policies;
+  std::vector<PolicyKind> policies;
   std::vector<SimResult> results;  // of each policy
 };
 

@@ -21,6 +21,7 @@
 #include "step_log.h"
 #include "step_recording.h"
 #include "stop_signals.h"
+#include "train_decisions.h"
 #include "train_faults.h"
 #include "train_flags.h"
 #include "train_header.h"
@@ -145,11 +146,13 @@ int Train::train(RunReport& report) {
   report.begin(options, plan, facts, summary.unigram_loss);
   console_.info(crash_notice(flags_, options.config, plan));
   if (start.is_resumed()) options.weights.clear();  // what is gone on from has its own
+  TrainDecisions decisions;
   const auto made = make_trainer(
       start, options, std::move(setup), data,
       [&](TrainingSetup& used) {
         faults.apply_to(used.offload, console_);
         used.offload.step_events = recording.events();
+        decisions.apply_to(used, flags_, console_);
       },
       console_);
   Trainer& trainer = *made;

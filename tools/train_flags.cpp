@@ -38,7 +38,7 @@ constexpr std::array kKeyFlags = {
             "Where parameters live between uses"},
     KeyFlag{"--offload-optimizer", "zero_optimization.offload_optimizer.device", "none|cpu|nvme", kMemory,
             "Where master weights and moments live"},
-    KeyFlag{"--policy", "terrace.policy", "opt|lru|fifo|mru", kMemory,
+    KeyFlag{"--policy", "terrace.policy", "opt|lru|fifo|mru|gemini|patrickstar", kMemory,
             "Which chunk leaves the device when it is full"},
     KeyFlag{"--engine", "terrace.engine", "auto|io_uring|libaio|threads", kMemory,
             "Which file I/O engine is used"},
@@ -169,6 +169,22 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
          "--trace-memory", flags.trace_memory,
          "Room for the events of a step, beside all budgets (default 32MiB); what does not fit is counted")
       ->type_name("SIZE")
+      ->group(group);
+  app.add_option("--decisions", flags.decisions,
+                 "Write every decision about the device's memory to this file (docs/decision_log.md)")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option_function<std::string>(
+         "--decisions-limit",
+         [&flags](const std::string& text) {
+           flags.decisions_limit_bytes = parse_bytes(text, "--decisions-limit");
+         },
+         "The most that --decisions writes (default 1GiB)")
+      ->type_name("SIZE")
+      ->group(group);
+  app.add_option("--replay-decisions", flags.replay_decisions,
+                 "Decide as the run did that wrote this file, and end where that is not possible")
+      ->type_name("FILE")
       ->group(group);
   add_whole_number(
       app, "--stall-warning", 0, [&flags](uint64_t n) { flags.stall_warning_seconds = n; },

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/base/units.h>
 #include <terrace/runtime/trainer.h>
 
 #include "data_flags.h"
@@ -47,6 +48,8 @@ struct TrainFlags {
   std::string trace;
   std::string trace_steps;  // "3-5"; empty: chosen
   std::string trace_memory = "32MiB";
+  std::string decisions, replay_decisions;
+  uint64_t decisions_limit_bytes = kGiB;
   uint64_t stall_warning_seconds = 60;  // 0: never
   uint64_t stall_abort_seconds = 0;     // 0: never
   std::vector<std::string> inject;      // faults, as runtime/fault_spec.h has them

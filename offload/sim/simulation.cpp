@@ -58,9 +58,9 @@ SimResult run_levels(const SimSchedule& schedule, const SimMachine& machine,
 
 }  // namespace
 
-SimResult simulate(const SimSchedule& schedule, const SimMachine& machine, SimPolicy policy) {
+SimResult simulate(const SimSchedule& schedule, const SimMachine& machine, PolicyKind policy) {
   return run_levels(schedule, machine, [&](size_t, const CacheLevel& level) {
-    if (policy == SimPolicy::opt) return sim::optimal_run(level);
+    if (policy == PolicyKind::opt) return sim::optimal_run(level);
     return sim::replay_rule(level, *sim::make_rule(policy, level));
   });
 }

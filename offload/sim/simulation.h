@@ -8,6 +8,11 @@
 // a tier below needs it; bytes that will be made anew are not. The step is repeated until the state at its
 // end repeats, and what is reported is the mean over that period.
 //
+// Policies are those of memory/eviction_policy.h, but for three things. opt is a plan of what stays between
+// which uses, made of the whole step with sizes and the cost of what has to be written back, or Belady's rule
+// with wrap-around and bypass where that moves no more. A chunk of patrickstar has one place, so what leaves
+// is always copied. gemini and patrickstar know the schedule from the second cycle on.
+//
 // Time. Uses compute one after the other, in whichever tier. Each direction of each link moves one item after
 // the other, all at once with computing. What a use needs may come up to prefetch_depth uses ahead of it:
 // into tier 0 as far as there is room, and never before what has to make room has gone down.
@@ -16,8 +21,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <terrace/memory/eviction_policy.h>
 #include <terrace/offload/sim/sim_decision.h>
-#include <terrace/offload/sim/sim_policy.h>
 #include <terrace/offload/sim/sim_schedule.h>
 
 namespace terrace {
@@ -45,7 +50,7 @@ struct SimResult {
 };
 
 // Throws what check_simulation throws.
-SimResult simulate(const SimSchedule& schedule, const SimMachine& machine, SimPolicy policy);
+SimResult simulate(const SimSchedule& schedule, const SimMachine& machine, PolicyKind policy);
 
 // The result that the decisions of `log` have, without any policy. A log that is not of this schedule and
 // these capacities is a programmer's mistake.

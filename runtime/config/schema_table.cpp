@@ -360,7 +360,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace", "device_memory", size, "", honoured, "Hard budget of device memory. Without it: what the plan needs, at most a quarter of the memory the simulated device may take.", between(1, kMaxInteger)},
     {"terrace", "host_memory", size, "", honoured, "Hard budget of host memory. Without it: four fifths of what is available.", between(1, kMaxInteger)},
     {"terrace", "chunk_elements", integer, "", honoured, "Elements of a chunk, a multiple of 4096. Without it: the plan decides.", between(4096, kMaxInteger)},
-    {"terrace", "policy", choice, "opt", honoured, "Which chunk leaves a full tier: the one needed last (opt), used longest ago (lru), there for longest (fifo), or used last (mru).", one_of("opt|lru|fifo|mru")},
+    {"terrace", "policy", choice, "opt", honoured, "Which chunk leaves a full tier: the one needed last (opt), used longest ago (lru), there for longest (fifo), used last (mru), or as Gemini or PatrickStar choose it.", one_of("opt|lru|fifo|mru|gemini|patrickstar")},
     {"terrace", "engine", choice, "auto", honoured, "File I/O engine; auto takes the first that works here.", one_of("auto|io_uring|libaio|threads")},
     {"terrace", "io_uring_sqpoll", boolean, "false", honoured, "Of the engine io_uring: a kernel thread takes new requests, which saves system calls and costs a core while it is busy. Where the kernel refuses: without, and said."},
     {"terrace", "io_uring_iopoll", boolean, "false", honoured, "Of the engine io_uring: the device is asked for completions instead of interrupting, which keeps the core that waits busy. Where the device has no queues for it: without, and said."},

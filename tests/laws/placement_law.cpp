@@ -48,7 +48,7 @@ constexpr std::array<std::string_view, 3> kPlacements = {"none", "cpu", "nvme"};
 constexpr std::array<std::string_view, 3> kBudgets = {"least", "middle", "ample"};
 // "spilling": with it some gradients are held and others are on nvme, where gradients can be.
 constexpr std::array<std::string_view, 4> kHostBudgets = {"least", "middle", "ample", "spilling"};
-constexpr std::array<std::string_view, 4> kPolicies = {"opt", "lru", "fifo", "mru"};
+constexpr std::array<std::string_view, 6> kPolicies = {"opt", "lru", "fifo", "mru", "gemini", "patrickstar"};
 constexpr std::array<std::string_view, 3> kEngines = {"io_uring", "libaio", "threads"};
 constexpr std::array<std::string_view, 3> kChunks = {"4096", "12288", "65536"};
 constexpr std::array<std::string_view, 3> kThreadCounts = {"1", "2", "3"};

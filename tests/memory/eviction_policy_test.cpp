@@ -243,6 +243,10 @@ TEST(OptPolicy, NeverMissesMoreOftenThanAnyOtherPolicy) {
   }
   for (const PolicyKind kind : policy_kinds()) {
     if (kind == PolicyKind::opt) continue;
+    if (kind == PolicyKind::patrickstar) {  // the same rule, where nothing is renewed
+      EXPECT_EQ(worse[static_cast<size_t>(kind)], 0u);
+      continue;
+    }
     EXPECT_GT(worse[static_cast<size_t>(kind)], 100u)
         << "the schedules do not tell " << name_of(kind) << " apart";
   }
@@ -257,6 +261,8 @@ TEST(EvictionPolicy, NamesItself) {
   EXPECT_EQ(name_of(PolicyKind::lru), "lru");
   EXPECT_EQ(name_of(PolicyKind::fifo), "fifo");
   EXPECT_EQ(name_of(PolicyKind::mru), "mru");
+  EXPECT_EQ(name_of(PolicyKind::gemini), "gemini");
+  EXPECT_EQ(name_of(PolicyKind::patrickstar), "patrickstar");
   EXPECT_EQ(policy_from_name("random"), std::nullopt);
 }
 
@@ -268,6 +274,23 @@ TEST(EvictionPolicyDeathTest, AssertsThatThereIsACandidate) {
   EXPECT_DEATH(make_policy(PolicyKind::lru, 1)->on_use(ChunkId{1}), "no chunk 1");
 }
 
+TEST(GeminiPolicy, LooksNoFurtherThanTheStepsEnd) {
+  const Schedule schedule(step_of({0, 1, 2, 3}), 4);
+  const auto policy = make_policy(PolicyKind::gemini, 4);
+  // Chunk 0 comes next, in the next step; to this rule 0 and 2 are alike there.
+  EXPECT_EQ(policy->choose_victim(chunks_of({0, 2}), {schedule, 3}), ChunkId{0});
+  EXPECT_EQ(policy->choose_victim(chunks_of({1, 3}), {schedule, 0}), ChunkId{3});
+  EXPECT_EQ(policy->choose_victim(chunks_of({1, 3}), {Schedule(), kNever}), ChunkId{1}) << "the first step";
+}
+
+TEST(PatrickStarPolicy, CountsOnCopiesThatTheUpdateMakesStale) {
+  const Schedule schedule(step_of({0, 1, 2, 1, 0}), 3, {true, false, true});
+  const auto policy = make_policy(PolicyKind::patrickstar, 3);
+  EXPECT_EQ(policy->choose_victim(chunks_of({0, 1}), {schedule, 4}), ChunkId{1});
+  EXPECT_EQ(make_policy(PolicyKind::opt, 3)->choose_victim(chunks_of({0, 1}), {schedule, 4}), ChunkId{0});
+  EXPECT_EQ(policy->choose_victim(chunks_of({1, 2}), {Schedule(), kNever}), ChunkId{1}) << "the first step";
+}
+
 // The model: every use and every arrival in a list of its own, searched from its end.
 ChunkId naive_victim(PolicyKind kind, const std::vector<ChunkId>& candidates,
                      const std::vector<ChunkId>& used, const std::vector<ChunkId>& arrived,
@@ -276,9 +299,11 @@ ChunkId naive_victim(PolicyKind kind, const std::vector<ChunkId>& candidates,
   size_t best = 0;
   for (ChunkId candidate : candidates) {
     size_t age = 0;
-    if (kind == PolicyKind::opt && !uses.empty()) {
+    const bool is_gemini = kind == PolicyKind::gemini;
+    if (is_gemini || kind == PolicyKind::patrickstar || (kind == PolicyKind::opt && !uses.empty())) {
       const size_t first = position == kNever ? 0 : position + 1;
-      while (age < uses.size()) {
+      const size_t end = is_gemini ? uses.size() - std::min(first, uses.size()) : uses.size();
+      while (age < end) {
         const auto& chunks = uses[(first + age) % uses.size()].chunks;
         if (std::find(chunks.begin(), chunks.end(), candidate) != chunks.end()) break;
         ++age;

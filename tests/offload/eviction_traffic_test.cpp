@@ -47,14 +47,16 @@ uint64_t device_bytes_per_step(PolicyKind policy, uint64_t spare_chunks, uint32_
 
 TEST(EvictionTraffic, OptMovesNoMoreThanAnyOtherPolicy) {
   std::map<PolicyKind, int> worse;
-  std::printf("KiB to the device per step\nspare  micro-batches      opt      lru     fifo      mru\n");
+  std::printf("KiB to the device per step\nspare  micro-batches     ");
+  for (const PolicyKind policy : policy_kinds()) std::printf(" %11s", std::string(name_of(policy)).c_str());
+  std::printf("\n");
   for (const uint32_t accumulation : {1u, 3u}) {
     for (const uint64_t spare : {0u, 1u, 2u, 4u, 7u, 10u}) {
       std::printf("%5d  %13u", static_cast<int>(spare), accumulation);
       const uint64_t least = device_bytes_per_step(PolicyKind::opt, spare, accumulation);
       for (const PolicyKind policy : policy_kinds()) {
         const uint64_t bytes = device_bytes_per_step(policy, spare, accumulation);
-        std::printf(" %8d", static_cast<int>(bytes / kKiB));
+        std::printf(" %11d", static_cast<int>(bytes / kKiB));
         EXPECT_GE(bytes, least) << name_of(policy) << " with " << spare << " chunks to spare";
         if (bytes > least) ++worse[policy];
       }

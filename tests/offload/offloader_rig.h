@@ -40,6 +40,8 @@ struct Case {
   UpdateMode mode = UpdateMode::after_backward;
   bool holds_gradients = false;  // all of them, whatever else there is room for
   const Clock* clock = nullptr;
+  DecisionLog* decisions = nullptr;
+  DecisionSource* replay = nullptr;
   bool spills = false;  // all of them, whatever there is on the device
   StepEvents* step_events = nullptr;
   bool layer_major = false;
@@ -66,6 +68,8 @@ class Rig {
     options.decorate_engine = c.decorate;
     options.clock = c.clock;
     options.step_events = c.step_events;
+    options.decisions = c.decisions;
+    options.replay = c.replay;
     options.lock_host_memory = false;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;
     const MemoryPlan roomy = plan_memory(space, uses, options);

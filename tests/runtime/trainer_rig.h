@@ -79,7 +79,6 @@ inline TrainerOptions options_of(const RunOptions& run) {
                                            {"gradient_clipping", run.clipping, "a test"},
                                            {"gradient_accumulation_steps", run.accumulation, "a test"},
                                            {"terrace.compact_state", run.compact, "a test"},
-                                           {"gradient_accumulation_steps", run.accumulation, "a test"},
                                            {"terrace.microbatch_order", run.order, "a test"},
                                            {"terrace.chunk_elements", run.chunk_elements, "a test"}};
   if (run.bf16_moments == "true") overrides.push_back({"bf16.bf16_optimizer_states", "true", "a test"});

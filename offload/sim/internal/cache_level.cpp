@@ -58,8 +58,9 @@ class LevelBuilder {
   // A moment without touches matters only for its capacity.
   void end_moment(bool matters) {
     if (moment_.touches.empty() && !matters) return;
-    std::sort(moment_.touches.begin(), moment_.touches.end(),
-              [](const Touch& a, const Touch& b) { return a.item < b.item; });
+    std::stable_sort(moment_.touches.begin(), moment_.touches.end(),
+                     [](const Touch& a, const Touch& b) { return a.item < b.item; });
+    merge_touches();
     level_.moments.push_back(std::move(moment_));
   }
   CacheLevel take(uint32_t step_count) {
@@ -68,6 +69,16 @@ class LevelBuilder {
   }
 
  private:
+  // What passed through the tier above came up for it and went down changed: to this one it is one touch.
+  void merge_touches() {
+    std::vector<Touch>& touches = moment_.touches;
+    for (size_t t = 1; t < touches.size(); ++t) {
+      if (touches[t - 1].item == touches[t].item) touches[t - 1].kind = TouchKind::change;
+    }
+    const auto same = [](const Touch& a, const Touch& b) { return a.item == b.item; };
+    touches.erase(std::unique(touches.begin(), touches.end(), same), touches.end());
+  }
+
   const SimSchedule& schedule_;
   const uint32_t tier_;
   CacheLevel level_;

@@ -14,7 +14,7 @@ uint32_t relaxation_rounds(const KeepProblem& problem);
 // The best plan of a small problem, a good one of another.
 FoundPlan choose_plan(const KeepProblem& problem);
 
-// The decisions of SimPolicy::opt for a level.
+// The decisions of PolicyKind::opt for a level.
 LevelRun optimal_run(const CacheLevel& level);
 
 }  // namespace terrace::sim

@@ -1,13 +1,13 @@
 // VictimRule: which item leaves a full tier of a simulation. The rules of memory/eviction_policy.h are used
-// as they are; beside them stand the rules of two other memory managers, as comparisons and for nothing else.
+// as they are; what is added is what they have no need to know where every chunk is clean.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include <terrace/memory/eviction_policy.h>
 #include <terrace/offload/sim/internal/cache_level.h>
-#include <terrace/offload/sim/sim_policy.h>
 
 namespace terrace::sim {
 
@@ -28,8 +28,8 @@ class VictimRule {
   virtual bool remembers_arrivals() const { return false; }
 };
 
-// `level` outlives the rule. Of SimPolicy::opt it is Belady's rule with the step's end wrapped and bypass;
+// `level` outlives the rule. Of PolicyKind::opt it is Belady's rule with the step's end wrapped and bypass;
 // a plan may do better (keep_plan.h).
-std::unique_ptr<VictimRule> make_rule(SimPolicy policy, const CacheLevel& level);
+std::unique_ptr<VictimRule> make_rule(PolicyKind policy, const CacheLevel& level);
 
 }  // namespace terrace::sim

@@ -1,0 +1,176 @@
+#include <terrace/runtime/decision_file.h>
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/runtime/config/json_document.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kFormat = 1;
+constexpr size_t kBufferBytes = 64 * kKiB;
+constexpr size_t kLongestLine = 64 * kKiB;
+constexpr std::string_view kCutLine = "{\"cut\": true}\n";
+constexpr std::array kKinds = {DecisionKind::step,     DecisionKind::evaluation, DecisionKind::update,
+                               DecisionKind::use,      DecisionKind::fetch,      DecisionKind::ahead,
+                               DecisionKind::evict,    DecisionKind::bypass,     DecisionKind::stale,
+                               DecisionKind::gradient, DecisionKind::landed};
+
+[[noreturn]] void refuse(const std::string& origin, const std::string& reason) {
+  throw Error(ErrorKind::config, {"cannot read the decisions", origin, reason,
+                                  "give a file that `terrace train --decisions` wrote"});
+}
+
+uint64_t whole(const JsonNode& node) {
+  uint64_t value = 0;
+  const char* const end = node.text.data() + node.text.size();
+  const auto [stop, status] = std::from_chars(node.text.data(), end, value);
+  if (!node.is(JsonNode::Kind::number) || status != std::errc() || stop != end)
+    refuse(node.origin, "it is not a whole number");
+  return value;
+}
+
+std::optional<DecisionKind> kind_from_name(std::string_view name) {
+  for (const DecisionKind kind : kKinds) {
+    if (name_of(kind) == name) return kind;
+  }
+  return std::nullopt;
+}
+
+JsonNode parse_object(const std::string& line, const std::string& name, uint64_t number) {
+  JsonNode object = parse_json(line, name, number);
+  if (!object.is(JsonNode::Kind::object) || object.members.empty())
+    refuse(object.origin, "the line is not a JSON object");
+  return object;
+}
+
+DecisionSubject read_head(const JsonNode& head) {
+  DecisionSubject subject;
+  bool has_format = false;
+  for (const JsonMember& member : head.members) {
+    const uint64_t value = whole(member.value);
+    if (member.key == "terrace_decisions") {
+      if (value != kFormat)
+        refuse(member.value.origin,
+               fmt::format("its format is {}, and this program reads {}", value, kFormat));
+      has_format = true;
+    } else if (member.key == "chunks") {
+      subject.chunks = static_cast<uint32_t>(value);
+    } else if (member.key == "slots") {
+      subject.slots = static_cast<uint32_t>(value);
+    } else {
+      refuse(member.origin, "unknown key " + json_quoted(member.key));
+    }
+  }
+  if (!has_format) refuse(head.origin, "the file does not begin with \"terrace_decisions\"");
+  return subject;
+}
+
+}  // namespace
+
+std::string decision_line(const Decision& decision) {
+  if (decision.kind == DecisionKind::use)
+    return fmt::format("{{\"use\": {}}}\n", json_quoted(decision.operation));
+  return fmt::format("{{\"{}\": {}}}\n", name_of(decision.kind), decision.number);
+}
+
+DecisionFile::DecisionFile(std::filesystem::path path, const DecisionSubject& subject, uint64_t limit_bytes,
+                           Log& log)
+    : path_(std::move(path)), left_bytes_(limit_bytes), log_(log) {
+  file_.open(path_, std::ios::binary | std::ios::trunc);
+  if (!file_.is_open()) {
+    throw Error(ErrorKind::io, {"cannot write the decisions", path_.string(), system_reason(errno),
+                                "name a file in a folder that can be written"});
+  }
+  lines_.reserve(kBufferBytes);
+  lines_ = fmt::format("{{\"terrace_decisions\": {}, \"chunks\": {}, \"slots\": {}}}\n", kFormat,
+                       subject.chunks, subject.slots);
+}
+
+DecisionFile::~DecisionFile() {
+  flush();
+}
+
+void DecisionFile::add(const Decision& decision) {
+  if (is_over_) return;
+  const std::string line = decision_line(decision);
+  if (line.size() > left_bytes_) {
+    lines_ += kCutLine;
+    flush();
+    is_over_ = true;
+    log_.info(fmt::format("{}: the decisions end here, at their limit", path_.string()));
+    return;
+  }
+  left_bytes_ -= line.size();
+  lines_ += line;
+  // A step at a time, so that what a run leaves behind ends with one.
+  if (decision.kind == DecisionKind::step || lines_.size() + kLongestLine / 64 > kBufferBytes) flush();
+}
+
+void DecisionFile::flush() {
+  if (is_over_) return;
+  file_ << lines_;
+  file_.flush();
+  lines_.clear();
+  if (!file_.fail()) return;
+  is_over_ = true;
+  log_.warning(fmt::format("cannot write the decisions to {}: {}; the run goes on without", path_.string(),
+                           system_reason(errno)));
+}
+
+DecisionReplay::DecisionReplay(std::filesystem::path path, const DecisionSubject& subject)
+    : path_(std::move(path)) {
+  file_.open(path_, std::ios::binary);
+  if (!file_.is_open() || !read_line())
+    refuse(path_.string(), file_.is_open() ? "the file is empty" : system_reason(errno));
+  const DecisionSubject theirs = read_head(parse_object(line_, path_.string(), line_number_));
+  if (theirs == subject) return;
+  throw Error(ErrorKind::config,
+              {"cannot replay the decisions", path_.string(),
+               fmt::format("they are about {} chunks in {} device slots, and this run has {} in {}",
+                           theirs.chunks, theirs.slots, subject.chunks, subject.slots),
+               "give the model, the chunk size and the device budget of the run that wrote them"});
+}
+
+std::string DecisionReplay::place() const {
+  return fmt::format("{}:{}", path_.string(), line_number_);
+}
+
+bool DecisionReplay::read_line() {
+  if (!std::getline(file_, line_)) return false;
+  ++line_number_;
+  if (line_.size() > kLongestLine) refuse(place(), "the line is longer than any decision");
+  return true;
+}
+
+const Decision* DecisionReplay::next() {
+  if (!is_read_ && !is_over_) read_next();
+  return is_over_ ? nullptr : &decision_;
+}
+
+void DecisionReplay::read_next() {
+  is_over_ = !read_line() || line_ + "\n" == kCutLine;
+  if (is_over_) return;
+  const JsonNode object = parse_object(line_, path_.string(), line_number_);
+  const JsonMember& member = object.members.front();
+  const std::optional<DecisionKind> kind = kind_from_name(member.key);
+  if (!kind || object.members.size() > 1) refuse(member.origin, "the line is no decision");
+  decision_ = {*kind, 0, {}};
+  if (*kind == DecisionKind::use) {
+    operation_ = member.value.text;
+    decision_.operation = operation_;
+  } else {
+    decision_.number = whole(member.value);
+  }
+  is_read_ = true;
+}
+
+}  // namespace terrace

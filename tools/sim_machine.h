@@ -1,0 +1,31 @@
+// The machine that `terrace sim` replays on, as its flags describe it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/offload/sim/sim_schedule.h>
+
+namespace CLI {
+class App;
+}
+
+namespace terrace {
+
+struct SimMachineFlags {
+  std::vector<std::string> tiers;  // from the top, instead of the flags that name one of three
+  std::string device_memory, host_memory;
+  std::string h2d, d2h, link_latency;
+  std::string nvme_read, nvme_write, nvme_latency, nvme_path;
+  std::optional<uint64_t> prefetch_depth;
+
+  // Adds the flags to `app`; this object must stay where it is.
+  void add_to(CLI::App& app, const char* group);
+};
+
+// Throws Error(config) for flags that are missing, contradict each other or cannot be read.
+SimMachine sim_machine(const SimMachineFlags& flags);
+
+}  // namespace terrace

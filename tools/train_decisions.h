@@ -1,0 +1,26 @@
+// TrainDecisions: what `terrace train --decisions` and `--replay-decisions` do to a run. Without them it does
+// nothing.
+#pragma once
+
+#include <memory>
+
+#include <terrace/base/log.h>
+#include <terrace/runtime/decision_file.h>
+#include <terrace/runtime/training_setup.h>
+
+#include "train_flags.h"
+
+namespace terrace {
+
+class TrainDecisions {
+ public:
+  // To a run that will be made with `setup`; `log` and this object outlive it. Throws what DecisionFile and
+  // DecisionReplay throw.
+  void apply_to(TrainingSetup& setup, const TrainFlags& flags, Log& log);
+
+ private:
+  std::unique_ptr<DecisionFile> file_;
+  std::unique_ptr<DecisionReplay> replay_;
+};
+
+}  // namespace terrace
