@@ -28,6 +28,14 @@ TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
               list.size(), kFactorCount, static_cast<size_t>(law.spilling_runs()));
 }
 
+TEST(PlacementLaw, HasALevelForEveryPolicy) {
+  const auto policies = std::ranges::find(factors(), "policy", &Factor::name);
+  ASSERT_NE(policies, factors().end());
+  std::vector<std::string_view> names;
+  for (const PolicyKind kind : policy_kinds()) names.push_back(name_of(kind));
+  EXPECT_TRUE(std::ranges::equal(policies->levels, names));
+}
+
 void set(Combination& combination, std::string_view name, std::string_view level) {
   for (size_t f = 0; f < kFactorCount; ++f) {
     if (factors()[f].name != name) continue;

@@ -92,7 +92,8 @@ TEST(SimReplay, PoliciesDecideDifferently) {
   }
 }
 
-// With four tiers, what the third has no room for passes through it: up and, changed, down again at one moment.
+// With four tiers, what the third has no room for passes through it: up and, changed, down again at one
+// moment.
 TEST(SimReplay, WhatPassesThroughATierIsOneTouchOfTheNext) {
   SimSchedule schedule = records(6);
   for (SimItem& item : schedule.items) item.home_tier = 3;
