@@ -59,6 +59,14 @@ uint64_t direct_alignment_bytes(int fd) {
 
 }  // namespace
 
+File File::without_file(const std::filesystem::path& path) {
+  const int fd = ::open("/dev/null", O_PATH | O_CLOEXEC);
+  if (fd < 0)
+    throw Error(ErrorKind::io, {"cannot open the file", "/dev/null", system_reason(errno),
+                                errno == EMFILE ? "raise `ulimit -n`" : ""});
+  return File(fd, path, nullptr);
+}
+
 File File::open(const std::filesystem::path& path, const FileOptions& options) {
   // O_NONBLOCK so that a pipe in the file's place is an error and not a wait; go_direct() or the F_SETFL
   // below takes it away again, because io_uring would answer EAGAIN on such a descriptor.

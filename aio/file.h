@@ -31,6 +31,9 @@ struct FileOptions {
 class File {
  public:
   static File open(const std::filesystem::path& path, const FileOptions& options);
+  // The name of a file that is not made, with a descriptor through which nothing can be transferred: for
+  // plans.
+  static File without_file(const std::filesystem::path& path);
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
   ~File();

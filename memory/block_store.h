@@ -59,7 +59,8 @@ class BlockStore {
  public:
   // Creates the files (0600, they must not exist) and reserves their space. Slots that the first write of
   // every block will not reach are written once, because fresh space is slower to write; waits for that, on
-  // the thread that owns the engine. Throws Error(capacity) when the space is not there, else Error(io).
+  // the thread that owns the engine. In a dry space nothing is made, checked or hashed; slots are handed out
+  // as ever. Throws Error(capacity) when the space is not there, else Error(io).
   BlockStore(TierSpace& space, BlockStoreOptions options, io::Engine& engine, Log& log);
   // Opens the files of an epoch of this space: its blocks, and slots that are kept for retained epochs (see
   // take_retained). Throws Error(config) when the layout does not fit the options, Error(corrupt) when files

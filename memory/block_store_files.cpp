@@ -24,6 +24,7 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kDirectAlignment = 4096;
+constexpr uint64_t kAnyBytes = uint64_t{1} << 60;  // of a disk that no plan fills
 
 // The writes of zeros in flight.
 struct ZeroWrites {
@@ -104,7 +105,7 @@ BlockStore::BlockStore(TierSpace& space, BlockStoreOptions options, io::Engine& 
       if (counts[p] > 0) create_file(p, counts[p], engine);
     }
     for (const std::unique_ptr<File>& file : files_) {
-      if (file == nullptr) continue;
+      if (file == nullptr || space.is_dry()) continue;
       // The share of this path in what the first writes reach; they take the first slots.
       const uint64_t reached = divide_up(first_block_.back() * file->slot_count, slots);
       write_zeros(engine, *file, std::min<uint64_t>(reached, file->slot_count));
@@ -131,7 +132,7 @@ std::vector<uint32_t> BlockStore::share_out(std::span<const uint32_t> there) con
     if (there.empty() ? !named : there[p] == 0) continue;
     paths.push_back(p);
     rates.push_back(space_.paths()[p].bytes_per_second);
-    const uint64_t free = space_.folder(p).free_bytes();
+    const uint64_t free = space_.is_dry() ? kAnyBytes : space_.folder(p).free_bytes();
     const uint64_t fitting =
         free > TierFolder::kMarkBytes ? (free - TierFolder::kMarkBytes) / options_.block_bytes : 0;
     most.push_back(fitting + (there.empty() ? 0 : there[p]));
@@ -169,6 +170,12 @@ std::vector<uint32_t> BlockStore::share_out(std::span<const uint32_t> there) con
 // It has its name when its mark is on the device, and not before: whatever has that name and no mark is no
 // file of a tier.
 void BlockStore::create_file(uint32_t path, uint32_t slot_count, const io::Engine& engine) {
+  if (space_.is_dry()) {
+    files_[path] = std::make_unique<File>(
+        io::File::without_file(space_.paths()[path].path / tier::blocks_file_name(options_.name)), path,
+        slot_count);
+    return;
+  }
   TierFolder& folder = space_.folder(path);
   const uint64_t slot_bytes = slot_count * options_.block_bytes;
   folder.require_free(slot_bytes + TierFolder::kMarkBytes, "the tier file \"" + options_.name + "\"");

@@ -20,16 +20,18 @@ std::string memlock_limit_text() {
          (limit.rlim_cur == RLIM_INFINITY ? "unlimited" : format_bytes(limit.rlim_cur));
 }
 
-PageMapping map_budget(uint64_t budget_bytes) {
+PageMapping map_budget(uint64_t budget_bytes, bool dry) {
   const uint64_t bytes = budget_bytes / HostArena::kAlignment * HostArena::kAlignment;
   if (bytes == 0) return {};
+  if (dry) return PageMapping::inaccessible(bytes);
   return PageMapping::populated(bytes, bytes >= kHugePageBytes, "the host tier");
 }
 
 }  // namespace
 
-HostArena::HostArena(HostArenaOptions options, Log& log) : mapping_(map_budget(options.budget_bytes)) {
-  if (options.lock_pages && !memory().empty()) lock_pages(options.lock_piece_bytes, log);
+HostArena::HostArena(HostArenaOptions options, Log& log)
+    : dry_(options.dry), mapping_(map_budget(options.budget_bytes, dry_)) {
+  if (options.lock_pages && !dry_ && !memory().empty()) lock_pages(options.lock_piece_bytes, log);
 }
 
 HostArena::~HostArena() = default;
@@ -74,11 +76,13 @@ std::span<std::byte> HostArena::take(uint64_t bytes, std::string_view purpose) {
 }
 
 void HostArena::release(std::span<std::byte> piece) {
+  if (dry_) return;
   if (locked_) syscall(SYS_munlock, piece.data(), piece.size());
   discard_pages(piece);
 }
 
 void HostArena::restore(std::span<std::byte> piece) {
+  if (dry_) return;
   try {
     populate_pages(piece, "the host tier");
   } catch (...) {

@@ -21,6 +21,8 @@ struct HostArenaOptions {
   uint64_t budget_bytes = 0;  // rounded down to a multiple of HostArena::kAlignment
   // When the limit does not allow it, the arena works unlocked and one warning says so.
   bool lock_pages = true;
+  // Addresses without memory, for plans: everything is taken and counted as ever, and any access faults.
+  bool dry = false;
   // Of one mlock call; some kernels hold a lock of the whole process for its length.
   uint64_t lock_piece_bytes = kGiB;
 };
@@ -34,7 +36,7 @@ class HostArena {
   static constexpr uint64_t kAlignment = 4096;
   static constexpr uint64_t cost_bytes(uint64_t bytes) { return round_up(bytes, kAlignment); }
 
-  // Maps, touches and locks everything. Throws Error(capacity) when the system has not got it.
+  // Maps, touches and locks everything, unless dry. Throws Error(capacity) when the system has not got it.
   HostArena(HostArenaOptions options, Log& log);
   ~HostArena();
   HostArena(const HostArena&) = delete;
@@ -60,6 +62,7 @@ class HostArena {
   uint64_t used_bytes() const { return used_bytes_; }
   uint64_t budget_bytes() const { return mapping_.memory().size(); }
 
+  bool is_dry() const { return dry_; }
   bool locked() const { return locked_; }
   // All of it, for registration with io_uring or a GPU; 2 MiB aligned.
   std::span<std::byte> memory() { return mapping_.memory(); }
@@ -67,6 +70,7 @@ class HostArena {
  private:
   void lock_pages(uint64_t piece_bytes, Log& log);
 
+  const bool dry_;
   PageMapping mapping_;
   std::vector<LedgerEntry> ledger_;
   uint64_t used_bytes_ = 0;

@@ -69,8 +69,13 @@ std::vector<tier::FolderSurvey> survey(const std::vector<std::unique_ptr<TierFol
 TierSpace::TierSpace(TierSpaceOptions options, Log& log)
     : options_(std::move(options)), log_(log), paths_(options_.paths) {
   TERRACE_ASSERT(!paths_.empty(), "a space has at least one path");
-  lock_folders();
-  options_.start == TierStart::fresh ? start_fresh() : start_resumed();
+  TERRACE_ASSERT(!options_.dry || options_.start == TierStart::fresh, "a plan takes up no epoch");
+  if (options_.dry) {
+    id_ = draw_id();
+  } else {
+    lock_folders();
+    options_.start == TierStart::fresh ? start_fresh() : start_resumed();
+  }
   std::vector<double> rates;
   for (const TierPath& path : paths_) rates.push_back(path.bytes_per_second);
   balancer_ = std::make_unique<PathBalancer>(
@@ -266,6 +271,10 @@ uint64_t TierSpace::write_epoch(const TierManifest& manifest) {
   TERRACE_ASSERT(epochs_.empty() || manifest.epoch > epochs_.back().epoch,
                  "epoch " + std::to_string(manifest.epoch) + " is not later than those before");
   const std::vector<std::byte> bytes = serialise(manifest);
+  if (options_.dry) {
+    epochs_ = {{manifest.epoch, {}, false}};
+    return bytes.size();
+  }
   const EpochFile file{manifest.epoch,
                        folders_.front()->path() + "/" + tier::epoch_file_name({.epoch = manifest.epoch}),
                        false};

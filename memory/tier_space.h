@@ -47,6 +47,8 @@ struct TierSpaceOptions {
   // order is that of the run which made them, whatever order is given here.
   TierStart start = TierStart::fresh;
   bool discard_epochs = false;
+  // For plans: the paths need not be there, no folder is made or locked, and nothing is written. Fresh.
+  bool dry = false;
   io::FileEvents* events = nullptr;  // told of every change of the disk; outlives the space
   const Clock* clock = nullptr;      // null: the steady one
 };
@@ -62,7 +64,9 @@ class TierSpace {
   TierSpace(const TierSpace&) = delete;
   TierSpace& operator=(const TierSpace&) = delete;
 
-  size_t path_count() const { return folders_.size(); }
+  size_t path_count() const { return paths_.size(); }
+  bool is_dry() const { return options_.dry; }
+  // Not where it is dry.
   TierFolder& folder(size_t path) { return *folders_[path]; }
   // By path, in the order of the space.
   const std::vector<TierPath>& paths() const { return paths_; }

@@ -39,6 +39,7 @@ GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& optio
       accumulation_type_(options.accumulation_type),
       layer_major_(options.layer_major),
       takes_over_(plan.gradients_take_over),
+      dry_(options.dry),
       slots_(space.chunk_count(), nullptr),
       displaced_(space.chunk_count(), false),
       landed_(std::make_unique<std::atomic<bool>[]>(space.chunk_count())) {
@@ -207,7 +208,7 @@ void GradientStore::add_runs(const GradientLanding& landing, std::byte* accumula
   const uint64_t first = landing.runs.front().first_element / kBlockElements;
   const uint64_t end = divide_up(landing.runs.back().end(), kBlockElements);
   const ComputingScope computing(cache_.watch());
-  workers_.parallel_for(divide_up(end - first, kTaskBlocks), [&](size_t task) {
+  workers_.parallel_for(dry_ ? 0 : divide_up(end - first, kTaskBlocks), [&](size_t task) {
     const uint64_t begin = first + task * kTaskBlocks;
     for (uint64_t b = begin; b < std::min(end, begin + kTaskBlocks); ++b)
       add_block(landing, b, accumulator, gradient);
@@ -259,7 +260,7 @@ void GradientStore::take_sums(ChunkId chunk, const std::byte* gradient) {
   const std::span<double> sums = sums_of(chunk);
   const DataType gradient_type = type(chunk);
   const ComputingScope computing(cache_.watch());
-  workers_.parallel_for(divide_up(sums.size(), kTaskBlocks), [&](size_t task) {
+  workers_.parallel_for(dry_ ? 0 : divide_up(sums.size(), kTaskBlocks), [&](size_t task) {
     for (uint64_t b = task * kTaskBlocks; b < std::min(sums.size(), (task + 1) * kTaskBlocks); ++b) {
       sums[b] =
           sum_of_squares_block(instruction_set_, gradient + b * kBlockElements * bytes_of(gradient_type),
@@ -272,7 +273,7 @@ void GradientStore::take_sums(ChunkId chunk, const std::byte* gradient) {
 void GradientStore::land_zero(const GradientLanding& landing) {
   const ChunkId chunk = landing.chunk;
   if (accumulates_) return is_held(chunk) ? add_zero(landing) : spill_zero(landing);
-  std::ranges::fill(sums_of(chunk), 0.0);
+  if (!dry_) std::ranges::fill(sums_of(chunk), 0.0);
   if (on_device_) {
     const Schedule unknown;
     CacheSlot* slot = cache_.take_slot(EvictionContext{unknown, kNever});
@@ -283,7 +284,7 @@ void GradientStore::land_zero(const GradientLanding& landing) {
   }
   if (!is_held(chunk)) return spilled_->set_zero(chunk);
   if (takes_over(chunk)) displace(chunk);
-  std::memset(slots_[index_of(chunk)], 0, space_.chunk(chunk).elements * bytes_of(type(chunk)));
+  if (!dry_) std::memset(slots_[index_of(chunk)], 0, space_.chunk(chunk).elements * bytes_of(type(chunk)));
   landed_[index_of(chunk)].store(true, std::memory_order_release);
 }
 
@@ -301,7 +302,7 @@ void GradientStore::spill_zero(const GradientLanding& landing) {
   const ChunkId chunk = landing.chunk;
   accumulate_staged(chunk);
   if (landing.begins && landing.runs.front().element_count == space_.chunk(chunk).elements) {
-    std::ranges::fill(sums_of(chunk), 0.0);
+    if (!dry_) std::ranges::fill(sums_of(chunk), 0.0);
     return spilled_->set_zero(chunk);
   }
   if (std::ranges::any_of(landing.runs, &GradientRun::is_first)) {
@@ -374,6 +375,7 @@ void GradientStore::release(ChunkId chunk) {
 
 bool GradientStore::is_finite(ChunkId chunk) const {
   GradientNorm norm;
+  if (dry_) return true;
   const uint64_t first = first_sum_[index_of(chunk)];
   norm.add_blocks(sums_.subspan(first, first_sum_[index_of(chunk) + 1] - first));
   return norm.finite();
@@ -381,7 +383,7 @@ bool GradientStore::is_finite(ChunkId chunk) const {
 
 GradientNorm GradientStore::norm() const {
   GradientNorm norm;
-  norm.add_blocks(sums_);
+  if (!dry_) norm.add_blocks(sums_);
   return norm;
 }
 

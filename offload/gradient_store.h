@@ -170,6 +170,7 @@ class GradientStore {
   DataType accumulation_type_;
   const bool layer_major_;
   const bool takes_over_;
+  const bool dry_;                 // nothing is computed with
   std::vector<std::byte*> slots_;  // per chunk: host slot, host accumulator or device address; or null
   std::vector<bool> displaced_;    // per chunk
   // Per chunk: its gradient of this step is complete in slots_, and its sums are known.

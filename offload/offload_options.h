@@ -79,6 +79,10 @@ struct OffloadOptions {
   // Updates that stream take turns on the drives of state_paths with those of other processes of this user;
   // nothing: they do not, and no lock files are made.
   std::optional<DriveTurnOptions> drive_turns;
+  // Plan only: every decision is made and every byte counted as in a run, with a DryDevice, addresses without
+  // memory, files that are not made and arithmetic that is left out. Nothing it answers about the weights,
+  // norms included, means anything. Starts fresh.
+  bool dry = false;
   // Told of every change of the disk but the engines' writes; outlives the offloader. For simulated power
   // cuts.
   io::FileEvents* file_events = nullptr;

@@ -17,7 +17,7 @@ namespace {
 MemoryPlan plan_with_disk(const FlatSpace& space, std::span<const TensorUse> trace,
                           const OffloadOptions& options) {
   MemoryPlan plan = plan_memory(space, trace, options);
-  require_disk_room(plan, options);
+  if (!options.dry) require_disk_room(plan, options);
   return plan;
 }
 
@@ -50,8 +50,8 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       account(options.clock != nullptr ? *options.clock : clock),
       watch(&account, options.step_events),
       decisions(options.decisions, options.replay, user_log),
-      arena({plan.host_bytes - host_record_bytes(plan), options.lock_host_memory}, log),
-      record_arena({host_record_bytes(plan), options.lock_host_memory}, log),
+      arena({plan.host_bytes - host_record_bytes(plan), options.lock_host_memory, options.dry}, log),
+      record_arena({host_record_bytes(plan), options.lock_host_memory, options.dry}, log),
       work_memory(plan.work_bytes > 0 ? device.allocate_work_memory(plan.work_bytes)
                                       : std::span<std::byte>()),
       states(space),
@@ -83,7 +83,8 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       std::make_unique<RecordStore>(space, options.states, plan, record_arena, device, record_store.get(),
                                     record_store != nullptr ? engine.get() : nullptr, watch);
   take_turns();
-  tile_update = std::make_unique<TileUpdate>(space, *gradients, *home, plan.record_layout, instruction_set);
+  tile_update = std::make_unique<TileUpdate>(space, *gradients, *home, plan.record_layout, instruction_set,
+                                             options.dry);
   pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, *tile_update, progress,
                                                  watch, ring, plan);
   if (options.states == Placement::none) {

@@ -194,6 +194,7 @@ void Offloader::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>
   };
   const RecordLayout& layout = p.plan.record_layout;
   p.load_records([&](ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles, std::byte* parameters) {
+    if (p.options.dry) return;
     const DataType type = p.space.section_of(chunk).type;
     p.workers.parallel_for(tiles.size() / layout.tile_bytes(), [&](size_t t) {
       std::byte* const tile = tiles.data() + t * layout.tile_bytes();
@@ -204,6 +205,7 @@ void Offloader::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>
     });
   });
   p.load_frozen([&](ChunkId chunk, std::span<std::byte> parameters) {
+    if (p.options.dry) return;
     const DataType type = p.space.section_of(chunk).type;
     p.workers.parallel_for(p.space.chunk(chunk).tile_count(), [&](size_t t) {
       alignas(64) float tile[kTileElements];

@@ -6,6 +6,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/offload/dry/dry_engine.h>
 #include <terrace/offload/offloader_parts.h>
 #include <terrace/offload/trace/traced_engine.h>
 
@@ -50,7 +51,8 @@ std::unique_ptr<BlockStore> make_store(TierSpace& tier, BlockStoreOptions option
 }  // namespace
 
 std::unique_ptr<io::Engine> Offloader::Parts::make_engine(std::string_view purpose) {
-  std::unique_ptr<io::Engine> made = io::make_engine(options.io, log);
+  std::unique_ptr<io::Engine> made =
+      options.dry ? std::make_unique<DryEngine>(options.io) : io::make_engine(options.io, log);
   if (options.decorate_engine) made = options.decorate_engine(std::move(made));
   if (options.step_events != nullptr)
     made = std::make_unique<TracedEngine>(std::move(made), *options.step_events, purpose);
@@ -123,6 +125,7 @@ void Offloader::Parts::open_tier() {
   }
   tier_options.start = options.tier_start;
   tier_options.discard_epochs = options.discard_epochs;
+  tier_options.dry = options.dry;
   tier_options.events = options.file_events;
   tier_options.clock = options.clock;
   tier = std::make_unique<TierSpace>(std::move(tier_options), log);
@@ -263,7 +266,7 @@ void Offloader::Parts::make_record_store() {
 }
 
 void Offloader::Parts::take_turns() {
-  if (!options.drive_turns || records->streamed_bytes() == 0) return;
+  if (!options.drive_turns || options.dry || records->streamed_bytes() == 0) return;
   std::vector<std::filesystem::path> folders;
   for (const TierPath& path : options.state_paths) folders.push_back(path.path);
   const Clock& turn_clock = options.clock != nullptr ? *options.clock : clock;

@@ -136,7 +136,7 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
     if (!device_.strict()) device_.attach(slot, resident(chunk));
   } else {
     is_newer_[index_of(chunk)] = true;
-    std::memcpy(resident(chunk) + offset, tiles.data(), tiles.size());
+    if (!arena_.is_dry()) std::memcpy(resident(chunk) + offset, tiles.data(), tiles.size());
   }
 }
 

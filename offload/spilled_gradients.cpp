@@ -25,6 +25,7 @@ SpilledGradients::SpilledGradients(const FlatSpace& space, const MemoryPlan& pla
                                    BlockStore& store, StepWatch& watch)
     : store_(store),
       watch_(watch),
+      dry_(arena.is_dry()),
       slot_count_(plan.spill_slots),
       landings_(std::make_unique<Slot[]>(plan.spill_slots)),
       stagings_(std::make_unique<Slot[]>(plan.spill_slots)),
@@ -113,7 +114,7 @@ void SpilledGradients::begin(ChunkId chunk, bool add) {
   slot.chunk = index_of(chunk);
   slot.filling = true;
   if (add && zero_[index_of(chunk)]) {
-    std::memset(slot.memory, 0, bytes_of_chunk(chunk));
+    if (!dry_) std::memset(slot.memory, 0, bytes_of_chunk(chunk));
   } else if (add) {
     landing_read_bytes_ += bytes_of_chunk(chunk);
     read(slot, TransferReason::step,
@@ -222,7 +223,7 @@ bool SpilledGradients::start_open(ChunkId chunk, io::Engine& engine) {
   if (free == nullptr) return false;
   free->chunk = index_of(chunk);
   if (zero_[index_of(chunk)]) {
-    std::memset(free->memory, 0, bytes_of_chunk(chunk));
+    if (!dry_) std::memset(free->memory, 0, bytes_of_chunk(chunk));
   } else {
     opening_read_bytes_ += bytes_of_chunk(chunk);
     read(*free, TransferReason::update, [&engine](const io::Request& request) {

@@ -113,6 +113,7 @@ class SpilledGradients {
   BlockStore& store_;
   io::IoThread* io_ = nullptr;
   StepWatch& watch_;
+  const bool dry_;       // nothing is touched
   uint32_t slot_count_;  // of either kind
   std::unique_ptr<Slot[]> landings_;
   std::unique_ptr<Slot[]> stagings_;

@@ -13,8 +13,13 @@ constexpr uint64_t kWidestTileBytes = kTileElements * sizeof(float);
 }  // namespace
 
 TileUpdate::TileUpdate(const FlatSpace& space, GradientStore& gradients, ParamHome& home,
-                       const RecordLayout& layout, InstructionSet instruction_set)
-    : space_(space), gradients_(gradients), home_(home), layout_(layout), instruction_set_(instruction_set) {}
+                       const RecordLayout& layout, InstructionSet instruction_set, bool dry)
+    : space_(space),
+      gradients_(gradients),
+      home_(home),
+      layout_(layout),
+      instruction_set_(instruction_set),
+      dry_(dry) {}
 
 // Whether new parameters lie in the bytes of a gradient that is wider than they are.
 bool TileUpdate::spreads(ChunkId chunk) const {
@@ -22,6 +27,7 @@ bool TileUpdate::spreads(ChunkId chunk) const {
 }
 
 void TileUpdate::update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const {
+  if (dry_) return;
   if (!spreads(chunk)) {
     std::byte* const slot = home_.host_slot(chunk);
     std::byte* const output = slot != nullptr ? slot : gradients_.gradient(chunk);
@@ -43,7 +49,7 @@ void TileUpdate::update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
 std::byte* TileUpdate::complete(ChunkId chunk) const {
   if (std::byte* const slot = home_.host_slot(chunk)) return slot;
   std::byte* const begin = gradients_.gradient(chunk);
-  if (!spreads(chunk)) return begin;
+  if (!spreads(chunk) || dry_) return begin;
   const uint64_t gradient_bytes = kTileElements * bytes_of(gradients_.type(chunk));
   const uint64_t parameter_bytes = kTileElements * bytes_of(space_.section_of(chunk).type);
   for (uint64_t t = 1; t < space_.chunk(chunk).tile_count(); ++t)
@@ -53,6 +59,7 @@ std::byte* TileUpdate::complete(ChunkId chunk) const {
 
 void TileUpdate::update_into(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records,
                              std::byte* parameters) const {
+  if (dry_) return;
   const uint64_t tile_bytes = kTileElements * bytes_of(space_.section_of(chunk).type);
   run(chunk, first_tile, tile_count, records, parameters + first_tile * tile_bytes, parameters);
 }

@@ -22,7 +22,7 @@ namespace terrace {
 class TileUpdate {
  public:
   TileUpdate(const FlatSpace& space, GradientStore& gradients, ParamHome& home, const RecordLayout& layout,
-             InstructionSet instruction_set);
+             InstructionSet instruction_set, bool dry);
 
   // The constants of each parameter group, for the update that begins; they stay until it is over.
   void begin(std::span<const OptimizerStep> steps) { steps_ = steps; }
@@ -51,6 +51,7 @@ class TileUpdate {
   ParamHome& home_;
   const RecordLayout layout_;
   const InstructionSet instruction_set_;
+  const bool dry_;  // nothing is computed
   std::span<const OptimizerStep> steps_;
 };
 

@@ -1,0 +1,53 @@
+// StepRecord: what a dry run does, in the order in which the step thread comes to it, for a model of its
+// time. It must never decide anything or be read while it is written.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <terrace/base/mutex.h>
+
+namespace terrace {
+
+struct RecordedEvent {
+  enum class Kind : uint8_t {
+    begin_use,        // number: of the use in the step
+    ready,            // its tensors are there: it computes
+    end_use,          // it has computed
+    end_micro_batch,  // its gradients begin to be waited for
+    begin_update,     // every micro-batch is over
+    end_step,
+    copy_in,   // number: of the device slot, `bytes` to it; behind what was read since the last one
+    copy_out,  // `bytes` from it
+    attach,    // the slot gets addresses, once no copy is on its way; place: of these, in slots
+    clear,     // `bytes` of it are made zero by the step thread
+    work_in,   // `bytes` to work memory
+    work_out,
+    read,   // `bytes` by the engine `number`, in the order of their making
+    write,  // the same
+  };
+  Kind kind;
+  uint32_t number = 0;
+  uint32_t place = 0;
+  uint64_t bytes = 0;
+};
+
+// Thread-safe.
+class StepRecord {
+ public:
+  void add(const RecordedEvent& event) {
+    const MutexLock lock(mutex_);
+    events_.push_back(event);
+  }
+  std::vector<RecordedEvent> take() {
+    const MutexLock lock(mutex_);
+    return std::exchange(events_, {});
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<RecordedEvent> events_ TERRACE_GUARDED_BY(mutex_);
+};
+
+}  // namespace terrace
