@@ -11,6 +11,7 @@
 #include <terrace/runtime/compute_threads.h>
 #include <terrace/runtime/internal/trainer_parts.h>
 #include <terrace/runtime/pass_timer.h>
+#include <terrace/runtime/planning/dry_training.h>
 #include <terrace/runtime/training_schedule.h>
 #include <terrace/runtime/weights/load_weights.h>
 
@@ -236,17 +237,7 @@ SimSchedule Trainer::recorded_schedule() const {
 }
 
 const std::vector<TierUse> Trainer::device_ledger() const {
-  const MemoryPlan& plan = parts_->setup.plan.memory;
-  std::vector<TierUse> uses = {{"activations and workspaces", plan.work_bytes},
-                               {"parameters and gradients", plan.device_slots * plan.slot_bytes}};
-  if (plan.device_activation_entries > 0)
-    uses.push_back({"activation checkpoints", plan.device_activation_bytes()});
-  if (plan.device_record_slots > 0)
-    uses.push_back({"optimizer states", plan.device_record_slots * plan.record_slot_bytes});
-  if (plan.device_accumulator_slots > 0) {
-    uses.push_back({"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes});
-  }
-  return uses;
+  return terrace::device_ledger(parts_->setup.plan.memory);
 }
 
 uint64_t Trainer::device_peak_bytes() const {

@@ -49,13 +49,11 @@ bool Trainer::Parts::applies_as_gradients_land() const {
          options.config.gradient_clipping == 0;
 }
 
-// Before the last micro-batch. Where gradients cannot be applied as they land, states are read ahead; a loss
-// scale of 1 in fp16 is no promise that they can.
+// Before the last micro-batch.
 void Trainer::Parts::announce_update() {
   if (offloader.update_mode() != UpdateMode::during_backward) return;
   const UpdateSettings settings = update_settings();
-  if (applies_as_gradients_land() || settings.clip_norm > 0 || settings.loss_scale != 1)
-    offloader.announce_update(settings);
+  if (may_announce_update(options.config, settings)) offloader.announce_update(settings);
 }
 
 // Where the loss is not a number its gradients need not be looked at, unless they have been applied by now.

@@ -57,6 +57,11 @@ DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) 
           {activations.get_order().begin(), activations.get_order().end()}};
 }
 
+bool may_announce_update(const TrainConfig& config, const UpdateSettings& settings) {
+  const bool never_skips = config.precision != DataType::fp16;
+  return never_skips || settings.clip_norm > 0 || settings.loss_scale != 1;
+}
+
 std::string micro_batch_prefix(uint32_t micro_batch) {
   return fmt::format("mb{}/", micro_batch);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <terrace/base/workers.h>
+#include <terrace/offload/offloader.h>
 #include <terrace/runtime/models/model.h>
 #include <terrace/runtime/run_plan.h>
 
@@ -29,6 +30,11 @@ TrainingSetup set_up_training(const TrainConfig& config, const ModelConfig& mode
 
 // A step of the configuration's batch and an evaluation, run dry: nothing is computed and no data is read.
 DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers);
+
+// Whether Offloader::announce_update() may be told before the last micro-batch how the step will end. Where
+// gradients cannot be applied as they land, states are read ahead; a loss scale of 1 in fp16 is no promise
+// that they can.
+bool may_announce_update(const TrainConfig& config, const UpdateSettings& settings);
 
 // The key of a micro-batch's uses.
 std::string micro_batch_prefix(uint32_t micro_batch);

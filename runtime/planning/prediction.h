@@ -8,6 +8,7 @@
 
 #include <terrace/offload/binding_resource.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/offload/update_mode.h>
 
 namespace terrace {
 
@@ -28,6 +29,7 @@ struct PredictedRate {
 };
 
 struct PlanPrediction {
+  UpdateMode update_mode = UpdateMode::after_backward;
   // Of one step, once steps repeat: bytes and counts of every link as the Offloader counts them and, where
   // has_times, its time by cause and how long each link is busy. Commits are not in it.
   OffloadCounters step;

@@ -1,0 +1,50 @@
+// MachineRates: how fast this machine does what a step consists of beside its operations, each measured for a
+// moment with the very code that the step runs, on memory of its own. Disks are not touched: their rates are
+// what `terrace tune` remembers, or what somebody says.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <terrace/base/data_type.h>
+#include <terrace/base/record_layout.h>
+#include <terrace/base/workers.h>
+#include <terrace/optimizer_cpu/optimizer.h>
+#include <terrace/runtime/planning/prediction.h>
+
+namespace terrace {
+
+// Bytes or elements per second; 0: not known.
+struct MachineRates {
+  size_t thread_count = 1;
+  double copy_bytes = 0;                // between host and simulated device, on one thread
+  double clear_bytes = 0;               // zeros, on one thread
+  double sum_elements = 0;              // of gradients, for the norm
+  double accumulate_elements = 0;       // gradients added up
+  double update_elements = 0;           // by one thread, on records in a ring that stays in the cache
+  double update_together_elements = 0;  // by all threads, on records in memory
+  double checksum_bytes = 0;            // by one thread, in the cache
+  double disk_read_bytes = 0;
+  double disk_write_bytes = 0;
+  double disk_mixed_bytes = 0;  // both directions together, of blocks that are read and written back
+  std::string disk_origin;      // "terrace tune, 2026-01-31T12:00:00Z", "--disk-read"
+
+  bool knows_disk() const { return disk_read_bytes > 0 && disk_write_bytes > 0 && disk_mixed_bytes > 0; }
+};
+
+struct RateQuestion {
+  RecordLayout layout = {};
+  OptimizerSettings optimizer = {};
+  DataType parameter_type = DataType::bf16;
+  DataType gradient_type = DataType::bf16;  // as the update reads them
+  uint64_t ring_bytes = 16 * kMiB;
+};
+
+// Takes about half a second, and 160 MiB of memory meanwhile.
+MachineRates measure_rates(const RateQuestion& question, Workers& workers);
+
+// For people: every rate that is known, with its origin.
+std::vector<PredictedRate> named_rates(const MachineRates& rates);
+
+}  // namespace terrace

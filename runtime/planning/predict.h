@@ -1,0 +1,33 @@
+// What a run will move, hold and take: its steps, planned until they repeat, and gone through with the rates
+// of this machine. Nothing of the run's is allocated.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <terrace/base/workers.h>
+#include <terrace/runtime/planning/machine_rates.h>
+#include <terrace/runtime/planning/operation_times.h>
+#include <terrace/runtime/planning/prediction.h>
+#include <terrace/runtime/training_setup.h>
+
+namespace terrace {
+
+// Of a model and a batch on this machine: whatever the budgets and placements.
+struct MeasuredMachine {
+  MachineRates rates;
+  OperationTimes operations;
+};
+MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& setup, Workers& workers);
+
+// `setup` is that of `config`. Updates run in `mode`, which is possible. Without `machine`, and where its
+// disk is not known and needed, the prediction has no times.
+PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, UpdateMode mode,
+                       Workers& workers, const MeasuredMachine* machine = nullptr);
+
+// The same in the mode that the configuration names; else in the one that `predict_update()` takes for the
+// fastest by what is predicted, which is after_backward where there are no times.
+PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
+                           const MeasuredMachine* machine = nullptr);
+
+}  // namespace terrace

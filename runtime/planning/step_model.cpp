@@ -1,0 +1,328 @@
+#include <terrace/runtime/planning/step_model.h>
+
+#include <algorithm>
+#include <deque>
+#include <unordered_map>
+#include <utility>
+
+#include <terrace/memory/flat_space.h>
+
+namespace terrace {
+namespace {
+
+using Kind = RecordedEvent::Kind;
+
+double quotient(double amount, double rate) {
+  return rate > 0 ? amount / rate : 0;
+}
+
+// The disk's part of an update, both directions; `passes_read_bytes` were read before it began.
+uint64_t update_disk_bytes(const OffloadCounters& moved, uint64_t passes_read_bytes) {
+  const uint64_t reads = moved.param_read_bytes + moved.gradient_read_bytes;
+  return moved.record_read_bytes + moved.record_write_bytes + moved.param_write_bytes + reads -
+         std::min(reads, passes_read_bytes);
+}
+
+constexpr uint32_t kNoEngine = UINT32_MAX;
+
+// The engine through which the passes read and write, as OffloadOptions::decorate_engine numbers them.
+uint32_t engine_of_passes(const TrainingSetup& setup) {
+  const MemoryPlan& plan = setup.plan.memory;
+  if (setup.offload.parameters == Placement::nvme) return 1;
+  if (plan.spilled_chunks == 0) return kNoEngine;
+  return plan.keeps_epochs ? 2 : 1;
+}
+
+class Replay {
+ public:
+  explicit Replay(const StepModelInput& input)
+      : in_(input),
+        space_(input.setup.tensors, input.setup.plan.chunk_elements),
+        threads_(static_cast<double>(input.rates.thread_count)),
+        passes_engine_(engine_of_passes(input.setup)),
+        updated_at_(space_.chunk_count(), 0) {
+    for (const TensorUse& use : input.setup.dry.trace) {
+      uint64_t elements = 0;
+      for (const TensorId tensor : use.tensors) elements += space_.tensor(tensor).element_count();
+      times_.push_back(input.operation_time(use.operation, elements));
+    }
+    for (const Section& section : space_.sections()) {
+      if (section.trainable) trainable_elements_ += static_cast<double>(section.elements);
+    }
+  }
+
+  StepSeconds run(const PlannedStep& step) {
+    seconds_ = {};
+    passes_read_bytes_ = 0;
+    find_targets(step.events);
+    for (size_t e = 0; e < step.events.size(); ++e) take(step, e);
+    return seconds_;
+  }
+
+ private:
+  struct Slot {
+    double free_at = 0;  // no copy of it is on its way
+    bool behind_read = false;
+  };
+  struct Landing {
+    double at = 0;
+    double elements = 0;
+  };
+
+  // --- The step thread ---
+
+  void spend(double seconds, TimeCause cause) {
+    now_ += seconds;
+    seconds_.parts[cause] += static_cast<uint64_t>(seconds * 1e9);
+  }
+  void wait_until(double time, TimeCause cause) {
+    if (time > now_) spend(time - now_, cause);
+  }
+  // All threads compute; what runs beside them takes its part of the processor.
+  void compute(double seconds, TimeCause cause) {
+    const double beside = std::min(beside_, seconds);
+    beside_ -= beside;
+    spend(seconds + beside / threads_, cause);
+  }
+
+  // --- Links ---
+
+  double copy(double& link_free_at, uint64_t bytes, double earliest, double& busy) {
+    const double seconds = quotient(static_cast<double>(bytes), in_.rates.copy_bytes);
+    // What an update puts on the device leaves while it goes on.
+    const bool beside_update = in_update_ && in_.setup.offload.parameters == Placement::none;
+    const double begin = std::max({beside_update ? phase_began_ : now_, link_free_at, earliest});
+    link_free_at = begin + seconds;
+    busy += seconds;
+    beside_ += seconds;
+    return link_free_at;
+  }
+  double disk(uint64_t bytes, double rate) {
+    const double seconds = quotient(static_cast<double>(bytes), rate);
+    disk_free_at_ = std::max(now_, disk_free_at_) + seconds;
+    seconds_.disk_busy += seconds;
+    return seconds;
+  }
+
+  // Which chunk each copy is of: the one at whose addresses the slot is used next.
+  void find_targets(std::span<const RecordedEvent> events) {
+    target_of_copy_.clear();
+    std::unordered_map<uint32_t, uint32_t> next;  // by slot
+    for (size_t e = events.size(); e-- > 0;) {
+      const RecordedEvent& event = events[e];
+      if (event.kind == Kind::attach) next[event.number] = event.place;
+      if (event.kind != Kind::copy_in) continue;
+      const auto found = next.find(event.number);
+      if (found != next.end() && found->second < updated_at_.size()) target_of_copy_[e] = found->second;
+    }
+  }
+
+  void take(const PlannedStep& step, size_t index) {
+    const RecordedEvent& event = step.events[index];
+    switch (event.kind) {
+      case Kind::begin_use:
+        return begin_use(event.number);
+      case Kind::ready:
+        return compute(times_[event.number].leased_seconds, TimeCause::compute);
+      case Kind::end_use:
+        rest_ = times_[event.number].after_seconds;
+        return;
+      case Kind::copy_in:
+        return copy_in(event, index);
+      case Kind::copy_out:
+        return copy_out(event);
+      case Kind::attach:
+        return wait_for_slot(slots_[event.number]);
+      case Kind::clear:
+        return compute(quotient(static_cast<double>(event.bytes), in_.rates.clear_bytes),
+                       TimeCause::overhead);
+      case Kind::work_in:
+        work_free_at_ = copy(in_free_at_, event.bytes, 0, seconds_.copy_in_busy);
+        return;
+      case Kind::work_out:
+        work_free_at_ = copy(out_free_at_, event.bytes, 0, seconds_.copy_out_busy);
+        return;
+      case Kind::read:
+        return read(event);
+      case Kind::write:
+        return write(event);
+      case Kind::end_micro_batch:
+        return end_micro_batch();
+      case Kind::begin_update:
+        return begin_update(step);
+      case Kind::end_step:
+        in_update_ = false;
+        return;
+    }
+  }
+
+  void begin_use(uint32_t use) {
+    compute_rest();
+    land_what_is_there();
+    if (in_.setup.dry.trace[use].kind != UseKind::backward || in_backward_) return;
+    in_backward_ = true;
+    wait_until(update_ends_at_, TimeCause::update);  // gradients are about to land
+    seconds_.forward += end_phase();
+  }
+  // What follows a use and needs no tensors.
+  void compute_rest() {
+    compute(rest_, TimeCause::compute);
+    rest_ = 0;
+  }
+  double end_phase() { return now_ - std::exchange(phase_began_, now_); }
+
+  void copy_in(const RecordedEvent& event, size_t index) {
+    Slot& slot = slots_[event.number];
+    double earliest = slot.free_at;
+    slot.behind_read = reads_pending_;
+    if (reads_pending_) earliest = std::max(earliest, disk_free_at_);
+    reads_pending_ = false;
+    if (const auto target = target_of_copy_.find(index); target != target_of_copy_.end())
+      earliest = std::max(earliest, updated_at_[target->second]);
+    slot.free_at = copy(in_free_at_, event.bytes, earliest, seconds_.copy_in_busy);
+  }
+
+  void copy_out(const RecordedEvent& event) {
+    Slot& slot = slots_[event.number];
+    slot.free_at = copy(out_free_at_, event.bytes, slot.free_at, seconds_.copy_out_busy);
+    landings_.push_back({slot.free_at, static_cast<double>(event.bytes) / bytes_of(in_.config.precision)});
+  }
+
+  void wait_for_slot(Slot& slot) {
+    wait_until(slot.free_at, slot.behind_read ? TimeCause::read : TimeCause::device_copy);
+  }
+
+  void read(const RecordedEvent& event) {
+    if (event.number != passes_engine_) return;  // the update's, which is modelled as a whole
+    passes_read_bytes_ += event.bytes;
+    const double seconds = disk(event.bytes, in_.rates.disk_read_bytes);
+    if (update_ends_at_ > now_) update_ends_at_ += seconds;  // they share the disk
+    reads_pending_ = true;
+  }
+  void write(const RecordedEvent& event) {
+    if (event.number == passes_engine_) disk(event.bytes, in_.rates.disk_mixed_bytes);
+  }
+
+  // --- Gradients ---
+
+  void land(const Landing& landing) {
+    const bool accumulates = in_.config.batch.accumulation_steps > 1;
+    const double rate = accumulates ? in_.rates.accumulate_elements : in_.rates.sum_elements;
+    compute(quotient(landing.elements, rate), TimeCause::compute);
+  }
+  void land_what_is_there() {
+    while (!landings_.empty() && landings_.front().at <= now_) {
+      land(landings_.front());
+      landings_.pop_front();
+    }
+  }
+  void end_micro_batch() {
+    compute_rest();
+    for (; !landings_.empty(); landings_.pop_front()) {
+      wait_until(landings_.front().at, TimeCause::device_copy);
+      land(landings_.front());
+    }
+    seconds_.backward += end_phase();
+    in_backward_ = false;
+  }
+
+  // --- The update ---
+
+  // What its arithmetic takes of one thread, or of all of them where records are in memory.
+  struct UpdateWork {
+    double disk = 0;
+    double alone = 0;     // on one thread: what streams
+    double together = 0;  // on all threads
+  };
+  UpdateWork update_work(const OffloadCounters& moved) const {
+    UpdateWork work;
+    work.disk = quotient(static_cast<double>(update_disk_bytes(moved, passes_read_bytes_)),
+                         in_.rates.disk_mixed_bytes);
+    const double tile_bytes = static_cast<double>(in_.setup.plan.memory.record_layout.tile_bytes());
+    const double streamed = static_cast<double>(moved.record_read_bytes) / tile_bytes * kTileElements;
+    const bool hashes = in_.setup.offload.verify_checksums || in_.setup.plan.memory.keeps_epochs;
+    work.alone = quotient(streamed, in_.rates.update_elements);
+    if (hashes)
+      work.alone += quotient(static_cast<double>(moved.record_read_bytes + moved.record_write_bytes),
+                             in_.rates.checksum_bytes);
+    work.together = quotient(trainable_elements_ - streamed, in_.rates.update_together_elements);
+    return work;
+  }
+
+  void begin_update(const PlannedStep& step) {
+    in_update_ = true;
+    const UpdateWork work = update_work(step.moved);
+    const double arithmetic = work.alone + work.together;
+    // Where records stream, arithmetic fills the time of the disk.
+    const double seconds = std::max(work.disk, arithmetic);
+    seconds_.disk_busy += work.disk;
+    if (in_.mode == UpdateMode::next_forward) {
+      begin_update_beside(step, seconds, work);
+    } else {
+      const double waits = seconds - arithmetic;
+      const double hidden =
+          in_.mode == UpdateMode::during_backward ? std::min(waits, hidden_in_backward()) : 0;
+      spend(arithmetic, TimeCause::update);
+      spend(waits - hidden, TimeCause::read);
+    }
+    seconds_.update += end_phase();
+  }
+
+  // The disk's time that a backward pass covers: as gradients land, or for what the ring can be filled with
+  // before the norm is known.
+  double hidden_in_backward() const {
+    const double pass = seconds_.backward / in_.config.batch.accumulation_steps;
+    if (in_.config.gradient_clipping == 0 && in_.config.precision != DataType::fp16) return pass;
+    const MemoryPlan& plan = in_.setup.plan.memory;
+    const double ring = static_cast<double>(plan.ring_slots * plan.ring_slot_bytes) / 2;
+    return std::min(pass, quotient(ring, in_.rates.disk_mixed_bytes));
+  }
+
+  // In forward order; each chunk is there when its part of the work is over.
+  void begin_update_beside(const PlannedStep& step, double seconds, const UpdateWork& work) {
+    double done = 0;
+    for (const ChunkId chunk : step.update_order) {
+      done += static_cast<double>(space_.chunk(chunk).elements);
+      updated_at_[index_of(chunk)] = now_ + seconds * done / trainable_elements_;
+    }
+    update_ends_at_ = now_ + seconds;
+    beside_ += work.alone + work.together * threads_;
+  }
+
+  const StepModelInput& in_;
+  const FlatSpace space_;
+  const double threads_;
+  const uint32_t passes_engine_;
+  std::vector<OperationTime> times_;  // by use
+  double trainable_elements_ = 0;
+
+  double now_ = 0;
+  double phase_began_ = 0;
+  double rest_ = 0;    // to be computed before the next use
+  double beside_ = 0;  // seconds of one thread that copies and updates still take beside the operations
+  double in_free_at_ = 0;
+  double out_free_at_ = 0;
+  double work_free_at_ = 0;
+  double disk_free_at_ = 0;
+  bool reads_pending_ = false;  // the next copy comes behind them
+  bool in_backward_ = false;
+  bool in_update_ = false;
+  uint64_t passes_read_bytes_ = 0;  // by forward and backward of this step
+  double update_ends_at_ = 0;
+  std::unordered_map<uint32_t, Slot> slots_;
+  std::unordered_map<size_t, uint32_t> target_of_copy_;
+  std::deque<Landing> landings_;
+  std::vector<double> updated_at_;  // by chunk
+  StepSeconds seconds_;
+};
+
+}  // namespace
+
+StepSeconds model_step(const StepModelInput& input, std::span<const PlannedStep> steps) {
+  Replay replay(input);
+  StepSeconds seconds;
+  for (const PlannedStep& step : steps) seconds = replay.run(step);
+  return seconds;
+}
+
+}  // namespace terrace

@@ -1,0 +1,52 @@
+// StepModel: how long planned steps take. It goes through what a dry run has recorded, in its order, with a
+// clock of its own: the step thread computes and waits, each link and the disk do one thing after another at
+// their rates, and an update that runs beside the step thread is a second line of work. It decides nothing:
+// what is moved, when it is asked for and what waits for it is the record's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <terrace/base/function_ref.h>
+#include <terrace/offload/dry/step_record.h>
+#include <terrace/offload/offloader.h>
+#include <terrace/offload/update_mode.h>
+#include <terrace/runtime/planning/machine_rates.h>
+#include <terrace/runtime/planning/operation_times.h>
+#include <terrace/runtime/training_setup.h>
+
+namespace terrace {
+
+// One step, as it was planned.
+struct PlannedStep {
+  std::vector<RecordedEvent> events;
+  OffloadCounters moved;
+  std::vector<ChunkId> update_order;  // of the update that its end began
+};
+
+struct StepSeconds {
+  double forward = 0;
+  double backward = 0;
+  double update = 0;
+  double total() const { return forward + backward + update; }
+  TimeParts parts;
+  double copy_in_busy = 0;
+  double copy_out_busy = 0;
+  double disk_busy = 0;
+};
+
+struct StepModelInput {
+  const TrainConfig& config;
+  const TrainingSetup& setup;
+  UpdateMode mode = UpdateMode::after_backward;
+  const MachineRates& rates;
+  // Of a use by its key and the elements of its tensors.
+  FunctionRef<OperationTime(std::string_view operation, uint64_t elements)> operation_time;
+};
+
+// The last of `steps`, which follow each other; those before it set the scene.
+StepSeconds model_step(const StepModelInput& input, std::span<const PlannedStep> steps);
+
+}  // namespace terrace
