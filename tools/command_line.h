@@ -43,6 +43,7 @@ std::unique_ptr<Subcommand> add_tune(CLI::App& app);
 std::unique_ptr<Subcommand> add_ctl(CLI::App& app);
 std::unique_ptr<Subcommand> add_top(CLI::App& app);
 std::unique_ptr<Subcommand> add_sim(CLI::App& app);
+std::unique_ptr<Subcommand> add_plan(CLI::App& app);
 // Of the group "bench".
 std::unique_ptr<Subcommand> add_bench_adam(CLI::App& bench);
 std::unique_ptr<Subcommand> add_bench_io(CLI::App& bench);

@@ -34,7 +34,7 @@ int parse_and_run(int argc, const char* const* argv) {
   app.require_subcommand(1);
   const std::unique_ptr<Subcommand> subcommands[] = {
       add_train(app), add_eval(app), add_generate(app), add_export(app), add_checkpoint(app), add_report(app),
-      add_bench(app), add_tune(app), add_ctl(app),      add_top(app),    add_sim(app)};
+      add_bench(app), add_tune(app), add_ctl(app),      add_top(app),    add_sim(app),        add_plan(app)};
 
   const std::vector<std::string> arguments = normalised_arguments(argc, argv);
   try {

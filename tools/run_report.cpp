@@ -20,7 +20,7 @@ RunReport::~RunReport() {
 }
 
 void RunReport::begin(const TrainerOptions& options, const TrainerPlan& plan, std::vector<ReportFact> facts,
-                      double unigram_loss) {
+                      double unigram_loss, const std::optional<PlanPrediction>& prediction) {
   if (file_ == nullptr) return;
   RunHeader& header = record_.header;
   header.version = TERRACE_VERSION;
@@ -28,6 +28,7 @@ void RunReport::begin(const TrainerOptions& options, const TrainerPlan& plan, st
   header.parameter_count = plan.parameter_count;
   header.planned_steps = options.steps;
   header.unigram_loss = unigram_loss;
+  header.prediction = prediction;
   header.started_at = std::time(nullptr);
   header.facts = std::move(facts);
   header.machine = machine_facts();

@@ -27,7 +27,7 @@ class RunReport {
   // Writes the page for the first time. Throws Error(io): before anything is trained it is known whether it
   // can be written.
   void begin(const TrainerOptions& options, const TrainerPlan& plan, std::vector<ReportFact> facts,
-             double unigram_loss);
+             double unigram_loss, const std::optional<PlanPrediction>& prediction);
   // From here on it asks `trainer` of `plan`, which outlive it.
   void attach(Trainer& trainer, const TrainerPlan& plan);
 

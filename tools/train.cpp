@@ -25,6 +25,7 @@
 #include "train_faults.h"
 #include "train_flags.h"
 #include "train_header.h"
+#include "train_prediction.h"
 #include "train_resume.h"
 #include "train_run.h"
 #include "train_summary.h"
@@ -123,7 +124,7 @@ int Train::train() {
 int Train::train(RunReport& report) {
   InjectedFaults faults(flags_.inject);
   const DataChoice choice(flags_.data, model_folder(flags_));
-  TrainerOptions options = resolve_training(flags_, choice);
+  TrainerOptions options = resolve_training(flags_, choice.vocabulary());
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
   check_nvme_folders(options.config.placement);
   apply_tuning(tuning_folder(), options.config, console_);
@@ -133,6 +134,7 @@ int Train::train(RunReport& report) {
   options.discard_epochs = !start.epoch && start.discard_epochs;
   TrainingSetup setup = plan_training(options);
   const TrainerPlan plan = setup.plan;
+  std::optional<PlanPrediction> prediction = predict_training(options, setup, console_);
   prepare_save_folder(flags_, plan);
   const TrainingData data = open_training_data(flags_, choice, options, console_);
   if (flags_.resume.empty()) require_empty_monitors(options.config);
@@ -143,7 +145,8 @@ int Train::train(RunReport& report) {
   summary.unigram_loss = data.unigram_loss();
   const std::vector<ReportFact> facts = training_facts(options, plan, data, summary.unigram_loss);
   console_.print(training_header(facts));
-  report.begin(options, plan, facts, summary.unigram_loss);
+  report.begin(options, plan, facts, summary.unigram_loss, prediction);
+  summary.predicted.begin(std::move(prediction));
   console_.info(crash_notice(flags_, options.config, plan));
   if (start.is_resumed()) options.weights.clear();  // what is gone on from has its own
   TrainDecisions decisions;

@@ -278,7 +278,7 @@ TrainConfig resolve_config(const TrainFlags& flags) {
   return config;
 }
 
-TrainerOptions resolve_training(const TrainFlags& flags, const DataChoice& data) {
+TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t> data_vocabulary) {
   TrainerOptions options;
   options.config = resolve_config(flags);
   const ModelChoice model = choose_model(flags);
@@ -300,7 +300,7 @@ TrainerOptions resolve_training(const TrainFlags& flags, const DataChoice& data)
           "it removes what --resume nvme or auto would go on from", "leave out one of the two");
   require(flags.eval_every == 0 || flags.validation_fraction > 0, "--eval-every",
           "--validation-fraction is 0, so there is nothing to evaluate on", "leave out one of the two");
-  if (!model.own_vocabulary) options.model.vocabulary = data.vocabulary().value_or(options.model.vocabulary);
+  if (!model.own_vocabulary) options.model.vocabulary = data_vocabulary.value_or(options.model.vocabulary);
   make_model(options.model, {});  // throws when the sizes do not fit together
   const uint32_t kept = options.config.activations.checkpoint_count;
   if (kept > options.model.layers) {

@@ -66,8 +66,9 @@ struct TrainFlags {
 // The configuration in force. Throws Error(config) with a line per problem.
 TrainConfig resolve_config(const TrainFlags& flags);
 
-// All of the run but its data. Throws Error(config) for flags that are missing or contradict each other.
-TrainerOptions resolve_training(const TrainFlags& flags, const DataChoice& data);
+// All of the run but its data, of which a model that is made for them has `data_vocabulary`. Throws
+// Error(config) for flags that are missing or contradict each other.
+TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t> data_vocabulary);
 // The data, as the model of `options` takes them.
 TrainingData open_training_data(const TrainFlags& flags, const DataChoice& data,
                                 const TrainerOptions& options, Log& log);

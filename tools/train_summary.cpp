@@ -176,6 +176,7 @@ std::string links_json(const RunSummary& summary) {
 
 void RunSummary::add(const StepReport& report) {
   ++steps;
+  predicted.add(report);
   tokens += report.tokens;
   skipped_steps += report.skipped ? 1 : 0;
   last_loss = report.loss;
@@ -254,6 +255,8 @@ std::string summary_text(const RunSummary& summary) {
   if (std::count(links.begin(), links.end(), '\n') > 1) text += "\n" + links;
   if (!summary.paths.empty()) text += "\n" + path_table(summary);
   text += "\n" + time_table(summary) + "\n" + phase_table(summary);
+  const std::string planned = summary.predicted.text(summary.tiers);
+  if (!planned.empty()) text += "\n" + planned;
   text += fmt::format("\n{} chunk fetches, {} of them on demand; {} evictions\n",
                       grouped(summary.moved.fetch_count), grouped(summary.moved.demand_fetch_count),
                       grouped(summary.moved.eviction_count));
@@ -281,6 +284,7 @@ std::string summary_json(const RunSummary& summary) {
   text += fmt::format("  \"checkpoint\": {},\n",
                       summary.checkpoint.empty() ? "null" : json_quoted(summary.checkpoint));
   text += fmt::format("  \"epochs\": {},\n", epochs_json(summary));
+  text += fmt::format("  \"prediction\": {},\n", summary.predicted.json());
   text += fmt::format(
       "  \"steps\": {},\n  \"skipped_steps\": {},\n  \"tokens\": {},\n  \"steps_per_second\": {},\n  "
       "\"tokens_per_second\": {},\n",

@@ -10,6 +10,8 @@
 #include <terrace/runtime/report/run_record.h>
 #include <terrace/runtime/trainer.h>
 
+#include "train_prediction.h"
+
 namespace terrace {
 
 struct RunSummary {
@@ -37,6 +39,8 @@ struct RunSummary {
   uint64_t update_ns = 0;
   uint64_t keeping_ns = 0;  // commits and checkpoints between the steps
   OffloadCounters moved;
+
+  PredictedSteps predicted;
 
   TrafficBound bound;  // of one step
   std::vector<TierSummary> tiers;

@@ -1,0 +1,212 @@
+// `terrace plan`: what `terrace train` with the same flags will hold, move and take, or what would fit where
+// it does not. It makes no file and takes no more memory than one layer needs.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <tuple>
+
+#include <terrace/base/units.h>
+#include <terrace/memory/machine.h>
+#include <terrace/offload/disk_room.h>
+#include <terrace/runtime/compute_threads.h>
+#include <terrace/runtime/found_epoch.h>
+#include <terrace/runtime/planning/disk_rates.h>
+#include <terrace/runtime/planning/predict.h>
+#include <terrace/runtime/planning/ways_out.h>
+#include <terrace/runtime/tuning.h>
+
+#include "command_line.h"
+#include "console.h"
+#include "data_flags.h"
+#include "model_choice.h"
+#include "plan_report.h"
+#include "train_flags.h"
+
+namespace terrace {
+namespace {
+
+constexpr const char* kGroup = "The plan";
+constexpr const char* kExamples =
+    "Every flag of `terrace train` means the same here; without --data, the vocabulary is the model's "
+    "own.\n\n"
+    "Examples:\n"
+    "  terrace plan --config ds_config.json --model gpt2-xl --device-memory 2GiB --host-memory 8GiB\n"
+    "  terrace plan --config ds_config.json --model gpt2-xl --nvme-path /mnt/nvme --endurance 600TBW "
+    "--best\n";
+
+class Plan final : public Subcommand {
+ public:
+  explicit Plan(CLI::App& app) {
+    CLI::App& command = *app.add_subcommand(
+        name_, "Say what a training run will hold, move and take, before anything is allocated");
+    flags_.add_to(command);
+    add_own_flags(command);
+    command.footer(kExamples);
+  }
+  const std::string& name() const override { return name_; }
+  int run() override;
+
+ private:
+  void add_own_flags(CLI::App& command);
+  int plan(const TrainerOptions& options, Workers& workers);
+  int refuse(const TrainerOptions& options, Workers& workers, const Error& reason);
+  MeasuredMachine measure(const TrainConfig& config, const TrainingSetup& setup, Workers& workers);
+  void take_named_rates(MachineRates& rates) const;
+  std::vector<Split> splits(const TrainerOptions& options, Workers& workers, const MeasuredMachine* machine);
+
+  const std::string name_ = "plan";
+  TrainFlags flags_;
+  std::string endurance_, disk_read_, disk_write_, disk_mixed_;
+  bool best_ = false;
+  bool no_time_ = false;
+  Console console_;
+};
+
+void Plan::add_own_flags(CLI::App& command) {
+  const auto add = [&](const char* name, std::string& value, const char* type, const char* help) {
+    command.add_option(name, value, help)->type_name(type)->group(kGroup);
+  };
+  add("--endurance", endurance_, "TBW", "What may be written to the drives, as rated: 600TBW, 1.2PB");
+  add("--disk-read", disk_read_, "SIZE",
+      "Bytes that the nvme paths read in a second, together; without it, what `terrace tune` remembers");
+  add("--disk-write", disk_write_, "SIZE", "Bytes that they write in a second");
+  add("--disk-mixed", disk_mixed_, "SIZE", "Bytes that they read and write in a second, half of each");
+  command.add_flag("--best", best_, "Try every placement within the budgets, and say which is the fastest")
+      ->group(kGroup);
+  command.add_flag("--no-time", no_time_, "Measure nothing and say nothing of time")->group(kGroup);
+}
+
+// "600TBW", "600TB", "1.2PB".
+double parse_terabytes(std::string text) {
+  const std::string given = text;
+  if (text.ends_with("W")) text.pop_back();
+  double unit = 0;
+  if (text.ends_with("TB")) unit = 1;
+  if (text.ends_with("PB")) unit = 1000;
+  const size_t digits = text.find_first_not_of("0123456789.");
+  if (unit == 0 || digits == 0 || digits + 2 != text.size() || text.front() == '.')
+    throw Error(ErrorKind::config, {"cannot use", "--endurance " + given, "it is no number of TB or PB",
+                                    "give what the drive is rated for, for example 600TBW"});
+  return std::stod(text.substr(0, digits)) * unit;
+}
+
+void Plan::take_named_rates(MachineRates& rates) const {
+  const auto take = [&](const char* flag, const std::string& text, double& rate) {
+    if (text.empty()) return;
+    rate = static_cast<double>(parse_bytes(text, flag));
+    rates.disk_origin = flag;
+  };
+  take("--disk-read", disk_read_, rates.disk_read_bytes);
+  take("--disk-write", disk_write_, rates.disk_write_bytes);
+  take("--disk-mixed", disk_mixed_, rates.disk_mixed_bytes);
+}
+
+MeasuredMachine Plan::measure(const TrainConfig& config, const TrainingSetup& setup, Workers& workers) {
+  MeasuredMachine machine = measure_machine(config, setup, workers);
+  take_tuned_rates(tuning_folder(), tier_paths(config.placement), machine.rates);
+  take_named_rates(machine.rates);
+  return machine;
+}
+
+int Plan::run() {
+  if (!endurance_.empty()) parse_terabytes(endurance_);  // refused before anything is measured
+  std::optional<uint32_t> vocabulary;
+  if (!flags_.data.paths.empty()) vocabulary = DataChoice(flags_.data, model_folder(flags_)).vocabulary();
+  TrainerOptions options = resolve_training(flags_, vocabulary);
+  for (const std::string& warning : options.config.warnings) console_.warning(warning);
+  apply_tuning(tuning_folder(), options.config, console_);
+  Workers workers = make_compute_threads(options.config.terrace);
+  try {
+    return plan(options, workers);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::capacity) throw;
+    return refuse(options, workers, error);
+  }
+}
+
+int Plan::plan(const TrainerOptions& options, Workers& workers) {
+  const TrainConfig& config = options.config;
+  const TrainingSetup setup = set_up_training(config, options.model, workers);
+  require_disk_room(setup.plan.memory, setup.offload);
+  std::optional<MeasuredMachine> machine;
+  if (!no_time_) machine = measure(config, setup, workers);
+  const PlanPrediction prediction = predict_run(config, setup, workers, machine ? &*machine : nullptr);
+  PlanReport report;
+  report.model = setup.model->description();
+  report.plan = setup.plan;
+  report.prediction = prediction;
+  if (machine) report.operations = machine->operations.description();
+  if (machine && !prediction.has_times)
+    report.no_times =
+        "not known, because the rates of the nvme paths are not: `terrace tune` measures them, "
+        "or give --disk-read, --disk-write and --disk-mixed";
+  if (!endurance_.empty()) report.endurance.terabytes = parse_terabytes(endurance_);
+  report.writes = drive_writes(config, prediction, report.endurance);
+  if (best_) report.splits = splits(options, workers, machine ? &*machine : nullptr);
+  print_result(flags_.json ? plan_json(report) : plan_text(report));
+  return kDone;
+}
+
+// Every placement, with states in their compact form where that is possible.
+std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
+                                const MeasuredMachine* machine) {
+  constexpr std::array kPlaces = {Placement::none, Placement::cpu, Placement::nvme};
+  const std::vector<std::filesystem::path> paths = tier_paths(options.config.placement);
+  std::vector<Split> splits;
+  for (const Placement parameters : kPlaces) {
+    for (const Placement states : kPlaces) {
+      TrainConfig config = options.config;
+      PlacementConfig& placement = config.placement;
+      if (paths.empty() && (parameters == Placement::nvme || states == Placement::nvme)) continue;
+      placement.parameters = parameters;
+      placement.states = states;
+      if (parameters == Placement::nvme && placement.parameter_paths.empty())
+        placement.parameter_paths = paths;
+      if (states == Placement::nvme && placement.state_paths.empty()) placement.state_paths = paths;
+      Split split{
+          fmt::format("--offload-param {} --offload-optimizer {}", name_of(parameters), name_of(states)),
+          "",
+          {}};
+      try {
+        const TrainingSetup setup = set_up_training(config, options.model, workers);
+        require_disk_room(setup.plan.memory, setup.offload);
+        split.prediction = predict_run(config, setup, workers, machine);
+      } catch (const Error& error) {
+        split.refusal = error.what();
+      }
+      splits.push_back(std::move(split));
+    }
+  }
+  const auto order = [](const Split& split) {
+    return std::tuple(!split.refusal.empty(), !split.prediction.has_times, split.prediction.step_seconds);
+  };
+  std::ranges::stable_sort(splits, {}, order);
+  return splits;
+}
+
+// Exit status 2 is what every capacity that was known before ends with.
+int Plan::refuse(const TrainerOptions& options, Workers& workers, const Error& reason) {
+  const Shortage shortage =
+      find_ways_out(options.config, options.model, workers, probe_machine().memory_limit.bytes);
+  if (flags_.json) print_result(shortage_json(shortage, reason.what()));
+  ErrorParts parts = reason.parts();
+  if (shortage.missing_bytes > 0)
+    parts.reason += fmt::format("; of tier {}, {} bytes ({}) are missing", shortage.tier,
+                                shortage.missing_bytes, format_bytes(shortage.missing_bytes));
+  if (!shortage.ways.empty()) parts.advice = "it fits, as planned, with any one of these:";
+  for (const WayOut& way : shortage.ways)
+    parts.advice += fmt::format("\n    {}  ({})", way.change, way.effect);
+  print_error(Error(ErrorKind::capacity, std::move(parts)));
+  return kUsage;
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_plan(CLI::App& app) {
+  return std::make_unique<Plan>(app);
+}
+
+}  // namespace terrace

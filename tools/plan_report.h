@@ -1,0 +1,50 @@
+// What `terrace plan` says, in its two forms: aligned text and JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <terrace/runtime/planning/predict.h>
+#include <terrace/runtime/planning/ways_out.h>
+
+namespace terrace {
+
+// A drive's rated endurance.
+struct Endurance {
+  double terabytes = 0;  // that may be written; 0: not given
+};
+
+// What a run writes to its drives.
+struct DriveWrites {
+  uint64_t step_bytes = 0;        // by a step, commits apart
+  double commit_bytes_a_day = 0;  // 0 where the time of a step is not known and steps decide
+  double bytes_a_day = 0;         // 0: not known
+  double days = 0;                // until the endurance is used up; 0: not known
+};
+DriveWrites drive_writes(const TrainConfig& config, const PlanPrediction& prediction,
+                         const Endurance& endurance);
+
+// One way to split a run over the tiers.
+struct Split {
+  std::string flags;    // "--offload-param cpu --offload-optimizer nvme"
+  std::string refusal;  // why it does not fit; empty when it does
+  PlanPrediction prediction;
+};
+
+struct PlanReport {
+  std::string model;
+  TrainerPlan plan;
+  PlanPrediction prediction;
+  std::string operations;  // what was measured of them; empty: nothing
+  std::string no_times;    // why there are none; empty when there are
+  DriveWrites writes;
+  Endurance endurance;
+  std::vector<Split> splits;  // fastest first
+};
+std::string plan_text(const PlanReport& report);
+std::string plan_json(const PlanReport& report);
+// Of a run that does not fit.
+std::string shortage_json(const Shortage& shortage, const std::string& reason);
+
+}  // namespace terrace
