@@ -100,6 +100,7 @@ Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, C
   for (const TensorUse& use : trace) {
     ScheduledUse& scheduled = uses.emplace_back(ScheduledUse{use.operation, use.kind, {}});
     collect_chunks(space, use.tensors, scheduled.chunks);
+    gradients.select_micro_batch(use.micro_batch);
     if (use.kind == UseKind::backward) gradients.begin(use);
     scheduled.occupied_slots = gradients.count();
     if (use.kind == UseKind::backward && complete == CompleteGradients::leave) gradients.end(use);

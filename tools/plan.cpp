@@ -192,14 +192,7 @@ int Plan::refuse(const TrainerOptions& options, Workers& workers, const Error& r
   const Shortage shortage =
       find_ways_out(options.config, options.model, workers, probe_machine().memory_limit.bytes);
   if (flags_.json) print_result(shortage_json(shortage, reason.what()));
-  ErrorParts parts = reason.parts();
-  if (shortage.missing_bytes > 0)
-    parts.reason += fmt::format("; of tier {}, {} bytes ({}) are missing", shortage.tier,
-                                shortage.missing_bytes, format_bytes(shortage.missing_bytes));
-  if (!shortage.ways.empty()) parts.advice = "it fits, as planned, with any one of these:";
-  for (const WayOut& way : shortage.ways)
-    parts.advice += fmt::format("\n    {}  ({})", way.change, way.effect);
-  print_error(Error(ErrorKind::capacity, std::move(parts)));
+  print_error(with_ways_out(reason, shortage));
   return kUsage;
 }
 

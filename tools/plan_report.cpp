@@ -226,6 +226,17 @@ std::string plan_json(const PlanReport& report) {
                             splits_json(report), report.splits.empty() ? "" : "\n  ");
 }
 
+Error with_ways_out(const Error& reason, const Shortage& shortage) {
+  ErrorParts parts = reason.parts();
+  if (shortage.missing_bytes > 0)
+    parts.reason += fmt::format("; of tier {}, {} bytes ({}) are missing", shortage.tier,
+                                shortage.missing_bytes, format_bytes(shortage.missing_bytes));
+  if (!shortage.ways.empty()) parts.advice = "it fits, as planned, with any one of these:";
+  for (const WayOut& way : shortage.ways)
+    parts.advice += fmt::format("\n    {}  ({})", way.change, way.effect);
+  return Error(reason.kind(), std::move(parts));
+}
+
 std::string shortage_json(const Shortage& shortage, const std::string& reason) {
   std::string ways;
   for (const WayOut& way : shortage.ways)

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/base/error.h>
 #include <terrace/runtime/planning/predict.h>
 #include <terrace/runtime/planning/ways_out.h>
 
@@ -44,7 +45,8 @@ struct PlanReport {
 };
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);
-// Of a run that does not fit.
+// Of a run that does not fit: `reason`, with what is missing and ways out.
+Error with_ways_out(const Error& reason, const Shortage& shortage);
 std::string shortage_json(const Shortage& shortage, const std::string& reason);
 
 }  // namespace terrace

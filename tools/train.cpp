@@ -8,7 +8,10 @@
 #include <filesystem>
 #include <vector>
 
+#include <terrace/memory/machine.h>
+#include <terrace/runtime/compute_threads.h>
 #include <terrace/runtime/control/job_control.h>
+#include <terrace/runtime/planning/ways_out.h>
 #include <terrace/runtime/schedule_file.h>
 #include <terrace/runtime/tuning.h>
 #include <terrace/runtime/watchdog.h>
@@ -16,6 +19,7 @@
 #include "command_line.h"
 #include "console.h"
 #include "model_choice.h"
+#include "plan_report.h"
 #include "run_monitor.h"
 #include "run_report.h"
 #include "step_log.h"
@@ -111,6 +115,18 @@ void Train::record_schedule(const Trainer& trainer) {
   }
 }
 
+// A run that does not fit is told how it would.
+TrainingSetup plan_or_refuse(const TrainerOptions& options) {
+  try {
+    return plan_training(options);
+  } catch (const Error& reason) {
+    if (reason.kind() != ErrorKind::capacity || options.tier_start == TierStart::resume) throw;
+    Workers workers = make_compute_threads(options.config.terrace);
+    throw with_ways_out(
+        reason, find_ways_out(options.config, options.model, workers, probe_machine().memory_limit.bytes));
+  }
+}
+
 int Train::train() {
   RunReport report(flags_.report, console_);
   try {
@@ -132,7 +148,7 @@ int Train::train(RunReport& report) {
   const RunStart start = choose_start(flags_, options.config, console_);
   options.tier_start = start.epoch ? TierStart::resume : TierStart::fresh;
   options.discard_epochs = !start.epoch && start.discard_epochs;
-  TrainingSetup setup = plan_training(options);
+  TrainingSetup setup = plan_or_refuse(options);
   const TrainerPlan plan = setup.plan;
   std::optional<PlanPrediction> prediction = predict_training(options, setup, console_);
   prepare_save_folder(flags_, plan);

@@ -88,26 +88,27 @@ void DryDevice::copy(std::atomic<uint64_t>& counted, uint64_t bytes, const Event
 }
 
 void DryDevice::copy_to_device(DeviceSlot slot, uint64_t, const std::byte*, uint64_t bytes,
-                               const Event* after, Event& done) {
+                               const Event* after, Event& done, const CopyNote&) {
   require_detached(slot);
   copy(h2d_bytes_, bytes, after, done);
   note(RecordedEvent::Kind::copy_in, slot, bytes);
 }
 
 void DryDevice::copy_to_host(std::byte*, DeviceSlot slot, uint64_t, uint64_t bytes, const Event* after,
-                             Event& done) {
+                             Event& done, const CopyNote&) {
   require_detached(slot);
   copy(d2h_bytes_, bytes, after, done);
   note(RecordedEvent::Kind::copy_out, slot, bytes);
 }
 
-void DryDevice::copy_to_work(std::byte*, const std::byte*, uint64_t bytes, const Event* after, Event& done) {
+void DryDevice::copy_to_work(std::byte*, const std::byte*, uint64_t bytes, const Event* after, Event& done,
+                             const CopyNote&) {
   copy(h2d_bytes_, bytes, after, done);
   note(RecordedEvent::Kind::work_in, DeviceSlot{}, bytes);
 }
 
 void DryDevice::copy_work_to_host(std::byte*, const std::byte*, uint64_t bytes, const Event* after,
-                                  Event& done) {
+                                  Event& done, const CopyNote&) {
   copy(d2h_bytes_, bytes, after, done);
   note(RecordedEvent::Kind::work_out, DeviceSlot{}, bytes);
 }

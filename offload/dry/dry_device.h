@@ -1,5 +1,6 @@
 // DryDevice: a device of a plan. It grants addresses and slots within its budget and counts copies as any
-// device does, and has no memory: any access to what it hands out faults. It must never read or write a byte.
+// device does, and has no memory: any access to what it hands out faults. It must never read or write a byte,
+// and tells no observer of a copy.
 //
 // A copy is over when the call returns: what it is to come after is waited for. So whoever asks for a copy
 // must not be the thread that completes its `after`, as with any device.
@@ -34,13 +35,14 @@ class DryDevice final : public Device {
   void detach(DeviceSlot slot) override;
   bool attached(DeviceSlot slot) const override { return slots_[index_of(slot)].attached; }
   void copy_to_device(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes,
-                      const Event* after, Event& done) override;
+                      const Event* after, Event& done, const CopyNote& note) override;
   void copy_to_host(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
-                    const Event* after, Event& done) override;
-  void copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after,
-                    Event& done) override;
+                    const Event* after, Event& done, const CopyNote& note) override;
+  void copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after, Event& done,
+                    const CopyNote& note) override;
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
-                         Event& done) override;
+                         Event& done, const CopyNote& note) override;
+  void copy_work_now(std::byte*, const std::byte*, uint64_t) override {}
   void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) override;
   void zero_now(DeviceSlot slot, uint64_t bytes) override;
   uint64_t h2d_bytes() const override { return h2d_bytes_.load(std::memory_order_relaxed); }

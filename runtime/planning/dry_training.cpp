@@ -44,6 +44,7 @@ class RecordingAccess final : public ParameterAccess {
     record_.add({Kind::end_use, use_++});
     access_.end_use();
   }
+  void select_micro_batch(uint32_t micro_batch) override { access_.select_micro_batch(micro_batch); }
   const std::byte* parameter(TensorId tensor) const override { return access_.parameter(tensor); }
   GradientView gradient(TensorId tensor) override { return access_.gradient(tensor); }
 
@@ -60,6 +61,7 @@ OffloadOptions dry(OffloadOptions options, StepRecord& record) {
     return std::make_unique<RecordingEngine>(std::move(engine), made++, record);
   };
   options.file_events = nullptr;
+  options.step_events = nullptr;
   options.clock = nullptr;
   return options;
 }
@@ -107,17 +109,31 @@ DryTraining::DryTraining(const TrainConfig& config, const TrainingSetup& setup, 
   offloader_.set_update_mode(mode);
 }
 
+MicroBatch DryTraining::batch() const {
+  const ModelConfig& model = setup_.model->config();
+  const uint64_t tokens = uint64_t{config_.batch.micro_batch_size} * model.context;
+  return {{static_cast<int32_t*>(nullptr), tokens},
+          {static_cast<int32_t*>(nullptr), tokens},
+          config_.batch.micro_batch_size,
+          model.context};
+}
+
 void DryTraining::run_micro_batch(uint32_t micro_batch) {
-  const Model& model = *setup_.model;
-  const uint64_t tokens = uint64_t{config_.batch.micro_batch_size} * model.config().context;
-  const MicroBatch batch{{static_cast<int32_t*>(nullptr), tokens},
-                         {static_cast<int32_t*>(nullptr), tokens},
-                         config_.batch.micro_batch_size,
-                         model.config().context};
   RecordingAccess access(offloader_, record_, uses_);
-  model.train_micro_batch(ops_, access, arena_, batch, 1.0f, micro_batch_prefix(micro_batch),
-                          offloader_.activations());
+  setup_.model->train_micro_batch(ops_, access, arena_, batch(), 1.0f, micro_batch_prefix(micro_batch),
+                                  offloader_.activations());
   record_.add({Kind::end_micro_batch, micro_batch});
+  offloader_.end_micro_batch();
+}
+
+void DryTraining::run_together() {
+  std::vector<std::string> prefixes;
+  for (uint32_t m = 0; m < config_.batch.accumulation_steps; ++m) prefixes.push_back(micro_batch_prefix(m));
+  std::vector<MicroBatchRun> runs;
+  for (const std::string& prefix : prefixes) runs.push_back({batch(), prefix});
+  RecordingAccess access(offloader_, record_, uses_);
+  setup_.model->train_layer_major(ops_, access, arena_, runs, 1.0f, offloader_.activations());
+  record_.add({Kind::end_micro_batch, 0});
   offloader_.end_micro_batch();
 }
 
@@ -127,9 +143,15 @@ OffloadCounters DryTraining::step() {
   const uint32_t accumulation = config_.batch.accumulation_steps;
   uses_ = 0;
   offloader_.begin_step();
-  for (uint32_t m = 0; m < accumulation; ++m) {
-    if (m + 1 == accumulation && may_announce_update(config_, settings)) offloader_.announce_update(settings);
-    run_micro_batch(m);
+  const bool announces = may_announce_update(config_, settings);
+  if (config_.batch.layer_major) {
+    if (announces) offloader_.announce_update(settings);
+    run_together();
+  } else {
+    for (uint32_t m = 0; m < accumulation; ++m) {
+      if (m + 1 == accumulation && announces) offloader_.announce_update(settings);
+      run_micro_batch(m);
+    }
   }
   record_.add({Kind::begin_update});
   offloader_.update(settings);
@@ -177,6 +199,8 @@ bool moves_the_same(const OffloadCounters& one, const OffloadCounters& other) {
                                                             &OffloadCounters::gradient_write_bytes,
                                                             &OffloadCounters::activation_d2h_bytes,
                                                             &OffloadCounters::activation_h2d_bytes,
+                                                            &OffloadCounters::activation_read_bytes,
+                                                            &OffloadCounters::activation_write_bytes,
                                                             &OffloadCounters::fetch_count,
                                                             &OffloadCounters::demand_fetch_count,
                                                             &OffloadCounters::eviction_count};

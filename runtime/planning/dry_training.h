@@ -34,7 +34,9 @@ class DryTraining {
   std::vector<PredictedTier> tiers() const;
 
  private:
+  MicroBatch batch() const;
   void run_micro_batch(uint32_t micro_batch);
+  void run_together();
 
   const TrainConfig& config_;
   const TrainingSetup& setup_;

@@ -86,7 +86,8 @@ void add_device_changes(const TrainConfig& config, const ModelConfig& model, std
   changes.push_back({"activation_checkpointing.cpu_checkpointing true in the configuration",
                      "checkpointed activations in host memory", [](Run& run) {
                        return run.config.activations.checkpoint &&
-                              !std::exchange(run.config.activations.offload_to_host, true);
+                              std::exchange(run.config.activations.offload, ActivationOffload::cpu) ==
+                                  ActivationOffload::none;
                      }});
   add_smaller_micro_batches(config.batch, changes);
   changes.push_back(
