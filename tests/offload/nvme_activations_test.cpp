@@ -142,8 +142,7 @@ TEST(NvmeActivations, OfAMicroBatchThatWasGivenUpAreForgotten) {
 
 TEST(NvmeActivations, SayWhoseBytesTheDiskDidNotTake) {
   Rig rig(backwards(), {{io::kEveryIndex, io::FaultKind::fail, 0, ENOSPC}});
-  expect_error(ErrorKind::io, {"acts.tier", "activation checkpoint 0", "ENOSPC"},
-               [&] { rig.put_all(1.0f); });
+  expect_error(ErrorKind::io, {"acts.tier", "activation checkpoint 0", "ENOSPC"}, [&] { rig.put_all(1.0f); });
 }
 
 TEST(NvmeActivations, SayWhoseBytesTheDiskDidNotGiveBack) {

@@ -66,8 +66,8 @@ void expect_refused(const EpochCase& c, const std::vector<fs::path>& paths, uint
   SimulatedDevice device({options.device_budget_bytes});
   testing::expect_error(
       ErrorKind::capacity,
-      {"there is no room for what lives on nvme", paths.front().string(),
-       fmt::format("{} bytes", needed), "are free", "raise --host-memory", "no gradient is spilled"},
+      {"there is no room for what lives on nvme", paths.front().string(), fmt::format("{} bytes", needed),
+       "are free", "raise --host-memory", "no gradient is spilled"},
       [&] { Offloader(space, options, uses, device, workers, log); });
   EXPECT_EQ(device.peak_bytes(), 0u) << "memory was taken before the disk was looked at";
   for (const fs::path& path : paths) EXPECT_TRUE(fs::is_empty(path));

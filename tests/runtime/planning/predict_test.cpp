@@ -44,7 +44,7 @@ std::vector<PlannedCase> planned_cases() {
   const auto accumulates = [](TrainerOptions& options) {
     parameters_on_nvme(options);
     options.config.batch = {2, 3};
-    options.config.activations.offload_to_host = true;
+    options.config.activations.offload = ActivationOffload::cpu;
     options.config.terrace.durable = false;
     options.config.terrace.device_memory_bytes = 4 * kMiB;
   };
