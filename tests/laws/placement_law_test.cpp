@@ -9,7 +9,7 @@ namespace terrace::laws {
 namespace {
 
 // Elements of the full product beside the covering array: this many, equally spaced.
-constexpr uint64_t kExtraRuns = 90;
+constexpr uint64_t kExtraRuns = 120;
 
 TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
   std::vector<Combination> list = covering_array_of_triples();
