@@ -20,7 +20,7 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kStepsThatPay = 20;
+constexpr uint64_t kStepsThatPay = 100;  // what it takes to measure the machine, a second or two
 
 }  // namespace
 
