@@ -202,7 +202,7 @@ std::byte* SimulatedDevice::begin_copy(Slot& slot, uint64_t offset, uint64_t byt
   TERRACE_ASSERT(offset <= slot.bytes && bytes <= slot.bytes - offset,
                  "bytes " + std::to_string(offset) + " + " + std::to_string(bytes) +
                      " are not in a slot of " + std::to_string(slot.bytes));
-  TERRACE_ASSERT(!done.done(), "a copy completes an event that was begun");
+  require_begun(done);
   slot.copies_in_flight.fetch_add(1, std::memory_order_relaxed);
   return slot.home + offset;
 }
@@ -222,6 +222,10 @@ void SimulatedDevice::copy_to_host(std::byte* destination, DeviceSlot id, uint64
   to_host_.enqueue({destination, source, bytes, after, &done, &slot.copies_in_flight, note});
 }
 
+void SimulatedDevice::require_begun(const Event& done) {
+  TERRACE_ASSERT(!done.done(), "a copy completes an event that was begun");
+}
+
 void SimulatedDevice::require_work_memory(const std::byte* work, uint64_t bytes) const {
   const bool inside = std::any_of(work_memory_.begin(), work_memory_.end(), [&](const PageMapping& piece) {
     const std::byte* const begin = piece.memory().data();
@@ -235,14 +239,14 @@ void SimulatedDevice::copy_to_work(std::byte* work, const std::byte* source, uin
                                    const Event* after, Event& done, const CopyNote& note) {
   TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
   require_work_memory(work, bytes);
-  TERRACE_ASSERT(!done.done(), "a copy completes an event that was begun");
+  require_begun(done);
   to_device_.enqueue({work, source, bytes, after, &done, nullptr, note});
 }
 
 void SimulatedDevice::copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
                                         const Event* after, Event& done, const CopyNote& note) {
   require_work_memory(work, bytes);
-  TERRACE_ASSERT(!done.done(), "a copy completes an event that was begun");
+  require_begun(done);
   to_host_.enqueue({destination, work, bytes, after, &done, nullptr, note});
 }
 

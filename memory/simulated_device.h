@@ -80,6 +80,7 @@ class SimulatedDevice final : public Device {
   // Checks a copy and counts it as in flight; returns where its bytes begin.
   std::byte* begin_copy(Slot& slot, uint64_t offset, uint64_t bytes, const Event& done);
   void require_work_memory(const std::byte* work, uint64_t bytes) const;
+  static void require_begun(const Event& done);
 
   const SimulatedDeviceOptions options_;
   const MoveMethod move_method_;

@@ -37,7 +37,7 @@ namespace {
 // A file of a user's with a name that is going to be written, or a tier file that has lost its mark. Stores
 // of other names are nobody's concern.
 void require_no_impostor(const std::string& folder, const tier::Entry& entry) {
-  constexpr std::array<std::string_view, 3> kStores = {"records", "params", "frozen"};
+  constexpr std::array<std::string_view, 5> kStores = {"records", "params", "frozen", "grads", "acts"};
   const bool is_blocks = entry.kind == tier::FileKind::blocks || entry.kind == tier::FileKind::blocks_aside;
   const bool is_needed = !is_blocks || std::ranges::any_of(kStores, [&](std::string_view store) {
     return entry.name.starts_with(tier::blocks_file_name(store));

@@ -65,9 +65,7 @@ void HostActivations::start_get(uint32_t index, std::span<float> values) {
 }
 
 void HostActivations::wait(uint32_t index) {
-  wait_watched(
-      entry(index).moved, watch_,
-      {"checkpointed activations", "device <-> host", TimeCause::device_copy, std::nullopt, nullptr, {}});
+  wait_watched(entry(index).moved, watch_, kActivationCopy);
 }
 
 }  // namespace terrace

@@ -47,6 +47,10 @@ class ActivationRecorder final : public ActivationStore {
   std::vector<uint32_t> get_order_;
 };
 
+// What a wait for the copy of an activation waits for.
+inline constexpr WaitSubject kActivationCopy = {
+    "checkpointed activations", "device <-> host", TimeCause::device_copy, std::nullopt, nullptr, {}};
+
 // Entries in host memory, each in its own `entry_bytes` of `memory`, which outlives the store as the device
 // does.
 class HostActivations final : public ActivationStore {

@@ -6,22 +6,24 @@
 #include <array>
 
 namespace terrace {
-namespace {
 
-uint64_t read_bytes(const OffloadCounters& counted) {
+uint64_t disk_read_bytes(const OffloadCounters& counted) {
   return counted.param_read_bytes + counted.record_read_bytes + counted.cache_read_bytes +
-         counted.gradient_read_bytes + counted.restore_read_bytes;
+         counted.gradient_read_bytes + counted.activation_read_bytes + counted.restore_read_bytes;
 }
 
-uint64_t write_bytes(const OffloadCounters& counted) {
+uint64_t disk_write_bytes(const OffloadCounters& counted) {
   return counted.param_write_bytes + counted.record_write_bytes + counted.cache_write_bytes +
-         counted.gradient_write_bytes + counted.commit_write_bytes;
+         counted.gradient_write_bytes + counted.activation_write_bytes + counted.commit_write_bytes;
 }
+
+namespace {
 
 Resource disk_direction(const OffloadCounters& counted) {
   const uint64_t reads = counted.time[TimeCause::read];
   const uint64_t writes = counted.time[TimeCause::write];
-  const bool more_reads = reads != writes ? reads > writes : read_bytes(counted) >= write_bytes(counted);
+  const bool more_reads =
+      reads != writes ? reads > writes : disk_read_bytes(counted) >= disk_write_bytes(counted);
   return more_reads ? Resource::disk_reads : Resource::disk_writes;
 }
 

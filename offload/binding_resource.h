@@ -28,6 +28,10 @@ struct ResourceUse {
   Resource binding = Resource::processor;
 };
 
+// Of every kind, over all paths of nvme.
+uint64_t disk_read_bytes(const OffloadCounters& counted);
+uint64_t disk_write_bytes(const OffloadCounters& counted);
+
 // Of a span of time by what was counted in it. Of a busy disk the direction is named that was waited for
 // longer; where neither was, the one of more bytes. The processor wins ties.
 ResourceUse resource_use(const OffloadCounters& counted);

@@ -29,12 +29,10 @@ std::vector<PathShare> share_disk(const MemoryPlan& plan, const OffloadOptions& 
   std::vector<PathShare> shares;
   if (options.states == Placement::nvme)
     add_role(options.state_paths, plan.record_file_bytes, plan.ring_slot_bytes, shares);
-  const std::vector<TierPath>& passing =
-      options.states == Placement::nvme ? options.state_paths : options.parameter_paths;
   if (plan.gradient_file_bytes > 0)
-    add_role(passing, plan.gradient_file_bytes, plan.spill_block_bytes(), shares);
+    add_role(passing_paths(options), plan.gradient_file_bytes, plan.spill_block_bytes(), shares);
   if (plan.activation_file_bytes > 0)
-    add_role(passing, plan.activation_file_bytes, plan.activation_block_bytes(), shares);
+    add_role(passing_paths(options), plan.activation_file_bytes, plan.activation_block_bytes(), shares);
   if (plan.parameter_file_bytes > 0)
     add_role(options.parameters == Placement::nvme ? options.parameter_paths : options.state_paths,
              plan.parameter_file_bytes, std::min(kParamBlockBytes, plan.slot_bytes), shares);

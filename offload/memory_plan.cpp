@@ -92,14 +92,14 @@ void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const
     plan.device_record_slots = counts.trainable_chunks;
     if (options.accumulation_steps > 1) plan.device_accumulator_slots = counts.trainable_chunks;
   }
-  const bool gradients_stay = states_there && options.accumulation_steps == 1;
-  const SlotDemand demand = minimum_slots(space, trace, params_there, gradients_stay);
+  const bool stay = gradients_stay(options);
+  const SlotDemand demand = minimum_slots(space, trace, params_there, stay);
   plan.device_peak_operation = demand.operation;
   // An update on the device writes the parameters of one chunk into a slot of its own before they leave.
   const uint32_t output_slots = states_there && !params_there ? 1 : 0;
   plan.device_slots_minimum =
-      std::max({demand.slots, 1u,
-                (params_there ? counts.chunks : 0) + (gradients_stay ? counts.trainable_chunks : 0)}) +
+      std::max(
+          {demand.slots, 1u, (params_there ? counts.chunks : 0) + (stay ? counts.trainable_chunks : 0)}) +
       output_slots;
   plan.device_slots_useful =
       std::max(plan.device_slots_minimum, counts.chunks + counts.trainable_chunks + output_slots);

@@ -12,9 +12,9 @@ namespace terrace {
 namespace {
 
 // A failure of the file system names file and offset; this one says whose bytes they are.
-Error with_entry(const Error& failure, uint32_t entry) {
+Error with_entry(const Error& failure, ChunkId entry) {
   ErrorParts parts = failure.parts();
-  parts.reason = fmt::format("activation checkpoint {}: {}", entry, parts.reason);
+  parts.reason = fmt::format("activation checkpoint {}: {}", index_of(entry), parts.reason);
   return Error(failure.kind(), std::move(parts));
 }
 
@@ -36,22 +36,13 @@ NvmeActivations::NvmeActivations(std::span<std::byte> memory, std::vector<uint32
   for (uint32_t turn = 0; turn < get_order_.size(); ++turn) get_turn_[get_order_[turn]] = turn;
   const uint64_t slot_bytes = tiers.store.chunk_bytes(ChunkId{0});
   for (uint32_t s = 0; s < slot_count_; ++s) {
-    Slot& slot = slots_[s];
-    slot.memory = memory.data() + s * slot_bytes;
-    slot.blocks.resize(tiers.store.block_count(ChunkId{0}));
-    for (uint32_t b = 0; b < slot.blocks.size(); ++b) {
-      slot.blocks[b].owner = this;
-      slot.blocks[b].slot = &slot;
-      slot.blocks[b].number = b;
-    }
+    slots_[s].memory = memory.data() + s * slot_bytes;
+    slots_[s].transfer.prepare(tiers.store, tiers.store.block_count(ChunkId{0}), with_entry);
   }
 }
 
 NvmeActivations::~NvmeActivations() {
-  for (uint32_t s = 0; s < slot_count_; ++s) {
-    slots_[s].copied.wait_done();
-    slots_[s].transfer.wait_done();
-  }
+  for (uint32_t s = 0; s < slot_count_; ++s) slots_[s].copied.wait_done();
 }
 
 NvmeActivations::Slot* NvmeActivations::slot_of(uint32_t entry) {
@@ -78,22 +69,19 @@ NvmeActivations::Slot& NvmeActivations::slot_for_get() {
   return *last;
 }
 
+// Entries are no chunks of the flat space.
 WaitSubject NvmeActivations::disk_subject(const Slot& slot) const {
-  const io::Request& request = slot.blocks.front().request;
-  const bool reads = request.kind == io::OpKind::read;
-  return {"checkpointed activations",
-          reads ? "nvme -> host" : "host -> nvme",
-          reads ? TimeCause::read : TimeCause::write,
-          std::nullopt,
-          &request,
-          tiers_.store.path_of(request)};
+  WaitSubject subject = slot.transfer.subject(kActivationCopy.what);
+  subject.chunk.reset();
+  return subject;
 }
 
 // Its memory may be used anew. Throws what its last transfer failed with.
 void NvmeActivations::settle(Slot& slot) {
   slot.copied.wait();  // of a micro-batch that was given up
-  if (!slot.transfer.done()) wait_done_watched(slot.transfer, tiers_.watch, disk_subject(slot));
-  slot.transfer.wait();
+  const Event& transferred = slot.transfer.event();
+  if (!transferred.done()) wait_done_watched(transferred, tiers_.watch, disk_subject(slot));
+  transferred.wait();
   slot.entry = kNone;
   slot.phase = Phase::rests;
   slot.was_read = false;
@@ -133,7 +121,7 @@ void NvmeActivations::start_get(uint32_t entry, std::span<float> values) {
   slot->copied.begin();
   tiers_.device.copy_to_work(
       reinterpret_cast<std::byte*>(values.data()), slot->memory, values.size_bytes(),
-      slot->was_read ? &slot->transfer : nullptr, slot->copied,
+      slot->was_read ? &slot->transfer.event() : nullptr, slot->copied,
       to_device_note(tiers_.watch.events(), TransferRole::activation, TransferReason::step, entry));
   read_ahead(entry);
 }
@@ -153,15 +141,8 @@ void NvmeActivations::wait(uint32_t entry) {
   TERRACE_ASSERT(slot != nullptr && slot->phase != Phase::rests,
                  fmt::format("activation {} is not on its way", entry));
   if (!slot->copied.done()) {
-    const bool from_disk = slot->was_read && !slot->transfer.done();
-    wait_done_watched(slot->copied, tiers_.watch,
-                      from_disk ? disk_subject(*slot)
-                                : WaitSubject{"checkpointed activations",
-                                              "device <-> host",
-                                              TimeCause::device_copy,
-                                              std::nullopt,
-                                              nullptr,
-                                              {}});
+    const bool from_disk = slot->was_read && !slot->transfer.event().done();
+    wait_done_watched(slot->copied, tiers_.watch, from_disk ? disk_subject(*slot) : kActivationCopy);
   }
   slot->copied.wait();
   const bool was_put = slot->phase == Phase::putting;
@@ -178,62 +159,22 @@ void NvmeActivations::read(Slot& slot, uint32_t entry) {
   slot.entry = entry;
   slot.was_read = true;
   const ChunkId chunk{entry};
-  slot.transfer.begin(static_cast<uint32_t>(slot.blocks.size()));
-  std::byte* to = slot.memory;
-  for (Block& block : slot.blocks) {
-    const uint64_t bytes = tiers_.store.block_bytes(chunk, block.number);
-    block.request = tiers_.store.read_request(chunk, block.number, {to, bytes});
-    block.request.on_complete = &NvmeActivations::on_read;
-    block.request.context = &block;
-    block.request.tag =
-        transfer_tag(tiers_.watch.events(), TransferRole::activation, TransferReason::step, chunk);
-    to += bytes;
-    read_bytes_ += bytes;
-    tiers_.io.submit(block.request, io::Priority::critical);
-  }
-}
-
-void NvmeActivations::on_read(void* context, const io::Completion& completion) noexcept {
-  Block& block = *static_cast<Block*>(context);
-  std::exception_ptr failure;
-  try {
-    block.owner->tiers_.store.end_read(ChunkId{block.slot->entry}, block.number, block.request, completion);
-  } catch (const Error& error) {
-    failure = std::make_exception_ptr(with_entry(error, block.slot->entry));
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  block.slot->transfer.complete_one(failure);
+  read_bytes_ += tiers_.store.chunk_bytes(chunk);
+  slot.transfer.start_read(chunk, slot.memory, tag_of(chunk), [this](const io::Request& request) {
+    tiers_.io.submit(request, io::Priority::critical);
+  });
 }
 
 void NvmeActivations::write(Slot& slot) {
   const ChunkId chunk{slot.entry};
-  slot.transfer.begin(static_cast<uint32_t>(slot.blocks.size()));
-  const std::byte* from = slot.memory;
-  for (Block& block : slot.blocks) {
-    const uint64_t bytes = tiers_.store.block_bytes(chunk, block.number);
-    const bool begun = tiers_.store.begin_write(chunk, block.number, {from, bytes}, block.write);
-    TERRACE_ASSERT(begun, "a block that is written in place has a slot");
-    block.request = block.write.request;
-    block.request.on_complete = &NvmeActivations::on_written;
-    block.request.context = &block;
-    block.request.tag =
-        transfer_tag(tiers_.watch.events(), TransferRole::activation, TransferReason::step, chunk);
-    from += bytes;
-    write_bytes_ += bytes;
-    tiers_.io.submit(block.request, io::Priority::background);
-  }
+  write_bytes_ += tiers_.store.chunk_bytes(chunk);
+  slot.transfer.start_write(chunk, slot.memory, tag_of(chunk), nullptr, [this](const io::Request& request) {
+    tiers_.io.submit(request, io::Priority::background);
+  });
 }
 
-void NvmeActivations::on_written(void* context, const io::Completion& completion) noexcept {
-  Block& block = *static_cast<Block*>(context);
-  BlockStore& store = block.owner->tiers_.store;
-  std::exception_ptr failure;
-  if (store.end_write(block.write, completion) != BlockStore::WriteEnd::done) {  // in place: no other slot
-    failure = std::make_exception_ptr(
-        with_entry(store.io_error(block.request, completion), index_of(block.write.chunk)));
-  }
-  block.slot->transfer.complete_one(failure);
+uint64_t NvmeActivations::tag_of(ChunkId chunk) const {
+  return transfer_tag(tiers_.watch.events(), TransferRole::activation, TransferReason::step, chunk);
 }
 
 }  // namespace terrace

@@ -19,6 +19,8 @@
 #include <terrace/base/event.h>
 #include <terrace/memory/block_store.h>
 #include <terrace/memory/device.h>
+#include <terrace/offload/activation_store.h>
+#include <terrace/offload/chunk_transfer.h>
 #include <terrace/offload/step_watch.h>
 
 namespace terrace {
@@ -51,27 +53,16 @@ class NvmeActivations {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  struct Slot;
-  struct Block {
-    NvmeActivations* owner = nullptr;
-    Slot* slot = nullptr;
-    uint32_t number = 0;
-    io::Request request{};
-    BlockStore::Write write{};
-  };
   // At rest with an entry: it was put here, or read.
   enum class Phase : uint8_t { rests, putting, getting };
   struct Slot {
     std::byte* memory = nullptr;
     uint32_t entry = kNone;
     Phase phase = Phase::rests;
-    bool was_read = false;  // `transfer` brought what is here
-    Event copied;           // from the device or to it
-    Event transfer;         // of its blocks, from nvme or to it
-    std::vector<Block> blocks;
+    bool was_read = false;   // `transfer` brought what is here
+    Event copied;            // from the device or to it
+    ChunkTransfer transfer;  // from nvme or to it
   };
-  static void on_read(void* context, const io::Completion& completion) noexcept;
-  static void on_written(void* context, const io::Completion& completion) noexcept;
 
   Slot* slot_of(uint32_t entry);
   Slot* unused_slot();
@@ -81,6 +72,7 @@ class NvmeActivations {
   void read_ahead(uint32_t entry);
   void write(Slot& slot);
   WaitSubject disk_subject(const Slot& slot) const;
+  uint64_t tag_of(ChunkId chunk) const;
 
   const Tiers tiers_;
   const uint32_t slot_count_;

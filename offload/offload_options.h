@@ -96,4 +96,15 @@ struct OffloadOptions {
   StepEvents* step_events = nullptr;
 };
 
+// Of what only passes through nvme and is never part of an epoch: the paths of the states, or those of the
+// parameters where only these are there.
+inline const std::vector<TierPath>& passing_paths(const OffloadOptions& options) {
+  return options.states == Placement::nvme ? options.state_paths : options.parameter_paths;
+}
+
+// Whether a gradient that is complete stays in its device slot until the update.
+inline bool gradients_stay(const OffloadOptions& options) {
+  return options.states == Placement::none && options.accumulation_steps == 1;
+}
+
 }  // namespace terrace

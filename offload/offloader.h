@@ -109,6 +109,10 @@ struct OffloadCounters {
   uint64_t disk_busy_ns = 0;  // any path of nvme
 };
 OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& earlier);
+// What remains of one after taking away the negative of the other: the members are listed once.
+inline OffloadCounters operator+(const OffloadCounters& one, const OffloadCounters& other) {
+  return one - (OffloadCounters{} - other);
+}
 
 // The least bytes any order of decisions could move in one training step with these budgets, gradients being
 // where they are: on the device from the first use that adds to them to the last.

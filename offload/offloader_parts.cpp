@@ -91,10 +91,9 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
     device_update = std::make_unique<DeviceUpdate>(space, *records, *gradients, *home, *tile_update, cache,
                                                    device, workers, engine.get(), plan);
   }
-  const bool gradients_stay = options.states == Placement::none && options.accumulation_steps == 1;
   if (!trace.empty()) {
-    training_cursor.set_schedule(
-        schedule_of(space, trace, gradients_stay ? CompleteGradients::stay : CompleteGradients::leave));
+    training_cursor.set_schedule(schedule_of(
+        space, trace, gradients_stay(options) ? CompleteGradients::stay : CompleteGradients::leave));
   }
   operation.reserve(256);
   update_order.reserve(space.chunk_count());

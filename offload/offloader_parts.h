@@ -159,7 +159,6 @@ struct Offloader::Parts {
   void make_gradient_store();
   void make_activation_store();
   void make_activations();
-  std::vector<uint32_t> passing_paths() const;
   void make_reader();
   std::vector<uint32_t> numbers_of(const std::vector<TierPath>& paths) const;
   // On disk, of stores that are made later than this one.

@@ -194,12 +194,6 @@ void Offloader::Parts::make_param_stores() {
   if (apart) frozen_store = make_store(*tier, std::move(frozen), found_epochs, *engine, log);
 }
 
-// Where what never is part of an epoch passes through: the paths of the states, or those of the parameters
-// where only these are on nvme.
-std::vector<uint32_t> Offloader::Parts::passing_paths() const {
-  return numbers_of(options.states == Placement::nvme ? options.state_paths : options.parameter_paths);
-}
-
 void Offloader::Parts::make_gradient_store() {
   const std::vector<bool> spills = spilled_gradients(space, plan);
   const uint64_t element_bytes = plan.spill_slot_bytes / space.chunk_elements();
@@ -207,7 +201,7 @@ void Offloader::Parts::make_gradient_store() {
   store.name = kGradients;
   store.block_bytes = plan.spill_block_bytes();
   store.verify = options.verify_checksums;
-  store.paths = passing_paths();
+  store.paths = numbers_of(passing_paths(options));
   store.leave_bytes = bytes_of_later_stores(kGradients);
   for (uint32_t c = 0; c < space.chunk_count(); ++c)
     store.chunk_bytes.push_back(spills[c] ? space.chunk(ChunkId{c}).elements * element_bytes : 0);
@@ -219,7 +213,7 @@ void Offloader::Parts::make_activation_store() {
   store.name = kActivations;
   store.block_bytes = plan.activation_block_bytes();
   store.verify = options.verify_checksums;
-  store.paths = passing_paths();
+  store.paths = numbers_of(passing_paths(options));
   store.chunk_bytes.assign(plan.nvme_activation_entries, plan.activation_entry_bytes);
   activation_store = make_store(*tier, std::move(store), {}, *engine, log);
 }

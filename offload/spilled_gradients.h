@@ -22,6 +22,7 @@
 #include <terrace/memory/block_store.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/memory/host_arena.h>
+#include <terrace/offload/chunk_transfer.h>
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/step_watch.h>
 
@@ -32,7 +33,6 @@ class SpilledGradients {
   // `store` has the spilled chunks' blocks and outlives this.
   SpilledGradients(const FlatSpace& space, const MemoryPlan& plan, HostArena& arena, BlockStore& store,
                    StepWatch& watch);
-  ~SpilledGradients();
   SpilledGradients(const SpilledGradients&) = delete;
   SpilledGradients& operator=(const SpilledGradients&) = delete;
 
@@ -51,7 +51,7 @@ class SpilledGradients {
   void begin(ChunkId chunk, bool add);
   std::byte* landing(ChunkId chunk) const;
   // Whether what was written before is there; and waits for it.
-  bool has_old(ChunkId chunk) const { return slot_of(chunk).transfer.done(); }
+  bool has_old(ChunkId chunk) const { return slot_of(chunk).transfer.event().done(); }
   void wait_old(ChunkId chunk);
   // The slot holds what is to be kept: it starts leaving.
   void write(ChunkId chunk);
@@ -81,45 +81,28 @@ class SpilledGradients {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  struct Slot;
-  struct Block {
-    SpilledGradients* owner = nullptr;
-    Slot* slot = nullptr;
-    uint32_t number = 0;
-    io::Request request{};
-    BlockStore::Write write{};
-  };
   struct Slot {
     std::byte* memory = nullptr;
     uint32_t chunk = kNone;
-    bool filling = false;           // landing slots: not handed to write() yet
-    Event transfer;                 // of all its blocks
-    std::atomic<uint32_t> left{0};  // blocks not over
-    std::atomic<bool> failed{false};
-    std::vector<Block> blocks;
+    bool filling = false;    // landing slots: not handed to write() yet
+    ChunkTransfer transfer;  // of its chunk, from nvme or to it
   };
-  static void on_read(void* context, const io::Completion& completion) noexcept;
-  static void on_written(void* context, const io::Completion& completion) noexcept;
 
-  void make_slot(Slot& slot, std::byte* memory, uint64_t most_blocks);
-  void start(Slot& slot);
-  template <typename Submit>
-  void read(Slot& slot, TransferReason reason, Submit submit);
+  void read(Slot& slot, TransferReason reason, ChunkTransfer::Submit submit);
   uint64_t bytes_of_chunk(ChunkId chunk) const { return store_.chunk_bytes(chunk); }
   Slot& slot_of(ChunkId chunk) const;
-  WaitSubject subject(const Slot& slot, TimeCause cause) const;
-  void wait(const Slot& slot, TimeCause cause);
 
   BlockStore& store_;
   io::IoThread* io_ = nullptr;
   StepWatch& watch_;
   const bool dry_;       // nothing is touched
   uint32_t slot_count_;  // of either kind
-  std::unique_ptr<Slot[]> landings_;
-  std::unique_ptr<Slot[]> stagings_;
-  uint32_t next_ = 0;                             // of landings_
   std::vector<uint8_t> zero_;                     // by chunk; bytes, because two threads have chunks in hand
   std::unique_ptr<std::atomic<bool>[]> written_;  // by chunk: complete in the store
+  // After what their transfers write to: they wait for them where they end.
+  std::unique_ptr<Slot[]> landings_;
+  std::unique_ptr<Slot[]> stagings_;
+  uint32_t next_ = 0;  // of landings_
   uint64_t landing_read_bytes_ = 0;
   uint64_t landing_write_bytes_ = 0;
   uint64_t opening_read_bytes_ = 0;

@@ -91,8 +91,8 @@ DecisionFile::DecisionFile(std::filesystem::path path, const DecisionSubject& su
                                 "name a file in a folder that can be written"});
   }
   lines_.reserve(kBufferBytes);
-  lines_ = fmt::format("{{\"terrace_decisions\": {}, \"chunks\": {}, \"slots\": {}}}\n", kFormat,
-                       subject.chunks, subject.slots);
+  lines_ += fmt::format("{{\"terrace_decisions\": {}, \"chunks\": {}, \"slots\": {}}}\n", kFormat,
+                        subject.chunks, subject.slots);
 }
 
 DecisionFile::~DecisionFile() {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 
+#include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
 #include <terrace/offload/update_mode.h>
@@ -67,6 +68,12 @@ std::vector<TierPath> space_paths(const std::vector<std::filesystem::path>& fold
 void place_activations(const TrainConfig& config, OffloadOptions& options) {
   const bool automatic = config.activations.offload == ActivationOffload::automatic;
   const bool has_nvme = options.parameters == Placement::nvme || options.states == Placement::nvme;
+  if (config.activations.offload == ActivationOffload::nvme && !has_nvme) {
+    throw Error(ErrorKind::config,
+                {"cannot place activation checkpoints on nvme", "terrace.offload_activations",
+                 "nothing else is there",
+                 "place optimizer states or parameters there too, or set it to auto or cpu"});
+  }
   if (config.activations.offload == ActivationOffload::nvme || (automatic && has_nvme))
     options.activations = Placement::nvme;
   options.activations_fill_device = automatic;

@@ -105,7 +105,7 @@ LayerMajorTokens::LayerMajorTokens(const BatchConfig& batch, size_t tokens_each)
   if (!batch.layer_major) return;
   tokens.resize(batch.accumulation_steps * tokens_each);
   targets.resize(tokens.size());
-  for (uint32_t m = 0; m < batch.accumulation_steps; ++m) prefixes.push_back(micro_batch_prefix(m));
+  prefixes = micro_batch_prefixes(batch);
   const uint32_t sequence = static_cast<uint32_t>(tokens_each / batch.micro_batch_size);
   for (uint32_t m = 0; m < batch.accumulation_steps; ++m) {
     runs.push_back(
@@ -177,8 +177,7 @@ StepReport Trainer::step() {
   report.forward_backward_ns = (p.offloader.time().parts() - before.time).total_ns();
   const UpdateResult update = p.update(report);
   report.gradient_norm = update.gradient_norm;
-  // Counters have a difference only: a sum is what remains after taking away a negative.
-  report.moved = p.offloader.counters() - before - (OffloadCounters{} - p.kept_moved);
+  report.moved = p.offloader.counters() - before + p.kept_moved;
   if (events != nullptr) events->end_step();
   report.total_ns = report.moved.time.total_ns();
   report.keeping_ns = p.kept_moved.time.total_ns();

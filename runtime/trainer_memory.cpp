@@ -27,7 +27,7 @@ HostBudgetChange Trainer::Parts::change_host_budget(uint64_t bytes) {
   }
   const OffloadCounters moved = offloader.counters() - before;
   change.ns = moved.time.total_ns();
-  kept_moved = kept_moved - (OffloadCounters{} - moved);
+  kept_moved = kept_moved + moved;
   change.budget_bytes = offloader.host_budget();
   change.kept_chunks = offloader.kept_record_chunks();
   change.read_bytes = moved.cache_read_bytes;

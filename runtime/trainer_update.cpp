@@ -13,16 +13,11 @@ constexpr double kSecondsPerNs = 1e-9;
 
 UpdateTimes times_of(const StepReport& report) {
   const OffloadCounters& moved = report.moved;
-  UpdateTimes times;
+  UpdateTimes times = disk_bytes_of(moved);
   times.forward = kSecondsPerNs * static_cast<double>(report.forward_ns);
   times.backward = kSecondsPerNs * static_cast<double>(report.forward_backward_ns - report.forward_ns);
   times.update = kSecondsPerNs * static_cast<double>(report.update_ns);
   times.disk_wait = kSecondsPerNs * static_cast<double>(moved.update_wait_ns + moved.turn_wait_ns);
-  times.update_bytes = static_cast<double>(moved.record_read_bytes + moved.record_write_bytes +
-                                           moved.param_write_bytes + moved.update_gradient_read_bytes);
-  times.parameter_bytes = static_cast<double>(moved.param_read_bytes);
-  times.gradient_bytes = static_cast<double>(moved.gradient_write_bytes + moved.gradient_read_bytes -
-                                             moved.update_gradient_read_bytes);
   return times;
 }
 

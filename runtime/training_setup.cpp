@@ -25,19 +25,14 @@ TrainingSetup set_up(const TrainConfig& config, const ModelConfig& model, const 
 
 DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) {
   const HostOps ops(workers, best_instruction_set(), true);
-  const uint64_t tokens = uint64_t{config.batch.micro_batch_size} * model.config().context;
-  const MicroBatch batch{{static_cast<int32_t*>(nullptr), tokens},
-                         {static_cast<int32_t*>(nullptr), tokens},
-                         config.batch.micro_batch_size,
-                         model.config().context};
+  const MicroBatch batch = dry_micro_batch(config, model.config());
   const uint32_t accumulation = config.batch.accumulation_steps;
   StackArena arena = StackArena::dry_run();
   UseRecorder recorder;
   ActivationRecorder activations;
   ActivationStore* const store =
       config.activations.offload == ActivationOffload::none ? nullptr : &activations;
-  std::vector<std::string> prefixes;
-  for (uint32_t m = 0; m < accumulation; ++m) prefixes.push_back(micro_batch_prefix(m));
+  const std::vector<std::string> prefixes = micro_batch_prefixes(config.batch);
   std::vector<MicroBatchRun> runs;
   for (uint32_t m = 0; m < accumulation; ++m) runs.push_back({batch, prefixes[m]});
   if (config.batch.layer_major) {
@@ -60,6 +55,20 @@ DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) 
 bool may_announce_update(const TrainConfig& config, const UpdateSettings& settings) {
   const bool never_skips = config.precision != DataType::fp16;
   return never_skips || settings.clip_norm > 0 || settings.loss_scale != 1;
+}
+
+MicroBatch dry_micro_batch(const TrainConfig& config, const ModelConfig& model) {
+  const uint64_t tokens = uint64_t{config.batch.micro_batch_size} * model.context;
+  return {{static_cast<int32_t*>(nullptr), tokens},
+          {static_cast<int32_t*>(nullptr), tokens},
+          config.batch.micro_batch_size,
+          model.context};
+}
+
+std::vector<std::string> micro_batch_prefixes(const BatchConfig& batch) {
+  std::vector<std::string> prefixes;
+  for (uint32_t m = 0; m < batch.accumulation_steps; ++m) prefixes.push_back(micro_batch_prefix(m));
+  return prefixes;
 }
 
 std::string micro_batch_prefix(uint32_t micro_batch) {

@@ -36,7 +36,11 @@ DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers);
 // that they can.
 bool may_announce_update(const TrainConfig& config, const UpdateSettings& settings);
 
-// The key of a micro-batch's uses.
+// A micro-batch of the configuration's size without tokens.
+MicroBatch dry_micro_batch(const TrainConfig& config, const ModelConfig& model);
+
+// The key of a micro-batch's uses; and of all of a step.
 std::string micro_batch_prefix(uint32_t micro_batch);
+std::vector<std::string> micro_batch_prefixes(const BatchConfig& batch);
 
 }  // namespace terrace

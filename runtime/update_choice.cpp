@@ -62,6 +62,16 @@ UpdateRules update_rules(const TrainConfig& config, const TrainingSetup& setup) 
   return rules;
 }
 
+UpdateTimes disk_bytes_of(const OffloadCounters& moved) {
+  UpdateTimes times;
+  times.update_bytes = static_cast<double>(moved.record_read_bytes + moved.record_write_bytes +
+                                           moved.param_write_bytes + moved.update_gradient_read_bytes);
+  times.parameter_bytes = static_cast<double>(moved.param_read_bytes);
+  times.gradient_bytes = static_cast<double>(moved.gradient_write_bytes + moved.gradient_read_bytes -
+                                             moved.update_gradient_read_bytes);
+  return times;
+}
+
 UpdatePrediction predict_update(const UpdateTimes& times, const UpdateRules& rules) {
   const double passes = rules.accumulation_steps;
   const double seconds_per_byte = times.update_bytes > 0 ? times.update / times.update_bytes : 0;

@@ -46,6 +46,9 @@ struct UpdateTimes {
   double gradient_bytes = 0;   // of spilled gradients, moved on the disk by backward, both ways
 };
 
+// Without the times: the bytes of a step.
+UpdateTimes disk_bytes_of(const OffloadCounters& moved);
+
 struct UpdatePrediction {
   double after_backward = 0;  // seconds per step
   double next_forward = 0;

@@ -104,8 +104,7 @@ double sum(const PartSeconds& parts) {
 // Of what is measured, all rounds together.
 ResourceUse measured_use(const StepReport& report) {
   OffloadCounters all;
-  // Counters have a difference only: a sum is what remains after taking away a negative.
-  for (const StepRound& round : report.rounds) all = all - (OffloadCounters{} - round.timed);
+  for (const StepRound& round : report.rounds) all = all + round.timed;
   return resource_use(all);
 }
 

@@ -8,6 +8,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/offload/binding_resource.h>
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/report/link_table.h>
 
@@ -170,7 +171,7 @@ DriveWrites drive_writes(const TrainConfig& config, const PlanPrediction& predic
                          const Endurance& endurance) {
   const OffloadCounters& step = prediction.step;
   DriveWrites writes;
-  writes.step_bytes = step.param_write_bytes + step.record_write_bytes + step.gradient_write_bytes;
+  writes.step_bytes = disk_write_bytes(step) - step.commit_write_bytes;
   if (!prediction.has_times || prediction.step_seconds <= 0) return writes;
   const double steps_a_day = kDaySeconds / prediction.step_seconds;
   double commits_a_day = 0;

@@ -111,7 +111,7 @@ void StepRecording::step_done(uint64_t step, bool committing) {
 void StepRecording::choose_next(uint64_t step) {
   uint64_t next = step + 1;
   while (!is_pictured_step(completed_, next)) ++next;
-  if (next > events_->last_step()) events_->choose_steps(next, next);
+  events_->choose_steps(next, next);
 }
 
 void StepRecording::take() {

@@ -150,11 +150,12 @@ int Train::train(RunReport& report) {
   options.discard_epochs = !start.epoch && start.discard_epochs;
   TrainingSetup setup = plan_or_refuse(options);
   const TrainerPlan plan = setup.plan;
-  std::optional<PlanPrediction> prediction = predict_training(options, setup, console_);
   prepare_save_folder(flags_, plan);
   const TrainingData data = open_training_data(flags_, choice, options, console_);
   if (flags_.resume.empty()) require_empty_monitors(options.config);
   StepLog log(flags_.log);
+  // Takes a while: after everything that can be refused.
+  std::optional<PlanPrediction> prediction = predict_training(options, setup, console_);
 
   StopSignals signals;
   RunSummary summary;

@@ -46,8 +46,7 @@ void PredictedSteps::add(const StepReport& report) {
       report.update_mode != prediction_->update_mode)
     return;
   ++steps_;
-  // Counters have a difference only: a sum is what remains after taking away a negative.
-  moved_ = moved_ - (OffloadCounters{} - report.moved);
+  moved_ = moved_ + report.moved;
   if (seconds_.size() < kMostTimes)
     seconds_.push_back(static_cast<double>(report.total_ns - report.keeping_ns) * 1e-9);
 }

@@ -184,14 +184,13 @@ void RunSummary::add(const StepReport& report) {
   forward_backward_ns += report.forward_backward_ns;
   update_ns += report.update_ns;
   keeping_ns += report.keeping_ns;
-  // Counters have a difference only: a sum is what remains after taking away a negative.
-  moved = moved - (OffloadCounters{} - report.moved);
+  moved = moved + report.moved;
 }
 
 void RunSummary::add(const FinishedUpdate& last) {
   total_ns += last.ns;
   update_ns += last.ns;
-  moved = moved - (OffloadCounters{} - last.moved);
+  moved = moved + last.moved;
 }
 
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {
@@ -225,6 +224,7 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
                              {{"parameters", plan.memory.parameter_file_bytes},
                               {"states", plan.memory.record_file_bytes},
                               {"gradients", plan.memory.gradient_file_bytes},
+                              {"activation checkpoints", plan.memory.activation_file_bytes},
                               {"head-room of several paths", planned - std::min(planned, needed)}}});
   }
   summary.keeps_epochs = plan.memory.keeps_epochs;

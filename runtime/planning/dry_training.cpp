@@ -8,6 +8,7 @@
 
 #include <terrace/runtime/loss_scaler.h>
 #include <terrace/runtime/parameter_groups.h>
+#include <terrace/runtime/report/link_table.h>
 
 namespace terrace {
 namespace {
@@ -109,28 +110,19 @@ DryTraining::DryTraining(const TrainConfig& config, const TrainingSetup& setup, 
   offloader_.set_update_mode(mode);
 }
 
-MicroBatch DryTraining::batch() const {
-  const ModelConfig& model = setup_.model->config();
-  const uint64_t tokens = uint64_t{config_.batch.micro_batch_size} * model.context;
-  return {{static_cast<int32_t*>(nullptr), tokens},
-          {static_cast<int32_t*>(nullptr), tokens},
-          config_.batch.micro_batch_size,
-          model.context};
-}
-
 void DryTraining::run_micro_batch(uint32_t micro_batch) {
   RecordingAccess access(offloader_, record_, uses_);
-  setup_.model->train_micro_batch(ops_, access, arena_, batch(), 1.0f, micro_batch_prefix(micro_batch),
-                                  offloader_.activations());
+  setup_.model->train_micro_batch(ops_, access, arena_, dry_micro_batch(config_, setup_.model->config()),
+                                  1.0f, micro_batch_prefix(micro_batch), offloader_.activations());
   record_.add({Kind::end_micro_batch, micro_batch});
   offloader_.end_micro_batch();
 }
 
 void DryTraining::run_together() {
-  std::vector<std::string> prefixes;
-  for (uint32_t m = 0; m < config_.batch.accumulation_steps; ++m) prefixes.push_back(micro_batch_prefix(m));
+  const std::vector<std::string> prefixes = micro_batch_prefixes(config_.batch);
   std::vector<MicroBatchRun> runs;
-  for (const std::string& prefix : prefixes) runs.push_back({batch(), prefix});
+  for (const std::string& prefix : prefixes)
+    runs.push_back({dry_micro_batch(config_, setup_.model->config()), prefix});
   RecordingAccess access(offloader_, record_, uses_);
   setup_.model->train_layer_major(ops_, access, arena_, runs, 1.0f, offloader_.activations());
   record_.add({Kind::end_micro_batch, 0});
@@ -189,22 +181,9 @@ std::vector<PredictedTier> DryTraining::tiers() const {
 }
 
 bool moves_the_same(const OffloadCounters& one, const OffloadCounters& other) {
-  static constexpr uint64_t OffloadCounters::*kCounted[] = {&OffloadCounters::h2d_bytes,
-                                                            &OffloadCounters::d2h_bytes,
-                                                            &OffloadCounters::param_read_bytes,
-                                                            &OffloadCounters::param_write_bytes,
-                                                            &OffloadCounters::record_read_bytes,
-                                                            &OffloadCounters::record_write_bytes,
-                                                            &OffloadCounters::gradient_read_bytes,
-                                                            &OffloadCounters::gradient_write_bytes,
-                                                            &OffloadCounters::activation_d2h_bytes,
-                                                            &OffloadCounters::activation_h2d_bytes,
-                                                            &OffloadCounters::activation_read_bytes,
-                                                            &OffloadCounters::activation_write_bytes,
-                                                            &OffloadCounters::fetch_count,
-                                                            &OffloadCounters::demand_fetch_count,
-                                                            &OffloadCounters::eviction_count};
-  return std::ranges::all_of(kCounted, [&](auto counted) { return one.*counted == other.*counted; });
+  const auto is_equal = [&](const LinkEntry& link) { return one.*link.moved == other.*link.moved; };
+  return std::ranges::all_of(kLinks, is_equal) && one.fetch_count == other.fetch_count &&
+         one.demand_fetch_count == other.demand_fetch_count && one.eviction_count == other.eviction_count;
 }
 
 std::vector<TierUse> device_ledger(const MemoryPlan& plan) {

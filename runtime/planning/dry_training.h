@@ -34,7 +34,6 @@ class DryTraining {
   std::vector<PredictedTier> tiers() const;
 
  private:
-  MicroBatch batch() const;
   void run_micro_batch(uint32_t micro_batch);
   void run_together();
 

@@ -41,7 +41,7 @@ struct RateQuestion {
   uint64_t ring_bytes = 16 * kMiB;
 };
 
-// Takes about half a second, and 160 MiB of memory meanwhile.
+// Takes about half a second, and 128 MiB of memory meanwhile.
 MachineRates measure_rates(const RateQuestion& question, Workers& workers);
 
 // For people: every rate that is known, with its origin.

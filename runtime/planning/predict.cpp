@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <terrace/base/units.h>
+#include <terrace/offload/binding_resource.h>
 #include <terrace/runtime/parameter_groups.h>
 #include <terrace/runtime/planning/dry_training.h>
 #include <terrace/runtime/planning/step_model.h>
@@ -30,10 +31,7 @@ PlannedStep plan_step(DryTraining& training) {
 }
 
 bool moves_on_nvme(const PlanPrediction& prediction) {
-  const OffloadCounters& moved = prediction.step;
-  return moved.param_read_bytes + moved.param_write_bytes + moved.record_read_bytes +
-             moved.record_write_bytes + moved.gradient_read_bytes + moved.gradient_write_bytes >
-         0;
+  return disk_read_bytes(prediction.step) + disk_write_bytes(prediction.step) > 0;
 }
 
 void add_times(const StepModelInput& input, std::span<const PlannedStep> steps, PlanPrediction& prediction) {
@@ -54,17 +52,12 @@ void add_times(const StepModelInput& input, std::span<const PlannedStep> steps, 
 // What a step that updates after backward comes to, for the choice of another mode.
 UpdateTimes times_of(const PlanPrediction& prediction) {
   const OffloadCounters& moved = prediction.step;
-  UpdateTimes times;
+  UpdateTimes times = disk_bytes_of(moved);
   times.forward = prediction.forward_seconds;
   times.backward = prediction.backward_seconds;
   times.update = prediction.update_seconds;
   times.disk_wait = 1e-9 * static_cast<double>(moved.time[TimeCause::read] + moved.time[TimeCause::write]);
   times.disk_wait = std::min(times.disk_wait, times.update);
-  times.update_bytes = static_cast<double>(moved.record_read_bytes + moved.record_write_bytes +
-                                           moved.param_write_bytes + moved.update_gradient_read_bytes);
-  times.parameter_bytes = static_cast<double>(moved.param_read_bytes);
-  times.gradient_bytes = static_cast<double>(moved.gradient_write_bytes + moved.gradient_read_bytes -
-                                             moved.update_gradient_read_bytes);
   return times;
 }
 

@@ -22,10 +22,10 @@ struct PredictedTier {
 
 // A rate or a time that the prediction rests on, and where it comes from.
 struct PredictedRate {
-  std::string name;    // "host -> device"
+  std::string name;    // "copies between host and device"
   double value = 0;    // in `unit`
   std::string unit;    // "GB/s", "ms"
-  std::string origin;  // "measured now", "terrace tune", "--nvme-rate"
+  std::string origin;  // "measured now", "terrace tune", "--disk-read"
 };
 
 struct PlanPrediction {

@@ -29,7 +29,7 @@ constexpr uint32_t kNoEngine = UINT32_MAX;
 uint32_t engine_of_passes(const TrainingSetup& setup) {
   const MemoryPlan& plan = setup.plan.memory;
   if (setup.offload.parameters == Placement::nvme) return 1;
-  if (plan.spilled_chunks == 0) return kNoEngine;
+  if (plan.spilled_chunks == 0 && plan.nvme_activation_entries == 0) return kNoEngine;
   return plan.keeps_epochs ? 2 : 1;
 }
 
@@ -137,10 +137,10 @@ class Replay {
         return compute(quotient(static_cast<double>(event.bytes), in_.rates.clear_bytes),
                        TimeCause::overhead);
       case Kind::work_in:
-        work_free_at_ = copy(in_free_at_, event.bytes, 0, seconds_.copy_in_busy);
+        copy(in_free_at_, event.bytes, 0, seconds_.copy_in_busy);
         return;
       case Kind::work_out:
-        work_free_at_ = copy(out_free_at_, event.bytes, 0, seconds_.copy_out_busy);
+        copy(out_free_at_, event.bytes, 0, seconds_.copy_out_busy);
         return;
       case Kind::read:
         return read(event);
@@ -302,7 +302,6 @@ class Replay {
   double beside_ = 0;  // seconds of one thread that copies and updates still take beside the operations
   double in_free_at_ = 0;
   double out_free_at_ = 0;
-  double work_free_at_ = 0;
   double disk_free_at_ = 0;
   bool reads_pending_ = false;  // the next copy comes behind them
   bool in_backward_ = false;

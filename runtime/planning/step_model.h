@@ -1,4 +1,4 @@
-// StepModel: how long planned steps take. It goes through what a dry run has recorded, in its order, with a
+// How long planned steps take. It goes through what a dry run has recorded, in its order, with a
 // clock of its own: the step thread computes and waits, each link and the disk do one thing after another at
 // their rates, and an update that runs beside the step thread is a second line of work. It decides nothing:
 // what is moved, when it is asked for and what waits for it is the record's.

@@ -68,7 +68,9 @@ static_assert(Placement::none < Placement::cpu && Placement::cpu < Placement::nv
 void add_smaller_micro_batches(const BatchConfig& batch, std::vector<Change>& changes) {
   for (uint32_t parts = 2; parts <= batch.micro_batch_size; parts *= 2) {
     if (batch.micro_batch_size % parts != 0) return;
-    const BatchConfig smaller{batch.micro_batch_size / parts, batch.accumulation_steps * parts};
+    BatchConfig smaller = batch;
+    smaller.micro_batch_size /= parts;
+    smaller.accumulation_steps *= parts;
     changes.push_back({fmt::format("--micro-batch {} --accumulation {}", smaller.micro_batch_size,
                                    smaller.accumulation_steps),
                        "the same batch in smaller pieces", [smaller](Run& run) {
@@ -101,6 +103,13 @@ void add_device_changes(const TrainConfig& config, const ModelConfig& model, std
   }
 }
 
+Change compact_state() {
+  return {"--compact-state", "2 bytes of a master weight instead of 4, with the same numbers", [](Run& run) {
+            return run.config.precision == DataType::bf16 &&
+                   !std::exchange(run.config.terrace.compact_state, true);
+          }};
+}
+
 void add_host_changes(const TrainConfig& config, std::vector<Change>& changes) {
   const bool has_path = !config.placement.state_paths.empty() || !config.placement.parameter_paths.empty();
   const std::string path = has_path ? "" : " --nvme-path DIR";
@@ -108,22 +117,14 @@ void add_host_changes(const TrainConfig& config, std::vector<Change>& changes) {
                      [](Run& run) { return move_states(run.config, Placement::nvme); }});
   changes.push_back({"--offload-param nvme --offload-optimizer nvme" + path, "parameters and states on nvme",
                      [](Run& run) { return move_both(run.config, Placement::nvme); }});
-  changes.push_back(
-      {"--compact-state", "2 bytes of a master weight instead of 4, with the same numbers", [](Run& run) {
-         return run.config.precision == DataType::bf16 &&
-                !std::exchange(run.config.terrace.compact_state, true);
-       }});
+  changes.push_back(compact_state());
 }
 
 void add_disk_changes(std::vector<Change>& changes) {
   changes.push_back({"terrace.durable false in the configuration",
                      "no way back to the last epoch after a crash",
                      [](Run& run) { return std::exchange(run.config.terrace.durable, false); }});
-  changes.push_back(
-      {"--compact-state", "2 bytes of a master weight instead of 4, with the same numbers", [](Run& run) {
-         return run.config.precision == DataType::bf16 &&
-                !std::exchange(run.config.terrace.compact_state, true);
-       }});
+  changes.push_back(compact_state());
   changes.push_back({"--offload-param cpu", "parameters in host memory", [](Run& run) {
                        return std::exchange(run.config.placement.parameters, Placement::cpu) ==
                               Placement::nvme;

@@ -9,6 +9,7 @@ void PictureTaker::add(const TraceEvent& event) {
     ++left_out_;
     return;
   }
+  if (events_.capacity() == 0) events_.reserve(room_);
   events_.push_back(event);
 }
 
@@ -17,7 +18,7 @@ std::optional<StepPicture> PictureTaker::step_done(uint64_t step, const StepEven
   if (is_pictured_step(before_, step)) {
     pending_ = step;
   } else {
-    events_.clear();
+    events_ = std::vector<TraceEvent>();  // no memory is held between the steps that are pictured
     left_out_ = 0;
     recorder_left_out_ = recorder.left_out();
   }

@@ -68,7 +68,7 @@ std::string links_json(const OffloadCounters& moved) {
 // The names of the columns that follow everywhere.
 std::string words_json(const RunRecord& record) {
   const StepPoint& all = record.all();
-  const OffloadCounters moved = sum_of(all.moved, record.rest().moved);
+  const OffloadCounters moved = all.moved + record.rest().moved;
   const std::string causes = list(kTimeCauses, [](TimeCause cause) {
     return fmt::format(R"({{"key":"{}","name":"{}"}})", key_of(cause), name_of(cause));
   });
@@ -90,7 +90,7 @@ std::string resources_json(const OffloadCounters& moved) {
 // Of all steps of the run; what was finished after the last of them stands beside it.
 std::string totals_json(const RunRecord& record) {
   const StepPoint& all = record.all();
-  const OffloadCounters moved = sum_of(all.moved, record.rest().moved);
+  const OffloadCounters moved = all.moved + record.rest().moved;
   const std::string waits = list(kWaits, [&](const WaitEntry& wait) {
     return fmt::format(R"({{"key":"{}","name":"{}","ns":{}}})", wait.key, wait.name, moved.*wait.ns);
   });

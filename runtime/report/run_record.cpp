@@ -30,7 +30,7 @@ void RunRecord::step(const StepReport& report) {
 
 void RunRecord::finished(const FinishedUpdate& update) {
   rest_.ns += update.ns;
-  rest_.moved = sum_of(rest_.moved, update.moved);
+  rest_.moved = rest_.moved + update.moved;
 }
 
 void RunRecord::set_state(RunState state, std::string text) {

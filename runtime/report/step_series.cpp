@@ -24,27 +24,31 @@ void ValueRange::add(const ValueRange& other) {
   most = std::max(most, other.most);
 }
 
-// Counters have a difference only: a sum is what remains after taking away a negative.
-OffloadCounters sum_of(const OffloadCounters& one, const OffloadCounters& other) {
-  return one - (OffloadCounters{} - other);
+namespace {
+
+StepPoint point_of(const StepReport& step) {
+  StepPoint point;
+  point.count = 1;
+  point.skipped = step.skipped ? 1 : 0;
+  point.tokens = step.tokens;
+  point.loss.add(step.loss);
+  point.gradient_norm.add(step.gradient_norm);
+  point.step_ns.add(static_cast<double>(step.total_ns));
+  point.learning_rate = step.learning_rate;
+  point.loss_scale = step.loss_scale;
+  point.total_ns = step.total_ns;
+  point.forward_backward_ns = step.forward_backward_ns;
+  point.update_ns = step.update_ns;
+  point.keeping_ns = step.keeping_ns;
+  point.moved = step.moved;
+  return point;
 }
+
+}  // namespace
 
 void StepPoint::add(const StepReport& step) {
   if (count == 0) first_step = step.step;
-  ++count;
-  skipped += step.skipped ? 1 : 0;
-  tokens += step.tokens;
-  loss.add(step.loss);
-  gradient_norm.add(step.gradient_norm);
-  step_ns.add(static_cast<double>(step.total_ns));
-  learning_rate = step.learning_rate;
-  loss_scale = step.loss_scale;
-  total_ns += step.total_ns;
-  forward_ns += step.forward_ns;
-  forward_backward_ns += step.forward_backward_ns;
-  update_ns += step.update_ns;
-  keeping_ns += step.keeping_ns;
-  moved = sum_of(moved, step.moved);
+  add(point_of(step));
 }
 
 void StepPoint::add(const StepPoint& next) {
@@ -57,11 +61,10 @@ void StepPoint::add(const StepPoint& next) {
   learning_rate = next.learning_rate;
   loss_scale = next.loss_scale;
   total_ns += next.total_ns;
-  forward_ns += next.forward_ns;
   forward_backward_ns += next.forward_backward_ns;
   update_ns += next.update_ns;
   keeping_ns += next.keeping_ns;
-  moved = sum_of(moved, next.moved);
+  moved = moved + next.moved;
 }
 
 StepSeries::StepSeries(size_t room) : room_(room) {

@@ -37,7 +37,6 @@ struct StepPoint {
   double learning_rate = 0;  // of the last of them
   double loss_scale = 1;     // of the last of them
   uint64_t total_ns = 0;
-  uint64_t forward_ns = 0;
   uint64_t forward_backward_ns = 0;
   uint64_t update_ns = 0;
   uint64_t keeping_ns = 0;
@@ -46,8 +45,6 @@ struct StepPoint {
   void add(const StepReport& step);
   void add(const StepPoint& next);
 };
-
-OffloadCounters sum_of(const OffloadCounters& one, const OffloadCounters& other);
 
 class StepSeries {
  public:

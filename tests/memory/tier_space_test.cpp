@@ -274,6 +274,14 @@ TEST_F(TierSpaceTest, DoesNotTakeAUsersFilesForItsOwn) {
   EXPECT_THROW(open_space(TierStart::fresh, true), Error);
   EXPECT_EQ(fs::file_size(manifest(3)), 8u);
   fs::remove(manifest(3));
+  for (const char* store : {"records", "params", "frozen", "grads", "acts"}) {
+    const std::string name = std::string("terrace-tier/") + store + ".tier";
+    const fs::path file = fs::path(places[0].path()) / name;
+    places[0].write(name, "my figures");
+    EXPECT_THROW(open_space(TierStart::fresh, true), Error) << store;
+    EXPECT_EQ(fs::file_size(file), 10u);
+    fs::remove(file);
+  }
   places[1].write("terrace-tier/space", "the final frontier");
   EXPECT_THROW(open_space(TierStart::fresh, true), Error);
   EXPECT_EQ(fs::file_size(folder(1) + "/space"), 18u);

@@ -208,38 +208,13 @@ TEST(LayerMajor, ASpilledGradientIsWrittenOnceWhereItsLayerHasTheSlots) {
   EXPECT_EQ(offloader.traffic_bound().gradient_write_bytes, all);
 }
 
-// The uses of a step with texts and lists that are made beforehand. Gradients are zero.
-struct PreparedUse {
-  uint32_t micro_batch;
-  std::string operation;
-  std::vector<TensorId> tensors;
-  UseKind kind;
-};
-
-class Preparing final : public ParameterAccess {
- public:
-  void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override {
-    uses.push_back({micro_batch_, std::string(operation), {tensors.begin(), tensors.end()}, kind});
-  }
-  void end_use() override {}
-  void select_micro_batch(uint32_t micro_batch) override { micro_batch_ = micro_batch; }
-  const std::byte* parameter(TensorId) const override { return nullptr; }
-  GradientView gradient(TensorId) override { return {}; }
-
-  std::vector<PreparedUse> uses;
-
- private:
-  uint32_t micro_batch_ = 0;
-};
-
 TEST(LayerMajor, AWarmStepAllocatesNothingOnAnyThread) {
   for (const Where& where : {kEverywhere[1], kEverywhere[3], kEverywhere[4], kEverywhere[5]}) {
     Case c = case_of(where, 3, 1);
     c.strict = false;
     c.engine = io::EngineKind::threads;
     Rig rig(c, 1);
-    Preparing prepared;
-    toy::run_layer_major(prepared, rig.specs, {"", "", ""});
+    const std::vector<TensorUse> prepared = toy::trace(rig.specs, 3, /*layer_major=*/true);
     const std::vector<OptimizerSettings> groups = toy::groups();
     uint64_t before = 0;
     for (uint64_t step = 1; step <= 5; ++step) {
@@ -247,7 +222,7 @@ TEST(LayerMajor, AWarmStepAllocatesNothingOnAnyThread) {
       const UpdateSettings settings = {groups, step, 0, 1};
       rig.offloader->begin_step();
       rig.offloader->announce_update(settings);
-      for (const PreparedUse& use : prepared.uses) {
+      for (const TensorUse& use : prepared) {
         rig.offloader->select_micro_batch(use.micro_batch);
         const Lease lease(*rig.offloader, use.operation, use.tensors, use.kind);
       }

@@ -238,7 +238,8 @@ size_t compare_with_log(const Trace& trace, const std::string& log) {
     for (const char* key :
          {"h2d_bytes", "d2h_bytes", "param_read_bytes", "param_write_bytes", "record_read_bytes",
           "record_write_bytes", "gradient_read_bytes", "gradient_write_bytes", "activation_h2d_bytes",
-          "activation_d2h_bytes", "fetches", "demand_fetches", "evictions"}) {
+          "activation_d2h_bytes", "activation_read_bytes", "activation_write_bytes", "fetches",
+          "demand_fetches", "evictions"}) {
       require(sums[step][key] == number(entry, key),
               "step " + std::to_string(step) + ": " + key + " is " + std::to_string(sums[step][key]) +
                   " in the trace and " + std::to_string(number(entry, key)) + " in the log");

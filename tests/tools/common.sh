@@ -1,5 +1,5 @@
-# What the scripts of this folder share. Each is run as `bash SCRIPT CASE` with the programs TERRACE, CHECK_JSON, READ_PAGE
-# and SAMPLE_PAGE in the environment; exit status 77 means skipped, after a line "...: Skipped" and one with the reason.
+# What the scripts of this folder share. Each is run as `bash SCRIPT CASE` with the programs TERRACE, CHECK_JSON, READ_PAGE,
+# SAMPLE_PAGE and CHECK_TRACE in the environment; exit status 77 means skipped, after a line "...: Skipped" and one with the reason.
 set -euo pipefail
 export LC_ALL=C
 
@@ -56,3 +56,14 @@ nothing_left_in() { if [ -n "$(ls -A "$1")" ]; then fail "left in $1: $(ls -A "$
 values() { "$CHECK_JSON" "$1" <"$2" || fail "$2 is not JSON lines"; }
 
 case_name=${1:?which case?}
+
+# wait_until WHAT COMMAND...: until it succeeds, as long as the process $job lives.
+wait_until() {
+  local what=$1 tries=0
+  shift
+  until "$@"; do
+    tries=$((tries + 1))
+    if [ "$tries" -gt 600 ] || ! kill -0 "$job" 2>/dev/null; then fail "never: $what"; fi
+    sleep 0.1
+  done
+}

@@ -14,6 +14,7 @@ const LINK_COLOURS = {
   h2d: 'var(--c-blue)', d2h: 'var(--c-sky)', param_read: 'var(--c-green)', param_write: 'var(--c-red)',
   record_read: 'var(--c-green)', record_write: 'var(--c-red)', gradient_read: 'var(--c-green)',
   gradient_write: 'var(--c-red)', activation_d2h: 'var(--c-sky)', activation_h2d: 'var(--c-blue)',
+  activation_read: 'var(--c-green)', activation_write: 'var(--c-red)',
 };
 const TIER_COLOURS = ['var(--c-blue)', 'var(--c-orange)', 'var(--c-green)', 'var(--c-pink)', 'var(--c-sky)', 'var(--c-red)', 'var(--c-grey)'];
 

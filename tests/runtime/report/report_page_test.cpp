@@ -45,6 +45,7 @@ const JsonNode& at(const JsonNode& node, std::string_view key) {
   if (found == nullptr) throw std::runtime_error("no member " + std::string(key));
   return *found;
 }
+const JsonNode& at(const JsonNode&& node, std::string_view key) = delete;  // what it gives would go with the node
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -78,7 +79,8 @@ TEST(ReportPage, NoTextCanEndTheElementThatHoldsIt) {
   for (const char* mark : {"<script", "</script", "<img", "<!--", "onerror=alert(1)>"})
     EXPECT_EQ(count_of(page, mark), count_of(plain, mark)) << mark;
   // It comes back as it was but for the byte that is no UTF-8.
-  const std::string model = at(at(parsed(hostile), "header"), "model").text;
+  const JsonNode document = parsed(hostile);
+  const std::string& model = at(at(document, "header"), "model").text;
   EXPECT_EQ(model, "</script><img src=x onerror=alert(1)>&amp;<!--\xEF\xBF\xBD\"\\\n");
 }
 
@@ -132,7 +134,8 @@ TEST(ReportPage, OfARunOfAnyLengthIsBelowThreeMebibytes) {
   ASSERT_TRUE(record.picture);
   const std::string page = report_page(record, 0);
   EXPECT_LT(page.size(), 3 * kMiB);
-  const JsonNode& series = at(parsed(record), "series");
+  const JsonNode document = parsed(record);
+  const JsonNode& series = at(document, "series");
   EXPECT_EQ(json_whole_number(series, "steps_per_point"), 128u);
 }
 

@@ -43,7 +43,7 @@ TEST(StepSeries, MergesNeighboursAndLosesNoStep) {
       OffloadCounters moved;
       ValueRange loss;
       for (uint64_t i = 0; i < point.count; ++i, ++step) {
-        moved = sum_of(moved, sample_step(step).moved);
+        moved = moved + sample_step(step).moved;
         loss.add(sample_step(step).loss);
       }
       EXPECT_EQ(point.moved.h2d_bytes, moved.h2d_bytes);
