@@ -1,4 +1,6 @@
 // Which engines exist, whether they work here, and how one is made.
+#include <terrace/aio/engine.h>
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -6,7 +8,6 @@
 #include <cerrno>
 #include <string>
 
-#include <terrace/aio/engine.h>
 #include <terrace/aio/libaio_transport.h>
 #include <terrace/aio/queued_engine.h>
 #include <terrace/aio/thread_transport.h>

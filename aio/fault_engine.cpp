@@ -1,9 +1,10 @@
+#include <terrace/aio/fault_engine.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
 #include <utility>
 
-#include <terrace/aio/fault_engine.h>
 #include <terrace/base/assert.h>
 
 namespace terrace::io {

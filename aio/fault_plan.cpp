@@ -1,3 +1,5 @@
+#include <terrace/aio/fault_plan.h>
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,7 +8,6 @@
 #include <filesystem>
 #include <utility>
 
-#include <terrace/aio/fault_plan.h>
 #include <terrace/base/assert.h>
 
 namespace terrace::io {

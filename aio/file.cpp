@@ -1,3 +1,5 @@
+#include <terrace/aio/file.h>
+
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/file.h>
@@ -11,7 +13,6 @@
 #include <string>
 #include <utility>
 
-#include <terrace/aio/file.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/units.h>
 

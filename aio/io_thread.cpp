@@ -1,8 +1,9 @@
+#include <terrace/aio/io_thread.h>
+
 #include <string>
 #include <system_error>
 #include <utility>
 
-#include <terrace/aio/io_thread.h>
 #include <terrace/aio/thread_identity.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>

@@ -1,8 +1,9 @@
+#include <terrace/aio/libaio_transport.h>
+
 #include <libaio.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <terrace/aio/libaio_transport.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <algorithm>

@@ -1,6 +1,7 @@
+#include <terrace/aio/queued_engine.h>
+
 #include <sys/stat.h>
 
-#include <terrace/aio/queued_engine.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <algorithm>

@@ -1,3 +1,5 @@
+#include <terrace/aio/ring_buffer.h>
+
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -5,7 +7,6 @@
 #include <fstream>
 #include <string>
 
-#include <terrace/aio/ring_buffer.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 

@@ -1,6 +1,7 @@
+#include <terrace/aio/stream_job.h>
+
 #include <sys/resource.h>
 
-#include <terrace/aio/stream_job.h>
 #include <terrace/base/assert.h>
 #include <algorithm>
 #include <bit>

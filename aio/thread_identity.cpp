@@ -1,7 +1,7 @@
+#include <terrace/aio/thread_identity.h>
+
 #include <pthread.h>
 #include <signal.h>
-
-#include <terrace/aio/thread_identity.h>
 
 namespace terrace::io {
 

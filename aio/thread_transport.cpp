@@ -1,7 +1,8 @@
+#include <terrace/aio/thread_transport.h>
+
 #include <unistd.h>
 
 #include <terrace/aio/thread_identity.h>
-#include <terrace/aio/thread_transport.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <algorithm>

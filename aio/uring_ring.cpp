@@ -1,3 +1,5 @@
+#include <terrace/aio/uring_ring.h>
+
 #include <liburing.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -5,7 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <terrace/aio/uring_ring.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>

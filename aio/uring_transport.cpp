@@ -1,8 +1,9 @@
+#include <terrace/aio/uring_transport.h>
+
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <terrace/aio/uring_ring.h>
-#include <terrace/aio/uring_transport.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <cerrno>

@@ -1,10 +1,11 @@
+#include <terrace/memory/copy_stream.h>
+
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include <terrace/base/assert.h>
 #include <terrace/base/clock.h>
-#include <terrace/memory/copy_stream.h>
 
 namespace terrace {
 

@@ -1,3 +1,5 @@
+#include <terrace/memory/host_arena.h>
+
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -8,7 +10,6 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
-#include <terrace/memory/host_arena.h>
 
 namespace terrace {
 namespace {

@@ -1,3 +1,5 @@
+#include <terrace/memory/machine.h>
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include <terrace/base/error.h>
 #include <terrace/base/topology.h>
 #include <terrace/base/units.h>
-#include <terrace/memory/machine.h>
 #include <terrace/memory/pages.h>
 
 namespace terrace {

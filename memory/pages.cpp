@@ -1,3 +1,5 @@
+#include <terrace/memory/pages.h>
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -10,7 +12,6 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/topology.h>
-#include <terrace/memory/pages.h>
 
 // Newer than some C libraries.
 #ifndef MREMAP_DONTUNMAP

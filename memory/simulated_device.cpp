@@ -1,3 +1,5 @@
+#include <terrace/memory/simulated_device.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -8,7 +10,6 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/memory/simulated_device.h>
 
 namespace terrace {
 namespace {

@@ -1,3 +1,5 @@
+#include <terrace/memory/strict_guard.h>
+
 #include <signal.h>
 #include <unistd.h>
 
@@ -11,7 +13,6 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
-#include <terrace/memory/strict_guard.h>
 
 namespace terrace {
 namespace {

@@ -1,3 +1,5 @@
+#include <terrace/memory/tier_folder.h>
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -18,7 +20,6 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/internal/tier_files.h>
-#include <terrace/memory/tier_folder.h>
 
 namespace terrace {
 namespace {

@@ -1,3 +1,5 @@
+#include <terrace/runtime/fault_spec.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +14,6 @@
 #include <terrace/aio/fault_engine.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/fault_spec.h>
 
 namespace terrace {
 namespace {

@@ -18,7 +18,7 @@ constexpr size_t kWriteBytes = 256 << 10;
 
 // Processes of the format, which are groups of tracks, in their order on the screen.
 constexpr uint32_t kStepThread = 1;
-constexpr uint32_t kLinks = 2;
+constexpr uint32_t kLinkTracks = 2;
 constexpr uint32_t kUpdate = 3;
 constexpr uint32_t kEpochs = 4;
 constexpr uint32_t kMemory = 5;
@@ -26,7 +26,7 @@ constexpr uint32_t kEngines = 6;
 
 constexpr uint32_t kSteps = 1;  // of the step thread
 constexpr uint32_t kCompute = 2;
-constexpr uint32_t kWaits = 3;
+constexpr uint32_t kStepWaits = 3;
 constexpr uint32_t kEvictions = 4;
 constexpr uint32_t kToDevice = 1;  // of the links
 constexpr uint32_t kFromDevice = 2;
@@ -135,7 +135,7 @@ void TraceFile::add_cache(const TraceEvent& event) {
 }
 
 void TraceFile::add_wait(const TraceEvent& event) {
-  const Track track = event.lane == 0 ? Track{kStepThread, kWaits} : Track{kUpdate, kUpdateWaits};
+  const Track track = event.lane == 0 ? Track{kStepThread, kStepWaits} : Track{kUpdate, kUpdateWaits};
   put_span(track, {std::string(terrace::name_of(event.cause)), "wait", event.begin_ns, event.end_ns,
                    chunk_argument(event.chunk)});
 }
@@ -161,8 +161,8 @@ void TraceFile::add_transfer(const StepEvents& events, const TraceEvent& event) 
 
 // The first lane that is free by then; copies to the device and from it come one after the other.
 TraceFile::Track TraceFile::lane_of(const StepEvents& events, const TraceEvent& event) {
-  if (event.link == TraceLink::h2d) return {kLinks, kToDevice};
-  if (event.link == TraceLink::d2h) return {kLinks, kFromDevice};
+  if (event.link == TraceLink::h2d) return {kLinkTracks, kToDevice};
+  if (event.link == TraceLink::d2h) return {kLinkTracks, kFromDevice};
   uint32_t number = 1;
   for (Lane& lane : lanes_) {
     if (lane.link != event.link || lane.path != event.path) continue;
@@ -171,7 +171,7 @@ TraceFile::Track TraceFile::lane_of(const StepEvents& events, const TraceEvent& 
     lane.until_ns = event.end_ns;
     return lane.track;
   }
-  const Track track{kLinks, kFirstLane + static_cast<uint32_t>(lanes_.size())};
+  const Track track{kLinkTracks, kFirstLane + static_cast<uint32_t>(lanes_.size())};
   lanes_.push_back({event.link, event.path, event.end_ns, track});
   const std::vector<std::string>& paths = events.facts().nvme_paths;
   const std::string path = event.path < paths.size() ? paths[event.path] : std::to_string(event.path);
@@ -196,7 +196,7 @@ void TraceFile::add_fetch(const TraceEvent& event) {
         R"({{{}, "id": {}, "name": "fetch", "cat": "fetch", "pid": {}, "tid": {}, "ts": {}, "args": {{"chunk": {}, "asked_at_us": {}}}}})",
         ends, event.id, process, thread, time(at_ns), event.chunk, time(event.begin_ns)));
   };
-  end_of_flow(R"("ph": "s")", kLinks, kToDevice, copy->second.begin_ns);
+  end_of_flow(R"("ph": "s")", kLinkTracks, kToDevice, copy->second.begin_ns);
   end_of_flow(R"("ph": "f", "bp": "e")", kStepThread, kCompute, event.end_ns);
   copies_.erase(copy);
 }
@@ -232,17 +232,17 @@ void TraceFile::name_processes() {
                     process, process));
   };
   name(kStepThread, "the step thread");
-  name(kLinks, "links");
+  name(kLinkTracks, "links");
   name(kUpdate, "the update");
   name(kEpochs, "epochs");
   name(kMemory, "memory");
   name(kEngines, "engines");
   name_track({kStepThread, kSteps}, "steps");
   name_track({kStepThread, kCompute}, "compute");
-  name_track({kStepThread, kWaits}, "waits");
+  name_track({kStepThread, kStepWaits}, "waits");
   name_track({kStepThread, kEvictions}, "evictions");
-  name_track({kLinks, kToDevice}, "host to device");
-  name_track({kLinks, kFromDevice}, "device to host");
+  name_track({kLinkTracks, kToDevice}, "host to device");
+  name_track({kLinkTracks, kFromDevice}, "device to host");
   name_track({kUpdate, kUpdateWaits}, "waits of an update beside the step");
   name_track({kEpochs, 1}, "commits");
 }

@@ -45,7 +45,8 @@ const JsonNode& at(const JsonNode& node, std::string_view key) {
   if (found == nullptr) throw std::runtime_error("no member " + std::string(key));
   return *found;
 }
-const JsonNode& at(const JsonNode&& node, std::string_view key) = delete;  // what it gives would go with the node
+const JsonNode& at(const JsonNode&& node,
+                   std::string_view key) = delete;  // what it gives would go with the node
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
