@@ -17,22 +17,57 @@ if(NOT TERRACE_CUDA STREQUAL "OFF" AND NOT TERRACE_SANITIZER)
 endif()
 set(TERRACE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPU architectures to compile CUDA programs for")
 
-# terrace_add_cuda_program(NAME SOURCE): the program cuda/NAME in the current binary folder. The numeric options are those
-# that the optimizer's arithmetic needs.
-function(terrace_add_cuda_program name source)
-  set(folder "${CMAKE_CURRENT_BINARY_DIR}/cuda")  # a target and its file cannot share a name
-  file(MAKE_DIRECTORY "${folder}")
-  set(program "${folder}/${name}")
-  set(options -std=c++20 -O2 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -cudart static -Xcompiler=-Wall,-Wextra)
+# Options of every compilation. The numeric ones are those that the optimizer's arithmetic and the kernels' promise of the
+# host's bits need; the relaxed constexpr lets kernels use the conversions of base/data_type.h.
+function(terrace_cuda_options result)
+  set(options -std=c++20 -O2 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -cudart static --expt-relaxed-constexpr
+    -Xcompiler=-Wall,-Wextra)
   if(TERRACE_WARNINGS_AS_ERRORS)
     list(APPEND options -Werror=all-warnings -Xcompiler=-Werror)
   endif()
   foreach(architecture IN LISTS TERRACE_CUDA_ARCHITECTURES)
     list(APPEND options "-gencode=arch=compute_${architecture},code=[compute_${architecture},sm_${architecture}]")
   endforeach()
+  set(${result} "${options}" PARENT_SCOPE)
+endfunction()
+
+# terrace_add_cuda_program(NAME SOURCE): the program cuda/NAME in the current binary folder.
+function(terrace_add_cuda_program name source)
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}/cuda")  # a target and its file cannot share a name
+  file(MAKE_DIRECTORY "${folder}")
+  set(program "${folder}/${name}")
+  terrace_cuda_options(options)
   add_custom_command(OUTPUT "${program}"
     COMMAND "${TERRACE_NVCC}" -ccbin "${CMAKE_CXX_COMPILER}" ${options} -MD -MF "${program}.d"
       -o "${program}" "${CMAKE_CURRENT_SOURCE_DIR}/${source}" -Xcompiler=-pthread -ldl
     DEPENDS "${source}" DEPFILE "${program}.d" COMMENT "Building the CUDA program ${name}" VERBATIM)
   add_custom_target(${name} ALL DEPENDS "${program}")
 endfunction()
+
+# terrace_add_cuda_object(NAME SOURCE FOLDERS...): the object cuda/NAME.o, made by the target NAME, of a source that sees
+# the headers of every module and of the FOLDERS. Its path is the target's property TERRACE_OBJECT. A program that links
+# it needs ${TERRACE_CUDA_RUNTIME} as well.
+function(terrace_add_cuda_object name source)
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}/cuda")
+  file(MAKE_DIRECTORY "${folder}")
+  set(object "${folder}/${name}.o")
+  terrace_cuda_options(options)
+  foreach(module IN ITEMS base aio memory optimizer_cpu offload runtime)
+    list(APPEND options "-I${PROJECT_BINARY_DIR}/include/${module}")
+  endforeach()
+  foreach(include IN LISTS ARGN)
+    list(APPEND options "-I${include}")
+  endforeach()
+  add_custom_command(OUTPUT "${object}"
+    COMMAND "${TERRACE_NVCC}" -ccbin "${CMAKE_CXX_COMPILER}" ${options} -Xcompiler=-fPIC,-ffp-contract=off
+      -MD -MF "${object}.d" -c -o "${object}" "${CMAKE_CURRENT_SOURCE_DIR}/${source}"
+    DEPENDS "${source}" DEPFILE "${object}.d" COMMENT "Compiling ${source} with nvcc" VERBATIM)
+  add_custom_target(${name} ALL DEPENDS "${object}")
+  set_target_properties(${name} PROPERTIES TERRACE_OBJECT "${object}")
+endfunction()
+
+if(TERRACE_HAS_CUDA)
+  find_library(TERRACE_CUDA_RUNTIME libcudart_static.a
+    PATHS /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib)
+  mark_as_advanced(TERRACE_CUDA_RUNTIME)
+endif()

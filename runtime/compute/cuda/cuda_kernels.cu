@@ -1,0 +1,6 @@
+// All kernels as one translation unit: nvcc reads the headers of CUDA and of the standard library once for
+// each architecture and source, which is most of what it takes.
+#include "elementwise.cu"
+#include "norms.cu"
+#include "products.cu"
+#include "update.cu"

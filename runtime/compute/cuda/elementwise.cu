@@ -1,0 +1,214 @@
+// What is done element by element: activations, rotations, sums, landing of gradients and conversions. Every
+// operation is that of the host's kernels (rows.inc, rows_llama.inc) without a fused multiply-add.
+#include "internal/elements.cuh"
+
+namespace terrace {
+namespace compute {
+
+constexpr float kTwiceSlope = 2.0f * 0.7978845608028654f;
+constexpr float kCubic = 0.044715f;
+
+__device__ inline float gelu_gate(float x) {
+  const float twice_u = (x + x * x * x * kCubic) * kTwiceSlope;
+  return 1.0f / (1.0f + exp_of(-twice_u));
+}
+
+struct Gelu {
+  const float* x;
+  float* y;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    const Floats<kCount> value = load<kCount>(x + i);
+    store(y + i, each<kCount>([&](int k) { return value.at[k] * gelu_gate(value.at[k]); }));
+  }
+};
+
+struct GeluBackward {
+  const float* x;
+  float* dy;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    const Floats<kCount> values = load<kCount>(x + i), gradients = load<kCount>(dy + i);
+    store(dy + i, each<kCount>([&](int k) {
+            const float value = values.at[k], gate = gelu_gate(value);
+            const float twice_u_slope = (1.0f + value * value * (3.0f * kCubic)) * kTwiceSlope;
+            return gradients.at[k] * (gate + value * gate * (1.0f - gate) * twice_u_slope);
+          }));
+  }
+};
+
+struct Swiglu {
+  const float *gate, *up;
+  float* y;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    const Floats<kCount> gates = load<kCount>(gate + i), ups = load<kCount>(up + i);
+    store(y + i,
+          each<kCount>([&](int k) { return gates.at[k] / (1.0f + exp_of(-gates.at[k])) * ups.at[k]; }));
+  }
+};
+
+struct SwigluBackward {
+  const float *gate, *up;
+  float *dy, *dup;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    const Floats<kCount> gates = load<kCount>(gate + i), ups = load<kCount>(up + i);
+    const Floats<kCount> gradients = load<kCount>(dy + i);
+    Floats<kCount> to_gate, to_up;
+    for (int k = 0; k < kCount; ++k) {
+      const float logistic = 1.0f / (1.0f + exp_of(-gates.at[k]));
+      const float silu = gates.at[k] * logistic;
+      to_up.at[k] = gradients.at[k] * silu;
+      to_gate.at[k] = gradients.at[k] * ups.at[k] * (logistic + silu * (1.0f - logistic));
+    }
+    store(dup + i, to_up);
+    store(dy + i, to_gate);
+  }
+};
+
+struct Add {
+  const float* x;
+  float* y;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    const Floats<kCount> a = load<kCount>(y + i), b = load<kCount>(x + i);
+    store(y + i, each<kCount>([&](int k) { return a.at[k] + b.at[k]; }));
+  }
+};
+
+struct Scale {
+  float factor;
+  float* x;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    const Floats<kCount> value = load<kCount>(x + i);
+    store(x + i, each<kCount>([&](int k) { return value.at[k] * factor; }));
+  }
+};
+
+struct Land {
+  const float* values;
+  GradientTarget target;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    land_elements(target, i, load<kCount>(values + i));
+  }
+};
+
+struct Widen {
+  ParameterView from;
+  float* to;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    store(to + i, load_elements<kCount>(from.data, from.type, i));
+  }
+};
+
+// An element is the pair `i`: of a row, a head and an angle.
+struct Rotate {
+  uint64_t sequence, heads, half;
+  const float *cosines, *sines;
+  float direction;
+  float* x;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    static_assert(kCount == 1 || kCount == 4);
+    for (uint64_t pair = i; pair < i + kCount; ++pair) {
+      const uint64_t row = pair / (heads * half), head = pair / half % heads, angle = pair % half;
+      float* const at = x + (row * heads + head) * 2 * half + angle;
+      const float first = at[0], second = at[half];
+      const float cosine = cosines[row % sequence * half + angle];
+      const float sine = sines[row % sequence * half + angle] * direction;
+      at[0] = first * cosine - second * sine;
+      at[half] = second * cosine + first * sine;
+    }
+  }
+};
+
+}  // namespace compute
+
+using compute::are_aligned_for_quads;
+using compute::launch_elements;
+
+void CudaOps::gelu_forward(std::span<const float> x, std::span<float> y) const {
+  TERRACE_ASSERT(x.size() == y.size(), "GELU keeps the shape");
+  if (dry_run_) return;
+  launch_elements(launch_, compute::Gelu{x.data(), y.data()}, x.size(),
+                  are_aligned_for_quads({{x.data()}, {y.data()}}));
+}
+
+void CudaOps::gelu_backward(std::span<const float> x, std::span<float> dy) const {
+  TERRACE_ASSERT(x.size() == dy.size(), "GELU keeps the shape");
+  if (dry_run_) return;
+  launch_elements(launch_, compute::GeluBackward{x.data(), dy.data()}, x.size(),
+                  are_aligned_for_quads({{x.data()}, {dy.data()}}));
+}
+
+void CudaOps::swiglu_forward(std::span<const float> gate, std::span<const float> up,
+                             std::span<float> y) const {
+  TERRACE_ASSERT(gate.size() == up.size() && gate.size() == y.size(), "a gated unit keeps the shape");
+  if (dry_run_) return;
+  launch_elements(launch_, compute::Swiglu{gate.data(), up.data(), y.data()}, y.size(),
+                  are_aligned_for_quads({{gate.data()}, {up.data()}, {y.data()}}));
+}
+
+void CudaOps::swiglu_backward(std::span<const float> gate, std::span<const float> up, std::span<float> dy,
+                              std::span<float> dup) const {
+  TERRACE_ASSERT(gate.size() == up.size() && gate.size() == dy.size() && gate.size() == dup.size(),
+                 "a gated unit keeps the shape");
+  if (dry_run_) return;
+  launch_elements(launch_, compute::SwigluBackward{gate.data(), up.data(), dy.data(), dup.data()}, dy.size(),
+                  are_aligned_for_quads({{gate.data()}, {up.data()}, {dy.data()}, {dup.data()}}));
+}
+
+void CudaOps::add(std::span<const float> x, std::span<float> y) const {
+  TERRACE_ASSERT(x.size() == y.size(), "a sum keeps the shape");
+  if (dry_run_) return;
+  launch_elements(launch_, compute::Add{x.data(), y.data()}, x.size(),
+                  are_aligned_for_quads({{x.data()}, {y.data()}}));
+}
+
+void CudaOps::scale(float factor, std::span<float> values) const {
+  launch_elements(launch_, compute::Scale{factor, values.data()}, values.size(),
+                  are_aligned_for_quads({{values.data()}}));
+}
+
+void CudaOps::land(std::span<const float> values, const GradientTarget& target) const {
+  if (dry_run_ || target.view.data == nullptr) return;
+  launch_elements(launch_, compute::Land{values.data(), target}, values.size(),
+                  are_aligned_for_quads({{values.data()}, {target.view.data, target.type}}));
+}
+
+void CudaOps::convert_from_float(std::span<const float> from, std::byte* to, DataType type) const {
+  land(from, {{to, false}, type});
+}
+
+void CudaOps::convert_to_float(ParameterView from, std::span<float> to) const {
+  if (dry_run_) return;
+  launch_elements(launch_, compute::Widen{from, to.data()}, to.size(),
+                  are_aligned_for_quads({{from.data, from.type}, {to.data()}}));
+}
+
+std::span<const float> CudaOps::as_floats(ParameterView parameter, uint64_t count, StackArena& arena) const {
+  if (parameter.type == DataType::fp32) return {reinterpret_cast<const float*>(parameter.data), count};
+  const std::span<float> values = arena.allocate<float>(count);
+  convert_to_float(parameter, values);
+  return values;
+}
+
+void CudaOps::rotate(const RotaryShape& shape, const RotaryTable& table, bool inverse,
+                     std::span<float> x) const {
+  const uint64_t half = shape.head_size / 2, width = shape.heads * shape.head_size;
+  TERRACE_ASSERT(shape.head_size % 2 == 0, "rotary positions turn pairs: the size of a head is odd");
+  TERRACE_ASSERT(x.size() == shape.tokens * width && table.cosines.size() == shape.sequence * half &&
+                     table.sines.size() == table.cosines.size(),
+                 "rotary positions' rows have another size");
+  if (dry_run_) return;
+  launch_elements(launch_,
+                  compute::Rotate{shape.sequence, shape.heads, half, table.cosines.data(), table.sines.data(),
+                                  inverse ? -1.0f : 1.0f, x.data()},
+                  shape.tokens * shape.heads * half, false);
+}
+
+}  // namespace terrace

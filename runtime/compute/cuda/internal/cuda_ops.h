@@ -1,0 +1,148 @@
+// CudaOps: the operations of HostOps (ops.h) on a GPU. Arguments, layouts and meaning are those of HostOps;
+// every address is one of device memory, the arena's included. A call queues kernels on its stream and
+// returns; what it took from the arena is free for what is queued on the same stream later.
+//
+// Numbers. Results depend on shapes alone, never on the grid: every reduction has a fixed order and nothing
+// uses atomic operations. With one exception each operation has the arithmetic of the host's AVX2 and AVX-512
+// kernels in the same order, and gives the same bits for the same inputs. The exception is what looks at a
+// row of scores once and cannot know its largest before its end: attention's forward pass rescales as it
+// goes, and the running loss uses the device's exponential and logarithm.
+//
+// The same source is compiled by nvcc and, as plain C++, for the emulator of the tests. Nothing here
+// allocates memory, knows tiers, leases or models, or waits for the device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <terrace/memory/stack_arena.h>
+#include <terrace/optimizer_cpu/optimizer.h>
+#include <terrace/runtime/compute/ops.h>
+
+struct CUstream_st;
+
+namespace terrace {
+
+// Where kernels are queued, and the most blocks that one launch asks for: kernels walk over what is left.
+struct CudaLaunch {
+  CUstream_st* stream = nullptr;
+  uint32_t block_limit = 1u << 20;
+};
+
+// Matrix products on the device: the seam for a library of products.
+class CudaProducts {
+ public:
+  virtual ~CudaProducts() = default;
+  virtual void multiply(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
+                        const Operand& b, const ProductTarget& target) = 0;
+  // Into a dense gradient [rows x columns]: the whole product in fp32, landed once.
+  virtual void multiply_into(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
+                             const Operand& b, const GradientTarget& target) = 0;
+};
+
+// The products of gemm.h, element by element the same chain of fused multiply-adds.
+class TiledProducts final : public CudaProducts {
+ public:
+  void multiply(const CudaLaunch& where, const ProductShape& shape, const Operand& a, const Operand& b,
+                const ProductTarget& target) override;
+  void multiply_into(const CudaLaunch& where, const ProductShape& shape, const Operand& a, const Operand& b,
+                     const GradientTarget& target) override;
+};
+
+class CudaOps {
+ public:
+  // Of attention's heads.
+  static constexpr uint64_t kLargestHead = 256;
+
+  CudaOps(CudaProducts& products, const CudaLaunch& launch, bool dry_run = false)
+      : products_(products), launch_(launch), dry_run_(dry_run) {}
+
+  bool is_dry_run() const { return dry_run_; }
+
+  void embedding_forward(const EmbeddingShape& shape, std::span<const int32_t> tokens, ParameterView table,
+                         std::span<float> y) const;
+  void order_tokens(std::span<const int32_t> tokens, const TokenOrder& order) const;
+  void embedding_backward(const EmbeddingShape& shape, const TokenOrder& order, std::span<const float> dy,
+                          const GradientTarget& gradient) const;
+  void position_forward(const PositionShape& shape, ParameterView table, std::span<float> y) const;
+  void position_backward(const PositionShape& shape, std::span<const float> dy,
+                         const GradientTarget& gradient) const;
+
+  void layer_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
+                          ParameterView beta, std::span<float> y, const NormStatistics& statistics) const;
+  void layer_norm_backward(const NormShape& shape, std::span<const float> x, const NormStatistics& statistics,
+                           ParameterView gamma, std::span<const float> dy, std::span<float> dx,
+                           const GradientTarget& gamma_gradient, const GradientTarget& beta_gradient,
+                           StackArena& arena) const;
+  void rms_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
+                        std::span<float> y, const NormStatistics& statistics) const;
+  void rms_norm_backward(const NormShape& shape, std::span<const float> x, const NormStatistics& statistics,
+                         ParameterView gamma, std::span<const float> dy, std::span<float> dx,
+                         const GradientTarget& gamma_gradient, StackArena& arena) const;
+
+  void linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
+                      ParameterView bias, std::span<float> y, StackArena& arena) const;
+  void linear_backward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
+                       std::span<const float> dy, std::span<float> dx, HostOps::InputGradient existing,
+                       const GradientTarget& weight_gradient, const GradientTarget& bias_gradient,
+                       StackArena& arena) const;
+  void adapter_forward(const AdapterShape& shape, std::span<const float> x, ParameterView a, ParameterView b,
+                       std::span<float> y, StackArena& arena) const;
+  void adapter_backward(const AdapterShape& shape, std::span<const float> x, ParameterView a, ParameterView b,
+                        std::span<const float> dy, std::span<float> dx, const GradientTarget& a_gradient,
+                        const GradientTarget& b_gradient, StackArena& arena) const;
+
+  // Heads of at most kLargestHead elements. Memory: none in the forward pass, a number per head and token in
+  // the backward pass.
+  void attention_forward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
+                         std::span<float> y, std::span<float> log_sums) const;
+  void attention_backward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
+                          std::span<const float> y, std::span<const float> log_sums,
+                          std::span<const float> dy, const AttentionRows<float>& gradients,
+                          StackArena& arena) const;
+
+  void rotate(const RotaryShape& shape, const RotaryTable& table, bool inverse, std::span<float> x) const;
+  void swiglu_forward(std::span<const float> gate, std::span<const float> up, std::span<float> y) const;
+  void swiglu_backward(std::span<const float> gate, std::span<const float> up, std::span<float> dy,
+                       std::span<float> dup) const;
+  void gelu_forward(std::span<const float> x, std::span<float> y) const;
+  void gelu_backward(std::span<const float> x, std::span<float> dy) const;
+  void add(std::span<const float> x, std::span<float> y) const;
+
+  void cross_entropy_forward(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
+                             std::span<const int32_t> targets, std::span<RunningLoss> running,
+                             StackArena& arena) const;
+  // The loss goes to device memory.
+  void cross_entropy_loss(std::span<const RunningLoss> running, std::span<float> log_sums,
+                          std::span<float, 1> loss) const;
+  void cross_entropy_backward(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
+                              std::span<const int32_t> targets, std::span<const float> log_sums,
+                              float loss_scale, std::span<float> dx, const GradientTarget& weight_gradient,
+                              StackArena& arena) const;
+  void logits(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
+              uint64_t vocabulary, std::span<float> logits) const;
+
+  // target = values, or target + values, rounded once; nothing where the target has no address.
+  void land(std::span<const float> values, const GradientTarget& target) const;
+  // Element-wise, with the one rounding of base/data_type.h; widening is exact.
+  void convert_from_float(std::span<const float> from, std::byte* to, DataType type) const;
+  void convert_to_float(ParameterView from, std::span<float> to) const;
+
+ private:
+  std::span<const float> as_floats(ParameterView parameter, uint64_t count, StackArena& arena) const;
+  void scale(float factor, std::span<float> values) const;
+  void land_column_sums(const RowShape& shape, const float* dy, const GradientTarget& target,
+                        StackArena& arena) const;
+  void adapter_down(const AdapterShape& shape, std::span<const float> x, ParameterView a,
+                    std::span<float> down) const;
+
+  CudaProducts& products_;
+  CudaLaunch launch_;
+  bool dry_run_;
+};
+
+// update_tiles() of optimizer_cpu/optimizer.h on records in device memory: the same bits in masters, moments
+// and parameters, whichever NaN may stand in a moment excepted.
+void cuda_update_tiles(const CudaLaunch& where, const OptimizerStep& step, const TileRun& tiles);
+
+}  // namespace terrace

@@ -1,0 +1,145 @@
+// The optimizers' update on the device, bit for bit that of the scalar reference.
+#include <random>
+
+#include "cuda_cases.h"
+#include "optimizer_cpu/update_problem.h"
+
+namespace terrace::testing {
+namespace {
+
+// Tiles of records, gradients and parameters in host memory; any bits in them.
+struct Records {
+  RecordLayout layout;
+  DataType gradient_type, parameter_type;
+  size_t elements;
+  std::vector<std::byte> record, gradients, parameters;
+
+  TileRun run(std::byte* record_at, std::byte* gradients_at, std::byte* parameters_at, size_t first,
+              size_t count) const {
+    return {.layout = layout,
+            .record = record_at,
+            .gradients = gradients_at,
+            .gradient_type = gradient_type,
+            .parameters = parameters_at,
+            .parameter_type = parameter_type,
+            .old_parameters = layout.master == MasterForm::remainder ? parameters_at : nullptr,
+            .first_element = first,
+            .element_count = count};
+  }
+};
+
+// Ordinary numbers, or `any` bits: denormals, infinities and NaN among them.
+Records make_records(const OptimizerSettings& settings, const Layout& types, bool any, std::mt19937& random) {
+  Records r{.layout = {types.form, moment_count(settings.kind, settings.momentum), types.moment},
+            .gradient_type = types.gradient,
+            .parameter_type = types.parameter,
+            .elements = 2 * kTileElements,
+            .record = {},
+            .gradients = {},
+            .parameters = {}};
+  r.record.resize(2 * r.layout.tile_bytes());
+  r.gradients.resize(r.elements * bytes_of(types.gradient));
+  r.parameters.resize(r.elements * bytes_of(types.parameter));
+  std::normal_distribution<float> normal;
+  const auto draw = [&](float size) {
+    return any ? std::bit_cast<float>(static_cast<uint32_t>(random())) : size * normal(random);
+  };
+  for (size_t i = 0; i < r.elements; ++i) {
+    std::byte* const tile = r.record.data() + i / kTileElements * r.layout.tile_bytes();
+    const size_t in_tile = i % kTileElements;
+    const float master = draw(1.0f);
+    if (types.form == MasterForm::whole) {
+      set_element(tile, DataType::fp32, in_tile, master);
+    } else {
+      split_masters(InstructionSet::scalar, reinterpret_cast<const std::byte*>(&master),
+                    r.parameters.data() + i * sizeof(Bf16), tile + in_tile * sizeof(int16_t), 1);
+    }
+    const bool is_square = settings.kind == OptimizerKind::adagrad;
+    for (uint32_t k = 0; k < r.layout.moment_count; ++k) {
+      const float moment = draw(0.1f);
+      set_element(tile + r.layout.moment_offset(k), types.moment, in_tile,
+                  k == 1 || is_square ? std::abs(moment) : moment);
+    }
+    set_element(r.gradients.data(), types.gradient, i, draw(1.0f));
+  }
+  return r;
+}
+
+// Every number of the records: the same bits, but for which NaN stands in a moment.
+void expect_same_records(const Records& a, const Records& b) {
+  ASSERT_EQ(a.parameters, b.parameters);
+  for (size_t i = 0; i < a.elements; ++i) {
+    const size_t tile = i / kTileElements * a.layout.tile_bytes(), in_tile = i % kTileElements;
+    const size_t bytes = a.layout.master_bytes() / kTileElements;
+    ASSERT_EQ(std::memcmp(a.record.data() + tile + in_tile * bytes, b.record.data() + tile + in_tile * bytes,
+                          bytes),
+              0)
+        << "master " << i;
+    for (uint32_t k = 0; k < a.layout.moment_count; ++k) {
+      const size_t at = tile + a.layout.moment_offset(k);
+      ASSERT_TRUE(same(element(a.record.data() + at, a.layout.moment_type, in_tile),
+                       element(b.record.data() + at, b.layout.moment_type, in_tile)))
+          << "moment " << k << " of " << i;
+    }
+  }
+}
+
+class CudaUpdate : public CudaKernels {
+ protected:
+  // Two steps of [first, first + count) by the reference, and in the way `way` on the device.
+  void expect_reference(const OptimizerSettings& settings, Records reference, size_t first, size_t count,
+                        const Way& way) {
+    Records result = reference;
+    OnDevice<std::byte> record(result.record), gradients(result.gradients), parameters(result.parameters);
+    for (uint64_t number = 1; number <= 2; ++number) {
+      const OptimizerStep step = make_optimizer_step(settings, number, 0.731f);
+      update_tiles(InstructionSet::scalar, step,
+                   reference.run(reference.record.data(), reference.gradients.data(),
+                                 reference.parameters.data(), first, count));
+      run_threads_backwards(way.backwards);
+      cuda_update_tiles({.block_limit = way.block_limit}, step,
+                        result.run(record.data(), gradients.data(), parameters.data(), first, count));
+      run_threads_backwards(false);
+    }
+    result.record = record.read();
+    result.parameters = parameters.read();
+    expect_same_records(result, reference);
+  }
+};
+
+TEST_F(CudaUpdate, HasTheBitsOfTheScalarReferenceForEverySettingAndLayout) {
+  std::mt19937 random(3);
+  size_t turn = 0;
+  for (const OptimizerSettings& settings : every_settings()) {
+    for_every_layout([&](const Layout& layout) {
+      if (layout.output != Output::apart || HasFatalFailure()) return;
+      SCOPED_TRACE(name_of(settings) + ", " + name_of(layout));
+      const bool any = turn % 2 == 1;
+      // Runs that begin and end inside tiles, by fours and one by one.
+      const size_t first = turn % 3 == 0 ? 0 : turn % 3 == 1 ? kTileElements - 60 : 3;
+      const size_t count = turn % 5 == 0 ? 2 * kTileElements - first : 65 + turn % 67;
+      expect_reference(settings, make_records(settings, layout, any, random), first, count, kWays[turn % 3]);
+      ++turn;
+    });
+  }
+}
+
+TEST_F(CudaUpdate, WritesParametersOverTheGradients) {
+  std::mt19937 random(4);
+  const OptimizerSettings settings{.weight_decay = 0.1};
+  for (const DataType type : kEveryType) {
+    Records records = make_records(settings, {.gradient = type, .parameter = type}, false, random);
+    OnDevice<std::byte> record(records.record), gradients(records.gradients);
+    const OptimizerStep step = make_optimizer_step(settings, 5, 0.5f);
+    cuda_update_tiles({}, step,
+                      records.run(record.data(), gradients.data(), gradients.data(), 0, records.elements));
+    update_tiles(InstructionSet::scalar, step,
+                 records.run(records.record.data(), records.gradients.data(), records.gradients.data(), 0,
+                             records.elements));
+    EXPECT_EQ(gradients.read(), records.gradients) << name_of(type);
+    EXPECT_EQ(record.read(), records.record) << name_of(type);
+  }
+}
+
+}  // namespace
+}  // namespace terrace::testing
