@@ -45,9 +45,13 @@ __device__ inline void multiply_tile(const float* a_tile, const float* b_tile, u
   const unsigned tile_row = threadIdx.x / kSide, tile_column = threadIdx.x % kSide;
   for (unsigned p = 0; p < depth; ++p) {
     float a[kEach], b[kEach];
+    TERRACE_UNROLL
     for (unsigned i = 0; i < kEach; ++i) a[i] = a_tile[p * kLine + tile_row + i * kSide];
+    TERRACE_UNROLL
     for (unsigned j = 0; j < kEach; ++j) b[j] = b_tile[p * kLine + tile_column + j * kSide];
+    TERRACE_UNROLL
     for (unsigned i = 0; i < kEach; ++i) {
+      TERRACE_UNROLL
       for (unsigned j = 0; j < kEach; ++j) sums[i][j] = fmaf(a[i], b[j], sums[i][j]);
     }
   }
@@ -57,7 +61,9 @@ __device__ inline void multiply_tile(const float* a_tile, const float* b_tile, u
 template <typename Body>
 __device__ inline void for_tile(const ProductShape& shape, uint64_t first_row, uint64_t first_column,
                                 float (&sums)[kEach][kEach], Body body) {
+  TERRACE_UNROLL
   for (unsigned i = 0; i < kEach; ++i) {
+    TERRACE_UNROLL
     for (unsigned j = 0; j < kEach; ++j) {
       const uint64_t row = first_row + threadIdx.x / kSide + i * kSide;
       const uint64_t column = first_column + threadIdx.x % kSide + j * kSide;
@@ -66,7 +72,7 @@ __device__ inline void for_tile(const ProductShape& shape, uint64_t first_row, u
   }
 }
 
-__global__ void __launch_bounds__(kThreads) multiply(TiledProduct product) {
+__global__ void __launch_bounds__(kThreads, 2) multiply(TiledProduct product) {
   TERRACE_SHARED(float, a_tile, kDepth* kLine);
   TERRACE_SHARED(float, b_tile, kDepth* kLine);
   const ProductShape& shape = product.shape;

@@ -13,8 +13,11 @@
 #include <terrace/base/error.h>
 
 #define TERRACE_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+// Before a loop over an array that has to stay in registers.
+#define TERRACE_UNROLL _Pragma("unroll")
 #else
 #include "emulator.h"
+#define TERRACE_UNROLL
 #endif
 
 #include <terrace/runtime/compute/cuda/internal/cuda_ops.h>

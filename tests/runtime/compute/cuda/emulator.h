@@ -16,7 +16,7 @@
 
 #define __global__
 #define __device__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define TERRACE_SHARED(type, name, count)                            \
   type* const name = ::terrace::emulator::shared<type, (count)>([] { \
     static char place;                                               \
