@@ -95,8 +95,8 @@ class SpilledGradients {
   BlockStore& store_;
   io::IoThread* io_ = nullptr;
   StepWatch& watch_;
-  const bool dry_;       // nothing is touched
-  uint32_t slot_count_;  // of either kind
+  const bool dry_;                                // nothing is touched
+  uint32_t slot_count_;                           // of either kind
   std::vector<uint8_t> zero_;                     // by chunk; bytes, because two threads have chunks in hand
   std::unique_ptr<std::atomic<bool>[]> written_;  // by chunk: complete in the store
   // After what their transfers write to: they wait for them where they end.

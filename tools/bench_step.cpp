@@ -361,7 +361,7 @@ StepPlan BenchStep::plan() const {
 int BenchStep::run() {
   const StepPlan chosen = plan();
   return print_measurement(console_, [&] {
-    const StepReport report = measure_step(chosen, console_);
+    const StepBenchReport report = measure_step(chosen, console_);
     return flags_.json ? step_report_json(report) : step_report_text(report);
   });
 }

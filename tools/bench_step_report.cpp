@@ -20,7 +20,7 @@ struct Spread {
   double median = 0, least = 0, most = 0;
 };
 
-Spread spread_of(const StepReport& report, double (*value)(const StepRound&)) {
+Spread spread_of(const StepBenchReport& report, double (*value)(const StepRound&)) {
   std::vector<double> values;
   for (const StepRound& round : report.rounds) values.push_back(value(round));
   std::sort(values.begin(), values.end());
@@ -51,13 +51,13 @@ constexpr std::array kLinks = {
 constexpr size_t kFirstNvmeLink = 2;
 
 // Of all rounds, per step; they are the same in every one, but for parameters that stay on the device.
-uint64_t moved_per_step(const StepReport& report, const Link& link) {
+uint64_t moved_per_step(const StepBenchReport& report, const Link& link) {
   uint64_t bytes = 0;
   for (const StepRound& round : report.rounds) bytes += round.moved.*link.moved;
   return bytes / report.rounds.size();
 }
 
-double per_parameter(const StepReport& report, uint64_t bytes) {
+double per_parameter(const StepBenchReport& report, uint64_t bytes) {
   return static_cast<double>(bytes) / static_cast<double>(report.plan.parameters);
 }
 
@@ -86,7 +86,7 @@ PartSeconds parts_of(const StepRound& round) {
 }
 
 // Means over the rounds, which add up where medians would not.
-PartSeconds mean_parts(const StepReport& report) {
+PartSeconds mean_parts(const StepBenchReport& report) {
   PartSeconds mean{};
   for (const StepRound& round : report.rounds) {
     const PartSeconds parts = parts_of(round);
@@ -102,7 +102,7 @@ double sum(const PartSeconds& parts) {
 }
 
 // Of what is measured, all rounds together.
-ResourceUse measured_use(const StepReport& report) {
+ResourceUse measured_use(const StepBenchReport& report) {
   OffloadCounters all;
   for (const StepRound& round : report.rounds) all = all + round.timed;
   return resource_use(all);
@@ -131,7 +131,7 @@ std::string range_text(const Spread& spread) {
   return fmt::format("{:.3f} s ({:.3f} to {:.3f})", spread.median, spread.least, spread.most);
 }
 
-std::string model_text(const StepReport& report) {
+std::string model_text(const StepBenchReport& report) {
   const OffloadOptions& options = report.plan.options;
   const RecordLayout& layout = options.record_layout;
   std::string text = fmt::format("model   {} parameters in {}, {} chunks of {} elements, {}\n",
@@ -159,7 +159,7 @@ std::string model_text(const StepReport& report) {
   return text;
 }
 
-std::string links_text(const StepReport& report) {
+std::string links_text(const StepBenchReport& report) {
   TextTable table({"bytes per step", "moved", "least possible", "ratio", "per parameter"});
   for (const Link& link : kLinks) {
     const uint64_t moved = moved_per_step(report, link), least = report.bound.*link.least;
@@ -171,7 +171,7 @@ std::string links_text(const StepReport& report) {
   return table.text();
 }
 
-std::string parts_text(const StepReport& report) {
+std::string parts_text(const StepBenchReport& report) {
   const PartSeconds parts = mean_parts(report);
   TextTable table({"time of an update", "mean", "share"});
   for (size_t p = 0; p < parts.size(); ++p)
@@ -179,7 +179,7 @@ std::string parts_text(const StepReport& report) {
   return table.text();
 }
 
-std::string against_text(const StepReport& report) {
+std::string against_text(const StepBenchReport& report) {
   const Spread io = spread_of(report, io_seconds), ratios = spread_of(report, ratio);
   return fmt::format(
       "the same transfers without an update: {}, {:.3f} processor s; {} each way\n"
@@ -188,7 +188,7 @@ std::string against_text(const StepReport& report) {
       ratios.least, ratios.most, report.rounds.size());
 }
 
-std::string rounds_json(const StepReport& report) {
+std::string rounds_json(const StepBenchReport& report) {
   std::string list;
   for (const StepRound& round : report.rounds) {
     const PartSeconds parts = parts_of(round);
@@ -203,7 +203,7 @@ std::string rounds_json(const StepReport& report) {
   return "[" + list + "]";
 }
 
-std::string links_json(const StepReport& report) {
+std::string links_json(const StepBenchReport& report) {
   std::string list;
   for (const Link& link : kLinks) {
     const uint64_t moved = moved_per_step(report, link);
@@ -214,7 +214,7 @@ std::string links_json(const StepReport& report) {
   return "{" + list + "}";
 }
 
-std::string optional_json(const StepReport& report) {
+std::string optional_json(const StepBenchReport& report) {
   if (!report.plan.against_io) return R"("against_io": null)";
   const Spread ratios = spread_of(report, ratio);
   return fmt::format(
@@ -224,7 +224,7 @@ std::string optional_json(const StepReport& report) {
       ratios.median, ratios.least, ratios.most);
 }
 
-uint64_t nvme_bytes(const StepReport& report) {
+uint64_t nvme_bytes(const StepBenchReport& report) {
   uint64_t bytes = 0;
   for (size_t l = kFirstNvmeLink; l < kLinks.size(); ++l) bytes += moved_per_step(report, kLinks[l]);
   return bytes;
@@ -232,7 +232,7 @@ uint64_t nvme_bytes(const StepReport& report) {
 
 }  // namespace
 
-std::string step_report_text(const StepReport& report) {
+std::string step_report_text(const StepBenchReport& report) {
   const Spread seconds = spread_of(report, update_seconds);
   const double cpu = spread_of(report, update_cpu).median;
   std::string text = model_text(report) + "\n" + links_text(report);
@@ -251,7 +251,7 @@ std::string step_report_text(const StepReport& report) {
   return report.plan.against_io ? text + against_text(report) : text;
 }
 
-std::string step_report_json(const StepReport& report) {
+std::string step_report_json(const StepBenchReport& report) {
   const OffloadOptions& options = report.plan.options;
   const Spread seconds = spread_of(report, update_seconds);
   std::string ledger;

@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-std::string step_report_text(const StepReport& report);
-std::string step_report_json(const StepReport& report);
+std::string step_report_text(const StepBenchReport& report);
+std::string step_report_json(const StepBenchReport& report);
 
 }  // namespace terrace

@@ -139,14 +139,14 @@ class StepRun {
         device_({.budget_bytes = plan.options.device_budget_bytes}),
         offloader_(space_, plan.options, step_trace(plan, tensors_), device_, workers_, console) {}
 
-  StepReport run() {
+  StepBenchReport run() {
     offloader_.set_update_mode(plan_.update_mode);  // refused before anything is laid out
     step_of_the_way(fmt::format("laying out {} parameters", space_.parameter_count()));
     offloader_.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
       for (uint64_t e = 0; e < values.size(); ++e)
         values[e] = noise((uint64_t{index_of(tensor)} << 40) + first + e) * 0x1p-5f;
     });
-    StepReport report;
+    StepBenchReport report;
     report.plan = plan_;
     report.memory = offloader_.plan();
     report.chunks = space_.chunk_count();
@@ -236,7 +236,7 @@ std::vector<TensorUse> step_trace(const StepPlan& plan, const std::vector<Tensor
   return recorder.take_trace();
 }
 
-StepReport measure_step(const StepPlan& plan, Console& console) {
+StepBenchReport measure_step(const StepPlan& plan, Console& console) {
   StepRun run(plan, console);
   return run.run();
 }

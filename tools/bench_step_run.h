@@ -48,7 +48,7 @@ struct StepRound {
   double io_cpu_seconds = 0;
 };
 
-struct StepReport {
+struct StepBenchReport {
   StepPlan plan;
   MemoryPlan memory;
   uint32_t chunks = 0;
@@ -63,6 +63,6 @@ struct StepReport {
 };
 
 // Throws what goes wrong.
-StepReport measure_step(const StepPlan& plan, Console& console);
+StepBenchReport measure_step(const StepPlan& plan, Console& console);
 
 }  // namespace terrace

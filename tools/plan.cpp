@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <optional>
 #include <tuple>
 
@@ -60,6 +61,7 @@ class Plan final : public Subcommand {
   const std::string name_ = "plan";
   TrainFlags flags_;
   std::string endurance_, disk_read_, disk_write_, disk_mixed_;
+  double endurance_terabytes_ = 0;  // 0: not given
   bool best_ = false;
   bool no_time_ = false;
   Console console_;
@@ -86,18 +88,20 @@ double parse_terabytes(std::string text) {
   double unit = 0;
   if (text.ends_with("TB")) unit = 1;
   if (text.ends_with("PB")) unit = 1000;
-  const size_t digits = text.find_first_not_of("0123456789.");
-  if (unit == 0 || digits == 0 || digits + 2 != text.size() || text.front() == '.')
+  double number = 0;
+  const char* const end = text.data() + std::max<size_t>(text.size(), 2) - 2;
+  const auto [parsed, problem] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (unit == 0 || problem != std::errc() || parsed != end || !(number > 0))
     throw Error(ErrorKind::config, {"cannot use", "--endurance " + given, "it is no number of TB or PB",
                                     "give what the drive is rated for, for example 600TBW"});
-  return std::stod(text.substr(0, digits)) * unit;
+  return number * unit;
 }
 
 void Plan::take_named_rates(MachineRates& rates) const {
   const auto take = [&](const char* flag, const std::string& text, double& rate) {
     if (text.empty()) return;
     rate = static_cast<double>(parse_bytes(text, flag));
-    rates.disk_origin = flag;
+    rates.disk_origin += (rates.disk_origin.empty() ? "" : ", ") + std::string(flag);
   };
   take("--disk-read", disk_read_, rates.disk_read_bytes);
   take("--disk-write", disk_write_, rates.disk_write_bytes);
@@ -112,7 +116,7 @@ MeasuredMachine Plan::measure(const TrainConfig& config, const TrainingSetup& se
 }
 
 int Plan::run() {
-  if (!endurance_.empty()) parse_terabytes(endurance_);  // refused before anything is measured
+  if (!endurance_.empty()) endurance_terabytes_ = parse_terabytes(endurance_);
   std::optional<uint32_t> vocabulary;
   if (!flags_.data.paths.empty()) vocabulary = DataChoice(flags_.data, model_folder(flags_)).vocabulary();
   TrainerOptions options = resolve_training(flags_, vocabulary);
@@ -143,14 +147,14 @@ int Plan::plan(const TrainerOptions& options, Workers& workers) {
     report.no_times =
         "not known, because the rates of the nvme paths are not: `terrace tune` measures them, "
         "or give --disk-read, --disk-write and --disk-mixed";
-  if (!endurance_.empty()) report.endurance.terabytes = parse_terabytes(endurance_);
-  report.writes = drive_writes(config, prediction, report.endurance);
+  report.endurance_terabytes = endurance_terabytes_;
+  report.writes = drive_writes(config, prediction, endurance_terabytes_);
   if (best_) report.splits = splits(options, workers, machine ? &*machine : nullptr);
   print_result(flags_.json ? plan_json(report) : plan_text(report));
   return kDone;
 }
 
-// Every placement, with states in their compact form where that is possible.
+// Every placement.
 std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
                                 const MeasuredMachine* machine) {
   constexpr std::array kPlaces = {Placement::none, Placement::cpu, Placement::nvme};

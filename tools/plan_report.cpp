@@ -64,7 +64,7 @@ std::string writes_text(const PlanReport& report) {
     text += fmt::format(", {} more by a commit", format_bytes(report.prediction.commit_write_bytes));
   if (writes.bytes_a_day > 0) text += fmt::format("; {:.3f} TB a day", writes.bytes_a_day * 1e-12);
   if (writes.days > 0)
-    text += fmt::format(", {:.0f} days until {:g} TB are written", writes.days, report.endurance.terabytes);
+    text += fmt::format(", {:.0f} days until {:g} TB are written", writes.days, report.endurance_terabytes);
   return text + "\n";
 }
 
@@ -168,7 +168,7 @@ std::string known(double value) {
 }  // namespace
 
 DriveWrites drive_writes(const TrainConfig& config, const PlanPrediction& prediction,
-                         const Endurance& endurance) {
+                         double endurance_terabytes) {
   const OffloadCounters& step = prediction.step;
   DriveWrites writes;
   writes.step_bytes = disk_write_bytes(step) - step.commit_write_bytes;
@@ -180,11 +180,10 @@ DriveWrites drive_writes(const TrainConfig& config, const PlanPrediction& predic
   if (config.terrace.commit_every_seconds > 0)
     commits_a_day =
         std::max(commits_a_day, kDaySeconds / static_cast<double>(config.terrace.commit_every_seconds));
-  writes.commit_bytes_a_day =
+  writes.bytes_a_day =
+      static_cast<double>(writes.step_bytes) * steps_a_day +
       static_cast<double>(prediction.commit_write_bytes) * std::min(commits_a_day, steps_a_day);
-  writes.bytes_a_day = static_cast<double>(writes.step_bytes) * steps_a_day + writes.commit_bytes_a_day;
-  if (endurance.terabytes > 0 && writes.bytes_a_day > 0)
-    writes.days = endurance.terabytes * 1e12 / writes.bytes_a_day;
+  if (writes.bytes_a_day > 0) writes.days = endurance_terabytes * 1e12 / writes.bytes_a_day;
   return writes;
 }
 
@@ -220,7 +219,7 @@ std::string plan_json(const PlanReport& report) {
       "  \"writes\": {{\"step_bytes\": {}, \"commit_bytes\": {}, \"bytes_a_day\": {}, \"endurance_bytes\": "
       "{}, \"days\": {}}},\n",
       report.writes.step_bytes, prediction.commit_write_bytes, known(report.writes.bytes_a_day),
-      known(report.endurance.terabytes * 1e12), known(report.writes.days));
+      known(report.endurance_terabytes * 1e12), known(report.writes.days));
   text += fmt::format("  \"time\": {},\n  \"no_time\": {},\n", time_json(prediction),
                       report.no_times.empty() ? "null" : json_quoted(report.no_times));
   return text + fmt::format("  \"splits\": [{}{}{}]\n}}\n", report.splits.empty() ? "" : "\n",

@@ -11,20 +11,15 @@
 
 namespace terrace {
 
-// A drive's rated endurance.
-struct Endurance {
-  double terabytes = 0;  // that may be written; 0: not given
-};
-
 // What a run writes to its drives.
 struct DriveWrites {
-  uint64_t step_bytes = 0;        // by a step, commits apart
-  double commit_bytes_a_day = 0;  // 0 where the time of a step is not known and steps decide
-  double bytes_a_day = 0;         // 0: not known
-  double days = 0;                // until the endurance is used up; 0: not known
+  uint64_t step_bytes = 0;  // by a step, commits apart
+  double bytes_a_day = 0;   // with commits; 0: not known
+  double days = 0;          // until the endurance is used up; 0: not known
 };
+// `endurance_terabytes` may be written to the drives, as they are rated; 0: not known.
 DriveWrites drive_writes(const TrainConfig& config, const PlanPrediction& prediction,
-                         const Endurance& endurance);
+                         double endurance_terabytes);
 
 // One way to split a run over the tiers.
 struct Split {
@@ -40,8 +35,8 @@ struct PlanReport {
   std::string operations;  // what was measured of them; empty: nothing
   std::string no_times;    // why there are none; empty when there are
   DriveWrites writes;
-  Endurance endurance;
-  std::vector<Split> splits;  // fastest first
+  double endurance_terabytes = 0;  // 0: not given
+  std::vector<Split> splits;       // fastest first
 };
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);

@@ -52,10 +52,12 @@ void RunReport::step(const StepReport& report) {
 }
 
 void RunReport::finished(const FinishedUpdate& update) {
+  if (file_ == nullptr) return;
   record_.finished(update);
 }
 
 void RunReport::evaluation(uint64_t step, double loss) {
+  if (file_ == nullptr) return;
   record_.evaluation(step, loss);
 }
 
@@ -64,6 +66,7 @@ void RunReport::picture(std::optional<StepPicture> picture) {
 }
 
 void RunReport::kept(const KeptState& kept) {
+  if (file_ == nullptr) return;
   if (kept.epoch_step) record_.epoch(*kept.epoch_step);
   if (kept.checkpoint) record_.checkpoint(kept.checkpoint->step, kept.checkpoint->folder.string());
 }

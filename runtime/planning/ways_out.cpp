@@ -258,7 +258,6 @@ Shortage find_ways_out(const TrainConfig& config, const ModelConfig& model, Work
     add_device_changes(config, model, changes);
     if (!alone) add_host_changes(config, changes);
   }
-  for (const Budget budget : budgets) shortage.budget_bytes += budget_in_force(config, budget);
   if (!budgets.empty()) raise_budgets(search, config, model, budgets, machine_bytes, shortage);
   search.try_changes(changes);
   shortage.ways = search.take();

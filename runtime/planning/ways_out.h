@@ -22,7 +22,6 @@ struct WayOut {
 
 struct Shortage {
   std::string tier;            // "device", "host", "device and host"
-  uint64_t budget_bytes = 0;   // of the tier; of the device where both are short
   uint64_t missing_bytes = 0;  // the least that would do is so much more
   std::vector<WayOut> ways;    // as many as were wanted, where there are so many
 };

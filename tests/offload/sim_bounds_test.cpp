@@ -10,6 +10,7 @@
 #include <terrace/offload/sim/simulation.h>
 
 #include "offload/sim_schedules.h"
+#include "support/sanitized.h"
 
 namespace terrace {
 namespace {
@@ -83,7 +84,7 @@ TEST(SimBounds, TheExactOptimumIsTheMeanOverStepsThatDiffer) {
 }
 
 TEST(SimBounds, NoPolicyMovesLessThanTheBound) {
-  for (uint64_t seed = 1; seed <= 30; ++seed) {
+  for (uint64_t seed = 1; seed <= (testing::kSanitized ? 6 : 30); ++seed) {
     const Instance made = instance(seed, {6 + static_cast<uint32_t>(seed % 12), 30, 5, 3, 30, 10, 15, 3});
     const LowerBound bound = lower_bound(made.schedule, made.machine, 0);
     EXPECT_GT(bound.bytes_per_step, 0) << "seed " << seed;
@@ -138,7 +139,7 @@ TEST(SimBounds, BranchAndBoundFindsWhatEnumerationFinds) {
 TEST(SimBounds, OptIsWithinTwoPercentOfTheBestPlanWhereSizesAndWritesAreMixed) {
   double belady_over = 0, good_bytes = 0, best_bytes = 0;
   int count = 0;
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  for (uint64_t seed = 1; seed <= (testing::kSanitized ? 3 : 12); ++seed) {
     const auto items = static_cast<uint32_t>(12 + 4 * (seed % 8));
     const Instance made = instance(seed, {items, items + 20, 4, 2, 35, 10, 10, 3});
     const sim::FoundPlan best = sim::best_plan(made.problem, 5000);

@@ -1,7 +1,5 @@
 // The top of the page: what ran, how it ended, and the figures that come first.
 
-const STATES = {starting: 'starting', running: 'running', complete: 'complete', stopped: 'stopped', failed: 'failed'};
-
 function themeButton() {
   const root = document.documentElement;
   const system = matchMedia('(prefers-color-scheme: dark)');
@@ -12,7 +10,6 @@ function themeButton() {
     root.dataset.theme = dark ? 'dark' : 'light';
     button.textContent = dark ? 'Light' : 'Dark';
     button.title = `Show this page in ${dark ? 'light' : 'dark'} colours`;
-    document.dispatchEvent(new Event('themechange'));
   };
   system.addEventListener('change', apply);
   button.addEventListener('click', () => {
@@ -27,7 +24,7 @@ function stateText() {
   const done = run.resumed_at_step + totals.steps;
   const steps = `${grouped(done)} of ${counted(run.planned_steps, 'step')}`;
   if (data.state === 'starting') return `starting, no step done yet`;
-  return `${STATES[data.state]}, ${steps}`;
+  return `${data.state}, ${steps}`;
 }
 
 function showHead() {

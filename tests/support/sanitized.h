@@ -1,0 +1,12 @@
+// Whether a sanitizer checks every access of this build, which makes a search of its own some ten times slower.
+#pragma once
+
+namespace terrace::testing {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+}  // namespace terrace::testing
