@@ -17,11 +17,18 @@ if(NOT TERRACE_CUDA STREQUAL "OFF" AND NOT TERRACE_SANITIZER)
 endif()
 set(TERRACE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPU architectures to compile CUDA programs for")
 
-# Options of every compilation. The numeric ones are those that the optimizer's arithmetic and the kernels' promise of the
-# host's bits need; the relaxed constexpr lets kernels use the conversions of base/data_type.h.
+# What the optimizer's arithmetic and the kernels' promise of the host's bits need. The relaxed constexpr lets kernels use
+# the conversions of base/data_type.h.
+set(TERRACE_CUDA_NUMERICS -std=c++20 -O2 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false --expt-relaxed-constexpr)
+# What shows a source the headers of every module.
+set(TERRACE_CUDA_INCLUDES "")
+foreach(module IN ITEMS base aio memory optimizer_cpu offload runtime)
+  list(APPEND TERRACE_CUDA_INCLUDES "-I${PROJECT_BINARY_DIR}/include/${module}")
+endforeach()
+
+# The options of every compilation.
 function(terrace_cuda_options result)
-  set(options -std=c++20 -O2 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -cudart static --expt-relaxed-constexpr
-    -Xcompiler=-Wall,-Wextra)
+  set(options ${TERRACE_CUDA_NUMERICS} -cudart static -Xcompiler=-Wall,-Wextra)
   if(TERRACE_WARNINGS_AS_ERRORS)
     list(APPEND options -Werror=all-warnings -Xcompiler=-Werror)
   endif()
@@ -52,9 +59,7 @@ function(terrace_add_cuda_object name source)
   file(MAKE_DIRECTORY "${folder}")
   set(object "${folder}/${name}.o")
   terrace_cuda_options(options)
-  foreach(module IN ITEMS base aio memory optimizer_cpu offload runtime)
-    list(APPEND options "-I${PROJECT_BINARY_DIR}/include/${module}")
-  endforeach()
+  list(APPEND options ${TERRACE_CUDA_INCLUDES})
   foreach(include IN LISTS ARGN)
     list(APPEND options "-I${include}")
   endforeach()

@@ -9,7 +9,7 @@
 int main(int argument_count, char** arguments) {
   testing::InitGoogleTest(&argument_count, arguments);
   if (const std::string reason = terrace::testing::why_no_device(); !reason.empty()) {
-    std::fprintf(stderr, "skipped: %s\n", reason.c_str());
+    std::printf("gpu.kernels: Skipped\n%s\n", reason.c_str());
     return 77;
   }
   return RUN_ALL_TESTS();
