@@ -2,6 +2,7 @@
 // the same operations in the same order, each rounded once. nvcc must not fuse them (-fmad=false) nor
 // approximate roots and quotients (-prec-sqrt=true -prec-div=true) nor flush denormals (-ftz=false).
 #include <terrace/base/assert.h>
+#include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/internal/update_kernels.h>
 
 #include "internal/elements.cuh"
@@ -109,6 +110,21 @@ struct UpdateTiles {
   }
 };
 
+// 16 lanes in fp64 and their tree, as gradient.h has it.
+__global__ void sum_squares(ParameterView gradient, uint64_t count, double* sums) {
+  for_rows(divide_up(count, kSumBlockElements), [&](uint64_t block, unsigned lane) {
+    const uint64_t first = block * kSumBlockElements;
+    const uint64_t end = first + kSumBlockElements < count ? first + kSumBlockElements : count;
+    double sum = 0.0;
+    for (uint64_t i = first + lane; i < end; i += kRowLanes) {
+      const double value = static_cast<double>(load_element(gradient.data, gradient.type, i));
+      sum += value * value;
+    }
+    sum = sum_of_lanes(sum);
+    if (lane == 0 && first < count) sums[block] = sum;
+  });
+}
+
 Rule rule_of_step(const OptimizerStep& step) {
   switch (step.kind) {
     case OptimizerKind::adam:
@@ -144,6 +160,13 @@ void cuda_update_tiles(const CudaLaunch& where, const OptimizerStep& step, const
                  "remainders without the bf16 parameters that they belong to");
   compute::launch_elements(where, compute::UpdateTiles{compute::rule_of_step(step), step, tiles},
                            tiles.element_count, compute::goes_by_quads(tiles));
+}
+
+void cuda_sums_of_squares(const CudaLaunch& where, ParameterView gradient, uint64_t count,
+                          std::span<double> sums) {
+  TERRACE_ASSERT(sums.size() == divide_up(count, kSumBlockElements), "another number of blocks");
+  compute::launch(where, divide_up(sums.size(), compute::kRowsOfBlock), compute::kThreads,
+                  compute::sum_squares, gradient, count, sums.data());
 }
 
 }  // namespace terrace

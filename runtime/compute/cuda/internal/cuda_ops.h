@@ -145,4 +145,9 @@ class CudaOps {
 // and parameters, whichever NaN may stand in a moment excepted.
 void cuda_update_tiles(const CudaLaunch& where, const OptimizerStep& step, const TileRun& tiles);
 
+// sum_of_squares_block() of optimizer_cpu/gradient.h, the same bits, for every block of `count` elements that
+// begin at a block of the flat space: sums[i] is that of the elements from i * kSumBlockElements on.
+void cuda_sums_of_squares(const CudaLaunch& where, ParameterView gradient, uint64_t count,
+                          std::span<double> sums);
+
 }  // namespace terrace

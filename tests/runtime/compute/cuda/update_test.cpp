@@ -1,6 +1,8 @@
 // The optimizers' update on the device, bit for bit that of the scalar reference.
 #include <random>
 
+#include <terrace/optimizer_cpu/gradient.h>
+
 #include "cuda_cases.h"
 #include "optimizer_cpu/update_problem.h"
 
@@ -138,6 +140,28 @@ TEST_F(CudaUpdate, WritesParametersOverTheGradients) {
                              records.elements));
     EXPECT_EQ(gradients.read(), records.gradients) << name_of(type);
     EXPECT_EQ(record.read(), records.record) << name_of(type);
+  }
+}
+
+TEST_F(CudaUpdate, SumsTheSquaresOfEveryBlockAsTheReferenceDoes) {
+  for (const DataType type : kEveryType) {
+    const size_t count =
+        17 * kSumBlockElements + 77;  // one more than a block of threads takes, and a short one
+    std::vector<std::byte> gradient(count * bytes_of(type));
+    const std::vector<float> values = random_values(count, 1, 100.0f);
+    convert_from_float(InstructionSet::scalar, values.data(), gradient.data(), type, count);
+    std::vector<double> sums;
+    for (size_t first = 0; first < count; first += kSumBlockElements) {
+      sums.push_back(sum_of_squares_block(InstructionSet::scalar, gradient.data() + first * bytes_of(type),
+                                          type, std::min(kSumBlockElements, count - first)));
+    }
+    const OnDevice<std::byte> device_gradient(gradient);
+    for (const Way& way : kWays) {
+      OnDevice<double> device_sums(sums.size());
+      cuda_sums_of_squares({.block_limit = way.block_limit}, {device_gradient.view().data, type}, count,
+                           device_sums);
+      expect_bits(device_sums.read(), sums, "sums");
+    }
   }
 }
 
