@@ -1,3 +1,19 @@
+# What of CUDA is built. There are two parts, and neither needs a GPU, a driver or a CUDA library to build.
+#
+# The back end of the device tier (memory/cuda_*) needs cuda.h alone, in TERRACE_CUDA_INCLUDE: it loads the driver at run
+# time. TERRACE_HAS_CUDA_DRIVER says whether it is built.
+set(TERRACE_HAS_CUDA_DRIVER FALSE)
+if(NOT TERRACE_CUDA STREQUAL "OFF")
+  find_path(TERRACE_CUDA_INCLUDE cuda.h PATHS /usr/local/cuda/include)
+  mark_as_advanced(TERRACE_CUDA_INCLUDE)
+  if(TERRACE_CUDA_INCLUDE)
+    set(TERRACE_HAS_CUDA_DRIVER TRUE)
+  elseif(TERRACE_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "TERRACE_CUDA is ON, but cuda.h is not in /usr/local/cuda/include; set TERRACE_CUDA_INCLUDE")
+  endif()
+endif()
+
+# CUDA programs need nvcc.
 # Finds nvcc where TERRACE_CUDA asks for CUDA, and says so in TERRACE_HAS_CUDA. Compiling needs no GPU and no driver.
 #
 # nvcc is called directly instead of through CMake's CUDA language, which takes over the language level, extensions

@@ -4,11 +4,22 @@
 # others. HEADER_ONLY libraries are needed to build the module and never to link it.
 #
 # A header is public, so installed and held to the rules for public headers, unless it lies in a folder internal/ or
-# its name ends in -inl.h.
+# its name ends in -inl.h. Sources cuda_*.cpp are built where TERRACE_HAS_CUDA_DRIVER, and elsewhere cuda_absent.cpp is in
+# their place.
 function(terrace_add_module name)
   cmake_parse_arguments(arg "" "" "DEPENDS;LIBRARIES;HEADER_ONLY" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS *.h)
+  set(left_out ${sources})
+  if(TERRACE_HAS_CUDA_DRIVER)
+    list(FILTER left_out INCLUDE REGEX "/cuda_absent\\.cpp$")
+  else()
+    list(FILTER left_out INCLUDE REGEX "/cuda_[a-z_]+\\.cpp$")
+    list(FILTER left_out EXCLUDE REGEX "/cuda_absent\\.cpp$")
+  endif()
+  if(left_out)
+    list(REMOVE_ITEM sources ${left_out})
+  endif()
   set(include_root "${PROJECT_BINARY_DIR}/include/${name}")
   file(MAKE_DIRECTORY "${include_root}/terrace")
   file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}" "${include_root}/terrace/${name}" SYMBOLIC)

@@ -1,4 +1,5 @@
-// Device: the memory of the accelerator, as the memory manager sees it. Back ends: SimulatedDevice.
+// Device: the memory of the accelerator, as the memory manager sees it. Back ends: SimulatedDevice,
+// CudaDevice.
 // It hands out physical slots and addresses and moves bytes; it must never know what the bytes mean, and it
 // never exceeds its budget.
 //
@@ -45,7 +46,8 @@ class Device {
   virtual std::byte* reserve_addresses(uint64_t bytes) = 0;
 
   // `count` slots of `slot_bytes` (a multiple of granularity_bytes()), detached, for the life of the device.
-  // Physical memory is there when this returns. `purpose` appears in messages.
+  // Physical memory is there when this returns, and holds zeros, or in strict mode NaN, like fresh work
+  // memory. `purpose` appears in messages.
   virtual std::vector<DeviceSlot> create_slots(uint64_t slot_bytes, uint32_t count,
                                                std::string_view purpose) = 0;
   virtual uint64_t slot_bytes(DeviceSlot slot) const = 0;
@@ -58,7 +60,9 @@ class Device {
   // Moves the slot's memory under [address, address + slot_bytes(slot)), which must lie in reserved
   // addresses, be a multiple of granularity_bytes() away from their beginning, and hold no other slot.
   virtual void attach(DeviceSlot slot, std::byte* address) = 0;
-  // Moves it back home; the addresses fault again. The bytes are kept.
+  // Moves it back home; nothing may use the addresses any more. In strict mode they fault when this returns,
+  // otherwise at some moment of the device's choice before anything else is attached there. The bytes are
+  // kept.
   virtual void detach(DeviceSlot slot) = 0;
   virtual bool attached(DeviceSlot slot) const = 0;
 
@@ -89,7 +93,7 @@ class Device {
   // Bytes copied so far, host to device and device to host. A copy is in them as soon as its `done` is done.
   virtual uint64_t h2d_bytes() const = 0;
   virtual uint64_t d2h_bytes() const = 0;
-  // The time in which a copy was under way; one that still waits for its `after` is not.
+  // The time in which a copy was under way, by the host's clock; one that still waits for its `after` is not.
   virtual uint64_t h2d_busy_ns() const = 0;
   virtual uint64_t d2h_busy_ns() const = 0;
 

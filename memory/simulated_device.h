@@ -18,6 +18,8 @@
 
 namespace terrace {
 
+class SlotTable;
+
 struct SimulatedDeviceOptions {
   uint64_t budget_bytes = 0;
   // Fresh and poisoned slots hold NaN, and a touch of the home of an attached slot ends the program with its
@@ -35,8 +37,8 @@ class SimulatedDevice final : public Device {
   ~SimulatedDevice() override;
 
   uint64_t budget_bytes() const override { return options_.budget_bytes; }
-  uint64_t used_bytes() const override { return used_bytes_; }
-  uint64_t peak_bytes() const override { return used_bytes_; }  // nothing is ever given back
+  uint64_t used_bytes() const override;
+  uint64_t peak_bytes() const override { return used_bytes(); }  // nothing is ever given back
   uint64_t granularity_bytes() const override { return page_bytes(); }
   std::byte* reserve_addresses(uint64_t bytes) override;
   std::vector<DeviceSlot> create_slots(uint64_t slot_bytes, uint32_t count,
@@ -68,29 +70,15 @@ class SimulatedDevice final : public Device {
   const std::byte* home(DeviceSlot slot) const;
 
  private:
-  struct Slot;
   struct Pool;
 
-  Slot& slot_at(DeviceSlot slot);
-  const Slot& slot_at(DeviceSlot slot) const;
-  // Takes `bytes` of the budget or throws; the only place that compares with it.
-  void charge(uint64_t bytes, std::string_view purpose);
-  // Where the slot belongs in attached_ when it is to lie at `address`; asserts that it may.
-  std::vector<Slot*>::iterator place_for(const Slot& slot, const std::byte* address);
-  // Checks a copy and counts it as in flight; returns where its bytes begin.
-  std::byte* begin_copy(Slot& slot, uint64_t offset, uint64_t bytes, const Event& done);
-  void require_work_memory(const std::byte* work, uint64_t bytes) const;
-  static void require_begun(const Event& done);
-
   const SimulatedDeviceOptions options_;
+  const std::unique_ptr<SlotTable> table_;
   const MoveMethod move_method_;
-  uint64_t used_bytes_ = 0;
   std::vector<PageMapping> reserved_;  // flat addresses
   std::vector<PageMapping> work_memory_;
   std::vector<std::unique_ptr<Pool>> pools_;
-  std::vector<std::unique_ptr<Slot>> slots_;  // by DeviceSlot
-  std::vector<Slot*> attached_;               // by address
-  CopyStream to_device_;                      // last: they finish before anything else goes
+  CopyStream to_device_;  // last: they finish before anything else goes
   CopyStream to_host_;
 };
 
