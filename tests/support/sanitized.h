@@ -1,4 +1,4 @@
-// Whether a sanitizer checks every access of this build, which makes a search of its own some ten times slower.
+// Whether a sanitizer checks every access of this build: a search of its own is some ten times slower then.
 #pragma once
 
 namespace terrace::testing {
