@@ -1,6 +1,5 @@
 // `terrace report`: what this machine offers and why each choice would be made. It changes nothing; with
 // --nvme-path it makes one empty file in each of these for a moment.
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/utsname.h>
@@ -20,6 +19,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/topology.h>
 #include <terrace/base/units.h>
+#include <terrace/memory/cuda_gpu.h>
 #include <terrace/memory/machine.h>
 #include <terrace/memory/pages.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
@@ -203,15 +203,41 @@ void find_nvme(const std::vector<std::string>& paths, Findings& findings) {
   findings.add("nvme_paths", "[" + objects + "]", "", "");
 }
 
+// Opening a GPU makes a context on it, which takes some of its memory until this returns.
 void find_accelerator(Findings& findings) {
   findings.begin("Accelerator");
-  constexpr const char* kSimulated = "this release computes on the simulated device, in host memory";
-  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  const bool present = driver != nullptr;
-  if (present) dlclose(driver);
-  findings.add("cuda_driver", present ? "true" : "false", "CUDA driver",
-               fmt::format("{}; {}", present ? "present (libcuda.so.1)" : "not installed", kSimulated));
-  findings.add("device", "\"simulated\"", "", "");
+  const auto quoted_or_null = [](const std::string& text) {
+    return text.empty() ? "null" : json_quoted(text);
+  };
+  CudaFacts facts;
+  std::string reason;
+  try {
+    StderrLog log;
+    facts = CudaGpu::open(0, log)->facts();
+  } catch (const Error& error) {
+    reason =
+        fmt::format("{} \"{}\": {}", error.parts().what_failed, error.parts().subject, error.parts().reason);
+  }
+  const bool present = reason.empty();
+  findings.add("gpu", quoted_or_null(facts.name), "GPU", present ? facts.name : "none: " + reason);
+  findings.add("gpu_refusal", quoted_or_null(reason), "", "");
+  if (present) {
+    const std::string version = cuda_version_text(facts.driver_version);
+    findings.add("cuda_driver_version", json_quoted(version), "GPU driver", "for CUDA " + version);
+    findings.add(
+        "gpu_memory_bytes", std::to_string(facts.total_bytes), "GPU memory",
+        fmt::format("{}, {} of it free", format_bytes(facts.total_bytes), format_bytes(facts.free_bytes)));
+    findings.add("gpu_free_bytes", std::to_string(facts.free_bytes), "", "");
+    findings.add("gpu_virtual_memory", facts.virtual_memory ? "true" : "false", "virtual memory",
+                 facts.virtual_memory
+                     ? fmt::format("managed, in granules of {}", format_bytes(facts.granularity_bytes))
+                     : "not managed: it cannot be a device tier");
+    findings.add("gpu_copy_engines", std::to_string(facts.copy_engines), "copy engines",
+                 fmt::format("{}: copies {}", facts.copy_engines,
+                             facts.copy_engines >= 2 ? "both ways at once" : "one way at a time"));
+  }
+  findings.add("device", "\"simulated\"", "device tier",
+               "simulated: this release computes on the simulated device, in host memory");
 }
 
 class Report final : public Subcommand {
