@@ -8,12 +8,12 @@ namespace terrace {
 namespace {
 
 // Belady's rule for equal chunks over a row of steps that begins with an empty device, in the slots that
-// gradients leave. What an update changes is worthless once the step has used it for the last time; what is
-// frozen stays for the next step.
+// gradients leave. Where the host's update changes parameters they are worthless once the step has used them
+// for the last time; what is frozen, or updated where it is, stays for the next step.
 class FewestFetches {
  public:
-  FewestFetches(const FlatSpace& space, const Schedule& schedule, uint32_t slots)
-      : space_(space), schedule_(schedule), slots_(slots) {}
+  FewestFetches(const FlatSpace& space, const Schedule& schedule, uint32_t slots, bool updated_in_place)
+      : space_(space), schedule_(schedule), slots_(slots), updated_in_place_(updated_in_place) {}
 
   // One more step; calls on_fetch(chunk) for each.
   template <typename OnFetch>
@@ -29,7 +29,8 @@ class FewestFetches {
       while (held_.size() > room && evict(use, position)) {
       }
     }
-    std::erase_if(held_, [&](ChunkId chunk) { return space_.section_of(chunk).trainable; });
+    if (!updated_in_place_)
+      std::erase_if(held_, [&](ChunkId chunk) { return space_.section_of(chunk).trainable; });
   }
 
  private:
@@ -49,6 +50,7 @@ class FewestFetches {
   const FlatSpace& space_;
   const Schedule& schedule_;
   const uint32_t slots_;
+  const bool updated_in_place_;
   std::vector<ChunkId> held_;
 };
 
@@ -83,13 +85,13 @@ TrafficBound Offloader::traffic_bound() const {
   }
   bound.record_read_bytes = bound.record_write_bytes = p.records->streamed_bytes();
   if (!params_move) return bound;
-  // The first step fills the device; with frozen sections the steps after it need less, on average over a
+  // The first step fills the device; where something stays the steps after it need less, on average over a
   // few.
-  const bool all_alike = std::all_of(p.space.sections().begin(), p.space.sections().end(),
-                                     [](const Section& section) { return section.trainable; });
-  const uint32_t counted = all_alike ? 1 : 3;
-  FewestFetches fewest(p.space, p.training_cursor.schedule(), p.cache.slot_count());
-  if (!all_alike) fewest.step([](ChunkId) {});
+  const bool all_leave = states_move && std::all_of(p.space.sections().begin(), p.space.sections().end(),
+                                                    [](const Section& section) { return section.trainable; });
+  const uint32_t counted = all_leave ? 1 : 3;
+  FewestFetches fewest(p.space, p.training_cursor.schedule(), p.cache.slot_count(), !states_move);
+  if (!all_leave) fewest.step([](ChunkId) {});
   uint64_t fetched_bytes = 0, read_bytes = 0;
   // Where an update runs in the next forward, what it makes goes to the device from host memory.
   const bool comes_fresh = p.update_mode == UpdateMode::next_forward;

@@ -5,7 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <cmath>
+#include <filesystem>
 #include <optional>
 #include <tuple>
 
@@ -91,16 +94,30 @@ double parse_terabytes(std::string text) {
   double number = 0;
   const char* const end = text.data() + std::max<size_t>(text.size(), 2) - 2;
   const auto [parsed, problem] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
-  if (unit == 0 || problem != std::errc() || parsed != end || !(number > 0))
+  if (unit == 0 || problem != std::errc() || parsed != end || !(number > 0) || !std::isfinite(number))
     throw Error(ErrorKind::config, {"cannot use", "--endurance " + given, "it is no number of TB or PB",
                                     "give what the drive is rated for, for example 600TBW"});
   return number * unit;
+}
+
+// A folder that is not there yet may be planned with.
+void require_no_files(const std::vector<std::filesystem::path>& nvme_paths) {
+  for (const std::filesystem::path& path : nvme_paths) {
+    std::error_code error;
+    const std::filesystem::file_status status = std::filesystem::status(path, error);
+    if (std::filesystem::exists(status) && !std::filesystem::is_directory(status))
+      throw Error(ErrorKind::config, {"cannot use the nvme path", path.string(), system_reason(ENOTDIR),
+                                      "name a folder on a fast local disk with --nvme-path"});
+  }
 }
 
 void Plan::take_named_rates(MachineRates& rates) const {
   const auto take = [&](const char* flag, const std::string& text, double& rate) {
     if (text.empty()) return;
     rate = static_cast<double>(parse_bytes(text, flag));
+    if (rate == 0)
+      throw Error(ErrorKind::config, {"cannot use", flag + (" " + text), "nothing would ever be there",
+                                      "give the bytes of a second, for example 2GB"});
     rates.disk_origin += (rates.disk_origin.empty() ? "" : ", ") + std::string(flag);
   };
   take("--disk-read", disk_read_, rates.disk_read_bytes);
@@ -116,11 +133,15 @@ MeasuredMachine Plan::measure(const TrainConfig& config, const TrainingSetup& se
 }
 
 int Plan::run() {
+  // Refused before anything is measured.
   if (!endurance_.empty()) endurance_terabytes_ = parse_terabytes(endurance_);
+  MachineRates named;
+  take_named_rates(named);
   std::optional<uint32_t> vocabulary;
   if (!flags_.data.paths.empty()) vocabulary = DataChoice(flags_.data, model_folder(flags_)).vocabulary();
   TrainerOptions options = resolve_training(flags_, vocabulary);
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
+  require_no_files(tier_paths(options.config.placement));
   apply_tuning(tuning_folder(), options.config, console_);
   Workers workers = make_compute_threads(options.config.terrace);
   try {

@@ -65,6 +65,12 @@ std::string writes_text(const PlanReport& report) {
   if (writes.bytes_a_day > 0) text += fmt::format("; {:.3f} TB a day", writes.bytes_a_day * 1e-12);
   if (writes.days > 0)
     text += fmt::format(", {:.0f} days until {:g} TB are written", writes.days, report.endurance_terabytes);
+  if (writes.days == 0 && report.endurance_terabytes > 0) {
+    const double steps = report.endurance_terabytes * 1e12 / static_cast<double>(writes.step_bytes);
+    text += writes.step_bytes > 0
+                ? fmt::format("; {:.0f} steps until {:g} TB are written", steps, report.endurance_terabytes)
+                : "; commits alone write, and how often they do is not known without the time of a step";
+  }
   return text + "\n";
 }
 

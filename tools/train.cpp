@@ -19,6 +19,7 @@
 #include "command_line.h"
 #include "console.h"
 #include "model_choice.h"
+#include "output_files.h"
 #include "plan_report.h"
 #include "run_monitor.h"
 #include "run_report.h"
@@ -128,6 +129,7 @@ TrainingSetup plan_or_refuse(const TrainerOptions& options) {
 }
 
 int Train::train() {
+  check_output_files(flags_);
   RunReport report(flags_.report, console_);
   try {
     return train(report);

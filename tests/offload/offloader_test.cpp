@@ -120,6 +120,23 @@ TEST(Offloader, NeverEvictsParametersThatHaveNoOtherCopy) {
   }
 }
 
+// Parameters are updated where they are: a device that holds all of them fetches nothing any more.
+TEST(Offloader, FetchesNothingWhereTheDeviceHoldsStatesAndParameters) {
+  for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
+    Rig rig({.parameters = parameters, .states = Placement::none, .tight = false});
+    rig.step(1, 1);
+    const OffloadCounters before = rig.offloader->counters();
+    EXPECT_GT(before.h2d_bytes, 0u);
+    rig.step(2, 1);
+    const OffloadCounters moved = rig.offloader->counters() - before;
+    const TrafficBound bound = rig.offloader->traffic_bound();
+    EXPECT_EQ(moved.h2d_bytes, 0u) << name_of(parameters);
+    EXPECT_EQ(bound.h2d_bytes, 0u) << name_of(parameters);
+    EXPECT_EQ(bound.param_read_bytes, 0u) << name_of(parameters);
+    EXPECT_GE(moved.d2h_bytes, bound.d2h_bytes) << name_of(parameters);
+  }
+}
+
 TEST(Offloader, MovesExactlyTheBytesOfTheBound) {
   for (const auto& [parameters, accumulation] :
        {std::pair{Placement::cpu, 1u}, {Placement::nvme, 1u}, {Placement::cpu, 3u}, {Placement::nvme, 3u}}) {
