@@ -256,7 +256,7 @@ Shortage find_ways_out(const TrainConfig& config, const ModelConfig& model, Work
     shortage.tier = alone ? "device" : "device and host";
     budgets = alone ? std::vector<Budget>{kDevice} : std::vector<Budget>{kDevice, kHost};
     add_device_changes(config, model, changes);
-    if (!alone) add_host_changes(config, changes);
+    add_host_changes(config, changes);  // host memory may be too little for what leaves the device
   }
   if (!budgets.empty()) raise_budgets(search, config, model, budgets, machine_bytes, shortage);
   search.try_changes(changes);

@@ -45,6 +45,26 @@ TEST(WaysOut, OfTooLittleDeviceMemoryAreTwoThatFit) {
   EXPECT_THROW(set_up_training(config, options.model, workers), Error);
 }
 
+// What leaves the device has no room in host memory either.
+TEST(WaysOut, OfTooLittleDeviceMemoryBesideLittleHostMemoryLeadToNvme) {
+  TrainerOptions options = options_of({});
+  options.model.vocabulary = 4096;
+  options.model.width = 128;
+  options.config.terrace.chunk_elements.reset();
+  options.config.terrace.device_memory_bytes = 6 * kMiB;
+  options.config.terrace.host_memory_bytes = 4 * kMiB;
+  Workers workers(1);
+  EXPECT_THROW(set_up_training(options.config, options.model, workers), Error);
+  // No more memory than there is: of the ways none is a budget.
+  const Shortage shortage = find_ways_out(options.config, options.model, workers, 10 * kMiB);
+  EXPECT_EQ(shortage.tier, "device");
+  ASSERT_FALSE(shortage.ways.empty());
+  for (const WayOut& way : shortage.ways) {
+    EXPECT_NE(way.change.find("nvme"), std::string::npos) << way.change;
+    EXPECT_NO_THROW(set_up_training(way.config, way.model, workers)) << way.change;
+  }
+}
+
 TEST(WaysOut, OfTooLittleHostMemoryAreTwoThatFit) {
   RunOptions run;
   run.parameters = "cpu";
