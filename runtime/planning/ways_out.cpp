@@ -177,19 +177,22 @@ class Search {
     }
     return enough;
   }
-  void try_way(std::string change, std::string effect, const Run& changed) {
-    if (ways_.size() < wanted_ && fits(changed, true))
-      ways_.push_back({std::move(change), std::move(effect), changed.config, changed.model});
+  bool try_way(std::string change, std::string effect, const Run& changed) {
+    if (ways_.size() >= wanted_ || !fits(changed, true)) return false;
+    ways_.push_back({std::move(change), std::move(effect), changed.config, changed.model});
+    return true;
   }
-  // One of them, or where that is not enough two together.
+  // One of them, or where that is not enough two together of which neither is enough.
   void try_changes(const std::vector<Change>& changes) {
-    for (const Change& change : changes) {
+    std::vector<bool> is_enough(changes.size());
+    for (size_t c = 0; c < changes.size(); ++c) {
       Run changed{config_, model_};
-      if (change.apply(changed)) try_way(change.text, change.effect, changed);
+      is_enough[c] = changes[c].apply(changed) && try_way(changes[c].text, changes[c].effect, changed);
     }
     for (size_t one = 0; one < changes.size(); ++one) {
       for (size_t other = one + 1; other < changes.size() && ways_.size() < wanted_; ++other) {
         Run changed{config_, model_};
+        if (is_enough[one] || is_enough[other]) continue;
         if (changes[one].apply(changed) && changes[other].apply(changed))
           try_way(changes[one].text + " " + changes[other].text,
                   changes[one].effect + ", " + changes[other].effect, changed);
