@@ -214,41 +214,25 @@ bool CudaDevice::attached(DeviceSlot slot) const {
   return state_->table.at(slot).is_attached();
 }
 
+void CudaDevice::enqueue_slot_copy(CopyStream& stream, DeviceSlot slot, CopyTask task) {
+  task.for_engine = &state_->slot(slot).order;
+  stream.enqueue(task);
+}
+
 void CudaDevice::copy_to_device(DeviceSlot id, uint64_t offset, const std::byte* source, uint64_t bytes,
                                 const Event* after, Event& done, const CopyNote& note) {
-  TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
-  std::byte* const destination = state_->table.begin_copy(id, offset, bytes, done);
-  state_->to_device.enqueue({.destination = destination,
-                             .source = source,
-                             .bytes = bytes,
-                             .after = after,
-                             .done = &done,
-                             .in_flight = &state_->table.at(id).copies_in_flight,
-                             .note = note,
-                             .for_engine = &state_->slot(id).order});
+  enqueue_slot_copy(state_->to_device, id,
+                    state_->table.to_slot(id, offset, source, bytes, after, done, note));
 }
 
 void CudaDevice::copy_to_host(std::byte* destination, DeviceSlot id, uint64_t offset, uint64_t bytes,
                               const Event* after, Event& done, const CopyNote& note) {
-  const std::byte* const source = state_->table.begin_copy(id, offset, bytes, done);
-  state_->to_host.enqueue({.destination = destination,
-                           .source = source,
-                           .bytes = bytes,
-                           .after = after,
-                           .done = &done,
-                           .in_flight = &state_->table.at(id).copies_in_flight,
-                           .note = note,
-                           .for_engine = &state_->slot(id).order});
+  enqueue_slot_copy(state_->to_host, id,
+                    state_->table.from_slot(destination, id, offset, bytes, after, done, note));
 }
 
 void CudaDevice::fill_zero(DeviceSlot id, uint64_t bytes, const Event* after, Event& done) {
-  std::byte* const destination = state_->table.begin_copy(id, 0, bytes, done);
-  state_->to_device.enqueue({.destination = destination,
-                             .bytes = bytes,
-                             .after = after,
-                             .done = &done,
-                             .in_flight = &state_->table.at(id).copies_in_flight,
-                             .for_engine = &state_->slot(id).order});
+  enqueue_slot_copy(state_->to_device, id, state_->table.zeros_in(id, bytes, after, done));
 }
 
 void CudaDevice::enqueue_work_copy(CopyStream& stream, CopyTask task) {
@@ -271,24 +255,12 @@ void CudaDevice::enqueue_work_copy(CopyStream& stream, CopyTask task) {
 
 void CudaDevice::copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after,
                               Event& done, const CopyNote& note) {
-  TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
-  state_->table.require_work_memory(work, bytes);
-  SlotTable::require_begun(done);
-  enqueue_work_copy(
-      state_->to_device,
-      {.destination = work, .source = source, .bytes = bytes, .after = after, .done = &done, .note = note});
+  enqueue_work_copy(state_->to_device, state_->table.to_work(work, source, bytes, after, done, note));
 }
 
 void CudaDevice::copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
                                    const Event* after, Event& done, const CopyNote& note) {
-  state_->table.require_work_memory(work, bytes);
-  SlotTable::require_begun(done);
-  enqueue_work_copy(state_->to_host, {.destination = destination,
-                                      .source = work,
-                                      .bytes = bytes,
-                                      .after = after,
-                                      .done = &done,
-                                      .note = note});
+  enqueue_work_copy(state_->to_host, state_->table.from_work(destination, work, bytes, after, done, note));
 }
 
 void CudaDevice::copy_work_now(std::byte* to, const std::byte* from, uint64_t bytes) {
@@ -304,24 +276,20 @@ void CudaDevice::copy_work_now(std::byte* to, const std::byte* from, uint64_t by
 }
 
 void CudaDevice::zero_now(DeviceSlot id, uint64_t bytes) {
-  const SlotEntry& entry = state_->table.at(id);
-  entry.require_idle("fill");
-  TERRACE_ASSERT(bytes <= entry.bytes, std::to_string(bytes) + " bytes are more than the slot has");
+  const std::span<std::byte> memory = state_->table.idle_memory(id, bytes, "fill");
   const CudaContext context(gpu_);
   const std::string& subject = state_->slot(id).order.subject;
-  gpu_.driver().check(
-      gpu_.driver().fill_bytes(cuda_pointer(entry.memory().data()), 0, bytes, state_->compute.get()),
-      "cuMemsetD8Async", subject);
+  gpu_.driver().check(gpu_.driver().fill_bytes(cuda_pointer(memory.data()), 0, bytes, state_->compute.get()),
+                      "cuMemsetD8Async", subject);
   wait_for_operations(subject);
 }
 
 void CudaDevice::poison(DeviceSlot id) {
   if (!options_.strict) return;
-  const SlotEntry& entry = state_->table.at(id);
-  entry.require_idle("poison");
+  const std::span<std::byte> memory = state_->table.idle_memory(id, slot_bytes(id), "poison");
   const CudaContext context(gpu_);
   const std::string& subject = state_->slot(id).order.subject;
-  fill_fresh(entry.memory().data(), entry.bytes, subject);
+  fill_fresh(memory.data(), memory.size(), subject);
   wait_for_operations(subject);
 }
 

@@ -96,6 +96,8 @@ class CudaDevice final : public Device {
   // Zeros, or NaN in strict mode; not waited for.
   void fill_fresh(std::byte* memory, uint64_t bytes, const std::string& subject);
   void wait_for_operations(const std::string& subject);
+  // Puts a copy of a slot behind the operations that its last detach() waited for.
+  void enqueue_slot_copy(CopyStream& stream, DeviceSlot slot, CopyTask task);
   // Puts a copy of work memory behind the operations so far.
   void enqueue_work_copy(CopyStream& stream, CopyTask task);
 

@@ -123,48 +123,22 @@ bool SimulatedDevice::attached(DeviceSlot slot) const {
 
 void SimulatedDevice::copy_to_device(DeviceSlot id, uint64_t offset, const std::byte* source, uint64_t bytes,
                                      const Event* after, Event& done, const CopyNote& note) {
-  TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
-  std::byte* const destination = table_->begin_copy(id, offset, bytes, done);
-  to_device_.enqueue({.destination = destination,
-                      .source = source,
-                      .bytes = bytes,
-                      .after = after,
-                      .done = &done,
-                      .in_flight = &table_->at(id).copies_in_flight,
-                      .note = note});
+  to_device_.enqueue(table_->to_slot(id, offset, source, bytes, after, done, note));
 }
 
 void SimulatedDevice::copy_to_host(std::byte* destination, DeviceSlot id, uint64_t offset, uint64_t bytes,
                                    const Event* after, Event& done, const CopyNote& note) {
-  const std::byte* const source = table_->begin_copy(id, offset, bytes, done);
-  to_host_.enqueue({.destination = destination,
-                    .source = source,
-                    .bytes = bytes,
-                    .after = after,
-                    .done = &done,
-                    .in_flight = &table_->at(id).copies_in_flight,
-                    .note = note});
+  to_host_.enqueue(table_->from_slot(destination, id, offset, bytes, after, done, note));
 }
 
 void SimulatedDevice::copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes,
                                    const Event* after, Event& done, const CopyNote& note) {
-  TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
-  table_->require_work_memory(work, bytes);
-  SlotTable::require_begun(done);
-  to_device_.enqueue(
-      {.destination = work, .source = source, .bytes = bytes, .after = after, .done = &done, .note = note});
+  to_device_.enqueue(table_->to_work(work, source, bytes, after, done, note));
 }
 
 void SimulatedDevice::copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
                                         const Event* after, Event& done, const CopyNote& note) {
-  table_->require_work_memory(work, bytes);
-  SlotTable::require_begun(done);
-  to_host_.enqueue({.destination = destination,
-                    .source = work,
-                    .bytes = bytes,
-                    .after = after,
-                    .done = &done,
-                    .note = note});
+  to_host_.enqueue(table_->from_work(destination, work, bytes, after, done, note));
 }
 
 void SimulatedDevice::copy_work_now(std::byte* to, const std::byte* from, uint64_t bytes) {
@@ -174,26 +148,15 @@ void SimulatedDevice::copy_work_now(std::byte* to, const std::byte* from, uint64
 }
 
 void SimulatedDevice::fill_zero(DeviceSlot id, uint64_t bytes, const Event* after, Event& done) {
-  std::byte* const destination = table_->begin_copy(id, 0, bytes, done);
-  to_device_.enqueue({.destination = destination,
-                      .bytes = bytes,
-                      .after = after,
-                      .done = &done,
-                      .in_flight = &table_->at(id).copies_in_flight});
+  to_device_.enqueue(table_->zeros_in(id, bytes, after, done));
 }
 
 void SimulatedDevice::zero_now(DeviceSlot id, uint64_t bytes) {
-  const SlotEntry& slot = table_->at(id);
-  slot.require_idle("fill");
-  TERRACE_ASSERT(bytes <= slot.bytes, std::to_string(bytes) + " bytes are more than the slot has");
-  std::memset(slot.memory().data(), 0, bytes);
+  std::memset(table_->idle_memory(id, bytes, "fill").data(), 0, bytes);
 }
 
 void SimulatedDevice::poison(DeviceSlot id) {
-  if (!options_.strict) return;
-  const SlotEntry& slot = table_->at(id);
-  slot.require_idle("poison");
-  fill_with_poison(slot.memory());
+  if (options_.strict) fill_with_poison(table_->idle_memory(id, slot_bytes(id), "poison"));
 }
 
 const std::byte* SimulatedDevice::home(DeviceSlot slot) const {

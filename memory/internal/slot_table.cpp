@@ -101,6 +101,64 @@ std::byte* SlotTable::begin_copy(DeviceSlot id, uint64_t offset, uint64_t bytes,
   return slot.home + offset;
 }
 
+CopyTask SlotTable::to_slot(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes,
+                            const Event* after, Event& done, const CopyNote& note) const {
+  TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
+  return {.destination = begin_copy(slot, offset, bytes, done),
+          .source = source,
+          .bytes = bytes,
+          .after = after,
+          .done = &done,
+          .in_flight = &at(slot).copies_in_flight,
+          .note = note};
+}
+
+CopyTask SlotTable::from_slot(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                              const Event* after, Event& done, const CopyNote& note) const {
+  return {.destination = destination,
+          .source = begin_copy(slot, offset, bytes, done),
+          .bytes = bytes,
+          .after = after,
+          .done = &done,
+          .in_flight = &at(slot).copies_in_flight,
+          .note = note};
+}
+
+CopyTask SlotTable::to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after,
+                            Event& done, const CopyNote& note) const {
+  TERRACE_ASSERT(source != nullptr || bytes == 0, "a copy to the device needs a source");
+  require_work_memory(work, bytes);
+  require_begun(done);
+  return {.destination = work, .source = source, .bytes = bytes, .after = after, .done = &done, .note = note};
+}
+
+CopyTask SlotTable::from_work(std::byte* destination, const std::byte* work, uint64_t bytes,
+                              const Event* after, Event& done, const CopyNote& note) const {
+  require_work_memory(work, bytes);
+  require_begun(done);
+  return {.destination = destination,
+          .source = work,
+          .bytes = bytes,
+          .after = after,
+          .done = &done,
+          .note = note};
+}
+
+CopyTask SlotTable::zeros_in(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) const {
+  return {.destination = begin_copy(slot, 0, bytes, done),
+          .bytes = bytes,
+          .after = after,
+          .done = &done,
+          .in_flight = &at(slot).copies_in_flight};
+}
+
+std::span<std::byte> SlotTable::idle_memory(DeviceSlot id, uint64_t bytes, const char* intention) const {
+  const SlotEntry& slot = at(id);
+  slot.require_idle(intention);
+  TERRACE_ASSERT(bytes <= slot.bytes, std::to_string(bytes) + " bytes are more than the slot has");
+  return slot.memory().first(bytes);
+}
+
 void SlotTable::require_begun(const Event& done) {
   TERRACE_ASSERT(!done.done(), "a copy completes an event that was begun");
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <terrace/base/event.h>
+#include <terrace/memory/copy_stream.h>
 #include <terrace/memory/device.h>
 
 namespace terrace {
@@ -65,12 +66,25 @@ class SlotTable {
   void note_attached(DeviceSlot slot, std::byte* address);
   void note_detached(DeviceSlot slot);
 
-  // Checks a copy and counts it as in flight; returns where its bytes begin.
-  std::byte* begin_copy(DeviceSlot slot, uint64_t offset, uint64_t bytes, const Event& done) const;
+  // The tasks that Device's copies are, checked; those of slots are counted as in flight.
+  CopyTask to_slot(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes,
+                   const Event* after, Event& done, const CopyNote& note) const;
+  CopyTask from_slot(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                     const Event* after, Event& done, const CopyNote& note) const;
+  CopyTask to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after, Event& done,
+                   const CopyNote& note) const;
+  CopyTask from_work(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
+                     Event& done, const CopyNote& note) const;
+  CopyTask zeros_in(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) const;
+
+  // What is filled now and on the calling thread: the first `bytes` of the slot, which is idle.
+  std::span<std::byte> idle_memory(DeviceSlot slot, uint64_t bytes, const char* intention) const;
   void require_work_memory(const std::byte* work, uint64_t bytes) const;
-  static void require_begun(const Event& done);
 
  private:
+  // Checks a copy and counts it as in flight; returns where its bytes begin.
+  std::byte* begin_copy(DeviceSlot slot, uint64_t offset, uint64_t bytes, const Event& done) const;
+  static void require_begun(const Event& done);
   // The first slot that is attached at `address` or behind it.
   std::vector<SlotEntry*>::const_iterator place_of(const std::byte* address) const;
 
