@@ -2,6 +2,7 @@
 #include <terrace/runtime/compute/ops.h>
 
 #include <terrace/runtime/compute/internal/kernel_table.h>
+#include <terrace/runtime/compute/internal/shapes.h>
 
 #include <algorithm>
 
@@ -53,8 +54,7 @@ void HostOps::land_column_sums(const RowShape& shape, const float* dy, const Gra
 void HostOps::layer_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
                                  ParameterView beta, std::span<float> y, const NormStatistics& statistics,
                                  StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.width && y.size() == x.size(),
-                 "a norm's rows have another size");
+  compute::require_norm_rows(shape, {x.size(), y.size()});
   const StackArena::Frame frame(arena);
   const std::span<const float> gammas = as_floats(gamma, shape.width, arena);
   const std::span<const float> betas = as_floats(beta, shape.width, arena);
@@ -73,8 +73,7 @@ void HostOps::layer_norm_backward(const NormShape& shape, std::span<const float>
                                   std::span<const float> dy, std::span<float> dx,
                                   const GradientTarget& gamma_gradient, const GradientTarget& beta_gradient,
                                   StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.width && dy.size() == x.size() && dx.size() == x.size(),
-                 "a norm's rows have another size");
+  compute::require_norm_rows(shape, {x.size(), dy.size(), dx.size()});
   const StackArena::Frame frame(arena);
   const std::span<const float> gammas = as_floats(gamma, shape.width, arena);
   if (dry_run_) return;
@@ -100,19 +99,14 @@ void HostOps::layer_norm_backward(const NormShape& shape, std::span<const float>
 
 void HostOps::linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
                              ParameterView bias, std::span<float> y, StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.inputs && y.size() == shape.rows * shape.outputs,
-                 "a linear layer's rows have another size");
+  compute::require_linear_rows(shape, x.size(), y.size());
   const StackArena::Frame frame(arena);
   const std::span<const float> biases =
       shape.biased ? as_floats(bias, shape.outputs, arena) : std::span<const float>();
   const ThreadScratch scratch(arena, workers_, Products::workspace_floats());
   if (dry_run_) return;
   products_.multiply({.rows = shape.rows, .columns = shape.outputs, .depth = shape.inputs},
-                     {.data = x.data(), .stride = shape.inputs},
-                     {.data = weight.data,
-                      .stride = shape.outputs_first ? shape.inputs : shape.outputs,
-                      .type = weight.type,
-                      .transposed = shape.outputs_first},
+                     compute::rows_of(x.data(), shape.inputs), compute::weight_of(shape, weight, false),
                      {.data = y.data(), .stride = shape.outputs, .bias = biases.data()}, scratch);
 }
 
@@ -120,23 +114,18 @@ void HostOps::linear_backward(const LinearShape& shape, std::span<const float> x
                               std::span<const float> dy, std::span<float> dx, InputGradient existing,
                               const GradientTarget& weight_gradient, const GradientTarget& bias_gradient,
                               StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.inputs && dx.size() == x.size() &&
-                     dy.size() == shape.rows * shape.outputs,
-                 "a linear layer's rows have another size");
+  compute::require_linear_rows(shape, x.size(), dy.size());
+  compute::require_linear_rows(shape, dx.size(), dy.size());
   const StackArena::Frame frame(arena);
   const ThreadScratch scratch(arena, workers_, Products::workspace_floats());
   if (dry_run_) return;
   products_.multiply(
       {.rows = shape.rows, .columns = shape.inputs, .depth = shape.outputs},
-      {.data = dy.data(), .stride = shape.outputs},
-      {.data = weight.data,
-       .stride = shape.outputs_first ? shape.inputs : shape.outputs,
-       .type = weight.type,
-       .transposed = !shape.outputs_first},
+      compute::rows_of(dy.data(), shape.outputs), compute::weight_of(shape, weight, true),
       {.data = dx.data(), .stride = shape.inputs, .accumulate = existing == InputGradient::add}, scratch);
   if (weight_gradient.view.data != nullptr) {
-    const Operand across_x{.data = x.data(), .stride = shape.inputs, .transposed = !shape.outputs_first};
-    const Operand across_dy{.data = dy.data(), .stride = shape.outputs, .transposed = shape.outputs_first};
+    const Operand across_x = compute::rows_of(x.data(), shape.inputs, !shape.outputs_first);
+    const Operand across_dy = compute::rows_of(dy.data(), shape.outputs, shape.outputs_first);
     if (shape.outputs_first) {
       products_.multiply_into({.rows = shape.outputs, .columns = shape.inputs, .depth = shape.rows},
                               across_dy, across_x, weight_gradient, scratch);

@@ -1,25 +1,12 @@
 // Low-rank adapters beside a linear layer (Hu et al., "LoRA", arXiv:2106.09685): y += scale * (x A^T) B^T.
 #include <terrace/runtime/compute/internal/kernel_table.h>
+#include <terrace/runtime/compute/internal/shapes.h>
 #include <terrace/runtime/compute/ops.h>
 
 namespace terrace {
-namespace {
 
-void check(const AdapterShape& shape, size_t x, size_t y) {
-  TERRACE_ASSERT(shape.rank > 0, "an adapter has a rank");
-  TERRACE_ASSERT(x == shape.rows * shape.inputs && y == shape.rows * shape.outputs,
-                 "an adapter's rows have another size");
-}
-
-Operand rows_of(const float* data, uint64_t width, bool transposed = false) {
-  return {.data = data, .stride = width, .transposed = transposed};
-}
-
-Operand matrix(ParameterView weight, uint64_t width, bool transposed) {
-  return {.data = weight.data, .stride = width, .type = weight.type, .transposed = transposed};
-}
-
-}  // namespace
+using compute::matrix;
+using compute::rows_of;
 
 void HostOps::adapter_down(const AdapterShape& shape, std::span<const float> x, ParameterView a,
                            std::span<float> down, const ThreadScratch& scratch) const {
@@ -36,7 +23,7 @@ void HostOps::scale(float factor, std::span<float> values) const {
 
 void HostOps::adapter_forward(const AdapterShape& shape, std::span<const float> x, ParameterView a,
                               ParameterView b, std::span<float> y, StackArena& arena) const {
-  check(shape, x.size(), y.size());
+  compute::require_adapter_rows(shape, x.size(), y.size());
   const StackArena::Frame frame(arena);
   const std::span<float> down = arena.allocate<float>(shape.rows * shape.rank);
   const ThreadScratch scratch(arena, workers_, Products::workspace_floats());
@@ -53,8 +40,8 @@ void HostOps::adapter_backward(const AdapterShape& shape, std::span<const float>
                                ParameterView b, std::span<const float> dy, std::span<float> dx,
                                const GradientTarget& a_gradient, const GradientTarget& b_gradient,
                                StackArena& arena) const {
-  check(shape, x.size(), dy.size());
-  TERRACE_ASSERT(dx.size() == x.size() || dx.empty(), "an adapter's rows have another size");
+  compute::require_adapter_rows(shape, x.size(), dy.size());
+  if (!dx.empty()) compute::require_adapter_rows(shape, dx.size(), dy.size());
   const StackArena::Frame frame(arena);
   const std::span<float> down = arena.allocate<float>(shape.rows * shape.rank);
   const ThreadScratch scratch(arena, workers_, Products::workspace_floats());

@@ -1,12 +1,16 @@
 // Causal attention, a task per head of a sample, a block of queries at a time: only that block's rows of the
 // probabilities exist, and the backward pass computes them again (as FlashAttention does, arXiv:2205.14135).
 #include <terrace/runtime/compute/internal/kernel_table.h>
+#include <terrace/runtime/compute/internal/shapes.h>
 #include <terrace/runtime/compute/ops.h>
 
 #include <algorithm>
 #include <cmath>
 
 namespace terrace {
+
+using compute::rows_of;
+
 namespace {
 
 // Where the rows of one query head of one sample are: elements of its first token.
@@ -30,34 +34,12 @@ float factor_of(const AttentionShape& shape) {
   return 1.0f / std::sqrt(static_cast<float>(shape.head_size));
 }
 
-template <typename Float>
-void check(const AttentionShape& shape, const AttentionRows<Float>& rows) {
-  TERRACE_ASSERT(shape.key_value_heads != 0 && shape.heads % shape.key_value_heads == 0,
-                 "the heads are not a multiple of the key-value heads");
-  const auto holds = [&](size_t elements, uint64_t stride, uint64_t width) {
-    return stride >= width && elements >= (shape.tokens() - 1) * stride + width;
-  };
-  TERRACE_ASSERT(holds(rows.queries.size(), rows.query_stride, shape.query_width()) &&
-                     holds(rows.keys.size(), rows.key_value_stride, shape.key_value_width()) &&
-                     holds(rows.values.size(), rows.key_value_stride, shape.key_value_width()),
-                 "attention's rows have another size");
-}
-
-void check(const AttentionShape& shape, size_t y, size_t log_sums) {
-  TERRACE_ASSERT(y == shape.tokens() * shape.query_width() && log_sums == shape.tokens() * shape.heads,
-                 "attention's results have another size");
-}
-
-Operand matrix(const float* data, uint64_t stride, bool transposed = false) {
-  return {.data = data, .stride = stride, .type = DataType::fp32, .transposed = transposed};
-}
-
 }  // namespace
 
 void HostOps::attention_forward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
                                 std::span<float> y, std::span<float> log_sums, StackArena& arena) const {
-  check(shape, inputs);
-  check(shape, y.size(), log_sums.size());
+  compute::require_attention_rows(shape, inputs);
+  compute::require_attention_results(shape, y.size(), log_sums.size());
   const StackArena::Frame frame(arena);
   const uint64_t score_floats = std::min(kQueryBlock, shape.sequence) * shape.sequence;
   const ThreadScratch scratch(arena, workers_, Products::workspace_floats() + score_floats);
@@ -68,14 +50,14 @@ void HostOps::attention_forward(const AttentionShape& shape, const AttentionRows
     const Head head = head_of(shape, inputs.query_stride, inputs.key_value_stride, index / shape.heads,
                               index % shape.heads);
     const float* const queries = inputs.queries.data() + head.first_query;
-    const Operand keys = matrix(inputs.keys.data() + head.first_key_value, inputs.key_value_stride, true);
-    const Operand values = matrix(inputs.values.data() + head.first_key_value, inputs.key_value_stride);
+    const Operand keys = rows_of(inputs.keys.data() + head.first_key_value, inputs.key_value_stride, true);
+    const Operand values = rows_of(inputs.values.data() + head.first_key_value, inputs.key_value_stride);
     float* const workspace = scratch.mine();
     float* const scores = workspace + Products::workspace_floats();
     for (uint64_t first = 0; first < shape.sequence; first += kQueryBlock) {
       const uint64_t end = std::min(first + kQueryBlock, shape.sequence), rows = end - first;
       products_.multiply_here({rows, end, size},
-                              matrix(queries + first * inputs.query_stride, inputs.query_stride), keys,
+                              rows_of(queries + first * inputs.query_stride, inputs.query_stride), keys,
                               {.data = scores, .stride = end}, workspace);
       float sums[kQueryBlock];
       for (uint64_t row = 0; row < rows; ++row) {
@@ -88,7 +70,7 @@ void HostOps::attention_forward(const AttentionShape& shape, const AttentionRows
         log_sums[head.first_number + first + row] = largest + std::log(sums[row]);
       }
       float* const result = y.data() + head.first_y + first * y_stride;
-      products_.multiply_here({rows, size, end}, matrix(scores, end), values,
+      products_.multiply_here({rows, size, end}, rows_of(scores, end), values,
                               {.data = result, .stride = y_stride}, workspace);
       for (uint64_t row = 0; row < rows; ++row) {
         kernels_.scale(result + row * y_stride, 1.0f / sums[row], size);
@@ -119,11 +101,11 @@ void head_backward(const AttentionShape& shape, const HeadRows& head, const Prod
   }
   for (uint64_t first = 0; first < shape.sequence; first += HostOps::kQueryBlock) {
     const uint64_t end = std::min(first + HostOps::kQueryBlock, shape.sequence), rows = end - first;
-    const Operand block_queries = matrix(head.queries + first * stride, stride);
-    const Operand block_dy = matrix(head.dy + first * y_stride, y_stride);
-    products.multiply_here({rows, end, size}, block_queries, matrix(head.keys, head.key_value_stride, true),
+    const Operand block_queries = rows_of(head.queries + first * stride, stride);
+    const Operand block_dy = rows_of(head.dy + first * y_stride, y_stride);
+    products.multiply_here({rows, end, size}, block_queries, rows_of(head.keys, head.key_value_stride, true),
                            {.data = scores, .stride = end}, workspace);
-    products.multiply_here({rows, end, size}, block_dy, matrix(head.values, head.key_value_stride, true),
+    products.multiply_here({rows, end, size}, block_dy, rows_of(head.values, head.key_value_stride, true),
                            {.data = dscores, .stride = end}, workspace);
     for (uint64_t row = 0; row < rows; ++row) {
       const uint64_t visible = first + row + 1, at = (first + row) * y_stride;
@@ -133,12 +115,13 @@ void head_backward(const AttentionShape& shape, const HeadRows& head, const Prod
       std::fill(scores + row * end + visible, scores + (row + 1) * end, 0.0f);
       std::fill(dscores + row * end + visible, dscores + (row + 1) * end, 0.0f);
     }
-    products.multiply_here({rows, size, end}, matrix(dscores, end), matrix(head.keys, head.key_value_stride),
+    products.multiply_here({rows, size, end}, rows_of(dscores, end),
+                           rows_of(head.keys, head.key_value_stride),
                            {.data = head.dqueries + first * stride, .stride = stride}, workspace);
-    products.multiply_here({end, size, rows}, matrix(dscores, end, true), block_queries,
+    products.multiply_here({end, size, rows}, rows_of(dscores, end, true), block_queries,
                            {.data = head.dkeys, .stride = head.gradient_stride, .accumulate = true},
                            workspace);
-    products.multiply_here({end, size, rows}, matrix(scores, end, true), block_dy,
+    products.multiply_here({end, size, rows}, rows_of(scores, end, true), block_dy,
                            {.data = head.dvalues, .stride = head.gradient_stride, .accumulate = true},
                            workspace);
   }
@@ -152,12 +135,9 @@ void HostOps::attention_backward(const AttentionShape& shape, const AttentionRow
                                  std::span<const float> y, std::span<const float> log_sums,
                                  std::span<const float> dy, const AttentionRows<float>& gradients,
                                  StackArena& arena) const {
-  check(shape, inputs);
-  check(shape, gradients);
-  check(shape, y.size(), log_sums.size());
-  TERRACE_ASSERT(gradients.query_stride == inputs.query_stride &&
-                     gradients.key_value_stride == inputs.key_value_stride && dy.size() == y.size(),
-                 "attention's gradients have another size");
+  compute::require_attention_rows(shape, inputs);
+  compute::require_attention_results(shape, y.size(), log_sums.size());
+  compute::require_attention_gradients(shape, inputs, dy.size(), gradients);
   const StackArena::Frame frame(arena);
   const uint64_t score_floats = round_up(std::min(kQueryBlock, shape.sequence) * shape.sequence, 16);
   const uint64_t size = shape.head_size, head_floats = shape.sequence * size;

@@ -1,5 +1,6 @@
 // What the Llama family adds: root-mean-square norms, rotary positions and gated units.
 #include <terrace/runtime/compute/internal/kernel_table.h>
+#include <terrace/runtime/compute/internal/shapes.h>
 #include <terrace/runtime/compute/ops.h>
 
 #include <algorithm>
@@ -9,8 +10,7 @@ namespace terrace {
 void HostOps::rms_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
                                std::span<float> y, const NormStatistics& statistics,
                                StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.width && y.size() == x.size(),
-                 "a norm's rows have another size");
+  compute::require_norm_rows(shape, {x.size(), y.size()});
   const StackArena::Frame frame(arena);
   const std::span<const float> gammas = as_floats(gamma, shape.width, arena);
   if (dry_run_) return;
@@ -26,8 +26,7 @@ void HostOps::rms_norm_backward(const NormShape& shape, std::span<const float> x
                                 const NormStatistics& statistics, ParameterView gamma,
                                 std::span<const float> dy, std::span<float> dx,
                                 const GradientTarget& gamma_gradient, StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.width && dy.size() == x.size() && dx.size() == x.size(),
-                 "a norm's rows have another size");
+  compute::require_norm_rows(shape, {x.size(), dy.size(), dx.size()});
   const StackArena::Frame frame(arena);
   const std::span<const float> gammas = as_floats(gamma, shape.width, arena);
   if (dry_run_) return;
@@ -52,10 +51,7 @@ void HostOps::rms_norm_backward(const NormShape& shape, std::span<const float> x
 void HostOps::rotate(const RotaryShape& shape, const RotaryTable& table, bool inverse,
                      std::span<float> x) const {
   const uint64_t half = shape.head_size / 2, width = shape.heads * shape.head_size;
-  TERRACE_ASSERT(shape.head_size % 2 == 0, "rotary positions turn pairs: the size of a head is odd");
-  TERRACE_ASSERT(x.size() == shape.tokens * width && table.cosines.size() == shape.sequence * half &&
-                     table.sines.size() == table.cosines.size(),
-                 "rotary positions' rows have another size");
+  compute::require_rotary_rows(shape, table, x.size());
   if (dry_run_) return;
   for_row_blocks(shape.tokens, width, [&](uint64_t first, uint64_t count) {
     for (uint64_t row = first; row < first + count; ++row) {
@@ -70,7 +66,7 @@ void HostOps::rotate(const RotaryShape& shape, const RotaryTable& table, bool in
 
 void HostOps::swiglu_forward(std::span<const float> gate, std::span<const float> up,
                              std::span<float> y) const {
-  TERRACE_ASSERT(gate.size() == up.size() && gate.size() == y.size(), "a gated unit keeps the shape");
+  compute::require_gated_units({gate.size(), up.size(), y.size()});
   if (dry_run_) return;
   for_row_blocks(y.size(), 1, [&](uint64_t first, uint64_t count) {
     kernels_.swiglu(gate.data() + first, up.data() + first, y.data() + first, count);
@@ -79,8 +75,7 @@ void HostOps::swiglu_forward(std::span<const float> gate, std::span<const float>
 
 void HostOps::swiglu_backward(std::span<const float> gate, std::span<const float> up, std::span<float> dy,
                               std::span<float> dup) const {
-  TERRACE_ASSERT(gate.size() == up.size() && gate.size() == dy.size() && gate.size() == dup.size(),
-                 "a gated unit keeps the shape");
+  compute::require_gated_units({gate.size(), up.size(), dy.size(), dup.size()});
   if (dry_run_) return;
   for_row_blocks(dy.size(), 1, [&](uint64_t first, uint64_t count) {
     kernels_.swiglu_backward(gate.data() + first, up.data() + first, dy.data() + first, dup.data() + first,

@@ -1,6 +1,7 @@
 // What touches the vocabulary: the embeddings and the loss. Logits and the gradient of the token table exist
 // in tiles.
 #include <terrace/runtime/compute/internal/kernel_table.h>
+#include <terrace/runtime/compute/internal/shapes.h>
 #include <terrace/runtime/compute/ops.h>
 
 #include <algorithm>
@@ -12,35 +13,13 @@ namespace {
 
 // Rows of the token table whose gradient one task makes.
 constexpr uint64_t kTableRows = 64;
-// Logits that exist at once, for all tokens: 16 MiB of fp32, and never fewer than kLossColumns columns.
-constexpr uint64_t kLogits = 4 * 1024 * 1024;
 constexpr uint64_t kLossColumns = VocabularyShape::kLossColumns;
-
-uint64_t logit_columns(const VocabularyShape& part) {
-  const uint64_t fitting = kLogits / std::max<uint64_t>(part.tokens, 1) / kLossColumns * kLossColumns;
-  return std::min(std::max(fitting, kLossColumns), part.rows);
-}
-
-// The rows [first, ...) of a part of a table, as the operand of a product.
-Operand table_rows(ParameterView weight, uint64_t first, uint64_t width, bool transposed) {
-  return {.data = weight.data + first * width * bytes_of(weight.type),
-          .stride = width,
-          .type = weight.type,
-          .transposed = transposed};
-}
-
-void check(const VocabularyShape& part, size_t x, size_t targets) {
-  TERRACE_ASSERT(x == part.tokens * part.width && targets == part.tokens,
-                 "the loss's rows have another size");
-  TERRACE_ASSERT(part.first_row % kLossColumns == 0, "a part of the vocabulary begins inside of a sum");
-}
 
 }  // namespace
 
 void HostOps::embedding_forward(const EmbeddingShape& shape, std::span<const int32_t> tokens,
                                 ParameterView table, std::span<float> y) const {
-  TERRACE_ASSERT(tokens.size() == shape.tokens && y.size() == shape.tokens * shape.width,
-                 "an embedding's rows have another size");
+  compute::require_embedding_rows(shape, tokens.size(), y.size());
   if (dry_run_) return;
   const uint64_t width = shape.width;
   for_row_blocks(tokens.size(), width, [&](uint64_t first, uint64_t count) {
@@ -55,8 +34,7 @@ void HostOps::embedding_forward(const EmbeddingShape& shape, std::span<const int
 }
 
 void HostOps::order_tokens(std::span<const int32_t> tokens, const TokenOrder& order) const {
-  TERRACE_ASSERT(order.places.size() == tokens.size() && !order.ends.empty(),
-                 "an order's places have another number");
+  compute::require_token_order(order, tokens.size());
   if (dry_run_) return;
   std::fill(order.ends.begin(), order.ends.end(), 0u);
   for (const int32_t token : tokens) ++order.ends[static_cast<uint64_t>(token) + 1];
@@ -69,9 +47,7 @@ void HostOps::order_tokens(std::span<const int32_t> tokens, const TokenOrder& or
 void HostOps::embedding_backward(const EmbeddingShape& shape, const TokenOrder& order,
                                  std::span<const float> dy, const GradientTarget& gradient,
                                  StackArena& arena) const {
-  TERRACE_ASSERT(order.places.size() == shape.tokens && dy.size() == shape.tokens * shape.width &&
-                     order.ends.size() > shape.first_row + shape.rows,
-                 "an embedding's rows have another size");
+  compute::require_embedding_order(shape, order, dy.size());
   const StackArena::Frame frame(arena);
   const ThreadScratch scratch(arena, workers_, shape.width);
   if (dry_run_ || gradient.view.data == nullptr) return;
@@ -94,9 +70,7 @@ void HostOps::embedding_backward(const EmbeddingShape& shape, const TokenOrder& 
 
 void HostOps::position_forward(const PositionShape& shape, ParameterView table, std::span<float> y,
                                StackArena& arena) const {
-  TERRACE_ASSERT(y.size() == shape.batch * shape.sequence * shape.width,
-                 "an embedding's rows have another size");
-  TERRACE_ASSERT(shape.sequence <= shape.context, "more tokens than positions");
+  compute::require_position_rows(shape, y.size());
   const uint64_t width = shape.width;
   const StackArena::Frame frame(arena);
   const std::span<const float> positions = as_floats(table, shape.sequence * width, arena);
@@ -111,8 +85,7 @@ void HostOps::position_forward(const PositionShape& shape, ParameterView table, 
 
 void HostOps::position_backward(const PositionShape& shape, std::span<const float> dy,
                                 const GradientTarget& gradient, StackArena& arena) const {
-  TERRACE_ASSERT(dy.size() == shape.batch * shape.sequence * shape.width,
-                 "an embedding's rows have another size");
+  compute::require_position_rows(shape, dy.size());
   const uint64_t width = shape.width;
   const StackArena::Frame frame(arena);
   const ThreadScratch scratch(arena, workers_, width);
@@ -135,11 +108,11 @@ void HostOps::position_backward(const PositionShape& shape, std::span<const floa
 void HostOps::cross_entropy_forward(const VocabularyShape& part, std::span<const float> x,
                                     ParameterView weight, std::span<const int32_t> targets,
                                     std::span<RunningLoss> running, StackArena& arena) const {
-  check(part, x.size(), targets.size());
+  compute::require_loss_rows(part, x.size(), targets.size());
   TERRACE_ASSERT(running.size() == part.tokens, "the loss's rows have another size");
   const StackArena::Frame frame(arena);
   const ThreadScratch scratch(arena, workers_, Products::workspace_floats());
-  const uint64_t widest = logit_columns(part);
+  const uint64_t widest = compute::logit_columns(part);
   const std::span<float> tile = arena.allocate<float>(part.tokens * widest);
   if (dry_run_) return;
   if (part.first_row == 0) {
@@ -149,8 +122,8 @@ void HostOps::cross_entropy_forward(const VocabularyShape& part, std::span<const
   for (uint64_t first = 0; first < part.rows; first += widest) {
     const uint64_t columns = std::min(widest, part.rows - first);
     products_.multiply({part.tokens, columns, part.width}, {.data = x.data(), .stride = part.width},
-                       table_rows(weight, first, part.width, true), {.data = tile.data(), .stride = columns},
-                       scratch);
+                       compute::table_rows(weight, first, part.width, true),
+                       {.data = tile.data(), .stride = columns}, scratch);
     const uint64_t first_id = part.first_row + first;
     for_row_blocks(part.tokens, columns, [&](uint64_t first_row, uint64_t count) {
       for (uint64_t row = first_row; row < first_row + count; ++row) {
@@ -185,19 +158,20 @@ void HostOps::cross_entropy_backward(const VocabularyShape& part, std::span<cons
                                      ParameterView weight, std::span<const int32_t> targets,
                                      std::span<const float> log_sums, float loss_scale, std::span<float> dx,
                                      const GradientTarget& weight_gradient, StackArena& arena) const {
-  check(part, x.size(), targets.size());
+  compute::require_loss_rows(part, x.size(), targets.size());
   TERRACE_ASSERT((dx.empty() || dx.size() == x.size()) && log_sums.size() == part.tokens,
                  "the loss's rows have another size");
   const StackArena::Frame frame(arena);
   const ThreadScratch scratch(arena, workers_, Products::workspace_floats());
-  const uint64_t widest = logit_columns(part);
+  const uint64_t widest = compute::logit_columns(part);
   const std::span<float> tile = arena.allocate<float>(part.tokens * widest);
   if (dry_run_) return;
   const float scale = loss_scale / static_cast<float>(part.tokens);
   for (uint64_t first = 0; first < part.rows; first += widest) {
     const uint64_t columns = std::min(widest, part.rows - first), first_id = part.first_row + first;
     const Operand rows{.data = x.data(), .stride = part.width};
-    products_.multiply({part.tokens, columns, part.width}, rows, table_rows(weight, first, part.width, true),
+    products_.multiply({part.tokens, columns, part.width}, rows,
+                       compute::table_rows(weight, first, part.width, true),
                        {.data = tile.data(), .stride = columns}, scratch);
     for_row_blocks(part.tokens, columns, [&](uint64_t first_row, uint64_t count) {
       for (uint64_t row = first_row; row < first_row + count; ++row) {
@@ -210,7 +184,7 @@ void HostOps::cross_entropy_backward(const VocabularyShape& part, std::span<cons
     });
     if (!dx.empty()) {
       products_.multiply({part.tokens, part.width, columns}, {.data = tile.data(), .stride = columns},
-                         table_rows(weight, first, part.width, false),
+                         compute::table_rows(weight, first, part.width, false),
                          {.data = dx.data(), .stride = part.width, .accumulate = first_id != 0}, scratch);
     }
     if (weight_gradient.view.data == nullptr) continue;
@@ -231,7 +205,7 @@ void HostOps::logits(const VocabularyShape& part, std::span<const float> x, Para
   const ThreadScratch scratch(arena, workers_, Products::workspace_floats());
   if (dry_run_) return;
   products_.multiply({part.tokens, part.rows, part.width}, {.data = x.data(), .stride = part.width},
-                     table_rows(weight, 0, part.width, true),
+                     compute::table_rows(weight, 0, part.width, true),
                      {.data = logits.data() + part.first_row, .stride = vocabulary}, scratch);
 }
 

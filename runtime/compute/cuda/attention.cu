@@ -327,9 +327,7 @@ void with_tile(uint64_t size, Body body) {
   }
 }
 
-void check(const AttentionShape& shape) {
-  TERRACE_ASSERT(shape.key_value_heads != 0 && shape.heads % shape.key_value_heads == 0,
-                 "the heads are not a multiple of the key-value heads");
+void require_small_heads(const AttentionShape& shape) {
   TERRACE_ASSERT(shape.head_size <= CudaOps::kLargestHead,
                  "a head of " + std::to_string(shape.head_size) + " elements");
 }
@@ -354,10 +352,9 @@ AttentionCall call_of(const AttentionShape& shape, const AttentionRows<const flo
 
 void CudaOps::attention_forward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
                                 std::span<float> y, std::span<float> log_sums) const {
-  compute::check(shape);
-  TERRACE_ASSERT(
-      y.size() == shape.tokens() * shape.query_width() && log_sums.size() == shape.tokens() * shape.heads,
-      "attention's results have another size");
+  compute::require_small_heads(shape);
+  compute::require_attention_rows(shape, inputs);
+  compute::require_attention_results(shape, y.size(), log_sums.size());
   if (dry_run_) return;
   compute::AttentionCall call = compute::call_of(shape, inputs);
   call.result = y.data();
@@ -372,12 +369,10 @@ void CudaOps::attention_backward(const AttentionShape& shape, const AttentionRow
                                  std::span<const float> y, std::span<const float> log_sums,
                                  std::span<const float> dy, const AttentionRows<float>& gradients,
                                  StackArena& arena) const {
-  compute::check(shape);
-  TERRACE_ASSERT(gradients.query_stride == inputs.query_stride &&
-                     gradients.key_value_stride == inputs.key_value_stride && dy.size() == y.size() &&
-                     y.size() == shape.tokens() * shape.query_width() &&
-                     log_sums.size() == shape.tokens() * shape.heads,
-                 "attention's gradients have another size");
+  compute::require_small_heads(shape);
+  compute::require_attention_rows(shape, inputs);
+  compute::require_attention_results(shape, y.size(), log_sums.size());
+  compute::require_attention_gradients(shape, inputs, dy.size(), gradients);
   const StackArena::Frame frame(arena);
   const std::span<float> dots = arena.allocate<float>(log_sums.size());
   if (dry_run_) return;

@@ -147,7 +147,7 @@ void CudaOps::gelu_backward(std::span<const float> x, std::span<float> dy) const
 
 void CudaOps::swiglu_forward(std::span<const float> gate, std::span<const float> up,
                              std::span<float> y) const {
-  TERRACE_ASSERT(gate.size() == up.size() && gate.size() == y.size(), "a gated unit keeps the shape");
+  compute::require_gated_units({gate.size(), up.size(), y.size()});
   if (dry_run_) return;
   launch_elements(launch_, compute::Swiglu{gate.data(), up.data(), y.data()}, y.size(),
                   are_aligned_for_quads({{gate.data()}, {up.data()}, {y.data()}}));
@@ -155,8 +155,7 @@ void CudaOps::swiglu_forward(std::span<const float> gate, std::span<const float>
 
 void CudaOps::swiglu_backward(std::span<const float> gate, std::span<const float> up, std::span<float> dy,
                               std::span<float> dup) const {
-  TERRACE_ASSERT(gate.size() == up.size() && gate.size() == dy.size() && gate.size() == dup.size(),
-                 "a gated unit keeps the shape");
+  compute::require_gated_units({gate.size(), up.size(), dy.size(), dup.size()});
   if (dry_run_) return;
   launch_elements(launch_, compute::SwigluBackward{gate.data(), up.data(), dy.data(), dup.data()}, dy.size(),
                   are_aligned_for_quads({{gate.data()}, {up.data()}, {dy.data()}, {dup.data()}}));
@@ -199,11 +198,8 @@ std::span<const float> CudaOps::as_floats(ParameterView parameter, uint64_t coun
 
 void CudaOps::rotate(const RotaryShape& shape, const RotaryTable& table, bool inverse,
                      std::span<float> x) const {
-  const uint64_t half = shape.head_size / 2, width = shape.heads * shape.head_size;
-  TERRACE_ASSERT(shape.head_size % 2 == 0, "rotary positions turn pairs: the size of a head is odd");
-  TERRACE_ASSERT(x.size() == shape.tokens * width && table.cosines.size() == shape.sequence * half &&
-                     table.sines.size() == table.cosines.size(),
-                 "rotary positions' rows have another size");
+  const uint64_t half = shape.head_size / 2;
+  compute::require_rotary_rows(shape, table, x.size());
   if (dry_run_) return;
   launch_elements(launch_,
                   compute::Rotate{shape.sequence, shape.heads, half, table.cosines.data(), table.sines.data(),

@@ -163,8 +163,7 @@ void CudaOps::land_column_sums(const RowShape& shape, const float* dy, const Gra
 void CudaOps::layer_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
                                  ParameterView beta, std::span<float> y,
                                  const NormStatistics& statistics) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.width && y.size() == x.size(),
-                 "a norm's rows have another size");
+  compute::require_norm_rows(shape, {x.size(), y.size()});
   if (dry_run_) return;
   launch(launch_, divide_up(shape.rows, kRowsOfBlock), kThreads, compute::layer_norm, shape, x.data(), gamma,
          beta, y.data(), statistics.means.data(), statistics.inverse_deviations.data());
@@ -175,8 +174,7 @@ void CudaOps::layer_norm_backward(const NormShape& shape, std::span<const float>
                                   std::span<const float> dy, std::span<float> dx,
                                   const GradientTarget& gamma_gradient, const GradientTarget& beta_gradient,
                                   StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.width && dy.size() == x.size() && dx.size() == x.size(),
-                 "a norm's rows have another size");
+  compute::require_norm_rows(shape, {x.size(), dy.size(), dx.size()});
   const RowShape rows{shape.rows, shape.width};
   const float* const means = statistics.means.data();
   const float* const inverse_deviations = statistics.inverse_deviations.data();
@@ -192,8 +190,7 @@ void CudaOps::layer_norm_backward(const NormShape& shape, std::span<const float>
 
 void CudaOps::rms_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
                                std::span<float> y, const NormStatistics& statistics) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.width && y.size() == x.size(),
-                 "a norm's rows have another size");
+  compute::require_norm_rows(shape, {x.size(), y.size()});
   if (dry_run_) return;
   launch(launch_, divide_up(shape.rows, kRowsOfBlock), kThreads, compute::rms_norm, shape, x.data(), gamma,
          y.data(), statistics.inverse_deviations.data());
@@ -203,8 +200,7 @@ void CudaOps::rms_norm_backward(const NormShape& shape, std::span<const float> x
                                 const NormStatistics& statistics, ParameterView gamma,
                                 std::span<const float> dy, std::span<float> dx,
                                 const GradientTarget& gamma_gradient, StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.width && dy.size() == x.size() && dx.size() == x.size(),
-                 "a norm's rows have another size");
+  compute::require_norm_rows(shape, {x.size(), dy.size(), dx.size()});
   const float* const inverse_roots = statistics.inverse_deviations.data();
   if (!dry_run_) {
     launch(launch_, divide_up(shape.rows, kRowsOfBlock), kThreads, compute::rms_norm_backward, shape,

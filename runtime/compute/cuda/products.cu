@@ -123,28 +123,18 @@ void TiledProducts::multiply_into(const CudaLaunch& where, const ProductShape& s
   compute::launch_product(where, {shape, a, b, nullptr, 0, nullptr, 0, target});
 }
 
-namespace {
-
-Operand rows_of(const float* data, uint64_t width, bool transposed = false) {
-  return {.data = data, .stride = width, .transposed = transposed};
-}
-
-Operand matrix(ParameterView weight, uint64_t width, bool transposed) {
-  return {.data = weight.data, .stride = width, .type = weight.type, .transposed = transposed};
-}
-
-}  // namespace
+using compute::matrix;
+using compute::rows_of;
 
 void CudaOps::linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
                              ParameterView bias, std::span<float> y, StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.inputs && y.size() == shape.rows * shape.outputs,
-                 "a linear layer's rows have another size");
+  compute::require_linear_rows(shape, x.size(), y.size());
   const StackArena::Frame frame(arena);
   const std::span<const float> biases =
       shape.biased ? as_floats(bias, shape.outputs, arena) : std::span<const float>();
   if (dry_run_) return;
   products_.multiply(launch_, {shape.rows, shape.outputs, shape.inputs}, rows_of(x.data(), shape.inputs),
-                     matrix(weight, shape.outputs_first ? shape.inputs : shape.outputs, shape.outputs_first),
+                     compute::weight_of(shape, weight, false),
                      {.data = y.data(), .stride = shape.outputs, .bias = biases.data()});
 }
 
@@ -152,13 +142,12 @@ void CudaOps::linear_backward(const LinearShape& shape, std::span<const float> x
                               std::span<const float> dy, std::span<float> dx, HostOps::InputGradient existing,
                               const GradientTarget& weight_gradient, const GradientTarget& bias_gradient,
                               StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.inputs && dx.size() == x.size() &&
-                     dy.size() == shape.rows * shape.outputs,
-                 "a linear layer's rows have another size");
+  compute::require_linear_rows(shape, x.size(), dy.size());
+  compute::require_linear_rows(shape, dx.size(), dy.size());
   if (!dry_run_) {
     products_.multiply(
         launch_, {shape.rows, shape.inputs, shape.outputs}, rows_of(dy.data(), shape.outputs),
-        matrix(weight, shape.outputs_first ? shape.inputs : shape.outputs, !shape.outputs_first),
+        compute::weight_of(shape, weight, true),
         {.data = dx.data(), .stride = shape.inputs, .accumulate = existing == HostOps::InputGradient::add});
     const Operand across_x = rows_of(x.data(), shape.inputs, !shape.outputs_first);
     const Operand across_dy = rows_of(dy.data(), shape.outputs, shape.outputs_first);
@@ -182,8 +171,7 @@ void CudaOps::adapter_down(const AdapterShape& shape, std::span<const float> x, 
 
 void CudaOps::adapter_forward(const AdapterShape& shape, std::span<const float> x, ParameterView a,
                               ParameterView b, std::span<float> y, StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.inputs && y.size() == shape.rows * shape.outputs,
-                 "an adapter's rows have another size");
+  compute::require_adapter_rows(shape, x.size(), y.size());
   const StackArena::Frame frame(arena);
   const std::span<float> down = arena.allocate<float>(shape.rows * shape.rank);
   if (dry_run_) return;
@@ -198,9 +186,8 @@ void CudaOps::adapter_backward(const AdapterShape& shape, std::span<const float>
                                ParameterView b, std::span<const float> dy, std::span<float> dx,
                                const GradientTarget& a_gradient, const GradientTarget& b_gradient,
                                StackArena& arena) const {
-  TERRACE_ASSERT(x.size() == shape.rows * shape.inputs && dy.size() == shape.rows * shape.outputs &&
-                     (dx.size() == x.size() || dx.empty()),
-                 "an adapter's rows have another size");
+  compute::require_adapter_rows(shape, x.size(), dy.size());
+  if (!dx.empty()) compute::require_adapter_rows(shape, dx.size(), dy.size());
   const StackArena::Frame frame(arena);
   const std::span<float> down = arena.allocate<float>(shape.rows * shape.rank);
   if (dry_run_) return;

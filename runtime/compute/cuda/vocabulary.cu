@@ -10,8 +10,6 @@ namespace terrace {
 namespace compute {
 
 constexpr uint64_t kLossColumns = VocabularyShape::kLossColumns;
-// Logits that exist at once, as on the host: 16 MiB of fp32, and never fewer than kLossColumns columns.
-constexpr uint64_t kLogits = 4 * 1024 * 1024;
 
 // ---- Embeddings
 
@@ -201,39 +199,18 @@ struct LossBackward {
   }
 };
 
-uint64_t logit_columns(const VocabularyShape& part) {
-  const uint64_t fitting = kLogits / std::max<uint64_t>(part.tokens, 1) / kLossColumns * kLossColumns;
-  return std::min(std::max(fitting, kLossColumns), part.rows);
-}
-
-// The rows [first, ...) of a part of a table, as the operand of a product.
-Operand table_rows(ParameterView weight, uint64_t first, uint64_t width, bool transposed) {
-  return {.data = weight.data + first * width * bytes_of(weight.type),
-          .stride = width,
-          .type = weight.type,
-          .transposed = transposed};
-}
-
-void check(const VocabularyShape& part, size_t x, size_t targets) {
-  TERRACE_ASSERT(x == part.tokens * part.width && targets == part.tokens,
-                 "the loss's rows have another size");
-  TERRACE_ASSERT(part.first_row % kLossColumns == 0, "a part of the vocabulary begins inside of a sum");
-}
-
 }  // namespace compute
 
 void CudaOps::embedding_forward(const EmbeddingShape& shape, std::span<const int32_t> tokens,
                                 ParameterView table, std::span<float> y) const {
-  TERRACE_ASSERT(tokens.size() == shape.tokens && y.size() == shape.tokens * shape.width,
-                 "an embedding's rows have another size");
+  compute::require_embedding_rows(shape, tokens.size(), y.size());
   if (dry_run_) return;
   launch_elements(launch_, compute::EmbedTokens{shape, tokens.data(), table, y.data()}, y.size(),
                   shape.width % 4 == 0 && are_aligned_for_quads({{table.data, table.type}, {y.data()}}));
 }
 
 void CudaOps::order_tokens(std::span<const int32_t> tokens, const TokenOrder& order) const {
-  TERRACE_ASSERT(order.places.size() == tokens.size() && !order.ends.empty(),
-                 "an order's places have another number");
+  compute::require_token_order(order, tokens.size());
   if (dry_run_) return;
   compute::launch(launch_, divide_up(tokens.size(), compute::kThreads), compute::kThreads,
                   compute::place_tokens, tokens.data(), tokens.size(), order.places.data());
@@ -244,9 +221,7 @@ void CudaOps::order_tokens(std::span<const int32_t> tokens, const TokenOrder& or
 
 void CudaOps::embedding_backward(const EmbeddingShape& shape, const TokenOrder& order,
                                  std::span<const float> dy, const GradientTarget& gradient) const {
-  TERRACE_ASSERT(order.places.size() == shape.tokens && dy.size() == shape.tokens * shape.width &&
-                     order.ends.size() > shape.first_row + shape.rows,
-                 "an embedding's rows have another size");
+  compute::require_embedding_order(shape, order, dy.size());
   if (dry_run_ || gradient.view.data == nullptr) return;
   launch_elements(
       launch_, compute::EmbedBackward{shape, order.ends.data(), order.places.data(), dy.data(), gradient},
@@ -255,9 +230,7 @@ void CudaOps::embedding_backward(const EmbeddingShape& shape, const TokenOrder& 
 }
 
 void CudaOps::position_forward(const PositionShape& shape, ParameterView table, std::span<float> y) const {
-  TERRACE_ASSERT(y.size() == shape.batch * shape.sequence * shape.width,
-                 "an embedding's rows have another size");
-  TERRACE_ASSERT(shape.sequence <= shape.context, "more tokens than positions");
+  compute::require_position_rows(shape, y.size());
   if (dry_run_) return;
   launch_elements(launch_, compute::AddPositions{shape, table, y.data()}, y.size(),
                   shape.width % 4 == 0 && are_aligned_for_quads({{table.data, table.type}, {y.data()}}));
@@ -265,8 +238,7 @@ void CudaOps::position_forward(const PositionShape& shape, ParameterView table, 
 
 void CudaOps::position_backward(const PositionShape& shape, std::span<const float> dy,
                                 const GradientTarget& gradient) const {
-  TERRACE_ASSERT(dy.size() == shape.batch * shape.sequence * shape.width,
-                 "an embedding's rows have another size");
+  compute::require_position_rows(shape, dy.size());
   if (dry_run_ || gradient.view.data == nullptr) return;
   launch_elements(
       launch_, compute::PositionBackward{shape, dy.data(), gradient}, shape.context * shape.width,
@@ -276,7 +248,7 @@ void CudaOps::position_backward(const PositionShape& shape, std::span<const floa
 void CudaOps::cross_entropy_forward(const VocabularyShape& part, std::span<const float> x,
                                     ParameterView weight, std::span<const int32_t> targets,
                                     std::span<RunningLoss> running, StackArena& arena) const {
-  compute::check(part, x.size(), targets.size());
+  compute::require_loss_rows(part, x.size(), targets.size());
   TERRACE_ASSERT(running.size() == part.tokens, "the loss's rows have another size");
   const StackArena::Frame frame(arena);
   const uint64_t widest = compute::logit_columns(part);
@@ -305,7 +277,7 @@ void CudaOps::cross_entropy_backward(const VocabularyShape& part, std::span<cons
                                      ParameterView weight, std::span<const int32_t> targets,
                                      std::span<const float> log_sums, float loss_scale, std::span<float> dx,
                                      const GradientTarget& weight_gradient, StackArena& arena) const {
-  compute::check(part, x.size(), targets.size());
+  compute::require_loss_rows(part, x.size(), targets.size());
   TERRACE_ASSERT((dx.empty() || dx.size() == x.size()) && log_sums.size() == part.tokens,
                  "the loss's rows have another size");
   const StackArena::Frame frame(arena);

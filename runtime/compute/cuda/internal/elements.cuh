@@ -7,6 +7,7 @@
 
 #include <terrace/base/data_type.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/compute/internal/shapes.h>
 
 #include "dialect.cuh"
 
