@@ -5,6 +5,7 @@
 #include <terrace/memory/cuda_device.h>
 #include <terrace/memory/cuda_gpu.h>
 #include <terrace/memory/cuda_page_lock.h>
+#include <terrace/memory/cuda_plain_copies.h>
 
 namespace terrace {
 
@@ -34,6 +35,10 @@ CudaGpu::~CudaGpu() {
 }
 
 std::unique_ptr<Device> make_cuda_device(const CudaGpu&, CudaDeviceOptions) {
+  unreachable();
+}
+
+std::unique_ptr<CopyWay> make_plain_cuda_copies(const CudaGpu&, CopyBuffers, uint64_t) {
   unreachable();
 }
 

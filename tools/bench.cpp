@@ -17,10 +17,12 @@ class Bench final : public Subcommand {
         "Examples:\n"
         "  terrace bench io --directory /mnt/nvme --rw read --size 4GiB\n"
         "  terrace bench adam --parameters 128M --threads 1 --threads 2\n"
-        "  terrace bench step --nvme-path /mnt/nvme --parameters 400M\n");
+        "  terrace bench step --nvme-path /mnt/nvme --parameters 400M\n"
+        "  terrace bench copy --size 64KiB..64MiB\n");
     members_.push_back(add_bench_io(command_));
     members_.push_back(add_bench_adam(command_));
     members_.push_back(add_bench_step(command_));
+    members_.push_back(add_bench_copy(command_));
   }
 
   const std::string& name() const override { return name_; }

@@ -2,26 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/json_document.h>
 
+#include "spread.h"
 #include "text_table.h"
 
 namespace terrace {
 namespace {
-
-struct Spread {
-  double median = 0, least = 0, most = 0;
-};
-
-Spread spread_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  const double median = values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-  return {median, values.front(), values.back()};
-}
 
 // What one instruction set made of one number of threads.
 struct Line {
@@ -52,11 +40,6 @@ Line line_of(const AdamPlan& plan, const AdamThreads& result, size_t set) {
   }
   const Spread spread = spread_of(ns);
   return {spread, plan.bytes_per_parameter() / spread.median * 1e9, spread_of(shares)};
-}
-
-std::string spread_json(const Spread& spread) {
-  return fmt::format(R"({{"median": {:.6f}, "least": {:.6f}, "most": {:.6f}}})", spread.median, spread.least,
-                     spread.most);
 }
 
 const char* form_text(const AdamPlan& plan) {

@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
+#include <utility>
 
 #include <terrace/base/units.h>
 #include <terrace/offload/binding_resource.h>
 #include <terrace/runtime/config/json_document.h>
 
+#include "spread.h"
 #include "text_table.h"
 
 namespace terrace {
@@ -16,17 +17,10 @@ namespace {
 
 constexpr double kNs = 1e-9;
 
-struct Spread {
-  double median = 0, least = 0, most = 0;
-};
-
 Spread spread_of(const StepBenchReport& report, double (*value)(const StepRound&)) {
   std::vector<double> values;
   for (const StepRound& round : report.rounds) values.push_back(value(round));
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  const double median = values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-  return {median, values.front(), values.back()};
+  return terrace::spread_of(std::move(values));
 }
 
 struct Link {

@@ -48,6 +48,7 @@ std::unique_ptr<Subcommand> add_plan(CLI::App& app);
 std::unique_ptr<Subcommand> add_bench_adam(CLI::App& bench);
 std::unique_ptr<Subcommand> add_bench_io(CLI::App& bench);
 std::unique_ptr<Subcommand> add_bench_step(CLI::App& bench);
+std::unique_ptr<Subcommand> add_bench_copy(CLI::App& bench);
 
 // The arguments after the program's name, flags in kebab case: --device_memory becomes --device-memory.
 std::vector<std::string> normalised_arguments(int argc, const char* const* argv);
