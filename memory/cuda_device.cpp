@@ -142,6 +142,11 @@ std::vector<DeviceSlot> CudaDevice::create_slots(uint64_t slot_bytes, uint32_t c
   return result;
 }
 
+std::unique_ptr<HostMemoryLock> CudaDevice::lock_host_memory(std::span<std::byte> memory) {
+  if (memory.empty()) return nullptr;
+  return std::make_unique<CudaPageLock>(gpu_, memory, options_.host_piece_bytes);
+}
+
 uint64_t CudaDevice::slot_bytes(DeviceSlot slot) const {
   return state_->table.at(slot).bytes;
 }

@@ -59,6 +59,7 @@ class CudaDevice final : public Device {
   // Where operations run, in order.
   CUstream_st* compute_stream() const;
 
+  std::unique_ptr<HostMemoryLock> lock_host_memory(std::span<std::byte> memory) override;
   uint64_t budget_bytes() const override { return options_.budget_bytes; }
   uint64_t used_bytes() const override;
   uint64_t peak_bytes() const override { return used_bytes(); }  // nothing is ever given back

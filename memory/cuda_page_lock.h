@@ -9,6 +9,7 @@
 
 #include <terrace/base/units.h>
 #include <terrace/memory/cuda_gpu.h>
+#include <terrace/memory/device.h>
 
 namespace terrace {
 
@@ -16,14 +17,14 @@ namespace terrace {
 // process, and fails as a whole. A copy must not go across a cut, so CudaDevice cuts its copies there too.
 inline constexpr uint64_t kCudaHostPieceBytes = kGiB;
 
-class CudaPageLock {
+class CudaPageLock final : public HostMemoryLock {
  public:
   // `memory` is whole pages and stays mapped, and none of it is given back to the system
   // (HostArena::release), while this lives. All of it or nothing: half would make a run's speed a matter of
   // addresses.
   CudaPageLock(const CudaGpu& gpu, std::span<std::byte> memory, uint64_t piece_bytes = kCudaHostPieceBytes);
   // No copy of the memory may be under way.
-  ~CudaPageLock();
+  ~CudaPageLock() override;
   CudaPageLock(const CudaPageLock&) = delete;
   CudaPageLock& operator=(const CudaPageLock&) = delete;
 

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -28,9 +29,24 @@ constexpr uint32_t index_of(DeviceSlot slot) {
   return static_cast<uint32_t>(slot);
 }
 
+// What a device has made of memory of the host for as long as this lives: see Device::lock_host_memory().
+class HostMemoryLock {
+ public:
+  virtual ~HostMemoryLock() = default;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
+
+  // Whoever has the host's end of the copies calls this once for its memory, so that copies of it are as fast
+  // as the device makes them. `memory` is whole pages that stay mapped and are not given back to the system
+  // while what is returned lives, and no copy of it is under way when that goes. Null where a device has no
+  // use for it. A refusal is one warning in the log and makes copies slower; it is never an error.
+  virtual std::unique_ptr<HostMemoryLock> lock_host_memory(std::span<std::byte> memory) {
+    (void)memory;
+    return nullptr;
+  }
 
   // What create_slots and allocate_work_memory have taken, and may take. used_bytes() <= budget_bytes()
   // always; a request that would break it throws Error(capacity) and takes nothing.

@@ -52,6 +52,8 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       decisions(options.decisions, options.replay, user_log),
       arena({plan.host_bytes - host_record_bytes(plan), options.lock_host_memory, options.dry}, log),
       record_arena({host_record_bytes(plan), options.lock_host_memory, options.dry}, log),
+      device_lock(options.lock_host_memory && !options.dry ? device.lock_host_memory(arena.memory())
+                                                           : nullptr),
       work_memory(plan.work_bytes > 0 ? device.allocate_work_memory(plan.work_bytes)
                                       : std::span<std::byte>()),
       states(space),

@@ -203,7 +203,8 @@ struct Offloader::Parts {
   uint64_t step_count = 0, evaluation_count = 0;  // begun
 
   HostArena arena;         // registered with the engines
-  HostArena record_arena;  // of states in host memory, which may be given back
+  HostArena record_arena;  // of states in host memory, which may be given back; no device copies it
+  std::unique_ptr<HostMemoryLock> device_lock;  // of the arena; goes after whatever copies
   std::span<std::byte> work_memory;
   TensorStates states;
   DeviceCache cache;

@@ -45,6 +45,9 @@ struct Case {
   bool spills = false;  // all of them, whatever there is on the device
   StepEvents* step_events = nullptr;
   bool layer_major = false;
+  // Of a budget, strict or not; null: a SimulatedDevice.
+  std::function<std::unique_ptr<Device>(uint64_t budget_bytes, bool strict)> make_device = nullptr;
+  bool lock_host_memory = false;
 };
 
 // An offloader with everything it needs.
@@ -70,7 +73,7 @@ class Rig {
     options.step_events = c.step_events;
     options.decisions = c.decisions;
     options.replay = c.replay;
-    options.lock_host_memory = false;
+    options.lock_host_memory = c.lock_host_memory;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;
     const MemoryPlan roomy = plan_memory(space, uses, options);
     options.device_budget_bytes = c.tight ? roomy.device_minimum_bytes : useful_device_bytes(roomy);
@@ -79,8 +82,12 @@ class Rig {
         c.tight || c.spills ? roomy.host_minimum_bytes : (roomy.host_minimum_bytes + roomy.host_bytes) / 2;
     if (c.holds_gradients || (c.parameters == Placement::none && c.mode != UpdateMode::after_backward))
       options.host_budget_bytes = std::max(options.host_budget_bytes, roomy.host_holding_bytes);
-    device = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{
-        options.device_budget_bytes, c.strict, c.h2d_bytes_per_second, c.d2h_bytes_per_second});
+    if (c.make_device) {
+      device = c.make_device(options.device_budget_bytes, c.strict);
+    } else {
+      device = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{
+          options.device_budget_bytes, c.strict, c.h2d_bytes_per_second, c.d2h_bytes_per_second});
+    }
     offloader = std::make_unique<Offloader>(space, options, c.announced ? uses : std::vector<TensorUse>(),
                                             *device, workers, log);
     offloader->initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
@@ -126,7 +133,7 @@ class Rig {
   MemoryLog log;
   Workers workers;
   OffloadOptions options;
-  std::unique_ptr<SimulatedDevice> device;
+  std::unique_ptr<Device> device;
   std::unique_ptr<Offloader> offloader;
 };
 
