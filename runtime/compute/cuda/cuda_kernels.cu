@@ -2,6 +2,7 @@
 // each architecture and source, which is most of what it takes.
 #include "attention.cu"
 #include "elementwise.cu"
+#include "library_products.cu"
 #include "norms.cu"
 #include "products.cu"
 #include "update.cu"

@@ -5,6 +5,27 @@
 #include <string>
 
 #include "device_memory.h"
+#include "library_under_test.h"
+
+namespace terrace::testing {
+
+// The newest cuBLASLt that is installed.
+struct LibraryUnderTest::State {
+  MemoryLog log;
+  std::unique_ptr<const CublasLt> calls = CublasLt::load_any(log);
+  std::string why_none = calls == nullptr ? log.lines().front().text : "";
+};
+
+LibraryUnderTest::LibraryUnderTest() : state_(std::make_unique<State>()) {}
+LibraryUnderTest::~LibraryUnderTest() = default;
+const CublasLt* LibraryUnderTest::calls() const {
+  return state_->calls.get();
+}
+const std::string& LibraryUnderTest::why_none() const {
+  return state_->why_none;
+}
+
+}  // namespace terrace::testing
 
 int main(int argument_count, char** arguments) {
   testing::InitGoogleTest(&argument_count, arguments);

@@ -1,0 +1,62 @@
+#include <terrace/runtime/compute/cuda/internal/cublas_lt.h>
+
+#include <dlfcn.h>
+
+#include <type_traits>
+
+namespace terrace {
+namespace {
+
+constexpr const char* kLibraries[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+
+}  // namespace
+
+std::unique_ptr<const CublasLt> CublasLt::load(const std::string& library) {
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* const reason = dlerror();
+    throw Error(ErrorKind::device,
+                {"cannot load cuBLASLt", library, reason != nullptr ? reason : "unknown reason",
+                 "install cuBLAS 12 or 13, or go on without it"});
+  }
+  auto calls = std::make_unique<CublasLt>();
+  const auto find = [&](auto& call, const char* symbol) {
+    call = reinterpret_cast<std::remove_reference_t<decltype(call)>>(dlsym(handle, symbol));
+    if (call != nullptr) return;
+    throw Error(ErrorKind::device, {"cannot use cuBLASLt", library, std::string("it lacks ") + symbol,
+                                    "install cuBLAS 12 or 13, or go on without it"});
+  };
+#define TERRACE_CUBLAS_LT_FIND(member, symbol, result, parameters) find(calls->member, #symbol);
+  TERRACE_CUBLAS_LT_CALLS(TERRACE_CUBLAS_LT_FIND)
+#undef TERRACE_CUBLAS_LT_FIND
+  return calls;
+}
+
+std::unique_ptr<const CublasLt> CublasLt::load_any(Log& log) {
+  std::string reasons;
+  for (const char* const library : kLibraries) {
+    try {
+      return load(library);
+    } catch (const Error& error) {
+      reasons += (reasons.empty() ? "" : "; ") + error.parts().reason;
+    }
+  }
+  log.info("products of matrices on the GPU go without cuBLASLt, which is slower: " + reasons);
+  return nullptr;
+}
+
+std::string CublasLt::reason(cublas_lt::Status status, std::string_view call) const {
+  const char* const text = status_text(status);
+  return std::string(call) + ": " + (text != nullptr ? text : "no description") + " (status " +
+         std::to_string(status) + ")";
+}
+
+void CublasLt::check(cublas_lt::Status status, std::string_view call, const std::string& subject) const {
+  if (status == cublas_lt::kSuccess) return;
+  throw Error(ErrorKind::device,
+              {"a call of cuBLASLt failed for", subject, reason(status, call),
+               "dmesg may say more (lines with NVRM or Xid); start the run again, it resumes from its last "
+               "epoch or checkpoint"});
+}
+
+}  // namespace terrace

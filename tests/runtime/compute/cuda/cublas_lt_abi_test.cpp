@@ -1,0 +1,65 @@
+// What is declared of cuBLASLt beside its header, where that is found.
+#include <terrace/runtime/compute/cuda/internal/cublas_lt.h>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <type_traits>
+
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+
+namespace terrace {
+namespace {
+
+using namespace cublas_lt;
+
+// Arguments that are passed in the same way: pointers, or numbers of one size.
+template <typename Ours, typename Theirs>
+constexpr bool kPassedAlike =
+    sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs>;
+template <typename Ours, typename Theirs>
+constexpr bool kCalledAlike = false;
+template <typename OurResult, typename... Ours, typename TheirResult, typename... Theirs>
+requires(sizeof...(Ours) ==
+         sizeof...(Theirs)) constexpr bool kCalledAlike<OurResult (*)(Ours...), TheirResult (*)(Theirs...)> =
+    kPassedAlike<OurResult, TheirResult> && (kPassedAlike<Ours, Theirs> && ...);
+
+#define TERRACE_CUBLAS_LT_COMPARE(member, symbol, result, parameters) \
+  static_assert(kCalledAlike<decltype(CublasLt::member), decltype(&::symbol)>, #symbol);
+TERRACE_CUBLAS_LT_CALLS(TERRACE_CUBLAS_LT_COMPARE)
+#undef TERRACE_CUBLAS_LT_COMPARE
+
+static_assert(kSuccess == CUBLAS_STATUS_SUCCESS && kNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
+static_assert(kComputeFp32 == CUBLAS_COMPUTE_32F);
+static_assert(kTypeFp32 == CUDA_R_32F && kTypeFp16 == CUDA_R_16F && kTypeBf16 == CUDA_R_16BF);
+static_assert(kAsStored == CUBLAS_OP_N && kTransposed == CUBLAS_OP_T &&
+              sizeof(kAsStored) == sizeof(cublasOperation_t));
+static_assert(kTransposeA == CUBLASLT_MATMUL_DESC_TRANSA && kTransposeB == CUBLASLT_MATMUL_DESC_TRANSB &&
+              kEpilogue == CUBLASLT_MATMUL_DESC_EPILOGUE &&
+              kBiasPointer == CUBLASLT_MATMUL_DESC_BIAS_POINTER && kEpilogueBias == CUBLASLT_EPILOGUE_BIAS);
+static_assert(kMaxWorkspaceBytes == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES &&
+              kReductionSchemeMask == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK &&
+              kReduceInFp32 == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+static_assert(kMinAlignmentA == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
+              kMinAlignmentB == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES &&
+              kMinAlignmentC == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES &&
+              kMinAlignmentD == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
+static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t) &&
+              sizeof(Heuristic) == sizeof(cublasLtMatmulHeuristicResult_t));
+static_assert(offsetof(Heuristic, workspace_bytes) ==
+                  offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize) &&
+              offsetof(Heuristic, status) == offsetof(cublasLtMatmulHeuristicResult_t, state) &&
+              offsetof(Heuristic, waves) == offsetof(cublasLtMatmulHeuristicResult_t, wavesCount));
+
+TEST(CublasLt, IsDeclaredAsItsHeaderHasIt) {
+  SUCCEED();  // or this would not have been compiled
+}
+
+}  // namespace
+}  // namespace terrace
+#else
+TEST(CublasLt, IsDeclaredAsItsHeaderHasIt) {
+  GTEST_SKIP() << "cublasLt.h was not found; TERRACE_CUBLAS_INCLUDE says where it is";
+}
+#endif

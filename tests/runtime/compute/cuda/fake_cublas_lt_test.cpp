@@ -1,0 +1,137 @@
+// What LibraryProducts asks of the library, and what becomes of its failures.
+#include <terrace/runtime/compute/cuda/internal/library_products.h>
+
+#include "cuda_cases.h"
+#include "fake_cublas_lt.h"
+#include "library_under_test.h"
+
+namespace terrace::testing {
+
+struct LibraryUnderTest::State {
+  FakeCublasLt fake;
+  std::unique_ptr<const CublasLt> calls = FakeCublasLt::table();
+  std::string why_none;
+};
+
+LibraryUnderTest::LibraryUnderTest() : state_(std::make_unique<State>()) {}
+LibraryUnderTest::~LibraryUnderTest() {
+  EXPECT_GT(state_->fake.calls("cublasLtMatmul"), 0u);
+  EXPECT_EQ(state_->fake.leftovers(), "");
+}
+const CublasLt* LibraryUnderTest::calls() const {
+  return state_->calls.get();
+}
+const std::string& LibraryUnderTest::why_none() const {
+  return state_->why_none;
+}
+
+namespace {
+
+class FakeCublasLtTest : public CudaKernels {
+ protected:
+  // [8 x 6] of [8 x 4], fp32, by [4 x 6].
+  void multiply(CudaProducts& products, DataType type = DataType::bf16, bool accumulate = false) {
+    products.multiply({}, {8, 6, 4}, {a_.data(), 4, DataType::fp32, false}, {b_.data(), 6, type, false},
+                      {.data = target_.data(), .stride = 6, .accumulate = accumulate});
+  }
+  uint64_t asked() const { return fake_.calls("cublasLtMatmulAlgoGetHeuristic"); }
+  uint64_t multiplied() const { return fake_.calls("cublasLtMatmul"); }
+
+  FakeCublasLt fake_;
+  std::unique_ptr<const CublasLt> library_ = FakeCublasLt::table();
+  MemoryLog log_;
+  OnDevice<float> a_{random_values(64, 1)}, b_{random_values(64, 2)}, target_{size_t{64}};
+  OnDevice<std::byte> workspace_{size_t{4096}};
+  OnDevice<float> scratch_{size_t{1024}};
+};
+
+TEST_F(FakeCublasLtTest, IsAskedOnceForAShapeAndUsedForEveryProductOfIt) {
+  {
+    LibraryProducts products(*library_, products_, {workspace_, scratch_}, log_);
+    for (int i = 0; i < 3; ++i) multiply(products, DataType::bf16, i > 0);
+    EXPECT_EQ(asked(), 1u);
+    EXPECT_EQ(multiplied(), 3u);
+    multiply(products, DataType::fp32);  // its operand is aligned as scratch memory is, but may not be
+    products.multiply({}, {4, 6, 4}, {a_.data(), 4, DataType::fp32, false},
+                      {b_.data(), 6, DataType::fp32, false}, {.data = target_.data(), .stride = 6});
+    EXPECT_LE(asked(), 3u);
+    EXPECT_GE(asked(), 2u);
+    EXPECT_EQ(multiplied(), 5u);
+  }
+  EXPECT_EQ(fake_.leftovers(), "");
+  EXPECT_TRUE(log_.lines().empty());
+}
+
+TEST_F(FakeCublasLtTest, WhatItDoesNotDoIsDonePlainlyAndSaidOnce) {
+  fake_.refuse_type(cublas_lt::kTypeFp32);
+  LibraryProducts products(*library_, products_, {workspace_, scratch_}, log_);
+  multiply(products, DataType::fp32);
+  multiply(products, DataType::fp32);
+  EXPECT_EQ(multiplied(), 0u);
+  EXPECT_EQ(asked(), 1u);
+  ASSERT_EQ(log_.lines().size(), 1u);
+  EXPECT_EQ(
+      log_.lines()[0].text,
+      "a product of 8 x 4 (fp32) and 4 x 6 (fp32) in fp32 goes without cuBLASLt, which is slower: it has "
+      "no algorithm for it");
+  OnDevice<float> expected(size_t{64});
+  products_.multiply({}, {8, 6, 4}, {a_.data(), 4, DataType::fp32, false},
+                     {b_.data(), 6, DataType::fp32, false}, {.data = expected.data(), .stride = 6});
+  EXPECT_EQ(target_.read(), expected.read());
+}
+
+TEST_F(FakeCublasLtTest, TwoTypesOf16BitsAndALineWithoutRoomAreDonePlainly) {
+  LibraryProducts products(*library_, products_, {workspace_, std::span<float>(scratch_).first(5)}, log_);
+  multiply(products);
+  products.multiply({}, {8, 6, 4}, {a_.data(), 4, DataType::fp16, false},
+                    {b_.data(), 6, DataType::bf16, false}, {.data = target_.data(), .stride = 6});
+  OnDevice<Bf16> gradient(size_t{64});
+  products.multiply_into({}, {8, 6, 4}, {a_.data(), 4, DataType::fp32, false},
+                         {b_.data(), 6, DataType::fp32, false}, gradient.into());
+  EXPECT_EQ(multiplied(), 0u);
+  EXPECT_EQ(log_.lines().size(), 3u);
+}
+
+TEST_F(FakeCublasLtTest, EveryFailureNamesTheCallAndTheProduct) {
+  for (const char* call :
+       {"cublasLtMatmulDescCreate", "cublasLtMatmulDescSetAttribute", "cublasLtMatrixLayoutCreate",
+        "cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceSetAttribute",
+        "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul"}) {
+    {
+      LibraryProducts products(*library_, products_, {workspace_, scratch_}, log_);
+      fake_.fail(call, 13);
+      try {
+        multiply(products);
+        ADD_FAILURE() << call;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::device);
+        EXPECT_EQ(error.parts().subject, "a product of 8 x 4 (fp32) and 4 x 6 (fp32) in fp32");
+        EXPECT_EQ(error.parts().reason, std::string(call) + ": a failure (status 13)");
+        EXPECT_FALSE(error.parts().advice.empty());
+      }
+    }
+    EXPECT_EQ(fake_.leftovers(), "") << call;
+  }
+  fake_.fail("cublasLtCreate", 1);
+  EXPECT_THROW(LibraryProducts(*library_, products_, {workspace_, scratch_}, log_), Error);
+}
+
+TEST(CublasLt, SaysWhatIsMissing) {
+  try {
+    CublasLt::load("libterrace-no-such-library.so.1");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+    EXPECT_EQ(error.parts().subject, "libterrace-no-such-library.so.1");
+    EXPECT_NE(error.parts().reason.find("No such file"), std::string::npos) << error.what();
+  }
+  try {
+    CublasLt::load("libm.so.6");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.parts().reason, "it lacks cublasLtGetVersion");
+  }
+}
+
+}  // namespace
+}  // namespace terrace::testing
