@@ -6,6 +6,7 @@
 #include <terrace/base/error.h>
 
 #include "laws/durable_toy.h"
+#include "support/sanitized.h"
 
 namespace terrace {
 namespace {
@@ -91,7 +92,7 @@ TEST_P(EpochFaultLaw, ADiskThatFailsFromAnyRequestOnEndsTheRunWithItsLastEpochWh
   ASSERT_GT(well.transfers, 20u);
   uint64_t ended = 0;
   for (const int error : {EIO, ENOSPC}) {
-    for (uint64_t index = 0; index < well.transfers; index += 1 + well.transfers / 50) {
+    for (uint64_t index = 0; index < well.transfers; index += testing::kOneIn + well.transfers / 50) {
       SCOPED_TRACE(index);
       const toy::ScratchFolder folder;
       const io::Fault fault{.kind = io::FaultKind::fail, .error = error, .from_index = index};
@@ -109,7 +110,7 @@ TEST_P(EpochFaultLaw, ADiskThatFailsFromAnyRequestOnEndsTheRunWithItsLastEpochWh
       ASSERT_NO_THROW(expect_resumed(folder.path(), GetParam(), ending, states));
     }
   }
-  EXPECT_GT(ended, 20u);
+  EXPECT_GT(ended, 20 / testing::kOneIn);
 }
 
 // One write that fails is written elsewhere, and no more is seen of it.
@@ -119,7 +120,7 @@ TEST_P(EpochFaultLaw, OneFailedWriteIsMadeUpFor) {
   const toy::ScratchFolder whole;
   const uint64_t transfers = train_with(whole.path(), GetParam(), {}).transfers;
   uint64_t made_up = 0;
-  for (uint64_t index = 0; index < transfers; index += 1 + transfers / 30) {
+  for (uint64_t index = 0; index < transfers; index += testing::kOneIn + transfers / 30) {
     SCOPED_TRACE(index);
     const toy::ScratchFolder folder;
     const io::Fault fault{.index = index, .kind = io::FaultKind::fail, .operation = io::OpKind::write};
@@ -127,7 +128,7 @@ TEST_P(EpochFaultLaw, OneFailedWriteIsMadeUpFor) {
     if (ending.error.empty()) ++made_up;
     ASSERT_NO_THROW(expect_resumed(folder.path(), GetParam(), ending, states));
   }
-  EXPECT_GT(made_up, 5u);
+  EXPECT_GT(made_up, 5 / testing::kOneIn);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, EpochFaultLaw,

@@ -12,6 +12,7 @@
 #include <terrace/runtime/fault_spec.h>
 
 #include "offload/toy_training.h"
+#include "support/sanitized.h"
 
 namespace terrace {
 namespace {
@@ -94,7 +95,7 @@ void expect_reported_at_every_index(Victim victim, io::Fault fault, std::vector<
   ASSERT_FALSE(well.kind) << well.text;
   ASSERT_GT(well.requests, 10u);
   uint64_t seen = 0;
-  for (uint64_t index = 0; index < well.requests; index += 1 + index / 40) {
+  for (uint64_t index = 0; index < well.requests; index += testing::kOneIn + index / 40) {
     fault.index = index;
     const Ending ending = train_with(victim, {fault}, mode);
     if (!ending.kind) {

@@ -231,7 +231,7 @@ TEST(TierFolder, LeavesAUsersFileWithTheNameOfATierFileAlone) {
     const std::string path = place.path() + "/terrace-tier/" + name;
     ASSERT_TRUE(fs::exists(path)) << name;
     EXPECT_EQ(fs::file_size(path), text.size()) << name;
-    const auto names_it = [&](const MemoryLog::Line& line) {
+    const auto names_it = [&name = name](const MemoryLog::Line& line) {
       return line.level == LogLevel::warning && line.text.find(name + " has the name") != std::string::npos;
     };
     const std::vector<MemoryLog::Line> lines = log.lines();

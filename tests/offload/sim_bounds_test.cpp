@@ -84,7 +84,7 @@ TEST(SimBounds, TheExactOptimumIsTheMeanOverStepsThatDiffer) {
 }
 
 TEST(SimBounds, NoPolicyMovesLessThanTheBound) {
-  for (uint64_t seed = 1; seed <= (testing::kSanitized ? 6 : 30); ++seed) {
+  for (uint64_t seed = 1; seed <= 30 / testing::kOneIn; ++seed) {
     const Instance made = instance(seed, {6 + static_cast<uint32_t>(seed % 12), 30, 5, 3, 30, 10, 15, 3});
     const LowerBound bound = lower_bound(made.schedule, made.machine, 0);
     EXPECT_GT(bound.bytes_per_step, 0) << "seed " << seed;
@@ -123,7 +123,7 @@ uint64_t least_by_enumeration(const sim::KeepProblem& problem) {
 
 TEST(SimBounds, BranchAndBoundFindsWhatEnumerationFinds) {
   int compared = 0;
-  for (uint64_t seed = 1; seed <= 120; ++seed) {
+  for (uint64_t seed = 1; seed <= 120 / testing::kOneIn; ++seed) {
     const Instance made = instance(seed, {5, 9, 4, 2, 40, 10, 10, 2});
     if (made.problem.arcs.size() > 13) continue;
     ++compared;
@@ -132,7 +132,7 @@ TEST(SimBounds, BranchAndBoundFindsWhatEnumerationFinds) {
     EXPECT_EQ(best.bytes, least_by_enumeration(made.problem)) << "seed " << seed;
     EXPECT_LE(relaxed(made.problem), static_cast<double>(best.bytes) + 1e-6) << "seed " << seed;
   }
-  EXPECT_GT(compared, 60);
+  EXPECT_GT(compared, 60 / static_cast<int>(testing::kOneIn));
 }
 
 // opt against the best plan of all, and what opt does without branch and bound, on sizes up to forty chunks.

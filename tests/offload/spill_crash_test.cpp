@@ -10,6 +10,7 @@
 
 #include "offload/spill_rig.h"
 #include "support/child_test.h"
+#include "support/sanitized.h"
 
 namespace terrace {
 namespace {
@@ -68,7 +69,7 @@ bool has_gradient_file(const Life& life) {
 
 TEST(SpillCrash, AtAnyRequestForAGradientLosesNoEpochAndChangesNoBit) {
   uint32_t killed = 0, resumed = 0;
-  for (uint32_t seed = 1; seed <= 30; ++seed) {
+  for (uint32_t seed = 1; seed <= 30; seed += testing::kOneIn) {
     const toy::ScratchFolder folder;
     Life life = life_of(seed, folder.path());
     SCOPED_TRACE(fmt::format("seed {}: {}", seed, text_of(life.c)));
@@ -110,9 +111,11 @@ TEST(SpillCrash, AtAnyRequestForAGradientLosesNoEpochAndChangesNoBit) {
     }
     EXPECT_FALSE(has_gradient_file(life)) << "it goes with the run";
   }
-  EXPECT_GT(killed, 20u);
-  EXPECT_GT(resumed, 8u);
-  EXPECT_LT(resumed, 30u) << "none died before its first epoch";
+  EXPECT_GT(killed, 20 / testing::kOneIn);
+  EXPECT_GT(resumed, 8 / testing::kOneIn);
+  if (!testing::kSanitized) {
+    EXPECT_LT(resumed, 30u) << "none died before its first epoch";
+  }
 }
 
 }  // namespace

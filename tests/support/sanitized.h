@@ -1,5 +1,7 @@
-// Whether a sanitizer checks every access of this build: a search of its own is some ten times slower then.
+// Whether a sanitizer checks every access of this build: it is up to ten times slower then.
 #pragma once
+
+#include <cstdint>
 
 namespace terrace::testing {
 
@@ -8,5 +10,9 @@ inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
+
+// Of many like cases a test looks at one in so many: a sanitizer is there for what their code does to memory,
+// and the builds without one see to every result.
+inline constexpr uint64_t kOneIn = kSanitized ? 5 : 1;
 
 }  // namespace terrace::testing
