@@ -15,13 +15,14 @@ namespace {
 
 [[noreturn]] void bad_size(std::string_view text, std::string_view what) {
   throw Error(ErrorKind::config, {fmt::format("cannot read the size given for {}", what), std::string(text),
-                                  "", "write a number and a unit, for example 512MiB or 4GiB"});
+                                  text.empty() ? "it is empty" : "it is no number with a unit of bytes",
+                                  "write a number and a unit, for example 512MiB or 4GiB"});
 }
 
 double unit_factor(std::string_view unit, std::string_view text, std::string_view what) {
   std::string lower;
   for (char c : unit) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  static constexpr std::array<std::string_view, 5> prefixes = {"", "k", "m", "g", "t"};
+  static constexpr std::array<std::string_view, 7> prefixes = {"", "k", "m", "g", "t", "p", "e"};
   for (size_t power = 0; power < prefixes.size(); ++power) {
     const std::string prefix(prefixes[power]);
     if (lower == prefix + "ib" || lower == prefix || (power == 0 && lower == "b"))
@@ -40,12 +41,15 @@ uint64_t parse_bytes(std::string_view text, std::string_view what) {
   std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
   while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
   const double bytes = number * unit_factor(unit, text, what);
-  if (!(bytes < 9.2e18)) bad_size(text, what);
+  if (!(bytes < 9.2e18)) {
+    throw Error(ErrorKind::config, {fmt::format("cannot use the size given for {}", what), std::string(text),
+                                    "it is 8 EiB or more", "write less, for example 512MiB or 4GiB"});
+  }
   return static_cast<uint64_t>(std::llround(bytes));
 }
 
 std::string format_bytes(uint64_t bytes) {
-  static constexpr std::array<const char*, 5> names = {"B", "KiB", "MiB", "GiB", "TiB"};
+  static constexpr std::array<const char*, 7> names = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double value = static_cast<double>(bytes);
   size_t unit = 0;
   while (value >= 1024 && unit + 1 < names.size()) {

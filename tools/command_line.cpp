@@ -215,8 +215,12 @@ uint64_t parse_count(const std::string& text, const char* flag) {
 void require_values(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_expected_max() == 0) continue;  // a switch
-    for (const std::string& value : option->results()) {
-      if (value.empty()) refuse_empty(option->get_name());
+    const std::vector<std::string>& values = option->results();
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (!values[i].empty()) continue;
+      // Of words without flags, the one before it tells which.
+      const bool follows = i > 0 && option->get_positional();
+      refuse_empty(follows ? values[i - 1] + " ''" : option->get_name());
     }
   }
 }

@@ -161,9 +161,21 @@ bool enables_something(const JsonNode& node) {
   return std::any_of(node.items.begin(), node.items.end(), enables_something);
 }
 
+// Of what parse_bytes() refuses: whether it is a size.
+bool is_too_many_bytes(const Error& refused) {
+  return refused.parts().reason.find("EiB") != std::string::npos;
+}
+
 // What a value is too large for, where what is expected does not say it.
 std::string missed_limit(const SchemaKey& row, const JsonNode& node) {
   if (node.is(Kind::list) && node.items.empty()) return ", at least one";
+  if (row.type == ValueType::size && node.is(Kind::text)) {
+    try {
+      parse_bytes(node.text, row.key);
+    } catch (const Error& refused) {
+      return is_too_many_bytes(refused) ? " and less than 8 EiB" : "";
+    }
+  }
   const bool too_large = node.is(Kind::number) && node.number > row.limits.maximum;
   return too_large && row.limits.maximum == std::numeric_limits<uint32_t>::max()
              ? fmt::format(" and at most {:.17g}", row.limits.maximum)

@@ -16,6 +16,9 @@ TEST(ParseBytes, ReadsPowersOf1024And1000) {
   EXPECT_EQ(parse_bytes("256 MiB", "x"), 256 * kMiB);
   EXPECT_EQ(parse_bytes("1.5GiB", "x"), 3 * kGiB / 2);
   EXPECT_EQ(parse_bytes("2TiB", "x"), 2048 * kGiB);
+  EXPECT_EQ(parse_bytes("3PiB", "x"), 3 * kGiB * kMiB);
+  EXPECT_EQ(parse_bytes("7EiB", "x"), 7 * kGiB * kGiB);
+  EXPECT_EQ(parse_bytes("2PB", "x"), 2'000'000'000'000'000u);
   EXPECT_EQ(parse_bytes("2GB", "x"), 2'000'000'000u);
   EXPECT_EQ(parse_bytes("3kb", "x"), 3000u);
   EXPECT_EQ(parse_bytes("1g", "x"), kGiB);
@@ -24,8 +27,8 @@ TEST(ParseBytes, ReadsPowersOf1024And1000) {
 }
 
 TEST(ParseBytes, RejectsWhatIsNoSizeAndNamesItsPlace) {
-  for (const char* text :
-       {"", "GiB", "-1GiB", "4Gi", "4XiB", "1e300", "9.3e18", "nan", "inf", "4GiB extra", " 4GiB"}) {
+  for (const char* text : {"", "GiB", "-1GiB", "4Gi", "4XiB", "1e300", "9.3e18", "9EiB", "1ZiB", "nan", "inf",
+                           "4GiB extra", " 4GiB"}) {
     try {
       parse_bytes(text, "terrace.host_budget");
       ADD_FAILURE() << '"' << text << "\" was accepted";
@@ -43,7 +46,8 @@ TEST(FormatBytes, TakesTheLargestUnitThatFits) {
   EXPECT_EQ(format_bytes(1536 * kMiB), "1.50 GiB");
   EXPECT_EQ(format_bytes(24 * kGiB), "24.0 GiB");
   EXPECT_EQ(format_bytes(5000 * kGiB), "4.88 TiB");
-  EXPECT_EQ(format_bytes(uint64_t{5000} * 1024 * kGiB), "5000.0 TiB");
+  EXPECT_EQ(format_bytes(uint64_t{5000} * 1024 * kGiB), "4.88 PiB");
+  EXPECT_EQ(format_bytes(UINT64_MAX), "16.0 EiB");
 }
 
 TEST(FormatBytes, IsReadBackByParseBytes) {
