@@ -29,12 +29,12 @@ constexpr std::array kKinds = {DecisionKind::step,     DecisionKind::evaluation,
                                   "give a file that `terrace train --decisions` wrote"});
 }
 
-uint64_t whole(const JsonNode& node) {
+uint64_t whole(const JsonNode& node, uint64_t most = UINT64_MAX) {
   uint64_t value = 0;
   const char* const end = node.text.data() + node.text.size();
   const auto [stop, status] = std::from_chars(node.text.data(), end, value);
-  if (!node.is(JsonNode::Kind::number) || status != std::errc() || stop != end)
-    refuse(node.origin, "it is not a whole number");
+  if (!node.is(JsonNode::Kind::number) || status != std::errc() || stop != end || value > most)
+    refuse(node.origin, fmt::format("it is not a whole number up to {}", most));
   return value;
 }
 
@@ -56,7 +56,7 @@ DecisionSubject read_head(const JsonNode& head) {
   DecisionSubject subject;
   bool has_format = false;
   for (const JsonMember& member : head.members) {
-    const uint64_t value = whole(member.value);
+    const uint64_t value = whole(member.value, UINT32_MAX);
     if (member.key == "terrace_decisions") {
       if (value != kFormat)
         refuse(member.value.origin,
@@ -72,6 +72,14 @@ DecisionSubject read_head(const JsonNode& head) {
   }
   if (!has_format) refuse(head.origin, "the file does not begin with \"terrace_decisions\"");
   return subject;
+}
+
+std::unique_ptr<std::istream> open_decisions(const std::filesystem::path& path) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown)) refuse(path.string(), system_reason(EISDIR));
+  auto file = std::make_unique<std::ifstream>(path, std::ios::binary);
+  if (!file->is_open()) refuse(path.string(), system_reason(errno));
+  return file;
 }
 
 }  // namespace
@@ -126,26 +134,28 @@ void DecisionFile::flush() {
                            system_reason(errno)));
 }
 
-DecisionReplay::DecisionReplay(std::filesystem::path path, const DecisionSubject& subject)
-    : path_(std::move(path)) {
-  file_.open(path_, std::ios::binary);
-  if (!file_.is_open() || !read_line())
-    refuse(path_.string(), file_.is_open() ? "the file is empty" : system_reason(errno));
-  const DecisionSubject theirs = read_head(parse_object(line_, path_.string(), line_number_));
+DecisionReplay::DecisionReplay(const std::filesystem::path& path, const DecisionSubject& subject)
+    : DecisionReplay(open_decisions(path), path.string(), subject) {}
+
+DecisionReplay::DecisionReplay(std::unique_ptr<std::istream> text, std::string name,
+                               const DecisionSubject& subject)
+    : name_(std::move(name)), text_(std::move(text)) {
+  if (!read_line()) refuse(name_, "the file is empty");
+  const DecisionSubject theirs = read_head(parse_object(line_, name_, line_number_));
   if (theirs == subject) return;
   throw Error(ErrorKind::config,
-              {"cannot replay the decisions", path_.string(),
+              {"cannot replay the decisions", name_,
                fmt::format("they are about {} chunks in {} device slots, and this run has {} in {}",
                            theirs.chunks, theirs.slots, subject.chunks, subject.slots),
                "give the model, the chunk size and the device budget of the run that wrote them"});
 }
 
 std::string DecisionReplay::place() const {
-  return fmt::format("{}:{}", path_.string(), line_number_);
+  return fmt::format("{}:{}", name_, line_number_);
 }
 
 bool DecisionReplay::read_line() {
-  if (!std::getline(file_, line_)) return false;
+  if (!std::getline(*text_, line_)) return false;
   ++line_number_;
   if (line_.size() > kLongestLine) refuse(place(), "the line is longer than any decision");
   return true;
@@ -159,12 +169,14 @@ const Decision* DecisionReplay::next() {
 void DecisionReplay::read_next() {
   is_over_ = !read_line() || line_ + "\n" == kCutLine;
   if (is_over_) return;
-  const JsonNode object = parse_object(line_, path_.string(), line_number_);
+  const JsonNode object = parse_object(line_, name_, line_number_);
   const JsonMember& member = object.members.front();
   const std::optional<DecisionKind> kind = kind_from_name(member.key);
   if (!kind || object.members.size() > 1) refuse(member.origin, "the line is no decision");
   decision_ = {*kind, 0, {}};
   if (*kind == DecisionKind::use) {
+    if (!member.value.is(JsonNode::Kind::text))
+      refuse(member.value.origin, "it is not the name of an operation");
     operation_ = member.value.text;
     decision_.operation = operation_;
   } else {

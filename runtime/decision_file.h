@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <istream>
+#include <memory>
 #include <string>
 
 #include <terrace/base/log.h>
@@ -51,7 +53,9 @@ class DecisionFile final : public DecisionLog {
 class DecisionReplay final : public DecisionSource {
  public:
   // Throws Error(config) for a file that cannot be read, or is about something else than `subject`.
-  DecisionReplay(std::filesystem::path path, const DecisionSubject& subject);
+  DecisionReplay(const std::filesystem::path& path, const DecisionSubject& subject);
+  // The same from the text of a file, which messages call `name`.
+  DecisionReplay(std::unique_ptr<std::istream> text, std::string name, const DecisionSubject& subject);
 
   // Throw Error(config) naming line and column of what is no decision.
   const Decision* next() override;
@@ -62,8 +66,8 @@ class DecisionReplay final : public DecisionSource {
   bool read_line();
   void read_next();
 
-  const std::filesystem::path path_;
-  std::ifstream file_;
+  const std::string name_;
+  const std::unique_ptr<std::istream> text_;
   std::string line_;
   uint64_t line_number_ = 0;
   bool is_read_ = false;  // decision_ is the next one

@@ -151,8 +151,10 @@ class Reader {
   std::vector<uint32_t> items(Line& line, std::string_view key) const {
     std::vector<uint32_t> found;
     for (const JsonNode& name : line.list(key)) {
+      if (!name.is(JsonNode::Kind::text))
+        refuse(name.origin, fmt::format("\"{}\" lists what is not the name of an item", key));
       const auto item = numbers_.find(name.text);
-      if (!name.is(JsonNode::Kind::text) || item == numbers_.end()) {
+      if (item == numbers_.end()) {
         refuse(name.origin,
                fmt::format("no line before it describes the item {}", json_quoted(name.text, kLongestName)));
       }

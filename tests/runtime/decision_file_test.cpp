@@ -92,9 +92,12 @@ TEST_F(DecisionFileTest, WhatIsNoLogOfThisRunIsRefusedWithItsPlace) {
   refused(head + "{\"fetch\": 1}\n{\"fetch\": -1}\n", {"decisions.jsonl:3:11", "whole number"});
   refused(head + "{\"think\": 1}\n", {"decisions.jsonl:2:2", "no decision"});
   refused(head + "{\"fetch\": 1, \"evict\": 2}\n", {"decisions.jsonl:2", "no decision"});
+  refused("{\"terrace_decisions\": 1, \"chunks\": 4294967305, \"slots\": 4}\n", {"up to 4294967295"});
+  refused(head + "{\"use\": 1}\n", {"decisions.jsonl:2:9", "not the name of an operation"});
   refused(head + "[]\n", {"decisions.jsonl:2", "not a JSON object"});
   refused(head + "{\"fetch\": \"" + std::string(70000, 'x') + "\"}\n", {"decisions.jsonl:2", "longer"});
   expect_error(ErrorKind::config, {"nowhere"}, [&] { DecisionReplay(folder_.path() / "nowhere", kSubject); });
+  expect_error(ErrorKind::config, {"Is a directory"}, [&] { DecisionReplay(folder_.path(), kSubject); });
   expect_error(ErrorKind::io, {"nowhere"},
                [&] { DecisionFile(folder_.path() / "nowhere" / "file", kSubject, kMiB, log_); });
 }

@@ -71,6 +71,7 @@ TEST(ScheduleFile, WhatIsNoScheduleIsRefusedWithItsPlace) {
       {"\"home\": 2", "\"hom\": 2", {"s.jsonl:4:", "unknown key", "hom"}},
       {"\"makes\": [\"grad 0\"]", "\"makes\": [\"grad 1\"]", {"s.jsonl:7:", "grad 1", "describes"}},
       {"\"makes\": [\"grad 0\"]", "\"makes\": \"grad 0\"", {"s.jsonl:7:", "list"}},
+      {"\"makes\": [\"grad 0\"]", "\"makes\": [[\"grad 0\"]]", {"s.jsonl:7:", "not the name of an item"}},
       {"\"makes\": [\"grad 0\"]", "\"makes\": [\"param 0\"]", {"two of its lists"}},
       {"\"makes\": [\"grad 0\"]", "\"makes\": [\"grad 0\", \"grad 0\"]", {"s.jsonl:7:", "twice"}},
       {"{\"use\": \"update/0\"", "{\"uses\": \"update/0\"", {"s.jsonl:8:1", "neither"}},
