@@ -1,20 +1,16 @@
 // The size of chunks for a budget. Declared in memory_plan.h.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
-#include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
+#include <terrace/offload/budget_shortage.h>
 #include <terrace/offload/memory_plan.h>
 
 namespace terrace {
 namespace {
 
 constexpr uint64_t kLargestChunk = 16 * 1024 * 1024;
-
-struct Candidate {
-  uint64_t elements;
-  MemoryPlan plan;
-};
 
 // In one step, both ways, of what the host has no room for.
 uint64_t nvme_bytes(const MemoryPlan& plan, const OffloadOptions& options) {
@@ -29,7 +25,7 @@ uint64_t nvme_bytes(const MemoryPlan& plan, const OffloadOptions& options) {
 }
 
 // Of device slots beyond the minimum.
-uint64_t spare_bytes(const Candidate& candidate) {
+uint64_t spare_bytes(const ChunkCut& candidate) {
   const MemoryPlan& plan = candidate.plan;
   return (plan.device_slots - plan.device_slots_minimum) * plan.slot_bytes;
 }
@@ -40,47 +36,61 @@ bool can_fetch_ahead(const MemoryPlan& plan) {
 
 // The slots and buffers of large chunks take room from what a host would keep. Whether less is moved with
 // smaller ones goes up and down with their size.
-uint64_t less_traffic(const Candidate& largest, FunctionRef<MemoryPlan(uint64_t elements)> plan_with,
+uint64_t less_traffic(const ChunkCut& largest, FunctionRef<MemoryPlan(uint64_t elements)> plan_with,
                       const OffloadOptions& options) {
   constexpr uint64_t kSmallest = 16;  // of the largest, the part that is tried last
   uint64_t chosen = largest.elements;
   uint64_t least = nvme_bytes(largest.plan, options);
   for (uint64_t elements = largest.elements / 2;
        elements >= std::max(largest.elements / kSmallest, kTileElements); elements /= 2) {
-    const uint64_t bytes = nvme_bytes(plan_with(elements), options);
-    if (bytes >= least - least / 10) continue;  // the last chunk alone may be most of a tenth
+    const MemoryPlan plan = plan_with(elements);
+    const uint64_t bytes = nvme_bytes(plan, options);
+    // The last chunk alone may be most of a tenth.
+    if (!fits(plan, options) || bytes >= least - least / 10) continue;
     chosen = elements;
     least = bytes;
   }
   return chosen;
 }
 
-}  // namespace
-
-uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span<const TensorUse> trace,
-                               const OffloadOptions& options, uint64_t largest) {
-  const auto plan_with = [&](uint64_t elements) {
-    return plan_memory(FlatSpace(tensors, elements), trace, options);
-  };
-  std::vector<Candidate> candidates;
-  uint64_t elements = kTileElements;
+// The largest first.
+std::vector<uint64_t> sizes_up_to(const std::vector<TensorSpec>& tensors, uint64_t largest) {
   const uint64_t limit =
       std::max(largest == 0 ? kLargestChunk : std::min(largest, kLargestChunk), kTileElements);
   uint64_t parameters = 0;
   for (const TensorSpec& tensor : tensors) parameters += tensor.element_count();
   // A handful of chunks would leave nothing to move; many tiny ones cost a request each.
-  while (elements * 2 <= limit && elements * 16 <= parameters) elements *= 2;
-  for (; elements >= kTileElements; elements /= 2) {
-    try {
-      candidates.push_back({elements, plan_with(elements)});
-      if (can_fetch_ahead(candidates.back().plan)) return less_traffic(candidates.back(), plan_with, options);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::capacity || (elements == kTileElements && candidates.empty())) throw;
+  std::vector<uint64_t> sizes = {kTileElements};
+  while (sizes.back() * 2 <= limit && sizes.back() * 16 <= parameters) sizes.push_back(sizes.back() * 2);
+  std::ranges::reverse(sizes);
+  return sizes;
+}
+
+}  // namespace
+
+uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span<const TensorUse> trace,
+                               const OffloadOptions& options, uint64_t largest) {
+  OffloadOptions tried = options;
+  const auto needs_of = [&](uint64_t elements, uint64_t device_budget_bytes) {
+    tried.device_budget_bytes = device_budget_bytes;
+    return plan_needs(FlatSpace(tensors, elements), trace, tried);
+  };
+  const auto plan_with = [&](uint64_t elements) { return needs_of(elements, options.device_budget_bytes); };
+  std::vector<ChunkCut> candidates, too_large;
+  for (const uint64_t elements : sizes_up_to(tensors, largest)) {
+    ChunkCut cut{elements, plan_with(elements)};
+    if (!fits(cut.plan, options)) {
+      too_large.push_back(std::move(cut));
+    } else if (can_fetch_ahead(cut.plan)) {
+      return less_traffic(cut, plan_with, options);
+    } else {
+      candidates.push_back(std::move(cut));
     }
   }
+  if (candidates.empty()) refuse_budgets(needs_of, too_large, options);
   uint64_t most = 0;
-  for (const Candidate& candidate : candidates) most = std::max(most, spare_bytes(candidate));
-  const auto enough = [most](const Candidate& candidate) { return spare_bytes(candidate) * 4 >= most * 3; };
+  for (const ChunkCut& candidate : candidates) most = std::max(most, spare_bytes(candidate));
+  const auto enough = [most](const ChunkCut& candidate) { return spare_bytes(candidate) * 4 >= most * 3; };
   return std::ranges::find_if(candidates, enough)->elements;
 }
 

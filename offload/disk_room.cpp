@@ -12,6 +12,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/tier_folder.h>
+#include <terrace/offload/budget_shortage.h>
 #include <terrace/offload/disk_plan.h>
 
 namespace terrace {
@@ -65,10 +66,14 @@ void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options) {
   if (!room || needed <= *room) return;
   std::string folders;
   for (const PathShare& share : shares) folders += (folders.empty() ? "" : ", ") + share.path.string();
-  throw Error(ErrorKind::capacity, {"there is no room for what lives on nvme in", folders,
-                                    fmt::format("{} bytes ({}) are needed and {} ({}) are free", needed,
-                                                format_bytes(needed), *room, format_bytes(*room)),
-                                    advice_for(plan, options, needed - *room, shares.size() == 1)});
+  const TierShortage nvme{"nvme", *room, needed};
+  throw ShortageError(
+      {"there is no room for what lives on nvme in", folders,
+       fmt::format("{} bytes ({}) are needed and {} ({}) are free, so that {} bytes ({}) are missing", needed,
+                   format_bytes(needed), *room, format_bytes(*room), nvme.missing_bytes(),
+                   format_bytes(nvme.missing_bytes())),
+       advice_for(plan, options, nvme.missing_bytes(), shares.size() == 1)},
+      {nvme});
 }
 
 }  // namespace terrace

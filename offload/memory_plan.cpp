@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include <terrace/base/function_ref.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host_arena.h>
+#include <terrace/offload/budget_shortage.h>
 #include <terrace/offload/host_slots.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
@@ -70,14 +70,13 @@ Counts count(const FlatSpace& space, const RecordLayout& layout) {
 // What the device keeps of checkpointed activations comes before chunks that could stay, but not before those
 // that are fetched ahead: a byte of an activation saves its way out and back in every micro-batch, one of a
 // chunk its way back.
-uint32_t activations_on_device(const OffloadOptions& options, const MemoryPlan& plan, uint64_t fixed_bytes) {
+uint32_t activations_on_device(uint64_t budget, const MemoryPlan& plan, uint64_t fixed_bytes) {
   const uint64_t first_bytes =
       fixed_bytes +
       std::min<uint64_t>(plan.device_slots_useful, 2 * plan.device_slots_minimum) * plan.slot_bytes;
-  if (plan.device_activation_entries_useful == 0 || options.device_budget_bytes < first_bytes) return 0;
-  return static_cast<uint32_t>(
-      std::min<uint64_t>(plan.device_activation_entries_useful,
-                         (options.device_budget_bytes - first_bytes) / plan.activation_entry_bytes));
+  if (plan.device_activation_entries_useful == 0 || budget < first_bytes) return 0;
+  return static_cast<uint32_t>(std::min<uint64_t>(plan.device_activation_entries_useful,
+                                                  (budget - first_bytes) / plan.activation_entry_bytes));
 }
 
 void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const OffloadOptions& options,
@@ -106,12 +105,13 @@ void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const
   uint64_t fixed_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
                          plan.device_accumulator_slots * plan.accumulator_slot_bytes;
   plan.device_minimum_bytes = fixed_bytes + plan.device_slots_minimum * plan.slot_bytes;
-  if (options.device_budget_bytes < plan.device_minimum_bytes) return;
+  // What a host needs is told beside the least that a device does, where its budget is less.
+  const uint64_t budget = std::max(options.device_budget_bytes, plan.device_minimum_bytes);
   plan.activation_entry_bytes = HostArena::cost_bytes(options.activation_entry_bytes);
   if (options.activations_fill_device) plan.device_activation_entries_useful = options.activation_entries;
-  plan.device_activation_entries = activations_on_device(options, plan, fixed_bytes);
+  plan.device_activation_entries = activations_on_device(budget, plan, fixed_bytes);
   fixed_bytes += plan.device_activation_bytes();
-  const uint64_t fitting = (options.device_budget_bytes - fixed_bytes) / plan.slot_bytes;
+  const uint64_t fitting = (budget - fixed_bytes) / plan.slot_bytes;
   plan.device_slots = static_cast<uint32_t>(std::min<uint64_t>(fitting, plan.device_slots_useful));
   plan.device_bytes = fixed_bytes + plan.device_slots * plan.slot_bytes;
 }
@@ -323,58 +323,10 @@ void require_layout(const FlatSpace& space, const OffloadOptions& options) {
   }
 }
 
-struct Need {
-  const char* purpose;
-  uint64_t bytes;
-};
-
-[[noreturn]] void does_not_fit(const char* tier, uint64_t budget, uint64_t minimum,
-                               std::initializer_list<Need> needs, std::string advice) {
-  std::string list;
-  for (const Need& need : needs) {
-    if (need.bytes > 0)
-      list += fmt::format("{}{} {}", list.empty() ? "" : ", ", need.purpose, format_bytes(need.bytes));
-  }
-  throw Error(ErrorKind::capacity,
-              {fmt::format("this run does not fit a {} budget of {}", tier, format_bytes(budget)), "",
-               fmt::format("it needs at least {} ({} bytes), {} more than it has: {}", format_bytes(minimum),
-                           minimum, minimum - budget, std::move(list)),
-               std::move(advice)});
-}
-
-[[noreturn]] void device_does_not_fit(const MemoryPlan& plan, const OffloadOptions& options) {
-  std::string advice = "raise --device-memory, or lower the micro-batch or its length";
-  if (options.parameters == Placement::none || options.states == Placement::none)
-    advice += ", or place parameters and states on cpu or nvme";
-  if (!plan.device_peak_operation.empty())
-    advice += fmt::format("; most slots at once are needed by {}", plan.device_peak_operation);
-  does_not_fit("device", options.device_budget_bytes, plan.device_minimum_bytes,
-               {{"activations and workspaces", plan.work_bytes},
-                {"parameters and gradients", plan.device_slots_minimum * plan.slot_bytes},
-                {"optimizer states", plan.device_record_slots * plan.record_slot_bytes},
-                {"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes}},
-               std::move(advice));
-}
-
-[[noreturn]] void host_does_not_fit(const MemoryPlan& plan, const OffloadOptions& options) {
-  const bool on_cpu = options.states == Placement::cpu || options.parameters == Placement::cpu;
-  does_not_fit("host", options.host_budget_bytes, plan.host_minimum_bytes,
-               {{"gradients",
-                 plan.host_gradient_slots * plan.slot_bytes + 2 * plan.spill_slots * plan.spill_slot_bytes +
-                     plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes},
-                {"parameters", plan.host_param_slots * plan.slot_bytes},
-                {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
-                {"activation checkpoints", plan.host_activation_bytes()},
-                {"staging and I/O",
-                 (plan.staging_slots + plan.old_parameter_slots + plan.landing_slots) * plan.slot_bytes +
-                     plan.ring_slots * plan.ring_slot_bytes + plan.epoch_slots * plan.epoch_slot_bytes}},
-               on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory");
-}
-
 }  // namespace
 
-MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
-                       const OffloadOptions& options) {
+MemoryPlan plan_needs(const FlatSpace& space, std::span<const TensorUse> trace,
+                      const OffloadOptions& options) {
   TERRACE_ASSERT(options.accumulation_steps > 0, "an update needs at least one micro-batch");
   require_accumulation_type(space, options.accumulation_type);
   require_layout(space, options);
@@ -386,11 +338,22 @@ MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
   plan.parameter_chunks = counts.chunks;
   plan.record_chunks = counts.trainable_chunks;
   plan_device(space, trace, options, counts, plan);
-  if (plan.device_slots == 0) device_does_not_fit(plan, options);
   plan_host(options, counts, plan);
-  if (options.host_budget_bytes < plan.host_minimum_bytes) host_does_not_fit(plan, options);
-  plan_disk(space, options, counts, plan);
+  if (fits(plan, options)) plan_disk(space, options, counts, plan);
   return plan;
+}
+
+MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
+                       const OffloadOptions& options) {
+  MemoryPlan plan = plan_needs(space, trace, options);
+  if (fits(plan, options)) return plan;
+  OffloadOptions other = options;
+  const auto needs_of = [&](uint64_t, uint64_t device_budget_bytes) {
+    other.device_budget_bytes = device_budget_bytes;
+    return plan_needs(space, trace, other);
+  };
+  const ChunkCut cut{space.chunk_elements(), std::move(plan)};
+  refuse_budgets(needs_of, {&cut, 1}, options);
 }
 
 std::vector<bool> spilled_gradients(const FlatSpace& space, const MemoryPlan& plan) {

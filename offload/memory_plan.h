@@ -99,7 +99,7 @@ struct MemoryPlan {
 };
 
 // `trace` may be empty: then the device gets what its budget holds and an operation that needs more fails
-// when it is met. Throws Error(capacity) naming the tier, the budget and the least that would do.
+// when it is met. Throws ShortageError (budget_shortage.h), an Error(capacity), with the least that would do.
 MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
                        const OffloadOptions& options);
 
@@ -121,8 +121,8 @@ uint64_t useful_device_bytes(const MemoryPlan& plan);
 // The chunk size for a budget: the largest power of two of elements, at most `largest` (0: 16 Mi), whose plan
 // fits with twice the slots that it needs, so that fetches run ahead; failing that, the largest that leaves
 // nearly as much device memory to fetch ahead as any. A smaller one, where it leaves so much more of the host
-// budget to what is kept there that a tenth less goes over nvme. Throws what the smallest size throws when
-// none fits.
+// budget to what is kept there that a tenth less goes over nvme. Throws ShortageError, of the size of which
+// least is missing, when none fits.
 uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span<const TensorUse> trace,
                                const OffloadOptions& options, uint64_t largest);
 

@@ -22,6 +22,15 @@ void choose_host_budget(const TrainConfig& config, const Machine& machine, Offlo
     plan.host = {*config.terrace.host_memory_bytes, "as configured"};
   } else {
     const DefaultBudget both = default_host_budget(machine);
+    if (plan.device.bytes >= both.bytes) {
+      throw Error(
+          ErrorKind::config,
+          {fmt::format("a device budget of {} leaves the host no memory", format_bytes(plan.device.bytes)),
+           "",
+           fmt::format("the device is simulated in the memory of the host, of which a run takes {}: {}",
+                       format_bytes(both.bytes), both.origin),
+           "lower --device-memory, or give --host-memory too"});
+    }
     plan.host = {both.bytes - std::min(both.bytes, plan.device.bytes),
                  fmt::format("{}, less the device's {}", both.origin, format_bytes(plan.device.bytes))};
   }

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <terrace/base/error.h>
+#include <optional>
+
 #include <terrace/base/units.h>
+#include <terrace/offload/budget_shortage.h>
 #include <terrace/runtime/parameter_groups.h>
 
 namespace terrace {
@@ -89,13 +91,19 @@ ModelOptions model_options(const TrainConfig& config) {
 
 TrainingSetup set_up_training(const TrainConfig& config, const ModelConfig& model, Workers& workers) {
   ModelOptions options = model_options(config);
+  std::optional<ShortageError> early;
   try {
     return set_up(config, model, options, workers);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::capacity || !model.tied_embeddings || options.late_head_gradient) throw;
+  } catch (const ShortageError& shortage) {
+    if (!model.tied_embeddings || options.late_head_gradient) throw;
+    early = shortage;
   }
   options.late_head_gradient = true;
-  return set_up(config, model, options, workers);
+  try {
+    return set_up(config, model, options, workers);
+  } catch (const ShortageError& late) {
+    throw ShortageError(lesser(*early, late));
+  }
 }
 
 }  // namespace terrace

@@ -56,7 +56,7 @@ class Plan final : public Subcommand {
  private:
   void add_own_flags(CLI::App& command);
   int plan(const TrainerOptions& options, Workers& workers);
-  int refuse(const TrainerOptions& options, Workers& workers, const Error& reason);
+  int refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason);
   MeasuredMachine measure(const TrainConfig& config, const TrainingSetup& setup, Workers& workers);
   void take_named_rates(MachineRates& rates) const;
   std::vector<Split> splits(const TrainerOptions& options, Workers& workers, const MeasuredMachine* machine);
@@ -146,9 +146,8 @@ int Plan::run() {
   Workers workers = make_compute_threads(options.config.terrace);
   try {
     return plan(options, workers);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::capacity) throw;
-    return refuse(options, workers, error);
+  } catch (const ShortageError& shortage) {
+    return refuse(options, workers, shortage);
   }
 }
 
@@ -213,9 +212,9 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
 }
 
 // Exit status 2 is what every capacity that was known before ends with.
-int Plan::refuse(const TrainerOptions& options, Workers& workers, const Error& reason) {
+int Plan::refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason) {
   const Shortage shortage =
-      find_ways_out(options.config, options.model, workers, probe_machine().memory_limit.bytes);
+      find_ways_out(reason, options.config, options.model, workers, probe_machine().memory_limit.bytes);
   if (flags_.json) print_result(shortage_json(shortage, reason.what()));
   print_error(with_ways_out(reason, shortage));
   return kUsage;

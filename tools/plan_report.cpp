@@ -234,24 +234,28 @@ std::string plan_json(const PlanReport& report) {
 
 Error with_ways_out(const Error& reason, const Shortage& shortage) {
   ErrorParts parts = reason.parts();
-  if (shortage.missing_bytes > 0)
-    parts.reason += fmt::format("; of tier {}, {} bytes ({}) are missing", shortage.tier,
-                                shortage.missing_bytes, format_bytes(shortage.missing_bytes));
-  if (!shortage.ways.empty()) parts.advice = "it fits, as planned, with any one of these:";
+  if (shortage.ways.empty()) return reason;
+  parts.advice =
+      shortage.ways.size() > 1
+          ? "it fits, as planned, with any one of these, memory rounded up to whole MiB:"
+          : "it fits, as planned, with this alone of what was tried, memory rounded up to whole MiB:";
   for (const WayOut& way : shortage.ways)
     parts.advice += fmt::format("\n    {}  ({})", way.change, way.effect);
   return Error(reason.kind(), std::move(parts));
 }
 
 std::string shortage_json(const Shortage& shortage, const std::string& reason) {
+  std::string tiers;
+  for (const TierShortage& tier : shortage.tiers)
+    tiers += fmt::format(R"({}{{"tier": "{}", "budget_bytes": {}, "needed_bytes": {}, "missing_bytes": {}}})",
+                         tiers.empty() ? "" : ", ", tier.tier, tier.budget_bytes, tier.needed_bytes,
+                         tier.missing_bytes());
   std::string ways;
   for (const WayOut& way : shortage.ways)
     ways += fmt::format(R"({}{{"change": {}, "effect": {}}})", ways.empty() ? "" : ", ",
                         json_quoted(way.change), json_quoted(way.effect));
-  return fmt::format(
-      "{{\n  \"fits\": false,\n  \"tier\": \"{}\",\n  \"missing_bytes\": {},\n  \"reason\": {},\n  \"ways\": "
-      "[{}]\n}}\n",
-      shortage.tier, shortage.missing_bytes, json_quoted(reason), ways);
+  return fmt::format("{{\n  \"fits\": false,\n  \"short\": [{}],\n  \"reason\": {},\n  \"ways\": [{}]\n}}\n",
+                     tiers, json_quoted(reason), ways);
 }
 
 }  // namespace terrace

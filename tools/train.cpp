@@ -120,11 +120,11 @@ void Train::record_schedule(const Trainer& trainer) {
 TrainingSetup plan_or_refuse(const TrainerOptions& options) {
   try {
     return plan_training(options);
-  } catch (const Error& reason) {
-    if (reason.kind() != ErrorKind::capacity || options.tier_start == TierStart::resume) throw;
+  } catch (const ShortageError& reason) {
+    if (options.tier_start == TierStart::resume) throw;
     Workers workers = make_compute_threads(options.config.terrace);
-    throw with_ways_out(
-        reason, find_ways_out(options.config, options.model, workers, probe_machine().memory_limit.bytes));
+    throw with_ways_out(reason, find_ways_out(reason, options.config, options.model, workers,
+                                              probe_machine().memory_limit.bytes));
   }
 }
 

@@ -3,268 +3,196 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
+#include <array>
 #include <optional>
 #include <utility>
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/memory/machine.h>
 #include <terrace/offload/disk_room.h>
+#include <terrace/runtime/planning/run_changes.h>
 #include <terrace/runtime/training_setup.h>
 
 namespace terrace {
 namespace {
 
-constexpr uint64_t kBoundless = uint64_t{1} << 50;
-constexpr uint64_t kStepBytes = kMiB;  // to which a least budget is looked for
-constexpr uint32_t kShortestContext = 64;
+// A budget that is not given follows from the other one, which may have to be raised because of that.
+constexpr int kMostRaises = 3;
 
-using Budget = std::optional<uint64_t> TerraceConfig::*;
-constexpr Budget kDevice = &TerraceConfig::device_memory_bytes;
-constexpr Budget kHost = &TerraceConfig::host_memory_bytes;
-
-// A run, as much of it as may be changed.
-struct Run {
-  TrainConfig config;
-  ModelConfig model;
+struct BudgetFlag {
+  const char* tier;
+  const char* flag;
+  std::optional<uint64_t> TerraceConfig::*budget;
 };
+constexpr std::array kBudgetFlags = {
+    BudgetFlag{"device", "--device-memory", &TerraceConfig::device_memory_bytes},
+    BudgetFlag{"host", "--host-memory", &TerraceConfig::host_memory_bytes}};
 
-// A change that may help. `apply` says whether there was anything to change.
-struct Change {
-  std::string text;
-  std::string effect;
-  std::function<bool(Run&)> apply;
+const BudgetFlag* flag_of(const TierShortage& shortage) {
+  const auto found = std::ranges::find(kBudgetFlags, shortage.tier, &BudgetFlag::tier);
+  return found == kBudgetFlags.end() ? nullptr : &*found;
+}
+
+using Changes = std::vector<const Change*>;
+using Lack = std::vector<TierShortage>;
+
+// What changes lead to.
+struct Attempt {
+  Changes changes;
+  ChangeableRun run;
+  std::optional<Lack> lack;   // empty: it fits; none: it cannot be, whatever the budgets
+  uint64_t memory_bytes = 0;  // where it fits
 };
-
-std::string flag(Budget budget, uint64_t bytes) {
-  return fmt::format("{} {}MiB", budget == kDevice ? "--device-memory" : "--host-memory",
-                     divide_up(bytes, kMiB));
-}
-
-// Takes the folders of the other role where it has none; their disks are asked for room.
-bool move_to(Placement to, Placement& role, std::vector<std::filesystem::path>& paths,
-             const std::vector<std::filesystem::path>& others) {
-  if (role >= to) return false;
-  role = to;
-  if (to != Placement::nvme || !paths.empty()) return true;
-  paths = others.empty() ? std::vector<std::filesystem::path>{"."} : others;
-  return true;
-}
-bool move_states(TrainConfig& config, Placement to) {
-  PlacementConfig& placement = config.placement;
-  return move_to(to, placement.states, placement.state_paths, placement.parameter_paths);
-}
-bool move_parameters(TrainConfig& config, Placement to) {
-  PlacementConfig& placement = config.placement;
-  return move_to(to, placement.parameters, placement.parameter_paths, placement.state_paths);
-}
-bool move_both(TrainConfig& config, Placement to) {
-  const bool moved = move_parameters(config, to);
-  return move_states(config, to) || moved;
-}
-static_assert(Placement::none < Placement::cpu && Placement::cpu < Placement::nvme);
-
-void add_smaller_micro_batches(const BatchConfig& batch, std::vector<Change>& changes) {
-  for (uint32_t parts = 2; parts <= batch.micro_batch_size; parts *= 2) {
-    if (batch.micro_batch_size % parts != 0) return;
-    BatchConfig smaller = batch;
-    smaller.micro_batch_size /= parts;
-    smaller.accumulation_steps *= parts;
-    changes.push_back({fmt::format("--micro-batch {} --accumulation {}", smaller.micro_batch_size,
-                                   smaller.accumulation_steps),
-                       "the same batch in smaller pieces", [smaller](Run& run) {
-                         run.config.batch = smaller;
-                         return true;
-                       }});
-  }
-}
-
-void add_device_changes(const TrainConfig& config, const ModelConfig& model, std::vector<Change>& changes) {
-  changes.push_back({"--offload-optimizer cpu", "states in host memory",
-                     [](Run& run) { return move_states(run.config, Placement::cpu); }});
-  changes.push_back({"--offload-param cpu --offload-optimizer cpu", "parameters and states in host memory",
-                     [](Run& run) { return move_both(run.config, Placement::cpu); }});
-  changes.push_back({"activation_checkpointing.cpu_checkpointing true in the configuration",
-                     "checkpointed activations in host memory", [](Run& run) {
-                       return run.config.activations.checkpoint &&
-                              std::exchange(run.config.activations.offload, ActivationOffload::cpu) ==
-                                  ActivationOffload::none;
-                     }});
-  add_smaller_micro_batches(config.batch, changes);
-  changes.push_back(
-      {"bf16.enabled true in the configuration", "parameters and gradients in 16 bits",
-       [](Run& run) { return std::exchange(run.config.precision, DataType::bf16) == DataType::fp32; }});
-  for (uint32_t context = model.context / 2; context >= kShortestContext; context /= 2) {
-    changes.push_back({fmt::format("--context {}", context), "shorter sequences", [context](Run& run) {
-                         run.model.context = context;
-                         return true;
-                       }});
-  }
-}
-
-Change compact_state() {
-  return {"--compact-state", "2 bytes of a master weight instead of 4, with the same numbers", [](Run& run) {
-            return run.config.precision == DataType::bf16 &&
-                   !std::exchange(run.config.terrace.compact_state, true);
-          }};
-}
-
-void add_host_changes(const TrainConfig& config, std::vector<Change>& changes) {
-  const bool has_path = !config.placement.state_paths.empty() || !config.placement.parameter_paths.empty();
-  const std::string path = has_path ? "" : " --nvme-path DIR";
-  changes.push_back({"--offload-optimizer nvme" + path, "states on nvme",
-                     [](Run& run) { return move_states(run.config, Placement::nvme); }});
-  changes.push_back({"--offload-param nvme --offload-optimizer nvme" + path, "parameters and states on nvme",
-                     [](Run& run) { return move_both(run.config, Placement::nvme); }});
-  changes.push_back(compact_state());
-}
-
-void add_disk_changes(std::vector<Change>& changes) {
-  changes.push_back({"terrace.durable false in the configuration",
-                     "no way back to the last epoch after a crash",
-                     [](Run& run) { return std::exchange(run.config.terrace.durable, false); }});
-  changes.push_back(compact_state());
-  changes.push_back({"--offload-param cpu", "parameters in host memory", [](Run& run) {
-                       return std::exchange(run.config.placement.parameters, Placement::cpu) ==
-                              Placement::nvme;
-                     }});
-  changes.push_back({"--offload-optimizer cpu", "states in host memory", [](Run& run) {
-                       return std::exchange(run.config.placement.states, Placement::cpu) == Placement::nvme;
-                     }});
-}
-
-uint64_t budget_in_force(const TrainConfig& config, Budget budget) {
-  const Machine machine = probe_machine();
-  const DefaultBudget chosen =
-      budget == kDevice ? largest_simulated_device_budget(machine) : default_host_budget(machine);
-  return (config.terrace.*budget).value_or(chosen.bytes);
-}
-
-// A budget that is not given follows from the other one; here each stays what it is.
-TrainConfig with_budgets(TrainConfig config) {
-  for (const Budget budget : {kDevice, kHost}) config.terrace.*budget = budget_in_force(config, budget);
-  return config;
-}
 
 class Search {
  public:
-  Search(const TrainConfig& config, const ModelConfig& model, Workers& workers, size_t wanted)
-      : config_(config), model_(model), workers_(workers), wanted_(wanted) {}
+  Search(ChangeableRun run, Workers& workers, uint64_t machine_bytes, size_t wanted)
+      : run_(std::move(run)), workers_(workers), machine_bytes_(machine_bytes), wanted_(wanted) {}
 
-  bool fits_memory(const TrainConfig& config) { return fits({config, model_}, false); }
-  bool fits_with(Budget budget, uint64_t bytes) {
-    TrainConfig changed = with_budgets(config_);
-    changed.terrace.*budget = bytes;
-    return fits_memory(changed);
-  }
-  // The least budget of whole MiB that does, with everything else as in `config`; none below kBoundless.
-  std::optional<uint64_t> least(TrainConfig config, Budget budget) {
-    uint64_t too_little = 0;
-    uint64_t enough = kStepBytes;
-    const auto is_enough = [&](uint64_t bytes) {
-      config.terrace.*budget = bytes;
-      return fits_memory(config);
-    };
-    while (!is_enough(enough)) {
-      too_little = enough;
-      enough *= 2;
-      if (enough > kBoundless) return std::nullopt;
-    }
-    while (enough - too_little > kStepBytes) {
-      const uint64_t middle = (too_little + enough) / 2 / kStepBytes * kStepBytes;
-      (is_enough(middle) ? enough : too_little) = middle;
-    }
-    return enough;
-  }
-  bool try_way(std::string change, std::string effect, const Run& changed) {
-    if (ways_.size() >= wanted_ || !fits(changed, true)) return false;
-    ways_.push_back({std::move(change), std::move(effect), changed.config, changed.model});
-    return true;
-  }
-  // One of them, or where that is not enough two together of which neither is enough.
-  void try_changes(const std::vector<Change>& changes) {
-    std::vector<bool> is_enough(changes.size());
-    for (size_t c = 0; c < changes.size(); ++c) {
-      Run changed{config_, model_};
-      is_enough[c] = changes[c].apply(changed) && try_way(changes[c].text, changes[c].effect, changed);
-    }
-    for (size_t one = 0; one < changes.size(); ++one) {
-      for (size_t other = one + 1; other < changes.size() && ways_.size() < wanted_; ++other) {
-        Run changed{config_, model_};
-        if (is_enough[one] || is_enough[other]) continue;
-        if (changes[one].apply(changed) && changes[other].apply(changed))
-          try_way(changes[one].text + " " + changes[other].text,
-                  changes[one].effect + ", " + changes[other].effect, changed);
-      }
-    }
-  }
+  bool is_over() const { return ways_.size() >= wanted_; }
   std::vector<WayOut> take() { return std::move(ways_); }
 
+  Attempt attempt(Changes changes) {
+    Attempt tried{std::move(changes), run_, std::nullopt, 0};
+    for (const Change* change : tried.changes) change->apply(tried.run);
+    look(tried);
+    return tried;
+  }
+  // Raises what is too small until it fits.
+  bool raise(Attempt& tried) {
+    for (int raises = 0; raises < kMostRaises && tried.lack && !tried.lack->empty(); ++raises) {
+      for (const TierShortage& shortage : *tried.lack) {
+        const BudgetFlag* const flag = flag_of(shortage);
+        if (flag == nullptr) return false;
+        tried.run.config.terrace.*flag->budget = round_up(shortage.needed_bytes, kMiB);
+      }
+      look(tried);
+    }
+    return fits(tried) && tried.memory_bytes <= machine_bytes_;
+  }
+  static bool fits(const Attempt& tried) { return tried.lack && tried.lack->empty(); }
+  void offer(const Attempt& tried) {
+    if (is_over()) return;
+    std::string flags, effect;
+    for (const BudgetFlag& flag : kBudgetFlags) {
+      const std::optional<uint64_t> budget = tried.run.config.terrace.*flag.budget;
+      if (!budget || budget == run_.config.terrace.*flag.budget) continue;
+      flags += fmt::format("{}{} {}MiB", flags.empty() ? "" : " ", flag.flag, *budget / kMiB);
+      effect +=
+          fmt::format("{}{} of {} memory", effect.empty() ? "" : ", ", format_bytes(*budget), flag.tier);
+    }
+    const std::string changed = effect_of(tried.changes);
+    ways_.push_back({text_of(tried.changes, flags),
+                     changed + (changed.empty() || effect.empty() ? "" : ", ") + effect, tried.run.config,
+                     tried.run.model});
+  }
+
  private:
-  bool fits(const Run& run, bool with_disk) {
+  void look(Attempt& tried) {
+    tried.lack = Lack{};
     try {
-      const TrainingSetup setup = set_up_training(run.config, run.model, workers_);
-      if (with_disk) require_disk_room(setup.plan.memory, setup.offload);
-      return true;
+      const TrainingSetup setup = set_up_training(tried.run.config, tried.run.model, workers_);
+      require_disk_room(setup.plan.memory, setup.offload);
+      tried.memory_bytes = setup.plan.memory.device_bytes + setup.plan.memory.host_bytes;
+    } catch (const ShortageError& shortage) {
+      tried.lack = shortage.tiers();
     } catch (const Error&) {
-      return false;  // too little of something, or what does not go together
+      tried.lack.reset();  // what does not go together
     }
   }
 
-  const TrainConfig& config_;
-  const ModelConfig& model_;
+  const ChangeableRun run_;
   Workers& workers_;
+  const uint64_t machine_bytes_;
   const size_t wanted_;
   std::vector<WayOut> ways_;
 };
 
-// Where one of the two is short by itself, that one; else both, the device first.
-void raise_budgets(Search& search, const TrainConfig& config, const ModelConfig& model,
-                   const std::vector<Budget>& of, uint64_t machine_bytes, Shortage& shortage) {
-  TrainConfig raised = with_budgets(config);
-  for (const Budget budget : of) raised.terrace.*budget = kBoundless;
-  Run suggested{config, model};
-  std::string change;
-  for (const Budget budget : of) {
-    const std::optional<uint64_t> least = search.least(raised, budget);
-    if (!least) return;
-    shortage.missing_bytes += *least - std::min(*least, budget_in_force(config, budget));
-    raised.terrace.*budget = suggested.config.terrace.*budget = *least;
-    change += (change.empty() ? "" : " ") + flag(budget, *least);
+// With other budgets those first that take the least memory.
+void offer_raised(Search& search, std::vector<Attempt>& attempts) {
+  std::erase_if(attempts, [&](Attempt& tried) { return !search.raise(tried); });
+  std::ranges::stable_sort(attempts, {}, &Attempt::memory_bytes);
+  for (const Attempt& tried : attempts) search.offer(tried);
+}
+
+// Of each kind the mildest that is enough, and what is more than that only where nothing else is. Returns
+// what is too little.
+std::vector<Attempt> try_one(Search& search, const std::vector<Change>& changes) {
+  std::vector<Attempt> too_little, more_than_enough;
+  std::optional<ChangeKind> enough;
+  for (const Change& change : changes) {
+    if (search.is_over()) break;
+    Attempt tried = search.attempt({&change});
+    if (!Search::fits(tried)) {
+      too_little.push_back(std::move(tried));
+    } else if (enough == change.kind) {
+      more_than_enough.push_back(std::move(tried));
+    } else {
+      enough = change.kind;
+      search.offer(tried);
+    }
   }
-  uint64_t given = 0;
-  for (const Budget budget : {kDevice, kHost}) given += (suggested.config.terrace.*budget).value_or(0);
-  if (given <= machine_bytes)
-    search.try_way(change, fmt::format("{} more", format_bytes(shortage.missing_bytes)), suggested);
+  for (const Attempt& tried : more_than_enough) search.offer(tried);
+  return too_little;
+}
+
+// Of a kind, the mildest first; every placement is by itself.
+std::vector<Changes> groups_of(const std::vector<Attempt>& singles) {
+  std::vector<Changes> groups;
+  for (const Attempt& single : singles) {
+    const Change* const change = single.changes.front();
+    const bool joins = !groups.empty() && change->kind != ChangeKind::placement &&
+                       groups.back().front()->kind == change->kind;
+    if (!joins) groups.emplace_back();
+    groups.back().push_back(change);
+  }
+  return groups;
+}
+
+// The mildest of both groups that are enough together. Returns their strongest where those are too little.
+std::optional<Attempt> try_groups(Search& search, const Changes& one, const Changes& other) {
+  Attempt strongest = search.attempt({one.back(), other.back()});
+  if (!Search::fits(strongest)) return strongest;
+  for (const Change* first : one) {
+    for (const Change* second : other) {
+      if (first == one.back() && second == other.back()) break;
+      const Attempt tried = search.attempt({first, second});
+      if (!Search::fits(tried)) continue;
+      search.offer(tried);
+      return std::nullopt;
+    }
+  }
+  search.offer(strongest);
+  return std::nullopt;
+}
+
+// Two of which neither is enough.
+std::vector<Attempt> try_two(Search& search, const std::vector<Attempt>& singles) {
+  std::vector<Attempt> too_little;
+  const std::vector<Changes> groups = groups_of(singles);
+  for (size_t one = 0; one < groups.size(); ++one) {
+    for (size_t other = one + 1; other < groups.size() && !search.is_over(); ++other) {
+      if (groups[one].front()->kind == groups[other].front()->kind) continue;
+      std::optional<Attempt> tried = try_groups(search, groups[one], groups[other]);
+      if (tried) too_little.push_back(*std::move(tried));
+    }
+  }
+  return too_little;
 }
 
 }  // namespace
 
-Shortage find_ways_out(const TrainConfig& config, const ModelConfig& model, Workers& workers,
-                       uint64_t machine_bytes, size_t wanted) {
-  Search search(config, model, workers, wanted);
-  Shortage shortage;
-  std::vector<Change> changes;
-  std::vector<Budget> budgets;
-  if (search.fits_memory(config)) {
-    shortage.tier = "nvme";
-    add_disk_changes(changes);
-  } else if (search.fits_with(kHost, kBoundless)) {
-    shortage.tier = "host";
-    budgets = {kHost};
-    add_host_changes(config, changes);
-  } else {
-    const bool alone = search.fits_with(kDevice, kBoundless);
-    shortage.tier = alone ? "device" : "device and host";
-    budgets = alone ? std::vector<Budget>{kDevice} : std::vector<Budget>{kDevice, kHost};
-    add_device_changes(config, model, changes);
-    add_host_changes(config, changes);  // host memory may be too little for what leaves the device
-  }
-  if (!budgets.empty()) raise_budgets(search, config, model, budgets, machine_bytes, shortage);
-  search.try_changes(changes);
-  shortage.ways = search.take();
-  return shortage;
+Shortage find_ways_out(const ShortageError& refusal, const TrainConfig& config, const ModelConfig& model,
+                       Workers& workers, uint64_t machine_bytes, size_t wanted) {
+  Search search({config, model}, workers, machine_bytes, wanted);
+  const std::vector<Change> changes = possible_changes(config, model);
+  std::vector<Attempt> budgets = {search.attempt({})};
+  offer_raised(search, budgets);
+  std::vector<Attempt> singles = try_one(search, changes);
+  std::vector<Attempt> pairs = try_two(search, singles);
+  if (!search.is_over()) offer_raised(search, singles);
+  if (!search.is_over()) offer_raised(search, pairs);
+  return {refusal.tiers(), search.take()};
 }
 
 }  // namespace terrace

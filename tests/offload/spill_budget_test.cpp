@@ -67,8 +67,8 @@ TEST(SpillBudget, LessThanTheLeastIsRefusedWithTheBytesThatAreMissing) {
         ADD_FAILURE() << "a budget that is too small was taken";
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::capacity);
-        const std::string expected =
-            fmt::format("({} bytes), {} more than it has: gradients ", least, missing);
+        const std::string expected = fmt::format("({} bytes), so that {} bytes ({}) are missing: gradients ",
+                                                 least, missing, format_bytes(missing));
         EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
         EXPECT_NE(error.parts().advice.find("--host-memory"), std::string::npos) << error.what();
       }

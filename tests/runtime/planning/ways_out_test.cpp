@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string_view>
+#include <utility>
+
 #include <terrace/base/error.h>
 #include <terrace/runtime/training_setup.h>
 
@@ -14,18 +17,54 @@ namespace {
 using namespace trainer_tests;
 
 constexpr uint64_t kMachineBytes = 64 * kGiB;
+constexpr uint64_t kBoundless = uint64_t{1} << 50;
 
-Shortage shortage_of(const TrainerOptions& options) {
-  Workers workers(1);
-  EXPECT_THROW(set_up_training(options.config, options.model, workers), Error);
-  return find_ways_out(options.config, options.model, workers, kMachineBytes);
+std::vector<TierShortage> lack_of(const TrainConfig& config, const ModelConfig& model, Workers& workers) {
+  try {
+    set_up_training(config, model, workers);
+  } catch (const ShortageError& refusal) {
+    return refusal.tiers();
+  }
+  return {};
 }
 
-void expect_two_ways(const Shortage& shortage) {
+Shortage shortage_of(const TrainerOptions& options, uint64_t machine_bytes = kMachineBytes) {
   Workers workers(1);
+  try {
+    set_up_training(options.config, options.model, workers);
+  } catch (const ShortageError& refusal) {
+    return find_ways_out(refusal, options.config, options.model, workers, machine_bytes);
+  }
+  ADD_FAILURE() << "it fits";
+  return {};
+}
+
+void expect_two_ways(const Shortage& shortage, Workers& workers) {
   ASSERT_EQ(shortage.ways.size(), 2u);
+  EXPECT_NE(shortage.ways[0].change, shortage.ways[1].change);
   for (const WayOut& way : shortage.ways)
-    EXPECT_NO_THROW(set_up_training(way.config, way.model, workers)) << way.change;
+    EXPECT_TRUE(lack_of(way.config, way.model, workers).empty()) << way.change;
+}
+
+// To the byte: no less of one tier is enough under any budget of those that are not named, and of the second
+// beside what the first needs; what is named is.
+void expect_least(const std::vector<TierShortage>& tiers, const TrainerOptions& options, Workers& workers) {
+  TrainConfig config = options.config;
+  const auto fits_with = [&](const TierShortage& tier, uint64_t bytes) {
+    (tier.tier == "device" ? config.terrace.device_memory_bytes : config.terrace.host_memory_bytes) = bytes;
+    return lack_of(config, options.model, workers).empty();
+  };
+  const bool both = tiers.size() == 2;
+  if (both) {
+    ASSERT_EQ(tiers[0].tier, "device");
+    fits_with(tiers[1], kBoundless);
+    EXPECT_FALSE(fits_with(tiers[0], tiers[0].needed_bytes - 1));
+    fits_with(tiers[0], tiers[0].needed_bytes);
+  }
+  EXPECT_FALSE(fits_with(tiers.back(), tiers.back().needed_bytes - 1));
+  EXPECT_TRUE(fits_with(tiers.back(), tiers.back().needed_bytes));
+  EXPECT_EQ(tiers[0].budget_bytes, tiers[0].tier == "device" ? *options.config.terrace.device_memory_bytes
+                                                             : *options.config.terrace.host_memory_bytes);
 }
 
 TEST(WaysOut, OfTooLittleDeviceMemoryAreTwoThatFit) {
@@ -34,15 +73,12 @@ TEST(WaysOut, OfTooLittleDeviceMemoryAreTwoThatFit) {
   options.config.terrace.chunk_elements.reset();
   options.config.terrace.device_memory_bytes = kMiB;
   const Shortage shortage = shortage_of(options);
-  EXPECT_EQ(shortage.tier, "device");
-  expect_two_ways(shortage);
-  // The least that does, and no MiB less.
-  TrainConfig config = options.config;
-  config.terrace.device_memory_bytes = kMiB + shortage.missing_bytes;
   Workers workers(1);
-  EXPECT_NO_THROW(set_up_training(config, options.model, workers));
-  config.terrace.device_memory_bytes = shortage.missing_bytes;
-  EXPECT_THROW(set_up_training(config, options.model, workers), Error);
+  ASSERT_EQ(shortage.tiers.size(), 1u);
+  EXPECT_EQ(shortage.tiers[0].tier, "device");
+  EXPECT_EQ(shortage.tiers[0].missing_bytes(), shortage.tiers[0].needed_bytes - kMiB);
+  expect_least(shortage.tiers, options, workers);
+  expect_two_ways(shortage, workers);
 }
 
 // What leaves the device has no room in host memory either.
@@ -54,10 +90,9 @@ TEST(WaysOut, OfTooLittleDeviceMemoryBesideLittleHostMemoryLeadToNvme) {
   options.config.terrace.device_memory_bytes = 6 * kMiB;
   options.config.terrace.host_memory_bytes = 4 * kMiB;
   Workers workers(1);
-  EXPECT_THROW(set_up_training(options.config, options.model, workers), Error);
-  // No more memory than there is: of the ways none is a budget.
-  const Shortage shortage = find_ways_out(options.config, options.model, workers, 10 * kMiB);
-  EXPECT_EQ(shortage.tier, "device");
+  // No more memory than there is: of the ways none is a budget alone.
+  const Shortage shortage = shortage_of(options, 10 * kMiB);
+  EXPECT_EQ(shortage.tiers[0].tier, "device");
   ASSERT_FALSE(shortage.ways.empty());
   const std::string first = shortage.ways[0].change;
   for (const WayOut& way : shortage.ways) {
@@ -78,23 +113,83 @@ TEST(WaysOut, OfTooLittleHostMemoryAreTwoThatFit) {
   options.config.terrace.device_memory_bytes = 64 * kMiB;
   options.config.terrace.host_memory_bytes = kMiB;
   const Shortage shortage = shortage_of(options);
-  EXPECT_EQ(shortage.tier, "host");
-  EXPECT_GT(shortage.missing_bytes, kMiB);
-  expect_two_ways(shortage);
+  Workers workers(1);
+  EXPECT_EQ(shortage.tiers[0].tier, "host");
+  expect_least(shortage.tiers, options, workers);
+  expect_two_ways(shortage, workers);
 }
 
 // Budgets that the machine has not got are no way.
-TEST(WaysOut, NeverAskForMoreMemoryThanThereIs) {
+TEST(WaysOut, NeverTakeMoreMemoryThanThereIs) {
   RunOptions run;
   run.parameters = "cpu";
   TrainerOptions options = options_of(run);
   options.model.width = 128;
   options.config.terrace.host_memory_bytes = kMiB;
   Workers workers(1);
-  const Shortage shortage = find_ways_out(options.config, options.model, workers, kMiB);
-  EXPECT_GT(shortage.missing_bytes, 0u);
-  for (const WayOut& way : shortage.ways)
-    EXPECT_EQ(way.change.find("--host-memory"), std::string::npos) << way.change;
+  for (const uint64_t machine_bytes : {uint64_t{1}, 20 * kMiB, 40 * kMiB}) {
+    for (const WayOut& way : shortage_of(options, machine_bytes).ways) {
+      const MemoryPlan plan = set_up_training(way.config, way.model, workers).plan.memory;
+      const bool raised =
+          way.config.terrace.host_memory_bytes != kMiB ||
+          way.config.terrace.device_memory_bytes != options.config.terrace.device_memory_bytes;
+      EXPECT_TRUE(!raised || plan.device_bytes + plan.host_bytes <= machine_bytes) << way.change;
+    }
+  }
+}
+
+struct SweptRun {
+  const char* parameters;
+  bool nvme;
+  const char* precision;
+  const char* accumulation;
+  const char* activations;
+};
+
+// Whatever is short of whatever: the figures are the least, and two ways fit.
+TEST(WaysOut, AreTwoThatFitUnderAnyTwoTinyBudgets) {
+  constexpr SweptRun kRuns[] = {{"", false, "false", "1", "none"},    {"cpu", false, "false", "4", "auto"},
+                                {"cpu", true, "true", "1", "cpu"},    {"nvme", true, "true", "4", "auto"},
+                                {"nvme", true, "false", "1", "nvme"}, {"", true, "true", "1", "none"}};
+  constexpr std::pair<uint64_t, uint64_t> kBudgets[] = {
+      {1, 1}, {64 * kKiB, kGiB}, {kGiB, 64 * kKiB}, {700 * kKiB, 300 * kKiB}, {300 * kKiB, 200 * kKiB}};
+  Workers workers(1);
+  size_t both = 0, refused = 0;
+  for (const SweptRun& swept : kRuns) {
+    for (const bool tied : {true, false}) {
+      RunOptions run;
+      const bool all_on_nvme = std::string_view(swept.parameters) == "nvme";
+      run.parameters = all_on_nvme ? "cpu" : swept.parameters;
+      if (swept.nvme) run.nvme = ".";
+      run.precision = swept.precision;
+      run.accumulation = swept.accumulation;
+      run.activations = swept.activations;
+      TrainerOptions options = options_of(run);
+      options.config.terrace.chunk_elements.reset();
+      if (all_on_nvme) {
+        options.config.placement.parameters = Placement::nvme;
+        options.config.placement.parameter_paths = {"."};
+      }
+      options.model.tied_embeddings = tied;
+      options.model.vocabulary = 900;
+      options.model.layers = 6;
+      for (const auto& [device, host] : kBudgets) {
+        options.config.terrace.device_memory_bytes = device;
+        options.config.terrace.host_memory_bytes = host;
+        const std::vector<TierShortage> tiers = lack_of(options.config, options.model, workers);
+        if (tiers.empty()) continue;
+        SCOPED_TRACE(::testing::Message()
+                     << "parameters " << swept.parameters << ", activations " << swept.activations
+                     << ", tied " << tied << ", device " << device << ", host " << host);
+        ++refused;
+        both += tiers.size() == 2;
+        expect_least(tiers, options, workers);
+        expect_two_ways(shortage_of(options), workers);
+      }
+    }
+  }
+  EXPECT_GE(refused, 40u);
+  EXPECT_GE(both, 10u);
 }
 
 }  // namespace
