@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <terrace/memory/machine.h>
+#include <terrace/offload/disk_room.h>
 #include <terrace/runtime/compute_threads.h>
 #include <terrace/runtime/control/job_control.h>
 #include <terrace/runtime/planning/ways_out.h>
@@ -119,7 +120,9 @@ void Train::record_schedule(const Trainer& trainer) {
 // A run that does not fit is told how it would.
 TrainingSetup plan_or_refuse(const TrainerOptions& options) {
   try {
-    return plan_training(options);
+    TrainingSetup setup = plan_training(options);
+    if (options.tier_start != TierStart::resume) require_disk_room(setup.plan.memory, setup.offload);
+    return setup;
   } catch (const ShortageError& reason) {
     if (options.tier_start == TierStart::resume) throw;
     Workers workers = make_compute_threads(options.config.terrace);
