@@ -19,6 +19,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/topology.h>
 #include <terrace/base/units.h>
+#include <terrace/memory/cu_file.h>
 #include <terrace/memory/cuda_gpu.h>
 #include <terrace/memory/machine.h>
 #include <terrace/memory/pages.h>
@@ -236,6 +237,12 @@ void find_accelerator(Findings& findings) {
                  fmt::format("{}: copies {}", facts.copy_engines,
                              facts.copy_engines >= 2 ? "both ways at once" : "one way at a time"));
   }
+  const CuFileFacts cu_file = probe_cu_file();
+  findings.add("cufile_version", quoted_or_null(cu_file.version), "GPUDirect Storage",
+               cu_file.version.empty()
+                   ? "not installed: " + cu_file.reason
+                   : "cuFile " + cu_file.version + " is installed; this release goes through host memory");
+  findings.add("cufile_refusal", quoted_or_null(cu_file.reason), "", "");
   findings.add("device", "\"simulated\"", "device tier",
                "simulated: this release computes on the simulated device, in host memory");
 }

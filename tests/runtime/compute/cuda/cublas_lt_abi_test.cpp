@@ -1,4 +1,5 @@
-// What is declared of cuBLASLt beside its header, where that is found.
+// What is declared of cuBLASLt beside its header, where that is found, and beside the library, where that is
+// installed: what needs no GPU of it takes what it is given.
 #include <terrace/runtime/compute/cuda/internal/cublas_lt.h>
 
 #include <gtest/gtest.h>
@@ -63,3 +64,45 @@ TEST(CublasLt, IsDeclaredAsItsHeaderHasIt) {
   GTEST_SKIP() << "cublasLt.h was not found; TERRACE_CUBLAS_INCLUDE says where it is";
 }
 #endif
+
+namespace terrace {
+namespace {
+
+using namespace cublas_lt;
+
+TEST(CublasLt, TakesWhatItIsGivenWhereItIsInstalled) {
+  MemoryLog log;
+  const std::unique_ptr<const CublasLt> library = CublasLt::load_any(log);
+  if (library == nullptr) {
+    ASSERT_EQ(log.lines().size(), 1u);
+    GTEST_SKIP() << log.lines()[0].text;
+  }
+  EXPECT_GE(library->version(), 120000u);
+  Description* description = nullptr;
+  ASSERT_EQ(library->description_create(&description, kComputeFp32, kTypeFp32), kSuccess);
+  const float* const bias = nullptr;
+  EXPECT_EQ(library->description_set(description, kTransposeA, &kTransposed, sizeof(kTransposed)), kSuccess);
+  EXPECT_EQ(library->description_set(description, kTransposeB, &kAsStored, sizeof(kAsStored)), kSuccess);
+  EXPECT_EQ(library->description_set(description, kEpilogue, &kEpilogueBias, sizeof(kEpilogueBias)),
+            kSuccess);
+  EXPECT_EQ(library->description_set(description, kBiasPointer, &bias, sizeof(bias)), kSuccess);
+  Layout* layout = nullptr;
+  ASSERT_EQ(library->layout_create(&layout, kTypeBf16, 6, 4, 8), kSuccess);
+  Preference* preference = nullptr;
+  ASSERT_EQ(library->preference_create(&preference), kSuccess);
+  const uint64_t workspace_bytes = 4096;
+  EXPECT_EQ(
+      library->preference_set(preference, kMaxWorkspaceBytes, &workspace_bytes, sizeof(workspace_bytes)),
+      kSuccess);
+  const uint32_t alignment = 16;
+  for (const int attribute : {kMinAlignmentA, kMinAlignmentB, kMinAlignmentC, kMinAlignmentD})
+    EXPECT_EQ(library->preference_set(preference, attribute, &alignment, sizeof(alignment)), kSuccess);
+  EXPECT_EQ(library->preference_set(preference, kReductionSchemeMask, &kReduceInFp32, sizeof(kReduceInFp32)),
+            kSuccess);
+  EXPECT_EQ(library->preference_destroy(preference), kSuccess);
+  EXPECT_EQ(library->layout_destroy(layout), kSuccess);
+  EXPECT_EQ(library->description_destroy(description), kSuccess);
+}
+
+}  // namespace
+}  // namespace terrace
