@@ -4,6 +4,7 @@
 #include <terrace/base/error.h>
 #include <terrace/memory/cuda_device.h>
 #include <terrace/memory/cuda_gpu.h>
+#include <terrace/memory/cuda_host_link.h>
 #include <terrace/memory/cuda_page_lock.h>
 #include <terrace/memory/cuda_plain_copies.h>
 
@@ -48,6 +49,28 @@ CudaPageLock::CudaPageLock(const CudaGpu& gpu, std::span<std::byte>, uint64_t pi
 }
 
 CudaPageLock::~CudaPageLock() {
+  unreachable();
+}
+
+struct CudaHostLink::State {};
+
+CudaHostLink::~CudaHostLink() {
+  unreachable();
+}
+
+void CudaHostLink::send(std::byte*, std::span<const std::byte>) {
+  unreachable();
+}
+
+void CudaHostLink::fetch(std::span<std::byte>, const std::byte*) {
+  unreachable();
+}
+
+void CudaHostLink::finish() {
+  unreachable();
+}
+
+void CudaHostLink::forget() noexcept {
   unreachable();
 }
 

@@ -268,7 +268,7 @@ void CudaDevice::copy_work_to_host(std::byte* destination, const std::byte* work
   enqueue_work_copy(state_->to_host, state_->table.from_work(destination, work, bytes, after, done, note));
 }
 
-void CudaDevice::copy_work_now(std::byte* to, const std::byte* from, uint64_t bytes) {
+void CudaDevice::copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) {
   state_->table.require_work_memory(to, bytes);
   state_->table.require_work_memory(from, bytes);
   if (bytes == 0) return;
@@ -277,16 +277,19 @@ void CudaDevice::copy_work_now(std::byte* to, const std::byte* from, uint64_t by
   gpu_.driver().check(
       gpu_.driver().copy_on_device(cuda_pointer(to), cuda_pointer(from), bytes, state_->compute.get()),
       "cuMemcpyDtoDAsync", subject);
-  wait_for_operations(subject);
 }
 
-void CudaDevice::zero_now(DeviceSlot id, uint64_t bytes) {
+void CudaDevice::zero_in_order(DeviceSlot id, uint64_t bytes) {
   const std::span<std::byte> memory = state_->table.idle_memory(id, bytes, "fill");
   const CudaContext context(gpu_);
   const std::string& subject = state_->slot(id).order.subject;
   gpu_.driver().check(gpu_.driver().fill_bytes(cuda_pointer(memory.data()), 0, bytes, state_->compute.get()),
                       "cuMemsetD8Async", subject);
-  wait_for_operations(subject);
+  // Of one that is attached detaching orders later copies.
+  if (!attached(id)) {
+    gpu_.driver().check(gpu_.driver().event_record(state_->slot(id).order.event.get(), state_->compute.get()),
+                        "cuEventRecord", subject);
+  }
 }
 
 void CudaDevice::poison(DeviceSlot id) {

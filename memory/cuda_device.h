@@ -8,8 +8,8 @@
 //
 // Order. Operations belong on compute_stream(). Detaching records an event there, and a later copy of the
 // slot waits for it on the GPU: the host waits for nothing. A copy of work memory waits for what
-// compute_stream() held when the copy was asked for. What Device says to be done at once is done on
-// compute_stream() and waited for.
+// compute_stream() held when the copy was asked for. What Device has in the order of the operations is put on
+// compute_stream(), and not waited for.
 //
 // Unmapping waits for that event too, and goes on a thread of its own, in batches: cuMemUnmap has no stream
 // order, and its cost is the driver's secret. So after detach() the old addresses stay readable for a moment
@@ -80,9 +80,9 @@ class CudaDevice final : public Device {
                     const CopyNote& note = {}) override;
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                          Event& done, const CopyNote& note = {}) override;
-  void copy_work_now(std::byte* to, const std::byte* from, uint64_t bytes) override;
+  void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
   void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) override;
-  void zero_now(DeviceSlot slot, uint64_t bytes) override;
+  void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   uint64_t h2d_bytes() const override;
   uint64_t d2h_bytes() const override;
   uint64_t h2d_busy_ns() const override;

@@ -98,13 +98,13 @@ class Device {
                             Event& done, const CopyNote& note = {}) = 0;
   virtual void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes,
                                  const Event* after, Event& done, const CopyNote& note = {}) = 0;
-  // Between two pieces of work memory that do not overlap, at once and on the calling thread; crosses no
-  // link.
-  virtual void copy_work_now(std::byte* to, const std::byte* from, uint64_t bytes) = 0;
+  // Between two pieces of work memory that do not overlap, in the order of the operations that the owner's
+  // thread asks for; crosses no link.
+  virtual void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) = 0;
   // Zeros in the first `bytes` of the slot; crosses no link.
   virtual void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) = 0;
-  // The same at once and on the calling thread, attached or not.
-  virtual void zero_now(DeviceSlot slot, uint64_t bytes) = 0;
+  // The same in the order of the operations, and of later copies of the slot, attached or not.
+  virtual void zero_in_order(DeviceSlot slot, uint64_t bytes) = 0;
 
   // Bytes copied so far, host to device and device to host. A copy is in them as soon as its `done` is done.
   virtual uint64_t h2d_bytes() const = 0;

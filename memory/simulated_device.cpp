@@ -141,7 +141,7 @@ void SimulatedDevice::copy_work_to_host(std::byte* destination, const std::byte*
   to_host_.enqueue(table_->from_work(destination, work, bytes, after, done, note));
 }
 
-void SimulatedDevice::copy_work_now(std::byte* to, const std::byte* from, uint64_t bytes) {
+void SimulatedDevice::copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) {
   table_->require_work_memory(to, bytes);
   table_->require_work_memory(from, bytes);
   if (bytes > 0) std::memcpy(to, from, bytes);
@@ -151,7 +151,7 @@ void SimulatedDevice::fill_zero(DeviceSlot id, uint64_t bytes, const Event* afte
   to_device_.enqueue(table_->zeros_in(id, bytes, after, done));
 }
 
-void SimulatedDevice::zero_now(DeviceSlot id, uint64_t bytes) {
+void SimulatedDevice::zero_in_order(DeviceSlot id, uint64_t bytes) {
   std::memset(table_->idle_memory(id, bytes, "fill").data(), 0, bytes);
 }
 

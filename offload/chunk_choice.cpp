@@ -36,13 +36,13 @@ bool can_fetch_ahead(const MemoryPlan& plan) {
 
 // The slots and buffers of large chunks take room from what a host would keep. Whether less is moved with
 // smaller ones goes up and down with their size.
-uint64_t less_traffic(const ChunkCut& largest, FunctionRef<MemoryPlan(uint64_t elements)> plan_with,
-                      const OffloadOptions& options) {
+uint64_t less_traffic(const ChunkCut& largest, uint64_t least_elements,
+                      FunctionRef<MemoryPlan(uint64_t elements)> plan_with, const OffloadOptions& options) {
   constexpr uint64_t kSmallest = 16;  // of the largest, the part that is tried last
   uint64_t chosen = largest.elements;
   uint64_t least = nvme_bytes(largest.plan, options);
   for (uint64_t elements = largest.elements / 2;
-       elements >= std::max(largest.elements / kSmallest, kTileElements); elements /= 2) {
+       elements >= std::max(largest.elements / kSmallest, least_elements); elements /= 2) {
     const MemoryPlan plan = plan_with(elements);
     const uint64_t bytes = nvme_bytes(plan, options);
     // The last chunk alone may be most of a tenth.
@@ -53,14 +53,19 @@ uint64_t less_traffic(const ChunkCut& largest, FunctionRef<MemoryPlan(uint64_t e
   return chosen;
 }
 
+// Whose parameters are whole granules of device memory; a power of two.
+uint64_t least_chunk(const std::vector<TensorSpec>& tensors, const OffloadOptions& options) {
+  if (tensors.empty()) return kTileElements;
+  return std::max(kTileElements, options.device_granularity_bytes / bytes_of(tensors.front().type));
+}
+
 // The largest first.
-std::vector<uint64_t> sizes_up_to(const std::vector<TensorSpec>& tensors, uint64_t largest) {
-  const uint64_t limit =
-      std::max(largest == 0 ? kLargestChunk : std::min(largest, kLargestChunk), kTileElements);
+std::vector<uint64_t> sizes_up_to(const std::vector<TensorSpec>& tensors, uint64_t least, uint64_t largest) {
+  const uint64_t limit = std::max(largest == 0 ? kLargestChunk : std::min(largest, kLargestChunk), least);
   uint64_t parameters = 0;
   for (const TensorSpec& tensor : tensors) parameters += tensor.element_count();
   // A handful of chunks would leave nothing to move; many tiny ones cost a request each.
-  std::vector<uint64_t> sizes = {kTileElements};
+  std::vector<uint64_t> sizes = {least};
   while (sizes.back() * 2 <= limit && sizes.back() * 16 <= parameters) sizes.push_back(sizes.back() * 2);
   std::ranges::reverse(sizes);
   return sizes;
@@ -77,12 +82,13 @@ uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span
   };
   const auto plan_with = [&](uint64_t elements) { return needs_of(elements, options.device_budget_bytes); };
   std::vector<ChunkCut> candidates, too_large;
-  for (const uint64_t elements : sizes_up_to(tensors, largest)) {
+  const uint64_t least = least_chunk(tensors, options);
+  for (const uint64_t elements : sizes_up_to(tensors, least, largest)) {
     ChunkCut cut{elements, plan_with(elements)};
     if (!fits(cut.plan, options)) {
       too_large.push_back(std::move(cut));
     } else if (can_fetch_ahead(cut.plan)) {
-      return less_traffic(cut, plan_with, options);
+      return less_traffic(cut, least, plan_with, options);
     } else {
       candidates.push_back(std::move(cut));
     }

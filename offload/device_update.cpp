@@ -59,13 +59,19 @@ void DeviceUpdate::compute(ChunkId chunk) {
   records_.open(chunk);
   gradients_.open(chunk);
   const uint64_t tiles = space_.chunk(chunk).tile_count();
-  workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
-    const uint64_t first = task * block_tiles_;
-    const RecordedUpdate recorded(cache_.watch().events(), workers_, chunk,
-                                  std::min(block_tiles_, tiles - first) * tile_bytes_);
-    tiles_.update_into(chunk, first, std::min(block_tiles_, tiles - first),
-                       records_.resident(chunk) + first * tile_bytes_, cache_.param_address(chunk));
-  });
+  const auto update_block = [&](uint64_t first, uint64_t count) {
+    const RecordedUpdate recorded(cache_.watch().events(), workers_, chunk, count * tile_bytes_);
+    tiles_.update_into(chunk, first, count, records_.resident(chunk) + first * tile_bytes_,
+                       cache_.param_address(chunk));
+  };
+  if (tiles_.is_on_workers()) {
+    workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
+      const uint64_t first = task * block_tiles_;
+      update_block(first, std::min(block_tiles_, tiles - first));
+    });
+  } else {
+    update_block(0, tiles);
+  }
   gradients_.close(chunk);
   records_.close(chunk);
   cache_.unpin_param(chunk);

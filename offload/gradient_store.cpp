@@ -25,7 +25,7 @@ uint64_t block_count(const FlatSpace& space, ChunkId chunk) {
 GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& options, const MemoryPlan& plan,
                              HostArena& arena, Device& device, DeviceCache& cache, const ParamHome& home,
                              const GradientRuns& runs, SpilledGradients* spilled, Workers& workers,
-                             InstructionSet instruction_set)
+                             InstructionSet instruction_set, std::span<std::byte> work_memory)
     : space_(space),
       device_(device),
       cache_(cache),
@@ -33,6 +33,7 @@ GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& optio
       spilled_(spilled),
       workers_(workers),
       instruction_set_(instruction_set),
+      device_arithmetic_(options.device_arithmetic),
       on_device_(options.states == Placement::none),
       accumulation_steps_(options.accumulation_steps),
       accumulates_(options.accumulation_steps > 1),
@@ -75,6 +76,8 @@ GradientStore::GradientStore(const FlatSpace& space, const OffloadOptions& optio
     staged_.back().runs.reserve(runs.most_runs());
   }
   leaving_.reserve(space.chunk_count());
+  if (on_device_ && device_arithmetic_ != nullptr)
+    device_sums_.emplace(*device_arithmetic_, device, work_memory, cache.watch());
   first_sum_.push_back(0);
   for (uint32_t c = 0; c < space.chunk_count(); ++c)
     first_sum_.push_back(first_sum_.back() + block_count(space, ChunkId{c}));
@@ -147,7 +150,8 @@ void GradientStore::land_on_device(const GradientLanding& landing) {
   const ChunkId chunk = landing.chunk;
   open(chunk);
   if (!accumulates_) {  // it stays where it is
-    take_sums(chunk, slots_[index_of(chunk)]);
+    if (!device_sums_) take_sums(chunk, slots_[index_of(chunk)]);
+    landed_[index_of(chunk)].store(true, std::memory_order_release);
     return close(chunk);
   }
   cache_.pin_gradient(chunk);
@@ -205,6 +209,7 @@ void GradientStore::accumulate_staged(ChunkId chunk) {
 
 void GradientStore::add_runs(const GradientLanding& landing, std::byte* accumulator,
                              const std::byte* gradient) {
+  if (device_sums_) return add_runs_there(landing, accumulator, gradient);
   const uint64_t first = landing.runs.front().first_element / kBlockElements;
   const uint64_t end = divide_up(landing.runs.back().end(), kBlockElements);
   const ComputingScope computing(cache_.watch());
@@ -214,6 +219,36 @@ void GradientStore::add_runs(const GradientLanding& landing, std::byte* accumula
       add_block(landing, b, accumulator, gradient);
   });
   if (landing.ends) landed_[index_of(landing.chunk)].store(true, std::memory_order_release);
+}
+
+void GradientStore::add_runs_there(const GradientLanding& landing, std::byte* accumulator,
+                                   const std::byte* gradient) {
+  const DataType type = space_.section_of(landing.chunk).type;
+  for (const GradientRun& run : landing.runs) {
+    std::byte* const sum = accumulator + run.first_element * bytes_of(accumulation_type_);
+    const bool replaces = run.is_first && landing.micro_batch == 0;
+    if (run.is_first && (!replaces || gradient == nullptr))  // those before were zero
+      device_arithmetic_->set_zero(sum, accumulation_type_, run.element_count);
+    if (gradient == nullptr) continue;
+    device_arithmetic_->accumulate({.accumulator = sum,
+                                    .accumulator_type = accumulation_type_,
+                                    .gradient = gradient + run.first_element * bytes_of(type),
+                                    .gradient_type = type,
+                                    .count = run.element_count,
+                                    .first = replaces});
+  }
+  if (landing.ends) landed_[index_of(landing.chunk)].store(true, std::memory_order_release);
+}
+
+void GradientStore::take_device_sums() {
+  for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
+    if (!landed_[c].load(std::memory_order_acquire)) continue;
+    const ChunkId chunk{c};
+    open(chunk);
+    device_sums_->add(slots_[c], type(chunk), space_.chunk(chunk).elements, sums_of(chunk));
+    close(chunk);
+  }
+  device_sums_->finish();
 }
 
 // A block's sum is right when the last that lands of it has been added.
@@ -340,6 +375,7 @@ void GradientStore::finish_micro_batch(bool ends_step) {
   while (finished_ < leaving_.size()) finish_next();
   leaving_.clear();
   finished_ = 0;
+  if (ends_step && device_sums_) take_device_sums();
   if (spilled_ == nullptr) return;
   while (const std::optional<ChunkId> filling = spilled_->filling()) spilled_->write(*filling);
   if (ends_step) spilled_->finish_writes();

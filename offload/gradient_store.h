@@ -14,7 +14,8 @@
 //
 // The sums of squares behind the norm are taken while a gradient lands, block by block, and fused with the
 // last accumulation: no pass over all gradients remains for the update. When that happens depends on when
-// copies end; what the sums are does not.
+// copies end; what the sums are does not. On a device that the host cannot reach they are taken when the last
+// micro-batch has ended, all together.
 //
 // Where all micro-batches of a step are open together (OffloadOptions::layer_major), chunks that hold tensors
 // of several layers land in parts (GradientRuns), and a spilled gradient stays in its landing slot from one
@@ -35,6 +36,7 @@
 #include <terrace/memory/device.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/memory/host_arena.h>
+#include <terrace/offload/device_arithmetic.h>
 #include <terrace/offload/device_cache.h>
 #include <terrace/offload/gradient_runs.h>
 #include <terrace/offload/memory_plan.h>
@@ -51,7 +53,7 @@ class GradientStore {
   GradientStore(const FlatSpace& space, const OffloadOptions& options, const MemoryPlan& plan,
                 HostArena& arena, Device& device, DeviceCache& cache, const ParamHome& home,
                 const GradientRuns& runs, SpilledGradients* spilled, Workers& workers,
-                InstructionSet instruction_set);
+                InstructionSet instruction_set, std::span<std::byte> work_memory);
 
   // What lands is complete in the chunk's device slot, unpinned: it starts on its way, and the slot with it.
   void land(const GradientLanding& landing);
@@ -156,6 +158,10 @@ class GradientStore {
   void take_sums(ChunkId chunk, const std::byte* gradient);
   void land_in_staging(const GradientLanding& landing);
   void land_on_device(const GradientLanding& landing);
+  // The same as add_runs(), where the device computes.
+  void add_runs_there(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient);
+  // Of all that have landed there.
+  void take_device_sums();
 
   const FlatSpace& space_;
   Device& device_;
@@ -164,6 +170,8 @@ class GradientStore {
   SpilledGradients* spilled_;  // null where nothing is
   Workers& workers_;
   InstructionSet instruction_set_;
+  DeviceArithmetic* const device_arithmetic_;  // null where the workers compute
+  std::optional<DeviceSums> device_sums_;
   bool on_device_;
   uint32_t accumulation_steps_;
   bool accumulates_;

@@ -75,19 +75,38 @@ uint32_t activations_on_device(uint64_t budget, const MemoryPlan& plan, uint64_t
       fixed_bytes +
       std::min<uint64_t>(plan.device_slots_useful, 2 * plan.device_slots_minimum) * plan.slot_bytes;
   if (plan.device_activation_entries_useful == 0 || budget < first_bytes) return 0;
-  return static_cast<uint32_t>(std::min<uint64_t>(plan.device_activation_entries_useful,
-                                                  (budget - first_bytes) / plan.activation_entry_bytes));
+  const uint64_t granules = (budget - first_bytes) / plan.device_granularity_bytes;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(plan.device_activation_entries_useful,
+                         granules * plan.device_granularity_bytes / plan.activation_entry_bytes));
+}
+
+// A chunk's addresses follow those of the one before, so its slot is neither longer nor shorter.
+void require_whole_granules(const FlatSpace& space, const MemoryPlan& plan) {
+  if (plan.slot_bytes % plan.device_granularity_bytes == 0) return;
+  const uint64_t element_bytes = plan.slot_bytes / space.chunk_elements();
+  throw Error(
+      ErrorKind::config,
+      {"cannot give the device chunks", fmt::format("of {} elements", space.chunk_elements()),
+       fmt::format("its memory comes in pieces of {}", format_bytes(plan.device_granularity_bytes)),
+       fmt::format("set terrace.chunk_elements to a multiple of {}, or sub_group_size to at least that",
+                   plan.device_granularity_bytes / element_bytes)});
 }
 
 void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const OffloadOptions& options,
                  const Counts& counts, MemoryPlan& plan) {
   const bool states_there = options.states == Placement::none;
   const bool params_there = options.parameters == Placement::none;
-  plan.work_bytes = options.work_bytes;
+  plan.device_granularity_bytes = options.device_granularity_bytes;
+  const auto whole = [&](uint64_t bytes) { return round_up(bytes, plan.device_granularity_bytes); };
+  plan.work_bytes = whole(options.work_bytes);
   plan.slot_bytes = space.param_slot_bytes();
+  require_whole_granules(space, plan);
   plan.record_slot_bytes = space.chunk_elements() / kTileElements * plan.record_layout.tile_bytes();
   plan.accumulator_slot_bytes = space.chunk_elements() * bytes_of(options.accumulation_type);
   if (states_there) {
+    plan.record_slot_bytes = whole(plan.record_slot_bytes);
+    plan.accumulator_slot_bytes = whole(plan.accumulator_slot_bytes);
     plan.device_record_slots = counts.trainable_chunks;
     if (options.accumulation_steps > 1) plan.device_accumulator_slots = counts.trainable_chunks;
   }
@@ -381,7 +400,8 @@ std::string reason_without_epochs(const FlatSpace& space, const OffloadOptions& 
 uint64_t useful_device_bytes(const MemoryPlan& plan) {
   return plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
          plan.device_accumulator_slots * plan.accumulator_slot_bytes +
-         plan.device_activation_entries_useful * plan.activation_entry_bytes +
+         round_up(plan.device_activation_entries_useful * plan.activation_entry_bytes,
+                  plan.device_granularity_bytes) +
          plan.device_slots_useful * plan.slot_bytes;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/base/units.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/offload/offload_options.h>
 #include <terrace/offload/use_trace.h>
@@ -34,7 +35,10 @@ struct MemoryPlan {
   uint64_t accumulator_slot_bytes = 0;
   uint32_t device_activation_entries = 0;  // beside the work memory
   uint32_t device_activation_entries_useful = 0;
-  uint64_t device_activation_bytes() const { return device_activation_entries * activation_entry_bytes; }
+  uint64_t device_granularity_bytes = 1;
+  uint64_t device_activation_bytes() const {
+    return round_up(device_activation_entries * activation_entry_bytes, device_granularity_bytes);
+  }
   uint64_t device_bytes = 0;
   uint64_t device_minimum_bytes = 0;
 

@@ -27,6 +27,7 @@ namespace io {
 class FileEvents;
 }
 class StepEvents;
+class DeviceArithmetic;
 
 struct OffloadOptions {
   Placement parameters = Placement::none;
@@ -47,8 +48,11 @@ struct OffloadOptions {
   RecordLayout record_layout;  // of the optimizer states
 
   uint64_t device_budget_bytes = 0;  // parameters, gradients, states placed there, and work memory
-  uint64_t host_budget_bytes = 0;    // everything in the host arena, I/O buffers included
-  uint64_t work_bytes = 0;           // device memory for activations and workspaces
+  // Of the device's memory, a power of two: chunks of parameters must be multiples of it, and all else there
+  // is rounded up to it. 1: pages, to which every plan keeps.
+  uint64_t device_granularity_bytes = 1;
+  uint64_t host_budget_bytes = 0;  // everything in the host arena, I/O buffers included
+  uint64_t work_bytes = 0;         // device memory for activations and workspaces
   // Checkpointed activations of a micro-batch that leave the work memory; none: they stay in it.
   uint32_t activation_entries = 0;
   uint64_t activation_entry_bytes = 0;  // of the largest
@@ -91,6 +95,9 @@ struct OffloadOptions {
   DecisionSource* replay = nullptr;
   // By which the step's time is charged and the rates of paths are observed; null: the steady one.
   const Clock* clock = nullptr;
+  // Computes with what rests in device memory where the host cannot reach that; outlives the offloader. Null:
+  // the workers do. Its sums take the work memory between two micro-batches.
+  DeviceArithmetic* device_arithmetic = nullptr;
   // Records what happens in steps; outlives the offloader. Null: nothing is recorded. Whoever trains tells it
   // where steps begin and end.
   StepEvents* step_events = nullptr;

@@ -80,13 +80,13 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
     spilled = std::make_unique<SpilledGradients>(space, plan, arena, *gradient_store, watch);
   }
   gradients = std::make_unique<GradientStore>(space, options, plan, arena, device, cache, *home, runs,
-                                              spilled.get(), workers, instruction_set);
+                                              spilled.get(), workers, instruction_set, work_memory);
   records =
       std::make_unique<RecordStore>(space, options.states, plan, record_arena, device, record_store.get(),
                                     record_store != nullptr ? engine.get() : nullptr, watch);
   take_turns();
   tile_update = std::make_unique<TileUpdate>(space, *gradients, *home, plan.record_layout, instruction_set,
-                                             options.dry);
+                                             options.device_arithmetic, options.dry);
   pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, *tile_update, progress,
                                                  watch, ring, plan);
   if (options.states == Placement::none) {

@@ -34,14 +34,14 @@ void PlacedActivations::start_put(uint32_t index, std::span<const float> values)
   const std::span<const std::byte> bytes = std::as_bytes(values);
   TERRACE_ASSERT(bytes.size() <= entry_bytes_, fmt::format("activation {} has {} bytes, {} were planned",
                                                            index, bytes.size(), entry_bytes_));
-  device_.copy_work_now(device_entry(index).data(), bytes.data(), bytes.size());
+  device_.copy_work_in_order(device_entry(index).data(), bytes.data(), bytes.size());
 }
 
 void PlacedActivations::start_get(uint32_t index, std::span<float> values) {
   if (is_on_nvme(index)) return nvme_->start_get(index, values);
   if (is_on_host(index)) return host_->start_get(index - nvme_entries_, values);
   const std::span<std::byte> bytes = std::as_writable_bytes(values);
-  device_.copy_work_now(bytes.data(), device_entry(index).data(), bytes.size());
+  device_.copy_work_in_order(bytes.data(), device_entry(index).data(), bytes.size());
 }
 
 void PlacedActivations::wait(uint32_t index) {

@@ -13,12 +13,14 @@ constexpr uint64_t kWidestTileBytes = kTileElements * sizeof(float);
 }  // namespace
 
 TileUpdate::TileUpdate(const FlatSpace& space, GradientStore& gradients, ParamHome& home,
-                       const RecordLayout& layout, InstructionSet instruction_set, bool dry)
+                       const RecordLayout& layout, InstructionSet instruction_set,
+                       DeviceArithmetic* device_arithmetic, bool dry)
     : space_(space),
       gradients_(gradients),
       home_(home),
       layout_(layout),
       instruction_set_(instruction_set),
+      device_arithmetic_(device_arithmetic),
       dry_(dry) {}
 
 // Whether new parameters lie in the bytes of a gradient that is wider than they are.
@@ -61,7 +63,8 @@ void TileUpdate::update_into(ChunkId chunk, uint64_t first_tile, uint64_t tile_c
                              std::byte* parameters) const {
   if (dry_) return;
   const uint64_t tile_bytes = kTileElements * bytes_of(space_.section_of(chunk).type);
-  run(chunk, first_tile, tile_count, records, parameters + first_tile * tile_bytes, parameters);
+  run(chunk, first_tile, tile_count, records, parameters + first_tile * tile_bytes, parameters,
+      device_arithmetic_);
 }
 
 const std::byte* TileUpdate::old_parameters(ChunkId chunk) const {
@@ -69,7 +72,7 @@ const std::byte* TileUpdate::old_parameters(ChunkId chunk) const {
 }
 
 void TileUpdate::run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records,
-                     std::byte* output, const std::byte* old) const {
+                     std::byte* output, const std::byte* old, DeviceArithmetic* device) const {
   const uint64_t begin = first_tile * kTileElements;
   const uint64_t end = begin + tile_count * kTileElements;
   TileRun tiles;
@@ -86,7 +89,11 @@ void TileUpdate::run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, st
     if (first >= last) continue;
     tiles.first_element = first - begin;
     tiles.element_count = last - first;
-    update_tiles(instruction_set_, steps_[segment.group], tiles);
+    if (device != nullptr) {
+      device->update_tiles(steps_[segment.group], tiles);
+    } else {
+      update_tiles(instruction_set_, steps_[segment.group], tiles);
+    }
   }
 }
 

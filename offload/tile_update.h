@@ -22,7 +22,7 @@ namespace terrace {
 class TileUpdate {
  public:
   TileUpdate(const FlatSpace& space, GradientStore& gradients, ParamHome& home, const RecordLayout& layout,
-             InstructionSet instruction_set, bool dry);
+             InstructionSet instruction_set, DeviceArithmetic* device_arithmetic, bool dry);
 
   // The constants of each parameter group, for the update that begins; they stay until it is over.
   void begin(std::span<const OptimizerStep> steps) { steps_ = steps; }
@@ -33,25 +33,28 @@ class TileUpdate {
   // Every tile of the chunk was updated: where its new parameters lie, one after the other.
   std::byte* complete(ChunkId chunk) const;
 
-  // The same with the chunk's parameters at `parameters`, the old ones and the new ones; they are not its
-  // gradient's bytes.
+  // The same in device memory, with the chunk's parameters at `parameters`, the old ones and the new ones;
+  // they are not its gradient's bytes.
   void update_into(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records,
                    std::byte* parameters) const;
+  // Whether the workers do that.
+  bool is_on_workers() const { return device_arithmetic_ == nullptr; }
 
  private:
   bool spreads(ChunkId chunk) const;
   // Of the chunk, where its records hold only what is below its parameters; else null.
   const std::byte* old_parameters(ChunkId chunk) const;
-  // `output` is that of element 0 of the run, `old` that of the chunk.
+  // `output` is that of element 0 of the run, `old` that of the chunk; null: the host computes.
   void run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records, std::byte* output,
-           const std::byte* old) const;
+           const std::byte* old, DeviceArithmetic* device = nullptr) const;
 
   const FlatSpace& space_;
   GradientStore& gradients_;
   ParamHome& home_;
   const RecordLayout layout_;
   const InstructionSet instruction_set_;
-  const bool dry_;  // nothing is computed
+  DeviceArithmetic* const device_arithmetic_;  // null where the workers compute in device memory
+  const bool dry_;                             // nothing is computed
   std::span<const OptimizerStep> steps_;
 };
 

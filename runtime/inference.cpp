@@ -7,7 +7,6 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/units.h>
 #include <terrace/base/workers.h>
-#include <terrace/memory/simulated_device.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/checkpoint/checkpoint_values.h>
 #include <terrace/runtime/compute_threads.h>
@@ -25,7 +24,8 @@ std::vector<TensorSpec> frozen_tensors(const Model& model) {
 
 // What is asked of the model, run dry. An evaluation uses what the next tokens use.
 DryRun run_dry(const Model& model, const InferenceOptions& options, Workers& workers) {
-  const HostOps ops(workers, best_instruction_set(), true);
+  const std::unique_ptr<const Ops> dry_ops = make_dry_ops(options.compute, workers);
+  const Ops& ops = *dry_ops;
   const uint64_t tokens = uint64_t{options.batch} * options.sequence;
   const MicroBatch batch{{static_cast<int32_t*>(nullptr), tokens},
                          {static_cast<int32_t*>(nullptr), tokens},
@@ -40,7 +40,7 @@ DryRun run_dry(const Model& model, const InferenceOptions& options, Workers& wor
                                    size_t{options.batch} * model.config().vocabulary);
     model.next_token_logits(ops, recorder, arena, batch, nowhere, "");
   }
-  return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096)};
+  return {recorder.take_trace(), round_up(arena.peak_bytes(), 4096), 0, 0, {}, facts_of(options.compute)};
 }
 
 TrainConfig without_states(TrainConfig config) {
@@ -57,12 +57,12 @@ struct Inference::Parts {
   TrainConfig config;
   std::unique_ptr<Model> model;
   Workers workers;
-  HostOps ops;
   DryRun dry;
   OffloadOptions offload;
   TrainerPlan plan;
   FlatSpace space;
-  SimulatedDevice device;
+  std::unique_ptr<Computing> computing;
+  const Ops& ops;
   Offloader offloader;
   StackArena arena;
   uint32_t batch;
@@ -73,13 +73,14 @@ struct Inference::Parts {
       : config(without_states(options.config)),
         model(std::move(given)),
         workers(make_compute_threads(config.terrace)),
-        ops(workers, best_instruction_set()),
         dry(run_dry(*model, options, workers)),
         offload(offload_options(config, dry)),
         plan(make_plan(config, frozen_tensors(*model), dry, offload)),
         space(frozen_tensors(*model), plan.chunk_elements),
-        device({offload.device_budget_bytes, config.terrace.strict, 0, 0}),
-        offloader(space, offload, dry.trace, device, workers, log),
+        computing(
+            begin_computing(options.compute, offload.device_budget_bytes, config.terrace.strict, workers)),
+        ops(computing->ops()),
+        offloader(space, offload, dry.trace, computing->device(), workers, log),
         arena(offloader.work_memory()),
         batch(options.batch),
         sequence(options.sequence),

@@ -21,6 +21,7 @@ struct InferenceOptions {
   uint32_t batch = 1;
   uint32_t sequence = 0;  // the longest that will be asked for
   bool evaluates = true;  // otherwise only next tokens are asked for, which takes less device memory
+  const ComputeDevice* compute = nullptr;  // null: the simulated device; outlives the inference
 };
 
 class Inference {

@@ -16,10 +16,13 @@ namespace terrace {
 namespace {
 
 // A simulated device lives in the same memory as the host tier: by default the two share one budget.
-void choose_host_budget(const TrainConfig& config, const Machine& machine, OffloadOptions& options,
-                        TrainerPlan& plan) {
+void choose_host_budget(const TrainConfig& config, const Machine& machine, const DryRun& dry,
+                        OffloadOptions& options, TrainerPlan& plan) {
   if (config.terrace.host_memory_bytes) {
     plan.host = {*config.terrace.host_memory_bytes, "as configured"};
+  } else if (dry.device.own_memory) {
+    const DefaultBudget budget = default_host_budget(machine);
+    plan.host = {budget.bytes, budget.origin};
   } else {
     const DefaultBudget both = default_host_budget(machine);
     if (plan.device.bytes >= both.bytes) {
@@ -41,12 +44,14 @@ void choose_budgets(const TrainConfig& config, const Machine& machine, const std
                     const DryRun& dry, OffloadOptions& options, TrainerPlan& plan) {
   if (config.terrace.device_memory_bytes) {
     plan.device = {*config.terrace.device_memory_bytes, "as configured"};
+  } else if (dry.device.own_memory) {
+    plan.device = {dry.device.own_memory->budget_bytes, dry.device.own_memory->origin};
   } else {
     const DefaultBudget budget = largest_simulated_device_budget(machine);
     plan.device = {budget.bytes, budget.origin};
   }
   options.device_budget_bytes = plan.device.bytes;
-  choose_host_budget(config, machine, options, plan);
+  choose_host_budget(config, machine, dry, options, plan);
   if (config.terrace.chunk_elements) {
     plan.chunk_elements = *config.terrace.chunk_elements;
     plan.chunk_origin = "as configured";
@@ -101,6 +106,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.parameter_paths =
       space_paths(placement.parameter_paths, placement.measured_rates, options.state_paths);
   options.lock_host_memory = config.placement.pin_parameters && config.placement.pin_states;
+  options.device_granularity_bytes = dry.device.granularity_bytes;
   options.work_bytes = dry.work_bytes;
   options.activation_entries = dry.activation_entries;
   options.activation_entry_bytes = dry.activation_entry_bytes;
@@ -131,10 +137,11 @@ TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& 
   const FlatSpace space(tensors, plan.chunk_elements);
   plan.memory = plan_memory(space, dry.trace, options);
   if (!config.terrace.device_memory_bytes && useful_device_bytes(plan.memory) < plan.device.bytes) {
-    // A simulated device takes memory from the host: no more than this run can use.
+    // A simulated device takes memory from the host, and a GPU has other users: no more than this run can
+    // use.
     options.device_budget_bytes = useful_device_bytes(plan.memory);
     plan.device = {options.device_budget_bytes, "what this run can use"};
-    choose_host_budget(config, machine, options, plan);
+    choose_host_budget(config, machine, dry, options, plan);
     plan.memory = plan_memory(space, dry.trace, options);
   }
   if (config.terrace.update) require_mode(*config.terrace.update, space, plan.memory, options);

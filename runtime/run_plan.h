@@ -11,6 +11,7 @@
 #include <terrace/offload/memory_plan.h>
 #include <terrace/offload/offload_options.h>
 #include <terrace/offload/use_trace.h>
+#include <terrace/runtime/compute_device.h>
 #include <terrace/runtime/config/train_config.h>
 
 namespace terrace {
@@ -44,6 +45,7 @@ struct DryRun {
   uint32_t activation_entries = 0;  // checkpointed activations that leave the work memory
   uint64_t activation_entry_bytes = 0;
   std::vector<uint32_t> activation_get_order = {};  // in which they come back
+  ComputeFacts device = {};                         // where it was run
 };
 
 // All that does not depend on budgets.

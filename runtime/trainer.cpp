@@ -23,7 +23,7 @@ TrainingSetup set_up(const TrainerOptions& options) {
   TrainConfig config = options.config;
   const bool goes_on = options.tier_start == TierStart::resume;
   if (goes_on) config.terrace.chunk_elements = require_epoch(config).info.chunk_elements;
-  TrainingSetup setup = set_up_training(config, options.model, workers);
+  TrainingSetup setup = set_up_training(config, options.model, workers, options.compute);
   setup.offload.clock = options.clock;
   setup.offload.tier_start = options.tier_start;
   setup.offload.discard_epochs = options.discard_epochs;
@@ -39,14 +39,15 @@ Trainer::Parts::Parts(const TrainerOptions& given, TrainingSetup planned, const 
       log(user_log),
       clock(given.clock != nullptr ? *given.clock : steady_clock),
       workers(make_compute_threads(given.config.terrace)),
-      ops(workers, best_instruction_set()),
       setup(std::move(planned)),
       model(setup.model.get()),
       data(user_data),
       space(setup.tensors, setup.plan.chunk_elements),
       taken_up(epoch_to_take_up()),
-      device({setup.offload.device_budget_bytes, given.config.terrace.strict, 0, 0}),
-      offloader(space, setup.offload, setup.dry.trace, device, workers, user_log),
+      compute(begin_computing(setup.compute, setup.offload.device_budget_bytes, given.config.terrace.strict,
+                              workers)),
+      ops(compute->ops()),
+      offloader(space, offload_there(), setup.dry.trace, compute->device(), workers, user_log),
       arena(offloader.work_memory()),
       groups(given.config, given.steps),
       tokens(given.config.batch.micro_batch_size * model->config().context),
@@ -70,6 +71,13 @@ Trainer::Parts::Parts(const TrainerOptions& given, TrainingSetup planned, const 
     set_first_values();
   }
   begin_update_mode();
+}
+
+// The plan knows no device that is in use.
+OffloadOptions Trainer::Parts::offload_there() const {
+  OffloadOptions there = setup.offload;
+  there.device_arithmetic = compute->arithmetic();
+  return there;
 }
 
 Trainer::Trainer(const TrainerOptions& options, const TrainingData& data, Log& log)
@@ -240,7 +248,7 @@ const std::vector<TierUse> Trainer::device_ledger() const {
 }
 
 uint64_t Trainer::device_peak_bytes() const {
-  return parts_->device.peak_bytes();
+  return parts_->compute->device().peak_bytes();
 }
 
 TrainingSetup plan_training(const TrainerOptions& options) {

@@ -36,6 +36,7 @@ struct TrainerOptions {
   TierStart tier_start = TierStart::fresh;
   bool discard_epochs = false;
   const Clock* clock = nullptr;             // null: the steady one; outlives the trainer
+  const ComputeDevice* compute = nullptr;   // null: the simulated device; outlives the trainer
   std::filesystem::path system_root = "/";  // in which proc/ and sys/ lie
 };
 

@@ -12,12 +12,13 @@ namespace terrace {
 namespace {
 
 TrainingSetup set_up(const TrainConfig& config, const ModelConfig& model, const ModelOptions& options,
-                     Workers& workers) {
+                     Workers& workers, const ComputeDevice* compute) {
   TrainingSetup setup;
+  setup.compute = compute;
   setup.model = make_model(model, options);
   setup.tensors = setup.model->tensors();
   resolve_parameter_groups(config, setup.tensors);
-  setup.dry = run_dry(*setup.model, config, workers);
+  setup.dry = run_dry(*setup.model, config, workers, compute);
   setup.offload = offload_options(config, setup.dry);
   setup.plan = make_plan(config, setup.tensors, setup.dry, setup.offload);
   return setup;
@@ -25,8 +26,10 @@ TrainingSetup set_up(const TrainConfig& config, const ModelConfig& model, const 
 
 }  // namespace
 
-DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) {
-  const HostOps ops(workers, best_instruction_set(), true);
+DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers,
+               const ComputeDevice* compute) {
+  const std::unique_ptr<const Ops> dry_ops = make_dry_ops(compute, workers);
+  const Ops& ops = *dry_ops;
   const MicroBatch batch = dry_micro_batch(config, model.config());
   const uint32_t accumulation = config.batch.accumulation_steps;
   StackArena arena = StackArena::dry_run();
@@ -51,7 +54,8 @@ DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers) 
           round_up(arena.peak_bytes(), 4096),
           activations.entry_count(),
           activations.entry_bytes(),
-          {activations.get_order().begin(), activations.get_order().end()}};
+          {activations.get_order().begin(), activations.get_order().end()},
+          facts_of(compute)};
 }
 
 bool may_announce_update(const TrainConfig& config, const UpdateSettings& settings) {
@@ -89,18 +93,19 @@ ModelOptions model_options(const TrainConfig& config) {
   return options;
 }
 
-TrainingSetup set_up_training(const TrainConfig& config, const ModelConfig& model, Workers& workers) {
+TrainingSetup set_up_training(const TrainConfig& config, const ModelConfig& model, Workers& workers,
+                              const ComputeDevice* compute) {
   ModelOptions options = model_options(config);
   std::optional<ShortageError> early;
   try {
-    return set_up(config, model, options, workers);
+    return set_up(config, model, options, workers, compute);
   } catch (const ShortageError& shortage) {
     if (!model.tied_embeddings || options.late_head_gradient) throw;
     early = shortage;
   }
   options.late_head_gradient = true;
   try {
-    return set_up(config, model, options, workers);
+    return set_up(config, model, options, workers, compute);
   } catch (const ShortageError& late) {
     throw ShortageError(lesser(*early, late));
   }

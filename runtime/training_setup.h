@@ -7,6 +7,7 @@
 
 #include <terrace/base/workers.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/runtime/compute_device.h>
 #include <terrace/runtime/models/model.h>
 #include <terrace/runtime/run_plan.h>
 
@@ -16,6 +17,7 @@ namespace terrace {
 ModelOptions model_options(const TrainConfig& config);
 
 struct TrainingSetup {
+  const ComputeDevice* compute = nullptr;  // where it runs, as below
   std::unique_ptr<Model> model;
   std::vector<TensorSpec> tensors;  // the model's, with their parameter groups
   DryRun dry;
@@ -25,11 +27,14 @@ struct TrainingSetup {
 
 // Where tied embeddings do not fit the device otherwise, their gradient is computed late
 // (ModelOptions::late_head_gradient), and always where micro-batches go layer by layer. Throws Error: config
-// for what does not fit together, capacity for budgets that are too small.
-TrainingSetup set_up_training(const TrainConfig& config, const ModelConfig& model, Workers& workers);
+// for what does not fit together, capacity for budgets that are too small. `compute` is where it is to run,
+// and outlives what it is given to; null: on the simulated device.
+TrainingSetup set_up_training(const TrainConfig& config, const ModelConfig& model, Workers& workers,
+                              const ComputeDevice* compute = nullptr);
 
 // A step of the configuration's batch and an evaluation, run dry: nothing is computed and no data is read.
-DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers);
+DryRun run_dry(const Model& model, const TrainConfig& config, Workers& workers,
+               const ComputeDevice* compute = nullptr);
 
 // Whether Offloader::announce_update() may be told before the last micro-batch how the step will end. Where
 // gradients cannot be applied as they land, states are read ahead; a loss scale of 1 in fp16 is no promise

@@ -42,9 +42,9 @@ class DryDevice final : public Device {
                     const CopyNote& note) override;
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                          Event& done, const CopyNote& note) override;
-  void copy_work_now(std::byte*, const std::byte*, uint64_t) override {}
+  void copy_work_in_order(std::byte*, const std::byte*, uint64_t) override {}
   void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) override;
-  void zero_now(DeviceSlot slot, uint64_t bytes) override;
+  void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   uint64_t h2d_bytes() const override { return h2d_bytes_.load(std::memory_order_relaxed); }
   uint64_t d2h_bytes() const override { return d2h_bytes_.load(std::memory_order_relaxed); }
   uint64_t h2d_busy_ns() const override { return 0; }

@@ -1,11 +1,16 @@
-// HostOps: the operations of a transformer, forward and backward, on the host's threads.
+// Ops: the operations of a transformer, forward and backward, wherever they are computed. Implementations:
+// HostOps (host_ops.h) on the host's threads, CudaOps on a GPU.
 //
 // Activations are row-major fp32, a row per token. Parameters and gradients have the type of their tensor; a
 // gradient's whole contribution is computed in fp32 and lands once, value = round(value + contribution). Work
-// is cut by shape alone and every reduction has a fixed order, so results do not depend on the number of
-// threads. A gradient without an address is of a tensor that is not trained, and is not computed. In a dry
-// run an operation takes its scratch memory from the arena and touches nothing. Nothing here knows tiers,
-// leases or models, and nothing allocates memory but from the arena. Every method is called from one thread.
+// is cut by shape alone and every reduction has a fixed order. A gradient without an address is of a tensor
+// that is not trained, and is not computed. In a dry run an operation takes its scratch memory from the arena
+// and touches nothing. Nothing here knows tiers, leases or models, and nothing allocates memory but from the
+// arena. Every method is called from one thread.
+//
+// Parameters, gradients, activations and the arena lie in the memory of the device, which the host may be
+// unable to reach, and operations may be queued there: they happen in the order of their calls, but later.
+// What the host gives to operations and wants from them goes by the methods of the first group alone.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +19,7 @@
 
 #include <terrace/base/data_type.h>
 #include <terrace/base/function_ref.h>
-#include <terrace/base/workers.h>
 #include <terrace/memory/stack_arena.h>
-#include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/runtime/compute/gemm.h>
 
 namespace terrace {
@@ -138,129 +141,147 @@ struct NormStatistics {
   std::span<float> inverse_deviations;
 };
 
-class HostOps {
+class Ops {
  public:
-  HostOps(Workers& workers, InstructionSet set, bool dry_run = false);
+  virtual ~Ops() = default;
+  Ops(const Ops&) = delete;
+  Ops& operator=(const Ops&) = delete;
 
   bool is_dry_run() const { return dry_run_; }
 
+  // --- Between the host and the device ---
+  // Memory of the arena for token ids that operations are to read, to be filled by send_ids(); empty where
+  // they read those of the host. `ids` may be changed when send_ids() returns.
+  virtual std::span<int32_t> memory_for_ids(uint64_t count, StackArena& arena) const = 0;
+  virtual void send_ids(std::span<const int32_t> ids, std::span<int32_t> memory) const = 0;
+  // Fills the table with what `fill` computes in memory of the host: a table of this size, and memory for a
+  // frequency of each of a head's `pairs`.
+  using RotaryFill = FunctionRef<void(const RotaryTable& table, std::span<float> frequencies)>;
+  virtual void fill_rotary(const RotaryTable& table, uint64_t pairs, RotaryFill fill,
+                           StackArena& arena) const = 0;
+  // Where operations leave numbers that the host wants: `wanted` itself, or as much of the arena, from where
+  // fetch() brings them. They are in `wanted` when finish() returns; until then it stays.
+  virtual std::span<float> memory_for_results(std::span<float> wanted, StackArena& arena) const = 0;
+  virtual void fetch(std::span<const float> results, std::span<float> wanted) const = 0;
+  // Waits for everything that was asked for. Throws Error(device) when an operation failed.
+  virtual void finish() const = 0;
+  // What was to be fetched and has not been is no longer wanted.
+  virtual void forget_results() const noexcept = 0;
+
+  // --- Moving numbers ---
+  // y = x; the two do not overlap.
+  virtual void copy(std::span<const float> x, std::span<float> y) const = 0;
+  virtual void set_zero(std::span<float> x) const = 0;
+
+  // --- The operations ---
   // y[place] = the table's row of tokens[place], for the places whose token is in this part of the table.
-  void embedding_forward(const EmbeddingShape& shape, std::span<const int32_t> tokens, ParameterView table,
-                         std::span<float> y) const;
+  virtual void embedding_forward(const EmbeddingShape& shape, std::span<const int32_t> tokens,
+                                 ParameterView table, std::span<float> y) const = 0;
   // Fills `order` for ids below ends.size() - 1.
-  void order_tokens(std::span<const int32_t> tokens, const TokenOrder& order) const;
-  void embedding_backward(const EmbeddingShape& shape, const TokenOrder& order, std::span<const float> dy,
-                          const GradientTarget& gradient, StackArena& arena) const;
+  virtual void order_tokens(std::span<const int32_t> tokens, const TokenOrder& order) const = 0;
+  virtual void embedding_backward(const EmbeddingShape& shape, const TokenOrder& order,
+                                  std::span<const float> dy, const GradientTarget& gradient,
+                                  StackArena& arena) const = 0;
   // y[place] += table[place's position in its sample].
-  void position_forward(const PositionShape& shape, ParameterView table, std::span<float> y,
-                        StackArena& arena) const;
-  void position_backward(const PositionShape& shape, std::span<const float> dy,
-                         const GradientTarget& gradient, StackArena& arena) const;
+  virtual void position_forward(const PositionShape& shape, ParameterView table, std::span<float> y,
+                                StackArena& arena) const = 0;
+  virtual void position_backward(const PositionShape& shape, std::span<const float> dy,
+                                 const GradientTarget& gradient, StackArena& arena) const = 0;
 
   // Over each row.
-  void layer_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
-                          ParameterView beta, std::span<float> y, const NormStatistics& statistics,
-                          StackArena& arena) const;
+  virtual void layer_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
+                                  ParameterView beta, std::span<float> y, const NormStatistics& statistics,
+                                  StackArena& arena) const = 0;
   // dx += the gradient: the residual stream's own gradient is already there.
-  void layer_norm_backward(const NormShape& shape, std::span<const float> x, const NormStatistics& statistics,
-                           ParameterView gamma, std::span<const float> dy, std::span<float> dx,
-                           const GradientTarget& gamma_gradient, const GradientTarget& beta_gradient,
-                           StackArena& arena) const;
+  virtual void layer_norm_backward(const NormShape& shape, std::span<const float> x,
+                                   const NormStatistics& statistics, ParameterView gamma,
+                                   std::span<const float> dy, std::span<float> dx,
+                                   const GradientTarget& gamma_gradient, const GradientTarget& beta_gradient,
+                                   StackArena& arena) const = 0;
   // Zhang and Sennrich, arXiv:1910.07467.
-  void rms_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
-                        std::span<float> y, const NormStatistics& statistics, StackArena& arena) const;
+  virtual void rms_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
+                                std::span<float> y, const NormStatistics& statistics,
+                                StackArena& arena) const = 0;
   // dx += the gradient.
-  void rms_norm_backward(const NormShape& shape, std::span<const float> x, const NormStatistics& statistics,
-                         ParameterView gamma, std::span<const float> dy, std::span<float> dx,
-                         const GradientTarget& gamma_gradient, StackArena& arena) const;
+  virtual void rms_norm_backward(const NormShape& shape, std::span<const float> x,
+                                 const NormStatistics& statistics, ParameterView gamma,
+                                 std::span<const float> dy, std::span<float> dx,
+                                 const GradientTarget& gamma_gradient, StackArena& arena) const = 0;
 
   // y = x * weight + bias.
-  void linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
-                      ParameterView bias, std::span<float> y, StackArena& arena) const;
+  virtual void linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
+                              ParameterView bias, std::span<float> y, StackArena& arena) const = 0;
   // What becomes of an existing dx.
   enum class InputGradient : uint8_t { overwrite, add };
-  void linear_backward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
-                       std::span<const float> dy, std::span<float> dx, InputGradient existing,
-                       const GradientTarget& weight_gradient, const GradientTarget& bias_gradient,
-                       StackArena& arena) const;
+  virtual void linear_backward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
+                               std::span<const float> dy, std::span<float> dx, InputGradient existing,
+                               const GradientTarget& weight_gradient, const GradientTarget& bias_gradient,
+                               StackArena& arena) const = 0;
 
   // y += scale * (x * A^T) * B^T.
-  void adapter_forward(const AdapterShape& shape, std::span<const float> x, ParameterView a, ParameterView b,
-                       std::span<float> y, StackArena& arena) const;
+  virtual void adapter_forward(const AdapterShape& shape, std::span<const float> x, ParameterView a,
+                               ParameterView b, std::span<float> y, StackArena& arena) const = 0;
   // dx += the gradient, or is empty when nobody wants it.
-  void adapter_backward(const AdapterShape& shape, std::span<const float> x, ParameterView a, ParameterView b,
-                        std::span<const float> dy, std::span<float> dx, const GradientTarget& a_gradient,
-                        const GradientTarget& b_gradient, StackArena& arena) const;
+  virtual void adapter_backward(const AdapterShape& shape, std::span<const float> x, ParameterView a,
+                                ParameterView b, std::span<const float> dy, std::span<float> dx,
+                                const GradientTarget& a_gradient, const GradientTarget& b_gradient,
+                                StackArena& arena) const = 0;
 
   // Causal attention. log_sums receives the logarithm of the softmax's denominator for each [batch, head,
-  // token]. Memory: a block of kQueryBlock rows of probabilities per thread, whatever the sequence.
-  static constexpr uint64_t kQueryBlock = 96;
-  void attention_forward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
-                         std::span<float> y, std::span<float> log_sums, StackArena& arena) const;
+  // token].
+  virtual void attention_forward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
+                                 std::span<float> y, std::span<float> log_sums, StackArena& arena) const = 0;
   // `gradients` are overwritten; their strides are those of `inputs`. The probabilities are computed again
   // from queries, keys and log_sums.
-  void attention_backward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
-                          std::span<const float> y, std::span<const float> log_sums,
-                          std::span<const float> dy, const AttentionRows<float>& gradients,
-                          StackArena& arena) const;
+  virtual void attention_backward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
+                                  std::span<const float> y, std::span<const float> log_sums,
+                                  std::span<const float> dy, const AttentionRows<float>& gradients,
+                                  StackArena& arena) const = 0;
 
   // Turns every head of every row by the angles of its position, in place; `inverse` turns back, which is the
   // gradient's way.
-  void rotate(const RotaryShape& shape, const RotaryTable& table, bool inverse, std::span<float> x) const;
+  virtual void rotate(const RotaryShape& shape, const RotaryTable& table, bool inverse,
+                      std::span<float> x) const = 0;
 
   // y = silu(gate) * up (Shazeer, arXiv:2002.05202).
-  void swiglu_forward(std::span<const float> gate, std::span<const float> up, std::span<float> y) const;
+  virtual void swiglu_forward(std::span<const float> gate, std::span<const float> up,
+                              std::span<float> y) const = 0;
   // dy becomes the gradient of `gate`.
-  void swiglu_backward(std::span<const float> gate, std::span<const float> up, std::span<float> dy,
-                       std::span<float> dup) const;
+  virtual void swiglu_backward(std::span<const float> gate, std::span<const float> up, std::span<float> dy,
+                               std::span<float> dup) const = 0;
 
   // In the tanh form of GPT-2.
-  void gelu_forward(std::span<const float> x, std::span<float> y) const;
+  virtual void gelu_forward(std::span<const float> x, std::span<float> y) const = 0;
   // dy becomes dx.
-  void gelu_backward(std::span<const float> x, std::span<float> dy) const;
+  virtual void gelu_backward(std::span<const float> x, std::span<float> dy) const = 0;
 
   // y += x.
-  void add(std::span<const float> x, std::span<float> y) const;
+  virtual void add(std::span<const float> x, std::span<float> y) const = 0;
 
   // The loss is the mean over tokens of -log softmax(x * weight^T)[target]; weight is [vocabulary, width] and
   // comes in parts. Logits exist in tiles of columns; the backward pass computes them again.
-  void cross_entropy_forward(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
-                             std::span<const int32_t> targets, std::span<RunningLoss> running,
-                             StackArena& arena) const;
-  // After the last part: the loss, and for each token the logarithm of its denominator. In a dry run 0.
-  float cross_entropy_loss(std::span<const RunningLoss> running, std::span<float> log_sums) const;
+  virtual void cross_entropy_forward(const VocabularyShape& part, std::span<const float> x,
+                                     ParameterView weight, std::span<const int32_t> targets,
+                                     std::span<RunningLoss> running, StackArena& arena) const = 0;
+  // After the last part: the loss, into memory_for_results(), and for each token the logarithm of its
+  // denominator.
+  virtual void cross_entropy_loss(std::span<const RunningLoss> running, std::span<float> log_sums,
+                                  std::span<float, 1> loss) const = 0;
   // The gradient of the mean loss times `loss_scale`. The first part overwrites dx and the others add to it;
   // without dx only the weight's gradient is computed.
-  void cross_entropy_backward(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
-                              std::span<const int32_t> targets, std::span<const float> log_sums,
-                              float loss_scale, std::span<float> dx, const GradientTarget& weight_gradient,
-                              StackArena& arena) const;
-  // The logits of this part into their columns of `logits`, whose rows are `vocabulary` long.
-  void logits(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
-              uint64_t vocabulary, std::span<float> logits, StackArena& arena) const;
+  virtual void cross_entropy_backward(const VocabularyShape& part, std::span<const float> x,
+                                      ParameterView weight, std::span<const int32_t> targets,
+                                      std::span<const float> log_sums, float loss_scale, std::span<float> dx,
+                                      const GradientTarget& weight_gradient, StackArena& arena) const = 0;
+  // The logits of this part into their columns of `logits`, whose rows are `vocabulary` long;
+  // memory_for_results().
+  virtual void logits(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
+                      uint64_t vocabulary, std::span<float> logits, StackArena& arena) const = 0;
 
- private:
-  // The values of a short parameter (a bias, a norm's weights) as fp32: where they are, or converted into the
-  // arena.
-  std::span<const float> as_floats(ParameterView parameter, uint64_t count, StackArena& arena) const;
-  // body(first, count) for blocks of `rows` of about the same work, each row `width` elements long.
-  void for_row_blocks(uint64_t rows, uint64_t width, FunctionRef<void(uint64_t, uint64_t)> body) const;
-  // sums = the gradients of keys or values that the query heads of each group left apart; see
-  // attention_backward.
-  void add_groups(const AttentionShape& shape, std::span<const float> apart, uint64_t stride,
-                  std::span<float> sums) const;
-  void land(const float* values, const GradientTarget& target, uint64_t first_element, uint64_t count) const;
-  // down = scale * x * A^T.
-  void adapter_down(const AdapterShape& shape, std::span<const float> x, ParameterView a,
-                    std::span<float> down, const ThreadScratch& scratch) const;
-  void scale(float factor, std::span<float> values) const;
-  // The gradient of a bias: the sums of dy's columns.
-  void land_column_sums(const RowShape& shape, const float* dy, const GradientTarget& target) const;
+ protected:
+  explicit Ops(bool dry_run) : dry_run_(dry_run) {}
 
-  Workers& workers_;
-  const compute::Kernels& kernels_;
-  Products products_;
-  bool dry_run_;
+  const bool dry_run_;
 };
 
 }  // namespace terrace

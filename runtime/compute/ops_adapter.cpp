@@ -1,7 +1,7 @@
 // Low-rank adapters beside a linear layer (Hu et al., "LoRA", arXiv:2106.09685): y += scale * (x A^T) B^T.
+#include <terrace/runtime/compute/host_ops.h>
 #include <terrace/runtime/compute/internal/kernel_table.h>
 #include <terrace/runtime/compute/internal/shapes.h>
-#include <terrace/runtime/compute/ops.h>
 
 namespace terrace {
 

@@ -1,8 +1,8 @@
 // Causal attention, a task per head of a sample, a block of queries at a time: only that block's rows of the
 // probabilities exist, and the backward pass computes them again (as FlashAttention does, arXiv:2205.14135).
+#include <terrace/runtime/compute/host_ops.h>
 #include <terrace/runtime/compute/internal/kernel_table.h>
 #include <terrace/runtime/compute/internal/shapes.h>
-#include <terrace/runtime/compute/ops.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // What the Llama family adds: root-mean-square norms, rotary positions and gated units.
+#include <terrace/runtime/compute/host_ops.h>
 #include <terrace/runtime/compute/internal/kernel_table.h>
 #include <terrace/runtime/compute/internal/shapes.h>
-#include <terrace/runtime/compute/ops.h>
 
 #include <algorithm>
 

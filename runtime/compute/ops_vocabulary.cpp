@@ -1,8 +1,8 @@
 // What touches the vocabulary: the embeddings and the loss. Logits and the gradient of the token table exist
 // in tiles.
+#include <terrace/runtime/compute/host_ops.h>
 #include <terrace/runtime/compute/internal/kernel_table.h>
 #include <terrace/runtime/compute/internal/shapes.h>
-#include <terrace/runtime/compute/ops.h>
 
 #include <algorithm>
 #include <cmath>
@@ -143,15 +143,16 @@ void HostOps::cross_entropy_forward(const VocabularyShape& part, std::span<const
   }
 }
 
-float HostOps::cross_entropy_loss(std::span<const RunningLoss> running, std::span<float> log_sums) const {
+void HostOps::cross_entropy_loss(std::span<const RunningLoss> running, std::span<float> log_sums,
+                                 std::span<float, 1> result) const {
   TERRACE_ASSERT(running.size() == log_sums.size(), "the loss's rows have another size");
-  if (dry_run_) return 0.0f;
+  if (dry_run_) return;
   double loss = 0.0;
   for (uint64_t row = 0; row < running.size(); ++row) {
     log_sums[row] = running[row].largest + std::log(running[row].sum);
     loss += static_cast<double>(log_sums[row] - running[row].target_logit);
   }
-  return static_cast<float>(loss / static_cast<double>(running.size()));
+  result[0] = static_cast<float>(loss / static_cast<double>(running.size()));
 }
 
 void HostOps::cross_entropy_backward(const VocabularyShape& part, std::span<const float> x,

@@ -8,7 +8,7 @@
 
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
-#include <terrace/memory/simulated_device.h>
+#include <terrace/runtime/compute_device.h>
 #include <terrace/runtime/found_epoch.h>
 #include <terrace/runtime/loss_scaler.h>
 #include <terrace/runtime/memory_pressure.h>
@@ -41,13 +41,13 @@ struct Trainer::Parts {
   SteadyClock steady_clock;
   const Clock& clock;
   Workers workers;
-  HostOps ops;
   const TrainingSetup setup;
   const Model* const model;
   const TrainingData& data;
   FlatSpace space;
   const std::optional<FoundEpoch> taken_up;  // checked to be of this run
-  SimulatedDevice device;
+  const std::unique_ptr<Computing> compute;
+  const Ops& ops;
   Offloader offloader;
   StackArena arena;
   GroupSettings groups;
@@ -70,6 +70,7 @@ struct Trainer::Parts {
   bool in_parts = false;  // the last step was applied in part: there is no state to keep
 
   std::optional<FoundEpoch> epoch_to_take_up() const;
+  OffloadOptions offload_there() const;
   void set_first_values();
   void take_up_epoch();
   void go_on_from(const CheckpointInfo& saved, const std::string& where);

@@ -73,7 +73,7 @@ void Decoder::initial_values(TensorId tensor, uint64_t first_element, std::span<
   }
 }
 
-float Decoder::train_micro_batch(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+float Decoder::train_micro_batch(const Ops& ops, ParameterAccess& access, StackArena& arena,
                                  const MicroBatch& batch, float loss_scale, std::string_view operation_prefix,
                                  ActivationStore* store) const {
   check_batch(config_, batch, ops.is_dry_run());
@@ -81,7 +81,7 @@ float Decoder::train_micro_batch(const HostOps& ops, ParameterAccess& access, St
       .train(loss_scale);
 }
 
-void Decoder::train_layer_major(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+void Decoder::train_layer_major(const Ops& ops, ParameterAccess& access, StackArena& arena,
                                 std::span<MicroBatchRun> runs, float loss_scale,
                                 ActivationStore* store) const {
   TERRACE_ASSERT(!runs.empty(), "nothing is to be trained on");
@@ -97,13 +97,13 @@ void Decoder::train_layer_major(const HostOps& ops, ParameterAccess& access, Sta
   LayerMajorPass({config_, options_, tensors_, ops, access, arena, first, "", store}, runs).train(loss_scale);
 }
 
-float Decoder::evaluate(const HostOps& ops, ParameterAccess& access, StackArena& arena,
-                        const MicroBatch& batch, std::string_view operation_prefix) const {
+float Decoder::evaluate(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
+                        std::string_view operation_prefix) const {
   check_batch(config_, batch, ops.is_dry_run());
   return DecoderPass({config_, options_, tensors_, ops, access, arena, batch, operation_prefix}).evaluate();
 }
 
-void Decoder::next_token_logits(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+void Decoder::next_token_logits(const Ops& ops, ParameterAccess& access, StackArena& arena,
                                 const MicroBatch& batch, std::span<float> logits,
                                 std::string_view operation_prefix) const {
   check_tokens(config_, batch, ops.is_dry_run());

@@ -8,11 +8,6 @@ AttentionRows<const float> read_only(const AttentionRows<float>& rows) {
   return {rows.queries, rows.keys, rows.values, rows.query_stride, rows.key_value_stride};
 }
 
-// From `offset` on; a dry run's null address stays one.
-std::span<float> from(std::span<float> all, uint64_t offset) {
-  return {all.data() == nullptr ? nullptr : all.data() + offset, all.size() - offset};
-}
-
 // Which part of `rows` the projection `index` of `count` fills.
 std::span<float> projection(const AttentionRows<float>& rows, size_t index) {
   return index == 0 ? rows.queries : index == 1 ? rows.keys : rows.values;
@@ -118,7 +113,7 @@ bool DecoderPass::below_attention_is_trained(uint32_t layer) const {
 }
 
 void DecoderPass::mlp_backward(uint32_t layer, const LayerActivations& kept, std::span<float> dx) {
-  using enum HostOps::InputGradient;
+  using enum Ops::InputGradient;
   const LayerTensors& own = tensors.layers[layer];
   const StackArena::Frame frame(arena);
   const std::span<float> dhidden = allocate(config.hidden);
@@ -143,7 +138,7 @@ void DecoderPass::mlp_backward(uint32_t layer, const LayerActivations& kept, std
 
 void DecoderPass::attention_backward(uint32_t layer, std::span<const float> x, const LayerActivations& kept,
                                      std::span<float> dx) {
-  using enum HostOps::InputGradient;
+  using enum Ops::InputGradient;
   const LayerTensors& own = tensors.layers[layer];
   const StackArena::Frame frame(arena);
   const std::span<float> dattention = allocate(attention_shape().query_width());

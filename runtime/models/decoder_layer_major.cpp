@@ -1,12 +1,11 @@
 // The order of a pass over several micro-batches.
-#include <algorithm>
-
 #include <terrace/runtime/models/internal/layer_major_pass.h>
 
 namespace terrace::decoder {
 
 void LayerMajorPass::select(uint32_t run) {
   batch = runs_[run].batch;
+  if (!tokens_.empty()) batch.tokens = of(tokens_, run), batch.targets = of(targets_, run);
   prefix = runs_[run].operation_prefix;
   access.select_micro_batch(run);
 }
@@ -27,8 +26,23 @@ HeadActivations LayerMajorPass::allocate_heads() {
   return all;
 }
 
+// As operations read them, of all micro-batches; empty where they read them where they are.
+void LayerMajorPass::send_tokens() {
+  const uint64_t all = tokens_count() * count();
+  const std::span<int32_t> tokens = ops.memory_for_ids(all, arena);
+  const std::span<int32_t> targets = ops.memory_for_ids(all, arena);
+  if (tokens.empty()) return;
+  for (uint32_t run = 0; run < count(); ++run) {
+    ops.send_ids(runs_[run].batch.tokens, of(tokens, run));
+    ops.send_ids(runs_[run].batch.targets, of(targets, run));
+  }
+  tokens_ = tokens;
+  targets_ = targets;
+}
+
 void LayerMajorPass::train(float loss_scale) {
   const StackArena::Frame frame(arena);
+  send_tokens();
   prepare_rotation();
   HeadActivations late_heads;
   if (head_gradient_is_late()) late_heads = allocate_heads();
@@ -50,6 +64,7 @@ void LayerMajorPass::train(float loss_scale) {
     run_segments(segments, x, dx, head);
   }
   if (embedding_is_trainable()) embed_all_backward(dx, late_heads, loss_scale);
+  ops.finish();
 }
 
 void LayerMajorPass::embed_all(std::span<float> x) {
@@ -74,9 +89,7 @@ void LayerMajorPass::run_segments(const Segments& segments, std::span<float> x, 
                                   FunctionRef<void(RowsOf)> above) {
   const std::span<float> outputs = allocate_all(config.width * segments.count());
   // Of all micro-batches.
-  const auto output_of = [&](uint32_t segment) {
-    return std::span<float>(ops.is_dry_run() ? nullptr : outputs.data() + segment * x.size(), x.size());
-  };
+  const auto output_of = [&](uint32_t segment) { return from(outputs, segment * x.size()).first(x.size()); };
   const auto input_of = [&](uint32_t segment) { return segment == 0 ? x : output_of(segment - 1); };
   for (uint32_t s = 0; s < segments.count(); ++s) {
     forward_segment(
@@ -138,15 +151,14 @@ void LayerMajorPass::run_head(RowsOf x, const HeadActivations& kept, std::span<f
     for (uint32_t part = 0; part < tensors.head.part_count; ++part) {
       for_each_run([&](uint32_t run) { head_part_forward(part, of(kept, run), of(running, run), kForward); });
     }
-    for (uint32_t run = 0; run < count(); ++run)
-      runs_[run].loss = ops.cross_entropy_loss(of(running, run), of(kept.log_sums, run));
+    for (uint32_t run = 0; run < count(); ++run) head_loss(of(running, run), of(kept, run), runs_[run].loss);
   }
   for (uint32_t part = 0; part < tensors.head.part_count; ++part)
     for_each_run([&](uint32_t run) { head_part_backward(part, of(kept, run), of(dx, run), loss_scale); });
   const StackArena::Frame frame(arena);
   const std::span<float> dnormalised = allocate(config.width);
   for_each_run([&](uint32_t run) {
-    if (!ops.is_dry_run()) std::ranges::copy(of(dx, run), dnormalised.begin());
+    ops.copy(of(dx, run), dnormalised);
     head_norm_backward(x(run), of(kept, run), dnormalised, of(dx, run));
   });
 }

@@ -64,9 +64,7 @@ void DecoderPass::run_checkpointed(uint32_t first, std::span<float> x, std::span
   if (store != nullptr) return run_stored(segments, x, dx, above);
   const uint64_t size = x.size();
   const std::span<float> outputs = allocate(config.width * segments.count());
-  const auto output_of = [&](uint32_t segment) {
-    return std::span<float>(ops.is_dry_run() ? nullptr : outputs.data() + segment * size, size);
-  };
+  const auto output_of = [&](uint32_t segment) { return from(outputs, segment * size).first(size); };
   const auto input_of = [&](uint32_t segment) { return segment == 0 ? x : output_of(segment - 1); };
   for (uint32_t s = 0; s < segments.count(); ++s) {
     run_forgetting(segments.begin(s), segments.end(s), input_of(s), output_of(s), kForward);
@@ -98,6 +96,8 @@ void DecoderPass::run_stored(const Segments& segments, std::span<float> x, std::
 
 float DecoderPass::train(float loss_scale) {
   const StackArena::Frame frame(arena);
+  batch.tokens = readable(batch.tokens);
+  batch.targets = readable(batch.targets);
   prepare_rotation();
   HeadActivations late_head;
   if (head_gradient_is_late()) late_head = allocate_head();
@@ -110,7 +110,7 @@ float DecoderPass::train(float loss_scale) {
   const auto run_head = [&](std::span<const float> last) {
     const StackArena::Frame head_frame(arena);
     const HeadActivations kept = head_gradient_is_late() ? late_head : allocate_head();
-    loss = head_forward(last, kept, kForward);
+    head_forward(last, kept, kForward, loss);
     head_backward(last, kept, dx, loss_scale);
   };
   const FunctionRef<void(std::span<const float>)> above(run_head);
@@ -120,11 +120,13 @@ float DecoderPass::train(float loss_scale) {
     run_keeping(lowest, config.layers, x, dx, kForward, &above);
   }
   if (embedding_is_trainable()) embed_backward(dx, late_head, loss_scale);
+  ops.finish();
   return loss;
 }
 
 // The last layer's output, in the caller's frame.
 std::span<const float> DecoderPass::run_inference() {
+  batch.tokens = readable(batch.tokens);
   prepare_rotation();
   const std::span<float> x = allocate(config.width);
   embed(x, kInference);
@@ -134,8 +136,12 @@ std::span<const float> DecoderPass::run_inference() {
 
 float DecoderPass::evaluate() {
   const StackArena::Frame frame(arena);
+  batch.targets = readable(batch.targets);
   const std::span<const float> x = run_inference();
-  return head_forward(x, allocate_head(), kInference);
+  float loss = 0.0f;
+  head_forward(x, allocate_head(), kInference, loss);
+  ops.finish();
+  return loss;
 }
 
 }  // namespace terrace::decoder

@@ -44,7 +44,7 @@ AdapterShape DecoderPass::adapter_shape(const LinearTensors& linear) const {
 
 void DecoderPass::linear_backward(const Lease& lease, const LinearTensors& linear, std::span<const float> x,
                                   std::span<const float> dy, std::span<float> dx,
-                                  HostOps::InputGradient existing) {
+                                  Ops::InputGradient existing) {
   const LinearShape shape{tokens_count(), linear.inputs, linear.outputs, linear.outputs_first,
                           linear.bias.has_value()};
   ops.linear_backward(shape, x, view(lease, linear.weight), dy, dx, existing, target(lease, linear.weight),
@@ -55,16 +55,25 @@ void DecoderPass::linear_backward(const Lease& lease, const LinearTensors& linea
                        target(lease, adapter.a), target(lease, adapter.b), arena);
 }
 
+std::span<const int32_t> DecoderPass::readable(std::span<const int32_t> ids) {
+  const std::span<int32_t> memory = ops.memory_for_ids(ids.size(), arena);
+  if (memory.empty()) return ids;
+  ops.send_ids(ids, memory);
+  return memory;
+}
+
 // Its memory belongs to the caller's frame.
 void DecoderPass::prepare_rotation() {
   if (!is_llama()) return;
   const uint64_t half = config.head_size / 2;
   rotary_ = {arena.allocate<float>(batch.sequence * half), arena.allocate<float>(batch.sequence * half)};
-  const StackArena::Frame frame(arena);
-  const std::span<float> frequencies = arena.allocate<float>(half);
-  if (ops.is_dry_run()) return;
-  fill_rotary_frequencies(config, batch.sequence, frequencies);
-  fill_rotary_table(config, batch.sequence, frequencies, rotary_.cosines, rotary_.sines);
+  ops.fill_rotary(
+      rotary_, half,
+      [&](const RotaryTable& table, std::span<float> frequencies) {
+        fill_rotary_frequencies(config, batch.sequence, frequencies);
+        fill_rotary_table(config, batch.sequence, frequencies, table.cosines, table.sines);
+      },
+      arena);
 }
 
 void DecoderPass::rotate(const AttentionRows<float>& rows, bool inverse) {

@@ -1,6 +1,4 @@
 // The two ends of a decoder: the embedding and the head, a part of the vocabulary's table at a time.
-#include <algorithm>
-
 #include <terrace/runtime/models/internal/decoder_pass.h>
 
 namespace terrace::decoder {
@@ -70,13 +68,21 @@ HeadActivations DecoderPass::allocate_head() {
   return kept;
 }
 
-float DecoderPass::head_forward(std::span<const float> x, const HeadActivations& kept, Phase phase) {
+void DecoderPass::head_forward(std::span<const float> x, const HeadActivations& kept, Phase phase,
+                               float& loss) {
   head_norm_forward(x, kept, phase);
   const StackArena::Frame frame(arena);
   const std::span<RunningLoss> running = arena.allocate<RunningLoss>(tokens_count());
   for (uint32_t part = 0; part < tensors.head.part_count; ++part)
     head_part_forward(part, kept, running, phase);
-  return ops.cross_entropy_loss(running, kept.log_sums);
+  head_loss(running, kept, loss);
+}
+
+void DecoderPass::head_loss(std::span<const RunningLoss> running, const HeadActivations& kept, float& loss) {
+  const StackArena::Frame frame(arena);
+  const std::span<float> result = ops.memory_for_results({&loss, 1}, arena);
+  ops.cross_entropy_loss(running, kept.log_sums, result.first<1>());
+  ops.fetch(result, {&loss, 1});
 }
 
 void DecoderPass::head_norm_forward(std::span<const float> x, const HeadActivations& kept, Phase phase) {
@@ -118,7 +124,7 @@ void DecoderPass::head_part_backward(uint32_t part, const HeadActivations& kept,
 
 void DecoderPass::head_norm_backward(std::span<const float> x, const HeadActivations& kept,
                                      std::span<const float> dnormalised, std::span<float> dx) {
-  if (!ops.is_dry_run()) std::fill(dx.begin(), dx.end(), 0.0f);
+  ops.set_zero(dx);
   const Lease lease(access, OperationKey(prefix, "head.norm", kBackward.suffix),
                     TensorList(tensors.final_norm), kBackward.kind);
   norm_backward(lease, tensors.final_norm, x, kept.statistics, dnormalised, dx);
@@ -128,12 +134,14 @@ void DecoderPass::next_token_logits(std::span<float> logits) {
   const StackArena::Frame frame(arena);
   const uint64_t rows = batch.batch, width = config.width;
   TERRACE_ASSERT(logits.size() == rows * config.vocabulary, "the logits' rows have another size");
+  const std::span<float> results = ops.memory_for_results(logits, arena);
   const std::span<float> last = arena.allocate<float>(rows * width);
   {
     const StackArena::Frame layers(arena);
     const std::span<const float> x = run_inference();
-    for (uint64_t row = 0; row < rows && !ops.is_dry_run(); ++row) {
-      std::copy_n(x.data() + ((row + 1) * batch.sequence - 1) * width, width, last.data() + row * width);
+    for (uint64_t row = 0; row < rows; ++row) {
+      ops.copy(from(x, ((row + 1) * batch.sequence - 1) * width).first(width),
+               from(last, row * width).first(width));
     }
   }
   const std::span<float> normalised = arena.allocate<float>(rows * width);
@@ -146,8 +154,10 @@ void DecoderPass::next_token_logits(std::span<float> logits) {
     const TensorId tensor = tensors.head.part(part);
     const Lease lease(access, OperationKey::of_part(prefix, "head.", part, kInference.suffix),
                       TensorList(tensor), kInference.kind);
-    ops.logits(head_part(part, rows), normalised, view(lease, tensor), config.vocabulary, logits, arena);
+    ops.logits(head_part(part, rows), normalised, view(lease, tensor), config.vocabulary, results, arena);
   }
+  ops.fetch(results, logits);
+  ops.finish();
 }
 
 }  // namespace terrace::decoder

@@ -3,7 +3,7 @@
 //
 // A model reaches parameters and gradients through ParameterAccess alone and knows nothing of where they
 // live. A lease covers one small group of tensors, so that a tight device budget suffices. The same code runs
-// dry (HostOps in a dry run, a dry StackArena): then it makes the same uses and the same requests for memory,
+// dry (Ops in a dry run, a dry StackArena): then it makes the same uses and the same requests for memory,
 // and touches neither tokens nor parameters. A model is immutable and thread-safe; one run of it is not.
 #pragma once
 
@@ -95,7 +95,7 @@ class Model {
   // context.
   //
   // With `store`, the inputs of checkpointed segments are put there instead of staying in the arena.
-  virtual float train_micro_batch(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+  virtual float train_micro_batch(const Ops& ops, ParameterAccess& access, StackArena& arena,
                                   const MicroBatch& batch, float loss_scale,
                                   std::string_view operation_prefix,
                                   ActivationStore* store = nullptr) const = 0;
@@ -104,17 +104,17 @@ class Model {
   // bits and keys; `access` is told whose each use is. The inputs of segments are kept of all of them, so
   // layers are computed again whatever the options say. Tied embeddings that are trained need
   // ModelOptions::late_head_gradient.
-  virtual void train_layer_major(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+  virtual void train_layer_major(const Ops& ops, ParameterAccess& access, StackArena& arena,
                                  std::span<MicroBatchRun> runs, float loss_scale,
                                  ActivationStore* store = nullptr) const = 0;
   // The mean loss over tokens. Uses are inference uses, "<operation_prefix>h.3.mlp.fc/inference". Same
   // errors.
-  virtual float evaluate(const HostOps& ops, ParameterAccess& access, StackArena& arena,
-                         const MicroBatch& batch, std::string_view operation_prefix) const = 0;
+  virtual float evaluate(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
+                         std::string_view operation_prefix) const = 0;
 
   // The logits of the token after the last of each sequence, [batch, vocabulary] into `logits`. Targets are
   // not looked at. Same uses and errors.
-  virtual void next_token_logits(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+  virtual void next_token_logits(const Ops& ops, ParameterAccess& access, StackArena& arena,
                                  const MicroBatch& batch, std::span<float> logits,
                                  std::string_view operation_prefix) const = 0;
 

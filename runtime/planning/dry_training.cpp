@@ -97,7 +97,7 @@ DryTraining::DryTraining(const TrainConfig& config, const TrainingSetup& setup, 
                          Workers& workers)
     : config_(config),
       setup_(setup),
-      ops_(workers, best_instruction_set(), true),
+      ops_(make_dry_ops(setup.compute, workers)),
       space_(setup.tensors, setup.plan.chunk_elements),
       device_(setup.offload.device_budget_bytes, &record_),
       offloader_(space_, dry(setup.offload, record_), setup.dry.trace, device_, workers, log_),
@@ -112,7 +112,7 @@ DryTraining::DryTraining(const TrainConfig& config, const TrainingSetup& setup, 
 
 void DryTraining::run_micro_batch(uint32_t micro_batch) {
   RecordingAccess access(offloader_, record_, uses_);
-  setup_.model->train_micro_batch(ops_, access, arena_, dry_micro_batch(config_, setup_.model->config()),
+  setup_.model->train_micro_batch(*ops_, access, arena_, dry_micro_batch(config_, setup_.model->config()),
                                   1.0f, micro_batch_prefix(micro_batch), offloader_.activations());
   record_.add({Kind::end_micro_batch, micro_batch});
   offloader_.end_micro_batch();
@@ -124,7 +124,7 @@ void DryTraining::run_together() {
   for (const std::string& prefix : prefixes)
     runs.push_back({dry_micro_batch(config_, setup_.model->config()), prefix});
   RecordingAccess access(offloader_, record_, uses_);
-  setup_.model->train_layer_major(ops_, access, arena_, runs, 1.0f, offloader_.activations());
+  setup_.model->train_layer_major(*ops_, access, arena_, runs, 1.0f, offloader_.activations());
   record_.add({Kind::end_micro_batch, 0});
   offloader_.end_micro_batch();
 }

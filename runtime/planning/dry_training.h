@@ -11,6 +11,7 @@
 #include <terrace/offload/dry/dry_device.h>
 #include <terrace/offload/dry/step_record.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/runtime/compute/ops.h>
 #include <terrace/runtime/planning/prediction.h>
 #include <terrace/runtime/training_setup.h>
 
@@ -41,7 +42,7 @@ class DryTraining {
   const TrainingSetup& setup_;
   MemoryLog log_;
   StepRecord record_;
-  HostOps ops_;
+  const std::unique_ptr<const Ops> ops_;
   FlatSpace space_;
   DryDevice device_;
   Offloader offloader_;

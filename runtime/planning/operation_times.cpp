@@ -11,6 +11,7 @@
 #include <terrace/memory/pages.h>
 #include <terrace/offload/use_trace.h>
 #include <terrace/optimizer_cpu/gradient.h>
+#include <terrace/runtime/compute/host_ops.h>
 
 namespace terrace {
 namespace {

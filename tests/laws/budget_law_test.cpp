@@ -12,6 +12,7 @@
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
 #include <terrace/memory/simulated_device.h>
+#include <terrace/runtime/compute/host_ops.h>
 #include <terrace/runtime/models/model.h>
 
 #include "laws/plain_training.h"

@@ -9,6 +9,7 @@
 
 #include <terrace/base/log.h>
 #include <terrace/memory/simulated_device.h>
+#include <terrace/runtime/compute/host_ops.h>
 
 #include "laws/plain_training.h"
 #include "offload/toy_training.h"

@@ -11,6 +11,7 @@
 #include <terrace/base/log.h>
 #include <terrace/memory/simulated_device.h>
 #include <terrace/optimizer_cpu/optimizer.h>
+#include <terrace/runtime/compute/host_ops.h>
 
 #include "laws/plain_training.h"
 #include "offload/recorded_steps.h"

@@ -9,6 +9,7 @@
 #include <string>
 
 #include <terrace/memory/flat_space.h>
+#include <terrace/runtime/compute/host_ops.h>
 
 #include "support/in_memory_parameters.h"
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <terrace/memory/simulated_device.h>
+#include <terrace/runtime/compute/host_ops.h>
 
 #include "laws/placement_law.h"
 #include "laws/plain_training.h"

@@ -28,9 +28,15 @@ class FakeCudaRig final : public testing::DeviceRig {
  public:
   uint64_t granularity_bytes() const override { return gpu_.facts().granularity_bytes; }
   std::unique_ptr<Device> make(uint64_t budget_bytes, bool strict) override {
-    return make_cuda_device(gpu_, {.budget_bytes = budget_bytes, .strict = strict});
+    auto device = std::make_unique<CudaDevice>(gpu_, CudaDeviceOptions{budget_bytes, strict});
+    stream_ = device->compute_stream();
+    return device;
   }
-  Bytes peek(const std::byte* address, uint64_t bytes) override { return {address, address + bytes}; }
+  // What was put in the order of the operations has happened.
+  Bytes peek(const std::byte* address, uint64_t bytes) override {
+    gpu_.driver().check(gpu_.driver().stream_synchronize(stream_), "cuStreamSynchronize", "a test");
+    return {address, address + bytes};
+  }
   void poke(std::byte* address, const Bytes& bytes) override {
     std::copy(bytes.begin(), bytes.end(), address);
   }
@@ -41,6 +47,7 @@ class FakeCudaRig final : public testing::DeviceRig {
   FakeCudaDriver driver_;
   MemoryLog log_;
   CudaGpu gpu_{FakeCudaDriver::table(), 0, log_};
+  CUstream_st* stream_ = nullptr;
 };
 
 // The first GPU of this machine, whose memory the host cannot touch.

@@ -235,10 +235,10 @@ TEST_P(DeviceSuite, ZerosASlotAttachedOrNot) {
   const DeviceSlot slot = device->create_slots(page, 1, "chunks")[0];
   std::byte* const flat = device->reserve_addresses(page);
   write_slot(*device, slot, 0, Bytes(page, std::byte{5}));
-  device->zero_now(slot, 100);
+  device->zero_in_order(slot, 100);
   device->attach(slot, flat);
   EXPECT_EQ(rig().peek(flat + 99, 2), (Bytes{std::byte{0}, std::byte{5}}));
-  device->zero_now(slot, page);
+  device->zero_in_order(slot, page);
   EXPECT_EQ(rig().peek(flat, page), Bytes(page));
   EXPECT_EQ(device->h2d_bytes(), page);
 }
@@ -254,7 +254,7 @@ TEST_P(DeviceSuite, CopiesWorkMemoryBothWaysAndWithin) {
   arrived.begin();
   device->copy_to_work(first, content.data(), page, nullptr, arrived);
   arrived.wait();
-  device->copy_work_now(second + 7, first, page - 7);
+  device->copy_work_in_order(second + 7, first, page - 7);
   done.begin();
   device->copy_work_to_host(back.data(), second + 7, page - 7, &arrived, done);
   done.wait();

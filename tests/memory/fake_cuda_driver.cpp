@@ -147,6 +147,17 @@ void FakeCudaDriver::run_operation(CUstream stream, std::function<void()> work) 
   });
 }
 
+void FakeCudaDriver::run_kernel(CUstream stream, std::function<void()> work) {
+  const Lock lock(state_->mutex);
+  put(stream, [this, work = std::move(work)] {
+    {
+      const Lock on_stream(state_->mutex);
+      if (state_->health() != CUDA_SUCCESS) return;
+    }
+    work();
+  });
+}
+
 void FakeCudaDriver::release_operations() {
   const Lock lock(state_->mutex);
   ++state_->operations_released;

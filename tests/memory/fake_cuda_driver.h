@@ -23,6 +23,8 @@ struct FakeCudaOptions {
   bool virtual_memory = true;
   uint64_t granularity_bytes = 4096;
   uint64_t memory_bytes = uint64_t{1} << 30;
+  // Fills are over when their call returns: for who computes on the host, in the order of no stream.
+  bool waits_for_fills = false;
 };
 
 class FakeCudaDriver {
@@ -44,6 +46,8 @@ class FakeCudaDriver {
   // Puts a kernel on a stream: it does its work when release_operations() is called, which may be long after.
   void run_operation(CUstream stream, std::function<void()> work);
   void release_operations();
+  // Puts a kernel on a stream that does its work when the stream comes to it, unless the device is lost.
+  void run_kernel(CUstream stream, std::function<void()> work);
 
   uint64_t calls(const std::string& call) const;
   uint64_t used_bytes() const;        // of cuMemCreate

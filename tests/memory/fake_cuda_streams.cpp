@@ -53,6 +53,13 @@ void put_access(CUstream stream, std::vector<std::pair<uint64_t, uint64_t>> devi
   });
 }
 
+// Where that is asked for, until the stream is empty.
+CUresult end_fill(CUstream stream, Lock& lock) {
+  if (!current->options.waits_for_fills) return CUDA_SUCCESS;
+  FakeStream* const waited = stream_of(stream);
+  return wait_on_host(lock, [waited] { return waited->queue.empty() && !waited->busy; });
+}
+
 }  // namespace
 
 void put(CUstream stream, std::function<void()> work) {
@@ -148,7 +155,7 @@ CUresult fake_copy_on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUs
 CUresult fake_fill_bytes(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
   ENTER("cuMemsetD8Async");
   put_access(stream, {{to, bytes}}, [=] { std::memset(pointer(to), value, bytes); });
-  return CUDA_SUCCESS;
+  return end_fill(stream, lock);
 }
 CUresult fake_fill_words(CUdeviceptr to, unsigned value, size_t words, CUstream stream) {
   ENTER("cuMemsetD32Async");

@@ -18,7 +18,7 @@ struct Gpu {
     return c;
   }
 
-  FakeCudaDriver driver;
+  FakeCudaDriver driver{{.waits_for_fills = true}};
   MemoryLog log;
   CudaGpu gpu{FakeCudaDriver::table(), 0, log};
 };

@@ -64,6 +64,8 @@ struct RunOptions {
   const Clock* clock = nullptr;
   fs::path system_root = "/";
   std::string memory_pressure = "true";
+  std::string preset = "gpt2";
+  const ComputeDevice* compute = nullptr;  // null: the simulated device
   // Takes the place of the model that the configuration makes.
   std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> model = nullptr;
 };
@@ -86,6 +88,8 @@ inline TrainerOptions options_of(const RunOptions& run) {
     overrides.push_back({"zero_optimization.offload_param.device", run.parameters, "a test"});
   if (run.parameters == "cpu" && run.nvme.empty())
     overrides.push_back({"zero_optimization.offload_optimizer.device", "cpu", "a test"});
+  if (run.parameters == "nvme")
+    overrides.push_back({"zero_optimization.offload_param.nvme_path", run.nvme.string(), "a test"});
   if (!run.nvme.empty()) {
     overrides.push_back({"zero_optimization.offload_optimizer.device", "nvme", "a test"});
     overrides.push_back({"zero_optimization.offload_optimizer.nvme_path", run.nvme.string(), "a test"});
@@ -98,16 +102,19 @@ inline TrainerOptions options_of(const RunOptions& run) {
   overrides.push_back({"terrace.offload_activations", run.activations, "a test"});
   TrainerOptions options;
   options.config = default_train_config(overrides);
-  options.model = model_preset("gpt2");
+  options.model = model_preset(run.preset);
   options.model.layers = run.layers;
   options.model.heads = 2;
   options.model.width = 32;
   options.model.context = kContext;
   options.model.vocabulary = 13;
+  if (run.preset != "gpt2") options.model.key_value_heads = 1, options.model.head_size = 16;
+  if (run.preset != "gpt2") options.model.hidden = 48, options.model.positions = kContext;
   options.tier_start = run.start;
   options.discard_epochs = run.discard;
   options.clock = run.clock;
   options.system_root = run.system_root;
+  options.compute = run.compute;
   return options;
 }
 

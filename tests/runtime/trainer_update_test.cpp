@@ -61,9 +61,8 @@ class PoisonedModel final : public Model {
   void initial_values(TensorId tensor, uint64_t first, std::span<float> out) const override {
     model_->initial_values(tensor, first, out);
   }
-  float train_micro_batch(const HostOps& ops, ParameterAccess& access, StackArena& arena,
-                          const MicroBatch& batch, float loss_scale, std::string_view prefix,
-                          ActivationStore* store) const override {
+  float train_micro_batch(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
+                          float loss_scale, std::string_view prefix, ActivationStore* store) const override {
     if (++micro_batches_ != poison_.micro_batch)
       return model_->train_micro_batch(ops, access, arena, batch, loss_scale, prefix, store);
     if (poison_.loss) {
@@ -76,18 +75,17 @@ class PoisonedModel final : public Model {
     PoisonedAccess poisoned(access, TensorId{static_cast<uint32_t>(found - all.begin())}, found->type);
     return model_->train_micro_batch(ops, poisoned, arena, batch, loss_scale, prefix, store);
   }
-  void train_layer_major(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+  void train_layer_major(const Ops& ops, ParameterAccess& access, StackArena& arena,
                          std::span<MicroBatchRun> runs, float loss_scale,
                          ActivationStore* store) const override {
     model_->train_layer_major(ops, access, arena, runs, loss_scale, store);
   }
-  float evaluate(const HostOps& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
+  float evaluate(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
                  std::string_view prefix) const override {
     return model_->evaluate(ops, access, arena, batch, prefix);
   }
-  void next_token_logits(const HostOps& ops, ParameterAccess& access, StackArena& arena,
-                         const MicroBatch& batch, std::span<float> logits,
-                         std::string_view prefix) const override {
+  void next_token_logits(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
+                         std::span<float> logits, std::string_view prefix) const override {
     model_->next_token_logits(ops, access, arena, batch, logits, prefix);
   }
 

@@ -19,6 +19,7 @@
 #include <terrace/memory/simulated_device.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/use_trace.h>
+#include <terrace/runtime/compute/host_ops.h>
 #include <terrace/runtime/models/model.h>
 #include <terrace/runtime/weights/load_weights.h>
 

@@ -351,7 +351,7 @@ AttentionCall call_of(const AttentionShape& shape, const AttentionRows<const flo
 }  // namespace compute
 
 void CudaOps::attention_forward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
-                                std::span<float> y, std::span<float> log_sums) const {
+                                std::span<float> y, std::span<float> log_sums, StackArena&) const {
   compute::require_small_heads(shape);
   compute::require_attention_rows(shape, inputs);
   compute::require_attention_results(shape, y.size(), log_sums.size());

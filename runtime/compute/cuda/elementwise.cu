@@ -77,6 +77,14 @@ struct Add {
   }
 };
 
+struct SetZero {
+  float* x;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    store(x + i, each<kCount>([](int) { return 0.0f; }));
+  }
+};
+
 struct Scale {
   float factor;
   float* x;
@@ -130,6 +138,53 @@ struct Rotate {
 
 using compute::are_aligned_for_quads;
 using compute::launch_elements;
+
+std::span<int32_t> CudaOps::memory_for_ids(uint64_t count, StackArena& arena) const {
+  return arena.allocate<int32_t>(count);
+}
+
+void CudaOps::send_ids(std::span<const int32_t> ids, std::span<int32_t> memory) const {
+  TERRACE_ASSERT(ids.size() == memory.size(), "token ids have another number");
+  if (!dry_run_) link_->send(std::as_writable_bytes(memory).data(), std::as_bytes(ids));
+}
+
+void CudaOps::fill_rotary(const RotaryTable& table, uint64_t pairs, RotaryFill fill, StackArena&) const {
+  if (dry_run_) return;
+  const size_t angles = table.cosines.size();
+  host_values_.resize(2 * angles + pairs);
+  const std::span<float> values(host_values_);
+  const RotaryTable on_host{values.first(angles), values.subspan(angles, angles)};
+  fill(on_host, values.subspan(2 * angles));
+  link_->send(std::as_writable_bytes(table.cosines).data(), std::as_bytes(on_host.cosines));
+  link_->send(std::as_writable_bytes(table.sines).data(), std::as_bytes(on_host.sines));
+}
+
+std::span<float> CudaOps::memory_for_results(std::span<float> wanted, StackArena& arena) const {
+  return arena.allocate<float>(wanted.size());
+}
+
+void CudaOps::fetch(std::span<const float> results, std::span<float> wanted) const {
+  TERRACE_ASSERT(results.size() == wanted.size(), "results have another number");
+  if (!dry_run_) link_->fetch(std::as_writable_bytes(wanted), std::as_bytes(results).data());
+}
+
+void CudaOps::finish() const {
+  if (link_ != nullptr) link_->finish();
+}
+
+void CudaOps::forget_results() const noexcept {
+  if (link_ != nullptr) link_->forget();
+}
+
+void CudaOps::copy(std::span<const float> x, std::span<float> y) const {
+  TERRACE_ASSERT(x.size() == y.size(), "a copy keeps the shape");
+  convert_to_float({std::as_bytes(x).data(), DataType::fp32}, y);
+}
+
+void CudaOps::set_zero(std::span<float> x) const {
+  if (dry_run_) return;
+  launch_elements(launch_, compute::SetZero{x.data()}, x.size(), are_aligned_for_quads({{x.data()}}));
+}
 
 void CudaOps::gelu_forward(std::span<const float> x, std::span<float> y) const {
   TERRACE_ASSERT(x.size() == y.size(), "GELU keeps the shape");

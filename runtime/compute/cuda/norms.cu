@@ -161,8 +161,8 @@ void CudaOps::land_column_sums(const RowShape& shape, const float* dy, const Gra
 }
 
 void CudaOps::layer_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
-                                 ParameterView beta, std::span<float> y,
-                                 const NormStatistics& statistics) const {
+                                 ParameterView beta, std::span<float> y, const NormStatistics& statistics,
+                                 StackArena&) const {
   compute::require_norm_rows(shape, {x.size(), y.size()});
   if (dry_run_) return;
   launch(launch_, divide_up(shape.rows, kRowsOfBlock), kThreads, compute::layer_norm, shape, x.data(), gamma,
@@ -189,7 +189,7 @@ void CudaOps::layer_norm_backward(const NormShape& shape, std::span<const float>
 }
 
 void CudaOps::rms_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
-                               std::span<float> y, const NormStatistics& statistics) const {
+                               std::span<float> y, const NormStatistics& statistics, StackArena&) const {
   compute::require_norm_rows(shape, {x.size(), y.size()});
   if (dry_run_) return;
   launch(launch_, divide_up(shape.rows, kRowsOfBlock), kThreads, compute::rms_norm, shape, x.data(), gamma,

@@ -139,7 +139,7 @@ void CudaOps::linear_forward(const LinearShape& shape, std::span<const float> x,
 }
 
 void CudaOps::linear_backward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
-                              std::span<const float> dy, std::span<float> dx, HostOps::InputGradient existing,
+                              std::span<const float> dy, std::span<float> dx, Ops::InputGradient existing,
                               const GradientTarget& weight_gradient, const GradientTarget& bias_gradient,
                               StackArena& arena) const {
   compute::require_linear_rows(shape, x.size(), dy.size());
@@ -148,7 +148,7 @@ void CudaOps::linear_backward(const LinearShape& shape, std::span<const float> x
     products_.multiply(
         launch_, {shape.rows, shape.inputs, shape.outputs}, rows_of(dy.data(), shape.outputs),
         compute::weight_of(shape, weight, true),
-        {.data = dx.data(), .stride = shape.inputs, .accumulate = existing == HostOps::InputGradient::add});
+        {.data = dx.data(), .stride = shape.inputs, .accumulate = existing == Ops::InputGradient::add});
     const Operand across_x = rows_of(x.data(), shape.inputs, !shape.outputs_first);
     const Operand across_dy = rows_of(dy.data(), shape.outputs, shape.outputs_first);
     if (shape.outputs_first) {

@@ -110,6 +110,28 @@ struct UpdateTiles {
   }
 };
 
+struct Accumulate {
+  Accumulation part;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    Floats<kCount> sum = load_elements<kCount>(part.gradient, part.gradient_type, i);
+    if (!part.first) {
+      const Floats<kCount> before = load_elements<kCount>(part.accumulator, part.accumulator_type, i);
+      for (int k = 0; k < kCount; ++k) sum.at[k] = before.at[k] + sum.at[k];
+    }
+    store_elements(part.accumulator, part.accumulator_type, i, sum);
+  }
+};
+
+struct ZeroElements {
+  std::byte* elements;
+  DataType type;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    store_elements(elements, type, i, each<kCount>([](int) { return 0.0f; }));
+  }
+};
+
 // 16 lanes in fp64 and their tree, as gradient.h has it.
 __global__ void sum_squares(ParameterView gradient, uint64_t count, double* sums) {
   for_rows(divide_up(count, kSumBlockElements), [&](uint64_t block, unsigned lane) {
@@ -160,6 +182,17 @@ void cuda_update_tiles(const CudaLaunch& where, const OptimizerStep& step, const
                  "remainders without the bf16 parameters that they belong to");
   compute::launch_elements(where, compute::UpdateTiles{compute::rule_of_step(step), step, tiles},
                            tiles.element_count, compute::goes_by_quads(tiles));
+}
+
+void cuda_accumulate(const CudaLaunch& where, const Accumulation& part) {
+  compute::launch_elements(where, compute::Accumulate{part}, part.count,
+                           compute::are_aligned_for_quads({{part.accumulator, part.accumulator_type},
+                                                           {part.gradient, part.gradient_type}}));
+}
+
+void cuda_set_zero(const CudaLaunch& where, std::byte* elements, DataType type, uint64_t count) {
+  compute::launch_elements(where, compute::ZeroElements{elements, type}, count,
+                           compute::are_aligned_for_quads({{elements, type}}));
 }
 
 void cuda_sums_of_squares(const CudaLaunch& where, ParameterView gradient, uint64_t count,

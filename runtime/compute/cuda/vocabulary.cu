@@ -220,7 +220,8 @@ void CudaOps::order_tokens(std::span<const int32_t> tokens, const TokenOrder& or
 }
 
 void CudaOps::embedding_backward(const EmbeddingShape& shape, const TokenOrder& order,
-                                 std::span<const float> dy, const GradientTarget& gradient) const {
+                                 std::span<const float> dy, const GradientTarget& gradient,
+                                 StackArena&) const {
   compute::require_embedding_order(shape, order, dy.size());
   if (dry_run_ || gradient.view.data == nullptr) return;
   launch_elements(
@@ -229,7 +230,8 @@ void CudaOps::embedding_backward(const EmbeddingShape& shape, const TokenOrder& 
       shape.width % 4 == 0 && are_aligned_for_quads({{dy.data()}, {gradient.view.data, gradient.type}}));
 }
 
-void CudaOps::position_forward(const PositionShape& shape, ParameterView table, std::span<float> y) const {
+void CudaOps::position_forward(const PositionShape& shape, ParameterView table, std::span<float> y,
+                               StackArena&) const {
   compute::require_position_rows(shape, y.size());
   if (dry_run_) return;
   launch_elements(launch_, compute::AddPositions{shape, table, y.data()}, y.size(),
@@ -237,7 +239,7 @@ void CudaOps::position_forward(const PositionShape& shape, ParameterView table, 
 }
 
 void CudaOps::position_backward(const PositionShape& shape, std::span<const float> dy,
-                                const GradientTarget& gradient) const {
+                                const GradientTarget& gradient, StackArena&) const {
   compute::require_position_rows(shape, dy.size());
   if (dry_run_ || gradient.view.data == nullptr) return;
   launch_elements(
@@ -309,7 +311,7 @@ void CudaOps::cross_entropy_backward(const VocabularyShape& part, std::span<cons
 }
 
 void CudaOps::logits(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
-                     uint64_t vocabulary, std::span<float> logits) const {
+                     uint64_t vocabulary, std::span<float> logits, StackArena&) const {
   TERRACE_ASSERT(x.size() == part.tokens * part.width && logits.size() == part.tokens * vocabulary &&
                      part.first_row + part.rows <= vocabulary,
                  "the logits' rows have another size");

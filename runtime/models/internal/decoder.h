@@ -19,17 +19,16 @@ class Decoder final : public Model {
   std::vector<AdapterSpec> adapters() const override { return tensors_.adapters; }
   void initial_values(TensorId tensor, uint64_t first_element, std::span<float> out) const override;
 
-  float train_micro_batch(const HostOps& ops, ParameterAccess& access, StackArena& arena,
-                          const MicroBatch& batch, float loss_scale, std::string_view operation_prefix,
+  float train_micro_batch(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
+                          float loss_scale, std::string_view operation_prefix,
                           ActivationStore* store) const override;
-  void train_layer_major(const HostOps& ops, ParameterAccess& access, StackArena& arena,
+  void train_layer_major(const Ops& ops, ParameterAccess& access, StackArena& arena,
                          std::span<MicroBatchRun> runs, float loss_scale,
                          ActivationStore* store) const override;
-  float evaluate(const HostOps& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
+  float evaluate(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
                  std::string_view operation_prefix) const override;
-  void next_token_logits(const HostOps& ops, ParameterAccess& access, StackArena& arena,
-                         const MicroBatch& batch, std::span<float> logits,
-                         std::string_view operation_prefix) const override;
+  void next_token_logits(const Ops& ops, ParameterAccess& access, StackArena& arena, const MicroBatch& batch,
+                         std::span<float> logits, std::string_view operation_prefix) const override;
 
  private:
   ModelConfig config_;

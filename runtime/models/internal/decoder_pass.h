@@ -59,6 +59,12 @@ class TensorList {
   size_t size_ = 0;
 };
 
+// From `offset` on; a dry run's null address stays one.
+template <typename Float>
+std::span<Float> from(std::span<Float> all, uint64_t offset) {
+  return {all.data() == nullptr ? nullptr : all.data() + offset, all.size() - offset};
+}
+
 // What a layer's backward pass needs besides the layer's input.
 struct LayerActivations {
   NormStatistics statistics1;
@@ -85,7 +91,7 @@ struct PassContext {
   const ModelConfig& config;
   const ModelOptions& options;
   const DecoderTensors& tensors;
-  const HostOps& ops;
+  const Ops& ops;
   ParameterAccess& access;
   StackArena& arena;
   MicroBatch batch;
@@ -113,6 +119,9 @@ struct Segments {
 class DecoderPass : protected PassContext {
  public:
   explicit DecoderPass(const PassContext& context) : PassContext(context) {}
+  ~DecoderPass() { ops.forget_results(); }  // of a pass that failed: what wanted them is gone
+  DecoderPass(const DecoderPass&) = delete;
+  DecoderPass& operator=(const DecoderPass&) = delete;
 
   float train(float loss_scale);
   float evaluate();
@@ -164,7 +173,9 @@ class DecoderPass : protected PassContext {
                            const HeadActivations& head, float loss_scale);
   void embed_positions_backward(std::span<const float> dx);
   HeadActivations allocate_head();
-  float head_forward(std::span<const float> x, const HeadActivations& kept, Phase phase);
+  // The loss is there after ops.finish().
+  void head_forward(std::span<const float> x, const HeadActivations& kept, Phase phase, float& loss);
+  void head_loss(std::span<const RunningLoss> running, const HeadActivations& kept, float& loss);
   void head_norm_forward(std::span<const float> x, const HeadActivations& kept, Phase phase);
   void head_part_forward(uint32_t part, const HeadActivations& kept, std::span<RunningLoss> running,
                          Phase phase);
@@ -185,8 +196,10 @@ class DecoderPass : protected PassContext {
   void linear_forward(const Lease& lease, const LinearTensors& linear, std::span<const float> x,
                       std::span<float> y);
   void linear_backward(const Lease& lease, const LinearTensors& linear, std::span<const float> x,
-                       std::span<const float> dy, std::span<float> dx, HostOps::InputGradient existing);
+                       std::span<const float> dy, std::span<float> dx, Ops::InputGradient existing);
   AdapterShape adapter_shape(const LinearTensors& linear) const;
+  // As operations read them; their memory belongs to the caller's frame.
+  std::span<const int32_t> readable(std::span<const int32_t> ids);
   void prepare_rotation();
   void rotate(const AttentionRows<float>& rows, bool inverse);
 

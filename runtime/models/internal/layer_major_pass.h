@@ -46,6 +46,7 @@ class LayerMajorPass : private DecoderPass {
   std::span<float> allocate_all(uint64_t width) { return allocate(width * count()); }
   HeadActivations allocate_heads();
 
+  void send_tokens();
   void embed_all(std::span<float> x);
   void forward_layers(uint32_t layer, uint32_t end, RowsOf x);
   void forward_segment(const Segments& segments, uint32_t segment, RowsOf x, RowsOf y);
@@ -57,6 +58,8 @@ class LayerMajorPass : private DecoderPass {
   void embed_all_backward(std::span<const float> dx, const HeadActivations& heads, float loss_scale);
 
   const std::span<MicroBatchRun> runs_;
+  std::span<const int32_t> tokens_;
+  std::span<const int32_t> targets_;
 };
 
 }  // namespace terrace::decoder

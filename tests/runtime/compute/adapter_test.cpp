@@ -1,4 +1,4 @@
-#include <terrace/runtime/compute/ops.h>
+#include <terrace/runtime/compute/host_ops.h>
 
 #include <gtest/gtest.h>
 

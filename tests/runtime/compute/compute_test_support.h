@@ -12,7 +12,7 @@
 #include <terrace/base/data_type.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/runtime/compute/counter_random.h>
-#include <terrace/runtime/compute/ops.h>
+#include <terrace/runtime/compute/host_ops.h>
 
 #include "support/work_memory.h"
 

@@ -1,4 +1,4 @@
-#include <terrace/runtime/compute/ops.h>
+#include <terrace/runtime/compute/host_ops.h>
 
 #include <gtest/gtest.h>
 
@@ -261,7 +261,7 @@ const std::vector<Call> kCalls = {
       ops.cross_entropy_forward(kLogits, b.floats(480), b.parameter(7200), b.tokens(20), b.losses(20), arena);
     },
     [](const HostOps& ops, Buffers& b, StackArena& arena) {
-      ops.cross_entropy_loss(b.losses(20), b.floats(20));
+      ops.cross_entropy_loss(b.losses(20), b.floats(20), b.floats(1).first<1>());
       ops.cross_entropy_backward(kLogits, b.floats(480), b.parameter(7200), b.tokens(20), b.floats(20), 1.0f,
                                  b.floats(480), b.gradient(7200), arena);
     },

@@ -47,7 +47,7 @@ class VocabularyOperation : public Operation {
       ops_.cross_entropy_forward({targets.size(), width, first, rows}, x, view_from(weight, first * width),
                                  targets, running, work_.arena());
     });
-    result.loss = ops_.cross_entropy_loss(running, result.log_sums);
+    ops_.cross_entropy_loss(running, result.log_sums, std::span<float, 1>(&result.loss, 1));
     for_parts(weight.size() / width, part_rows, [&](uint64_t first, uint64_t rows) {
       GradientTarget gradient = into(result.dweight);
       gradient.view.data += first * width * sizeof(float);

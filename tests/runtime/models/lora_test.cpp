@@ -10,6 +10,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/runtime/compute/counter_random.h>
+#include <terrace/runtime/compute/host_ops.h>
 
 #include "support/in_memory_parameters.h"
 #include "support/work_memory.h"

@@ -12,6 +12,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/runtime/compute/counter_random.h>
+#include <terrace/runtime/compute/host_ops.h>
 #include <terrace/runtime/models/model.h>
 
 #include "../compute/compute_test_support.h"

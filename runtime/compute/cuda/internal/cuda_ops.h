@@ -1,6 +1,6 @@
-// CudaOps: the operations of HostOps (ops.h) on a GPU. Arguments, layouts and meaning are those of HostOps;
-// every address is one of device memory, the arena's included. A call queues kernels on its stream and
-// returns; what it took from the arena is free for what is queued on the same stream later.
+// CudaOps: the operations (ops.h) on a GPU. Every address is one of device memory, the arena's included. A
+// call queues kernels on its stream and returns; what it took from the arena is free for what is queued on
+// the same stream later.
 //
 // Numbers. Results depend on shapes alone, never on the grid: every reduction has a fixed order and nothing
 // uses atomic operations. With one exception each operation has the arithmetic of the host's AVX2 and AVX-512
@@ -14,8 +14,11 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include <terrace/memory/cuda_host_link.h>
 #include <terrace/memory/stack_arena.h>
+#include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/optimizer.h>
 #include <terrace/runtime/compute/ops.h>
 
@@ -49,78 +52,89 @@ class TiledProducts final : public CudaProducts {
                      const GradientTarget& target) override;
 };
 
-class CudaOps {
+class CudaOps final : public Ops {
  public:
   // Of attention's heads.
   static constexpr uint64_t kLargestHead = 256;
 
-  CudaOps(CudaProducts& products, const CudaLaunch& launch, bool dry_run = false)
-      : products_(products), launch_(launch), dry_run_(dry_run) {}
+  // `link` is what goes between the host and the device by; a dry run has none, and operations alone need
+  // none.
+  CudaOps(CudaProducts& products, const CudaLaunch& launch, CudaHostLink* link = nullptr,
+          bool dry_run = false)
+      : Ops(dry_run), products_(products), launch_(launch), link_(link) {}
 
-  bool is_dry_run() const { return dry_run_; }
+  std::span<int32_t> memory_for_ids(uint64_t count, StackArena& arena) const override;
+  void send_ids(std::span<const int32_t> ids, std::span<int32_t> memory) const override;
+  void fill_rotary(const RotaryTable& table, uint64_t pairs, RotaryFill fill,
+                   StackArena& arena) const override;
+  std::span<float> memory_for_results(std::span<float> wanted, StackArena& arena) const override;
+  void fetch(std::span<const float> results, std::span<float> wanted) const override;
+  void finish() const override;
+  void forget_results() const noexcept override;
+  void copy(std::span<const float> x, std::span<float> y) const override;
+  void set_zero(std::span<float> x) const override;
 
+  // Heads of at most kLargestHead elements. Memory of attention: none in the forward pass, a number per head
+  // and token in the backward pass.
   void embedding_forward(const EmbeddingShape& shape, std::span<const int32_t> tokens, ParameterView table,
-                         std::span<float> y) const;
-  void order_tokens(std::span<const int32_t> tokens, const TokenOrder& order) const;
+                         std::span<float> y) const override;
+  void order_tokens(std::span<const int32_t> tokens, const TokenOrder& order) const override;
   void embedding_backward(const EmbeddingShape& shape, const TokenOrder& order, std::span<const float> dy,
-                          const GradientTarget& gradient) const;
-  void position_forward(const PositionShape& shape, ParameterView table, std::span<float> y) const;
+                          const GradientTarget& gradient, StackArena& arena) const override;
+  void position_forward(const PositionShape& shape, ParameterView table, std::span<float> y,
+                        StackArena& arena) const override;
   void position_backward(const PositionShape& shape, std::span<const float> dy,
-                         const GradientTarget& gradient) const;
-
+                         const GradientTarget& gradient, StackArena& arena) const override;
   void layer_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
-                          ParameterView beta, std::span<float> y, const NormStatistics& statistics) const;
+                          ParameterView beta, std::span<float> y, const NormStatistics& statistics,
+                          StackArena& arena) const override;
   void layer_norm_backward(const NormShape& shape, std::span<const float> x, const NormStatistics& statistics,
                            ParameterView gamma, std::span<const float> dy, std::span<float> dx,
                            const GradientTarget& gamma_gradient, const GradientTarget& beta_gradient,
-                           StackArena& arena) const;
+                           StackArena& arena) const override;
   void rms_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
-                        std::span<float> y, const NormStatistics& statistics) const;
+                        std::span<float> y, const NormStatistics& statistics,
+                        StackArena& arena) const override;
   void rms_norm_backward(const NormShape& shape, std::span<const float> x, const NormStatistics& statistics,
                          ParameterView gamma, std::span<const float> dy, std::span<float> dx,
-                         const GradientTarget& gamma_gradient, StackArena& arena) const;
-
+                         const GradientTarget& gamma_gradient, StackArena& arena) const override;
   void linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
-                      ParameterView bias, std::span<float> y, StackArena& arena) const;
+                      ParameterView bias, std::span<float> y, StackArena& arena) const override;
   void linear_backward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
-                       std::span<const float> dy, std::span<float> dx, HostOps::InputGradient existing,
+                       std::span<const float> dy, std::span<float> dx, InputGradient existing,
                        const GradientTarget& weight_gradient, const GradientTarget& bias_gradient,
-                       StackArena& arena) const;
+                       StackArena& arena) const override;
   void adapter_forward(const AdapterShape& shape, std::span<const float> x, ParameterView a, ParameterView b,
-                       std::span<float> y, StackArena& arena) const;
+                       std::span<float> y, StackArena& arena) const override;
   void adapter_backward(const AdapterShape& shape, std::span<const float> x, ParameterView a, ParameterView b,
                         std::span<const float> dy, std::span<float> dx, const GradientTarget& a_gradient,
-                        const GradientTarget& b_gradient, StackArena& arena) const;
-
-  // Heads of at most kLargestHead elements. Memory: none in the forward pass, a number per head and token in
-  // the backward pass.
+                        const GradientTarget& b_gradient, StackArena& arena) const override;
   void attention_forward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
-                         std::span<float> y, std::span<float> log_sums) const;
+                         std::span<float> y, std::span<float> log_sums, StackArena& arena) const override;
   void attention_backward(const AttentionShape& shape, const AttentionRows<const float>& inputs,
                           std::span<const float> y, std::span<const float> log_sums,
                           std::span<const float> dy, const AttentionRows<float>& gradients,
-                          StackArena& arena) const;
-
-  void rotate(const RotaryShape& shape, const RotaryTable& table, bool inverse, std::span<float> x) const;
-  void swiglu_forward(std::span<const float> gate, std::span<const float> up, std::span<float> y) const;
+                          StackArena& arena) const override;
+  void rotate(const RotaryShape& shape, const RotaryTable& table, bool inverse,
+              std::span<float> x) const override;
+  void swiglu_forward(std::span<const float> gate, std::span<const float> up,
+                      std::span<float> y) const override;
   void swiglu_backward(std::span<const float> gate, std::span<const float> up, std::span<float> dy,
-                       std::span<float> dup) const;
-  void gelu_forward(std::span<const float> x, std::span<float> y) const;
-  void gelu_backward(std::span<const float> x, std::span<float> dy) const;
-  void add(std::span<const float> x, std::span<float> y) const;
-
+                       std::span<float> dup) const override;
+  void gelu_forward(std::span<const float> x, std::span<float> y) const override;
+  void gelu_backward(std::span<const float> x, std::span<float> dy) const override;
+  void add(std::span<const float> x, std::span<float> y) const override;
   void cross_entropy_forward(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
                              std::span<const int32_t> targets, std::span<RunningLoss> running,
-                             StackArena& arena) const;
-  // The loss goes to device memory.
+                             StackArena& arena) const override;
   void cross_entropy_loss(std::span<const RunningLoss> running, std::span<float> log_sums,
-                          std::span<float, 1> loss) const;
+                          std::span<float, 1> loss) const override;
   void cross_entropy_backward(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
                               std::span<const int32_t> targets, std::span<const float> log_sums,
                               float loss_scale, std::span<float> dx, const GradientTarget& weight_gradient,
-                              StackArena& arena) const;
+                              StackArena& arena) const override;
   void logits(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
-              uint64_t vocabulary, std::span<float> logits) const;
+              uint64_t vocabulary, std::span<float> logits, StackArena& arena) const override;
 
   // target = values, or target + values, rounded once; nothing where the target has no address.
   void land(std::span<const float> values, const GradientTarget& target) const;
@@ -138,12 +152,17 @@ class CudaOps {
 
   CudaProducts& products_;
   CudaLaunch launch_;
-  bool dry_run_;
+  CudaHostLink* link_;
+  mutable std::vector<float> host_values_;  // that the host computes for the device
 };
 
 // update_tiles() of optimizer_cpu/optimizer.h on records in device memory: the same bits in masters, moments
 // and parameters, whichever NaN may stand in a moment excepted.
 void cuda_update_tiles(const CudaLaunch& where, const OptimizerStep& step, const TileRun& tiles);
+
+// accumulate() of optimizer_cpu/gradient.h in device memory, the same bits; and zeros.
+void cuda_accumulate(const CudaLaunch& where, const Accumulation& part);
+void cuda_set_zero(const CudaLaunch& where, std::byte* elements, DataType type, uint64_t count);
 
 // sum_of_squares_block() of optimizer_cpu/gradient.h, the same bits, for every block of `count` elements that
 // begin at a block of the flat space: sums[i] is that of the elements from i * kSumBlockElements on.

@@ -43,7 +43,7 @@ void launch(const CudaLaunch& where, uint64_t blocks, unsigned threads, void (*k
                                               "(dmesg) names an NVRM Xid error"});
   }
 #else
-  emulator::run(grid, threads, [&] { kernel(arguments...); });
+  emulator::launch(where.stream, grid, threads, [=] { kernel(arguments...); });
 #endif
 }
 

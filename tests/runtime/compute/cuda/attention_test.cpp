@@ -40,7 +40,7 @@ class CudaAttention : public CudaKernels {
       OnDevice<float> y(p.y.size()), log_sums(p.log_sums.size());
       OnDevice<float> dq(p.queries.size()), dk(p.keys.size()), dv(p.keys.size());
       const AttentionRows<const float> inputs{queries, keys, values, q, kv};
-      ops.attention_forward(shape, inputs, y, log_sums);
+      ops.attention_forward(shape, inputs, y, log_sums, arena_);
       if (first_y.empty()) {
         first_y = y.read();
         first_log_sums = log_sums.read();
@@ -84,7 +84,7 @@ TEST_F(CudaAttention, TakesQueriesKeysAndValuesAsColumnsOfOneMatrix) {
   host_.attention_forward(shape, inputs_of(qkv), y, log_sums, host_work_.arena());
   const OnDevice<float> device_qkv(qkv);
   OnDevice<float> device_y(y.size()), device_log_sums(log_sums.size());
-  CudaOps(products_, {}).attention_forward(shape, inputs_of(device_qkv), device_y, device_log_sums);
+  CudaOps(products_, {}).attention_forward(shape, inputs_of(device_qkv), device_y, device_log_sums, arena_);
   expect_close(device_y.read(), y, 2e-6, "y");
 }
 
@@ -97,7 +97,7 @@ TEST_F(CudaAttention, KeepsItsScaleWhenScoresGrowAlongTheRow) {
   host_.attention_forward(shape, {queries, keys, values, 4, 4}, y, log_sums, host_work_.arena());
   const OnDevice<float> q(queries), k(keys), v(values);
   OnDevice<float> device_y(280), device_log_sums(70);
-  CudaOps(products_, {}).attention_forward(shape, {q, k, v, 4, 4}, device_y, device_log_sums);
+  CudaOps(products_, {}).attention_forward(shape, {q, k, v, 4, 4}, device_y, device_log_sums, arena_);
   expect_close(device_y.read(), y, 2e-6, "y");
   expect_close(device_log_sums.read(), log_sums, 1e-6, "log sums");
 }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <terrace/base/assert.h>
@@ -176,6 +177,25 @@ void run(unsigned blocks, unsigned threads, FunctionRef<void()> thread) {
   gridDim.x = blocks;
   for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) run_block();
   m.thread = nullptr;
+}
+
+namespace {
+
+Streams& streams() {
+  static Streams the_streams;
+  return the_streams;
+}
+
+}  // namespace
+
+void set_streams(Streams of_a_driver) {
+  streams() = std::move(of_a_driver);
+}
+
+void launch(void* stream, unsigned blocks, unsigned threads, std::function<void()> thread) {
+  const auto kernel = [blocks, threads, thread = std::move(thread)] { run(blocks, threads, thread); };
+  if (!streams()) return kernel();
+  streams()(stream, kernel);
 }
 
 void sync_block() {

@@ -4,13 +4,15 @@
 // It is strict where a GPU is not: shared memory is NaN at the start of a block and limited to what every GPU
 // has, all threads must meet at the same barrier, and all lanes of a warp at the same shuffle. A block's
 // threads run from barrier to barrier in ascending or descending order (set_order), so that results that
-// depend on a missing barrier differ. Everything belongs to the one thread that launches.
+// depend on a missing barrier differ. Everything belongs to the one thread that runs kernels: the one that
+// launches, or, where streams are played by threads (set_streams), that of the stream.
 #pragma once
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 
 #include <terrace/base/function_ref.h>
 
@@ -38,6 +40,12 @@ void set_order(Order order);
 
 // Runs `thread` for every thread of every block.
 void run(unsigned blocks, unsigned threads, FunctionRef<void()> thread);
+
+// The same on a stream: at once, or when who plays the streams comes to it.
+void launch(void* stream, unsigned blocks, unsigned threads, std::function<void()> thread);
+using Streams = std::function<void(void* stream, std::function<void()> kernel)>;
+// Empty: kernels run at once.
+void set_streams(Streams streams);
 
 void sync_block();
 void sync_warp(unsigned mask);

@@ -142,7 +142,7 @@ TEST_F(CudaKernels, LayerNormHasTheHostsBits) {
         OnDevice<float> y_d(count), means_d(shape.rows), deviations_d(shape.rows), dx_d(dx_before);
         OnDevice<T> dgamma_d(gamma), dbeta_d(beta);
         const NormStatistics statistics{means_d, deviations_d};
-        ops.layer_norm_forward(shape, x_d, gamma_d.view(), beta_d.view(), y_d, statistics);
+        ops.layer_norm_forward(shape, x_d, gamma_d.view(), beta_d.view(), y_d, statistics, arena_);
         expect_bits(y_d.read(), y, "norm");
         expect_bits(means_d.read(), means, "means");
         expect_bits(deviations_d.read(), deviations, "deviations");
@@ -173,7 +173,7 @@ TEST_F(CudaKernels, RootMeanSquareNormHasTheHostsBits) {
       const OnDevice<Bf16> gamma_d(gamma);
       OnDevice<float> y_d(count), roots_d(shape.rows), dx_d(dx_before);
       OnDevice<float> dgamma_d(dgamma_before);
-      ops.rms_norm_forward(shape, x_d, gamma_d.view(), y_d, {{}, roots_d});
+      ops.rms_norm_forward(shape, x_d, gamma_d.view(), y_d, {{}, roots_d}, arena_);
       expect_bits(y_d.read(), y, "norm");
       ops.rms_norm_backward(shape, x_d, {{}, roots_d}, gamma_d.view(), dy_d, dx_d, dgamma_d.into(true),
                             arena_);

@@ -46,11 +46,12 @@ void check_embedding(CudaVocabulary&, const HostOps& host, StackArena& host_aren
   ops.embedding_forward(shape, OnDevice<int32_t>(tokens), OnDevice<T>(table).view(), y_d);
   expect_bits(y_d.read(), y, "rows");
   OnDevice<uint32_t> ends_d(ends), places_d(places);
+  StackArena none{std::span<std::byte>()};
   for (const bool accumulate : {false, true}) {
     std::vector<T> gradient = table;
     OnDevice<T> gradient_d(table);
     host.embedding_backward(shape, {ends, places}, dy, into(gradient, accumulate), host_arena);
-    ops.embedding_backward(shape, {ends_d, places_d}, OnDevice<float>(dy), gradient_d.into(accumulate));
+    ops.embedding_backward(shape, {ends_d, places_d}, OnDevice<float>(dy), gradient_d.into(accumulate), none);
     expect_bits(gradient_d.read(), gradient, "gradient");
   }
 }
@@ -74,13 +75,13 @@ TEST_F(CudaVocabulary, PositionsHaveTheHostsBits) {
     host_.position_forward(shape, view(table), y, host_work_.arena());
     in_every_way([&](const CudaOps& ops) {
       OnDevice<float> y_d(before);
-      ops.position_forward(shape, OnDevice<Bf16>(table).view(), y_d);
+      ops.position_forward(shape, OnDevice<Bf16>(table).view(), y_d, arena_);
       expect_bits(y_d.read(), y, "rows");
       for (const bool accumulate : {false, true}) {
         std::vector<Bf16> gradient = table;
         OnDevice<Bf16> gradient_d(table);
         host_.position_backward(shape, dy, into(gradient, accumulate), host_work_.arena());
-        ops.position_backward(shape, OnDevice<float>(dy), gradient_d.into(accumulate));
+        ops.position_backward(shape, OnDevice<float>(dy), gradient_d.into(accumulate), arena_);
         expect_bits(gradient_d.read(), gradient, "gradient");
       }
     });
@@ -112,7 +113,8 @@ TEST_F(CudaLoss, IsTheHostsLossPartByPart) {
     host_.cross_entropy_forward(part, x_, {view(weight_).data + part.first_row * kWidth * 2, DataType::bf16},
                                 targets_, running, host_work_.arena());
   }
-  const float loss = host_.cross_entropy_loss(running, log_sums);
+  float loss = 0;
+  host_.cross_entropy_loss(running, log_sums, std::span<float, 1>(&loss, 1));
   float first_loss = 0;
   in_every_way([&](const CudaOps& ops) {
     const OnDevice<float> x(x_);
@@ -171,7 +173,7 @@ TEST_F(CudaLoss, WritesLogitsIntoTheirColumns) {
     const uint64_t first = part.first_row * kWidth * 2;
     host_.logits(part, x_, {view(weight_).data + first, DataType::bf16}, kVocabulary, logits,
                  host_work_.arena());
-    ops.logits(part, x, {weight.view().data + first, DataType::bf16}, kVocabulary, logits_d);
+    ops.logits(part, x, {weight.view().data + first, DataType::bf16}, kVocabulary, logits_d, arena_);
   }
   expect_product(logits_d.read(), logits, "logits");
 }

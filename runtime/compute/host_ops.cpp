@@ -1,5 +1,5 @@
-// The row-wise operations: norms, linear layers, GELU and sums.
-#include <terrace/runtime/compute/ops.h>
+// What the host gives and wants, and the row-wise operations: norms, linear layers, GELU and sums.
+#include <terrace/runtime/compute/host_ops.h>
 
 #include <terrace/runtime/compute/internal/kernel_table.h>
 #include <terrace/runtime/compute/internal/shapes.h>
@@ -15,7 +15,31 @@ constexpr uint64_t kTaskElements = 16 * 1024;
 }  // namespace
 
 HostOps::HostOps(Workers& workers, InstructionSet set, bool dry_run)
-    : workers_(workers), kernels_(compute::kernels_of(set)), products_(workers, set), dry_run_(dry_run) {}
+    : Ops(dry_run), workers_(workers), kernels_(compute::kernels_of(set)), products_(workers, set) {}
+
+void HostOps::send_ids(std::span<const int32_t>, std::span<int32_t>) const {
+  TERRACE_ASSERT(false, "token ids are read where they are");
+}
+
+void HostOps::fill_rotary(const RotaryTable& table, uint64_t pairs, RotaryFill fill,
+                          StackArena& arena) const {
+  const StackArena::Frame frame(arena);
+  const std::span<float> frequencies = arena.allocate<float>(pairs);
+  if (!dry_run_) fill(table, frequencies);
+}
+
+void HostOps::fetch(std::span<const float> results, std::span<float> wanted) const {
+  TERRACE_ASSERT(results.data() == wanted.data(), "results are left where they are wanted");
+}
+
+void HostOps::copy(std::span<const float> x, std::span<float> y) const {
+  TERRACE_ASSERT(x.size() == y.size(), "a copy keeps the shape");
+  if (!dry_run_) std::copy(x.begin(), x.end(), y.begin());
+}
+
+void HostOps::set_zero(std::span<float> x) const {
+  if (!dry_run_) std::fill(x.begin(), x.end(), 0.0f);
+}
 
 std::span<const float> HostOps::as_floats(ParameterView parameter, uint64_t count, StackArena& arena) const {
   if (parameter.type == DataType::fp32) return {reinterpret_cast<const float*>(parameter.data), count};
