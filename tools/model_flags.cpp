@@ -27,6 +27,7 @@ TrainConfig config_of(const ModelFlags& flags) {
   const auto add = [&](const char* key, const std::string& value, const char* flag) {
     if (!value.empty()) overrides.push_back({key, value, flag});
   };
+  add("terrace.device", flags.device, "--device");
   add("terrace.device_memory", flags.device_memory, "--device-memory");
   add("terrace.host_memory", flags.host_memory, "--host-memory");
   add("zero_optimization.offload_param.device", flags.parameters.empty() ? "cpu" : flags.parameters,
@@ -64,6 +65,10 @@ void ModelFlags::add_to(CLI::App& app) {
       ->type_name("TYPE")
       ->group(group);
   group = "Memory and placement";
+  app.add_option("--device", device,
+                 "Where operations compute (default simulated); no GPU has been tried yet")
+      ->type_name("simulated|cuda|auto")
+      ->group(group);
   app.add_option("--device-memory", device_memory, "Hard budget of device memory")
       ->type_name("SIZE")
       ->group(group);
@@ -110,8 +115,9 @@ TrainedModel::TrainedModel(const ModelFlags& flags)
 }
 
 std::unique_ptr<Inference> TrainedModel::load(uint32_t batch, uint32_t sequence, bool evaluates, Log& log) {
-  auto inference = std::make_unique<Inference>(std::move(model_),
-                                               InferenceOptions{config_, batch, sequence, evaluates}, log);
+  compute_ = std::make_unique<ComputeChoice>(config_.terrace.device, log);
+  auto inference = std::make_unique<Inference>(
+      std::move(model_), InferenceOptions{config_, batch, sequence, evaluates, compute_->device()}, log);
   const TrainerPlan& plan = inference->plan();
   log.info(fmt::format("{}: {} of parameters; device {} ({}), host {} ({})", inference->model().description(),
                        format_bytes(plan.param_bytes), format_bytes(plan.device.bytes), plan.device.origin,

@@ -8,6 +8,8 @@
 
 #include <terrace/runtime/inference.h>
 
+#include "compute_choice.h"
+
 namespace CLI {
 class App;
 }
@@ -18,6 +20,7 @@ struct ModelFlags {
   std::string checkpoint;
   std::string model;
   std::string type;
+  std::string device;
   std::string device_memory;
   std::string host_memory;
   std::string parameters;
@@ -44,6 +47,7 @@ class TrainedModel {
 
  private:
   TrainConfig config_;
+  std::unique_ptr<ComputeChoice> compute_;
   std::filesystem::path folder_;
   std::filesystem::path checkpoint_;
   std::unique_ptr<Model> model_;

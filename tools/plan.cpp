@@ -23,6 +23,7 @@
 #include <terrace/runtime/tuning.h>
 
 #include "command_line.h"
+#include "compute_choice.h"
 #include "console.h"
 #include "data_flags.h"
 #include "model_choice.h"
@@ -143,20 +144,24 @@ int Plan::run() {
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
   require_no_files(tier_paths(options.config.placement));
   apply_tuning(tuning_folder(), options.config, console_);
+  const ComputeChoice compute(options.config.terrace.device, console_);
+  options.compute = compute.device();
   Workers workers = make_compute_threads(options.config.terrace);
   try {
     return plan(options, workers);
   } catch (const ShortageError& shortage) {
+    if (options.compute != nullptr) throw;
     return refuse(options, workers, shortage);
   }
 }
 
 int Plan::plan(const TrainerOptions& options, Workers& workers) {
   const TrainConfig& config = options.config;
-  const TrainingSetup setup = set_up_training(config, options.model, workers);
+  const TrainingSetup setup = set_up_training(config, options.model, workers, options.compute);
   require_disk_room(setup.plan.memory, setup.offload);
   std::optional<MeasuredMachine> machine;
-  if (!no_time_) machine = measure(config, setup, workers);
+  // What is measured is the host's arithmetic.
+  if (!no_time_ && options.compute == nullptr) machine = measure(config, setup, workers);
   const PlanPrediction prediction = predict_run(config, setup, workers, machine ? &*machine : nullptr);
   PlanReport report;
   report.model = setup.model->description();
@@ -167,6 +172,8 @@ int Plan::plan(const TrainerOptions& options, Workers& workers) {
     report.no_times =
         "not known, because the rates of the nvme paths are not: `terrace tune` measures them, "
         "or give --disk-read, --disk-write and --disk-mixed";
+  if (options.compute != nullptr)
+    report.no_times = "not known, because the operations of a GPU have not been measured";
   report.endurance_terabytes = endurance_terabytes_;
   report.writes = drive_writes(config, prediction, endurance_terabytes_);
   if (best_) report.splits = splits(options, workers, machine ? &*machine : nullptr);
@@ -195,7 +202,7 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
           "",
           {}};
       try {
-        const TrainingSetup setup = set_up_training(config, options.model, workers);
+        const TrainingSetup setup = set_up_training(config, options.model, workers, options.compute);
         require_disk_room(setup.plan.memory, setup.offload);
         split.prediction = predict_run(config, setup, workers, machine);
       } catch (const Error& error) {

@@ -243,8 +243,9 @@ void find_accelerator(Findings& findings) {
                    ? "not installed: " + cu_file.reason
                    : "cuFile " + cu_file.version + " is installed; this release goes through host memory");
   findings.add("cufile_refusal", quoted_or_null(cu_file.reason), "", "");
-  findings.add("device", "\"simulated\"", "device tier",
-               "simulated: this release computes on the simulated device, in host memory");
+  findings.add(
+      "device", "\"simulated\"", "device tier",
+      "simulated: without --device cuda or auto a run computes on the simulated device, in host memory");
 }
 
 class Report final : public Subcommand {

@@ -18,6 +18,7 @@
 #include <terrace/runtime/watchdog.h>
 
 #include "command_line.h"
+#include "compute_choice.h"
 #include "console.h"
 #include "model_choice.h"
 #include "output_files.h"
@@ -124,7 +125,7 @@ TrainingSetup plan_or_refuse(const TrainerOptions& options) {
     if (options.tier_start != TierStart::resume) require_disk_room(setup.plan.memory, setup.offload);
     return setup;
   } catch (const ShortageError& reason) {
-    if (options.tier_start == TierStart::resume) throw;
+    if (options.tier_start == TierStart::resume || options.compute != nullptr) throw;
     Workers workers = make_compute_threads(options.config.terrace);
     throw with_ways_out(reason, find_ways_out(reason, options.config, options.model, workers,
                                               probe_machine().memory_limit.bytes));
@@ -149,6 +150,8 @@ int Train::train(RunReport& report) {
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
   check_nvme_folders(options.config.placement);
   apply_tuning(tuning_folder(), options.config, console_);
+  const ComputeChoice compute(options.config.terrace.device, console_);
+  options.compute = compute.device();
   StepRecording recording(flags_, console_);
   const RunStart start = choose_start(flags_, options.config, console_);
   options.tier_start = start.epoch ? TierStart::resume : TierStart::fresh;

@@ -29,6 +29,8 @@ constexpr const char* kTraining = "Optimizer and batch";
 constexpr const char* kDurability = "Checkpoints and output";
 
 constexpr std::array kKeyFlags = {
+    KeyFlag{"--device", "terrace.device", "simulated|cuda|auto", kMemory,
+            "Where operations compute (default simulated); no GPU has been tried yet"},
     KeyFlag{
         "--device-memory", "terrace.device_memory", "SIZE", kMemory,
         "Hard budget of device memory; without it, what the run can use, at most a quarter of the memory"},

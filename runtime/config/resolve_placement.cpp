@@ -127,8 +127,16 @@ void Resolver::resolve_aio() {
   config_.aio.thread_count = narrow(optional_integer("aio.intra_op_parallelism"));
 }
 
+std::optional<DeviceChoice> device_choice_from_name(std::string_view name) {
+  if (name == "simulated") return DeviceChoice::simulated;
+  if (name == "cuda") return DeviceChoice::cuda;
+  if (name == "auto") return DeviceChoice::automatic;
+  return std::nullopt;
+}
+
 void Resolver::resolve_terrace() {
   TerraceConfig& own = config_.terrace;
+  own.device = *device_choice_from_name(text("terrace.device", "simulated"));
   own.device_memory_bytes = optional_integer("terrace.device_memory");
   own.host_memory_bytes = optional_integer("terrace.host_memory");
   own.chunk_elements = optional_integer("terrace.chunk_elements");

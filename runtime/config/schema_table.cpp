@@ -357,7 +357,8 @@ constexpr auto kRows = std::to_array<SchemaKey>({
 
     // Keys of our own.
     {"", "terrace", section, "", honoured, "What DeepSpeed has no key for."},
-    {"terrace", "device_memory", size, "", honoured, "Hard budget of device memory. Without it: what the plan needs, at most a quarter of the memory the simulated device may take.", between(1, kMaxInteger)},
+    {"terrace", "device", choice, "simulated", honoured, "Where operations compute: on the simulated device, which is host memory and the processor, or on the first GPU (cuda), which has not been tried on one yet (docs/cuda.md). auto: on a GPU where there is one that this build can use, else simulated.", one_of("simulated|cuda|auto")},
+    {"terrace", "device_memory", size, "", honoured, "Hard budget of device memory. Without it: what the plan needs, at most a quarter of the memory the simulated device may take, or 95 % of what is free on the GPU.", between(1, kMaxInteger)},
     {"terrace", "host_memory", size, "", honoured, "Hard budget of host memory. Without it: four fifths of what is available.", between(1, kMaxInteger)},
     {"terrace", "chunk_elements", integer, "", honoured, "Elements of a chunk, a multiple of 4096. Without it: the plan decides.", between(4096, kMaxInteger)},
     {"terrace", "policy", choice, "opt", honoured, "Which chunk leaves a full tier: the one needed last (opt), used longest ago (lru), there for longest (fifo), used last (mru), or as Gemini or PatrickStar choose it.", one_of("opt|lru|fifo|mru|gemini|patrickstar")},

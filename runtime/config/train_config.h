@@ -122,7 +122,12 @@ struct AioConfig {
 };
 
 // The keys of our own, under "terrace".
+// Where operations compute. automatic: on a GPU where there is one that this build can use.
+enum class DeviceChoice : uint8_t { simulated, cuda, automatic };
+std::optional<DeviceChoice> device_choice_from_name(std::string_view name);
+
 struct TerraceConfig {
+  DeviceChoice device = DeviceChoice::simulated;
   std::optional<uint64_t> device_memory_bytes;
   std::optional<uint64_t> host_memory_bytes;
   std::optional<uint64_t> chunk_elements;  // a multiple of kTileElements

@@ -1,0 +1,28 @@
+// ComputeChoice: the device that a subcommand computes on, as terrace.device asks for it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <terrace/base/log.h>
+#include <terrace/memory/cuda_gpu.h>
+#include <terrace/runtime/compute_device.h>
+#include <terrace/runtime/config/train_config.h>
+
+namespace terrace {
+
+class ComputeChoice {
+ public:
+  // Opens a GPU only where one is asked for. Throws Error(config) for one that is asked for and cannot be
+  // used. `log` outlives it.
+  ComputeChoice(DeviceChoice wanted, Log& log);
+
+  // Null: the simulated device.
+  const ComputeDevice* device() const { return compute_.get(); }
+
+ private:
+  std::unique_ptr<CudaGpu> gpu_;
+  std::unique_ptr<ComputeDevice> compute_;
+};
+
+}  // namespace terrace
