@@ -1,6 +1,6 @@
 #include <terrace/memory/cu_file.h>
 
-#include <dlfcn.h>
+#include <terrace/base/shared_library.h>
 
 namespace terrace {
 namespace {
@@ -15,13 +15,10 @@ using GetVersion = CuFileError (*)(int*);
 }  // namespace
 
 CuFileFacts probe_cu_file(const std::string& library) {
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* const reason = dlerror();
-    return {.version = {}, .reason = reason != nullptr ? reason : library + " cannot be loaded"};
-  }
-  const auto get_version = reinterpret_cast<GetVersion>(dlsym(handle, "cuFileGetVersion"));
-  if (get_version == nullptr)
+  const SharedLibrary loaded(library);
+  if (!loaded.reason().empty()) return {.version = {}, .reason = loaded.reason()};
+  GetVersion get_version = nullptr;
+  if (!loaded.find(get_version, "cuFileGetVersion"))
     return {.version = {}, .reason = library + " is older than 1.7: it lacks cuFileGetVersion"};
   int version = 0;  // 1000 for a major version, 10 for a minor one
   if (const CuFileError error = get_version(&version); error.file_error != 0)

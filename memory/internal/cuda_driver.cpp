@@ -1,8 +1,6 @@
 #include <terrace/memory/internal/cuda_driver.h>
 
-#include <dlfcn.h>
-
-#include <type_traits>
+#include <terrace/base/shared_library.h>
 
 namespace terrace {
 namespace {
@@ -37,17 +35,14 @@ const char* advice(CUresult result) {
 }  // namespace
 
 std::unique_ptr<const CudaDriver> CudaDriver::load(const std::string& library) {
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* const reason = dlerror();
-    throw Error(ErrorKind::device,
-                {"cannot load the NVIDIA driver", library, reason != nullptr ? reason : "unknown reason",
-                 "install the driver of the GPU, or train on the simulated device"});
+  const SharedLibrary loaded(library);
+  if (!loaded.reason().empty()) {
+    throw Error(ErrorKind::device, {"cannot load the NVIDIA driver", library, loaded.reason(),
+                                    "install the driver of the GPU, or train on the simulated device"});
   }
   auto driver = std::make_unique<CudaDriver>();
   const auto find = [&](auto& call, const char* symbol) {
-    call = reinterpret_cast<std::remove_reference_t<decltype(call)>>(dlsym(handle, symbol));
-    if (call != nullptr) return;
+    if (loaded.find(call, symbol)) return;
     throw Error(ErrorKind::device, {"cannot use the NVIDIA driver", library,
                                     std::string("it is too old: it lacks ") + symbol, "update the driver"});
   };

@@ -1,8 +1,6 @@
 #include <terrace/runtime/compute/cuda/internal/cublas_lt.h>
 
-#include <dlfcn.h>
-
-#include <type_traits>
+#include <terrace/base/shared_library.h>
 
 namespace terrace {
 namespace {
@@ -12,17 +10,14 @@ constexpr const char* kLibraries[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 }  // namespace
 
 std::unique_ptr<const CublasLt> CublasLt::load(const std::string& library) {
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* const reason = dlerror();
-    throw Error(ErrorKind::device,
-                {"cannot load cuBLASLt", library, reason != nullptr ? reason : "unknown reason",
-                 "install cuBLAS 12 or 13, or go on without it"});
+  const SharedLibrary loaded(library);
+  if (!loaded.reason().empty()) {
+    throw Error(ErrorKind::device, {"cannot load cuBLASLt", library, loaded.reason(),
+                                    "install cuBLAS 12 or 13, or go on without it"});
   }
   auto calls = std::make_unique<CublasLt>();
   const auto find = [&](auto& call, const char* symbol) {
-    call = reinterpret_cast<std::remove_reference_t<decltype(call)>>(dlsym(handle, symbol));
-    if (call != nullptr) return;
+    if (loaded.find(call, symbol)) return;
     throw Error(ErrorKind::device, {"cannot use cuBLASLt", library, std::string("it lacks ") + symbol,
                                     "install cuBLAS 12 or 13, or go on without it"});
   };
