@@ -1,9 +1,10 @@
 // MemoryPressure: when a run gives host memory back before the kernel kills it, and when it takes some of it
-// up again. It reads what the memory cgroup (version 2) says of this process and decides how many records
+// up again. It reads what the memory cgroup says of this process and decides how many records
 // stay in host memory; it must never move any itself. Without a limit of memory it decides nothing.
 //
 // The rule, at most ten times a second and between two steps. The reserve is 1/16 of the limit; what is held
-// is what the kernel cannot drop: memory.current without the pages of files.
+// is what the kernel cannot drop: memory.current without the pages of files. Named here are the files of
+// version 2; version 1 has memory.limit_in_bytes and memory.usage_in_bytes, and counts no stalls.
 //
 //   less than a reserve is left                      -> records leave until two reserves are left
 //   tasks stalled for memory 10 % of the last 10 s   -> an eighth of the records leaves, at most every 10 s

@@ -62,6 +62,32 @@ TEST(MemoryPressure, TakesTheAncestorThatHasTheLeastLeft) {
   EXPECT_EQ(memory->stalled_percent, 0);  // a kernel that does not count them
 }
 
+TEST(MemoryPressure, ReadsACgroupOfVersion1) {
+  toy::ScratchFolder scratch;
+  const std::filesystem::path& root = scratch.path();
+  const std::filesystem::path memory_of = root / "sys/fs/cgroup/memory";
+  std::filesystem::create_directories(root / "proc/self");
+  std::filesystem::create_directories(memory_of / "job/step");
+  std::ofstream(root / "proc/self/cgroup") << "9:name=memory:/no\n5:cpu,memory:/job/step\n4:cpuset:/\n0::/\n";
+  const auto write = [&](const char* file, const std::string& text) {
+    std::ofstream(memory_of / "job" / file) << text << "\n";
+  };
+  // Its own has the number that stands for none.
+  std::ofstream(memory_of / "job/step/memory.limit_in_bytes") << "9223372036854771712\n";
+  std::ofstream(memory_of / "job/step/memory.usage_in_bytes") << 500 * kMiB << "\n";
+  EXPECT_FALSE(read_cgroup_memory(root));
+  write("memory.limit_in_bytes", std::to_string(kGiB));
+  write("memory.usage_in_bytes", std::to_string(700 * kMiB));
+  write("memory.stat", "active_file 1\ninactive_file 1\ntotal_inactive_file " + std::to_string(60 * kMiB) +
+                           "\ntotal_active_file " + std::to_string(40 * kMiB));
+  const std::optional<CgroupMemory> memory = read_cgroup_memory(root);
+  ASSERT_TRUE(memory);
+  EXPECT_EQ(memory->cgroup, "/job");
+  EXPECT_EQ(memory->limit_bytes, kGiB);
+  EXPECT_EQ(memory->held_bytes, 600 * kMiB);
+  EXPECT_EQ(memory->stalled_percent, 0);
+}
+
 TEST(PressureRule, GivesBackWhatIsMissingToTwoReserves) {
   PressureRule rule;
   EXPECT_EQ(kept_after(rule, left(100 * kMiB), 40, 0), 40u);
