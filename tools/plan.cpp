@@ -58,9 +58,12 @@ class Plan final : public Subcommand {
   void add_own_flags(CLI::App& command);
   int plan(const TrainerOptions& options, Workers& workers);
   int refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason);
+  bool is_timed(const TrainerOptions& options) const;
   MeasuredMachine measure(const TrainConfig& config, const TrainingSetup& setup, Workers& workers);
   void take_named_rates(MachineRates& rates) const;
-  std::vector<Split> splits(const TrainerOptions& options, Workers& workers, const MeasuredMachine* machine);
+  // Every placement. Measures the machine where it has not been, if times are wanted.
+  std::vector<Split> splits(const TrainerOptions& options, Workers& workers,
+                            std::optional<MeasuredMachine>& machine);
 
   const std::string name_ = "plan";
   TrainFlags flags_;
@@ -126,6 +129,11 @@ void Plan::take_named_rates(MachineRates& rates) const {
   take("--disk-mixed", disk_mixed_, rates.disk_mixed_bytes);
 }
 
+// What is measured is the host's arithmetic.
+bool Plan::is_timed(const TrainerOptions& options) const {
+  return !no_time_ && options.compute == nullptr;
+}
+
 MeasuredMachine Plan::measure(const TrainConfig& config, const TrainingSetup& setup, Workers& workers) {
   MeasuredMachine machine = measure_machine(config, setup, workers);
   take_tuned_rates(tuning_folder(), tier_paths(config.placement), machine.rates);
@@ -160,8 +168,7 @@ int Plan::plan(const TrainerOptions& options, Workers& workers) {
   const TrainingSetup setup = set_up_training(config, options.model, workers, options.compute);
   require_disk_room(setup.plan.memory, setup.offload);
   std::optional<MeasuredMachine> machine;
-  // What is measured is the host's arithmetic.
-  if (!no_time_ && options.compute == nullptr) machine = measure(config, setup, workers);
+  if (is_timed(options)) machine = measure(config, setup, workers);
   const PlanPrediction prediction = predict_run(config, setup, workers, machine ? &*machine : nullptr);
   PlanReport report;
   report.model = setup.model->description();
@@ -176,14 +183,13 @@ int Plan::plan(const TrainerOptions& options, Workers& workers) {
     report.no_times = "not known, because the operations of a GPU have not been measured";
   report.endurance_terabytes = endurance_terabytes_;
   report.writes = drive_writes(config, prediction, endurance_terabytes_);
-  if (best_) report.splits = splits(options, workers, machine ? &*machine : nullptr);
+  if (best_) report.splits = splits(options, workers, machine);
   print_result(flags_.json ? plan_json(report) : plan_text(report));
   return kDone;
 }
 
-// Every placement.
 std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
-                                const MeasuredMachine* machine) {
+                                std::optional<MeasuredMachine>& machine) {
   constexpr std::array kPlaces = {Placement::none, Placement::cpu, Placement::nvme};
   const std::vector<std::filesystem::path> paths = tier_paths(options.config.placement);
   std::vector<Split> splits;
@@ -201,12 +207,16 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
           fmt::format("--offload-param {} --offload-optimizer {}", name_of(parameters), name_of(states)),
           "",
           {}};
+      std::optional<TrainingSetup> setup;
       try {
-        const TrainingSetup setup = set_up_training(config, options.model, workers, options.compute);
-        require_disk_room(setup.plan.memory, setup.offload);
-        split.prediction = predict_run(config, setup, workers, machine);
+        setup.emplace(set_up_training(config, options.model, workers, options.compute));
+        require_disk_room(setup->plan.memory, setup->offload);
       } catch (const Error& error) {
         split.refusal = error.what();
+      }
+      if (split.refusal.empty()) {
+        if (!machine && is_timed(options)) machine = measure(options.config, *setup, workers);
+        split.prediction = predict_run(config, *setup, workers, machine ? &*machine : nullptr);
       }
       splits.push_back(std::move(split));
     }
@@ -222,7 +232,12 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
 int Plan::refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason) {
   const Shortage shortage =
       find_ways_out(reason, options.config, options.model, workers, probe_machine().memory_limit.bytes);
-  if (flags_.json) print_result(shortage_json(shortage, reason.what()));
+  std::optional<MeasuredMachine> machine;
+  const std::vector<Split> others = best_ ? splits(options, workers, machine) : std::vector<Split>();
+  if (flags_.json)
+    print_result(shortage_json(shortage, reason.what(), others));
+  else if (!others.empty())
+    print_result(splits_text(others));
   print_error(with_ways_out(reason, shortage));
   return kUsage;
 }

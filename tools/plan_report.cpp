@@ -93,23 +93,6 @@ std::string time_text(const PlanReport& report) {
   return text + fmt::format("operations: {}, measured now\n", report.operations);
 }
 
-std::string splits_text(const PlanReport& report) {
-  if (report.splits.empty()) return "";
-  TextTable table({"split", "update", "device", "host", "nvme", "seconds"});
-  for (const Split& split : report.splits) {
-    if (!split.refusal.empty()) {
-      table.add({split.flags, "-", "-", "-", "-", "does not fit"});
-      continue;
-    }
-    std::array<std::string, 3> tiers = {"-", "-", "-"};
-    for (size_t t = 0; t < split.prediction.tiers.size(); ++t)
-      tiers[t] = format_bytes(split.prediction.tiers[t].peak_bytes);
-    table.add({split.flags, std::string(name_of(split.prediction.update_mode)), tiers[0], tiers[1], tiers[2],
-               split.prediction.has_times ? fmt::format("{:.3f}", split.prediction.step_seconds) : "-"});
-  }
-  return "\n" + table.text();
-}
-
 std::string tiers_json(const PlanPrediction& prediction) {
   std::string tiers;
   for (const PredictedTier& tier : prediction.tiers) {
@@ -148,15 +131,15 @@ std::string time_json(const PlanPrediction& prediction) {
       key_of(prediction.binding), rates);
 }
 
-std::string splits_json(const PlanReport& report) {
-  std::string splits;
-  for (const Split& split : report.splits) {
-    splits += fmt::format(R"({}    {{"flags": {}, "fits": {}, "update": "{}", "step_seconds": {}}})",
-                          splits.empty() ? "" : ",\n", json_quoted(split.flags), split.refusal.empty(),
-                          name_of(split.prediction.update_mode),
-                          split.prediction.has_times ? json_number(split.prediction.step_seconds) : "null");
+std::string splits_json(std::span<const Split> splits) {
+  std::string text;
+  for (const Split& split : splits) {
+    text += fmt::format(R"({}    {{"flags": {}, "fits": {}, "update": "{}", "step_seconds": {}}})",
+                        text.empty() ? "" : ",\n", json_quoted(split.flags), split.refusal.empty(),
+                        name_of(split.prediction.update_mode),
+                        split.prediction.has_times ? json_number(split.prediction.step_seconds) : "null");
   }
-  return splits;
+  return splits.empty() ? "[]" : "[\n" + text + "\n  ]";
 }
 
 std::string disk_json(const PlanReport& report) {
@@ -204,7 +187,7 @@ std::string plan_text(const PlanReport& report) {
                       grouped(report.prediction.step.demand_fetch_count),
                       grouped(report.prediction.step.eviction_count));
   text += disk_text(report) + writes_text(report) + time_text(report);
-  return text + splits_text(report);
+  return text + (report.splits.empty() ? "" : "\n" + splits_text(report.splits));
 }
 
 std::string plan_json(const PlanReport& report) {
@@ -228,8 +211,24 @@ std::string plan_json(const PlanReport& report) {
       known(report.endurance_terabytes * 1e12), known(report.writes.days));
   text += fmt::format("  \"time\": {},\n  \"no_time\": {},\n", time_json(prediction),
                       report.no_times.empty() ? "null" : json_quoted(report.no_times));
-  return text + fmt::format("  \"splits\": [{}{}{}]\n}}\n", report.splits.empty() ? "" : "\n",
-                            splits_json(report), report.splits.empty() ? "" : "\n  ");
+  return text + fmt::format("  \"splits\": {}\n}}\n", splits_json(report.splits));
+}
+
+std::string splits_text(std::span<const Split> splits) {
+  if (splits.empty()) return "";
+  TextTable table({"split", "update", "device", "host", "nvme", "seconds"});
+  for (const Split& split : splits) {
+    if (!split.refusal.empty()) {
+      table.add({split.flags, "-", "-", "-", "-", "does not fit"});
+      continue;
+    }
+    std::array<std::string, 3> tiers = {"-", "-", "-"};
+    for (size_t t = 0; t < split.prediction.tiers.size(); ++t)
+      tiers[t] = format_bytes(split.prediction.tiers[t].peak_bytes);
+    table.add({split.flags, std::string(name_of(split.prediction.update_mode)), tiers[0], tiers[1], tiers[2],
+               split.prediction.has_times ? fmt::format("{:.3f}", split.prediction.step_seconds) : "-"});
+  }
+  return table.text();
 }
 
 Error with_ways_out(const Error& reason, const Shortage& shortage) {
@@ -244,7 +243,8 @@ Error with_ways_out(const Error& reason, const Shortage& shortage) {
   return Error(reason.kind(), std::move(parts));
 }
 
-std::string shortage_json(const Shortage& shortage, const std::string& reason) {
+std::string shortage_json(const Shortage& shortage, const std::string& reason,
+                          std::span<const Split> splits) {
   std::string tiers;
   for (const TierShortage& tier : shortage.tiers)
     tiers += fmt::format(R"({}{{"tier": "{}", "budget_bytes": {}, "needed_bytes": {}, "missing_bytes": {}}})",
@@ -254,8 +254,10 @@ std::string shortage_json(const Shortage& shortage, const std::string& reason) {
   for (const WayOut& way : shortage.ways)
     ways += fmt::format(R"({}{{"change": {}, "effect": {}}})", ways.empty() ? "" : ", ",
                         json_quoted(way.change), json_quoted(way.effect));
-  return fmt::format("{{\n  \"fits\": false,\n  \"short\": [{}],\n  \"reason\": {},\n  \"ways\": [{}]\n}}\n",
-                     tiers, json_quoted(reason), ways);
+  return fmt::format(
+      "{{\n  \"fits\": false,\n  \"short\": [{}],\n  \"reason\": {},\n  \"ways\": [{}],\n  \"splits\": "
+      "{}\n}}\n",
+      tiers, json_quoted(reason), ways, splits_json(splits));
 }
 
 }  // namespace terrace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);
 // Of a run that does not fit: `reason`, with what is missing and ways out.
 Error with_ways_out(const Error& reason, const Shortage& shortage);
-std::string shortage_json(const Shortage& shortage, const std::string& reason);
+// `splits`: those of --best, or none.
+std::string shortage_json(const Shortage& shortage, const std::string& reason, std::span<const Split> splits);
+std::string splits_text(std::span<const Split> splits);
 
 }  // namespace terrace

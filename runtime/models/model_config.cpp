@@ -23,11 +23,16 @@ void check_sizes(const ModelConfig& config) {
   if (config.layers > 10000)
     refuse(fmt::format("layers = {}", config.layers), "more than 10000", "use fewer layers");
   constexpr uint32_t kLargest = 1u << 20;
-  if (config.width > kLargest || config.context > kLargest || config.hidden > kLargest ||
-      config.head_size > kLargest || config.positions > kLargest * 64) {
-    refuse(fmt::format("width = {}, hidden = {}, context = {}", config.width, config.hidden, config.context),
-           "more than 1048576", "use a smaller width or context");
-  }
+  const auto check = [](const char* name, uint32_t size, uint32_t largest) {
+    if (size > largest)
+      refuse(fmt::format("{} = {}", name, size), fmt::format("more than {}", largest),
+             fmt::format("use a smaller {}", name));
+  };
+  check("width", config.width, kLargest);
+  check("hidden", config.hidden, kLargest);
+  check("context", config.context, kLargest);
+  check("head_size", config.head_size, kLargest);
+  check("positions", config.positions, kLargest * 64);
   if (config.vocabulary > static_cast<uint32_t>(std::numeric_limits<int32_t>::max())) {
     refuse(fmt::format("vocabulary = {}", config.vocabulary), "token ids are signed 32-bit numbers",
            "use a smaller vocabulary");
