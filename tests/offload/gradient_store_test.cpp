@@ -10,6 +10,7 @@
 #include <terrace/optimizer_cpu/gradient.h>
 
 #include "offload/offloader_rig.h"
+#include "support/sanitized.h"
 
 namespace terrace {
 namespace {
@@ -112,9 +113,11 @@ TEST(GradientNorm, IsTheRootOfTheBlocksSumsInTheirOrder) {
 }
 
 TEST(Gradients, AStepThatIsSkippedLeavesEveryWeightAsItWas) {
+  uint64_t runs = 0;
   for (const Where& where : kEverywhere) {
     for (const DataType type : {DataType::fp16, DataType::bf16}) {
       for (const bool tight : {true, false}) {
+        if (runs++ % testing::kOneIn != 0) continue;
         Case c{where.parameters, where.states, type, where.accumulation};
         c.tight = tight;
         c.with_frozen = true;
