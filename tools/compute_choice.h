@@ -1,4 +1,5 @@
-// ComputeChoice: the device that a subcommand computes on, as terrace.device asks for it.
+// ComputeChoice: the device that a subcommand computes on, as terrace.device asks for it, and with it who
+// multiplies matrices there.
 #pragma once
 
 #include <memory>
@@ -13,9 +14,9 @@ namespace terrace {
 
 class ComputeChoice {
  public:
-  // Opens a GPU only where one is asked for. Throws Error(config) for one that is asked for and cannot be
-  // used. `log` outlives it.
-  ComputeChoice(DeviceChoice wanted, Log& log);
+  // Opens a GPU only where one is asked for. Throws Error(config) for what is asked for and cannot be used.
+  // `log` outlives it.
+  ComputeChoice(const TerraceConfig& wanted, Log& log);
 
   // Null: the simulated device.
   const ComputeDevice* device() const { return compute_.get(); }

@@ -152,7 +152,7 @@ int Plan::run() {
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
   require_no_files(tier_paths(options.config.placement));
   apply_tuning(tuning_folder(), options.config, console_);
-  const ComputeChoice compute(options.config.terrace.device, console_);
+  const ComputeChoice compute(options.config.terrace, console_);
   options.compute = compute.device();
   Workers workers = make_compute_threads(options.config.terrace);
   try {

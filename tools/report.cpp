@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -24,6 +25,7 @@
 #include <terrace/memory/machine.h>
 #include <terrace/memory/pages.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/runtime/compute/cuda/internal/cublas_lt.h>
 #include <terrace/runtime/config/json_document.h>
 
 #include "command_line.h"
@@ -204,12 +206,23 @@ void find_nvme(const std::vector<std::string>& paths, Findings& findings) {
   findings.add("nvme_paths", "[" + objects + "]", "", "");
 }
 
+std::string quoted_or_null(const std::string& text) {
+  return text.empty() ? "null" : json_quoted(text);
+}
+
+// Who multiplies matrices on a GPU whose driver is for this version of CUDA.
+void find_products(int driver_version, Findings& findings) {
+  const CublasLtFound found = CublasLt::find_installed(driver_version);
+  const std::string version = found.library != nullptr ? found.library->version_text() : "";
+  findings.add("cublaslt_version", quoted_or_null(version), "products on a GPU",
+               version.empty() ? "by the kernels of this build: " + found.reason
+                               : "by cuBLASLt " + version + ", unless terrace.gpu_products is own");
+  findings.add("cublaslt_refusal", quoted_or_null(found.reason), "", "");
+}
+
 // Opening a GPU makes a context on it, which takes some of its memory until this returns.
 void find_accelerator(Findings& findings) {
   findings.begin("Accelerator");
-  const auto quoted_or_null = [](const std::string& text) {
-    return text.empty() ? "null" : json_quoted(text);
-  };
   CudaFacts facts;
   std::string reason;
   try {
@@ -237,6 +250,7 @@ void find_accelerator(Findings& findings) {
                  fmt::format("{}: copies {}", facts.copy_engines,
                              facts.copy_engines >= 2 ? "both ways at once" : "one way at a time"));
   }
+  find_products(present ? facts.driver_version : INT_MAX, findings);
   const CuFileFacts cu_file = probe_cu_file();
   findings.add("cufile_version", quoted_or_null(cu_file.version), "GPUDirect Storage",
                cu_file.version.empty()

@@ -150,7 +150,7 @@ int Train::train(RunReport& report) {
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
   check_nvme_folders(options.config.placement);
   apply_tuning(tuning_folder(), options.config, console_);
-  const ComputeChoice compute(options.config.terrace.device, console_);
+  const ComputeChoice compute(options.config.terrace, console_);
   options.compute = compute.device();
   StepRecording recording(flags_, console_);
   const RunStart start = choose_start(flags_, options.config, console_);

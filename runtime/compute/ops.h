@@ -2,7 +2,8 @@
 // HostOps (host_ops.h) on the host's threads, CudaOps on a GPU.
 //
 // Activations are row-major fp32, a row per token. Parameters and gradients have the type of their tensor; a
-// gradient's whole contribution is computed in fp32 and lands once, value = round(value + contribution). Work
+// gradient's whole contribution is computed in fp32 and lands once, value = round(value + contribution). Who
+// implements it may round what it multiplies a parameter with to the parameter's type; sums are fp32. Work
 // is cut by shape alone and every reduction has a fixed order. A gradient without an address is of a tensor
 // that is not trained, and is not computed. In a dry run an operation takes its scratch memory from the arena
 // and touches nothing. Nothing here knows tiers, leases or models, and nothing allocates memory but from the

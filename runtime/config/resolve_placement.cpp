@@ -16,6 +16,8 @@ constexpr std::string_view kSqpoll = "terrace.io_uring_sqpoll";
 constexpr std::string_view kIopoll = "terrace.io_uring_iopoll";
 constexpr std::string_view kCompact = "terrace.compact_state";
 constexpr std::string_view kUpdate = "terrace.update";
+constexpr std::string_view kGpuProducts = "terrace.gpu_products";
+constexpr std::string_view kGpuCompute = "terrace.gpu_compute";
 
 // What every drive and file system with O_DIRECT accepts.
 constexpr uint64_t kSector = 4096;
@@ -134,9 +136,37 @@ std::optional<DeviceChoice> device_choice_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-void Resolver::resolve_terrace() {
+std::optional<GpuProducts> gpu_products_from_name(std::string_view name) {
+  if (name == "auto") return GpuProducts::automatic;
+  if (name == "cublaslt") return GpuProducts::cublas_lt;
+  if (name == "own") return GpuProducts::own;
+  return std::nullopt;
+}
+
+std::optional<GpuCompute> gpu_compute_from_name(std::string_view name) {
+  if (name == "parameter_type") return GpuCompute::parameter_type;
+  if (name == "fp32") return GpuCompute::fp32;
+  return std::nullopt;
+}
+
+void Resolver::resolve_gpu() {
   TerraceConfig& own = config_.terrace;
   own.device = *device_choice_from_name(text("terrace.device", "simulated"));
+  own.gpu_products = *gpu_products_from_name(text(kGpuProducts, "auto"));
+  own.gpu_compute = *gpu_compute_from_name(text(kGpuCompute, "parameter_type"));
+  for (const std::string_view key : {kGpuProducts, kGpuCompute}) {
+    const ConfigEntry* entry = given(key);
+    if (entry == nullptr) continue;
+    if (own.device == DeviceChoice::simulated)
+      idle_.push_back({entry->written_key, "terrace.device is simulated"});
+    else if (key == kGpuCompute && config_.precision == DataType::fp32)
+      idle_.push_back({entry->written_key, "parameters are fp32"});
+  }
+}
+
+void Resolver::resolve_terrace() {
+  TerraceConfig& own = config_.terrace;
+  resolve_gpu();
   own.device_memory_bytes = optional_integer("terrace.device_memory");
   own.host_memory_bytes = optional_integer("terrace.host_memory");
   own.chunk_elements = optional_integer("terrace.chunk_elements");

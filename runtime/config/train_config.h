@@ -126,8 +126,19 @@ struct AioConfig {
 enum class DeviceChoice : uint8_t { simulated, cuda, automatic };
 std::optional<DeviceChoice> device_choice_from_name(std::string_view name);
 
+// Who multiplies matrices on a GPU. automatic: cuBLASLt where one is installed that its driver can run.
+enum class GpuProducts : uint8_t { automatic, cublas_lt, own };
+std::optional<GpuProducts> gpu_products_from_name(std::string_view name);
+
+// In which type matrices are multiplied on a GPU: that of the parameters, to which what meets them is
+// rounded, or fp32, to which they are widened.
+enum class GpuCompute : uint8_t { parameter_type, fp32 };
+std::optional<GpuCompute> gpu_compute_from_name(std::string_view name);
+
 struct TerraceConfig {
   DeviceChoice device = DeviceChoice::simulated;
+  GpuProducts gpu_products = GpuProducts::automatic;
+  GpuCompute gpu_compute = GpuCompute::parameter_type;
   std::optional<uint64_t> device_memory_bytes;
   std::optional<uint64_t> host_memory_bytes;
   std::optional<uint64_t> chunk_elements;  // a multiple of kTileElements

@@ -65,6 +65,7 @@ struct RunOptions {
   fs::path system_root = "/";
   std::string memory_pressure = "true";
   std::string preset = "gpt2";
+  std::vector<ConfigOverride> more = {};
   const ComputeDevice* compute = nullptr;  // null: the simulated device
   // Takes the place of the model that the configuration makes.
   std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> model = nullptr;
@@ -100,6 +101,7 @@ inline TrainerOptions options_of(const RunOptions& run) {
     overrides.push_back({"terrace.retained_checkpoints", run.retained, "a test"});
   }
   overrides.push_back({"terrace.offload_activations", run.activations, "a test"});
+  overrides.insert(overrides.end(), run.more.begin(), run.more.end());
   TrainerOptions options;
   options.config = default_train_config(overrides);
   options.model = model_preset(run.preset);

@@ -5,7 +5,11 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kLibraries[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+struct Library {
+  const char* name;
+  int cuda;  // whose driver it needs, or that of a later one
+};
+constexpr Library kLibraries[] = {{"libcublasLt.so.13", 13}, {"libcublasLt.so.12", 12}};
 
 }  // namespace
 
@@ -27,17 +31,25 @@ std::unique_ptr<const CublasLt> CublasLt::load(const std::string& library) {
   return calls;
 }
 
-std::unique_ptr<const CublasLt> CublasLt::load_any(Log& log) {
-  std::string reasons;
-  for (const char* const library : kLibraries) {
+CublasLtFound CublasLt::find_installed(int driver_version) {
+  CublasLtFound found;
+  for (const Library& library : kLibraries) {
+    std::string reason =
+        std::string(library.name) + " needs a driver for CUDA " + std::to_string(library.cuda) + " or later";
     try {
-      return load(library);
+      if (driver_version >= library.cuda * 1000) return {load(library.name), ""};
     } catch (const Error& error) {
-      reasons += (reasons.empty() ? "" : "; ") + error.parts().reason;
+      reason = error.parts().reason;
     }
+    found.reason += (found.reason.empty() ? "" : "; ") + reason;
   }
-  log.info("products of matrices on the GPU go without cuBLASLt, which is slower: " + reasons);
-  return nullptr;
+  return found;
+}
+
+std::string CublasLt::version_text() const {
+  const size_t number = version();  // 120405 is 12.4.5
+  return std::to_string(number / 10000) + "." + std::to_string(number / 100 % 100) + "." +
+         std::to_string(number % 100);
 }
 
 std::string CublasLt::reason(cublas_lt::Status status, std::string_view call) const {

@@ -1,5 +1,9 @@
 // What a GPU needs to be trained on, put together in the order in which it may go away again. It has no kernels and
 // is plain C++, but is part of no library: it belongs to programs that are linked to the kernels.
+#include <optional>
+#include <utility>
+
+#include <terrace/base/assert.h>
 #include <terrace/memory/cuda_device.h>
 
 #include "internal/cuda_compute.h"
@@ -31,28 +35,57 @@ class CudaArithmetic final : public DeviceArithmetic {
   const CudaLaunch launch_;
 };
 
+// Products that take the memory of those that they stand for and are never made.
+class DryProducts final : public CudaProducts {
+ public:
+  explicit DryProducts(const CudaComputeOptions& options) : options_(options) {}
+  ProductMemory take_memory(const ProductShape& shape, const ProductTypes& types,
+                            StackArena& arena) const override {
+    if (options_.library == nullptr) return TiledProducts().take_memory(shape, types, arena);
+    return take_library_memory(shape, types, options_.workspace_bytes, arena);
+  }
+  void multiply(const CudaLaunch&, const ProductShape&, const Operand&, const Operand&, const ProductTarget&,
+                const ProductMemory&) override {
+    TERRACE_ASSERT(false, "a product in a dry run");
+  }
+  void multiply_into(const CudaLaunch&, const ProductShape&, const Operand&, const Operand&,
+                     const GradientTarget&, const ProductMemory&) override {
+    TERRACE_ASSERT(false, "a product in a dry run");
+  }
+
+ private:
+  const CudaComputeOptions& options_;
+};
+
 class CudaComputing final : public Computing {
  public:
-  CudaComputing(const CudaGpu& gpu, CudaDeviceOptions options)
-      : device_(gpu, options),
+  CudaComputing(const CudaGpu& gpu, CudaDeviceOptions device, const CudaComputeOptions& options)
+      : device_(gpu, device),
         link_(gpu, device_.compute_stream()),
-        ops_(products_, {.stream = device_.compute_stream()}, &link_),
+        ops_(begin_products(options, gpu.log()), {.stream = device_.compute_stream()},
+             {.link = &link_, .rounds_rows = options.rounds_rows}),
         arithmetic_({.stream = device_.compute_stream()}) {}
   Device& device() override { return device_; }
   const Ops& ops() const override { return ops_; }
   DeviceArithmetic* arithmetic() override { return &arithmetic_; }
 
  private:
+  CudaProducts& begin_products(const CudaComputeOptions& options, Log& log) {
+    if (options.library == nullptr) return plain_;
+    return library_.emplace(*options.library, plain_, options.workspace_bytes, log);
+  }
+
   CudaDevice device_;
   CudaHostLink link_;
-  TiledProducts products_;
+  TiledProducts plain_;
+  std::optional<LibraryProducts> library_;
   CudaOps ops_;
   CudaArithmetic arithmetic_;
 };
 
 class CudaCompute final : public ComputeDevice {
  public:
-  explicit CudaCompute(const CudaGpu& gpu) : gpu_(gpu) {}
+  CudaCompute(const CudaGpu& gpu, CudaComputeOptions options) : gpu_(gpu), options_(std::move(options)) {}
 
   ComputeFacts facts() const override {
     const CudaFacts& facts = gpu_.facts();
@@ -61,22 +94,24 @@ class CudaCompute final : public ComputeDevice {
             .own_memory = ComputeFacts::OwnMemory{budget, "95 % of the free memory of the " + facts.name}};
   }
   std::unique_ptr<Ops> make_dry_ops(Workers&) const override {
-    return std::make_unique<CudaOps>(dry_products_, CudaLaunch{}, nullptr, true);
+    return std::make_unique<CudaOps>(
+        dry_products_, CudaLaunch{}, CudaOpsOptions{.dry_run = true, .rounds_rows = options_.rounds_rows});
   }
   std::unique_ptr<Computing> begin(uint64_t budget_bytes, bool strict, Workers&) const override {
-    return std::make_unique<CudaComputing>(gpu_,
-                                           CudaDeviceOptions{.budget_bytes = budget_bytes, .strict = strict});
+    return std::make_unique<CudaComputing>(
+        gpu_, CudaDeviceOptions{.budget_bytes = budget_bytes, .strict = strict}, options_);
   }
 
  private:
   const CudaGpu& gpu_;
-  mutable TiledProducts dry_products_;  // never called
+  const CudaComputeOptions options_;
+  mutable DryProducts dry_products_{options_};
 };
 
 }  // namespace
 
-std::unique_ptr<ComputeDevice> make_cuda_compute(const CudaGpu& gpu) {
-  return std::make_unique<CudaCompute>(gpu);
+std::unique_ptr<ComputeDevice> make_cuda_compute(const CudaGpu& gpu, CudaComputeOptions options) {
+  return std::make_unique<CudaCompute>(gpu, std::move(options));
 }
 
 }  // namespace terrace

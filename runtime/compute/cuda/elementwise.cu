@@ -224,6 +224,7 @@ void CudaOps::add(std::span<const float> x, std::span<float> y) const {
 }
 
 void CudaOps::scale(float factor, std::span<float> values) const {
+  if (dry_run_) return;
   launch_elements(launch_, compute::Scale{factor, values.data()}, values.size(),
                   are_aligned_for_quads({{values.data()}}));
 }

@@ -7,7 +7,9 @@
 #include <string>
 #include <utility>
 
+#include <terrace/base/assert.h>
 #include <terrace/base/data_type.h>
+#include <terrace/memory/flat_space.h>
 
 namespace terrace {
 namespace {
@@ -36,9 +38,10 @@ Operand from_element(Operand operand, uint64_t element) {
   return operand;
 }
 
-// Of an address, as far as the library can make use of it.
+// Of an address, as far as it does not depend on where memory happens to lie.
 uint32_t alignment_of(const void* address) {
-  return uint32_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(address) | 256);
+  static_assert(StackArena::kAlignment == 64 && kTensorAlignment * sizeof(Bf16) % 64 == 0);
+  return uint32_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(address) | StackArena::kAlignment);
 }
 
 std::string text_of(const ProductShape& shape, DataType a, DataType b, DataType target) {
@@ -57,6 +60,30 @@ uint64_t lines_that_fit(uint64_t elements, uint64_t stride, uint64_t width) {
 }
 
 }  // namespace
+
+ProductMemory take_library_memory(const ProductShape& shape, const ProductTypes& types,
+                                  uint64_t workspace_bytes, StackArena& arena) {
+  constexpr uint64_t kWorkspaceAlignment = 256;
+  constexpr uint64_t kMostScratch = 4 * 1024 * 1024;
+  const std::span<std::byte> raw =
+      arena.allocate<std::byte>(workspace_bytes + kWorkspaceAlignment - StackArena::kAlignment);
+  const auto address = reinterpret_cast<uintptr_t>(raw.data());
+  ProductMemory memory;
+  if (!arena.is_dry_run())
+    memory.workspace = raw.subspan(round_up(address, kWorkspaceAlignment) - address, workspace_bytes);
+  // What goes by scratch memory, and a line of it, whichever way it is stored.
+  uint64_t elements = 0, line = 0;
+  if (types.a != types.b) {
+    const uint64_t lines = types.a != DataType::fp32 ? shape.rows : shape.columns;
+    elements = lines * shape.depth;
+    line = std::max(lines, shape.depth);
+  } else if (types.target != DataType::fp32 && types.target != types.a) {
+    elements = shape.rows * shape.columns;
+    line = shape.columns;
+  }
+  memory.scratch = arena.allocate<float>(std::min(elements, std::max(kMostScratch, line)));
+  return memory;
+}
 
 // Its objects are the library's, which takes null where there is none.
 struct LibraryProducts::Answer {
@@ -78,9 +105,15 @@ struct LibraryProducts::Answer {
   bool is_possible = false;
 };
 
-LibraryProducts::LibraryProducts(const CublasLt& library, CudaProducts& plain, LibraryMemory memory, Log& log)
-    : library_(library), plain_(plain), memory_(memory), log_(log) {
-  library.check(library.create(&handle_), "cublasLtCreate", "products of matrices");
+LibraryProducts::LibraryProducts(const CublasLt& library, TiledProducts& plain, uint64_t workspace_bytes,
+                                 Log& log)
+    : library_(library), plain_(plain), workspace_bytes_(workspace_bytes), log_(log) {
+  if (const Status status = library.create(&handle_); status != kSuccess) {
+    throw Error(ErrorKind::device,
+                {"cannot start", "cuBLASLt", library.reason(status, "cublasLtCreate"),
+                 "see whether its version fits the driver's (terrace report), or set terrace.gpu_products to "
+                 "own"});
+  }
 }
 
 LibraryProducts::~LibraryProducts() {
@@ -128,7 +161,7 @@ void LibraryProducts::choose(const Question& question, Answer& answer) {
     library_.check(library_.preference_set(preference, attribute, &value, sizeof(value)),
                    "cublasLtMatmulPreferenceSetAttribute", answer.subject);
   };
-  prefer(kMaxWorkspaceBytes, uint64_t{memory_.workspace.size()});
+  prefer(kMaxWorkspaceBytes, workspace_bytes_);
   prefer(kReductionSchemeMask, kReduceInFp32);
   prefer(kMinAlignmentA, question.b_alignment);
   prefer(kMinAlignmentB, question.a_alignment);
@@ -158,7 +191,8 @@ LibraryProducts::Answer& LibraryProducts::answer_to(const Question& question, co
 }
 
 bool LibraryProducts::run(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
-                          const Operand& b, const Target& target) {
+                          const Operand& b, const Target& target, std::span<std::byte> workspace) {
+  TERRACE_ASSERT(workspace.size() == workspace_bytes_, "a product has another workspace than was said");
   Answer& answer =
       answer_to({.rows = shape.rows,
                  .columns = shape.columns,
@@ -185,28 +219,29 @@ bool LibraryProducts::run(const CudaLaunch& where, const ProductShape& shape, co
   const float alpha = 1.0f, beta = target.accumulate ? 1.0f : 0.0f;
   library_.check(library_.multiply(handle_, answer.description, &alpha, b.data, answer.b, a.data, answer.a,
                                    &beta, target.data, answer.target, target.data, answer.target,
-                                   &answer.algorithm, memory_.workspace.data(), memory_.workspace.size(),
-                                   where.stream),
+                                   &answer.algorithm, workspace.data(), workspace.size(), where.stream),
                  "cublasLtMatmul", answer.subject);
   return true;
 }
 
 void LibraryProducts::multiply(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
-                               const Operand& b, const ProductTarget& target) {
+                               const Operand& b, const ProductTarget& target, const ProductMemory& memory) {
   if (shape.rows == 0 || shape.columns == 0 || shape.depth == 0)
     return plain_.multiply(where, shape, a, b, target);
-  if (a.type != b.type) return multiply_widened(where, shape, a, b, target);
+  if (a.type != b.type) return multiply_widened(where, shape, a, b, target, memory);
   const float* const bias = target.accumulate ? nullptr : target.bias;
-  if (!run(where, shape, a, b, {target.data, target.stride, DataType::fp32, target.accumulate, bias}))
+  if (!run(where, shape, a, b, {target.data, target.stride, DataType::fp32, target.accumulate, bias},
+           memory.workspace))
     plain_.multiply(where, shape, a, b, target);
 }
 
 void LibraryProducts::multiply_widened(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
-                                       const Operand& b, const ProductTarget& target) {
+                                       const Operand& b, const ProductTarget& target,
+                                       const ProductMemory& memory) {
   const bool widens_a = a.type != DataType::fp32;
   const Operand& narrow = widens_a ? a : b;
   const Stored stored = widens_a ? stored_a(shape, a.transposed) : stored_b(shape, b.transposed);
-  const uint64_t most = lines_that_fit(memory_.scratch.size(), narrow.stride, stored.width);
+  const uint64_t most = lines_that_fit(memory.scratch.size(), narrow.stride, stored.width);
   if ((widens_a && b.type != DataType::fp32) || most == 0) {
     say(shape, a.type, b.type, DataType::fp32,
         most == 0 ? "its scratch memory has no room for a line" : "the operands are of two types of 16 bits");
@@ -216,7 +251,7 @@ void LibraryProducts::multiply_widened(const CudaLaunch& where, const ProductSha
   for (uint64_t first = 0; first < stored.lines; first += most) {
     const uint64_t lines = std::min(most, stored.lines - first);
     const Operand piece = from_element(narrow, first * narrow.stride);
-    const std::span<float> wide = memory_.scratch.first((lines - 1) * narrow.stride + stored.width);
+    const std::span<float> wide = memory.scratch.first((lines - 1) * narrow.stride + stored.width);
     ops.convert_to_float({static_cast<const std::byte*>(piece.data), piece.type}, wide);
     const Operand widened{wide.data(), narrow.stride, DataType::fp32, narrow.transposed};
     ProductShape part = shape;
@@ -238,12 +273,13 @@ void LibraryProducts::multiply_widened(const CudaLaunch& where, const ProductSha
       }
       part_target.accumulate = target.accumulate || first > 0;
     }
-    multiply(where, part, part_a, part_b, part_target);
+    multiply(where, part, part_a, part_b, part_target, memory);
   }
 }
 
 void LibraryProducts::multiply_into(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
-                                    const Operand& b, const GradientTarget& target) {
+                                    const Operand& b, const GradientTarget& target,
+                                    const ProductMemory& memory) {
   if (target.view.data == nullptr) return;
   if (shape.rows == 0 || shape.columns == 0 || shape.depth == 0)
     return plain_.multiply_into(where, shape, a, b, target);
@@ -252,15 +288,17 @@ void LibraryProducts::multiply_into(const CudaLaunch& where, const ProductShape&
     return plain_.multiply_into(where, shape, a, b, target);
   }
   if (target.type != DataType::fp32 && target.type != a.type)
-    return multiply_and_land(where, shape, a, b, target);
+    return multiply_and_land(where, shape, a, b, target, memory);
   if (!run(where, shape, a, b,
-           {target.view.data, shape.columns, target.type, target.view.accumulate, nullptr}))
+           {target.view.data, shape.columns, target.type, target.view.accumulate, nullptr},
+           memory.workspace))
     plain_.multiply_into(where, shape, a, b, target);
 }
 
 void LibraryProducts::multiply_and_land(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
-                                        const Operand& b, const GradientTarget& target) {
-  const uint64_t most = lines_that_fit(memory_.scratch.size(), shape.columns, shape.columns);
+                                        const Operand& b, const GradientTarget& target,
+                                        const ProductMemory& memory) {
+  const uint64_t most = lines_that_fit(memory.scratch.size(), shape.columns, shape.columns);
   if (most == 0) {
     say(shape, a.type, b.type, target.type, "its scratch memory has no room for a row");
     return plain_.multiply_into(where, shape, a, b, target);
@@ -269,9 +307,9 @@ void LibraryProducts::multiply_and_land(const CudaLaunch& where, const ProductSh
   for (uint64_t first = 0; first < shape.rows; first += most) {
     ProductShape part = shape;
     part.rows = std::min(most, shape.rows - first);
-    const std::span<float> product = memory_.scratch.first(part.rows * shape.columns);
+    const std::span<float> product = memory.scratch.first(part.rows * shape.columns);
     multiply(where, part, from_element(a, a.transposed ? first : first * a.stride), b,
-             {.data = product.data(), .stride = shape.columns});
+             {.data = product.data(), .stride = shape.columns}, memory);
     GradientTarget landing = target;
     landing.view.data += first * shape.columns * bytes_of(target.type);
     ops.land(product, landing);

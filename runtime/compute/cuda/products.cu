@@ -111,20 +111,49 @@ void launch_product(const CudaLaunch& where, const TiledProduct& product) {
 }  // namespace compute
 
 void TiledProducts::multiply(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
-                             const Operand& b, const ProductTarget& target) {
+                             const Operand& b, const ProductTarget& target, const ProductMemory&) {
   const float* const start = target.accumulate ? target.data : target.bias;
   compute::launch_product(
       where, {shape, a, b, target.data, target.stride, start, target.accumulate ? target.stride : 0, {}});
 }
 
 void TiledProducts::multiply_into(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
-                                  const Operand& b, const GradientTarget& target) {
+                                  const Operand& b, const GradientTarget& target, const ProductMemory&) {
   if (target.view.data == nullptr) return;
   compute::launch_product(where, {shape, a, b, nullptr, 0, nullptr, 0, target});
 }
 
 using compute::matrix;
 using compute::rows_of;
+using compute::transposed;
+
+void CudaOps::multiply(const ProductShape& shape, const Operand& a, const Operand& b,
+                       const ProductTarget& target, StackArena& arena) const {
+  const StackArena::Frame frame(arena);
+  const ProductMemory memory = products_.take_memory(shape, {a.type, b.type, DataType::fp32}, arena);
+  if (!dry_run_) products_.multiply(launch_, shape, a, b, target, memory);
+}
+
+// A dry run does not know, and takes memory for all.
+bool CudaOps::is_wanted(const GradientTarget& gradient) const {
+  return dry_run_ || gradient.view.data != nullptr;
+}
+
+void CudaOps::multiply_into(const ProductShape& shape, const Operand& a, const Operand& b,
+                            const GradientTarget& target, StackArena& arena) const {
+  if (!is_wanted(target)) return;
+  const StackArena::Frame frame(arena);
+  const ProductMemory memory = products_.take_memory(shape, {a.type, b.type, target.type}, arena);
+  if (!dry_run_) products_.multiply_into(launch_, shape, a, b, target, memory);
+}
+
+Operand CudaOps::rows_for(DataType parameter, std::span<const float> rows, uint64_t width,
+                          StackArena& arena) const {
+  if (!rounds_rows_ || parameter == DataType::fp32) return rows_of(rows.data(), width);
+  const std::span<std::byte> rounded = arena.allocate<std::byte>(rows.size() * bytes_of(parameter));
+  convert_from_float(rows, rounded.data(), parameter);
+  return {.data = rounded.data(), .stride = width, .type = parameter};
+}
 
 void CudaOps::linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
                              ParameterView bias, std::span<float> y, StackArena& arena) const {
@@ -132,10 +161,9 @@ void CudaOps::linear_forward(const LinearShape& shape, std::span<const float> x,
   const StackArena::Frame frame(arena);
   const std::span<const float> biases =
       shape.biased ? as_floats(bias, shape.outputs, arena) : std::span<const float>();
-  if (dry_run_) return;
-  products_.multiply(launch_, {shape.rows, shape.outputs, shape.inputs}, rows_of(x.data(), shape.inputs),
-                     compute::weight_of(shape, weight, false),
-                     {.data = y.data(), .stride = shape.outputs, .bias = biases.data()});
+  multiply({shape.rows, shape.outputs, shape.inputs}, rows_for(weight.type, x, shape.inputs, arena),
+           compute::weight_of(shape, weight, false),
+           {.data = y.data(), .stride = shape.outputs, .bias = biases.data()}, arena);
 }
 
 void CudaOps::linear_backward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
@@ -144,28 +172,27 @@ void CudaOps::linear_backward(const LinearShape& shape, std::span<const float> x
                               StackArena& arena) const {
   compute::require_linear_rows(shape, x.size(), dy.size());
   compute::require_linear_rows(shape, dx.size(), dy.size());
-  if (!dry_run_) {
-    products_.multiply(
-        launch_, {shape.rows, shape.inputs, shape.outputs}, rows_of(dy.data(), shape.outputs),
-        compute::weight_of(shape, weight, true),
-        {.data = dx.data(), .stride = shape.inputs, .accumulate = existing == Ops::InputGradient::add});
-    const Operand across_x = rows_of(x.data(), shape.inputs, !shape.outputs_first);
-    const Operand across_dy = rows_of(dy.data(), shape.outputs, shape.outputs_first);
-    if (shape.outputs_first) {
-      products_.multiply_into(launch_, {shape.outputs, shape.inputs, shape.rows}, across_dy, across_x,
-                              weight_gradient);
-    } else {
-      products_.multiply_into(launch_, {shape.inputs, shape.outputs, shape.rows}, across_x, across_dy,
-                              weight_gradient);
-    }
-  }
   if (shape.biased) land_column_sums({shape.rows, shape.outputs}, dy.data(), bias_gradient, arena);
+  const StackArena::Frame frame(arena);
+  const Operand dy_rows = rows_for(weight.type, dy, shape.outputs, arena);
+  multiply({shape.rows, shape.inputs, shape.outputs}, dy_rows, compute::weight_of(shape, weight, true),
+           {.data = dx.data(), .stride = shape.inputs, .accumulate = existing == Ops::InputGradient::add},
+           arena);
+  if (!is_wanted(weight_gradient)) return;
+  const Operand x_rows = rows_for(weight.type, x, shape.inputs, arena);
+  if (shape.outputs_first) {
+    multiply_into({shape.outputs, shape.inputs, shape.rows}, transposed(dy_rows), x_rows, weight_gradient,
+                  arena);
+  } else {
+    multiply_into({shape.inputs, shape.outputs, shape.rows}, transposed(x_rows), dy_rows, weight_gradient,
+                  arena);
+  }
 }
 
-void CudaOps::adapter_down(const AdapterShape& shape, std::span<const float> x, ParameterView a,
-                           std::span<float> down) const {
-  products_.multiply(launch_, {shape.rows, shape.rank, shape.inputs}, rows_of(x.data(), shape.inputs),
-                     matrix(a, shape.inputs, true), {.data = down.data(), .stride = shape.rank});
+void CudaOps::adapter_down(const AdapterShape& shape, const Operand& x, ParameterView a,
+                           std::span<float> down, StackArena& arena) const {
+  multiply({shape.rows, shape.rank, shape.inputs}, x, matrix(a, shape.inputs, true),
+           {.data = down.data(), .stride = shape.rank}, arena);
   scale(shape.scale, down);
 }
 
@@ -174,11 +201,10 @@ void CudaOps::adapter_forward(const AdapterShape& shape, std::span<const float> 
   compute::require_adapter_rows(shape, x.size(), y.size());
   const StackArena::Frame frame(arena);
   const std::span<float> down = arena.allocate<float>(shape.rows * shape.rank);
-  if (dry_run_) return;
-  adapter_down(shape, x, a, down);
-  products_.multiply(launch_, {shape.rows, shape.outputs, shape.rank}, rows_of(down.data(), shape.rank),
-                     matrix(b, shape.rank, true),
-                     {.data = y.data(), .stride = shape.outputs, .accumulate = true});
+  adapter_down(shape, rows_for(a.type, x, shape.inputs, arena), a, down, arena);
+  multiply({shape.rows, shape.outputs, shape.rank}, rows_for(b.type, down, shape.rank, arena),
+           matrix(b, shape.rank, true), {.data = y.data(), .stride = shape.outputs, .accumulate = true},
+           arena);
 }
 
 // With u = scale * x A^T: dB = dy^T u; du = scale * dy B; dA = du^T x; dx += du A.
@@ -190,21 +216,19 @@ void CudaOps::adapter_backward(const AdapterShape& shape, std::span<const float>
   if (!dx.empty()) compute::require_adapter_rows(shape, dx.size(), dy.size());
   const StackArena::Frame frame(arena);
   const std::span<float> down = arena.allocate<float>(shape.rows * shape.rank);
-  if (dry_run_) return;
-  adapter_down(shape, x, a, down);
-  products_.multiply_into(launch_, {shape.outputs, shape.rank, shape.rows},
-                          rows_of(dy.data(), shape.outputs, true), rows_of(down.data(), shape.rank),
-                          b_gradient);
-  products_.multiply(launch_, {shape.rows, shape.rank, shape.outputs}, rows_of(dy.data(), shape.outputs),
-                     matrix(b, shape.rank, false), {.data = down.data(), .stride = shape.rank});
+  const Operand x_rows = rows_for(a.type, x, shape.inputs, arena);
+  const Operand dy_rows = rows_for(b.type, dy, shape.outputs, arena);
+  adapter_down(shape, x_rows, a, down, arena);
+  multiply_into({shape.outputs, shape.rank, shape.rows}, transposed(dy_rows),
+                rows_for(b.type, down, shape.rank, arena), b_gradient, arena);
+  multiply({shape.rows, shape.rank, shape.outputs}, dy_rows, matrix(b, shape.rank, false),
+           {.data = down.data(), .stride = shape.rank}, arena);
   scale(shape.scale, down);
-  products_.multiply_into(launch_, {shape.rank, shape.inputs, shape.rows},
-                          rows_of(down.data(), shape.rank, true), rows_of(x.data(), shape.inputs),
-                          a_gradient);
+  const Operand down_rows = rows_for(a.type, down, shape.rank, arena);
+  multiply_into({shape.rank, shape.inputs, shape.rows}, transposed(down_rows), x_rows, a_gradient, arena);
   if (dx.empty()) return;
-  products_.multiply(launch_, {shape.rows, shape.inputs, shape.rank}, rows_of(down.data(), shape.rank),
-                     matrix(a, shape.inputs, false),
-                     {.data = dx.data(), .stride = shape.inputs, .accumulate = true});
+  multiply({shape.rows, shape.inputs, shape.rank}, down_rows, matrix(a, shape.inputs, false),
+           {.data = dx.data(), .stride = shape.inputs, .accumulate = true}, arena);
 }
 
 }  // namespace terrace

@@ -255,12 +255,12 @@ void CudaOps::cross_entropy_forward(const VocabularyShape& part, std::span<const
   const StackArena::Frame frame(arena);
   const uint64_t widest = compute::logit_columns(part);
   const std::span<float> tile = arena.allocate<float>(part.tokens * widest);
-  if (dry_run_) return;
+  const Operand rows = rows_for(weight.type, x, part.width, arena);
   for (uint64_t first = 0; first < part.rows; first += widest) {
     const uint64_t columns = std::min(widest, part.rows - first), first_id = part.first_row + first;
-    products_.multiply(launch_, {part.tokens, columns, part.width}, {.data = x.data(), .stride = part.width},
-                       compute::table_rows(weight, first, part.width, true),
-                       {.data = tile.data(), .stride = columns});
+    multiply({part.tokens, columns, part.width}, rows, compute::table_rows(weight, first, part.width, true),
+             {.data = tile.data(), .stride = columns}, arena);
+    if (dry_run_) return;  // no later tile needs more memory
     compute::launch(launch_, divide_up(part.tokens, compute::kRowsOfBlock), compute::kThreads,
                     compute::add_to_losses, {tile.data(), part.tokens, columns, first_id}, targets.data(),
                     first_id == 0, running.data());
@@ -285,40 +285,40 @@ void CudaOps::cross_entropy_backward(const VocabularyShape& part, std::span<cons
   const StackArena::Frame frame(arena);
   const uint64_t widest = compute::logit_columns(part);
   const std::span<float> tile = arena.allocate<float>(part.tokens * widest);
-  if (dry_run_) return;
+  const Operand rows = rows_for(weight.type, x, part.width, arena);
   const float scale = loss_scale / static_cast<float>(part.tokens);
   for (uint64_t first = 0; first < part.rows; first += widest) {
     const uint64_t columns = std::min(widest, part.rows - first), first_id = part.first_row + first;
-    const Operand rows{.data = x.data(), .stride = part.width};
-    products_.multiply(launch_, {part.tokens, columns, part.width}, rows,
-                       compute::table_rows(weight, first, part.width, true),
-                       {.data = tile.data(), .stride = columns});
+    multiply({part.tokens, columns, part.width}, rows, compute::table_rows(weight, first, part.width, true),
+             {.data = tile.data(), .stride = columns}, arena);
     const compute::LossBackward backward{columns,         first_id, targets.data(),
                                          log_sums.data(), scale,    tile.data()};
-    launch_elements(launch_, backward, part.tokens * columns, columns % 4 == 0);
+    if (!dry_run_) launch_elements(launch_, backward, part.tokens * columns, columns % 4 == 0);
+    const StackArena::Frame gradients_of_tile(arena);
+    const Operand tile_rows = rows_for(weight.type, tile.first(part.tokens * columns), columns, arena);
     if (!dx.empty()) {
-      products_.multiply(launch_, {part.tokens, part.width, columns},
-                         {.data = tile.data(), .stride = columns},
-                         compute::table_rows(weight, first, part.width, false),
-                         {.data = dx.data(), .stride = part.width, .accumulate = first_id != 0});
+      multiply({part.tokens, part.width, columns}, tile_rows,
+               compute::table_rows(weight, first, part.width, false),
+               {.data = dx.data(), .stride = part.width, .accumulate = first_id != 0}, arena);
     }
-    if (weight_gradient.view.data == nullptr) continue;
     GradientTarget rows_of_tile = weight_gradient;
-    rows_of_tile.view.data += first * part.width * bytes_of(weight_gradient.type);
-    products_.multiply_into(launch_, {columns, part.width, part.tokens},
-                            {.data = tile.data(), .stride = columns, .transposed = true}, rows, rows_of_tile);
+    if (rows_of_tile.view.data != nullptr)
+      rows_of_tile.view.data += first * part.width * bytes_of(weight_gradient.type);
+    multiply_into({columns, part.width, part.tokens}, compute::transposed(tile_rows), rows, rows_of_tile,
+                  arena);
+    if (dry_run_) return;  // no later tile needs more memory
   }
 }
 
 void CudaOps::logits(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
-                     uint64_t vocabulary, std::span<float> logits, StackArena&) const {
+                     uint64_t vocabulary, std::span<float> logits, StackArena& arena) const {
   TERRACE_ASSERT(x.size() == part.tokens * part.width && logits.size() == part.tokens * vocabulary &&
                      part.first_row + part.rows <= vocabulary,
                  "the logits' rows have another size");
-  if (dry_run_) return;
-  products_.multiply(launch_, {part.tokens, part.rows, part.width}, {.data = x.data(), .stride = part.width},
-                     compute::table_rows(weight, 0, part.width, true),
-                     {.data = logits.data() + part.first_row, .stride = vocabulary});
+  const StackArena::Frame frame(arena);
+  float* const first = dry_run_ ? nullptr : logits.data() + part.first_row;
+  multiply({part.tokens, part.rows, part.width}, rows_for(weight.type, x, part.width, arena),
+           compute::table_rows(weight, 0, part.width, true), {.data = first, .stride = vocabulary}, arena);
 }
 
 }  // namespace terrace

@@ -115,6 +115,11 @@ inline Operand rows_of(const float* data, uint64_t width, bool transposed = fals
   return {.data = data, .stride = width, .transposed = transposed};
 }
 
+inline Operand transposed(Operand operand) {
+  operand.transposed = !operand.transposed;
+  return operand;
+}
+
 inline Operand matrix(ParameterView weight, uint64_t width, bool transposed) {
   return {.data = weight.data, .stride = width, .type = weight.type, .transposed = transposed};
 }

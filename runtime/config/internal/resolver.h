@@ -83,6 +83,7 @@ class Resolver {
   void check_stage();
   void explain_stage();
   void resolve_aio();
+  void resolve_gpu();
   void resolve_terrace();
   void resolve_update();
   void check_compact_state();

@@ -62,6 +62,16 @@ TEST(TrainConfigSettings, SaysWhichKeysOfTheLossScaleAreIdle) {
               ElementsAre(HasSubstr("fp16 (fp16.loss_scale is not 0): hysteresis")));
 }
 
+TEST(TrainConfigSettings, SaysWhichKeysOfAGpuAreIdle) {
+  EXPECT_THAT(parse(R"({"terrace": {"gpu_products": "own", "gpu_compute": "fp32"}})").warnings,
+              ElementsAre(HasSubstr("terrace (terrace.device is simulated): gpu_products, gpu_compute")));
+  const TrainConfig there =
+      parse(R"({"terrace": {"device": "cuda", "gpu_products": "own", "gpu_compute": "fp32"}})");
+  EXPECT_THAT(there.warnings, ElementsAre(HasSubstr("terrace (parameters are fp32): gpu_compute")));
+  EXPECT_EQ(there.terrace.gpu_products, GpuProducts::own);
+  EXPECT_EQ(there.terrace.gpu_compute, GpuCompute::fp32);
+}
+
 TEST(TrainConfigSettings, LetsFp16WinOverAutomaticBf16) {
   EXPECT_EQ(parse(R"({"fp16": {"enabled": true}, "bf16": {"enabled": "auto"}})").precision, DataType::fp16);
   EXPECT_EQ(parse(R"({"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}})").precision, DataType::bf16);

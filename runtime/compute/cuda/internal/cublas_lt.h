@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include <terrace/base/error.h>
-#include <terrace/base/log.h>
 
 struct CUstream_st;
 
@@ -84,6 +83,8 @@ struct Preference;
         cublas_lt::Layout*, const cublas_lt::Algorithm*, void* workspace, size_t workspace_bytes,          \
         CUstream_st*))
 
+struct CublasLtFound;
+
 struct CublasLt {
 #define TERRACE_CUBLAS_LT_MEMBER(member, symbol, result, parameters) result(*member) parameters = nullptr;
   TERRACE_CUBLAS_LT_CALLS(TERRACE_CUBLAS_LT_MEMBER)
@@ -92,13 +93,19 @@ struct CublasLt {
   // Loads `library` and looks up every call; the library stays loaded until the process ends. Throws
   // Error(device) when it is not there or lacks a call.
   static std::unique_ptr<const CublasLt> load(const std::string& library);
-  // The newest that is installed. Null where there is none, and a line in the log says so.
-  static std::unique_ptr<const CublasLt> load_any(Log& log);
+  // The newest that is installed and that a driver for this version of CUDA (as CudaFacts has it) can run.
+  static CublasLtFound find_installed(int driver_version);
 
+  std::string version_text() const;  // "12.4.5"
   // "cublasLtMatmul: the function failed to launch on the GPU".
   std::string reason(cublas_lt::Status status, std::string_view call) const;
   // Throws Error(device) naming the call and `subject`, the product.
   void check(cublas_lt::Status status, std::string_view call, const std::string& subject) const;
+};
+
+struct CublasLtFound {
+  std::unique_ptr<const CublasLt> library;
+  std::string reason;  // why there is none
 };
 
 }  // namespace terrace

@@ -32,24 +32,50 @@ struct CudaLaunch {
   uint32_t block_limit = 1u << 20;
 };
 
-// Matrix products on the device: the seam for a library of products.
+// What a product works in, besides its operands and its target.
+struct ProductMemory {
+  std::span<std::byte> workspace;
+  std::span<float> scratch;
+};
+struct ProductTypes {
+  DataType a, b, target;
+};
+
+// Matrix products on the device: the seam for a library of products. Operands are dense, their stride is
+// their width.
 class CudaProducts {
  public:
   virtual ~CudaProducts() = default;
+  // What such a product is to be given, taken from the arena. It depends on nothing else, so that a dry run
+  // takes the same.
+  virtual ProductMemory take_memory(const ProductShape& shape, const ProductTypes& types,
+                                    StackArena& arena) const = 0;
   virtual void multiply(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
-                        const Operand& b, const ProductTarget& target) = 0;
+                        const Operand& b, const ProductTarget& target, const ProductMemory& memory) = 0;
   // Into a dense gradient [rows x columns]: the whole product in fp32, landed once.
   virtual void multiply_into(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
-                             const Operand& b, const GradientTarget& target) = 0;
+                             const Operand& b, const GradientTarget& target, const ProductMemory& memory) = 0;
 };
 
-// The products of gemm.h, element by element the same chain of fused multiply-adds.
+// The products of gemm.h, element by element the same chain of fused multiply-adds. They need no memory.
 class TiledProducts final : public CudaProducts {
  public:
+  ProductMemory take_memory(const ProductShape&, const ProductTypes&, StackArena&) const override {
+    return {};
+  }
   void multiply(const CudaLaunch& where, const ProductShape& shape, const Operand& a, const Operand& b,
-                const ProductTarget& target) override;
+                const ProductTarget& target, const ProductMemory& memory = {}) override;
   void multiply_into(const CudaLaunch& where, const ProductShape& shape, const Operand& a, const Operand& b,
-                     const GradientTarget& target) override;
+                     const GradientTarget& target, const ProductMemory& memory = {}) override;
+};
+
+struct CudaOpsOptions {
+  // What goes between the host and the device by; a dry run has none, and operations alone need none.
+  CudaHostLink* link = nullptr;
+  bool dry_run = false;
+  // In a product with a parameter of 16 bits, or into its gradient, fp32 rows are rounded to its type first,
+  // in memory of the arena. Else such a parameter is widened, and what is multiplied is fp32.
+  bool rounds_rows = false;
 };
 
 class CudaOps final : public Ops {
@@ -57,11 +83,12 @@ class CudaOps final : public Ops {
   // Of attention's heads.
   static constexpr uint64_t kLargestHead = 256;
 
-  // `link` is what goes between the host and the device by; a dry run has none, and operations alone need
-  // none.
-  CudaOps(CudaProducts& products, const CudaLaunch& launch, CudaHostLink* link = nullptr,
-          bool dry_run = false)
-      : Ops(dry_run), products_(products), launch_(launch), link_(link) {}
+  CudaOps(CudaProducts& products, const CudaLaunch& launch, const CudaOpsOptions& options = {})
+      : Ops(options.dry_run),
+        products_(products),
+        launch_(launch),
+        link_(options.link),
+        rounds_rows_(options.rounds_rows) {}
 
   std::span<int32_t> memory_for_ids(uint64_t count, StackArena& arena) const override;
   void send_ids(std::span<const int32_t> ids, std::span<int32_t> memory) const override;
@@ -147,12 +174,21 @@ class CudaOps final : public Ops {
   void scale(float factor, std::span<float> values) const;
   void land_column_sums(const RowShape& shape, const float* dy, const GradientTarget& target,
                         StackArena& arena) const;
-  void adapter_down(const AdapterShape& shape, std::span<const float> x, ParameterView a,
-                    std::span<float> down) const;
+  // Rows as they are multiplied with a parameter of this type; rounded ones are memory of the arena.
+  Operand rows_for(DataType parameter, std::span<const float> rows, uint64_t width, StackArena& arena) const;
+  void adapter_down(const AdapterShape& shape, const Operand& x, ParameterView a, std::span<float> down,
+                    StackArena& arena) const;
+  bool is_wanted(const GradientTarget& gradient) const;
+  // Products with the memory that they need; a dry run takes that alone.
+  void multiply(const ProductShape& shape, const Operand& a, const Operand& b, const ProductTarget& target,
+                StackArena& arena) const;
+  void multiply_into(const ProductShape& shape, const Operand& a, const Operand& b,
+                     const GradientTarget& target, StackArena& arena) const;
 
   CudaProducts& products_;
   CudaLaunch launch_;
   CudaHostLink* link_;
+  const bool rounds_rows_;
   mutable std::vector<float> host_values_;  // that the host computes for the device
 };
 

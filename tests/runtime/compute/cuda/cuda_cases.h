@@ -10,6 +10,8 @@
 #include <cstring>
 #include <vector>
 
+#include <terrace/runtime/compute/cuda/internal/library_products.h>
+
 #include "device_memory.h"
 #include "runtime/compute/compute_test_support.h"
 
@@ -48,6 +50,12 @@ class CudaKernels : public ::testing::Test {
   OnDevice<std::byte> device_bytes_{size_t{16} << 20};
   StackArena arena_{device_bytes_};
 };
+
+// A workspace as the library wants it, of the arena and for as long as that lives.
+inline std::span<std::byte> taken_workspace(StackArena& arena, uint64_t bytes) {
+  return take_library_memory({1, 1, 1}, {DataType::fp32, DataType::fp32, DataType::fp32}, bytes, arena)
+      .workspace;
+}
 
 // The same bits in every element; NaN of any kind where `expected` has one.
 template <typename T>

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <terrace/base/assert.h>
+
 #include "emulator.h"
 
 namespace terrace::testing {
@@ -11,8 +13,11 @@ namespace terrace::testing {
 std::string why_no_device() {
   return {};
 }
+// Aligned as cudaMalloc has it.
 void* allocate_on_device(size_t bytes) {
-  return std::malloc(bytes == 0 ? 1 : bytes);
+  void* memory = nullptr;
+  TERRACE_ASSERT(posix_memalign(&memory, 256, bytes == 0 ? 1 : bytes) == 0, "no memory for a test");
+  return memory;
 }
 void free_on_device(void* memory) {
   std::free(memory);

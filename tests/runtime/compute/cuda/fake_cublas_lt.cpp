@@ -51,6 +51,7 @@ struct FakeCublasLt::State {
   std::map<std::string, Status> failures;
   std::map<std::string, int64_t> alive;
   int refused_type = -1;
+  Streams streams;
   // What a found algorithm was found for, by its number.
   struct Found {
     Description description;
@@ -150,10 +151,40 @@ bool is_aligned(const void* address, uint32_t alignment) {
   return reinterpret_cast<uintptr_t>(address) % alignment == 0;
 }
 
+// What a call asks for, of which nothing is looked at again before it is made.
+struct Product {
+  Layout a_layout, b_layout, d_layout;
+  bool turns_a, turns_b;
+  const void *a, *b;
+  void* d;
+  float alpha, beta;
+  const float* bias;  // null: none
+  void* workspace;
+  size_t workspace_bytes;
+
+  void make() const {
+    std::memset(workspace, 0xff, workspace_bytes);
+    const uint64_t depth = turns_a ? a_layout.rows : a_layout.columns;
+    for (uint64_t j = 0; j < d_layout.columns; ++j) {
+      for (uint64_t i = 0; i < d_layout.rows; ++i) {
+        float sum = 0;
+        for (uint64_t k = 0; k < depth; ++k) {
+          const float left = turns_a ? element(a, a_layout, k, i) : element(a, a_layout, i, k);
+          const float right = turns_b ? element(b, b_layout, j, k) : element(b, b_layout, k, j);
+          sum = std::fma(left, right, sum);
+        }
+        float value = alpha * sum;
+        if (beta != 0) value += beta * element(d, d_layout, i, j);
+        set_element(d, d_layout, i, j, bias != nullptr ? value + bias[i] : value);
+      }
+    }
+  }
+};
+
 Status multiply(Handle*, Description* description, const void* alpha, const void* a, Layout* a_layout,
                 const void* b, Layout* b_layout, const void* beta, const void* c, Layout* c_layout, void* d,
                 Layout* d_layout, const Algorithm* algorithm, void* workspace, size_t workspace_bytes,
-                CUstream_st*) {
+                CUstream_st* stream) {
   BEGIN(cublasLtMatmul);
   TERRACE_ASSERT(algorithm->data[0] < state->found.size(), "an algorithm that was found");
   const FakeCublasLt::State::Found& found = state->found[algorithm->data[0]];
@@ -163,24 +194,26 @@ Status multiply(Handle*, Description* description, const void* alpha, const void
       turns_a != (found.description.at<int32_t>(kTransposeA, 0) == kTransposed) || c != d ||
       c_layout != d_layout || !is_aligned(a, found.a_alignment) || !is_aligned(b, found.b_alignment) ||
       !is_aligned(d, found.d_alignment) || (workspace == nullptr) != (found.workspace_bytes == 0) ||
-      workspace_bytes != found.workspace_bytes)
+      !is_aligned(workspace, 256) || workspace_bytes != found.workspace_bytes)
     return 7;
   const bool biased = description->at<uint32_t>(kEpilogue, 1) == kEpilogueBias;
-  const auto* const bias = description->at<const float*>(kBiasPointer, nullptr);
-  const uint64_t depth = turns_a ? a_layout->rows : a_layout->columns;
-  for (uint64_t j = 0; j < d_layout->columns; ++j) {
-    for (uint64_t i = 0; i < d_layout->rows; ++i) {
-      float sum = 0;
-      for (uint64_t k = 0; k < depth; ++k) {
-        const float left = turns_a ? element(a, *a_layout, k, i) : element(a, *a_layout, i, k);
-        const float right = turns_b ? element(b, *b_layout, j, k) : element(b, *b_layout, k, j);
-        sum = std::fma(left, right, sum);
-      }
-      float value = *static_cast<const float*>(alpha) * sum;
-      if (const float factor = *static_cast<const float*>(beta); factor != 0)
-        value += factor * element(c, *c_layout, i, j);
-      set_element(d, *d_layout, i, j, biased ? value + bias[i] : value);
-    }
+  const Product product = {*a_layout,
+                           *b_layout,
+                           *d_layout,
+                           turns_a,
+                           turns_b,
+                           a,
+                           b,
+                           d,
+                           *static_cast<const float*>(alpha),
+                           *static_cast<const float*>(beta),
+                           biased ? description->at<const float*>(kBiasPointer, nullptr) : nullptr,
+                           workspace,
+                           workspace_bytes};
+  if (state->streams) {
+    state->streams(stream, [product] { product.make(); });
+  } else {
+    product.make();
   }
   return kSuccess;
 }
@@ -243,6 +276,10 @@ std::unique_ptr<const CublasLt> FakeCublasLt::table() {
 
 void FakeCublasLt::fail(const std::string& symbol, Status status) {
   state_->failures[symbol] = status;
+}
+
+void FakeCublasLt::set_streams(Streams streams) {
+  state_->streams = std::move(streams);
 }
 
 void FakeCublasLt::refuse_type(int type) {

@@ -32,7 +32,7 @@ class FakeCublasLtTest : public CudaKernels {
   // [8 x 6] of [8 x 4], fp32, by [4 x 6].
   void multiply(CudaProducts& products, DataType type = DataType::bf16, bool accumulate = false) {
     products.multiply({}, {8, 6, 4}, {a_.data(), 4, DataType::fp32, false}, {b_.data(), 6, type, false},
-                      {.data = target_.data(), .stride = 6, .accumulate = accumulate});
+                      {.data = target_.data(), .stride = 6, .accumulate = accumulate}, memory_);
   }
   uint64_t asked() const { return fake_.calls("cublasLtMatmulAlgoGetHeuristic"); }
   uint64_t multiplied() const { return fake_.calls("cublasLtMatmul"); }
@@ -41,19 +41,20 @@ class FakeCublasLtTest : public CudaKernels {
   std::unique_ptr<const CublasLt> library_ = FakeCublasLt::table();
   MemoryLog log_;
   OnDevice<float> a_{random_values(64, 1)}, b_{random_values(64, 2)}, target_{size_t{64}};
-  OnDevice<std::byte> workspace_{size_t{4096}};
+  static constexpr uint64_t kWorkspaceBytes = 4096;
   OnDevice<float> scratch_{size_t{1024}};
+  ProductMemory memory_{taken_workspace(arena_, kWorkspaceBytes), scratch_};
 };
 
 TEST_F(FakeCublasLtTest, IsAskedOnceForAShapeAndUsedForEveryProductOfIt) {
   {
-    LibraryProducts products(*library_, products_, {workspace_, scratch_}, log_);
+    LibraryProducts products(*library_, products_, kWorkspaceBytes, log_);
     for (int i = 0; i < 3; ++i) multiply(products, DataType::bf16, i > 0);
     EXPECT_EQ(asked(), 1u);
     EXPECT_EQ(multiplied(), 3u);
     multiply(products, DataType::fp32);  // its operand is aligned as scratch memory is, but may not be
     products.multiply({}, {4, 6, 4}, {a_.data(), 4, DataType::fp32, false},
-                      {b_.data(), 6, DataType::fp32, false}, {.data = target_.data(), .stride = 6});
+                      {b_.data(), 6, DataType::fp32, false}, {.data = target_.data(), .stride = 6}, memory_);
     EXPECT_LE(asked(), 3u);
     EXPECT_GE(asked(), 2u);
     EXPECT_EQ(multiplied(), 5u);
@@ -62,9 +63,45 @@ TEST_F(FakeCublasLtTest, IsAskedOnceForAShapeAndUsedForEveryProductOfIt) {
   EXPECT_TRUE(log_.lines().empty());
 }
 
+TEST_F(FakeCublasLtTest, TakesTheSameMemoryInADryRunAndNeedsNoMore) {
+  LibraryProducts products(*library_, products_, kWorkspaceBytes, log_);
+  const ProductShape shape{8, 6, 4};
+  for (const ProductTypes& types : {ProductTypes{DataType::fp32, DataType::bf16, DataType::fp32},
+                                    ProductTypes{DataType::fp32, DataType::fp32, DataType::bf16},
+                                    ProductTypes{DataType::fp32, DataType::fp32, DataType::fp32}}) {
+    StackArena dry = StackArena::dry_run();
+    products.take_memory(shape, types, dry);
+    const StackArena::Frame frame(arena_);
+    const uint64_t before = arena_.used_bytes();
+    const ProductMemory memory = products.take_memory(shape, types, arena_);
+    EXPECT_EQ(arena_.used_bytes() - before, dry.used_bytes());
+    EXPECT_EQ(memory.workspace.size(), kWorkspaceBytes);
+    EXPECT_GE(dry.used_bytes(), kWorkspaceBytes);
+    const Operand a{a_.data(), 4, types.a, false}, b{b_.data(), 6, types.b, false};
+    OnDevice<Bf16> gradient(size_t{64});
+    types.target == DataType::fp32
+        ? products.multiply({}, shape, a, b, {.data = target_.data(), .stride = 6}, memory)
+        : products.multiply_into({}, shape, a, b, gradient.into(), memory);
+  }
+  EXPECT_EQ(multiplied(), 3u);
+  EXPECT_TRUE(log_.lines().empty());
+}
+
+TEST_F(FakeCublasLtTest, IsAskedTheSameWhereverMemoryOfTheArenaLies) {
+  LibraryProducts products(*library_, products_, kWorkspaceBytes, log_);
+  const auto first = round_up(reinterpret_cast<uintptr_t>(scratch_.data()), 256);
+  for (const uint64_t offset : {0, 64, 128, 192}) {
+    products.multiply({}, {4, 6, 4},
+                      {reinterpret_cast<const float*>(first + offset), 4, DataType::fp32, false},
+                      {b_.data(), 6, DataType::fp32, false}, {.data = target_.data(), .stride = 6}, memory_);
+  }
+  EXPECT_EQ(asked(), 1u);
+  EXPECT_EQ(multiplied(), 4u);
+}
+
 TEST_F(FakeCublasLtTest, WhatItDoesNotDoIsDonePlainlyAndSaidOnce) {
   fake_.refuse_type(cublas_lt::kTypeFp32);
-  LibraryProducts products(*library_, products_, {workspace_, scratch_}, log_);
+  LibraryProducts products(*library_, products_, kWorkspaceBytes, log_);
   multiply(products, DataType::fp32);
   multiply(products, DataType::fp32);
   EXPECT_EQ(multiplied(), 0u);
@@ -81,13 +118,14 @@ TEST_F(FakeCublasLtTest, WhatItDoesNotDoIsDonePlainlyAndSaidOnce) {
 }
 
 TEST_F(FakeCublasLtTest, TwoTypesOf16BitsAndALineWithoutRoomAreDonePlainly) {
-  LibraryProducts products(*library_, products_, {workspace_, std::span<float>(scratch_).first(5)}, log_);
+  LibraryProducts products(*library_, products_, kWorkspaceBytes, log_);
+  memory_.scratch = memory_.scratch.first(5);
   multiply(products);
   products.multiply({}, {8, 6, 4}, {a_.data(), 4, DataType::fp16, false},
-                    {b_.data(), 6, DataType::bf16, false}, {.data = target_.data(), .stride = 6});
+                    {b_.data(), 6, DataType::bf16, false}, {.data = target_.data(), .stride = 6}, memory_);
   OnDevice<Bf16> gradient(size_t{64});
   products.multiply_into({}, {8, 6, 4}, {a_.data(), 4, DataType::fp32, false},
-                         {b_.data(), 6, DataType::fp32, false}, gradient.into());
+                         {b_.data(), 6, DataType::fp32, false}, gradient.into(), memory_);
   EXPECT_EQ(multiplied(), 0u);
   EXPECT_EQ(log_.lines().size(), 3u);
 }
@@ -98,7 +136,7 @@ TEST_F(FakeCublasLtTest, EveryFailureNamesTheCallAndTheProduct) {
         "cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceSetAttribute",
         "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul"}) {
     {
-      LibraryProducts products(*library_, products_, {workspace_, scratch_}, log_);
+      LibraryProducts products(*library_, products_, kWorkspaceBytes, log_);
       fake_.fail(call, 13);
       try {
         multiply(products);
@@ -113,7 +151,15 @@ TEST_F(FakeCublasLtTest, EveryFailureNamesTheCallAndTheProduct) {
     EXPECT_EQ(fake_.leftovers(), "") << call;
   }
   fake_.fail("cublasLtCreate", 1);
-  EXPECT_THROW(LibraryProducts(*library_, products_, {workspace_, scratch_}, log_), Error);
+  EXPECT_THROW(LibraryProducts(*library_, products_, kWorkspaceBytes, log_), Error);
+}
+
+TEST(CublasLt, IsNotTakenWhereTheDriverIsTooOldForIt) {
+  const CublasLtFound found = CublasLt::find_installed(11080);
+  EXPECT_EQ(found.library, nullptr);
+  EXPECT_EQ(found.reason,
+            "libcublasLt.so.13 needs a driver for CUDA 13 or later; libcublasLt.so.12 needs a driver for "
+            "CUDA 12 or later");
 }
 
 TEST(CublasLt, SaysWhatIsMissing) {

@@ -1,6 +1,7 @@
 // The kernels' test cases on a GPU. Exits with 77, which ctest counts as skipped, where there is none.
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <cstdio>
 #include <string>
 
@@ -11,18 +12,16 @@ namespace terrace::testing {
 
 // The newest cuBLASLt that is installed.
 struct LibraryUnderTest::State {
-  MemoryLog log;
-  std::unique_ptr<const CublasLt> calls = CublasLt::load_any(log);
-  std::string why_none = calls == nullptr ? log.lines().front().text : "";
+  CublasLtFound found = CublasLt::find_installed(INT_MAX);
 };
 
 LibraryUnderTest::LibraryUnderTest() : state_(std::make_unique<State>()) {}
 LibraryUnderTest::~LibraryUnderTest() = default;
 const CublasLt* LibraryUnderTest::calls() const {
-  return state_->calls.get();
+  return state_->found.library.get();
 }
 const std::string& LibraryUnderTest::why_none() const {
-  return state_->why_none;
+  return state_->found.reason;
 }
 
 }  // namespace terrace::testing

@@ -35,18 +35,17 @@ class LibraryProductsTest : public CudaKernels {
     expect_close(as_floats(actual.read()), as_floats(expected.read()), tolerance, what);
   }
 
-  // body(products, target of the product) plainly, and by the library with no scratch memory at all, with
-  // room for a few lines at a time, and for all at once; from the same target.
+  // body(products, target of the product, memory) plainly, and by the library with no scratch memory at all,
+  // with room for a few lines at a time, and for all at once; from the same target.
   template <typename T, typename Body>
   void compare(const std::vector<T>& before, const char* what, Body body) {
     OnDevice<T> plainly(before);
-    body(products_, plainly);
+    body(products_, plainly, {});
     for (const size_t floats : {0, 500, 8192}) {
       SCOPED_TRACE(std::to_string(floats) + " floats of scratch");
       OnDevice<T> by_library(before);
-      LibraryProducts products(*library_.calls(), products_,
-                               {workspace_, std::span<float>(scratch_).first(floats)}, log_);
-      body(products, by_library);
+      LibraryProducts products(*library_.calls(), products_, kWorkspaceBytes, log_);
+      body(products, by_library, {workspace_, std::span<float>(scratch_).first(floats)});
       expect_alike(by_library, plainly, what);
     }
   }
@@ -62,15 +61,16 @@ class LibraryProductsTest : public CudaKernels {
     const Operand b_d = stored(b.data(), b_width, b_turned, type_of(B{}));
     for (const int start : {0, 1, 2}) {  // zeros, the bias, what is there
       compare(random_values(elements_of(shape.rows, shape.columns), 4), "product",
-              [&](CudaProducts& products, OnDevice<float>& target) {
+              [&](CudaProducts& products, OnDevice<float>& target, const ProductMemory& memory) {
                 products.multiply(
                     {}, shape, a_d, b_d,
-                    {target.data(), shape.columns + kGap, start == 2, start == 1 ? bias.data() : nullptr});
+                    {target.data(), shape.columns + kGap, start == 2, start == 1 ? bias.data() : nullptr},
+                    memory);
               });
     }
     for (const bool accumulate : {false, true}) {
-      const auto into = [&](CudaProducts& products, auto& target) {
-        products.multiply_into({}, shape, a_d, b_d, target.into(accumulate));
+      const auto into = [&](CudaProducts& products, auto& target, const ProductMemory& memory) {
+        products.multiply_into({}, shape, a_d, b_d, target.into(accumulate), memory);
       };
       compare(values<float>(shape.rows * shape.columns, 5), "gradient in fp32", into);
       compare(values<Bf16>(shape.rows * shape.columns, 5), "gradient in bf16", into);
@@ -80,7 +80,8 @@ class LibraryProductsTest : public CudaKernels {
   static constexpr uint64_t kGap = 5;
   LibraryUnderTest library_;
   MemoryLog log_;
-  OnDevice<std::byte> workspace_{size_t{1} << 20};
+  static constexpr uint64_t kWorkspaceBytes = kMiB;
+  const std::span<std::byte> workspace_ = taken_workspace(arena_, kWorkspaceBytes);
   OnDevice<float> scratch_{size_t{8192}};
 };
 

@@ -53,6 +53,56 @@ class CudaProductsTest : public CudaKernels {
     expect_product(gradient_d.read(), gradient, "gradient");
   }
 
+  // A linear layer that rounds its rows to the type of its weight: the host's chains over rows that were
+  // rounded before, and near those over rows that were not.
+  template <typename T>
+  void check_rounded_layer(double unit_roundoff) {
+    const LinearShape shape{37, 29, 71, true, true};
+    const std::vector<float> x = random_values(37 * 29, 1), dy = random_values(37 * 71, 2);
+    const std::vector<float> rounded_x = as_floats(rounded_to<T>(x)),
+                             rounded_dy = as_floats(rounded_to<T>(dy));
+    const std::vector<T> weight = rounded_to<T>(random_values(29 * 71, 3));
+    const std::vector<T> bias = rounded_to<T>(random_values(71, 4));
+    std::vector<float> y(dy.size()), dx = random_values(x.size(), 5), exact(dy.size()), unwanted(x.size());
+    OnDevice<float> y_d(y.size()), dx_d(dx);
+    std::vector<T> dweight = weight, dbias = bias;
+    OnDevice<T> dweight_d(weight), dbias_d(bias);
+    StackArena& work = host_work_.arena();
+    host_.linear_forward(shape, x, view(weight), view(bias), exact, work);
+    host_.linear_forward(shape, rounded_x, view(weight), view(bias), y, work);
+    host_.linear_backward(shape, rounded_x, view(weight), rounded_dy, dx, HostOps::InputGradient::add,
+                          into(dweight, true), {}, work);
+    host_.linear_backward(shape, x, view(weight), dy, unwanted, HostOps::InputGradient::overwrite, {},
+                          into(dbias), work);
+    const OnDevice<float> x_d(x), dy_d(dy);
+    const OnDevice<T> weight_d(weight), bias_d(bias);
+    const CudaOps ops(products_, {}, {.rounds_rows = true});
+    ops.linear_forward(shape, x_d, weight_d.view(), bias_d.view(), y_d, arena_);
+    ops.linear_backward(shape, x_d, weight_d.view(), dy_d, dx_d, HostOps::InputGradient::add,
+                        dweight_d.into(true), dbias_d.into(), arena_);
+    expect_product(y_d.read(), y, "y");
+    expect_product(dx_d.read(), dx, "dx");
+    expect_product(dweight_d.read(), dweight, "dweight");
+    expect_bits(dbias_d.read(), dbias, "dbias");
+    EXPECT_NE(y_d.read(), exact);
+    expect_within(y_d.read(), exact, x, as_floats(weight), shape, unit_roundoff);
+  }
+
+  // |actual - exact| <= unit roundoff * sum |x| |weight|, and what sums in fp32 may lose.
+  static void expect_within(const std::vector<float>& actual, const std::vector<float>& exact,
+                            const std::vector<float>& x, const std::vector<float>& weight,
+                            const LinearShape& shape, double unit_roundoff) {
+    for (uint64_t row = 0; row < shape.rows; ++row) {
+      for (uint64_t column = 0; column < shape.outputs; ++column) {
+        double size = 0;
+        for (uint64_t k = 0; k < shape.inputs; ++k)
+          size += std::abs(double{x[row * shape.inputs + k]} * weight[column * shape.inputs + k]);
+        const uint64_t i = row * shape.outputs + column;
+        ASSERT_LE(std::abs(double{actual[i]} - exact[i]), (unit_roundoff + 1e-5) * size + 1e-5) << i;
+      }
+    }
+  }
+
   template <typename T>
   static std::vector<T> values_in(const std::vector<float>& values) {
     if constexpr (std::is_same_v<T, float>) {
@@ -103,6 +153,48 @@ TEST_F(CudaProductsTest, LinearLayersAreTheHosts) {
     expect_product(dweight_d.read(), dweight, "dweight");
     expect_bits(dbias_d.read(), dbias, "dbias");
   }
+}
+
+TEST_F(CudaProductsTest, LayersOf16BitsMultiplyRowsRoundedToTheirType) {
+  check_rounded_layer<Bf16>(0x1p-8);
+  check_rounded_layer<Fp16>(0x1p-11);
+}
+
+// With u = scale * x A^T and du = scale * dy B, both rounded before they are multiplied again.
+TEST_F(CudaProductsTest, AdaptersOf16BitsMultiplyRowsRoundedToTheirType) {
+  const AdapterShape shape{19, 33, 45, 4, 1.5f};
+  const auto rounded = [](const std::vector<float>& values) { return rounded_to<Bf16>(values); };
+  const std::vector<float> x = random_values(19 * 33, 1), dy = random_values(19 * 45, 2);
+  const std::vector<Bf16> a = rounded(random_values(4 * 33, 3)), b = rounded(random_values(45 * 4, 4));
+  std::vector<float> y = random_values(dy.size(), 5), dx = random_values(x.size(), 6), u(19 * 4), du(19 * 4);
+  std::vector<Bf16> da(a.size()), db(b.size());
+  const OnDevice<float> x_d(x), dy_d(dy);
+  const OnDevice<Bf16> a_d(a), b_d(b);
+  OnDevice<float> y_d(y), dx_d(dx);
+  OnDevice<Bf16> da_d(a.size()), db_d(b.size());
+  const Products products(workers_, best_instruction_set());
+  const ThreadScratch scratch(host_work_.arena(), workers_, Products::workspace_floats());
+  const auto narrow = [](const std::vector<Bf16>& values, uint64_t width, bool turned = false) {
+    return Operand{values.data(), width, DataType::bf16, turned};
+  };
+  const std::vector<Bf16> rounded_x = rounded(x), rounded_dy = rounded(dy);
+  products.multiply({19, 4, 33}, narrow(rounded_x, 33), narrow(a, 33, true), {u.data(), 4}, scratch);
+  for (float& value : u) value *= shape.scale;
+  const std::vector<Bf16> rounded_u = rounded(u);
+  products.multiply({19, 45, 4}, narrow(rounded_u, 4), narrow(b, 4, true), {y.data(), 45, true}, scratch);
+  products.multiply_into({45, 4, 19}, narrow(rounded_dy, 45, true), narrow(rounded_u, 4), into(db), scratch);
+  products.multiply({19, 4, 45}, narrow(rounded_dy, 45), narrow(b, 4), {du.data(), 4}, scratch);
+  for (float& value : du) value *= shape.scale;
+  const std::vector<Bf16> rounded_du = rounded(du);
+  products.multiply_into({4, 33, 19}, narrow(rounded_du, 4, true), narrow(rounded_x, 33), into(da), scratch);
+  products.multiply({19, 33, 4}, narrow(rounded_du, 4), narrow(a, 33), {dx.data(), 33, true}, scratch);
+  const CudaOps ops(products_, {}, {.rounds_rows = true});
+  ops.adapter_forward(shape, x_d, a_d.view(), b_d.view(), y_d, arena_);
+  ops.adapter_backward(shape, x_d, a_d.view(), b_d.view(), dy_d, dx_d, da_d.into(), db_d.into(), arena_);
+  expect_product(y_d.read(), y, "y");
+  expect_product(dx_d.read(), dx, "dx");
+  expect_product(da_d.read(), da, "da");
+  expect_product(db_d.read(), db, "db");
 }
 
 TEST_F(CudaProductsTest, AdaptersAreTheHosts) {

@@ -1,8 +1,10 @@
-// Trainings through the CUDA back end without a GPU: CudaDevice on the fake driver, and the kernels on the
-// emulator, as tasks of the fake driver's streams. So a kernel runs when its stream comes to it, long after
-// it was asked for, and a copy that does not wait for it has other bytes.
+// Trainings through the CUDA back end without a GPU: CudaDevice on the fake driver, the kernels on the
+// emulator and products by a fake cuBLASLt, as tasks of the fake driver's streams. So a kernel runs when its
+// stream comes to it, long after it was asked for, and a copy that does not wait for it has other bytes.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +14,7 @@
 #include <terrace/runtime/inference.h>
 
 #include "emulator.h"
+#include "fake_cublas_lt.h"
 #include "memory/fake_cuda_driver.h"
 #include "runtime/trainer_rig.h"
 #include "support/expect_error.h"
@@ -19,22 +22,34 @@
 namespace terrace::trainer_tests {
 namespace {
 
+using terrace::testing::FakeCublasLt;
 using terrace::testing::FakeCudaDriver;
 using terrace::testing::FakeCudaOptions;
 
+struct Played {
+  FakeCudaOptions driver = {};
+  bool has_library = false;
+  bool rounds_rows = true;
+};
+
 // A GPU that is played.
 struct PlayedGpu {
-  explicit PlayedGpu(FakeCudaOptions options = {}) : driver(options), gpu(FakeCudaDriver::table(), 0, log) {
-    emulator::set_streams([this](void* stream, std::function<void()> kernel) {
+  explicit PlayedGpu(Played played = {}) : driver(played.driver), gpu(FakeCudaDriver::table(), 0, log) {
+    const auto put = [this](void* stream, std::function<void()> kernel) {
       driver.run_kernel(static_cast<CUstream>(stream), std::move(kernel));
-    });
-    compute = make_cuda_compute(gpu);
+    };
+    emulator::set_streams(put);
+    library.set_streams(put);
+    compute = make_cuda_compute(gpu, {.library = played.has_library ? FakeCublasLt::table() : nullptr,
+                                      .workspace_bytes = 64 * kKiB,
+                                      .rounds_rows = played.rounds_rows});
   }
   ~PlayedGpu() { emulator::set_streams({}); }
   PlayedGpu(const PlayedGpu&) = delete;
   PlayedGpu& operator=(const PlayedGpu&) = delete;
 
   FakeCudaDriver driver;
+  FakeCublasLt library;
   MemoryLog log;
   CudaGpu gpu;
   std::unique_ptr<ComputeDevice> compute;
@@ -42,7 +57,8 @@ struct PlayedGpu {
 
 struct Outcome {
   std::vector<double> losses;
-  std::vector<double> norms;
+  std::vector<double> norms;  // of steps that were not skipped
+  std::vector<bool> skipped;
   std::vector<std::byte> state;  // master weights and moments
 };
 
@@ -52,7 +68,8 @@ Outcome train(const RunOptions& options, uint64_t steps = 3) {
   for (uint64_t s = 0; s < steps; ++s) {
     const StepReport report = run.trainer->step();
     outcome.losses.push_back(report.loss);
-    outcome.norms.push_back(report.gradient_norm);
+    if (!report.skipped) outcome.norms.push_back(report.gradient_norm);
+    outcome.skipped.push_back(report.skipped);
   }
   outcome.state = run.state();
   return outcome;
@@ -61,6 +78,7 @@ Outcome train(const RunOptions& options, uint64_t steps = 3) {
 void expect_same(const Outcome& actual, const Outcome& expected) {
   EXPECT_EQ(actual.losses, expected.losses);
   EXPECT_EQ(actual.norms, expected.norms);
+  EXPECT_EQ(actual.skipped, expected.skipped);
   EXPECT_TRUE(actual.state == expected.state) << "master weights or moments";
 }
 
@@ -131,6 +149,58 @@ TEST_P(CudaTraining, IsNearTheHosts) {
   }
 }
 
+// The gradients of a step: plain SGD with a rate of 1 takes them off the master weights.
+std::vector<double> gradients_of(RunOptions run) {
+  run.optimizer = "SGD";
+  run.clipping = "0";
+  run.more.push_back({"optimizer.params.lr", "1", "a test"});
+  TrainerRun training(run);
+  const auto masters = [&] {
+    const std::vector<std::byte> state = training.state();
+    std::vector<float> values(state.size() / sizeof(float));
+    std::memcpy(values.data(), state.data(), values.size() * sizeof(float));
+    return values;
+  };
+  const std::vector<float> before = masters();
+  EXPECT_FALSE(training.trainer->step().skipped);
+  const std::vector<float> after = masters();
+  std::vector<double> gradients;
+  for (size_t i = 0; i < before.size(); ++i) gradients.push_back(double{before[i]} - after[i]);
+  return gradients;
+}
+
+// The size of what differs, as a part of the size of the second.
+double distance(const std::vector<double>& one, const std::vector<double>& other) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < other.size(); ++i) {
+    difference += (one[i] - other[i]) * (one[i] - other[i]);
+    size += other[i] * other[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+// On the host nothing is rounded but what is stored. Rounded to bf16, a number changes by 2^-8 of itself at
+// most, to fp16 by 2^-11, and a gradient goes through some ten products.
+TEST_P(CudaTraining, HasGradientsOf16BitsNearTheHosts) {
+  for (const bool is_bf16 : {true, false}) {
+    SCOPED_TRACE(is_bf16 ? "bf16" : "fp16");
+    std::vector<std::vector<double>> gradients;
+    for (const bool rounds : {true, false}) {
+      PlayedGpu gpu({.rounds_rows = rounds});
+      RunOptions run = on_gpu(gpu);
+      run.precision = is_bf16 ? "true" : "false";
+      if (!is_bf16) run.more = {{"fp16.enabled", "true", "a test"}, {"fp16.loss_scale", "256", "a test"}};
+      gradients.push_back(gradients_of(run));
+      if (rounds) continue;
+      run.compute = nullptr;
+      gradients.push_back(gradients_of(run));
+    }
+    EXPECT_GT(distance(gradients[0], gradients[2]), 1e-5);
+    EXPECT_LT(distance(gradients[0], gradients[2]), is_bf16 ? 0x1p-6 : 0x1p-9);
+    EXPECT_LT(distance(gradients[1], gradients[2]), 1e-5);
+  }
+}
+
 TEST_P(CudaTraining, KeepsItsBudgetToTheByteAndWaitsForNoStream) {
   PlayedGpu gpu;
   const RunOptions least = offloaded(on_gpu(gpu), "cpu", false);
@@ -186,7 +256,7 @@ TEST_P(CudaTraining, GoesOnFromTheLastEpochWhenTheGpuFails) {
 }
 
 TEST_P(CudaTraining, TakesGranulesOfTheGpuForChunks) {
-  PlayedGpu gpu({.granularity_bytes = 64 * 1024});
+  PlayedGpu gpu({.driver = {.granularity_bytes = 64 * kKiB}});
   RunOptions run = on_gpu(gpu);
   terrace::testing::expect_error(ErrorKind::config, {"16384"}, [&] { plan_training(options_of(run)); });
   run.chunk_elements = "16384";
@@ -195,6 +265,69 @@ TEST_P(CudaTraining, TakesGranulesOfTheGpuForChunks) {
   TrainerRun tight(least);
   EXPECT_EQ(tight.train(2), losses);
   EXPECT_EQ(std::to_string(gpu.driver.used_bytes()), least.device_memory);
+}
+
+// Every product goes by the library, whose workspace holds nothing from one to the next.
+TEST_P(CudaTraining, MultipliesByTheLibraryWithinTheBudget) {
+  Outcome own;
+  {
+    PlayedGpu without;
+    own = train(on_gpu(without), 2);
+  }
+  PlayedGpu gpu({.has_library = true});
+  const RunOptions there = on_gpu(gpu);
+  const Outcome expected = train(there, 2);
+  for (size_t s = 0; s < own.losses.size(); ++s)
+    EXPECT_NEAR(expected.losses[s], own.losses[s], 1e-5 * own.losses[s]);
+  for (const char* const is_bf16 : {"false", "true"}) {
+    RunOptions run = there;
+    run.precision = is_bf16;
+    const Outcome roomy = train(run, 2);
+    const RunOptions least = offloaded(run, "cpu", false);
+    expect_same(train(least, 2), roomy);
+    TrainerRun tight(least);
+    tight.trainer->step();
+    EXPECT_EQ(std::to_string(gpu.driver.used_bytes()), least.device_memory);
+  }
+  EXPECT_GT(gpu.library.calls("cublasLtMatmul"), 0u);
+  EXPECT_TRUE(gpu.log.lines().empty()) << gpu.log.lines()[0].text;
+  EXPECT_EQ(gpu.library.leftovers(), "");
+}
+
+TEST_P(CudaTraining, SkipsStepsThatOverflowFp16) {
+  PlayedGpu gpu;
+  RunOptions there = on_gpu(gpu);
+  there.more = {{"fp16.enabled", "true", "a test"},
+                {"fp16.initial_scale_power", "19", "a test"},
+                {"fp16.hysteresis", "1", "a test"}};
+  const Outcome expected = train(there, 4);
+  EXPECT_TRUE(expected.skipped.front());
+  EXPECT_FALSE(expected.skipped.back());
+  expect_same(train(offloaded(there, "cpu", false), 4), expected);
+  there.compute = nullptr;
+  EXPECT_EQ(train(there, 4).skipped, expected.skipped);
+}
+
+TEST_P(CudaTraining, IsTheSameInStrictMode) {
+  PlayedGpu gpu;
+  RunOptions run = offloaded(on_gpu(gpu), "cpu", false);
+  const Outcome expected = train(run, 2);
+  run.more = {{"terrace.strict", "true", "a test"}};
+  expect_same(train(run, 2), expected);
+}
+
+TEST_P(CudaTraining, TrainsAdaptersBesideFrozenWeights) {
+  PlayedGpu gpu;
+  RunOptions there = on_gpu(gpu);
+  there.precision = "true";
+  there.more = {{"terrace.lora.rank", "4", "a test"}};
+  const Outcome expected = train(there, 2);
+  expect_same(train(offloaded(there, "nvme", true), 2), expected);
+  there.compute = nullptr;
+  const Outcome host = train(there, 2);
+  EXPECT_EQ(host.state.size(), expected.state.size());
+  for (size_t s = 0; s < host.losses.size(); ++s)
+    EXPECT_NEAR(expected.losses[s], host.losses[s], 1e-3 * host.losses[s]);
 }
 
 TEST_P(CudaTraining, EvaluatesAndGoesOnWithATextAsTheHost) {

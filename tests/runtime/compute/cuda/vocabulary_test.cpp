@@ -163,6 +163,36 @@ TEST_F(CudaLoss, HasTheHostsGradientsPartByPart) {
   expect_product(dweight_d.read(), dweight, "dweight");
 }
 
+TEST_F(CudaLoss, RoundsRowsInMemoryThatADryRunTakesToo) {
+  const VocabularyShape part{kTokens, kWidth, 0, kVocabulary};
+  const std::vector<float> rounded_x = as_floats(rounded_to<Bf16>(x_));
+  const std::vector<float> log_sums(kTokens, 20.0f);  // larger than any logit
+  std::vector<float> logits(kTokens * kVocabulary), dx(x_.size());
+  std::vector<Bf16> dweight = weight_;
+  host_.logits(part, rounded_x, view(weight_), kVocabulary, logits, host_work_.arena());
+  host_.cross_entropy_backward(part, rounded_x, view(weight_), targets_, log_sums, 2.0f, dx, into(dweight),
+                               host_work_.arena());
+  const OnDevice<float> x(x_), log_sums_d(log_sums);
+  const OnDevice<Bf16> weight(weight_);
+  const OnDevice<int32_t> targets(targets_);
+  OnDevice<float> logits_d(logits.size()), dx_d(dx.size());
+  OnDevice<Bf16> dweight_d(dweight.size());
+  StackArena arena(device_bytes_), dry = StackArena::dry_run();
+  const CudaOps ops(products_, {}, {.rounds_rows = true});
+  const CudaOps dry_ops(products_, {}, {.dry_run = true, .rounds_rows = true});
+  const auto backward = [&](const CudaOps& on, StackArena& in) {
+    on.cross_entropy_backward(part, x, weight.view(), targets, log_sums_d, 2.0f, dx_d, dweight_d.into(), in);
+  };
+  ops.logits(part, x, weight.view(), kVocabulary, logits_d, arena);
+  EXPECT_EQ(arena.peak_bytes(), round_up(x_.size() * 2, StackArena::kAlignment));
+  backward(ops, arena);
+  backward(dry_ops, dry);
+  EXPECT_EQ(arena.peak_bytes(), dry.peak_bytes());
+  expect_product(logits_d.read(), logits, "logits");
+  expect_close(dx_d.read(), dx, 0x1p-8, "dx");
+  expect_close(as_floats(dweight_d.read()), as_floats(dweight), 0x1p-7, "dweight");
+}
+
 TEST_F(CudaLoss, WritesLogitsIntoTheirColumns) {
   std::vector<float> logits(kTokens * kVocabulary);
   OnDevice<float> logits_d(logits.size());
