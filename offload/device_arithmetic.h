@@ -2,6 +2,8 @@
 // where the host cannot reach that. It happens in the order of the operations, after those that were asked
 // for before; nothing here waits. Where the host reaches device memory the workers do the same with
 // optimizer_cpu/, and no bit differs.
+//
+// Of the step thread; update_tiles() also of DeviceLanes, beside it.
 #pragma once
 
 #include <cstddef>

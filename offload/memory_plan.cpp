@@ -13,6 +13,7 @@
 #include <terrace/memory/host_arena.h>
 #include <terrace/offload/budget_shortage.h>
 #include <terrace/offload/host_slots.h>
+#include <terrace/offload/update_side.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
@@ -25,6 +26,7 @@ constexpr uint32_t kSpillSlots = 2;    // one fills while the other one empties
 constexpr uint32_t kSpillSlotsWanted = 8;
 constexpr uint64_t kSpillShareOfHost = 16;
 constexpr uint32_t kActivationSlots = 4;  // one is copied, one is written or read, and two are read ahead
+constexpr uint32_t kDeviceLanes = 4;      // two come, one is computed with and one goes
 constexpr uint32_t kRingSlotsMinimum = 4;
 constexpr uint64_t kRingBytesWanted =
     16 * kMiB;                            // stays in a last-level cache and is the fastest size measured
@@ -93,6 +95,20 @@ void require_whole_granules(const FlatSpace& space, const MemoryPlan& plan) {
                    plan.device_granularity_bytes / element_bytes)});
 }
 
+// A block of records is a run, or a chunk where that is less.
+void plan_lanes(const FlatSpace& space, const OffloadOptions& options, MemoryPlan& plan) {
+  const std::vector<bool> on_device = updated_on_device(space, options);
+  plan.device_update_chunks = static_cast<uint32_t>(std::ranges::count(on_device, true));
+  if (plan.device_update_chunks == 0) return;
+  const uint64_t parameter_bytes = plan.slot_bytes / space.chunk_elements();
+  const uint64_t gradient_bytes =
+      options.accumulation_steps > 1 ? bytes_of(options.accumulation_type) : parameter_bytes;
+  plan.device_lanes = kDeviceLanes;
+  plan.device_lane_tiles = std::min(plan.record_layout.block_tiles(), space.chunk_elements() / kTileElements);
+  plan.device_lane_gradient_bytes = plan.device_lane_tiles * kTileElements * gradient_bytes;
+  plan.device_lane_parameter_bytes = plan.device_lane_tiles * kTileElements * parameter_bytes;
+}
+
 void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const OffloadOptions& options,
                  const Counts& counts, MemoryPlan& plan) {
   const bool states_there = options.states == Placement::none;
@@ -110,6 +126,7 @@ void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const
     plan.device_record_slots = counts.trainable_chunks;
     if (options.accumulation_steps > 1) plan.device_accumulator_slots = counts.trainable_chunks;
   }
+  plan_lanes(space, options, plan);
   const bool stay = gradients_stay(options);
   const SlotDemand demand = minimum_slots(space, trace, params_there, stay);
   plan.device_peak_operation = demand.operation;
@@ -122,7 +139,8 @@ void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const
   plan.device_slots_useful =
       std::max(plan.device_slots_minimum, counts.chunks + counts.trainable_chunks + output_slots);
   uint64_t fixed_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
-                         plan.device_accumulator_slots * plan.accumulator_slot_bytes;
+                         plan.device_accumulator_slots * plan.accumulator_slot_bytes +
+                         plan.device_lanes_bytes();
   plan.device_minimum_bytes = fixed_bytes + plan.device_slots_minimum * plan.slot_bytes;
   // What a host needs is told beside the least that a device does, where its budget is less.
   const uint64_t budget = std::max(options.device_budget_bytes, plan.device_minimum_bytes);
@@ -399,7 +417,7 @@ std::string reason_without_epochs(const FlatSpace& space, const OffloadOptions& 
 
 uint64_t useful_device_bytes(const MemoryPlan& plan) {
   return plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
-         plan.device_accumulator_slots * plan.accumulator_slot_bytes +
+         plan.device_accumulator_slots * plan.accumulator_slot_bytes + plan.device_lanes_bytes() +
          round_up(plan.device_activation_entries_useful * plan.activation_entry_bytes,
                   plan.device_granularity_bytes) +
          plan.device_slots_useful * plan.slot_bytes;

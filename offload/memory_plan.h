@@ -39,6 +39,20 @@ struct MemoryPlan {
   uint64_t device_activation_bytes() const {
     return round_up(device_activation_entries * activation_entry_bytes, device_granularity_bytes);
   }
+  // Lanes of DeviceLanes, for chunks that are updated on the device while their states live below it; 0:
+  // there are none. A lane holds a run of tiles: records, gradients and parameters.
+  uint32_t device_update_chunks = 0;
+  uint32_t device_lanes = 0;
+  uint64_t device_lane_tiles = 0;
+  uint64_t device_lane_gradient_bytes = 0;
+  uint64_t device_lane_parameter_bytes = 0;
+  uint64_t device_lane_bytes() const {
+    return device_lane_tiles * record_layout.tile_bytes() + device_lane_gradient_bytes +
+           device_lane_parameter_bytes;
+  }
+  uint64_t device_lanes_bytes() const {
+    return round_up(device_lanes * device_lane_bytes(), device_granularity_bytes);
+  }
   uint64_t device_bytes = 0;
   uint64_t device_minimum_bytes = 0;
 

@@ -46,6 +46,9 @@ struct OffloadOptions {
   bool discard_epochs = false;
 
   RecordLayout record_layout;  // of the optimizer states
+  // Of the trained elements whose states live below the device: what the processor updates, 0 to 1. The rest
+  // is updated on the device, through which records and gradients pass meanwhile (update_side.h).
+  double processor_share = 1;
 
   uint64_t device_budget_bytes = 0;  // parameters, gradients, states placed there, and work memory
   // Of the device's memory, a power of two: chunks of parameters must be multiples of it, and all else there

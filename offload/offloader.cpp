@@ -254,6 +254,7 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.update_write_wait_ns -= earlier.update_write_wait_ns;
   difference.update_compute_ns -= earlier.update_compute_ns;
   difference.update_check_ns -= earlier.update_check_ns;
+  difference.update_device_wait_ns -= earlier.update_device_wait_ns;
   difference.norm_ns -= earlier.norm_ns;
   difference.commit_count -= earlier.commit_count;
   difference.commit_write_bytes -= earlier.commit_write_bytes;
@@ -269,10 +270,10 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
 OffloadCounters Offloader::counters() const {
   const Parts& p = *parts_;
   OffloadCounters counters = p.counters;
-  counters.h2d_bytes = p.home->h2d_bytes();
-  counters.d2h_bytes = p.gradients->d2h_bytes() + p.home->d2h_bytes();
-  if (p.device_update != nullptr) counters.d2h_bytes += p.device_update->d2h_bytes();
   const Parts::UpdateTotals& updates = parts_->update_totals();
+  counters.h2d_bytes = p.home->h2d_bytes() + updates.pipeline.h2d_bytes;
+  counters.d2h_bytes = p.gradients->d2h_bytes() + p.home->d2h_bytes() + updates.pipeline.d2h_bytes;
+  if (p.device_update != nullptr) counters.d2h_bytes += p.device_update->d2h_bytes();
   counters.param_read_bytes = p.home->nvme_read_bytes() + updates.old_param_read_bytes;
   counters.param_write_bytes = updates.param_write_bytes;
   counters.record_read_bytes = updates.pipeline.record_read_bytes;
@@ -302,6 +303,7 @@ OffloadCounters Offloader::counters() const {
   counters.update_write_wait_ns = times.write_wait_ns;
   counters.update_compute_ns = times.compute_ns;
   counters.update_check_ns = times.check_ns;
+  counters.update_device_wait_ns = times.device_wait_ns;
   counters.turn_wait_ns = updates.turn_wait_ns;
   counters.h2d_busy_ns = p.device.h2d_busy_ns();
   counters.d2h_busy_ns = p.device.d2h_busy_ns();

@@ -90,10 +90,11 @@ struct OffloadCounters {
   uint64_t pending_update_wait_ns = 0;
   uint64_t update_ns = 0;
   // Parts of update_ns beside update_wait_ns.
-  uint64_t update_write_wait_ns = 0;  // of update_wait_ns: with nothing left that is being read
-  uint64_t update_compute_ns = 0;     // as the thread that runs it sees it
-  uint64_t update_check_ns = 0;       // checksums
-  uint64_t norm_ns = 0;               // before the first record is touched
+  uint64_t update_write_wait_ns = 0;   // of update_wait_ns: with nothing left that is being read
+  uint64_t update_compute_ns = 0;      // as the thread that runs it sees it
+  uint64_t update_check_ns = 0;        // checksums
+  uint64_t update_device_wait_ns = 0;  // for what is updated on the device
+  uint64_t norm_ns = 0;                // before the first record is touched
   // Commits: the blocks that were written because they were newer in host memory than in the tier, and no
   // others. The bytes of the manifests come on top.
   uint64_t commit_count = 0;  // epochs that became durable

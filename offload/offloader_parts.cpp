@@ -87,8 +87,14 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   take_turns();
   tile_update = std::make_unique<TileUpdate>(space, *gradients, *home, plan.record_layout, instruction_set,
                                              options.device_arithmetic, options.dry);
-  pipeline = std::make_unique<OptimizerPipeline>(space, *records, *gradients, *home, *tile_update, progress,
-                                                 watch, ring, plan);
+  device_side = updated_on_device(space, options);
+  if (plan.device_lanes > 0 && options.lock_host_memory && !options.dry)
+    records->lock_for_device(device_side);
+  if (plan.device_lanes > 0)
+    lanes = std::make_unique<DeviceLanes>(*tile_update, device, workers, watch, plan, options.dry);
+  pipeline = std::make_unique<OptimizerPipeline>(
+      space, *records, *gradients, *home, *tile_update, progress, watch, ring, plan,
+      OptimizerPipeline::Sides{.on_device = device_side, .lanes = lanes.get()});
   if (options.states == Placement::none) {
     device_update = std::make_unique<DeviceUpdate>(space, *records, *gradients, *home, *tile_update, cache,
                                                    device, workers, engine.get(), plan);

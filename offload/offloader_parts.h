@@ -21,6 +21,7 @@
 #include <terrace/memory/tier_space.h>
 #include <terrace/offload/block_transfer.h>
 #include <terrace/offload/device_cache.h>
+#include <terrace/offload/device_lanes.h>
 #include <terrace/offload/device_update.h>
 #include <terrace/offload/drive_turns.h>
 #include <terrace/offload/epoch_committer.h>
@@ -37,6 +38,7 @@
 #include <terrace/offload/time_account.h>
 #include <terrace/offload/trace/step_events.h>
 #include <terrace/offload/update_progress.h>
+#include <terrace/offload/update_side.h>
 #include <terrace/offload/update_thread.h>
 
 namespace terrace {
@@ -202,8 +204,8 @@ struct Offloader::Parts {
   Decisions decisions;
   uint64_t step_count = 0, evaluation_count = 0;  // begun
 
-  HostArena arena;         // registered with the engines
-  HostArena record_arena;  // of states in host memory, which may be given back; no device copies it
+  HostArena arena;                              // registered with the engines
+  HostArena record_arena;                       // of states in host memory, which may be given back
   std::unique_ptr<HostMemoryLock> device_lock;  // of the arena; goes after whatever copies
   std::span<std::byte> work_memory;
   TensorStates states;
@@ -229,6 +231,8 @@ struct Offloader::Parts {
   std::unique_ptr<RecordStore> records;
   UpdateProgress progress;
   std::unique_ptr<TileUpdate> tile_update;
+  std::vector<bool> device_side;       // by chunk: updated there though its states are below it
+  std::unique_ptr<DeviceLanes> lanes;  // null where there is none
   std::unique_ptr<OptimizerPipeline> pipeline;
   std::unique_ptr<DeviceUpdate> device_update;  // null unless states are on the device
   std::unique_ptr<UpdateThread> update_thread;  // null until a mode needs it

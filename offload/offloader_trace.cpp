@@ -12,7 +12,7 @@ void Offloader::Parts::describe_to_recorder() {
   facts.device_slot_bytes = plan.slot_bytes;
   facts.device_other_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
                              plan.device_accumulator_slots * plan.accumulator_slot_bytes +
-                             plan.device_activation_bytes();
+                             plan.device_activation_bytes() + plan.device_lanes_bytes();
   facts.device_budget_bytes = options.device_budget_bytes;
   facts.host_budget_bytes = options.host_budget_bytes;
   facts.ring_slot_count = plan.ring_slots;

@@ -27,7 +27,8 @@ class AddedTime {
 
 OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients,
                                      ParamHome& home, TileUpdate& tiles, UpdateProgress& progress,
-                                     StepWatch& watch, io::RingBuffer& ring, const MemoryPlan& plan)
+                                     StepWatch& watch, io::RingBuffer& ring, const MemoryPlan& plan,
+                                     Sides sides)
     : space_(space),
       records_(records),
       gradients_(gradients),
@@ -39,8 +40,10 @@ OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& record
       tile_bytes_(plan.record_layout.tile_bytes()),
       block_tiles_(plan.ring_slot_bytes / tile_bytes_),
       needs_old_(plan.record_layout.master == MasterForm::remainder),
+      sides_(std::move(sides)),
       tiles_left_(space.chunk_count()),
-      position_(space.chunk_count(), kNone) {
+      position_(space.chunk_count(), kNone),
+      tiles_sent_(space.chunk_count()) {
   order_.reserve(space.chunk_count());
   leaving_.reserve(space.chunk_count());
 }
@@ -53,6 +56,7 @@ void OptimizerPipeline::begin(const UpdateRun& run) {
   turn_ = opened_ = opened_gradients_ = streamed_ = 0;
   failure_ = nullptr;
   stream_.begin(run.engine, run.in_order);
+  if (sides_.lanes != nullptr) sides_.lanes->wake(run.engine);
 }
 
 void OptimizerPipeline::allow(std::span<const OptimizerStep> steps) {
@@ -64,15 +68,18 @@ void OptimizerPipeline::add(ChunkId chunk) {
   TERRACE_ASSERT(position_[index_of(chunk)] == kNone, "a chunk is updated once in an update");
   position_[index_of(chunk)] = static_cast<uint32_t>(order_.size());
   tiles_left_[index_of(chunk)] = space_.chunk(chunk).tile_count();
+  tiles_sent_[index_of(chunk)] = 0;
   order_.push_back(chunk);
 }
 
 bool OptimizerPipeline::advance() {
   if (run_.engine != nullptr) run_.engine->poll();
   if (stream_.failure() != nullptr) std::rethrow_exception(stream_.failure());
+  if (sides_.lanes != nullptr) take_back();
   forget_left();  // before opening: what has left makes room
   allowed_ ? open_ahead() : stream_ahead();
   stream_.start_reads();
+  if (sides_.lanes != nullptr && allowed_) send_to_device();
   // Looked up before what is open is updated: what arrives in between is no reason to stop.
   const std::optional<ChunkId> opening = opening_old();
   if (allowed_ && update_something()) return true;
@@ -98,12 +105,12 @@ bool OptimizerPipeline::start_open_next() {
     if (!opened) return false;
     ++opened_gradients_;
   }
-  return !needs_old_ || home_.start_open_old(chunk, run_.engine, run_.device);
+  return !needs_old(chunk) || home_.start_open_old(chunk, run_.engine, run_.device);
 }
 
 bool OptimizerPipeline::is_open(ChunkId chunk) const {
   return position_[index_of(chunk)] < opened_ && gradients_.is_open(chunk) &&
-         (!needs_old_ || home_.is_open_old(chunk));
+         (!needs_old(chunk) || home_.is_open_old(chunk));
 }
 
 // Records only, while nothing may be changed: no more chunks than the ring has begun to hold.
@@ -120,7 +127,8 @@ bool OptimizerPipeline::update_something() {
     update_resident(resident_ ? resident_->chunk : *chunk);
     return true;
   }
-  if (RecordStream::Block* block = stream_.take_ready([this](ChunkId chunk) { return is_open(chunk); })) {
+  const auto is_next = [this](ChunkId chunk) { return is_open(chunk) && !is_on_device(chunk); };
+  if (RecordStream::Block* block = stream_.take_ready(is_next)) {
     update_block(*block);
     return true;
   }
@@ -132,7 +140,7 @@ bool OptimizerPipeline::update_something() {
 // Its first tile is next.
 void OptimizerPipeline::before_change(ChunkId chunk) {
   if (!records_.is_streamed(chunk)) records_.before_change(chunk);
-  if (needs_old_) home_.before_change(chunk);
+  if (needs_old(chunk)) home_.before_change(chunk);
 }
 
 void OptimizerPipeline::update_block(RecordStream::Block& block) {
@@ -150,15 +158,16 @@ void OptimizerPipeline::update_block(RecordStream::Block& block) {
 }
 
 std::optional<ChunkId> OptimizerPipeline::resident_in_turn() const {
-  if (turn_ == order_.size() || records_.is_streamed(order_[turn_]) || !is_open(order_[turn_]))
-    return std::nullopt;
-  return order_[turn_];
+  if (turn_ == order_.size()) return std::nullopt;
+  const ChunkId chunk = order_[turn_];
+  if (records_.is_streamed(chunk) || is_on_device(chunk) || !is_open(chunk)) return std::nullopt;
+  return chunk;
 }
 
 std::optional<ChunkId> OptimizerPipeline::resident_for_pause() {
   for (size_t i = turn_; i < opened_; ++i) {
     const ChunkId chunk = order_[i];
-    if (records_.is_streamed(chunk) || is_done(chunk) || !is_open(chunk)) continue;
+    if (records_.is_streamed(chunk) || is_on_device(chunk) || is_done(chunk) || !is_open(chunk)) continue;
     if (records_.may_change(chunk)) return chunk;
     return std::nullopt;  // the commit writes this one next; asked for another, it would turn to that
   }
@@ -205,7 +214,13 @@ void OptimizerPipeline::tiles_done(ChunkId chunk, uint64_t count) {
 // What was made in memory that stays is there for whoever copies it; what leaves from a staging slot can be
 // had when it has arrived.
 void OptimizerPipeline::hand_on(ChunkId chunk) {
-  const std::byte* const fresh = tiles_.complete(chunk);
+  if (is_made_there(chunk)) {
+    run_.device->unpin_param(chunk);
+    home_.note_made_there(chunk);
+    gradients_.release(chunk);
+    return progress_.complete(chunk);
+  }
+  const std::byte* const fresh = tiles_.complete(chunk, is_on_device(chunk) ? sides_.lanes->run_tiles() : 1);
   if (needs_old_) home_.release_old(chunk);
   const bool stays = gradients_.is_held(chunk);
   const Event* gone = nullptr;
@@ -236,12 +251,17 @@ void OptimizerPipeline::forget_left() {
 bool OptimizerPipeline::wait_for_something(std::optional<ChunkId> opening) {
   if (run_.engine != nullptr && run_.engine->in_flight() > 0) {
     wait_for_io();
+  } else if (sides_.lanes != nullptr && !sides_.lanes->empty()) {
+    const AddedTime waiting(clock_, times_.device_wait_ns);
+    sides_.lanes->wait_for_one();
   } else if (!leaving_.empty()) {
     wait_done_watched(*leaving_.front().gone, watch_, home_.publication_subject());
   } else if (opening) {
     home_.wait_open_old(*opening, run_.engine);
   } else if (!stream_.has_turn() && !stream_.all_started()) {
     records_.wait_for_turn();
+  } else if (sides_.lanes != nullptr && allowed_ && send_resident(true)) {
+    return true;                      // what a commit had not written
   } else if (!stream_.can_start()) {  // else what has just been written made room
     records_.give_back_turn();
     return false;
@@ -252,7 +272,7 @@ bool OptimizerPipeline::wait_for_something(std::optional<ChunkId> opening) {
 // A chunk whose old parameters are on their way from the device.
 std::optional<ChunkId> OptimizerPipeline::opening_old() const {
   for (size_t i = turn_; needs_old_ && i < opened_; ++i) {
-    if (!is_done(order_[i]) && !home_.is_open_old(order_[i])) return order_[i];
+    if (needs_old(order_[i]) && !is_done(order_[i]) && !home_.is_open_old(order_[i])) return order_[i];
   }
   return std::nullopt;
 }
@@ -276,6 +296,7 @@ WaitSubject OptimizerPipeline::io_subject() const {
 }
 
 void OptimizerPipeline::end() {
+  if (sides_.lanes != nullptr) end_sending();
   records_.give_back_turn();
   if (run_.engine != nullptr) {
     while (run_.engine->in_flight() > 0) wait_for_io();
@@ -288,7 +309,7 @@ void OptimizerPipeline::end() {
   }
   leaving_.clear();
   for (size_t i = 0; needs_old_ && i < opened_; ++i) {
-    if (is_done(order_[i])) continue;
+    if (is_done(order_[i]) || !needs_old(order_[i])) continue;
     home_.wait_open_old(order_[i], run_.engine);
     home_.release_old(order_[i]);
   }
@@ -304,8 +325,14 @@ void OptimizerPipeline::fail(std::exception_ptr failure) {
 }
 
 OptimizerPipeline::Totals OptimizerPipeline::totals() const {
-  Totals totals{stream_.totals().read_bytes, stream_.totals().write_bytes, times_};
+  Totals totals{.record_read_bytes = stream_.totals().read_bytes,
+                .record_write_bytes = stream_.totals().write_bytes,
+                .times = times_};
   totals.times.check_ns = stream_.totals().check_ns;
+  if (sides_.lanes != nullptr) {
+    totals.h2d_bytes = sides_.lanes->h2d_bytes();
+    totals.d2h_bytes = sides_.lanes->d2h_bytes();
+  }
   return totals;
 }
 

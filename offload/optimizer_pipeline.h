@@ -4,6 +4,9 @@
 // is done. Reads, computation and writes overlap; records that are resident are updated in the pauses. The
 // result depends neither on where anything lives nor on the order.
 //
+// Chunks that are updated on the device (update_side.h) go the same way, but a block is sent there and comes
+// back (DeviceLanes) while the processor goes on with others.
+//
 //   begin()   an engine and an order; no chunk yet
 //   allow()   the settings of the update: before this nothing is changed, and states are only read ahead
 //   add()     one more chunk may be updated: its gradient is complete
@@ -25,6 +28,7 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/workers.h>
 #include <terrace/offload/device_cache.h>
+#include <terrace/offload/device_lanes.h>
 #include <terrace/offload/gradient_store.h>
 #include <terrace/offload/param_home.h>
 #include <terrace/offload/record_store.h>
@@ -57,17 +61,26 @@ class OptimizerPipeline {
     uint64_t read_wait_ns = 0;
     uint64_t write_wait_ns = 0;  // with nothing left to be read
     uint64_t compute_ns = 0;
-    uint64_t check_ns = 0;  // checksums of what was read and of what is written
+    uint64_t check_ns = 0;        // checksums of what was read and of what is written
+    uint64_t device_wait_ns = 0;  // with nothing left to be done here but what comes back from the device
   };
   struct Totals {
     uint64_t record_read_bytes = 0;
     uint64_t record_write_bytes = 0;
+    uint64_t h2d_bytes = 0;  // of what is updated on the device,
+    uint64_t d2h_bytes = 0;  // and comes back
     Times times;
+  };
+
+  // Where chunks are updated.
+  struct Sides {
+    std::vector<bool> on_device;   // by ChunkId
+    DeviceLanes* lanes = nullptr;  // null: none is updated there
   };
 
   OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients, ParamHome& home,
                     TileUpdate& tiles, UpdateProgress& progress, StepWatch& watch, io::RingBuffer& ring,
-                    const MemoryPlan& plan);
+                    const MemoryPlan& plan, Sides sides);
 
   void begin(const UpdateRun& run);
   void allow(std::span<const OptimizerStep> steps);
@@ -101,6 +114,8 @@ class OptimizerPipeline {
   bool start_open_next();
   bool is_open(ChunkId chunk) const;
   bool is_done(ChunkId chunk) const { return tiles_left_[index_of(chunk)] == 0; }
+  bool is_on_device(ChunkId chunk) const { return sides_.on_device[index_of(chunk)]; }
+  bool needs_old(ChunkId chunk) const { return needs_old_ && !is_made_there(chunk); }
   void stream_ahead();
   bool update_something();
   void update_block(RecordStream::Block& block);
@@ -113,6 +128,21 @@ class OptimizerPipeline {
   void tiles_done(ChunkId chunk, uint64_t count);
   void hand_on(ChunkId chunk);
   void forget_left();
+
+  // --- What is updated on the device: see optimizer_pipeline_device.cpp ---
+  // Its new parameters are made where they live, of the old ones.
+  bool is_made_there(ChunkId chunk) const {
+    return is_on_device(chunk) && run_.device != nullptr && home_.placement() == Placement::none;
+  }
+  void send_to_device();
+  bool send_block();
+  bool send_resident(bool may_wait);
+  std::optional<ChunkId> resident_for_device(bool may_wait);
+  void send_run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records,
+                RecordStream::Block* block);
+  void take_back();
+  void end_sending();
+
   bool wait_for_something(std::optional<ChunkId> opening);
   std::optional<ChunkId> opening_old() const;
   void wait_for_io();
@@ -129,6 +159,7 @@ class OptimizerPipeline {
   const uint64_t tile_bytes_;
   const uint64_t block_tiles_;
   const bool needs_old_;  // parameters of before the update: records hold only what is below them
+  const Sides sides_;
   const SteadyClock clock_;
 
   UpdateRun run_;
@@ -141,6 +172,8 @@ class OptimizerPipeline {
   size_t opened_gradients_ = 0;       // and whose gradient is not
   size_t streamed_ = 0;               // the first that has not been given to the stream
   std::optional<Resident> resident_;
+  std::optional<Resident> sending_;   // the same, to the device
+  std::vector<uint64_t> tiles_sent_;  // by ChunkId, of those that are updated there
   std::vector<Leaving> leaving_;
   std::exception_ptr failure_;
   Times times_;

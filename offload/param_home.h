@@ -105,6 +105,8 @@ class ParamHome {
   void release_old(ChunkId chunk) { old_.release(chunk); }
   // Whether they went to the device since this was last asked; placement none.
   bool take_published(ChunkId chunk);
+  // An update made them where they live, on the device.
+  void note_made_there(ChunkId chunk) { published_[index_of(chunk)] = true; }
 
   // Copies the chunk's parameters from their home to `destination` (at least the chunk's bytes), blocking.
   // Not for placement none.

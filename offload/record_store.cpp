@@ -28,7 +28,9 @@ RecordStore::RecordStore(const FlatSpace& space, Placement placement, const Memo
       tile_bytes_(plan.record_layout.tile_bytes()),
       block_tiles_(plan.ring_slot_bytes / plan.record_layout.tile_bytes()),
       memory_(space.chunk_count(), nullptr),
-      is_newer_(space.chunk_count()) {
+      is_newer_(space.chunk_count()),
+      locked_for_device_(space.chunk_count()),
+      locks_(space.chunk_count()) {
   TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && engine != nullptr),
                  "a store and its engine belong to states on nvme");
   std::vector<uint32_t> trainable;

@@ -5,6 +5,7 @@
 // that runs an update for it.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -25,7 +26,7 @@ namespace terrace {
 class RecordStore {
  public:
   // `store` and `engine` are null unless states are on nvme.
-  // Host slots are carved from `arena`; nobody registers them, so that their pages can be given back.
+  // Host slots are carved from `arena`; nobody else registers them, so that their pages can be given back.
   RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
               Device& device, BlockStore* store, io::Engine* engine, StepWatch& watch);
 
@@ -39,6 +40,10 @@ class RecordStore {
 
   // Whether resident records were changed since the tier file had them, as far as commits are not concerned.
   bool is_newer(ChunkId chunk) const { return is_newer_[index_of(chunk)]; }
+
+  // From now on the device copies what is in host slots of `chunks`, whose pages it has locked for that while
+  // they are there.
+  void lock_for_device(const std::vector<bool>& chunks);
 
   // From now on commits read what is resident and share the store's slots; null: there are none.
   void commit_with(EpochCommitter* committer) { committer_ = committer; }
@@ -90,6 +95,7 @@ class RecordStore {
   uint32_t block_at(uint64_t first_tile) const { return static_cast<uint32_t>(first_tile / block_tiles_); }
   uint64_t record_bytes(ChunkId chunk) const { return space_.chunk(chunk).tile_count() * tile_bytes_; }
   std::vector<ChunkId> trainable_chunks(bool kept) const;
+  void lock(ChunkId chunk);
   void write_back(ChunkId chunk);
   void read_in(ChunkId chunk, std::byte* memory);
   void leave(ChunkId chunk, bool knows_cached);
@@ -108,11 +114,13 @@ class RecordStore {
   HostArena& arena_;
   uint64_t slot_bytes_;  // of a chunk's records
   uint64_t tile_bytes_;
-  uint64_t block_tiles_;                  // of the store's blocks
-  std::vector<std::byte*> memory_;        // per chunk; null: in the tier file, or frozen
-  std::vector<bool> is_newer_;            // per chunk in a host slot: than in the tier file
-  std::vector<std::byte*> free_slots_;    // of the host, whose pages the system has
-  std::vector<DeviceSlot> device_slots_;  // per chunk, placement none
+  uint64_t block_tiles_;                                // of the store's blocks
+  std::vector<std::byte*> memory_;                      // per chunk; null: in the tier file, or frozen
+  std::vector<bool> is_newer_;                          // per chunk in a host slot: than in the tier file
+  std::vector<std::byte*> free_slots_;                  // of the host, whose pages the system has
+  std::vector<bool> locked_for_device_;                 // per chunk: where it is in a host slot
+  std::vector<std::unique_ptr<HostMemoryLock>> locks_;  // of these
+  std::vector<DeviceSlot> device_slots_;                // per chunk, placement none
   uint32_t kept_count_ = 0;
   uint64_t left_bytes_ = 0;
   uint64_t entered_bytes_ = 0;

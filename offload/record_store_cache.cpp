@@ -25,6 +25,17 @@ std::vector<ChunkId> RecordStore::trainable_chunks(bool kept) const {
   return chunks;
 }
 
+void RecordStore::lock_for_device(const std::vector<bool>& chunks) {
+  TERRACE_ASSERT(placement_ != Placement::none, "what is on the device is in no host slot");
+  locked_for_device_ = chunks;
+  for (const ChunkId chunk : trainable_chunks(true)) lock(chunk);
+}
+
+void RecordStore::lock(ChunkId chunk) {
+  if (locked_for_device_[index_of(chunk)])
+    locks_[index_of(chunk)] = device_.lock_host_memory({resident(chunk), slot_bytes_});
+}
+
 // Spread evenly over what is kept, or is not, so that what stays fills the pauses as before.
 void RecordStore::keep(uint32_t count, bool knows_cached) {
   TERRACE_ASSERT(placement_ == Placement::nvme, "only states on nvme are kept in host memory in part");
@@ -50,6 +61,7 @@ void RecordStore::leave(ChunkId chunk, bool knows_cached) {
   if (newer) write_back(chunk);
   if (knows_cached) committer_->forget_cached(EpochPart::records, chunk);
   is_newer_[c] = false;
+  locks_[c].reset();
   arena_.release({memory_[c], slot_bytes_});
   free_slots_.push_back(memory_[c]);
   memory_[c] = nullptr;
@@ -68,6 +80,7 @@ void RecordStore::enter(ChunkId chunk, bool knows_cached) {
   }
   free_slots_.pop_back();
   memory_[index_of(chunk)] = memory;
+  lock(chunk);
   if (knows_cached) committer_->add_cached(EpochPart::records, chunk, memory, false);
   ++kept_count_;
   streamed_bytes_ -= record_bytes(chunk);

@@ -19,6 +19,14 @@
 
 namespace terrace {
 
+// Where a run of tiles is in device memory, each part from its first element on. `parameters` are the old
+// ones, where the records need them, and then the new ones.
+struct TilePlaces {
+  std::byte* records = nullptr;
+  const std::byte* gradients = nullptr;
+  std::byte* parameters = nullptr;
+};
+
 class TileUpdate {
  public:
   TileUpdate(const FlatSpace& space, GradientStore& gradients, ParamHome& home, const RecordLayout& layout,
@@ -30,23 +38,37 @@ class TileUpdate {
   // A run of tiles whose records are at `records`; any number of runs at once. Each tile once: its gradient
   // is gone then.
   void update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const;
-  // Every tile of the chunk was updated: where its new parameters lie, one after the other.
-  std::byte* complete(ChunkId chunk) const;
+  // Every tile of the chunk was updated: where its new parameters lie, one after the other. `run_tiles`: of
+  // runs that were updated elsewhere and came back, each to output_of() its first tile.
+  std::byte* complete(ChunkId chunk, uint64_t run_tiles = 1) const;
+  // Those of a run; of host memory.
+  const std::byte* gradients_of(ChunkId chunk, uint64_t first_tile) const;
+  // In host memory, where the new parameters of a run of tiles may lie until complete().
+  std::byte* output_of(ChunkId chunk, uint64_t first_tile) const;
+  // The old parameters of a run, where records hold only what is below them; else null. Of host memory.
+  const std::byte* old_parameters_of(ChunkId chunk, uint64_t first_tile) const;
 
   // The same in device memory, with the chunk's parameters at `parameters`, the old ones and the new ones;
   // they are not its gradient's bytes.
   void update_into(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records,
                    std::byte* parameters) const;
+  // The same of a run that was copied there.
+  void update_there(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, const TilePlaces& places) const;
   // Whether the workers do that.
   bool is_on_workers() const { return device_arithmetic_ == nullptr; }
 
  private:
   bool spreads(ChunkId chunk) const;
-  // Of the chunk, where its records hold only what is below its parameters; else null.
-  const std::byte* old_parameters(ChunkId chunk) const;
-  // `output` is that of element 0 of the run, `old` that of the chunk; null: the host computes.
-  void run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records, std::byte* output,
-           const std::byte* old, DeviceArithmetic* device = nullptr) const;
+  struct Parts {
+    std::byte* records;
+    const std::byte* gradients;
+    const std::byte* old;  // null where records are whole
+    std::byte* output;
+  };
+  Parts parts_at(ChunkId chunk, uint64_t first_tile, std::byte* records, std::byte* output) const;
+  // Every part from the first element on. `device` is null: the host computes.
+  void run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, const Parts& parts,
+           DeviceArithmetic* device = nullptr) const;
 
   const FlatSpace& space_;
   GradientStore& gradients_;

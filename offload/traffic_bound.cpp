@@ -24,7 +24,16 @@ TrafficBound Offloader::traffic_bound() const {
     const uint64_t bytes = p.home->param_bytes(ChunkId{c});
     if (states_move) bound.d2h_bytes += bytes * p.options.accumulation_steps;
     if (!states_move && params_move) bound.d2h_bytes += bytes;
-    if (states_move && !params_move) bound.h2d_bytes += bytes;
+    const bool on_device = p.device_side[c];  // records and gradients pass through it
+    if (on_device) {
+      const uint64_t record_bytes =
+          p.space.chunk(ChunkId{c}).tile_count() * p.plan.record_layout.tile_bytes();
+      const uint64_t old_bytes = p.is_compact() && params_move ? bytes : 0;
+      bound.h2d_bytes += record_bytes + old_bytes +
+                         p.space.chunk(ChunkId{c}).elements * bytes_of(p.gradients->type(ChunkId{c}));
+      bound.d2h_bytes += record_bytes + (params_move ? bytes : 0);
+    }
+    if (states_move && !params_move && !on_device) bound.h2d_bytes += bytes;
     if (!p.gradients->is_held(ChunkId{c})) {
       // Written in every micro-batch, read in every later one and by the update. Where micro-batches are
       // open together it waits for the last.
@@ -35,7 +44,7 @@ TrafficBound Offloader::traffic_bound() const {
       bound.gradient_read_bytes += held_bytes * passes;
     }
     const bool has_old_parameters = p.is_compact() && states_move;  // an input of the update
-    if (has_old_parameters && !params_move) bound.d2h_bytes += bytes;
+    if (has_old_parameters && !params_move && !on_device) bound.d2h_bytes += bytes;
     if (p.home->is_in_memory(ChunkId{c})) continue;
     bound.param_write_bytes += bytes;
     if (has_old_parameters) old_read_bytes += bytes;

@@ -14,6 +14,9 @@ std::string why_not(UpdateMode mode, const FlatSpace& space, const MemoryPlan& p
                     const OffloadOptions& options) {
   if (mode == UpdateMode::after_backward) return "";
   if (options.states == Placement::none) return "optimizer states are on the device";
+  // Copies to the device keep their order: records would come behind parameters that wait for their update.
+  if (mode == UpdateMode::next_forward && plan.device_lanes > 0)
+    return "the device updates a part of the chunks";
   if (options.parameters != Placement::none) return "";
   if (plan.record_layout.master == MasterForm::remainder)
     return "parameters live on the device, and an update of compact state needs the old ones";
@@ -29,9 +32,14 @@ void require_mode(UpdateMode mode, const FlatSpace& space, const MemoryPlan& pla
                   const OffloadOptions& options) {
   const std::string reason = why_not(mode, space, plan, options);
   if (reason.empty()) return;
-  throw Error(ErrorKind::config, {fmt::format("updates cannot run {}", name_of(mode)), "", reason,
-                                  "let them run after_backward (terrace.update, --update), or place the "
-                                  "parameters on cpu or nvme"});
+  const bool divided = mode == UpdateMode::next_forward && plan.device_lanes > 0;
+  throw Error(
+      ErrorKind::config,
+      {fmt::format("updates cannot run {}", name_of(mode)), "", reason,
+       divided ? "let them run after_backward or during_backward (terrace.update, --update), or let the "
+                 "processor update all (offload_optimizer.ratio 1, --update-ratio)"
+               : "let them run after_backward (terrace.update, --update), or place the parameters on "
+                 "cpu or nvme"});
 }
 
 }  // namespace terrace

@@ -113,6 +113,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.activation_get_order = dry.activation_get_order;
   place_activations(config, options);
   options.record_layout = record_layout(config);
+  options.processor_share = config.placement.processor_share;
   options.accumulation_steps = config.batch.accumulation_steps;
   options.layer_major = config.batch.layer_major;
   options.accumulation_type = config.grad_accum_type.value_or(DataType::fp32);

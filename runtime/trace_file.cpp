@@ -251,7 +251,8 @@ void TraceFile::name_worker(uint16_t worker) {
   if (worker >= named_workers_.size()) named_workers_.resize(worker + size_t{1}, false);
   if (named_workers_[worker]) return;
   named_workers_[worker] = true;
-  name_track({kUpdate, kFirstWorker + worker}, fmt::format("worker {}", worker));
+  name_track({kUpdate, kFirstWorker + worker},
+             worker == kDeviceUpdateLane ? "device" : fmt::format("worker {}", worker));
 }
 
 void TraceFile::name_track(Track track, std::string_view name) {

@@ -44,7 +44,7 @@ struct Flags {
   std::string moments = "fp32", update = "after_backward";
   std::string parameters_on = "cpu", states_on = "nvme";
   std::vector<std::string> nvme_paths;
-  std::string host_memory, device_memory, cached_fraction;
+  std::string host_memory, device_memory, cached_fraction, update_ratio = "1";
   std::string engine = "auto";
   uint64_t accumulation = 1, threads = 0, rounds = 5, checksums = 1;
   bool compact = false, durable = false, against_io = false, json = false;
@@ -160,6 +160,12 @@ void BenchStep::add_measure_flags(CLI::App& command) {
                   "When the update runs (default after_backward); with another mode whole steps are timed")
       ->type_name("after_backward|next_forward|during_backward")
       ->group(kHow);
+  command
+      .add_option(
+          "--update-ratio", flags_.update_ratio,
+          "How much of it the processor does, and not the device, of states on cpu or nvme (default 1)")
+      ->type_name("R")
+      ->group(kHow);
   command.add_option("--engine", flags_.engine, "auto (default), io_uring, libaio or threads")
       ->type_name("NAME")
       ->group(kHow);
@@ -207,6 +213,29 @@ void BenchStep::plan_optimizer(StepPlan& plan) const {
   plan.update_mode = *mode;
 }
 
+// "1/4", "0.25", "0" or "1".
+double parse_fraction(const char* flag, const std::string& text) {
+  const auto number = [&](const std::string& part) {
+    size_t used = 0;
+    double value = -1;
+    try {
+      value = std::stod(part, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    if (used == 0 || used != part.size())
+      refuse(std::string(flag) + " " + text, "it is no fraction", "give for example 1/4");
+    return value;
+  };
+  const size_t slash = text.find('/');
+  const double value = slash == std::string::npos
+                           ? number(text)
+                           : number(text.substr(0, slash)) / number(text.substr(slash + 1));
+  if (!(value >= 0 && value <= 1))
+    refuse(std::string(flag) + " " + text, "it is not between 0 and 1", "give for example 1/4");
+  return value;
+}
+
 void BenchStep::plan_places(StepPlan& plan) const {
   const auto place = [](const std::string& flag, const std::string& name) {
     const std::optional<Placement> placement = placement_from_name(name);
@@ -236,6 +265,13 @@ void BenchStep::plan_places(StepPlan& plan) const {
     refuse("--durable", "optimizer states are not on nvme", "leave it out, or give --offload-optimizer nvme");
   if (options.states == Placement::none && plan.update_mode != UpdateMode::after_backward)
     refuse("--update " + flags_.update, "optimizer states are on the device", "place them on cpu or nvme");
+  options.processor_share = parse_fraction("--update-ratio", flags_.update_ratio);
+  if (options.processor_share < 1 && options.states == Placement::none)
+    refuse("--update-ratio " + flags_.update_ratio, "optimizer states are on the device",
+           "place them on cpu or nvme");
+  if (options.processor_share < 1 && flags_.against_io)
+    refuse("--update-ratio " + flags_.update_ratio,
+           "--against-io moves the states between nvme and host alone", "leave one out");
   plan.against_io = flags_.against_io;
   if (flags_.against_io && plan.update_mode != UpdateMode::after_backward)
     refuse("--against-io", "an update that has no time of its own cannot be compared with its transfers",
@@ -245,29 +281,6 @@ void BenchStep::plan_places(StepPlan& plan) const {
     refuse("--against-io", "it moves the states of one folder and nothing else",
            "give --offload-optimizer nvme, parameters elsewhere, and one --nvme-path");
   }
-}
-
-// "1/4", "0.25", "0" or "1".
-double parse_fraction(const std::string& text) {
-  const auto number = [&](const std::string& part) {
-    size_t used = 0;
-    double value = -1;
-    try {
-      value = std::stod(part, &used);
-    } catch (const std::exception&) {
-      used = 0;
-    }
-    if (used == 0 || used != part.size())
-      refuse("--cached-fraction " + text, "it is no fraction", "give for example 1/4");
-    return value;
-  };
-  const size_t slash = text.find('/');
-  const double value = slash == std::string::npos
-                           ? number(text)
-                           : number(text.substr(0, slash)) / number(text.substr(slash + 1));
-  if (!(value >= 0 && value <= 1))
-    refuse("--cached-fraction " + text, "it is not between 0 and 1", "give for example 1/4");
-  return value;
 }
 
 // The largest budget with which no more than `kept` chunks of states are cached.
@@ -301,7 +314,8 @@ void BenchStep::plan_budgets(StepPlan& plan) const {
           ? std::min(roomy.device_minimum_bytes + kSpareDeviceSlots * roomy.slot_bytes, roomy.device_bytes)
           : parse_bytes(flags_.device_memory, "--device-memory");
   if (flags_.host_memory.empty()) {
-    const double fraction = parse_fraction(flags_.cached_fraction.empty() ? "0" : flags_.cached_fraction);
+    const double fraction =
+        parse_fraction("--cached-fraction", flags_.cached_fraction.empty() ? "0" : flags_.cached_fraction);
     options.host_budget_bytes =
         budget_for(space, trace, options, static_cast<uint32_t>(fraction * roomy.record_chunks + 0.5));
   } else {

@@ -61,9 +61,13 @@ struct Part {
   const char* key;
 };
 constexpr std::array kParts = {
-    Part{"waiting for reads", "read_wait"}, Part{"waiting for writes", "write_wait"},
-    Part{"computing", "compute"},           Part{"checksums", "check"},
-    Part{"gradient norm", "norm"},          Part{"the rest", "rest"},
+    Part{"waiting for reads", "read_wait"},
+    Part{"waiting for writes", "write_wait"},
+    Part{"computing", "compute"},
+    Part{"checksums", "check"},
+    Part{"the device", "device_wait"},
+    Part{"gradient norm", "norm"},
+    Part{"the rest", "rest"},
 };
 using PartSeconds = std::array<double, kParts.size()>;
 
@@ -71,8 +75,11 @@ PartSeconds parts_of(const StepRound& round) {
   const OffloadCounters& moved = round.moved;
   const auto seconds = [](uint64_t ns) { return static_cast<double>(ns) * kNs; };
   PartSeconds parts = {seconds(moved.update_wait_ns - moved.update_write_wait_ns),
-                       seconds(moved.update_write_wait_ns), seconds(moved.update_compute_ns),
-                       seconds(moved.update_check_ns), seconds(moved.norm_ns)};
+                       seconds(moved.update_write_wait_ns),
+                       seconds(moved.update_compute_ns),
+                       seconds(moved.update_check_ns),
+                       seconds(moved.update_device_wait_ns),
+                       seconds(moved.norm_ns)};
   double rest = round.seconds;
   for (const double part : parts) rest -= part;
   parts.back() = rest;

@@ -57,6 +57,8 @@ std::string device_text(const TrainerPlan& plan) {
     text += fmt::format(", activation checkpoints {}", format_bytes(memory.device_activation_bytes()));
   if (memory.device_record_slots > 0)
     text += fmt::format(", states {}", format_bytes(memory.device_record_slots * memory.record_slot_bytes));
+  if (memory.device_lanes > 0)
+    text += fmt::format(", updates of states below it {}", format_bytes(memory.device_lanes_bytes()));
   return text;
 }
 
@@ -181,6 +183,11 @@ std::string update_text(const TrainConfig& config) {
   return "after_backward at first, then what the first steps show to be the fastest";
 }
 
+std::string side_text(const PlacementConfig& placement) {
+  return fmt::format("the processor does {:g} of it, and the device the rest at the same time",
+                     placement.processor_share);
+}
+
 std::string order_text(const TrainConfig& config) {
   return config.batch.layer_major ? "all micro-batches layer by layer: parameters move once per step"
                                   : "one micro-batch after the other";
@@ -219,6 +226,7 @@ std::vector<ReportFact> training_facts(const TrainerOptions& options, const Trai
   add("precision", precision_text(config));
   add("optimizer", optimizer_text(config, plan));
   add("update", update_text(config));
+  if (placement.states != Placement::none && placement.processor_share < 1) add("", side_text(placement));
   add("threads", compute_threads_text(make_compute_threads(config.terrace)));
   add("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
                            batch.micro_batch_size, batch.accumulation_steps, options.model.context,

@@ -20,6 +20,10 @@ class RecordedUpdate {
       : events_(events) {
     if (is_recording(events)) begin(workers.current_thread_index(), chunk, record_bytes);
   }
+  // As that lane.
+  RecordedUpdate(StepEvents* events, uint16_t lane, ChunkId chunk, uint64_t record_bytes) : events_(events) {
+    if (is_recording(events)) begin(lane, chunk, record_bytes);
+  }
   ~RecordedUpdate() {
     if (event_) events_->record_until_now(*event_);
   }

@@ -14,7 +14,8 @@
 //                                                           of its engine (nvme), id: of the fetch (h2d)
 //   queue     a request was handed to an engine, or has     lane: the engine, id: requests in flight now,
 //             left it                                       bytes: of them
-//   update    records of a chunk are updated                lane: the worker, chunk, bytes: of records
+//   update    records of a chunk are updated                lane: the worker, or kDeviceUpdateLane; chunk,
+//                                                           bytes: of records
 //   commit    from its beginning until the epoch is         id: the epoch, bytes: written for it; failed
 //             durable, or it failed
 //   fetch     parameters: asked for (begin) until an        chunk, id: of its transfer h2d; 0: asked for when
@@ -76,6 +77,8 @@ std::string_view key_of(TransferRole role);
 std::string_view key_of(TransferReason reason);
 
 inline constexpr uint32_t kNoTraceChunk = UINT32_MAX;
+// Of updates on the device.
+inline constexpr uint16_t kDeviceUpdateLane = UINT16_MAX;
 
 struct TraceEvent {
   uint64_t begin_ns = 0;

@@ -18,6 +18,7 @@ constexpr std::string_view kCompact = "terrace.compact_state";
 constexpr std::string_view kUpdate = "terrace.update";
 constexpr std::string_view kGpuProducts = "terrace.gpu_products";
 constexpr std::string_view kGpuCompute = "terrace.gpu_compute";
+constexpr std::string_view kRatio = "zero_optimization.offload_optimizer.ratio";
 
 // What every drive and file system with O_DIRECT accepts.
 constexpr uint64_t kSector = 4096;
@@ -101,6 +102,15 @@ void Resolver::explain_stage() {
           : "the file may offload both");
 }
 
+// States in device memory are updated there whatever it says.
+void Resolver::resolve_update_ratio() {
+  config_.placement.processor_share = number(kRatio, 1);
+  const ConfigEntry* ratio = given(kRatio);
+  if (ratio != nullptr && config_.placement.processor_share < 1 &&
+      config_.placement.states == Placement::none)
+    idle_.push_back({ratio->written_key, "states are in device memory, and updated there"});
+}
+
 void Resolver::resolve_zero() {
   config_.zero_stage = small(kStage, 0);
   PlacementConfig& placement = config_.placement;
@@ -108,6 +118,7 @@ void Resolver::resolve_zero() {
                  placement.pin_parameters);
   resolve_device("zero_optimization.offload_optimizer", placement.states, placement.state_paths,
                  placement.pin_states);
+  resolve_update_ratio();
   check_stage();
   explain_stage();
   const uint64_t sub_group = integer(kSubGroup, 1'000'000'000);
@@ -226,6 +237,14 @@ void Resolver::check_compact_state() {
 void Resolver::resolve_update() {
   config_.terrace.update = update_mode_from_name(text(kUpdate, "auto"));
   const UpdateMode mode = config_.terrace.update.value_or(UpdateMode::after_backward);
+  const bool divided = config_.placement.states != Placement::none && config_.placement.processor_share < 1;
+  if (mode == UpdateMode::next_forward && divided) {
+    problems_.add(
+        given(kUpdate)->written_at,
+        fmt::format("{} is next_forward, but {} is {}: what the device updates is updated after "
+                    "backward or during it",
+                    given(kUpdate)->written_key, named(*given(kRatio)), config_.placement.processor_share));
+  }
   if (mode == UpdateMode::after_backward || config_.placement.states != Placement::none) return;
   constexpr std::string_view device_key = "zero_optimization.offload_optimizer.device";
   const ConfigEntry* device = given(device_key);

@@ -112,6 +112,8 @@ struct PlacementConfig {
   std::map<std::filesystem::path, double> measured_rates;
   bool pin_parameters = true;  // page-lock the host memory of this role where the system allows it
   bool pin_states = true;
+  // Of trained elements whose states are on cpu or nvme: what the processor updates, and not the device.
+  double processor_share = 1;
 };
 
 // The "aio" section; what was not given is the engine's own choice.

@@ -100,6 +100,9 @@ void add_smaller_chunks(const TerraceConfig& terrace, std::vector<Change>& chang
 std::vector<Change> possible_changes(const TrainConfig& config, const ModelConfig& model) {
   std::vector<Change> changes;
   add_placements(config.placement, changes);
+  if (config.placement.states != Placement::none && config.placement.processor_share < 1)
+    changes.push_back({ChangeKind::update_side, "--update-ratio 1", "", "no update on the device",
+                       [](ChangeableRun& run) { run.config.placement.processor_share = 1; }});
   if (config.activations.checkpoint && config.activations.offload == ActivationOffload::none)
     changes.push_back({ChangeKind::activations, "", "activation_checkpointing.cpu_checkpointing true",
                        "checkpointed activations in host memory",

@@ -21,6 +21,7 @@ struct ChangeableRun {
 // Two of one kind exclude each other.
 enum class ChangeKind {
   placement,
+  update_side,
   order,
   batch,
   activations,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <terrace/memory/flat_space.h>
+#include <terrace/offload/update_side.h>
 
 namespace terrace {
 namespace {
@@ -48,6 +49,10 @@ class Replay {
     }
     for (const Section& section : space_.sections()) {
       if (section.trainable) trainable_elements_ += static_cast<double>(section.elements);
+    }
+    const std::vector<bool> on_device = updated_on_device(space_, input.setup.offload);
+    for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
+      if (on_device[c]) device_elements_ += static_cast<double>(space_.chunk(ChunkId{c}).elements);
     }
   }
 
@@ -232,7 +237,10 @@ class Replay {
   struct UpdateWork {
     double disk = 0;
     double alone = 0;     // on one thread: what streams
-    double together = 0;  // on all threads
+    double together = 0;  // on all threads; the simulated device computes on them too
+    double up = 0;        // to the device, of what is updated there,
+    double down = 0;      // and back
+    double copies() const { return std::max(up, down); }
   };
   UpdateWork update_work(const OffloadCounters& moved) const {
     UpdateWork work;
@@ -242,11 +250,30 @@ class Replay {
     const double streamed = static_cast<double>(moved.record_read_bytes) / tile_bytes * kTileElements;
     const bool hashes = in_.setup.offload.verify_checksums || in_.setup.plan.memory.keeps_epochs;
     work.alone = quotient(streamed, in_.rates.update_elements);
+    // What streams and what rests in memory is spread evenly over both sides.
+    const double there = trainable_elements_ > 0 ? device_elements_ / trainable_elements_ : 0;
+    work.alone *= 1 - there;
+    work.together = quotient((trainable_elements_ - streamed) * (1 - there) + device_elements_,
+                             in_.rates.update_together_elements);
     if (hashes)
       work.alone += quotient(static_cast<double>(moved.record_read_bytes + moved.record_write_bytes),
                              in_.rates.checksum_bytes);
-    work.together = quotient(trainable_elements_ - streamed, in_.rates.update_together_elements);
+    add_copies(work);
     return work;
+  }
+  // As DeviceLanes has them.
+  void add_copies(UpdateWork& work) const {
+    const OffloadOptions& options = in_.setup.offload;
+    const double parameter = bytes_of(in_.config.precision);
+    const double gradient = options.accumulation_steps > 1 ? bytes_of(options.accumulation_type) : parameter;
+    const double record = static_cast<double>(options.record_layout.tile_bytes()) / kTileElements;
+    const bool made_there = options.parameters == Placement::none && in_.mode == UpdateMode::after_backward;
+    const double parameters = made_there ? 0 : parameter;
+    const bool has_old = options.record_layout.master == MasterForm::remainder;
+    work.up =
+        quotient(device_elements_ * (record + gradient + (has_old ? parameters : 0)), in_.rates.copy_bytes);
+    work.down = quotient(device_elements_ * (record + parameters), in_.rates.copy_bytes);
+    work.together += (work.up + work.down) / threads_;
   }
 
   void begin_update(const PlannedStep& step) {
@@ -254,8 +281,10 @@ class Replay {
     const UpdateWork work = update_work(step.moved);
     const double arithmetic = work.alone + work.together;
     // Where records stream, arithmetic fills the time of the disk.
-    const double seconds = std::max(work.disk, arithmetic);
+    const double seconds = std::max({work.disk, arithmetic, work.copies()});
     seconds_.disk_busy += work.disk;
+    seconds_.copy_in_busy += work.up;
+    seconds_.copy_out_busy += work.down;
     if (in_.mode == UpdateMode::next_forward) {
       begin_update_beside(step, seconds, work);
     } else {
@@ -263,7 +292,7 @@ class Replay {
       const double hidden =
           in_.mode == UpdateMode::during_backward ? std::min(waits, hidden_in_backward()) : 0;
       spend(arithmetic, TimeCause::update);
-      spend(waits - hidden, TimeCause::read);
+      spend(waits - hidden, work.copies() > work.disk ? TimeCause::device_copy : TimeCause::read);
     }
     seconds_.update += end_phase();
   }
@@ -295,6 +324,7 @@ class Replay {
   const uint32_t passes_engine_;
   std::vector<OperationTime> times_;  // by use
   double trainable_elements_ = 0;
+  double device_elements_ = 0;  // of these, updated on the device though their states are below it
 
   double now_ = 0;
   double phase_began_ = 0;

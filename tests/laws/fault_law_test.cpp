@@ -32,13 +32,16 @@ struct Ending {
 using Decorate = std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)>;
 
 // Trains two steps of the toy model with every engine decorated, and reads the state.
-Ending train_decorated(const Decorate& decorate, UpdateMode mode = UpdateMode::after_backward) {
+// With `halves` the device updates half of the chunks.
+Ending train_decorated(const Decorate& decorate, UpdateMode mode = UpdateMode::after_backward,
+                       bool halves = false) {
   const std::vector<TensorSpec> specs = toy::tensors(DataType::bf16, false);
   const FlatSpace space(specs, kTileElements);
   const std::vector<TensorUse> uses = toy::trace(specs, 1);
   const toy::ScratchFolder folder;
   OffloadOptions options = toy::least_nvme_options(space, uses, folder.path());
   options.decorate_engine = decorate;
+  if (halves) options.processor_share = 0.5, options.device_budget_bytes = kGiB;
   MemoryLog log;
   Workers workers(1);
   SimulatedDevice device({options.device_budget_bytes});
@@ -75,8 +78,8 @@ Ending train_decorated(const Decorate& decorate, UpdateMode mode = UpdateMode::a
   return ending;
 }
 
-Ending train_with(Victim victim, std::vector<io::Fault> faults,
-                  UpdateMode mode = UpdateMode::after_backward) {
+Ending train_with(Victim victim, std::vector<io::Fault> faults, UpdateMode mode = UpdateMode::after_backward,
+                  bool halves = false) {
   io::FaultPlan plan(std::move(faults));
   uint32_t made = 0;
   Ending ending = train_decorated(
@@ -84,20 +87,21 @@ Ending train_with(Victim victim, std::vector<io::Fault> faults,
         if (made++ != static_cast<uint32_t>(victim)) return engine;
         return std::make_unique<io::FaultEngine>(std::move(engine), plan);
       },
-      mode);
+      mode, halves);
   ending.requests = plan.transfers();
   return ending;
 }
 
 void expect_reported_at_every_index(Victim victim, io::Fault fault, std::vector<ErrorKind> kinds,
-                                    const std::string& word, UpdateMode mode = UpdateMode::after_backward) {
-  const Ending well = train_with(victim, {}, mode);
+                                    const std::string& word, UpdateMode mode = UpdateMode::after_backward,
+                                    bool halves = false) {
+  const Ending well = train_with(victim, {}, mode, halves);
   ASSERT_FALSE(well.kind) << well.text;
   ASSERT_GT(well.requests, 10u);
   uint64_t seen = 0;
   for (uint64_t index = 0; index < well.requests; index += testing::kOneIn + index / 40) {
     fault.index = index;
-    const Ending ending = train_with(victim, {fault}, mode);
+    const Ending ending = train_with(victim, {fault}, mode, halves);
     if (!ending.kind) {
       // The request was of the other kind, or nothing asked for its bytes again: then nothing may have
       // changed.
@@ -144,6 +148,18 @@ TEST(FaultLaw, ATornWriteIsFoundWhenItIsReadAgain) {
   io::Fault fault{0, io::FaultKind::torn_write};
   fault.bytes = 512;
   expect_reported_at_every_index(Victim::step_engine, fault, {ErrorKind::corrupt}, "chunk");
+}
+
+// What passes through the device meanwhile is waited for, and goes nowhere.
+TEST(FaultLaw, WhatGoesWrongWhileTheDeviceUpdatesHalfIsNamedAtEveryIndex) {
+  io::Fault failed{0, io::FaultKind::fail};
+  io::Fault flipped{0, io::FaultKind::corrupt_read};
+  flipped.bytes = 77;
+  const UpdateMode after = UpdateMode::after_backward;
+  expect_reported_at_every_index(Victim::step_engine, failed, {ErrorKind::io}, "EIO", after, true);
+  expect_reported_at_every_index(Victim::step_engine, flipped, {ErrorKind::corrupt}, "chunk", after, true);
+  expect_reported_at_every_index(Victim::update_engine, failed, {ErrorKind::io}, "EIO",
+                                 UpdateMode::during_backward, true);
 }
 
 // Whatever the step thread does meanwhile, it learns of it, and waits for nothing that will not come.

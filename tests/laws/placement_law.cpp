@@ -43,6 +43,7 @@ enum FactorIndex : size_t {
   kBudgetChange,
   kCompact,
   kOrder,
+  kShare,
 };
 
 constexpr std::array<std::string_view, 3> kPlacements = {"none", "cpu", "nvme"};
@@ -78,6 +79,9 @@ constexpr std::array<std::string_view, 2> kCompactness = {"off", "on"};  // wher
 
 constexpr std::array<std::string_view, 2> kOrders = {"batch", "layer"};  // of several micro-batches
 
+// Of what the processor updates; the device updates the rest, though its states live below it.
+constexpr std::array<std::string_view, 4> kShares = {"1", "0.5", "0", "0.3"};
+
 constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"parameters", kPlacements},
     {"states", kPlacements},
@@ -102,6 +106,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"budget change", kBudgetChanges},
     {"compact", kCompactness},
     {"order", kOrders},
+    {"processor share", kShares},
 }};
 
 uint64_t number(const Combination& c, FactorIndex factor) {
@@ -216,6 +221,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   const bool halves_meet = options.states != Placement::none || options.parameters == Placement::none;
   if (kCompactness[c[kCompact]] == "on" && training.type == DataType::bf16 && halves_meet)
     options.record_layout.master = MasterForm::remainder;
+  options.processor_share = std::stod(std::string(kShares[c[kShare]]));
   options.accumulation_steps = training.accumulation;
   options.accumulation_type = training.accumulation_type;
   options.layer_major = is_layer_major(c);

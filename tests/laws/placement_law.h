@@ -21,7 +21,7 @@ struct Factor {
   std::string_view name;
   std::span<const std::string_view> levels;
 };
-inline constexpr size_t kFactorCount = 23;
+inline constexpr size_t kFactorCount = 24;
 std::span<const Factor, kFactorCount> factors();
 using Combination = std::array<uint8_t, kFactorCount>;
 std::string describe(const Combination& combination);

@@ -134,6 +134,24 @@ TEST(DryRun, CountsWhatIsMovedWheneverUpdatesRun) {
   }
 }
 
+TEST(DryRun, CountsWhatPassesThroughTheDeviceForItsUpdates) {
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    for (const Placement states : {Placement::cpu, Placement::nvme}) {
+      for (const double share : {0.0, 0.5}) {
+        EpochCase c{.parameters = parameters, .accumulation = share == 0 ? 1u : 3u, .durable = false};
+        c.states = states;
+        c.processor_share = share;
+        c.chunk_elements = 2 * kTileElements;
+        expect_planned_as_run(c);
+        c.layout = share == 0 ? kCompact : RecordLayout{};
+        c.mode = share == 0 ? UpdateMode::after_backward : UpdateMode::during_backward;
+        c.holds_gradients = parameters == Placement::none;
+        expect_planned_as_run(c);
+      }
+    }
+  }
+}
+
 // Every third way to spill, each in another mode.
 TEST(DryRun, CountsSpilledGradients) {
   std::vector<EpochCase> cases = spilling_cases();

@@ -48,6 +48,7 @@ struct EpochCase {
   // Instead of all that: of the plan without limits.
   std::function<uint64_t(const MemoryPlan&)> host_budget = nullptr;
   StepEvents* step_events = nullptr;
+  double processor_share = 1;
 };
 
 inline constexpr RecordLayout kCompact = {MasterForm::remainder};
@@ -73,6 +74,7 @@ inline OffloadOptions epoch_options(const EpochCase& c, const FlatSpace& space,
   options.drive_turns = c.drive_turns;
   options.record_layout = c.layout;
   options.step_events = c.step_events;
+  options.processor_share = c.processor_share;
   options.device_budget_bytes = options.host_budget_bytes = kGiB;
   const MemoryPlan roomy = plan_memory(space, uses, options);
   options.device_budget_bytes = roomy.device_minimum_bytes;

@@ -48,6 +48,7 @@ struct Case {
   // Of a budget, strict or not; null: a SimulatedDevice.
   std::function<std::unique_ptr<Device>(uint64_t budget_bytes, bool strict)> make_device = nullptr;
   bool lock_host_memory = false;
+  double processor_share = 1;
 };
 
 // An offloader with everything it needs.
@@ -74,6 +75,7 @@ class Rig {
     options.decisions = c.decisions;
     options.replay = c.replay;
     options.lock_host_memory = c.lock_host_memory;
+    options.processor_share = c.processor_share;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;
     const MemoryPlan roomy = plan_memory(space, uses, options);
     options.device_budget_bytes = c.tight ? roomy.device_minimum_bytes : useful_device_bytes(roomy);

@@ -15,8 +15,9 @@ struct Step {
 
 // A step that is none of the first, with the least of budgets, or the least that holds gradients.
 Step step_with(Placement parameters, RecordLayout layout, UpdateMode mode = UpdateMode::after_backward,
-               bool holds_gradients = false) {
+               bool holds_gradients = false, double processor_share = 1) {
   EpochCase c;
+  c.processor_share = processor_share;
   c.holds_gradients = holds_gradients;
   c.parameters = parameters;
   c.layout = layout;
@@ -44,6 +45,31 @@ TEST(TrafficBound, IsWhatPlainAndCompactStepsMove) {
       EXPECT_GE(moved.param_read_bytes, bound.param_read_bytes) << name_of(parameters);
       if (parameters == Placement::nvme) {
         EXPECT_EQ(moved.param_read_bytes - bound.param_read_bytes, moved.h2d_bytes - bound.h2d_bytes);
+      }
+    }
+  }
+}
+
+// Records and gradients come to the device and go, and nothing else does that would not.
+TEST(TrafficBound, OfUpdatesOnTheDeviceIsWhatTheyMove) {
+  for (const RecordLayout& layout : {RecordLayout{}, kCompact}) {
+    for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+      const TrafficBound here = step_with(parameters, layout).bound;
+      const auto [moved, bound] = step_with(parameters, layout, UpdateMode::after_backward, false, 0);
+      EXPECT_EQ(moved.d2h_bytes, bound.d2h_bytes) << name_of(parameters);
+      EXPECT_EQ(moved.record_read_bytes, here.record_read_bytes) << name_of(parameters);
+      EXPECT_EQ(moved.param_read_bytes - bound.param_read_bytes,
+                parameters == Placement::nvme ? moved.h2d_bytes - bound.h2d_bytes : 0);
+      const uint64_t records = here.record_read_bytes;
+      const uint64_t elements = records / layout.tile_bytes() * kTileElements;
+      const uint64_t bytes = elements * sizeof(Bf16);  // of gradients, or of parameters
+      const bool is_compact = layout == kCompact;
+      if (parameters == Placement::none) {
+        EXPECT_EQ(bound.h2d_bytes, here.h2d_bytes - bytes + records + bytes);
+        EXPECT_EQ(bound.d2h_bytes, here.d2h_bytes - (is_compact ? bytes : 0) + records);
+      } else {
+        EXPECT_EQ(bound.h2d_bytes, here.h2d_bytes + records + bytes + (is_compact ? bytes : 0));
+        EXPECT_EQ(bound.d2h_bytes, here.d2h_bytes + records + bytes);
       }
     }
   }

@@ -19,12 +19,13 @@ struct WarmCase {
   Placement parameters;
   bool compact;
   bool spills;
+  double processor_share = 1;
 };
 
 std::string case_name(const ::testing::TestParamInfo<WarmCase>& info) {
   const WarmCase& c = info.param;
-  return fmt::format("{}_{}_{}_{}", name_of(c.mode), name_of(c.parameters), c.compact ? "compact" : "plain",
-                     c.spills ? "spilled" : "held");
+  return fmt::format("{}_{}_{}_{}{}", name_of(c.mode), name_of(c.parameters), c.compact ? "compact" : "plain",
+                     c.spills ? "spilled" : "held", c.processor_share < 1 ? "_divided" : "");
 }
 
 std::vector<WarmCase> cases() {
@@ -37,6 +38,8 @@ std::vector<WarmCase> cases() {
       }
     }
   }
+  list.push_back({UpdateMode::after_backward, Placement::cpu, false, false, 0.5});
+  list.push_back({UpdateMode::during_backward, Placement::nvme, true, true, 0.5});
   return list;
 }
 
@@ -74,6 +77,7 @@ TEST_P(WarmStep, AllocatesNothingOnAnyThread) {
   options.durable = false;
   options.layout = c.compact ? kCompact : RecordLayout{};
   options.mode = c.mode;
+  options.processor_share = c.processor_share;
   options.holds_gradients = !c.spills;
   // Where parameters have host slots of their own, plain gradients take these over and never spill.
   const toy::ScratchFolder folder;

@@ -58,6 +58,7 @@ struct RunOptions {
   std::string activations = "none";  // where they are offloaded to
   uint32_t layers = 2;
   std::string order = "batch";
+  std::string ratio = "1";  // of updates by the processor
   uint64_t data = 1;
   TierStart start = TierStart::fresh;
   bool discard = false;  // what an earlier run left
@@ -83,6 +84,7 @@ inline TrainerOptions options_of(const RunOptions& run) {
                                            {"gradient_accumulation_steps", run.accumulation, "a test"},
                                            {"terrace.compact_state", run.compact, "a test"},
                                            {"terrace.microbatch_order", run.order, "a test"},
+                                           {"zero_optimization.offload_optimizer.ratio", run.ratio, "a test"},
                                            {"terrace.chunk_elements", run.chunk_elements, "a test"}};
   if (run.bf16_moments == "true") overrides.push_back({"bf16.bf16_optimizer_states", "true", "a test"});
   if (!run.parameters.empty())

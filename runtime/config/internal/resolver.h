@@ -80,6 +80,7 @@ class Resolver {
   void resolve_device(std::string_view section, Placement& placement,
                       std::vector<std::filesystem::path>& paths, bool& pin);
   std::vector<std::filesystem::path> folders(std::string_view path);
+  void resolve_update_ratio();
   void check_stage();
   void explain_stage();
   void resolve_aio();

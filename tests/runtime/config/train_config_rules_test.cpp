@@ -12,6 +12,7 @@ namespace {
 using config_test::origin_of;
 using config_test::parse;
 using config_test::problem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -39,9 +40,6 @@ TEST(TrainConfigRules, RefusesWhatWouldChangeNumbersOrIsNotThere) {
               HasSubstr("always fp32"));
   EXPECT_THAT(problem(R"({"zero_optimization": {"zero_quantized_weights": true}})"), HasSubstr("Lossy"));
   EXPECT_EQ(problem(R"({"zero_optimization": {"zero_quantized_weights": false}})"), "no problem");
-  EXPECT_THAT(problem(R"({"zero_optimization": {"offload_optimizer": {"ratio": 0.3}}})"),
-              HasSubstr("offload_optimizer.ratio cannot be 0.3: Updating a part"));
-  EXPECT_EQ(problem(R"({"zero_optimization": {"offload_optimizer": {"ratio": 1.0}}})"), "no problem");
   EXPECT_THAT(problem(R"({"optimizer": {"params": {"max_grad_norm": 1}}})"),
               HasSubstr("Set gradient_clipping"));
   EXPECT_THAT(problem(R"({"data_types": {"param_dtype": "bf16"}})"), HasSubstr("precision of parameters"));
@@ -53,6 +51,22 @@ TEST(TrainConfigRules, RefusesWhatWouldChangeNumbersOrIsNotThere) {
       HasSubstr("compression_training cannot be an object: Compression"));
   EXPECT_THAT(problem(R"({"sparse_attention": {"mode": "fixed"}})"), HasSubstr("change the model"));
   EXPECT_THAT(problem(R"({"zero_optimization": {"zenflow": {"topk_ratio": 0.1}}})"), HasSubstr("ZenFlow"));
+}
+
+TEST(TrainConfigRules, DividesUpdatesByTheRatio) {
+  const auto with = [](const std::string& device, const std::string& ratio) {
+    return R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": ")" + device +
+           R"(", "ratio": )" + ratio + "}}}";
+  };
+  EXPECT_EQ(parse(with("cpu", "0.3")).placement.processor_share, 0.3);
+  EXPECT_EQ(parse(with("cpu", "1.0")).placement.processor_share, 1);
+  EXPECT_EQ(parse("{}").placement.processor_share, 1);
+  EXPECT_THAT(problem(with("cpu", "1.5")), HasSubstr("offload_optimizer.ratio"));
+  EXPECT_THAT(problem(R"({"terrace": {"update": "next_forward"}, "zero_optimization":
+                          {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}})"),
+              AllOf(HasSubstr("terrace.update is next_forward, but"), HasSubstr("offload_optimizer.ratio")));
+  EXPECT_TRUE(parse(with("none", "1.0")).warnings.empty());
+  EXPECT_THAT(parse(with("none", "0.5")).warnings, ElementsAre(HasSubstr("updated there): ratio")));
 }
 
 TEST(TrainConfigRules, MapsOldAndUnofficialSpellings) {

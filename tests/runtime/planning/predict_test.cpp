@@ -41,6 +41,12 @@ std::vector<PlannedCase> planned_cases() {
     run.update = "during_backward";
     run.clipping = "0";
   };
+  const auto divided = [](RunOptions& run) {
+    run.nvme = "there";
+    run.parameters = "cpu";
+    run.precision = run.compact = "true";
+    run.ratio = "0.5";
+  };
   const auto accumulates = [](TrainerOptions& options) {
     parameters_on_nvme(options);
     options.config.batch = {2, 3};
@@ -55,6 +61,7 @@ std::vector<PlannedCase> planned_cases() {
           {"both on nvme, compact, in the next forward", compact, parameters_on_nvme},
           {"during backward, not clipped", as_gradients_land},
           {"micro-batches, and activations on the host", nvme, accumulates},
+          {"half of the update on the device", divided},
           {"fp16 during backward", as_gradients_land, fp16}};
 }
 

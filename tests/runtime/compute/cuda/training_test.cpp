@@ -136,6 +136,33 @@ TEST_P(CudaTraining, AddsUpTheSameBitsOfSeveralMicroBatches) {
   expect_same(train(there, 2), expected);
 }
 
+// States of host memory and of nvme pass through the GPU, half of them or all, and no stream is waited for.
+TEST_P(CudaTraining, UpdatesThereWhatRestsBelowWithTheSameBits) {
+  PlayedGpu gpu;
+  RunOptions run = on_gpu(gpu);
+  const Outcome expected = train(run);
+  run.compact = run.precision = "true";
+  const Outcome compact = train(run);
+  for (const bool on_nvme : {false, true}) {
+    for (const char* const ratio : {"0.5", "0"}) {
+      SCOPED_TRACE(std::string("ratio ") + ratio + (on_nvme ? ", nvme" : ", cpu"));
+      RunOptions whole = on_gpu(gpu);
+      whole.ratio = ratio;
+      expect_same(train(offloaded(whole, "cpu", on_nvme)), expected);
+    }
+  }
+  run.ratio = "0.5";
+  const RunOptions half = offloaded(run, "cpu", false);
+  TrainerRun trained(half);
+  trained.trainer->step();
+  EXPECT_EQ(gpu.driver.used_bytes(), trained.trainer->plan().memory.device_bytes);
+  const uint64_t waits = gpu.driver.calls("cuStreamSynchronize");
+  trained.trainer->step();
+  trained.trainer->step();
+  EXPECT_EQ(gpu.driver.calls("cuStreamSynchronize"), waits);
+  EXPECT_TRUE(trained.state() == compact.state);
+}
+
 // Attention's forward pass and the loss differ from the host's in their last bits.
 TEST_P(CudaTraining, IsNearTheHosts) {
   PlayedGpu gpu;

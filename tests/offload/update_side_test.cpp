@@ -1,0 +1,195 @@
+// Updates on the device of states that live below it: which chunks, the same bits, the plan's memory.
+#include <terrace/offload/update_side.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <terrace/base/error.h>
+
+#include "offload/offloader_rig.h"
+#include "offload/recorded_steps.h"
+
+namespace terrace {
+namespace {
+
+constexpr double kShares[] = {0, 0.3, 0.5};
+
+std::vector<TensorSpec> rows_of_chunks(uint32_t chunks, bool with_frozen) {
+  std::vector<TensorSpec> specs;
+  for (uint32_t c = 0; c < chunks; ++c) {
+    const bool trainable = !with_frozen || c % 3 != 0;
+    specs.push_back({fmt::format("t{}", c), {kTileElements}, DataType::bf16, trainable, 0, 1});
+  }
+  return specs;
+}
+
+OffloadOptions with_share(double share, Placement states = Placement::cpu) {
+  OffloadOptions options;
+  options.states = states;
+  options.processor_share = share;
+  return options;
+}
+
+TEST(UpdateSide, IsTheProcessorsOrTheDevicesAlone) {
+  const FlatSpace space(rows_of_chunks(7, true), kTileElements);
+  uint32_t trainable = 0;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c)
+    trainable += space.section_of(ChunkId{c}).trainable ? 1 : 0;
+  EXPECT_EQ(std::ranges::count(updated_on_device(space, with_share(1)), true), 0);
+  EXPECT_EQ(std::ranges::count(updated_on_device(space, with_share(0)), true), trainable);
+  EXPECT_EQ(std::ranges::count(updated_on_device(space, with_share(0, Placement::none)), true), 0);
+}
+
+TEST(UpdateSide, HasItsShareOfEveryRowOfChunks) {
+  for (const double share : {0.1, 0.3, 0.5, 0.9}) {
+    const FlatSpace space(rows_of_chunks(100, false), kTileElements);
+    const std::vector<bool> on_device = updated_on_device(space, with_share(share));
+    EXPECT_EQ(on_device, updated_on_device(space, with_share(share)));
+    int64_t here = 0;
+    for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+      here += on_device[c] ? 0 : 1;
+      EXPECT_LE(std::abs(static_cast<double>(here) - share * (c + 1)), 0.5 + 1e-9) << share << " at " << c;
+    }
+  }
+}
+
+class UpdateSides : public ::testing::TestWithParam<Case> {};
+
+TEST_P(UpdateSides, TrainBitForBitLikePlainVectors) {
+  const Case& c = GetParam();
+  Rig rig(c);
+  Reference reference(rig.specs, c.accumulation, c.accumulation_type);
+  for (uint64_t step = 1; step <= 3; ++step) {
+    EXPECT_TRUE(rig.step(step, c.accumulation).applied);
+    reference.step(step);
+  }
+  expect_same_as_reference(rig, reference);
+  EXPECT_EQ(rig.device->used_bytes(), rig.offloader->plan().device_bytes);
+  EXPECT_GT(rig.offloader->plan().device_update_chunks, 0u);
+}
+
+std::vector<Case> cases() {
+  constexpr UpdateMode kModes[] = {UpdateMode::after_backward, UpdateMode::during_backward};
+  std::vector<Case> list;
+  for (const UpdateMode mode : kModes) {
+    for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+      for (const Placement states : {Placement::cpu, Placement::nvme}) {
+        const size_t number = list.size();
+        Case c{parameters, states, DataType::bf16, number % 2 == 0 ? 1u : 3u};
+        c.processor_share = kShares[number % std::size(kShares)];
+        c.mode = mode;
+        c.tight = c.strict = number % 4 < 2;
+        c.chunk_elements = c.tight ? kTileElements : 4 * kTileElements;
+        c.with_frozen = !c.tight;
+        c.engine = io::EngineKind::threads;
+        if (number % 5 == 0) c.type = DataType::fp32;
+        list.push_back(c);
+      }
+    }
+  }
+  return list;
+}
+
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return fmt::format("{}_{}_{}_{}_{}", name_of(c.mode), name_of(c.parameters), name_of(c.states),
+                     c.accumulation, static_cast<int>(c.processor_share * 10));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, UpdateSides, ::testing::ValuesIn(cases()), case_name);
+
+// A byte less than the lanes take is refused, and the refusal says what they take.
+TEST(UpdateSide, TakesItsLanesFromTheDeviceBudgetToTheByte) {
+  const std::vector<TensorSpec> specs = toy::tensors(DataType::bf16, false);
+  const FlatSpace space(specs, kTileElements);
+  const std::vector<TensorUse> uses = toy::trace(specs, 1);
+  OffloadOptions options = with_share(1);
+  options.parameters = Placement::cpu;
+  options.device_budget_bytes = options.host_budget_bytes = kGiB;
+  const MemoryPlan here = plan_memory(space, uses, options);
+  options.processor_share = 0.5;
+  const MemoryPlan both = plan_memory(space, uses, options);
+  // Four lanes of one tile: its record, its gradient and its parameters.
+  const uint64_t lanes = 4 * (kTileElements * 12 + kTileElements * 2 + kTileElements * 2);
+  EXPECT_EQ(both.device_lanes_bytes(), lanes);
+  EXPECT_EQ(both.device_minimum_bytes, here.device_minimum_bytes + lanes);
+  EXPECT_EQ(useful_device_bytes(both), useful_device_bytes(here) + lanes);
+  options.device_budget_bytes = both.device_minimum_bytes - 1;
+  try {
+    plan_memory(space, uses, options);
+    ADD_FAILURE() << "it fits";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::capacity);
+    EXPECT_NE(std::string(error.what()).find("updates of states below it 256.0 KiB"), std::string::npos)
+        << error.what();
+  }
+}
+
+std::vector<TraceEvent> events_of_step(RecordedSteps& recorded, double share, TraceKind kind) {
+  Case c{Placement::cpu, Placement::cpu};
+  c.processor_share = share;
+  c.d2h_bytes_per_second = 4 * kMiB;  // a run is longer on its way back than it takes to come
+  c.step_events = &recorded.events;
+  {
+    Rig rig(c);
+    recorded.begin(1, *rig.offloader);
+    rig.step(1, 1);
+    recorded.end(*rig.offloader);
+  }
+  recorded.take();
+  EXPECT_EQ(recorded.difference(), "");
+  return recorded.of(kind);
+}
+
+TEST(UpdateSide, BringsRunsWhileOthersGo) {
+  RecordedSteps recorded;
+  const std::vector<TraceEvent> transfers = events_of_step(recorded, 0, TraceKind::transfer);
+  size_t ups = 0, beside = 0;
+  for (const TraceEvent& up : transfers) {
+    if (up.role != TransferRole::state || up.link != TraceLink::h2d) continue;
+    ++ups;
+    beside += std::ranges::any_of(transfers, [&](const TraceEvent& down) {
+      return down.role == TransferRole::state && down.link == TraceLink::d2h && down.chunk != up.chunk &&
+             down.begin_ns < up.begin_ns && up.begin_ns < down.end_ns;
+    });
+  }
+  EXPECT_GT(ups, 4u);
+  EXPECT_GT(beside, 0u);
+}
+
+TEST(UpdateSide, LeavesTheProcessorToItsOwnMeanwhile) {
+  RecordedSteps recorded;
+  const std::vector<TraceEvent> updates = events_of_step(recorded, 0.5, TraceKind::update);
+  uint64_t first_ns = UINT64_MAX, last_ns = 0;  // of what the device updates, on its way there and back
+  for (const TraceEvent& transfer : recorded.of(TraceKind::transfer)) {
+    if (transfer.role != TransferRole::state) continue;
+    first_ns = std::min(first_ns, transfer.begin_ns);
+    last_ns = std::max(last_ns, transfer.end_ns);
+  }
+  const auto is_beside = [&](const TraceEvent& update) {
+    return update.lane != kDeviceUpdateLane && first_ns < update.begin_ns && update.end_ns < last_ns;
+  };
+  EXPECT_GT(std::ranges::count_if(updates, is_beside), 0);
+}
+
+// Records would wait behind parameters that wait for them.
+TEST(UpdateSide, IsTheProcessorsAloneInTheNextForward) {
+  Case c{Placement::cpu, Placement::cpu};
+  c.processor_share = 0.5;
+  Rig rig(c);
+  EXPECT_EQ(rig.offloader->why_not(UpdateMode::during_backward), "");
+  try {
+    rig.offloader->set_update_mode(UpdateMode::next_forward);
+    ADD_FAILURE() << "it is possible";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    EXPECT_NE(std::string(error.what()).find("offload_optimizer.ratio 1"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace terrace
