@@ -148,7 +148,7 @@ void QueuedEngine::issue_piece(uint32_t index) {
   free_pieces_.pop_back();
   pieces_[id] = PieceState{Piece{request.kind, request.fd, request.offset + slot.issued_bytes,
                                  request.data + slot.issued_bytes, static_cast<uint32_t>(bytes), id},
-                           index, 0, false};
+                           index, 0, 0, 0};
   batch_.push_back(pieces_[id].piece);
   ++slot.pieces;
   slot.issued_bytes += bytes;
@@ -175,8 +175,11 @@ void QueuedEngine::handle(const PieceResult& result) {
   } else if ((error == EINTR || error == EAGAIN) && ++state.fruitless_tries < kFruitlessTries) {
     ++stats_.retries;
     batch_.push_back(state.piece);
-  } else if (error == EINVAL && is_read && state.continued && at_end_of_file(state)) {
+  } else if (error == EINVAL && is_read && state.moved_bytes > 0 && at_end_of_file(state)) {
     fail(state, kEndOfFile);
+  } else if (error == EINVAL && rewind(state)) {
+    ++stats_.retries;
+    batch_.push_back(state.piece);
   } else {
     fail(state, error);
   }
@@ -195,7 +198,7 @@ void QueuedEngine::advance(PieceState& state, uint64_t moved_bytes) {
   }
   ++stats_.short_transfers;
   state.fruitless_tries = 0;
-  state.continued = true;
+  state.moved_bytes += static_cast<uint32_t>(moved_bytes);
   batch_.push_back(piece);
 }
 
@@ -204,6 +207,20 @@ void QueuedEngine::advance(PieceState& state, uint64_t moved_bytes) {
 bool QueuedEngine::at_end_of_file(const PieceState& state) const {
   struct stat status;
   return fstat(state.piece.fd, &status) == 0 && static_cast<uint64_t>(status.st_size) <= state.piece.offset;
+}
+
+// A direct transfer that ended within a block cannot go on from there: the block is moved again.
+bool QueuedEngine::rewind(PieceState& state) {
+  constexpr uint64_t kBlockBytes = 4096;  // no file system asks for more
+  Piece& piece = state.piece;
+  const auto back = static_cast<uint32_t>(piece.offset % kBlockBytes);
+  if (back == 0 || back > state.moved_bytes || ++state.rewinds > kFruitlessTries) return false;
+  (piece.kind == OpKind::read ? stats_.bytes_read : stats_.bytes_written) -= back;
+  state.moved_bytes -= back;
+  piece.offset -= back;
+  piece.data -= back;
+  piece.bytes += back;
+  return true;
 }
 
 // Nothing more of a failed request is issued; its pieces in flight are waited for, since they use its memory.

@@ -54,7 +54,8 @@ class QueuedEngine final : public Engine {
     Piece piece;
     uint32_t slot;
     uint32_t fruitless_tries;  // EINTR and EAGAIN in a row
-    bool continued;            // part of it has been moved already
+    uint32_t rewinds;          // to the block in which a short transfer ended
+    uint32_t moved_bytes;
   };
   // Slots linked through Slot::next.
   struct List {
@@ -75,6 +76,7 @@ class QueuedEngine final : public Engine {
   void handle(const PieceResult& result);
   void advance(PieceState& state, uint64_t moved_bytes);
   bool at_end_of_file(const PieceState& state) const;
+  bool rewind(PieceState& state);
   void fail(PieceState& state, int error);
   void finish_piece(uint32_t id);
   bool run_one_ready();

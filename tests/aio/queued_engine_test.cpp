@@ -222,6 +222,32 @@ TEST(QueuedEngine, ContinuesShortTransfersUntilTheRequestIsWhole) {
   EXPECT_GT(scripted.engine->stats().short_transfers, 10u);
 }
 
+// As a direct file refuses it.
+TEST(QueuedEngine, MovesABlockAgainInWhichAShortTransferEnded) {
+  Scripted scripted(kSmall);
+  const Bytes bytes(3 * kBlock);
+  int pieces = 0;
+  scripted.transport->answer = [&](const Piece& piece) {
+    if (piece.offset % 512 != 0) return -int64_t{EINVAL};
+    return ++pieces % 2 == 1 ? std::min<int64_t>(piece.bytes, 9000) : int64_t{piece.bytes};
+  };
+  for (const OpKind kind : {OpKind::read, OpKind::write}) {
+    const Completion completion =
+        run(*scripted.engine, scripted.collector, scripted.collector.to(kind, 3, 4096, bytes.span()));
+    EXPECT_EQ(completion.error, 0);
+    EXPECT_EQ(completion.bytes, bytes.size());
+  }
+  EXPECT_EQ(scripted.engine->stats().bytes_read, bytes.size());
+  EXPECT_EQ(scripted.engine->stats().bytes_written, bytes.size());
+  EXPECT_GT(scripted.engine->stats().retries, 0u);
+  // One that always ends there is no endless loop.
+  scripted.transport->answer = [](const Piece& piece) {
+    return piece.offset % 512 != 0 ? -int64_t{EINVAL} : std::min<int64_t>(piece.bytes, 1000);
+  };
+  const Request request = scripted.collector.to(OpKind::read, 3, 4096, bytes.span());
+  EXPECT_EQ(run(*scripted.engine, scripted.collector, request).error, EINVAL);
+}
+
 TEST(QueuedEngine, RetriesInterruptedTransfersButNotForEver) {
   Scripted scripted(kSmall);
   const Bytes bytes(4096);
