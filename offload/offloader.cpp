@@ -322,6 +322,18 @@ std::vector<TierUse> Offloader::host_ledger() const {
   return uses;
 }
 
+uint64_t Offloader::host_peak_bytes() const {
+  uint64_t bytes = 0;
+  for (const HostArena* arena : {&parts_->arena, &parts_->record_arena}) {
+    for (const HostArena::LedgerEntry& entry : arena->ledger()) bytes += entry.bytes;
+  }
+  return bytes;
+}
+
+bool Offloader::host_budget_has_changed() const {
+  return parts_->host_budget_has_changed;
+}
+
 const Schedule& Offloader::schedule() const {
   return parts_->training_cursor.schedule();
 }

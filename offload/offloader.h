@@ -265,7 +265,11 @@ class Offloader final : public ParameterAccess {
   TrafficBound traffic_bound() const;
   // Of a training step: as announced, or as the last one went.
   const Schedule& schedule() const;
-  std::vector<TierUse> host_ledger() const;
+  std::vector<TierUse> host_ledger() const;  // now
+  // The most that it was: before any of it was given back.
+  uint64_t host_peak_bytes() const;
+  // Whether it has kept more or fewer records in between, so that steps differ in their least traffic.
+  bool host_budget_has_changed() const;
   uint64_t tier_file_bytes() const;             // on all nvme paths together
   std::vector<NvmePathUse> nvme_paths() const;  // none when nothing is on nvme
   // For a program that knows better than the offloader what its time goes into: outside of leases, where it

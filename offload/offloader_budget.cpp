@@ -33,6 +33,7 @@ void Offloader::Parts::set_host_budget(uint64_t bytes) {
     return;
   }
   watch.set_activity("a change of the host budget");
+  host_budget_has_changed = true;
   if (committer != nullptr) committer->wait_idle();
   const bool knows = committer != nullptr && knows_cached;
   std::exception_ptr failure;

@@ -292,6 +292,7 @@ struct Offloader::Parts {
   // Of end_use(), which destructors of leases call: the next call throws it.
   std::exception_ptr landing_failure;
   uint64_t host_budget_bytes = options.host_budget_bytes;  // in force
+  bool host_budget_has_changed = false;
   OffloadCounters counters;
   std::vector<OptimizerStep> steps;  // of the parameter groups; kept for its memory
 };

@@ -194,11 +194,10 @@ void RunSummary::add(const FinishedUpdate& last) {
 }
 
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {
-  summary.bound = trainer.offloader().traffic_bound();
+  // Of the budget as it was throughout, or of none.
+  if (!trainer.offloader().host_budget_has_changed()) summary.bound = trainer.offloader().traffic_bound();
   std::vector<TierUse> host_uses;
-  uint64_t host_bytes = 0;
   for (const TierUse& use : trainer.offloader().host_ledger()) {
-    host_bytes += use.bytes;
     const auto known = std::find_if(host_uses.begin(), host_uses.end(),
                                     [&](const TierUse& other) { return other.purpose == use.purpose; });
     if (known == host_uses.end()) {
@@ -208,10 +207,10 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
     }
   }
   const uint64_t taken = trainer.offloader().tier_file_bytes();
-  summary.tiers = {
-      {"device", plan.device.bytes, plan.device.origin, plan.memory.device_bytes, trainer.device_peak_bytes(),
-       trainer.device_ledger()},
-      {"host", plan.host.bytes, plan.host.origin, plan.memory.host_bytes, host_bytes, host_uses}};
+  summary.tiers = {{"device", plan.device.bytes, plan.device.origin, plan.memory.device_bytes,
+                    trainer.device_peak_bytes(), trainer.device_ledger()},
+                   {"host", plan.host.bytes, plan.host.origin, plan.memory.host_bytes,
+                    trainer.offloader().host_peak_bytes(), host_uses}};
   if (taken > 0) {
     const uint64_t needed = plan.memory.file_bytes();
     uint64_t planned = 0;

@@ -161,9 +161,11 @@ TEST(HostBudget, GivesItsPagesBackToTheSystem) {
       [](TensorId, uint64_t, std::span<float> values) { std::fill(values.begin(), values.end(), 0.5f); });
   const uint64_t slot = offloader.plan().record_slot_bytes;
   ASSERT_EQ(offloader.plan().host_record_slots, 8u);
+  EXPECT_FALSE(offloader.host_budget_has_changed());
   const auto expect_use = [&](uint64_t backed, uint64_t ledger, uint64_t fallen) {
     EXPECT_EQ(ledger - ledger_bytes(offloader), fallen);
     EXPECT_EQ(backed - huge_mappings_bytes(), fallen);
+    EXPECT_EQ(offloader.host_peak_bytes(), ledger);
   };
   // Pages that are registered with an engine would stay where they are.
   EXPECT_LE(pinned_bytes(), offloader.least_host_budget() + 2 * kHugePageBytes);
