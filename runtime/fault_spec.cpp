@@ -18,6 +18,7 @@
 namespace terrace {
 namespace {
 
+constexpr uint64_t kBlockBytes = 4096;  // of direct files
 constexpr std::array kWhere = {"read", "write", "path", "file"};
 constexpr std::array kWhat = {"error", "short", "delay", "corrupt", "torn", "lost", "full-after", "rate"};
 constexpr std::array kWhen = {"at", "from", "every", "after", "probability", "seed"};
@@ -171,7 +172,9 @@ void set_what(const Words& words, const std::string& what, io::Fault& fault) {
     fault.kind = io::FaultKind::short_transfer;
     fault.bytes = words.bytes("short");
     if (fault.bytes == 0)
-      words.refuse("nothing moved is the end of the file, not a short transfer", "write at least 1");
+      words.refuse("nothing moved is the end of the file, not a short transfer", "write at least 4KiB");
+    if (fault.bytes % kBlockBytes != 0)
+      words.refuse("direct files move whole blocks of 4 KiB", "write a multiple of 4KiB");
   } else if (what == "delay") {
     fault.kind = io::FaultKind::delay;
     fault.delay_ns = words.duration_ns("delay");
@@ -185,7 +188,7 @@ void set_what(const Words& words, const std::string& what, io::Fault& fault) {
     fault.kind = io::FaultKind::torn_write;
   } else if (what == "full-after") {
     fault.kind = io::FaultKind::full;
-    fault.bytes = words.bytes("full-after");
+    fault.bytes = words.bytes("full-after") / kBlockBytes * kBlockBytes;  // as a disk is full
   } else {
     fault.kind = io::FaultKind::rate_limit;
     fault.bytes_per_second = words.rate();

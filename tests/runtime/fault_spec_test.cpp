@@ -54,6 +54,7 @@ TEST(FaultSpec, KnowsEveryKindOfFault) {
   EXPECT_EQ(parse_fault_spec("lost").operation, io::OpKind::write);
   EXPECT_EQ(parse_fault_spec("write:full-after=1GiB").kind, FaultKind::full);
   EXPECT_EQ(parse_fault_spec("write:full-after=1GiB").bytes, kGiB);
+  EXPECT_EQ(parse_fault_spec("write:full-after=5MB").bytes, 5'000'000u / 4096 * 4096);
   EXPECT_EQ(parse_fault_spec("error=EINTR").error, EINTR);
   EXPECT_EQ(parse_fault_spec("error=EAGAIN").error, EAGAIN);
   EXPECT_EQ(parse_fault_spec("delay=3us").delay_ns, 3000u);
@@ -96,6 +97,7 @@ TEST(FaultSpec, IsRefusedWithTheWordThatIsWrong) {
       {"rate=5MB/s,every=3", "rate and every do not go together"},
       {"full-after=1GiB,at=3", "full-after and at do not go together"},
       {"short=0", "end of the file"},
+      {"short=1000", "whole blocks"},
       {"torn=lots", "lots"},
       {"lost,,at=1", "no word \"\""},
   };
