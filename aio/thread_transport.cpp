@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <string>
 #include <system_error>
+#include <utility>
 
 namespace terrace::io {
 namespace {
@@ -22,7 +23,9 @@ int64_t move_bytes(const Piece& piece) {
 
 }  // namespace
 
-ThreadTransport::ThreadTransport(uint32_t queue_depth, uint32_t thread_count) : todo_(queue_depth) {
+ThreadTransport::ThreadTransport(uint32_t queue_depth, uint32_t thread_count,
+                                 std::unique_ptr<FileCalls> calls)
+    : calls_(std::move(calls)), todo_(queue_depth) {
   done_.reserve(queue_depth);
   threads_.reserve(thread_count);
   try {
@@ -91,8 +94,9 @@ void ThreadTransport::unregister_buffer(std::span<std::byte> /*memory*/) {
   TERRACE_ASSERT(false, "no buffer was registered: register_buffer() returned false");
 }
 
-void ThreadTransport::unregister_file(int /*fd*/) {
-  TERRACE_ASSERT(false, "no file was registered: register_file() returned false");
+void ThreadTransport::unregister_file(int fd) {
+  TERRACE_ASSERT(calls_ != nullptr, "no file was registered: register_file() returned false");
+  calls_->unregister_file(fd);
 }
 
 void ThreadTransport::work() {
@@ -107,7 +111,7 @@ void ThreadTransport::work() {
       todo_first_ = (todo_first_ + 1) % todo_.size();
       --todo_count_;
     }
-    const int64_t result = move_bytes(piece);
+    const int64_t result = calls_ != nullptr ? calls_->move(piece) : move_bytes(piece);
     {
       const MutexLock lock(mutex_);
       done_.push_back(PieceResult{piece.id, result});

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <memory>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -12,10 +13,22 @@
 
 namespace terrace::io {
 
+// What the threads call in place of pread and pwrite, for memory that these do not reach.
+class FileCalls {
+ public:
+  virtual ~FileCalls() = default;
+  // Bytes moved or a negated error, as PieceResult has it. Called by several threads at once; may wait.
+  virtual int64_t move(const Piece& piece) noexcept = 0;
+  // As those of Engine.
+  virtual bool register_file(int fd) = 0;
+  virtual void unregister_file(int fd) = 0;
+  virtual std::string_view registration_refusal() const = 0;
+};
+
 class ThreadTransport final : public Transport {
  public:
-  // Throws Error(io) when the threads cannot be started.
-  ThreadTransport(uint32_t queue_depth, uint32_t thread_count);
+  // Null `calls` are pread and pwrite. Throws Error(io) when the threads cannot be started.
+  ThreadTransport(uint32_t queue_depth, uint32_t thread_count, std::unique_ptr<FileCalls> calls = nullptr);
   ~ThreadTransport() override;
   ThreadTransport(const ThreadTransport&) = delete;
   ThreadTransport& operator=(const ThreadTransport&) = delete;
@@ -26,10 +39,11 @@ class ThreadTransport final : public Transport {
   void wake() noexcept override;
   bool register_buffer(std::span<std::byte> memory) override;
   void unregister_buffer(std::span<std::byte> memory) override;
-  bool register_file(int /*fd*/) override { return false; }
+  bool register_file(int fd) override { return calls_ != nullptr && calls_->register_file(fd); }
   void unregister_file(int fd) override;
   std::string_view registration_refusal() const override {
-    return "the threads engine has no registered buffers and files";
+    return calls_ != nullptr ? calls_->registration_refusal()
+                             : "the threads engine has no registered buffers and files";
   }
   TransportStats stats() const override { return {}; }
 
@@ -37,6 +51,7 @@ class ThreadTransport final : public Transport {
   void work();
   void stop() noexcept;
 
+  const std::unique_ptr<FileCalls> calls_;
   Mutex mutex_;
   std::condition_variable_any work_added_;
   std::condition_variable_any work_done_;

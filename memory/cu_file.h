@@ -1,18 +1,44 @@
-// What there is of cuFile, NVIDIA's GPUDirect Storage, on this machine. Its library is loaded at run time and
-// asked for its version alone: it needs no GPU for that, opens no driver and writes no log of its own.
-// Nothing is transferred by it.
+// cuFile, NVIDIA's GPUDirect Storage: what there is of it on this machine, and its driver in use. Its library
+// is loaded at run time. Files are read by it through CudaDevice::make_file_reader().
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace terrace {
+
+struct CuFileCalls;
+
+inline constexpr const char* kCuFileLibrary = "libcufile.so.0";
 
 struct CuFileFacts {
   std::string version;  // "1.13"; empty where there is none
   std::string reason;   // why there is none
 };
 
-// Loads `library`, which stays loaded until the process ends. Never throws for what is missing.
-CuFileFacts probe_cu_file(const std::string& library = "libcufile.so.0");
+// Loads `library`, which stays loaded until the process ends, and asks it for its version alone: that needs
+// no GPU, opens no driver and writes no log of its own. Never throws for what is missing.
+CuFileFacts probe_cu_file(const std::string& library = kCuFileLibrary);
+
+// What cuFile says of itself is above this; what is not is the system's, an errno.
+inline constexpr int kCuFileErrorBase = 5000;
+// "cuFileHandleRegister: the file system of this file is not supported (5008)"; `error` is a CUfileOpError.
+std::string cu_file_reason(int error, std::string_view call);
+
+// Its driver, open for as long as this lives. Thread-safe.
+class CuFile {
+ public:
+  // `calls` outlive it. Throws Error(device) when the driver does not open.
+  explicit CuFile(const CuFileCalls& calls);
+  ~CuFile();
+  CuFile(const CuFile&) = delete;
+  CuFile& operator=(const CuFile&) = delete;
+
+  const CuFileCalls& calls() const { return calls_; }
+
+ private:
+  const CuFileCalls& calls_;
+  bool closes_ = true;  // it was not open before
+};
 
 }  // namespace terrace

@@ -2,11 +2,14 @@
 // nothing else of it can be reached.
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/memory/cu_file.h>
 #include <terrace/memory/cuda_device.h>
+#include <terrace/memory/cuda_file_reads.h>
 #include <terrace/memory/cuda_gpu.h>
 #include <terrace/memory/cuda_host_link.h>
 #include <terrace/memory/cuda_page_lock.h>
 #include <terrace/memory/cuda_plain_copies.h>
+#include <terrace/memory/internal/cu_file_calls.h>
 
 namespace terrace {
 
@@ -40,6 +43,10 @@ std::unique_ptr<Device> make_cuda_device(const CudaGpu&, CudaDeviceOptions) {
 }
 
 std::unique_ptr<CopyWay> make_plain_cuda_copies(const CudaGpu&, CopyBuffers, uint64_t) {
+  unreachable();
+}
+
+std::string why_no_file_reads(const CudaGpu&, std::span<const std::filesystem::path>) {
   unreachable();
 }
 

@@ -8,6 +8,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/memory/copy_stream.h>
 #include <terrace/memory/internal/cuda_copy_engine.h>
+#include <terrace/memory/internal/cuda_file_calls.h>
 #include <terrace/memory/internal/cuda_memory.h>
 #include <terrace/memory/internal/cuda_unmapper.h>
 #include <terrace/memory/internal/slot_table.h>
@@ -50,6 +51,7 @@ struct CudaDevice::State {
   CudaCopyEngine to_host_engine;
   CopyStream to_device;
   CopyStream to_host;
+  CudaFills fills;
 };
 
 std::unique_ptr<Device> make_cuda_device(const CudaGpu& gpu, CudaDeviceOptions options) {
@@ -299,6 +301,25 @@ void CudaDevice::poison(DeviceSlot id) {
   const std::string& subject = state_->slot(id).order.subject;
   fill_fresh(memory.data(), memory.size(), subject);
   wait_for_operations(subject);
+}
+
+std::unique_ptr<io::Engine> CudaDevice::make_file_reader(const io::EngineOptions& options) {
+  io::EngineOptions threads = options;
+  threads.kind = io::EngineKind::threads;
+  auto calls = std::make_unique<CudaFileCalls>(gpu_, gpu_.cu_file(), state_->fills);
+  return io::make_engine_over(
+      std::make_unique<io::ThreadTransport>(threads.queue_depth, threads.thread_count, std::move(calls)),
+      threads);
+}
+
+std::byte* CudaDevice::begin_file_reads(DeviceSlot id, uint32_t request_count, const Event* after) {
+  std::byte* const home = state_->table.begin_file_reads(id, request_count);
+  state_->fills.set({home, slot_bytes(id), after, &state_->slot(id).order});
+  return home;
+}
+
+void CudaDevice::end_file_read(DeviceSlot id) noexcept {
+  state_->table.end_file_read(id);
 }
 
 uint64_t CudaDevice::h2d_bytes() const {

@@ -19,6 +19,8 @@
 // Copies: one GPU stream per direction, each with a CopyStream, which waits for `after` on a thread of its
 // own; several copies are on the GPU's stream at once. Counted time is the host's.
 //
+// Reads of files go by cuFile, on threads of their own, into homes as copies do.
+//
 // The budget counts physical memory in whole granules (usually 2 MiB). The context of the process, which
 // takes some hundred MiB, is not in it: a budget has to leave room for that.
 #pragma once
@@ -83,6 +85,10 @@ class CudaDevice final : public Device {
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
   void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) override;
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
+  // cuFile's reads, by options.thread_count threads; slots are not registered with it.
+  std::unique_ptr<io::Engine> make_file_reader(const io::EngineOptions& options) override;
+  std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count, const Event* after) override;
+  void end_file_read(DeviceSlot slot) noexcept override;
   uint64_t h2d_bytes() const override;
   uint64_t d2h_bytes() const override;
   uint64_t h2d_busy_ns() const override;

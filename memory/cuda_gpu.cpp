@@ -2,7 +2,10 @@
 
 #include <array>
 #include <exception>
+#include <utility>
 
+#include <terrace/memory/cu_file.h>
+#include <terrace/memory/internal/cu_file_calls.h>
 #include <terrace/memory/internal/cuda_driver.h>
 #include <terrace/memory/internal/cuda_memory.h>
 
@@ -17,7 +20,11 @@ std::unique_ptr<CudaGpu> CudaGpu::open(int ordinal, Log& log) {
 }
 
 CudaGpu::CudaGpu(std::unique_ptr<const CudaDriver> driver, int ordinal, Log& log)
-    : driver_(std::move(driver)), log_(log) {
+    : CudaGpu(std::move(driver), ordinal, log, nullptr) {}
+
+CudaGpu::CudaGpu(std::unique_ptr<const CudaDriver> driver, int ordinal, Log& log,
+                 std::unique_ptr<const CuFileCalls> cu_file)
+    : driver_(std::move(driver)), log_(log), cu_file_calls_(std::move(cu_file)) {
   const std::string subject = "GPU " + std::to_string(ordinal);
   driver_->check(driver_->driver_version(&facts_.driver_version), "cuDriverGetVersion", subject);
   if (facts_.driver_version < kLeastDriverVersion) {
@@ -70,7 +77,19 @@ void CudaGpu::look() {
   facts_.granularity_bytes = granularity_bytes;
 }
 
+const CuFile& CudaGpu::cu_file() const {
+  const CudaContext context(*this);
+  const MutexLock lock(mutex_);
+  if (cu_file_ == nullptr) {
+    if (cu_file_calls_ == nullptr) cu_file_calls_ = CuFileCalls::load(kCuFileLibrary);
+    cu_file_ = std::make_unique<CuFile>(*cu_file_calls_);
+  }
+  return *cu_file_;
+}
+
+// cuFile uses the context to its end.
 CudaGpu::~CudaGpu() {
+  cu_file_.reset();
   report(driver_->context_release(device_), "cuDevicePrimaryCtxRelease", facts_.name);
 }
 

@@ -10,12 +10,15 @@
 #include <string>
 
 #include <terrace/base/log.h>
+#include <terrace/base/mutex.h>
 
 struct CUctx_st;
 
 namespace terrace {
 
 struct CudaDriver;
+struct CuFileCalls;
+class CuFile;
 
 // What a GPU and its driver can do. "driver version" is the newest CUDA that the driver runs.
 struct CudaFacts {
@@ -39,6 +42,9 @@ class CudaGpu {
   // the machine has no such GPU. `log` must outlive the GPU.
   static std::unique_ptr<CudaGpu> open(int ordinal, Log& log);
   CudaGpu(std::unique_ptr<const CudaDriver> driver, int ordinal, Log& log);
+  // With another cuFile than that of the machine, which is loaded when it is first wanted.
+  CudaGpu(std::unique_ptr<const CudaDriver> driver, int ordinal, Log& log,
+          std::unique_ptr<const CuFileCalls> cu_file);
   ~CudaGpu();
   CudaGpu(const CudaGpu&) = delete;
   CudaGpu& operator=(const CudaGpu&) = delete;
@@ -47,6 +53,8 @@ class CudaGpu {
   int device() const { return device_; }
   const CudaDriver& driver() const { return *driver_; }
   Log& log() const { return log_; }
+  // Opened when it is first wanted. Throws Error(device), then and again, when that fails.
+  const CuFile& cu_file() const;
 
   // For what goes away and cannot throw: one warning when a call (a CUresult) failed.
   void report(int result, const char* call, const std::string& subject) const noexcept;
@@ -60,6 +68,9 @@ class CudaGpu {
   int device_ = 0;
   CUctx_st* context_ = nullptr;
   CudaFacts facts_;
+  mutable Mutex mutex_;
+  mutable std::unique_ptr<const CuFileCalls> cu_file_calls_ TERRACE_GUARDED_BY(mutex_);
+  mutable std::unique_ptr<const CuFile> cu_file_ TERRACE_GUARDED_BY(mutex_);
 };
 
 // While it lives the GPU's context is the calling thread's; then the one before it is again, so that a

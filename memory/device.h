@@ -24,6 +24,11 @@
 
 namespace terrace {
 
+namespace io {
+class Engine;
+struct EngineOptions;
+}  // namespace io
+
 enum class DeviceSlot : uint32_t {};
 constexpr uint32_t index_of(DeviceSlot slot) {
   return static_cast<uint32_t>(slot);
@@ -105,6 +110,17 @@ class Device {
   virtual void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) = 0;
   // The same in the order of the operations, and of later copies of the slot, attached or not.
   virtual void zero_in_order(DeviceSlot slot, uint64_t bytes) = 0;
+
+  // Reads of files into slots past the host, where a device has them.
+  // An engine for reads of files that were registered with it, to where begin_file_reads() says; the device
+  // outlives it. Throws Error(device) where there are no such reads.
+  virtual std::unique_ptr<io::Engine> make_file_reader(const io::EngineOptions& options);
+  // The detached slot is going to be filled by so many requests of that engine, which wait for `after` (null,
+  // or as of a copy; if it failed, with ECANCELED) and for the operations that used the slot. Returns where
+  // its bytes begin, for these requests and nothing else. Until they are over the slot cannot be attached.
+  virtual std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count, const Event* after);
+  // One of them is over, or is not made after all. From any thread.
+  virtual void end_file_read(DeviceSlot slot) noexcept;
 
   // Bytes copied so far, host to device and device to host. A copy is in them as soon as its `done` is done.
   virtual uint64_t h2d_bytes() const = 0;

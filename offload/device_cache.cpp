@@ -330,7 +330,12 @@ std::exception_ptr DeviceCache::finish_fetch(ChunkId chunk) {
   const Event& in = slot.in;
   if (!in.done() && slot.read != nullptr)
     wait_done_watched(*slot.read, watch_,
-                      {"parameters", "nvme -> host -> device", TimeCause::read, chunk, nullptr, {}});
+                      {"parameters",
+                       slot.read == &in ? "nvme -> device" : "nvme -> host -> device",
+                       TimeCause::read,
+                       chunk,
+                       nullptr,
+                       {}});
   wait_done_watched(in, watch_,
                     {"parameters", "on their way to the device", TimeCause::device_copy, chunk, nullptr, {}});
   const std::exception_ptr failure = in.failure();

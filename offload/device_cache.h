@@ -37,7 +37,8 @@ struct CacheSlot {
   Event in;     // the last copy into the slot
   Event out;    // the last copy out of the slot
   Event fence;  // orders the to-device stream after `out` when a copy must also wait for something else
-  // While `in` is not done: the read from nvme that the copy into the slot is queued behind, or null.
+  // While `in` is not done: the read from nvme that the copy into the slot is queued behind, `in` itself
+  // where the device reads, or null.
   const Event* read = nullptr;
 };
 

@@ -171,6 +171,10 @@ void place_activations(bool on_nvme, uint32_t entries, MemoryPlan& plan) {
   plan.host_activation_entries = passes ? 0 : entries;
 }
 
+bool stages_parameters(const OffloadOptions& options) {
+  return options.parameters == Placement::nvme && !options.reads_past_host;
+}
+
 // What the host needs in any case, but for gradients.
 void plan_host_fixed(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
   const bool states_on_device = options.states == Placement::none;
@@ -180,7 +184,7 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
     plan.host_param_slots = counts.chunks;
     plan.host_frozen_param_slots = counts.chunks - counts.trainable_chunks;
   }
-  if (options.parameters == Placement::nvme) plan.staging_slots = kStagingMinimum;
+  if (stages_parameters(options)) plan.staging_slots = kStagingMinimum;
   const bool reads_old_parameters = plan.record_layout.master == MasterForm::remainder && !states_on_device &&
                                     options.parameters != Placement::cpu;
   if (reads_old_parameters) plan.old_parameter_slots = kOldParameterSlotsMinimum;
@@ -269,7 +273,7 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
     plan.old_parameter_slots +=
         room_for(plan.slot_bytes, std::max(wanted, plan.old_parameter_slots) - plan.old_parameter_slots);
   }
-  if (params_on_nvme) {
+  if (stages_parameters(options)) {
     plan.staging_slots += room_for(
         plan.slot_bytes, std::min(kStagingWanted, counts.chunks) - std::min(kStagingMinimum, counts.chunks));
   }
@@ -342,6 +346,14 @@ void require_accumulation_type(const FlatSpace& space, DataType type) {
   }
 }
 
+void require_comparable(const OffloadOptions& options) {
+  if (!options.reads_past_host || !options.verify_checksums) return;
+  throw Error(ErrorKind::config,
+              {"cannot compare with checksums", "parameters that the device reads from nvme by itself",
+               "checksums are the host's to compute, and these bytes do not pass through it",
+               "set aio.use_gds or terrace.verify_checksums to false"});
+}
+
 void require_layout(const FlatSpace& space, const OffloadOptions& options) {
   if (options.record_layout.master == MasterForm::whole) return;
   const auto refuse = [](std::string what, std::string reason, std::string advice) {
@@ -367,6 +379,7 @@ MemoryPlan plan_needs(const FlatSpace& space, std::span<const TensorUse> trace,
   TERRACE_ASSERT(options.accumulation_steps > 0, "an update needs at least one micro-batch");
   require_accumulation_type(space, options.accumulation_type);
   require_layout(space, options);
+  require_comparable(options);
   const Counts counts = count(space, options.record_layout);
   MemoryPlan plan;
   plan.record_layout = options.record_layout;

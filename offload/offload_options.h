@@ -76,6 +76,11 @@ struct OffloadOptions {
   uint32_t prefetch_uses = 16;  // how many uses ahead to fetch at most; 0 fetches on demand only
   uint64_t prefetch_elements = std::numeric_limits<uint64_t>::max();  // and how many elements at most
 
+  // Parameters on nvme that have no place in host memory are read by the device itself
+  // (Device::make_file_reader), through no slot there. Nobody compares them with their checksums, so it goes
+  // with verify_checksums = false only.
+  bool reads_past_host = false;
+
   io::EngineOptions io;
   // Wraps every engine the offloader makes (faults, tracing): first the step thread's, then that of the
   // parameter reads where parameters are on nvme, then that of the commits where there are epochs, then that

@@ -227,6 +227,7 @@ OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& e
   difference.h2d_bytes -= earlier.h2d_bytes;
   difference.d2h_bytes -= earlier.d2h_bytes;
   difference.param_read_bytes -= earlier.param_read_bytes;
+  difference.direct_read_bytes -= earlier.direct_read_bytes;
   difference.param_write_bytes -= earlier.param_write_bytes;
   difference.record_read_bytes -= earlier.record_read_bytes;
   difference.record_write_bytes -= earlier.record_write_bytes;
@@ -275,6 +276,7 @@ OffloadCounters Offloader::counters() const {
   counters.d2h_bytes = p.gradients->d2h_bytes() + p.home->d2h_bytes() + updates.pipeline.d2h_bytes;
   if (p.device_update != nullptr) counters.d2h_bytes += p.device_update->d2h_bytes();
   counters.param_read_bytes = p.home->nvme_read_bytes() + updates.old_param_read_bytes;
+  counters.direct_read_bytes = p.home->direct_read_bytes();
   counters.param_write_bytes = updates.param_write_bytes;
   counters.record_read_bytes = updates.pipeline.record_read_bytes;
   counters.record_write_bytes = updates.pipeline.record_write_bytes;

@@ -61,7 +61,8 @@ struct UpdateResult {
 struct OffloadCounters {
   uint64_t h2d_bytes = 0;
   uint64_t d2h_bytes = 0;
-  uint64_t param_read_bytes = 0;  // nvme
+  uint64_t param_read_bytes = 0;   // nvme
+  uint64_t direct_read_bytes = 0;  // of these, by the device itself: not in h2d_bytes
   uint64_t param_write_bytes = 0;
   uint64_t record_read_bytes = 0;
   uint64_t record_write_bytes = 0;
@@ -121,6 +122,7 @@ struct TrafficBound {
   uint64_t h2d_bytes = 0;
   uint64_t d2h_bytes = 0;
   uint64_t param_read_bytes = 0;
+  uint64_t direct_read_bytes = 0;  // of these
   uint64_t param_write_bytes = 0;
   uint64_t record_read_bytes = 0;
   uint64_t record_write_bytes = 0;

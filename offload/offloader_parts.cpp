@@ -74,6 +74,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   make_stores();
   home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_store.get(),
                                      frozen_store.get(), reader.get(), watch);
+  if (file_reader != nullptr) home->read_past_host(*file_reader);
   progress.set_on_completion(
       [this](ChunkId chunk, const std::exception_ptr& failure) { home->update_over(chunk, failure); });
   if (gradient_store != nullptr) {

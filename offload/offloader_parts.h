@@ -162,6 +162,7 @@ struct Offloader::Parts {
   void make_activation_store();
   void make_activations();
   void make_reader();
+  void make_file_reader();
   std::vector<uint32_t> numbers_of(const std::vector<TierPath>& paths) const;
   // On disk, of stores that are made later than this one.
   uint64_t bytes_of_later_stores(std::string_view store) const;
@@ -222,6 +223,7 @@ struct Offloader::Parts {
   std::unique_ptr<BlockStore> gradient_store;    // spilled gradients
   std::unique_ptr<BlockStore> activation_store;  // checkpointed activations
   std::unique_ptr<io::IoThread> reader;
+  std::unique_ptr<io::IoThread> file_reader;  // the device's own; null unless options.reads_past_host
   io::RingBuffer ring;
   std::unique_ptr<PlacedActivations> activations;  // null where none leave the work memory
   std::unique_ptr<ParamHome> home;

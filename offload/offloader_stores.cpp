@@ -92,6 +92,7 @@ void Offloader::Parts::make_stores() {
     if (plan.spilled_chunks > 0) make_gradient_store();
     if (plan.nvme_activation_entries > 0) make_activation_store();
     if (param_store != nullptr) make_reader();
+    if (param_store != nullptr && options.reads_past_host) make_file_reader();
     register_files(*engine);
   } catch (const Error& error) {
     // What a resumed run must keep cannot be halved.
@@ -223,6 +224,26 @@ void Offloader::Parts::make_reader() {
   std::unique_ptr<io::Engine> reading = make_engine("parameters and gradients");
   reading->register_buffer(arena.memory());
   reader = std::make_unique<io::IoThread>(std::move(reading));
+}
+
+// Not decorated: what is read is in no memory that a decorator may touch.
+void Offloader::Parts::make_file_reader() {
+  std::unique_ptr<io::Engine> reading =
+      options.dry ? std::make_unique<DryEngine>(options.io) : device.make_file_reader(options.io);
+  if (options.step_events != nullptr)
+    reading = std::make_unique<TracedEngine>(std::move(reading), *options.step_events, "device");
+  for (const auto* store : {&param_store, &frozen_store}) {
+    if (*store == nullptr) continue;
+    for (const int fd : (*store)->descriptors()) {
+      if (reading->register_file(fd)) continue;
+      throw Error(
+          ErrorKind::device,
+          {fmt::format("the device cannot read by itself the tier file of {} in", (*store)->name()),
+           tier->folder((*store)->path_index_of(fd)).path(), std::string(reading->registration_refusal()),
+           "set aio.use_gds to false, or to auto, which goes through host memory instead"});
+    }
+  }
+  file_reader = std::make_unique<io::IoThread>(std::move(reading));
 }
 
 // Of parameters that live elsewhere, for epochs.

@@ -1,9 +1,15 @@
 #include <terrace/offload/param_home.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/memory/cu_file.h>
 #include <terrace/offload/host_slots.h>
 
 namespace terrace {
@@ -24,6 +30,7 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
       meeting_(std::make_unique<std::atomic<uint8_t>[]>(space.chunk_count())),
       old_(space, plan, arena, device, store, home_, watch),
       published_(space.chunk_count(), false),
+      readings_(space.chunk_count()),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
       staging_of_(space.chunk_count(), kNone),
       copy_of_(space.chunk_count(), 0) {
@@ -66,6 +73,17 @@ ParamHome::~ParamHome() {
     staging_[s].read.wait_done();
     if (staging_[s].target != nullptr) staging_[s].target->in.wait_done();
   }
+  for (const std::unique_ptr<Event>& over : read_past_host_) {
+    if (over != nullptr) over->wait_done();
+  }
+}
+
+void ParamHome::read_past_host(io::IoThread& reader) {
+  file_reader_ = &reader;
+  read_past_host_.resize(space_.chunk_count());
+  for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
+    if (home_[c] == nullptr) read_past_host_[c] = std::make_unique<Event>();
+  }
 }
 
 uint64_t ParamHome::param_bytes(ChunkId chunk) const {
@@ -94,7 +112,10 @@ WaitSubject ParamHome::update_subject(ChunkId chunk) {
 
 WaitSubject ParamHome::read_subject(ChunkId chunk) {
   const io::Request* request = pending_request(chunk);
-  return {"parameters", "nvme -> host -> device", TimeCause::read, chunk, request, file_of(chunk, request)};
+  const bool is_direct = readings_[index_of(chunk)].slot != nullptr;
+  return {"parameters",    is_direct ? "nvme -> device" : "nvme -> host -> device",
+          TimeCause::read, chunk,
+          request,         file_of(chunk, request)};
 }
 
 // Which waits for the chunk's update where that is not over: its transfers are the update's until then.
@@ -112,6 +133,8 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
   if (arriving.done()) return;
   if (const Event* const updated = expected_[index_of(chunk)])
     wait_done_watched(*updated, watch_, update_subject(chunk));
+  if (readings_[index_of(chunk)].slot != nullptr)
+    return wait_done_watched(arriving, watch_, read_subject(chunk));
   for (const uint32_t index : held_staging_) {
     const Staging& staging = staging_[index];
     if (staging.copy > copy_of_[index_of(chunk)]) break;
@@ -138,7 +161,7 @@ WaitSubject ParamHome::publication_subject() {
 }
 
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
-  return in_host_memory(chunk) != nullptr || !free_staging_.empty();
+  return file_reader_ != nullptr || in_host_memory(chunk) != nullptr || !free_staging_.empty();
 }
 
 void ParamHome::expect(ChunkId chunk, const Event& updated, const std::byte* fresh) {
@@ -187,10 +210,12 @@ void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source,
 
 void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   TERRACE_ASSERT(placement_ != Placement::none, "parameters that live on the device are never fetched");
+  forget_direct_read(chunk);
   const Event* const updated = expected_[index_of(chunk)];
-  h2d_bytes_ += param_bytes(chunk);
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
+  if (file_reader_ != nullptr && in_host_memory(chunk) == nullptr) return read_into_slot(chunk, slot);
+  h2d_bytes_ += param_bytes(chunk);
   if (const std::byte* source = in_host_memory(chunk)) {
     slot.in.begin();
     return copy_in(chunk, slot, source, updated, TransferReason::step);
@@ -199,23 +224,42 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   staging.copy = copy_of_[index_of(chunk)];
   slot.in.begin();
   slot.read = &staging.read;
-  begin_read(chunk, staging.read, TransferReason::step);
+  begin_read(chunk, {staging.memory, &staging.read}, TransferReason::step);
   if (updated == nullptr) {
-    submit_read(chunk, staging.memory, staging.read);
+    submit_read(chunk);
   } else {
-    read_behind_update(chunk, staging, *updated);
+    read_behind_update(chunk, *updated);
   }
   copy_in(chunk, slot, staging.memory, &staging.read, TransferReason::step);
 }
 
+// Behind what still leaves the slot, for which the engine waits.
+void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
+  const auto blocks = static_cast<uint32_t>(blocks_of(chunk).size());
+  std::byte* const memory = device_.begin_file_reads(slot.id, blocks, &slot.out);
+  direct_read_bytes_ += param_bytes(chunk);
+  slot.read = &slot.in;
+  read_past_host_[index_of(chunk)]->begin(blocks);
+  begin_read(chunk, {memory, &slot.in, &slot}, TransferReason::step);
+  if (const Event* const updated = expected_[index_of(chunk)]) return read_behind_update(chunk, *updated);
+  submit_read(chunk);
+}
+
+// The chunk's transfers are free.
+void ParamHome::forget_direct_read(ChunkId chunk) {
+  if (readings_[index_of(chunk)].slot == nullptr) return;
+  wait_done_watched(*read_past_host_[index_of(chunk)], watch_, read_subject(chunk));
+  readings_[index_of(chunk)] = {};
+}
+
 // The chunk's transfers are the update's until it is over.
-void ParamHome::read_behind_update(ChunkId chunk, Staging& staging, const Event& updated) {
+void ParamHome::read_behind_update(ChunkId chunk, const Event& updated) {
   const uint8_t met = meeting_[index_of(chunk)].fetch_or(kFetchWaits, std::memory_order_acq_rel);
   if ((met & kUpdateFailed) != 0) {
     wait_done_watched(updated, watch_, update_subject(chunk));  // about to be
-    fail_read(chunk, staging.read, updated.failure());
+    fail_read(chunk, updated.failure());
   } else if ((met & kUpdateOver) != 0) {
-    submit_read(chunk, staging.memory, staging.read);
+    submit_read(chunk);
   }
 }
 
@@ -223,9 +267,8 @@ void ParamHome::update_over(ChunkId chunk, const std::exception_ptr& failure) {
   const uint8_t came = failure == nullptr ? kUpdateOver : kUpdateFailed;
   const uint8_t met = meeting_[index_of(chunk)].fetch_or(came, std::memory_order_acq_rel);
   if ((met & kFetchWaits) == 0) return;
-  Staging& staging = staging_[staging_of_[index_of(chunk)]];
-  if (failure != nullptr) return fail_read(chunk, staging.read, failure);
-  submit_read(chunk, staging.memory, staging.read);
+  if (failure != nullptr) return fail_read(chunk, failure);
+  submit_read(chunk);
 }
 
 ParamHome::Staging& ParamHome::take_staging(ChunkId chunk, CacheSlot& slot) {
@@ -259,27 +302,39 @@ void ParamHome::release_staging(uint32_t index) {
   free_staging_.push_back(index);
 }
 
-void ParamHome::begin_read(ChunkId chunk, Event& event, TransferReason reason) {
-  event.begin(static_cast<uint32_t>(blocks_of(chunk).size()));
+void ParamHome::begin_read(ChunkId chunk, const Reading& reading, TransferReason reason) {
+  readings_[index_of(chunk)] = reading;
+  reading.event->begin(static_cast<uint32_t>(blocks_of(chunk).size()));
   for (BlockTransfer& block : blocks_of(chunk))
     block.read_tag = transfer_tag(watch_.events(), TransferRole::param, reason, chunk);
   nvme_read_bytes_ += param_bytes(chunk);
 }
 
-void ParamHome::fail_read(ChunkId chunk, Event& event, const std::exception_ptr& failure) {
-  for (size_t block = blocks_of(chunk).size(); block > 0; --block) event.complete_one(failure);
+void ParamHome::fail_read(ChunkId chunk, const std::exception_ptr& failure) {
+  for (size_t block = blocks_of(chunk).size(); block > 0; --block) end_block(chunk, failure);
 }
 
-void ParamHome::submit_read(ChunkId chunk, std::byte* destination, Event& event) {
+void ParamHome::end_block(ChunkId chunk, std::exception_ptr failure) noexcept {
+  const Reading reading = readings_[index_of(chunk)];
+  if (reading.slot == nullptr) return reading.event->complete_one(std::move(failure));
+  Event& over = *read_past_host_[index_of(chunk)];
+  device_.end_file_read(reading.slot->id);
+  reading.event->complete_one(std::move(failure));
+  over.complete_one();
+}
+
+void ParamHome::submit_read(ChunkId chunk) {
+  const Reading reading = readings_[index_of(chunk)];
+  io::IoThread& reader = reading.slot != nullptr ? *file_reader_ : *reader_;
+  std::byte* destination = reading.memory;
   for (BlockTransfer& block : blocks_of(chunk)) {
     const uint64_t length = store_of(chunk).block_bytes(chunk, block.block);
-    block.event = &event;
     block.request = store_of(chunk).read_request(chunk, block.block, {destination, length});
     block.request.on_complete = &ParamHome::on_read;
     block.request.context = &block;
     block.request.tag = block.read_tag;
     std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
-    reader_->submit(block.request, io::Priority::critical);
+    reader.submit(block.request, io::Priority::critical);
     destination += length;
   }
 }
@@ -288,12 +343,36 @@ void ParamHome::on_read(void* context, const io::Completion& completion) noexcep
   BlockTransfer& block = *static_cast<BlockTransfer*>(context);
   std::atomic_ref(block.pending).store(false, std::memory_order_relaxed);
   std::exception_ptr failure;
+  ParamHome& home = *block.home;
   try {
-    block.home->store_of(block.chunk).end_read(block.chunk, block.block, block.request, completion);
+    if (home.readings_[index_of(block.chunk)].slot != nullptr) {
+      home.end_direct_read(block, completion);
+    } else {
+      home.store_of(block.chunk).end_read(block.chunk, block.block, block.request, completion);
+    }
   } catch (...) {
     failure = std::current_exception();
   }
-  block.event->complete_one(failure);
+  home.end_block(block.chunk, failure);
+}
+
+// What went before it in the slot and failed is the failure of this one; else it says whose bytes they are,
+// in the words of who read them.
+void ParamHome::end_direct_read(const BlockTransfer& block, const io::Completion& completion) {
+  const CacheSlot& slot = *readings_[index_of(block.chunk)].slot;
+  try {
+    store_of(block.chunk).end_transfer(block.request, completion);
+  } catch (const Error& failure) {
+    if (completion.error == ECANCELED && slot.out.failed()) slot.out.wait();
+    ErrorParts parts = failure.parts();
+    if (completion.error > kCuFileErrorBase) parts.reason = cu_file_reason(completion.error, "cuFileRead");
+    const std::span<const TensorId> held = space_.tensors_of(block.chunk);
+    parts.reason += fmt::format("; read by the device itself, for chunk {} ({} to {})", index_of(block.chunk),
+                                space_.tensor(held.front()).name, space_.tensor(held.back()).name);
+    if (parts.advice.empty())
+      parts.advice = "set aio.use_gds to false and go on from the last epoch or checkpoint";
+    throw Error(failure.kind(), std::move(parts));
+  }
 }
 
 void ParamHome::submit_write(BlockTransfer& block) {
@@ -405,9 +484,10 @@ void ParamHome::read(ChunkId chunk, std::byte* destination) {
     return;
   }
   fetch_finished(chunk);  // a fetch ahead of time may be using the chunk's transfers
+  forget_direct_read(chunk);
   Event read;
-  begin_read(chunk, read, TransferReason::other);
-  submit_read(chunk, destination, read);
+  begin_read(chunk, {destination, &read}, TransferReason::other);
+  submit_read(chunk);
   const io::Request* const request = pending_request(chunk);
   wait_watched(read, watch_,
                {"parameters", "nvme -> host", TimeCause::read, chunk, request, file_of(chunk, request)});

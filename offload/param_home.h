@@ -3,7 +3,7 @@
 //
 //   cpu   every chunk has a host slot
 //   nvme  some chunks have a host slot (the cache), the others live in the tier file and pass through
-//         staging slots
+//         staging slots, or are read by the device itself
 //   none  there is no home below the device: fetches never happen, publishing copies straight to the
 //         device slot
 //
@@ -38,6 +38,10 @@ class ParamHome {
   ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
             Device& device, BlockStore* store, BlockStore* frozen, io::IoThread* reader, StepWatch& watch);
   ~ParamHome();
+
+  // Before the first fetch: what lives in the tier file is read by this, the device's own engine, and nothing
+  // of it is verified. Whatever else is read goes through host memory as ever.
+  void read_past_host(io::IoThread& reader);
 
   Placement placement() const { return placement_; }
   // Whether a fetch would start without waiting for an earlier one.
@@ -122,6 +126,7 @@ class ParamHome {
   // Of copies asked for, when they are asked for: the same in every run.
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t nvme_read_bytes() const { return nvme_read_bytes_; }
+  uint64_t direct_read_bytes() const { return direct_read_bytes_; }   // of these, by the device itself
   uint64_t old_read_bytes() const { return old_.nvme_read_bytes(); }  // from nvme, for updates
   uint64_t d2h_bytes() const { return old_.d2h_bytes(); }
   uint64_t nvme_write_bytes() const { return nvme_write_bytes_; }
@@ -135,10 +140,16 @@ class ParamHome {
     io::Request request;      // what was submitted last
     BlockStore::Write write;  // of a write,
     io::Engine* engine;       // and where it goes
-    Event* event;
-    uint64_t read_tag;  // of the read that was asked for last, which may be behind a write
+    Event* event;             // of a write
+    uint64_t read_tag;        // of the read that was asked for last, which may be behind a write
     uint64_t write_tag;
     bool pending;  // through std::atomic_ref: set by the step thread, cleared by the one that completes it
+  };
+  // What was asked for last of a chunk in the tier file.
+  struct Reading {
+    std::byte* memory = nullptr;
+    Event* event = nullptr;
+    CacheSlot* slot = nullptr;  // into which the device reads; null: host memory
   };
   struct Staging {
     std::byte* memory = nullptr;
@@ -160,11 +171,17 @@ class ParamHome {
   void wait_read(const Staging& staging);
   Staging& take_staging(ChunkId chunk, CacheSlot& slot);
   void release_staging(uint32_t index);
-  // The chunk is going to be read; `event` is done when every block is there and verified, or failed.
-  void begin_read(ChunkId chunk, Event& event, TransferReason reason);
-  void submit_read(ChunkId chunk, std::byte* destination, Event& event);
-  void fail_read(ChunkId chunk, Event& event, const std::exception_ptr& failure);
-  void read_behind_update(ChunkId chunk, Staging& staging, const Event& updated);
+  // The chunk is going to be read; its event is done when every block is there, and verified where it is in
+  // host memory, or failed.
+  void begin_read(ChunkId chunk, const Reading& reading, TransferReason reason);
+  void submit_read(ChunkId chunk);
+  void fail_read(ChunkId chunk, const std::exception_ptr& failure);
+  // One block of a read is over.
+  void end_block(ChunkId chunk, std::exception_ptr failure) noexcept;
+  void end_direct_read(const BlockTransfer& block, const io::Completion& completion);
+  void read_behind_update(ChunkId chunk, const Event& updated);
+  void read_into_slot(ChunkId chunk, CacheSlot& slot);
+  void forget_direct_read(ChunkId chunk);
   std::span<BlockTransfer> blocks_of(ChunkId chunk);
   const io::Request* pending_request(ChunkId chunk);
   BlockStore& store_of(ChunkId chunk) const {
@@ -184,6 +201,7 @@ class ParamHome {
   BlockStore* store_;
   BlockStore* frozen_;
   io::IoThread* reader_;
+  io::IoThread* file_reader_ = nullptr;  // the device's
   StepWatch& watch_;
   std::vector<std::byte*> home_;         // per chunk: its host slot, or null
   std::vector<const Event*> expected_;   // per chunk: of an update that may not be over, or null
@@ -196,6 +214,9 @@ class ParamHome {
   std::vector<bool> published_;  // per chunk, placement none: take_published()
   std::vector<BlockTransfer> transfers_;
   std::vector<uint32_t> transfer_begin_;  // per chunk, chunk_count + 1 entries
+  std::vector<Reading> readings_;         // per chunk
+  // Per chunk of the tier file that the device reads: nothing of its last read is under way.
+  std::vector<std::unique_ptr<Event>> read_past_host_;
   std::unique_ptr<Staging[]> staging_;
   uint32_t staging_count_ = 0;
   std::vector<uint32_t> free_staging_;
@@ -211,6 +232,7 @@ class ParamHome {
   std::vector<Publication> publishing_;
   uint64_t h2d_bytes_ = 0;
   uint64_t nvme_read_bytes_ = 0;
+  uint64_t direct_read_bytes_ = 0;
   uint64_t nvme_write_bytes_ = 0;
 };
 

@@ -59,18 +59,24 @@ TrafficBound Offloader::traffic_bound() const {
   const bool none_is_kept = std::ranges::all_of(p.space.sections(), &Section::trainable);
   // Where an update runs in the next forward, what it makes goes to the device from host memory.
   const bool comes_fresh = p.update_mode == UpdateMode::next_forward;
-  const auto fetched = [&](ChunkId chunk, bool) { return p.home->param_bytes(chunk); };
   const auto read = [&](ChunkId chunk, bool is_first) -> uint64_t {
     const bool is_fresh =
         comes_fresh && is_first && p.space.section_of(chunk).trainable && p.gradients->is_held(chunk);
     return is_fresh || p.home->is_in_memory(chunk) ? 0 : p.home->param_bytes(chunk);
   };
+  // What is read comes over the host's link too, but where the device reads it by itself.
+  const bool past_host = p.options.reads_past_host;
+  const auto copied = [&](ChunkId chunk, bool is_first) {
+    return p.home->param_bytes(chunk) - (past_host ? read(chunk, is_first) : 0);
+  };
   const auto least = [&](const auto& cost) {
     return least_fetch_cost(p.training_cursor.schedule(), p.cache.slot_count(), p.space.chunk_count(),
                             none_is_kept ? 1 : kRow, {after_step, cost});
   };
-  bound.h2d_bytes += least(fetched);
-  bound.param_read_bytes = least(read) + old_read_bytes;
+  bound.h2d_bytes += least(copied);
+  const uint64_t read_bytes = least(read);
+  bound.direct_read_bytes = past_host ? read_bytes : 0;
+  bound.param_read_bytes = read_bytes + old_read_bytes;
   return bound;
 }
 

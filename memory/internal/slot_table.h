@@ -77,6 +77,10 @@ class SlotTable {
                      Event& done, const CopyNote& note) const;
   CopyTask zeros_in(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) const;
 
+  // The same for reads of files, which are no copies: they are counted as in flight until end_file_read().
+  std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count) const;
+  void end_file_read(DeviceSlot slot) const noexcept;
+
   // What is filled now and on the calling thread: the first `bytes` of the slot, which is idle.
   std::span<std::byte> idle_memory(DeviceSlot slot, uint64_t bytes, const char* intention) const;
   void require_work_memory(const std::byte* work, uint64_t bytes) const;

@@ -25,6 +25,8 @@ struct FakeCudaOptions {
   uint64_t memory_bytes = uint64_t{1} << 30;
   // Fills are over when their call returns: for who computes on the host, in the order of no stream.
   bool waits_for_fills = false;
+  // So often the stream's thread lets others go first before it copies to the host.
+  uint32_t yields_to_host = 0;
 };
 
 class FakeCudaDriver {

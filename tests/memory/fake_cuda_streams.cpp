@@ -144,7 +144,10 @@ CUresult fake_copy_to_host(void* to, CUdeviceptr from, size_t bytes, CUstream st
   ENTER("cuMemcpyDtoHAsync");
   TERRACE_ASSERT(pushed_contexts > 0, "a copy without a context");
   if (current->crosses_registrations(reinterpret_cast<uint64_t>(to), bytes)) return CUDA_ERROR_INVALID_VALUE;
-  put_access(stream, {{from, bytes}}, [=] { std::memcpy(to, pointer(from), bytes); });
+  put_access(stream, {{from, bytes}}, [=] {
+    for (uint32_t i = 0; i < current->options.yields_to_host; ++i) std::this_thread::yield();
+    std::memcpy(to, pointer(from), bytes);
+  });
   return CUDA_SUCCESS;
 }
 CUresult fake_copy_on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {

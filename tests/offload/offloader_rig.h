@@ -49,6 +49,7 @@ struct Case {
   std::function<std::unique_ptr<Device>(uint64_t budget_bytes, bool strict)> make_device = nullptr;
   bool lock_host_memory = false;
   double processor_share = 1;
+  bool reads_past_host = false;  // and compares no checksums
 };
 
 // An offloader with everything it needs.
@@ -76,6 +77,8 @@ class Rig {
     options.replay = c.replay;
     options.lock_host_memory = c.lock_host_memory;
     options.processor_share = c.processor_share;
+    options.reads_past_host = c.reads_past_host;
+    options.verify_checksums = !c.reads_past_host;
     options.device_budget_bytes = options.host_budget_bytes = kGiB;
     const MemoryPlan roomy = plan_memory(space, uses, options);
     options.device_budget_bytes = c.tight ? roomy.device_minimum_bytes : useful_device_bytes(roomy);
