@@ -21,6 +21,10 @@ class SimulatedComputing final : public Computing {
 
 }  // namespace
 
+std::string ComputeDevice::why_no_file_reads(std::span<const std::filesystem::path>) const {
+  return "only a GPU reads files by itself, and this device is none";
+}
+
 std::unique_ptr<Ops> SimulatedCompute::make_dry_ops(Workers& workers) const {
   return std::make_unique<HostOps>(workers, best_instruction_set(), true);
 }

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include <terrace/base/workers.h>
@@ -47,6 +49,9 @@ class ComputeDevice {
   virtual std::unique_ptr<Ops> make_dry_ops(Workers& workers) const = 0;
   // `workers` outlive it. Throws Error(device).
   virtual std::unique_ptr<Computing> begin(uint64_t budget_bytes, bool strict, Workers& workers) const = 0;
+  // Why it cannot read files in one of these folders by itself; empty when it can. May make a file in each
+  // for a moment.
+  virtual std::string why_no_file_reads(std::span<const std::filesystem::path> folders) const;
 };
 
 class SimulatedCompute final : public ComputeDevice {

@@ -95,6 +95,26 @@ void place_activations(const TrainConfig& config, OffloadOptions& options) {
 
 }  // namespace
 
+void settle_file_reads(TrainConfig& config, const ComputeDevice* device, Log& log) {
+  const FileReads wanted = config.aio.file_reads;
+  config.aio.file_reads = FileReads::off;
+  if (wanted == FileReads::off || config.placement.parameters != Placement::nvme) return;
+  const SimulatedCompute simulated;
+  const std::string reason =
+      (device != nullptr ? *device : simulated).why_no_file_reads(config.placement.parameter_paths);
+  if (reason.empty()) {
+    config.aio.file_reads = FileReads::on;
+    return;
+  }
+  if (wanted == FileReads::on) {
+    throw Error(ErrorKind::config,
+                {"the device cannot read parameters on nvme by itself, as wanted by", "aio.use_gds", reason,
+                 "see `terrace report`, or set aio.use_gds to auto, which goes through host memory where it "
+                 "must, or to false"});
+  }
+  log.warning_once("aio.use_gds is auto, and parameters go through host memory: " + reason);
+}
+
 OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   OffloadOptions options;
   options.parameters = config.placement.parameters;
@@ -121,6 +141,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.prefetch_uses = config.max_prefetch_elements == 0 ? 0 : config.terrace.prefetch_uses;
   if (config.max_prefetch_elements) options.prefetch_elements = *config.max_prefetch_elements;
   options.verify_checksums = config.terrace.verify_checksums;
+  options.reads_past_host = config.aio.file_reads == FileReads::on && options.parameters == Placement::nvme;
   if (config.terrace.device_token) options.drive_turns.emplace();
   if (config.aio.queue_depth) options.io.queue_depth = *config.aio.queue_depth;
   if (config.aio.block_bytes) options.io.block_bytes = *config.aio.block_bytes;

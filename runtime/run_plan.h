@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/base/log.h>
 #include <terrace/memory/tensor.h>
 #include <terrace/offload/disk_plan.h>
 #include <terrace/offload/memory_plan.h>
@@ -47,6 +48,11 @@ struct DryRun {
   std::vector<uint32_t> activation_get_order = {};  // in which they come back
   ComputeFacts device = {};                         // where it was run
 };
+
+// Whether the device, which may be null, reads parameters on nvme by itself as the configuration asks for it:
+// afterwards config.aio.file_reads is on or off. Where they may go through host memory and have to, one
+// warning says why; else throws Error(config). Before anything is planned.
+void settle_file_reads(TrainConfig& config, const ComputeDevice* device, Log& log);
 
 // All that does not depend on budgets.
 OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry);

@@ -1,5 +1,5 @@
 // `terrace plan`: what `terrace train` with the same flags will hold, move and take, or what would fit where
-// it does not. It makes no file and takes no more memory than one layer needs.
+// it does not. It leaves no file and takes no more memory than one layer needs.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -154,6 +154,7 @@ int Plan::run() {
   apply_tuning(tuning_folder(), options.config, console_);
   const ComputeChoice compute(options.config.terrace, console_);
   options.compute = compute.device();
+  settle_file_reads(options.config, options.compute, console_);
   Workers workers = make_compute_threads(options.config.terrace);
   try {
     return plan(options, workers);

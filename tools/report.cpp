@@ -253,9 +253,9 @@ void find_accelerator(Findings& findings) {
   find_products(present ? facts.driver_version : INT_MAX, findings);
   const CuFileFacts cu_file = probe_cu_file();
   findings.add("cufile_version", quoted_or_null(cu_file.version), "GPUDirect Storage",
-               cu_file.version.empty()
-                   ? "not installed: " + cu_file.reason
-                   : "cuFile " + cu_file.version + " is installed; this release goes through host memory");
+               cu_file.version.empty() ? "not installed: " + cu_file.reason
+                                       : "cuFile " + cu_file.version +
+                                             " is installed; aio.use_gds makes use of it (docs/cuda.md)");
   findings.add("cufile_refusal", quoted_or_null(cu_file.reason), "", "");
   findings.add(
       "device", "\"simulated\"", "device tier",

@@ -40,20 +40,20 @@ std::string json_time_parts(const TimeParts& parts) {
 
 std::string json_counters(const OffloadCounters& counters) {
   return fmt::format(
-      R"(, "h2d_bytes": {}, "d2h_bytes": {}, "param_read_bytes": {}, "param_write_bytes": {}, )"
+      R"(, "h2d_bytes": {}, "d2h_bytes": {}, "param_read_bytes": {}, "direct_read_bytes": {}, "param_write_bytes": {}, )"
       R"("record_read_bytes": {}, "record_write_bytes": {}, "gradient_read_bytes": {}, "gradient_write_bytes": {}, )"
       R"("activation_d2h_bytes": {}, "activation_h2d_bytes": {}, "activation_read_bytes": {}, "activation_write_bytes": {}, "fetches": {}, "demand_fetches": {}, "evictions": {}, )"
       R"("fetch_wait_seconds": {}, "activation_wait_seconds": {}, "landing_wait_seconds": {}, "update_wait_seconds": {}, "turn_wait_seconds": {}, "pending_update_wait_seconds": {}, )"
       R"("commit_write_bytes": {}, "manifest_bytes": {}, "commit_wait_seconds": {})",
-      counters.h2d_bytes, counters.d2h_bytes, counters.param_read_bytes, counters.param_write_bytes,
-      counters.record_read_bytes, counters.record_write_bytes, counters.gradient_read_bytes,
-      counters.gradient_write_bytes, counters.activation_d2h_bytes, counters.activation_h2d_bytes,
-      counters.activation_read_bytes, counters.activation_write_bytes, counters.fetch_count,
-      counters.demand_fetch_count, counters.eviction_count, json_number(seconds(counters.fetch_wait_ns)),
-      json_number(seconds(counters.activation_wait_ns)), json_number(seconds(counters.landing_wait_ns)),
-      json_number(seconds(counters.update_wait_ns)), json_number(seconds(counters.turn_wait_ns)),
-      json_number(seconds(counters.pending_update_wait_ns)), counters.commit_write_bytes,
-      counters.manifest_bytes, json_number(seconds(counters.commit_wait_ns)));
+      counters.h2d_bytes, counters.d2h_bytes, counters.param_read_bytes, counters.direct_read_bytes,
+      counters.param_write_bytes, counters.record_read_bytes, counters.record_write_bytes,
+      counters.gradient_read_bytes, counters.gradient_write_bytes, counters.activation_d2h_bytes,
+      counters.activation_h2d_bytes, counters.activation_read_bytes, counters.activation_write_bytes,
+      counters.fetch_count, counters.demand_fetch_count, counters.eviction_count,
+      json_number(seconds(counters.fetch_wait_ns)), json_number(seconds(counters.activation_wait_ns)),
+      json_number(seconds(counters.landing_wait_ns)), json_number(seconds(counters.update_wait_ns)),
+      json_number(seconds(counters.turn_wait_ns)), json_number(seconds(counters.pending_update_wait_ns)),
+      counters.commit_write_bytes, counters.manifest_bytes, json_number(seconds(counters.commit_wait_ns)));
 }
 
 StepLog::StepLog(const std::string& path) : path_(path) {

@@ -152,6 +152,7 @@ int Train::train(RunReport& report) {
   apply_tuning(tuning_folder(), options.config, console_);
   const ComputeChoice compute(options.config.terrace, console_);
   options.compute = compute.device();
+  settle_file_reads(options.config, options.compute, console_);
   StepRecording recording(flags_, console_);
   const RunStart start = choose_start(flags_, options.config, console_);
   options.tier_start = start.epoch ? TierStart::resume : TierStart::fresh;

@@ -19,6 +19,7 @@ constexpr std::string_view kUpdate = "terrace.update";
 constexpr std::string_view kGpuProducts = "terrace.gpu_products";
 constexpr std::string_view kGpuCompute = "terrace.gpu_compute";
 constexpr std::string_view kRatio = "zero_optimization.offload_optimizer.ratio";
+constexpr std::string_view kGds = "aio.use_gds";
 
 // What every drive and file system with O_DIRECT accepts.
 constexpr uint64_t kSector = 4096;
@@ -207,6 +208,39 @@ void Resolver::resolve_terrace() {
                   fmt::format("{} is {}, but {} is 0, which turns prefetch off", depth->written_key,
                               own.prefetch_uses, named(*given(kPrefetchBucket))));
   }
+}
+
+// A GPU alone reads files, and what it reads passes no processor that could compare it with its checksum.
+void Resolver::resolve_file_reads() {
+  FileReads& reads = config_.aio.file_reads;
+  const bool automatic = is_auto(kGds);
+  reads = boolean(kGds, false) ? FileReads::on : automatic ? FileReads::automatic : FileReads::off;
+  if (automatic) record(kGds, json_quoted("auto"));
+  if (reads == FileReads::off) return;
+  const ConfigEntry& gds = *entries_.find(kGds);
+  if (config_.placement.parameters != Placement::nvme) {
+    reads = FileReads::off;
+    idle_.push_back({gds.written_key, fmt::format("zero_optimization.offload_param.device is {}",
+                                                  name_of(config_.placement.parameters))});
+    return record(kGds, "false");
+  }
+  const auto stands_against = [&](std::string_view path, std::string_view value, std::string_view why) {
+    const ConfigEntry* entry = given(path);
+    const std::string key = entry != nullptr ? named(*entry) : fmt::format("{} (default)", path);
+    if (!automatic) {
+      problems_.add(gds.written_at,
+                    fmt::format("{} is true, but {} is {}: {}", gds.written_key, key, value, why));
+      return;
+    }
+    reads = FileReads::off;
+    record(kGds, "false");
+    config_.warnings.push_back(fmt::format("{} is auto, and parameters go through host memory: {} is {}: {}",
+                                           named(gds), key, value, why));
+  };
+  if (config_.terrace.device == DeviceChoice::simulated)
+    return stands_against("terrace.device", "simulated", "only a GPU reads files by itself");
+  if (config_.terrace.verify_checksums)
+    stands_against("terrace.verify_checksums", "true", "what the GPU reads by itself is not compared");
 }
 
 // Only a bf16 parameter is the upper half of its master weight, and on the device the halves must meet.

@@ -34,6 +34,7 @@ TrainConfig Resolver::resolve() {
   resolve_zero();
   resolve_aio();
   resolve_terrace();
+  resolve_file_reads();
   resolve_durability();
   check_activation_offload();
   warn_without_effect();

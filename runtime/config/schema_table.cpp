@@ -268,12 +268,12 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "aio", section, "", honoured, "File I/O of the nvme tier. Without a key: the engine's own choice."},
     {"aio", "block_size", size, "", honoured, "Bytes of the largest single request, a multiple of 4096.", between(4096, 1073741824.0)},
     {"aio", "queue_depth", integer, "", honoured, "Requests in flight.", between(1, 4096)},
-    {"aio", "intra_op_parallelism", integer, "", honoured, "Threads of the engine \"threads\".", between(1, 256)},
+    {"aio", "intra_op_parallelism", integer, "", honoured, "Threads of the engine \"threads\", and of the reads of use_gds.", between(1, 256)},
     {"aio", "thread_count", integer, "", mapped, kOldAio, {.minimum = 1, .maximum = 256, .stands_for = "aio.intra_op_parallelism"}},
     {"aio", "num_threads", integer, "", mapped, "The name that ds_nvme_tune prints for intra_op_parallelism.", {.minimum = 1, .maximum = 256, .stands_for = "aio.intra_op_parallelism"}},
     {"aio", "single_submit", boolean, "false", without_effect, "Requests are submitted in batches as they arise.", {.boolean_texts = true}},
     {"aio", "overlap_events", boolean, "true", without_effect, "The queue is refilled at every completion.", {.boolean_texts = true}},
-    {"aio", "use_gds", boolean, "false", refused, "GPUDirect Storage is not supported.", {.allowed = "false", .boolean_texts = true}},
+    {"aio", "use_gds", boolean, "false", honoured, "Parameters on nvme are read into the memory of the GPU by cuFile (GPUDirect Storage), through no slot in host memory. Needs terrace.device cuda and terrace.verify_checksums false, since no processor sees these bytes (docs/nvme_tier.md); not yet run on a GPU. \"auto\": where it can be done, else a warning says why not.", {.boolean_texts = true}},
 
     // Activations, checkpoints and what surrounds training.
     {"", "activation_checkpointing", section, "", honoured, "What is kept of forward for backward. With or without this section each layer keeps its input only and is computed again; terrace.checkpoint_activations turns that off."},

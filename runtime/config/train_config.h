@@ -116,11 +116,16 @@ struct PlacementConfig {
   double processor_share = 1;
 };
 
+// Whether the device reads parameters on nvme by itself, past host memory. automatic: where it can, which
+// settle_file_reads() (runtime/run_plan.h) finds out; nobody does where it was not asked.
+enum class FileReads : uint8_t { off, on, automatic };
+
 // The "aio" section; what was not given is the engine's own choice.
 struct AioConfig {
-  std::optional<uint64_t> block_bytes;   // largest single request, a multiple of 4096
-  std::optional<uint32_t> queue_depth;   // requests in flight
-  std::optional<uint32_t> thread_count;  // threads of the "threads" engine
+  std::optional<uint64_t> block_bytes;    // largest single request, a multiple of 4096
+  std::optional<uint32_t> queue_depth;    // requests in flight
+  std::optional<uint32_t> thread_count;   // threads of the "threads" engine, and of the device's own reads
+  FileReads file_reads = FileReads::off;  // use_gds; on and automatic: parameters on nvme, without checksums
 };
 
 // The keys of our own, under "terrace".

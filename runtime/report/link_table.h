@@ -16,12 +16,14 @@ struct LinkEntry {
   uint64_t TrafficBound::*bound;  // null: nothing is left to choice
 };
 
-inline constexpr size_t kLinkCount = 12;
+inline constexpr size_t kLinkCount = 13;
 inline constexpr std::array<LinkEntry, kLinkCount> kLinks = {{
     {"host -> device", "h2d", &OffloadCounters::h2d_bytes, &TrafficBound::h2d_bytes},
     {"device -> host", "d2h", &OffloadCounters::d2h_bytes, &TrafficBound::d2h_bytes},
     {"parameters, nvme reads", "param_read", &OffloadCounters::param_read_bytes,
      &TrafficBound::param_read_bytes},
+    {"of these, read by the device itself", "direct_read", &OffloadCounters::direct_read_bytes,
+     &TrafficBound::direct_read_bytes},
     {"parameters, nvme writes", "param_write", &OffloadCounters::param_write_bytes,
      &TrafficBound::param_write_bytes},
     {"states, nvme reads", "record_read", &OffloadCounters::record_read_bytes,

@@ -68,6 +68,7 @@ struct RunOptions {
   std::string preset = "gpt2";
   std::vector<ConfigOverride> more = {};
   const ComputeDevice* compute = nullptr;  // null: the simulated device
+  bool reads_past_host = false;            // parameters on nvme, by the device itself
   // Takes the place of the model that the configuration makes.
   std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> model = nullptr;
 };
@@ -119,6 +120,10 @@ inline TrainerOptions options_of(const RunOptions& run) {
   options.clock = run.clock;
   options.system_root = run.system_root;
   options.compute = run.compute;
+  if (run.reads_past_host) {
+    options.config.aio.file_reads = FileReads::on;
+    options.config.terrace.verify_checksums = false;
+  }
   return options;
 }
 

@@ -5,6 +5,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/memory/cuda_device.h>
+#include <terrace/memory/cuda_file_reads.h>
 
 #include "internal/cuda_compute.h"
 #include "internal/cuda_ops.h"
@@ -100,6 +101,9 @@ class CudaCompute final : public ComputeDevice {
   std::unique_ptr<Computing> begin(uint64_t budget_bytes, bool strict, Workers&) const override {
     return std::make_unique<CudaComputing>(
         gpu_, CudaDeviceOptions{.budget_bytes = budget_bytes, .strict = strict}, options_);
+  }
+  std::string why_no_file_reads(std::span<const std::filesystem::path> folders) const override {
+    return terrace::why_no_file_reads(gpu_, folders);
   }
 
  private:

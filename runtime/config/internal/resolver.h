@@ -86,6 +86,7 @@ class Resolver {
   void resolve_aio();
   void resolve_gpu();
   void resolve_terrace();
+  void resolve_file_reads();
   void resolve_update();
   void check_compact_state();
   void check_chunks();

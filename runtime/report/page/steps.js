@@ -11,7 +11,7 @@ const CAUSE_COLOURS = {
   update: 'var(--c-orange)', commit: 'var(--c-pink)', overhead: 'var(--c-grey)',
 };
 const LINK_COLOURS = {
-  h2d: 'var(--c-blue)', d2h: 'var(--c-sky)', param_read: 'var(--c-green)', param_write: 'var(--c-red)',
+  h2d: 'var(--c-blue)', d2h: 'var(--c-sky)', param_read: 'var(--c-green)', direct_read: 'var(--c-pink)', param_write: 'var(--c-red)',
   record_read: 'var(--c-green)', record_write: 'var(--c-red)', gradient_read: 'var(--c-green)',
   gradient_write: 'var(--c-red)', activation_d2h: 'var(--c-sky)', activation_h2d: 'var(--c-blue)',
   activation_read: 'var(--c-green)', activation_write: 'var(--c-red)',

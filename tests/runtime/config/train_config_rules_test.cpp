@@ -128,6 +128,36 @@ TEST(TrainConfigRules, NamesBothKeysOfAContradiction) {
       HasSubstr("but zero_optimization.prefetch_bucket_size (ds.json:1:58) is 0"));
 }
 
+TEST(TrainConfigRules, LetsTheDeviceReadFilesByItselfWhereNothingStandsAgainstIt) {
+  const auto with = [](const std::string& gds, const std::string& own, const std::string& parameters) {
+    return R"({"aio": {"use_gds": )" + gds + R"(}, "terrace": {)" + own +
+           R"(}, "zero_optimization": {"stage": 3, "offload_param": )" + parameters + "}}";
+  };
+  const std::string nvme = R"({"device": "nvme", "nvme_path": "/x"})";
+  const std::string on_gpu = R"("device": "cuda")";
+  const std::string fits = on_gpu + R"(, "verify_checksums": false)";
+  EXPECT_EQ(parse(with("true", fits, nvme)).aio.file_reads, FileReads::on);
+  EXPECT_EQ(parse(with("\"auto\"", fits, nvme)).aio.file_reads, FileReads::automatic);
+  EXPECT_EQ(parse(with("\"false\"", fits, nvme)).aio.file_reads, FileReads::off);
+  EXPECT_EQ(problem(with("true", on_gpu, nvme)),
+            "ds.json:1:10: aio.use_gds is true, but terrace.verify_checksums (default) is true: what the GPU "
+            "reads by itself is not compared");
+  EXPECT_EQ(problem(with("true", R"("verify_checksums": false)", nvme)),
+            "ds.json:1:10: aio.use_gds is true, but terrace.device (default) is simulated: only a GPU reads "
+            "files by itself");
+  // Asked for where it can be, it goes through host memory, and it is said why.
+  const TrainConfig compared = parse(with("\"auto\"", on_gpu + R"(, "verify_checksums": true)", nvme));
+  EXPECT_EQ(compared.aio.file_reads, FileReads::off);
+  EXPECT_THAT(compared.warnings,
+              ElementsAre("aio.use_gds (ds.json:1:10) is auto, and parameters go through host memory: "
+                          "terrace.verify_checksums (ds.json:1:60) is true: what the GPU reads by itself is "
+                          "not compared"));
+  const TrainConfig idle = parse(with("true", on_gpu, R"({"device": "cpu"})"));
+  EXPECT_EQ(idle.aio.file_reads, FileReads::off);
+  EXPECT_THAT(idle.warnings,
+              ElementsAre(HasSubstr("aio (zero_optimization.offload_param.device is cpu): use_gds")));
+}
+
 TEST(TrainConfigRules, ListsWhatIsSaidOfEpochsWhereThereAreNone) {
   const std::string states_on = R"("zero_optimization": {"stage": 3, "offload_optimizer": )";
   const std::string nvme = R"({"device": "nvme", "nvme_path": "/x"}}})";

@@ -16,6 +16,7 @@
 #include "emulator.h"
 #include "fake_cublas_lt.h"
 #include "memory/fake_cuda_driver.h"
+#include "memory/fake_cuda_file.h"
 #include "runtime/trainer_rig.h"
 #include "support/expect_error.h"
 
@@ -25,6 +26,7 @@ namespace {
 using terrace::testing::FakeCublasLt;
 using terrace::testing::FakeCudaDriver;
 using terrace::testing::FakeCudaOptions;
+using terrace::testing::FakeCuFile;
 
 struct Played {
   FakeCudaOptions driver = {};
@@ -34,7 +36,8 @@ struct Played {
 
 // A GPU that is played.
 struct PlayedGpu {
-  explicit PlayedGpu(Played played = {}) : driver(played.driver), gpu(FakeCudaDriver::table(), 0, log) {
+  explicit PlayedGpu(Played played = {})
+      : driver(played.driver), gpu(FakeCudaDriver::table(), 0, log, FakeCuFile::table()) {
     const auto put = [this](void* stream, std::function<void()> kernel) {
       driver.run_kernel(static_cast<CUstream>(stream), std::move(kernel));
     };
@@ -50,6 +53,7 @@ struct PlayedGpu {
 
   FakeCudaDriver driver;
   FakeCublasLt library;
+  FakeCuFile cu_file;
   MemoryLog log;
   CudaGpu gpu;
   std::unique_ptr<ComputeDevice> compute;
@@ -118,6 +122,26 @@ TEST_P(CudaTraining, HasTheSameBitsWhereverTheStateRests) {
     expect_same(train(scene), expected);
   }
   EXPECT_EQ(gpu.driver.leftovers(), "1 contexts; ");
+}
+
+// A kernel that still reads a slot when a file is read into it, or one that is launched before the file is
+// there, has other bytes.
+TEST_P(CudaTraining, HasTheSameBitsWhereTheGpuReadsParametersByItself) {
+  PlayedGpu gpu;
+  RunOptions there = on_gpu(gpu);
+  there.accumulation = "2";  // or gradients would make room for all parameters on the host
+  const Outcome expected = train(there, 2);
+  RunOptions run = there;
+  run.reads_past_host = true;
+  run = offloaded(run, "nvme", true);
+  run.host_memory = least_host_memory(run);
+  expect_same(train(run, 2), expected);
+  EXPECT_GT(gpu.cu_file.read_bytes(), 0u);
+  EXPECT_EQ(gpu.cu_file.leftovers(), "driver open");
+  // The folder is on a disk or in memory: it can be read so, or it is said why not.
+  const fs::path folder = folder_.path();
+  const std::string reason = gpu.compute->why_no_file_reads({&folder, 1});
+  EXPECT_TRUE(reason.empty() || reason.find("no direct I/O") != std::string::npos) << reason;
 }
 
 // Gradients of several micro-batches add up in device memory or on the host, one micro-batch after the other
