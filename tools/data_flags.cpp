@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <utility>
 
 #include <terrace/base/error.h>
 #include <terrace/runtime/data/byte_tokens.h>
@@ -61,18 +62,27 @@ std::optional<uint32_t> DataChoice::vocabulary() const {
   return ByteTokens::kVocabulary;
 }
 
-OpenTokens DataChoice::open(uint32_t model_vocabulary, Log& log) const {
-  if (are_token_files_) return open_tokens({paths_, model_vocabulary});
+void DataChoice::require_vocabulary(uint32_t model_vocabulary) const {
+  if (are_token_files_) return;
   if (*vocabulary() > model_vocabulary) {
     refuse(tokenizer_ ? tokenizer_path_.string() : "text as bytes",
            fmt::format("it has {} tokens, and the model has {}", *vocabulary(), model_vocabulary),
            "give the tokenizer that belongs to the model with --tokenizer");
   }
-  if (!tokenizer_) {
-    if (model_vocabulary == ByteTokens::kVocabulary) return open_tokens({paths_, model_vocabulary});
-    refuse("text as bytes", fmt::format("the model has {} tokens, and they are no bytes", model_vocabulary),
-           "give the tokenizer.json that belongs to the model with --tokenizer");
-  }
+  if (tokenizer_ || model_vocabulary == ByteTokens::kVocabulary) return;
+  refuse("text as bytes", fmt::format("the model has {} tokens, and they are no bytes", model_vocabulary),
+         "give the tokenizer.json that belongs to the model with --tokenizer");
+}
+
+std::optional<OpenTokens> DataChoice::open_as_they_are(uint32_t model_vocabulary) const {
+  require_vocabulary(model_vocabulary);
+  if (!tokenizer_) return open_tokens({paths_, model_vocabulary});
+  const TextFiles text(paths_);  // throws where there is none
+  return std::nullopt;
+}
+
+OpenTokens DataChoice::open(uint32_t model_vocabulary, Log& log) const {
+  if (std::optional<OpenTokens> open = open_as_they_are(model_vocabulary)) return *std::move(open);
   log.info(fmt::format("tokens of the text are made by {}", tokenizer_path_.string()));
   OpenTokens open;
   open.train = tokenize_cached(TextFiles(paths_), *tokenizer_,

@@ -41,8 +41,12 @@ class DataChoice {
   // For a model with that many tokens; says to `log` what makes them. Throws Error(config) when the data have
   // more, and when the model is of tokens and the text would be read as bytes.
   OpenTokens open(uint32_t model_vocabulary, Log& log) const;
+  // The same as far as no tokens must be made of text: then nothing, and the text has been found.
+  std::optional<OpenTokens> open_as_they_are(uint32_t model_vocabulary) const;
 
  private:
+  void require_vocabulary(uint32_t model_vocabulary) const;
+
   std::vector<std::filesystem::path> paths_;
   std::filesystem::path cache_folder_;
   std::filesystem::path tokenizer_path_;

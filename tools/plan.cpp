@@ -146,9 +146,10 @@ int Plan::run() {
   if (!endurance_.empty()) endurance_terabytes_ = parse_terabytes(endurance_);
   MachineRates named;
   take_named_rates(named);
-  std::optional<uint32_t> vocabulary;
-  if (!flags_.data.paths.empty()) vocabulary = DataChoice(flags_.data, model_folder(flags_)).vocabulary();
-  TrainerOptions options = resolve_training(flags_, vocabulary);
+  std::optional<DataChoice> data;
+  if (!flags_.data.paths.empty()) data.emplace(flags_.data, model_folder(flags_));
+  TrainerOptions options = resolve_training(flags_, data ? data->vocabulary() : std::nullopt);
+  if (data) require_training_data(flags_, *data, options);
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
   require_no_files(tier_paths(options.config.placement));
   apply_tuning(tuning_folder(), options.config, console_);

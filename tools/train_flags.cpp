@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include <terrace/base/error.h>
 #include <terrace/runtime/parameter_groups.h>
@@ -318,10 +319,22 @@ TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t>
   return options;
 }
 
+namespace {
+
+TrainingDataOptions data_options(const TrainFlags& flags, const TrainerOptions& options) {
+  return {options.model.context, options.config.terrace.seed, flags.validation_fraction};
+}
+
+}  // namespace
+
 TrainingData open_training_data(const TrainFlags& flags, const DataChoice& data,
                                 const TrainerOptions& options, Log& log) {
-  return {data.open(options.model.vocabulary, log),
-          {options.model.context, options.config.terrace.seed, flags.validation_fraction}};
+  return {data.open(options.model.vocabulary, log), data_options(flags, options)};
+}
+
+void require_training_data(const TrainFlags& flags, const DataChoice& data, const TrainerOptions& options) {
+  std::optional<OpenTokens> tokens = data.open_as_they_are(options.model.vocabulary);
+  if (tokens) TrainingData(*std::move(tokens), data_options(flags, options));
 }
 
 }  // namespace terrace

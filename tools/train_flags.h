@@ -72,5 +72,7 @@ TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t>
 // The data, as the model of `options` takes them.
 TrainingData open_training_data(const TrainFlags& flags, const DataChoice& data,
                                 const TrainerOptions& options, Log& log);
+// Throws what that would, as far as it can be known without making tokens of text.
+void require_training_data(const TrainFlags& flags, const DataChoice& data, const TrainerOptions& options);
 
 }  // namespace terrace
