@@ -56,6 +56,11 @@ Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOpt
 
 Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
   const bool on_cpu = options.states == Placement::cpu || options.parameters == Placement::cpu;
+  std::string advice = on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory";
+  if (options.holds_gradients && options.states == Placement::nvme)
+    advice +=
+        ", or let updates run after_backward (terrace.update, --update), with which gradients may wait on "
+        "nvme";
   return {
       {"host", options.host_budget_bytes, plan.host_minimum_bytes},
       list_of({{"gradients",
@@ -67,14 +72,13 @@ Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
                {"staging and I/O",
                 (plan.staging_slots + plan.old_parameter_slots + plan.landing_slots) * plan.slot_bytes +
                     plan.ring_slots * plan.ring_slot_bytes + plan.epoch_slots * plan.epoch_slot_bytes}}),
-      on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory"};
+      std::move(advice)};
 }
 
 std::string amounts(const Need& need) {
   const TierShortage& shortage = need.shortage;
-  return fmt::format("at least {} ({} bytes), so that {} bytes ({}) are missing: {}",
-                     format_bytes(shortage.needed_bytes), shortage.needed_bytes, shortage.missing_bytes(),
-                     format_bytes(shortage.missing_bytes()), need.uses);
+  return fmt::format("at least {} ({} bytes), so that {}: {}", format_bytes(shortage.needed_bytes),
+                     shortage.needed_bytes, missing_text(shortage), need.uses);
 }
 
 [[noreturn]] void refuse(const Need& need) {
@@ -149,6 +153,13 @@ std::tuple<size_t, std::string, uint64_t, uint64_t> order_of(const ShortageError
 }
 
 }  // namespace
+
+std::string missing_text(const TierShortage& shortage) {
+  const uint64_t bytes = shortage.missing_bytes();
+  if (bytes == 1) return "1 byte is missing";
+  if (bytes < kKiB) return fmt::format("{} bytes are missing", bytes);
+  return fmt::format("{} bytes ({}) are missing", bytes, format_bytes(bytes));
+}
 
 const ShortageError& lesser(const ShortageError& one, const ShortageError& other) {
   return order_of(other) < order_of(one) ? other : one;

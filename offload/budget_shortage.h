@@ -22,6 +22,9 @@ struct TierShortage {
   uint64_t missing_bytes() const { return needed_bytes - budget_bytes; }
 };
 
+// "4096 bytes (4.00 KiB) are missing".
+std::string missing_text(const TierShortage& shortage);
+
 // Error(capacity) with its figures. Where two tiers are named, neither alone is enough: that is the least of
 // the device under any budget of the host, and the least of the host beside it.
 class ShortageError final : public Error {

@@ -67,13 +67,11 @@ void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options) {
   std::string folders;
   for (const PathShare& share : shares) folders += (folders.empty() ? "" : ", ") + share.path.string();
   const TierShortage nvme{"nvme", *room, needed};
-  throw ShortageError(
-      {"there is no room for what lives on nvme in", folders,
-       fmt::format("{} bytes ({}) are needed and {} ({}) are free, so that {} bytes ({}) are missing", needed,
-                   format_bytes(needed), *room, format_bytes(*room), nvme.missing_bytes(),
-                   format_bytes(nvme.missing_bytes())),
-       advice_for(plan, options, nvme.missing_bytes(), shares.size() == 1)},
-      {nvme});
+  throw ShortageError({"there is no room for what lives on nvme in", folders,
+                       fmt::format("{} bytes ({}) are needed and {} ({}) are free, so that {}", needed,
+                                   format_bytes(needed), *room, format_bytes(*room), missing_text(nvme)),
+                       advice_for(plan, options, nvme.missing_bytes(), shares.size() == 1)},
+                      {nvme});
 }
 
 }  // namespace terrace

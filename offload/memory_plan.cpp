@@ -228,7 +228,7 @@ void plan_host_gradients(const OffloadOptions& options, const Counts& counts, Me
   plan.host_minimum_bytes = plan.host_holding_bytes = host_total(plan);
   const bool all_in_home = plan.gradients_take_over && options.parameters == Placement::cpu;
   const bool has_nvme = options.states == Placement::nvme || options.parameters == Placement::nvme;
-  if (options.states == Placement::none || !has_nvme || all_in_home) return;
+  if (options.states == Placement::none || !has_nvme || all_in_home || options.holds_gradients) return;
   MemoryPlan spilling = plan;
   hold_gradients(options, counts, 0, spilling);
   spilling.spill_slots = kSpillSlots;

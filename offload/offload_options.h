@@ -70,6 +70,9 @@ struct OffloadOptions {
   // All micro-batches of a step are open together, so that each operation can run for all of them before the
   // next one and its parameters come once. Their gradients are added in the same order: no bit depends on it.
   bool layer_major = false;
+  // No gradient is spilled to nvme: host memory without room for all of them is too little
+  // (mode_holds_gradients).
+  bool holds_gradients = false;
   // In what they accumulate: fp32, or the parameters' own type, which takes less memory and rounds every sum.
   DataType accumulation_type = DataType::fp32;
   PolicyKind policy = PolicyKind::opt;

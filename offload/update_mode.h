@@ -38,9 +38,12 @@ constexpr std::optional<UpdateMode> update_mode_from_name(std::string_view name)
 // Why a mode is not possible with this plan, in words; empty when it is.
 std::string why_not(UpdateMode mode, const FlatSpace& space, const MemoryPlan& plan,
                     const OffloadOptions& options);
-// Throws Error(config) where it is not.
+// Throws Error(config) where it is not; the latter where no plan makes it possible.
 void require_mode(UpdateMode mode, const FlatSpace& space, const MemoryPlan& plan,
                   const OffloadOptions& options);
+void require_mode(UpdateMode mode, const OffloadOptions& options);
+// Whether a mode that these options allow is possible only where host memory holds every gradient.
+bool mode_holds_gradients(UpdateMode mode, const OffloadOptions& options);
 
 // Moments of one chunk in one update, on Clock. 0: what did not happen; records in memory are not read.
 struct ChunkTimes {

@@ -136,6 +136,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.processor_share = config.placement.processor_share;
   options.accumulation_steps = config.batch.accumulation_steps;
   options.layer_major = config.batch.layer_major;
+  options.holds_gradients = config.terrace.update && mode_holds_gradients(*config.terrace.update, options);
   options.accumulation_type = config.grad_accum_type.value_or(DataType::fp32);
   options.policy = config.terrace.policy;
   options.prefetch_uses = config.max_prefetch_elements == 0 ? 0 : config.terrace.prefetch_uses;
@@ -154,6 +155,8 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
 TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
                       OffloadOptions& options) {
   TrainerPlan plan;
+  // What no budget makes possible is not told how much it needs.
+  if (config.terrace.update) require_mode(*config.terrace.update, options);
   const Machine machine = probe_machine();
   choose_budgets(config, machine, tensors, dry, options, plan);
   const FlatSpace space(tensors, plan.chunk_elements);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <terrace/runtime/config/internal/resolver.h>
+#include <terrace/runtime/config/most_micro_batches.h>
 
 namespace terrace {
 namespace {
@@ -46,6 +47,14 @@ void Resolver::resolve_batch() {
       micro_origin = accumulation != nullptr ? fmt::format("from {} and {}", kTrainBatch, kAccumulation)
                                              : fmt::format("from {}", kTrainBatch);
     }
+  }
+  if (steps > kMostMicroBatches) {
+    const ConfigEntry& cause = accumulation != nullptr ? *accumulation : *train;
+    problems_.add(
+        cause.written_at,
+        fmt::format("{} makes a step of {} micro-batches; each is planned by itself, and {} are the "
+                    "most: raise {}",
+                    cause.written_key, steps, kMostMicroBatches, kMicroBatch));
   }
   config_.batch.micro_batch_size = static_cast<uint32_t>(micro_size);
   config_.batch.accumulation_steps = static_cast<uint32_t>(steps);
@@ -180,7 +189,7 @@ void Resolver::resolve_order() {
   if (by_layer && !config_.batch.layer_major)
     idle_.push_back({given(order_path)->written_key, fmt::format("{} is 1", kAccumulation)});
   if (!config_.batch.layer_major || config_.activations.checkpoint) return;
-  config_.activations.checkpoint = true;
+  config_.activations.checkpoint = config_.activations.checkpoint_for_order = true;
   idle_.push_back({given("terrace.checkpoint_activations")->written_key,
                    fmt::format("{} is layer: layers are computed again", order_path)});
 }

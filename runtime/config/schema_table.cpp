@@ -62,7 +62,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     // Batch and reporting.
     {"", "train_batch_size", integer, "", honoured, "Sequences per update = train_micro_batch_size_per_gpu x gradient_accumulation_steps. Any one or two of the three give the rest.", at_least_one},
     {"", "train_micro_batch_size_per_gpu", integer, "1", honoured, "Sequences computed at a time.", at_least_one},
-    {"", "gradient_accumulation_steps", integer, "1", honoured, "Micro-batches per update.", at_least_one},
+    {"", "gradient_accumulation_steps", integer, "1", honoured, "Micro-batches per update, at most 16384.", at_least_one},
     {"", "gradient_clipping", number, "1.0", honoured, "Largest global gradient norm; 0 turns clipping off."},
     {"", "steps_per_print", integer, "", honoured, "A progress line every so many steps.", {.minimum = 1, .maximum = kMaxInteger}},
     {"", "wall_clock_breakdown", boolean, "false", honoured, "With every progress line, the milliseconds of forward, backward and update, which go to the monitors as well, and the parts of the step (docs/step_time.md)."},

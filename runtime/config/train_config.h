@@ -71,8 +71,9 @@ std::optional<ActivationOffload> activation_offload_from_name(std::string_view n
 
 // What is kept of a forward pass until backward.
 struct ActivationConfig {
-  bool checkpoint = true;         // keep layer inputs only and compute the rest again
-  uint32_t checkpoint_count = 0;  // how many inputs are kept; 0: one per layer
+  bool checkpoint = true;             // keep layer inputs only and compute the rest again
+  bool checkpoint_for_order = false;  // that, against what was asked for: micro-batches go layer by layer
+  uint32_t checkpoint_count = 0;      // how many inputs are kept; 0: one per layer
   ActivationOffload offload = ActivationOffload::none;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <terrace/base/record_layout.h>
+#include <terrace/runtime/config/most_micro_batches.h>
 
 namespace terrace {
 namespace {
@@ -73,6 +74,7 @@ void add_smaller_micro_batches(const BatchConfig& batch, std::vector<Change>& ch
     if (batch.micro_batch_size % parts != 0) return;
     BatchConfig smaller = batch;
     smaller.micro_batch_size /= parts;
+    if (smaller.accumulation_steps > kMostMicroBatches / parts) return;
     smaller.accumulation_steps *= parts;
     // An order that was asked for and had no effect with one micro-batch would have one now.
     const char* const order = batch.accumulation_steps == 1 ? " --microbatch-order batch" : "";
@@ -99,18 +101,28 @@ void add_smaller_chunks(const TerraceConfig& terrace, std::vector<Change>& chang
 
 std::vector<Change> possible_changes(const TrainConfig& config, const ModelConfig& model) {
   std::vector<Change> changes;
+  const std::optional<UpdateMode> update = config.terrace.update;
+  if (update && *update != UpdateMode::after_backward && config.placement.parameters == Placement::none)
+    changes.push_back({ChangeKind::update, "--update after_backward", "",
+                       "updates of their own after backward, with the same numbers",
+                       [](ChangeableRun& run) { run.config.terrace.update = UpdateMode::after_backward; }});
   add_placements(config.placement, changes);
   if (config.placement.states != Placement::none && config.placement.processor_share < 1)
     changes.push_back({ChangeKind::update_side, "--update-ratio 1", "", "no update on the device",
                        [](ChangeableRun& run) { run.config.placement.processor_share = 1; }});
-  if (config.activations.checkpoint && config.activations.offload == ActivationOffload::none)
-    changes.push_back({ChangeKind::activations, "", "activation_checkpointing.cpu_checkpointing true",
+  const ActivationConfig& activations = config.activations;
+  if (activations.checkpoint && !activations.checkpoint_for_order &&
+      activations.offload == ActivationOffload::none)
+    changes.push_back({ChangeKind::activations, "", "terrace.offload_activations cpu",
                        "checkpointed activations in host memory",
                        [](ChangeableRun& run) { run.config.activations.offload = ActivationOffload::cpu; }});
   if (config.batch.layer_major)
     changes.push_back({ChangeKind::order, "--microbatch-order batch", "",
-                       "micro-batches one after the other, with the same numbers",
-                       [](ChangeableRun& run) { run.config.batch.layer_major = false; }});
+                       "micro-batches one after the other, with the same numbers", [](ChangeableRun& run) {
+                         run.config.batch.layer_major = false;
+                         ActivationConfig& kept = run.config.activations;
+                         if (std::exchange(kept.checkpoint_for_order, false)) kept.checkpoint = false;
+                       }});
   add_smaller_micro_batches(config.batch, changes);
   add_smaller_chunks(config.terrace, changes);
   if (config.precision == DataType::bf16 && !config.terrace.compact_state)

@@ -22,6 +22,7 @@ struct ChangeableRun {
 enum class ChangeKind {
   placement,
   update_side,
+  update,
   order,
   batch,
   activations,

@@ -49,8 +49,15 @@ class Search {
   Search(ChangeableRun run, Workers& workers, uint64_t machine_bytes, size_t wanted)
       : run_(std::move(run)), workers_(workers), machine_bytes_(machine_bytes), wanted_(wanted) {}
 
-  bool is_over() const { return ways_.size() >= wanted_; }
-  std::vector<WayOut> take() { return std::move(ways_); }
+  bool is_over() const { return offered_.size() >= wanted_; }
+  bool has_enough() const { return offered_.size() + spare_.size() >= wanted_; }
+  std::vector<WayOut> take() {
+    offered_.insert(offered_.end(), spare_.begin(), spare_.end());
+    std::vector<WayOut> ways;
+    for (const Attempt& tried : offered_)
+      if (ways.size() < wanted_) ways.push_back(way_of(tried));
+    return ways;
+  }
 
   Attempt attempt(Changes changes) {
     Attempt tried{std::move(changes), run_, std::nullopt, 0};
@@ -71,8 +78,19 @@ class Search {
     return fits(tried) && tried.memory_bytes <= machine_bytes_;
   }
   static bool fits(const Attempt& tried) { return tried.lack && tried.lack->empty(); }
-  void offer(const Attempt& tried) {
-    if (is_over()) return;
+  // What is another way and more is taken only where there is nothing else, and never where the more is a
+  // guarantee that is lost.
+  void offer(Attempt tried) {
+    const auto is_less = [&](const Attempt& other) { return is_part(other, tried); };
+    if (std::ranges::none_of(offered_, is_less)) {
+      offered_.push_back(std::move(tried));
+    } else if (std::ranges::none_of(tried.changes, loses_guarantee)) {
+      spare_.push_back(std::move(tried));
+    }
+  }
+
+ private:
+  WayOut way_of(const Attempt& tried) const {
     std::string flags, effect;
     for (const BudgetFlag& flag : kBudgetFlags) {
       const std::optional<uint64_t> budget = tried.run.config.terrace.*flag.budget;
@@ -82,12 +100,22 @@ class Search {
           fmt::format("{}{} of {} memory", effect.empty() ? "" : ", ", format_bytes(*budget), flag.tier);
     }
     const std::string changed = effect_of(tried.changes);
-    ways_.push_back({text_of(tried.changes, flags),
-                     changed + (changed.empty() || effect.empty() ? "" : ", ") + effect, tried.run.config,
-                     tried.run.model});
+    return {text_of(tried.changes, flags), changed + (changed.empty() || effect.empty() ? "" : ", ") + effect,
+            tried.run.config, tried.run.model};
   }
-
- private:
+  static bool loses_guarantee(const Change* change) { return change->kind == ChangeKind::durability; }
+  // Whether the other one changes the same and more, with budgets no smaller.
+  static bool is_part(const Attempt& one, const Attempt& other) {
+    for (const BudgetFlag& flag : kBudgetFlags) {
+      const auto bytes = [&](const Attempt& tried) {
+        return (tried.run.config.terrace.*flag.budget).value_or(0);
+      };
+      if (bytes(one) > bytes(other)) return false;
+    }
+    return std::ranges::all_of(one.changes, [&](const Change* change) {
+      return std::ranges::find(other.changes, change) != other.changes.end();
+    });
+  }
   void look(Attempt& tried) {
     tried.lack = Lack{};
     try {
@@ -105,7 +133,8 @@ class Search {
   Workers& workers_;
   const uint64_t machine_bytes_;
   const size_t wanted_;
-  std::vector<WayOut> ways_;
+  std::vector<Attempt> offered_;
+  std::vector<Attempt> spare_;  // that are another one and more
 };
 
 // With other budgets those first that take the least memory.
@@ -191,7 +220,7 @@ Shortage find_ways_out(const ShortageError& refusal, const TrainConfig& config, 
   std::vector<Attempt> singles = try_one(search, changes);
   std::vector<Attempt> pairs = try_two(search, singles);
   if (!search.is_over()) offer_raised(search, singles);
-  if (!search.is_over()) offer_raised(search, pairs);
+  if (!search.has_enough()) offer_raised(search, pairs);
   return {refusal.tiers(), search.take()};
 }
 

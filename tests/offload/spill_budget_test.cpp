@@ -6,6 +6,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/offload/budget_shortage.h>
 
 #include "offload/spill_rig.h"
 
@@ -67,8 +68,8 @@ TEST(SpillBudget, LessThanTheLeastIsRefusedWithTheBytesThatAreMissing) {
         ADD_FAILURE() << "a budget that is too small was taken";
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::capacity);
-        const std::string expected = fmt::format("({} bytes), so that {} bytes ({}) are missing: gradients ",
-                                                 least, missing, format_bytes(missing));
+        const std::string expected = fmt::format("({} bytes), so that {}: gradients ", least,
+                                                 missing_text({"host", least - missing, least}));
         EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
         EXPECT_NE(error.parts().advice.find("--host-memory"), std::string::npos) << error.what();
       }

@@ -174,6 +174,13 @@ TEST(TrainConfigSettings, SaysWhichLimitAValueMisses) {
               HasSubstr("from 0 to below 1, not [0.9, 1.0]"));
 }
 
+TEST(TrainConfigSettings, RefusesMoreMicroBatchesThanArePlanned) {
+  EXPECT_EQ(parse(R"({"gradient_accumulation_steps": 16384})").batch.accumulation_steps, 16384u);
+  EXPECT_THAT(problem(R"({"gradient_accumulation_steps": 16385})"), HasSubstr("16384 are the most"));
+  EXPECT_THAT(problem(R"({"train_batch_size": 1000000000, "train_micro_batch_size_per_gpu": 1})"),
+              HasSubstr("train_batch_size makes a step of 1000000000 micro-batches"));
+}
+
 TEST(TrainConfigSettings, RefusesACycleWhoseLowestRateIsAboveItsHighest) {
   EXPECT_THAT(problem(R"({"scheduler": {"type": "OneCycle",
       "params": {"cycle_min_lr": [0.1, 2], "cycle_max_lr": 1}}})"),

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/planning/run_changes.h>
 #include <terrace/runtime/training_setup.h>
 
 #include "runtime/trainer_rig.h"
@@ -120,6 +122,102 @@ TEST(WaysOut, OfTooLittleHostMemoryAreTwoThatFit) {
   expect_two_ways(shortage, workers);
 }
 
+// Of parameters on the device an update that does not wait for the end of backward needs every gradient held.
+TEST(WaysOut, OfAFixedUpdateCountTheGradientsThatItNeedsHeld) {
+  RunOptions run;
+  run.nvme = ".";
+  run.accumulation = "4";
+  Workers workers(1);
+  for (const char* update : {"during_backward", "next_forward"}) {
+    run.update = update;
+    TrainerOptions options = options_of(run);
+    options.model.layers = 12;
+    options.config.terrace.device_memory_bytes = kGiB;
+    options.config.terrace.host_memory_bytes = kMiB;
+    const std::vector<TierShortage> tiers = lack_of(options.config, options.model, workers);
+    ASSERT_EQ(tiers.size(), 1u);
+    expect_least(tiers, options, workers);
+    const Shortage shortage = shortage_of(options);
+    expect_two_ways(shortage, workers);
+    bool other_mode = false;
+    for (const WayOut& way : shortage.ways) other_mode |= way.change == "--update after_backward";
+    EXPECT_TRUE(other_mode);
+  }
+}
+
+// What no budget makes possible is no matter of bytes.
+TEST(WaysOut, OfAnUpdateThatCannotBeAreNone) {
+  RunOptions run;
+  run.nvme = ".";
+  run.precision = run.compact = "true";
+  run.update = "next_forward";
+  TrainerOptions options = options_of(run);
+  options.config.terrace.device_memory_bytes = options.config.terrace.host_memory_bytes = 1;
+  Workers workers(1);
+  try {
+    set_up_training(options.config, options.model, workers);
+    FAIL() << "compact state was updated in the next forward";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    for (const char* key : {"terrace.update", "terrace.compact_state", "--offload-param"})
+      EXPECT_NE(error.parts().advice.find(key), std::string::npos) << key;
+  }
+}
+
+// A budget that is enough alone is not offered with a guarantee given up beside it.
+TEST(WaysOut, GiveNoGuaranteeUpForNothing) {
+  RunOptions run;
+  run.nvme = ".";
+  run.parameters = "nvme";
+  TrainerOptions options = options_of(run);
+  options.model.vocabulary = 256;
+  options.model.context = 64;
+  options.config.precision = DataType::fp16;
+  options.config.activations.checkpoint = false;
+  options.config.terrace.chunk_elements.reset();
+  options.config.terrace.device_memory_bytes = kMiB / 4;
+  options.config.terrace.host_memory_bytes = kMiB / 2;
+  const Shortage shortage = shortage_of(options);
+  ASSERT_EQ(shortage.ways.size(), 2u);
+  for (const WayOut& way : shortage.ways)
+    EXPECT_EQ(way.change.find("terrace.durable"), std::string::npos) << way.change;
+}
+
+TEST(WaysOut, SayOneByteAsOne) {
+  EXPECT_EQ(missing_text({"host", 1, 2}), "1 byte is missing");
+  EXPECT_EQ(missing_text({"host", 1, 3}), "2 bytes are missing");
+  EXPECT_EQ(missing_text({"host", 0, 4 * kKiB}), "4096 bytes (4.00 KiB) are missing");
+}
+
+// Each asked for as said, beside what was said before, it is the run that was planned.
+TEST(WaysOut, AreConfigurationsThatCanBeGiven) {
+  const auto config_of = [](std::vector<ConfigOverride> more) {
+    RunOptions run;
+    run.accumulation = "4";
+    run.order = "layer";
+    run.more = std::move(more);
+    return options_of(run);
+  };
+  const auto change_of = [](const TrainerOptions& options, ChangeKind kind) -> std::optional<Change> {
+    for (const Change& change : possible_changes(options.config, options.model))
+      if (change.kind == kind) return change;
+    return std::nullopt;
+  };
+  const ConfigOverride unchecked = {"terrace.checkpoint_activations", "false", "a test"};
+  const TrainerOptions options = config_of({unchecked});
+  EXPECT_TRUE(options.config.activations.checkpoint);
+  EXPECT_FALSE(change_of(options, ChangeKind::activations));  // there would be nothing to move
+  ChangeableRun changed{options.config, options.model};
+  change_of(options, ChangeKind::order)->apply(changed);
+  EXPECT_FALSE(changed.config.activations.checkpoint);
+  const TrainerOptions kept = config_of({});
+  changed = {kept.config, kept.model};
+  change_of(kept, ChangeKind::order)->apply(changed);
+  EXPECT_TRUE(changed.config.activations.checkpoint);
+  // terrace.offload_activations was said, and what contradicts it cannot be said beside it.
+  EXPECT_EQ(change_of(kept, ChangeKind::activations)->setting, "terrace.offload_activations cpu");
+}
+
 // Budgets that the machine has not got are no way.
 TEST(WaysOut, NeverTakeMoreMemoryThanThereIs) {
   RunOptions run;
@@ -145,13 +243,18 @@ struct SweptRun {
   const char* precision;
   const char* accumulation;
   const char* activations;
+  const char* update = "after_backward";
 };
 
 // Whatever is short of whatever: the figures are the least, and two ways fit.
 TEST(WaysOut, AreTwoThatFitUnderAnyTwoTinyBudgets) {
-  constexpr SweptRun kRuns[] = {{"", false, "false", "1", "none"},    {"cpu", false, "false", "4", "auto"},
-                                {"cpu", true, "true", "1", "cpu"},    {"nvme", true, "true", "4", "auto"},
-                                {"nvme", true, "false", "1", "nvme"}, {"", true, "true", "1", "none"}};
+  constexpr SweptRun kRuns[] = {{"", false, "false", "1", "none"},
+                                {"cpu", false, "false", "4", "auto"},
+                                {"cpu", true, "true", "1", "cpu"},
+                                {"nvme", true, "true", "4", "auto"},
+                                {"nvme", true, "false", "1", "nvme"},
+                                {"", true, "true", "1", "none"},
+                                {"", true, "false", "4", "nvme", "during_backward"}};
   constexpr std::pair<uint64_t, uint64_t> kBudgets[] = {
       {1, 1}, {64 * kKiB, kGiB}, {kGiB, 64 * kKiB}, {700 * kKiB, 300 * kKiB}, {300 * kKiB, 200 * kKiB}};
   Workers workers(1);
@@ -166,6 +269,7 @@ TEST(WaysOut, AreTwoThatFitUnderAnyTwoTinyBudgets) {
       run.precision = swept.precision;
       run.accumulation = swept.accumulation;
       run.activations = swept.activations;
+      run.update = swept.update;
       TrainerOptions options = options_of(run);
       options.config.terrace.chunk_elements.reset();
       if (all_on_nvme) {
