@@ -48,6 +48,7 @@ TrainConfig without_states(TrainConfig config) {
   config.batch.accumulation_steps = 1;
   config.batch.layer_major = false;
   config.grad_accum_type.reset();
+  config.terrace.update.reset();  // nothing is updated
   return config;
 }
 

@@ -26,7 +26,10 @@ std::string over_text(double bytes, double least) {
   return fmt::format("{:.1f} %", std::max(0.0, 100 * (bytes / least - 1)));
 }
 
-std::string bound_words(BoundKind kind) {
+// The bound of a link takes the tiers above it for one.
+std::string bound_words(BoundKind kind, size_t link) {
+  if (link > 0 && kind != BoundKind::flow)
+    return fmt::format("{}, of the {} tiers above it as one", name_of(kind), link + 1);
   switch (kind) {
     case BoundKind::exact:
       return "exact: equal sizes, nothing to write back";
@@ -50,7 +53,7 @@ std::string head_text(const SimReport& report) {
     text += fmt::format("{}: {}; from {} {:.1f} GB/s, to it {:.1f} GB/s; least of both in a step: {} ({})\n",
                         tier.name, format_bytes(tier.capacity_bytes), report.machine.tiers[k + 1].name,
                         link.up_bytes_per_second / 1e9, link.down_bytes_per_second / 1e9,
-                        bytes_text(report.bounds[k].bytes_per_step), bound_words(report.bounds[k].kind));
+                        bytes_text(report.bounds[k].bytes_per_step), bound_words(report.bounds[k].kind, k));
   }
   return text;
 }

@@ -100,7 +100,9 @@ TEST(Inference, TakesNoMemoryForGradientsAndStates) {
   MemoryLog log;
   ModelOptions options;
   options.type = DataType::bf16;
-  TrainConfig config = config_of({{"zero_optimization.offload_param.device", "cpu", "a test"}});
+  TrainConfig config = config_of({{"zero_optimization.offload_param.device", "cpu", "a test"},
+                                  {"zero_optimization.offload_optimizer.device", "cpu", "a test"},
+                                  {"terrace.update", "during_backward", "a test"}});
   config.precision = DataType::bf16;
   const Inference inference(make_model(tiny_model(), options), {config, 1, kContext}, log);
   const MemoryPlan& plan = inference.plan().memory;
