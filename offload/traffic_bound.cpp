@@ -8,8 +8,14 @@
 namespace terrace {
 namespace {
 
-// In a row, where something stays on the device from step to step.
-constexpr uint32_t kRow = 16;
+// How many steps are looked at in a row where something stays on the device from one to the next: fewer of a
+// long schedule, since the time that takes grows faster than their uses.
+uint32_t row_of(const Schedule& schedule) {
+  constexpr uint64_t kLongest = 16, kMostUses = 40'000;
+  uint64_t uses = 1;
+  for (const ScheduledUse& use : schedule.uses()) uses += use.chunks.size();
+  return static_cast<uint32_t>(std::clamp<uint64_t>(kMostUses / uses, 1, kLongest));
+}
 
 }  // namespace
 
@@ -71,7 +77,7 @@ TrafficBound Offloader::traffic_bound() const {
   };
   const auto least = [&](const auto& cost) {
     return least_fetch_cost(p.training_cursor.schedule(), p.cache.slot_count(), p.space.chunk_count(),
-                            none_is_kept ? 1 : kRow, {after_step, cost});
+                            none_is_kept ? 1 : row_of(p.training_cursor.schedule()), {after_step, cost});
   };
   bound.h2d_bytes += least(copied);
   const uint64_t read_bytes = least(read);
