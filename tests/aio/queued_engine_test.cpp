@@ -228,6 +228,7 @@ TEST(QueuedEngine, MovesABlockAgainInWhichAShortTransferEnded) {
   const Bytes bytes(3 * kBlock);
   int pieces = 0;
   scripted.transport->answer = [&](const Piece& piece) {
+    EXPECT_EQ(piece.offset - 4096, static_cast<uint64_t>(piece.data - bytes.data()));
     if (piece.offset % 512 != 0) return -int64_t{EINVAL};
     return ++pieces % 2 == 1 ? std::min<int64_t>(piece.bytes, 9000) : int64_t{piece.bytes};
   };
