@@ -66,6 +66,7 @@ struct Scripted {
 };
 
 constexpr uint64_t kBlock = 64 * kKiB;
+constexpr int kNoFile = -1;  // the engine looks at the file of a transfer that was refused
 const EngineOptions kSmall{.queue_depth = 4, .block_bytes = kBlock, .backlog_count = 16};
 
 TEST(QueuedEngine, CutsARequestIntoBlocksThatCoverItOnce) {
@@ -76,8 +77,8 @@ TEST(QueuedEngine, CutsARequestIntoBlocksThatCoverItOnce) {
   constexpr uint64_t kOffset = 6 * kGiB + 7;
   for (const OpKind kind : {OpKind::read, OpKind::write}) {
     scripted.transport->started.clear();
-    const Completion completion =
-        run(*scripted.engine, scripted.collector, scripted.collector.to(kind, 3, kOffset, {data, kBytes}));
+    const Completion completion = run(*scripted.engine, scripted.collector,
+                                      scripted.collector.to(kind, kNoFile, kOffset, {data, kBytes}));
     EXPECT_EQ(completion.error, 0);
     EXPECT_EQ(completion.bytes, kBytes);
     uint64_t covered = 0;
@@ -95,7 +96,7 @@ TEST(QueuedEngine, CutsARequestIntoBlocksThatCoverItOnce) {
 TEST(QueuedEngine, StartsWhatOneSubmitBringsInOneBatch) {
   Scripted scripted(kSmall);
   const Bytes bytes(kBlock);
-  std::vector<Request> requests(4, scripted.collector.to(OpKind::write, 3, 0, bytes.span()));
+  std::vector<Request> requests(4, scripted.collector.to(OpKind::write, kNoFile, 0, bytes.span()));
   scripted.engine->submit(requests);
   EXPECT_EQ(scripted.transport->batches, 1u);
   EXPECT_EQ(scripted.transport->started.size(), 4u);
@@ -105,7 +106,7 @@ TEST(QueuedEngine, StartsWhatOneSubmitBringsInOneBatch) {
 TEST(QueuedEngine, KeepsTheQueueFullAndNeverFuller) {
   Scripted scripted(kSmall);
   const Bytes bytes(20 * kBlock);
-  const Request request = scripted.collector.to(OpKind::write, 3, 0, bytes.span());
+  const Request request = scripted.collector.to(OpKind::write, kNoFile, 0, bytes.span());
   scripted.engine->submit({&request, 1});
   scripted.transport->may_complete = 0;
   EXPECT_EQ(scripted.transport->waiting.size(), 4u);
@@ -123,7 +124,7 @@ TEST(QueuedEngine, KeepsTheQueueFullAndNeverFuller) {
 TEST(QueuedEngine, WaitReturnsAfterAsManyAsWereAskedFor) {
   Scripted scripted(kSmall);
   const Bytes bytes(4096);
-  std::vector<Request> requests(6, scripted.collector.to(OpKind::write, 3, 0, bytes.span()));
+  std::vector<Request> requests(6, scripted.collector.to(OpKind::write, kNoFile, 0, bytes.span()));
   scripted.engine->submit(requests);
   scripted.transport->may_complete = 2;
   EXPECT_EQ(scripted.engine->wait(2), 2u);
@@ -136,7 +137,7 @@ TEST(QueuedEngine, WaitReturnsAfterAsManyAsWereAskedFor) {
 TEST(QueuedEngine, AWokenWaitReturnsWithoutACompletion) {
   Scripted scripted(kSmall);
   const Bytes bytes(4096);
-  const Request request = scripted.collector.to(OpKind::write, 3, 0, bytes.span());
+  const Request request = scripted.collector.to(OpKind::write, kNoFile, 0, bytes.span());
   scripted.engine->submit({&request, 1});
   scripted.transport->may_complete = 0;
   scripted.engine->wake();
@@ -148,7 +149,7 @@ TEST(QueuedEngine, AWokenWaitReturnsWithoutACompletion) {
 TEST(QueuedEngine, APollThatSeesAWakeLeavesItForTheNextWait) {
   Scripted scripted(kSmall);
   const Bytes bytes(4096);
-  const Request request = scripted.collector.to(OpKind::write, 3, 0, bytes.span());
+  const Request request = scripted.collector.to(OpKind::write, kNoFile, 0, bytes.span());
   scripted.engine->submit({&request, 1});
   scripted.transport->may_complete = 0;
   scripted.engine->wake();
@@ -160,14 +161,14 @@ TEST(QueuedEngine, APollThatSeesAWakeLeavesItForTheNextWait) {
 TEST(QueuedEngine, CriticalPiecesOvertakeAPartlyStartedBackgroundRequest) {
   Scripted scripted(kSmall);
   const Bytes bytes(10 * kBlock);
-  Request background = scripted.collector.to(OpKind::write, 3, 0, bytes.span(), 1);
+  Request background = scripted.collector.to(OpKind::write, kNoFile, 0, bytes.span(), 1);
   background.priority = Priority::background;
-  const Request critical = scripted.collector.to(OpKind::read, 4, 0, bytes.span().first(3 * kBlock), 2);
+  const Request critical = scripted.collector.to(OpKind::read, kNoFile, 0, bytes.span().first(3 * kBlock), 2);
   scripted.engine->submit({&background, 1});
   scripted.engine->submit({&critical, 1});
   scripted.engine->wait(2);
   std::string order;
-  for (const Piece& piece : scripted.transport->started) order += piece.fd == 3 ? 'b' : 'c';
+  for (const Piece& piece : scripted.transport->started) order += piece.kind == OpKind::write ? 'b' : 'c';
   EXPECT_EQ(order, "bbbbcccbbbbbb");
 }
 
@@ -177,8 +178,8 @@ TEST(QueuedEngine, IssuesNothingMoreOfARequestThatFailed) {
   scripted.transport->answer = [](const Piece& piece) {
     return piece.offset == 2 * kBlock ? -int64_t{EIO} : int64_t{piece.bytes};
   };
-  const std::array requests = {scripted.collector.to(OpKind::write, 3, 0, bytes.span(), 1),
-                               scripted.collector.to(OpKind::write, 3, 100 * kBlock, bytes.span(), 2)};
+  const std::array requests = {scripted.collector.to(OpKind::write, kNoFile, 0, bytes.span(), 1),
+                               scripted.collector.to(OpKind::write, kNoFile, 100 * kBlock, bytes.span(), 2)};
   scripted.engine->submit(requests);
   scripted.engine->wait(2);
   EXPECT_EQ(scripted.collector.of(1).error, EIO);
@@ -196,7 +197,7 @@ TEST(QueuedEngine, ReportsTheLowestOfSeveralFailures) {
   };
   const auto outcome = [&] {
     return run(*scripted.engine, scripted.collector,
-               scripted.collector.to(OpKind::write, 3, 0, bytes.span()));
+               scripted.collector.to(OpKind::write, kNoFile, 0, bytes.span()));
   };
   EXPECT_EQ(outcome().error, ENOSPC);
   errors = {{1 * kBlock, EIO}, {0, ENOSPC}};
@@ -214,8 +215,8 @@ TEST(QueuedEngine, ContinuesShortTransfersUntilTheRequestIsWhole) {
     EXPECT_EQ(piece.offset - 1000, static_cast<uint64_t>(piece.data - bytes.data()));
     return int64_t{moved};
   };
-  const Completion completion =
-      run(*scripted.engine, scripted.collector, scripted.collector.to(OpKind::read, 3, 1000, bytes.span()));
+  const Completion completion = run(*scripted.engine, scripted.collector,
+                                    scripted.collector.to(OpKind::read, kNoFile, 1000, bytes.span()));
   EXPECT_EQ(completion.error, 0);
   EXPECT_EQ(completion.bytes, bytes.size());
   EXPECT_EQ(std::count(touched.begin(), touched.end(), 1u), static_cast<std::ptrdiff_t>(bytes.size()));
@@ -234,7 +235,7 @@ TEST(QueuedEngine, MovesABlockAgainInWhichAShortTransferEnded) {
   };
   for (const OpKind kind : {OpKind::read, OpKind::write}) {
     const Completion completion =
-        run(*scripted.engine, scripted.collector, scripted.collector.to(kind, 3, 4096, bytes.span()));
+        run(*scripted.engine, scripted.collector, scripted.collector.to(kind, kNoFile, 4096, bytes.span()));
     EXPECT_EQ(completion.error, 0);
     EXPECT_EQ(completion.bytes, bytes.size());
   }
@@ -245,7 +246,7 @@ TEST(QueuedEngine, MovesABlockAgainInWhichAShortTransferEnded) {
   scripted.transport->answer = [](const Piece& piece) {
     return piece.offset % 512 != 0 ? -int64_t{EINVAL} : std::min<int64_t>(piece.bytes, 1000);
   };
-  const Request request = scripted.collector.to(OpKind::read, 3, 4096, bytes.span());
+  const Request request = scripted.collector.to(OpKind::read, kNoFile, 4096, bytes.span());
   EXPECT_EQ(run(*scripted.engine, scripted.collector, request).error, EINVAL);
 }
 
@@ -259,7 +260,7 @@ TEST(QueuedEngine, RetriesInterruptedTransfersButNotForEver) {
            : interruptions < 100  ? -int64_t{EAGAIN}
                                   : int64_t{piece.bytes};
   };
-  const Request request = scripted.collector.to(OpKind::read, 3, 0, bytes.span());
+  const Request request = scripted.collector.to(OpKind::read, kNoFile, 0, bytes.span());
   EXPECT_EQ(run(*scripted.engine, scripted.collector, request).error, 0);
   EXPECT_EQ(interruptions, 100);
   EXPECT_EQ(scripted.engine->stats().retries, 99u);
@@ -271,10 +272,10 @@ TEST(QueuedEngine, AWriteThatMovesNothingIsAnErrorAndNoEndlessLoop) {
   Scripted scripted(kSmall);
   const Bytes bytes(4096);
   scripted.transport->answer = [](const Piece&) { return int64_t{0}; };
-  EXPECT_EQ(
-      run(*scripted.engine, scripted.collector, scripted.collector.to(OpKind::write, 3, 0, bytes.span()))
-          .error,
-      EIO);
+  EXPECT_EQ(run(*scripted.engine, scripted.collector,
+                scripted.collector.to(OpKind::write, kNoFile, 0, bytes.span()))
+                .error,
+            EIO);
 }
 
 TEST(QueuedEngine, KnowsTheEndOfADirectFileWhoseFileSystemAnswersEinvalThere) {
@@ -337,7 +338,7 @@ void wait_inside(void* engine, const Completion&) noexcept {
 TEST(QueuedEngineDeathTest, CallbacksMayNotWait) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Scripted scripted(kSmall);
-  const Request request{OpKind::read, 3, 0, nullptr, 0, &wait_inside, scripted.engine.get(), 0};
+  const Request request{OpKind::read, kNoFile, 0, nullptr, 0, &wait_inside, scripted.engine.get(), 0};
   EXPECT_DEATH(scripted.engine->submit({&request, 1}), "from a callback");
 }
 
