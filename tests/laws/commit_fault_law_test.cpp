@@ -70,9 +70,13 @@ Found resume(EpochCase c, const std::filesystem::path& folder,
   return found;
 }
 
-class CommitFaultLaw : public ::testing::Test {
+// The processor's share of the update.
+class CommitFaultLaw : public ::testing::TestWithParam<double> {
  protected:
-  const EpochCase case_{.parameters = Placement::nvme, .with_frozen = true, .cached_quarters = 3};
+  const EpochCase case_{.parameters = Placement::nvme,
+                        .with_frozen = true,
+                        .cached_quarters = 3,
+                        .processor_share = GetParam()};
   const std::vector<std::vector<std::byte>> expected_ = states_without_epochs(case_, 3);
 
   uint64_t request_count() {
@@ -82,7 +86,7 @@ class CommitFaultLaw : public ::testing::Test {
 };
 
 // From one request on, for longer than any block is tried again.
-TEST_F(CommitFaultLaw, AFailedCommitLeavesTheOneBefore) {
+TEST_P(CommitFaultLaw, AFailedCommitLeavesTheOneBefore) {
   const uint64_t requests = request_count();
   ASSERT_GT(requests, 10u);
   uint64_t failed = 0;
@@ -111,7 +115,7 @@ TEST_F(CommitFaultLaw, AFailedCommitLeavesTheOneBefore) {
 }
 
 // One bad place on the disk is no reason to lose a commit: the block goes elsewhere.
-TEST_F(CommitFaultLaw, ABadSlotCostsNothing) {
+TEST_P(CommitFaultLaw, ABadSlotCostsNothing) {
   const uint64_t requests = request_count();
   for (uint64_t index = 0; index < requests; index += 2) {
     const toy::ScratchFolder folder;
@@ -125,7 +129,7 @@ TEST_F(CommitFaultLaw, ABadSlotCostsNothing) {
 }
 
 // A disk that claims what it did not do is found out before a weight is made of it.
-TEST_F(CommitFaultLaw, ATornWriteIsFoundWhenTheEpochIsTakenUp) {
+TEST_P(CommitFaultLaw, ATornWriteIsFoundWhenTheEpochIsTakenUp) {
   const uint64_t requests = request_count();
   uint64_t corrupt = 0;
   for (uint64_t index = 0; index < requests; index += 2) {
@@ -142,6 +146,10 @@ TEST_F(CommitFaultLaw, ATornWriteIsFoundWhenTheEpochIsTakenUp) {
   }
   EXPECT_GT(corrupt, 3u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Sides, CommitFaultLaw, ::testing::Values(1, 0.5), [](const auto& instance) {
+  return std::string(instance.param < 1 ? "half_updated_on_the_device" : "updated_by_the_processor");
+});
 
 }  // namespace
 }  // namespace terrace

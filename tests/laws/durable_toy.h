@@ -23,6 +23,7 @@ struct DurableToyOptions {
   uint32_t retained_epochs = 0;
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
   RecordLayout layout = {};
+  double processor_share = 1;
 };
 
 class DurableToy {
@@ -37,6 +38,7 @@ class DurableToy {
     if (toy.parameters == Placement::nvme) options.parameter_paths = options.state_paths;
     options.durable = true;
     options.record_layout = toy.layout;
+    options.processor_share = toy.processor_share;
     options.retained_epochs = toy.retained_epochs;
     options.tier_start = toy.start;
     options.lock_host_memory = false;

@@ -25,23 +25,29 @@ struct Ending {
   uint64_t transfers = 0;
 };
 
+struct FaultCase {
+  Victim victim;
+  double processor_share = 1;  // of the update
+};
+
 // The committer has something to do where records are cached; then parameters are cached, too, and nobody
 // reads them.
-DurableToyOptions options_for(Victim victim) {
+DurableToyOptions options_for(const FaultCase& c) {
   DurableToyOptions options;
-  options.cached_records = victim == Victim::committer ? 4 : 0;
+  options.cached_records = c.victim == Victim::committer ? 4 : 0;
+  options.processor_share = c.processor_share;
   return options;
 }
 
 // Trains with an epoch after every step, until something throws.
-Ending train_with(const std::filesystem::path& folder, Victim victim, std::vector<io::Fault> faults) {
+Ending train_with(const std::filesystem::path& folder, const FaultCase& c, std::vector<io::Fault> faults) {
   io::FaultPlan plan(std::move(faults));
   Ending ending;
-  DurableToyOptions options = options_for(victim);
+  DurableToyOptions options = options_for(c);
   options.paths = {folder};
   uint32_t made = 0;
   options.decorate = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
-    if (made++ != static_cast<uint32_t>(victim)) return engine;
+    if (made++ != static_cast<uint32_t>(c.victim)) return engine;
     return std::make_unique<io::FaultEngine>(std::move(engine), plan);
   };
   try {
@@ -62,9 +68,9 @@ Ending train_with(const std::filesystem::path& folder, Victim victim, std::vecto
   return ending;
 }
 
-void expect_resumed(const std::filesystem::path& folder, Victim victim, const Ending& ending,
+void expect_resumed(const std::filesystem::path& folder, const FaultCase& c, const Ending& ending,
                     const std::vector<std::vector<std::byte>>& states) {
-  DurableToyOptions options = options_for(victim);
+  DurableToyOptions options = options_for(c);
   options.paths = {folder};
   options.start = TierStart::resume;
   const FoundTier found = look_at_tier(options.paths);
@@ -81,7 +87,7 @@ void expect_resumed(const std::filesystem::path& folder, Victim victim, const En
   EXPECT_TRUE(toy.state() == states[kSteps]);
 }
 
-class EpochFaultLaw : public ::testing::TestWithParam<Victim> {};
+class EpochFaultLaw : public ::testing::TestWithParam<FaultCase> {};
 
 TEST_P(EpochFaultLaw, ADiskThatFailsFromAnyRequestOnEndsTheRunWithItsLastEpochWhole) {
   const std::vector<std::vector<std::byte>> states = laws::states_by_step(kSteps, options_for(GetParam()));
@@ -100,7 +106,7 @@ TEST_P(EpochFaultLaw, ADiskThatFailsFromAnyRequestOnEndsTheRunWithItsLastEpochWh
       if (ending.error.empty()) {
         // Nothing failed, since how many transfers there are depends a little on what was ready when; or what
         // was read ahead for a step that never came.
-        EXPECT_TRUE(ending.transfers <= index || GetParam() == Victim::reader) << "nothing was said";
+        EXPECT_TRUE(ending.transfers <= index || GetParam().victim == Victim::reader) << "nothing was said";
         EXPECT_EQ(ending.durable, kSteps);
       } else {
         EXPECT_NE(ending.error.find(".tier"), std::string::npos) << ending.error;
@@ -115,7 +121,7 @@ TEST_P(EpochFaultLaw, ADiskThatFailsFromAnyRequestOnEndsTheRunWithItsLastEpochWh
 
 // One write that fails is written elsewhere, and no more is seen of it.
 TEST_P(EpochFaultLaw, OneFailedWriteIsMadeUpFor) {
-  if (GetParam() == Victim::reader) GTEST_SKIP() << "it does not write";
+  if (GetParam().victim == Victim::reader) GTEST_SKIP() << "it does not write";
   const std::vector<std::vector<std::byte>> states = laws::states_by_step(kSteps, options_for(GetParam()));
   const toy::ScratchFolder whole;
   const uint64_t transfers = train_with(whole.path(), GetParam(), {}).transfers;
@@ -131,19 +137,17 @@ TEST_P(EpochFaultLaw, OneFailedWriteIsMadeUpFor) {
   EXPECT_GT(made_up, 5 / testing::kOneIn);
 }
 
+std::string name_of(const FaultCase& c) {
+  constexpr const char* kNames[] = {"step_engine", "reader", "committer"};
+  const std::string name = kNames[static_cast<uint32_t>(c.victim)];
+  return c.processor_share < 1 ? name + "_half_updated_on_the_device" : name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Engines, EpochFaultLaw,
-                         ::testing::Values(Victim::step_engine, Victim::reader, Victim::committer),
-                         [](const auto& instance) -> std::string {
-                           switch (instance.param) {
-                             case Victim::step_engine:
-                               return "step_engine";
-                             case Victim::reader:
-                               return "reader";
-                             case Victim::committer:
-                               break;
-                           }
-                           return "committer";
-                         });
+                         ::testing::Values(FaultCase{Victim::step_engine},
+                                           FaultCase{Victim::step_engine, 0.5}, FaultCase{Victim::reader},
+                                           FaultCase{Victim::committer}, FaultCase{Victim::committer, 0.5}),
+                         [](const auto& instance) { return name_of(instance.param); });
 
 }  // namespace
 }  // namespace terrace

@@ -148,4 +148,15 @@ inline void expect_same_as_reference(Rig& rig, const Reference& reference) {
   }
 }
 
+// The first steps of the rig, beside those of plain vectors.
+inline void expect_to_train(Rig& rig, uint64_t steps) {
+  const OffloadOptions& options = rig.options;
+  Reference reference(rig.specs, options.accumulation_steps, options.accumulation_type);
+  for (uint64_t step = 1; step <= steps; ++step) {
+    EXPECT_TRUE(rig.step(step, options.accumulation_steps).applied);
+    reference.step(step);
+  }
+  expect_same_as_reference(rig, reference);
+}
+
 }  // namespace terrace
