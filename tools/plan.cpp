@@ -160,7 +160,6 @@ int Plan::run() {
   try {
     return plan(options, workers);
   } catch (const ShortageError& shortage) {
-    if (options.compute != nullptr) throw;
     return refuse(options, workers, shortage);
   }
 }
@@ -232,8 +231,8 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
 
 // Exit status 2 is what every capacity that was known before ends with.
 int Plan::refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason) {
-  const Shortage shortage =
-      find_ways_out(reason, options.config, options.model, workers, probe_machine().memory_limit.bytes);
+  const Shortage shortage = find_ways_out(reason, options.config, options.model, workers, options.compute,
+                                          {probe_machine().memory_limit.bytes});
   std::optional<MeasuredMachine> machine;
   const std::vector<Split> others = best_ ? splits(options, workers, machine) : std::vector<Split>();
   if (flags_.json)

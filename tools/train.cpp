@@ -125,10 +125,10 @@ TrainingSetup plan_or_refuse(const TrainerOptions& options) {
     if (options.tier_start != TierStart::resume) require_disk_room(setup.plan.memory, setup.offload);
     return setup;
   } catch (const ShortageError& reason) {
-    if (options.tier_start == TierStart::resume || options.compute != nullptr) throw;
+    if (options.tier_start == TierStart::resume) throw;
     Workers workers = make_compute_threads(options.config.terrace);
-    throw with_ways_out(reason, find_ways_out(reason, options.config, options.model, workers,
-                                              probe_machine().memory_limit.bytes));
+    throw with_ways_out(reason, find_ways_out(reason, options.config, options.model, workers, options.compute,
+                                              {probe_machine().memory_limit.bytes}));
   }
 }
 

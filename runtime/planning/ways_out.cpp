@@ -41,26 +41,32 @@ struct Attempt {
   Changes changes;
   ChangeableRun run;
   std::optional<Lack> lack;   // empty: it fits; none: it cannot be, whatever the budgets
-  uint64_t memory_bytes = 0;  // where it fits
+  uint64_t device_bytes = 0;  // where it fits
+  uint64_t host_bytes = 0;
+  uint64_t memory_bytes() const { return device_bytes + host_bytes; }
 };
 
 class Search {
  public:
-  Search(ChangeableRun run, Workers& workers, uint64_t machine_bytes, size_t wanted)
-      : run_(std::move(run)), workers_(workers), machine_bytes_(machine_bytes), wanted_(wanted) {}
+  Search(ChangeableRun run, Workers& workers, const ComputeDevice* compute, const WaysOutBounds& bounds)
+      : run_(std::move(run)),
+        workers_(workers),
+        compute_(compute),
+        own_memory_(facts_of(compute).own_memory),
+        bounds_(bounds) {}
 
-  bool is_over() const { return offered_.size() >= wanted_; }
-  bool has_enough() const { return offered_.size() + spare_.size() >= wanted_; }
+  bool is_over() const { return offered_.size() >= bounds_.wanted; }
+  bool has_enough() const { return offered_.size() + spare_.size() >= bounds_.wanted; }
   std::vector<WayOut> take() {
     offered_.insert(offered_.end(), spare_.begin(), spare_.end());
     std::vector<WayOut> ways;
     for (const Attempt& tried : offered_)
-      if (ways.size() < wanted_) ways.push_back(way_of(tried));
+      if (ways.size() < bounds_.wanted) ways.push_back(way_of(tried));
     return ways;
   }
 
   Attempt attempt(Changes changes) {
-    Attempt tried{std::move(changes), run_, std::nullopt, 0};
+    Attempt tried{std::move(changes), run_, std::nullopt, 0, 0};
     for (const Change* change : tried.changes) change->apply(tried.run);
     look(tried);
     return tried;
@@ -75,7 +81,7 @@ class Search {
       }
       look(tried);
     }
-    return fits(tried) && tried.memory_bytes <= machine_bytes_;
+    return fits(tried) && is_to_be_had(tried);
   }
   static bool fits(const Attempt& tried) { return tried.lack && tried.lack->empty(); }
   // What is another way and more is taken only where there is nothing else, and never where the more is a
@@ -103,6 +109,12 @@ class Search {
     return {text_of(tried.changes, flags), changed + (changed.empty() || effect.empty() ? "" : ", ") + effect,
             tried.run.config, tried.run.model};
   }
+  // A budget that is rounded up may be more than there is where what the run takes is not.
+  bool is_to_be_had(const Attempt& tried) const {
+    if (!own_memory_) return tried.memory_bytes() <= bounds_.machine_bytes;
+    const uint64_t budget = tried.run.config.terrace.device_memory_bytes.value_or(tried.device_bytes);
+    return budget <= own_memory_->budget_bytes && tried.host_bytes <= bounds_.machine_bytes;
+  }
   static bool loses_guarantee(const Change* change) { return change->kind == ChangeKind::durability; }
   // Whether the other one changes the same and more, with budgets no smaller.
   static bool is_part(const Attempt& one, const Attempt& other) {
@@ -119,9 +131,10 @@ class Search {
   void look(Attempt& tried) {
     tried.lack = Lack{};
     try {
-      const TrainingSetup setup = set_up_training(tried.run.config, tried.run.model, workers_);
+      const TrainingSetup setup = set_up_training(tried.run.config, tried.run.model, workers_, compute_);
       require_disk_room(setup.plan.memory, setup.offload);
-      tried.memory_bytes = setup.plan.memory.device_bytes + setup.plan.memory.host_bytes;
+      tried.device_bytes = setup.plan.memory.device_bytes;
+      tried.host_bytes = setup.plan.memory.host_bytes;
     } catch (const ShortageError& shortage) {
       tried.lack = shortage.tiers();
     } catch (const Error&) {
@@ -131,8 +144,9 @@ class Search {
 
   const ChangeableRun run_;
   Workers& workers_;
-  const uint64_t machine_bytes_;
-  const size_t wanted_;
+  const ComputeDevice* const compute_;
+  const std::optional<ComputeFacts::OwnMemory> own_memory_;
+  const WaysOutBounds bounds_;
   std::vector<Attempt> offered_;
   std::vector<Attempt> spare_;  // that are another one and more
 };
@@ -212,8 +226,8 @@ std::vector<Attempt> try_two(Search& search, const std::vector<Attempt>& singles
 }  // namespace
 
 Shortage find_ways_out(const ShortageError& refusal, const TrainConfig& config, const ModelConfig& model,
-                       Workers& workers, uint64_t machine_bytes, size_t wanted) {
-  Search search({config, model}, workers, machine_bytes, wanted);
+                       Workers& workers, const ComputeDevice* compute, const WaysOutBounds& bounds) {
+  Search search({config, model}, workers, compute, bounds);
   const std::vector<Change> changes = possible_changes(config, model);
   std::vector<Attempt> budgets = {search.attempt({})};
   offer_raised(search, budgets);

@@ -8,6 +8,7 @@
 
 #include <terrace/base/workers.h>
 #include <terrace/offload/budget_shortage.h>
+#include <terrace/runtime/compute_device.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/models/model_config.h>
 
@@ -26,11 +27,18 @@ struct Shortage {
   std::vector<WayOut> ways;  // as many as were wanted, where the machine has the memory for so many
 };
 
-// Of a run that `refusal` was thrown for by set_up_training() or require_disk_room(). Other budgets first,
-// then one change or two within the budgets, then such with other budgets as well. What is suggested of a
-// budget is what is needed, rounded up to whole MiB, and with it the run takes no more memory than
-// `machine_bytes`.
+// What ways out may take, and how many are looked for.
+struct WaysOutBounds {
+  uint64_t machine_bytes = 0;  // of the host, in which a device without memory of its own has its budget too
+  size_t wanted = 2;
+};
+
+// Of a run that `refusal` was thrown for by set_up_training() or require_disk_room(), on the same `compute`
+// (null: the simulated device). Other budgets first, then one change or two within the budgets, then such
+// with other budgets as well. What is suggested of a budget is what is needed, rounded up to whole MiB; with
+// it the run takes no more memory than the bounds have and, of a device with memory of its own, than what is
+// to be had of that (ComputeFacts::OwnMemory).
 Shortage find_ways_out(const ShortageError& refusal, const TrainConfig& config, const ModelConfig& model,
-                       Workers& workers, uint64_t machine_bytes, size_t wanted = 2);
+                       Workers& workers, const ComputeDevice* compute, const WaysOutBounds& bounds);
 
 }  // namespace terrace

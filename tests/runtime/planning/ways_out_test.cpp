@@ -36,7 +36,7 @@ Shortage shortage_of(const TrainerOptions& options, uint64_t machine_bytes = kMa
   try {
     set_up_training(options.config, options.model, workers);
   } catch (const ShortageError& refusal) {
-    return find_ways_out(refusal, options.config, options.model, workers, machine_bytes);
+    return find_ways_out(refusal, options.config, options.model, workers, nullptr, {machine_bytes});
   }
   ADD_FAILURE() << "it fits";
   return {};

@@ -1,63 +1,20 @@
-// Trainings through the CUDA back end without a GPU: CudaDevice on the fake driver, the kernels on the
-// emulator and products by a fake cuBLASLt, as tasks of the fake driver's streams. So a kernel runs when its
-// stream comes to it, long after it was asked for, and a copy that does not wait for it has other bytes.
+// Trainings through the CUDA back end without a GPU. A kernel runs when its stream comes to it, long after it
+// was asked for, so a copy that does not wait for it has other bytes.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <terrace/runtime/compute/cuda/internal/cuda_compute.h>
 #include <terrace/runtime/inference.h>
 
-#include "emulator.h"
-#include "fake_cublas_lt.h"
-#include "memory/fake_cuda_driver.h"
-#include "memory/fake_cuda_file.h"
+#include "played_gpu.h"
 #include "runtime/trainer_rig.h"
 #include "support/expect_error.h"
 
 namespace terrace::trainer_tests {
 namespace {
-
-using terrace::testing::FakeCublasLt;
-using terrace::testing::FakeCudaDriver;
-using terrace::testing::FakeCudaOptions;
-using terrace::testing::FakeCuFile;
-
-struct Played {
-  FakeCudaOptions driver = {};
-  bool has_library = false;
-  bool rounds_rows = true;
-};
-
-// A GPU that is played.
-struct PlayedGpu {
-  explicit PlayedGpu(Played played = {})
-      : driver(played.driver), gpu(FakeCudaDriver::table(), 0, log, FakeCuFile::table()) {
-    const auto put = [this](void* stream, std::function<void()> kernel) {
-      driver.run_kernel(static_cast<CUstream>(stream), std::move(kernel));
-    };
-    emulator::set_streams(put);
-    library.set_streams(put);
-    compute = make_cuda_compute(gpu, {.library = played.has_library ? FakeCublasLt::table() : nullptr,
-                                      .workspace_bytes = 64 * kKiB,
-                                      .rounds_rows = played.rounds_rows});
-  }
-  ~PlayedGpu() { emulator::set_streams({}); }
-  PlayedGpu(const PlayedGpu&) = delete;
-  PlayedGpu& operator=(const PlayedGpu&) = delete;
-
-  FakeCudaDriver driver;
-  FakeCublasLt library;
-  FakeCuFile cu_file;
-  MemoryLog log;
-  CudaGpu gpu;
-  std::unique_ptr<ComputeDevice> compute;
-};
 
 struct Outcome {
   std::vector<double> losses;
