@@ -15,21 +15,26 @@
 
 namespace terrace::trainer_tests {
 
+using testing::FakeCublasLt;
+using testing::FakeCudaDriver;
+using testing::FakeCudaOptions;
+using testing::FakeCuFile;
+
 struct Played {
-  terrace::testing::FakeCudaOptions driver = {};
+  FakeCudaOptions driver = {};
   bool has_library = false;
   bool rounds_rows = true;
 };
 
 struct PlayedGpu {
   explicit PlayedGpu(Played played = {})
-      : driver(played.driver), gpu(terrace::testing::FakeCudaDriver::table(), 0, log, terrace::testing::FakeCuFile::table()) {
+      : driver(played.driver), gpu(FakeCudaDriver::table(), 0, log, FakeCuFile::table()) {
     const auto put = [this](void* stream, std::function<void()> kernel) {
       driver.run_kernel(static_cast<CUstream>(stream), std::move(kernel));
     };
     emulator::set_streams(put);
     library.set_streams(put);
-    compute = make_cuda_compute(gpu, {.library = played.has_library ? terrace::testing::FakeCublasLt::table() : nullptr,
+    compute = make_cuda_compute(gpu, {.library = played.has_library ? FakeCublasLt::table() : nullptr,
                                       .workspace_bytes = 64 * kKiB,
                                       .rounds_rows = played.rounds_rows});
   }
@@ -37,9 +42,9 @@ struct PlayedGpu {
   PlayedGpu(const PlayedGpu&) = delete;
   PlayedGpu& operator=(const PlayedGpu&) = delete;
 
-  terrace::testing::FakeCudaDriver driver;
-  terrace::testing::FakeCublasLt library;
-  terrace::testing::FakeCuFile cu_file;
+  FakeCudaDriver driver;
+  FakeCublasLt library;
+  FakeCuFile cu_file;
   MemoryLog log;
   CudaGpu gpu;
   std::unique_ptr<ComputeDevice> compute;
