@@ -1,0 +1,44 @@
+#include <terrace/runtime/planning/link_rates.h>
+
+#include <algorithm>
+#include <memory>
+
+#include <terrace/base/units.h>
+#include <terrace/memory/copy_rates.h>
+#include <terrace/memory/pages.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kBufferBytes = 16 * kMiB;  // of a direction
+constexpr uint64_t kCopyBytes = kMiB;         // about a run of tiles, or a small chunk
+constexpr uint64_t kCopies = 32;
+constexpr int kRounds = 4;  // one of them for pages and queues that are new
+
+// What disturbs a round only makes it slower.
+double fastest(StreamCopies& copies, const CopyBuffers& host, CopyDirections directions) {
+  const CopyRun run{.directions = directions, .host = host, .bytes = kCopyBytes, .count = kCopies};
+  uint64_t best_ns = UINT64_MAX;
+  for (int round = 0; round < kRounds; ++round) best_ns = std::min(best_ns, copies.run_ns(run));
+  return static_cast<double>(kCopyBytes * kCopies) /
+         (static_cast<double>(std::max<uint64_t>(best_ns, 1)) * 1e-9);
+}
+
+}  // namespace
+
+LinkRates measure_link_rates(const ComputeDevice& compute, bool lock_host_memory, Workers& workers) {
+  const PageMapping pages = PageMapping::populated(2 * kBufferBytes, true, "measuring the link");
+  const CopyBuffers host{pages.memory().first(kBufferBytes), pages.memory().last(kBufferBytes)};
+  const uint64_t granularity = std::max<uint64_t>(compute.facts().granularity_bytes, page_bytes());
+  const std::unique_ptr<Computing> computing =
+      compute.begin(2 * round_up(kBufferBytes, granularity), false, workers);
+  Device& device = computing->device();
+  std::unique_ptr<HostMemoryLock> lock;
+  if (lock_host_memory) lock = device.lock_host_memory(pages.memory());
+  StreamCopies copies(device, kBufferBytes);
+  return {.to_device = fastest(copies, host, CopyDirections::to_device),
+          .to_host = fastest(copies, host, CopyDirections::to_host),
+          .each_way = fastest(copies, host, CopyDirections::both)};
+}
+
+}  // namespace terrace
