@@ -167,8 +167,13 @@ const Decision* DecisionReplay::next() {
 }
 
 void DecisionReplay::read_next() {
-  is_over_ = !read_line() || line_ + "\n" == kCutLine;
+  is_over_ = !read_line();
   if (is_over_) return;
+  if (line_ + "\n" == kCutLine) {
+    if (read_line()) refuse(place(), "a line before it says that the decisions end there");
+    is_over_ = true;
+    return;
+  }
   const JsonNode object = parse_object(line_, name_, line_number_);
   const JsonMember& member = object.members.front();
   const std::optional<DecisionKind> kind = kind_from_name(member.key);

@@ -227,9 +227,12 @@ void write_schedule(const std::filesystem::path& path, const SimSchedule& schedu
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << schedule_text(schedule);
   file.close();
-  if (file.fail())
-    throw Error(ErrorKind::io, {"cannot write the schedule", path.string(), system_reason(errno),
-                                "name a file in a folder that can be written"});
+  if (!file.fail()) return;
+  const int reason = errno;
+  std::error_code missing;
+  if (std::filesystem::is_regular_file(path, missing)) std::filesystem::remove(path, missing);  // half of one
+  throw Error(ErrorKind::io, {"cannot write the schedule", path.string(), system_reason(reason),
+                              "name a file in a folder that can be written and has room"});
 }
 
 }  // namespace terrace

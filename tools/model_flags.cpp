@@ -28,6 +28,8 @@ TrainConfig config_of(const ModelFlags& flags) {
     if (!value.empty()) overrides.push_back({key, value, flag});
   };
   add("terrace.device", flags.device, "--device");
+  add("terrace.gpu_products", flags.gpu_products, "--gpu-products");
+  add("terrace.gpu_compute", flags.gpu_compute, "--gpu-compute");
   add("terrace.device_memory", flags.device_memory, "--device-memory");
   add("terrace.host_memory", flags.host_memory, "--host-memory");
   add("zero_optimization.offload_param.device", flags.parameters.empty() ? "cpu" : flags.parameters,
@@ -68,6 +70,12 @@ void ModelFlags::add_to(CLI::App& app) {
   app.add_option("--device", device,
                  "Where operations compute (default simulated); no GPU has been tried yet")
       ->type_name("simulated|cuda|auto")
+      ->group(group);
+  app.add_option("--gpu-products", gpu_products, "On a GPU: who multiplies matrices (default auto)")
+      ->type_name("auto|cublaslt|own")
+      ->group(group);
+  app.add_option("--gpu-compute", gpu_compute, "On a GPU: the type of products (default parameter_type)")
+      ->type_name("parameter_type|fp32")
       ->group(group);
   app.add_option("--device-memory", device_memory, "Hard budget of device memory")
       ->type_name("SIZE")
@@ -115,6 +123,7 @@ TrainedModel::TrainedModel(const ModelFlags& flags)
 }
 
 std::unique_ptr<Inference> TrainedModel::load(uint32_t batch, uint32_t sequence, bool evaluates, Log& log) {
+  for (const std::string& warning : config_.warnings) log.warning(warning);
   compute_ = std::make_unique<ComputeChoice>(config_.terrace, log);
   settle_file_reads(config_, compute_->device(), log);
   auto inference = std::make_unique<Inference>(

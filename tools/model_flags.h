@@ -21,6 +21,8 @@ struct ModelFlags {
   std::string model;
   std::string type;
   std::string device;
+  std::string gpu_products;
+  std::string gpu_compute;
   std::string device_memory;
   std::string host_memory;
   std::string parameters;

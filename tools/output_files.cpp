@@ -1,5 +1,6 @@
 #include "output_files.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -51,6 +52,14 @@ void follow_links(const Output& output) {
   *output.path = path.string();
 }
 
+// Asked of the system by opening it: what may be written is not all in the permissions (/proc, /sys).
+void open_and_close(const Output& output, const fs::path& path, bool exists) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC | (exists ? 0 : O_CREAT | O_EXCL), 0666);
+  if (fd < 0) refuse(output, system_reason(errno));
+  close(fd);
+  if (!exists) unlink(path.c_str());
+}
+
 void check(const Output& output) {
   if (output.is_written_anew) follow_links(output);
   const fs::path path = *output.path;
@@ -61,10 +70,14 @@ void check(const Output& output) {
     if (output.is_written_anew && !fs::is_regular_file(status)) refuse(output, kind_of(status));
     if (access(path.c_str(), W_OK) != 0) refuse(output, system_reason(errno));
   }
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::exists(status) || output.is_written_anew) {
-    const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    const fs::file_status above = fs::status(folder, error);
+    if (fs::exists(above) && !fs::is_directory(above)) refuse(output, system_reason(ENOTDIR));
     if (access(folder.c_str(), W_OK | X_OK) != 0) refuse(output, system_reason(errno));
   }
+  // A pipe would wait for its reader.
+  if (!fs::exists(status) || fs::is_regular_file(status)) open_and_close(output, path, fs::exists(status));
 }
 
 }  // namespace

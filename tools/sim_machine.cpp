@@ -69,7 +69,9 @@ TierSpec parse_tier(const std::string& spec) {
       parsed.tier.name = key;
       if (equals != std::string::npos) parsed.tier.capacity_bytes = parse_bytes(value, flag);
     } else if (key == "up" || key == "down" || key == "latency") {
-      (key == "up" ? up : key == "down" ? down : latency) = value;
+      std::string& part_of_link = key == "up" ? up : key == "down" ? down : latency;
+      if (!part_of_link.empty()) refuse(flag, fmt::format("it has two of \"{}\"", key), kTierAdvice);
+      part_of_link = value;
     } else {
       refuse(flag, fmt::format("there is no \"{}\" of a tier", key), kTierAdvice);
     }
@@ -95,6 +97,8 @@ SimMachine machine_of_tiers(const SimMachineFlags& flags) {
              machine.tiers.empty() ? "above the first there is nothing to link to"
                                    : "its link to the tier above is missing",
              kTierAdvice);
+    if (std::ranges::find(machine.tiers, tier.tier.name, &SimTier::name) != machine.tiers.end())
+      refuse("--tier " + spec, "there is a tier of that name already", kTierAdvice);
     if (tier.link) machine.links.push_back(*tier.link);
     machine.tiers.push_back(tier.tier);
   }

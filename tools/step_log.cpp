@@ -119,14 +119,14 @@ void StepLog::end(uint64_t step, std::string_view stopped_by) {
 
 void StepLog::put(const std::string& line) {
   if (fd_ < 0) return;
-  // One write per line: O_APPEND keeps lines of different writers apart.
+  // One write per line: O_APPEND keeps lines of different writers apart. Only what ends short goes on, which
+  // says why it did.
   const std::string text = line + "\n";
-  ssize_t written;
-  do {
-    written = write(fd_, text.data(), text.size());
-  } while (written < 0 && errno == EINTR);
-  if (written != static_cast<ssize_t>(text.size()))
-    fail("cannot write to the log", path_, written < 0 ? errno : ENOSPC);
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = write(fd_, text.data() + done, text.size() - done);
+    if (written < 0 && errno != EINTR) fail("cannot write to the log", path_, errno);
+    if (written > 0) done += static_cast<size_t>(written);
+  }
 }
 
 }  // namespace terrace

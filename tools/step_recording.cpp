@@ -33,7 +33,8 @@ StepEventsOptions options_of(const TrainFlags& flags) {
   const uint64_t bytes = parse_bytes(flags.trace_memory, "--trace-memory");
   if (bytes < kLeastMemory || bytes > kMostMemory)
     refuse("--trace-memory " + flags.trace_memory,
-           fmt::format("it must be {} to {}", format_bytes(kLeastMemory), format_bytes(kMostMemory)), "");
+           fmt::format("it must be {} to {}", format_bytes(kLeastMemory), format_bytes(kMostMemory)),
+           "give for example 64MiB, or leave it out");
   return {.memory_bytes = bytes};
 }
 
@@ -63,13 +64,16 @@ StepRange default_step_range(uint64_t completed, uint64_t steps) {
 }
 
 StepRecording::StepRecording(const TrainFlags& flags, Log& log)
-    : log_(log), steps_(flags.steps), has_trace_(!flags.trace.empty()), has_page_(!flags.report.empty()) {
+    : log_(log),
+      steps_(flags.steps),
+      trace_(flags.trace),
+      has_trace_(!flags.trace.empty()),
+      has_page_(!flags.report.empty()) {
   if (!has_trace_ && !flags.trace_steps.empty())
     refuse("--trace-steps", "--trace is not given", "say which file with --trace FILE");
   if (!has_trace_ && !has_page_) return;
   if (!flags.trace_steps.empty()) wanted_ = parse_step_range(flags.trace_steps, flags.steps);
   events_ = std::make_unique<StepEvents>(clock_, options_of(flags));
-  if (has_trace_) file_ = std::make_unique<TraceFile>(flags.trace, clock_.now_ns());
 }
 
 StepRecording::~StepRecording() = default;
@@ -77,6 +81,12 @@ StepRecording::~StepRecording() = default;
 void StepRecording::begin(uint64_t completed, std::string description) {
   if (events_ == nullptr) return;
   completed_ = completed;
+  // No sooner: from here on a signal ends the run in order, and nothing is left behind of the file.
+  try {
+    if (has_trace_) file_ = std::make_unique<TraceFile>(trace_, clock_.now_ns());
+  } catch (const Error& unwritten) {
+    give_up(unwritten);
+  }
   if (file_ == nullptr) {
     events_->choose_steps(completed + 1, completed + 2);
     taker_.emplace(completed, events_->capacity());

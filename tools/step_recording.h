@@ -31,8 +31,7 @@ StepRange default_step_range(uint64_t completed, uint64_t steps);
 
 class StepRecording {
  public:
-  // Throws Error(config) for flags that are wrong and for a file that cannot be made. Without --trace and
-  // --report it does nothing at all.
+  // Throws Error(config) for flags that are wrong. Without --trace and --report it does nothing at all.
   StepRecording(const TrainFlags& flags, Log& log);
   ~StepRecording();
   StepRecording(const StepRecording&) = delete;
@@ -58,7 +57,8 @@ class StepRecording {
 
   Log& log_;
   const SteadyClock clock_;
-  const uint64_t steps_;  // of the whole run
+  const uint64_t steps_;     // of the whole run
+  const std::string trace_;  // the file
   const bool has_trace_;
   const bool has_page_;
   uint64_t completed_ = 0;  // when the run began

@@ -74,6 +74,11 @@ TEST_F(DecisionFileTest, EndsAtItsLimitAndSaysSo) {
     replay.advance();
   }
   EXPECT_EQ(replay.next(), nullptr);
+  std::ofstream(path_, std::ios::app) << "{\"fetch\": 3}\n";
+  DecisionReplay longer(path_, kSubject);
+  expect_error(ErrorKind::config, {"decisions.jsonl:6", "the decisions end there"}, [&] {
+    while (longer.next() != nullptr) longer.advance();
+  });
 }
 
 TEST_F(DecisionFileTest, WhatIsNoLogOfThisRunIsRefusedWithItsPlace) {
