@@ -1,5 +1,4 @@
 // `terrace bench`: the group of measurements. It measures nothing itself.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <vector>
 
@@ -10,9 +9,9 @@ namespace {
 
 class Bench final : public Subcommand {
  public:
-  explicit Bench(CLI::App& app)
-      : command_(*app.add_subcommand(name_, "Measure what Terrace makes of this machine")) {
-    command_.require_subcommand(1);
+  explicit Bench(Command& app)
+      : command_(app.add_subcommand(name_, "Measure what Terrace makes of this machine")) {
+    command_.require_subcommand();
     command_.footer(
         "Examples:\n"
         "  terrace bench io --directory /mnt/nvme --rw read --size 4GiB\n"
@@ -28,7 +27,7 @@ class Bench final : public Subcommand {
   const std::string& name() const override { return name_; }
 
   int run() override {
-    const std::string chosen = command_.get_subcommands().front()->get_name();
+    const std::string chosen = command_.chosen_subcommand();
     for (const auto& member : members_) {
       if (member->name() == chosen) return member->run();
     }
@@ -37,13 +36,13 @@ class Bench final : public Subcommand {
 
  private:
   const std::string name_ = "bench";
-  CLI::App& command_;
+  Command command_;
   std::vector<std::unique_ptr<Subcommand>> members_;
 };
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_bench(CLI::App& app) {
+std::unique_ptr<Subcommand> add_bench(Command& app) {
   return std::make_unique<Bench>(app);
 }
 

@@ -2,7 +2,6 @@
 // the share of what the best simple in-place kernel reaches with the same threads in the same round.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
@@ -50,13 +49,13 @@ DataType type_from(const std::string& flag, const std::string& name) {
 
 class BenchAdam final : public Subcommand {
  public:
-  explicit BenchAdam(CLI::App& bench);
+  explicit BenchAdam(Command& bench);
   const std::string& name() const override { return name_; }
   int run() override;
 
  private:
-  void add_update_flags(CLI::App& command);
-  void add_measure_flags(CLI::App& command);
+  void add_update_flags(Command& command);
+  void add_measure_flags(Command& command);
   AdamPlan plan() const;
   void plan_types(AdamPlan& plan) const;
   void plan_machine(AdamPlan& plan) const;
@@ -66,36 +65,36 @@ class BenchAdam final : public Subcommand {
   Console console_;
 };
 
-BenchAdam::BenchAdam(CLI::App& bench) {
-  CLI::App& command =
-      *bench.add_subcommand(name_, "Measure the optimizers' kernels beside the memory's bandwidth");
+BenchAdam::BenchAdam(Command& bench) {
+  Command command =
+      bench.add_subcommand(name_, "Measure the optimizers' kernels beside the memory's bandwidth");
   add_update_flags(command);
   add_measure_flags(command);
   command.footer(kExamples);
 }
 
-void BenchAdam::add_update_flags(CLI::App& command) {
+void BenchAdam::add_update_flags(Command& command) {
   command.add_option("--parameters,--elements", flags_.parameters, "How many, in whole tiles (default 128M)")
-      ->type_name("N")
-      ->group(kWhat);
+      .type_name("N")
+      .group(kWhat);
   flags_.optimizer.add_flags(command, kWhat);
   command.add_option("--gradient-type", flags_.gradient_type, "Of gradients (default bf16)")
-      ->type_name("fp32|bf16|fp16")
-      ->group(kWhat);
+      .type_name("fp32|bf16|fp16")
+      .group(kWhat);
   command
       .add_option(
           "--parameter-type", flags_.parameter_type,
           "Of parameters (default bf16): where it is as wide as the gradients', they are written over them")
-      ->type_name("fp32|bf16|fp16")
-      ->group(kWhat);
+      .type_name("fp32|bf16|fp16")
+      .group(kWhat);
   command.add_option("--state-type", flags_.state_type, "Of moments (default fp32)")
-      ->type_name("fp32|bf16")
-      ->group(kWhat);
+      .type_name("fp32|bf16")
+      .group(kWhat);
   command.add_flag("--compact-state", flags_.compact, "Masters as bf16 parameters and remainders")
-      ->group(kWhat);
+      .group(kWhat);
 }
 
-void BenchAdam::add_measure_flags(CLI::App& command) {
+void BenchAdam::add_measure_flags(Command& command) {
   add_repeated(command, "--threads", flags_.threads, "N",
                "Compute threads; may be given several times (default: one per core)", kHow);
   add_repeated(command, "--instruction-set", flags_.sets, "NAME",
@@ -103,7 +102,7 @@ void BenchAdam::add_measure_flags(CLI::App& command) {
   add_whole_number(
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
       "In each of which everything is measured once (default 7)", kHow);
-  command.add_flag("--json", flags_.json, "Print the result as JSON")->group(kHow);
+  command.add_flag("--json", flags_.json, "Print the result as JSON").group(kHow);
 }
 
 void BenchAdam::plan_types(AdamPlan& plan) const {
@@ -160,7 +159,7 @@ int BenchAdam::run() {
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_bench_adam(CLI::App& bench) {
+std::unique_ptr<Subcommand> add_bench_adam(Command& bench) {
   return std::make_unique<BenchAdam>(bench);
 }
 

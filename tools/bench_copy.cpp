@@ -3,7 +3,6 @@
 // two in the same round.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -60,7 +59,7 @@ void add_sizes(const std::string& text, std::vector<uint64_t>& sizes) {
 
 class BenchCopy final : public Subcommand {
  public:
-  explicit BenchCopy(CLI::App& bench);
+  explicit BenchCopy(Command& bench);
   const std::string& name() const override { return name_; }
   int run() override;
 
@@ -75,15 +74,15 @@ class BenchCopy final : public Subcommand {
   Console console_;
 };
 
-BenchCopy::BenchCopy(CLI::App& bench) {
-  CLI::App& command =
-      *bench.add_subcommand(name_, "Measure copies between host and device beside those of the driver alone");
+BenchCopy::BenchCopy(Command& bench) {
+  Command command =
+      bench.add_subcommand(name_, "Measure copies between host and device beside those of the driver alone");
   command
       .add_option(
           "--device", flags_.device,
           "cuda (default): the first GPU; simulated: memory that plays one, for which plain is memcpy")
-      ->type_name("cuda|simulated")
-      ->group(kWhat);
+      .type_name("cuda|simulated")
+      .group(kWhat);
   add_repeated(command, "--size", flags_.sizes, "SIZE[..SIZE]",
                "Of one copy, or a range by doubling; may be given several times (default 64KiB, 1MiB, 16MiB, "
                "64MiB)",
@@ -91,12 +90,12 @@ BenchCopy::BenchCopy(CLI::App& bench) {
   command
       .add_option("--bytes", flags_.bytes,
                   "Copied each way by one measurement, in 4 to 4096 copies (default 256MiB)")
-      ->type_name("SIZE")
-      ->group(kHow);
+      .type_name("SIZE")
+      .group(kHow);
   add_whole_number(
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
       "In each of which everything is measured once (default 7)", kHow);
-  command.add_flag("--json", flags_.json, "Print the result as JSON")->group(kHow);
+  command.add_flag("--json", flags_.json, "Print the result as JSON").group(kHow);
   command.footer(kExamples);
 }
 
@@ -154,7 +153,7 @@ int BenchCopy::run() {
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_bench_copy(CLI::App& bench) {
+std::unique_ptr<Subcommand> add_bench_copy(Command& bench) {
   return std::make_unique<BenchCopy>(bench);
 }
 

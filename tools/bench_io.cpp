@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
 #include <filesystem>
@@ -79,15 +78,15 @@ struct Flags {
 
 class BenchIo final : public Subcommand {
  public:
-  explicit BenchIo(CLI::App& bench);
+  explicit BenchIo(Command& bench);
   const std::string& name() const override { return name_; }
   int run() override;
 
  private:
-  void add_file_flags(CLI::App& command);
-  void add_stream_flags(CLI::App& command);
-  void add_sweep_flags(CLI::App& command);
-  void add_engine_flags(CLI::App& command);
+  void add_file_flags(Command& command);
+  void add_stream_flags(Command& command);
+  void add_sweep_flags(Command& command);
+  void add_engine_flags(Command& command);
   IoPlan plan() const;
   uint64_t depth() const { return flags_.sweep ? kSweepFillDepth : flags_.iodepth; }
   void plan_stream(IoPlan& plan) const;
@@ -100,9 +99,9 @@ class BenchIo final : public Subcommand {
   Console console_;
 };
 
-BenchIo::BenchIo(CLI::App& bench) {
-  CLI::App& command = *bench.add_subcommand(
-      name_, "Measure reading and writing a file with Terrace's engine, in fio's words");
+BenchIo::BenchIo(Command& bench) {
+  Command command =
+      bench.add_subcommand(name_, "Measure reading and writing a file with Terrace's engine, in fio's words");
   add_file_flags(command);
   add_stream_flags(command);
   add_sweep_flags(command);
@@ -110,66 +109,66 @@ BenchIo::BenchIo(CLI::App& bench) {
   command.footer(kExamples);
 }
 
-void BenchIo::add_file_flags(CLI::App& command) {
+void BenchIo::add_file_flags(Command& command) {
   command.add_option("--directory", flags_.directory, "Make a file of its own in this folder")
-      ->type_name("DIR")
-      ->group(kWhere);
+      .type_name("DIR")
+      .group(kWhere);
   command.add_option("--filename", flags_.filename, "This file; one that exists is only read, and stays")
-      ->type_name("FILE")
-      ->group(kWhere);
+      .type_name("FILE")
+      .group(kWhere);
   command.add_flag("--overwrite", flags_.overwrite, "Write to an existing --filename, whose content is lost")
-      ->group(kWhere);
+      .group(kWhere);
   command.add_option("--size", flags_.size, "Of the file (default 1GiB; of one that exists, all of it)")
-      ->type_name("SIZE")
-      ->group(kWhere);
+      .type_name("SIZE")
+      .group(kWhere);
   add_whole_number(
       command, "--direct", 0, [this](uint64_t value) { flags_.direct = value; },
       "1: past the page cache (default); 0: through it", kWhere);
 }
 
-void BenchIo::add_stream_flags(CLI::App& command) {
+void BenchIo::add_stream_flags(Command& command) {
   command.add_option("--name", flags_.name, "Of the job in the JSON (default terrace)")
-      ->type_name("NAME")
-      ->group(kWhat);
+      .type_name("NAME")
+      .group(kWhat);
   command
       .add_option(
           "--rw,--readwrite", flags_.rw,
           "read (default), write, randread, randwrite, mixed (fio's rw), randrw, or update: each block "
           "is read and written back, as an optimizer's step does")
-      ->type_name("KIND")
-      ->group(kWhat);
+      .type_name("KIND")
+      .group(kWhat);
   add_whole_number(
       command, "--rwmixread", 0, [this](uint64_t value) { flags_.rwmixread = value; },
       "Percent of mixed that are reads (default 50)", kWhat);
   command.add_option("--bs", flags_.bs, "Bytes of a block, a multiple of 4KiB (default 1MiB)")
-      ->type_name("SIZE")
-      ->group(kWhat);
+      .type_name("SIZE")
+      .group(kWhat);
   add_whole_number(
       command, "--iodepth", 1, [this](uint64_t value) { flags_.iodepth = value; },
       "Blocks in flight, and slots of the ring (default 32)", kWhat);
   command.add_option("--io-size", flags_.io_size, "Bytes to move (default: --size)")
-      ->type_name("SIZE")
-      ->group(kWhat);
+      .type_name("SIZE")
+      .group(kWhat);
   add_number(command, "--runtime", 1e-3, 1e6, flags_.runtime, "Seconds after which it ends", kWhat);
   command.add_flag("--time-based", flags_.time_based, "Go on for all of --runtime, whatever is moved")
-      ->group(kWhat);
+      .group(kWhat);
 }
 
-void BenchIo::add_sweep_flags(CLI::App& command) {
+void BenchIo::add_sweep_flags(Command& command) {
   command
       .add_flag(
           "--sweep", flags_.sweep,
           "Measure every size of ring and block instead of --bs and --iodepth: what they should be here")
-      ->group(kWhat);
+      .group(kWhat);
   add_whole_number(
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
       "Of --sweep, in each of which every size is measured once (default 5)", kWhat);
 }
 
-void BenchIo::add_engine_flags(CLI::App& command) {
+void BenchIo::add_engine_flags(Command& command) {
   command.add_option("--ioengine", flags_.engine, "auto (default), io_uring, libaio or threads")
-      ->type_name("NAME")
-      ->group(kHow);
+      .type_name("NAME")
+      .group(kHow);
   add_whole_number(
       command, "--threads", 1, [this](uint64_t value) { flags_.threads = value; },
       "Of the engine threads (default 2)", kHow);
@@ -180,16 +179,16 @@ void BenchIo::add_engine_flags(CLI::App& command) {
       command, "--registerfiles", 0, [this](uint64_t value) { flags_.registerfiles = value; },
       "1: register the file, where that works (default)", kHow);
   command.add_flag("--sqthread-poll", flags_.sqpoll, "io_uring: a kernel thread takes new blocks")
-      ->group(kHow);
-  command.add_flag("--hipri", flags_.iopoll, "io_uring: poll for completions")->group(kHow);
+      .group(kHow);
+  command.add_flag("--hipri", flags_.iopoll, "io_uring: poll for completions").group(kHow);
   command
       .add_flag("--no-device-token", flags_.no_device_token,
                 "Do not wait for other programs of Terrace on the drive, nor have them wait")
-      ->group(kHow);
+      .group(kHow);
   command.add_option("--output-format", flags_.output_format, "normal (default) or json, with fio's names")
-      ->type_name("FORMAT")
-      ->group(kHow);
-  command.add_flag("--json", flags_.json, "The same as --output-format json")->group(kHow);
+      .type_name("FORMAT")
+      .group(kHow);
+  command.add_flag("--json", flags_.json, "The same as --output-format json").group(kHow);
 }
 
 void BenchIo::plan_stream(IoPlan& plan) const {
@@ -327,7 +326,7 @@ int BenchIo::run() {
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_bench_io(CLI::App& bench) {
+std::unique_ptr<Subcommand> add_bench_io(Command& bench) {
   return std::make_unique<BenchIo>(bench);
 }
 

@@ -1,7 +1,7 @@
 #include "bench_optimizer.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 
 #include <terrace/base/error.h>
@@ -27,16 +27,17 @@ constexpr Named kOptimizers[] = {{"adamw", OptimizerKind::adam},
 
 }  // namespace
 
-void BenchOptimizer::add_flags(CLI::App& command, const char* group) {
+void BenchOptimizer::add_flags(Command& command, const char* group) {
   command.add_option("--optimizer", name, "What updates them (default adamw)")
-      ->type_name("adamw|adam|adagrad|lion|sgd")
-      ->group(group);
+      .type_name("adamw|adam|adagrad|lion|sgd")
+      .group(group);
   add_number(command, "--momentum", 0, 1, momentum, "Of sgd, below 1 (default 0: it keeps no moment)", group);
-  command.add_flag("--nesterov", nesterov, "Of sgd with a momentum")->group(group);
+  command.add_flag("--nesterov", nesterov, "Of sgd with a momentum").group(group);
 }
 
 OptimizerSettings BenchOptimizer::settings() const {
-  const std::string lower = CLI::detail::to_lower(name);
+  std::string lower = name;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const auto* const named =
       std::ranges::find_if(kOptimizers, [&](const Named& one) { return lower == one.name; });
   if (named == std::end(kOptimizers))

@@ -5,9 +5,7 @@
 
 #include <terrace/optimizer_cpu/optimizer.h>
 
-namespace CLI {
-class App;
-}
+#include "command.h"
 
 namespace terrace {
 
@@ -17,7 +15,7 @@ struct BenchOptimizer {
   bool nesterov = false;
 
   // --optimizer, --momentum and --nesterov, under the headline `group`.
-  void add_flags(CLI::App& command, const char* group);
+  void add_flags(Command& command, const char* group);
   // Any case of the name. Throws Error(config) for what there is not or does not fit together.
   OptimizerSettings settings() const;
 };

@@ -2,7 +2,6 @@
 // model's arithmetic: what it moves, how long it takes, and what it waits for.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
@@ -63,14 +62,14 @@ DataType type_from(const std::string& name) {
 
 class BenchStep final : public Subcommand {
  public:
-  explicit BenchStep(CLI::App& bench);
+  explicit BenchStep(Command& bench);
   const std::string& name() const override { return name_; }
   int run() override;
 
  private:
-  void add_model_flags(CLI::App& command);
-  void add_place_flags(CLI::App& command);
-  void add_measure_flags(CLI::App& command);
+  void add_model_flags(Command& command);
+  void add_place_flags(Command& command);
+  void add_measure_flags(Command& command);
   StepPlan plan() const;
   void plan_model(StepPlan& plan) const;
   void plan_optimizer(StepPlan& plan) const;
@@ -85,8 +84,8 @@ class BenchStep final : public Subcommand {
   Console console_;
 };
 
-BenchStep::BenchStep(CLI::App& bench) {
-  CLI::App& command = *bench.add_subcommand(
+BenchStep::BenchStep(Command& bench) {
+  Command command = bench.add_subcommand(
       name_, "Measure the optimizer step of a model of any size, without the model's arithmetic");
   add_model_flags(command);
   add_place_flags(command);
@@ -94,59 +93,59 @@ BenchStep::BenchStep(CLI::App& bench) {
   command.footer(kExamples);
 }
 
-void BenchStep::add_model_flags(CLI::App& command) {
+void BenchStep::add_model_flags(Command& command) {
   command.add_option("--parameters", flags_.parameters, "How many (default 400M)")
-      ->type_name("N")
-      ->group(kModel);
+      .type_name("N")
+      .group(kModel);
   command.add_option("--chunk-elements", flags_.chunk_elements, "Of a chunk (default 1Mi)")
-      ->type_name("N")
-      ->group(kModel);
+      .type_name("N")
+      .group(kModel);
   command.add_option("--dtype", flags_.type, "Of parameters and gradients (default bf16)")
-      ->type_name("bf16|fp16|fp32")
-      ->group(kModel);
+      .type_name("bf16|fp16|fp32")
+      .group(kModel);
   flags_.optimizer.add_flags(command, kModel);
   command.add_option("--state-type", flags_.moments, "Precision of its moments (default fp32)")
-      ->type_name("fp32|bf16")
-      ->group(kModel);
+      .type_name("fp32|bf16")
+      .group(kModel);
   command
       .add_flag("--compact-state", flags_.compact,
                 "Keep of every master weight only what its bf16 parameter does not say")
-      ->group(kModel);
+      .group(kModel);
   add_whole_number(
       command, "--accumulation", 1, [this](uint64_t value) { flags_.accumulation = value; },
       "Micro-batches per update (default 1)", kModel);
 }
 
-void BenchStep::add_place_flags(CLI::App& command) {
+void BenchStep::add_place_flags(Command& command) {
   add_repeated(command, "--nvme-path", flags_.nvme_paths, "DIR",
                "Where what is on nvme lies; may be given several times", kWhere);
   command.add_option("--offload-param", flags_.parameters_on, "Where parameters live (default cpu)")
-      ->type_name("none|cpu|nvme")
-      ->group(kWhere);
+      .type_name("none|cpu|nvme")
+      .group(kWhere);
   command.add_option("--offload-optimizer", flags_.states_on, "Where optimizer states live (default nvme)")
-      ->type_name("none|cpu|nvme")
-      ->group(kWhere);
+      .type_name("none|cpu|nvme")
+      .group(kWhere);
   command.add_option("--host-memory", flags_.host_memory, "Hard budget of host memory")
-      ->type_name("SIZE")
-      ->group(kWhere);
+      .type_name("SIZE")
+      .group(kWhere);
   command
       .add_option("--cached-fraction", flags_.cached_fraction,
                   "Instead of --host-memory: what part of the states it has room for (default 0)")
-      ->type_name("C/S")
-      ->group(kWhere);
+      .type_name("C/S")
+      .group(kWhere);
   command
       .add_option("--device-memory", flags_.device_memory,
                   "Hard budget of the simulated device (default: a little more than the least)")
-      ->type_name("SIZE")
-      ->group(kWhere);
+      .type_name("SIZE")
+      .group(kWhere);
   command.add_flag("--durable", flags_.durable, "Write every record to another slot, as epochs need it")
-      ->group(kWhere);
+      .group(kWhere);
   add_whole_number(
       command, "--checksums", 0, [this](uint64_t value) { flags_.checksums = value; },
       "1: compare what is read (default); 0: do not", kWhere);
 }
 
-void BenchStep::add_measure_flags(CLI::App& command) {
+void BenchStep::add_measure_flags(Command& command) {
   add_whole_number(
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
       "Steps that are measured, after one that is not (default 5)", kHow);
@@ -154,25 +153,25 @@ void BenchStep::add_measure_flags(CLI::App& command) {
       .add_flag("--against-io", flags_.against_io,
                 "After every update move the same blocks of the same file through a ring of the same size "
                 "without computing, and compare")
-      ->group(kHow);
+      .group(kHow);
   command
       .add_option("--update", flags_.update,
                   "When the update runs (default after_backward); with another mode whole steps are timed")
-      ->type_name("after_backward|next_forward|during_backward")
-      ->group(kHow);
+      .type_name("after_backward|next_forward|during_backward")
+      .group(kHow);
   command
       .add_option(
           "--update-ratio", flags_.update_ratio,
           "How much of it the processor does, and not the device, of states on cpu or nvme (default 1)")
-      ->type_name("R")
-      ->group(kHow);
+      .type_name("R")
+      .group(kHow);
   command.add_option("--engine", flags_.engine, "auto (default), io_uring, libaio or threads")
-      ->type_name("NAME")
-      ->group(kHow);
+      .type_name("NAME")
+      .group(kHow);
   add_whole_number(
       command, "--threads", 0, [this](uint64_t value) { flags_.threads = value; },
       "Compute threads; 0 (default) is one per available core", kHow);
-  command.add_flag("--json", flags_.json, "Print the result as JSON")->group(kHow);
+  command.add_flag("--json", flags_.json, "Print the result as JSON").group(kHow);
 }
 
 void BenchStep::plan_model(StepPlan& plan) const {
@@ -382,7 +381,7 @@ int BenchStep::run() {
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_bench_step(CLI::App& bench) {
+std::unique_ptr<Subcommand> add_bench_step(Command& bench) {
   return std::make_unique<BenchStep>(bench);
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -66,12 +65,12 @@ std::string bad_json(const BadBlock& bad) {
 
 class Checkpoint final : public Subcommand {
  public:
-  explicit Checkpoint(CLI::App& app) {
-    CLI::App& command = *app.add_subcommand(
+  explicit Checkpoint(Command& app) {
+    Command command = app.add_subcommand(
         name_, "List, verify or remove what runs have saved: checkpoints, and epochs on nvme");
-    command.add_option("ACTION", action_, "ls, verify or prune")->type_name("");
+    command.add_option("ACTION", action_, "ls, verify or prune").type_name("");
     command.add_option("PATH", paths_, "Folders of --save, folders of one step, nvme paths (all of one run)")
-        ->type_name("");
+        .type_name("");
     add_whole_number(
         command, "--keep", 1, [this](uint64_t n) { keep_ = n; }, "prune: keep the newest N", "Options");
     command.add_flag("--damaged", damaged_, "prune: remove those of which verify finds a byte damaged");
@@ -307,7 +306,7 @@ int Checkpoint::prune(const Places& places) {
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_checkpoint(CLI::App& app) {
+std::unique_ptr<Subcommand> add_checkpoint(Command& app) {
   return std::make_unique<Checkpoint>(app);
 }
 

@@ -148,21 +148,21 @@ uint64_t whole_number(const char* flag, const std::string& text, uint64_t least)
 
 }  // namespace
 
-void add_whole_number(CLI::App& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
+void add_whole_number(Command& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
                       const char* help, const char* group) {
-  app.add_option_function<std::string>(
+  app.add_option_function(
          flag,
          [flag, least, take = std::move(take)](const std::string& text) {
            take(whole_number(flag, text, least));
          },
          help)
-      ->type_name("N")
-      ->group(group);
+      .type_name("N")
+      .group(group);
 }
 
-void add_repeated(CLI::App& app, const char* flag, std::vector<std::string>& values, const char* type,
+void add_repeated(Command& app, const char* flag, std::vector<std::string>& values, const char* type,
                   const char* help, const char* group) {
-  app.add_option(flag, values, help)->allow_extra_args(false)->type_name(type)->group(group);
+  app.add_option(flag, values, help).repeated().type_name(type).group(group);
 }
 
 std::string folder_list(const std::vector<std::string>& folders) {
@@ -171,7 +171,7 @@ std::string folder_list(const std::vector<std::string>& folders) {
   return list.empty() ? list : list + "]";
 }
 
-void add_number(CLI::App& app, const char* flag, double least, double most, double& value, const char* help,
+void add_number(Command& app, const char* flag, double least, double most, double& value, const char* help,
                 const char* group) {
   const auto take = [flag, least, most, &value](const std::string& text) {
     if (text.empty()) refuse_empty(flag);
@@ -187,7 +187,7 @@ void add_number(CLI::App& app, const char* flag, double least, double most, doub
                                     is_number ? "it is out of range" : "it is not a number",
                                     fmt::format("give a number from {} to {}", least, most)});
   };
-  app.add_option_function<std::string>(flag, take, help)->type_name("X")->group(group);
+  app.add_option_function(flag, take, help).type_name("X").group(group);
 }
 
 uint64_t parse_count(const std::string& text, const char* flag) {

@@ -12,9 +12,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
 
-namespace CLI {
-class App;
-}
+#include "command.h"
 
 namespace terrace {
 
@@ -32,23 +30,23 @@ class Subcommand {
 };
 
 // Each adds its flags to `app`, which outlives it.
-std::unique_ptr<Subcommand> add_train(CLI::App& app);
-std::unique_ptr<Subcommand> add_report(CLI::App& app);
-std::unique_ptr<Subcommand> add_export(CLI::App& app);
-std::unique_ptr<Subcommand> add_eval(CLI::App& app);
-std::unique_ptr<Subcommand> add_generate(CLI::App& app);
-std::unique_ptr<Subcommand> add_checkpoint(CLI::App& app);
-std::unique_ptr<Subcommand> add_bench(CLI::App& app);
-std::unique_ptr<Subcommand> add_tune(CLI::App& app);
-std::unique_ptr<Subcommand> add_ctl(CLI::App& app);
-std::unique_ptr<Subcommand> add_top(CLI::App& app);
-std::unique_ptr<Subcommand> add_sim(CLI::App& app);
-std::unique_ptr<Subcommand> add_plan(CLI::App& app);
+std::unique_ptr<Subcommand> add_train(Command& app);
+std::unique_ptr<Subcommand> add_report(Command& app);
+std::unique_ptr<Subcommand> add_export(Command& app);
+std::unique_ptr<Subcommand> add_eval(Command& app);
+std::unique_ptr<Subcommand> add_generate(Command& app);
+std::unique_ptr<Subcommand> add_checkpoint(Command& app);
+std::unique_ptr<Subcommand> add_bench(Command& app);
+std::unique_ptr<Subcommand> add_tune(Command& app);
+std::unique_ptr<Subcommand> add_ctl(Command& app);
+std::unique_ptr<Subcommand> add_top(Command& app);
+std::unique_ptr<Subcommand> add_sim(Command& app);
+std::unique_ptr<Subcommand> add_plan(Command& app);
 // Of the group "bench".
-std::unique_ptr<Subcommand> add_bench_adam(CLI::App& bench);
-std::unique_ptr<Subcommand> add_bench_io(CLI::App& bench);
-std::unique_ptr<Subcommand> add_bench_step(CLI::App& bench);
-std::unique_ptr<Subcommand> add_bench_copy(CLI::App& bench);
+std::unique_ptr<Subcommand> add_bench_adam(Command& bench);
+std::unique_ptr<Subcommand> add_bench_io(Command& bench);
+std::unique_ptr<Subcommand> add_bench_step(Command& bench);
+std::unique_ptr<Subcommand> add_bench_copy(Command& bench);
 
 // The arguments after the program's name, flags in kebab case: --device_memory becomes --device-memory.
 std::vector<std::string> normalised_arguments(int argc, const char* const* argv);
@@ -63,18 +61,18 @@ std::string full_name(const CLI::App& command);
 std::string wrong_argument(CLI::App& app, const std::vector<std::string>& arguments);
 
 // Adds a flag that takes a whole number of at least `least`. What is none is refused in words: Error(config).
-void add_whole_number(CLI::App& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
+void add_whole_number(Command& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
                       const char* help, const char* group);
 
 // Adds a flag that may be given several times, each time with one value.
-void add_repeated(CLI::App& app, const char* flag, std::vector<std::string>& values, const char* type,
+void add_repeated(Command& app, const char* flag, std::vector<std::string>& values, const char* type,
                   const char* help, const char* group);
 // Folders as the configuration takes them from a flag; empty when there are none.
 std::string folder_list(const std::vector<std::string>& folders);
 
 // Adds a flag that takes a number of `least` to `most`, both included; not a number is refused like any other
 // that is outside: Error(config).
-void add_number(CLI::App& app, const char* flag, double least, double most, double& value, const char* help,
+void add_number(Command& app, const char* flag, double least, double most, double& value, const char* help,
                 const char* group);
 
 // "400M" (powers of 1000), "1Mi" (powers of 1024), "4096" -> a count. Throws Error(config) naming `flag`.

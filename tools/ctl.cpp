@@ -6,7 +6,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <vector>
 
@@ -45,9 +44,9 @@ class ProcessEnd {
 
 class Ctl final : public Subcommand {
  public:
-  explicit Ctl(CLI::App& app) {
-    CLI::App& command = *app.add_subcommand(name_, "Ask a running job how it is doing, or tell it something");
-    command.add_option("WORDS", words_, "[JOB] status | set host-memory SIZE | save | stop")->type_name("");
+  explicit Ctl(Command& app) {
+    Command command = app.add_subcommand(name_, "Ask a running job how it is doing, or tell it something");
+    command.add_option("WORDS", words_, "[JOB] status | set host-memory SIZE | save | stop").type_name("");
     command.add_flag("--wait", wait_, "save: until it is durable; stop: until the job has ended");
     command.add_flag("--json", json_, "Print the answer as JSON");
     command.footer(
@@ -162,7 +161,7 @@ void Ctl::wait_for(ControlClient& client, const ControlRequest& request, const J
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_ctl(CLI::App& app) {
+std::unique_ptr<Subcommand> add_ctl(Command& app) {
   return std::make_unique<Ctl>(app);
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <utility>
 
 #include <terrace/base/error.h>
@@ -22,20 +21,20 @@ namespace fs = std::filesystem;
 
 }  // namespace
 
-void DataFlags::add_to(CLI::App& app, const char* group) {
+void DataFlags::add_to(Command& app, const char* group) {
   app.add_option("--data", paths,
                  "A text file, a folder of them, or nanoGPT .bin files of tokens. May be given again")
-      ->take_all()
-      ->type_name("PATH")
-      ->group(group);
+      .take_all()
+      .type_name("PATH")
+      .group(group);
   app.add_option("--tokenizer", tokenizer,
                  "A tokenizer.json that makes tokens of text; without it, a token is a byte")
-      ->type_name("FILE")
-      ->group(group);
+      .type_name("FILE")
+      .group(group);
   app.add_option("--cache-dir", cache_folder,
                  "Where tokenized text is kept (default $XDG_CACHE_HOME/terrace or ~/.cache/terrace)")
-      ->type_name("DIR")
-      ->group(group);
+      .type_name("DIR")
+      .group(group);
 }
 
 DataChoice::DataChoice(const DataFlags& flags, const fs::path& model_folder)

@@ -10,9 +10,7 @@
 #include <terrace/runtime/data/token_source.h>
 #include <terrace/runtime/data/tokenizer.h>
 
-namespace CLI {
-class App;
-}
+#include "command.h"
 
 namespace terrace {
 
@@ -22,7 +20,7 @@ struct DataFlags {
   std::string cache_folder;
 
   // Adds --data, --tokenizer and --cache-dir; this object must stay where it is.
-  void add_to(CLI::App& app, const char* group);
+  void add_to(Command& app, const char* group);
 };
 
 // What the flags come to: looked at, and not opened yet.

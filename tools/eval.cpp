@@ -2,7 +2,6 @@
 // cache of tokenized text.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -41,8 +40,8 @@ struct Sums {
 
 class Eval final : public Subcommand {
  public:
-  explicit Eval(CLI::App& app) {
-    CLI::App& command = *app.add_subcommand(name_, "Compute the loss of a trained model over data");
+  explicit Eval(Command& app) {
+    Command command = app.add_subcommand(name_, "Compute the loss of a trained model over data");
     model_.add_to(command);
     const char* group = "Data";
     data_.add_to(command, group);
@@ -184,7 +183,7 @@ void Eval::print(const Sums& sums, const std::string& model, double seconds) con
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_eval(CLI::App& app) {
+std::unique_ptr<Subcommand> add_eval(Command& app) {
   return std::make_unique<Eval>(app);
 }
 

@@ -2,7 +2,6 @@
 // block at a time and needs neither the memory that training takes nor the configuration that trained.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 
@@ -31,24 +30,23 @@ constexpr uint64_t kOneChunk = uint64_t{1} << 40;
 
 class Export final : public Subcommand {
  public:
-  explicit Export(CLI::App& app) {
-    CLI::App& command =
-        *app.add_subcommand(name_, "Write the weights of a checkpoint as a Hugging Face folder");
+  explicit Export(Command& app) {
+    Command command = app.add_subcommand(name_, "Write the weights of a checkpoint as a Hugging Face folder");
     command.add_option("checkpoint", checkpoint_, "A folder of checkpoints, or one of them")
-        ->required()
-        ->type_name("CHECKPOINT");
-    command.add_option("--out", out_, "The folder to make")->required()->type_name("DIR");
+        .required()
+        .type_name("CHECKPOINT");
+    command.add_option("--out", out_, "The folder to make").required().type_name("DIR");
     command.add_option("--dtype", type_, "bf16, fp16 or fp32 (default: that of the checkpoint's parameters)")
-        ->type_name("TYPE");
+        .type_name("TYPE");
     command.add_option("--max-shard-size", shard_, "The most bytes of tensors in one file (default 5GB)")
-        ->type_name("SIZE");
+        .type_name("SIZE");
     command.add_option("--tokenizer", tokenizer_, "Copy the tokenizer's files of this model folder")
-        ->type_name("DIR");
+        .type_name("DIR");
     command.add_flag(
         "--adapter", adapter_,
         "Only the low-rank adapters, as PEFT has them; without it they are merged into the weights");
     command.add_option("--base", base_, "With --adapter: from where PEFT loads the model itself")
-        ->type_name("NAME|DIR");
+        .type_name("NAME|DIR");
     command.add_flag("--force", force_, "Replace an earlier export");
     command.add_flag("--json", json_, "Print the result as JSON");
     command.footer(kExamples);
@@ -120,7 +118,7 @@ int Export::run() {
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_export(CLI::App& app) {
+std::unique_ptr<Subcommand> add_export(Command& app) {
   return std::make_unique<Export>(app);
 }
 

@@ -2,7 +2,6 @@
 // between tokens: each is computed from the whole sequence again.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 
@@ -84,14 +83,14 @@ class Vocabulary {
 
 class Generate final : public Subcommand {
  public:
-  explicit Generate(CLI::App& app) {
-    CLI::App& command = *app.add_subcommand(name_, "Let a trained model go on with a text");
+  explicit Generate(Command& app) {
+    Command command = app.add_subcommand(name_, "Let a trained model go on with a text");
     model_.add_to(command);
     const char* group = "Text";
-    command.add_option("--prompt", prompt_, "The text to go on with")->type_name("TEXT")->group(group);
+    command.add_option("--prompt", prompt_, "The text to go on with").type_name("TEXT").group(group);
     command.add_option("--tokenizer", tokenizer_, "A tokenizer.json; not needed for models of bytes")
-        ->type_name("FILE")
-        ->group(group);
+        .type_name("FILE")
+        .group(group);
     add_whole_number(
         command, "--max-new-tokens", 1, [this](uint64_t n) { max_new_tokens_ = n; },
         "Stop after this many (default 64), or where the model ends the text", group);
@@ -171,7 +170,7 @@ uint64_t Generate::go_on(Inference& inference, const Vocabulary& vocabulary, std
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_generate(CLI::App& app) {
+std::unique_ptr<Subcommand> add_generate(Command& app) {
   return std::make_unique<Generate>(app);
 }
 

@@ -31,10 +31,12 @@ int parse_and_run(int argc, const char* const* argv) {
   CLI::App app(kDescription, "terrace");
   app.set_version_flag("--version", "terrace " TERRACE_VERSION, "Print the version and exit");
   app.footer(kExamples);
-  app.require_subcommand(1);
+  Command command(app);
+  command.require_subcommand();
   const std::unique_ptr<Subcommand> subcommands[] = {
-      add_train(app), add_eval(app), add_generate(app), add_export(app), add_checkpoint(app), add_report(app),
-      add_bench(app), add_tune(app), add_ctl(app),      add_top(app),    add_sim(app),        add_plan(app)};
+      add_train(command),      add_eval(command),   add_generate(command), add_export(command),
+      add_checkpoint(command), add_report(command), add_bench(command),    add_tune(command),
+      add_ctl(command),        add_top(command),    add_sim(command),      add_plan(command)};
 
   const std::vector<std::string> arguments = normalised_arguments(argc, argv);
   try {
@@ -48,7 +50,7 @@ int parse_and_run(int argc, const char* const* argv) {
     return kUsage;
   }
   require_values(chosen_command(app));
-  const std::string chosen = app.get_subcommands().front()->get_name();
+  const std::string chosen = command.chosen_subcommand();
   for (const auto& subcommand : subcommands) {
     if (subcommand->name() == chosen) return subcommand->run();
   }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <utility>
 
 #include <terrace/aio/file.h>
@@ -54,43 +53,43 @@ std::string read_text(const fs::path& path) {
 
 }  // namespace
 
-void ModelFlags::add_to(CLI::App& app) {
+void ModelFlags::add_to(Command& app) {
   const char* group = "Model";
   app.add_option("--checkpoint", checkpoint, "A folder that `terrace train --save` wrote, or one step of it")
-      ->type_name("DIR")
-      ->group(group);
+      .type_name("DIR")
+      .group(group);
   app.add_option("--model", model, "A Hugging Face folder: config.json and safetensors")
-      ->type_name("DIR")
-      ->group(group);
+      .type_name("DIR")
+      .group(group);
   app.add_option("--dtype", type,
                  "With --model: fp32, bf16 (default) or fp16; a checkpoint is computed in its own type alone")
-      ->type_name("TYPE")
-      ->group(group);
+      .type_name("TYPE")
+      .group(group);
   group = "Memory and placement";
   app.add_option("--device", device,
                  "Where operations compute (default simulated); no GPU has been tried yet")
-      ->type_name("simulated|cuda|auto")
-      ->group(group);
+      .type_name("simulated|cuda|auto")
+      .group(group);
   app.add_option("--gpu-products", gpu_products, "On a GPU: who multiplies matrices (default auto)")
-      ->type_name("auto|cublaslt|own")
-      ->group(group);
+      .type_name("auto|cublaslt|own")
+      .group(group);
   app.add_option("--gpu-compute", gpu_compute, "On a GPU: the type of products (default parameter_type)")
-      ->type_name("parameter_type|fp32")
-      ->group(group);
+      .type_name("parameter_type|fp32")
+      .group(group);
   app.add_option("--device-memory", device_memory, "Hard budget of device memory")
-      ->type_name("SIZE")
-      ->group(group);
-  app.add_option("--host-memory", host_memory, "Hard budget of host memory")->type_name("SIZE")->group(group);
+      .type_name("SIZE")
+      .group(group);
+  app.add_option("--host-memory", host_memory, "Hard budget of host memory").type_name("SIZE").group(group);
   app.add_option("--offload-param", parameters, "Where parameters live between uses (default cpu)")
-      ->type_name("none|cpu|nvme")
-      ->group(group);
+      .type_name("none|cpu|nvme")
+      .group(group);
   add_repeated(app, "--nvme-path", nvme_paths, "DIR",
                "The folder for parameters on nvme; given several times, folders on different drives", group);
   app.add_option("--threads", threads, "Compute threads; 0 is one per available core")
-      ->type_name("N")
-      ->group(group);
+      .type_name("N")
+      .group(group);
   app.add_flag("--strict", strict, "Turn any use of memory outside its lease into an error; slow")
-      ->group(group);
+      .group(group);
 }
 
 TrainedModel::TrainedModel(const ModelFlags& flags)

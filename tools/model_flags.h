@@ -8,11 +8,8 @@
 
 #include <terrace/runtime/inference.h>
 
+#include "command.h"
 #include "compute_choice.h"
-
-namespace CLI {
-class App;
-}
 
 namespace terrace {
 
@@ -31,7 +28,7 @@ struct ModelFlags {
   bool strict = false;
 
   // This object must stay where it is.
-  void add_to(CLI::App& app);
+  void add_to(Command& app);
 };
 
 // A model that was found and not loaded yet: its configuration is read, its weights are not.

@@ -2,7 +2,6 @@
 // it does not. It leaves no file and takes no more memory than one layer needs.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -44,8 +43,8 @@ constexpr const char* kExamples =
 
 class Plan final : public Subcommand {
  public:
-  explicit Plan(CLI::App& app) {
-    CLI::App& command = *app.add_subcommand(
+  explicit Plan(Command& app) {
+    Command command = app.add_subcommand(
         name_, "Say what a training run will hold, move and take, before anything is allocated");
     flags_.add_to(command);
     add_own_flags(command);
@@ -55,7 +54,7 @@ class Plan final : public Subcommand {
   int run() override;
 
  private:
-  void add_own_flags(CLI::App& command);
+  void add_own_flags(Command& command);
   int plan(const TrainerOptions& options, Workers& workers);
   int refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason);
   bool is_timed(const TrainerOptions& options) const;
@@ -74,9 +73,9 @@ class Plan final : public Subcommand {
   Console console_;
 };
 
-void Plan::add_own_flags(CLI::App& command) {
+void Plan::add_own_flags(Command& command) {
   const auto add = [&](const char* name, std::string& value, const char* type, const char* help) {
-    command.add_option(name, value, help)->type_name(type)->group(kGroup);
+    command.add_option(name, value, help).type_name(type).group(kGroup);
   };
   add("--endurance", endurance_, "TBW", "What may be written to the drives, as rated: 600TBW, 1.2PB");
   add("--disk-read", disk_read_, "SIZE",
@@ -84,8 +83,8 @@ void Plan::add_own_flags(CLI::App& command) {
   add("--disk-write", disk_write_, "SIZE", "Bytes that they write in a second");
   add("--disk-mixed", disk_mixed_, "SIZE", "Bytes that they read and write in a second, half of each");
   command.add_flag("--best", best_, "Try every placement within the budgets, and say which is the fastest")
-      ->group(kGroup);
-  command.add_flag("--no-time", no_time_, "Measure nothing and say nothing of time")->group(kGroup);
+      .group(kGroup);
+  command.add_flag("--no-time", no_time_, "Measure nothing and say nothing of time").group(kGroup);
 }
 
 // "600TBW", "600TB", "1.2PB".
@@ -245,7 +244,7 @@ int Plan::refuse(const TrainerOptions& options, Workers& workers, const Shortage
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_plan(CLI::App& app) {
+std::unique_ptr<Subcommand> add_plan(Command& app) {
   return std::make_unique<Plan>(app);
 }
 

@@ -5,7 +5,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
@@ -264,12 +263,11 @@ void find_accelerator(Findings& findings) {
 
 class Report final : public Subcommand {
  public:
-  explicit Report(CLI::App& app) {
-    CLI::App& command =
-        *app.add_subcommand(name_, "Say what this machine offers, and why each choice is made");
+  explicit Report(Command& app) {
+    Command command = app.add_subcommand(name_, "Say what this machine offers, and why each choice is made");
     add_repeated(command, "--nvme-path", nvme_paths_, "DIR",
                  "Examine this folder as well; may be given several times", "");
-    command.get_option("--nvme-path")->group("Options");
+    command.flag("--nvme-path").group("Options");
     command.add_flag("--json", json_, "Print the report as JSON");
     command.footer(
         "Examples:\n"
@@ -299,7 +297,7 @@ class Report final : public Subcommand {
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_report(CLI::App& app) {
+std::unique_ptr<Subcommand> add_report(Command& app) {
   return std::make_unique<Report>(app);
 }
 

@@ -2,7 +2,6 @@
 // not exist. The schedule is a file, or the dry run of a model.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -49,13 +48,13 @@ uint32_t lowest_of(const SimMachine& machine) {
 
 class Sim final : public Subcommand {
  public:
-  explicit Sim(CLI::App& app);
+  explicit Sim(Command& app);
   const std::string& name() const override { return name_; }
   int run() override;
 
  private:
-  void add_schedule_flags(CLI::App& command);
-  void add_machine_flags(CLI::App& command);
+  void add_schedule_flags(Command& command);
+  void add_machine_flags(Command& command);
   SimSchedule schedule(const SimMachine& machine);
   SimSchedule schedule_of_model(const SimMachine& machine);
   std::vector<PolicyKind> policies() const;
@@ -69,9 +68,9 @@ class Sim final : public Subcommand {
   Console console_;
 };
 
-Sim::Sim(CLI::App& app) {
+Sim::Sim(Command& app) {
   model_.model.clear();
-  CLI::App& command = *app.add_subcommand(
+  Command command = app.add_subcommand(
       name_,
       "Replay a schedule under eviction policies on a machine that is described, beside the least traffic");
   add_schedule_flags(command);
@@ -80,8 +79,8 @@ Sim::Sim(CLI::App& app) {
   command.footer(kExamples);
 }
 
-void Sim::add_schedule_flags(CLI::App& command) {
-  command.add_option("trace", flags_.trace, "A file of docs/schedule_format.md")->type_name("FILE");
+void Sim::add_schedule_flags(Command& command) {
+  command.add_option("trace", flags_.trace, "A file of docs/schedule_format.md").type_name("FILE");
   const auto number = [&](const char* flag, auto& value, const char* help) {
     add_whole_number(
         command, flag, 1,
@@ -91,8 +90,8 @@ void Sim::add_schedule_flags(CLI::App& command) {
   command
       .add_option("--model", model_.model,
                   "Instead of a file: a step of this model, run dry (as of `terrace train`)")
-      ->type_name("NAME|FILE|DIR")
-      ->group(kWhat);
+      .type_name("NAME|FILE|DIR")
+      .group(kWhat);
   number("--layers", model_.layers, "Layers, instead of the model's");
   number("--width", model_.width, "Width, instead of the model's");
   number("--heads", model_.heads, "Heads, instead of the model's");
@@ -101,20 +100,20 @@ void Sim::add_schedule_flags(CLI::App& command) {
   number("--accumulation", flags_.accumulation, "Micro-batches of a step");
   number("--chunk-elements", flags_.chunk_elements, "Elements of a chunk, a multiple of 4096 (default 1Mi)");
   command.add_option("--config", flags_.config, "A DeepSpeed JSON file that the model is trained with")
-      ->type_name("FILE")
-      ->group(kWhat);
+      .type_name("FILE")
+      .group(kWhat);
   command
       .add_option(
           "--operations", flags_.operations,
           "Additions and multiplications of the device in a second, for the time of uses (default 1000G)")
-      ->type_name("COUNT")
-      ->group(kWhat);
+      .type_name("COUNT")
+      .group(kWhat);
   command.add_option("--write-schedule", flags_.write_schedule, "Write the schedule to this file as well")
-      ->type_name("FILE")
-      ->group(kWhat);
+      .type_name("FILE")
+      .group(kWhat);
 }
 
-void Sim::add_machine_flags(CLI::App& command) {
+void Sim::add_machine_flags(Command& command) {
   add_repeated(command, "--policy", flags_.policies, "NAME",
                "opt, lru, fifo, mru, gemini, patrickstar or all (default); may be given several times",
                kWhere);
@@ -208,7 +207,7 @@ int Sim::run() {
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_sim(CLI::App& app) {
+std::unique_ptr<Subcommand> add_sim(Command& app) {
   return std::make_unique<Sim>(app);
 }
 

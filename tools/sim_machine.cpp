@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -143,11 +142,11 @@ SimMachine machine_of_three(const SimMachineFlags& flags) {
 
 }  // namespace
 
-void SimMachineFlags::add_to(CLI::App& app, const char* group) {
+void SimMachineFlags::add_to(Command& app, const char* group) {
   const auto text = [&](const char* flag, std::string& value, const char* type, const char* otherwise,
                         const char* help) {
     value = otherwise;
-    app.add_option(flag, value, help)->type_name(type)->group(group);
+    app.add_option(flag, value, help).type_name(type).group(group);
   };
   text("--device-memory", device_memory, "SIZE", "", "Of the device");
   text("--host-memory", host_memory, "SIZE", "", "Of the host; without it everything has room there");

@@ -8,9 +8,7 @@
 
 #include <terrace/offload/sim/sim_schedule.h>
 
-namespace CLI {
-class App;
-}
+#include "command.h"
 
 namespace terrace {
 
@@ -22,7 +20,7 @@ struct SimMachineFlags {
   std::optional<uint64_t> prefetch_depth;
 
   // Adds the flags to `app`; this object must stay where it is.
-  void add_to(CLI::App& app, const char* group);
+  void add_to(Command& app, const char* group);
 };
 
 // Throws Error(config) for flags that are missing, contradict each other or cannot be read.

@@ -4,7 +4,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -48,11 +47,11 @@ std::string redrawn(const std::string& text) {
 
 class Top final : public Subcommand {
  public:
-  explicit Top(CLI::App& app) {
-    CLI::App& command = *app.add_subcommand(name_, "Watch a running job");
+  explicit Top(Command& app) {
+    Command command = app.add_subcommand(name_, "Watch a running job");
     command
         .add_option("JOB", job_, "A process id, or the path of a socket; without it, the only job that runs")
-        ->type_name("");
+        .type_name("");
     add_number(command, "--interval", 0.1, 3600, interval_seconds_,
                "Seconds from one look to the next (default 1)", "Options");
     command.add_flag("--once", once_, "Look once");
@@ -107,7 +106,7 @@ class Top final : public Subcommand {
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_top(CLI::App& app) {
+std::unique_ptr<Subcommand> add_top(Command& app) {
   return std::make_unique<Top>(app);
 }
 

@@ -2,7 +2,6 @@
 // happen, lets TrainingRun do it, and reports.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -42,9 +41,10 @@ namespace {
 
 class Train final : public Subcommand {
  public:
-  explicit Train(CLI::App& app) {
-    flags_.add_to(*app.add_subcommand(
-        name_, "Train a model on text or tokens, within budgets of device and host memory"));
+  explicit Train(Command& app) {
+    Command command = app.add_subcommand(
+        name_, "Train a model on text or tokens, within budgets of device and host memory");
+    flags_.add_to(command);
   }
 
   const std::string& name() const override { return name_; }
@@ -227,7 +227,7 @@ int Train::train(RunReport& report) {
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_train(CLI::App& app) {
+std::unique_ptr<Subcommand> add_train(Command& app) {
   return std::make_unique<Train>(app);
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
 #include <utility>
@@ -95,7 +94,7 @@ void require(bool holds, const char* flag, const char* reason, const char* advic
   if (!holds) refuse("cannot use", flag, reason, advice);
 }
 
-void add_model_flags(CLI::App& app, TrainFlags& flags) {
+void add_model_flags(Command& app, TrainFlags& flags) {
   const auto add = [&app](const char* name, std::optional<uint32_t>& value, const char* help) {
     const auto take = [name, &value](uint64_t number) {
       require(number <= UINT32_MAX, name, "it is larger than 2^32 - 1", "give a size that a model can have");
@@ -106,15 +105,15 @@ void add_model_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--model", flags.model,
                  "A released model by its name, to begin anew (default gpt2); a config.json, the same; or a "
                  "Hugging Face folder, with its weights")
-      ->type_name("NAME|FILE|DIR")
-      ->group("Model");
+      .type_name("NAME|FILE|DIR")
+      .group("Model");
   add("--layers", flags.layers, "Layers, instead of the model's own");
   add("--width", flags.width, "Width, instead of the model's own");
   add("--heads", flags.heads, "Attention heads, instead of the model's own");
   add("--context", flags.context, "Tokens of a sequence (default: the model's own, at most 1024)");
 }
 
-void add_run_flags(CLI::App& app, TrainFlags& flags) {
+void add_run_flags(Command& app, TrainFlags& flags) {
   const char* group = "Data and steps";
   flags.data.add_to(app, group);
   add_number(app, "--validation-fraction", 0, 0.9, flags.validation_fraction,
@@ -130,11 +129,11 @@ void add_run_flags(CLI::App& app, TrainFlags& flags) {
       "Sequences of an evaluation (default 32)", group);
 }
 
-void add_output_flags(CLI::App& app, TrainFlags& flags) {
+void add_output_flags(Command& app, TrainFlags& flags) {
   const char* group = kDurability;
   app.add_option("--save", flags.save, "Save checkpoints in this folder: at the end, and when asked to stop")
-      ->type_name("DIR")
-      ->group(group);
+      .type_name("DIR")
+      .group(group);
   add_whole_number(
       app, "--save-every", 0, [&flags](uint64_t n) { flags.save_every = n; }, "Save every N steps as well",
       group);
@@ -145,89 +144,86 @@ void add_output_flags(CLI::App& app, TrainFlags& flags) {
          "--resume", flags.resume,
          "Continue from the latest checkpoint of this folder; nvme: from the epoch on the nvme paths; "
          "auto: from the newest of that and those in --save, or from the beginning when there is none")
-      ->type_name("DIR|nvme|auto")
-      ->group(group);
+      .type_name("DIR|nvme|auto")
+      .group(group);
   app.add_flag("--fresh", flags.fresh, "Remove the state that an earlier run left on the nvme paths")
-      ->group(group);
+      .group(group);
   app.add_option("--log", flags.log, "Append one JSON object per line and step to this file")
-      ->type_name("FILE")
-      ->group(group);
+      .type_name("FILE")
+      .group(group);
   app.add_option("--record-schedule", flags.record_schedule,
                  "At the end, write what a step uses, with the times of the last one, for `terrace sim`")
-      ->type_name("FILE")
-      ->group(group);
+      .type_name("FILE")
+      .group(group);
   app.add_option(
          "--report", flags.report,
          "Write what the run did as one HTML page that needs nothing but a browser; it is kept current "
          "while the run goes on (docs/run_report.md)")
-      ->type_name("FILE")
-      ->group(group);
+      .type_name("FILE")
+      .group(group);
   app.add_option("--trace", flags.trace,
                  "Record what happens in a few steps in this file, for Perfetto (docs/trace.md)")
-      ->type_name("FILE")
-      ->group(group);
+      .type_name("FILE")
+      .group(group);
   app.add_option("--trace-steps", flags.trace_steps,
                  "Which steps (default: three, from the third one of the run on)")
-      ->type_name("A-B")
-      ->group(group);
+      .type_name("A-B")
+      .group(group);
   app.add_option(
          "--trace-memory", flags.trace_memory,
          "Room for the events of a step, beside all budgets (default 32MiB); what does not fit is counted")
-      ->type_name("SIZE")
-      ->group(group);
+      .type_name("SIZE")
+      .group(group);
   app.add_option("--decisions", flags.decisions,
                  "Write every decision about the device's memory to this file (docs/decision_log.md)")
-      ->type_name("FILE")
-      ->group(group);
-  app.add_option_function<std::string>(
+      .type_name("FILE")
+      .group(group);
+  app.add_option_function(
          "--decisions-limit",
          [&flags](const std::string& text) {
            flags.decisions_limit_bytes = parse_bytes(text, "--decisions-limit");
          },
          "The most that --decisions writes (default 1GiB)")
-      ->type_name("SIZE")
-      ->group(group);
+      .type_name("SIZE")
+      .group(group);
   app.add_option("--replay-decisions", flags.replay_decisions,
                  "Decide as the run did that wrote this file, and end where that is not possible")
-      ->type_name("FILE")
-      ->group(group);
+      .type_name("FILE")
+      .group(group);
   add_whole_number(
       app, "--stall-warning", 0, [&flags](uint64_t n) { flags.stall_warning_seconds = n; },
       "Say what the run waits for when one wait takes N seconds (default 60; 0: never)", group);
   add_whole_number(
       app, "--stall-abort", 0, [&flags](uint64_t n) { flags.stall_abort_seconds = n; },
       "End the run when one wait takes N seconds; without it a run waits for ever", group);
-  app.add_option("--inject", flags.inject,
-                 "Make transfers of the nvme tier go wrong on purpose, to rehearse it; may be repeated "
-                 "(docs/faults.md)")
-      ->type_name("SPEC")
-      ->take_all()
-      ->expected(1)
-      ->group(group);
+  add_repeated(app, "--inject", flags.inject, "SPEC",
+               "Make transfers of the nvme tier go wrong on purpose, to rehearse it; may be repeated "
+               "(docs/faults.md)",
+               group);
   app.add_flag("--no-control", flags.no_control,
                "Listen on no socket: the run cannot be asked or told anything by `terrace ctl` and `terrace "
                "top`")
-      ->group(group);
+      .group(group);
   app.add_flag("--print-config", flags.print_config, "Print every value in force with its origin, and exit")
-      ->group(group);
+      .group(group);
   app.add_option("--explain", flags.explain,
                  "Say what a key of the configuration means and what it is in this run, and exit")
-      ->type_name("KEY")
-      ->group(group);
-  app.add_flag("--json", flags.json, "Print the result, or the configuration, as JSON")->group(group);
+      .type_name("KEY")
+      .group(group);
+  app.add_flag("--json", flags.json, "Print the result, or the configuration, as JSON").group(group);
 }
 
 }  // namespace
 
-void TrainFlags::add_to(CLI::App& app) {
+void TrainFlags::add_to(Command& app) {
   app.add_option("--config", config, "A DeepSpeed JSON file (docs/config.md lists its keys)")
-      ->type_name("FILE");
+      .type_name("FILE");
   add_model_flags(app, *this);
   add_run_flags(app, *this);
   key_values.resize(kKeyFlags.size());
   for (size_t i = 0; i < kKeyFlags.size(); ++i) {
     const KeyFlag& flag = kKeyFlags[i];
-    app.add_option(flag.flag, key_values[i], flag.help)->type_name(flag.type)->group(flag.group);
+    app.add_option(flag.flag, key_values[i], flag.help).type_name(flag.type).group(flag.group);
   }
   add_repeated(
       app, "--nvme-path", nvme_paths, "DIR",
@@ -238,12 +234,12 @@ void TrainFlags::add_to(CLI::App& app) {
          "--compact-state", compact_state,
          "With bf16 parameters: keep 2 bytes of a master weight beside them instead of 4; the numbers are "
          "the same")
-      ->group(kMemory);
+      .group(kMemory);
   app.add_flag("--strict", strict, "Turn any use of memory outside its lease into an error; slow")
-      ->group(kMemory);
+      .group(kMemory);
   app.add_flag("--no-memory-pressure", no_memory_pressure,
                "Keep optimizer states in host memory though the limit of the memory cgroup is near")
-      ->group(kMemory);
+      .group(kMemory);
   add_output_flags(app, *this);
   app.footer(kExamples);
 }

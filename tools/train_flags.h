@@ -10,11 +10,8 @@
 #include <terrace/base/units.h>
 #include <terrace/runtime/trainer.h>
 
+#include "command.h"
 #include "data_flags.h"
-
-namespace CLI {
-class App;
-}
 
 namespace terrace {
 
@@ -60,7 +57,7 @@ struct TrainFlags {
   std::vector<std::string> key_values;
 
   // Adds the flags to `app`; this object must stay where it is.
-  void add_to(CLI::App& app);
+  void add_to(Command& app);
 };
 
 // The configuration in force. Throws Error(config) with a line per problem.

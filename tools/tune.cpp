@@ -2,7 +2,6 @@
 // it.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <ctime>
@@ -76,21 +75,21 @@ const TunePoint& best_of(const std::vector<TunePoint>& curve) {
 
 class Tune final : public Subcommand {
  public:
-  explicit Tune(CLI::App& app) {
-    CLI::App& command = *app.add_subcommand(
+  explicit Tune(Command& app) {
+    Command command = app.add_subcommand(
         name_, "Find the fastest file I/O settings for folders, and remember them for training");
     add_repeated(command, "--nvme-path", paths_, "DIR",
                  "A folder that training will use; given several times, each is measured by itself", "");
-    command.get_option("--nvme-path")->group("Options");
+    command.flag("--nvme-path").group("Options");
     command
         .add_option("--size", size_,
                     "Of the file that is measured with, enough to pass the drive's write cache (default: a "
                     "quarter of what is free, at most 16GiB, and no more than is written in time)")
-        ->type_name("SIZE");
+        .type_name("SIZE");
     add_number(command, "--seconds", 1, 3600, seconds_, "How long to measure a folder, about (default 20)",
                "Options");
     command.add_option("--engine", engine_, "Measure with this engine alone (default auto)")
-        ->type_name("auto|io_uring|libaio|threads");
+        .type_name("auto|io_uring|libaio|threads");
     command.add_flag("--no-save", no_save_, "Do not remember the result for training");
     command.add_flag("--json", json_, "Print the result as JSON");
     command.footer(kExamples);
@@ -255,7 +254,7 @@ int Tune::run() {
 
 }  // namespace
 
-std::unique_ptr<Subcommand> add_tune(CLI::App& app) {
+std::unique_ptr<Subcommand> add_tune(Command& app) {
   return std::make_unique<Tune>(app);
 }
 
