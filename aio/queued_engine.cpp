@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kLargestBlockBytes = kGiB;
 constexpr uint32_t kLargestQueueDepth = 4096;
 constexpr uint32_t kLargestBacklog = 65536;
-constexpr uint64_t kDirectBytes = 4096;
+constexpr uint64_t kDirectBytes = 4096;  // no file system asks for more
 
 // A file that answers EAGAIN this often in a row will not change its mind.
 constexpr uint32_t kFruitlessTries = 1000;
@@ -211,9 +211,8 @@ bool QueuedEngine::at_end_of_file(const PieceState& state) const {
 
 // A direct transfer that ended within a block cannot go on from there: the block is moved again.
 bool QueuedEngine::rewind(PieceState& state) {
-  constexpr uint64_t kBlockBytes = 4096;  // no file system asks for more
   Piece& piece = state.piece;
-  const auto back = static_cast<uint32_t>(piece.offset % kBlockBytes);
+  const auto back = static_cast<uint32_t>(piece.offset % kDirectBytes);
   if (back == 0 || back > state.moved_bytes || ++state.rewinds > kFruitlessTries) return false;
   (piece.kind == OpKind::read ? stats_.bytes_read : stats_.bytes_written) -= back;
   state.moved_bytes -= back;

@@ -7,6 +7,13 @@
 #include <terrace/offload/trace/recorded_update.h>
 
 namespace terrace {
+namespace {
+
+WaitSubject update_there_of(ChunkId chunk) {
+  return {"optimizer states", "host -> device -> host", TimeCause::device_copy, chunk, nullptr, {}};
+}
+
+}  // namespace
 
 DeviceLanes::DeviceLanes(const TileUpdate& tiles, Device& device, const Workers& workers, StepWatch& watch,
                          const MemoryPlan& plan, bool dry)
@@ -87,12 +94,7 @@ void DeviceLanes::wait_for_one() {
   const MutexLock lock(mutex_);
   if (taken_ < over_) return;
   TERRACE_ASSERT(taken_ < sent_, "only what was sent comes back");
-  const WatchedWait wait(watch_, {"optimizer states",
-                                  "host -> device -> host",
-                                  TimeCause::device_copy,
-                                  sent_at(taken_).run.chunk,
-                                  nullptr,
-                                  {}});
+  const WatchedWait wait(watch_, update_there_of(sent_at(taken_).run.chunk));
   changed_.wait(mutex_, [this] { return taken_ < over_; });
 }
 
@@ -100,12 +102,7 @@ void DeviceLanes::finish() {
   const MutexLock lock(mutex_);
   engine_ = nullptr;
   if (over_ < sent_) {
-    const WatchedWait wait(watch_, {"optimizer states",
-                                    "host -> device -> host",
-                                    TimeCause::device_copy,
-                                    sent_at(over_).run.chunk,
-                                    nullptr,
-                                    {}});
+    const WatchedWait wait(watch_, update_there_of(sent_at(over_).run.chunk));
     changed_.wait(mutex_, [this] { return over_ == sent_; });
   }
   for (; taken_ < sent_; ++taken_) sent_at(taken_).failure = nullptr;
