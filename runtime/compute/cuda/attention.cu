@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
 
 #include "internal/elements.cuh"
 
@@ -327,9 +327,13 @@ void with_tile(uint64_t size, Body body) {
   }
 }
 
+// A model that has larger ones is refused by the dry run of its plan.
 void require_small_heads(const AttentionShape& shape) {
-  TERRACE_ASSERT(shape.head_size <= CudaOps::kLargestHead,
-                 "a head of " + std::to_string(shape.head_size) + " elements");
+  if (shape.head_size <= CudaOps::kLargestHead) return;
+  throw Error(ErrorKind::config,
+              {"cannot compute attention on a GPU", "heads of " + std::to_string(shape.head_size) + " elements",
+               "its kernels hold heads of at most " + std::to_string(CudaOps::kLargestHead),
+               "train a model of smaller heads, or compute on the simulated device (--device simulated)"});
 }
 
 AttentionCall call_of(const AttentionShape& shape, const AttentionRows<const float>& inputs) {

@@ -1,6 +1,8 @@
 // Attention: near the host's forward pass, the bits of its backward pass.
 #include "cuda_cases.h"
 
+#include "support/expect_error.h"
+
 namespace terrace::testing {
 namespace {
 
@@ -71,6 +73,17 @@ TEST_F(CudaAttention, IsTheHostsForSizesAroundEveryTile) {
         AttentionShape{1, 9, 3, 1, 129}, AttentionShape{1, 17, 1, 1, 256}}) {
     check(shape);
   }
+}
+
+// By the dry run of a plan, too, which has no memory yet.
+TEST_F(CudaAttention, RefusesLargerHeadsWithWhatWouldDo) {
+  const AttentionShape shape{1, 1, 1, 1, 257};
+  StackArena arena = StackArena::dry_run();
+  const std::span<float> row(static_cast<float*>(nullptr), 257), log_sum(static_cast<float*>(nullptr), 1);
+  const AttentionRows<const float> inputs{row, row, row, 257, 257};
+  expect_error(ErrorKind::config, {"heads of 257 elements", "at most 256", "--device simulated"}, [&] {
+    CudaOps(products_, {}, {.dry_run = true}).attention_forward(shape, inputs, row, log_sum, arena);
+  });
 }
 
 TEST_F(CudaAttention, TakesQueriesKeysAndValuesAsColumnsOfOneMatrix) {
