@@ -1,6 +1,7 @@
 // What is planned for a GPU, on one that is played.
 #include <gtest/gtest.h>
 
+#include <terrace/runtime/planning/update_sides.h>
 #include <terrace/runtime/planning/ways_out.h>
 
 #include "played_gpu.h"
@@ -67,6 +68,24 @@ TEST(CudaPlanning, OffersNoMoreMemoryThanIsFreeOnTheGpu) {
   for (const WayOut& way : shortage.ways)
     EXPECT_LE(*way.config.terrace.device_memory_bytes, facts_of(small.compute.get()).own_memory->budget_bytes)
         << way.change;
+}
+
+// Nothing of what was measured with stays.
+TEST(CudaPlanning, MeasuresBothSidesOfTheUpdateBeforeARun) {
+  PlayedGpu gpu;
+  RunOptions run;
+  run.compute = gpu.compute.get();
+  run.parameters = "cpu";
+  run.ratio = "auto";
+  TrainerOptions options = options_of(run);
+  const std::string found = settle_update_sides(options.config, options.compute, {});
+  ASSERT_TRUE(options.config.placement.update_rates);
+  EXPECT_GT(options.config.placement.update_rates->processor_elements, 0);
+  EXPECT_GT(options.config.placement.update_rates->link_bytes, 0);
+  EXPECT_EQ(options.config.placement.update_rates->nvme_bytes, 0);
+  EXPECT_GT(gpu.driver.calls("cuMemHostRegister"), 0u);
+  EXPECT_EQ(gpu.driver.used_bytes(), 0u);
+  EXPECT_NE(found.find("GB/s each way"), std::string::npos) << found;
 }
 
 }  // namespace
