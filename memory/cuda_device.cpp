@@ -188,6 +188,7 @@ void CudaDevice::fill_fresh(std::byte* memory, uint64_t bytes, const std::string
 }
 
 void CudaDevice::wait_for_operations(const std::string& subject) {
+  const CudaContext context(gpu_);
   gpu_.driver().check(gpu_.driver().stream_synchronize(state_->compute.get()), "cuStreamSynchronize",
                       subject);
 }

@@ -27,6 +27,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -60,6 +61,8 @@ class CudaDevice final : public Device {
 
   // Where operations run, in order.
   CUstream_st* compute_stream() const;
+  // Until everything there is over. Throws Error(device) naming `subject`.
+  void wait_for_operations(const std::string& subject);
 
   std::unique_ptr<HostMemoryLock> lock_host_memory(std::span<std::byte> memory) override;
   uint64_t budget_bytes() const override { return options_.budget_bytes; }
@@ -102,7 +105,6 @@ class CudaDevice final : public Device {
 
   // Zeros, or NaN in strict mode; not waited for.
   void fill_fresh(std::byte* memory, uint64_t bytes, const std::string& subject);
-  void wait_for_operations(const std::string& subject);
   // Puts a copy of a slot behind the operations that its last detach() waited for.
   void enqueue_slot_copy(CopyStream& stream, DeviceSlot slot, CopyTask task);
   // Puts a copy of work memory behind the operations so far.

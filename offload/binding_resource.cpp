@@ -45,6 +45,8 @@ std::string_view name_of(Resource resource) {
       return "disk reads";
     case Resource::disk_writes:
       return "disk writes";
+    case Resource::device_compute:
+      return "operations of the device";
   }
   return "";
 }
@@ -61,19 +63,29 @@ std::string_view key_of(Resource resource) {
       return "disk_reads";
     case Resource::disk_writes:
       return "disk_writes";
+    case Resource::device_compute:
+      return "device_compute";
   }
   return "";
 }
 
 ResourceUse resource_use(const OffloadCounters& counted) {
   const TimeParts& time = counted.time;
+  return resource_use(counted,
+                      {0, time[TimeCause::compute] + time[TimeCause::update] + time[TimeCause::overhead]});
+}
+
+ResourceUse resource_use(const OffloadCounters& counted, const ComputeUse& compute) {
+  const TimeParts& time = counted.time;
   ResourceUse use;
   use.total_ns = time.total_ns();
-  use.processor_ns = time[TimeCause::compute] + time[TimeCause::update] + time[TimeCause::overhead];
+  use.processor_ns = compute.processor_ns;
   use.h2d_ns = counted.h2d_busy_ns;
   use.d2h_ns = counted.d2h_busy_ns;
   use.disk_ns = std::max(counted.disk_busy_ns, time[TimeCause::read] + time[TimeCause::write]);
-  const std::array<std::pair<Resource, uint64_t>, 4> busy = {{{Resource::processor, use.processor_ns},
+  use.device_ns = compute.device_ns;
+  const std::array<std::pair<Resource, uint64_t>, 5> busy = {{{Resource::processor, use.processor_ns},
+                                                              {Resource::device_compute, use.device_ns},
                                                               {Resource::host_to_device, use.h2d_ns},
                                                               {Resource::device_to_host, use.d2h_ns},
                                                               {disk_direction(counted), use.disk_ns}}};
@@ -87,8 +99,10 @@ ResourceUse resource_use(const OffloadCounters& counted) {
 }
 
 std::string resource_text(const ResourceUse& use) {
-  return fmt::format("bound by {}; busy: processor {:.1f} %, disk {:.1f} %, h2d {:.1f} %, d2h {:.1f} %",
-                     name_of(use.binding), percent(use.processor_ns, use.total_ns),
+  const std::string device =
+      use.device_ns > 0 ? fmt::format("device {:.1f} %, ", percent(use.device_ns, use.total_ns)) : "";
+  return fmt::format("bound by {}; busy: {}processor {:.1f} %, disk {:.1f} %, h2d {:.1f} %, d2h {:.1f} %",
+                     name_of(use.binding), device, percent(use.processor_ns, use.total_ns),
                      percent(use.disk_ns, use.total_ns), percent(use.h2d_ns, use.total_ns),
                      percent(use.d2h_ns, use.total_ns));
 }

@@ -12,6 +12,7 @@ class SimulatedComputing final : public Computing {
       : device_({budget_bytes, strict, 0, 0}), ops_(workers, best_instruction_set()) {}
   Device& device() override { return device_; }
   const Ops& ops() const override { return ops_; }
+  void wait() override {}  // each is over when its call returns
   DeviceArithmetic* arithmetic() override { return nullptr; }
 
  private:

@@ -36,6 +36,9 @@ class Computing {
   virtual ~Computing() = default;
   virtual Device& device() = 0;
   virtual const Ops& ops() const = 0;
+  // Until every operation that was asked for is over: for who takes their time; a step never waits so. Throws
+  // Error(device).
+  virtual void wait() = 0;
   // As OffloadOptions::device_arithmetic.
   virtual DeviceArithmetic* arithmetic() = 0;
 };

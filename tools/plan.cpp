@@ -18,7 +18,6 @@
 #include <terrace/runtime/found_epoch.h>
 #include <terrace/runtime/planning/disk_rates.h>
 #include <terrace/runtime/planning/predict.h>
-#include <terrace/runtime/planning/update_sides.h>
 #include <terrace/runtime/planning/ways_out.h>
 #include <terrace/runtime/tuning.h>
 
@@ -58,8 +57,9 @@ class Plan final : public Subcommand {
   void add_own_flags(Command& command);
   int plan(const TrainerOptions& options, Workers& workers);
   int refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason);
-  bool is_timed(const TrainerOptions& options) const;
-  MeasuredMachine measure(const TrainConfig& config, const TrainingSetup& setup, Workers& workers);
+  // Nothing where no times are wanted, or something cannot be measured: then unmeasured_ says why.
+  std::optional<MeasuredMachine> measure(const TrainConfig& config, const TrainingSetup& setup,
+                                         Workers& workers);
   void take_named_rates(MachineRates& rates) const;
   // Every placement. Measures the machine where it has not been, if times are wanted.
   std::vector<Split> splits(const TrainerOptions& options, Workers& workers,
@@ -67,11 +67,11 @@ class Plan final : public Subcommand {
 
   const std::string name_ = "plan";
   TrainFlags flags_;
-  std::string measured_sides_;  // settle_update_sides()
   std::string endurance_, disk_read_, disk_write_, disk_mixed_;
   double endurance_terabytes_ = 0;  // 0: not given
   bool best_ = false;
   bool no_time_ = false;
+  std::string unmeasured_;
   Console console_;
 };
 
@@ -86,7 +86,7 @@ void Plan::add_own_flags(Command& command) {
   add("--disk-mixed", disk_mixed_, "SIZE", "Bytes that they read and write in a second, half of each");
   command.add_flag("--best", best_, "Try every placement within the budgets, and say which is the fastest")
       .group(kGroup);
-  command.add_flag("--no-time", no_time_, "Say nothing of time, and measure nothing for it").group(kGroup);
+  command.add_flag("--no-time", no_time_, "Measure nothing and say nothing of time").group(kGroup);
 }
 
 // "600TBW", "600TB", "1.2PB".
@@ -130,16 +130,18 @@ void Plan::take_named_rates(MachineRates& rates) const {
   take("--disk-mixed", disk_mixed_, rates.disk_mixed_bytes);
 }
 
-// What is measured is the host's arithmetic.
-bool Plan::is_timed(const TrainerOptions& options) const {
-  return !no_time_ && options.compute == nullptr;
-}
-
-MeasuredMachine Plan::measure(const TrainConfig& config, const TrainingSetup& setup, Workers& workers) {
-  MeasuredMachine machine = measure_machine(config, setup, workers);
-  take_tuned_rates(tuning_folder(), tier_paths(config.placement), machine.rates);
-  take_named_rates(machine.rates);
-  return machine;
+std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const TrainingSetup& setup,
+                                             Workers& workers) {
+  if (no_time_ || !unmeasured_.empty()) return std::nullopt;
+  try {
+    MeasuredMachine machine = measure_machine(config, setup, workers);
+    take_tuned_rates(tuning_folder(), tier_paths(config.placement), machine.rates);
+    take_named_rates(machine.rates);
+    return machine;
+  } catch (const Error& error) {
+    unmeasured_ = error.what();
+    return std::nullopt;
+  }
 }
 
 int Plan::run() {
@@ -157,7 +159,6 @@ int Plan::run() {
   const ComputeChoice compute(options.config.terrace, console_);
   options.compute = compute.device();
   settle_file_reads(options.config, options.compute, console_);
-  measured_sides_ = settle_update_sides(options.config, options.compute, flags_.replay_decisions);
   Workers workers = make_compute_threads(options.config.terrace);
   try {
     return plan(options, workers);
@@ -169,10 +170,8 @@ int Plan::run() {
 int Plan::plan(const TrainerOptions& options, Workers& workers) {
   const TrainConfig& config = options.config;
   const TrainingSetup setup = set_up_training(config, options.model, workers, options.compute);
-  if (!measured_sides_.empty()) console_.info(update_sides_text(measured_sides_, config, setup));
   require_disk_room(setup.plan.memory, setup.offload);
-  std::optional<MeasuredMachine> machine;
-  if (is_timed(options)) machine = measure(config, setup, workers);
+  std::optional<MeasuredMachine> machine = measure(config, setup, workers);
   const PlanPrediction prediction = predict_run(config, setup, workers, machine ? &*machine : nullptr);
   PlanReport report;
   report.model = setup.model->description();
@@ -183,8 +182,7 @@ int Plan::plan(const TrainerOptions& options, Workers& workers) {
     report.no_times =
         "not known, because the rates of the nvme paths are not: `terrace tune` measures them, "
         "or give --disk-read, --disk-write and --disk-mixed";
-  if (options.compute != nullptr)
-    report.no_times = "not known, because the operations of a GPU have not been measured";
+  if (!unmeasured_.empty()) report.no_times = "not known: " + unmeasured_;
   report.endurance_terabytes = endurance_terabytes_;
   report.writes = drive_writes(config, prediction, endurance_terabytes_);
   if (best_) report.splits = splits(options, workers, machine);
@@ -219,7 +217,7 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
         split.refusal = error.what();
       }
       if (split.refusal.empty()) {
-        if (!machine && is_timed(options)) machine = measure(options.config, *setup, workers);
+        if (!machine) machine = measure(options.config, *setup, workers);
         split.prediction = predict_run(config, *setup, workers, machine ? &*machine : nullptr);
       }
       splits.push_back(std::move(split));

@@ -85,7 +85,7 @@ std::string time_text(const PlanReport& report) {
   add("backward", prediction.backward_seconds);
   add("update", prediction.update_seconds);
   add("in all", prediction.step_seconds);
-  std::string text = table.text() + resource_text(resource_use(prediction.step)) + "\n\n";
+  std::string text = table.text() + resource_text(prediction.use()) + "\n\n";
   TextTable rates({"it rests on", "rate", "unit", "from"});
   for (const PredictedRate& rate : prediction.rates)
     rates.add({rate.name, fmt::format("{:.3g}", rate.value), rate.unit, rate.origin});

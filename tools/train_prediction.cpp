@@ -29,8 +29,7 @@ std::optional<PlanPrediction> predict_training(const TrainerOptions& options, co
   Workers workers = make_compute_threads(options.config.terrace);
   try {
     std::optional<MeasuredMachine> machine;
-    // What is measured is the host's arithmetic.
-    if (options.steps >= kStepsThatPay && setup.compute == nullptr) {
+    if (options.steps >= kStepsThatPay) {
       machine = measure_machine(options.config, setup, workers);
       take_tuned_rates(tuning_folder(), tier_paths(options.config.placement), machine->rates);
     }

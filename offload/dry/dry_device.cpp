@@ -73,6 +73,7 @@ void DryDevice::note(RecordedEvent::Kind kind, DeviceSlot slot, uint64_t bytes) 
 void DryDevice::detach(DeviceSlot slot) {
   TERRACE_ASSERT(attached(slot), "only what is attached is detached");
   slots_[index_of(slot)].attached = false;
+  note(RecordedEvent::Kind::detach, slot, 0);
 }
 
 void DryDevice::require_detached(DeviceSlot slot) const {
@@ -104,6 +105,7 @@ void DryDevice::copy_to_host(std::byte*, DeviceSlot slot, uint64_t, uint64_t byt
 std::byte* DryDevice::begin_file_reads(DeviceSlot slot, uint32_t, const Event* after) {
   require_detached(slot);
   if (after != nullptr) after->wait_done();
+  note(RecordedEvent::Kind::read_in, slot, slot_bytes(slot));
   return reinterpret_cast<std::byte*>(page_bytes());  // aligned as every slot is, and of no memory
 }
 

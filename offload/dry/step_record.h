@@ -21,11 +21,13 @@ struct RecordedEvent {
     copy_in,   // number: of the device slot, `bytes` to it; behind what was read since the last one
     copy_out,  // `bytes` from it
     attach,    // the slot gets addresses, once no copy is on its way; place: of these, in slots
+    detach,    // the slot loses them; later copies of it come behind the operations before this
     clear,     // `bytes` of it are made zero by the step thread
     work_in,   // `bytes` to work memory
     work_out,
-    read,   // `bytes` by the engine `number`, in the order of their making
-    write,  // the same
+    read_in,  // the device itself is going to read into the slot from a file
+    read,     // `bytes` by the engine `number`, in the order of their making
+    write,    // the same
   };
   Kind kind;
   uint32_t number = 0;

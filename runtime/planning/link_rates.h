@@ -2,6 +2,8 @@
 // (StreamCopies), each measured for a moment. It must never know what is copied in a run, or when.
 #pragma once
 
+#include <cstdint>
+
 #include <terrace/base/workers.h>
 #include <terrace/runtime/compute_device.h>
 
@@ -15,7 +17,10 @@ struct LinkRates {
 };
 
 // Copies 128 MiB for each of them. `lock_host_memory`: as the run has it (Device::lock_host_memory). Takes
-// 32 MiB of either memory meanwhile, which must be free. Throws Error: device, capacity.
-LinkRates measure_link_rates(const ComputeDevice& compute, bool lock_host_memory, Workers& workers);
+// 32 MiB of either memory meanwhile, which must be free, or `device_bytes` where those are less, and at least
+// two pieces of what the device's memory comes in; copies are then as much smaller. Throws Error: device,
+// capacity.
+LinkRates measure_link_rates(const ComputeDevice& compute, bool lock_host_memory, Workers& workers,
+                             uint64_t device_bytes = UINT64_MAX);
 
 }  // namespace terrace

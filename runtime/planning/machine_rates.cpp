@@ -15,11 +15,10 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kScratchBytes = 64 * kMiB;  // beyond any cache
-constexpr uint64_t kRoundNs = 60'000'000;      // at least so long is measured
 constexpr const char* kMeasured = "measured now";
 
 // Amount per second of the fastest round: what disturbs a round only makes it slower.
-double fastest(double amount, FunctionRef<void()> round) {
+double fastest(double amount, uint64_t least_ns, FunctionRef<void()> round) {
   const SteadyClock clock;
   round();  // pages and caches
   uint64_t best = UINT64_MAX;
@@ -28,7 +27,7 @@ double fastest(double amount, FunctionRef<void()> round) {
     const uint64_t start = clock.now_ns();
     round();
     best = std::min(best, clock.now_ns() - start);
-  } while (clock.now_ns() - begin < kRoundNs);
+  } while (clock.now_ns() - begin < least_ns);
   return amount / (static_cast<double>(std::max<uint64_t>(best, 1)) * 1e-9);
 }
 
@@ -45,21 +44,21 @@ class Measurement {
   }
 
   double copy() {
-    return fastest(kScratchBytes,
-                   [&] { std::memcpy(to_.memory().data(), from_.memory().data(), kScratchBytes); });
+    return rate(kScratchBytes,
+                [&] { std::memcpy(to_.memory().data(), from_.memory().data(), kScratchBytes); });
   }
   double clear() {
-    return fastest(kScratchBytes, [&] { std::memset(to_.memory().data(), 0, kScratchBytes); });
+    return rate(kScratchBytes, [&] { std::memset(to_.memory().data(), 0, kScratchBytes); });
   }
   double checksum() {
     const std::span<std::byte> ring = from_.memory().first(question_.ring_bytes);
-    return fastest(static_cast<double>(ring.size()), [&] {
+    return rate(static_cast<double>(ring.size()), [&] {
       for (uint64_t at = 0; at < ring.size(); at += kMiB) sum_ += checksum_of(ring.subspan(at, kMiB));
     });
   }
   double sums() {
     const uint64_t blocks = blocks_of(bytes_of(question_.parameter_type));
-    return fastest(static_cast<double>(blocks * kSumBlockElements), [&] {
+    return rate(static_cast<double>(blocks * kSumBlockElements), [&] {
       over_blocks(blocks, [&](uint64_t block) {
         const uint64_t at = block * kSumBlockElements * bytes_of(question_.parameter_type);
         sum_of_squares_block(set_, from_.memory().data() + at, question_.parameter_type, kSumBlockElements);
@@ -68,7 +67,7 @@ class Measurement {
   }
   double accumulation() {
     const uint64_t blocks = blocks_of(sizeof(float));
-    return fastest(static_cast<double>(blocks * kSumBlockElements), [&] {
+    return rate(static_cast<double>(blocks * kSumBlockElements), [&] {
       over_blocks(blocks, [&](uint64_t block) {
         accumulate(set_, {.accumulator = to_.memory().data() + block * kSumBlockElements * sizeof(float),
                           .accumulator_type = question_.gradient_type,
@@ -86,19 +85,22 @@ class Measurement {
     const uint64_t slots =
         std::max<uint64_t>(question_.ring_bytes / (block_tiles * question_.layout.tile_bytes()), 1);
     const uint64_t blocks = 4 * slots;
-    return fastest(static_cast<double>(blocks * block_tiles * kTileElements), [&] {
+    return rate(static_cast<double>(blocks * block_tiles * kTileElements), [&] {
       for (uint64_t block = 0; block < blocks; ++block) update(block % slots, block, block_tiles);
     });
   }
   double update_together() {
     const uint64_t block_tiles = question_.layout.block_tiles();
     const uint64_t blocks = kScratchBytes / (block_tiles * question_.layout.tile_bytes());
-    return fastest(static_cast<double>(blocks * block_tiles * kTileElements), [&] {
+    return rate(static_cast<double>(blocks * block_tiles * kTileElements), [&] {
       workers_.parallel_for(blocks, [&](size_t block) { update(block, block, block_tiles); });
     });
   }
 
  private:
+  double rate(double amount, FunctionRef<void()> round) const {
+    return fastest(amount, question_.round_ns, round);
+  }
   uint64_t blocks_of(uint64_t element_bytes) const {
     return kScratchBytes / (kSumBlockElements * element_bytes);
   }
@@ -150,10 +152,22 @@ MachineRates measure_rates(const RateQuestion& question, Workers& workers) {
   return rates;
 }
 
-double measure_update_rate(const RateQuestion& question, bool together, Workers& workers) {
-  Measurement measurement(question, workers);
-  return together ? measurement.update_together() : measurement.update_alone();
+namespace {
+
+void add_device_rates(const DeviceRates& device, std::vector<PredictedRate>& named) {
+  const auto add = [&](const char* name, double value, const char* unit) {
+    if (value > 0) named.push_back({name, value * 1e-9, unit, kMeasured});
+  };
+  add("copies to the device", device.link.to_device, "GB/s");
+  add("copies from the device", device.link.to_host, "GB/s");
+  add("copies both ways at once, each", device.link.each_way, "GB/s");
+  add("zeros on the device", device.clear_bytes, "GB/s");
+  add("sums over gradients there", device.sum_elements, "G elements/s");
+  add("gradients added up there", device.accumulate_elements, "G elements/s");
+  add("update there", device.update_elements, "G elements/s");
 }
+
+}  // namespace
 
 std::vector<PredictedRate> named_rates(const MachineRates& rates) {
   std::vector<PredictedRate> named;
@@ -166,6 +180,7 @@ std::vector<PredictedRate> named_rates(const MachineRates& rates) {
   add("gradients added up", rates.accumulate_elements, 1e9, "G elements/s", kMeasured);
   add("update by one thread", rates.update_elements, 1e9, "G elements/s", kMeasured);
   add("update by all threads", rates.update_together_elements, 1e9, "G elements/s", kMeasured);
+  if (rates.device) add_device_rates(*rates.device, named);
   add("checksums", rates.checksum_bytes, 1e9, "GB/s", kMeasured);
   add("nvme reads", rates.disk_read_bytes, 1e9, "GB/s", rates.disk_origin);
   add("nvme writes", rates.disk_write_bytes, 1e9, "GB/s", rates.disk_origin);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,15 +12,27 @@
 #include <terrace/base/record_layout.h>
 #include <terrace/base/workers.h>
 #include <terrace/optimizer_cpu/optimizer.h>
+#include <terrace/runtime/planning/link_rates.h>
 #include <terrace/runtime/planning/prediction.h>
 
 namespace terrace {
 
+// Of a device with memory of its own, which computes beside the host. Bytes or elements per second; 0: not
+// known.
+struct DeviceRates {
+  LinkRates link;
+  double clear_bytes = 0;          // zeros in device memory
+  double sum_elements = 0;         // of gradients that rest there, for the norm
+  double accumulate_elements = 0;  // gradients added up there
+  double update_elements = 0;      // on records that are there
+};
+
 // Bytes or elements per second; 0: not known.
 struct MachineRates {
   size_t thread_count = 1;
+  std::optional<DeviceRates> device;    // nothing: the device is simulated, by these threads
   double copy_bytes = 0;                // between host and simulated device, on one thread
-  double clear_bytes = 0;               // zeros, on one thread
+  double clear_bytes = 0;               // zeros, on one thread, in a simulated device
   double sum_elements = 0;              // of gradients, for the norm
   double accumulate_elements = 0;       // gradients added up
   double update_elements = 0;           // by one thread, on records in a ring that stays in the cache
@@ -39,14 +52,11 @@ struct RateQuestion {
   DataType parameter_type = DataType::bf16;
   DataType gradient_type = DataType::bf16;  // as the update reads them
   uint64_t ring_bytes = 16 * kMiB;
+  uint64_t round_ns = 60'000'000;  // at least so long each rate is measured
 };
 
 // Takes about half a second, and 128 MiB of memory meanwhile.
 MachineRates measure_rates(const RateQuestion& question, Workers& workers);
-
-// One of them: elements that the update computes in a second, with all threads on records in memory, or with
-// one in the ring.
-double measure_update_rate(const RateQuestion& question, bool together, Workers& workers);
 
 // For people: every rate that is known, with its origin.
 std::vector<PredictedRate> named_rates(const MachineRates& rates);

@@ -4,22 +4,25 @@
 
 #include <algorithm>
 #include <cctype>
+#include <exception>
+#include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
-#include <terrace/memory/pages.h>
+#include <terrace/base/units.h>
 #include <terrace/offload/use_trace.h>
-#include <terrace/optimizer_cpu/gradient.h>
-#include <terrace/runtime/compute/host_ops.h>
 
 namespace terrace {
 namespace {
 
-constexpr double kRunOperations = 40e9;  // of one run: half a second of a slow machine
+// Multiplications and additions of one run.
+constexpr double kRunOperations = 40e9;        // half a second of a slow machine
+constexpr double kDeviceRunOperations = 1e13;  // a second of a device that does ten teraflop/s
 constexpr uint32_t kLeastSequence = 192;
-constexpr uint64_t kAlignment = 64;
-constexpr uint64_t kFillElements = 65536;
+constexpr uint32_t kLeastVocabulary = 1024;
 
 // One layer's and one vocabulary row's multiplications and additions, forward, again and backward.
 constexpr double kOperationsPerElement = 8;
@@ -43,9 +46,10 @@ struct ScratchShape {
   uint32_t batch = 1;
   uint32_t sequence = 1;
   uint32_t vocabulary = 1;
+  uint64_t tokens() const { return uint64_t{batch} * sequence; }
 };
 
-ScratchShape choose_shape(const Model& model, uint32_t micro_batch) {
+ScratchShape choose_shape(const Model& model, uint32_t micro_batch, double most_operations) {
   const ModelConfig& config = model.config();
   const double width = config.width;
   const double table = width * config.vocabulary * (config.tied_embeddings ? 1 : 2);
@@ -53,58 +57,83 @@ ScratchShape choose_shape(const Model& model, uint32_t micro_batch) {
   const double layer = std::max(all - table, width) / config.layers;
   ScratchShape shape{micro_batch, config.context, config.vocabulary};
   const auto operations = [&](double elements) {
-    return kOperationsPerElement * elements * shape.batch * shape.sequence;
+    return kOperationsPerElement * elements * static_cast<double>(shape.tokens());
   };
-  while (shape.batch > 1 && operations(layer) > kRunOperations) shape.batch = (shape.batch + 1) / 2;
-  while (shape.sequence > kLeastSequence && operations(layer) > kRunOperations)
+  while (shape.batch > 1 && operations(layer) > most_operations) shape.batch = (shape.batch + 1) / 2;
+  while (shape.sequence > kLeastSequence && operations(layer) > most_operations)
     shape.sequence = std::max(kLeastSequence, shape.sequence / 2);
-  while (shape.vocabulary > 1024 && operations(width * shape.vocabulary) > kRunOperations)
+  while (shape.vocabulary > kLeastVocabulary && operations(width * shape.vocabulary) > most_operations)
     shape.vocabulary = (shape.vocabulary + 1) / 2;
   return shape;
 }
 
-// Parameters and gradients of every tensor, in memory that nobody else has.
-class ScratchParameters {
- public:
-  explicit ScratchParameters(const std::vector<TensorSpec>& tensors) {
-    uint64_t bytes = 0;
-    for (const TensorSpec& tensor : tensors) {
-      offsets_.push_back(bytes);
-      bytes += round_up(tensor.element_count() * bytes_of(tensor.type), kAlignment);
-    }
-    memory_ = PageMapping::populated(round_up(2 * bytes, page_bytes()), true, "measuring operations");
-    gradients_ = bytes;
-  }
-  // Small numbers: what is not normal takes a processor longer.
-  void fill(const std::vector<TensorSpec>& tensors, const Model& model) {
-    std::vector<float> values(kFillElements);
-    for (uint32_t t = 0; t < tensors.size(); ++t) {
-      const DataType type = tensors[t].type;
-      const uint64_t elements = tensors[t].element_count();
-      for (uint64_t first = 0; first < elements; first += kFillElements) {
-        const std::span<float> run = std::span(values).first(std::min(kFillElements, elements - first));
-        model.initial_values(TensorId{t}, first, run);
-        convert_from_float(best_instruction_set(), run.data(),
-                           parameter(TensorId{t}) + first * bytes_of(type), type, run.size());
-      }
-    }
-  }
-  std::byte* parameter(TensorId tensor) const { return memory_.memory().data() + offsets_[index_of(tensor)]; }
-  std::byte* gradient(TensorId tensor) const { return parameter(tensor) + gradients_; }
+// One layer, and what it is tried with.
+struct Scratch {
+  ScratchShape shape;
+  std::unique_ptr<Model> model;
+  std::vector<TensorSpec> tensors;
+  std::vector<int32_t> ids;
+  uint64_t work_bytes = 0;
 
- private:
-  PageMapping memory_;
-  std::vector<uint64_t> offsets_;
-  uint64_t gradients_ = 0;
+  MicroBatch batch() const {
+    const uint64_t tokens = shape.tokens();
+    return {std::span(ids).first(tokens), std::span(ids).subspan(1), shape.batch, shape.sequence};
+  }
 };
+
+Scratch make_scratch(const Model& model, const ScratchShape& shape, const Ops& dry_ops) {
+  Scratch scratch{shape, make_scratch_model(model, shape.sequence, shape.vocabulary), {}, {}, 0};
+  scratch.tensors = scratch.model->tensors();
+  scratch.ids.resize(shape.tokens() + 1);
+  for (uint64_t i = 0; i < scratch.ids.size(); ++i)
+    scratch.ids[i] = static_cast<int32_t>(i * 2654435761u % shape.vocabulary);
+  StackArena dry = StackArena::dry_run();
+  UseRecorder recorder;
+  scratch.model->train_micro_batch(dry_ops, recorder, dry, scratch.batch(), 1.0f, "");
+  scratch.work_bytes = dry.peak_bytes();
+  return scratch;
+}
+
+// Less of whatever there is most of; false where there is no less.
+bool make_smaller(ScratchShape& shape) {
+  if (shape.batch > 1) {
+    shape.batch = (shape.batch + 1) / 2;
+  } else if (shape.vocabulary > VocabularyShape::kLossColumns) {
+    shape.vocabulary = (shape.vocabulary + 1) / 2;
+  } else if (shape.sequence > 1) {
+    shape.sequence = (shape.sequence + 1) / 2;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// As much as is to be computed and as the device has memory for.
+Scratch choose_scratch(const Model& model, uint32_t micro_batch, const TrialPlace& place, Workers& workers) {
+  const bool on_device = place.compute != nullptr;
+  const std::unique_ptr<const Ops> dry_ops = make_dry_ops(place.compute, workers);
+  ScratchShape shape = choose_shape(model, micro_batch, on_device ? kDeviceRunOperations : kRunOperations);
+  for (;;) {
+    Scratch scratch = make_scratch(model, shape, *dry_ops);
+    const uint64_t needed = on_device ? round_up(least_trial_bytes(scratch.tensors, scratch.work_bytes),
+                                                 place.compute->facts().granularity_bytes)
+                                      : 0;
+    if (needed <= place.device_bytes) return scratch;
+    if (!make_smaller(shape))
+      throw Error(ErrorKind::capacity,
+                  {"cannot try the operations of", model.description(),
+                   fmt::format("one layer and one token take {} of device memory, and the run has {}",
+                               format_bytes(needed), format_bytes(place.device_bytes)),
+                   "plan without times (--no-time), or raise --device-memory"});
+  }
+}
 
 }  // namespace
 
 // Takes the time of uses and of what is between them.
 class OperationTimes::Timer final : public ParameterAccess {
  public:
-  Timer(const std::vector<TensorSpec>& tensors, const ScratchParameters& parameters)
-      : tensors_(tensors), parameters_(parameters) {}
+  Timer(const std::vector<TensorSpec>& tensors, TrialMemory& memory) : tensors_(tensors), memory_(memory) {}
 
   void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind) override {
     end_pause();
@@ -115,16 +144,23 @@ class OperationTimes::Timer final : public ParameterAccess {
     start_ns_ = clock_.now_ns();
   }
   void end_use() override {
+    try {
+      memory_.wait();
+    } catch (...) {
+      failure_ = std::current_exception();  // for the next call that may throw
+    }
     end_ns_ = clock_.now_ns();
     Samples& samples = samples_[kind_];
     samples.leased.push_back(static_cast<double>(end_ns_ - start_ns_) * 1e-9);
     if (elements_ > 0) samples.per_element.push_back(samples.leased.back() / elements_);
   }
-  const std::byte* parameter(TensorId tensor) const override { return parameters_.parameter(tensor); }
-  GradientView gradient(TensorId tensor) override { return {parameters_.gradient(tensor), false}; }
+  const std::byte* parameter(TensorId tensor) const override { return memory_.parameter(tensor); }
+  GradientView gradient(TensorId tensor) override { return {memory_.gradient(tensor), false}; }
 
   // A micro-batch is over.
   void end_pause() {
+    if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+    memory_.wait();
     if (end_ns_ != 0) samples_[kind_].after.push_back(static_cast<double>(clock_.now_ns() - end_ns_) * 1e-9);
     end_ns_ = 0;
   }
@@ -150,13 +186,14 @@ class OperationTimes::Timer final : public ParameterAccess {
   }
 
   const std::vector<TensorSpec>& tensors_;
-  const ScratchParameters& parameters_;
+  TrialMemory& memory_;
   const SteadyClock clock_;
   std::map<std::string, Samples> samples_;
   std::string kind_;
   double elements_ = 0;
   uint64_t start_ns_ = 0;
   uint64_t end_ns_ = 0;
+  std::exception_ptr failure_;
 };
 
 std::string OperationTimes::kind_of(std::string_view operation) {
@@ -173,32 +210,18 @@ std::string OperationTimes::kind_of(std::string_view operation) {
 }
 
 OperationTimes::OperationTimes(const Model& model, uint32_t micro_batch, Workers& workers,
-                               double wanted_seconds) {
-  const ScratchShape shape = choose_shape(model, micro_batch);
-  const std::unique_ptr<Model> scratch = make_scratch_model(model, shape.sequence, shape.vocabulary);
-  const std::vector<TensorSpec> tensors = scratch->tensors();
-  const uint64_t tokens = uint64_t{shape.batch} * shape.sequence;
-  std::vector<int32_t> ids(tokens + 1);
-  for (uint64_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 2654435761u % shape.vocabulary);
-  const MicroBatch batch{std::span(ids).first(tokens), std::span(ids).subspan(1), shape.batch,
-                         shape.sequence};
-
-  StackArena dry = StackArena::dry_run();
-  UseRecorder recorder;
-  scratch->train_micro_batch(HostOps(workers, best_instruction_set(), true), recorder, dry, batch, 1.0f, "");
-  const PageMapping work =
-      PageMapping::populated(round_up(dry.peak_bytes(), page_bytes()), true, "measuring operations");
-  StackArena arena(work.memory());
-  ScratchParameters parameters(tensors);
-  parameters.fill(tensors, *scratch);
-  Timer timer(tensors, parameters);
-  const HostOps ops(workers, best_instruction_set());
+                               const TrialPlace& place, double wanted_seconds) {
+  const Scratch scratch = choose_scratch(model, micro_batch, place, workers);
+  const ScratchShape& shape = scratch.shape;
+  const std::unique_ptr<TrialMemory> memory =
+      make_trial_memory(*scratch.model, scratch.tensors, scratch.work_bytes, place, workers);
+  Timer timer(scratch.tensors, *memory);
   const SteadyClock clock;
   const auto run = [&] {
-    scratch->train_micro_batch(ops, timer, arena, batch, 1.0f, "");
+    scratch.model->train_micro_batch(memory->ops(), timer, memory->arena(), scratch.batch(), 1.0f, "");
     timer.end_pause();
   };
-  run();  // pages, caches, the processor's frequency
+  run();  // pages, caches, the processor's frequency; what a library of a device chooses once
   timer.forget();
   uint32_t runs = 0;
   const uint64_t begin = clock.now_ns();
@@ -208,8 +231,8 @@ OperationTimes::OperationTimes(const Model& model, uint32_t micro_batch, Workers
   } while (static_cast<double>(clock.now_ns() - begin) * 1e-9 < wanted_seconds);
 
   times_ = timer.medians();
-  const double more_tokens =
-      static_cast<double>(uint64_t{micro_batch} * model.config().context) / static_cast<double>(tokens);
+  const double more_tokens = static_cast<double>(uint64_t{micro_batch} * model.config().context) /
+                             static_cast<double>(shape.tokens());
   const double longer = static_cast<double>(model.config().context) / shape.sequence;
   for (auto& [kind, time] : times_) {
     // Attention, which every token has with all before it, is what comes between these.

@@ -1,6 +1,8 @@
 // OperationTimes: how long each operation of a model takes here, from running one layer and the two ends of
-// it for real, at their real shapes, on memory of its own. Where that would take long, fewer tokens are
-// computed and the times drawn out in proportion.
+// it for real, at their real shapes, on memory of its own, on the host or on a device. Where that would take
+// long, or much memory of the device, fewer tokens are computed and the times drawn out in proportion. On a
+// device everything that was asked for is over when a time begins and when it ends: it is that of the
+// operation, and not that of queueing it.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +13,7 @@
 #include <terrace/base/workers.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/models/model.h>
+#include <terrace/runtime/planning/trial_memory.h>
 
 namespace terrace {
 
@@ -22,8 +25,9 @@ struct OperationTime {
 class OperationTimes {
  public:
   // Of micro-batches of `micro_batch` sequences of `model`. `wanted_seconds` is for how long to measure,
-  // about.
-  OperationTimes(const Model& model, uint32_t micro_batch, Workers& workers, double wanted_seconds = 1.0);
+  // about. Throws Error(capacity) where place.device_bytes are too few for the least that can be tried.
+  OperationTimes(const Model& model, uint32_t micro_batch, Workers& workers, const TrialPlace& place = {},
+                 double wanted_seconds = 1.0);
 
   // `operation` is the key of a use ("mb0/h.3.mlp.fc/forward"), whose tensors have so many elements.
   OperationTime of(std::string_view operation, uint64_t elements) const;

@@ -1,11 +1,13 @@
 #include <terrace/runtime/planning/predict.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include <terrace/base/units.h>
 #include <terrace/offload/binding_resource.h>
 #include <terrace/runtime/parameter_groups.h>
+#include <terrace/runtime/planning/device_rates.h>
 #include <terrace/runtime/planning/dry_training.h>
 #include <terrace/runtime/planning/step_model.h>
 #include <terrace/runtime/update_choice.h>
@@ -45,7 +47,8 @@ void add_times(const StepModelInput& input, std::span<const PlannedStep> steps, 
   prediction.step.h2d_busy_ns = in_ns(seconds.copy_in_busy);
   prediction.step.d2h_busy_ns = in_ns(seconds.copy_out_busy);
   prediction.step.disk_busy_ns = in_ns(seconds.disk_busy);
-  prediction.binding = resource_use(prediction.step).binding;
+  if (input.rates.device) prediction.compute = {in_ns(seconds.device_busy), in_ns(seconds.processor_busy)};
+  prediction.binding = prediction.use().binding;
   prediction.rates = named_rates(input.rates);
 }
 
@@ -68,7 +71,8 @@ bool is_possible(UpdateMode mode, const TrainingSetup& setup) {
 
 }  // namespace
 
-MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& setup, Workers& workers) {
+MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
+                                const MeasuringTime& time) {
   GroupSettings groups(config, 1);
   RateQuestion question;
   question.layout = setup.offload.record_layout;
@@ -76,8 +80,17 @@ MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& 
   question.parameter_type = config.precision;
   question.gradient_type =
       config.batch.accumulation_steps > 1 ? setup.offload.accumulation_type : config.precision;
-  return {measure_rates(question, workers),
-          OperationTimes(*setup.model, config.batch.micro_batch_size, workers)};
+  question.round_ns = time.rate_ns;
+  MachineRates rates = measure_rates(question, workers);
+  TrialPlace place;
+  if (facts_of(setup.compute).own_memory) {
+    place = {setup.compute, setup.plan.memory.device_bytes};
+    rates.device = measure_device_rates(*setup.compute, question,
+                                        {place.device_bytes, setup.offload.lock_host_memory}, workers);
+    rates.copy_bytes = rates.clear_bytes = 0;  // of a simulated device
+  }
+  return {std::move(rates), OperationTimes(*setup.model, config.batch.micro_batch_size, workers, place,
+                                           time.operations_seconds)};
 }
 
 PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, UpdateMode mode,

@@ -2,6 +2,7 @@
 // of this machine. Nothing of the run's is allocated.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -18,7 +19,15 @@ struct MeasuredMachine {
   MachineRates rates;
   OperationTimes operations;
 };
-MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& setup, Workers& workers);
+// How long, about.
+struct MeasuringTime {
+  double operations_seconds = 1.0;
+  uint64_t rate_ns = 60'000'000;  // each
+};
+// Where `setup` runs on a device with memory of its own, of that too: what is measured there takes no more of
+// its memory than the run will, and has given it back when this returns.
+MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
+                                const MeasuringTime& time = {});
 
 // `setup` is that of `config`. Updates run in `mode`, which is possible. Without `machine`, and where its
 // disk is not known and needed, the prediction has no times.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,10 @@ struct PlanPrediction {
   double update_seconds = 0;  // beside which nothing else is computed
   double step_seconds = 0;
   Resource binding = Resource::processor;
+  std::optional<ComputeUse> compute = std::nullopt;  // where a device computes beside the processor
   std::vector<PredictedRate> rates;
+
+  ResourceUse use() const { return compute ? resource_use(step, *compute) : resource_use(step); }
 };
 
 }  // namespace terrace

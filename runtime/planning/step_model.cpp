@@ -40,6 +40,9 @@ class Replay {
       : in_(input),
         space_(input.setup.tensors, input.setup.plan.chunk_elements),
         threads_(static_cast<double>(input.rates.thread_count)),
+        device_(input.rates.device ? &*input.rates.device : nullptr),
+        in_link_(device_ != nullptr ? device_->link.to_device : input.rates.copy_bytes),
+        out_link_(device_ != nullptr ? device_->link.to_host : input.rates.copy_bytes),
         passes_engine_(engine_of_passes(input.setup)),
         updated_at_(space_.chunk_count(), 0) {
     for (const TensorUse& use : input.setup.dry.trace) {
@@ -58,15 +61,19 @@ class Replay {
 
   StepSeconds run(const PlannedStep& step) {
     seconds_ = {};
+    in_link_.busy = out_link_.busy = 0;
     passes_read_bytes_ = 0;
     find_targets(step.events);
     for (size_t e = 0; e < step.events.size(); ++e) take(step, e);
+    seconds_.copy_in_busy += in_link_.busy;
+    seconds_.copy_out_busy += out_link_.busy;
     return seconds_;
   }
 
  private:
   struct Slot {
-    double free_at = 0;  // no copy of it is on its way
+    double free_at = 0;     // no copy of it is on its way
+    double used_until = 0;  // by operations of the device
     bool behind_read = false;
   };
   struct Landing {
@@ -74,11 +81,26 @@ class Replay {
     double elements = 0;
   };
 
-  // --- The step thread ---
+  struct Link {
+    explicit Link(double bytes_per_second) : rate(bytes_per_second) {}
+    double rate;
+    double free_at = 0;
+    double busy = 0;
+  };
 
+  // --- The step thread, and the device beside it ---
+
+  // When both have come to the end of what they have begun.
+  double reached() const { return std::max(now_, operations_end_); }
+  // What that is later than it was before is due to `cause`.
+  void charge(TimeCause cause) {
+    const double until = reached();
+    seconds_.parts[cause] += static_cast<uint64_t>((until - charged_until_) * 1e9);
+    charged_until_ = until;
+  }
   void spend(double seconds, TimeCause cause) {
     now_ += seconds;
-    seconds_.parts[cause] += static_cast<uint64_t>(seconds * 1e9);
+    charge(cause);
   }
   void wait_until(double time, TimeCause cause) {
     if (time > now_) spend(time - now_, cause);
@@ -87,20 +109,43 @@ class Replay {
   void compute(double seconds, TimeCause cause) {
     const double beside = std::min(beside_, seconds);
     beside_ -= beside;
+    seconds_.processor_busy += seconds;
     spend(seconds + beside / threads_, cause);
+  }
+  // Where the model's operations are computed.
+  void operate(double seconds, TimeCause cause) {
+    if (device_ == nullptr) return compute(seconds, cause);
+    operations_end_ = reached() + seconds;
+    seconds_.device_busy += seconds;
+    charge(cause);
   }
 
   // --- Links ---
 
-  double copy(double& link_free_at, uint64_t bytes, double earliest, double& busy) {
-    const double seconds = quotient(static_cast<double>(bytes), in_.rates.copy_bytes);
-    // What an update puts on the device leaves while it goes on.
-    const bool beside_update = in_update_ && in_.setup.offload.parameters == Placement::none;
-    const double begin = std::max({beside_update ? phase_began_ : now_, link_free_at, earliest});
-    link_free_at = begin + seconds;
-    busy += seconds;
-    beside_ += seconds;
-    return link_free_at;
+  // What an update puts on the device leaves while it goes on; copies of a simulated one take threads of it.
+  double asked_at() const {
+    if (!in_update_ || in_.setup.offload.parameters != Placement::none) return now_;
+    return device_ != nullptr ? update_began_ : phase_began_;
+  }
+  // What takes so long alone, where the other direction is busy for `overlap` seconds more.
+  double beside_other(double seconds, double overlap) const {
+    const LinkRates& link = device_->link;
+    const double alone = std::min(link.to_device, link.to_host);
+    const double share = alone > 0 && link.each_way > 0 ? std::min(link.each_way / alone, 1.0) : 1.0;
+    if (overlap <= 0) return seconds;
+    return seconds <= overlap * share ? seconds / share : overlap + seconds - overlap * share;
+  }
+  double copy(Link& link, const Link& other, uint64_t bytes, double earliest) {
+    double seconds = quotient(static_cast<double>(bytes), link.rate);
+    const double begin = std::max({asked_at(), link.free_at, earliest});
+    if (device_ == nullptr) {
+      beside_ += seconds;
+    } else {
+      seconds = beside_other(seconds, other.free_at - begin);
+    }
+    link.free_at = begin + seconds;
+    link.busy += seconds;
+    return link.free_at;
   }
   double disk(uint64_t bytes, double rate) {
     const double seconds = quotient(static_cast<double>(bytes), rate);
@@ -116,7 +161,7 @@ class Replay {
     for (size_t e = events.size(); e-- > 0;) {
       const RecordedEvent& event = events[e];
       if (event.kind == Kind::attach) next[event.number] = event.place;
-      if (event.kind != Kind::copy_in) continue;
+      if (event.kind != Kind::copy_in && event.kind != Kind::read_in) continue;
       const auto found = next.find(event.number);
       if (found != next.end() && found->second < updated_at_.size()) target_of_copy_[e] = found->second;
     }
@@ -128,7 +173,7 @@ class Replay {
       case Kind::begin_use:
         return begin_use(event.number);
       case Kind::ready:
-        return compute(times_[event.number].leased_seconds, TimeCause::compute);
+        return operate(times_[event.number].leased_seconds, TimeCause::compute);
       case Kind::end_use:
         rest_ = times_[event.number].after_seconds;
         return;
@@ -138,15 +183,19 @@ class Replay {
         return copy_out(event);
       case Kind::attach:
         return wait_for_slot(slots_[event.number]);
+      case Kind::detach:
+        slots_[event.number].used_until = operations_end_;
+        return;
       case Kind::clear:
-        return compute(quotient(static_cast<double>(event.bytes), in_.rates.clear_bytes),
-                       TimeCause::overhead);
+        return clear(event.bytes);
       case Kind::work_in:
-        copy(in_free_at_, event.bytes, 0, seconds_.copy_in_busy);
+        copy(in_link_, out_link_, event.bytes, operations_end_);
         return;
       case Kind::work_out:
-        copy(out_free_at_, event.bytes, 0, seconds_.copy_out_busy);
+        copy(out_link_, in_link_, event.bytes, operations_end_);
         return;
+      case Kind::read_in:
+        return read_in(event, index);
       case Kind::read:
         return read(event);
       case Kind::write:
@@ -166,30 +215,54 @@ class Replay {
     land_what_is_there();
     if (in_.setup.dry.trace[use].kind != UseKind::backward || in_backward_) return;
     in_backward_ = true;
+    loss_known_at_ = operations_end_;
     wait_until(update_ends_at_, TimeCause::update);  // gradients are about to land
     seconds_.forward += end_phase();
   }
   // What follows a use and needs no tensors.
   void compute_rest() {
-    compute(rest_, TimeCause::compute);
+    operate(rest_, TimeCause::compute);
     rest_ = 0;
   }
-  double end_phase() { return now_ - std::exchange(phase_began_, now_); }
+  double end_phase() { return reached() - std::exchange(phase_began_, reached()); }
 
+  void clear(uint64_t bytes) {
+    const double rate = device_ != nullptr ? device_->clear_bytes : in_.rates.clear_bytes;
+    operate(quotient(static_cast<double>(bytes), rate), TimeCause::overhead);
+  }
   void copy_in(const RecordedEvent& event, size_t index) {
     Slot& slot = slots_[event.number];
-    double earliest = slot.free_at;
+    double earliest = ready_to_fill(slot, index);
     slot.behind_read = reads_pending_;
     if (reads_pending_) earliest = std::max(earliest, disk_free_at_);
     reads_pending_ = false;
-    if (const auto target = target_of_copy_.find(index); target != target_of_copy_.end())
-      earliest = std::max(earliest, updated_at_[target->second]);
-    slot.free_at = copy(in_free_at_, event.bytes, earliest, seconds_.copy_in_busy);
+    slot.free_at = copy(in_link_, out_link_, event.bytes, earliest);
+  }
+  // Once it has left and is not used any more, and an update has made what it is going to hold.
+  double ready_to_fill(const Slot& slot, size_t index) const {
+    const double unused_at = std::max(slot.free_at, slot.used_until);
+    const auto target = target_of_copy_.find(index);
+    return target == target_of_copy_.end() ? unused_at : std::max(unused_at, updated_at_[target->second]);
+  }
+  // Past the host: the disk's time and no other.
+  void read_in(const RecordedEvent& event, size_t index) {
+    Slot& slot = slots_[event.number];
+    const auto target = target_of_copy_.find(index);
+    const uint64_t bytes = target == target_of_copy_.end() ? event.bytes
+                                                           : space_.chunk(ChunkId{target->second}).elements *
+                                                                 bytes_of(in_.config.precision);
+    disk_free_at_ = std::max(disk_free_at_, ready_to_fill(slot, index));
+    passes_read_bytes_ += bytes;
+    disk(bytes, in_.rates.disk_read_bytes);
+    slot.behind_read = true;
+    slot.free_at = disk_free_at_;
   }
 
   void copy_out(const RecordedEvent& event) {
     Slot& slot = slots_[event.number];
-    slot.free_at = copy(out_free_at_, event.bytes, slot.free_at, seconds_.copy_out_busy);
+    slot.free_at = copy(out_link_, in_link_, event.bytes, std::max(slot.free_at, slot.used_until));
+    // New parameters that go home: the update goes on when they are there.
+    if (device_ != nullptr && in_update_) return wait_until(slot.free_at, TimeCause::device_copy);
     landings_.push_back({slot.free_at, static_cast<double>(event.bytes) / bytes_of(in_.config.precision)});
   }
 
@@ -223,13 +296,19 @@ class Replay {
   }
   void end_micro_batch() {
     compute_rest();
+    now_ = std::max(now_, loss_known_at_);
     for (; !landings_.empty(); landings_.pop_front()) {
       wait_until(landings_.front().at, TimeCause::device_copy);
       land(landings_.front());
     }
+    const bool adds_up = in_.config.batch.accumulation_steps > 1;
+    if (rests_on_device() && adds_up)
+      operate(quotient(trainable_elements_, device_->accumulate_elements), TimeCause::compute);
     seconds_.backward += end_phase();
     in_backward_ = false;
   }
+  // Gradients and states are where the device computes, and no thread of the host touches them.
+  bool rests_on_device() const { return device_ != nullptr && in_.setup.offload.states == Placement::none; }
 
   // --- The update ---
 
@@ -238,9 +317,12 @@ class Replay {
     double disk = 0;
     double alone = 0;     // on one thread: what streams
     double together = 0;  // on all threads; the simulated device computes on them too
+    double there = 0;     // on a device that computes beside them
     double up = 0;        // to the device, of what is updated there,
     double down = 0;      // and back
     double copies() const { return std::max(up, down); }
+    double arithmetic() const { return alone + together; }
+    double seconds() const { return std::max({disk, arithmetic(), there, copies()}); }
   };
   UpdateWork update_work(const OffloadCounters& moved) const {
     UpdateWork work;
@@ -251,10 +333,12 @@ class Replay {
     const bool hashes = in_.setup.offload.verify_checksums || in_.setup.plan.memory.keeps_epochs;
     work.alone = quotient(streamed, in_.rates.update_elements);
     // What streams and what rests in memory is spread evenly over both sides.
-    const double there = trainable_elements_ > 0 ? device_elements_ / trainable_elements_ : 0;
-    work.alone *= 1 - there;
-    work.together = quotient((trainable_elements_ - streamed) * (1 - there) + device_elements_,
-                             in_.rates.update_together_elements);
+    const double share = trainable_elements_ > 0 ? device_elements_ / trainable_elements_ : 0;
+    work.alone *= 1 - share;
+    const double resident = (trainable_elements_ - streamed) * (1 - share);
+    if (device_ != nullptr) work.there = quotient(device_elements_, device_->update_elements);
+    work.together =
+        quotient(resident + (device_ != nullptr ? 0 : device_elements_), in_.rates.update_together_elements);
     if (hashes)
       work.alone += quotient(static_cast<double>(moved.record_read_bytes + moved.record_write_bytes),
                              in_.rates.checksum_bytes);
@@ -270,45 +354,70 @@ class Replay {
     const bool made_there = options.parameters == Placement::none && in_.mode == UpdateMode::after_backward;
     const double parameters = made_there ? 0 : parameter;
     const bool has_old = options.record_layout.master == MasterForm::remainder;
-    work.up =
-        quotient(device_elements_ * (record + gradient + (has_old ? parameters : 0)), in_.rates.copy_bytes);
-    work.down = quotient(device_elements_ * (record + parameters), in_.rates.copy_bytes);
-    work.together += (work.up + work.down) / threads_;
+    // Both directions are busy all the time.
+    const double both = device_ != nullptr ? device_->link.each_way : in_.rates.copy_bytes;
+    work.up = quotient(device_elements_ * (record + gradient + (has_old ? parameters : 0)), both);
+    work.down = quotient(device_elements_ * (record + parameters), both);
+    if (device_ == nullptr) work.together += (work.up + work.down) / threads_;
   }
 
   void begin_update(const PlannedStep& step) {
     in_update_ = true;
+    update_began_ = now_;
+    if (rests_on_device()) return update_there();
     const UpdateWork work = update_work(step.moved);
-    const double arithmetic = work.alone + work.together;
     // Where records stream, arithmetic fills the time of the disk.
-    const double seconds = std::max({work.disk, arithmetic, work.copies()});
     seconds_.disk_busy += work.disk;
     seconds_.copy_in_busy += work.up;
     seconds_.copy_out_busy += work.down;
+    seconds_.device_busy += work.there;
+    seconds_.processor_busy += work.arithmetic();
     if (in_.mode == UpdateMode::next_forward) {
-      begin_update_beside(step, seconds, work);
+      begin_update_beside(step, work);
     } else {
-      const double waits = seconds - arithmetic;
-      const double hidden =
-          in_.mode == UpdateMode::during_backward ? std::min(waits, hidden_in_backward()) : 0;
+      const double left = work.seconds() - hidden_seconds(work);
+      const double arithmetic = std::min(work.arithmetic(), left);
       spend(arithmetic, TimeCause::update);
-      spend(waits - hidden, work.copies() > work.disk ? TimeCause::device_copy : TimeCause::read);
+      spend(left - arithmetic, waits_for(work));
     }
     seconds_.update += end_phase();
   }
+  // For what the update takes longer than the threads' arithmetic.
+  static TimeCause waits_for(const UpdateWork& work) {
+    if (work.there > std::max(work.copies(), work.disk)) return TimeCause::update;
+    return work.copies() > work.disk ? TimeCause::device_copy : TimeCause::read;
+  }
+  // The step thread waits for the norm, and for nothing else.
+  void update_there() {
+    operate(quotient(trainable_elements_, device_->sum_elements), TimeCause::update);
+    now_ = reached();
+    operate(quotient(trainable_elements_, device_->update_elements), TimeCause::update);
+    seconds_.update += end_phase();
+  }
 
+  double hidden_seconds(const UpdateWork& work) const {
+    if (in_.mode != UpdateMode::during_backward) return 0;
+    // The processor that computes backward cannot update meanwhile; beside a device it can.
+    const bool all = device_ != nullptr && lands_to_stay();
+    return std::min(work.seconds() - (all ? 0 : work.arithmetic()), hidden_in_backward());
+  }
+  // Gradients can be applied as they land.
+  bool lands_to_stay() const {
+    return in_.config.gradient_clipping == 0 && in_.config.precision != DataType::fp16;
+  }
   // The disk's time that a backward pass covers: as gradients land, or for what the ring can be filled with
   // before the norm is known.
   double hidden_in_backward() const {
     const double pass = seconds_.backward / in_.config.batch.accumulation_steps;
-    if (in_.config.gradient_clipping == 0 && in_.config.precision != DataType::fp16) return pass;
+    if (lands_to_stay()) return pass;
     const MemoryPlan& plan = in_.setup.plan.memory;
     const double ring = static_cast<double>(plan.ring_slots * plan.ring_slot_bytes) / 2;
     return std::min(pass, quotient(ring, in_.rates.disk_mixed_bytes));
   }
 
   // In forward order; each chunk is there when its part of the work is over.
-  void begin_update_beside(const PlannedStep& step, double seconds, const UpdateWork& work) {
+  void begin_update_beside(const PlannedStep& step, const UpdateWork& work) {
+    const double seconds = work.seconds();
     double done = 0;
     for (const ChunkId chunk : step.update_order) {
       done += static_cast<double>(space_.chunk(chunk).elements);
@@ -321,6 +430,9 @@ class Replay {
   const StepModelInput& in_;
   const FlatSpace space_;
   const double threads_;
+  const DeviceRates* const device_;  // null: it is simulated by these threads
+  Link in_link_;
+  Link out_link_;
   const uint32_t passes_engine_;
   std::vector<OperationTime> times_;  // by use
   double trainable_elements_ = 0;
@@ -330,8 +442,10 @@ class Replay {
   double phase_began_ = 0;
   double rest_ = 0;    // to be computed before the next use
   double beside_ = 0;  // seconds of one thread that copies and updates still take beside the operations
-  double in_free_at_ = 0;
-  double out_free_at_ = 0;
+  double operations_end_ = 0;  // of those that a device has been asked for
+  double charged_until_ = 0;
+  double loss_known_at_ = 0;
+  double update_began_ = 0;
   double disk_free_at_ = 0;
   bool reads_pending_ = false;  // the next copy comes behind them
   bool in_backward_ = false;

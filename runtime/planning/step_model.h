@@ -2,6 +2,11 @@
 // clock of its own: the step thread computes and waits, each link and the disk do one thing after another at
 // their rates, and an update that runs beside the step thread is a second line of work. It decides nothing:
 // what is moved, when it is asked for and what waits for it is the record's.
+//
+// Where a device computes beside the host (MachineRates::device), operations are a line of work of their own:
+// the step thread only asks for them, and goes on to what it has to wait for. Copies of a slot come behind
+// the operations that used it. A step is then over when the later one of the two is, and its parts are what
+// the later one does: what one of them does or waits for while the other one still computes takes no time.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +40,9 @@ struct StepSeconds {
   double copy_in_busy = 0;
   double copy_out_busy = 0;
   double disk_busy = 0;
+  // Where a device computes beside the host: what each of them computes.
+  double device_busy = 0;
+  double processor_busy = 0;
 };
 
 struct StepModelInput {

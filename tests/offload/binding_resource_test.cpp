@@ -68,5 +68,21 @@ TEST(BindingResource, IsSaidInOneLineWithTheShareOfEach) {
   EXPECT_THAT(resource_text(resource_use(OffloadCounters{})), HasSubstr("processor 0.0 %"));
 }
 
+// How long the processor waits for what a device computes says nothing of either.
+TEST(BindingResource, OfAStepBesideADeviceIsWhatIsBusiestOfBoth) {
+  OffloadCounters counted;
+  counted.time[TimeCause::compute] = 90;
+  counted.time[TimeCause::update] = 10;
+  counted.h2d_busy_ns = 60;
+  const ResourceUse use = resource_use(counted, {90, 10});
+  EXPECT_EQ(use.binding, Resource::device_compute);
+  EXPECT_EQ(key_of(use.binding), "device_compute");
+  EXPECT_EQ(resource_text(use),
+            "bound by operations of the device; busy: device 90.0 %, processor 10.0 %, disk 0.0 %, h2d 60.0 "
+            "%, d2h 0.0 %");
+  EXPECT_EQ(resource_use(counted, {50, 10}).binding, Resource::host_to_device);
+  EXPECT_EQ(resource_use(counted, {50, 95}).binding, Resource::processor);
+}
+
 }  // namespace
 }  // namespace terrace

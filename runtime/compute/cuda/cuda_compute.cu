@@ -68,6 +68,7 @@ class CudaComputing final : public Computing {
         arithmetic_({.stream = device_.compute_stream()}) {}
   Device& device() override { return device_; }
   const Ops& ops() const override { return ops_; }
+  void wait() override { device_.wait_for_operations("operations whose time is taken"); }
   DeviceArithmetic* arithmetic() override { return &arithmetic_; }
 
  private:

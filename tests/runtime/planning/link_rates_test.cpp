@@ -34,6 +34,7 @@ class SlowLink final : public ComputeDevice {
                    .d2h_bytes_per_second = static_cast<uint64_t>(kToHost)}) {}
     Device& device() override { return device_; }
     const Ops& ops() const override { return host_->ops(); }
+    void wait() override { host_->wait(); }
     DeviceArithmetic* arithmetic() override { return nullptr; }
 
    private:
