@@ -17,6 +17,7 @@
 #include <terrace/memory/tier_start.h>
 #include <terrace/offload/drive_turns.h>
 #include <terrace/offload/placement.h>
+#include <terrace/offload/update_rates.h>
 
 namespace terrace {
 
@@ -49,6 +50,8 @@ struct OffloadOptions {
   // Of the trained elements whose states live below the device: what the processor updates, 0 to 1. The rest
   // is updated on the device, through which records and gradients pass meanwhile (update_side.h).
   double processor_share = 1;
+  // Given, it decides that chunk by chunk instead: to the side that is done with a chunk first.
+  std::optional<UpdateRates> update_rates;
 
   uint64_t device_budget_bytes = 0;  // parameters, gradients, states placed there, and work memory
   // Of the device's memory, a power of two: chunks of parameters must be multiples of it, and all else there

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
@@ -52,10 +55,50 @@ JsonNode parse_object(const std::string& line, const std::string& name, uint64_t
   return object;
 }
 
+double share(const JsonNode& node) {
+  if (!node.is(JsonNode::Kind::number) || !(node.number >= 0 && node.number <= 1))
+    refuse(node.origin, "it is not a number from 0 to 1");
+  return node.number;
+}
+
+UpdateRates rates(const JsonNode& node) {
+  const auto is_rate = [](const JsonNode& item) {
+    return item.is(JsonNode::Kind::number) && std::isfinite(item.number) && item.number >= 0;
+  };
+  const std::vector<JsonNode>& items = node.items;
+  if (!node.is(JsonNode::Kind::list) || items.size() != 3 || !std::ranges::all_of(items, is_rate) ||
+      items[0].number == 0 || items[1].number == 0)
+    refuse(node.origin, "it is not a list of three rates, the first two of them above 0");
+  return {items[0].number, items[1].number, items[2].number};
+}
+
+// Rates as the shortest decimals that are read as the same numbers.
+std::string sides_text(const DecisionSubject& subject) {
+  if (subject.update_rates) {
+    const UpdateRates& known = *subject.update_rates;
+    return fmt::format(", \"update_rates\": [{}, {}, {}]", known.processor_elements, known.link_bytes,
+                       known.nvme_bytes);
+  }
+  return subject.processor_share < 1 ? fmt::format(", \"processor_share\": {}", subject.processor_share) : "";
+}
+
+std::string told_sides(const DecisionSubject& subject) {
+  if (subject.update_rates) return "rates decide";
+  return fmt::format("the processor has {:g} of them", subject.processor_share);
+}
+
 DecisionSubject read_head(const JsonNode& head) {
   DecisionSubject subject;
   bool has_format = false;
   for (const JsonMember& member : head.members) {
+    if (member.key == "processor_share") {
+      subject.processor_share = share(member.value);
+      continue;
+    }
+    if (member.key == "update_rates") {
+      subject.update_rates = rates(member.value);
+      continue;
+    }
     const uint64_t value = whole(member.value, UINT32_MAX);
     if (member.key == "terrace_decisions") {
       if (value != kFormat)
@@ -84,6 +127,23 @@ std::unique_ptr<std::istream> open_decisions(const std::filesystem::path& path) 
 
 }  // namespace
 
+DecisionSubject decision_subject(const MemoryPlan& plan, const OffloadOptions& options) {
+  DecisionSubject subject{plan.parameter_chunks, plan.device_slots};
+  if (options.states == Placement::none) return subject;
+  subject.update_rates = options.update_rates;
+  if (!subject.update_rates) subject.processor_share = options.processor_share;
+  return subject;
+}
+
+DecisionSubject recorded_subject(const std::filesystem::path& path) {
+  const std::unique_ptr<std::istream> text = open_decisions(path);
+  const std::string name = path.string();
+  std::string line;
+  if (!std::getline(*text, line)) refuse(name, "the file is empty");
+  if (line.size() > kLongestLine) refuse(name + ":1", "the line is longer than any decision");
+  return read_head(parse_object(line, name, 1));
+}
+
 std::string decision_line(const Decision& decision) {
   if (decision.kind == DecisionKind::use)
     return fmt::format("{{\"use\": {}}}\n", json_quoted(decision.operation));
@@ -99,8 +159,8 @@ DecisionFile::DecisionFile(std::filesystem::path path, const DecisionSubject& su
                                 "name a file in a folder that can be written"});
   }
   lines_.reserve(kBufferBytes);
-  lines_ += fmt::format("{{\"terrace_decisions\": {}, \"chunks\": {}, \"slots\": {}}}\n", kFormat,
-                        subject.chunks, subject.slots);
+  lines_ += fmt::format("{{\"terrace_decisions\": {}, \"chunks\": {}, \"slots\": {}{}}}\n", kFormat,
+                        subject.chunks, subject.slots, sides_text(subject));
 }
 
 DecisionFile::~DecisionFile() {
@@ -143,6 +203,13 @@ DecisionReplay::DecisionReplay(std::unique_ptr<std::istream> text, std::string n
   if (!read_line()) refuse(name_, "the file is empty");
   const DecisionSubject theirs = read_head(parse_object(line_, name_, line_number_));
   if (theirs == subject) return;
+  if (theirs.chunks == subject.chunks && theirs.slots == subject.slots) {
+    throw Error(ErrorKind::config,
+                {"cannot replay the decisions", name_,
+                 fmt::format("chunks are updated on other sides there: {}, and {} here", told_sides(theirs),
+                             told_sides(subject)),
+                 "give --update-ratio auto (offload_optimizer.ratio), which takes the sides of the file"});
+  }
   throw Error(ErrorKind::config,
               {"cannot replay the decisions", name_,
                fmt::format("they are about {} chunks in {} device slots, and this run has {} in {}",

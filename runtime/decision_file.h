@@ -7,24 +7,29 @@
 #include <fstream>
 #include <istream>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <terrace/base/log.h>
 #include <terrace/offload/decision_log.h>
 #include <terrace/offload/memory_plan.h>
+#include <terrace/offload/offload_options.h>
 
 namespace terrace {
 
-// What decisions are about: the chunks of the parameters, and the slots of the device.
+// What decisions are about: the chunks of the parameters, the slots of the device, and who updates.
 struct DecisionSubject {
   uint32_t chunks = 0;
   uint32_t slots = 0;
+  // Which side updates what, where that is not the processor alone (offload/update_side.h).
+  double processor_share = 1;
+  std::optional<UpdateRates> update_rates = std::nullopt;
 
   bool operator==(const DecisionSubject&) const = default;
 };
-inline DecisionSubject decision_subject(const MemoryPlan& plan) {
-  return {plan.parameter_chunks, plan.device_slots};
-}
+DecisionSubject decision_subject(const MemoryPlan& plan, const OffloadOptions& options);
+// Of a file that a run is to follow. Throws Error(config) for one that cannot be read.
+DecisionSubject recorded_subject(const std::filesystem::path& path);
 
 // A line, with its end.
 std::string decision_line(const Decision& decision);

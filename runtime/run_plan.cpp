@@ -9,7 +9,9 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
+#include <terrace/offload/budget_shortage.h>
 #include <terrace/offload/update_mode.h>
+#include <terrace/offload/update_side.h>
 #include <terrace/runtime/parameter_groups.h>
 
 namespace terrace {
@@ -134,6 +136,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   place_activations(config, options);
   options.record_layout = record_layout(config);
   options.processor_share = config.placement.processor_share;
+  options.update_rates = config.placement.update_rates;
   options.accumulation_steps = config.batch.accumulation_steps;
   options.layer_major = config.batch.layer_major;
   options.holds_gradients = config.terrace.update && mode_holds_gradients(*config.terrace.update, options);
@@ -152,8 +155,10 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   return options;
 }
 
-TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
-                      OffloadOptions& options) {
+namespace {
+
+TrainerPlan plan_run(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
+                     OffloadOptions& options) {
   TrainerPlan plan;
   // What no budget makes possible is not told how much it needs.
   if (config.terrace.update) require_mode(*config.terrace.update, options);
@@ -170,6 +175,7 @@ TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& 
     plan.memory = plan_memory(space, dry.trace, options);
   }
   if (config.terrace.update) require_mode(*config.terrace.update, space, plan.memory, options);
+  plan.processor_share = share_of_processor(space, updated_on_device(space, options));
   plan.disk = share_disk(plan.memory, options);
   plan.parameter_count = space.parameter_count();
   plan.trainable_count = space.trainable_count();
@@ -185,6 +191,22 @@ TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& 
       plan.engine += "; io_uring_sqpoll and io_uring_iopoll have no effect";
   }
   return plan;
+}
+
+}  // namespace
+
+TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
+                      OffloadOptions& options) {
+  if (!options.update_rates) return plan_run(config, tensors, dry, options);
+  OffloadOptions undivided = options;
+  undivided.update_rates.reset();
+  undivided.processor_share = 1;
+  try {
+    return plan_run(config, tensors, dry, options);
+  } catch (const ShortageError&) {
+    options = undivided;
+    return plan_run(config, tensors, dry, options);
+  }
 }
 
 }  // namespace terrace

@@ -35,6 +35,7 @@ struct TrainerPlan {
   uint64_t state_bytes = 0;        // master weights and moments as records have them, payload
   uint64_t saved_state_bytes = 0;  // the same in a checkpoint
   std::string engine;              // one line; empty when nothing is on nvme
+  double processor_share = 1;      // of the update, as the chunks are divided
   MemoryPlan memory;
   std::vector<PathShare> disk;  // of the nvme tier
 };
@@ -57,8 +58,9 @@ void settle_file_reads(TrainConfig& config, const ComputeDevice* device, Log& lo
 // All that does not depend on budgets.
 OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry);
 
-// Fills in what the budgets decide. `options`, of the function above, is complete afterwards. Throws
-// Error(capacity) when the run does not fit.
+// Fills in what the budgets decide. `options`, of the function above, is complete afterwards. Where the
+// device has no memory for a part in the update that rates give it, it has none, and options.update_rates
+// goes. Throws Error(capacity) when the run does not fit.
 TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
                       OffloadOptions& options);
 

@@ -18,6 +18,7 @@
 #include <terrace/runtime/found_epoch.h>
 #include <terrace/runtime/planning/disk_rates.h>
 #include <terrace/runtime/planning/predict.h>
+#include <terrace/runtime/planning/update_sides.h>
 #include <terrace/runtime/planning/ways_out.h>
 #include <terrace/runtime/tuning.h>
 
@@ -67,6 +68,7 @@ class Plan final : public Subcommand {
 
   const std::string name_ = "plan";
   TrainFlags flags_;
+  std::string measured_sides_;  // settle_update_sides()
   std::string endurance_, disk_read_, disk_write_, disk_mixed_;
   double endurance_terabytes_ = 0;  // 0: not given
   bool best_ = false;
@@ -86,7 +88,7 @@ void Plan::add_own_flags(Command& command) {
   add("--disk-mixed", disk_mixed_, "SIZE", "Bytes that they read and write in a second, half of each");
   command.add_flag("--best", best_, "Try every placement within the budgets, and say which is the fastest")
       .group(kGroup);
-  command.add_flag("--no-time", no_time_, "Measure nothing and say nothing of time").group(kGroup);
+  command.add_flag("--no-time", no_time_, "Say nothing of time, and measure nothing for it").group(kGroup);
 }
 
 // "600TBW", "600TB", "1.2PB".
@@ -159,6 +161,7 @@ int Plan::run() {
   const ComputeChoice compute(options.config.terrace, console_);
   options.compute = compute.device();
   settle_file_reads(options.config, options.compute, console_);
+  measured_sides_ = settle_update_sides(options.config, options.compute, flags_.replay_decisions);
   Workers workers = make_compute_threads(options.config.terrace);
   try {
     return plan(options, workers);
@@ -170,6 +173,7 @@ int Plan::run() {
 int Plan::plan(const TrainerOptions& options, Workers& workers) {
   const TrainConfig& config = options.config;
   const TrainingSetup setup = set_up_training(config, options.model, workers, options.compute);
+  if (!measured_sides_.empty()) console_.info(update_sides_text(measured_sides_, config, setup));
   require_disk_room(setup.plan.memory, setup.offload);
   std::optional<MeasuredMachine> machine = measure(config, setup, workers);
   const PlanPrediction prediction = predict_run(config, setup, workers, machine ? &*machine : nullptr);

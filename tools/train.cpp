@@ -11,6 +11,7 @@
 #include <terrace/offload/disk_room.h>
 #include <terrace/runtime/compute_threads.h>
 #include <terrace/runtime/control/job_control.h>
+#include <terrace/runtime/planning/update_sides.h>
 #include <terrace/runtime/planning/ways_out.h>
 #include <terrace/runtime/schedule_file.h>
 #include <terrace/runtime/tuning.h>
@@ -153,11 +154,14 @@ int Train::train(RunReport& report) {
   const ComputeChoice compute(options.config.terrace, console_);
   options.compute = compute.device();
   settle_file_reads(options.config, options.compute, console_);
+  const std::string measured_sides =
+      settle_update_sides(options.config, options.compute, flags_.replay_decisions);
   StepRecording recording(flags_, console_);
   const RunStart start = choose_start(flags_, options.config, console_);
   options.tier_start = start.epoch ? TierStart::resume : TierStart::fresh;
   options.discard_epochs = !start.epoch && start.discard_epochs;
   TrainingSetup setup = plan_or_refuse(options);
+  if (!measured_sides.empty()) console_.info(update_sides_text(measured_sides, options.config, setup));
   const TrainerPlan plan = setup.plan;
   prepare_save_folder(flags_, plan);
   const TrainingData data = open_training_data(flags_, choice, options, console_);

@@ -8,7 +8,7 @@ namespace terrace {
 
 // Writing begins with emptying the file, so what is replayed is looked at before.
 void TrainDecisions::apply_to(TrainingSetup& setup, const TrainFlags& flags, Log& log) {
-  const DecisionSubject subject = decision_subject(setup.plan.memory);
+  const DecisionSubject subject = decision_subject(setup.plan.memory, setup.offload);
   if (!flags.replay_decisions.empty()) {
     replay_ = std::make_unique<DecisionReplay>(flags.replay_decisions, subject);
     setup.offload.replay = replay_.get();

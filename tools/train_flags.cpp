@@ -55,7 +55,7 @@ constexpr std::array kKeyFlags = {
             "Commit one every N seconds (default 300; 0: time does not decide)"},
     KeyFlag{"--update", "terrace.update", "auto|after_backward|next_forward|during_backward", kMemory,
             "When the update of a step runs; same numbers in each mode"},
-    KeyFlag{"--update-ratio", "zero_optimization.offload_optimizer.ratio", "0..1", kMemory,
+    KeyFlag{"--update-ratio", "zero_optimization.offload_optimizer.ratio", "0..1|auto", kMemory,
             "How much of it the processor does, and not the device, of states on cpu or nvme (default 1)"},
     KeyFlag{"--optimizer", "optimizer.type", "Adam|AdamW|Adagrad|Lion|SGD", kTraining, "Optimizer"},
     KeyFlag{"--lr", "optimizer.params.lr", "RATE", kTraining, "Learning rate"},

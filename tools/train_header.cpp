@@ -183,9 +183,9 @@ std::string update_text(const TrainConfig& config) {
   return "after_backward at first, then what the first steps show to be the fastest";
 }
 
-std::string side_text(const PlacementConfig& placement) {
-  return fmt::format("the processor does {:g} of it, and the device the rest at the same time",
-                     placement.processor_share);
+std::string side_text(double processor_share) {
+  return fmt::format("the processor does {:.3g} of it, and the device the rest at the same time",
+                     processor_share);
 }
 
 std::string order_text(const TrainConfig& config) {
@@ -226,7 +226,7 @@ std::vector<ReportFact> training_facts(const TrainerOptions& options, const Trai
   add("precision", precision_text(config));
   add("optimizer", optimizer_text(config, plan));
   add("update", update_text(config));
-  if (placement.states != Placement::none && placement.processor_share < 1) add("", side_text(placement));
+  if (plan.memory.device_update_chunks > 0) add("", side_text(plan.processor_share));
   add("threads", compute_threads_text(make_compute_threads(config.terrace)));
   add("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
                            batch.micro_batch_size, batch.accumulation_steps, options.model.context,

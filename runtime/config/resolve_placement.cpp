@@ -106,6 +106,10 @@ void Resolver::explain_stage() {
 // States in device memory are updated there whatever it says.
 void Resolver::resolve_update_ratio() {
   config_.placement.processor_share = number(kRatio, 1);
+  if (is_auto(kRatio) && config_.placement.states != Placement::none) {
+    config_.placement.measures_sides = true;
+    record(kRatio, json_quoted("auto"));
+  }
   const ConfigEntry* ratio = given(kRatio);
   if (ratio != nullptr && config_.placement.processor_share < 1 &&
       config_.placement.states == Placement::none)
@@ -279,6 +283,7 @@ void Resolver::resolve_update() {
                     "backward or during it",
                     given(kUpdate)->written_key, named(*given(kRatio)), config_.placement.processor_share));
   }
+  if (config_.placement.measures_sides) explain_update_ratio(mode);
   if (mode == UpdateMode::after_backward || config_.placement.states != Placement::none) return;
   constexpr std::string_view device_key = "zero_optimization.offload_optimizer.device";
   const ConfigEntry* device = given(device_key);
@@ -287,6 +292,16 @@ void Resolver::resolve_update() {
                 fmt::format("{} is {}, but {} is none: states in device memory are updated after backward",
                             update.written_key, name_of(mode),
                             device != nullptr ? named(*device) : fmt::format("{} (default)", device_key)));
+}
+
+void Resolver::explain_update_ratio(UpdateMode mode) {
+  recorded_.find(std::string(kRatio))->second.note =
+      mode == UpdateMode::next_forward
+          ? "updates run in the next forward, in which the device has no part: the processor updates all"
+      : config_.terrace.device == DeviceChoice::simulated
+          ? "the simulated device computes with the processor's own threads: the processor updates all"
+          : "on a GPU, measured rates of both sides decide before the run which one updates a chunk; on the "
+            "simulated device the processor updates all";
 }
 
 void Resolver::check_chunks() {

@@ -192,7 +192,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kState, "pipeline_read", boolean, "false", without_effect, "Reads always run ahead of the update."},
     {kState, "pipeline_write", boolean, "false", without_effect, "Writes always overlap the update."},
     {kState, "fast_init", boolean, "false", without_effect, "Initial states are always written in one stream."},
-    {kState, "ratio", number, "1.0", honoured, "How much of the parameters the processor updates; the device updates the rest at the same time. States stay where device says either way, and pass through the device; in DeepSpeed those of the rest live there. No number depends on it.", between(0, 1)},
+    {kState, "ratio", number, "1.0", honoured, "How much of the parameters the processor updates; the device updates the rest at the same time. States stay where device says either way, and pass through the device; in DeepSpeed those of the rest live there. No number depends on it. \"auto\": measured rates of both sides decide for every chunk, see [optimizer_step.md](optimizer_step.md).", between(0, 1)},
     {kState, "super_offload", boolean, "false", without_effect, "Transfers and updates always overlap."},
     {kState, "cpuadam_cores_perc", number, "0.8", without_effect, "terrace.threads sets the number of compute threads."},
     {kZero, "sub_group_size", integer, "1e9", honoured, "Elements; an upper bound of the chunk size, at least 4096.", between(4096, kMaxInteger)},

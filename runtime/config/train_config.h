@@ -18,6 +18,7 @@
 #include <terrace/memory/eviction_policy.h>
 #include <terrace/offload/placement.h>
 #include <terrace/offload/update_mode.h>
+#include <terrace/offload/update_rates.h>
 #include <terrace/runtime/lr_schedule.h>
 
 namespace terrace {
@@ -115,6 +116,10 @@ struct PlacementConfig {
   bool pin_states = true;
   // Of trained elements whose states are on cpu or nvme: what the processor updates, and not the device.
   double processor_share = 1;
+  // The ratio is "auto": rates that have been measured decide instead, chunk by chunk, where
+  // settle_update_sides() (runtime/planning/update_sides.h) has found that the device may take part.
+  bool measures_sides = false;
+  std::optional<UpdateRates> update_rates;
 };
 
 // Whether the device reads parameters on nvme by itself, past host memory. automatic: where it can, which

@@ -169,6 +169,11 @@ void add_device_rates(const DeviceRates& device, std::vector<PredictedRate>& nam
 
 }  // namespace
 
+double measure_update_rate(const RateQuestion& question, bool together, Workers& workers) {
+  Measurement measurement(question, workers);
+  return together ? measurement.update_together() : measurement.update_alone();
+}
+
 std::vector<PredictedRate> named_rates(const MachineRates& rates) {
   std::vector<PredictedRate> named;
   const auto add = [&](const char* name, double value, double unit, const char* text, std::string origin) {

@@ -58,6 +58,10 @@ struct RateQuestion {
 // Takes about half a second, and 128 MiB of memory meanwhile.
 MachineRates measure_rates(const RateQuestion& question, Workers& workers);
 
+// One of them: elements that the update computes in a second, with all threads on records in memory, or with
+// one in the ring.
+double measure_update_rate(const RateQuestion& question, bool together, Workers& workers);
+
 // For people: every rate that is known, with its origin.
 std::vector<PredictedRate> named_rates(const MachineRates& rates);
 

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include <terrace/base/error.h>
@@ -53,6 +55,130 @@ TEST(UpdateSide, HasItsShareOfEveryRowOfChunks) {
     for (uint32_t c = 0; c < space.chunk_count(); ++c) {
       here += on_device[c] ? 0 : 1;
       EXPECT_LE(std::abs(static_cast<double>(here) - share * (c + 1)), 0.5 + 1e-9) << share << " at " << c;
+    }
+  }
+}
+
+// Three sections of as many tiles, in chunks of four, the last one of each short; and one that is not
+// trained.
+FlatSpace rows_of_tiles(std::array<uint64_t, 3> tiles) {
+  constexpr std::array kTypes = {DataType::bf16, DataType::fp16, DataType::fp32};
+  std::vector<TensorSpec> specs = {{"frozen", {5 * kTileElements}, DataType::bf16, false, 0, 1}};
+  for (size_t s = 0; s < tiles.size(); ++s)
+    specs.push_back({fmt::format("t{}", s), {tiles[s] * kTileElements}, kTypes[s], true, 0, 1});
+  return FlatSpace(specs, 4 * kTileElements);
+}
+
+struct Seconds {
+  double processor = 0;
+  double device = 0;
+  double all() const { return std::max(processor, device); }
+};
+
+// Of fp32 records of Adam, fp32 gradients and parameters, which is 16 bytes each way, and 24 for the drives.
+// From nvme nothing is begun before the drives begin with it, and is over before they are.
+Seconds seconds_of(const FlatSpace& space, const std::vector<bool>& on_device, const UpdateRates& rates) {
+  Seconds done;
+  double drives = 0;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (!space.section_of(ChunkId{c}).trainable) continue;
+    const auto elements = static_cast<double>(space.chunk(ChunkId{c}).elements);
+    double& side = on_device[c] ? done.device : done.processor;
+    side = std::max(side, drives) +
+           (on_device[c] ? 16 * elements / rates.link_bytes : elements / rates.processor_elements);
+    if (rates.nvme_bytes > 0) drives += 24 * elements / rates.nvme_bytes;
+    side = std::max(side, drives);
+  }
+  return done;
+}
+
+double best_of_all(const FlatSpace& space, const UpdateRates& rates) {
+  std::vector<uint32_t> trained;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (space.section_of(ChunkId{c}).trainable) trained.push_back(c);
+  }
+  double best = std::numeric_limits<double>::infinity();
+  for (uint32_t choice = 0; choice < 1u << trained.size(); ++choice) {
+    std::vector<bool> on_device(space.chunk_count(), false);
+    for (size_t i = 0; i < trained.size(); ++i) on_device[trained[i]] = (choice >> i & 1) != 0;
+    best = std::min(best, seconds_of(space, on_device, rates).all());
+  }
+  return best;
+}
+
+OffloadOptions with_rates(const UpdateRates& rates) {
+  OffloadOptions options = with_share(1, rates.nvme_bytes > 0 ? Placement::nvme : Placement::cpu);
+  options.parameters = Placement::cpu;
+  options.update_rates = rates;
+  return options;
+}
+
+TEST(UpdateSide, IsThatWhichIsDoneWithAChunkFirst) {
+  const FlatSpace space = rows_of_tiles({40, 40, 40});
+  for (const double link : {4e9, 16e9, 20e9, 100e9}) {
+    const UpdateRates rates{1e9, link, 0};
+    const std::vector<bool> on_device = updated_on_device(space, with_rates(rates));
+    const Seconds seconds = seconds_of(space, on_device, rates);
+    const double chunk = 4 * kTileElements * std::max(16 / link, 1e-9);
+    EXPECT_LE(std::abs(seconds.processor - seconds.device), chunk * (1 + 1e-9)) << link;
+    const double share = share_of_processor(space, on_device);
+    EXPECT_NEAR(share, 1 / (1 + link / 16e9), 1.0 / 30) << link;
+  }
+}
+
+TEST(UpdateSide, IsTheDevicesAsFarAsItsLinkIsFast) {
+  const FlatSpace space = rows_of_tiles({40, 22, 7});
+  const auto share = [&](const UpdateRates& rates) {
+    return share_of_processor(space, updated_on_device(space, with_rates(rates)));
+  };
+  EXPECT_EQ(share({1e9, 1e18, 0}), 0);
+  EXPECT_EQ(share({1e9, 1e6, 0}), 1);
+  // Both are done with the first chunk at once.
+  EXPECT_FALSE(updated_on_device(space, with_rates({1e9, 16e9, 0}))[2]);
+}
+
+// What goes over the link depends on the form of the state and on where parameters live.
+TEST(UpdateSide, CountsTheBytesThatAChunkTakesOverTheLink) {
+  const FlatSpace space(rows_of_chunks(100, false), kTileElements);
+  const auto share = [&](Placement parameters, MasterForm master, uint32_t accumulation) {
+    OffloadOptions options = with_rates({1e9, 14e9, 0});
+    options.parameters = parameters;
+    options.record_layout.master = master;
+    options.accumulation_steps = accumulation;
+    return share_of_processor(space, updated_on_device(space, options));
+  };
+  const auto expected = [](double bytes) { return 1 / (1 + 14 / bytes); };
+  EXPECT_NEAR(share(Placement::cpu, MasterForm::whole, 1), expected(14), 0.01);
+  EXPECT_NEAR(share(Placement::cpu, MasterForm::remainder, 1), expected(14), 0.01);
+  EXPECT_NEAR(share(Placement::none, MasterForm::remainder, 1), expected(12), 0.01);
+  EXPECT_NEAR(share(Placement::cpu, MasterForm::whole, 2), expected(16), 0.01);
+}
+
+TEST(UpdateSide, IsTheProcessorsWhereTheDrivesAreNoFaster) {
+  const FlatSpace space = rows_of_tiles({40, 22, 7});
+  UpdateRates rates{1e9, 1e18, 24e9};
+  EXPECT_EQ(share_of_processor(space, updated_on_device(space, with_rates(rates))), 1);
+  rates.nvme_bytes = 25e9;
+  EXPECT_LT(share_of_processor(space, updated_on_device(space, with_rates(rates))), 1);
+  // Records in host memory wait for none.
+  OffloadOptions options = with_rates({1e9, 1e18, 1e6});
+  options.states = Placement::cpu;
+  EXPECT_EQ(share_of_processor(space, updated_on_device(space, options)), 0);
+}
+
+// Of all ways to divide them none is over sooner by more than a chunk's time on the faster side.
+TEST(UpdateSide, IsNearTheBestOfAllWaysToDivide) {
+  constexpr std::array<uint64_t, 3> kTiles[] = {{16, 16, 8}, {13, 6, 15}, {1, 17, 14}, {3, 2, 1}, {9, 5, 10}};
+  for (const std::array<uint64_t, 3>& tiles : kTiles) {
+    const FlatSpace space = rows_of_tiles(tiles);
+    for (const double link : {2e9, 11e9, 16e9, 33e9, 160e9}) {
+      for (const double nvme : {0.0, 20e9, 36e9, 60e9}) {
+        const UpdateRates rates{1e9, link, nvme};
+        const double chunk = 4 * kTileElements * std::min(16 / link, 1e-9);
+        const std::vector<bool> on_device = updated_on_device(space, with_rates(rates));
+        EXPECT_LE(seconds_of(space, on_device, rates).all(), best_of_all(space, rates) + chunk)
+            << tiles[0] << " " << tiles[1] << " " << tiles[2] << " tiles, " << link << ", " << nvme;
+      }
     }
   }
 }

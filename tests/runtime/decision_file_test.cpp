@@ -107,6 +107,39 @@ TEST_F(DecisionFileTest, WhatIsNoLogOfThisRunIsRefusedWithItsPlace) {
                [&] { DecisionFile(folder_.path() / "nowhere" / "file", kSubject, kMiB, log_); });
 }
 
+// To the last bit of every rate.
+TEST_F(DecisionFileTest, KeepsWhichSideUpdatesWhat) {
+  const DecisionSubject subjects[] = {kSubject,
+                                      {9, 4, 0.1 + 0.2, std::nullopt},
+                                      {9, 4, 1, UpdateRates{1e9 / 3, 5e-324, 0}},
+                                      {9, 4, 1, UpdateRates{1.7976931348623157e308, 2e10 / 7, 3.5e9}}};
+  for (const DecisionSubject& subject : subjects) {
+    { const DecisionFile file(path_, subject, kMiB, log_); }
+    SCOPED_TRACE(text_of(path_));
+    EXPECT_EQ(recorded_subject(path_), subject);
+    EXPECT_EQ(DecisionReplay(path_, subject).next(), nullptr);
+  }
+  const auto says = [&](const std::string& sides, const DecisionSubject& wanted) {
+    written("{\"terrace_decisions\": 1, \"chunks\": 9, \"slots\": 4" + sides + "}\n");
+    DecisionReplay(path_, wanted);
+  };
+  expect_error(ErrorKind::config,
+               {"the processor has 0.5 of them, and rates decide here", "--update-ratio auto"},
+               [&] { says(", \"processor_share\": 0.5", subjects[2]); });
+  expect_error(ErrorKind::config, {"rates decide, and the processor has 1 of them here"},
+               [&] { says(", \"update_rates\": [1, 1, 0]", kSubject); });
+  for (const char* const wrong :
+       {"1", "[1, 1]", "[1, 1, 1, 1]", "[0, 1, 1]", "[1, 0, 1]", "[1, 1, -1]", "[1, 1, \"1\"]"})
+    expect_error(ErrorKind::config, {"decisions.jsonl:1:", "list of three rates"},
+                 [&] { says(std::string(", \"update_rates\": ") + wrong, kSubject); });
+  for (const char* const wrong : {"-0.1", "1.1", "\"1\""})
+    expect_error(ErrorKind::config, {"decisions.jsonl:1:", "from 0 to 1"},
+                 [&] { says(std::string(", \"processor_share\": ") + wrong, kSubject); });
+  written("");
+  expect_error(ErrorKind::config, {"empty"}, [&] { recorded_subject(path_); });
+  expect_error(ErrorKind::config, {"Is a directory"}, [&] { recorded_subject(folder_.path()); });
+}
+
 TEST_F(DecisionFileTest, ADiskThatIsFullCostsAWarning) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
   DecisionFile file("/dev/full", kSubject, kMiB, log_);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,7 +59,8 @@ struct RunOptions {
   std::string activations = "none";  // where they are offloaded to
   uint32_t layers = 2;
   std::string order = "batch";
-  std::string ratio = "1";  // of updates by the processor
+  std::string ratio = "1";                                 // of updates by the processor
+  std::optional<UpdateRates> update_rates = std::nullopt;  // as if they had been measured
   uint64_t data = 1;
   TierStart start = TierStart::fresh;
   bool discard = false;  // what an earlier run left
@@ -120,6 +122,7 @@ inline TrainerOptions options_of(const RunOptions& run) {
   options.clock = run.clock;
   options.system_root = run.system_root;
   options.compute = run.compute;
+  options.config.placement.update_rates = run.update_rates;
   if (run.reads_past_host) {
     options.config.aio.file_reads = FileReads::on;
     options.config.terrace.verify_checksums = false;

@@ -88,6 +88,7 @@ class Resolver {
   void resolve_terrace();
   void resolve_file_reads();
   void resolve_update();
+  void explain_update_ratio(UpdateMode mode);
   void check_compact_state();
   void check_chunks();
   void resolve_durability();

@@ -69,6 +69,29 @@ TEST(TrainConfigRules, DividesUpdatesByTheRatio) {
   EXPECT_THAT(parse(with("none", "0.5")).warnings, ElementsAre(HasSubstr("updated there): ratio")));
 }
 
+TEST(TrainConfigRules, LeavesAnAutomaticRatioToWhatIsMeasured) {
+  const auto with = [](const std::string& device, const std::string& own) {
+    return parse(R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": ")" + device +
+                 R"(", "ratio": "auto"}}, "terrace": {)" + own + "}}");
+  };
+  const auto shown = [](const TrainConfig& config) {
+    return *std::ranges::find(config.resolved, "zero_optimization.offload_optimizer.ratio",
+                              &ResolvedValue::key);
+  };
+  const TrainConfig config = with("cpu", R"("device": "auto")");
+  EXPECT_TRUE(config.placement.measures_sides);
+  EXPECT_EQ(config.placement.processor_share, 1);
+  EXPECT_FALSE(config.placement.update_rates);
+  EXPECT_EQ(shown(config).value, "\"auto\"");
+  EXPECT_EQ(shown(config).origin, "auto (ds.json:1:75)");
+  EXPECT_THAT(shown(config).note, HasSubstr("measured rates"));
+  EXPECT_THAT(shown(with("cpu", "")).note, HasSubstr("the simulated device computes"));
+  const TrainConfig next = with("cpu", R"("update": "next_forward", "device": "auto")");
+  EXPECT_THAT(shown(next).note, HasSubstr("in the next forward, in which the device has no part"));
+  EXPECT_FALSE(with("none", "").placement.measures_sides);
+  EXPECT_FALSE(parse("{}").placement.measures_sides);
+}
+
 TEST(TrainConfigRules, MapsOldAndUnofficialSpellings) {
   EXPECT_EQ(parse(R"({"zero_optimization": {"prefetch_bucket_size": 0}})").max_prefetch_elements, 0u);
   EXPECT_EQ(parse(R"({"zero_optimization": true})").zero_stage, 1u);

@@ -5,6 +5,7 @@
 
 #include <terrace/runtime/planning/dry_training.h>
 #include <terrace/runtime/planning/predict.h>
+#include <terrace/runtime/planning/update_sides.h>
 #include <terrace/runtime/planning/ways_out.h>
 
 #include "played_gpu.h"
@@ -208,6 +209,24 @@ TEST(CudaPlanning, TriesFewerTokensWhereMemoryIsShort) {
   EXPECT_EQ(fewer.description().find("2 x 8 tokens"), std::string::npos) << fewer.description();
   EXPECT_LE(little.most_bytes(), kLittle);
   terrace::testing::expect_error(ErrorKind::capacity, {"4.00 KiB"}, [&] { times(4 * kKiB); });
+}
+
+// Nothing of what was measured with stays.
+TEST(CudaPlanning, MeasuresBothSidesOfTheUpdateBeforeARun) {
+  PlayedGpu gpu;
+  RunOptions run;
+  run.compute = gpu.compute.get();
+  run.parameters = "cpu";
+  run.ratio = "auto";
+  TrainerOptions options = options_of(run);
+  const std::string found = settle_update_sides(options.config, options.compute, {});
+  ASSERT_TRUE(options.config.placement.update_rates);
+  EXPECT_GT(options.config.placement.update_rates->processor_elements, 0);
+  EXPECT_GT(options.config.placement.update_rates->link_bytes, 0);
+  EXPECT_EQ(options.config.placement.update_rates->nvme_bytes, 0);
+  EXPECT_GT(gpu.driver.calls("cuMemHostRegister"), 0u);
+  EXPECT_EQ(gpu.driver.used_bytes(), 0u);
+  EXPECT_NE(found.find("GB/s each way"), std::string::npos) << found;
 }
 
 }  // namespace

@@ -7,7 +7,12 @@
 #include <string>
 #include <vector>
 
+#include <terrace/offload/update_side.h>
+#include <terrace/runtime/decision_file.h>
 #include <terrace/runtime/inference.h>
+#include <terrace/runtime/planning/dry_training.h>
+#include <terrace/runtime/planning/predict.h>
+#include <terrace/runtime/planning/update_sides.h>
 
 #include "played_gpu.h"
 #include "runtime/trainer_rig.h"
@@ -142,6 +147,79 @@ TEST_P(CudaTraining, UpdatesThereWhatRestsBelowWithTheSameBits) {
   trained.trainer->step();
   EXPECT_EQ(gpu.driver.calls("cuStreamSynchronize"), waits);
   EXPECT_TRUE(trained.state() == compact.state);
+}
+
+struct Sided {
+  std::vector<bool> on_device;
+  std::vector<double> losses;
+  std::vector<uint64_t> bytes;  // of every step, in both directions
+  std::vector<std::byte> state;
+  OffloadCounters last;  // what the last step moved
+  PlanPrediction planned;
+};
+
+// Three steps, with the decisions of a file or written to one.
+Sided train_sided(const RunOptions& run, DecisionLog* decisions, DecisionSource* replay) {
+  const TrainerOptions options = options_of(run);
+  Workers workers(1);
+  TrainingSetup setup = plan_training(options);
+  Sided sided;
+  sided.planned = predict_run(options.config, setup, workers);
+  sided.on_device = updated_on_device(FlatSpace(setup.tensors, setup.plan.chunk_elements), setup.offload);
+  setup.offload.decisions = decisions;
+  setup.offload.replay = replay;
+  MemoryLog log;
+  const TrainingData data(TrainerRun::tokens(1), {kContext, options.config.terrace.seed, 0});
+  Trainer trainer(options, std::move(setup), data, log);
+  for (int step = 0; step < 3; ++step) {
+    const StepReport report = trainer.step();
+    sided.losses.push_back(report.loss);
+    sided.bytes.insert(sided.bytes.end(), {report.moved.h2d_bytes, report.moved.d2h_bytes});
+    sided.last = report.moved;
+  }
+  trainer.offloader().export_records([&](std::span<const std::byte> tiles) {
+    sided.state.insert(sided.state.end(), tiles.begin(), tiles.end());
+  });
+  return sided;
+}
+
+// Rates decide, chunk by chunk; a run that follows the decisions has the same sides.
+TEST_P(CudaTraining, HasTheSameBitsWhicheverSideRatesChooseAndInAReplay) {
+  PlayedGpu gpu;
+  RunOptions run = on_gpu(gpu);
+  run.parameters = "cpu";
+  const Sided processor = train_sided(run, nullptr, nullptr);
+  run.ratio = "auto";
+  run.update_rates = UpdateRates{1e9 / 3, 17e9 / 3, 0};
+  const fs::path path = folder_.path() / "decisions.jsonl";
+  MemoryLog log;
+  const auto subject = [](const TrainerOptions& options) {
+    const TrainingSetup setup = plan_training(options);
+    return decision_subject(setup.plan.memory, setup.offload);
+  };
+  Sided both;
+  {
+    DecisionFile file(path, subject(options_of(run)), kMiB, log);
+    both = train_sided(run, &file, nullptr);
+  }
+  EXPECT_NEAR(static_cast<double>(std::ranges::count(both.on_device, true)),
+              static_cast<double>(both.on_device.size()) / 2, 2);
+  EXPECT_EQ(both.losses, processor.losses);
+  EXPECT_TRUE(both.state == processor.state);
+  EXPECT_NE(both.bytes, processor.bytes);
+  EXPECT_TRUE(moves_the_same(both.last, both.planned.step));
+
+  run.update_rates.reset();
+  TrainerOptions replayed = options_of(run);
+  settle_update_sides(replayed.config, replayed.compute, path);
+  run.update_rates = replayed.config.placement.update_rates;
+  DecisionReplay replay(path, subject(options_of(run)));
+  const Sided again = train_sided(run, nullptr, &replay);
+  EXPECT_EQ(replay.next(), nullptr);
+  EXPECT_EQ(again.on_device, both.on_device);
+  EXPECT_EQ(again.bytes, both.bytes);
+  EXPECT_EQ(again.losses, both.losses);
+  EXPECT_TRUE(again.state == both.state);
 }
 
 // Attention's forward pass and the loss differ from the host's in their last bits.
