@@ -152,6 +152,12 @@ TEST(UpdateSide, CountsTheBytesThatAChunkTakesOverTheLink) {
   EXPECT_NEAR(share(Placement::cpu, MasterForm::remainder, 1), expected(14), 0.01);
   EXPECT_NEAR(share(Placement::none, MasterForm::remainder, 1), expected(12), 0.01);
   EXPECT_NEAR(share(Placement::cpu, MasterForm::whole, 2), expected(16), 0.01);
+  // More comes back than goes up: fp32 parameters, and gradients that were added up in bf16.
+  const FlatSpace wide = rows_of_tiles({160, 160, 160});
+  OffloadOptions options = with_rates({1e9, 14e9, 0});
+  options.accumulation_steps = 2;
+  options.accumulation_type = DataType::bf16;
+  EXPECT_NEAR(share_of_processor(wide, updated_on_device(wide, options)), expected(16), 0.01);
 }
 
 TEST(UpdateSide, IsTheProcessorsWhereTheDrivesAreNoFaster) {
