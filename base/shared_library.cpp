@@ -10,6 +10,7 @@ SharedLibrary::SharedLibrary(const std::string& name) : handle_(dlopen(name.c_st
   if (handle_ != nullptr) return;
   const char* const reason = dlerror();
   reason_ = reason != nullptr ? reason : "unknown reason";
+  if (reason_.starts_with(name + ": ")) reason_.erase(0, name.size() + 2);  // whoever asks has named it
 }
 
 void* SharedLibrary::address_of(const char* symbol) const {

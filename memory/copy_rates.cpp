@@ -119,7 +119,7 @@ std::vector<CopyMeasurement> measure_copies(const CopyPlan& plan, std::span<cons
     TERRACE_ASSERT(bytes > 0 && bytes <= plan.buffer_bytes, "a copy is as long as a buffer at most");
     for (const HostMemoryKind& memory : memories) {
       for (const CopyDirections directions : kCopyDirections)
-        results.push_back({bytes, memory.name, directions, {}, {}});
+        results.push_back({bytes, copies_of(bytes, plan.moved_bytes), memory.name, directions, {}, {}});
     }
   }
   for (uint64_t round = 0; round <= plan.rounds; ++round) {
@@ -127,8 +127,7 @@ std::vector<CopyMeasurement> measure_copies(const CopyPlan& plan, std::span<cons
     for (size_t i = 0; i < results.size(); ++i) {
       CopyMeasurement& result = results[i];
       const HostMemoryKind& memory = memories[i / kCopyDirections.size() % memories.size()];
-      const CopyRun run{result.directions, memory.buffers, result.bytes,
-                        copies_of(result.bytes, plan.moved_bytes)};
+      const CopyRun run{result.directions, memory.buffers, result.bytes, result.count};
       double speeds[2] = {};
       for (const bool second : {false, true}) {
         const bool by_streams = second != (round % 2 == 0);

@@ -88,6 +88,7 @@ struct HostMemoryKind {
 // Of one size, kind of memory and directions; one value per round.
 struct CopyMeasurement {
   uint64_t bytes = 0;
+  uint64_t count = 0;  // copies of a measurement, in each direction
   std::string memory;
   CopyDirections directions = CopyDirections::to_device;
   std::vector<double> stream_bytes_per_second;  // both directions together

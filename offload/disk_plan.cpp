@@ -33,9 +33,11 @@ std::vector<PathShare> share_disk(const MemoryPlan& plan, const OffloadOptions& 
     add_role(passing_paths(options), plan.gradient_file_bytes, plan.spill_block_bytes(), shares);
   if (plan.activation_file_bytes > 0)
     add_role(passing_paths(options), plan.activation_file_bytes, plan.activation_block_bytes(), shares);
-  if (plan.parameter_file_bytes > 0)
-    add_role(options.parameters == Placement::nvme ? options.parameter_paths : options.state_paths,
-             plan.parameter_file_bytes, std::min(kParamBlockBytes, plan.slot_bytes), shares);
+  for (const uint64_t bytes : {plan.parameter_file_bytes - plan.frozen_file_bytes, plan.frozen_file_bytes}) {
+    if (bytes == 0) continue;
+    add_role(options.parameters == Placement::nvme ? options.parameter_paths : options.state_paths, bytes,
+             std::min(kParamBlockBytes, plan.slot_bytes), shares);
+  }
   return shares;
 }
 

@@ -308,6 +308,8 @@ void plan_disk(const FlatSpace& space, const OffloadOptions& options, const Coun
     if (plan.keeps_epochs && counts.trainable_chunks < counts.chunks)
       plan.frozen_spare_slots = divide_up(plan.slot_bytes, param_block_bytes);
     plan.parameter_file_bytes = (counts.param_blocks + plan.frozen_spare_slots) * param_block_bytes;
+    if (plan.frozen_spare_slots > 0)
+      plan.frozen_file_bytes = plan.parameter_file_bytes - counts.trainable_param_blocks * param_block_bytes;
   }
   if (has_parameters_in_epochs(plan)) {
     plan.parameter_spare_slots = (1 + options.retained_epochs) * counts.trainable_param_blocks +

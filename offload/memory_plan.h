@@ -102,6 +102,7 @@ struct MemoryPlan {
   // are in the tier wherever they live.
   uint64_t parameter_spare_slots = 0;
   uint64_t parameter_file_bytes = 0;
+  uint64_t frozen_file_bytes = 0;  // of these, in a file of their own
   uint64_t record_file_bytes = 0;
   // In place and never part of an epoch:
   uint64_t gradient_file_bytes = 0;    // spilled ones

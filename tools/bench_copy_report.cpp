@@ -41,22 +41,21 @@ std::string gb(double bytes_per_second) {
 std::string copy_report_text(const CopyBenchPlan& plan, const CopyBenchResult& result) {
   std::string text = fmt::format(
       "copies of the device tier's streams beside {}, {}\n"
-      "{} each way at a time, medians of {} rounds, GB/s; both at once: the sum\n",
+      "medians of {} rounds, GB/s; both at once: the sum\n",
       plan.gpu != nullptr ? "the driver's alone (cuMemcpyHtoDAsync, cuMemcpyDtoHAsync)" : "plain memcpy",
-      plan.gpu != nullptr ? result.device : "simulated device: no link is crossed",
-      format_bytes(plan.copies.moved_bytes), plan.copies.rounds);
+      plan.gpu != nullptr ? result.device : "simulated device: no link is crossed", plan.copies.rounds);
   if (plan.gpu != nullptr && !result.page_locked)
     text += "nothing here is of page-locked memory, because locking was refused\n";
-  TextTable table({"a copy", "host memory", "direction", "streams", "least", "most", "plain", "least", "most",
-                   "streams/plain", "least", "most"});
+  TextTable table({"a copy", "each way", "host memory", "direction", "streams", "least", "most", "plain",
+                   "least", "most", "streams/plain", "least", "most"});
   for (const CopyMeasurement& measured : result.measurements) {
     const Spread streams = spread_of(measured.stream_bytes_per_second);
     const Spread plain = spread_of(measured.plain_bytes_per_second);
     const Spread ratios = ratios_of(measured);
-    table.add({format_bytes(measured.bytes), measured.memory, names_of(measured.directions).words,
-               gb(streams.median), gb(streams.least), gb(streams.most), gb(plain.median), gb(plain.least),
-               gb(plain.most), fmt::format("{:.3f}", ratios.median), fmt::format("{:.3f}", ratios.least),
-               fmt::format("{:.3f}", ratios.most)});
+    table.add({format_bytes(measured.bytes), format_bytes(measured.bytes * measured.count), measured.memory,
+               names_of(measured.directions).words, gb(streams.median), gb(streams.least), gb(streams.most),
+               gb(plain.median), gb(plain.least), gb(plain.most), fmt::format("{:.3f}", ratios.median),
+               fmt::format("{:.3f}", ratios.least), fmt::format("{:.3f}", ratios.most)});
   }
   return text + "\n" + table.text();
 }
@@ -65,17 +64,18 @@ std::string copy_report_json(const CopyBenchPlan& plan, const CopyBenchResult& r
   std::string lines;
   for (const CopyMeasurement& measured : result.measurements) {
     lines += fmt::format(
-        "{}{{\"bytes\": {}, \"host_memory\": \"{}\", \"direction\": \"{}\", \"streams_bytes_per_second\": "
+        "{}{{\"bytes\": {}, \"moved_bytes\": {}, \"host_memory\": \"{}\", \"direction\": \"{}\", "
+        "\"streams_bytes_per_second\": "
         "{}, \"plain_bytes_per_second\": {}, \"streams_over_plain\": {}}}",
-        lines.empty() ? "" : ", ", measured.bytes, measured.memory, names_of(measured.directions).key,
-        spread_json(spread_of(measured.stream_bytes_per_second), 0),
+        lines.empty() ? "" : ", ", measured.bytes, measured.bytes * measured.count, measured.memory,
+        names_of(measured.directions).key, spread_json(spread_of(measured.stream_bytes_per_second), 0),
         spread_json(spread_of(measured.plain_bytes_per_second), 0), spread_json(ratios_of(measured), 4));
   }
   return fmt::format(
-      "{{\"device\": {}, \"simulated\": {}, \"page_locked\": {}, \"moved_bytes\": {}, \"buffer_bytes\": {}, "
+      "{{\"device\": {}, \"simulated\": {}, \"page_locked\": {}, \"buffer_bytes\": {}, "
       "\"rounds\": {}, \"results\": [{}]}}\n",
-      json_quoted(result.device), plan.gpu == nullptr, result.page_locked, plan.copies.moved_bytes,
-      plan.copies.buffer_bytes, plan.copies.rounds, lines);
+      json_quoted(result.device), plan.gpu == nullptr, result.page_locked, plan.copies.buffer_bytes,
+      plan.copies.rounds, lines);
 }
 
 }  // namespace terrace

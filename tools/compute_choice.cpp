@@ -59,7 +59,12 @@ ComputeChoice::ComputeChoice(const TerraceConfig& wanted, Log& log) {
                    "see `terrace report`, or give --device simulated (terrace.device), which needs no GPU"});
     }
     gpu_.reset();
-    log.info(fmt::format("computing on the simulated device: {}: {}", parts.subject, parts.reason));
+    const bool wants_more =
+        wanted.gpu_products != GpuProducts::automatic || wanted.gpu_compute != GpuCompute::parameter_type;
+    log.info(
+        fmt::format("computing on the simulated device{}: {}: {}",
+                    wants_more ? ", where terrace.gpu_products and terrace.gpu_compute have no effect" : "",
+                    parts.subject, parts.reason));
   }
 }
 

@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <map>
 #include <string>
+#include <vector>
 
 #include <terrace/base/error.h>
+
+#include "model_choice.h"
 
 namespace terrace {
 namespace {
@@ -61,9 +64,9 @@ void open_and_close(const Output& output, const fs::path& path, bool exists) {
 }
 
 void check(const Output& output) {
-  if (output.is_written_anew) follow_links(output);
-  const fs::path path = *output.path;
   std::error_code error;
+  if (output.is_written_anew || !fs::exists(*output.path, error)) follow_links(output);
+  const fs::path path = *output.path;
   const fs::file_status status = fs::status(path, error);
   if (fs::is_directory(status)) refuse(output, system_reason(EISDIR));
   if (fs::exists(status)) {
@@ -80,19 +83,76 @@ void check(const Output& output) {
   if (!fs::exists(status) || fs::is_regular_file(status)) open_and_close(output, path, fs::exists(status));
 }
 
+// What the run reads, and the folder that it saves to.
+struct Other {
+  const char* flag;
+  fs::path path;
+  bool is_read_whole = false;  // a folder, with every file that is in it
+};
+
+std::vector<Other> others_of(const TrainFlags& flags) {
+  std::vector<Other> others = {{"--config", flags.config},
+                               {"--replay-decisions", flags.replay_decisions},
+                               {"--tokenizer", flags.data.tokenizer},
+                               {"--save", flags.save},
+                               {"--model", model_folder(flags), true}};
+  std::error_code missing;
+  if (fs::is_regular_file(flags.model, missing)) others.push_back({"--model", flags.model});
+  for (const std::string& path : flags.data.paths) others.push_back({"--data", path, true});
+  std::erase_if(others, [](const Other& other) { return other.path.empty(); });
+  return others;
+}
+
+fs::path resolved(const fs::path& path) {
+  return fs::weakly_canonical(fs::absolute(path));
+}
+
+// By whatever name; files need not be there yet.
+bool are_same(const fs::path& one, const fs::path& other) {
+  std::error_code missing;
+  return fs::equivalent(one, other, missing) || resolved(one) == resolved(other);
+}
+
+bool is_within(const fs::path& path, const fs::path& folder) {
+  const fs::path inner = resolved(path), outer = resolved(folder);
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+void require_apart(const Output& output, const Other& other) {
+  std::error_code missing;
+  if (are_same(*output.path, other.path)) refuse(output, std::string("it is what ") + other.flag + " names");
+  if (other.is_read_whole && fs::is_regular_file(*output.path, missing) &&
+      is_within(*output.path, other.path))
+    refuse(output, std::string("it is there already, in what ") + other.flag + " names");
+}
+
+constexpr const char* kTierFolder = "terrace-tier";  // in every nvme path
+
+void require_outside_tiers(const Output& output) {
+  for (const fs::path& part : resolved(*output.path).parent_path()) {
+    if (part == kTierFolder) refuse(output, "it would be among the files of an nvme tier");
+  }
+}
+
 }  // namespace
 
 void check_output_files(TrainFlags& flags) {
-  std::map<fs::path, const char*> seen;
+  const std::vector<Other> others = others_of(flags);
+  std::vector<Output> seen;
   for (const Output& output :
        {Output{"--trace", &flags.trace, "the trace"}, Output{"--report", &flags.report, "the report"},
         Output{"--decisions", &flags.decisions, "the decisions"},
         Output{"--record-schedule", &flags.record_schedule, "the schedule"},
         Output{"--log", &flags.log, "the log", false}}) {
     if (output.path->empty()) continue;
+    for (const Other& other : others) require_apart(output, other);
+    require_outside_tiers(output);
     check(output);
-    const auto [other, is_new] = seen.emplace(fs::weakly_canonical(*output.path), output.flag);
-    if (!is_new) refuse(output, std::string("it is the file of ") + other->second);
+    for (const Output& earlier : seen) {
+      if (are_same(*earlier.path, *output.path))
+        refuse(output, std::string("it is the file of ") + earlier.flag);
+    }
+    seen.push_back(output);
   }
 }
 

@@ -61,6 +61,7 @@ class Plan final : public Subcommand {
   // Nothing where no times are wanted, or something cannot be measured: then unmeasured_ says why.
   std::optional<MeasuredMachine> measure(const TrainConfig& config, const TrainingSetup& setup,
                                          Workers& workers);
+  std::vector<std::filesystem::path> nvme_paths(const TrainConfig& config) const;
   void take_named_rates(MachineRates& rates) const;
   // Every placement. Measures the machine where it has not been, if times are wanted.
   std::vector<Split> splits(const TrainerOptions& options, Workers& workers,
@@ -118,6 +119,13 @@ void require_no_files(const std::vector<std::filesystem::path>& nvme_paths) {
   }
 }
 
+// What is on nvme has them; else every split that --best tries.
+std::vector<std::filesystem::path> Plan::nvme_paths(const TrainConfig& config) const {
+  std::vector<std::filesystem::path> paths = tier_paths(config.placement);
+  if (paths.empty() && best_) paths.assign(flags_.nvme_paths.begin(), flags_.nvme_paths.end());
+  return paths;
+}
+
 void Plan::take_named_rates(MachineRates& rates) const {
   const auto take = [&](const char* flag, const std::string& text, double& rate) {
     if (text.empty()) return;
@@ -137,7 +145,7 @@ std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const Tr
   if (no_time_ || !unmeasured_.empty()) return std::nullopt;
   try {
     MeasuredMachine machine = measure_machine(config, setup, workers);
-    take_tuned_rates(tuning_folder(), tier_paths(config.placement), machine.rates);
+    take_tuned_rates(tuning_folder(), nvme_paths(config), machine.rates);
     take_named_rates(machine.rates);
     return machine;
   } catch (const Error& error) {
@@ -155,8 +163,10 @@ int Plan::run() {
   if (!flags_.data.paths.empty()) data.emplace(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, data ? data->vocabulary() : std::nullopt);
   if (data) require_training_data(flags_, *data, options);
-  for (const std::string& warning : options.config.warnings) console_.warning(warning);
-  require_no_files(tier_paths(options.config.placement));
+  for (const std::string& warning : options.config.warnings) {
+    if (!best_ || !warning.starts_with("--nvme-path has no effect")) console_.warning(warning);
+  }
+  require_no_files(nvme_paths(options.config));
   apply_tuning(tuning_folder(), options.config, console_);
   const ComputeChoice compute(options.config.terrace, console_);
   options.compute = compute.device();
@@ -197,7 +207,7 @@ int Plan::plan(const TrainerOptions& options, Workers& workers) {
 std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
                                 std::optional<MeasuredMachine>& machine) {
   constexpr std::array kPlaces = {Placement::none, Placement::cpu, Placement::nvme};
-  const std::vector<std::filesystem::path> paths = tier_paths(options.config.placement);
+  const std::vector<std::filesystem::path> paths = nvme_paths(options.config);
   std::vector<Split> splits;
   for (const Placement parameters : kPlaces) {
     for (const Placement states : kPlaces) {

@@ -17,6 +17,7 @@ constexpr uint64_t kDefaultSteps = 3;
 // Less holds the events of no step; more is a mistake.
 constexpr uint64_t kLeastMemory = 64 * kKiB;
 constexpr uint64_t kMostMemory = 4 * kGiB;
+constexpr uint64_t kDefaultMemory = 32 * kMiB;
 
 std::optional<uint64_t> number_in(std::string_view text) {
   uint64_t number = 0;
@@ -30,6 +31,7 @@ std::optional<uint64_t> number_in(std::string_view text) {
 }
 
 StepEventsOptions options_of(const TrainFlags& flags) {
+  if (flags.trace_memory.empty()) return {.memory_bytes = kDefaultMemory};
   const uint64_t bytes = parse_bytes(flags.trace_memory, "--trace-memory");
   if (bytes < kLeastMemory || bytes > kMostMemory)
     refuse("--trace-memory " + flags.trace_memory,
@@ -71,7 +73,11 @@ StepRecording::StepRecording(const TrainFlags& flags, Log& log)
       has_page_(!flags.report.empty()) {
   if (!has_trace_ && !flags.trace_steps.empty())
     refuse("--trace-steps", "--trace is not given", "say which file with --trace FILE");
-  if (!has_trace_ && !has_page_) return;
+  if (!has_trace_ && !has_page_) {
+    if (!flags.trace_memory.empty())
+      refuse("--trace-memory", "neither --trace nor --report is given", "say which file with --trace FILE");
+    return;
+  }
   if (!flags.trace_steps.empty()) wanted_ = parse_step_range(flags.trace_steps, flags.steps);
   events_ = std::make_unique<StepEvents>(clock_, options_of(flags));
 }

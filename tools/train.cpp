@@ -163,6 +163,7 @@ int Train::train(RunReport& report) {
   TrainingSetup setup = plan_or_refuse(options);
   if (!measured_sides.empty()) console_.info(update_sides_text(measured_sides, options.config, setup));
   const TrainerPlan plan = setup.plan;
+  TrainDecisions decisions(setup, flags_);
   prepare_save_folder(flags_, plan);
   const TrainingData data = open_training_data(flags_, choice, options, console_);
   if (flags_.resume.empty()) require_empty_monitors(options.config);
@@ -179,13 +180,12 @@ int Train::train(RunReport& report) {
   summary.predicted.begin(std::move(prediction));
   console_.info(crash_notice(flags_, options.config, plan));
   if (start.is_resumed()) options.weights.clear();  // what is gone on from has its own
-  TrainDecisions decisions;
   const auto made = make_trainer(
       start, options, std::move(setup), data,
       [&](TrainingSetup& used) {
         faults.apply_to(used.offload, console_);
         used.offload.step_events = recording.events();
-        decisions.apply_to(used, flags_, console_);
+        decisions.apply_to(used, console_);
       },
       console_);
   Trainer& trainer = *made;

@@ -14,11 +14,14 @@ namespace terrace {
 
 class TrainDecisions {
  public:
-  // To a run that will be made with `setup`; `log` and this object outlive it. Throws what DecisionFile and
-  // DecisionReplay throw.
-  void apply_to(TrainingSetup& setup, const TrainFlags& flags, Log& log);
+  // Of a run that is planned. Opens what is replayed, and writes nothing. Throws what DecisionReplay throws.
+  TrainDecisions(const TrainingSetup& setup, const TrainFlags& flags);
+
+  // The run will be made with `setup`; `log` and this object outlive it. Throws what DecisionFile throws.
+  void apply_to(TrainingSetup& setup, Log& log);
 
  private:
+  const TrainFlags& flags_;
   std::unique_ptr<DecisionFile> file_;
   std::unique_ptr<DecisionReplay> replay_;
 };

@@ -292,6 +292,8 @@ TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t>
           "say where with --save DIR, or have epochs kept on nvme with terrace.retained_checkpoints");
   require(!flags.keep_last || !flags.save.empty(), "--keep-last", "--save is not given",
           "say where checkpoints are saved with --save DIR");
+  require(!flags.decisions_limit_bytes || !flags.decisions.empty(), "--decisions-limit",
+          "--decisions is not given", "say which file with --decisions FILE");
   const bool has_epochs =
       options.config.placement.states == Placement::nvme && options.config.terrace.durable;
   require(flags.resume != kResumeAuto || !flags.save.empty() || has_epochs, "--resume auto",

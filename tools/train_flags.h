@@ -44,12 +44,12 @@ struct TrainFlags {
   std::string report;
   std::string trace;
   std::string trace_steps;  // "3-5"; empty: chosen
-  std::string trace_memory = "32MiB";
+  std::string trace_memory;
   std::string decisions, replay_decisions;
-  uint64_t decisions_limit_bytes = kGiB;
-  uint64_t stall_warning_seconds = 60;  // 0: never
-  uint64_t stall_abort_seconds = 0;     // 0: never
-  std::vector<std::string> inject;      // faults, as runtime/fault_spec.h has them
+  std::optional<uint64_t> decisions_limit_bytes;  // without it 1 GiB
+  uint64_t stall_warning_seconds = 60;            // 0: never
+  uint64_t stall_abort_seconds = 0;               // 0: never
+  std::vector<std::string> inject;                // faults, as runtime/fault_spec.h has them
   bool print_config = false;
   std::string explain;  // a key
   bool json = false;

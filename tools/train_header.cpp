@@ -183,9 +183,16 @@ std::string update_text(const TrainConfig& config) {
   return "after_backward at first, then what the first steps show to be the fastest";
 }
 
-std::string side_text(double processor_share) {
+// Of states below the device. Empty where nothing was asked for and the processor does all.
+std::string side_text(const PlacementConfig& placement, const TrainerPlan& plan) {
+  if (plan.memory.device_update_chunks == 0 && placement.processor_share == 1) return "";
+  if (plan.memory.device_update_chunks == 0)
+    return fmt::format(
+        "the processor does all of it: chunks are whole, and a ratio of {} leaves the device none of them",
+        placement.processor_share);
+  if (plan.processor_share == 0) return "the device does all of it";
   return fmt::format("the processor does {:.3g} of it, and the device the rest at the same time",
-                     processor_share);
+                     plan.processor_share);
 }
 
 std::string order_text(const TrainConfig& config) {
@@ -226,7 +233,10 @@ std::vector<ReportFact> training_facts(const TrainerOptions& options, const Trai
   add("precision", precision_text(config));
   add("optimizer", optimizer_text(config, plan));
   add("update", update_text(config));
-  if (plan.memory.device_update_chunks > 0) add("", side_text(plan.processor_share));
+  if (placement.states != Placement::none) {
+    const std::string sides = side_text(placement, plan);
+    if (!sides.empty()) add("", sides);
+  }
   add("threads", compute_threads_text(make_compute_threads(config.terrace)));
   add("batch", fmt::format("{} x {} micro-batches of {} tokens = {} tokens per step, {} steps",
                            batch.micro_batch_size, batch.accumulation_steps, options.model.context,

@@ -28,6 +28,18 @@ void place(Placement parameters, Placement states, PlacementConfig& placement) {
   if (states == Placement::nvme) take_folders(placement.state_paths, parameter_paths);
 }
 
+// Where what comes to nvme has no folder yet: the one that the other role has, as place() takes it.
+std::string nvme_flags(const PlacementConfig& now, Placement parameters, Placement states) {
+  const bool parameters_lack = parameters == Placement::nvme && now.parameter_paths.empty();
+  const bool states_lack = states == Placement::nvme && now.state_paths.empty();
+  if (!parameters_lack && !states_lack) return "";
+  const Paths& known = now.parameter_paths.empty() ? now.state_paths : now.parameter_paths;
+  if (known.empty()) return " --nvme-path DIR";
+  std::string flags;
+  for (const std::filesystem::path& path : known) flags += fmt::format(" --nvme-path {}", path.string());
+  return flags;
+}
+
 const char* place_name(Placement place) {
   if (place == Placement::none) return "on the device";
   return place == Placement::cpu ? "in host memory" : "on nvme";
@@ -39,8 +51,7 @@ Change placement_change(const PlacementConfig& now, Placement parameters, Placem
   std::string flags;
   if (moves_parameters) flags += fmt::format(" --offload-param {}", name_of(parameters));
   if (moves_states) flags += fmt::format(" --offload-optimizer {}", name_of(states));
-  const bool uses_nvme = parameters == Placement::nvme || states == Placement::nvme;
-  if (uses_nvme && now.parameter_paths.empty() && now.state_paths.empty()) flags += " --nvme-path DIR";
+  flags += nvme_flags(now, parameters, states);
   std::string effect;
   if (moves_parameters && moves_states && parameters == states) {
     effect = fmt::format("parameters and states {}", place_name(states));

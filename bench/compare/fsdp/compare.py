@@ -29,7 +29,7 @@ SHAPES = {"llama-2-7b": (32, 4096, 32, 32, 11008, 32000), "smollm2-135m": (30, 5
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("terrace", type=Path)
+    parser.add_argument("terrace", type=lambda text: Path(text).resolve())
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="llama-2-7b", choices=SHAPES)
     parser.add_argument("--layers", type=int, help="instead of the model's own")

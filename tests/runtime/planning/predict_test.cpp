@@ -54,6 +54,17 @@ std::vector<PlannedCase> planned_cases() {
     options.config.terrace.durable = false;
     options.config.terrace.device_memory_bytes = 4 * kMiB;
   };
+  const auto partly_frozen = [](RunOptions& run) {
+    run.nvme = "there";
+    run.more = {{"terrace.frozen", R"(["*h.0.*"])", "a test"}};
+  };
+  const auto on_two_paths = [](TrainerOptions& options) {
+    PlacementConfig& placement = options.config.placement;
+    const std::filesystem::path folder = placement.state_paths.front();
+    placement.state_paths = {folder / "one", folder / "other"};
+    for (const std::filesystem::path& path : placement.state_paths) std::filesystem::create_directory(path);
+    parameters_on_nvme(options);
+  };
   const auto fp16 = [](TrainerOptions& options) { options.config.precision = DataType::fp16; };
   return {{"everything on the device", [](RunOptions&) {}},
           {"parameters and states in host memory", in_host_memory},
@@ -62,6 +73,7 @@ std::vector<PlannedCase> planned_cases() {
           {"during backward, not clipped", as_gradients_land},
           {"micro-batches, and activations on the host", nvme, accumulates},
           {"half of the update on the device", divided},
+          {"frozen weights and two paths", partly_frozen, on_two_paths},
           {"fp16 during backward", as_gradients_land, fp16}};
 }
 
@@ -93,6 +105,9 @@ TEST(Prediction, OfBytesAndMemoryIsWhatTheTrainerCounts) {
     EXPECT_EQ(prediction.tiers[1].peak_bytes, host_bytes);
     if (run.nvme.empty()) continue;
     EXPECT_EQ(prediction.tiers[2].peak_bytes, trainer.offloader().tier_file_bytes());
+    uint64_t disk_bytes = 0;
+    for (const PathShare& share : setup.plan.disk) disk_bytes += share.bytes;
+    EXPECT_EQ(disk_bytes, trainer.offloader().tier_file_bytes());
   }
 }
 

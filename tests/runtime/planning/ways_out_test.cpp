@@ -218,6 +218,21 @@ TEST(WaysOut, AreConfigurationsThatCanBeGiven) {
   EXPECT_EQ(change_of(kept, ChangeKind::activations)->setting, "terrace.offload_activations cpu");
 }
 
+// What comes to nvme says where, unless that was said.
+TEST(WaysOut, NameTheFoldersThatTheOtherRoleHas) {
+  TrainConfig config = options_of({}).config;
+  config.placement.parameters = Placement::nvme;
+  config.placement.parameter_paths = {"/one", "/other"};
+  const auto flags_of_states_on_nvme = [&config] {
+    for (const Change& change : possible_changes(config, model_preset("gpt2")))
+      if (change.flags.starts_with("--offload-optimizer nvme")) return change.flags;
+    return std::string();
+  };
+  EXPECT_EQ(flags_of_states_on_nvme(), "--offload-optimizer nvme --nvme-path /one --nvme-path /other");
+  config.placement.state_paths = {"/third"};
+  EXPECT_EQ(flags_of_states_on_nvme(), "--offload-optimizer nvme");
+}
+
 // Budgets that the machine has not got are no way.
 TEST(WaysOut, NeverTakeMoreMemoryThanThereIs) {
   RunOptions run;
