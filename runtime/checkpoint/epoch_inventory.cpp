@@ -88,19 +88,28 @@ TierListing list_epochs(std::span<const fs::path> paths) {
 
 uint64_t verify_epoch(std::span<const fs::path> paths, const SavedState& epoch,
                       FunctionRef<void(const BadBlock&)> bad, Log& log) {
-  if (!epoch.trouble.empty())
-    throw Error(ErrorKind::corrupt,
-                {"cannot verify the epoch", epoch.path.string(), epoch.trouble, "see above"});
   std::vector<BadBlock> found;
-  const uint64_t bytes = verify_tier_blocks(paths, manifest_of(epoch.path), [&](const BadTierBlock& block) {
-    found.push_back({block.file, fmt::format("{}, chunk {}, block {}", block.store, block.chunk, block.block),
-                     block.offset, block.bytes, block.reason});
-  });
-  if (!found.empty() && is_replaced(paths, epoch)) {
+  uint64_t bytes = 0;
+  const auto is_not_judged = [&] {
+    if (!is_replaced(paths, epoch)) return false;
     log.info(fmt::format(
         "epoch {} was replaced by a later one of its job while it was read: it is not judged", epoch.epoch));
-    return bytes;
+    return true;
+  };
+  try {
+    if (!epoch.trouble.empty())
+      throw Error(ErrorKind::corrupt,
+                  {"cannot verify the epoch", epoch.path.string(), epoch.trouble, "see above"});
+    bytes = verify_tier_blocks(paths, manifest_of(epoch.path), [&](const BadTierBlock& block) {
+      found.push_back({block.file,
+                       fmt::format("{}, chunk {}, block {}", block.store, block.chunk, block.block),
+                       block.offset, block.bytes, block.reason});
+    });
+  } catch (const Error&) {  // it may have gone before anything of it was opened
+    if (is_not_judged()) return bytes;
+    throw;
   }
+  if (!found.empty() && is_not_judged()) return bytes;
   for (const BadBlock& block : found) bad(block);
   return bytes;
 }

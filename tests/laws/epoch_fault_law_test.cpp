@@ -30,6 +30,16 @@ struct FaultCase {
   double processor_share = 1;  // of the update
 };
 
+std::string name_of(const FaultCase& c) {
+  constexpr const char* kNames[] = {"step_engine", "reader", "committer"};
+  const std::string name = kNames[static_cast<uint32_t>(c.victim)];
+  return c.processor_share < 1 ? name + "_half_updated_on_the_device" : name;
+}
+
+void PrintTo(const FaultCase& c, std::ostream* out) {
+  *out << name_of(c);
+}
+
 // The committer has something to do where records are cached; then parameters are cached, too, and nobody
 // reads them.
 DurableToyOptions options_for(const FaultCase& c) {
@@ -135,12 +145,6 @@ TEST_P(EpochFaultLaw, OneFailedWriteIsMadeUpFor) {
     ASSERT_NO_THROW(expect_resumed(folder.path(), GetParam(), ending, states));
   }
   EXPECT_GT(made_up, 5 / testing::kOneIn);
-}
-
-std::string name_of(const FaultCase& c) {
-  constexpr const char* kNames[] = {"step_engine", "reader", "committer"};
-  const std::string name = kNames[static_cast<uint32_t>(c.victim)];
-  return c.processor_share < 1 ? name + "_half_updated_on_the_device" : name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, EpochFaultLaw,
