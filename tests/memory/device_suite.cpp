@@ -12,6 +12,8 @@
 #include <terrace/base/units.h>
 #include <terrace/memory/pages.h>
 
+#include "support/sanitized.h"
+
 namespace terrace::testing {
 
 void write_slot(Device& device, DeviceSlot slot, uint64_t offset, const Bytes& bytes) {
@@ -192,7 +194,7 @@ void run_against_model(DeviceRig& rig, bool strict, uint64_t seed, uint64_t slot
 
 TEST_P(DeviceSuite, DoesWhatANaiveModelDoes) {
   for (uint64_t seed = 1; seed <= 4; ++seed)
-    run_against_model(rig(), seed % 2 == 0, seed, page * (1 + seed % 3), 7, 600);
+    run_against_model(rig(), seed % 2 == 0, seed, page * (1 + seed % 3), 7, 600 / kOneIn);
   const uint64_t large = round_up(kHugePageBytes, page);
   run_against_model(rig(), false, 7, large, 3, 60);
 }
