@@ -10,6 +10,7 @@
 #include <terrace/memory/pages.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/runtime/parameter_groups.h>
 
 namespace terrace {
 namespace {
@@ -137,6 +138,18 @@ class Measurement {
 };
 
 }  // namespace
+
+RateQuestion rate_question(const TrainConfig& config) {
+  GroupSettings groups(config, 1);
+  RateQuestion question;
+  question.layout = record_layout(config);
+  question.optimizer = groups.at(0).front();
+  question.parameter_type = config.precision;
+  question.gradient_type = config.batch.accumulation_steps > 1
+                               ? config.grad_accum_type.value_or(DataType::fp32)
+                               : config.precision;
+  return question;
+}
 
 MachineRates measure_rates(const RateQuestion& question, Workers& workers) {
   Measurement measurement(question, workers);

@@ -12,6 +12,7 @@
 #include <terrace/base/record_layout.h>
 #include <terrace/base/workers.h>
 #include <terrace/optimizer_cpu/optimizer.h>
+#include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/planning/link_rates.h>
 #include <terrace/runtime/planning/prediction.h>
 
@@ -54,6 +55,9 @@ struct RateQuestion {
   uint64_t ring_bytes = 16 * kMiB;
   uint64_t round_ns = 60'000'000;  // at least so long each rate is measured
 };
+
+// What the update of a run with this configuration is.
+RateQuestion rate_question(const TrainConfig& config);
 
 // Takes about half a second, and 128 MiB of memory meanwhile.
 MachineRates measure_rates(const RateQuestion& question, Workers& workers);

@@ -6,7 +6,6 @@
 
 #include <terrace/base/units.h>
 #include <terrace/offload/binding_resource.h>
-#include <terrace/runtime/parameter_groups.h>
 #include <terrace/runtime/planning/device_rates.h>
 #include <terrace/runtime/planning/dry_training.h>
 #include <terrace/runtime/planning/step_model.h>
@@ -73,13 +72,7 @@ bool is_possible(UpdateMode mode, const TrainingSetup& setup) {
 
 MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
                                 const MeasuringTime& time) {
-  GroupSettings groups(config, 1);
-  RateQuestion question;
-  question.layout = setup.offload.record_layout;
-  question.optimizer = groups.at(0).front();
-  question.parameter_type = config.precision;
-  question.gradient_type =
-      config.batch.accumulation_steps > 1 ? setup.offload.accumulation_type : config.precision;
+  RateQuestion question = rate_question(config);
   question.round_ns = time.rate_ns;
   MachineRates rates = measure_rates(question, workers);
   TrialPlace place;

@@ -4,7 +4,6 @@
 
 #include <terrace/runtime/compute_threads.h>
 #include <terrace/runtime/decision_file.h>
-#include <terrace/runtime/parameter_groups.h>
 #include <terrace/runtime/planning/link_rates.h>
 #include <terrace/runtime/planning/machine_rates.h>
 
@@ -13,15 +12,7 @@ namespace {
 
 // Records in host memory are updated by all threads, what streams from nvme by one.
 double processor_rate(const TrainConfig& config, Workers& workers) {
-  GroupSettings groups(config, 1);
-  RateQuestion question;
-  question.layout = record_layout(config);
-  question.optimizer = groups.at(0).front();
-  question.parameter_type = config.precision;
-  question.gradient_type = config.batch.accumulation_steps > 1
-                               ? config.grad_accum_type.value_or(DataType::fp32)
-                               : config.precision;
-  return measure_update_rate(question, config.placement.states == Placement::cpu, workers);
+  return measure_update_rate(rate_question(config), config.placement.states == Placement::cpu, workers);
 }
 
 // Of all drives of the states; 0 where one of them is not known.
