@@ -94,7 +94,7 @@ void EpochCommitter::wait_until(Condition condition, std::optional<ChunkId> chun
   counters_.wait_ns += clock_.now_ns() - start;
 }
 
-void EpochCommitter::begin(std::string_view info, bool retain) {
+void EpochCommitter::begin(const WholeState&, std::string_view info, bool retain) {
   TERRACE_ASSERT(!retain || retained_limit_ > 0, "no room was planned for epochs that are retained");
   {
     const MutexLock lock(mutex_);

@@ -40,6 +40,7 @@
 #include <terrace/memory/block_store.h>
 #include <terrace/memory/tier_space.h>
 #include <terrace/offload/step_watch.h>
+#include <terrace/offload/whole_state.h>
 
 namespace terrace {
 
@@ -97,8 +98,9 @@ class EpochCommitter {
   // The stores are those of this epoch; `retained`, oldest first, stay with it.
   void take_up(EpochSlots epoch, bool is_retained, std::vector<EpochSlots> retained);
 
-  // Waits for a commit in progress and for a pin to go; throws what the last commit failed with.
-  void begin(std::string_view info, bool retain);
+  // The state that is proved whole becomes an epoch. Waits for a commit in progress and for a pin to go;
+  // throws what the last commit failed with.
+  void begin(const WholeState& state, std::string_view info, bool retain);
   bool in_progress() const;
   // Waits until no commit is in progress and returns the last epoch; throws what the last commit failed with.
   uint64_t finish();

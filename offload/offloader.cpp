@@ -31,8 +31,8 @@ ActivationStore* Offloader::activations() {
 
 void Offloader::begin_step() {
   Parts& p = *parts_;
-  TERRACE_ASSERT(p.phase == Phase::idle, "a step begins when nothing else is open");
-  p.require_whole_state();
+  p.require_nothing_open("cannot begin a step with");
+  if (!p.update_running()) static_cast<void>(p.custody.whole("cannot begin a step with"));
   if (p.committer != nullptr) p.committer->throw_failure();
   p.phase = Phase::training;
   p.gradients_may_land = false;
@@ -45,8 +45,7 @@ void Offloader::begin_step() {
 }
 
 void Offloader::begin_evaluation() {
-  TERRACE_ASSERT(parts_->phase == Phase::idle, "an evaluation begins when nothing else is open");
-  finish_update();
+  static_cast<void>(parts_->finished_state("cannot evaluate"));
   parts_->decisions.made(DecisionKind::evaluation, ++parts_->evaluation_count);
   parts_->phase = Phase::evaluation;
   parts_->evaluation_cursor.begin_step();
@@ -196,11 +195,15 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
   if (result.applied) {
     p.gradients->end_displacement();
   } else {
-    p.finish_update();  // its states may have been read ahead
+    p.wait_for_update();  // its states may have been read ahead
     p.drop_gradients();
     p.restore_parameters();
   }
-  if (!p.update_running()) p.change_trainable(TensorState::hold);
+  if (!p.update_running()) {
+    p.change_trainable(TensorState::hold);
+    if (!result.partly_applied) p.custody.end_change();
+  }
+  p.gradients_may_land = false;
   p.phase = Phase::idle;
   p.counters.update_ns += p.clock.now_ns() - start;
   p.prefetch_first_uses();
@@ -211,15 +214,22 @@ void Offloader::abandon_step() {
   Parts& p = *parts_;
   TERRACE_ASSERT(p.phase == Phase::training && !p.in_use, "no step is open, or a lease is");
   p.throw_landing_failure();
+  p.before_gradients();
   p.gradients->finish_micro_batch(p.last_is_open());
-  p.finish_update();
+  p.wait_for_update();
   p.drop_gradients();
   p.restore_parameters();
   for (uint32_t t = 0; t < p.space.tensor_count(); ++t) {
     if (p.states.state(TensorId{t}) != TensorState::hold) p.states.change(TensorId{t}, TensorState::hold);
   }
   p.reset_step();
+  if (!p.partly_applied) p.custody.end_change();
+  p.gradients_may_land = false;
   p.phase = Phase::idle;
+}
+
+bool Offloader::has_whole_state() const {
+  return parts_->phase == Phase::idle && parts_->custody.is_whole();
 }
 
 OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& earlier) {

@@ -13,8 +13,10 @@
 // With options.layer_major all micro-batches of a step are open together, select_micro_batch() says whose the
 // uses that follow are, and end_micro_batch() ends them all.
 //
-// Used by one thread. After an Error from any call but the constructor the state in memory is not to be
-// trained on: resume from an epoch or a checkpoint. Only what a commit failed with leaves it as it was.
+// Used by one thread. After an Error has_whole_state() says whether the state in memory is still that of a
+// step: a step or an update that failed leaves none, and from then on commits, exports, evaluations and steps
+// throw Error(cancelled) until a whole state is loaded anew. What a commit, an export or a change of the host
+// budget failed with leaves the state as it was.
 #pragma once
 
 #include <memory>
@@ -226,7 +228,9 @@ class Offloader final : public ParameterAccess {
   // for the end of a PinnedEpoch. With `retain` the epoch outlives the next commits: the last
   // options.retained_epochs of these stay. Throws what an earlier commit failed with; so does begin_step().
   // While an update is pending the commit is put off to its end: the first backward use of the next step, or
-  // whatever finishes the update before.
+  // whatever finishes the update before. An update that fails takes the commit with it. Throws
+  // Error(cancelled) where has_whole_state() is false and no update is pending; so does every call below that
+  // reads the state.
   void begin_commit(std::string_view info, bool retain = false);
   bool commit_in_progress() const;
   // Waits until the commit in progress, if any, is durable and returns the number of the last epoch. Throws
@@ -242,6 +246,10 @@ class Offloader final : public ParameterAccess {
   // commit in progress. Goes before the offloader does; one at a time.
   std::unique_ptr<PinnedEpoch> pin_epoch();
   bool epoch_is_pinned() const;
+
+  // Whether the state in memory is that of a step boundary: no step is open, no update is pending, and
+  // whatever changed the state last ended well (offload/whole_state.h).
+  bool has_whole_state() const;
 
   // --- The state, independent of placement and chunk size; between steps only ---
   // Records of the trainable sections as one run of tiles in flat order, a block of tiles at a time.

@@ -51,6 +51,7 @@ void Offloader::Parts::take_up_epoch() {
                      tier->epochs().back().retained, std::move(retained));
   found_epochs.clear();
   watch.set_activity("taking up an epoch");
+  for (const StatePart part : {StatePart::trained, StatePart::frozen}) custody.begin_loading(part);
   load_epoch_records();
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     const ChunkId chunk{c};
@@ -61,6 +62,7 @@ void Offloader::Parts::take_up_epoch() {
       home->take_published(chunk);  // nothing that the tier lacks
     }
   }
+  for (const StatePart part : {StatePart::frozen, StatePart::trained}) custody.end_loading(part);
   add_cached(false);
 }
 
@@ -160,9 +162,10 @@ void Offloader::Parts::add_cached(bool dirty) {
 
 void Offloader::Parts::commit_now(std::string_view info, bool retain) {
   const TimeScope committing(account, TimeCause::commit);
+  const WholeState& state = custody.whole("cannot commit");
   if (!knows_cached) add_cached(true);
   if (copied_store != nullptr && home->placement() == Placement::none) copy_parameters();
-  committer->begin(info, retain);
+  committer->begin(state, info, retain);
 }
 
 std::unique_ptr<PinnedEpoch> Offloader::Parts::pin_epoch() {
@@ -181,10 +184,9 @@ const std::string& Offloader::why_no_epochs() const {
 
 void Offloader::begin_commit(std::string_view info, bool retain) {
   Parts& p = *parts_;
-  TERRACE_ASSERT(p.phase == Phase::idle, "the state is committed between steps");
+  p.require_nothing_open("cannot commit");
   TERRACE_ASSERT(p.committer != nullptr, "nothing is committed where " + p.plan.why_no_epochs);
   p.watch.set_activity("a commit");
-  p.require_whole_state();
   if (p.put_off_commit) p.finish_update();  // which begins that one
   if (!p.update_running()) return p.commit_now(info, retain);
   p.committer->throw_failure();

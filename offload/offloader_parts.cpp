@@ -31,6 +31,10 @@ void require_one_type(const FlatSpace& space) {
   }
 }
 
+bool has_frozen_section(const FlatSpace& space) {
+  return std::ranges::any_of(space.sections(), [](const Section& section) { return !section.trainable; });
+}
+
 uint64_t host_record_bytes(const MemoryPlan& plan) {
   return plan.host_record_slots * plan.record_slot_bytes;
 }
@@ -50,6 +54,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       account(options.clock != nullptr ? *options.clock : clock),
       watch(&account, options.step_events),
       decisions(options.decisions, options.replay, user_log),
+      custody(has_frozen_section(space)),
       arena({plan.host_bytes - host_record_bytes(plan), options.lock_host_memory, options.dry}, log),
       record_arena({host_record_bytes(plan), options.lock_host_memory, options.dry}, log),
       device_lock(options.lock_host_memory && !options.dry ? device.lock_host_memory(arena.memory())

@@ -40,6 +40,7 @@
 #include <terrace/offload/update_progress.h>
 #include <terrace/offload/update_side.h>
 #include <terrace/offload/update_thread.h>
+#include <terrace/offload/whole_state.h>
 
 namespace terrace {
 
@@ -99,6 +100,11 @@ struct Offloader::Parts {
   void send_updated(ChunkId chunk);
   void send_updated_ahead();
   void finish_update();
+  void wait_for_update();
+  // Neither a step nor an evaluation; throws as finished_state() does.
+  void require_nothing_open(std::string_view action) const;
+  // After the end of a pending update. Throws where the state is not whole: `action` is what needs it.
+  const WholeState& finished_state(std::string_view action);
   void before_gradients();
   void forget_fresh();
   void begin_early_update();
@@ -108,7 +114,6 @@ struct Offloader::Parts {
   void update_if_finite(ChunkId chunk);
   bool end_early_update();
   void forget_early_update();
-  void require_whole_state() const;
   // Of updates that are over: the same in every run.
   struct UpdateTotals {
     OptimizerPipeline::Totals pipeline;
@@ -204,6 +209,7 @@ struct Offloader::Parts {
   StepWatch watch;
   Decisions decisions;
   uint64_t step_count = 0, evaluation_count = 0;  // begun
+  StateCustody custody;
 
   HostArena arena;                              // registered with the engines
   HostArena record_arena;                       // of states in host memory, which may be given back
@@ -245,7 +251,7 @@ struct Offloader::Parts {
   std::vector<uint32_t> unsettled_chunks;  // per tensor
   std::vector<bool> unsent;                // per chunk, of parameters that live on the device
   UpdateTotals settled_totals;
-  bool gradients_may_land = false;  // in this step
+  bool gradients_may_land = false;  // in this step, which so has begun to change the state
   struct PutOffCommit {
     std::string info;
     bool retain;
@@ -255,7 +261,7 @@ struct Offloader::Parts {
   bool announced = false;
   bool updates_as_landed = false;
   bool found_infinite = false;
-  bool partly_applied = false;   // for good, unless the step ends well
+  bool partly_applied = false;   // some chunks were given to the update and not all
   std::vector<ChunkId> landing;  // in the order in which they were sent off
   size_t landed_count = 0;       // of landing: given to the update
 

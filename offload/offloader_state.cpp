@@ -105,11 +105,11 @@ void Offloader::Parts::read_record_blocks(FunctionRef<bool(ChunkId)> wanted,
 }
 
 // New parameters make every device copy stale; with parameters on the device each chunk needs its slot first.
-// With two blocks one is filled while the other is written.
+// With two blocks one is filled while the other is written. `fill` begins the loading as soon as it has what
+// it loads: what fails before has changed nothing.
 void Offloader::Parts::load_records(FillTiles fill) {
   watch.set_activity("loading the state");
   forget_fresh();
-  partly_applied = false;
   forget_cached();
   const RingBlock first_block(ring);
   std::optional<RingBlock> second_block;
@@ -142,6 +142,8 @@ void Offloader::Parts::load_records(FillTiles fill) {
     for (BlockTransfer& write : writes) records->settle(write);
     throw;
   }
+  if (plan.record_chunks == 0) custody.begin_loading(StatePart::trained);  // nothing was filled
+  custody.end_loading(StatePart::trained);
 }
 
 void Offloader::Parts::publish_loaded(ChunkId chunk, const std::byte* parameters) {
@@ -156,6 +158,7 @@ void Offloader::Parts::publish_loaded(ChunkId chunk, const std::byte* parameters
 }
 
 void Offloader::Parts::load_frozen(FunctionRef<void(ChunkId, std::span<std::byte>)> fill) {
+  custody.begin_loading(StatePart::frozen);
   forget_cached();
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     const ChunkId chunk{c};
@@ -164,6 +167,7 @@ void Offloader::Parts::load_frozen(FunctionRef<void(ChunkId, std::span<std::byte
     fill(chunk, {parameters, home->param_bytes(chunk)});
     publish_loaded(chunk, parameters);
   }
+  custody.end_loading(StatePart::frozen);
 }
 
 // Calls body(tensor, first_element_in_tensor, first_element_in_run, count) for each tensor within a run of
@@ -194,6 +198,7 @@ void Offloader::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>
   };
   const RecordLayout& layout = p.plan.record_layout;
   p.load_records([&](ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles, std::byte* parameters) {
+    p.custody.begin_loading(StatePart::trained);
     if (p.options.dry) return;
     const DataType type = p.space.section_of(chunk).type;
     p.workers.parallel_for(tiles.size() / layout.tile_bytes(), [&](size_t t) {
@@ -225,9 +230,7 @@ uint64_t Offloader::record_tile_count() const {
 
 void Offloader::export_records(FunctionRef<void(std::span<const std::byte>)> sink) {
   Parts& p = *parts_;
-  TERRACE_ASSERT(p.phase == Phase::idle, "the state is read between steps");
-  p.require_whole_state();
-  finish_update();
+  static_cast<void>(p.finished_state("cannot export the optimizer states of"));
   p.watch.set_activity("saving the state");
   const RingBlock bounce(p.ring);
   const uint64_t block_tiles = bounce.memory().size() / p.plan.record_layout.tile_bytes();
@@ -258,11 +261,13 @@ void Offloader::import_records(FunctionRef<void(std::span<std::byte>)> source) {
   p.load_records([&](ChunkId chunk, uint64_t, std::span<std::byte> tiles, std::byte* parameters) {
     if (!p.is_compact()) {
       source(tiles);
+      p.custody.begin_loading(StatePart::trained);
       return p.derive_parameters(chunk, tiles, parameters);
     }
     p.canonical_tile.resize(layout.canonical().tile_bytes());
     for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
       source(p.canonical_tile);
+      p.custody.begin_loading(StatePart::trained);
       split_tiles(p.instruction_set, layout, p.canonical_tile.data(), tiles.data() + t * layout.tile_bytes(),
                   parameters + t * kTileElements * sizeof(Bf16), 1);
     }
@@ -279,7 +284,7 @@ uint64_t Offloader::frozen_bytes() const {
 
 void Offloader::export_frozen(FunctionRef<void(std::span<const std::byte>)> sink) {
   Parts& p = *parts_;
-  finish_update();
+  static_cast<void>(p.finished_state("cannot export the frozen parameters of"));
   for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
     if (p.space.section_of(ChunkId{c}).trainable) continue;
     sink({p.parameters_of(ChunkId{c}), p.home->param_bytes(ChunkId{c})});
@@ -317,8 +322,7 @@ const std::byte* Offloader::Parts::parameters_of(ChunkId chunk) {
 
 void Offloader::read_parameter(TensorId tensor, std::span<std::byte> destination) {
   Parts& p = *parts_;
-  TERRACE_ASSERT(p.phase == Phase::idle, "parameters are read between steps");
-  finish_update();
+  static_cast<void>(p.finished_state("cannot read a parameter of"));
   const TensorPlace& place = p.space.place(tensor);
   const uint64_t element_bytes = bytes_of(p.space.tensor(tensor).type);
   TERRACE_ASSERT(destination.size() >= place.elements * element_bytes,

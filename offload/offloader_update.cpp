@@ -33,7 +33,7 @@ void Offloader::Parts::start_update() {
   if (update_running()) {  // its states are being read ahead
     for (const ChunkId chunk : update_order) await_update(chunk);
     update_thread->allow(steps);
-    return finish_update();
+    return wait_for_update();
   }
   update_totals();  // as they are without it
   progress.begin_update();
@@ -161,7 +161,35 @@ void Offloader::Parts::send_updated_ahead() {
   }
 }
 
+// Of a step that is over, the update is what changes the state still: then that is whole. A step that is open
+// goes on changing it.
 void Offloader::Parts::finish_update() {
+  if (!update_running()) return;
+  wait_for_update();
+  if (gradients_may_land) return;
+  custody.end_change();
+  if (put_off_commit) {
+    const PutOffCommit commit = *std::exchange(put_off_commit, std::nullopt);
+    commit_now(commit.info, commit.retain);
+  }
+}
+
+// What failed in a step or in an evaluation has left it open.
+void Offloader::Parts::require_nothing_open(std::string_view action) const {
+  if (phase == Phase::idle) return;
+  throw Error(ErrorKind::cancelled,
+              {std::string(action), "the state in memory",
+               phase == Phase::training ? "a step is open" : "an evaluation is open",
+               "end it first; after a failure resume from the last epoch or checkpoint"});
+}
+
+const WholeState& Offloader::Parts::finished_state(std::string_view action) {
+  require_nothing_open(action);
+  finish_update();
+  return custody.whole(action);
+}
+
+void Offloader::Parts::wait_for_update() {
   if (!update_running()) return;
   const TimeScope updating(account, TimeCause::update);
   std::exception_ptr failure;
@@ -181,19 +209,16 @@ void Offloader::Parts::finish_update() {
     put_off_commit.reset();
     std::rethrow_exception(failure);
   }
-  if (put_off_commit) {
-    const PutOffCommit commit = *std::exchange(put_off_commit, std::nullopt);
-    commit_now(commit.info, commit.retain);
-  }
 }
 
 // Gradients are about to land: what lies in their memory has been used by then, and the state of the last
 // update is whole for a commit.
 void Offloader::Parts::before_gradients() {
   if (gradients_may_land) return;
-  gradients_may_land = true;
   finish_update();
   forget_fresh();
+  custody.begin_change("a step");
+  gradients_may_land = true;
 }
 
 void Offloader::Parts::forget_fresh() {
@@ -261,23 +286,15 @@ void Offloader::Parts::update_if_finite(ChunkId chunk) {
 bool Offloader::Parts::end_early_update() {
   update_landed();
   TERRACE_ASSERT(landed_count == landing.size(), "every gradient is complete at the end of backward");
-  finish_update();
+  wait_for_update();
   if (!found_infinite) partly_applied = false;
   return !found_infinite;
 }
 
 void Offloader::Parts::forget_early_update() {
-  announced = updates_as_landed = found_infinite = false;
+  announced = updates_as_landed = found_infinite = partly_applied = false;
   landing.clear();
   landed_count = 0;
-}
-
-void Offloader::Parts::require_whole_state() const {
-  if (!partly_applied) return;
-  throw Error(ErrorKind::cancelled,
-              {"cannot go on from the weights in memory", "",
-               "a gradient was not finite when other chunks had been updated already (during_backward)",
-               "resume from the last epoch or checkpoint"});
 }
 
 // --- Offloader ---

@@ -105,6 +105,10 @@ uint64_t Trainer::consumed_samples() const {
   return parts_->consumed_samples;
 }
 
+bool Trainer::has_whole_state() const {
+  return parts_->counts_are_of_weights && parts_->offloader.has_whole_state();
+}
+
 uint64_t Trainer::applied_updates() const {
   return parts_->applied_updates();
 }
@@ -172,33 +176,39 @@ void Trainer::Parts::run_together(StepReport& report, PassTimer& timed, float sc
   for (const MicroBatchRun& run : layer_major.runs) report.loss += run.loss;
 }
 
+// Right behind the update: whatever fails after this, the state that is kept has the right number.
+void Trainer::Parts::count_step(const StepReport& report, const UpdateResult& update) {
+  if (update.partly_applied) throw applied_in_part(report);
+  counts_are_of_weights = !update.applied;
+  if (report.skipped && !scaler) throw not_applied(report);
+  if (scaler) scaler->update(report.skipped);
+  completed = report.step;
+  consumed_samples += report.tokens / model->config().context;
+  counts_are_of_weights = true;
+}
+
 StepReport Trainer::step() {
   Parts& p = *parts_;
-  TERRACE_ASSERT(!p.in_parts, "a step follows one that was applied in part");
   StepReport report;
   report.step = p.completed + 1;
   StepEvents* const events = p.setup.offload.step_events;
   if (events != nullptr) events->begin_step(report.step);
   const OffloadCounters before = p.offloader.counters();
   p.offloader.begin_step();
+  p.counts_are_of_weights = false;
   p.run_micro_batches(report);
   report.forward_backward_ns = (p.offloader.time().parts() - before.time).total_ns();
   const UpdateResult update = p.update(report);
   report.gradient_norm = update.gradient_norm;
+  report.skipped = !update.applied;
+  p.count_step(report, update);
   report.moved = p.offloader.counters() - before + p.kept_moved;
   if (events != nullptr) events->end_step();
   report.total_ns = report.moved.time.total_ns();
   report.keeping_ns = p.kept_moved.time.total_ns();
   report.update_ns = report.total_ns - report.keeping_ns - report.forward_backward_ns;
   p.kept_moved = {};
-  report.skipped = !update.applied;
-  p.in_parts = update.partly_applied;
-  if (p.in_parts) throw p.applied_in_part(report);
-  if (report.skipped && !p.scaler) throw p.not_applied(report);
-  if (p.scaler) p.scaler->update(report.skipped);
   report.next_loss_scale = p.loss_scale();
-  p.completed = report.step;
-  p.consumed_samples += report.tokens / p.model->config().context;
   p.choose_update_mode(report);
   return report;
 }

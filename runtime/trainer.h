@@ -103,6 +103,9 @@ class Trainer {
   // cannot be lowered any more.
   StepReport step();
   uint64_t completed_steps() const;
+  // The state in memory is that of completed_steps() and can be kept. False while an update is pending, and
+  // for good after a failure in a step or in its update; a failure of anything else leaves it as it is.
+  bool has_whole_state() const;
   // Of these, the steps that changed the weights: all of them but those skipped in fp16.
   uint64_t applied_updates() const;
   // The position in the data: how many samples the steps so far were made of.

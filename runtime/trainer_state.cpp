@@ -93,7 +93,11 @@ CheckpointInfo Trainer::Parts::identity() const {
 }
 
 EpochInfo Trainer::Parts::info() const {
-  TERRACE_ASSERT(!in_parts, "a state is kept after a step that was applied in part");
+  if (!counts_are_of_weights) {
+    throw Error(ErrorKind::cancelled, {"cannot keep", "the state in memory",
+                                       "the last step did not end: the weights are of no step",
+                                       "resume from the last epoch or checkpoint"});
+  }
   CheckpointInfo run = identity();
   run.step = completed;
   run.position[kConsumedSamples] = consumed_samples;

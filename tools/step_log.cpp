@@ -117,6 +117,11 @@ void StepLog::end(uint64_t step, std::string_view stopped_by) {
                   stopped_by.empty() ? "null" : json_quoted(stopped_by)));
 }
 
+void StepLog::failed(uint64_t step, std::string_view what_failed, std::string_view survives) {
+  put(fmt::format(R"({{"event": "failed", "step": {}, "failure": {}, "survives": {}}})", step,
+                  json_quoted(what_failed), json_quoted(survives)));
+}
+
 void StepLog::put(const std::string& line) {
   if (fd_ < 0) return;
   // One write per line: O_APPEND keeps lines of different writers apart. Only what ends short goes on, which

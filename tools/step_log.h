@@ -33,6 +33,8 @@ class StepLog {
   void epoch(uint64_t step);
   void checkpoint(uint64_t step, const std::string& folder);
   void end(uint64_t step, std::string_view stopped_by);
+  // The run ends by an error; `survives` says what can be gone on from.
+  void failed(uint64_t step, std::string_view what_failed, std::string_view survives);
 
  private:
   void put(const std::string& line);

@@ -47,10 +47,9 @@ std::optional<Error> TrainingRun::run() {
     train();
   } catch (const Error& failure) {
     console_.end_progress();
-    // A step whose loss or gradient is not finite changes nothing; any other failure inside a step may have.
-    if (failure.kind() == ErrorKind::cancelled) state_is_whole_ = true;
     summary_.stopped_by = failure.parts().what_failed;
-    return save_after(failure);
+    save_after(failure);
+    return ended_by(failure);
   }
   if (!signals_.requested()) return std::nullopt;
   summary_.stopped_by = signals_.name();
@@ -59,9 +58,7 @@ std::optional<Error> TrainingRun::run() {
 
 void TrainingRun::train() {
   while (trainer_.completed_steps() < options_.steps && !signals_.requested()) {
-    state_is_whole_ = false;
     const StepReport report = trainer_.step();
-    state_is_whole_ = true;
     summary_.add(report);
     if (summary_.steps == 1) summary_.process_bytes = current_memory_use().pss_bytes;
     log_.step(report);
@@ -107,19 +104,15 @@ void TrainingRun::show(const StepReport& report) {
 
 // The weights are those of no step until it is complete.
 void TrainingRun::finish_update() {
-  state_is_whole_ = false;
   const FinishedUpdate last = trainer_.finish_update();
   summary_.add(last);
   monitor_.finished(last);
-  state_is_whole_ = true;
 }
 
 void TrainingRun::evaluate() {
   if (trainer_.data().validation_token_count() == 0) return;
   const uint64_t step = trainer_.completed_steps();
-  state_is_whole_ = false;
   summary_.validation_loss = trainer_.evaluate(flags_.eval_samples);
-  state_is_whole_ = true;
   console_.info(fmt::format("step {}: held-out loss {:.4f}", step, *summary_.validation_loss));
   log_.evaluation(step, *summary_.validation_loss);
   monitor_.evaluation(*summary_.validation_loss);
@@ -155,18 +148,14 @@ void TrainingRun::keep_last_state() {
 
 // Memory is changed and states are kept here alone, between two steps.
 void TrainingRun::answer_requests() {
-  state_is_whole_ = false;
   trainer_.look_after_memory();
-  state_is_whole_ = true;
   if (control_ == nullptr) return;
   control_->kept(summary_.epoch_step, saved_step_);
   control_->serve({[&](uint64_t bytes) { return set_host_budget(bytes); }, [&] { return save_as_asked(); }});
 }
 
 HostBudgetChange TrainingRun::set_host_budget(uint64_t bytes) {
-  state_is_whole_ = false;
   HostBudgetChange change = trainer_.set_host_budget(bytes);
-  state_is_whole_ = true;
   const std::string wish = fmt::format("terrace ctl: host memory {}", format_bytes(bytes));
   if (change.refusal) {
     console_.info(wish + " refused");
@@ -230,8 +219,8 @@ void TrainingRun::export_weights() {
   trainer_.export_weights(std::filesystem::path(flags_.save) / "weights", options);
 }
 
-// Of the state in memory, or else what is durable is said. That saving failed as well is said in passing.
-std::optional<Error> TrainingRun::save_after(const Error& failure) {
+// Where the state in memory is still that of a step. That keeping it failed as well is said in passing.
+void TrainingRun::save_after(const Error& failure) {
   failed_ = true;
   const auto in_passing = [&](FunctionRef<void()> action) {
     try {
@@ -240,26 +229,44 @@ std::optional<Error> TrainingRun::save_after(const Error& failure) {
       if (second.parts().what_failed != failure.parts().what_failed) console_.error(second.what());
     }
   };
+  in_passing([&] { finish_update(); });
   in_passing([&] { note(trainer_.finish_save()); });
+  if (!trainer_.has_whole_state() || summary_.steps == 0) return;
   const uint64_t step = trainer_.completed_steps();
-  if (state_is_whole_ && summary_.steps > 0) {
-    if (!flags_.save.empty() && saved_step_ != step)
-      in_passing([&] { note({{}, SavedCheckpoint{step, trainer_.save(flags_.save)}}); });
-    if (trainer_.offloader().keeps_epochs()) {
-      in_passing([&] {
-        note(trainer_.begin_commit());
-        note(trainer_.finish_commit());
-      });
-    }
-  } else if (!summary_.checkpoint.empty()) {
-    console_.info("the last checkpoint is " + summary_.checkpoint);
-  }
+  if (!flags_.save.empty() && saved_step_ != step)
+    in_passing([&] { note({{}, SavedCheckpoint{step, trainer_.save(flags_.save)}}); });
+  if (!trainer_.offloader().keeps_epochs()) return;
+  in_passing([&] {
+    note(trainer_.begin_commit());
+    note(trainer_.finish_commit());
+  });
+}
+
+std::string TrainingRun::what_survives() const {
+  std::string kept;
   if (const std::optional<uint64_t> durable = trainer_.durable_step())
-    console_.info(
-        fmt::format("the last epoch on nvme is of step {}: --resume nvme goes on from there, --resume auto "
-                    "from the newest state",
-                    *durable));
-  return failure;
+    kept = fmt::format("the last epoch on nvme is of step {}: go on with --resume nvme", *durable);
+  if (saved_step_) {
+    kept += fmt::format("{}the last checkpoint is {}: go on with --resume {}", kept.empty() ? "" : "; ",
+                        summary_.checkpoint, flags_.save);
+  }
+  if (!kept.empty()) return kept;
+  if (!flags_.resume.empty())
+    return fmt::format("this run kept nothing: what it was resumed from is as it was (--resume {})",
+                       flags_.resume);
+  return "nothing was kept: no epoch was committed and no checkpoint was saved yet";
+}
+
+Error TrainingRun::ended_by(const Error& failure) {
+  const std::string survives = what_survives();
+  try {
+    log_.failed(trainer_.completed_steps(), failure.parts().what_failed, survives);
+  } catch (const Error& unwritten) {
+    console_.error(unwritten.what());
+  }
+  ErrorParts parts = failure.parts();
+  parts.advice += (parts.advice.empty() ? "" : "\n  ") + survives;
+  return Error(failure.kind(), std::move(parts));
 }
 
 Error TrainingRun::stopped() const {

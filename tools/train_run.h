@@ -28,7 +28,8 @@ class TrainingRun {
               JobControl* control, RunSummary& summary);
 
   // Trains to the end, or to the end of the step in which a signal arrived, and saves when that was asked
-  // for. What goes wrong is returned, after the state was saved when it is still whole.
+  // for. What goes wrong is returned, after the state was saved when it is still whole; its last line says
+  // what survives, and how to go on from there.
   std::optional<Error> run();
 
  private:
@@ -44,7 +45,9 @@ class TrainingRun {
   void save();
   void note(const KeptState& kept);
   void export_weights();
-  std::optional<Error> save_after(const Error& failure);
+  void save_after(const Error& failure);
+  std::string what_survives() const;
+  Error ended_by(const Error& failure);
   Error stopped() const;
 
   const TrainFlags& flags_;
@@ -58,7 +61,6 @@ class TrainingRun {
   JobControl* const control_;
   RunSummary& summary_;
   uint64_t lines_every_;
-  bool state_is_whole_ = true;
   bool failed_ = false;
   std::optional<uint64_t> saving_step_;  // a checkpoint of it was begun
   std::optional<uint64_t> saved_step_;   // and is complete

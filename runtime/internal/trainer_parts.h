@@ -58,6 +58,9 @@ struct Trainer::Parts {
   std::vector<uint64_t> use_ns;  // of the last step: what each of its uses computed
   uint64_t completed = 0;
   uint64_t consumed_samples = 0;
+  // The weights are those that the two members above count. A step takes that away until it has counted
+  // itself.
+  bool counts_are_of_weights = true;
   // What keeping the state has moved and taken since the last step; part of the next step's report.
   OffloadCounters kept_moved;
   StateKeeper keeper;
@@ -67,7 +70,6 @@ struct Trainer::Parts {
   // The host budget when there is no pressure, and the chunks whose states it has room for.
   uint64_t wanted_host_bytes = 0;
   uint32_t wanted_chunks = 0;
-  bool in_parts = false;  // the last step was applied in part: there is no state to keep
 
   std::optional<FoundEpoch> epoch_to_take_up() const;
   OffloadOptions offload_there() const;
@@ -83,6 +85,7 @@ struct Trainer::Parts {
   // multiplication.
   float loss_scale() const { return scaler ? static_cast<float>(scaler->scale()) : 1.0f; }
   void run_micro_batches(StepReport& report);
+  void count_step(const StepReport& report, const UpdateResult& update);
   void run_in_turn(StepReport& report, PassTimer& timed, float scale);
   void run_together(StepReport& report, PassTimer& timed, float scale);
 

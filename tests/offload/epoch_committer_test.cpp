@@ -56,7 +56,10 @@ TEST(EpochCommitter, WritesTheChunkThatIsWaitedForNext) {
   EpochCommitter committer({&space, {&store}}, kChunks, 0, std::move(gated), watch, log);
   for (uint32_t c = 0; c < kChunks; ++c)
     committer.add_cached(EpochPart::records, ChunkId{c}, memory.data() + c * kBlocks * kBlock, true);
-  committer.begin("", false);
+  StateCustody custody(false);
+  custody.begin_loading(StatePart::trained);
+  custody.end_loading(StatePart::trained);
+  committer.begin(custody.whole("cannot commit"), "", false);
   while (!waits) std::this_thread::yield();
   EXPECT_FALSE(committer.may_change(ChunkId{2}));
   open = true;
