@@ -60,7 +60,9 @@ Trained train(const Scene& scene, bool layer_major) {
   const std::unique_ptr<Model> model = make_model(config_of(scene.family), model_options);
   const FlatSpace space(model->tensors(), scene.chunk_elements);
   Workers workers(2);
-  const DryRun dry = run_dry(*model, scene.accumulation, workers, scene.store_activations, layer_major);
+  const DryRun dry =
+      run_dry(*model, scene.accumulation, workers,
+              scene.store_activations ? ActivationOffload::cpu : ActivationOffload::none, layer_major);
   const toy::ScratchFolder folder;
   OffloadOptions options;
   options.parameters = scene.parameters;

@@ -6,33 +6,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include <terrace/offload/offloader.h>
-#include <terrace/runtime/models/model.h>
+#include "laws/factors.h"
 
 namespace terrace::laws {
-
-// One level of every factor: an index into kFactors[f].levels.
-struct Factor {
-  std::string_view name;
-  std::span<const std::string_view> levels;
-};
-inline constexpr size_t kFactorCount = 24;
-std::span<const Factor, kFactorCount> factors();
-using Combination = std::array<uint8_t, kFactorCount>;
-std::string describe(const Combination& combination);
-
-// A list of combinations in which every triple of levels of any three factors occurs. Deterministic.
-std::vector<Combination> covering_array_of_triples();
-// How many triples of levels `list` leaves out.
-uint64_t missing_triples(std::span<const Combination> list);
-// Every combination: calls visit until it returns false.
-uint64_t full_product_size();
-Combination product_element(uint64_t index);
 
 // What a training leaves behind, as bits.
 struct Outcome {

@@ -1,7 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "laws/placement_law.h"
 #include "offload/toy_training.h"
 #include "support/sanitized.h"
@@ -13,7 +11,7 @@ namespace {
 constexpr uint64_t kExtraRuns = 120;
 
 TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
-  std::vector<Combination> list = covering_array_of_triples();
+  std::vector<Combination> list = covering_array(Strength::triples);
   ASSERT_EQ(missing_triples(list), 0u);
   ASSERT_GT(missing_triples(std::span(list).first(list.size() - 1)), 0u);
   for (uint64_t r = 0; r < kExtraRuns; ++r)
@@ -34,25 +32,6 @@ TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
       static_cast<size_t>(runs), list.size(), kFactorCount, static_cast<size_t>(law.spilling_runs()));
 }
 
-TEST(PlacementLaw, HasALevelForEveryPolicy) {
-  const auto policies = std::ranges::find(factors(), "policy", &Factor::name);
-  ASSERT_NE(policies, factors().end());
-  std::vector<std::string_view> names;
-  for (const PolicyKind kind : policy_kinds()) names.push_back(name_of(kind));
-  EXPECT_TRUE(std::ranges::equal(policies->levels, names));
-}
-
-void set(Combination& combination, std::string_view name, std::string_view level) {
-  for (size_t f = 0; f < kFactorCount; ++f) {
-    if (factors()[f].name != name) continue;
-    const auto found = std::ranges::find(factors()[f].levels, level);
-    ASSERT_NE(found, factors()[f].levels.end()) << name << " is never " << level;
-    combination[f] = static_cast<uint8_t>(found - factors()[f].levels.begin());
-    return;
-  }
-  FAIL() << "there is no factor " << name;
-}
-
 // Every way to spill, each with many levels of all other factors, and every run of them does: the model is
 // small, so that few runs of the covering array have more gradients than they have slots to spill them
 // through.
@@ -66,13 +45,13 @@ TEST(PlacementLaw, HoldsWhereGradientsAreSpilled) {
       for (uint64_t r = 0; r < kRunsOfEach; ++r) {
         ++runs;
         Combination combination = product_element(runs * (full_product_size() / 50) + runs);
-        set(combination, "parameters", places.substr(0, places.find(' ')));
-        set(combination, "states", places.substr(places.find(' ') + 1));
-        set(combination, "host", budget);
-        set(combination, "chunk", "4096");
-        set(combination, "model", r % 2 == 0 ? "gpt2" : "llama");
+        set_level(combination, kParameters, places.substr(0, places.find(' ')));
+        set_level(combination, kStates, places.substr(places.find(' ') + 1));
+        set_level(combination, kHost, budget);
+        set_level(combination, kChunk, "4096");
+        set_level(combination, kModel, r % 2 == 0 ? "gpt2" : "llama");
         // Else a gradient lies in its parameters' place.
-        if (places.starts_with("cpu")) set(combination, "accumulation", "3");
+        if (places.starts_with("cpu")) set_level(combination, kAccumulation, "3");
         EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "")
             << describe(combination);
         EXPECT_EQ(law.spilling_runs(), runs) << "nothing was spilled: " << describe(combination);
@@ -99,10 +78,8 @@ TEST(PlacementLaw, HoldsWhereTheUpdateHasOneSlotForAllParameters) {
   PlacementLaw law(folder.path());
   for (const uint8_t parameters : {1, 2}) {
     Combination combination{};
-    for (size_t f = 0; f < kFactorCount; ++f) {
-      if (factors()[f].name == "parameters") combination[f] = parameters;
-      if (factors()[f].name == "accumulation") combination[f] = 1;
-    }
+    combination[kParameters] = parameters;
+    set_level(combination, kAccumulation, "3");
     EXPECT_EQ(difference(law.reference(combination), law.train(combination)), "") << describe(combination);
   }
 }
@@ -112,25 +89,19 @@ TEST(PlacementLaw, TellsDifferentTrainingsApart) {
   const toy::ScratchFolder folder;
   PlacementLaw law(folder.path());
   Combination base{};
-  for (const size_t factor : {8, 9, 10, 14}) {
-    Combination other = base;
-    other[factor] = 1;
-    EXPECT_NE(difference(law.reference(base), law.train(other)), "") << describe(other);
-  }
-  for (size_t factor = 0; factor < kFactorCount; ++factor) {
-    if (factors()[factor].name != "optimizer" && factors()[factor].name != "moments") continue;
+  for (const FactorIndex factor : {kPrecision, kAccumulation, kClipping, kModel, kOptimizer, kMoments}) {
     for (uint8_t level = 1; level < factors()[factor].levels.size(); ++level) {
       Combination other = base;
       other[factor] = level;
       EXPECT_NE(difference(law.reference(base), law.train(other)), "") << describe(other);
     }
   }
-  Combination accumulating = base;
-  accumulating[9] = 1;
-  for (const uint8_t precision : {0, 2}) {  // fp32 accumulates in fp32 either way
-    accumulating[8] = precision;
+  for (const std::string_view precision : {"bf16", "fp16"}) {  // fp32 accumulates in fp32 either way
+    Combination accumulating = base;
+    set_level(accumulating, kAccumulation, "3");
+    set_level(accumulating, kPrecision, precision);
     Combination other = accumulating;
-    other[13] = 1;
+    set_level(other, kAccumulationType, "own");
     EXPECT_NE(difference(law.reference(accumulating), law.train(other)), "") << describe(other);
   }
 }
@@ -139,10 +110,10 @@ TEST(PlacementLaw, TellsDifferentTrainingsApart) {
 TEST(PlacementLaw, ItsFp16RunsSkipOneStepOfThree) {
   const toy::ScratchFolder folder;
   PlacementLaw law(folder.path());
-  for (size_t accumulation = 0; accumulation < 2; ++accumulation) {
+  for (const std::string_view accumulation : {"1", "3"}) {
     Combination fp16{};
-    fp16[8] = 2;
-    fp16[9] = static_cast<uint8_t>(accumulation);
+    set_level(fp16, kPrecision, "fp16");
+    set_level(fp16, kAccumulation, accumulation);
     const std::vector<uint64_t>& norms = law.reference(fp16).gradient_norms;
     ASSERT_EQ(norms.size(), 3u);
     EXPECT_NE(norms[0], 0u);

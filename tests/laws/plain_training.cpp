@@ -79,11 +79,11 @@ LayerMajorBatch::LayerMajorBatch(const ModelConfig& config, uint64_t step, uint3
   for (uint32_t m = 0; m < accumulation; ++m) runs.push_back({tokens[m].view(), prefixes[m]});
 }
 
-DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations,
+DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, ActivationOffload activations,
                bool layer_major) {
   TrainConfig config;
   config.batch = {1, accumulation, layer_major};
-  if (store_activations) config.activations.offload = ActivationOffload::cpu;
+  config.activations.offload = activations;
   return run_dry(model, config, workers);
 }
 

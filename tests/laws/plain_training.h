@@ -59,10 +59,10 @@ struct LayerMajorBatch {
   std::vector<MicroBatchRun> runs;  // views of these
 };
 
-// A step of micro-batches of one sequence, as the trainer runs it dry. With `store_activations`, checkpointed
-// activations leave the device; with `layer_major` the micro-batches go layer by layer.
-DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, bool store_activations = false,
-               bool layer_major = false);
+// A step of micro-batches of one sequence, as the trainer runs it dry. With `layer_major` the micro-batches
+// go layer by layer.
+DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers,
+               ActivationOffload activations = ActivationOffload::none, bool layer_major = false);
 
 Outcome train_plainly(const Model& model, const Training& training);
 

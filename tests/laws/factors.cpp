@@ -1,0 +1,251 @@
+#include "laws/factors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <stdexcept>
+
+#include <terrace/aio/engine.h>
+#include <terrace/base/data_type.h>
+#include <terrace/base/record_layout.h>
+#include <terrace/memory/eviction_policy.h>
+#include <terrace/offload/placement.h>
+#include <terrace/offload/update_mode.h>
+
+#include "laws/plain_training.h"
+#include "support/enum_values.h"
+
+namespace terrace::laws {
+namespace {
+
+template <size_t count>
+constexpr auto with(const std::array<std::string_view, count>& names, std::string_view last) {
+  std::array<std::string_view, count + 1> all{};
+  std::copy(names.begin(), names.end(), all.begin());
+  all.back() = last;
+  return all;
+}
+
+constexpr auto kPlacements = testing::enumerator_names<Placement>();
+constexpr std::array<std::string_view, 3> kBudgets = {"least", "middle", "ample"};
+// "spilling": with it some gradients are held and others are on nvme, where gradients can be.
+constexpr std::array<std::string_view, 4> kHostBudgets = {"least", "middle", "ample", "spilling"};
+constexpr auto kPolicies = testing::enumerator_names<PolicyKind>();
+constexpr auto kEngines = testing::enumerator_names<io::EngineKind>();
+constexpr std::array<std::string_view, 3> kChunks = {"4096", "12288", "65536"};
+constexpr std::array<std::string_view, 3> kThreadCounts = {"1", "2", "3"};
+constexpr auto kPrecisions = testing::enumerator_names<DataType>();
+constexpr std::array<std::string_view, 2> kAccumulations = {"1", "3"};
+constexpr std::array<std::string_view, 2> kClippings = {"0", "0.5"};
+constexpr std::array<std::string_view, 3> kPrefetches = {"0", "2", "32"};
+constexpr std::array<std::string_view, 2> kStrictness = {"off", "on"};
+constexpr std::array<std::string_view, 2> kAccumulationTypes = {"fp32", "own"};
+constexpr std::array<std::string_view, 4> kModels = {"gpt2", "llama", "frozen", "lora"};
+// What becomes of them until backward: "cpu" and "nvme" are where checkpointed ones go to.
+constexpr std::array<std::string_view, 4> kActivationPlaces = {"kept", "checkpointed", "cpu", "nvme"};
+
+// Where optimizer states are on nvme: written in place, or with epochs that are committed every so many
+// steps.
+constexpr std::array<std::string_view, 4> kCommitCadences = {"in place", "0", "1", "2"};
+
+constexpr std::array<std::string_view, 2> kMomentTypes = {"fp32", "bf16"};
+// Where states are not on the device; "mixed": another mode in every step.
+constexpr auto kUpdates = with(testing::enumerator_names<UpdateMode>(), "mixed");
+
+// Of the host budget: to the least after the first step, and back after the second.
+constexpr std::array<std::string_view, 3> kBudgetChanges = {"none", "down", "down and up"};
+
+constexpr auto kMasters = testing::enumerator_names<MasterForm>();  // another than whole where it is possible
+
+constexpr std::array<std::string_view, 2> kOrders = {"batch", "layer"};  // of several micro-batches
+
+// Of what the processor updates; the device updates the rest, though its states live below it.
+constexpr std::array<std::string_view, 4> kShares = {"1", "0.5", "0", "0.3"};
+
+constexpr std::array<std::string_view, 2> kPathCounts = {"1", "2"};
+constexpr std::array<std::string_view, 2> kRetainedEpochs = {"0", "1"};
+// Beside the training, of the epoch before; "background": by a thread of its own, through a PinnedEpoch.
+constexpr std::array<std::string_view, 2> kSaveWays = {"none", "background"};
+
+constexpr std::array<Factor, kFactorCount> kFactors = {{
+    {"parameters", kPlacements},
+    {"states", kPlacements},
+    {"host", kHostBudgets},
+    {"device", kBudgets},
+    {"policy", kPolicies},
+    {"engine", kEngines},
+    {"chunk", kChunks},
+    {"threads", kThreadCounts},
+    {"precision", kPrecisions},
+    {"accumulation", kAccumulations},
+    {"clipping", kClippings},
+    {"prefetch", kPrefetches},
+    {"strict", kStrictness},
+    {"accumulation type", kAccumulationTypes},
+    {"model", kModels},
+    {"activations", kActivationPlaces},
+    {"commits", kCommitCadences},
+    {"optimizer", kOptimizers},
+    {"moments", kMomentTypes},
+    {"update", kUpdates},
+    {"budget change", kBudgetChanges},
+    {"master", kMasters},
+    {"order", kOrders},
+    {"processor share", kShares},
+    {"paths", kPathCounts},
+    {"retained", kRetainedEpochs},
+    {"saves", kSaveWays},
+}};
+
+uint8_t level_index(FactorIndex factor, std::string_view level) {
+  const std::span<const std::string_view> levels = kFactors[factor].levels;
+  const auto found = std::ranges::find(levels, level);
+  if (found == levels.end())
+    throw std::logic_error(fmt::format("{} is never {}", kFactors[factor].name, level));
+  return static_cast<uint8_t>(found - levels.begin());
+}
+
+using AllowedLevels = std::array<std::vector<uint8_t>, kFactorCount>;
+
+AllowedLevels allowed_levels(const std::vector<OnlyLevels>& only) {
+  AllowedLevels allowed;
+  for (size_t f = 0; f < kFactorCount; ++f) {
+    for (size_t l = 0; l < kFactors[f].levels.size(); ++l) allowed[f].push_back(static_cast<uint8_t>(l));
+  }
+  for (const OnlyLevels& some : only) {
+    allowed[some.factor].clear();
+    for (const std::string_view level : some.levels)
+      allowed[some.factor].push_back(level_index(some.factor, level));
+  }
+  return allowed;
+}
+
+// Marks the pairs or triples of levels of a combination and counts the new ones.
+class Cover {
+ public:
+  Cover(Strength strength, const AllowedLevels& allowed) {
+    for (size_t a = 0; a < kFactorCount; ++a) {
+      for (size_t b = a + 1; b < kFactorCount; ++b) {
+        if (strength == Strength::pairs) add_group({a, b, kNone}, allowed);
+        for (size_t c = b + 1; c < kFactorCount && strength == Strength::triples; ++c)
+          add_group({a, b, c}, allowed);
+      }
+    }
+    covered_.resize(size_);
+  }
+  uint64_t count_new(const Combination& combination) const {
+    uint64_t count = 0;
+    visit(combination, [&](uint64_t index) { count += covered_[index] ? 0 : 1; });
+    return count;
+  }
+  void add(const Combination& combination) {
+    visit(combination, [&](uint64_t index) {
+      missing_ -= covered_[index] ? 0 : 1;
+      covered_[index] = true;
+    });
+  }
+  uint64_t missing() const { return missing_; }
+
+ private:
+  static constexpr size_t kNone = kFactorCount;  // of a pair: no third factor
+  struct Group {
+    std::array<size_t, 3> factors;
+    uint64_t begin;
+  };
+
+  static uint64_t level_count(size_t factor) { return factor == kNone ? 1 : kFactors[factor].levels.size(); }
+  void add_group(const std::array<size_t, 3>& of, const AllowedLevels& allowed) {
+    groups_.push_back({of, size_});
+    uint64_t levels = 1, wanted = 1;
+    for (const size_t f : of) {
+      levels *= level_count(f);
+      wanted *= f == kNone ? 1 : allowed[f].size();
+    }
+    size_ += levels;
+    missing_ += wanted;
+  }
+  template <typename Body>
+  void visit(const Combination& combination, Body body) const {
+    for (const Group& group : groups_) {
+      uint64_t index = 0;
+      for (const size_t f : group.factors) index = index * level_count(f) + (f == kNone ? 0 : combination[f]);
+      body(group.begin + index);
+    }
+  }
+
+  std::vector<Group> groups_;
+  std::vector<bool> covered_;
+  uint64_t size_ = 0;
+  uint64_t missing_ = 0;
+};
+
+}  // namespace
+
+std::span<const Factor, kFactorCount> factors() {
+  return kFactors;
+}
+
+std::string_view level_of(const Combination& combination, FactorIndex factor) {
+  return kFactors[factor].levels[combination[factor]];
+}
+
+uint64_t number_of(const Combination& combination, FactorIndex factor) {
+  return std::stoull(std::string(level_of(combination, factor)));
+}
+
+void set_level(Combination& combination, FactorIndex factor, std::string_view level) {
+  combination[factor] = level_index(factor, level);
+}
+
+std::string describe(const Combination& combination) {
+  std::string text;
+  for (size_t f = 0; f < kFactorCount; ++f) {
+    text += fmt::format("{}{}={}", f == 0 ? "" : " ", kFactors[f].name, kFactors[f].levels[combination[f]]);
+  }
+  return text;
+}
+
+// Greedy: of many random candidates, take the one that covers most.
+std::vector<Combination> covering_array(Strength strength, const std::vector<OnlyLevels>& only) {
+  const AllowedLevels allowed = allowed_levels(only);
+  std::mt19937 random(20);
+  Cover cover(strength, allowed);
+  std::vector<Combination> list;
+  while (cover.missing() > 0) {
+    Combination best{};
+    uint64_t best_count = 0;
+    for (int attempt = 0; attempt < 400 || best_count == 0; ++attempt) {
+      Combination candidate;
+      for (size_t f = 0; f < kFactorCount; ++f) candidate[f] = allowed[f][random() % allowed[f].size()];
+      const uint64_t count = cover.count_new(candidate);
+      if (count > best_count) best_count = count, best = candidate;
+    }
+    cover.add(best);
+    list.push_back(best);
+  }
+  return list;
+}
+
+uint64_t missing_triples(std::span<const Combination> list) {
+  Cover cover(Strength::triples, allowed_levels({}));
+  for (const Combination& combination : list) cover.add(combination);
+  return cover.missing();
+}
+
+uint64_t full_product_size() {
+  uint64_t size = 1;
+  for (const Factor& factor : kFactors) size *= factor.levels.size();
+  return size;
+}
+
+Combination product_element(uint64_t index) {
+  Combination combination{};
+  for (size_t f = 0; f < kFactorCount; ++f) {
+    combination[f] = static_cast<uint8_t>(index % kFactors[f].levels.size());
+    index /= kFactors[f].levels.size();
+  }
+  return combination;
+}
+
+}  // namespace terrace::laws

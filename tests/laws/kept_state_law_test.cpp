@@ -1,0 +1,325 @@
+// Law 3 under every factor of law 1: whatever goes wrong at any transfer of a step and of the steps after it,
+// all that is kept is the state of a step. Neither an epoch, nor a copy of one, nor what is read from memory
+// afterwards is ever anything else, whatever the owner of the offloader asks for after a failure; and what is
+// left leads on to the bits of a run to which nothing happened.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <set>
+
+#include <terrace/aio/engine_decorator.h>
+#include <terrace/aio/fault_engine.h>
+#include <terrace/base/error.h>
+#include <terrace/runtime/fault_spec.h>
+
+#include "laws/law_training.h"
+#include "offload/toy_training.h"
+#include "support/child_test.h"
+#include "support/enum_values.h"
+#include "support/sanitized.h"
+
+namespace terrace::laws {
+namespace {
+
+constexpr uint64_t kTrained = 4;   // steps
+constexpr uint64_t kAttacked = 2;  // the first of them that anything happens to
+constexpr uint64_t kFinished = 3;  // before it the commit in progress is waited for
+constexpr int kDied = 9;
+
+enum class Attack : uint8_t {
+  fail_once,
+  fail_from,
+  disk_full_from,
+  corrupt_read,
+  torn_write,
+  lost_write,
+  short_transfer,
+  slow,
+  not_finite,  // the gradients of a step
+  kill,
+};
+constexpr auto kAttacks = testing::enumerator_names<Attack>();
+
+// The disk claims what it did not do: that can be found out only when it is read.
+bool lies(Attack attack) {
+  return attack == Attack::torn_write || attack == Attack::lost_write;
+}
+
+// `index` among all transfers of a run.
+std::vector<io::Fault> faults_of(Attack attack, uint64_t index) {
+  io::Fault fault;
+  fault.index = index;
+  switch (attack) {
+    case Attack::fail_once:
+      break;
+    case Attack::fail_from:
+      fault.index = io::kEveryIndex, fault.from_index = index;
+      break;
+    case Attack::disk_full_from:
+      fault.index = io::kEveryIndex, fault.from_index = index, fault.error = ENOSPC;
+      fault.operation = io::OpKind::write;
+      break;
+    case Attack::corrupt_read:
+      fault.kind = io::FaultKind::corrupt_read, fault.bytes = io::kAnyByte;
+      break;
+    case Attack::torn_write:
+      fault.kind = io::FaultKind::torn_write, fault.bytes = 4096;
+      break;
+    case Attack::lost_write:
+      fault.kind = io::FaultKind::torn_write;
+      break;
+    case Attack::short_transfer:
+      fault.kind = io::FaultKind::short_transfer, fault.bytes = 4096;
+      break;
+    case Attack::slow:
+      fault.index = io::kEveryIndex, fault.from_index = index, fault.every = 3;
+      fault.kind = io::FaultKind::delay, fault.delay_ns = 200'000;
+      break;
+    case Attack::not_finite:
+    case Attack::kill:
+      return {};
+  }
+  return {fault};
+}
+
+struct Ending {
+  std::string error;     // empty: it ended well
+  uint64_t durable = 0;  // the step of the last epoch that is known to be durable
+  uint64_t completed = 0;
+  bool whole = false;               // in the words of the offloader, before anybody asked for anything
+  std::vector<uint64_t> transfers;  // before each step, and in the end
+  std::optional<std::vector<std::byte>> read;  // from memory, in the end
+  std::optional<std::pair<uint64_t, std::vector<std::byte>>> saved;
+};
+
+void in_passing(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error&) {
+  }
+}
+
+void train_on(LawTraining& training, Ending& ending, const std::function<void()>& before_step,
+              std::optional<uint64_t> poisoned_step) {
+  uint64_t committed = 0;
+  while (training.completed_steps() < kTrained) {
+    const uint64_t step = training.completed_steps() + 1;
+    before_step();
+    if (step == kFinished) {
+      training.offloader().finish_commit();
+      ending.durable = committed;
+    }
+    training.choose_mode();
+    const bool poisoned = poisoned_step == step;
+    const UpdateResult result = training.step(nullptr, poisoned);
+    ending.completed = training.completed_steps();
+    if (poisoned)
+      throw Error(ErrorKind::cancelled, {"a step of this law has no finite gradients", "", "", ""});
+    ASSERT_FALSE(result.partly_applied);
+    if (training.commits_now()) {
+      training.begin_commit();
+      committed = step;
+    }
+    training.change_budget();
+    if (step == kAttacked) training.begin_save();
+  }
+}
+
+// Trains until something throws; then asks for all that anybody might want to keep.
+Ending train(const Combination& c, const std::filesystem::path& folder, std::vector<io::Fault> faults,
+             std::optional<uint64_t> poisoned_step = std::nullopt) {
+  MemoryLog log;
+  io::FaultPlan plan(std::move(faults));
+  Ending ending;
+  std::optional<LawTraining> training;
+  try {
+    training.emplace(c, LawSurroundings{.folder = folder, .decorate = engines_with_faults(plan, log)});
+    train_on(
+        *training, ending, [&] { ending.transfers.push_back(plan.transfers()); }, poisoned_step);
+    training->offloader().finish_update();
+    training->offloader().finish_commit();
+    ending.durable = training->commits_now() ? kTrained : ending.durable;
+  } catch (const Error& error) {
+    ending.error = error.what();
+  }
+  ending.transfers.push_back(plan.transfers());
+  if (!training) return ending;
+  ending.whole = training->offloader().has_whole_state();
+  in_passing([&] { training->finish_save(); });
+  if (training->offloader().keeps_epochs()) {
+    in_passing([&] { training->begin_commit(); });
+    in_passing([&] { training->offloader().finish_commit(); });
+  }
+  in_passing([&] { ending.read = training->state(); });
+  ending.saved = training->saved();
+  return ending;
+}
+
+// What a run of the combination to which nothing happens is made of.
+struct Calm {
+  explicit Calm(const Combination& c) {
+    const toy::ScratchFolder folder;
+    {
+      LawTraining training(c, {.folder = folder.path()});
+      states.push_back(training.state());
+      record_bytes = training.records().size();
+      while (training.completed_steps() < kTrained) {
+        training.choose_mode();
+        training.step();
+        states.push_back(training.state());
+        training.change_budget();
+      }
+    }
+    const Ending ending = train(c, folder.path(), {});
+    EXPECT_EQ(ending.error, "");
+    first_transfer = ending.transfers.at(kAttacked - 1);
+    last_transfer = ending.transfers.back();
+    expect_kept_of_steps(ending, "nothing");
+  }
+
+  // Everything that a run has kept is of the step that it says.
+  void expect_kept_of_steps(const Ending& ending, const std::string& what, bool is_readable = true) const {
+    if (ending.read) {
+      EXPECT_TRUE(*ending.read == states[ending.completed]) << what << ": read from memory";
+    }
+    if (ending.error.empty() && is_readable) {
+      EXPECT_TRUE(ending.read) << what << ": nothing is read";
+    }
+    if (!ending.saved) return;
+    const auto& [step, records] = *ending.saved;
+    EXPECT_TRUE(std::ranges::equal(records, std::span(states[step]).first(record_bytes)))
+        << what << ": the copy of step " << step;
+  }
+
+  std::vector<std::vector<std::byte>> states;  // by step
+  uint64_t record_bytes = 0;                   // of a state: what a copy has
+  uint64_t first_transfer = 0, last_transfer = 0;
+};
+
+// What is on nvme leads on to the state of a run to which nothing happened.
+void expect_resumable(const Combination& c, const std::filesystem::path& folder, const Calm& calm,
+                      uint64_t durable, bool may_be_corrupt) {
+  const FoundTier found = look_at_tier(tier_folders(c, folder));
+  if (!found.whole) {
+    EXPECT_TRUE(durable == 0 || may_be_corrupt) << found.trouble;
+    return;
+  }
+  try {
+    LawTraining resumed(c, {.folder = folder, .start = TierStart::resume});
+    const uint64_t step = resumed.completed_steps();
+    EXPECT_GE(step, durable);
+    ASSERT_LE(step, kTrained);
+    ASSERT_TRUE(resumed.state() == calm.states[step]) << "taken up at step " << step;
+    while (resumed.completed_steps() < kTrained) {
+      resumed.choose_mode();
+      resumed.step();
+    }
+    ASSERT_TRUE(resumed.state() == calm.states[kTrained]) << "gone on from step " << step;
+  } catch (const Error& error) {
+    EXPECT_TRUE(may_be_corrupt && error.kind() == ErrorKind::corrupt) << error.what();
+  }
+}
+
+// Where epochs are kept; and where what is in memory is all there is.
+const std::vector<Combination>& combinations_on_nvme() {
+  static const std::vector<Combination> list =
+      covering_array(Strength::pairs, {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kChunk, {"4096"}}});
+  return list;
+}
+const std::vector<Combination>& combinations_in_memory() {
+  static const std::vector<Combination> list = [] {
+    std::vector<Combination> all = covering_array(
+        Strength::pairs, {{kStates, {"none", "cpu"}}, {kParameters, {"nvme"}}, {kChunk, {"4096"}}});
+    const std::vector<Combination> in_place =
+        covering_array(Strength::pairs, {{kStates, {"nvme"}}, {kCommits, {"in place"}}, {kChunk, {"4096"}}});
+    all.insert(all.end(), in_place.begin(), in_place.end());
+    return all;
+  }();
+  return list;
+}
+
+// Every so many transfers one is attacked; 1 asks for all of them, which takes hours.
+uint64_t stride() {
+  const char* const wanted = std::getenv("TERRACE_LAW_STRIDE");
+  return wanted != nullptr ? std::max(1, std::atoi(wanted)) : 0;
+}
+
+// Each transfer that is looked at meets another attack, and every attack has its turn from one combination to
+// the next.
+constexpr uint64_t kLookedAt = 8;
+
+struct AttackedRun {
+  uint64_t index;  // of the transfer
+  Attack attack;
+};
+
+std::vector<AttackedRun> runs_of(const Calm& calm, size_t number) {
+  const uint64_t window = calm.last_transfer - calm.first_transfer;
+  std::vector<AttackedRun> runs;
+  if (stride() > 0) {
+    for (uint64_t i = 0; i < window; i += stride()) {
+      for (size_t a = 0; a < kAttacks.size(); ++a) {
+        if (static_cast<Attack>(a) != Attack::not_finite && static_cast<Attack>(a) != Attack::kill)
+          runs.push_back({calm.first_transfer + i, static_cast<Attack>(a)});
+      }
+    }
+    return runs;
+  }
+  const uint64_t looked_at = std::min(window, kLookedAt / testing::kOneIn);
+  for (uint64_t i = 0; i < looked_at; ++i) {
+    const auto attack = static_cast<Attack>((i + number) % static_cast<size_t>(Attack::not_finite));
+    runs.push_back({calm.first_transfer + (i * window + number % window) / looked_at, attack});
+  }
+  return runs;
+}
+
+void attack_all(const Combination& c, size_t number) {
+  SCOPED_TRACE(describe(c));
+  const Calm calm(c);
+  if (::testing::Test::HasFailure()) return;
+  for (const AttackedRun& run : runs_of(calm, number)) {
+    const std::string what =
+        fmt::format("{} at transfer {}", kAttacks[static_cast<size_t>(run.attack)], run.index);
+    SCOPED_TRACE(what);
+    const toy::ScratchFolder folder;
+    const Ending ending = train(c, folder.path(), faults_of(run.attack, run.index));
+    calm.expect_kept_of_steps(ending, what, !lies(run.attack));
+    if (run.attack == Attack::short_transfer || run.attack == Attack::slow) {
+      EXPECT_EQ(ending.error, "");
+    }
+    expect_resumable(c, folder.path(), calm, ending.durable, lies(run.attack));
+  }
+  for (uint64_t step = kAttacked; step <= kTrained; ++step) {
+    SCOPED_TRACE(fmt::format("gradients of step {} that are not finite", step));
+    const toy::ScratchFolder folder;
+    const Ending ending = train(c, folder.path(), {}, step);
+    EXPECT_NE(ending.error, "");
+    calm.expect_kept_of_steps(ending, "not finite");
+    expect_resumable(c, folder.path(), calm, ending.durable, false);
+  }
+}
+
+class KeptStateLaw : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(KeptStateLaw, WhatIsKeptIsTheStateOfAStep) {
+  attack_all(combinations_on_nvme()[GetParam()], GetParam());
+}
+
+class StateInMemoryLaw : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(StateInMemoryLaw, WhatIsReadIsTheStateOfAStep) {
+  attack_all(combinations_in_memory()[GetParam()], GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Combinations, KeptStateLaw,
+                         ::testing::Range(size_t{0}, combinations_on_nvme().size()));
+INSTANTIATE_TEST_SUITE_P(Combinations, StateInMemoryLaw,
+                         ::testing::Range(size_t{0}, combinations_in_memory().size(), 2));
+
+}  // namespace
+}  // namespace terrace::laws

@@ -1,0 +1,290 @@
+#include "laws/law_training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <thread>
+
+#include <terrace/offload/pinned_epoch.h>
+
+namespace terrace::laws {
+namespace {
+
+ModelConfig law_config(ModelFamily family) {
+  ModelConfig config;
+  config.family = family;
+  config.layers = 2;
+  config.heads = 2;
+  config.width = 40;
+  config.context = 24;
+  config.vocabulary = 96;
+  config.init_std = 0.1f;
+  if (family == ModelFamily::gpt2) return config;
+  config.heads = 4, config.key_value_heads = 2, config.head_size = 10, config.hidden = 112;
+  config.attention_bias = config.output_bias = config.mlp_bias = config.tied_embeddings = false;
+  return config;
+}
+
+bool has_nvme(const OffloadOptions& options) {
+  return options.parameters == Placement::nvme || options.states == Placement::nvme;
+}
+
+OffloadOptions options_of(const Combination& c, const FlatSpace& space, const DryRun& dry,
+                          const LawSurroundings& surroundings) {
+  const Training training = training_of(c);
+  OffloadOptions options;
+  options.parameters = *placement_from_name(level_of(c, kParameters));
+  options.states = *placement_from_name(level_of(c, kStates));
+  for (const std::filesystem::path& path : tier_folders(c, surroundings.folder))
+    options.state_paths.push_back({path});
+  options.parameter_paths = options.state_paths;
+  options.work_bytes = dry.work_bytes;
+  options.activation_entries = dry.activation_entries;
+  options.activation_entry_bytes = dry.activation_entry_bytes;
+  options.activation_get_order = dry.activation_get_order;
+  if (level_of(c, kActivations) == "nvme" && has_nvme(options)) options.activations = Placement::nvme;
+  options.record_layout = training.layout();
+  const bool halves_meet = options.states != Placement::none || options.parameters == Placement::none;
+  if (level_of(c, kMaster) == "remainder" && training.type == DataType::bf16 && halves_meet)
+    options.record_layout.master = MasterForm::remainder;
+  options.processor_share = std::stod(std::string(level_of(c, kShare)));
+  options.accumulation_steps = training.accumulation;
+  options.accumulation_type = training.accumulation_type;
+  options.layer_major = is_layer_major(c);
+  options.policy = *policy_from_name(level_of(c, kPolicy));
+  options.prefetch_uses = static_cast<uint32_t>(number_of(c, kPrefetch));
+  options.io.kind = *io::engine_kind_from_name(level_of(c, kEngine));
+  options.lock_host_memory = false;
+  options.durable = level_of(c, kCommits) != "in place";
+  if (options.durable && options.states == Placement::nvme)
+    options.retained_epochs = static_cast<uint32_t>(number_of(c, kRetained));
+  options.tier_start = surroundings.start;
+  options.discard_epochs = surroundings.start == TierStart::fresh;
+  options.decorate_engine = surroundings.decorate;
+  options.step_events = surroundings.step_events;
+  options.device_budget_bytes = options.host_budget_bytes = kGiB;
+  const MemoryPlan roomy = plan_memory(space, dry.trace, options);
+  options.device_budget_bytes =
+      roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;
+  const uint64_t most = level_of(c, kHost) == "spilling" ? roomy.host_holding_bytes : roomy.host_bytes;
+  constexpr std::array<uint64_t, 4> kHalves = {0, 1, 2, 1};
+  options.host_budget_bytes =
+      roomy.host_minimum_bytes + (most - roomy.host_minimum_bytes) * kHalves[c[kHost]] / 2;
+  return options;
+}
+
+DryRun dry_run_of(const Combination& c, const Model& model, Workers& workers) {
+  const std::string_view place = level_of(c, kActivations);
+  const ActivationOffload offload = place == "nvme"  ? ActivationOffload::nvme
+                                    : place == "cpu" ? ActivationOffload::cpu
+                                                     : ActivationOffload::none;
+  return run_dry(model, training_of(c).accumulation, workers, offload, is_layer_major(c));
+}
+
+}  // namespace
+
+Training training_of(const Combination& c) {
+  Training training;
+  training.type = static_cast<DataType>(c[kPrecision]);
+  training.accumulation = static_cast<uint32_t>(number_of(c, kAccumulation));
+  training.accumulation_type = level_of(c, kAccumulationType) == "fp32" ? DataType::fp32 : training.type;
+  training.clip_norm = std::stod(std::string(level_of(c, kClipping)));
+  training.optimizer = law_optimizer(level_of(c, kOptimizer));
+  training.moment_type = level_of(c, kMoments) == "fp32" ? DataType::fp32 : DataType::bf16;
+  return training;
+}
+
+bool is_layer_major(const Combination& c) {
+  return level_of(c, kOrder) == "layer" && number_of(c, kAccumulation) > 1;
+}
+
+std::unique_ptr<Model> make_law_model(const Combination& c) {
+  const std::string_view name = level_of(c, kModel);
+  ModelOptions options;
+  options.type = training_of(c).type;
+  options.seed = 7;
+  options.checkpoint_activations = level_of(c, kActivations) != "kept";
+  options.late_head_gradient = is_layer_major(c);
+  // Tied embeddings and the lower half of the first layer, beside what is trained.
+  if (name == "frozen") options.frozen = {"*.wte.*", "*.wpe.*", "*.h.0.ln_1.*", "*.h.0.attn.*"};
+  if (name == "lora") options.lora = LoraOptions{.rank = 4, .alpha = 8, .targets = {"*"}};
+  const bool is_llama = name == "llama" || name == "lora";
+  return make_model(law_config(is_llama ? ModelFamily::llama : ModelFamily::gpt2), options);
+}
+
+std::vector<std::filesystem::path> tier_folders(const Combination& c, const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> folders;
+  for (uint64_t path = 0; path < number_of(c, kPaths); ++path) {
+    folders.push_back(folder / fmt::format("path{}", path));
+    std::filesystem::create_directory(folders.back());
+  }
+  return folders;
+}
+
+struct LawTraining::Save {
+  std::unique_ptr<PinnedEpoch> epoch;
+  uint64_t step = 0;
+  std::vector<std::byte> records;
+  std::exception_ptr failure;
+  std::thread thread;
+
+  void copy() {
+    try {
+      const uint64_t tile_bytes = epoch->record_layout().tile_bytes();
+      records.resize(epoch->record_tile_count() * tile_bytes);
+      const uint64_t run = epoch->block_tiles();
+      for (uint64_t first = 0; first < epoch->record_tile_count(); first += run) {
+        const uint64_t tiles = std::min(run, epoch->record_tile_count() - first);
+        epoch->read_records(first, std::span(records).subspan(first * tile_bytes, tiles * tile_bytes));
+      }
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    epoch.reset();  // which the next commit may wait for
+  }
+};
+
+// Of an epoch: "<step> <updates>".
+LawTraining::LawTraining(const Combination& combination, const LawSurroundings& surroundings)
+    : c_(combination),
+      training_(training_of(combination)),
+      model_(make_law_model(combination)),
+      space_(model_->tensors(), number_of(combination, kChunk)),
+      workers_(number_of(combination, kThreads)),
+      ops_(workers_, best_instruction_set()) {
+  const DryRun dry = dry_run_of(c_, *model_, workers_);
+  options_ = options_of(c_, space_, dry, surroundings);
+  device_ = std::make_unique<SimulatedDevice>(
+      SimulatedDeviceOptions{options_.device_budget_bytes, level_of(c_, kStrict) == "on", 0, 0});
+  offloader_ = std::make_unique<Offloader>(space_, options_, dry.trace, *device_, workers_, log_);
+  arena_.emplace(offloader_->work_memory());
+  if (surroundings.start == TierStart::fresh) {
+    offloader_->initialise([this](TensorId tensor, uint64_t first, std::span<float> values) {
+      model_->initial_values(tensor, first, values);
+    });
+    return;
+  }
+  const std::string& info = offloader_->taken_up_info();
+  completed_ = std::stoull(info);
+  updates_ = std::stoull(info.substr(info.find(' ')));
+}
+
+LawTraining::~LawTraining() {
+  if (save_ != nullptr) save_->thread.join();
+}
+
+void LawTraining::choose_mode() {
+  const std::string_view name = level_of(c_, kUpdate);
+  const size_t mode =
+      name == "mixed" ? (completed_ + 1) % (factors()[kUpdate].levels.size() - 1) : c_[kUpdate];
+  if (offloader_->why_not(static_cast<UpdateMode>(mode)).empty())
+    offloader_->set_update_mode(static_cast<UpdateMode>(mode));
+}
+
+UpdateResult LawTraining::step(std::vector<uint32_t>* losses, bool poisoned) {
+  const uint64_t step = completed_ + 1;
+  const float loss_scale =
+      poisoned ? std::numeric_limits<float>::infinity() : loss_scale_of(training_.type, step);
+  const std::vector<OptimizerSettings> groups = settings(updates_ + 1, training_.optimizer);
+  const UpdateSettings update{groups, updates_ + 1, training_.clip_norm, poisoned ? 1 : loss_scale};
+  const auto note = [&](float loss) {
+    if (losses != nullptr) losses->push_back(std::bit_cast<uint32_t>(loss));
+  };
+  const auto announce = [&] {
+    if (offloader_->update_mode() == UpdateMode::during_backward) offloader_->announce_update(update);
+  };
+  const float scale = loss_scale / static_cast<float>(training_.accumulation);
+  offloader_->begin_step();
+  if (is_layer_major(c_)) {
+    announce();
+    LayerMajorBatch batch(model_->config(), step, training_.accumulation);
+    model_->train_layer_major(ops_, *offloader_, *arena_, batch.runs, scale, offloader_->activations());
+    for (const MicroBatchRun& run : batch.runs) note(run.loss);
+    offloader_->end_micro_batch();
+  }
+  for (uint32_t m = 0; m < training_.accumulation && !is_layer_major(c_); ++m) {
+    if (m + 1 == training_.accumulation) announce();
+    const TokenBatch tokens(model_->config(), step * 10 + m);
+    note(model_->train_micro_batch(ops_, *offloader_, *arena_, tokens.view(), scale, micro_batch_prefix(m),
+                                   offloader_->activations()));
+    offloader_->end_micro_batch();
+  }
+  const UpdateResult result = offloader_->update(update);
+  updates_ += result.applied ? 1 : 0;
+  if (result.applied || (!poisoned && !result.partly_applied)) completed_ = step;
+  if (offloader_->update_mode() == UpdateMode::next_forward && result.applied != offloader_->update_pending())
+    throw std::logic_error("an update for the next forward does not wait for it");
+  return result;
+}
+
+bool LawTraining::commits_now() const {
+  if (!offloader_->keeps_epochs() || level_of(c_, kCommits) == "in place") return false;
+  const uint64_t cadence = number_of(c_, kCommits);
+  return cadence > 0 && completed_ % cadence == 0;
+}
+
+void LawTraining::begin_commit() {
+  const uint64_t step = completed_;
+  offloader_->begin_commit(fmt::format("{} {}", step, updates_), options_.retained_epochs > 0 && step == 2);
+}
+
+void LawTraining::change_budget() {
+  if (level_of(c_, kBudgetChange) == "none") return;
+  if (completed_ == 1) offloader_->set_host_budget(offloader_->least_host_budget());
+  if (completed_ == 2 && level_of(c_, kBudgetChange) == "down and up")
+    offloader_->set_host_budget(options_.host_budget_bytes);
+}
+
+void LawTraining::begin_save() {
+  if (level_of(c_, kSaves) == "none") return;
+  finish_save();
+  if (!offloader_->keeps_epochs() || offloader_->finish_commit() == 0) return;
+  save_ = std::make_unique<Save>();
+  save_->epoch = offloader_->pin_epoch();
+  save_->step = std::stoull(save_->epoch->info());
+  save_->thread = std::thread([save = save_.get()] { save->copy(); });
+}
+
+void LawTraining::finish_save() {
+  if (save_ == nullptr) return;
+  const std::unique_ptr<Save> save = std::move(save_);
+  save->thread.join();
+  if (save->failure != nullptr) std::rethrow_exception(save->failure);
+  saved_.emplace(save->step, std::move(save->records));
+}
+
+float LawTraining::evaluate() {
+  offloader_->begin_evaluation();
+  const TokenBatch held_out(model_->config(), 999);
+  const float loss = model_->evaluate(ops_, *offloader_, *arena_, held_out.view(), "eval/");
+  offloader_->end_evaluation();
+  return loss;
+}
+
+std::vector<std::byte> LawTraining::parameters() {
+  std::vector<std::byte> all;
+  for (uint32_t t = 0; t < space_.tensor_count(); ++t) {
+    std::vector<std::byte> bytes(space_.place(TensorId{t}).elements * bytes_of(training_.type));
+    offloader_->read_parameter(TensorId{t}, bytes);
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  return all;
+}
+
+std::vector<std::byte> LawTraining::records() {
+  std::vector<std::byte> all;
+  offloader_->export_records(
+      [&](std::span<const std::byte> tiles) { all.insert(all.end(), tiles.begin(), tiles.end()); });
+  return all;
+}
+
+std::vector<std::byte> LawTraining::state() {
+  std::vector<std::byte> all = records();
+  const std::vector<std::byte> others = parameters();
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
+
+}  // namespace terrace::laws

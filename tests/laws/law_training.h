@@ -1,0 +1,98 @@
+// One training of the laws: a small model under a combination of factors, through an Offloader, a step at a
+// time. On a fresh tier or taken up from an epoch; with engines and files that a law may stand between.
+#pragma once
+
+#include <bit>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/base/log.h>
+#include <terrace/base/workers.h>
+#include <terrace/memory/simulated_device.h>
+#include <terrace/offload/offloader.h>
+#include <terrace/runtime/compute/host_ops.h>
+#include <terrace/runtime/models/model.h>
+
+#include "laws/factors.h"
+#include "laws/plain_training.h"
+
+namespace terrace::laws {
+
+using DecorateEngine = std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)>;
+
+struct LawSurroundings {
+  std::filesystem::path folder;  // in which a folder is made for each path
+  TierStart start = TierStart::fresh;
+  DecorateEngine decorate = nullptr;
+  StepEvents* step_events = nullptr;
+};
+
+// What a combination says about the numbers, and nothing else of it.
+Training training_of(const Combination& combination);
+std::unique_ptr<Model> make_law_model(const Combination& combination);
+// The folders of its tier below `folder`, made where they are missing.
+std::vector<std::filesystem::path> tier_folders(const Combination& combination,
+                                                const std::filesystem::path& folder);
+bool is_layer_major(const Combination& combination);
+
+class LawTraining {
+ public:
+  // Started fresh, it is initialised. Throws what the product throws.
+  LawTraining(const Combination& combination, const LawSurroundings& surroundings);
+  ~LawTraining();  // waits for a copy in progress
+
+  // The update mode of the combination for the step that follows, where it is possible there.
+  void choose_mode();
+  // The next step. Appends the losses of its micro-batches. `poisoned`: its gradients are not finite.
+  UpdateResult step(std::vector<uint32_t>* losses = nullptr, bool poisoned = false);
+  uint64_t completed_steps() const { return completed_; }
+
+  // Where there are epochs and this step is to be one.
+  bool commits_now() const;
+  void begin_commit();
+  // The change of the host budget that is due after this step.
+  void change_budget();
+  // Copies the last epoch in a thread of its own from now on, where that is wanted and possible; whoever
+  // calls next waits for the copy of before and throws what that failed with.
+  void begin_save();
+  void finish_save();
+  // That copy: the step it is of, and records as state() has them; empty: none was made.
+  const std::optional<std::pair<uint64_t, std::vector<std::byte>>>& saved() const { return saved_; }
+
+  float evaluate();
+  std::vector<std::byte> parameters();  // all tensors in order
+  std::vector<std::byte> records();     // all tiles in flat order
+  // Both.
+  std::vector<std::byte> state();
+
+  Offloader& offloader() { return *offloader_; }
+  const OffloadOptions& options() const { return options_; }
+  const SimulatedDevice& device() const { return *device_; }
+  const FlatSpace& space() const { return space_; }
+  // Since the first step: those that changed the weights.
+  uint64_t updates() const { return updates_; }
+
+ private:
+  const Combination c_;
+  const Training training_;
+  std::unique_ptr<Model> model_;
+  FlatSpace space_;
+  Workers workers_;
+  MemoryLog log_;
+  OffloadOptions options_;
+  std::unique_ptr<SimulatedDevice> device_;
+  std::unique_ptr<Offloader> offloader_;
+  HostOps ops_;
+  std::optional<StackArena> arena_;
+  uint64_t completed_ = 0;
+  uint64_t updates_ = 0;
+  struct Save;
+  std::unique_ptr<Save> save_;
+  std::optional<std::pair<uint64_t, std::vector<std::byte>>> saved_;
+};
+
+}  // namespace terrace::laws
