@@ -124,6 +124,7 @@ class Setting:
         self.text = text
         self.steps = steps
         self.choice = choice
+        self.known_budgets = None
 
     def values(self):
         return [FACTORS[factor][value] for factor, value in self.choice.items()]
@@ -154,7 +155,9 @@ class Setting:
             zero["offload_param"] = on_nvme
         flags = self.base_flags() + self.settle(folder, self.values(), {"zero_optimization": zero})
         flags += ["--chunk-elements", "4096"]
-        return flags + self.budgets(flags)
+        if self.known_budgets is None:
+            self.known_budgets = self.budgets(flags)
+        return flags + self.known_budgets
 
     def settle(self, folder, values, config):
         """Writes the configuration file; returns it and the flags of the values."""
@@ -166,7 +169,8 @@ class Setting:
         return flags
 
     def budgets(self, flags):
-        """Budgets between the least that is accepted and one that caches half, asked of the program."""
+        """Budgets between the least that is accepted and one that caches half, asked of the program; it tells them only where
+        no state lies that the question would destroy."""
         bounded = [tier for tier in ("device", "host") if self.choice[f"{tier} memory"] != "ample"]
         if not bounded:
             return []
