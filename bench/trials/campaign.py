@@ -16,14 +16,18 @@ from trials.calm import CalmRuns, make_text
 from trials.setting import Factors, Failure
 
 
-def add_options(parser, count, steps):
+def add_place_options(parser):
     parser.add_argument("terrace")
     parser.add_argument("folder", type=Path, help="on the kind of disk that is meant")
-    parser.add_argument("--count", type=int, default=count, help=f"cases (default {count})")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], metavar="FACTOR=VALUE", help="hold a factor to a value")
+
+
+def add_options(parser, count, steps):
+    add_place_options(parser)
+    parser.add_argument("--count", type=int, default=count, help=f"cases (default {count})")
     parser.add_argument("--steps", type=int, default=steps, help=f"of a training (default {steps})")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default 2)")
-    parser.add_argument("--set", action="append", default=[], metavar="FACTOR=VALUE", help="hold a factor to a value")
     parser.add_argument("--only", type=int, metavar="GROUP", help="repeat one group of cases")
 
 
