@@ -33,14 +33,18 @@ def demand_status(status, allowed, stderr):
 
 
 def events_of(path):
-    """The objects of a log of steps; half a line of a killed run is passed over."""
+    """The objects of a log of steps; half a line of a killed run is passed over. A run that begins may make the file and
+    remove it again, to see whether it can."""
     events = []
-    if path.exists():
-        for line in path.read_text().split("\n"):
-            try:
-                events.append(json.loads(line))
-            except json.JSONDecodeError:
-                pass
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return events
+    for line in text.split("\n"):
+        try:
+            events.append(json.loads(line))
+        except json.JSONDecodeError:
+            pass
     return events
 
 
@@ -51,6 +55,10 @@ def numbers_of(event):
 def state_of(folder):
     """The bytes of a checkpoint but for its manifest, which may name settings."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix == ".bin"}
+
+
+def weights_of(saved):
+    return (saved / "weights" / "model.safetensors").read_bytes()
 
 
 class Calm:
@@ -65,6 +73,7 @@ class Calm:
             raise Failure("BAD EXIT", "a calm run failed: " + stderr)
         self.steps = {e["step"]: numbers_of(e) for e in events_of(folder / "log.jsonl") if e["event"] == "step"}
         self.state = state_of(folder / "saved" / f"step-{setting.steps:08d}")
+        self.weights = weights_of(folder / "saved")
         if len(self.steps) != setting.steps or not self.state:
             raise Failure("BAD EXIT", "the calm run is not complete")
 
@@ -92,12 +101,29 @@ class Calm:
             raise Failure("WRONG", f"the log ends at step {done}")
         return lost_steps
 
-    def compare_state(self, saved):
+    def compare_saved(self, setting, saved):
+        """What a complete run leaves in the folder of its checkpoints."""
         last = saved / f"step-{self.last_step:08d}"
         if not last.is_dir():
             raise Failure("WRONG", f"{last.name} is missing")
         if state_of(last) != self.state:
             raise Failure("WRONG", "the final state differs")
+        latest = (saved / "latest").read_text().strip() if (saved / "latest").exists() else "missing"
+        if latest != last.name:
+            raise Failure("STALE", f"latest is {latest}, not {last.name}")
+        if setting.choice["weights folder"] != "none" and (not (saved / "weights").is_dir() or
+                                                           weights_of(saved) != self.weights):
+            raise Failure("STALE", f"weights are not those of {last.name}")
+        left = sorted(path.name for path in saved.iterdir()
+                      if path.name not in ("latest", "weights") and not path.name.startswith("step-"))
+        if left:
+            raise Failure("LITTER", f"a complete run left {' '.join(left)} in {saved}")
+
+    def compare_tier(self, folder):
+        """What a complete and saved run leaves on nvme: nothing."""
+        left = sorted(str(path.relative_to(folder)) for path in folder.glob("nvme*/*"))
+        if left:
+            raise Failure("LITTER", f"a complete run left {' '.join(left)}")
 
 
 class CalmRuns:

@@ -165,22 +165,23 @@ class Damage(Group):
         calm = self.campaign.place.calm.of(setting)
         calm.compare_log(folder / "log.jsonl", durable_leads=False, complete=status == 0)
         if status == 0:
-            calm.compare_state(folder / "saved")
+            calm.compare_saved(setting, folder / "saved")
             return GOOD[0]
         if "terrace: error:" not in stderr:
             raise Failure("BAD EXIT", f"exit status {status} without a reason: {stderr[-1000:]}")
         if len(events_of(folder / "log.jsonl")) > known:
             return GOOD[1]
-        return self.outcome_of_putting_back(calm, folder, later, name, flags)
+        return self.outcome_of_putting_back(setting, folder, later, name, flags)
 
-    def outcome_of_putting_back(self, calm, folder, later, name, flags):
+    def outcome_of_putting_back(self, setting, folder, later, name, flags):
         shutil.copy2(later / name, folder / name)
         status, stderr = run(flags, folder)
         demand_status(status, (0, 1, 2), stderr)
         if status != 0:
             raise Failure("DESTROYED", "what was refused does not go on when the file is put back: " + stderr[-1000:])
+        calm = self.campaign.place.calm.of(setting)
         calm.compare_log(folder / "log.jsonl")
-        calm.compare_state(folder / "saved")
+        calm.compare_saved(setting, folder / "saved")
         return GOOD[2]
 
 

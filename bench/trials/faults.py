@@ -105,7 +105,8 @@ class Faults(Group):
     def compare(self, setting, folder, durable_leads):
         calm = self.campaign.place.calm.of(setting)
         calm.compare_log(folder / "log.jsonl", durable_leads)
-        calm.compare_state(folder / "saved")
+        calm.compare_saved(setting, folder / "saved")
+        calm.compare_tier(folder)
 
 
 def transfers_that_went_wrong(stderr):

@@ -161,7 +161,8 @@ class Kills(Group):
                 raise Failure("FAILED RESUME", "a run that nothing ended stopped before its last step")
             calm = self.campaign.place.calm.of(setting)
             lost_steps = calm.compare_log(chain.log)
-            calm.compare_state(chain.saved)
+            calm.compare_saved(setting, chain.saved)
+            calm.compare_tier(folder)
             for choice in ends:
                 self.count(GOOD[0], choice)
             with self.campaign.lock:

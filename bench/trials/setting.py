@@ -38,6 +38,8 @@ def numbers(flags=(), share=1, **config):
     return Value(flags, config, numbers=True, share=share)
 
 
+GATHER = "stage3_gather_16bit_weights_on_model_save"
+
 # What may differ from run to run. Another factor is another line here.
 FACTORS = {
     "engine": {kind: Value(["--engine", kind]) for kind in ("io_uring", "libaio", "threads")},
@@ -66,6 +68,7 @@ FACTORS = {
         "every 5 steps": Value(["--save-every", "5"]),
         "every 3 steps, 2 kept": Value(["--save-every", "3", "--keep-last", "2"]),
     },
+    "weights folder": {"none": Value(), "with each save": Value(config={"zero_optimization": {GATHER: True}})},
     "accumulation": {n: numbers(["--accumulation", n]) for n in ("1", "2")},
     "precision": {kind: numbers(**{kind: {"enabled": True}}) for kind in ("bf16", "fp16")},
     "clipping": {"1": numbers(gradient_clipping=1.0), "none": numbers(gradient_clipping=0.0)},
@@ -142,8 +145,9 @@ class Setting:
                 "--steps", str(self.steps)]
 
     def calm_flags(self, folder):
-        """Of a run of the same numbers with everything in memory."""
-        return self.base_flags() + self.settle(folder, [value for value in self.values() if value.numbers], {})
+        """Of a run of the same numbers with everything in memory, which also writes the weights in 16 bits."""
+        config = {"zero_optimization": {"stage": 3, GATHER: True}}
+        return self.base_flags() + self.settle(folder, [value for value in self.values() if value.numbers], config)
 
     def flags(self, folder):
         paths = [str(folder / name) for name in (["nvme"] if self.choice["paths"] == "one" else ["nvme", "nvme2"])]

@@ -25,8 +25,8 @@ RESIDENT_GROWTH_BYTES = 2 << 20  # of the log's and the allocator's pages; what 
 LOOKS_TO_JUDGE = 100  # of what may grow; a shorter run ends before it has done everything once
 CHOICE = {"engine": "io_uring", "threads": "2", "paths": "two", "parameters": "nvme", "states": "plain",
           "update": "next_forward", "host memory": "ample", "device memory": "least", "activations": "none", "order": "batch",
-          "commit": "every 2 steps", "checkpoints": "at the end", "accumulation": "2", "precision": "bf16", "clipping": "1",
-          "optimizer": "AdamW", "weights": "all", "disk": "as it is"}
+          "commit": "every 2 steps", "checkpoints": "at the end", "weights folder": "none",
+          "accumulation": "2", "precision": "bf16", "clipping": "1", "optimizer": "AdamW", "weights": "all", "disk": "as it is"}
 
 
 class Writer(threading.Thread):
@@ -59,9 +59,11 @@ class Steps:
         self.checkpoints = 0
 
     def look(self):
-        if not self.path.exists():
+        try:
+            file = open(self.path, "rb")
+        except FileNotFoundError:
             return
-        with open(self.path, "rb") as file:
+        with file:
             file.seek(self.offset)
             for line in file:
                 if not line.endswith(b"\n"):
