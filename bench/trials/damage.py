@@ -1,6 +1,7 @@
-"""Trainings that were killed and of which a file is then damaged at rest, in the tier or in a checkpoint: bits flipped, files
-cut, pages zeroed, exchanged or taken from an earlier moment, files removed. What resumes must refuse, or end with the numbers
-of a run that nothing disturbed. Where it refused before its first step, putting the file back must make it go on."""
+"""Trainings that were killed and of which a file is then damaged at rest, in the tier or in a checkpoint: bits flipped,
+files cut, pages zeroed, exchanged or taken from an earlier moment, files removed. What resumes must refuse, or end with the
+numbers of a run that nothing disturbed. Where it refused before its first step, putting the file back must make it go
+on."""
 
 import shutil
 import signal
@@ -101,7 +102,8 @@ def copy_state(source, target):
 
 
 class Damage(Group):
-    """A training that was killed twice, with a copy of what it left each time; then damage to a copy of the second per case."""
+    """A training that was killed twice, with a copy of what it left each time; then per case damage to a copy of the
+    second."""
 
     def run(self):
         setting = Setting(self.campaign.place.terrace, self.campaign.place.text, self.campaign.options.steps,

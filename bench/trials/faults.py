@@ -11,15 +11,16 @@ from trials.setting import Failure, Setting
 CASES_OF_GROUP = 5
 FILES = ("records.tier", "params.tier", "grads.tier", "frozen.tier", "acts.tier")
 
-# What goes wrong: the words of --inject, of which direction, and whether the disk lies: then what was durable may be gone.
+# What goes wrong: the words of --inject, of which direction, how often it is drawn, and whether the disk lies: then what was
+# durable may be gone.
 KINDS = {
-    "EIO": ("error=EIO", ("read", "write"), False),
-    "ENOSPC": ("error=ENOSPC", ("write",), False),
-    "short": ("short=4096", ("read", "write"), False),
-    "corrupt": ("corrupt", ("read",), False),
-    "torn": ("torn=4096", ("write",), True),
-    "lost": ("lost", ("write",), True),
-    "slow": ("delay=3ms", ("read", "write"), False),
+    "EIO": ("error=EIO", ("read", "write"), 3, False),
+    "ENOSPC": ("error=ENOSPC", ("write",), 2, False),
+    "short": ("short=4096", ("read", "write"), 1, False),
+    "corrupt": ("corrupt", ("read",), 3, False),
+    "torn": ("torn=4096", ("write",), 1, True),
+    "lost": ("lost", ("write",), 1, True),
+    "slow": ("delay=3ms", ("read", "write"), 1, False),
 }
 HIDDEN = ("short", "slow")  # the run goes on, and not one bit of it is different
 
@@ -36,7 +37,8 @@ class Faults(Group):
         for case in range(self.limit):
             folder = self.folder / f"case-{case}"
             folder.mkdir()
-            kind = self.chance.choice([name for name, (_, ways, _) in KINDS.items() if where[0] in ways])
+            kinds = {name: share for name, (_, ways, share, _) in KINDS.items() if where[0] in ways}
+            kind = self.chance.choices(list(kinds), list(kinds.values()))[0]
             when = self.chance.choice(["at", "from"])
             n = self.chance.randint(1, transfers)
             spec = ",".join([*where, KINDS[kind][0], f"{when}={n}"])
@@ -91,7 +93,7 @@ class Faults(Group):
             return "ended well" if hit else "ended well, nothing hit"
         if hit == 0 or kind in HIDDEN:
             raise Failure("FAILED FOR NOTHING", f"although {hit} transfers failed: {stderr[-1000:]}")
-        disk_lies = KINDS[kind][2]
+        disk_lies = KINDS[kind][3]
         commands.append(flags + ["--resume", "auto"])
         status, stderr = run(commands[-1], folder)
         demand_status(status, (0, 1), stderr)

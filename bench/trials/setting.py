@@ -173,15 +173,16 @@ class Setting:
         return flags
 
     def budgets(self, flags):
-        """Budgets between the least that is accepted and one that caches half, asked of the program; it tells them only where
-        no state lies that the question would destroy."""
+        """Budgets between the least that is accepted and one that caches half, asked of the program; it tells them only
+        where no state lies that the question would destroy."""
         bounded = [tier for tier in ("device", "host") if self.choice[f"{tier} memory"] != "ample"]
         if not bounded:
             return []
         question = flags + ["--save", "nowhere"]
         for tier in bounded:
             question += [f"--{tier}-memory", "1KiB"]
-        refused = subprocess.run(question, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env=environment("/nowhere"))
+        refused = subprocess.run(question, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
+                                 env=environment("/nowhere"))
         least = [int(bytes) for bytes in re.findall(r"needs at least [^(]*\((\d+) bytes\)", refused.stderr)]
         if len(least) != len(bounded):
             raise Failure("REFUSED SETTING", "the least memory is not said: " + refused.stderr)

@@ -1,7 +1,7 @@
 """One long training that commits every 2 steps while its host budget changes and checkpoints are asked for about once a
-second, beside a writer that keeps the disk busy. Its losses must be those of a calm run beside it, also after it was stopped
-and resumed, and its memory, descriptors and threads must not grow: the last quarter is held against the second, the most of its
-memory and the least of the others, of which a checkpoint takes some for a moment."""
+second, beside a writer that keeps the disk busy. Its losses must be those of a calm run beside it, also after it was
+stopped and resumed, and its memory, descriptors and threads must not grow: the last quarter is held against the second, the
+most of its memory and the least of the others, of which a checkpoint takes some for a moment."""
 
 import json
 import os
@@ -24,9 +24,10 @@ WRITER_PAUSE_SECONDS = 0.2
 RESIDENT_GROWTH_BYTES = 2 << 20  # of the log's and the allocator's pages; what leaks with every step is far more
 LOOKS_TO_JUDGE = 100  # of what may grow; a shorter run ends before it has done everything once
 CHOICE = {"engine": "io_uring", "threads": "2", "paths": "two", "parameters": "nvme", "states": "plain",
-          "update": "next_forward", "host memory": "ample", "device memory": "least", "activations": "none", "order": "batch",
-          "commit": "every 2 steps", "checkpoints": "at the end", "weights folder": "none",
-          "accumulation": "2", "precision": "bf16", "clipping": "1", "optimizer": "AdamW", "weights": "all", "disk": "as it is"}
+          "update": "next_forward", "host memory": "ample", "device memory": "least", "activations": "none",
+          "order": "batch", "commit": "every 2 steps", "checkpoints": "at the end", "weights folder": "none",
+          "accumulation": "2", "precision": "bf16", "clipping": "1", "optimizer": "AdamW", "weights": "all",
+          "disk": "as it is"}
 
 
 class Writer(threading.Thread):
@@ -129,8 +130,10 @@ class Soak:
         self.chance = random.Random(options.seed)
         self.place = Place(options, "soak")
         self.place.factors.hold("disk", "as it is")
-        choice = {factor: value if value in self.place.factors.table[factor] else next(iter(self.place.factors.table[factor]))
-                  for factor, value in CHOICE.items()}
+        choice = {}
+        for factor, value in CHOICE.items():
+            values = self.place.factors.table[factor]
+            choice[factor] = value if value in values else next(iter(values))
         self.setting = Setting(self.place.terrace, self.place.text, STEPS, choice)
         self.folder = self.place.folder / "soaked"
         self.calm_folder = self.place.folder / "calm"
@@ -221,8 +224,9 @@ class Soak:
 
     def compare(self):
         for step in range(1, self.steps.last() + 1):
-            if self.steps.numbers.get(step) != self.calm_steps.numbers[step]:
-                raise Failure("WRONG", f"step {step} gave {self.steps.numbers.get(step)}, not {self.calm_steps.numbers[step]}")
+            gave, calm = self.steps.numbers.get(step), self.calm_steps.numbers[step]
+            if gave != calm:
+                raise Failure("WRONG", f"step {step} gave {gave}, not {calm}")
 
     def quarters(self):
         """Of each quarter of the looks the most bytes resident, and the least descriptors and threads."""
@@ -232,8 +236,8 @@ class Soak:
 
     def say(self, writer):
         print(f"soak, seed {self.options.seed}: {self.steps.last()} steps in {self.options.minutes:g} min and "
-              f"{STEPS_AFTER_RESUME} after they were resumed, {self.steps.epochs} epochs, {self.steps.checkpoints} checkpoints; "
-              f"{writer.written_bytes >> 20} MiB of another writer")
+              f"{STEPS_AFTER_RESUME} after they were resumed, {self.steps.epochs} epochs, "
+              f"{self.steps.checkpoints} checkpoints; {writer.written_bytes >> 20} MiB of another writer")
         print("  asked: " + ", ".join(f"{count} {words}" for words, count in self.asked.items()))
         print(f"{'quarter':22} resident KiB  descriptors  threads")
         for number, (resident, descriptors, threads) in enumerate(self.quarters(), 1):
