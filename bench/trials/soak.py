@@ -82,6 +82,14 @@ class Steps:
         return max(self.numbers, default=0)
 
 
+def name_of(task):
+    """Of a thread; empty when it has just ended."""
+    try:
+        return (task / "comm").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 class Job:
     """A training in a process of its own."""
 
@@ -94,10 +102,13 @@ class Job:
                                             env=self.environment)
 
     def usage(self):
-        """Bytes resident, descriptors and threads."""
+        """Bytes resident, descriptors, and threads that are the program's own: the kernel begins and ends those that carry
+        out io_uring's transfers as it likes."""
         proc = Path("/proc") / str(self.process.pid)
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
-        return int(status["VmRSS"].split()[0]) * 1024, len(os.listdir(proc / "fd")), int(status["Threads"])
+        names = [name_of(task) for task in (proc / "task").iterdir()]
+        threads = sum(not name.startswith("iou-wrk") for name in names if name)
+        return int(status["VmRSS"].split()[0]) * 1024, len(os.listdir(proc / "fd")), threads
 
     def control(self, terrace, *words):
         return subprocess.run([terrace, "ctl", str(self.process.pid), *words, "--json"], capture_output=True, text=True,
