@@ -31,9 +31,7 @@ class Faults(Group):
     """One setting and one kind of transfers, of which a first run counts how many there are; then a fault per case."""
 
     def run(self):
-        setting, flags, where, transfers = self.draw()
-        if setting is None:
-            return
+        setting, where, transfers = self.draw()
         for case in range(self.limit):
             folder = self.folder / f"case-{case}"
             folder.mkdir()
@@ -62,21 +60,21 @@ class Faults(Group):
             folder.mkdir()
             command = []
             try:
-                flags = setting.flags(folder)
-                command = flags + ["--save", str(folder / "saved"), "--log", str(folder / "log.jsonl"),
+                command = setting.flags(folder) + ["--save", str(folder / "saved"), "--log", str(folder / "log.jsonl"),
                                    "--inject", ",".join([*where, "delay=1us"])]
                 transfers = self.transfers(setting, folder, command)
                 shutil.rmtree(folder)
                 if transfers:
-                    return setting, flags, where, transfers
+                    return setting, where, transfers
             except Failure as failure:
                 self.say(failure, setting.choice, [command], folder)
-                return None, None, None, 0
         raise RuntimeError("no setting with such transfers was found")
 
     def transfers(self, setting, folder, command):
         status, stderr = run(command, folder)
-        demand_status(status, (0,), stderr)
+        demand_status(status, (0, 1), stderr)
+        if status == 1:
+            raise Failure("FAILED FOR NOTHING", stderr[-1000:])
         self.compare(setting, folder, True)
         return transfers_that_went_wrong(stderr)
 
