@@ -19,6 +19,7 @@ GOOD = ("killed, resumed identical",)
 # What a run is sent, one after the other; the first may be SIGTERM or SIGINT, which ask it to save and stop.
 SIGNALS = {
     "SIGKILL": (signal.SIGKILL,),
+    "SIGTERM": (signal.SIGTERM,),
     "SIGTERM, SIGKILL": (signal.SIGTERM, signal.SIGKILL),
     "SIGTERM, SIGTERM": (signal.SIGTERM, signal.SIGTERM),
     "SIGINT, SIGINT": (signal.SIGINT, signal.SIGINT),
