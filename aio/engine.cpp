@@ -41,8 +41,10 @@ std::string use_once(Transport& transport) {
     transport.start({&piece, 1});
     transport.reap({&result, 1}, true);
     if (result.result == 1) continue;
+    const int error = static_cast<int>(-result.result);
     reason = std::string(kind == OpKind::read ? "a read" : "a write") + " of one byte: " +
-             (result.result < 0 ? system_reason(static_cast<int>(-result.result)) : "nothing was moved");
+             (error == 0 ? "nothing was moved"
+                         : system_reason(is_engine_stop(error) ? error - kEngineStopped : error));
     break;
   }
   close(fd);

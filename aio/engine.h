@@ -4,6 +4,9 @@
 //  - A request is cut into pieces of `block_bytes`; at most `queue_depth` pieces are in flight at once.
 //  - A short transfer is continued until the request is whole; EINTR and EAGAIN are retried.
 //  - Reading past the end of the file ends with kEndOfFile and the bytes that were there.
+//  - Where the system stops serving the engine itself (io_uring_enter or io_getevents fail for about a
+//    second), every request ends with engine_stopped(), in flight or still to come, as soon as the kernel has
+//    let go of its memory.
 //  - Sizes and offsets are 64 bits wide: a request of more than 4 GiB is an ordinary request.
 //  - Requests have no order among each other; two that overlap must not be in flight together.
 //  - Every accepted request gets exactly one callback, whatever happens to it. Nothing here throws after
@@ -37,8 +40,18 @@ enum class Priority : uint8_t { critical, background };
 // The error of a read that reached the end of its file. No file operation reports ENODATA by itself.
 inline constexpr int kEndOfFile = ENODATA;
 
+// The error of a request of an engine that the system serves no more: the errno of the failed call, moved out
+// of the way of what a file can fail with.
+inline constexpr int kEngineStopped = 1 << 16;
+constexpr int engine_stopped(int call_error) {
+  return kEngineStopped + call_error;
+}
+constexpr bool is_engine_stop(int error) {
+  return error >= kEngineStopped;
+}
+
 struct Completion {
-  int error;       // errno, or kEndOfFile; 0 means the whole request was transferred
+  int error;       // errno, kEndOfFile or engine_stopped(); 0 means the whole request was transferred
   uint64_t bytes;  // transferred without a gap from the start of the request; all of it when error is 0
   uint64_t tag;
 };

@@ -250,6 +250,12 @@ Error describe_failure(const Request& request, const Completion& completion,
     return Error(ErrorKind::io, {what, path.string(), "the file ends" + moved,
                                  "it was truncated or never fully written: go on from the last checkpoint"});
   }
+  if (is_engine_stop(completion.error)) {
+    return Error(ErrorKind::io, {what, path.string(),
+                                 "the system no longer serves the I/O engine (" +
+                                     system_reason(completion.error - kEngineStopped) + ")" + moved,
+                                 "go on with another engine: \"threads\" works wherever files do"});
+  }
   std::string advice;
   if (completion.error == ENOSPC || completion.error == EDQUOT) advice = "free space on its file system";
   if (completion.error == EIO) advice = "the device failed: see the kernel's log (dmesg)";

@@ -2,8 +2,10 @@
 
 #include <libaio.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <terrace/aio/piece_ledger.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <algorithm>
@@ -45,7 +47,7 @@ class LibaioTransport final : public Transport {
 
  private:
   size_t take_events(std::span<PieceResult> results);
-  size_t take_refused(std::span<PieceResult> results);
+  void stop(int error);
   void sleep();
 
   const uint32_t queue_depth_;
@@ -55,7 +57,9 @@ class LibaioTransport final : public Transport {
   std::vector<iocb> blocks_;  // by Piece::id; the kernel reads one only inside io_submit
   std::vector<iocb*> batch_;
   std::vector<io_event> events_;
-  std::vector<PieceResult> refused_;  // what io_submit would not take
+  PieceLedger ledger_;
+  CallPatience patience_;
+  int stopped_ = 0;  // engine_stopped() of what ended the context, which is gone then
   uint64_t submit_calls_ = 0;
 };
 
@@ -69,9 +73,8 @@ std::string system_limit_words() {
 }
 
 LibaioTransport::LibaioTransport(uint32_t queue_depth)
-    : queue_depth_(queue_depth), blocks_(queue_depth), events_(queue_depth) {
+    : queue_depth_(queue_depth), blocks_(queue_depth), events_(queue_depth), ledger_(queue_depth) {
   batch_.reserve(queue_depth);
-  refused_.reserve(queue_depth);
 }
 
 LibaioTransport::~LibaioTransport() {
@@ -98,6 +101,7 @@ void LibaioTransport::start(std::span<const Piece> pieces) {
   batch_.clear();
   for (const Piece& piece : pieces) {
     TERRACE_ASSERT(piece.id < queue_depth_, "more pieces were started than the queue depth");
+    ledger_.start(piece.id);
     iocb& block = blocks_[piece.id];
     const auto offset = static_cast<long long>(piece.offset);
     if (piece.kind == OpKind::read) {
@@ -108,6 +112,10 @@ void LibaioTransport::start(std::span<const Piece> pieces) {
     io_set_eventfd(&block, event_fd_);
     batch_.push_back(&block);
   }
+  if (stopped_ != 0) {
+    ledger_.refuse_all(-stopped_);
+    return;
+  }
   const std::span<iocb*> all(batch_);
   for (size_t begin = 0; begin < all.size();) {
     ++submit_calls_;
@@ -116,31 +124,39 @@ void LibaioTransport::start(std::span<const Piece> pieces) {
     if (result > 0) {
       begin += static_cast<size_t>(result);
     } else {  // it says why it does not take the first of them; the others may be fine
-      refused_.push_back({pieces[begin].id, result == 0 ? -EAGAIN : result});
+      ledger_.refuse(pieces[begin].id, result == 0 ? -EAGAIN : result);
       ++begin;
     }
   }
 }
 
-size_t LibaioTransport::take_refused(std::span<PieceResult> results) {
-  const size_t count = std::min(results.size(), refused_.size());
-  std::copy_n(refused_.end() - static_cast<std::ptrdiff_t>(count), count, results.begin());
-  refused_.resize(refused_.size() - count);
-  return count;
+// io_destroy() returns when the kernel has let go of every piece, which moved or did not.
+void LibaioTransport::stop(int error) {
+  const int result = io_destroy(context_);
+  TERRACE_ASSERT(result == 0, "io_destroy: " + system_reason(-result));
+  context_ = nullptr;
+  stopped_ = engine_stopped(error);
+  ledger_.refuse_all(-stopped_);
 }
 
 size_t LibaioTransport::take_events(std::span<PieceResult> results) {
   const size_t room = std::min(results.size(), events_.size());
-  if (room == 0) return 0;
+  if (room == 0 || stopped_ != 0) return 0;
   int result = -EINTR;
-  while (result == -EINTR) {
+  while (result < 0) {
     timespec at_once{0, 0};
     result = io_getevents(context_, 0, static_cast<long>(room), events_.data(), &at_once);
+    const int given_up = result < 0 && result != -EINTR ? patience_.failed(-result) : 0;
+    if (given_up != 0) {
+      stop(given_up);
+      return ledger_.take_refused(results);
+    }
   }
-  TERRACE_ASSERT(result >= 0, "io_getevents: " + system_reason(-result));
+  patience_.succeeded();
   const auto count = static_cast<size_t>(result);
   for (size_t i = 0; i < count; ++i) {
     const auto id = static_cast<uint32_t>(events_[i].obj - blocks_.data());
+    ledger_.answer(id);
     results[i] = PieceResult{id, static_cast<int64_t>(events_[i].res)};
   }
   return count;
@@ -151,7 +167,7 @@ size_t LibaioTransport::take_events(std::span<PieceResult> results) {
 // costs one more turn.
 Reaped LibaioTransport::reap(std::span<PieceResult> results, bool block) {
   for (;;) {
-    const size_t refused = take_refused(results);
+    const size_t refused = ledger_.take_refused(results);
     const size_t count = refused + take_events(results.subspan(refused));
     const bool woken = woken_.exchange(false);
     if (count > 0 || woken || !block) return {count, woken};
@@ -159,20 +175,22 @@ Reaped LibaioTransport::reap(std::span<PieceResult> results, bool block) {
   }
 }
 
+// An eventfd that cannot be read is looked behind every millisecond.
 void LibaioTransport::sleep() {
   uint64_t count;
   const ssize_t taken = read(event_fd_, &count, sizeof count);
-  TERRACE_ASSERT(taken == sizeof count || errno == EINTR, "reading the eventfd: " + system_reason(errno));
+  if (taken == sizeof count || errno == EINTR) return;
+  constexpr timespec kPause{0, 1'000'000};
+  nanosleep(&kPause, nullptr);
 }
 
+// Where the eventfd cannot be written, the mark is found when the next piece finishes, which the kernel
+// counts by itself.
 void LibaioTransport::wake() noexcept {
   woken_.store(true);
   const uint64_t one = 1;
-  ssize_t written = -1;
-  do {
-    written = write(event_fd_, &one, sizeof one);
-  } while (written < 0 && errno == EINTR);
-  TERRACE_ASSERT(written == sizeof one, "writing the eventfd: " + system_reason(errno));
+  while (write(event_fd_, &one, sizeof one) < 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct Piece {
 
 struct PieceResult {
   uint32_t id;
-  int64_t result;  // bytes moved, as read(2) and write(2) say it, or a negated errno
+  int64_t result;  // bytes moved, as read(2) and write(2) say it, or a negated error as of Completion
 };
 
 struct Reaped {
@@ -48,9 +48,10 @@ class Transport {
   // Hands all pieces over in one batch; does not wait for them.
   virtual void start(std::span<const Piece> pieces) = 0;
   // Takes finished pieces. With `block`, and something in flight, returns no sooner than one has finished or
-  // wake() was called.
+  // wake() was called. A transport that the system serves no more answers every piece with engine_stopped().
   virtual Reaped reap(std::span<PieceResult> results, bool block) = 0;
-  // Thread-safe; sticky until the next reap.
+  // Thread-safe; sticky until the next reap. Where the system fails the wake itself, a reap that sleeps
+  // already learns of it with the next piece that finishes.
   virtual void wake() noexcept = 0;
 
   // As Engine::register_buffer and its companions.

@@ -1,10 +1,10 @@
 #include <terrace/aio/uring_ring.h>
 
+#include <fcntl.h>
 #include <liburing.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <terrace/base/assert.h>
@@ -94,17 +94,43 @@ void UringRing::enable() {
   // Not io_uring_enable_rings(): liburing 2.3 declares it and its shared library lacks it.
   const long result =
       syscall(__NR_io_uring_register, ring_->ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
-  TERRACE_ASSERT(result == 0, "io_uring_register (enable): " + system_reason(errno));
+  if (result != 0) failure_ = errno;
   enabled_ = true;
+}
+
+// Puts a descriptor into the table of files, where the kernel keeps it open until the last request has ended.
+int UringRing::watch_end(int fd) {
+  if (!has_file_table_) return io_uring_register_files(ring_.get(), &fd, 1);
+  return io_uring_register_files_update(ring_.get(), kFilePlaces, &fd, 1);
+}
+
+// Closing a ring returns at once, while its requests still move bytes. That they have ended shows in a pipe:
+// the kernel's copy of its writing end is closed with the table of files, after the last of them.
+void UringRing::retire() {
+  if (!created_) return;
+  int ends[2];
+  TERRACE_ASSERT(pipe2(ends, O_CLOEXEC) == 0, "pipe: " + system_reason(errno));
+  const int result = watch_end(ends[1]);
+  TERRACE_ASSERT(result >= 0, "io_uring_register, to see the end of a ring: " + system_reason(-result));
+  close(ends[1]);
+  io_uring_queue_exit(ring_.get());
+  created_ = false;
+  std::byte nothing;
+  while (read(ends[0], &nothing, 1) < 0 && errno == EINTR) {
+  }
+  close(ends[0]);
 }
 
 // A place in the submission queue. The kernel thread gives places back some time after it has started what
 // was in them, possibly after that has completed.
 io_uring_sqe* UringRing::next_entry() {
+  if (failure_ != 0) return nullptr;
   io_uring_sqe* entry = io_uring_get_sqe(ring_.get());
   while (entry == nullptr && mode_ == RingMode::by_kernel_thread) {
-    io_uring_submit(ring_.get());
-    io_uring_sqring_wait(ring_.get());
+    submit();
+    if (failure_ != 0) return nullptr;
+    const int result = io_uring_sqring_wait(ring_.get());
+    if (result < 0 && result != -EINTR) failure_ = patience_.failed(-result);
     entry = io_uring_get_sqe(ring_.get());
   }
   TERRACE_ASSERT(entry != nullptr, "more was started than the submission queue holds");
@@ -113,6 +139,7 @@ io_uring_sqe* UringRing::next_entry() {
 
 UringRing::Registered UringRing::add(const Piece& piece) {
   io_uring_sqe* entry = next_entry();
+  if (entry == nullptr) return {false, false};
   const RegisteredMemory* memory = memory_of(piece);
   const RegisteredFile* file = file_of(piece.fd);
   const int fd = file != nullptr ? static_cast<int>(file->index) : piece.fd;
@@ -138,34 +165,38 @@ UringRing::Registered UringRing::add(const Piece& piece) {
 void UringRing::add_wake(int event_fd) {
   TERRACE_ASSERT(mode_ != RingMode::by_polling, "a ring that polls takes reads and writes only");
   io_uring_sqe* entry = next_entry();
+  if (entry == nullptr) return;
   io_uring_prep_poll_add(entry, event_fd, POLLIN);
   io_uring_sqe_set_data64(entry, kWakeId);
 }
 
 uint64_t UringRing::submit() {
-  if (mode_ == RingMode::by_kernel_thread) {
-    const int result = io_uring_submit(ring_.get());
-    TERRACE_ASSERT(result >= 0 || result == -EINTR, "io_uring_enter: " + system_reason(-result));
-    return 0;
-  }
+  const bool by_kernel_thread = mode_ == RingMode::by_kernel_thread;
   uint64_t calls = 0;
-  while (io_uring_sq_ready(ring_.get()) > 0) {
+  while (failure_ == 0 && io_uring_sq_ready(ring_.get()) > 0) {
     ++calls;
     const int result = io_uring_submit(ring_.get());
-    if (result >= 0 || result == -EINTR) continue;
-    TERRACE_ASSERT(result == -EAGAIN || result == -EBUSY, "io_uring_enter: " + system_reason(-result));
-    const timespec pause{0, 1'000'000};
-    nanosleep(&pause, nullptr);
+    if (result >= 0) {
+      patience_.succeeded();
+      if (by_kernel_thread) break;  // which takes them when it can
+    } else if (result != -EINTR) {
+      failure_ = patience_.failed(-result);
+    }
   }
-  return calls;
+  return by_kernel_thread ? 0 : calls;
 }
 
 bool UringRing::take(Taken& taken, bool block) {
   TERRACE_ASSERT(!block || mode_ != RingMode::by_polling, "a ring that polls cannot be waited for and woken");
+  if (failure_ != 0) return false;
   io_uring_cqe* entry = nullptr;
   const int result = block ? io_uring_wait_cqe(ring_.get(), &entry) : io_uring_peek_cqe(ring_.get(), &entry);
-  if (result == -EINTR || result == -EAGAIN) return false;
-  TERRACE_ASSERT(result == 0, "io_uring_enter: " + system_reason(-result));
+  if (result == -EINTR || (result == -EAGAIN && !block)) return false;
+  if (result < 0) {
+    failure_ = patience_.failed(-result);
+    return false;
+  }
+  patience_.succeeded();
   taken = Taken{io_uring_cqe_get_data64(entry), entry->res};
   io_uring_cqe_seen(ring_.get(), entry);
   return true;
@@ -245,9 +276,8 @@ void UringRing::unregister_buffer(std::span<std::byte> memory) {
   };
   for (const RegisteredMemory& registered : registered_) {
     if (!lies_inside(registered)) continue;
-    const int result = update_buffer(registered.index, nullptr, 0);
-    TERRACE_ASSERT(result >= 0, "io_uring_register: " + system_reason(-result));
-    free_buffers_.push_back(registered.index);
+    // A place that the kernel does not clear keeps its pages and is used no more.
+    if (update_buffer(registered.index, nullptr, 0) >= 0) free_buffers_.push_back(registered.index);
     removed_bytes += static_cast<uint64_t>(registered.end - registered.begin);
   }
   TERRACE_ASSERT(removed_bytes == memory.size(), "the memory to unregister is not what was registered");
@@ -256,7 +286,7 @@ void UringRing::unregister_buffer(std::span<std::byte> memory) {
 
 bool UringRing::make_file_table() {
   if (has_file_table_) return true;
-  const int result = io_uring_register_files_sparse(ring_.get(), kFilePlaces);
+  const int result = io_uring_register_files_sparse(ring_.get(), kFilePlaces + 1);  // the last: watch_end()
   if (result < 0) {
     refusal_ =
         "io_uring_register of a sparse table of files (it came with Linux 5.19): " + system_reason(-result);
@@ -292,8 +322,8 @@ void UringRing::unregister_file(int fd) {
   TERRACE_ASSERT(file != nullptr, "descriptor " + std::to_string(fd) + " is not registered");
   constexpr int kNone = -1;
   const int result = io_uring_register_files_update(ring_.get(), file->index, &kNone, 1);
-  TERRACE_ASSERT(result >= 0, "io_uring_register: " + system_reason(-result));
-  free_files_.push_back(file->index);
+  // A place that the kernel does not clear keeps the old file open and is used no more.
+  if (result >= 0) free_files_.push_back(file->index);
   std::erase_if(registered_files_, [fd](const RegisteredFile& r) { return r.fd == fd; });
 }
 

@@ -4,6 +4,9 @@
 // The completion queue cannot overflow: the kernel makes it twice as long as the submission queue, whose
 // length is the most that the caller ever has in flight.
 //
+// A call that the kernel refuses is made again for about a second; then the ring has failed: failure() says
+// so, nothing more is added or taken, and retire() must be called before memory of its pieces is given back.
+//
 // The ring is created disabled, in any thread, so that make_engine() reports what fails; enable() makes the
 // calling thread its only user (SINGLE_ISSUER).
 //
@@ -23,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/aio/piece_ledger.h>
 #include <terrace/aio/transport.h>
 
 struct io_uring;
@@ -47,8 +51,12 @@ class UringRing {
   UringRing(const UringRing&) = delete;
   UringRing& operator=(const UringRing&) = delete;
 
-  void enable();
+  void enable();  // a kernel that refuses makes it a ring that has failed
   bool enabled() const { return enabled_; }
+  // The errno of the call that the kernel would not serve; 0 while the ring works.
+  int failure() const { return failure_; }
+  // Ends the ring. Returns when the kernel has let go of every piece, which moved or did not.
+  void retire();
 
   // What of the piece goes through a registration.
   struct Registered {
@@ -59,11 +67,11 @@ class UringRing {
   Registered add(const Piece& piece);
   // Completes with kWakeId once `event_fd` can be read.
   void add_wake(int event_fd);
-  // One system call for all that was added, unless the kernel is short of memory for a moment; then it is
-  // asked again. Returns how many calls it was; none by_kernel_thread, which is woken only when it sleeps.
+  // One system call for all that was added, unless the kernel refuses for a moment; then it is asked again.
+  // Returns how many calls it was; none by_kernel_thread, which is woken only when it sleeps.
   uint64_t submit();
-  // The next completion; with `block` it is waited for, by polling never. False when there is none, or the
-  // wait was interrupted.
+  // The next completion; with `block` it is waited for, by polling never. False when there is none, the wait
+  // was interrupted, or the kernel refused it.
   bool take(Taken& taken, bool block);
 
   // As Transport's.
@@ -87,7 +95,8 @@ class UringRing {
   };
 
   explicit UringRing(RingMode mode);
-  io_uring_sqe* next_entry();
+  io_uring_sqe* next_entry();  // null once the ring has failed
+  int watch_end(int fd);
   const RegisteredMemory* memory_of(const Piece& piece) const;
   const RegisteredFile* file_of(int fd) const;
   bool make_buffer_table();
@@ -98,6 +107,8 @@ class UringRing {
   std::unique_ptr<io_uring> ring_;
   bool created_ = false;
   bool enabled_ = false;
+  int failure_ = 0;
+  CallPatience patience_;
   bool has_buffer_table_ = false;
   bool has_file_table_ = false;
   std::vector<uint32_t> free_buffers_;            // places of that table, the lowest last

@@ -1,11 +1,14 @@
 #include <terrace/aio/uring_transport.h>
 
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <terrace/aio/piece_ledger.h>
 #include <terrace/aio/uring_ring.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <atomic>
 #include <cerrno>
 #include <string>
 #include <vector>
@@ -15,7 +18,8 @@ namespace {
 
 class UringTransport final : public Transport {
  public:
-  UringTransport(const EngineOptions& options, Log& log) : options_(options), log_(log) {}
+  UringTransport(const EngineOptions& options, Log& log)
+      : options_(options), log_(log), ledger_(options.queue_depth) {}
   ~UringTransport() override;
   UringTransport(const UringTransport&) = delete;
   UringTransport& operator=(const UringTransport&) = delete;
@@ -39,7 +43,9 @@ class UringTransport final : public Transport {
   void create_polling_ring();
   void enable();
   void arm_wake();
-  void take_wake();
+  bool take_wake();
+  int ring_failure() const;
+  bool stop_where_a_ring_failed();
   bool may_poll(int fd) const;
   UringRing::Registered add_polled(const Piece& piece);
   size_t take_polled(std::span<PieceResult> results);
@@ -53,7 +59,10 @@ class UringTransport final : public Transport {
   std::vector<Piece> polled_pieces_;    // by id: to be started again where polling is refused
   std::vector<bool> refuses_polling_;   // by descriptor
   uint32_t polled_in_flight_ = 0;
+  PieceLedger ledger_;
+  int stopped_ = 0;  // engine_stopped() of what ended the rings, which are gone then
   int wake_fd_ = -1;
+  std::atomic<bool> wake_was_lost_{false};  // the eventfd could not be written
   std::string refusal_;
   TransportStats stats_;
 };
@@ -98,7 +107,7 @@ void UringTransport::create_polling_ring() {
 }
 
 void UringTransport::enable() {
-  if (ring_->enabled()) return;
+  if (stopped_ != 0 || ring_->enabled()) return;
   ring_->enable();
   if (polling_ != nullptr) polling_->enable();
   arm_wake();
@@ -109,19 +118,45 @@ void UringTransport::arm_wake() {
   ring_->submit();
 }
 
-void UringTransport::take_wake() {
+// Whether wake() was called since it was last asked.
+bool UringTransport::take_wake() {
+  const bool was_lost = wake_was_lost_.exchange(false);
   uint64_t count;
   const ssize_t taken = read(wake_fd_, &count, sizeof count);
-  TERRACE_ASSERT(taken == sizeof count || errno == EAGAIN,
-                 "reading the wake eventfd: " + system_reason(errno));
+  if (taken == sizeof count) return true;
+  if (errno != EAGAIN) {  // the ring finds it readable again at once: without a pause that would take a core
+    constexpr timespec kPause{0, 1'000'000};
+    nanosleep(&kPause, nullptr);
+  }
+  return was_lost;
 }
 
+// EAGAIN: 2^64 - 2 wakes are pending, and one is enough.
 void UringTransport::wake() noexcept {
   const uint64_t one = 1;
   const ssize_t written = write(wake_fd_, &one, sizeof one);
-  // EAGAIN: 2^64 - 2 wakes are pending, and one is enough.
-  TERRACE_ASSERT(written == sizeof one || errno == EAGAIN,
-                 "writing the wake eventfd: " + system_reason(errno));
+  if (written != sizeof one && errno != EAGAIN) wake_was_lost_.store(true);
+}
+
+int UringTransport::ring_failure() const {
+  if (ring_->failure() != 0 || polling_ == nullptr) return ring_->failure();
+  return polling_->failure();
+}
+
+// Once a ring has failed: both are ended, and every piece that has no answer is refused. What the rings had
+// finished and nobody had taken is among them; its bytes may have been moved.
+bool UringTransport::stop_where_a_ring_failed() {
+  if (stopped_ != 0) return true;
+  const int failure = ring_failure();
+  if (failure == 0) return false;
+  stopped_ = engine_stopped(failure);
+  refusal_ = "io_uring_enter: " + system_reason(failure);
+  ring_->retire();
+  if (polling_ != nullptr) polling_->retire();
+  ring_.reset();
+  polling_.reset();
+  ledger_.refuse_all(-stopped_);
+  return true;
 }
 
 bool UringTransport::may_poll(int fd) const {
@@ -138,6 +173,11 @@ UringRing::Registered UringTransport::add_polled(const Piece& piece) {
 
 void UringTransport::start(std::span<const Piece> pieces) {
   enable();
+  for (const Piece& piece : pieces) ledger_.start(piece.id);
+  if (stopped_ != 0) {
+    ledger_.refuse_all(-stopped_);
+    return;
+  }
   uint32_t polled = 0;
   for (const Piece& piece : pieces) {
     const bool poll = may_poll(piece.fd);
@@ -148,6 +188,7 @@ void UringTransport::start(std::span<const Piece> pieces) {
   }
   if (polled < pieces.size()) stats_.submit_calls += ring_->submit();
   if (polled > 0) stats_.submit_calls += polling_->submit();
+  stop_where_a_ring_failed();
 }
 
 // From now on pieces of this file, and this one first, go the other way.
@@ -171,6 +212,7 @@ size_t UringTransport::take_polled(std::span<PieceResult> results) {
     if (taken.result == -EOPNOTSUPP) {
       stop_polling(polled_pieces_[id]);
     } else {
+      ledger_.answer(id);
       results[count++] = PieceResult{id, taken.result};
     }
   }
@@ -183,13 +225,15 @@ Reaped UringTransport::take_main(std::span<PieceResult> results, bool block) {
     const bool must_wait = block && reaped.count == 0 && !reaped.woken;
     UringRing::Taken taken;
     if (!ring_->take(taken, must_wait)) {
-      if (must_wait) continue;
+      if (must_wait && ring_->failure() == 0) continue;
       break;
     }
     if (taken.id == UringRing::kWakeId) {
       reaped.woken = true;
     } else {
-      results[reaped.count++] = PieceResult{static_cast<uint32_t>(taken.id), taken.result};
+      const auto id = static_cast<uint32_t>(taken.id);
+      ledger_.answer(id);
+      results[reaped.count++] = PieceResult{id, taken.result};
     }
   }
   if (reaped.woken) {
@@ -204,16 +248,19 @@ Reaped UringTransport::take_main(std::span<PieceResult> results, bool block) {
 Reaped UringTransport::reap(std::span<PieceResult> results, bool block) {
   enable();
   for (;;) {
+    if (stop_where_a_ring_failed()) return {ledger_.take_refused(results), take_wake()};
     const size_t polled = take_polled(results);
     const bool sleep = block && polled == 0 && polled_in_flight_ == 0;
     Reaped reaped = take_main(results.subspan(polled), sleep);
     reaped.count += polled;
-    if (reaped.count > 0 || reaped.woken || !block) return reaped;
+    reaped.woken = wake_was_lost_.exchange(false) || reaped.woken;
+    if (reaped.count > 0 || reaped.woken || (!block && ring_failure() == 0)) return reaped;
   }
 }
 
 // In both rings or in none.
 bool UringTransport::register_buffer(std::span<std::byte> memory) {
+  if (stopped_ != 0) return false;
   if (!ring_->register_buffer(memory)) {
     refusal_ = ring_->registration_refusal();
     return false;
@@ -224,13 +271,16 @@ bool UringTransport::register_buffer(std::span<std::byte> memory) {
   return false;
 }
 
+// What was registered with rings that have ended is so no more.
 void UringTransport::unregister_buffer(std::span<std::byte> memory) {
+  if (stopped_ != 0) return;
   ring_->unregister_buffer(memory);
   if (polling_ != nullptr) polling_->unregister_buffer(memory);
 }
 
 // Another file of the same number may have refused polling.
 bool UringTransport::register_file(int fd) {
+  if (stopped_ != 0) return false;
   if (!ring_->register_file(fd)) {
     refusal_ = ring_->registration_refusal();
     return false;
@@ -244,6 +294,7 @@ bool UringTransport::register_file(int fd) {
 }
 
 void UringTransport::unregister_file(int fd) {
+  if (stopped_ != 0) return;
   ring_->unregister_file(fd);
   if (polling_ != nullptr) polling_->unregister_file(fd);
 }
