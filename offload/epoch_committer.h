@@ -106,6 +106,7 @@ class EpochCommitter {
   uint64_t finish();
   void throw_failure();
   uint64_t last_epoch() const;
+  uint64_t next_epoch() const { return next_number_; }  // what begin() makes; of the thread that begins
 
   // Whether what is cached of the chunk may be changed without waiting. When not, it is written next.
   bool may_change(ChunkId chunk);

@@ -228,13 +228,15 @@ class Offloader final : public ParameterAccess {
   // for the end of a PinnedEpoch. With `retain` the epoch outlives the next commits: the last
   // options.retained_epochs of these stay. Throws what an earlier commit failed with; so does begin_step().
   // While an update is pending the commit is put off to its end: the first backward use of the next step, or
-  // whatever finishes the update before. An update that fails takes the commit with it. Throws
+  // whatever finishes the update before. An update that fails takes the commit with it, and finish_commit()
+  // says so, whoever the failure itself was thrown to. Throws
   // Error(cancelled) where has_whole_state() is false and no update is pending; so does every call below that
   // reads the state.
   void begin_commit(std::string_view info, bool retain = false);
   bool commit_in_progress() const;
   // Waits until the commit in progress, if any, is durable and returns the number of the last epoch. Throws
-  // what went wrong; the epoch before is still there then.
+  // what went wrong, once; the epoch before is still there then. That it returns proves that the last
+  // begin_commit() has made its epoch.
   uint64_t finish_commit();
   uint64_t last_epoch() const;  // 0: none
   // Of the epoch that TierStart::resume took up; empty otherwise.

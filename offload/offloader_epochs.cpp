@@ -188,9 +188,15 @@ void Offloader::begin_commit(std::string_view info, bool retain) {
   TERRACE_ASSERT(p.committer != nullptr, "nothing is committed where " + p.plan.why_no_epochs);
   p.watch.set_activity("a commit");
   if (p.put_off_commit) p.finish_update();  // which begins that one
-  if (!p.update_running()) return p.commit_now(info, retain);
-  p.committer->throw_failure();
-  p.put_off_commit = Parts::PutOffCommit{std::string(info), retain};
+  const uint64_t epoch = p.committer->next_epoch();
+  p.begun_epoch = 0;
+  if (p.update_running()) {
+    p.committer->throw_failure();
+    p.put_off_commit = Parts::PutOffCommit{std::string(info), retain};
+  } else {
+    p.commit_now(info, retain);
+  }
+  p.begun_epoch = epoch;
 }
 
 bool Offloader::commit_in_progress() const {
@@ -198,10 +204,16 @@ bool Offloader::commit_in_progress() const {
 }
 
 uint64_t Offloader::finish_commit() {
-  if (parts_->committer == nullptr) return 0;
-  parts_->watch.set_activity("a commit");
-  parts_->finish_update();
-  return parts_->committer->finish();
+  Parts& p = *parts_;
+  if (p.committer == nullptr) return 0;
+  p.watch.set_activity("a commit");
+  const uint64_t begun = std::exchange(p.begun_epoch, 0);
+  p.finish_update();
+  const uint64_t last = p.committer->finish();
+  if (last >= begun) return last;
+  throw Error(ErrorKind::cancelled, {"the last commit made no epoch", p.record_store->name(),
+                                     "what it waited for failed, and was reported then",
+                                     "go on from the epoch before it, or from a checkpoint"});
 }
 
 uint64_t Offloader::last_epoch() const {

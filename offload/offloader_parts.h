@@ -257,6 +257,7 @@ struct Offloader::Parts {
     bool retain;
   };
   std::optional<PutOffCommit> put_off_commit;  // to the end of the update that is running
+  uint64_t begun_epoch = 0;                    // of the last begin_commit(), until finish_commit() answers it
   // Of this step, during_backward.
   bool announced = false;
   bool updates_as_landed = false;

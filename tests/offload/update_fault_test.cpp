@@ -159,6 +159,12 @@ TEST(UpdateModeFaults, LeaveTheLastEpochWhole) {
         } catch (const Error& error) {
           EXPECT_EQ(error.kind(), ErrorKind::io) << error.what();
         }
+        // The commit that was put off to the update is lost with it, which is said to whoever waits for it.
+        if (mode == UpdateMode::next_forward) {
+          EXPECT_THROW(rig.offloader->finish_commit(), Error);
+        }
+        const uint64_t last = rig.offloader->finish_commit();
+        EXPECT_EQ(last, rig.offloader->last_epoch());
       }
       c.decorate = nullptr;
       c.start = TierStart::resume;

@@ -62,6 +62,7 @@ struct RunOptions {
   std::string ratio = "1";                                 // of updates by the processor
   std::optional<UpdateRates> update_rates = std::nullopt;  // as if they had been measured
   uint64_t data = 1;
+  double validation_fraction = 0;
   TierStart start = TierStart::fresh;
   bool discard = false;  // what an earlier run left
   const Clock* clock = nullptr;
@@ -71,6 +72,7 @@ struct RunOptions {
   std::vector<ConfigOverride> more = {};
   const ComputeDevice* compute = nullptr;  // null: the simulated device
   bool reads_past_host = false;            // parameters on nvme, by the device itself
+  std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
   // Takes the place of the model that the configuration makes.
   std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> model = nullptr;
 };
@@ -134,7 +136,7 @@ inline TrainerOptions options_of(const RunOptions& run) {
 struct TrainerRun {
   explicit TrainerRun(const RunOptions& run)
       : options(options_of(run)),
-        data(tokens(run.data), {kContext, options.config.terrace.seed, /*validation_fraction=*/0}),
+        data(tokens(run.data), {kContext, options.config.terrace.seed, run.validation_fraction}),
         trainer(make(run)) {}
 
   static OpenTokens tokens(uint64_t fingerprint) {
@@ -163,9 +165,10 @@ struct TrainerRun {
 
  private:
   std::unique_ptr<Trainer> make(const RunOptions& run) {
-    if (!run.model) return std::make_unique<Trainer>(options, data, log);
+    if (!run.model && !run.decorate) return std::make_unique<Trainer>(options, data, log);
     TrainingSetup setup = plan_training(options);
-    setup.model = run.model(std::move(setup.model));
+    setup.offload.decorate_engine = run.decorate;
+    if (run.model) setup.model = run.model(std::move(setup.model));
     return std::make_unique<Trainer>(options, std::move(setup), data, log);
   }
 };
@@ -173,6 +176,17 @@ struct TrainerRun {
 inline std::string bytes_of_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// After each step from 0 on.
+inline std::vector<std::vector<std::byte>> states_of_calm_run(const RunOptions& options, uint64_t steps) {
+  TrainerRun run(options);
+  std::vector<std::vector<std::byte>> states = {run.state()};
+  for (uint64_t step = 1; step <= steps; ++step) {
+    run.train(1);
+    states.push_back(run.state());
+  }
+  return states;
 }
 
 // The least host memory that does: nothing is cached.
