@@ -71,18 +71,19 @@ double ms(uint64_t ns) {
   return static_cast<double>(ns) * 1e-6;
 }
 
-Round measure(Trainer& trainer, const fs::path& save) {
+Round measure(Trainer& trainer, const fs::path& save, Log& log) {
+  const CheckpointFolder waits(save / "waited", log), meanwhile(save / "meanwhile", log);
   const SteadyClock clock;
   Round round;
   trainer.step();
   uint64_t start = clock.now_ns();
-  trainer.save(save / "waited");
+  trainer.save(waits);
   round.copied_ms = ms(clock.now_ns() - start);
   round.step_ms = ms(trainer.step().total_ns);
 
   const uint64_t waited = trainer.offloader().counters().commit_wait_ns;
   start = clock.now_ns();
-  bool complete = trainer.begin_save(save / "meanwhile").checkpoint.has_value();
+  bool complete = trainer.begin_save(meanwhile).checkpoint.has_value();
   uint64_t blocked = clock.now_ns() - start;
   while (!complete) {
     const StepReport report = trainer.step();
@@ -120,7 +121,7 @@ int run(int argc, char** argv) {
              trainer.plan().memory.host_record_slots, trainer.plan().memory.record_chunks);
   std::vector<double> copied, blocked, flush, step, busy;
   for (unsigned long r = 0; r <= rounds; ++r) {
-    const Round round = measure(trainer, argv[2]);
+    const Round round = measure(trainer, argv[2], log);
     if (r == 0) continue;  // files and caches are warm from here on
     fmt::print(
         "round {}: copied {:.1f} ms; begun and looked after {:.3f} ms, waited for the flush {:.3f} ms, {} "

@@ -64,7 +64,7 @@ void StateKeeper::see_commit(bool wait, KeptState& kept) {
   if (wanted_) start_copy();
 }
 
-KeptState StateKeeper::begin_save(const std::filesystem::path& folder, uint64_t step, Describe describe) {
+KeptState StateKeeper::begin_save(const CheckpointFolder& folder, uint64_t step, Describe describe) {
   if (!offloader_.keeps_epochs()) {
     const CheckpointInfo info = describe().run;
     return {{}, SavedCheckpoint{step, save_checkpoint(folder, info, space_, offloader_, log_)}};
@@ -72,7 +72,7 @@ KeptState StateKeeper::begin_save(const std::filesystem::path& folder, uint64_t 
   KeptState kept = finish_save();
   if (committing_step_ != step) see_commit(true, kept);
   if (committing_step_ != step && durable_step_ != step) commit(step, describe, false);
-  wanted_ = Wanted{folder, step};
+  wanted_ = Wanted{&folder, step};
   if (committing_step_) {
     see_commit(false, kept);
   } else {
@@ -86,7 +86,7 @@ void StateKeeper::start_copy() {
   std::unique_ptr<PinnedEpoch> epoch = offloader_.pin_epoch();
   CheckpointInfo info = parse_epoch_info(epoch->info(), "the epoch just committed").run;
   TERRACE_ASSERT(info.step == wanted.step, "another epoch than that of the checkpoint was pinned");
-  save_ = std::make_unique<BackgroundSave>(wanted.folder, std::move(info),
+  save_ = std::make_unique<BackgroundSave>(*wanted.folder, std::move(info),
                                            std::make_unique<EpochSource>(std::move(epoch)), log_);
 }
 

@@ -54,16 +54,16 @@ class StateKeeper {
   // The step whose epoch is durable.
   std::optional<uint64_t> durable_step() const { return durable_step_; }
 
-  // Saves the state into `folder`: where epochs are kept without waiting for it, but for a checkpoint that is
-  // being copied still. A checkpoint that is returned is complete.
-  KeptState begin_save(const std::filesystem::path& folder, uint64_t step, Describe describe);
+  // Saves the state into `folder`, which outlives the save: where epochs are kept without waiting for it, but
+  // for a checkpoint that is being copied still. A checkpoint that is returned is complete.
+  KeptState begin_save(const CheckpointFolder& folder, uint64_t step, Describe describe);
   // Waits for the checkpoint that was begun, if any.
   KeptState finish_save();
   bool is_saving() const { return wanted_ || save_; }
 
  private:
   struct Wanted {
-    std::filesystem::path folder;
+    const CheckpointFolder* folder;
     uint64_t step;
   };
 

@@ -136,11 +136,13 @@ class Trainer {
   KeptState begin_commit(bool retain = false);
   KeptState finish_commit();
   std::optional<uint64_t> durable_step() const;  // whose epoch is durable
-  // Saves under `folder`: with epochs while training goes on, else before it returns.
-  KeptState begin_save(const std::filesystem::path& folder);
+  // Saves in `folder`, which outlives the save: with epochs while training goes on, else before it returns.
+  KeptState begin_save(const CheckpointFolder& folder);
   KeptState finish_save();
   // Saves what is in memory, without any epoch; returns the folder of this step.
-  std::filesystem::path save(const std::filesystem::path& folder);
+  std::filesystem::path save(const CheckpointFolder& folder);
+  // Of the training from its first step on, whatever it was resumed from since: checkpoints have it.
+  uint64_t run_id() const;
   // Writes the weights, between two steps, as a folder that transformers loads. Errors as of
   // runtime/weights/export_weights.h.
   ExportReport export_weights(const std::filesystem::path& folder, const ExportOptions& options);

@@ -1,6 +1,7 @@
 // The state of a Trainer beyond its steps: epochs, checkpoints, exports, and what it goes on from.
 #include <fmt/format.h>
 
+#include <random>
 #include <utility>
 
 #include <terrace/base/assert.h>
@@ -78,8 +79,16 @@ void require_same_run(const CheckpointInfo& saved, const std::filesystem::path& 
   checkpoint::require_tensors(where, saved, mine.model, space);
 }
 
+uint64_t Trainer::Parts::draw_run_id() {
+  std::random_device random;
+  uint64_t id = 0;
+  while (id == 0) id = uint64_t{random()} << 32 | random();
+  return id;
+}
+
 CheckpointInfo Trainer::Parts::identity() const {
   CheckpointInfo info;
+  info.run_id = run_id;
   info.model = model->description();
   info.architecture = architecture_text(*model);
   info.tensor_hash = hash_of_tensors(space);
@@ -128,6 +137,7 @@ void Trainer::Parts::take_up_epoch() {
 
 void Trainer::Parts::go_on_from(const CheckpointInfo& saved, const std::string& where) {
   for (const std::string& line : changed_settings(saved.settings, identity().settings)) log.info(line);
+  if (saved.run_id != 0) run_id = saved.run_id;
   completed = saved.step;
   consumed_samples = saved.position.at(kConsumedSamples);
   if (scaler) scaler->restore(saved.loss_scaler, where);
@@ -183,7 +193,7 @@ std::optional<uint64_t> Trainer::durable_step() const {
   return parts_->keeper.durable_step();
 }
 
-KeptState Trainer::begin_save(const std::filesystem::path& folder) {
+KeptState Trainer::begin_save(const CheckpointFolder& folder) {
   Parts& p = *parts_;
   return p.keep([&] { return p.keeper.begin_save(folder, p.completed, [&] { return p.info(); }); });
 }
@@ -193,10 +203,14 @@ KeptState Trainer::finish_save() {
   return p.keep([&] { return p.keeper.finish_save(); });
 }
 
-std::filesystem::path Trainer::save(const std::filesystem::path& folder) {
+std::filesystem::path Trainer::save(const CheckpointFolder& folder) {
   Parts& p = *parts_;
   p.finish_update_between_steps();
   return save_checkpoint(folder, p.info().run, p.space, p.offloader, p.log);
+}
+
+uint64_t Trainer::run_id() const {
+  return parts_->run_id;
 }
 
 ExportReport Trainer::export_weights(const std::filesystem::path& folder, const ExportOptions& options) {

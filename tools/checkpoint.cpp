@@ -224,6 +224,10 @@ int Checkpoint::verify(const Places& places) {
       tell({failure.parts().subject, "all of it", 0, state.bytes, failure.parts().reason});
     }
   }
+  for (const fs::path& path : places.checkpoints) {
+    const std::string trouble = is_checkpoint(path) ? "" : latest_trouble(path);
+    if (!trouble.empty()) tell({path / "latest", "all of it", 0, 0, trouble});
+  }
   if (!listed.tier.trouble.empty()) tell({places.nvme.front(), "all of it", 0, 0, listed.tier.trouble});
   if (json_) {
     print_result(fmt::format("{{\n  \"states\": {},\n  \"bytes\": {},\n  \"bad\": [\n{}\n  ]\n}}\n",

@@ -164,7 +164,7 @@ int Train::train(RunReport& report) {
   if (!measured_sides.empty()) console_.info(update_sides_text(measured_sides, options.config, setup));
   const TrainerPlan plan = setup.plan;
   TrainDecisions decisions(setup, flags_);
-  prepare_save_folder(flags_, plan);
+  const std::unique_ptr<CheckpointFolder> saves = open_save_folder(flags_, plan, console_);
   const TrainingData data = open_training_data(flags_, choice, options, console_);
   if (flags_.resume.empty()) require_empty_monitors(options.config);
   StepLog log(flags_.log);
@@ -203,8 +203,8 @@ int Train::train(RunReport& report) {
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
   const std::unique_ptr<JobControl> control = start_control(trainer, signals);
-  const std::optional<Error> failure = TrainingRun(flags_, options, trainer, console_, log, recording,
-                                                   monitor, signals, control.get(), summary)
+  const std::optional<Error> failure = TrainingRun(flags_, options, trainer, saves.get(), console_, log,
+                                                   recording, monitor, signals, control.get(), summary)
                                            .run();
   recording.finish();
   report.picture(recording.take_picture());

@@ -15,6 +15,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/checkpoint/inventory.h>
 #include <terrace/runtime/compute_threads.h>
 
 #include "text_table.h"
@@ -327,8 +328,9 @@ bool goes_on_from(const std::string& resume, const fs::path& folder) {
 
 }  // namespace
 
-void prepare_save_folder(const TrainFlags& flags, const TrainerPlan& plan) {
-  if (flags.save.empty()) return;
+std::unique_ptr<CheckpointFolder> open_save_folder(const TrainFlags& flags, const TrainerPlan& plan,
+                                                   Log& log) {
+  if (flags.save.empty()) return nullptr;
   constexpr const char* kWhat = "cannot save checkpoints in";
   constexpr const char* kAdvice = "name a folder that can be written to with --save";
   const fs::path folder = flags.save;
@@ -341,12 +343,13 @@ void prepare_save_folder(const TrainFlags& flags, const TrainerPlan& plan) {
         fmt::format("it cannot be created below {}: {}", existing.string(), system_reason(error.value())),
         kAdvice);
   }
-  if (flags.resume.empty() && fs::exists(folder / "latest", error)) {
+  const bool has_checkpoints = is_checkpoint_folder(folder);
+  if (flags.resume.empty() && has_checkpoints) {
     throw Error(ErrorKind::config, {"this run would replace the checkpoints of another", folder.string(),
                                     "it holds checkpoints and --resume is not given",
                                     "give --resume auto to go on from them, or save to another folder"});
   }
-  if (!goes_on_from(flags.resume, folder) && fs::exists(folder / "latest", error)) {
+  if (!goes_on_from(flags.resume, folder) && has_checkpoints) {
     throw Error(ErrorKind::config, {"this run would mix its checkpoints with those of another",
                                     folder.string(), "it does not hold the one that --resume names",
                                     "save to the folder of that checkpoint, or to one of its own"});
@@ -360,7 +363,7 @@ void prepare_save_folder(const TrainFlags& flags, const TrainerPlan& plan) {
     needed += least_bytes;
     available += stale_bytes_in(path);
   }
-  if (needed <= available) return;
+  if (needed <= available) return std::make_unique<CheckpointFolder>(folder, log);
   throw Error(ErrorKind::capacity, {"there is no room for a checkpoint in", folder.string(),
                                     fmt::format("{} are needed there, tier files included, and {} are free",
                                                 format_bytes(needed), format_bytes(available)),

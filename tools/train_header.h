@@ -2,9 +2,12 @@
 // and what a crash would cost; and the checks of the folders that a run writes to.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include <terrace/base/log.h>
+#include <terrace/runtime/checkpoint/checkpoint_folder.h>
 #include <terrace/runtime/report/run_record.h>
 #include <terrace/runtime/trainer.h>
 
@@ -20,9 +23,11 @@ std::string training_header(const std::vector<ReportFact>& facts);
 // "a crash costs at most 100 steps": checkpoints are the only guarantee.
 std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, const TrainerPlan& plan);
 
-// Creates the folder for checkpoints if need be. Throws Error(io) when it cannot be written to and
+// The folder of --save, which is this run's alone from now on; null without one. Throws Error(config) when it
+// has the checkpoints of another run, Error(io) when it cannot be written to or another job saves there, and
 // Error(capacity) when a checkpoint, together with the tier files of the run, has no room there.
-void prepare_save_folder(const TrainFlags& flags, const TrainerPlan& plan);
+std::unique_ptr<CheckpointFolder> open_save_folder(const TrainFlags& flags, const TrainerPlan& plan,
+                                                   Log& log);
 // Unless the folders of what is on nvme are there, throws Error(config), and unless they can be written to,
 // Error(io).
 void check_nvme_folders(const PlacementConfig& placement);

@@ -8,6 +8,7 @@
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
+#include <terrace/runtime/weights/weight_folder.h>
 
 namespace terrace {
 namespace {
@@ -19,6 +20,25 @@ std::string gigabytes(uint64_t bytes) {
   return fmt::format("{:.2f}", static_cast<double>(bytes) * 1e-9);
 }
 
+// In the header of the weights beside the checkpoints.
+constexpr const char* kStepOfWeights = "terrace_step";
+
+std::filesystem::path weights_folder(const TrainFlags& flags) {
+  return std::filesystem::path(flags.save) / "weights";
+}
+
+// Empty where the weights do not say it, or are not there.
+std::string step_of_weights(const std::filesystem::path& folder) {
+  try {
+    const WeightFolder weights(folder);
+    const auto& metadata = weights.files().front().header().metadata;
+    const auto found = metadata.find(kStepOfWeights);
+    return found == metadata.end() ? "" : found->second;
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 std::string remaining_text(double seconds) {
   const auto whole = static_cast<uint64_t>(seconds + 0.5);
   if (whole >= 3600) return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
@@ -28,11 +48,13 @@ std::string remaining_text(double seconds) {
 }  // namespace
 
 TrainingRun::TrainingRun(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer,
-                         Console& console, StepLog& log, StepRecording& recording, RunMonitor& monitor,
-                         const StopSignals& signals, JobControl* control, RunSummary& summary)
+                         const CheckpointFolder* saves, Console& console, StepLog& log,
+                         StepRecording& recording, RunMonitor& monitor, const StopSignals& signals,
+                         JobControl* control, RunSummary& summary)
     : flags_(flags),
       options_(options),
       trainer_(trainer),
+      saves_(saves),
       console_(console),
       log_(log),
       recording_(recording),
@@ -57,6 +79,7 @@ std::optional<Error> TrainingRun::run() {
 }
 
 void TrainingRun::train() {
+  bring_weights_up_to_date();
   while (trainer_.completed_steps() < options_.steps && !signals_.requested()) {
     const StepReport report = trainer_.step();
     summary_.add(report);
@@ -140,6 +163,12 @@ void TrainingRun::keep_last_state() {
   note(trainer_.finish_commit());
   const bool complete = trainer_.completed_steps() >= options_.steps && !signals_.requested();
   if (!complete || saved_step_ != trainer_.completed_steps()) return;
+  if (const std::string trouble = why_not_saved(*saves_, trainer_.run_id(), *saved_step_); !trouble.empty()) {
+    console_.warning(
+        fmt::format("the files on nvme stay: the checkpoint of step {} in {} is not what was saved ({})",
+                    *saved_step_, flags_.save, trouble));
+    return;
+  }
   offloader.keep_tier(false);
   summary_.epoch_step.reset();
   console_.info(
@@ -197,16 +226,17 @@ void TrainingRun::note(const KeptState& kept) {
   summary_.checkpoint = kept.checkpoint->folder.string();
   log_.checkpoint(step, summary_.checkpoint);
   // After a failure the state may have gone wrong some steps ago: then the older ones are what is left.
-  if (flags_.keep_last && !failed_) remove_older_checkpoints(flags_.save, step, *flags_.keep_last, console_);
+  if (flags_.keep_last && !failed_)
+    remove_older_checkpoints(*saves_, trainer_.run_id(), step, *flags_.keep_last, console_);
 }
 
 void TrainingRun::save() {
   const uint64_t step = trainer_.completed_steps();
-  if (flags_.save.empty() || saving_step_ == step) return;
+  if (saves_ == nullptr || saving_step_ == step) return;
   saving_step_ = step;
   // Where epochs are kept the checkpoint is copied from one, which waits for the update by itself.
   if (!trainer_.offloader().keeps_epochs()) finish_update();
-  note(trainer_.begin_save(flags_.save));
+  note(trainer_.begin_save(*saves_));
   if (options_.config.gather_16bit_weights_on_save) export_weights();
 }
 
@@ -216,7 +246,16 @@ void TrainingRun::export_weights() {
   options.type = options_.config.precision == DataType::fp16 ? DataType::fp16 : DataType::bf16;
   options.replace = true;
   options.source = options_.weights;
-  trainer_.export_weights(std::filesystem::path(flags_.save) / "weights", options);
+  options.metadata[kStepOfWeights] = std::to_string(trainer_.completed_steps());
+  trainer_.export_weights(weights_folder(flags_), options);
+}
+
+// A job that died between its checkpoint and these weights has left those of an earlier one.
+void TrainingRun::bring_weights_up_to_date() {
+  const uint64_t step = trainer_.completed_steps();
+  if (saves_ == nullptr || !options_.config.gather_16bit_weights_on_save || step == 0) return;
+  if (!why_not_saved(*saves_, trainer_.run_id(), step).empty()) return;
+  if (step_of_weights(weights_folder(flags_)) != std::to_string(step)) export_weights();
 }
 
 // Where the state in memory is still that of a step. That keeping it failed as well is said in passing.
@@ -233,8 +272,8 @@ void TrainingRun::save_after(const Error& failure) {
   in_passing([&] { note(trainer_.finish_save()); });
   if (!trainer_.has_whole_state() || summary_.steps == 0) return;
   const uint64_t step = trainer_.completed_steps();
-  if (!flags_.save.empty() && saved_step_ != step)
-    in_passing([&] { note({{}, SavedCheckpoint{step, trainer_.save(flags_.save)}}); });
+  if (saves_ != nullptr && saved_step_ != step)
+    in_passing([&] { note({{}, SavedCheckpoint{step, trainer_.save(*saves_)}}); });
   if (!trainer_.offloader().keeps_epochs()) return;
   in_passing([&] {
     note(trainer_.begin_commit());

@@ -23,9 +23,9 @@ namespace terrace {
 class TrainingRun {
  public:
   // All references outlive the run, and so does `control`, null where nobody can reach it.
-  TrainingRun(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer, Console& console,
-              StepLog& log, StepRecording& recording, RunMonitor& monitor, const StopSignals& signals,
-              JobControl* control, RunSummary& summary);
+  TrainingRun(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer,
+              const CheckpointFolder* saves, Console& console, StepLog& log, StepRecording& recording,
+              RunMonitor& monitor, const StopSignals& signals, JobControl* control, RunSummary& summary);
 
   // Trains to the end, or to the end of the step in which a signal arrived, and saves when that was asked
   // for. What goes wrong is returned, after the state was saved when it is still whole; its last line says
@@ -45,6 +45,7 @@ class TrainingRun {
   void save();
   void note(const KeptState& kept);
   void export_weights();
+  void bring_weights_up_to_date();
   void save_after(const Error& failure);
   std::string what_survives() const;
   Error ended_by(const Error& failure);
@@ -53,6 +54,7 @@ class TrainingRun {
   const TrainFlags& flags_;
   const TrainerOptions& options_;
   Trainer& trainer_;
+  const CheckpointFolder* const saves_;
   Console& console_;
   StepLog& log_;
   StepRecording& recording_;

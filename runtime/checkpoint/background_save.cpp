@@ -40,13 +40,11 @@ class Cancellable final : public StateSource {
 
 }  // namespace
 
-BackgroundSave::BackgroundSave(std::filesystem::path folder, CheckpointInfo info,
+BackgroundSave::BackgroundSave(const CheckpointFolder& folder, CheckpointInfo info,
                                std::unique_ptr<StateSource> source, Log& log)
-    : folder_(std::move(folder)),
-      info_(std::move(info)),
-      source_(std::move(source)),
-      log_(log),
-      thread_([this] { save(); }) {}
+    : folder_(folder), info_(std::move(info)), source_(std::move(source)), log_(log), thread_([this] {
+        save();
+      }) {}
 
 BackgroundSave::~BackgroundSave() {
   cancelled_ = true;

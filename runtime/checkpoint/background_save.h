@@ -16,8 +16,8 @@ namespace terrace {
 
 class BackgroundSave {
  public:
-  // Begins at once. `info` with its tensor_hash; `log` outlives this.
-  BackgroundSave(std::filesystem::path folder, CheckpointInfo info, std::unique_ptr<StateSource> source,
+  // Begins at once. `info` with its tensor_hash; `folder` and `log` outlive this.
+  BackgroundSave(const CheckpointFolder& folder, CheckpointInfo info, std::unique_ptr<StateSource> source,
                  Log& log);
   // Gives up what is not done: nothing of it stays.
   ~BackgroundSave();
@@ -33,7 +33,7 @@ class BackgroundSave {
  private:
   void save();
 
-  const std::filesystem::path folder_;
+  const CheckpointFolder& folder_;
   const CheckpointInfo info_;
   std::unique_ptr<StateSource> source_;
   Log& log_;

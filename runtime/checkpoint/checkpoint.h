@@ -17,12 +17,15 @@
 #include <terrace/base/log.h>
 #include <terrace/memory/flat_space.h>
 #include <terrace/offload/offloader.h>
+#include <terrace/runtime/checkpoint/checkpoint_folder.h>
 
 namespace terrace {
 
 // What a checkpoint says about itself. The position in the learning-rate schedule follows from the step, less
 // the steps that the loss scaler skipped.
 struct CheckpointInfo {
+  // Of the run and of all that go on from it; drawn when it begins. 0: in checkpoints of before version 4.
+  uint64_t run_id = 0;
   uint64_t step = 0;  // steps done
   std::string model;  // for people: what the tensors belong to
   // For programs: see runtime/weights/architecture.h; empty in checkpoints of version 1.
@@ -37,12 +40,11 @@ struct CheckpointInfo {
   std::map<std::string, std::string> settings;
 };
 
-// Saves the state between two steps as `<folder>/step-<info.step>` and returns that path. `folder` and what
-// is missing above it are created. A checkpoint of the same step is replaced; there is no moment without
-// either. Last of all, `<folder>/latest` names the new one. What dead jobs left half written in `folder` is
-// removed first, and logged. Throws Error(capacity) when the disk is too small and Error(io) otherwise: then
-// the earlier checkpoints, and the state in memory, are as they were.
-std::filesystem::path save_checkpoint(const std::filesystem::path& folder, const CheckpointInfo& info,
+// Saves the state between two steps as `<folder>/step-<info.step>` and returns that path. A checkpoint of the
+// same step is replaced; there is no moment without either. Last of all, `<folder>/latest` names the new one.
+// Throws Error(capacity) when the disk is too small and Error(io) otherwise: then the earlier checkpoints,
+// and the state in memory, are as they were.
+std::filesystem::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& info,
                                       const FlatSpace& space, Offloader& offloader, Log& log);
 
 // `path` is one step's folder, or the folder above, whose latest checkpoint is meant. Reads the manifest and
@@ -55,11 +57,15 @@ CheckpointInfo read_checkpoint_info(const std::filesystem::path& path);
 std::vector<std::filesystem::path> checkpoints_to_resume_from(const std::filesystem::path& folder);
 
 // Removes checkpoints of earlier steps than `step`, which must have been saved in `folder`, the oldest first,
-// until `keep_count` (at least 1) remain, that of `step` among them. Checkpoints of later steps are another
-// run's and are left alone. A crash leaves every checkpoint whole or gone. What cannot be removed is a
-// warning.
-void remove_older_checkpoints(const std::filesystem::path& folder, uint64_t step, uint64_t keep_count,
-                              Log& log);
+// until `keep_count` (at least 1) remain, that of `step` among them. Those of other runs than `run_id`, of
+// later steps, and those with a file that no save has made are left alone. A crash leaves every checkpoint
+// whole or gone. What cannot be removed is a warning.
+void remove_older_checkpoints(const CheckpointFolder& folder, uint64_t run_id, uint64_t step,
+                              uint64_t keep_count, Log& log);
+
+// Why the checkpoint of a step in `folder` is not one that this run could go on from, as far as `latest`,
+// manifest and file sizes say; empty when it is one.
+std::string why_not_saved(const CheckpointFolder& folder, uint64_t run_id, uint64_t step);
 
 // Sets the whole state of `offloader`, which is between two steps, and returns what the caller must take
 // over: step, seed and data position. `model` describes the model of `space` for messages. Throws

@@ -10,14 +10,14 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kFormatName = "terrace-epoch";
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;  // that of an epoch without a run is 1
 
 }  // namespace
 
 std::string epoch_info_text(const EpochInfo& info) {
   std::string text = "{\n";
   checkpoint::add_member(text, "format", json_quoted(kFormatName));
-  checkpoint::add_member(text, "version", std::to_string(kVersion));
+  checkpoint::add_member(text, "version", std::to_string(info.run.run_id == 0 ? 1 : kVersion));
   checkpoint::add_facts(text, info.run, true);
   checkpoint::add_member(text, "chunk_elements", std::to_string(info.chunk_elements));
   return text + "\n}\n";

@@ -38,6 +38,7 @@ void add_member(std::string& text, std::string_view key, const std::string& json
 }
 
 void add_facts(std::string& text, const CheckpointInfo& info, bool with_architecture) {
+  if (info.run_id != 0) add_member(text, "run", json_quoted(hex_text(info.run_id)));
   add_member(text, "step", std::to_string(info.step));
   add_member(text, "model", json_quoted(info.model));
   if (with_architecture) add_member(text, "architecture", json_quoted(info.architecture));
@@ -51,6 +52,10 @@ void add_facts(std::string& text, const CheckpointInfo& info, bool with_architec
 
 CheckpointInfo read_facts(Members& members, bool with_architecture) {
   CheckpointInfo info;
+  if (members.has("run")) {
+    info.run_id = members.hash("run");
+    if (info.run_id == 0) members.refuse("\"run\" is 0");
+  }
   info.step = members.whole_number("step");
   info.model = members.text("model");
   if (with_architecture) info.architecture = members.text("architecture");

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include <terrace/aio/file.h>
+#include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/epoch_inventory.h>
@@ -26,83 +27,18 @@ namespace fs = std::filesystem;
 constexpr std::string_view kStepPrefix = "step-";
 constexpr size_t kFewestDigits = 8;
 constexpr size_t kMostDigits = std::numeric_limits<uint64_t>::digits10 + 1;
-constexpr std::string_view kPartialSuffix = ".partial";
-constexpr std::string_view kReplacedSuffix = ".replaced";
 constexpr uint64_t kMaxLatestBytes = 4096;
 
-[[noreturn]] void fail(const std::string& what_failed, const fs::path& path, int error) {
-  std::string advice;
-  if (error == EACCES || error == EPERM || error == EROFS)
-    advice = "choose a folder that this user may write to";
-  if (error == ENOTDIR) advice = "a part of the path is a file: choose another folder";
-  if (error == ENOSPC || error == EDQUOT) advice = "free some space, for example remove older checkpoints";
-  const bool full = error == ENOSPC || error == EDQUOT;
-  throw Error(full ? ErrorKind::capacity : ErrorKind::io,
-              {what_failed, path.string(), system_reason(error), advice});
-}
-
-bool is_there(const fs::path& path) {
-  struct stat status;
-  return lstat(path.c_str(), &status) == 0;
+// Of `latest` and its like; empty when there is none.
+std::string small_text(const fs::path& path) {
+  if (!is_there(path)) return "";
+  const std::vector<std::byte> bytes = io::read_whole_file(path, kMaxLatestBytes);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 bool is_folder(const fs::path& path) {
   struct stat status;
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
-void sync_descriptor(int fd, const fs::path& path) {
-  int result;
-  do {
-    result = fsync(fd);
-  } while (result != 0 && errno == EINTR);
-  if (result != 0) fail("cannot write to the device the folder", path, errno);
-}
-
-// Every missing folder of the path, each of them durable.
-void make_folders(const fs::path& path) {
-  if (path.empty() || is_folder(path)) return;
-  const fs::path parent = path.parent_path();
-  if (parent != path) make_folders(parent);
-  if (path.filename().empty()) return;  // "a/b/" was made as "a/b"
-  if (mkdir(path.c_str(), 0700) != 0) {
-    const int error = errno;
-    if (error == EEXIST && is_folder(path)) return;
-    fail("cannot create the checkpoint folder", path, error == EEXIST ? ENOTDIR : error);
-  }
-  sync_folder(parent.empty() ? "." : parent);
-}
-
-// The names of a folder that `wanted` takes, sorted.
-template <typename Wanted>
-std::vector<std::string> names_in(const fs::path& folder, Wanted wanted) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    std::string name = entry->path().filename().string();
-    if (wanted(name)) names.push_back(std::move(name));
-  }
-  if (error) fail("cannot list the checkpoint folder", folder, error.value());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-// ".step-00000020.partial" -> "step-00000020"; empty for any other name.
-std::string step_of_aside(std::string_view name, std::string_view suffix) {
-  if (!name.starts_with('.') || !name.ends_with(suffix) || name.size() < 1 + suffix.size()) return "";
-  const std::string_view step = name.substr(1, name.size() - 1 - suffix.size());
-  return is_step_name(step) ? std::string(step) : "";
-}
-
-uint64_t bytes_below(const fs::path& folder) {
-  uint64_t bytes = 0;
-  std::error_code ignored;  // it is only told
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    std::error_code none;
-    const uint64_t size = entry.file_size(none);
-    if (!none) bytes += size;
-  }
-  return bytes;
 }
 
 std::string checkpoints_in(const fs::path& folder) {
@@ -141,6 +77,55 @@ fs::path step_folder(const fs::path& path) {
 
 }  // namespace
 
+void fail_folder(const std::string& what_failed, const fs::path& path, int error) {
+  std::string advice;
+  if (error == EACCES || error == EPERM || error == EROFS)
+    advice = "choose a folder that this user may write to";
+  if (error == ENOTDIR) advice = "a part of the path is a file: choose another folder";
+  if (error == ENOSPC || error == EDQUOT) advice = "free some space, for example remove older checkpoints";
+  const bool full = error == ENOSPC || error == EDQUOT;
+  throw Error(full ? ErrorKind::capacity : ErrorKind::io,
+              {what_failed, path.string(), system_reason(error), advice});
+}
+
+bool is_there(const fs::path& path) {
+  struct stat status;
+  return lstat(path.c_str(), &status) == 0;
+}
+
+std::vector<std::string> names_in(const fs::path& folder, FunctionRef<bool(const std::string& name)> wanted) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::string name = entry->path().filename().string();
+    if (wanted(name)) names.push_back(std::move(name));
+  }
+  if (error) fail_folder("cannot list the checkpoint folder", folder, error.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void sync_descriptor(int fd, const fs::path& path) {
+  int result;
+  do {
+    result = fsync(fd);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) fail_folder("cannot write to the device the folder", path, errno);
+}
+
+void make_folders(const fs::path& path) {
+  if (path.empty() || is_folder(path)) return;
+  const fs::path parent = path.parent_path();
+  if (parent != path) make_folders(parent);
+  if (path.filename().empty()) return;  // "a/b/" was made as "a/b"
+  if (mkdir(path.c_str(), 0700) != 0) {
+    const int error = errno;
+    if (error == EEXIST && is_folder(path)) return;
+    fail_folder("cannot create the checkpoint folder", path, error == EEXIST ? ENOTDIR : error);
+  }
+  sync_folder(parent.empty() ? "." : parent);
+}
+
 std::string step_name(uint64_t step) {
   return fmt::format("{}{:0{}}", kStepPrefix, step, kFewestDigits);
 }
@@ -161,6 +146,48 @@ std::optional<uint64_t> step_of(std::string_view name) {
   return step;
 }
 
+std::string step_of_aside(std::string_view name, std::string_view suffix) {
+  if (!name.starts_with('.') || !name.ends_with(suffix) || name.size() < 1 + suffix.size()) return "";
+  const std::string_view step = name.substr(1, name.size() - 1 - suffix.size());
+  return is_step_name(step) ? std::string(step) : "";
+}
+
+std::string next_text(uint64_t step, std::string_view manifest) {
+  return fmt::format("{} {}\n", step_name(step), hex_text(checksum_of(std::as_bytes(std::span(manifest)))));
+}
+
+std::string completed_next(const fs::path& folder) {
+  try {
+    const std::string next = small_text(folder / kNextName);
+    const std::string name = next.substr(0, next.find(' '));
+    const std::optional<uint64_t> step = step_of(name);
+    if (!step || !is_there(folder / name / kManifestName)) return "";
+    const std::vector<std::byte> manifest =
+        io::read_whole_file(folder / name / kManifestName, kMaxManifestBytes);
+    const std::string_view text(reinterpret_cast<const char*>(manifest.data()), manifest.size());
+    return next_text(*step, text) == next ? name : "";
+  } catch (const Error&) {  // what cannot be read names nothing
+    return "";
+  }
+}
+
+bool remove_checkpoint(const CheckpointFolder& folder, const fs::path& path, Log& log) {
+  const auto is_foreign = [](const std::string& name) {
+    return name != kManifestName && name != kStatesName && name != kFrozenName;
+  };
+  if (const std::vector<std::string> foreign = names_in(path, is_foreign); !foreign.empty()) {
+    log.warning(fmt::format("{} is left alone: it holds {}, which is not of a checkpoint", path.string(),
+                            foreign.front()));
+    return false;
+  }
+  // Another name first: whoever finds a step's folder finds all of it.
+  const fs::path aside = folder.path() / fmt::format(".{}{}", path.filename().string(), kPartialSuffix);
+  rename_path(path, aside);
+  folder.sync();
+  const RemovedAtEnd removed(aside, log);
+  return true;
+}
+
 fs::path find_checkpoint(const fs::path& path) {
   if (const fs::path found = step_folder(path); !found.empty()) return found;
   struct stat status;
@@ -168,14 +195,14 @@ fs::path find_checkpoint(const fs::path& path) {
     no_checkpoint(ErrorKind::io, path, system_reason(errno), "check the path");
   if (!S_ISDIR(status.st_mode))
     no_checkpoint(ErrorKind::io, path, "it is not a folder", "name the folder of the checkpoints");
+  if (const std::string next = completed_next(path); !next.empty()) return path / next;
   const fs::path latest = path / kLatestName;
   if (!is_there(latest)) {
     no_checkpoint(ErrorKind::io, path,
                   fmt::format("it has neither \"{}\" nor \"{}\"", kLatestName, kManifestName),
                   checkpoints_in(path));
   }
-  const std::vector<std::byte> bytes = io::read_whole_file(latest, kMaxLatestBytes);
-  std::string name(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::string name = small_text(latest);
   if (name.ends_with('\n')) name.pop_back();
   if (!is_step_name(name))
     no_checkpoint(ErrorKind::corrupt, latest, "it does not hold the name of a checkpoint",
@@ -188,71 +215,6 @@ fs::path find_checkpoint(const fs::path& path) {
                 checkpoints_in(path));
 }
 
-SaveFolder::SaveFolder(fs::path folder, Log& log) : path_(std::move(folder)), log_(log) {
-  make_folders(path_);
-  open_and_lock();
-  try {
-    clean();
-  } catch (...) {
-    close(fd_);
-    throw;
-  }
-}
-
-SaveFolder::~SaveFolder() {
-  close(fd_);
-}
-
-// The lock is on the folder itself, so that it leaves nothing behind.
-void SaveFolder::open_and_lock() {
-  fd_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd_ < 0) fail("cannot open the checkpoint folder", path_, errno);
-  int result;
-  do {
-    result = flock(fd_, LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return;
-  const int error = errno;
-  if (error == EWOULDBLOCK) {
-    close(fd_);
-    throw Error(ErrorKind::io,
-                {"cannot save into the checkpoint folder", path_.string(), "another job is saving there",
-                 "give every job a checkpoint folder of its own"});
-  }
-  log_.warning_once(fmt::format("{} cannot be locked ({}): let no other job save there", path_.string(),
-                                system_reason(error)));
-}
-
-void SaveFolder::clean() {
-  const auto is_replaced = [](const std::string& name) {
-    return !step_of_aside(name, kReplacedSuffix).empty();
-  };
-  const auto is_partial = [](const std::string& name) {
-    return !step_of_aside(name, kPartialSuffix).empty();
-  };
-  for (const std::string& name : names_in(path_, is_replaced)) {
-    const std::string step = step_of_aside(name, kReplacedSuffix);
-    if (!is_there(path_ / step)) {
-      rename_path(path_ / name, path_ / step);
-      sync();
-      log_.warning(
-          fmt::format("{} in {} has its name back: a job died while replacing it", step, path_.string()));
-    } else {
-      log_.info(fmt::format("removing {} from {}: a newer {} took its place", name, path_.string(), step));
-      const RemovedAtEnd removed(path_ / name, log_);
-    }
-  }
-  for (const std::string& name : names_in(path_, is_partial)) {
-    log_.info(fmt::format("removing {} ({}) from {}: a job died while saving it", name,
-                          format_bytes(bytes_below(path_ / name)), path_.string()));
-    const RemovedAtEnd removed(path_ / name, log_);
-  }
-}
-
-void SaveFolder::sync() const {
-  sync_descriptor(fd_, path_);
-}
-
 RemovedAtEnd::~RemovedAtEnd() {
   std::error_code error;
   fs::remove_all(path_, error);
@@ -261,12 +223,12 @@ RemovedAtEnd::~RemovedAtEnd() {
 }
 
 void make_folder(const fs::path& path) {
-  if (mkdir(path.c_str(), 0700) != 0) fail("cannot create the folder", path, errno);
+  if (mkdir(path.c_str(), 0700) != 0) fail_folder("cannot create the folder", path, errno);
 }
 
 void sync_folder(const fs::path& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail("cannot open the folder", path, errno);
+  if (fd < 0) fail_folder("cannot open the folder", path, errno);
   try {
     sync_descriptor(fd, path);
   } catch (...) {
@@ -278,13 +240,13 @@ void sync_folder(const fs::path& path) {
 
 void rename_path(const fs::path& from, const fs::path& to) {
   if (rename(from.c_str(), to.c_str()) != 0)
-    fail(fmt::format("cannot rename to {} the folder", to.filename().string()), from, errno);
+    fail_folder(fmt::format("cannot rename to {} the folder", to.filename().string()), from, errno);
 }
 
 bool exchange_paths(const fs::path& one, const fs::path& other) {
   if (renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
-  fail(fmt::format("cannot replace with {} the folder", one.filename().string()), other, errno);
+  fail_folder(fmt::format("cannot replace with {} the folder", one.filename().string()), other, errno);
 }
 
 }  // namespace terrace::checkpoint

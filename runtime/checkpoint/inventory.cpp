@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <system_error>
 
 #include <terrace/base/error.h>
@@ -21,14 +20,6 @@ using checkpoint::BlockReader;
 using checkpoint::DataFile;
 using checkpoint::kLatestName;
 using checkpoint::Manifest;
-
-constexpr std::array kCheckpointFiles = {checkpoint::kManifestName, checkpoint::kStatesName,
-                                         checkpoint::kFrozenName};
-
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 std::string size_trouble(const fs::path& file, uint64_t expected) {
   std::error_code error;
@@ -94,33 +85,6 @@ uint64_t verify_file(const fs::path& path, const DataFile& file, FunctionRef<voi
   return file.bytes;
 }
 
-// A file that a save did not make; empty when there is none.
-std::string foreign_file(const fs::path& folder) {
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const bool known =
-        std::find(kCheckpointFiles.begin(), kCheckpointFiles.end(), name) != kCheckpointFiles.end();
-    if (!known) return name;
-  }
-  return error ? error.message() : "";
-}
-
-// Another name first: whoever finds a step's folder finds all of it.
-bool remove_checkpoint(const checkpoint::SaveFolder& folder, const fs::path& path, Log& log) {
-  const std::string foreign = foreign_file(path);
-  if (!foreign.empty()) {
-    log.warning(
-        fmt::format("{} is left alone: it holds {}, which is not of a checkpoint", path.string(), foreign));
-    return false;
-  }
-  const fs::path aside = folder.path() / ("." + path.filename().string() + ".partial");
-  checkpoint::rename_path(path, aside);
-  folder.sync();
-  const checkpoint::RemovedAtEnd removed(aside, log);
-  return true;
-}
-
 }  // namespace
 
 std::string_view name_of(SavedState::Kind kind) {
@@ -136,12 +100,13 @@ std::string_view name_of(SavedState::Kind kind) {
 }
 
 bool is_checkpoint(const fs::path& path) {
-  return is_there(path / checkpoint::kManifestName);
+  return checkpoint::is_there(path / checkpoint::kManifestName);
 }
 
 bool is_checkpoint_folder(const fs::path& path) {
   std::error_code ignored;
-  return fs::is_directory(path, ignored) && (is_there(path / kLatestName) || !step_folders(path).empty());
+  return fs::is_directory(path, ignored) &&
+         (checkpoint::is_there(path / kLatestName) || !step_folders(path).empty());
 }
 
 std::vector<SavedState> list_checkpoints(const fs::path& path) {
@@ -159,6 +124,26 @@ std::vector<SavedState> list_checkpoints(const fs::path& path) {
   return states;
 }
 
+std::string latest_trouble(const fs::path& folder) {
+  try {
+    checkpoint::find_checkpoint(folder);
+    return "";
+  } catch (const Error& failure) {
+    return failure.parts().reason;
+  }
+}
+
+std::string why_not_saved(const CheckpointFolder& folder, uint64_t run_id, uint64_t step) {
+  try {
+    const fs::path found = checkpoint::find_checkpoint(folder.path());
+    if (found != folder.final_path(step)) return "the latest one there is " + found.filename().string();
+    if (checkpoint::read_manifest_of(found).info.run_id != run_id) return "it is another run's";
+    return look_at(found).trouble;
+  } catch (const Error& failure) {
+    return failure.parts().reason;
+  }
+}
+
 uint64_t verify_checkpoint(const fs::path& folder, FunctionRef<void(const BadBlock&)> bad) {
   const Manifest manifest = checkpoint::read_manifest_of(folder);
   uint64_t bytes = verify_file(folder / checkpoint::kStatesName, manifest.states, bad);
@@ -168,7 +153,7 @@ uint64_t verify_checkpoint(const fs::path& folder, FunctionRef<void(const BadBlo
 
 std::vector<fs::path> prune_checkpoints(const fs::path& folder, FunctionRef<bool(const SavedState&)> goes,
                                         Log& log) {
-  const checkpoint::SaveFolder save_folder(folder, log);
+  const CheckpointFolder save_folder(folder, log);
   std::vector<SavedState> states = list_checkpoints(folder);
   // What a run would take up goes last.
   std::stable_partition(states.begin(), states.end(),
@@ -177,7 +162,7 @@ std::vector<fs::path> prune_checkpoints(const fs::path& folder, FunctionRef<bool
   for (const SavedState& state : states) {
     if (!goes(state)) continue;
     if (state.is_latest && unlink((folder / kLatestName).c_str()) == 0) save_folder.sync();
-    if (remove_checkpoint(save_folder, state.path, log)) removed.push_back(state.path);
+    if (checkpoint::remove_checkpoint(save_folder, state.path, log)) removed.push_back(state.path);
   }
   return removed;
 }

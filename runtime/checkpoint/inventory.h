@@ -43,6 +43,9 @@ bool is_checkpoint_folder(
 // Of a step's folder, or of the folder above, the oldest first. Throws Error(io) when it cannot be read.
 std::vector<SavedState> list_checkpoints(const std::filesystem::path& path);
 
+// Why no run could take up what `latest` names in this folder, as far as names say; empty when one could.
+std::string latest_trouble(const std::filesystem::path& folder);
+
 // Reads every byte of a checkpoint and tells of each block that is not as it was saved. Returns the bytes
 // read. What is wrong with its manifest or with a whole file is an Error.
 uint64_t verify_checkpoint(const std::filesystem::path& folder, FunctionRef<void(const BadBlock&)> bad);

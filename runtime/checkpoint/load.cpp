@@ -26,7 +26,15 @@ Manifest read_manifest_of(const std::filesystem::path& folder) {
     throw Error(failure.kind(), {"cannot read the manifest", path.string(), failure.parts().reason,
                                  "resume from another checkpoint"});
   }
-  return parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  Manifest manifest = parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  const std::string name = folder.filename().empty() ? folder.parent_path().filename() : folder.filename();
+  const std::string replaced = step_of_aside(name, kReplacedSuffix);
+  const std::optional<uint64_t> step = step_of(replaced.empty() ? name : replaced);
+  if (!step || *step == manifest.info.step) return manifest;
+  throw Error(ErrorKind::corrupt,
+              {"cannot use the manifest", path.string(),
+               fmt::format("it is of step {} and its folder is of another", manifest.info.step),
+               "it was moved here: resume from another checkpoint"});
 }
 
 void require_tensors(const std::filesystem::path& where, const CheckpointInfo& saved, std::string_view model,

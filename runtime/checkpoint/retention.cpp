@@ -62,26 +62,19 @@ std::vector<fs::path> checkpoints_to_resume_from(const fs::path& folder) {
   return paths;
 }
 
-void remove_older_checkpoints(const fs::path& folder, uint64_t step, uint64_t keep_count, Log& log) {
+void remove_older_checkpoints(const CheckpointFolder& folder, uint64_t run_id, uint64_t step,
+                              uint64_t keep_count, Log& log) {
   TERRACE_ASSERT(keep_count > 0, "the checkpoint just saved is always kept");
-  const checkpoint::SaveFolder save_folder(folder, log);
   uint64_t kept = 0;
-  std::vector<Found> found = checkpoints_in(folder);
-  std::erase_if(found, [&](const Found& each) { return each.step > step; });
-  TERRACE_ASSERT(!found.empty() && found.front().step == step,
-                 fmt::format("step {} was not saved in {}", step, folder.string()));
-  for (const Found& each : found) {
-    if (++kept <= keep_count) continue;
+  for (const Found& each : checkpoints_in(folder.path())) {
+    if (each.step > step) continue;
     try {
-      // Under another name first: whoever finds a step's folder finds all of it.
-      checkpoint::rename_path(each.path, save_folder.partial_path(each.step));
-      save_folder.sync();
+      if (each.step != step && read_checkpoint_info(each.path).run_id != run_id) continue;
+      if (++kept <= keep_count || !checkpoint::remove_checkpoint(folder, each.path, log)) continue;
+      log.info(fmt::format("removed {}: {} newer ones are kept", each.path.string(), keep_count));
     } catch (const Error& failure) {
       log.warning(failure.what());
-      continue;
     }
-    const checkpoint::RemovedAtEnd removed(save_folder.partial_path(each.step), log);
-    log.info(fmt::format("removing {}: {} newer ones are kept", each.path.string(), keep_count));
   }
 }
 

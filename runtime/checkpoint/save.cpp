@@ -34,7 +34,7 @@ void require_names(const CheckpointInfo& info) {
 }
 
 // Asked before the first byte is written, so that a checkpoint that cannot succeed does not fill the disk.
-void require_space(const SaveFolder& folder, uint64_t states_bytes, uint64_t frozen_bytes) {
+void require_space(const CheckpointFolder& folder, uint64_t states_bytes, uint64_t frozen_bytes) {
   const uint64_t checksums_bytes =
       (block_count(states_bytes) + block_count(frozen_bytes)) * 2 * sizeof(uint64_t);
   const uint64_t needed_bytes = states_bytes + frozen_bytes + checksums_bytes + kOverheadBytes;
@@ -77,7 +77,7 @@ void write_text(const fs::path& path, const std::string& text) {
 }
 
 // Gives the complete partial folder its name. What it replaces lies at the returned path afterwards.
-fs::path move_into_place(const SaveFolder& folder, uint64_t step, const SaveHooks& hooks) {
+fs::path move_into_place(const CheckpointFolder& folder, uint64_t step, const SaveHooks& hooks) {
   const fs::path partial = folder.partial_path(step);
   const fs::path final_path = folder.final_path(step);
   struct stat status;
@@ -100,7 +100,7 @@ fs::path move_into_place(const SaveFolder& folder, uint64_t step, const SaveHook
   return replaced;
 }
 
-void write_latest(const SaveFolder& folder, uint64_t step) {
+void write_latest(const CheckpointFolder& folder, uint64_t step) {
   try {
     write_text(folder.path() / kLatestName, step_name(step) + "\n");
   } catch (const Error& failure) {
@@ -123,6 +123,8 @@ std::string_view name_of(SaveMoment moment) {
       return "frozen_written";
     case SaveMoment::manifest_written:
       return "manifest_written";
+    case SaveMoment::next_written:
+      return "next_written";
     case SaveMoment::old_moved_away:
       return "old_moved_away";
     case SaveMoment::in_place:
@@ -135,12 +137,11 @@ std::string_view name_of(SaveMoment moment) {
   return "";
 }
 
-fs::path save_checkpoint(const fs::path& path, const CheckpointInfo& info, StateSource& source, Log& log,
-                         const SaveHooks& hooks) {
+fs::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& info, StateSource& source,
+                         Log& log, const SaveHooks& hooks) {
   require_names(info);
   const SteadyClock clock;
   const uint64_t begun_ns = clock.now_ns();
-  const SaveFolder folder(path, log);
   const uint64_t states_bytes = source.states_bytes();
   const uint64_t frozen_bytes = source.frozen_bytes();
   require_space(folder, states_bytes, frozen_bytes);
@@ -157,9 +158,12 @@ fs::path save_checkpoint(const fs::path& path, const CheckpointInfo& info, State
       manifest.frozen = write_frozen(partial / kFrozenName, source);
       hooks.reached(SaveMoment::frozen_written);
     }
-    write_text(partial / kManifestName,
-               manifest_text(manifest));  // and makes the names in the folder durable
+    const std::string text = manifest_text(manifest);
+    write_text(partial / kManifestName, text);  // and makes the names in the folder durable
     hooks.reached(SaveMoment::manifest_written);
+    const RemovedAtEnd next(folder.path() / kNextName, log);
+    write_text(folder.path() / kNextName, next_text(info.step, text));
+    hooks.reached(SaveMoment::next_written);
     aside.remove_instead(move_into_place(folder, info.step, hooks));
     folder.sync();
     hooks.reached(SaveMoment::in_place);
@@ -173,17 +177,17 @@ fs::path save_checkpoint(const fs::path& path, const CheckpointInfo& info, State
   return folder.final_path(info.step);
 }
 
-fs::path save_checkpoint(const fs::path& path, const CheckpointInfo& info, const FlatSpace& space,
+fs::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& info, const FlatSpace& space,
                          Offloader& offloader, Log& log, const SaveHooks& hooks) {
   CheckpointInfo whole = info;
   whole.tensor_hash = hash_of_tensors(space);
   OffloaderSource source(offloader);
-  return save_checkpoint(path, whole, source, log, hooks);
+  return save_checkpoint(folder, whole, source, log, hooks);
 }
 
 }  // namespace checkpoint
 
-std::filesystem::path save_checkpoint(const std::filesystem::path& folder, const CheckpointInfo& info,
+std::filesystem::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& info,
                                       const FlatSpace& space, Offloader& offloader, Log& log) {
   const auto nobody_looks = [](checkpoint::SaveMoment) {};
   return checkpoint::save_checkpoint(folder, info, space, offloader, log, {true, nobody_looks});

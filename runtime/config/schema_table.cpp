@@ -201,7 +201,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kZero, "stage3_max_reuse_distance", integer, "1e9", without_effect, kBudgetRules, elements},
     {kZero, "stage3_param_persistence_threshold", integer, "1e5", without_effect, kBudgetRules, elements},
     {kZero, "stage3_model_persistence_threshold", integer, "", without_effect, kBudgetRules, elements},
-    {kZero, "stage3_gather_16bit_weights_on_model_save", boolean, "false", honoured, "Every save also writes the weights in 16 bits as safetensors."},
+    {kZero, "stage3_gather_16bit_weights_on_model_save", boolean, "false", honoured, "Every save also writes the weights in 16 bits as safetensors. A run that goes on from a checkpoint whose weights were not written yet writes them first."},
     {kZero, "stage3_gather_fp16_weights_on_model_save", boolean, "", mapped, "The old name of stage3_gather_16bit_weights_on_model_save.", same_as("zero_optimization.stage3_gather_16bit_weights_on_model_save")},
     {kZero, "stage3_module_granularity_threshold", integer, "0", without_effect, kNoGathering, elements},
     {kZero, "stage3_use_all_reduce_for_fetch_params", boolean, "false", without_effect, kOneProcess},

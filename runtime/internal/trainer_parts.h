@@ -45,6 +45,7 @@ struct Trainer::Parts {
   const Model* const model;
   const TrainingData& data;
   FlatSpace space;
+  uint64_t run_id = draw_run_id();
   const std::optional<FoundEpoch> taken_up;  // checked to be of this run
   const std::unique_ptr<Computing> compute;
   const Ops& ops;
@@ -71,6 +72,7 @@ struct Trainer::Parts {
   uint64_t wanted_host_bytes = 0;
   uint32_t wanted_chunks = 0;
 
+  static uint64_t draw_run_id();
   std::optional<FoundEpoch> epoch_to_take_up() const;
   OffloadOptions offload_there() const;
   void set_first_values();

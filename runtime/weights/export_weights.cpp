@@ -205,8 +205,9 @@ class WeightFiles {
       specs.push_back({weight.name, options_.type, weight.shape});
     }
     // Without "pt" transformers takes the file for one of another framework.
-    writer_.emplace(folder_.path() / file_name(file_), specs,
-                    std::map<std::string, std::string>{{"format", "pt"}});
+    std::map<std::string, std::string> metadata = options_.metadata;
+    metadata["format"] = "pt";
+    writer_.emplace(folder_.path() / file_name(file_), specs, metadata);
   }
 
   void close_file() {

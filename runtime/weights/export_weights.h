@@ -28,6 +28,8 @@ struct ExportOptions {
   bool replace = false;               // an earlier export may be replaced
   std::filesystem::path source = {};  // a model folder whose tokenizer files are copied; may be empty
   std::string stem = "model";         // "<stem>.safetensors", "<stem>-00001-of-00002.safetensors"
+  // In the header of every file of weights, besides what says that it may be read by transformers.
+  std::map<std::string, std::string> metadata = {};
   // More files of the folder, name and text: config.json.
   std::map<std::string, std::string> texts = {};
   // Where the values of a weight pass on their way out, in place: a run of weights[weight] from an element

@@ -185,7 +185,7 @@ TEST_P(RunLaw, ABreakInMidEpochAndAnotherPlacementChangeNothing) {
     {
       Trainer trainer(options(*before), *data_, log_);
       train(trainer, kBreak, broken);
-      trainer.save(checkpoints);
+      trainer.save({checkpoints, log_});
     }
     Trainer trainer(options(after), *data_, log_);
     trainer.resume(checkpoints);
@@ -213,7 +213,7 @@ TEST_P(RunLaw, ABreakAfterEveryStepChangesNothing) {
     Trainer trainer(options(kPlacings[step % std::size(kPlacings)]), *data_, log_);
     if (step > 1) trainer.resume(checkpoints);
     train(trainer, step, broken);
-    trainer.save(checkpoints);
+    trainer.save({checkpoints, log_});
     if (step == kRunSteps) finish(trainer, broken);
   }
   EXPECT_EQ(broken.losses, whole.losses);

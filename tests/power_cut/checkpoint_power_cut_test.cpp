@@ -33,7 +33,7 @@ TEST(CheckpointPowerCut, LeavesTheLastCheckpointOrALaterOneWhole) {
     rig.save(folder.path() / "saved", step);
     log.mark(std::to_string(step));
   }
-  remove_older_checkpoints(folder.path() / "saved", 3, 1, rig.log);
+  remove_older_checkpoints({folder.path() / "saved", rig.log}, kRun, 3, 1, rig.log);
   rig.save(folder.path() / "saved", 3);  // over itself
   TrainingRig resumed(options);
   uint64_t cuts = 0;

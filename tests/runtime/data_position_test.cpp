@@ -68,7 +68,7 @@ Outcome train(const TrainerOptions& options, uint64_t steps, const std::filesyst
   if (!resume.empty()) trainer.resume(resume);
   for (uint64_t i = 0; i < steps; ++i) run.losses.push_back(trainer.step().loss);
   EXPECT_EQ(trainer.consumed_samples() % options.config.batch.micro_batch_size, 0u);
-  if (!save.empty()) trainer.save(save);
+  if (!save.empty()) trainer.save({save, log});
   return run;
 }
 

@@ -110,7 +110,7 @@ TEST(Fp16Training, GoesOnFromACheckpointInTheMidstOfOverflows) {
   const toy::ScratchFolder folder;
   for (uint64_t step = 1; step <= 9; ++step) {
     whole.trainer.step();
-    if (step == 2) whole.trainer.save(folder.path());
+    if (step == 2) whole.trainer.save({folder.path(), whole.log});
   }
   EXPECT_GT(whole.trainer.applied_updates(), 0u);
   EXPECT_LT(whole.trainer.applied_updates(), 9u);

@@ -81,7 +81,7 @@ TEST(Inference, ComputesTheTrainersLossWithinAnyBudget) {
   MemoryLog log;
   Trainer trainer(options, data, log);
   for (int step = 0; step < 3; ++step) trainer.step();
-  trainer.save(folder.path());
+  trainer.save({folder.path(), log});
 
   const Answers roomy = ask(folder.path(), data, config_of({}));
   const std::string path = folder.path().string();

@@ -121,7 +121,7 @@ class LeftRun {
     trainer().finish_commit();
     trainer().step();
     if (leaving.phase == Phase::during_a_commit) trainer().begin_commit();
-    if (leaving.phase == Phase::during_a_checkpoint) note(trainer().begin_save(saved_));
+    if (leaving.phase == Phase::during_a_checkpoint) note(trainer().begin_save(run_->saves_in(saved_)));
   }
 
   void leave() {
@@ -150,7 +150,7 @@ class LeftRun {
         trainer().set_host_budget(trainer().offloader().plan().host_minimum_bytes);
         return go_on();
       case Way::save:
-        note(trainer().begin_save(saved_));
+        note(trainer().begin_save(run_->saves_in(saved_)));
         note(trainer().begin_commit());
         return go_on();
     }
@@ -174,7 +174,7 @@ class LeftRun {
   }
   void keep_last_state() {
     trainer().finish_update();
-    note(trainer().begin_save(saved_));
+    note(trainer().begin_save(run_->saves_in(saved_)));
     note(trainer().finish_save());
     trainer().begin_commit();
     trainer().finish_commit();
@@ -190,7 +190,9 @@ class LeftRun {
     };
     in_passing([&] { trainer().finish_update(); });
     in_passing([&] { note(trainer().finish_save()); });
-    in_passing([&] { note({{}, SavedCheckpoint{trainer().completed_steps(), trainer().save(saved_)}}); });
+    in_passing([&] {
+      note({{}, SavedCheckpoint{trainer().completed_steps(), trainer().save(run_->saves_in(saved_))}});
+    });
     in_passing([&] { trainer().begin_commit(); });
     in_passing([&] { trainer().finish_commit(); });
     durable = trainer().durable_step();

@@ -50,7 +50,7 @@ TEST(TrainerOrder, MayChangeWhenARunGoesOn) {
   {
     TrainerRun whole(options);
     losses = whole.train(2);
-    whole.trainer->save(saved.path());
+    whole.trainer->save(whole.saves_in(saved.path()));
     const std::vector<double> rest = whole.train(2);
     losses.insert(losses.end(), rest.begin(), rest.end());
     state = whole.state();

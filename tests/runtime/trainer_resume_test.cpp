@@ -35,7 +35,7 @@ TEST(TrainerResume, RefusesACheckpointOfAnotherOptimizer) {
   const toy::ScratchFolder saved;
   TrainerRun first(in_bf16());
   first.train(2);
-  first.trainer->save(saved.path());
+  first.trainer->save(first.saves_in(saved.path()));
   for (const char* other : {"Adagrad", "Lion", "SGD"}) {
     SCOPED_TRACE(other);
     expect_refused(in_bf16(other), saved.path(),
@@ -54,7 +54,7 @@ TEST(TrainerResume, RefusesACheckpointOfMomentsInAnotherPrecision) {
     options.bf16_moments = from_bf16 ? "true" : "false";
     TrainerRun first(options);
     first.train(1);
-    first.trainer->save(saved.path());
+    first.trainer->save(first.saves_in(saved.path()));
     options.bf16_moments = from_bf16 ? "false" : "true";
     expect_refused(options, saved.path(), {"2 moments in fp32", "2 moments in bf16"});
   }
@@ -78,7 +78,7 @@ TEST(TrainerResume, GoesOnFromPlainStateWithCompactStateAndTheOtherWayRoundBitFo
         {
           TrainerRun first(options);
           first.train(2);
-          checkpoint = first.trainer->save(saved.path());
+          checkpoint = first.trainer->save(first.saves_in(saved.path()));
           first.trainer->offloader().keep_tier(false);
         }
         options.compact = from_compact ? "false" : "true";

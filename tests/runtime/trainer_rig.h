@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -150,6 +151,13 @@ struct TrainerRun {
     return losses;
   }
 
+  // Open from the first time on that it is asked for.
+  const CheckpointFolder& saves_in(const fs::path& folder) {
+    std::unique_ptr<CheckpointFolder>& saves = saves_[folder];
+    if (saves == nullptr) saves = std::make_unique<CheckpointFolder>(folder, log);
+    return *saves;
+  }
+
   // As a checkpoint holds it.
   std::vector<std::byte> state() {
     std::vector<std::byte> bytes;
@@ -159,6 +167,7 @@ struct TrainerRun {
   }
 
   MemoryLog log;
+  std::map<fs::path, std::unique_ptr<CheckpointFolder>> saves_;
   TrainerOptions options;
   TrainingData data;
   std::unique_ptr<Trainer> trainer;

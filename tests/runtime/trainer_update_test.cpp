@@ -49,7 +49,7 @@ TEST(TrainerUpdate, AppliedInPartEndsTheRunAndTheLastEpochAndCheckpointLeadOn) {
       {
         TrainerRun run(options);
         run.train(2);
-        run.trainer->begin_save(saved.path());
+        run.trainer->begin_save(run.saves_in(saved.path()));
         run.trainer->finish_save();
         run.train(1);
         run.trainer->look_after_state();

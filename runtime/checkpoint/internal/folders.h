@@ -1,10 +1,11 @@
-// The folder of the checkpoints of a run: names in it, who may save there, and how a new checkpoint takes its
-// place. Nothing here reads or writes a byte of state. A folder `<dir>` holds
+// The folder of the checkpoints of a run: names in it, and how a new checkpoint takes its place. Nothing here
+// reads or writes a byte of state. A folder `<dir>` holds
 //
 //   step-00000020            a checkpoint
 //   .step-00000020.partial   one being saved, or one on its way out
 //   .step-00000020.replaced  one that another of its step replaces, where names cannot be exchanged
 //   latest                   the name of the newest
+//   .latest.next             the name that it is about to get, and which manifest that step must have by then
 #pragma once
 
 #include <cstdint>
@@ -14,54 +15,39 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
+#include <terrace/runtime/checkpoint/checkpoint_folder.h>
 
 namespace terrace::checkpoint {
 
 inline constexpr const char* kLatestName = "latest";
+inline constexpr const char* kNextName = ".latest.next";
+inline constexpr std::string_view kPartialSuffix = ".partial";
+inline constexpr std::string_view kReplacedSuffix = ".replaced";
 
 // At least eight digits: step 20 is "step-00000020".
 std::string step_name(uint64_t step);
 bool is_step_name(std::string_view name);
 // "step-00000020" -> 20.
 std::optional<uint64_t> step_of(std::string_view name);
+// ".step-00000020.partial" -> "step-00000020"; empty for any other name.
+std::string step_of_aside(std::string_view name, std::string_view suffix);
+// The text of kNextName. `manifest` is that of the checkpoint.
+std::string next_text(uint64_t step, std::string_view manifest);
 
 // The checkpoint that is meant by `path`: a step's folder itself, or the one that `latest` in it names.
 // Throws Error(io) when there is none and Error(corrupt) when `latest` names nothing; naming the checkpoints
 // that exist.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
-// The right to save into a folder, held for the time of one save.
-class SaveFolder {
- public:
-  // Makes the folder when it is missing, takes its lock, and brings it in order after jobs that died:
-  // unfinished checkpoints are removed and one that was being replaced gets its name back. Throws Error(io)
-  // when the folder cannot be used or another job is saving there.
-  SaveFolder(std::filesystem::path folder, Log& log);
-  ~SaveFolder();
-  SaveFolder(const SaveFolder&) = delete;
-  SaveFolder& operator=(const SaveFolder&) = delete;
+// The checkpoint that is complete under its name and that `latest` does not name yet, because its job died
+// between the two: the name of its step; empty when there is none.
+std::string completed_next(const std::filesystem::path& folder);
 
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path final_path(uint64_t step) const { return path_ / step_name(step); }
-  std::filesystem::path partial_path(uint64_t step) const {
-    return path_ / ("." + step_name(step) + ".partial");
-  }
-  std::filesystem::path replaced_path(uint64_t step) const {
-    return path_ / ("." + step_name(step) + ".replaced");
-  }
-
-  // Returns when the names in the folder are on the device.
-  void sync() const;
-
- private:
-  void open_and_lock();
-  void clean();
-
-  std::filesystem::path path_;
-  Log& log_;
-  int fd_ = -1;
-};
+// Removes a step's folder, unless it holds a file that no save makes: then it is left alone, with a warning,
+// and the answer is false. A crash leaves it whole or gone. Throws Error(io) when it cannot be moved aside.
+bool remove_checkpoint(const CheckpointFolder& folder, const std::filesystem::path& path, Log& log);
 
 // Removes what lies at a path when it goes out of scope; whatever fails is a warning.
 class RemovedAtEnd {
@@ -77,9 +63,19 @@ class RemovedAtEnd {
   Log& log_;
 };
 
+bool is_there(const std::filesystem::path& path);  // a link that leads nowhere too
+// The names of a folder that `wanted` takes, sorted.
+std::vector<std::string> names_in(const std::filesystem::path& folder,
+                                  FunctionRef<bool(const std::string& name)> wanted);
+// Throws what the system said of a folder.
+[[noreturn]] void fail_folder(const std::string& what_failed, const std::filesystem::path& path, int error);
+
 // A new folder of mode 0700.
 void make_folder(const std::filesystem::path& path);
+// Every missing folder of the path, each of them durable.
+void make_folders(const std::filesystem::path& path);
 void sync_folder(const std::filesystem::path& path);
+void sync_descriptor(int fd, const std::filesystem::path& path);
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
 // Swaps two names in one instant; false when the file system cannot.
 bool exchange_paths(const std::filesystem::path& one, const std::filesystem::path& other);

@@ -12,7 +12,7 @@
 
 namespace terrace::checkpoint {
 
-inline constexpr uint64_t kFormatVersion = 3;  // of what is written; earlier ones are read
+inline constexpr uint64_t kFormatVersion = 4;  // of what is written; earlier ones are read
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kStatesName = "states.bin";
 inline constexpr const char* kFrozenName = "frozen.bin";

@@ -19,6 +19,7 @@ enum class SaveMoment : uint8_t {
   states_written,    // on the device, as the next three
   frozen_written,    // only with frozen parameters
   manifest_written,  // the partial folder is complete
+  next_written,      // which step `latest` is about to name
   old_moved_away,    // only when a checkpoint of this step is replaced and names cannot be exchanged
   in_place,          // the new checkpoint has its name
   latest_written,    // and it is the latest; one that was replaced still lies aside
@@ -33,9 +34,9 @@ struct SaveHooks {
 };
 
 // `info` with its tensor_hash.
-std::filesystem::path save_checkpoint(const std::filesystem::path& folder, const CheckpointInfo& info,
+std::filesystem::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& info,
                                       StateSource& source, Log& log, const SaveHooks& hooks);
-std::filesystem::path save_checkpoint(const std::filesystem::path& folder, const CheckpointInfo& info,
+std::filesystem::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& info,
                                       const FlatSpace& space, Offloader& offloader, Log& log,
                                       const SaveHooks& hooks);
 

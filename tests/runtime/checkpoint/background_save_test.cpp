@@ -92,7 +92,8 @@ TEST(BackgroundSave, LeavesTheBytesOfASaveOfItsStepWhileTrainingGoesOn) {
     auto source = std::make_unique<HeldSource>(*rig.offloader);
     HeldSource& held = *source;
     if (cloned) held.let_clone();
-    BackgroundSave save(folder.path() / "meanwhile", info_of(rig, 1), std::move(source), rig.log);
+    const CheckpointFolder saves(folder.path() / "meanwhile", rig.log);
+    BackgroundSave save(saves, info_of(rig, 1), std::move(source), rig.log);
     rig.train(2, 3);
     EXPECT_FALSE(save.done());
     EXPECT_FALSE(fs::exists(folder.path() / "meanwhile" / "latest"));
@@ -111,7 +112,8 @@ TEST(BackgroundSave, FailsWhereItIsFinishedAndLeavesTheCheckpointBefore) {
   rig.train(2, 2);
   auto source = std::make_unique<HeldSource>(*rig.offloader);
   HeldSource& held = *source;
-  BackgroundSave save(folder.path(), info_of(rig, 2), std::move(source), rig.log);
+  const CheckpointFolder saves(folder.path(), rig.log);
+  BackgroundSave save(saves, info_of(rig, 2), std::move(source), rig.log);
   held.release("block 3");
   expect_error(ErrorKind::corrupt, {"block 3"}, [&] { save.finish(); });
   EXPECT_EQ(read_checkpoint_info(folder.path()).step, 1u);
@@ -125,7 +127,8 @@ TEST(BackgroundSave, ThatNobodyWaitsForLeavesNothing) {
   rig.train(2, 2);
   auto source = std::make_unique<HeldSource>(*rig.offloader);
   source->never_end();
-  std::make_unique<BackgroundSave>(folder.path(), info_of(rig, 2), std::move(source), rig.log).reset();
+  const CheckpointFolder saves(folder.path(), rig.log);
+  std::make_unique<BackgroundSave>(saves, info_of(rig, 2), std::move(source), rig.log).reset();
   EXPECT_EQ(read_checkpoint_info(folder.path()).step, 1u);
   EXPECT_FALSE(fs::exists(folder.path() / "step-00000002"));
   EXPECT_THAT(hidden_names(folder.path()), ::testing::IsEmpty());

@@ -25,6 +25,8 @@ namespace terrace::checkpoint_tests {
 namespace fs = std::filesystem;
 using testing::expect_error;
 
+inline constexpr uint64_t kRun = 0x0123456789abcdef;
+
 struct RigOptions {
   Placement parameters = Placement::cpu;
   Placement states = Placement::cpu;
@@ -91,6 +93,7 @@ class TrainingRig {
 
   CheckpointInfo info(uint64_t step) const {
     CheckpointInfo info;
+    info.run_id = run_id;
     info.step = step;
     info.model = "toy";
     info.type = options_.type;
@@ -98,8 +101,9 @@ class TrainingRig {
     info.position = {{"epoch", 3}, {"next_sample", UINT64_MAX}};
     return info;
   }
+  uint64_t run_id = kRun;
   fs::path save(const fs::path& folder, uint64_t step) {
-    return save_checkpoint(folder, info(step), space, *offloader, log);
+    return save_checkpoint({folder, log}, info(step), space, *offloader, log);
   }
   CheckpointInfo load(const fs::path& path) { return load_checkpoint(path, "toy", space, *offloader, log); }
 

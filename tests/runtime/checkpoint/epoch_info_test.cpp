@@ -93,8 +93,8 @@ TEST(EpochInfo, OfAHostileWriterIsAnError) {
                  [&] { parse_epoch_info(edited(edit.from, edit.to), "epoch"); });
   }
   expect_error(ErrorKind::corrupt, {"not JSON"}, [] { parse_epoch_info("", "epoch"); });
-  expect_error(ErrorKind::config, {"version 2", "versions up to 1"},
-               [] { parse_epoch_info(edited("\"version\": 1", "\"version\": 2"), "epoch"); });
+  expect_error(ErrorKind::config, {"version 3", "versions up to 2"},
+               [] { parse_epoch_info(edited("\"version\": 1", "\"version\": 3"), "epoch"); });
 }
 
 }  // namespace

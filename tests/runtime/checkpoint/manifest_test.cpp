@@ -17,6 +17,7 @@ using checkpoint_tests::expect_error;
 
 Manifest example() {
   Manifest manifest;
+  manifest.info.run_id = 0xff;
   manifest.info.step = 20;
   manifest.info.model = "gpt2 \"tiny\" \xC3\xA9";
   manifest.info.architecture = R"({"model_config": {"model_type": "gpt2"}})";
@@ -33,6 +34,29 @@ Manifest example() {
 TEST(CheckpointManifest, HasTheTextOfTheFormat) {
   EXPECT_EQ(manifest_text(example()), R"({
   "format": "terrace-checkpoint",
+  "version": 4,
+  "run": "00000000000000ff",
+  "step": 20,
+  "model": "gpt2 \"tiny\" é",
+  "architecture": "{\"model_config\": {\"model_type\": \"gpt2\"}}",
+  "parameter_type": "fp32",
+  "tensor_hash": "0123456789abcdef",
+  "seed": 18446744073709551615,
+  "data_position": {"epoch": 0, "next": 18446744073709551614},
+  "block_bytes": 786432,
+  "moments": 2,
+  "moment_type": "fp32",
+  "states": {"bytes": 835584, "block_checksums": "0000000000000000fedcba9876543210"},
+  "frozen": {"bytes": 16384, "block_checksums": "0000000000000007"},
+  "manifest_checksum": "9b8cbd78c8030f17"
+}
+)");
+}
+
+// As it was saved before a run had a name.
+TEST(CheckpointManifest, OfTheThirdVersionIsRead) {
+  const std::string text = R"({
+  "format": "terrace-checkpoint",
   "version": 3,
   "step": 20,
   "model": "gpt2 \"tiny\" é",
@@ -48,7 +72,11 @@ TEST(CheckpointManifest, HasTheTextOfTheFormat) {
   "frozen": {"bytes": 16384, "block_checksums": "0000000000000007"},
   "manifest_checksum": "7b3f4634dcbf70f2"
 }
-)");
+)";
+  const Manifest manifest = parse_manifest(text, "m");
+  EXPECT_EQ(manifest.version, 3u);
+  EXPECT_EQ(manifest.info.run_id, 0u);
+  EXPECT_EQ(manifest_text(manifest), text);
 }
 
 // As it was saved when every optimizer was Adam.
@@ -110,10 +138,11 @@ TEST(CheckpointManifest, ComesBackAsItWas) {
     }
     if (with_frozen) manifest.info.loss_scaler = {{"scale_bits", UINT64_MAX}, {"skipped_steps", 0}};
     const Manifest found = parse_manifest(manifest_text(manifest), "m");
+    EXPECT_EQ(found.info.run_id, manifest.info.run_id);
     EXPECT_EQ(found.info.step, manifest.info.step);
     EXPECT_EQ(found.info.model, manifest.info.model);
     EXPECT_EQ(found.info.architecture, manifest.info.architecture);
-    EXPECT_EQ(found.version, 3u);
+    EXPECT_EQ(found.version, 4u);
     EXPECT_EQ(found.layout, manifest.layout);
     EXPECT_EQ(found.info.tensor_hash, manifest.info.tensor_hash);
     EXPECT_EQ(found.info.type, manifest.info.type);
@@ -166,20 +195,22 @@ TEST(CheckpointManifest, OfAHostileWriterIsAnError) {
       {"\"step\": 20", "\"step\": " + std::string(100000, '['), "not JSON"},
       {"\"step\": 20", "\"step\": \"" + std::string(1000000, 'x') + "\"", "\"step\" is not a whole number"},
       {"terrace-checkpoint", "another", "its format is not terrace-checkpoint"},
-      {"\"version\": 3", "\"version\": 0", "there is no version 0"},
-      {"\"version\": 3", "\"version\": 1", "\"architecture\" is not known"},
-      {"\"version\": 3", "\"version\": 2", "is not known"},
+      {"\"version\": 4", "\"version\": 0", "there is no version 0"},
+      {"\"version\": 4", "\"version\": 1", "\"architecture\" is not known"},
+      {"\"version\": 4", "\"version\": 2", "is not known"},
       {"\"moments\": 2", "\"moments\": 3", "no optimizer has 3 moments"},
       {"\"moments\": 2", "\"moments\": 1", "are not whole tiles"},
       {"\"moment_type\": \"fp32\"", "\"moment_type\": \"fp16\"", "\"moment_type\" is neither"},
       {"\"architecture\"", "\"architect\"", "\"architecture\" is missing"},
-      {"\"version\": 3", "\"version\": \"1\"", "\"version\" is not a whole number"},
+      {"\"version\": 4", "\"version\": \"1\"", "\"version\" is not a whole number"},
       {"0123456789abcdef", "0123456789ABCDEF", "\"tensor_hash\" is not 16"},
       {"0123456789abcdef", "0x23456789abcdef", "\"tensor_hash\" is not 16"},
       {"0123456789abcdef", "", "\"tensor_hash\" is not 16"},
       {"\"fp32\"", "\"fp8\"", "\"parameter_type\""},
       {"\"fp32\"", "[]", "\"parameter_type\" is not a text"},
       {"\"block_bytes\": 786432", "\"block_bytes\": 0", "\"block_bytes\""},
+      {"00000000000000ff", "0000000000000000", "\"run\" is 0"},
+      {"00000000000000ff", "ff", "\"run\" is not 16"},
       {"\"epoch\": 0", "\"epoch\": \"0\"", "\"epoch\" of data_position"},
       {"\"epoch\": 0", "\"epoch\": [0]", "\"epoch\" of data_position"},
       {"\"bytes\": 835584", "\"bytes\": 18446744073709551615",
@@ -214,8 +245,8 @@ TEST(CheckpointManifest, HoldsTheSettingsOfItsRunWhenItIsGivenAny) {
 }
 
 TEST(CheckpointManifest, OfALaterVersionAsksForALaterTerrace) {
-  expect_error(ErrorKind::config, {"version 4", "up to 3", "later"},
-               [] { parse_manifest(edited("\"version\": 3", "\"version\": 4"), "m"); });
+  expect_error(ErrorKind::config, {"version 5", "up to 4", "later"},
+               [] { parse_manifest(edited("\"version\": 4", "\"version\": 5"), "m"); });
 }
 
 TEST(CheckpointManifest, WithAnyBytesIsReadOrRefused) {

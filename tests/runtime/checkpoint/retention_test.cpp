@@ -40,14 +40,14 @@ class CheckpointRetention : public ::testing::Test {
 
 TEST_F(CheckpointRetention, KeepsTheNewestAndRemovesTheOthers) {
   save_steps({1, 2, 3, 4, 5});
-  remove_older_checkpoints(folder(), 5, 2, rig_.log);
+  remove_older_checkpoints({folder(), rig_.log}, kRun, 5, 2, rig_.log);
   EXPECT_EQ(steps_in(folder()), (Names{"step-00000004", "step-00000005"}));
   EXPECT_EQ(read_checkpoint_info(folder()).step, 5u);
   EXPECT_TRUE(rig_.has_logged("step-00000003"));
-  remove_older_checkpoints(folder(), 5, 2, rig_.log);
-  remove_older_checkpoints(folder(), 5, 10, rig_.log);
+  remove_older_checkpoints({folder(), rig_.log}, kRun, 5, 2, rig_.log);
+  remove_older_checkpoints({folder(), rig_.log}, kRun, 5, 10, rig_.log);
   EXPECT_EQ(steps_in(folder()), (Names{"step-00000004", "step-00000005"}));
-  remove_older_checkpoints(folder(), 5, 1, rig_.log);
+  remove_older_checkpoints({folder(), rig_.log}, kRun, 5, 1, rig_.log);
   EXPECT_EQ(steps_in(folder()), (Names{"step-00000005"}));
 }
 
@@ -56,9 +56,52 @@ TEST_F(CheckpointRetention, LeavesLaterStepsAndStrangersAlone) {
   fs::create_directory(folder() / "notes");
   fs::create_directory(folder() / "step-1");
   fs::create_directory(folder() / "step-00000001");  // no checkpoint is in it
-  remove_older_checkpoints(folder(), 3, 1, rig_.log);
+  remove_older_checkpoints({folder(), rig_.log}, kRun, 3, 1, rig_.log);
   EXPECT_EQ(steps_in(folder()),
             (Names{"notes", "step-00000001", "step-00000003", "step-00000009", "step-1"}));
+}
+
+TEST_F(CheckpointRetention, CountsAndRemovesThoseOfItsOwnRunAlone) {
+  save_steps({1, 3});
+  rig_.run_id = kRun + 1;
+  save_steps({2, 4});
+  rig_.run_id = 0;  // of before runs had a name
+  save_steps({5});
+  rig_.run_id = kRun;
+  save_steps({6, 7});
+  remove_older_checkpoints({folder(), rig_.log}, kRun, 7, 2, rig_.log);
+  EXPECT_EQ(steps_in(folder()),
+            (Names{"step-00000002", "step-00000004", "step-00000005", "step-00000006", "step-00000007"}));
+}
+
+TEST_F(CheckpointRetention, LeavesACheckpointAloneThatHoldsWhatNoSaveMade) {
+  save_steps({1, 2, 3});
+  write_text(folder() / "step-00000001" / "notes.txt", "mine");
+  remove_older_checkpoints({folder(), rig_.log}, kRun, 3, 1, rig_.log);
+  EXPECT_EQ(steps_in(folder()), (Names{"step-00000001", "step-00000003"}));
+  EXPECT_TRUE(rig_.has_logged("notes.txt"));
+}
+
+// Training and the retention of the same run go on while a checkpoint is written.
+TEST_F(CheckpointRetention, GoesOnWhileTheRunHoldsItsFolder) {
+  const CheckpointFolder mine(folder(), rig_.log);
+  for (const uint64_t step : {1, 2})
+    save_checkpoint(mine, rig_.info(step), rig_.space, *rig_.offloader, rig_.log);
+  remove_older_checkpoints(mine, kRun, 2, 1, rig_.log);
+  EXPECT_EQ(steps_in(folder()), (Names{"step-00000002"}));
+  EXPECT_EQ(why_not_saved(mine, kRun, 2), "");
+  EXPECT_NE(why_not_saved(mine, kRun + 1, 2), "");
+  EXPECT_NE(why_not_saved(mine, kRun, 1), "");
+  fs::resize_file(folder() / "step-00000002" / "states.bin", 5);
+  EXPECT_NE(why_not_saved(mine, kRun, 2), "");
+  expect_error(ErrorKind::io, {folder().string(), "a job that runs"}, [&] { rig_.save(folder(), 3); });
+}
+
+TEST_F(CheckpointRetention, RefusesACheckpointUnderTheNameOfAnotherStep) {
+  save_steps({1, 2});
+  fs::remove_all(folder() / "step-00000002");
+  fs::rename(folder() / "step-00000001", folder() / "step-00000002");
+  expect_error(ErrorKind::corrupt, {"step-00000002", "step 1"}, [&] { read_checkpoint_info(folder()); });
 }
 
 TEST_F(CheckpointRetention, TakesUpTheLatestAndThenThoseBeforeIt) {

@@ -38,7 +38,7 @@ std::map<SaveMoment, fs::path> save_and_copy_at_every_moment(TrainingRig& rig, c
     fs::copy(folder, target, fs::copy_options::recursive);
     taken[moment] = target;
   };
-  checkpoint::save_checkpoint(folder, rig.info(step), rig.space, *rig.offloader, rig.log,
+  checkpoint::save_checkpoint({folder, rig.log}, rig.info(step), rig.space, *rig.offloader, rig.log,
                               {can_exchange, copy});
   return taken;
 }
@@ -51,10 +51,10 @@ TEST(CheckpointSave, LeavesTheCheckpointBeforeItWhereverTheJobDies) {
   rig.train(2, 2);
   const std::vector<std::byte> at_two = rig.state();
   const auto taken = save_and_copy_at_every_moment(rig, folder.path(), 2, true, copies.path());
-  EXPECT_EQ(taken.size(), 7u);  // all but old_moved_away
+  EXPECT_EQ(taken.size(), 8u);  // all but old_moved_away
   for (const auto& [moment, copy] : taken) {
     SCOPED_TRACE(name_of(moment));
-    const bool newer = moment >= SaveMoment::latest_written;
+    const bool newer = moment >= SaveMoment::in_place;
     TrainingRig resumed(small_with_frozen());
     EXPECT_EQ(resumed.load(copy).step, newer ? 2u : 1u);
     EXPECT_TRUE(resumed.state() == (newer ? at_two : at_one));
@@ -64,6 +64,32 @@ TEST(CheckpointSave, LeavesTheCheckpointBeforeItWhereverTheJobDies) {
     TrainingRig again(small_with_frozen());
     EXPECT_EQ(again.load(copy).step, 2u);
     EXPECT_TRUE(again.state() == at_two);
+  }
+}
+
+// Killed between the two names of a checkpoint: readers and the next job find it all the same. One of the
+// same step from before, that was not replaced yet, is not taken for it.
+TEST(CheckpointSave, IsTheLatestFromTheMomentOnWhenItHasItsName) {
+  for (const uint64_t step : {uint64_t{1}, uint64_t{2}}) {
+    SCOPED_TRACE(step);
+    const ScratchFolder folder, copies;
+    TrainingRig rig(small_with_frozen());
+    rig.initialise();
+    rig.run_id = kRun + 1;
+    rig.save(folder.path(), 2);
+    if (step == 2) rig.save(folder.path(), 1);  // which is the latest now
+    rig.run_id = kRun;
+    const auto taken = save_and_copy_at_every_moment(rig, folder.path(), step, true, copies.path());
+    for (const auto& [moment, copy] : taken) {
+      SCOPED_TRACE(name_of(moment));
+      const uint64_t before = step == 2 ? 1 : 2;
+      const bool newer = moment >= SaveMoment::in_place;
+      EXPECT_EQ(read_checkpoint_info(copy).step, newer ? step : before);
+      const CheckpointFolder next(copy, rig.log);
+      EXPECT_THAT(hidden_names(copy), ::testing::IsEmpty());
+      EXPECT_EQ(read_checkpoint_info(copy).step, newer ? step : before);
+      EXPECT_EQ(why_not_saved(next, kRun, step).empty(), newer);
+    }
   }
 }
 
@@ -78,7 +104,7 @@ TEST_P(CheckpointReplaced, IsThereInOneVersionOrTheOtherWhereverTheJobDies) {
   rig.train(2, 2);
   const std::vector<std::byte> new_state = rig.state();
   const auto taken = save_and_copy_at_every_moment(rig, folder.path(), 7, can_exchange, copies.path());
-  EXPECT_EQ(taken.size(), can_exchange ? 7u : 8u);
+  EXPECT_EQ(taken.size(), can_exchange ? 8u : 9u);
   for (const auto& [moment, copy] : taken) {
     SCOPED_TRACE(name_of(moment));
     const bool newer = moment >= SaveMoment::in_place;
@@ -145,7 +171,8 @@ TEST(CheckpointSave, RefusesAFolderInWhichAnotherJobIsSaving) {
   const int other = open(folder.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   ASSERT_GE(other, 0);
   ASSERT_EQ(flock(other, LOCK_EX), 0);
-  expect_error(ErrorKind::io, {folder.path().string(), "another job"}, [&] { rig.save(folder.path(), 2); });
+  expect_error(ErrorKind::io, {folder.path().string(), "a job that runs"},
+               [&] { rig.save(folder.path(), 2); });
   EXPECT_EQ(read_checkpoint_info(folder.path()).step, 1u);
   close(other);
   rig.save(folder.path(), 2);
@@ -215,7 +242,8 @@ TEST(CheckpointSave, RemovesItsPartWhenTheDiskFillsUpMeanwhile) {
       }
     };
     try {
-      checkpoint::save_checkpoint(folder, rig.info(2), rig.space, *rig.offloader, rig.log, {true, fill});
+      checkpoint::save_checkpoint({folder, rig.log}, rig.info(2), rig.space, *rig.offloader, rig.log,
+                                  {true, fill});
       ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("ENOSPC"), std::string::npos) << error.what();
@@ -230,9 +258,11 @@ TEST(CheckpointSave, SaysThatOnlyTheNameOfTheLatestIsMissing) {
   const ScratchFolder folder;
   TrainingRig rig(small_with_frozen());
   rig.initialise().save(folder.path(), 1);
+  const CheckpointFolder saves(folder.path(), rig.log);
   fs::create_directory(folder.path() / "latest.new");
   write_text(folder.path() / "latest.new" / "in_the_way", "");
-  expect_error(ErrorKind::io, {"latest", "complete", "step-00000002"}, [&] { rig.save(folder.path(), 2); });
+  expect_error(ErrorKind::io, {"latest", "complete", "step-00000002"},
+               [&] { save_checkpoint(saves, rig.info(2), rig.space, *rig.offloader, rig.log); });
   EXPECT_EQ(read_checkpoint_info(folder.path()).step, 1u);
   EXPECT_EQ(read_checkpoint_info(folder.path() / "step-00000002").step, 2u);
 }

@@ -425,7 +425,7 @@ TEST_P(CudaTraining, EvaluatesAndGoesOnWithATextAsTheHost) {
   {
     TrainerRun trained(run);
     trained.train(1);
-    saved = trained.trainer->save(folder_.path());
+    saved = trained.trainer->save({folder_.path(), trained.log});
   }
   const std::vector<int32_t> tokens = {1, 4, 9, 3, 12, 10, 10, 12}, targets = {4, 9, 3, 12, 10, 10, 12, 3};
   const auto asked = [&](const ComputeDevice* compute, std::vector<float>& logits) {
