@@ -20,9 +20,6 @@ std::string gigabytes(uint64_t bytes) {
   return fmt::format("{:.2f}", static_cast<double>(bytes) * 1e-9);
 }
 
-// In the header of the weights beside the checkpoints.
-constexpr const char* kStepOfWeights = "terrace_step";
-
 std::filesystem::path weights_folder(const TrainFlags& flags) {
   return std::filesystem::path(flags.save) / "weights";
 }

@@ -22,6 +22,9 @@ namespace terrace {
 using ValueSink = FunctionRef<void(TensorId tensor, uint64_t first_element, std::span<const float> values)>;
 using ValueSource = FunctionRef<void(FunctionRef<bool(TensorId)> wanted, ValueSink sink)>;
 
+// The step that weights are of, in the metadata of their files.
+inline constexpr const char* kStepOfWeights = "terrace_step";
+
 struct ExportOptions {
   DataType type = DataType::bf16;  // of every tensor in the files
   uint64_t max_shard_bytes = 5'000'000'000;
