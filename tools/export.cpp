@@ -84,7 +84,6 @@ ExportOptions Export::options(const CheckpointInfo& info) const {
   if (options.max_shard_bytes == 0)
     throw Error(ErrorKind::config, {"cannot use", "--max-shard-size", "it is 0", "give a size such as 5GB"});
   options.replace = force_;
-  options.metadata[kStepOfWeights] = std::to_string(info.step);
   options.source = tokenizer_;
   return options;
 }

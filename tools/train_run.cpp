@@ -8,7 +8,7 @@
 #include <terrace/base/units.h>
 #include <terrace/memory/machine.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
-#include <terrace/runtime/weights/weight_folder.h>
+#include <terrace/runtime/weights/export_folder.h>
 
 namespace terrace {
 namespace {
@@ -22,18 +22,6 @@ std::string gigabytes(uint64_t bytes) {
 
 std::filesystem::path weights_folder(const TrainFlags& flags) {
   return std::filesystem::path(flags.save) / "weights";
-}
-
-// Empty where the weights do not say it, or are not there.
-std::string step_of_weights(const std::filesystem::path& folder) {
-  try {
-    const WeightFolder weights(folder);
-    const auto& metadata = weights.files().front().header().metadata;
-    const auto found = metadata.find(kStepOfWeights);
-    return found == metadata.end() ? "" : found->second;
-  } catch (const Error&) {
-    return "";
-  }
 }
 
 std::string remaining_text(double seconds) {
@@ -243,7 +231,7 @@ void TrainingRun::export_weights() {
   options.type = options_.config.precision == DataType::fp16 ? DataType::fp16 : DataType::bf16;
   options.replace = true;
   options.source = options_.weights;
-  options.metadata[kStepOfWeights] = std::to_string(trainer_.completed_steps());
+  options.step = trainer_.completed_steps();
   trainer_.export_weights(weights_folder(flags_), options);
 }
 
@@ -252,7 +240,7 @@ void TrainingRun::bring_weights_up_to_date() {
   const uint64_t step = trainer_.completed_steps();
   if (saves_ == nullptr || !options_.config.gather_16bit_weights_on_save || step == 0) return;
   if (!why_not_saved(*saves_, trainer_.run_id(), step).empty()) return;
-  if (step_of_weights(weights_folder(flags_)) != std::to_string(step)) export_weights();
+  if (step_of_export(weights_folder(flags_)) != step) export_weights();
 }
 
 // Where the state in memory is still that of a step. That keeping it failed as well is said in passing.

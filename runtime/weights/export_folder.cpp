@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <set>
 
 #include <terrace/aio/file.h>
@@ -19,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// {"format": "terrace-export", "version": 1, "files": [...]}: every other file of the folder.
+// {"format": "terrace-export", "version": 1, "step": 20, "files": [...]}: every other file of the folder. Not
+// every export is of a step.
 constexpr const char* kListName = "terrace_export.json";
 constexpr std::string_view kFormat = "terrace-export";
 constexpr uint64_t kMaxListBytes = 16 * kMiB;
@@ -40,22 +42,27 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// The files that the export in a folder consists of; nothing when there is no export.
-std::set<std::string> files_of_export(const fs::path& folder) {
-  std::set<std::string> files;
-  if (!fs::is_regular_file(folder / kListName)) return files;
+struct ExportList {
+  std::set<std::string> files;  // with this list; none when there is no export
+  std::string step;             // as written
+};
+
+ExportList list_of_export(const fs::path& folder) {
+  ExportList list;
+  if (!fs::is_regular_file(folder / kListName)) return list;
   const std::vector<std::byte> bytes = io::read_whole_file(folder / kListName, kMaxListBytes);
   const JsonNode root =
       parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, (folder / kListName).string());
   bool known = false;
   for (const JsonMember& member : root.members) {
     known = known || (member.key == "format" && member.value.text == kFormat);
+    if (member.key == "step") list.step = member.value.text;
     if (member.key != "files") continue;
-    for (const JsonNode& item : member.value.items) files.insert(item.text);
+    for (const JsonNode& item : member.value.items) list.files.insert(item.text);
   }
-  if (!known) files.clear();
-  if (known) files.insert(kListName);
-  return files;
+  if (!known) return {};
+  list.files.insert(kListName);
+  return list;
 }
 
 void require_replaceable(const fs::path& target, bool replace) {
@@ -63,7 +70,7 @@ void require_replaceable(const fs::path& target, bool replace) {
   if (!fs::is_directory(target)) refuse(target, "it is a file", "name a folder that does not exist yet");
   const std::vector<std::string> names = names_in(target);
   if (names.empty()) return;
-  const std::set<std::string> exported = files_of_export(target);
+  const std::set<std::string> exported = list_of_export(target).files;
   if (exported.empty())
     refuse(target, "it is not empty, and no export", "name a folder that does not exist yet");
   for (const std::string& name : names) {
@@ -123,14 +130,14 @@ void ExportFolder::copy_existing(const fs::path& source, const std::vector<std::
   }
 }
 
-void ExportFolder::commit() {
+void ExportFolder::commit(std::optional<uint64_t> step) {
   TERRACE_ASSERT(!committed_, "an export is committed once");
   std::string files;
   for (const std::string& name : names_in(partial_))
     files += fmt::format("{}\n    {}", files.empty() ? "" : ",", json_quoted(name));
   write_text(kListName,
-             fmt::format("{{\n  \"format\": \"{}\",\n  \"version\": 1,\n  \"files\": [{}\n  ]\n}}\n", kFormat,
-                         files));
+             fmt::format("{{\n  \"format\": \"{}\",\n  \"version\": 1,\n{}  \"files\": [{}\n  ]\n}}\n",
+                         kFormat, step ? fmt::format("  \"step\": {},\n", *step) : "", files));
   require_replaceable(target_, true);  // nobody put anything there meanwhile
   if (!fs::exists(target_)) {
     checkpoint::rename_path(partial_, target_);
@@ -147,6 +154,17 @@ void ExportFolder::commit() {
     committed_ = true;
   }
   checkpoint::sync_folder(target_.parent_path());
+}
+
+std::optional<uint64_t> step_of_export(const fs::path& folder) {
+  try {
+    const std::string text = list_of_export(folder).step;
+    uint64_t step = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
+    if (error == std::errc() && end == text.data() + text.size()) return step;
+  } catch (const Error&) {  // what cannot be read is none
+  }
+  return std::nullopt;
 }
 
 }  // namespace terrace

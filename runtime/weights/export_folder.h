@@ -2,7 +2,9 @@
 // renamed at the end. It must never replace files that no export wrote.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +30,9 @@ class ExportFolder {
   // Copies those of these files that `source` has.
   void copy_existing(const std::filesystem::path& source, const std::vector<std::string>& names) const;
 
-  // Everything is written: adds the list of files by which an export is known, and gives the folder its name.
-  void commit();
+  // Everything is written: adds the list of files by which an export is known, with the step that it is of,
+  // and gives the folder its name.
+  void commit(std::optional<uint64_t> step = {});
 
  private:
   std::filesystem::path target_;
@@ -37,5 +40,8 @@ class ExportFolder {
   Log& log_;
   bool committed_ = false;
 };
+
+// What the export in a folder was committed with; nothing where none is whole there.
+std::optional<uint64_t> step_of_export(const std::filesystem::path& folder);
 
 }  // namespace terrace

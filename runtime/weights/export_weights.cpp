@@ -205,9 +205,8 @@ class WeightFiles {
       specs.push_back({weight.name, options_.type, weight.shape});
     }
     // Without "pt" transformers takes the file for one of another framework.
-    std::map<std::string, std::string> metadata = options_.metadata;
-    metadata["format"] = "pt";
-    writer_.emplace(folder_.path() / file_name(file_), specs, metadata);
+    writer_.emplace(folder_.path() / file_name(file_), specs,
+                    std::map<std::string, std::string>{{"format", "pt"}});
   }
 
   void close_file() {
@@ -267,7 +266,7 @@ ExportReport export_weights(const fs::path& target, std::span<const WeightSpec> 
     folder.write_text(options.stem + ".safetensors.index.json", index_text(weights, layout, files));
   if (!options.source.empty()) folder.copy_existing(options.source, kCopiedNames);
   for (const auto& [name, text] : options.texts) folder.write_text(name, text);
-  folder.commit();
+  folder.commit(options.step);
   log.info(fmt::format("exported {} weights as {} to {} ({} in {} file{}, {})", weights.size(),
                        name_of(options.type), folder.target().string(), format_bytes(files.written_bytes()),
                        files.file_count(), files.file_count() == 1 ? "" : "s",

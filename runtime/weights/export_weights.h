@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,17 +23,13 @@ namespace terrace {
 using ValueSink = FunctionRef<void(TensorId tensor, uint64_t first_element, std::span<const float> values)>;
 using ValueSource = FunctionRef<void(FunctionRef<bool(TensorId)> wanted, ValueSink sink)>;
 
-// The step that weights are of, in the metadata of their files.
-inline constexpr const char* kStepOfWeights = "terrace_step";
-
 struct ExportOptions {
   DataType type = DataType::bf16;  // of every tensor in the files
   uint64_t max_shard_bytes = 5'000'000'000;
   bool replace = false;               // an earlier export may be replaced
   std::filesystem::path source = {};  // a model folder whose tokenizer files are copied; may be empty
   std::string stem = "model";         // "<stem>.safetensors", "<stem>-00001-of-00002.safetensors"
-  // In the header of every file of weights, besides what says that it may be read by transformers.
-  std::map<std::string, std::string> metadata = {};
+  std::optional<uint64_t> step = {};  // of a training, that the weights are of: step_of_export() says it
   // More files of the folder, name and text: config.json.
   std::map<std::string, std::string> texts = {};
   // Where the values of a weight pass on their way out, in place: a run of weights[weight] from an element
