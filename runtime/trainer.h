@@ -152,6 +152,11 @@ class Trainer {
   // run are said to the log.
   void resume(const std::filesystem::path& folder);
 
+  // Throws what resume() of a trainer that is made of these would throw. Reads every byte of the checkpoint
+  // and changes nothing: for what must be known before the state that is there goes.
+  static void require_resumable(const std::filesystem::path& folder, const TrainerOptions& options,
+                                const TrainingSetup& setup, const TrainingData& data);
+
   // "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".
   std::string model_description() const;
   const std::vector<TierUse> device_ledger() const;

@@ -70,6 +70,21 @@ void require_same_optimizer(const std::filesystem::path& folder, const Checkpoin
        "give the same optimizer, or begin anew from the weights (`terrace export`, then --model)"});
 }
 
+CheckpointInfo identity_of(const TrainerOptions& options, const Model& model, const FlatSpace& space,
+                           const TrainingData& data) {
+  CheckpointInfo info;
+  info.model = model.description();
+  info.architecture = architecture_text(model);
+  info.tensor_hash = hash_of_tensors(space);
+  info.type = model.options().type;
+  info.seed = model.options().seed;
+  info.position = {{kDataFingerprint, data.fingerprint()},
+                   {kTrainTokens, data.train_token_count()},
+                   {kContext, model.config().context}};
+  info.settings = settings_of(options.config, options.steps);
+  return info;
+}
+
 }  // namespace
 
 void require_same_run(const CheckpointInfo& saved, const std::filesystem::path& where,
@@ -87,17 +102,8 @@ uint64_t Trainer::Parts::draw_run_id() {
 }
 
 CheckpointInfo Trainer::Parts::identity() const {
-  CheckpointInfo info;
+  CheckpointInfo info = identity_of(options, *model, space, data);
   info.run_id = run_id;
-  info.model = model->description();
-  info.architecture = architecture_text(*model);
-  info.tensor_hash = hash_of_tensors(space);
-  info.type = model->options().type;
-  info.seed = model->options().seed;
-  info.position = {{kDataFingerprint, data.fingerprint()},
-                   {kTrainTokens, data.train_token_count()},
-                   {kContext, model->config().context}};
-  info.settings = settings_of(options.config, options.steps);
   return info;
 }
 
@@ -141,6 +147,16 @@ void Trainer::Parts::go_on_from(const CheckpointInfo& saved, const std::string& 
   completed = saved.step;
   consumed_samples = saved.position.at(kConsumedSamples);
   if (scaler) scaler->restore(saved.loss_scaler, where);
+}
+
+void Trainer::require_resumable(const std::filesystem::path& folder, const TrainerOptions& options,
+                                const TrainingSetup& setup, const TrainingData& data) {
+  const FlatSpace space(setup.tensors, setup.plan.chunk_elements);
+  const CheckpointInfo mine = identity_of(options, *setup.model, space, data);
+  const CheckpointInfo saved = read_checkpoint_info(folder);
+  require_same_data(folder, saved, mine);
+  require_same_optimizer(folder, saved, mine);
+  require_loadable_checkpoint(folder, mine.model, space, setup.plan.memory.record_layout);
 }
 
 void Trainer::resume(const std::filesystem::path& folder) {

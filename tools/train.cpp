@@ -2,9 +2,11 @@
 // happen, lets TrainingRun do it, and reports.
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include <terrace/memory/machine.h>
@@ -119,6 +121,24 @@ void Train::record_schedule(const Trainer& trainer) {
   }
 }
 
+// Of several processes each would train by itself, into the same folders and with the memory of all.
+void require_one_process() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_NTASKS"}) {
+    const char* const value = std::getenv(name);
+    const std::string_view count = value != nullptr ? value : "";
+    uint64_t processes = 0;
+    const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), processes);
+    if (error != std::errc() || end != count.data() + count.size() || processes <= 1) continue;
+    throw Error(
+        ErrorKind::config,
+        {"cannot train as one of several processes", fmt::format("{}={}", name, count),
+         fmt::format("a launcher started {} of them, and Terrace trains in one process", processes),
+         fmt::format("start it once, without mpirun, torchrun or srun; where only one was started: env "
+                     "-u {} terrace train ...",
+                     name)});
+  }
+}
+
 // A run that does not fit is told how it would.
 TrainingSetup plan_or_refuse(const TrainerOptions& options) {
   try {
@@ -134,6 +154,7 @@ TrainingSetup plan_or_refuse(const TrainerOptions& options) {
 }
 
 int Train::train() {
+  require_one_process();
   check_output_files(flags_);
   RunReport report(flags_.report, console_);
   try {

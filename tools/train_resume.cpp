@@ -140,10 +140,11 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
   return start;
 }
 
-void take_up(std::span<const fs::path> checkpoints, Trainer& trainer, Log& log) {
+// The first of them that `take` does not throw at; throws what the last one is thrown at with.
+void take_first(std::span<const fs::path> checkpoints, FunctionRef<void(const fs::path&)> take, Log& log) {
   for (size_t i = 0; i < checkpoints.size(); ++i) {
     try {
-      trainer.resume(checkpoints[i]);
+      take(checkpoints[i]);
       return;
     } catch (const Error& failure) {
       if (!is_damage(failure) || i + 1 == checkpoints.size()) throw;
@@ -166,7 +167,7 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
   }
   TierContents tier = look_for_epoch(paths);
   if (flags.fresh && tier.has_epochs) {
-    log.warning(fmt::format("--fresh: the state in {} is removed{}", names_of(paths),
+    log.warning(fmt::format("--fresh: the state in {} will be removed when the run begins{}", names_of(paths),
                             tier.newest ? ": " + described(*tier.newest) : ""));
     start.discard_epochs = true;
     tier = {};
@@ -199,9 +200,18 @@ std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& opt
     options.discard_epochs = start.discard_epochs;
     setup = plan_training(options);
   }
+  std::span<const fs::path> checkpoints = start.checkpoints;
+  if (options.discard_epochs) {  // which are gone once there is a trainer
+    const auto require = [&](const fs::path& checkpoint) {
+      Trainer::require_resumable(checkpoint, options, setup, data);
+      checkpoints = {&checkpoint, 1};
+    };
+    take_first(checkpoints, require, log);
+  }
   before_making(setup);
   auto trainer = std::make_unique<Trainer>(options, std::move(setup), data, log);
-  take_up(start.checkpoints, *trainer, log);
+  take_first(
+      checkpoints, [&](const fs::path& checkpoint) { trainer->resume(checkpoint); }, log);
   return trainer;
 }
 

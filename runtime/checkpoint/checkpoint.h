@@ -76,6 +76,11 @@ std::string why_not_saved(const CheckpointFolder& folder, uint64_t run_id, uint6
 CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_view model,
                                const FlatSpace& space, Offloader& offloader, Log& log);
 
+// Throws what load_checkpoint() would throw into an offloader of this layout. Reads every byte and changes
+// nothing.
+void require_loadable_checkpoint(const std::filesystem::path& path, std::string_view model,
+                                 const FlatSpace& space, const RecordLayout& layout);
+
 // The values of tensors as fp32, from the files of a checkpoint alone: master weights, and parameters of
 // frozen tensors. In flat order, each wanted tensor from its first element to its last in runs of at most
 // kTileElements. Blocks without wanted tensors are not read; every byte that is, is checked. Errors as of

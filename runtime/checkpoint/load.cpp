@@ -13,6 +13,7 @@
 #include <terrace/runtime/checkpoint/internal/folders.h>
 #include <terrace/runtime/checkpoint/internal/load_steps.h>
 #include <terrace/runtime/checkpoint/internal/manifest.h>
+#include <terrace/runtime/checkpoint/inventory.h>
 
 namespace terrace {
 namespace checkpoint {
@@ -86,20 +87,41 @@ void require_same_layout(const std::filesystem::path& folder, const Manifest& ma
        "anew from its weights (`terrace export`, then --model)"});
 }
 
+// Before the first byte of any state changes.
+Manifest require_loadable(const std::filesystem::path& folder, std::string_view model, const FlatSpace& space,
+                          const RecordLayout& layout) {
+  Manifest manifest = checkpoint::read_manifest_of(folder);
+  checkpoint::require_tensors(folder, manifest.info, model, space);
+  require_same_layout(folder, manifest, layout);
+  uint64_t states_bytes = 0, frozen_bytes = 0;
+  for (const Section& section : space.sections()) {
+    if (section.trainable) states_bytes += section.elements / kTileElements * layout.tile_bytes();
+    if (!section.trainable) frozen_bytes += section.elements * bytes_of(section.type);
+  }
+  checkpoint::require_same_tensors(folder, manifest, model, space, states_bytes, frozen_bytes);
+  return manifest;
+}
+
 }  // namespace
+
+void require_loadable_checkpoint(const std::filesystem::path& path, std::string_view model,
+                                 const FlatSpace& space, const RecordLayout& layout) {
+  const std::filesystem::path folder = checkpoint::find_checkpoint(path);
+  require_loadable(folder, model, space, layout.canonical());
+  verify_checkpoint(folder, [](const BadBlock& bad) {
+    throw Error(ErrorKind::corrupt, {"cannot resume from the checkpoint", bad.file.string(),
+                                     fmt::format("{} at offset {}: {}", bad.place, bad.offset, bad.reason),
+                                     "resume from another checkpoint"});
+  });
+}
 
 CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_view model,
                                const FlatSpace& space, Offloader& offloader, Log& log) {
   const SteadyClock clock;
   const uint64_t begun_ns = clock.now_ns();
   const std::filesystem::path folder = checkpoint::find_checkpoint(path);
-  const Manifest manifest = checkpoint::read_manifest_of(folder);
-  checkpoint::require_tensors(folder, manifest.info, model, space);
-  const RecordLayout layout = offloader.plan().record_layout.canonical();
-  require_same_layout(folder, manifest, layout);
-  checkpoint::require_same_tensors(folder, manifest, model, space,
-                                   offloader.record_tile_count() * layout.tile_bytes(),
-                                   offloader.frozen_bytes());
+  const Manifest manifest =
+      require_loadable(folder, model, space, offloader.plan().record_layout.canonical());
 
   // Both are there and of the right size before the first byte of the state changes.
   BlockReader states(folder / checkpoint::kStatesName, manifest.states);
