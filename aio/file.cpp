@@ -215,6 +215,18 @@ void File::rename(const std::filesystem::path& to) {
   path_ = to;
 }
 
+void File::require_named() const {
+  struct stat mine, named;
+  if (fstat(fd_, &mine) != 0) fail("cannot look at the file", errno);
+  const bool is_there = lstat(path_.c_str(), &named) == 0;
+  if (is_there && mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) return;
+  throw Error(ErrorKind::io,
+              {"cannot go on with the file", path_.string(),
+               is_there ? "another file was put in its place while a job used it"
+                        : "it was removed while a job used it: " + system_reason(errno),
+               "keep other programs, such as cleaners of temporary files, away from its folder"});
+}
+
 bool File::try_lock() {
   int result;
   do {

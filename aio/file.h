@@ -61,6 +61,9 @@ class File {
   void sync();
   // Gives it another name, which nothing has: Error(io) where something does. Durable once the folder is.
   void rename(const std::filesystem::path& to);
+  // Throws Error(io) unless path() still leads to this file: somebody removed it, or put another in its
+  // place.
+  void require_named() const;
   // Takes the exclusive lock of this file until it is closed; false when another open file has it, in this
   // process or another. A process that dies leaves no lock.
   bool try_lock();

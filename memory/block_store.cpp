@@ -297,6 +297,7 @@ void BlockStore::sync() {
                                   "an earlier attempt failed, and what was lost then is not known",
                                   "resume from the last epoch or checkpoint"});
     }
+    file->file.require_named();
     if (!file->unsynced.exchange(false)) continue;
     try {
       file->file.sync();

@@ -156,7 +156,8 @@ class BlockStore {
   StoreLayout layout_of(const Snapshot& snapshot) const;
 
   // Makes durable what was written before; the files that were written since the last one. After a failure it
-  // fails for good: what the device lost it does not report twice. Waits.
+  // fails for good: what the device lost it does not report twice; and it fails where a file is not found by
+  // its name any more. Waits.
   void sync();
 
   // Sizes of the requests made here.

@@ -57,15 +57,17 @@ std::string utc_time() {
   return {text.data(), size};
 }
 
-// Of a lock that a job wrote, or began to make. A file of a user's that only has the name is not written
-// over.
+// Of a lock that a job wrote, or began to make; a power cut may leave zeros of it. A file of a user's that
+// only has the name is not written over.
 bool is_lock_file(int fd) {
   constexpr std::string_view kBegin = "pid ";
+  constexpr std::string_view kZeros("\0\0\0\0", kBegin.size());
   struct stat status;
   if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return false;
   std::array<char, kBegin.size()> text{};
   const ssize_t size = pread(fd, text.data(), text.size(), 0);
-  return size == 0 || std::string_view(text.data(), size > 0 ? static_cast<size_t>(size) : 0) == kBegin;
+  const std::string_view begin(text.data(), size > 0 ? static_cast<size_t>(size) : 0);
+  return size == 0 || begin == kBegin || begin == kZeros;
 }
 
 // The text of a lock as part of a sentence: "pid 12, host a, started 2026-01-02T03:04:05Z".
@@ -168,7 +170,12 @@ bool TierFolder::take_lock() {
     const bool no_file = errno == ELOOP || errno == EISDIR || errno == ENXIO;
     fail(folder_ + "/lock", system_reason(errno), no_file ? kForeignAdvice : advice_for(errno));
   }
-  if (!is_lock_file(lock_fd_)) fail(folder_ + "/lock", "it is not a lock of Terrace's", kForeignAdvice);
+  // Among files of a tier it is the lock, whatever became of its text.
+  const auto is_of_a_tier = [&] {
+    return std::ranges::any_of(tier::list_files(folder_fd_, folder_), &tier::Entry::ours);
+  };
+  if (!is_lock_file(lock_fd_) && !is_of_a_tier())
+    fail(folder_ + "/lock", "it is not a lock of Terrace's", kForeignAdvice);
   int result = flock(lock_fd_, LOCK_EX | LOCK_NB);
   // Whoever only looks (look_at_tier) has it for a moment.
   constexpr int kAttempts = 20;
@@ -183,11 +190,22 @@ bool TierFolder::take_lock() {
     fail(folder_, holder_of(lock_fd_) + " is using it",
          "wait for it to end, or give every job an nvme_path of its own");
   }
-  // The lock counts only if it is that of the file which the next job will open; a folder that was removed,
-  // too, has lost its lock file before.
+  // A folder that was removed, too, has lost its lock file before.
+  return lock_is_named();
+}
+
+// The lock counts only if it is that of the file which the next job will open.
+bool TierFolder::lock_is_named() const {
   struct stat held, named;
   return fstat(lock_fd_, &held) == 0 &&
          fstatat(folder_fd_, tier::kLockName, &named, AT_SYMLINK_NOFOLLOW) == 0 && same_file(held, named);
+}
+
+void TierFolder::require_held() const {
+  if (lock_is_named()) return;
+  throw Error(ErrorKind::io, {"cannot go on in the tier folder", folder_,
+                              "its lock was removed while a job held it: another job may be using it",
+                              "keep other programs, such as cleaners of temporary files, away from it"});
 }
 
 void TierFolder::write_lock_text() {

@@ -22,7 +22,7 @@ class FileEvents;
 
 // <path>/terrace-tier, mode 0700:
 //   lock          0600, held by flock while the job lives; its text is
-//                 "pid <n>\nhost <name>\nstarted <UTC time>\n"
+//                 "pid <n>\nhost <name>\nstarted <UTC time>\n", and nothing depends on it
 //   space         0600, the label: which folder of which space this is
 //   <name>.tier   0600, tier files; <name> is made of a-z, 0-9 and _
 //   epoch-<16 digits>.manifest, .retained   0600, epochs
@@ -43,6 +43,9 @@ class TierFolder {
   int fd() const { return folder_fd_; }
   // "<folder>/<name>.tier".
   std::string file_path(std::string_view name) const;
+
+  // Throws Error(io) unless the lock that this holds is still the one that another job would take.
+  void require_held() const;
 
   void keep_files(bool keep) { keep_files_ = keep; }
   bool keeps_files() const { return keep_files_; }
@@ -72,6 +75,7 @@ class TierFolder {
   // Both are false when the folder or its lock vanished meanwhile: try again from the start.
   bool open_folder();
   bool take_lock();
+  bool lock_is_named() const;
   void close_descriptors();
   void write_lock_text();
   std::string folder_;

@@ -275,6 +275,7 @@ uint64_t TierSpace::write_epoch(const TierManifest& manifest) {
     epochs_ = {{manifest.epoch, {}, false}};
     return bytes.size();
   }
+  for (const std::unique_ptr<TierFolder>& folder : folders_) folder->require_held();
   const EpochFile file{manifest.epoch,
                        folders_.front()->path() + "/" + tier::epoch_file_name({.epoch = manifest.epoch}),
                        false};

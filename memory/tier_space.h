@@ -80,7 +80,8 @@ class TierSpace {
   TierManifest read_epoch(uint64_t epoch) const;
   // Durable when it returns: written aside, fsync, rename, fsync of the folder; what the manifest refers to
   // must be durable before. The manifest of the passing epoch before it is then removed. Returns its bytes.
-  // The epoch is later than all others. On any one thread while nobody calls anything else here.
+  // The epoch is later than all others. Throws Error(io) where a lock of the folders was taken away. On any
+  // one thread while nobody calls anything else here.
   uint64_t write_epoch(const TierManifest& manifest);
   // A retained epoch stays until it is removed. Both are durable when they return.
   void retain_epoch(uint64_t epoch);

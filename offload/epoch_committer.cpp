@@ -191,6 +191,13 @@ bool EpochCommitter::begin_write(EpochPart part, const io::Engine& engine, Chunk
     may_take ? wait_idle() : wait_for_slots(part);
   }
   if (engine.in_flight() > 0) return false;
+  if (store.bad_slot_count() == 0) {
+    throw Error(ErrorKind::capacity, {"cannot write a part of the state to", store.name(),
+                                      "no slot is free: those of commits that failed are kept, because it is "
+                                      "not known whether a crash would bring their epochs back",
+                                      "see what the commit failed with, and go on from the last epoch or "
+                                      "checkpoint"});
+  }
   throw Error(ErrorKind::capacity,
               {"cannot write a part of the state to", store.name(),
                std::to_string(store.bad_slot_count()) + " slots failed (" + store.last_bad_slot() +

@@ -262,6 +262,24 @@ TEST(TierFolder, TakesNoForeignFileForItsLock) {
   refuse();
 }
 
+// A power cut may leave zeros; among files of a tier any text will do, since it means nothing.
+TEST(TierFolder, TakesItsLockWhateverBecameOfTheText) {
+  const TemporaryFolder folder;
+  MemoryLog log;
+  const fs::path lock = fs::path(folder.path()) / "terrace-tier/lock";
+  fs::create_directories(lock.parent_path());
+  std::ofstream(lock) << std::string(46, '\0');
+  { const TierFolder taken(folder.path(), log); }
+  fs::create_directories(lock.parent_path());
+  std::ofstream(lock) << "any text";
+  std::ofstream(lock.parent_path() / "records.tier") << "a file of the user's";
+  EXPECT_THROW(TierFolder(folder.path(), log), Error);
+  const std::span<const std::byte> mark = TierFolder::mark();
+  std::ofstream(lock.parent_path() / "records.tier", std::ios::binary)
+      .write(reinterpret_cast<const char*>(mark.data()), static_cast<std::streamsize>(mark.size()));
+  const TierFolder taken(folder.path(), log);
+}
+
 TEST(TierFolder, IsLeftAloneByAForkedChild) {
   const TemporaryFolder place;
   MemoryLog log;

@@ -8,6 +8,7 @@
 
 #include "offload/epoch_rig.h"
 #include "support/allocation_counter.h"
+#include "support/expect_error.h"
 #include "support/sanitized.h"
 
 namespace terrace {
@@ -197,6 +198,31 @@ TEST(Commit, ReportsItsFailureAtTheNextStepAndThenGoesOn) {
   EXPECT_EQ(rig.state(), expected[2]);
   rig.offloader->begin_commit(step_info(2));
   EXPECT_GT(rig.offloader->finish_commit(), 0u);
+}
+
+// A cleaner of temporary files must not make a run report epochs that nobody can go on from.
+TEST(Commit, FailsWhereAFileOfTheTierIsNotFoundByItsNameAnyMore) {
+  namespace fs = std::filesystem;
+  for (const char* name : {"records.tier", "lock"}) {
+    for (const bool is_replaced : {false, true}) {
+      SCOPED_TRACE(name);
+      const EpochCase c;
+      const toy::ScratchFolder folder;
+      EpochRig rig(c, folder.path());
+      rig.step(1);
+      rig.offloader->begin_commit(step_info(1));
+      const uint64_t last = rig.offloader->finish_commit();
+      const fs::path file = folder.path() / "terrace-tier" / name;
+      if (is_replaced) fs::copy(file, file.string() + ".copy");
+      fs::remove(file);
+      if (is_replaced) fs::rename(file.string() + ".copy", file);
+      rig.step(2);
+      rig.offloader->begin_commit(step_info(2));
+      testing::expect_error(ErrorKind::io, {"terrace-tier", "while a job"},
+                            [&] { rig.offloader->finish_commit(); });
+      EXPECT_EQ(rig.offloader->last_epoch(), last);
+    }
+  }
 }
 
 TEST(Commit, AllocatesNothingInTheStepsBetween) {

@@ -123,6 +123,7 @@ TEST(EpochCommitter, KeepsTheBlocksOfAManifestThatMayHaveBecomeDurable) {
       } catch (const Error& error) {
         EXPECT_FALSE(commits_again) << error.what();
         EXPECT_EQ(error.kind(), ErrorKind::capacity) << error.what();
+        EXPECT_NE(std::string(error.what()).find("no slot is free"), std::string::npos) << error.what();
       }
     }
     c.events = nullptr;
