@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <terrace/aio/file.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
@@ -27,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kVersion = 1;  // of the file and of how text is cut into segments
+constexpr uint64_t kVersion = 2;  // of the file and of how text is cut into segments
 constexpr std::string_view kPartial = ".partial-";
 constexpr uint64_t kSilenceNs = 10'000'000'000;  // between two lines of progress
 
@@ -39,11 +40,12 @@ struct Header {
   uint64_t key = 0;
   uint64_t token_bytes = 0;
   uint64_t token_count = 0;
-  uint64_t hash = 0;  // of what is in front of it
+  uint64_t tokens_hash = 0;  // of their bytes
+  uint64_t hash = 0;         // of what is in front of it
 
   uint64_t hash_of_rest() const { return XXH3_64bits(this, offsetof(Header, hash)); }
 };
-static_assert(sizeof(Header) == 56 && std::is_trivially_copyable_v<Header>);
+static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 
 [[noreturn]] void fail(const char* what, const fs::path& path, int error) {
   const bool is_full = error == ENOSPC || error == EDQUOT;
@@ -52,6 +54,16 @@ static_assert(sizeof(Header) == 56 && std::is_trivially_copyable_v<Header>);
                is_full ? "free space there, or name a folder on a larger disk with --cache-dir"
                        : "name a folder that can be written to with --cache-dir"});
 }
+
+class TokenHash {
+ public:
+  TokenHash() { XXH3_64bits_reset(&state_); }
+  void add(const void* bytes, size_t size) { XXH3_64bits_update(&state_, bytes, size); }
+  uint64_t value() const { return XXH3_64bits_digest(&state_); }
+
+ private:
+  XXH3_state_t state_;
+};
 
 // A file being written: locked, so that others know it from what a dead process left, and gone unless it gets
 // its name.
@@ -119,17 +131,40 @@ uint64_t key_of(const TextFiles& files, const Tokenizer& tokenizer) {
   return key;
 }
 
+// All of them once, at the rate of the disk: later any part may be read at any time.
+uint64_t hash_of_tokens(const io::File& file, uint64_t begin, uint64_t bytes) {
+  TokenHash hash;
+  std::vector<std::byte> block(kMiB);
+  while (bytes > 0) {
+    const ssize_t count =
+        ::pread(file.fd(), block.data(), std::min<uint64_t>(bytes, block.size()), static_cast<off_t>(begin));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) fail("cannot read the file of tokens", file.path(), count < 0 ? errno : EIO);
+    hash.add(block.data(), static_cast<size_t>(count));
+    begin += static_cast<uint64_t>(count);
+    bytes -= static_cast<uint64_t>(count);
+  }
+  return hash.value();
+}
+
 // Whether the file is whole and holds what is wanted. One that is not is made anew.
-bool has_tokens(const fs::path& path, uint64_t key, uint64_t token_bytes) {
+bool has_tokens(const fs::path& path, uint64_t key, uint64_t token_bytes, Log& log) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return false;
   const io::File file = io::File::open(path, {.no_follow = false});
   Header header;
   if (::pread(file.fd(), &header, sizeof(header), 0) != ssize_t{sizeof(header)}) return false;
   const Header expected;
-  return header.magic == expected.magic && header.version == kVersion && header.key == key &&
-         header.token_bytes == token_bytes && header.hash == header.hash_of_rest() &&
-         header.token_count > 0 && file.size_bytes() == sizeof(header) + header.token_count * token_bytes;
+  const bool is_wanted = header.magic == expected.magic && header.version == kVersion && header.key == key &&
+                         header.token_bytes == token_bytes && header.hash == header.hash_of_rest() &&
+                         header.token_count > 0 &&
+                         file.size_bytes() == sizeof(header) + header.token_count * token_bytes;
+  if (!is_wanted) return false;
+  if (hash_of_tokens(file, sizeof(header), header.token_count * token_bytes) == header.tokens_hash)
+    return true;
+  log.warning(fmt::format("the tokens in {} are not what was written there: their checksum is another one",
+                          path.string()));
+  return false;
 }
 
 // Tokenizes segment by segment, several at a time, and writes them in order.
@@ -141,7 +176,8 @@ class Tokenization {
     for (size_t i = 0; i < workers_.thread_count(); ++i) slots_.emplace_back(tokenizer);
   }
 
-  uint64_t run() {
+  // Sets the count of tokens and their hash.
+  void run(Header& header) {
     data::TextSegments segments(files_);
     begin_ns_ = said_ns_ = clock_.now_ns();
     for (;;) {
@@ -152,7 +188,8 @@ class Tokenization {
       for (size_t i = 0; i < filled; ++i) put(slots_[i]);
     }
     report();
-    return token_count_;
+    header.token_count = token_count_;
+    header.tokens_hash = hash_.value();
   }
 
  private:
@@ -190,6 +227,7 @@ class Tokenization {
         bytes_[i * token_bytes_ + b] = static_cast<uint8_t>(static_cast<uint32_t>(slot.tokens[i]) >> (8 * b));
     }
     out_.write(bytes_.data(), bytes_.size(), sizeof(Header) + token_count_ * token_bytes_);
+    hash_.add(bytes_.data(), bytes_.size());
     token_count_ += slot.tokens.size();
     done_bytes_ = slot.segment.first_byte + slot.segment.text.size();
     forced_count_ += slot.segment.is_forced ? 1 : 0;
@@ -230,6 +268,7 @@ class Tokenization {
   SteadyClock clock_;
   std::vector<Slot> slots_;
   std::vector<uint8_t> bytes_;
+  TokenHash hash_;
   uint64_t token_count_ = 0;
   uint64_t done_bytes_ = 0;
   uint64_t forced_count_ = 0;
@@ -244,7 +283,7 @@ void make_tokens(const TextFiles& files, const Tokenizer& tokenizer, const fs::p
   log.info(
       fmt::format("tokenizing {} of text, once, into {}", format_bytes(files.byte_count()), path.string()));
   PartialFile out(path);
-  header.token_count = Tokenization(files, tokenizer, header.token_bytes, out, log).run();
+  Tokenization(files, tokenizer, header.token_bytes, out, log).run(header);
   header.hash = header.hash_of_rest();
   out.write(&header, sizeof(header), 0);
   out.give_name();
@@ -299,7 +338,7 @@ std::unique_ptr<TokenSource> tokenize_cached(const TextFiles& files, const Token
   header.key = key_of(files, tokenizer);
   header.token_bytes = tokenizer.vocabulary() <= 65536 ? 2 : 4;
   const fs::path path = cache_folder / fmt::format("tokens-{:016x}.bin", header.key);
-  if (!has_tokens(path, header.key, header.token_bytes)) {
+  if (!has_tokens(path, header.key, header.token_bytes, log)) {
     remove_dead_partials(cache_folder, log);
     make_tokens(files, tokenizer, path, header, log);
   }

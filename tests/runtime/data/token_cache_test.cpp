@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <iterator>
 #include <numeric>
 
@@ -168,6 +169,24 @@ TEST_F(TokenCacheTest, MakesADamagedFileAnewAndRemovesWhatDeadProcessesLeft) {
   EXPECT_EQ(tokens_of(path, t), tokens);
   EXPECT_TRUE(has_logged("removed what a dead process left"));
   EXPECT_EQ(cached_files().size(), 1u);
+}
+
+TEST_F(TokenCacheTest, TrainsOnNoTokenThatChangedOnTheDisk) {
+  const auto path = write("t.txt", long_text(50, 1));
+  const Tokenizer t = tokenizer("gpt2");
+  const std::vector<int32_t> tokens = tokens_of(path, t);
+  const std::filesystem::path cached = cached_files().front();
+  const uint64_t bytes = std::filesystem::file_size(cached);
+  for (const uint64_t at : {uint64_t{64}, bytes / 2, bytes - 1}) {
+    std::fstream file(cached, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(at));
+    const auto changed = static_cast<char>(file.get() ^ 1);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(changed);
+    file.close();
+    EXPECT_EQ(tokens_of(path, t), tokens) << at;
+    EXPECT_TRUE(has_logged("their checksum is another one"));
+  }
 }
 
 TEST_F(TokenCacheTest, CountsWhatIsNoUtf8AndNamesTheFirst) {
