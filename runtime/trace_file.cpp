@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,6 +65,9 @@ TraceFile::TraceFile(std::filesystem::path path, uint64_t begun_ns)
   if (std::filesystem::is_directory(path_)) fail(ErrorKind::config, path_, EISDIR);
   fd_ = open(aside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (fd_ < 0) fail(ErrorKind::config, aside_, errno);
+  // Who may read the one before may read this one.
+  struct stat before {};
+  if (stat(path_.c_str(), &before) == 0) static_cast<void>(fchmod(fd_, before.st_mode & 0777));
   text_.reserve(kWriteBytes + 4096);
   text_ = R"({"displayTimeUnit": "ms", "traceEvents": [)";
   name_processes();

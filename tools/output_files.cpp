@@ -1,6 +1,7 @@
 #include "output_files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,6 +42,16 @@ const char* kind_of(const fs::file_status& status) {
   }
 }
 
+// What the kernel asks where links are protected: in a folder like /tmp anybody may have put a link that
+// leads to another one's file. Here no kernel sees the link, since it is not opened.
+bool may_follow(const fs::path& link) {
+  const fs::path folder = link.has_parent_path() ? link.parent_path() : fs::path(".");
+  struct stat link_status, folder_status;
+  if (lstat(link.c_str(), &link_status) != 0 || stat(folder.c_str(), &folder_status) != 0) return false;
+  const bool is_shared = (folder_status.st_mode & S_ISVTX) != 0 && (folder_status.st_mode & S_IWOTH) != 0;
+  return !is_shared || link_status.st_uid == geteuid() || link_status.st_uid == folder_status.st_uid;
+}
+
 // A file is put in the place of the old one as a whole: in that of a link it would leave what the link leads
 // to as it was.
 void follow_links(const Output& output) {
@@ -48,6 +59,7 @@ void follow_links(const Output& output) {
   std::error_code error;
   for (int links = 0; fs::is_symlink(fs::symlink_status(path, error)); ++links) {
     if (links == 40) refuse(output, system_reason(ELOOP));
+    if (!may_follow(path)) refuse(output, "it is another user's link, in a folder that anybody may write to");
     const fs::path target = fs::read_symlink(path, error);
     if (error) refuse(output, system_reason(error.value()));
     path = path.parent_path() / target;  // an absolute target takes the place of all

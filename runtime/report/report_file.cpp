@@ -35,12 +35,14 @@ int write_all(int fd, const std::string& text) {
 // Beside it first, then under its name. Nothing is synced: a page is worth no wait for the disk.
 void replace_file(const std::filesystem::path& path, const std::string& text) {
   struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
-    fail(path, S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
+  const bool is_there = stat(path.c_str(), &status) == 0;
+  if (is_there && !S_ISREG(status.st_mode)) fail(path, S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
   const std::string aside = path.string() + ".new";
   const int fd = open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (fd < 0) fail(path, errno);
-  int error = write_all(fd, text);
+  // Who may read the one before may read this one.
+  int error = is_there && fchmod(fd, status.st_mode & 0777) != 0 ? errno : 0;
+  if (error == 0) error = write_all(fd, text);
   if (close(fd) != 0 && error == 0) error = errno;
   if (error == 0 && rename(aside.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return;
