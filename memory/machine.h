@@ -43,7 +43,7 @@ DefaultBudget largest_simulated_device_budget(const Machine& machine);
 
 // What the operating system says is in use, for comparison with the ledgers.
 struct MemoryUse {
-  uint64_t pss_bytes = 0;  // this process: its pages, shared ones in proportion
+  uint64_t pss_bytes = 0;  // this process: its pages, shared ones in proportion; 0: the system does not say
   // All processes of this process's memory cgroup: anonymous and shared memory; none when there is no such
   // cgroup.
   std::optional<uint64_t> cgroup_anon_and_shmem_bytes;

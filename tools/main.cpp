@@ -1,8 +1,13 @@
 // The terrace program: reads the command line and hands over to one subcommand. It decides nothing else.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <memory>
 #include <new>
+#include <string_view>
+#include <system_error>
 
 #include "command_line.h"
 
@@ -27,10 +32,35 @@ std::string unparsed(const CLI::App& app, const std::string& reason) {
   return text + "\n  `" + command + " --help` lists what it takes";
 }
 
+// Says of a flag that may be given again, and takes one value each time, that it takes one.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    constexpr std::string_view kMore = " ...";
+    std::string text = CLI::Formatter::make_option_opts(option);
+    if (option->get_allow_extra_args()) return text;
+    if (const size_t at = text.find(kMore); at != std::string::npos) text.erase(at, kMore.size());
+    return text;
+  }
+};
+
+// Of the standard library, which knows neither a path nor what to do.
+Error failure_of_system(const std::system_error& failure) {
+  const auto* const file = dynamic_cast<const std::filesystem::filesystem_error*>(&failure);
+  const bool no_thread = failure.code() == std::errc::resource_unavailable_try_again;
+  return Error(ErrorKind::io,
+               {no_thread ? "cannot start a thread" : "the system refused",
+                file != nullptr ? file->path1().string() : "", system_reason(failure.code().value()),
+                no_thread ? "raise the number of processes that this user or this container "
+                            "may have (ulimit -u, pids.max)"
+                          : ""});
+}
+
 int parse_and_run(int argc, const char* const* argv) {
   CLI::App app(kDescription, "terrace");
   app.set_version_flag("--version", "terrace " TERRACE_VERSION, "Print the version and exit");
   app.footer(kExamples);
+  app.formatter(std::make_shared<HelpFormatter>());
   Command command(app);
   command.require_subcommand();
   const std::unique_ptr<Subcommand> subcommands[] = {
@@ -62,6 +92,8 @@ int parse_and_run(int argc, const char* const* argv) {
 
 int main(int argc, char** argv) {
   using namespace terrace;
+  // A write beyond RLIMIT_FSIZE then fails like any other, and says which file it was.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     const int status = parse_and_run(argc, argv);
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
@@ -71,6 +103,8 @@ int main(int argc, char** argv) {
     return status_of_refusal(error);
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "terrace: error: the system has no memory left for the program itself\n");
+  } catch (const std::system_error& failure) {
+    print_error(failure_of_system(failure));
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "terrace: error: unexpected: %s\n", failure.what());
   }

@@ -24,8 +24,8 @@ Json::Value parse_object(std::string_view text, const std::filesystem::path& pat
   std::string problems;
   try {
     if (!reader->parse(text.data(), text.data() + text.size(), &root, &problems)) root = Json::Value();
-  } catch (const Json::Exception& failure) {  // nested too deeply
-    problems = failure.what();
+  } catch (const Json::Exception&) {  // the only one it throws: its stack limit
+    problems = "brackets are nested too deeply";
     root = Json::Value();
   }
   if (!root.isObject()) {

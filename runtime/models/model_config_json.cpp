@@ -8,6 +8,7 @@
 #include <memory>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/config/internal/utf8.h>
 #include <terrace/runtime/models/model_config.h>
 
 namespace terrace {
@@ -17,15 +18,13 @@ class ConfigReader {
  public:
   ConfigReader(std::string_view json, std::string_view name, std::vector<std::string>* warnings)
       : name_(name), warnings_(warnings) {
-    Json::CharReaderBuilder builder;
-    Json::CharReaderBuilder::strictMode(&builder.settings_);
-    const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
     std::string problem;
-    try {
-      if (!reader->parse(json.data(), json.data() + json.size(), &root_, &problem)) root_ = Json::Value();
-    } catch (const Json::Exception& failure) {  // nested too deeply
-      problem = failure.what();
-      root_ = Json::Value();
+    if (const size_t good = well_formed_bytes(json); good != json.size()) {
+      problem = fmt::format("byte {} is no UTF-8", good);
+    } else if (const size_t zero = json.find('\0'); zero != std::string_view::npos) {
+      problem = fmt::format("byte {} is 0, which is no text", zero);
+    } else {
+      problem = parse(json);
     }
     if (!root_.isObject()) {
       throw Error(ErrorKind::config, {"cannot read the model's configuration", name_,
@@ -37,6 +36,19 @@ class ConfigReader {
   ModelConfig read();
 
  private:
+  std::string parse(std::string_view json) {
+    Json::CharReaderBuilder builder;
+    Json::CharReaderBuilder::strictMode(&builder.settings_);
+    const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
+    std::string problem;
+    try {
+      if (reader->parse(json.data(), json.data() + json.size(), &root_, &problem)) return "";
+    } catch (const Json::Exception&) {  // the only one it throws: its stack limit
+      problem = "brackets are nested too deeply";
+    }
+    root_ = Json::Value();
+    return problem;
+  }
   [[noreturn]] void refuse(const std::string& key, const std::string& reason,
                            const std::string& advice) const {
     throw Error(ErrorKind::config,

@@ -116,6 +116,8 @@ TEST_F(FakeMachine, ReportsWhatIsInUse) {
   root.write("sys/fs/cgroup/memory/job/memory.stat",
              "rss 1\nshmem 1\ntotal_rss 4096\ntotal_rss_huge 0\ntotal_shmem 4\n");
   EXPECT_EQ(current_memory_use(root.path()).cgroup_anon_and_shmem_bytes, 4100u);
+  std::filesystem::remove(root.path() + "/proc/self/smaps_rollup");
+  EXPECT_EQ(current_memory_use(root.path()).pss_bytes, 0u);
 }
 
 TEST_F(FakeMachine, NamesTheFileItCannotUnderstand) {

@@ -9,6 +9,8 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/models/model.h>
 
+#include "support/expect_error.h"
+
 namespace terrace {
 namespace {
 
@@ -240,6 +242,16 @@ TEST(ParseModelConfig, RefusesWhatIsNoJsonObjectHoweverDeep) {
       EXPECT_EQ(error.kind(), ErrorKind::config);
       EXPECT_THAT(error.what(), HasSubstr("config.json"));
     }
+  }
+}
+
+TEST(ParseModelConfig, RefusesBytesThatAreNoText) {
+  const std::string good = model_config_json(model_preset("gpt2"), DataType::bf16);
+  std::string broken = good;
+  broken.insert(broken.rfind('}'), ", \"_name\": \"\xFF\"");
+  for (const std::string& text : {good + std::string(1, '\0'), broken}) {
+    testing::expect_error(ErrorKind::config, {"config.json", "byte "},
+                          [&] { parse_model_config(text, "config.json"); });
   }
 }
 
