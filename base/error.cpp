@@ -3,14 +3,16 @@
 #include <cstring>
 #include <utility>
 
+#include <terrace/base/shown_text.h>
+
 namespace terrace {
 namespace {
 
 std::string compose(const ErrorParts& parts) {
-  std::string text = parts.what_failed;
-  if (!parts.subject.empty()) text += " \"" + parts.subject + "\"";
-  if (!parts.reason.empty()) text += ": " + parts.reason;
-  if (!parts.advice.empty()) text += "\n  " + parts.advice;
+  std::string text = shown_lines(parts.what_failed);
+  if (!parts.subject.empty()) text += " \"" + shown_line(parts.subject) + "\"";
+  if (!parts.reason.empty()) text += ": " + shown_message(parts.reason);
+  if (!parts.advice.empty()) text += "\n  " + shown_lines(parts.advice);
   return text;
 }
 

@@ -24,7 +24,8 @@ struct ErrorParts {
   std::string advice;       // what to do about it
 };
 
-// what() reads "<what_failed> "<subject>": <reason>\n  <advice>". Thread-safe to copy and read.
+// what() reads "<what_failed> "<subject>": <reason>\n  <advice>", with whatever a terminal would obey in it
+// escaped (shown_text.h); parts() holds the parts as they were given. Thread-safe to copy and read.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, ErrorParts parts);

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include <terrace/base/shown_text.h>
+
 namespace terrace {
 
 void Log::warning_once(std::string_view line) {
@@ -16,8 +18,9 @@ void StderrLog::write(LogLevel level, std::string_view line) {
   const char* prefix = level == LogLevel::info      ? "terrace: "
                        : level == LogLevel::warning ? "terrace: warning: "
                                                     : "terrace: error: ";
+  const std::string shown = shown_message(line);
   const std::lock_guard lock(mutex_);
-  std::fprintf(stderr, "%s%.*s\n", prefix, static_cast<int>(line.size()), line.data());
+  std::fprintf(stderr, "%s%s\n", prefix, shown.c_str());
 }
 
 void MemoryLog::write(LogLevel level, std::string_view line) {

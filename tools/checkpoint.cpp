@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include <terrace/base/shown_text.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/epoch_inventory.h>
 #include <terrace/runtime/checkpoint/inventory.h>
@@ -53,8 +54,8 @@ std::string state_json(const SavedState& state) {
 }
 
 std::string bad_text(const BadBlock& bad) {
-  return fmt::format("BAD {}: {} ({} bytes at offset {}): {}\n", bad.file.string(), bad.place, bad.bytes,
-                     bad.offset, bad.reason);
+  return fmt::format("BAD {}: {} ({} bytes at offset {}): {}\n", shown_line(bad.file.string()),
+                     shown_line(bad.place), bad.bytes, bad.offset, shown_message(bad.reason));
 }
 
 std::string bad_json(const BadBlock& bad) {
@@ -168,9 +169,10 @@ int Checkpoint::list(const Places& places) {
     }
     text = table.text();
     for (const SavedState& state : listed.states) {
-      if (!state.trouble.empty()) text += fmt::format("{}: {}\n", state.path.string(), state.trouble);
+      if (!state.trouble.empty())
+        text += fmt::format("{}: {}\n", shown_line(state.path.string()), shown_message(state.trouble));
     }
-    if (!listed.tier.trouble.empty()) text += fmt::format("nvme: {}\n", listed.tier.trouble);
+    if (!listed.tier.trouble.empty()) text += fmt::format("nvme: {}\n", shown_message(listed.tier.trouble));
     if (listed.tier.in_use) text += "nvme: in use by a running job\n";
   }
   print_result(text);

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <set>
 
+#include <terrace/base/shown_text.h>
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/config/schema.h>
 
@@ -240,6 +241,10 @@ std::string time_text(std::filesystem::file_time_type time) {
 }
 
 void print_result(const std::string& text) {
+  print_as_it_is(shown_lines(text));
+}
+
+void print_as_it_is(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return;
   throw Error(ErrorKind::io,
               {"cannot write the result", "stdout", system_reason(errno), "write it to where there is room"});

@@ -5,6 +5,8 @@
 
 #include <cerrno>
 
+#include <terrace/base/shown_text.h>
+
 namespace terrace {
 namespace {
 
@@ -26,7 +28,7 @@ void Console::write(LogLevel level, std::string_view line) {
   std::string text = level == LogLevel::info      ? "terrace: "
                      : level == LogLevel::warning ? "terrace: warning: "
                                                   : "terrace: error: ";
-  text.append(line).append("\n");
+  text.append(shown_message(line)).append("\n");
   if (other_ != nullptr) other_->write(level, line);
   const std::lock_guard lock(mutex_);
   clear_progress();
@@ -36,7 +38,7 @@ void Console::write(LogLevel level, std::string_view line) {
 void Console::print(std::string_view text) {
   const std::lock_guard lock(mutex_);
   clear_progress();
-  put(text);
+  put(shown_lines(text));
 }
 
 void Console::progress(std::string_view line) {

@@ -23,7 +23,7 @@ class Console final : public Log {
   void copy_to(Log* other) { other_ = other; }
   // "terrace: warning: ..." on a line of its own.
   void write(LogLevel level, std::string_view line) override;
-  // Text as it is; it ends with a newline.
+  // Several lines; the text ends with a newline.
   void print(std::string_view text);
   // On a terminal the line takes the place of the last one, cut to the width; elsewhere it is a line.
   void progress(std::string_view line);

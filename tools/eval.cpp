@@ -164,21 +164,17 @@ void Eval::print(const Sums& sums, const std::string& model, double seconds) con
   std::optional<double> bits;
   if (sums.bytes && *sums.bytes > 0) bits = sums.nats / std::log(2.0) / static_cast<double>(*sums.bytes);
   if (json_) {
-    std::fputs(
-        fmt::format(
-            R"({{"model": {}, "tokens": {}, "bytes": {}, "loss": {}, "perplexity": {}, "bits_per_byte": {}, "seconds": {}}})"
-            "\n",
-            json_quoted(model), sums.tokens, sums.bytes ? fmt::format("{}", *sums.bytes) : "null",
-            json_number(loss), json_number(std::exp(loss)), bits ? json_number(*bits) : "null",
-            json_number(seconds))
-            .c_str(),
-        stdout);
+    print_result(fmt::format(
+        R"({{"model": {}, "tokens": {}, "bytes": {}, "loss": {}, "perplexity": {}, "bits_per_byte": {}, "seconds": {}}})"
+        "\n",
+        json_quoted(model), sums.tokens, sums.bytes ? fmt::format("{}", *sums.bytes) : "null",
+        json_number(loss), json_number(std::exp(loss)), bits ? json_number(*bits) : "null",
+        json_number(seconds)));
     return;
   }
   std::string text = fmt::format("loss {:.4f} nats per token, perplexity {:.4g}", loss, std::exp(loss));
   if (bits) text += fmt::format(", {:.4f} bits per byte", *bits);
-  std::fputs(fmt::format("{}\n{} tokens in {}\n", text, grouped(sums.tokens), seconds_text(seconds)).c_str(),
-             stdout);
+  print_result(fmt::format("{}\n{} tokens in {}\n", text, grouped(sums.tokens), seconds_text(seconds)));
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ int Export::run() {
                   report.file_count, report.bytes)
             : fmt::format("{} weights of step {} as {} in {} ({})\n", report.weight_count, info.step,
                           name_of(chosen.type), report.folder.string(), format_bytes(report.bytes));
-  std::fputs(text.c_str(), stdout);
+  print_result(text);
   return kDone;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <terrace/base/shown_text.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/binding_resource.h>
 
@@ -82,7 +83,7 @@ std::string occupancy_bar(uint64_t used_bytes, uint64_t budget_bytes) {
 }
 
 std::string job_view(const JobStatus& status) {
-  std::string text = fmt::format("job {}  {}\n", status.pid, status.model);
+  std::string text = fmt::format("job {}  {}\n", status.pid, shown_line(status.model));
   text += step_line(status) + tier_lines(status) + hits_line(status);
   text += list_line("moved", status.links, [](const LinkBytes& link) {
     return link.bytes > 0 ? format_bytes(link.bytes) : std::string();

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <system_error>
 
+#include <terrace/base/shown_text.h>
+
 #include "command_line.h"
 
 namespace terrace {
@@ -76,7 +78,7 @@ int parse_and_run(int argc, const char* const* argv) {
     require_values(chosen_command(app));
     std::string text = wrong_argument(app, arguments);
     if (text.empty()) text = unparsed(app, failure.what());
-    std::fprintf(stderr, "terrace: error: %s\n", text.c_str());
+    std::fprintf(stderr, "terrace: error: %s\n", shown_message(text).c_str());
     return kUsage;
   }
   require_values(chosen_command(app));
@@ -106,7 +108,7 @@ int main(int argc, char** argv) {
   } catch (const std::system_error& failure) {
     print_error(failure_of_system(failure));
   } catch (const std::exception& failure) {
-    std::fprintf(stderr, "terrace: error: unexpected: %s\n", failure.what());
+    std::fprintf(stderr, "terrace: error: unexpected: %s\n", shown_message(failure.what()).c_str());
   }
   return kFailed;
 }

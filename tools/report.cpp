@@ -285,7 +285,7 @@ class Report final : public Subcommand {
     find_engines(findings);
     find_nvme(nvme_paths_, findings);
     find_accelerator(findings);
-    std::fputs((json_ ? findings.json() : findings.text()).c_str(), stdout);
+    print_result(json_ ? findings.json() : findings.text());
     return kDone;
   }
 

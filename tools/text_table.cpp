@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/shown_text.h>
 
 namespace terrace {
 
@@ -14,6 +15,7 @@ TextTable::TextTable(std::vector<std::string> headings) {
 
 void TextTable::add(std::vector<std::string> cells) {
   TERRACE_ASSERT(cells.size() == rows_.front().size(), fmt::format("a row of {} cells", cells.size()));
+  for (std::string& cell : cells) cell = shown_line(cell);
   rows_.push_back(std::move(cells));
 }
 

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include <terrace/base/shown_text.h>
+
 #include "command_line.h"
 #include "job_choice.h"
 #include "job_view.h"
@@ -74,7 +76,7 @@ class Top final : public Subcommand {
     ControlClient client(find_job(job_).socket);
     end_on_interrupt();
     redraws_ = isatty(STDOUT_FILENO) == 1 && !json_ && !once_;
-    if (redraws_) print_result("\x1b[2J");
+    if (redraws_) print_as_it_is("\x1b[2J");
     try {
       while (!g_interrupted) {
         show(client);
@@ -91,9 +93,9 @@ class Top final : public Subcommand {
  private:
   void show(ControlClient& client) const {
     const JobStatus status = ask_status(client);
-    const std::string text = json_ ? job_status_json(status) + "\n" : job_view(status);
+    const std::string text = shown_lines(json_ ? job_status_json(status) + "\n" : job_view(status));
     const std::string gap = json_ || once_ ? "" : "\n";
-    print_result(redraws_ ? redrawn(text) : text + gap);
+    print_as_it_is(redraws_ ? redrawn(text) : text + gap);
   }
 
   const std::string name_ = "top";

@@ -14,6 +14,7 @@
 
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
+#include <terrace/base/shown_text.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/inventory.h>
 #include <terrace/runtime/compute_threads.h>
@@ -267,7 +268,8 @@ std::vector<ReportFact> training_facts(const TrainerOptions& options, const Trai
 
 std::string training_header(const std::vector<ReportFact>& facts) {
   std::string text = "terrace " TERRACE_VERSION "\n";
-  for (const ReportFact& fact : facts) text += fmt::format("  {:<11} {}\n", fact.name, fact.text);
+  for (const ReportFact& fact : facts)
+    text += fmt::format("  {:<11} {}\n", fact.name, shown_message(fact.text));
   return text;
 }
 

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include <terrace/base/error.h>
+#include <terrace/base/utf8.h>
 #include <terrace/runtime/config/internal/json_cursor.h>
-#include <terrace/runtime/config/internal/utf8.h>
 
 namespace terrace {
 namespace {

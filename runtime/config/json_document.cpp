@@ -9,7 +9,7 @@
 #include <memory>
 
 #include <terrace/base/error.h>
-#include <terrace/runtime/config/internal/utf8.h>
+#include <terrace/base/utf8.h>
 
 namespace terrace {
 namespace {

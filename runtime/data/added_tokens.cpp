@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include <terrace/runtime/config/internal/utf8.h>
+#include <terrace/base/utf8.h>
 #include <terrace/runtime/data/internal/added_tokens.h>
 
 namespace terrace::data {

@@ -9,7 +9,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
-#include <terrace/runtime/config/internal/utf8.h>
+#include <terrace/base/utf8.h>
 #include <terrace/runtime/data/internal/bpe.h>
 #include <terrace/runtime/data/internal/byte_alphabet.h>
 

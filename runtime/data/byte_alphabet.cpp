@@ -1,6 +1,6 @@
 #include <array>
 
-#include <terrace/runtime/config/internal/utf8.h>
+#include <terrace/base/utf8.h>
 #include <terrace/runtime/data/internal/byte_alphabet.h>
 
 namespace terrace::data {

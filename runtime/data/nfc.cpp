@@ -7,7 +7,7 @@
 #include <new>
 
 #include <terrace/base/assert.h>
-#include <terrace/runtime/config/internal/utf8.h>
+#include <terrace/base/utf8.h>
 #include <terrace/runtime/data/internal/nfc.h>
 
 namespace terrace::data {

@@ -6,7 +6,7 @@
 #include <new>
 
 #include <terrace/base/error.h>
-#include <terrace/runtime/config/internal/utf8.h>
+#include <terrace/base/utf8.h>
 #include <terrace/runtime/data/internal/split_pattern.h>
 
 namespace terrace::data {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <terrace/runtime/config/internal/utf8.h>
+#include <terrace/base/utf8.h>
 #include <terrace/runtime/data/internal/text_segments.h>
 
 namespace terrace::data {

@@ -18,8 +18,8 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/base/utf8.h>
 #include <terrace/base/workers.h>
-#include <terrace/runtime/config/internal/utf8.h>
 #include <terrace/runtime/data/internal/text_segments.h>
 #include <terrace/runtime/data/packed_tokens.h>
 

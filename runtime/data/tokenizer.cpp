@@ -12,7 +12,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/config/internal/utf8.h>
+#include <terrace/base/utf8.h>
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/data/internal/added_tokens.h>
 #include <terrace/runtime/data/internal/bpe.h>

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include <terrace/base/error.h>
-#include <terrace/runtime/config/internal/utf8.h>
+#include <terrace/base/utf8.h>
 #include <terrace/runtime/models/model_config.h>
 
 namespace terrace {

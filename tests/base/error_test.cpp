@@ -26,6 +26,14 @@ TEST(Error, LeavesOutThePartsThatAreEmpty) {
                "unknown key \"lrr\"\n  did you mean \"lr\"?");
 }
 
+TEST(Error, LetsNoPartWriteLinesOrEscapesOfItsOwn) {
+  const Error error(ErrorKind::config,
+                    {"cannot read", "x\n  \x1b[2J", "dtype \x1b]0;t\x07\nterrace: saved", ""});
+  EXPECT_STREQ(error.what(),
+               R"(cannot read "x\u000a  \u001b[2J": dtype \u001b]0;t\u0007\u000aterrace: saved)");
+  EXPECT_EQ(error.parts().subject, "x\n  \x1b[2J") << "a page and a log escape in their own way";
+}
+
 TEST(Error, IsCaughtAsARuntimeError) {
   EXPECT_THROW(throw Error(ErrorKind::capacity, {"too small", "", "", ""}), std::runtime_error);
 }

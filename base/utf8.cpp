@@ -1,4 +1,4 @@
-#include <terrace/runtime/config/internal/utf8.h>
+#include <terrace/base/utf8.h>
 
 #include <cstring>
 

@@ -1,4 +1,5 @@
-// UTF-8: code points of text, and what becomes of bytes that are none. It knows nothing of tokens.
+// UTF-8: code points of text, and what becomes of bytes that are none. It knows nothing of tokens. All of it
+// is thread-safe and throws nothing but std::bad_alloc.
 #pragma once
 
 #include <cstddef>
