@@ -125,6 +125,19 @@ std::unique_ptr<std::istream> open_decisions(const std::filesystem::path& path) 
   return file;
 }
 
+// False at the end of the text. What goes on without a line end, as a device does, is refused before it fills
+// the memory.
+bool get_line(std::istream& text, std::string& line, const std::string& name, uint64_t number) {
+  line.clear();
+  for (char c = 0; text.get(c);) {
+    if (c == '\n') return true;
+    line += c;
+    if (line.size() > kLongestLine)
+      refuse(fmt::format("{}:{}", name, number), "the line is longer than any decision");
+  }
+  return !line.empty();
+}
+
 }  // namespace
 
 DecisionSubject decision_subject(const MemoryPlan& plan, const OffloadOptions& options) {
@@ -139,8 +152,7 @@ DecisionSubject recorded_subject(const std::filesystem::path& path) {
   const std::unique_ptr<std::istream> text = open_decisions(path);
   const std::string name = path.string();
   std::string line;
-  if (!std::getline(*text, line)) refuse(name, "the file is empty");
-  if (line.size() > kLongestLine) refuse(name + ":1", "the line is longer than any decision");
+  if (!get_line(*text, line, name, 1)) refuse(name, "the file is empty");
   return read_head(parse_object(line, name, 1));
 }
 
@@ -222,9 +234,8 @@ std::string DecisionReplay::place() const {
 }
 
 bool DecisionReplay::read_line() {
-  if (!std::getline(*text_, line_)) return false;
+  if (!get_line(*text_, line_, name_, line_number_ + 1)) return false;
   ++line_number_;
-  if (line_.size() > kLongestLine) refuse(place(), "the line is longer than any decision");
   return true;
 }
 

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <istream>
+#include <memory>
 #include <sstream>
+#include <streambuf>
 
 #include <terrace/base/units.h>
 
@@ -105,6 +109,35 @@ TEST_F(DecisionFileTest, WhatIsNoLogOfThisRunIsRefusedWithItsPlace) {
   expect_error(ErrorKind::config, {"Is a directory"}, [&] { DecisionReplay(folder_.path(), kSubject); });
   expect_error(ErrorKind::io, {"nowhere"},
                [&] { DecisionFile(folder_.path() / "nowhere" / "file", kSubject, kMiB, log_); });
+}
+
+// A text of `size` characters without a line end, which counts what is read of it.
+class LongLine final : public std::streambuf {
+ public:
+  LongLine(size_t size, size_t& taken) : left_(size), taken_(taken) {}
+
+ protected:
+  int underflow() override {
+    if (left_ == 0) return traits_type::eof();
+    const size_t size = std::min(left_, block_.size());
+    left_ -= size;
+    taken_ += size;
+    setg(block_.data(), block_.data(), block_.data() + size);
+    return traits_type::to_int_type(block_[0]);
+  }
+
+ private:
+  std::string block_ = std::string(1024, 'x');
+  size_t left_;
+  size_t& taken_;
+};
+
+TEST_F(DecisionFileTest, ALineWithoutEndIsNotReadToItsEnd) {
+  size_t taken = 0;
+  LongLine line(16 * kMiB, taken);
+  expect_error(ErrorKind::config, {"endless:1", "longer than any decision"},
+               [&] { DecisionReplay(std::make_unique<std::istream>(&line), "endless", kSubject); });
+  EXPECT_LE(taken, 66 * kKiB);
 }
 
 // To the last bit of every rate.
