@@ -156,7 +156,7 @@ SourcedBytes find_memory_limit(const std::string& root) {
         const std::string folder = path == "/" ? mount : mount + path;
         const std::optional<uint64_t> limit = cgroup_limit(folder + "/" + cgroup.limit_file());
         if (limit && *limit < least.bytes)
-          least = {*limit, std::string(cgroup.limit_file()) + " of cgroup " + path};
+          least = {*limit, std::string(cgroup.limit_file()) + " of cgroup " + path, true};
       }
     }
   }

@@ -13,7 +13,8 @@ namespace terrace {
 // A number and where it comes from, in words for the user.
 struct SourcedBytes {
   uint64_t bytes = 0;
-  std::string origin;  // "MemAvailable of /proc/meminfo", "memory.max of cgroup /job7"
+  std::string origin;       // "MemAvailable of /proc/meminfo", "memory.max of cgroup /job7"
+  bool is_cgroups = false;  // the kernel ends a process of the cgroup that takes more, whatever is free
 };
 
 struct Machine {

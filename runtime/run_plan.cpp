@@ -209,4 +209,27 @@ TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& 
   }
 }
 
+void require_machine_memory(const TrainerPlan& plan, bool device_has_own_memory, const Machine& machine,
+                            uint64_t process_bytes, Log& log) {
+  constexpr uint64_t kReserve = 16;  // of the limit, as where records leave under pressure
+  const SourcedBytes& limit = machine.memory_limit;
+  const uint64_t device_bytes = device_has_own_memory ? 0 : plan.memory.device_bytes;
+  const uint64_t needed = plan.memory.host_bytes + device_bytes + process_bytes;
+  if (needed <= limit.bytes - (limit.is_cgroups ? limit.bytes / kReserve : 0)) return;
+  const std::string taken = fmt::format(
+      "the plan takes {} of host memory{}, and the program itself {}: {} of the {} that there are",
+      format_bytes(plan.memory.host_bytes),
+      device_bytes > 0 ? fmt::format(", {} for the simulated device", format_bytes(device_bytes)) : "",
+      format_bytes(process_bytes), format_bytes(needed), format_bytes(limit.bytes));
+  if (limit.is_cgroups && needed > limit.bytes) {
+    throw Error(ErrorKind::capacity,
+                {"the kernel would end this run for want of memory", limit.origin, taken,
+                 "give less --host-memory or --device-memory, or a container with more"});
+  }
+  log.warning(
+      limit.is_cgroups
+          ? fmt::format("{} ({}): what else the program needs may end it", taken, limit.origin)
+          : fmt::format("{}: what other programs have now must go to swap, or the kernel ends one", taken));
+}
+
 }  // namespace terrace

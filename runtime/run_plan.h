@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <terrace/base/log.h>
+#include <terrace/memory/machine.h>
 #include <terrace/memory/tensor.h>
 #include <terrace/offload/disk_plan.h>
 #include <terrace/offload/memory_plan.h>
@@ -63,5 +64,11 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry);
 // goes. Throws Error(capacity) when the run does not fit.
 TrainerPlan make_plan(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
                       OffloadOptions& options);
+
+// Looks whether the machine has what a plan takes of its memory, a simulated device's included, beside the
+// `process_bytes` that this process takes as it is. Throws Error(capacity) where the kernel would end it, and
+// warns where it is close to that, or where other programs have the memory now.
+void require_machine_memory(const TrainerPlan& plan, bool device_has_own_memory, const Machine& machine,
+                            uint64_t process_bytes, Log& log);
 
 }  // namespace terrace

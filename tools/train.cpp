@@ -184,6 +184,8 @@ int Train::train(RunReport& report) {
   TrainingSetup setup = plan_or_refuse(options);
   if (!measured_sides.empty()) console_.info(update_sides_text(measured_sides, options.config, setup));
   const TrainerPlan plan = setup.plan;
+  require_machine_memory(plan, setup.dry.device.own_memory.has_value(), probe_machine(),
+                         current_memory_use().pss_bytes, console_);
   TrainDecisions decisions(setup, flags_);
   const std::unique_ptr<CheckpointFolder> saves = open_save_folder(flags_, plan, console_);
   const TrainingData data = open_training_data(flags_, choice, options, console_);
