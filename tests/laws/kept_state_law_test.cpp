@@ -4,13 +4,9 @@
 // left leads on to the bits of a run to which nothing happened.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
-#include <set>
 
 #include <terrace/aio/engine_decorator.h>
 #include <terrace/aio/fault_engine.h>
@@ -19,7 +15,6 @@
 
 #include "laws/law_training.h"
 #include "offload/toy_training.h"
-#include "support/child_test.h"
 #include "support/enum_values.h"
 #include "support/sanitized.h"
 
@@ -29,7 +24,6 @@ namespace {
 constexpr uint64_t kTrained = 4;   // steps
 constexpr uint64_t kAttacked = 2;  // the first of them that anything happens to
 constexpr uint64_t kFinished = 3;  // before it the commit in progress is waited for
-constexpr int kDied = 9;
 
 enum class Attack : uint8_t {
   fail_once,
@@ -41,7 +35,6 @@ enum class Attack : uint8_t {
   short_transfer,
   slow,
   not_finite,  // the gradients of a step
-  kill,
 };
 constexpr auto kAttacks = testing::enumerator_names<Attack>();
 
@@ -81,7 +74,6 @@ std::vector<io::Fault> faults_of(Attack attack, uint64_t index) {
       fault.kind = io::FaultKind::delay, fault.delay_ns = 200'000;
       break;
     case Attack::not_finite:
-    case Attack::kill:
       return {};
   }
   return {fault};
@@ -91,8 +83,7 @@ struct Ending {
   std::string error;     // empty: it ended well
   uint64_t durable = 0;  // the step of the last epoch that is known to be durable
   uint64_t completed = 0;
-  bool whole = false;               // in the words of the offloader, before anybody asked for anything
-  std::vector<uint64_t> transfers;  // before each step, and in the end
+  std::vector<uint64_t> transfers;             // before each step, and in the end
   std::optional<std::vector<std::byte>> read;  // from memory, in the end
   std::optional<std::pair<uint64_t, std::vector<std::byte>>> saved;
 };
@@ -149,7 +140,6 @@ Ending train(const Combination& c, const std::filesystem::path& folder, std::vec
   }
   ending.transfers.push_back(plan.transfers());
   if (!training) return ending;
-  ending.whole = training->offloader().has_whole_state();
   in_passing([&] { training->finish_save(); });
   if (training->offloader().keeps_epochs()) {
     in_passing([&] { training->begin_commit(); });
@@ -264,7 +254,7 @@ std::vector<AttackedRun> runs_of(const Calm& calm, size_t number) {
   if (stride() > 0) {
     for (uint64_t i = 0; i < window; i += stride()) {
       for (size_t a = 0; a < kAttacks.size(); ++a) {
-        if (static_cast<Attack>(a) != Attack::not_finite && static_cast<Attack>(a) != Attack::kill)
+        if (static_cast<Attack>(a) != Attack::not_finite)
           runs.push_back({calm.first_transfer + i, static_cast<Attack>(a)});
       }
     }
