@@ -22,8 +22,10 @@ constexpr std::string_view enumerator_name() {
   std::string_view words = function_words<value>();
   words.remove_prefix(words.find("value = ") + 8);
   words = words.substr(0, words.find_first_of(";]"));
-  if (words.find('(') != std::string_view::npos) return {};
-  return words.substr(words.rfind(':') + 1);
+  // Clang writes "(anonymous namespace)", so a bracket alone does not tell a cast.
+  words.remove_prefix(words.find_last_of(":)") + 1);
+  const bool is_number = words[0] == '-' || (words[0] >= '0' && words[0] <= '9');
+  return is_number ? std::string_view{} : words;
 }
 
 // How many enumerators there are, from 0 on without a gap.
