@@ -272,7 +272,7 @@ void EpochCommitter::work() {
       for (const uint32_t c : queue_) {
         if (cached_[c].state == State::queued) cached_[c].state = State::dirty;
       }
-      failure_ = failure;
+      failure_ = std::move(failure);  // whoever is told of it is the last to hold it
       in_progress_ = false;
     }
     progress_.notify_all();
@@ -333,7 +333,7 @@ void EpochCommitter::write_queued() {
     if (engine_->in_flight() == 0) break;
     engine_->wait(1);
   }
-  if (write_failure_ != nullptr) std::rethrow_exception(write_failure_);
+  if (write_failure_ != nullptr) std::rethrow_exception(std::exchange(write_failure_, nullptr));
 }
 
 void EpochCommitter::submit_block(Transfer& transfer, Cached& cached) {
