@@ -108,7 +108,7 @@ TEST_P(EpochFaultLaw, ADiskThatFailsFromAnyRequestOnEndsTheRunWithItsLastEpochWh
   ASSERT_GT(well.transfers, 20u);
   uint64_t ended = 0;
   for (const int error : {EIO, ENOSPC}) {
-    for (uint64_t index = 0; index < well.transfers; index += testing::kOneIn + well.transfers / 50) {
+    for (uint64_t index = 0; index < well.transfers; index += testing::kOneIn * (1 + well.transfers / 50)) {
       SCOPED_TRACE(index);
       const toy::ScratchFolder folder;
       const io::Fault fault{.kind = io::FaultKind::fail, .error = error, .from_index = index};
@@ -136,7 +136,7 @@ TEST_P(EpochFaultLaw, OneFailedWriteIsMadeUpFor) {
   const toy::ScratchFolder whole;
   const uint64_t transfers = train_with(whole.path(), GetParam(), {}).transfers;
   uint64_t made_up = 0;
-  for (uint64_t index = 0; index < transfers; index += testing::kOneIn + transfers / 30) {
+  for (uint64_t index = 0; index < transfers; index += testing::kOneIn * (1 + transfers / 30)) {
     SCOPED_TRACE(index);
     const toy::ScratchFolder folder;
     const io::Fault fault{.index = index, .kind = io::FaultKind::fail, .operation = io::OpKind::write};

@@ -307,9 +307,10 @@ TEST_P(StateInMemoryLaw, WhatIsReadIsTheStateOfAStep) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Combinations, KeptStateLaw,
-                         ::testing::Range(size_t{0}, combinations_on_nvme().size()));
+                         ::testing::Range(size_t{0}, combinations_on_nvme().size(), size_t{testing::kOneIn}));
 INSTANTIATE_TEST_SUITE_P(Combinations, StateInMemoryLaw,
-                         ::testing::Range(size_t{0}, combinations_in_memory().size(), 2));
+                         ::testing::Range(size_t{0}, combinations_in_memory().size(),
+                                          size_t{2 * testing::kOneIn}));
 
 }  // namespace
 }  // namespace terrace::laws
