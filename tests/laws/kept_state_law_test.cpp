@@ -4,9 +4,11 @@
 // left leads on to the bits of a run to which nothing happened.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <fstream>
 
 #include <terrace/aio/engine_decorator.h>
 #include <terrace/aio/fault_engine.h>
@@ -15,6 +17,8 @@
 
 #include "laws/law_training.h"
 #include "offload/toy_training.h"
+#include "support/child_test.h"
+#include "support/dying_engine.h"
 #include "support/enum_values.h"
 #include "support/sanitized.h"
 
@@ -100,11 +104,11 @@ void train_on(LawTraining& training, Ending& ending, const std::function<void()>
   uint64_t committed = 0;
   while (training.completed_steps() < kTrained) {
     const uint64_t step = training.completed_steps() + 1;
-    before_step();
     if (step == kFinished) {
       training.offloader().finish_commit();
       ending.durable = committed;
     }
+    before_step();
     training.choose_mode();
     const bool poisoned = poisoned_step == step;
     const UpdateResult result = training.step(nullptr, poisoned);
@@ -215,10 +219,17 @@ void expect_resumable(const Combination& c, const std::filesystem::path& folder,
   }
 }
 
-// Where epochs are kept; and where what is in memory is all there is.
+// Where epochs are kept, which those of a model with frozen parts are only where these are on nvme as well;
+// and where what is in memory is all there is.
 const std::vector<Combination>& combinations_on_nvme() {
-  static const std::vector<Combination> list =
-      covering_array(Strength::pairs, {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kChunk, {"4096"}}});
+  static const std::vector<Combination> list = [] {
+    std::vector<Combination> all =
+        covering_array(Strength::pairs, {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kChunk, {"4096"}}});
+    for (Combination& c : all) {
+      if (level_of(c, kModel) == "frozen" || level_of(c, kModel) == "lora") set_level(c, kParameters, "nvme");
+    }
+    return all;
+  }();
   return list;
 }
 const std::vector<Combination>& combinations_in_memory() {
@@ -294,10 +305,58 @@ void attack_all(const Combination& c, size_t number) {
   }
 }
 
+// --- Processes that are killed ---
+
+// Run by the law below, in a process of its own: trains until it dies, and notes the step that is durable.
+TEST(KeptStateChild, DISABLED_TrainsUntilItDies) {
+  const std::filesystem::path folder = testing::child_folder();
+  const Combination& c = combinations_on_nvme()[testing::child_seed()];
+  int64_t lives_for = 0;
+  std::ifstream(folder / "lives_for") >> lives_for;
+  static std::atomic<int64_t> left{0};
+  left = lives_for;
+  const auto decorate = [&](std::unique_ptr<io::Engine> engine) {
+    return std::make_unique<testing::DyingEngine>(std::move(engine), left, lives_for % 2 == 0);
+  };
+  LawTraining training(c, {.folder = folder, .decorate = decorate});
+  std::ofstream durable(folder / "durable");
+  Ending ending;
+  train_on(
+      training, ending, [&] { durable << ending.durable << std::endl; }, std::nullopt);
+}
+
+void expect_kept_by_a_killed_process(size_t number, const Calm& calm, uint64_t lives_for) {
+  SCOPED_TRACE(fmt::format("killed at transfer {}", lives_for));
+  const toy::ScratchFolder folder;
+  std::ofstream(folder.path() / "lives_for") << lives_for;
+  const int status =
+      testing::run_test_in_child("KeptStateChild.*", static_cast<uint32_t>(number), folder.path());
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  // How many transfers there are depends a little on what was ready when.
+  const bool is_late =
+      10 * (lives_for - calm.first_transfer) > 9 * (calm.last_transfer - calm.first_transfer);
+  ASSERT_TRUE(WEXITSTATUS(status) == testing::kDied || (is_late && WEXITSTATUS(status) == 0))
+      << WEXITSTATUS(status);
+  uint64_t durable = 0, noted = 0;
+  std::ifstream notes(folder.path() / "durable");
+  while (notes >> noted) durable = noted;
+  expect_resumable(combinations_on_nvme()[number], folder.path(), calm, durable, false);
+}
+
 class KeptStateLaw : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(KeptStateLaw, WhatIsKeptIsTheStateOfAStep) {
   attack_all(combinations_on_nvme()[GetParam()], GetParam());
+}
+
+TEST_P(KeptStateLaw, WhatAKilledProcessKeptIsTheStateOfAStep) {
+  const Combination& c = combinations_on_nvme()[GetParam()];
+  SCOPED_TRACE(describe(c));
+  const Calm calm(c);
+  const uint64_t window = calm.last_transfer - calm.first_transfer;
+  const uint64_t every = stride() > 0 ? stride() : window;
+  for (uint64_t i = GetParam() * 7 % every; i < window; i += every)
+    expect_kept_by_a_killed_process(GetParam(), calm, calm.first_transfer + i);
 }
 
 class StateInMemoryLaw : public ::testing::TestWithParam<size_t> {};

@@ -3,41 +3,21 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <random>
 
-#include <terrace/aio/engine_decorator.h>
 #include <terrace/base/error.h>
 
 #include "offload/epoch_rig.h"
 #include "support/child_test.h"
+#include "support/dying_engine.h"
 #include "support/sanitized.h"
 
 namespace terrace {
 namespace {
 
 constexpr uint64_t kSteps = 6;
-constexpr int kDied = 9;
-
-// Ends the process at the request of a given number, counted over all engines; just before the request is
-// submitted or just after.
-class DyingEngine final : public io::EngineDecorator {
- public:
-  DyingEngine(std::unique_ptr<io::Engine> base, std::atomic<int64_t>& left, bool after)
-      : io::EngineDecorator(std::move(base)), left_(left), after_(after) {}
-  void submit(std::span<const io::Request> requests) override {
-    const bool dies = left_.fetch_sub(static_cast<int64_t>(requests.size())) <= 0;
-    if (dies && !after_) _exit(kDied);
-    base().submit(requests);
-    if (dies) _exit(kDied);
-  }
-
- private:
-  std::atomic<int64_t>& left_;
-  bool after_;
-};
 
 struct Life {
   EpochCase c;
@@ -73,7 +53,7 @@ TEST(CrashChild, DISABLED_TrainsUntilItDies) {
   Life life = life_of(testing::child_seed(), folder);
   static std::atomic<int64_t> left{INT64_MAX / 2};
   life.c.decorate = [&](std::unique_ptr<io::Engine> engine) {
-    return std::make_unique<DyingEngine>(std::move(engine), left, life.after);
+    return std::make_unique<testing::DyingEngine>(std::move(engine), left, life.after);
   };
   EpochRig rig(life.c, life.folders);
   left = life.requests;
@@ -101,8 +81,8 @@ TEST(Crash, AtAnyRequestLeavesTheLastEpochWhole) {
     Life life = life_of(seed, folder.path());
     for (const std::filesystem::path& path : life.folders) std::filesystem::create_directory(path);
     const int ended = run_child(seed, folder.path());
-    ASSERT_TRUE(ended == 0 || ended == kDied) << "seed " << seed << " ended with " << ended;
-    died += ended == kDied ? 1 : 0;
+    ASSERT_TRUE(ended == 0 || ended == testing::kDied) << "seed " << seed << " ended with " << ended;
+    died += ended == testing::kDied ? 1 : 0;
     uint64_t noted = 0;
     std::ifstream durable(folder.path() / "durable");
     while (durable >> noted) {
