@@ -6,7 +6,8 @@
 #include <terrace/aio/file.h>
 #include <terrace/memory/tier_space.h>
 
-#include "laws/durable_toy.h"
+#include "laws/law_training.h"
+#include "offload/toy_training.h"
 #include "power_cut/cut_power.h"
 #include "support/sanitized.h"
 
@@ -14,125 +15,129 @@ namespace terrace {
 namespace {
 
 namespace fs = std::filesystem;
-using laws::DurableToy;
-using laws::DurableToyOptions;
+using laws::Combination;
+using laws::LawTraining;
 using power_cut::CutCase;
 using power_cut::DiskLog;
 
-constexpr uint64_t kSteps = 6;
+constexpr uint64_t kSteps = 4;
+constexpr size_t kDisksOfAMoment = 3;
+constexpr uint64_t kLookedAt = 60;  // disks of a combination
 
-DurableToyOptions in(const fs::path& root, DurableToyOptions options, bool two_paths, TierStart start) {
-  options.paths = {root / "a"};
-  if (two_paths) options.paths.push_back(root / "b");
-  options.start = start;
-  return options;
+// Every pair of what decides when and where anything is written. The log sees what `threads` writes.
+const std::vector<Combination>& combinations() {
+  static const std::vector<Combination> list = [] {
+    std::vector<Combination> all =
+        laws::covering_array(laws::Strength::pairs, {{laws::kStates, {"nvme"}},
+                                                     {laws::kCommits, {"1", "2"}},
+                                                     {laws::kChunk, {"4096"}},
+                                                     {laws::kEngine, {"threads"}},
+                                                     {laws::kThreads, {"1"}},
+                                                     {laws::kPolicy, {"opt"}},
+                                                     {laws::kDevice, {"least", "ample"}},
+                                                     {laws::kPrecision, {"bf16"}},
+                                                     {laws::kAccumulation, {"1"}},
+                                                     {laws::kClipping, {"0"}},
+                                                     {laws::kPrefetch, {"2"}},
+                                                     {laws::kStrict, {"off"}},
+                                                     {laws::kAccumulationType, {"fp32"}},
+                                                     {laws::kModel, {"gpt2", "frozen"}},
+                                                     {laws::kActivations, {"kept"}},
+                                                     {laws::kOptimizer, {"adam"}},
+                                                     {laws::kMoments, {"fp32"}},
+                                                     {laws::kBudgetChange, {"none", "down and up"}},
+                                                     {laws::kOrder, {"batch"}}});
+    // What is frozen is part of epochs on nvme alone.
+    for (Combination& c : all) {
+      if (laws::level_of(c, laws::kModel) == "frozen") laws::set_level(c, laws::kParameters, "nvme");
+    }
+    return all;
+  }();
+  return list;
 }
 
-// Commits after these steps; each goes on while the next step is trained.
-bool commits_after(uint64_t step) {
-  return step != 3;
-}
-
-void train_and_commit(const fs::path& root, const DurableToyOptions& options, bool two_paths, DiskLog& log) {
-  fs::create_directory(root / "a");
-  fs::create_directory(root / "b");
+// Each commit goes on while the next step is trained.
+void train_and_commit(const fs::path& root, const Combination& c, DiskLog& log) {
+  laws::tier_folders(c, root);
   io::sync_folder(root);
-  DurableToy toy(in(root, options, two_paths, TierStart::fresh));
-  toy.initialise();
-  for (uint64_t step = 1; step <= kSteps; ++step) {
-    toy.train(step);
-    const bool in_progress = step > 1 && commits_after(step - 1);
-    toy.offloader->finish_commit();
-    if (in_progress) log.mark(std::to_string(step - 1));
-    if (commits_after(step)) toy.begin_commit(step, options.retained_epochs > 0 && step == 2);
+  LawTraining training(c, {.folder = root});
+  uint64_t committed = 0;
+  while (training.completed_steps() < kSteps) {
+    training.choose_mode();
+    training.step();
+    training.offloader().finish_commit();
+    if (committed > 0) log.mark(std::to_string(committed));
+    if (training.commits_now()) {
+      training.begin_commit();
+      committed = training.completed_steps();
+    }
+    training.change_budget();
+    if (training.completed_steps() == 2) training.begin_save();
   }
-  toy.offloader->finish_commit();
-  log.mark(std::to_string(kSteps));
+  training.finish_save();
+  training.offloader().finish_commit();
+  log.mark(std::to_string(committed));
 }
 
-struct Variant {
-  const char* name;
-  DurableToyOptions options;
-  bool two_paths;
-  size_t most;  // disks of one moment
-};
-
-void PrintTo(const Variant& variant, std::ostream* out) {
-  *out << variant.name;
+std::vector<std::vector<std::byte>> states_by_step(const Combination& c) {
+  const toy::ScratchFolder folder;
+  LawTraining training(c, {.folder = folder.path()});
+  std::vector<std::vector<std::byte>> states = {training.state()};
+  while (training.completed_steps() < kSteps) {
+    training.choose_mode();
+    training.step();
+    states.push_back(training.state());
+    training.change_budget();
+  }
+  return states;
 }
 
-class EpochPowerCut : public ::testing::TestWithParam<Variant> {};
+// Whether there was an epoch.
+bool expect_gone_on_from(const fs::path& disk, const Combination& c, uint64_t durable,
+                         const std::vector<std::vector<std::byte>>& states) {
+  const FoundTier found = look_at_tier(laws::tier_folders(c, disk));
+  if (!found.whole) {
+    EXPECT_EQ(durable, 0u) << found.trouble;
+    return false;
+  }
+  LawTraining training(c, {.folder = disk, .start = TierStart::resume});
+  const uint64_t step = training.completed_steps();
+  EXPECT_GE(step, durable);
+  EXPECT_TRUE(training.state() == states.at(step)) << "taken up at step " << step;
+  for (bool first = true; training.completed_steps() < kSteps; first = false) {
+    training.choose_mode();
+    training.step();
+    if (first) training.begin_commit();
+  }
+  EXPECT_TRUE(training.state() == states[kSteps]) << "gone on from step " << step;
+  return true;
+}
+
+class EpochPowerCut : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(EpochPowerCut, IsTakenUpFromTheLastEpochOrALaterOneAndGoesOnToTheSameBits) {
-  const Variant& variant = GetParam();
-  const std::vector<std::vector<std::byte>> states = laws::states_by_step(kSteps, variant.options);
+  const Combination& c = combinations()[GetParam()];
+  SCOPED_TRACE(laws::describe(c));
+  const std::vector<std::vector<std::byte>> states = states_by_step(c);
   const toy::ScratchFolder folder;
   DiskLog log(folder.path());
-  train_and_commit(folder.path(), variant.options, variant.two_paths, log);
-  uint64_t disks = 0, resumed = 0, fresh = 0;
-  power_cut::for_each_cut(log.stop(), 20260109, variant.most, [&](const CutCase& cut, const fs::path& disk) {
-    SCOPED_TRACE(cut.words);
-    if (::testing::Test::HasFailure() || disks++ % testing::kOneIn != 0)
-      return;  // the first failure says enough
-    const uint64_t durable = cut.marked.empty() ? 0 : std::stoull(cut.marked);
-    const DurableToyOptions options = in(disk, variant.options, variant.two_paths, TierStart::resume);
-    const FoundTier found = look_at_tier(options.paths);
-    if (!found.whole) {
-      ++fresh;
-      EXPECT_EQ(durable, 0u) << found.trouble;
-      return;
-    }
-    ++resumed;
-    ASSERT_NO_THROW({
-      DurableToy toy(options);
-      const uint64_t step = toy.taken_up_step();
-      ASSERT_GE(step, durable);
-      ASSERT_LE(step, kSteps);
-      ASSERT_TRUE(toy.state() == states[step]) << "taken up at step " << step;
-      for (uint64_t next = step + 1; next <= kSteps; ++next) {
-        toy.train(next);
-        if (next == step + 1) toy.begin_commit(next);
-      }
-      ASSERT_TRUE(toy.state() == states[kSteps]) << "gone on from step " << step;
-    });
-  });
-  EXPECT_GT(resumed, 100 / testing::kOneIn);
+  train_and_commit(folder.path(), c, log);
+  const std::vector<power_cut::DiskEvent> events = log.stop();
+  const uint64_t stride = testing::kOneIn * (1 + events.size() / kLookedAt);
+  uint64_t disks = GetParam(), resumed = 0, fresh = 0;
+  power_cut::for_each_cut(
+      events, 20260109 + GetParam(), kDisksOfAMoment, [&](const CutCase& cut, const fs::path& disk) {
+        // The first failure says enough.
+        if (disks++ % stride != 0 || ::testing::Test::HasFailure()) return;
+        SCOPED_TRACE(cut.words);
+        const uint64_t durable = cut.marked.empty() ? 0 : std::stoull(cut.marked);
+        ASSERT_NO_THROW((expect_gone_on_from(disk, c, durable, states) ? resumed : fresh)++);
+      });
+  EXPECT_GT(resumed, 10 / testing::kOneIn);
   EXPECT_GT(fresh, 10 / testing::kOneIn);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Variants, EpochPowerCut,
-    ::testing::Values(
-        Variant{"everything_streamed", {}, false, 2},
-        Variant{"half_the_records_cached_parameters_in_dram",
-                {.parameters = Placement::cpu, .with_frozen = false, .cached_records = 8},
-                false,
-                2},
-        Variant{"two_paths_a_retained_epoch_and_half_updated_on_the_device",
-                {.parameters = Placement::nvme,
-                 .with_frozen = true,
-                 .cached_records = 4,
-                 .retained_epochs = 1,
-                 .processor_share = 0.5},
-                true,
-                2},
-        Variant{"compact_state_parameters_on_nvme",
-                {.parameters = Placement::nvme, .cached_records = 4, .layout = {MasterForm::remainder}},
-                false,
-                2},
-        Variant{"compact_state_parameters_in_dram_all_updated_on_the_device",
-                {.parameters = Placement::cpu,
-                 .with_frozen = false,
-                 .cached_records = 8,
-                 .layout = {MasterForm::remainder},
-                 .processor_share = 0},
-                false,
-                2},
-        Variant{"compact_state_parameters_on_the_device",
-                {.parameters = Placement::none, .with_frozen = false, .layout = {MasterForm::remainder}},
-                true,
-                2}),
-    [](const auto& instance) { return std::string(instance.param.name); });
+INSTANTIATE_TEST_SUITE_P(Combinations, EpochPowerCut, ::testing::Range(size_t{0}, combinations().size()));
 
 }  // namespace
 }  // namespace terrace
