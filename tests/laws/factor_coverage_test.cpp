@@ -1,0 +1,222 @@
+// Nothing that a training can be told to do stands outside the laws: every option of an Offloader and every
+// enum of the modules below the runtime is a factor, or is named here with the reason why it is none.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "laws/law_training.h"
+#include "offload/toy_training.h"
+#include "support/enum_values.h"
+
+namespace terrace::laws {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Reason {
+  std::string_view why;
+};
+struct Standing {
+  Standing(FactorIndex index) : factor(index) {}
+  Standing(Reason reason) : why(reason.why) {}
+  std::optional<FactorIndex> factor;
+  std::string_view why;
+};
+using Standings = std::map<std::string, Standing>;
+
+constexpr Reason kRunsOfBoth{"a law starts fresh, and then takes up what it has left"};
+constexpr Reason kLooksOn{"looks on and decides nothing; recorded trainings are in PlacementLaw"};
+constexpr Reason kFromElsewhere{"made by the rig for what a factor says"};
+constexpr Reason kNoLayout{"decides how soon something is done, and neither where it lies nor its bits"};
+
+const Standings& standing_of_options() {
+  static const Standings standings = {
+      {"parameters", kParameters},
+      {"states", kStates},
+      {"parameter_paths", kPaths},
+      {"state_paths", kPaths},
+      {"durable", kCommits},
+      {"retained_epochs", kRetained},
+      {"tier_start", kRunsOfBoth},
+      {"discard_epochs", kRunsOfBoth},
+      {"record_layout", kMaster},
+      {"processor_share", kShare},
+      {"update_rates", Reason{"a share that is decided chunk by chunk; update_sides_test"}},
+      {"device_budget_bytes", kDevice},
+      {"device_granularity_bytes", Reason{"of a GPU: the CUDA training tests"}},
+      {"host_budget_bytes", kHost},
+      {"work_bytes", kFromElsewhere},
+      {"activation_entries", kActivations},
+      {"activation_entry_bytes", kActivations},
+      {"activations", kActivations},
+      {"activations_fill_device", Reason{"activations belong to a step and are never kept"}},
+      {"activation_get_order", kActivations},
+      {"lock_host_memory", Reason{"the kernel's, and often refused in a container"}},
+      {"accumulation_steps", kAccumulation},
+      {"layer_major", kOrder},
+      {"holds_gradients", Reason{"a budget is refused with it, or it changes nothing"}},
+      {"accumulation_type", kAccumulationType},
+      {"policy", kPolicy},
+      {"prefetch_uses", kPrefetch},
+      {"prefetch_elements", kNoLayout},
+      {"reads_past_host", Reason{"of a GPU with cuFile: cuda_file_reads_test, file_reads_test"}},
+      {"io", kEngine},
+      {"decorate_engine", kFromElsewhere},
+      {"verify_checksums", Reason{"off, what a disk corrupts is not found, as its documentation says"}},
+      {"drive_turns", kNoLayout},
+      {"dry", Reason{"a plan, which keeps nothing"}},
+      {"file_events", kLooksOn},
+      {"decisions", kLooksOn},
+      {"replay", Reason{"a policy whose decisions were recorded; decision_log_test"}},
+      {"clock", kNoLayout},
+      {"device_arithmetic", Reason{"of a GPU: the CUDA training tests"}},
+      {"step_events", kLooksOn},
+  };
+  return standings;
+}
+
+const Standings& standing_of_enums() {
+  constexpr Reason kInside{"a condition inside of a module, not a choice"};
+  constexpr Reason kIdentity{"a number with a type of its own"};
+  static const Standings standings = {
+      {"DataType", kPrecision},
+      {"ErrorKind", kInside},
+      {"LogLevel", kLooksOn},
+      {"MasterForm", kMaster},
+      {"CopyDirections", Reason{"of a measurement"}},
+      {"DeviceSlot", kIdentity},
+      {"PolicyKind", kPolicy},
+      {"MoveMethod", kInside},
+      {"TensorId", kIdentity},
+      {"ChunkId", kIdentity},
+      {"UseKind", kInside},
+      {"TensorState", kInside},
+      {"ChunkState", kInside},
+      {"TierStart", kRunsOfBoth},
+      {"OpKind", kInside},
+      {"Priority", kInside},
+      {"EngineKind", kEngine},
+      {"FaultKind", Reason{"the attacks of KeptStateLaw"}},
+      {"FileAccess", kInside},
+      {"StreamKind", Reason{"of a measurement"}},
+      {"RingMode", kNoLayout},
+      {"Resource", kInside},
+      {"DecisionKind", kInside},
+      {"StaleParams", kInside},
+      {"EpochPart", kInside},
+      {"AfterStep", Reason{"of a bound that is computed"}},
+      {"Phase", kInside},
+      {"Placement", kParameters},
+      {"TimeCause", kLooksOn},
+      {"UpdateMode", kUpdate},
+      {"CompleteGradients", kInside},
+      {"StatePart", kInside},
+      {"InstructionSet", Reason{"the tests of the update's kernels have each against the scalar one"}},
+      {"OptimizerKind", kOptimizer},
+  };
+  return standings;
+}
+
+const fs::path kTree = fs::path(TERRACE_TEST_SOURCES).parent_path();
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::set<std::string> all_matches(const std::string& text, const std::regex& pattern) {
+  std::set<std::string> found;
+  for (std::sregex_iterator match(text.begin(), text.end(), pattern), end; match != end; ++match)
+    found.insert((*match)[1]);
+  return found;
+}
+
+std::set<std::string> keys_of(const Standings& standings) {
+  std::set<std::string> keys;
+  for (const auto& [name, standing] : standings) {
+    EXPECT_TRUE(standing.factor || !standing.why.empty()) << name;
+    keys.insert(name);
+  }
+  return keys;
+}
+
+TEST(FactorCoverage, NamesEveryOptionOfAnOffloader) {
+  const std::string text = text_of(kTree / "offload" / "offload_options.h");
+  const size_t begin = text.find("struct OffloadOptions {");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string members = text.substr(begin, text.find("\n};", begin) - begin);
+  EXPECT_EQ(all_matches(members, std::regex(R"(\n  [^/\n][^;\n]*?(\w+)(?: = [^;\n]*)?;)")),
+            keys_of(standing_of_options()));
+}
+
+TEST(FactorCoverage, NamesEveryEnumBelowTheRuntime) {
+  std::set<std::string> found;
+  for (const char* module : {"base", "memory", "aio", "offload", "optimizer_cpu"}) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(kTree / module)) {
+      if (entry.path().extension() == ".h")
+        found.merge(all_matches(text_of(entry.path()), std::regex(R"(\nenum class (\w+))")));
+    }
+  }
+  EXPECT_EQ(found, keys_of(standing_of_enums()));
+}
+
+// What the Offloader was really told, over a covering array.
+struct Seen {
+  std::set<Placement> parameters, states;
+  std::set<PolicyKind> policies;
+  std::set<io::EngineKind> engines;
+  std::set<MasterForm> masters;
+  std::set<DataType> types, accumulation_types;
+  std::set<UpdateMode> modes;
+  std::set<OptimizerKind> optimizers;
+  std::set<double> shares;
+  std::set<size_t> paths;
+  std::set<uint32_t> retained;
+  std::set<bool> durable, layer_major, spills, activations_leave;
+};
+
+TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
+  Seen seen;
+  for (const Combination& c : covering_array(Strength::pairs)) {
+    const toy::ScratchFolder folder;
+    LawTraining training(c, {.folder = folder.path()});
+    const OffloadOptions& options = training.options();
+    seen.parameters.insert(options.parameters), seen.states.insert(options.states);
+    seen.policies.insert(options.policy), seen.engines.insert(options.io.kind);
+    seen.masters.insert(options.record_layout.master);
+    seen.types.insert(training.space().sections().front().type);
+    seen.accumulation_types.insert(options.accumulation_type);
+    seen.optimizers.insert(training_of(c).optimizer.kind);
+    seen.shares.insert(options.processor_share), seen.paths.insert(options.state_paths.size());
+    seen.retained.insert(options.retained_epochs);
+    seen.durable.insert(training.offloader().keeps_epochs());
+    seen.layer_major.insert(options.layer_major);
+    seen.spills.insert(training.offloader().plan().spilled_chunks > 0);
+    seen.activations_leave.insert(options.activation_entries > 0);
+    training.choose_mode();
+    seen.modes.insert(training.offloader().update_mode());
+  }
+  using testing::enumerator_count;
+  EXPECT_EQ(seen.parameters.size(), enumerator_count<Placement>());
+  EXPECT_EQ(seen.states.size(), enumerator_count<Placement>());
+  EXPECT_EQ(seen.policies.size(), enumerator_count<PolicyKind>());
+  EXPECT_EQ(seen.engines.size(), enumerator_count<io::EngineKind>());
+  EXPECT_EQ(seen.masters.size(), enumerator_count<MasterForm>());
+  EXPECT_EQ(seen.types.size(), enumerator_count<DataType>());
+  EXPECT_EQ(seen.accumulation_types.size(), enumerator_count<DataType>());
+  EXPECT_EQ(seen.modes.size(), enumerator_count<UpdateMode>());
+  EXPECT_EQ(seen.optimizers.size(), enumerator_count<OptimizerKind>());
+  EXPECT_EQ(seen.shares.size(), factors()[kShare].levels.size());
+  EXPECT_EQ(seen.paths.size(), factors()[kPaths].levels.size());
+  EXPECT_EQ(seen.retained.size(), factors()[kRetained].levels.size());
+  for (const std::set<bool>& both : {seen.durable, seen.layer_major, seen.spills, seen.activations_leave})
+    EXPECT_EQ(both.size(), 2u);
+}
+
+}  // namespace
+}  // namespace terrace::laws
