@@ -67,7 +67,7 @@ void DryDevice::zero_in_order(DeviceSlot slot, uint64_t bytes) {
 }
 
 void DryDevice::note(RecordedEvent::Kind kind, DeviceSlot slot, uint64_t bytes) {
-  if (record_ != nullptr) record_->add({kind, index_of(slot), 0, bytes});
+  if (record_ != nullptr) record_->add({kind, index_of(slot), bytes});
 }
 
 void DryDevice::detach(DeviceSlot slot) {

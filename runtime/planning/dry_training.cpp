@@ -22,7 +22,7 @@ class RecordingEngine final : public io::EngineDecorator {
       : io::EngineDecorator(std::move(base)), number_(number), record_(record) {}
   void submit(std::span<const io::Request> requests) override {
     for (const io::Request& request : requests)
-      record_.add({request.kind == io::OpKind::read ? Kind::read : Kind::write, number_, 0, request.bytes});
+      record_.add({request.kind == io::OpKind::read ? Kind::read : Kind::write, number_, request.bytes});
     base().submit(requests);
   }
 

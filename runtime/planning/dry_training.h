@@ -25,7 +25,9 @@ class DryTraining {
   // One more step: what it moves and counts. Times mean nothing.
   OffloadCounters step();
   // What happened since the last call. Engines are numbered as OffloadOptions::decorate_engine has them.
-  std::vector<RecordedEvent> take_record() { return record_.take(); }
+  std::deque<RecordedEvent> take_record() { return record_.take(); }
+  // Where nobody asks for what happens from now on.
+  void stop_recording() { record_.stop(); }
   // In which chunks were updated by the last update that was finished.
   std::vector<ChunkId> update_order();
   // What a commit between two steps moves; where epochs are kept (Offloader::keeps_epochs).

@@ -1,8 +1,8 @@
 #include <terrace/runtime/planning/predict.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
-#include <vector>
 
 #include <terrace/base/units.h>
 #include <terrace/offload/binding_resource.h>
@@ -16,8 +16,6 @@ namespace {
 
 // Steps differ until every tier has been filled by the step before; that takes two or three.
 constexpr uint32_t kMostSteps = 8;
-// That are gone through together: what one leaves behind meets the next.
-constexpr size_t kModelledSteps = 3;
 
 uint64_t in_ns(double seconds) {
   return static_cast<uint64_t>(seconds * 1e9);
@@ -35,8 +33,7 @@ bool moves_on_nvme(const PlanPrediction& prediction) {
   return disk_read_bytes(prediction.step) + disk_write_bytes(prediction.step) > 0;
 }
 
-void add_times(const StepModelInput& input, std::span<const PlannedStep> steps, PlanPrediction& prediction) {
-  const StepSeconds seconds = model_step(input, steps);
+void add_times(const StepSeconds& seconds, const MachineRates& rates, PlanPrediction& prediction) {
   prediction.has_times = true;
   prediction.forward_seconds = seconds.forward;
   prediction.backward_seconds = seconds.backward;
@@ -46,9 +43,9 @@ void add_times(const StepModelInput& input, std::span<const PlannedStep> steps, 
   prediction.step.h2d_busy_ns = in_ns(seconds.copy_in_busy);
   prediction.step.d2h_busy_ns = in_ns(seconds.copy_out_busy);
   prediction.step.disk_busy_ns = in_ns(seconds.disk_busy);
-  if (input.rates.device) prediction.compute = {in_ns(seconds.device_busy), in_ns(seconds.processor_busy)};
+  if (rates.device) prediction.compute = {in_ns(seconds.device_busy), in_ns(seconds.processor_busy)};
   prediction.binding = prediction.use().binding;
-  prediction.rates = named_rates(input.rates);
+  prediction.rates = named_rates(rates);
 }
 
 // What a step that updates after backward comes to, for the choice of another mode.
@@ -89,26 +86,31 @@ MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& 
 PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, UpdateMode mode,
                        Workers& workers, const MeasuredMachine* machine) {
   DryTraining training(config, setup, mode, workers);
+  const auto time_of = [&](std::string_view operation, uint64_t elements) {
+    return machine->operations.of(operation, elements);
+  };
+  std::optional<StepModel> model;
+  if (machine != nullptr) {
+    model.emplace(StepModelInput{config, setup, mode, machine->rates, time_of});
+  } else {
+    training.stop_recording();
+  }
   PlanPrediction prediction;
   prediction.update_mode = mode;
-  std::vector<PlannedStep> steps = {plan_step(training)};
-  prediction.repeats_from_step = 1;
-  for (uint32_t step = 2; step <= kMostSteps; ++step) {
-    steps.push_back(plan_step(training));
-    const bool repeats = moves_the_same(steps.back().moved, steps[steps.size() - 2].moved);
+  StepSeconds seconds;
+  for (uint32_t step = 1; step <= kMostSteps; ++step) {
+    const PlannedStep planned = plan_step(training);
+    if (model) seconds = model->next(planned);
+    const bool repeats = step > 1 && moves_the_same(planned.moved, prediction.step);
     if (!repeats) prediction.repeats_from_step = step;
-    if (steps.size() > kModelledSteps) steps.erase(steps.begin());
+    prediction.step = planned.moved;
     if (repeats && step >= prediction.repeats_from_step + 2) break;
   }
-  prediction.step = steps.back().moved;
+  training.stop_recording();
   prediction.step.time = {};
   prediction.tiers = training.tiers();
-  if (machine != nullptr && (machine->rates.knows_disk() || !moves_on_nvme(prediction))) {
-    const auto time_of = [&](std::string_view operation, uint64_t elements) {
-      return machine->operations.of(operation, elements);
-    };
-    add_times({config, setup, mode, machine->rates, time_of}, steps, prediction);
-  }
+  if (model && (machine->rates.knows_disk() || !moves_on_nvme(prediction)))
+    add_times(seconds, machine->rates, prediction);
   if (training.offloader().keeps_epochs()) {
     training.commit();  // the first one has everything to write
     training.step();

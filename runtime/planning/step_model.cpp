@@ -34,7 +34,9 @@ uint32_t engine_of_passes(const TrainingSetup& setup) {
   return plan.keeps_epochs ? 2 : 1;
 }
 
-class Replay {
+}  // namespace
+
+class StepModel::Replay {
  public:
   explicit Replay(const StepModelInput& input)
       : in_(input),
@@ -155,12 +157,12 @@ class Replay {
   }
 
   // Which chunk each copy is of: the one at whose addresses the slot is used next.
-  void find_targets(std::span<const RecordedEvent> events) {
+  void find_targets(const std::deque<RecordedEvent>& events) {
     target_of_copy_.clear();
     std::unordered_map<uint32_t, uint32_t> next;  // by slot
     for (size_t e = events.size(); e-- > 0;) {
       const RecordedEvent& event = events[e];
-      if (event.kind == Kind::attach) next[event.number] = event.place;
+      if (event.kind == Kind::attach) next[event.number] = static_cast<uint32_t>(event.amount);
       if (event.kind != Kind::copy_in && event.kind != Kind::read_in) continue;
       const auto found = next.find(event.number);
       if (found != next.end() && found->second < updated_at_.size()) target_of_copy_[e] = found->second;
@@ -187,12 +189,12 @@ class Replay {
         slots_[event.number].used_until = operations_end_;
         return;
       case Kind::clear:
-        return clear(event.bytes);
+        return clear(event.amount);
       case Kind::work_in:
-        copy(in_link_, out_link_, event.bytes, operations_end_);
+        copy(in_link_, out_link_, event.amount, operations_end_);
         return;
       case Kind::work_out:
-        copy(out_link_, in_link_, event.bytes, operations_end_);
+        copy(out_link_, in_link_, event.amount, operations_end_);
         return;
       case Kind::read_in:
         return read_in(event, index);
@@ -236,7 +238,7 @@ class Replay {
     slot.behind_read = reads_pending_;
     if (reads_pending_) earliest = std::max(earliest, disk_free_at_);
     reads_pending_ = false;
-    slot.free_at = copy(in_link_, out_link_, event.bytes, earliest);
+    slot.free_at = copy(in_link_, out_link_, event.amount, earliest);
   }
   // Once it has left and is not used any more, and an update has made what it is going to hold.
   double ready_to_fill(const Slot& slot, size_t index) const {
@@ -248,7 +250,7 @@ class Replay {
   void read_in(const RecordedEvent& event, size_t index) {
     Slot& slot = slots_[event.number];
     const auto target = target_of_copy_.find(index);
-    const uint64_t bytes = target == target_of_copy_.end() ? event.bytes
+    const uint64_t bytes = target == target_of_copy_.end() ? event.amount
                                                            : space_.chunk(ChunkId{target->second}).elements *
                                                                  bytes_of(in_.config.precision);
     disk_free_at_ = std::max(disk_free_at_, ready_to_fill(slot, index));
@@ -260,10 +262,10 @@ class Replay {
 
   void copy_out(const RecordedEvent& event) {
     Slot& slot = slots_[event.number];
-    slot.free_at = copy(out_link_, in_link_, event.bytes, std::max(slot.free_at, slot.used_until));
+    slot.free_at = copy(out_link_, in_link_, event.amount, std::max(slot.free_at, slot.used_until));
     // New parameters that go home: the update goes on when they are there.
     if (device_ != nullptr && in_update_) return wait_until(slot.free_at, TimeCause::device_copy);
-    landings_.push_back({slot.free_at, static_cast<double>(event.bytes) / bytes_of(in_.config.precision)});
+    landings_.push_back({slot.free_at, static_cast<double>(event.amount) / bytes_of(in_.config.precision)});
   }
 
   void wait_for_slot(Slot& slot) {
@@ -272,13 +274,13 @@ class Replay {
 
   void read(const RecordedEvent& event) {
     if (event.number != passes_engine_) return;  // the update's, which is modelled as a whole
-    passes_read_bytes_ += event.bytes;
-    const double seconds = disk(event.bytes, in_.rates.disk_read_bytes);
+    passes_read_bytes_ += event.amount;
+    const double seconds = disk(event.amount, in_.rates.disk_read_bytes);
     if (update_ends_at_ > now_) update_ends_at_ += seconds;  // they share the disk
     reads_pending_ = true;
   }
   void write(const RecordedEvent& event) {
-    if (event.number == passes_engine_) disk(event.bytes, in_.rates.disk_mixed_bytes);
+    if (event.number == passes_engine_) disk(event.amount, in_.rates.disk_mixed_bytes);
   }
 
   // --- Gradients ---
@@ -427,7 +429,7 @@ class Replay {
     beside_ += work.alone + work.together * threads_;
   }
 
-  const StepModelInput& in_;
+  const StepModelInput in_;
   const FlatSpace space_;
   const double threads_;
   const DeviceRates* const device_;  // null: it is simulated by these threads
@@ -459,13 +461,12 @@ class Replay {
   StepSeconds seconds_;
 };
 
-}  // namespace
+StepModel::StepModel(const StepModelInput& input) : replay_(std::make_unique<Replay>(input)) {}
 
-StepSeconds model_step(const StepModelInput& input, std::span<const PlannedStep> steps) {
-  Replay replay(input);
-  StepSeconds seconds;
-  for (const PlannedStep& step : steps) seconds = replay.run(step);
-  return seconds;
+StepModel::~StepModel() = default;
+
+StepSeconds StepModel::next(const PlannedStep& step) {
+  return replay_->run(step);
 }
 
 }  // namespace terrace

@@ -10,7 +10,8 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <deque>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -26,7 +27,7 @@ namespace terrace {
 
 // One step, as it was planned.
 struct PlannedStep {
-  std::vector<RecordedEvent> events;
+  std::deque<RecordedEvent> events;
   OffloadCounters moved;
   std::vector<ChunkId> update_order;  // of the update that its end began
 };
@@ -54,7 +55,17 @@ struct StepModelInput {
   FunctionRef<OperationTime(std::string_view operation, uint64_t elements)> operation_time;
 };
 
-// The last of `steps`, which follow each other; those before it set the scene.
-StepSeconds model_step(const StepModelInput& input, std::span<const PlannedStep> steps);
+class StepModel {
+ public:
+  // What the input refers to outlives the model.
+  explicit StepModel(const StepModelInput& input);
+  ~StepModel();
+  // The step after those before, which set the scene; and is not needed any more.
+  StepSeconds next(const PlannedStep& step);
+
+ private:
+  class Replay;
+  std::unique_ptr<Replay> replay_;
+};
 
 }  // namespace terrace

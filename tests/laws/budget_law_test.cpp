@@ -17,6 +17,7 @@
 
 #include "laws/plain_training.h"
 #include "offload/toy_training.h"
+#include "support/sanitized.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
 #define TERRACE_WATCHES_MALLOC 1
@@ -184,7 +185,10 @@ TEST_P(BudgetLaw, TheSystemsAccountStaysWithinTheBudgets) {
   // Thread stacks, tables and code touched for the first time are the process's own, not a tier's.
   const uint64_t own = 8 * kMiB;
   EXPECT_LE(most, budgets.total() + own) << "budgets " << budgets.total();
-  EXPECT_GE(most, budgets.total() * 3 / 4) << "the account is not of this memory at all";
+  // A sanitizer gives back meanwhile what tests before this one have freed.
+  if (!testing::kSanitized) {
+    EXPECT_GE(most, budgets.total() * 3 / 4) << "the account is not of this memory at all";
+  }
 #ifdef TERRACE_WATCHES_MALLOC
   EXPECT_LT(largest_allocation.load(), kMiB) << "a step took memory past the arenas";
 #else

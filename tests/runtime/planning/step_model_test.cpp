@@ -31,7 +31,10 @@ class Planned {
   StepSeconds seconds(const MachineRates& rates) const { return seconds(rates, steps_); }
   StepSeconds seconds(const MachineRates& rates, std::span<const PlannedStep> steps) const {
     const auto a_second = [](std::string_view, uint64_t) { return OperationTime{kOperationSeconds, 0}; };
-    return model_step({options_.config, setup_, mode_, rates, a_second}, steps);
+    StepModel model({options_.config, setup_, mode_, rates, a_second});
+    StepSeconds last;
+    for (const PlannedStep& step : steps) last = model.next(step);
+    return last;
   }
   double compute_seconds() const { return kOperationSeconds * static_cast<double>(setup_.dry.trace.size()); }
   // With what fills their sections up.
@@ -201,15 +204,9 @@ TEST(StepModel, HasCopiesFollowOperationsAndSlowEachOther) {
   MachineRates rates = beside_device();
   rates.device->link = {.to_device = 100, .to_host = 100, .each_way = 50};
   PlannedStep step;
-  step.events = {{Kind::attach, 1},
-                 {Kind::begin_use, 0},
-                 {Kind::ready, 0},
-                 {Kind::end_use, 0},
-                 {Kind::detach, 1},
-                 {Kind::copy_in, 0, 0, 1000},
-                 {Kind::copy_out, 1, 0, 1000},
-                 {Kind::attach, 0},
-                 {Kind::end_micro_batch},
+  step.events = {{Kind::attach, 1},         {Kind::begin_use, 0}, {Kind::ready, 0},
+                 {Kind::end_use, 0},        {Kind::detach, 1},    {Kind::copy_in, 0, 1000},
+                 {Kind::copy_out, 1, 1000}, {Kind::attach, 0},    {Kind::end_micro_batch},
                  {Kind::end_step}};
   const StepSeconds seconds = planned.seconds(rates, {&step, 1});
   EXPECT_NEAR(seconds.copy_in_busy, 10, 1e-6);        // from 0 on: nothing has used its slot
