@@ -99,7 +99,10 @@ void DeviceUpdate::send_home(ChunkId chunk) {
 // The landing slot that was taken longest ago, when it is empty.
 std::byte* DeviceUpdate::landing() {
   lane_ = (lane_ + 1) % leaving_.size();
-  if (leaving_[lane_] != nullptr) home_.wait_published(*leaving_[lane_], engine_);
+  if (leaving_[lane_] != nullptr) {
+    home_.wait_published(*leaving_[lane_], engine_);
+    home_.forget_published(*leaving_[lane_]);
+  }
   leaving_[lane_] = nullptr;
   return gradients_.landing_slot(lane_);
 }

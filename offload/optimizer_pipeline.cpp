@@ -239,7 +239,8 @@ void OptimizerPipeline::forget_left() {
     if (leaving.gone->failed()) std::rethrow_exception(leaving.gone->failure());
   }
   std::erase_if(leaving_, [this](const Leaving& leaving) {
-    if (!leaving.gone->done()) return false;
+    if (!leaving.gone->done() || leaving.gone->failed()) return false;
+    home_.forget_published(*leaving.gone);
     gradients_.release(leaving.chunk);
     if (leaving.complete_then) progress_.complete(leaving.chunk);
     return true;

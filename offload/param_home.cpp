@@ -9,10 +9,17 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/units.h>
 #include <terrace/memory/cu_file.h>
 #include <terrace/offload/host_slots.h>
 
 namespace terrace {
+namespace {
+
+// For which there is memory from the beginning; more are seldom under way.
+constexpr uint32_t kPublicationsAtOnce = 64;
+
+}  // namespace
 
 ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
                      Device& device, BlockStore* store, BlockStore* frozen, io::IoThread* reader,
@@ -30,7 +37,8 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
       meeting_(std::make_unique<std::atomic<uint8_t>[]>(space.chunk_count())),
       old_(space, plan, arena, device, store, home_, watch),
       published_(space.chunk_count(), false),
-      readings_(space.chunk_count()),
+      most_blocks_(divide_up(plan.slot_bytes, std::min(kParamBlockBytes, plan.slot_bytes))),
+      reading_of_(space.chunk_count(), nullptr),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
       staging_of_(space.chunk_count(), kNone),
       copy_of_(space.chunk_count(), 0) {
@@ -52,19 +60,13 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
   const std::vector<std::byte*> staging = carve_slots(arena, plan.slot_bytes, plan.staging_slots, "staging");
   for (uint32_t s = plan.staging_slots; s-- > 0;) {
     staging_[s].memory = staging[s];
+    staging_[s].reading.blocks.reserve(most_blocks_);
     free_staging_.push_back(s);
   }
-  written_.resize(space.chunk_count());
-  transfer_begin_.push_back(0);
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (placement == Placement::nvme && home_[c] == nullptr) {
-      for (uint32_t b = 0; b < store_of(ChunkId{c}).block_count(ChunkId{c}); ++b)
-        transfers_.push_back({this, ChunkId{c}, b, {}, {}, nullptr, nullptr, 0, 0, false});
-      written_[c] = std::make_unique<Event>();
-    }
-    transfer_begin_.push_back(static_cast<uint32_t>(transfers_.size()));
-  }
-  publishing_.reserve(space.chunk_count());
+  publishing_.reserve(kPublicationsAtOnce);
+  const bool writes = placement == Placement::nvme;
+  for (uint32_t w = 0; writes && w < std::min(space.chunk_count(), kPublicationsAtOnce); ++w)
+    free_writings_.push_back(&add_writing());
   held_staging_.reserve(plan.staging_slots);
 }
 
@@ -73,8 +75,8 @@ ParamHome::~ParamHome() {
     staging_[s].read.wait_done();
     if (staging_[s].target != nullptr) staging_[s].target->in.wait_done();
   }
-  for (const std::unique_ptr<Event>& over : read_past_host_) {
-    if (over != nullptr) over->wait_done();
+  for (const std::unique_ptr<Reading>& reading : read_past_host_) {
+    if (reading != nullptr) reading->over.wait_done();
   }
 }
 
@@ -82,7 +84,7 @@ void ParamHome::read_past_host(io::IoThread& reader) {
   file_reader_ = &reader;
   read_past_host_.resize(space_.chunk_count());
   for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
-    if (home_[c] == nullptr) read_past_host_[c] = std::make_unique<Event>();
+    if (home_[c] == nullptr) read_past_host_[c] = std::make_unique<Reading>();
   }
 }
 
@@ -90,16 +92,16 @@ uint64_t ParamHome::param_bytes(ChunkId chunk) const {
   return space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
 }
 
-std::span<ParamHome::BlockTransfer> ParamHome::blocks_of(ChunkId chunk) {
-  const uint32_t c = index_of(chunk);
-  return std::span(transfers_).subspan(transfer_begin_[c], transfer_begin_[c + 1] - transfer_begin_[c]);
-}
-
-const io::Request* ParamHome::pending_request(ChunkId chunk) {
-  for (BlockTransfer& block : blocks_of(chunk)) {
+const io::Request* ParamHome::pending_request(Reading& reading) {
+  for (Reading::Block& block : reading.blocks) {
     if (std::atomic_ref(block.pending).load(std::memory_order_relaxed)) return &block.request;
   }
   return nullptr;
+}
+
+bool ParamHome::is_read_past_host(ChunkId chunk) const {
+  const Reading* const reading = reading_of_[index_of(chunk)];
+  return reading != nullptr && reading->slot != nullptr;
 }
 
 std::string_view ParamHome::file_of(ChunkId chunk, const io::Request* request) const {
@@ -111,8 +113,9 @@ WaitSubject ParamHome::update_subject(ChunkId chunk) {
 }
 
 WaitSubject ParamHome::read_subject(ChunkId chunk) {
-  const io::Request* request = pending_request(chunk);
-  const bool is_direct = readings_[index_of(chunk)].slot != nullptr;
+  Reading* const reading = reading_of_[index_of(chunk)];
+  const io::Request* request = reading != nullptr ? pending_request(*reading) : nullptr;
+  const bool is_direct = is_read_past_host(chunk);
   return {"parameters",    is_direct ? "nvme -> device" : "nvme -> host -> device",
           TimeCause::read, chunk,
           request,         file_of(chunk, request)};
@@ -133,8 +136,7 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
   if (arriving.done()) return;
   if (const Event* const updated = expected_[index_of(chunk)])
     wait_done_watched(*updated, watch_, update_subject(chunk));
-  if (readings_[index_of(chunk)].slot != nullptr)
-    return wait_done_watched(arriving, watch_, read_subject(chunk));
+  if (is_read_past_host(chunk)) return wait_done_watched(arriving, watch_, read_subject(chunk));
   for (const uint32_t index : held_staging_) {
     const Staging& staging = staging_[index];
     if (staging.copy > copy_of_[index_of(chunk)]) break;
@@ -142,22 +144,6 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
   }
   wait_done_watched(arriving, watch_,
                     {"parameters", "host -> device", TimeCause::device_copy, chunk, nullptr, {}});
-}
-
-WaitSubject ParamHome::publication_subject() {
-  for (const auto& [chunk, gone] : publishing_) {
-    if (gone->done()) continue;  // its transfers may be another thread's by now
-    const io::Request* request = pending_request(chunk);
-    if (request != nullptr)
-      return {"fresh parameters", "host -> nvme", TimeCause::write, chunk, request, file_of(chunk, request)};
-  }
-  const bool to_device = placement_ == Placement::none;
-  return {"fresh parameters",
-          to_device ? "host -> device" : "host -> nvme",
-          to_device ? TimeCause::device_copy : TimeCause::write,
-          std::nullopt,
-          nullptr,
-          {}};
 }
 
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
@@ -224,7 +210,7 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   staging.copy = copy_of_[index_of(chunk)];
   slot.in.begin();
   slot.read = &staging.read;
-  begin_read(chunk, {staging.memory, &staging.read}, TransferReason::step);
+  begin_read(chunk, staging.reading, staging.memory, staging.read, TransferReason::step);
   if (updated == nullptr) {
     submit_read(chunk);
   } else {
@@ -235,24 +221,25 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
 
 // Behind what still leaves the slot, for which the engine waits.
 void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
-  const auto blocks = static_cast<uint32_t>(blocks_of(chunk).size());
+  const uint32_t blocks = store_of(chunk).block_count(chunk);
+  Reading& reading = *read_past_host_[index_of(chunk)];
   std::byte* const memory = device_.begin_file_reads(slot.id, blocks, &slot.out);
   direct_read_bytes_ += param_bytes(chunk);
   slot.read = &slot.in;
-  read_past_host_[index_of(chunk)]->begin(blocks);
-  begin_read(chunk, {memory, &slot.in, &slot}, TransferReason::step);
+  reading.over.begin(blocks);
+  reading.slot = &slot;
+  begin_read(chunk, reading, memory, slot.in, TransferReason::step);
   if (const Event* const updated = expected_[index_of(chunk)]) return read_behind_update(chunk, *updated);
   submit_read(chunk);
 }
 
-// The chunk's transfers are free.
 void ParamHome::forget_direct_read(ChunkId chunk) {
-  if (readings_[index_of(chunk)].slot == nullptr) return;
-  wait_done_watched(*read_past_host_[index_of(chunk)], watch_, read_subject(chunk));
-  readings_[index_of(chunk)] = {};
+  if (!is_read_past_host(chunk)) return;
+  wait_done_watched(reading_of_[index_of(chunk)]->over, watch_, read_subject(chunk));
+  reading_of_[index_of(chunk)] = nullptr;
 }
 
-// The chunk's transfers are the update's until it is over.
+// Which of both comes second starts the read.
 void ParamHome::read_behind_update(ChunkId chunk, const Event& updated) {
   const uint8_t met = meeting_[index_of(chunk)].fetch_or(kFetchWaits, std::memory_order_acq_rel);
   if ((met & kUpdateFailed) != 0) {
@@ -296,43 +283,52 @@ void ParamHome::release_staging(uint32_t index) {
       staging.target->in, watch_,
       {"parameters", "host -> device", TimeCause::device_copy, ChunkId{staging.chunk}, nullptr, {}});
   staging_of_[staging.chunk] = kNone;
+  reading_of_[staging.chunk] = nullptr;
   staging.target = nullptr;
   staging.chunk = kNone;
   held_staging_.erase(std::find(held_staging_.begin(), held_staging_.end(), index));
   free_staging_.push_back(index);
 }
 
-void ParamHome::begin_read(ChunkId chunk, const Reading& reading, TransferReason reason) {
-  readings_[index_of(chunk)] = reading;
-  reading.event->begin(static_cast<uint32_t>(blocks_of(chunk).size()));
-  for (BlockTransfer& block : blocks_of(chunk))
-    block.read_tag = transfer_tag(watch_.events(), TransferRole::param, reason, chunk);
+void ParamHome::begin_read(ChunkId chunk, Reading& reading, std::byte* memory, Event& event,
+                           TransferReason reason) {
+  const uint32_t blocks = store_of(chunk).block_count(chunk);
+  reading.home = this, reading.chunk = chunk;
+  reading.memory = memory, reading.event = &event;
+  reading.tag = transfer_tag(watch_.events(), TransferRole::param, reason, chunk);
+  reading.blocks.resize(blocks);
+  for (uint32_t b = 0; b < blocks; ++b) reading.blocks[b] = {.of = &reading, .block = b};
+  reading_of_[index_of(chunk)] = &reading;
+  event.begin(blocks);
   nvme_read_bytes_ += param_bytes(chunk);
 }
 
 void ParamHome::fail_read(ChunkId chunk, const std::exception_ptr& failure) {
-  for (size_t block = blocks_of(chunk).size(); block > 0; --block) end_block(chunk, failure);
+  Reading& reading = *reading_of_[index_of(chunk)];
+  for (size_t block = reading.blocks.size(); block > 0; --block) end_block(reading, failure);
 }
 
-void ParamHome::end_block(ChunkId chunk, std::exception_ptr failure) noexcept {
-  const Reading reading = readings_[index_of(chunk)];
+// After the last one the reading may be another chunk's.
+void ParamHome::end_block(Reading& reading, std::exception_ptr failure) noexcept {
   if (reading.slot == nullptr) return reading.event->complete_one(std::move(failure));
-  Event& over = *read_past_host_[index_of(chunk)];
   device_.end_file_read(reading.slot->id);
   reading.event->complete_one(std::move(failure));
-  over.complete_one();
+  reading.over.complete_one();
 }
 
 void ParamHome::submit_read(ChunkId chunk) {
-  const Reading reading = readings_[index_of(chunk)];
+  Reading& reading = *reading_of_[index_of(chunk)];
   io::IoThread& reader = reading.slot != nullptr ? *file_reader_ : *reader_;
+  BlockStore& store = store_of(chunk);
   std::byte* destination = reading.memory;
-  for (BlockTransfer& block : blocks_of(chunk)) {
-    const uint64_t length = store_of(chunk).block_bytes(chunk, block.block);
-    block.request = store_of(chunk).read_request(chunk, block.block, {destination, length});
+  const size_t count = reading.blocks.size();
+  for (size_t b = 0; b < count; ++b) {
+    Reading::Block& block = reading.blocks[b];
+    const uint64_t length = store.block_bytes(chunk, block.block);
+    block.request = store.read_request(chunk, block.block, {destination, length});
     block.request.on_complete = &ParamHome::on_read;
     block.request.context = &block;
-    block.request.tag = block.read_tag;
+    block.request.tag = reading.tag;
     std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
     reader.submit(block.request, io::Priority::critical);
     destination += length;
@@ -340,72 +336,41 @@ void ParamHome::submit_read(ChunkId chunk) {
 }
 
 void ParamHome::on_read(void* context, const io::Completion& completion) noexcept {
-  BlockTransfer& block = *static_cast<BlockTransfer*>(context);
+  Reading::Block& block = *static_cast<Reading::Block*>(context);
   std::atomic_ref(block.pending).store(false, std::memory_order_relaxed);
   std::exception_ptr failure;
-  ParamHome& home = *block.home;
+  Reading& reading = *block.of;
+  ParamHome& home = *reading.home;
   try {
-    if (home.readings_[index_of(block.chunk)].slot != nullptr) {
+    if (reading.slot != nullptr) {
       home.end_direct_read(block, completion);
     } else {
-      home.store_of(block.chunk).end_read(block.chunk, block.block, block.request, completion);
+      home.store_of(reading.chunk).end_read(reading.chunk, block.block, block.request, completion);
     }
   } catch (...) {
     failure = std::current_exception();
   }
-  home.end_block(block.chunk, failure);
+  home.end_block(reading, std::move(failure));
 }
 
 // What went before it in the slot and failed is the failure of this one; else it says whose bytes they are,
 // in the words of who read them.
-void ParamHome::end_direct_read(const BlockTransfer& block, const io::Completion& completion) {
-  const CacheSlot& slot = *readings_[index_of(block.chunk)].slot;
+void ParamHome::end_direct_read(const Reading::Block& block, const io::Completion& completion) {
+  const ChunkId chunk = block.of->chunk;
+  const CacheSlot& slot = *block.of->slot;
   try {
-    store_of(block.chunk).end_transfer(block.request, completion);
+    store_of(chunk).end_transfer(block.request, completion);
   } catch (const Error& failure) {
     if (completion.error == ECANCELED && slot.out.failed()) slot.out.wait();
     ErrorParts parts = failure.parts();
     if (completion.error > kCuFileErrorBase) parts.reason = cu_file_reason(completion.error, "cuFileRead");
-    const std::span<const TensorId> held = space_.tensors_of(block.chunk);
-    parts.reason += fmt::format("; read by the device itself, for chunk {} ({} to {})", index_of(block.chunk),
+    const std::span<const TensorId> held = space_.tensors_of(chunk);
+    parts.reason += fmt::format("; read by the device itself, for chunk {} ({} to {})", index_of(chunk),
                                 space_.tensor(held.front()).name, space_.tensor(held.back()).name);
     if (parts.advice.empty())
       parts.advice = "set aio.use_gds to false and go on from the last epoch or checkpoint";
     throw Error(failure.kind(), std::move(parts));
   }
-}
-
-void ParamHome::submit_write(BlockTransfer& block) {
-  block.request = block.write.request;
-  block.request.on_complete = &ParamHome::on_written;
-  block.request.context = &block;
-  block.request.tag = block.write_tag;
-  std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
-  block.engine->submit({&block.request, 1});
-}
-
-void ParamHome::on_written(void* context, const io::Completion& completion) noexcept {
-  BlockTransfer& block = *static_cast<BlockTransfer*>(context);
-  BlockStore& store = block.home->store_of(block.chunk);
-  std::atomic_ref(block.pending).store(false, std::memory_order_relaxed);
-  const BlockStore::WriteEnd end = store.end_write(block.write, completion);
-  if (end == BlockStore::WriteEnd::again) return submit_write(block);
-  std::exception_ptr failure;
-  if (end == BlockStore::WriteEnd::failed)
-    failure = std::make_exception_ptr(store.io_error(block.write.request, completion));
-  block.event->complete_one(failure);
-}
-
-void ParamHome::begin_write(BlockTransfer& block, std::span<const std::byte> source) {
-  BlockStore& store = store_of(block.chunk);
-  if (committer_ == nullptr || &store == frozen_) {
-    const bool begun = store.begin_write(block.chunk, block.block, source, block.write);
-    TERRACE_ASSERT(begun, "no slot is free for a block of parameters");
-    return;
-  }
-  while (!committer_->begin_write(EpochPart::parameters, *block.engine, block.chunk, block.block, source,
-                                  block.write, [] {}))
-    wait_watched(*block.engine, watch_, publication_subject());
 }
 
 void ParamHome::before_change(ChunkId chunk) {
@@ -418,77 +383,20 @@ bool ParamHome::take_published(ChunkId chunk) {
   return published;
 }
 
-const Event* ParamHome::publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine,
-                                DeviceCache* device) {
-  if (home_[index_of(chunk)] != nullptr) {
-    TERRACE_ASSERT(buffer == home_[index_of(chunk)], "new parameters are made where they live");
-    return nullptr;
-  }
-  const Event* const gone = placement_ == Placement::none ? publish_to_device(chunk, buffer, device)
-                                                          : publish_to_file(chunk, buffer, engine);
-  publishing_.push_back({chunk, gone});
-  return gone;
-}
-
-const Event* ParamHome::publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache* device) {
-  TERRACE_ASSERT(device != nullptr, "parameters that live on the device need it");
-  device->detach_param(chunk);
-  CacheSlot& slot = device->param_slot(chunk);
-  slot.in.begin();
-  device_.copy_to_device(
-      slot.id, 0, buffer, param_bytes(chunk), nullptr, slot.in,
-      to_device_note(watch_.events(), TransferRole::param, TransferReason::update, index_of(chunk)));
-  h2d_bytes_ += param_bytes(chunk);
-  published_[index_of(chunk)] = true;
-  return &slot.in;
-}
-
-const Event* ParamHome::publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine* engine) {
-  TERRACE_ASSERT(engine != nullptr, "writing to a tier file needs an engine");
-  Event& written = *written_[index_of(chunk)];
-  const std::span<BlockTransfer> blocks = blocks_of(chunk);
-  written.begin(static_cast<uint32_t>(blocks.size()));
-  for (BlockTransfer& block : blocks) {
-    const uint64_t length = store_of(chunk).block_bytes(chunk, block.block);
-    block.event = &written;
-    block.engine = engine;
-    block.write_tag = transfer_tag(watch_.events(), TransferRole::param, TransferReason::update, chunk);
-    begin_write(block, {buffer, length});
-    submit_write(block);
-    buffer += length;
-  }
-  nvme_write_bytes_ += param_bytes(chunk);
-  return &written;
-}
-
-void ParamHome::wait_published(const Event& gone, io::Engine* engine) {
-  while (engine != nullptr && !gone.done() && engine->in_flight() > 0)
-    wait_watched(*engine, watch_, publication_subject());
-  wait_done_watched(gone, watch_, publication_subject());
-}
-
-void ParamHome::finish_publishing(io::Engine* engine) {
-  std::exception_ptr failure;
-  for (const Publication& publication : publishing_) {
-    wait_published(*publication.gone, engine);
-    if (failure == nullptr) failure = publication.gone->failure();
-  }
-  publishing_.clear();
-  if (failure != nullptr) std::rethrow_exception(failure);
-}
-
 void ParamHome::read(ChunkId chunk, std::byte* destination) {
   TERRACE_ASSERT(placement_ != Placement::none, "there is no home to read from");
   if (const std::byte* home = home_[index_of(chunk)]) {
     std::memcpy(destination, home, param_bytes(chunk));
     return;
   }
-  fetch_finished(chunk);  // a fetch ahead of time may be using the chunk's transfers
+  fetch_finished(chunk);  // of a fetch ahead of time
   forget_direct_read(chunk);
   Event read;
-  begin_read(chunk, {destination, &read}, TransferReason::other);
+  Reading reading;
+  begin_read(chunk, reading, destination, read, TransferReason::other);
   submit_read(chunk);
-  const io::Request* const request = pending_request(chunk);
+  const io::Request* const request = pending_request(reading);
+  reading_of_[index_of(chunk)] = nullptr;
   wait_watched(read, watch_,
                {"parameters", "nvme -> host", TimeCause::read, chunk, request, file_of(chunk, request)});
 }

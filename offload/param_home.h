@@ -85,7 +85,10 @@ class ParamHome {
   // which the caller owns and polls; where they live on the device, to their slot in `device`. The caller
   // forgets what is published when it has arrived, or finishes it.
   const Event* publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine, DeviceCache* device);
-  void forget_published() { publishing_.clear(); }
+  // `gone` is done, and nobody looks at it any more; its failure is left to finish_publishing().
+  void forget_published(const Event& gone);
+  // All that was published is done; failures were seen.
+  void forget_published();
   // Waits for what publish() returned; failures are left to finish_publishing().
   void wait_published(const Event& gone, io::Engine* engine);
   // Waits for everything published; throws the first failure.
@@ -132,24 +135,23 @@ class ParamHome {
   uint64_t nvme_write_bytes() const { return nvme_write_bytes_; }
 
  private:
-  // One block of one chunk on its way to or from the tier file; at most one transfer at a time.
-  struct BlockTransfer {
-    ParamHome* home;
-    ChunkId chunk;
-    uint32_t block;
-    io::Request request;      // what was submitted last
-    BlockStore::Write write;  // of a write,
-    io::Engine* engine;       // and where it goes
-    Event* event;             // of a write
-    uint64_t read_tag;        // of the read that was asked for last, which may be behind a write
-    uint64_t write_tag;
-    bool pending;  // through std::atomic_ref: set by the step thread, cleared by the one that completes it
-  };
-  // What was asked for last of a chunk in the tier file.
+  // A chunk on its way from the tier file. It belongs to who is going to have the chunk, so that there are as
+  // many as can be on their way, and not one for every chunk.
   struct Reading {
+    struct Block {
+      Reading* of = nullptr;
+      uint32_t block = 0;
+      io::Request request{};
+      bool pending = false;  // through std::atomic_ref: set by who submits it, cleared by who completes it
+    };
+    ParamHome* home = nullptr;
+    ChunkId chunk{};
     std::byte* memory = nullptr;
     Event* event = nullptr;
     CacheSlot* slot = nullptr;  // into which the device reads; null: host memory
+    uint64_t tag = 0;
+    Event over;  // of a read by the device: nothing of it is under way
+    std::vector<Block> blocks;
   };
   struct Staging {
     std::byte* memory = nullptr;
@@ -157,6 +159,27 @@ class ParamHome {
     CacheSlot* target = nullptr;
     uint32_t chunk = kNone;
     uint64_t copy = 0;  // the number of the copy to the device from it
+    Reading reading;
+  };
+  // Fresh parameters of a chunk on their way to the tier file.
+  struct Writing {
+    struct Block {
+      Writing* of = nullptr;
+      uint32_t block = 0;
+      BlockStore::Write write;
+      bool pending = false;
+    };
+    ParamHome* home = nullptr;
+    ChunkId chunk{};
+    io::Engine* engine = nullptr;
+    uint64_t tag = 0;
+    Event written;
+    std::vector<Block> blocks;
+  };
+  struct Publication {
+    ChunkId chunk;
+    const Event* gone;
+    Writing* writing;  // null: to the device
   };
   static constexpr uint32_t kNone = UINT32_MAX;
   static constexpr uint8_t kFetchWaits = 1;  // in meeting_
@@ -173,25 +196,28 @@ class ParamHome {
   void release_staging(uint32_t index);
   // The chunk is going to be read; its event is done when every block is there, and verified where it is in
   // host memory, or failed.
-  void begin_read(ChunkId chunk, const Reading& reading, TransferReason reason);
+  void begin_read(ChunkId chunk, Reading& reading, std::byte* memory, Event& event, TransferReason reason);
   void submit_read(ChunkId chunk);
   void fail_read(ChunkId chunk, const std::exception_ptr& failure);
-  // One block of a read is over.
-  void end_block(ChunkId chunk, std::exception_ptr failure) noexcept;
-  void end_direct_read(const BlockTransfer& block, const io::Completion& completion);
+  // One block of it is over.
+  void end_block(Reading& reading, std::exception_ptr failure) noexcept;
+  void end_direct_read(const Reading::Block& block, const io::Completion& completion);
   void read_behind_update(ChunkId chunk, const Event& updated);
   void read_into_slot(ChunkId chunk, CacheSlot& slot);
   void forget_direct_read(ChunkId chunk);
-  std::span<BlockTransfer> blocks_of(ChunkId chunk);
-  const io::Request* pending_request(ChunkId chunk);
+  bool is_read_past_host(ChunkId chunk) const;
+  static const io::Request* pending_request(Reading& reading);
+  static const io::Request* pending_request(Writing& writing);
   BlockStore& store_of(ChunkId chunk) const {
     return frozen_ != nullptr && !space_.section_of(chunk).trainable ? *frozen_ : *store_;
   }
   // The file of a request of the chunk, which may be null.
   std::string_view file_of(ChunkId chunk, const io::Request* request) const;
-  static void submit_write(BlockTransfer& block);
+  static void submit_write(Writing::Block& block);
   // Takes a slot of the store for the block, from which it leaves.
-  void begin_write(BlockTransfer& block, std::span<const std::byte> source);
+  void begin_write(Writing::Block& block, std::span<const std::byte> source);
+  Writing& add_writing();
+  Writing& take_writing();
   const Event* publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache* device);
   const Event* publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine* engine);
 
@@ -211,12 +237,11 @@ class ParamHome {
   std::unique_ptr<std::atomic<uint8_t>[]> meeting_;
   OldParameters old_;
   EpochCommitter* committer_ = nullptr;
-  std::vector<bool> published_;  // per chunk, placement none: take_published()
-  std::vector<BlockTransfer> transfers_;
-  std::vector<uint32_t> transfer_begin_;  // per chunk, chunk_count + 1 entries
-  std::vector<Reading> readings_;         // per chunk
-  // Per chunk of the tier file that the device reads: nothing of its last read is under way.
-  std::vector<std::unique_ptr<Event>> read_past_host_;
+  std::vector<bool> published_;       // per chunk, placement none: take_published()
+  uint64_t most_blocks_;              // of a chunk
+  std::vector<Reading*> reading_of_;  // per chunk: what was asked for last, or null
+  // Per chunk of the tier file that the device reads.
+  std::vector<std::unique_ptr<Reading>> read_past_host_;
   std::unique_ptr<Staging[]> staging_;
   uint32_t staging_count_ = 0;
   std::vector<uint32_t> free_staging_;
@@ -224,12 +249,10 @@ class ParamHome {
   std::vector<uint32_t> staging_of_;    // per chunk
   std::vector<uint64_t> copy_of_;       // per chunk: the number of its last copy to the device
   uint64_t copy_count_ = 0;
-  std::vector<std::unique_ptr<Event>> written_;  // per chunk of the tier file
-  struct Publication {
-    ChunkId chunk;
-    const Event* gone;
-  };
   std::vector<Publication> publishing_;
+  std::vector<std::unique_ptr<Writing>> writings_;  // as many as were ever under way at once
+  std::vector<Writing*> free_writings_;
+  std::exception_ptr publishing_failure_;  // the first of what was forgotten
   uint64_t h2d_bytes_ = 0;
   uint64_t nvme_read_bytes_ = 0;
   uint64_t direct_read_bytes_ = 0;
