@@ -46,6 +46,7 @@ void BlockStore::number_blocks() {
                      options_.block_bytes <= kLargestTierBlockBytes,
                  fmt::format("blocks of {} bytes do not suit direct I/O", options_.block_bytes));
   uint64_t blocks = 0;
+  first_block_.reserve(options_.chunk_bytes.size() + 1);
   for (const uint64_t bytes : options_.chunk_bytes) {
     TERRACE_ASSERT(bytes % kDirectAlignment == 0,
                    fmt::format("a chunk of {} bytes does not suit direct I/O", bytes));

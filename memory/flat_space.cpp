@@ -109,6 +109,9 @@ void FlatSpace::place_tensors() {
 
 void FlatSpace::cut_chunks() {
   uint32_t next_chunk = 0;
+  size_t count = 0;
+  for (const Section& section : sections_) count += section.chunk_count;
+  chunks_.reserve(count);
   for (uint32_t s = 0; s < sections_.size(); ++s) {
     Section& section = sections_[s];
     section.elements = round_up(section.elements, kTileElements);
@@ -162,6 +165,8 @@ void FlatSpace::list_chunk_contents() {
   }
   chunk_tensor_begin_.push_back(static_cast<uint32_t>(chunk_tensors_.size()));
   segment_begin_.push_back(static_cast<uint32_t>(segments_.size()));
+  chunk_tensors_.shrink_to_fit();
+  segments_.shrink_to_fit();
 }
 
 std::optional<TensorId> FlatSpace::find(std::string_view name) const {

@@ -160,7 +160,7 @@ uint64_t host_total(const MemoryPlan& plan) {
          plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes +
          2 * plan.spill_slots * plan.spill_slot_bytes + plan.host_record_slots * plan.record_slot_bytes +
          plan.ring_slots * plan.ring_slot_bytes + plan.epoch_slots * plan.epoch_slot_bytes +
-         plan.host_activation_bytes();
+         plan.host_activation_bytes() + plan.bookkeeping_bytes;
 }
 
 // Of `entries` activations below the device; what passes through slots would need no more room to stay.
@@ -179,6 +179,7 @@ bool stages_parameters(const OffloadOptions& options) {
 void plan_host_fixed(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
   const bool states_on_device = options.states == Placement::none;
   const bool accumulates = options.accumulation_steps > 1;
+  plan.bookkeeping_bytes = counts.chunks * kBookkeepingBytesPerChunk;
   if (options.states == Placement::cpu) plan.host_record_slots = counts.trainable_chunks;
   if (options.parameters == Placement::cpu) {
     plan.host_param_slots = counts.chunks;

@@ -18,6 +18,10 @@ namespace terrace {
 // Bytes in a block of parameters on nvme, the unit of I/O and checksum, when chunks are that large.
 inline constexpr uint64_t kParamBlockBytes = kMiB;
 
+// What the Offloader and its flat space know of one chunk, in heap memory: where it is, how far it is, and of
+// a few blocks of it on nvme where they lie. A test measures it.
+inline constexpr uint64_t kBookkeepingBytesPerChunk = 704;
+
 struct MemoryPlan {
   RecordLayout record_layout;
 
@@ -85,6 +89,7 @@ struct MemoryPlan {
   uint64_t ring_slot_bytes = 0;
   uint32_t epoch_slots = 0;  // through which an epoch is read while training goes on
   uint64_t epoch_slot_bytes = 0;
+  uint64_t bookkeeping_bytes = 0;  // beside the arena
   uint64_t host_bytes = 0;
   uint64_t host_minimum_bytes = 0;
   uint64_t host_holding_bytes = 0;  // the least with which no gradient is spilled

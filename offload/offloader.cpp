@@ -331,11 +331,12 @@ std::vector<TierUse> Offloader::host_ledger() const {
   const uint64_t given_back = parts_->records->given_back_bytes();
   for (const HostArena::LedgerEntry& entry : parts_->record_arena.ledger())
     uses.push_back({entry.purpose, entry.bytes - given_back});
+  uses.push_back({"bookkeeping of chunks", parts_->plan.bookkeeping_bytes});
   return uses;
 }
 
 uint64_t Offloader::host_peak_bytes() const {
-  uint64_t bytes = 0;
+  uint64_t bytes = parts_->plan.bookkeeping_bytes;
   for (const HostArena* arena : {&parts_->arena, &parts_->record_arena}) {
     for (const HostArena::LedgerEntry& entry : arena->ledger()) bytes += entry.bytes;
   }

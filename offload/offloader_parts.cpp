@@ -55,7 +55,9 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       watch(&account, options.step_events),
       decisions(options.decisions, options.replay, user_log),
       custody(has_frozen_section(space)),
-      arena({plan.host_bytes - host_record_bytes(plan), options.lock_host_memory, options.dry}, log),
+      arena({plan.host_bytes - host_record_bytes(plan) - plan.bookkeeping_bytes, options.lock_host_memory,
+             options.dry},
+            log),
       record_arena({host_record_bytes(plan), options.lock_host_memory, options.dry}, log),
       device_lock(options.lock_host_memory && !options.dry ? device.lock_host_memory(arena.memory())
                                                            : nullptr),

@@ -6,6 +6,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/function_ref.h>
 #include <terrace/offload/dry/dry_engine.h>
 #include <terrace/offload/offloader_parts.h>
 #include <terrace/offload/trace/traced_engine.h>
@@ -46,6 +47,16 @@ std::unique_ptr<BlockStore> make_store(TierSpace& tier, BlockStoreOptions option
   const StoreLayout last = std::move(layouts.back());
   layouts.pop_back();
   return std::make_unique<BlockStore>(tier, std::move(options), last, layouts, log);
+}
+
+std::vector<uint64_t> of_every_chunk(const FlatSpace& space, FunctionRef<uint64_t(ChunkId)> bytes) {
+  std::vector<uint64_t> all(space.chunk_count());
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) all[c] = bytes(ChunkId{c});
+  return all;
+}
+
+uint64_t param_bytes(const FlatSpace& space, ChunkId chunk) {
+  return space.chunk(chunk).elements * bytes_of(space.section_of(chunk).type);
 }
 
 }  // namespace
@@ -183,12 +194,10 @@ void Offloader::Parts::make_param_stores() {
   frozen.in_place = false;
   frozen.spare_slots = plan.frozen_spare_slots;
   const bool apart = plan.frozen_spare_slots > 0;
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    const Section& section = space.section_of(ChunkId{c});
-    const uint64_t bytes = space.chunk(ChunkId{c}).elements * bytes_of(section.type);
-    params.chunk_bytes.push_back(section.trainable || !apart ? bytes : 0);
-    frozen.chunk_bytes.push_back(section.trainable ? 0 : bytes);
-  }
+  params.chunk_bytes = of_every_chunk(
+      space, [&](ChunkId c) { return space.section_of(c).trainable || !apart ? param_bytes(space, c) : 0; });
+  frozen.chunk_bytes = of_every_chunk(
+      space, [&](ChunkId c) { return space.section_of(c).trainable ? 0 : param_bytes(space, c); });
   const std::span<const TierManifest> found = found_epochs;
   param_store =
       make_store(*tier, std::move(params), found.first(are_in_epochs ? found.size() : 0), *engine, log);
@@ -204,8 +213,8 @@ void Offloader::Parts::make_gradient_store() {
   store.verify = options.verify_checksums;
   store.paths = numbers_of(passing_paths(options));
   store.leave_bytes = bytes_of_later_stores(kGradients);
-  for (uint32_t c = 0; c < space.chunk_count(); ++c)
-    store.chunk_bytes.push_back(spills[c] ? space.chunk(ChunkId{c}).elements * element_bytes : 0);
+  store.chunk_bytes = of_every_chunk(
+      space, [&](ChunkId c) { return spills[index_of(c)] ? space.chunk(c).elements * element_bytes : 0; });
   gradient_store = make_store(*tier, std::move(store), {}, *engine, log);
 }
 
@@ -255,11 +264,8 @@ void Offloader::Parts::make_copied_store() {
   params.paths = numbers_of(options.state_paths);
   params.in_place = false;
   params.spare_slots = plan.parameter_spare_slots;
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    const Section& section = space.section_of(ChunkId{c});
-    params.chunk_bytes.push_back(section.trainable ? space.chunk(ChunkId{c}).elements * bytes_of(section.type)
-                                                   : 0);
-  }
+  params.chunk_bytes = of_every_chunk(
+      space, [&](ChunkId c) { return space.section_of(c).trainable ? param_bytes(space, c) : 0; });
   copied_store = make_store(*tier, std::move(params), found_epochs, *engine, log);
 }
 
@@ -272,11 +278,9 @@ void Offloader::Parts::make_record_store() {
   store.leave_bytes = bytes_of_later_stores(kRecords);
   store.in_place = !plan.keeps_epochs;
   store.spare_slots = plan.record_spare_slots;
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    store.chunk_bytes.push_back(space.section_of(ChunkId{c}).trainable
-                                    ? space.chunk(ChunkId{c}).tile_count() * plan.record_layout.tile_bytes()
-                                    : 0);
-  }
+  store.chunk_bytes = of_every_chunk(space, [&](ChunkId c) {
+    return space.section_of(c).trainable ? space.chunk(c).tile_count() * plan.record_layout.tile_bytes() : 0;
+  });
   record_store = make_store(*tier, std::move(store), found_epochs, *engine, log);
 }
 

@@ -45,7 +45,7 @@ OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& record
       position_(space.chunk_count(), kNone),
       tiles_sent_(space.chunk_count()) {
   order_.reserve(space.chunk_count());
-  leaving_.reserve(space.chunk_count());
+  leaving_.reserve(std::min(space.chunk_count(), 64u));  // more are seldom on their way
 }
 
 void OptimizerPipeline::begin(const UpdateRun& run) {
