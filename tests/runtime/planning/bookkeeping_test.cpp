@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <terrace/base/error.h>
 #include <terrace/runtime/planning/dry_training.h>
 
 #include "runtime/trainer_rig.h"
@@ -56,6 +57,22 @@ TEST(Bookkeeping, OfAChunkTakesNoMoreThanThePlanHasForIt) {
       EXPECT_LE(each, kBookkeepingBytesPerChunk);
       EXPECT_GT(each, kBookkeepingBytesPerChunk / 4) << "the plan has far too much for it";
     }
+  }
+}
+
+TEST(Bookkeeping, IsPartOfWhatARefusedBudgetLacks) {
+  const toy::ScratchFolder folder;
+  RunOptions run;
+  run.nvme = folder.path();
+  run.parameters = "nvme";
+  run.device_memory = "8MiB", run.host_memory = "1MiB";
+  TrainerOptions options = options_of(run);
+  options.model.layers = 40, options.model.width = 128;
+  try {
+    plan_training(options);
+    FAIL() << "a budget without room for it was taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("bookkeeping of chunks 1.3"), std::string::npos) << error.what();
   }
 }
 
