@@ -252,7 +252,7 @@ uint64_t stride() {
 
 // Each transfer that is looked at meets another attack, and every attack has its turn from one combination to
 // the next.
-constexpr uint64_t kLookedAt = 8;
+constexpr uint64_t kLookedAt = 6;
 
 struct AttackedRun {
   uint64_t index;  // of the transfer
