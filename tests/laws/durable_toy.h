@@ -20,9 +20,7 @@ struct DurableToyOptions {
   Placement parameters = Placement::nvme;
   bool with_frozen = true;
   uint64_t cached_records = 0;  // kept in host memory
-  uint32_t retained_epochs = 0;
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate = nullptr;
-  RecordLayout layout = {};
   double processor_share = 1;
 };
 
@@ -37,9 +35,7 @@ class DurableToy {
     for (const std::filesystem::path& path : toy.paths) options.state_paths.push_back({path});
     if (toy.parameters == Placement::nvme) options.parameter_paths = options.state_paths;
     options.durable = true;
-    options.record_layout = toy.layout;
     options.processor_share = toy.processor_share;
-    options.retained_epochs = toy.retained_epochs;
     options.tier_start = toy.start;
     options.lock_host_memory = false;
     options.io.kind = io::EngineKind::threads;
@@ -68,9 +64,7 @@ class DurableToy {
     const std::vector<OptimizerSettings> groups = toy::groups();
     offloader->update({groups, step, 1.0});
   }
-  void begin_commit(uint64_t step, bool retain = false) {
-    offloader->begin_commit(std::to_string(step), retain);
-  }
+  void begin_commit(uint64_t step) { offloader->begin_commit(std::to_string(step), false); }
   // Of the epoch that was taken up.
   uint64_t taken_up_step() const { return std::stoull(offloader->taken_up_info()); }
 

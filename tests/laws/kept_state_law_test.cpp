@@ -15,6 +15,7 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/fault_spec.h>
 
+#include "laws/kept_states.h"
 #include "laws/law_training.h"
 #include "offload/toy_training.h"
 #include "support/child_test.h"
@@ -156,19 +157,8 @@ Ending train(const Combination& c, const std::filesystem::path& folder, std::vec
 
 // What a run of the combination to which nothing happens is made of.
 struct Calm {
-  explicit Calm(const Combination& c) {
+  explicit Calm(const Combination& c) : expected(states_by_step(c, kTrained)) {
     const toy::ScratchFolder folder;
-    {
-      LawTraining training(c, {.folder = folder.path()});
-      states.push_back(training.state());
-      record_bytes = training.records().size();
-      while (training.completed_steps() < kTrained) {
-        training.choose_mode();
-        training.step();
-        states.push_back(training.state());
-        training.change_budget();
-      }
-    }
     const Ending ending = train(c, folder.path(), {});
     EXPECT_EQ(ending.error, "");
     first_transfer = ending.transfers.at(kAttacked - 1);
@@ -179,57 +169,24 @@ struct Calm {
   // Everything that a run has kept is of the step that it says.
   void expect_kept_of_steps(const Ending& ending, const std::string& what, bool is_readable = true) const {
     if (ending.read) {
-      EXPECT_TRUE(*ending.read == states[ending.completed]) << what << ": read from memory";
+      EXPECT_TRUE(*ending.read == expected.states[ending.completed]) << what << ": read from memory";
     }
     if (ending.error.empty() && is_readable) {
       EXPECT_TRUE(ending.read) << what << ": nothing is read";
     }
     if (!ending.saved) return;
     const auto& [step, records] = *ending.saved;
-    EXPECT_TRUE(std::ranges::equal(records, std::span(states[step]).first(record_bytes)))
+    EXPECT_TRUE(std::ranges::equal(records, std::span(expected.states[step]).first(expected.record_bytes)))
         << what << ": the copy of step " << step;
   }
 
-  std::vector<std::vector<std::byte>> states;  // by step
-  uint64_t record_bytes = 0;                   // of a state: what a copy has
+  const StatesByStep expected;
   uint64_t first_transfer = 0, last_transfer = 0;
 };
 
-// What is on nvme leads on to the state of a run to which nothing happened.
-void expect_resumable(const Combination& c, const std::filesystem::path& folder, const Calm& calm,
-                      uint64_t durable, bool may_be_corrupt) {
-  const FoundTier found = look_at_tier(tier_folders(c, folder));
-  if (!found.whole) {
-    EXPECT_TRUE(durable == 0 || may_be_corrupt) << found.trouble;
-    return;
-  }
-  try {
-    LawTraining resumed(c, {.folder = folder, .start = TierStart::resume});
-    const uint64_t step = resumed.completed_steps();
-    EXPECT_GE(step, durable);
-    ASSERT_LE(step, kTrained);
-    ASSERT_TRUE(resumed.state() == calm.states[step]) << "taken up at step " << step;
-    while (resumed.completed_steps() < kTrained) {
-      resumed.choose_mode();
-      resumed.step();
-    }
-    ASSERT_TRUE(resumed.state() == calm.states[kTrained]) << "gone on from step " << step;
-  } catch (const Error& error) {
-    EXPECT_TRUE(may_be_corrupt && error.kind() == ErrorKind::corrupt) << error.what();
-  }
-}
-
-// Where epochs are kept, which those of a model with frozen parts are only where these are on nvme as well;
-// and where what is in memory is all there is.
+// Where epochs are kept, and where what is in memory is all there is.
 const std::vector<Combination>& combinations_on_nvme() {
-  static const std::vector<Combination> list = [] {
-    std::vector<Combination> all =
-        covering_array(Strength::pairs, {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kChunk, {"4096"}}});
-    for (Combination& c : all) {
-      if (level_of(c, kModel) == "frozen" || level_of(c, kModel) == "lora") set_level(c, kParameters, "nvme");
-    }
-    return all;
-  }();
+  static const std::vector<Combination> list = covering_array_with_epochs({});
   return list;
 }
 const std::vector<Combination>& combinations_in_memory() {
@@ -293,7 +250,7 @@ void attack_all(const Combination& c, size_t number) {
     if (run.attack == Attack::short_transfer || run.attack == Attack::slow) {
       EXPECT_EQ(ending.error, "");
     }
-    expect_resumable(c, folder.path(), calm, ending.durable, lies(run.attack));
+    expect_gone_on_from(c, folder.path(), calm.expected, ending.durable, lies(run.attack));
   }
   for (uint64_t step = kAttacked; step <= kTrained; ++step) {
     SCOPED_TRACE(fmt::format("gradients of step {} that are not finite", step));
@@ -301,7 +258,7 @@ void attack_all(const Combination& c, size_t number) {
     const Ending ending = train(c, folder.path(), {}, step);
     EXPECT_NE(ending.error, "");
     calm.expect_kept_of_steps(ending, "not finite");
-    expect_resumable(c, folder.path(), calm, ending.durable, false);
+    expect_gone_on_from(c, folder.path(), calm.expected, ending.durable, false);
   }
 }
 
@@ -340,7 +297,7 @@ void expect_kept_by_a_killed_process(size_t number, const Calm& calm, uint64_t l
   uint64_t durable = 0, noted = 0;
   std::ifstream notes(folder.path() / "durable");
   while (notes >> noted) durable = noted;
-  expect_resumable(combinations_on_nvme()[number], folder.path(), calm, durable, false);
+  expect_gone_on_from(combinations_on_nvme()[number], folder.path(), calm.expected, durable, false);
 }
 
 class KeptStateLaw : public ::testing::TestWithParam<size_t> {};

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <terrace/aio/file.h>
-#include <terrace/memory/tier_space.h>
 
+#include "laws/kept_states.h"
 #include "laws/law_training.h"
 #include "offload/toy_training.h"
 #include "power_cut/cut_power.h"
@@ -26,33 +26,23 @@ constexpr uint64_t kLookedAt = 60;  // disks of a combination
 
 // Every pair of what decides when and where anything is written. The log sees what `threads` writes.
 const std::vector<Combination>& combinations() {
-  static const std::vector<Combination> list = [] {
-    std::vector<Combination> all =
-        laws::covering_array(laws::Strength::pairs, {{laws::kStates, {"nvme"}},
-                                                     {laws::kCommits, {"1", "2"}},
-                                                     {laws::kChunk, {"4096"}},
-                                                     {laws::kEngine, {"threads"}},
-                                                     {laws::kThreads, {"1"}},
-                                                     {laws::kPolicy, {"opt"}},
-                                                     {laws::kDevice, {"least", "ample"}},
-                                                     {laws::kPrecision, {"bf16"}},
-                                                     {laws::kAccumulation, {"1"}},
-                                                     {laws::kClipping, {"0"}},
-                                                     {laws::kPrefetch, {"2"}},
-                                                     {laws::kStrict, {"off"}},
-                                                     {laws::kAccumulationType, {"fp32"}},
-                                                     {laws::kModel, {"gpt2", "frozen"}},
-                                                     {laws::kActivations, {"kept"}},
-                                                     {laws::kOptimizer, {"adam"}},
-                                                     {laws::kMoments, {"fp32"}},
-                                                     {laws::kBudgetChange, {"none", "down and up"}},
-                                                     {laws::kOrder, {"batch"}}});
-    // What is frozen is part of epochs on nvme alone.
-    for (Combination& c : all) {
-      if (laws::level_of(c, laws::kModel) == "frozen") laws::set_level(c, laws::kParameters, "nvme");
-    }
-    return all;
-  }();
+  static const std::vector<Combination> list =
+      laws::covering_array_with_epochs({{laws::kEngine, {"threads"}},
+                                        {laws::kThreads, {"1"}},
+                                        {laws::kPolicy, {"opt"}},
+                                        {laws::kDevice, {"least", "ample"}},
+                                        {laws::kPrecision, {"bf16"}},
+                                        {laws::kAccumulation, {"1"}},
+                                        {laws::kClipping, {"0"}},
+                                        {laws::kPrefetch, {"2"}},
+                                        {laws::kStrict, {"off"}},
+                                        {laws::kAccumulationType, {"fp32"}},
+                                        {laws::kModel, {"gpt2", "frozen"}},
+                                        {laws::kActivations, {"kept"}},
+                                        {laws::kOptimizer, {"adam"}},
+                                        {laws::kMoments, {"fp32"}},
+                                        {laws::kBudgetChange, {"none", "down and up"}},
+                                        {laws::kOrder, {"batch"}}});
   return list;
 }
 
@@ -79,46 +69,12 @@ void train_and_commit(const fs::path& root, const Combination& c, DiskLog& log) 
   log.mark(std::to_string(committed));
 }
 
-std::vector<std::vector<std::byte>> states_by_step(const Combination& c) {
-  const toy::ScratchFolder folder;
-  LawTraining training(c, {.folder = folder.path()});
-  std::vector<std::vector<std::byte>> states = {training.state()};
-  while (training.completed_steps() < kSteps) {
-    training.choose_mode();
-    training.step();
-    states.push_back(training.state());
-    training.change_budget();
-  }
-  return states;
-}
-
-// Whether there was an epoch.
-bool expect_gone_on_from(const fs::path& disk, const Combination& c, uint64_t durable,
-                         const std::vector<std::vector<std::byte>>& states) {
-  const FoundTier found = look_at_tier(laws::tier_folders(c, disk));
-  if (!found.whole) {
-    EXPECT_EQ(durable, 0u) << found.trouble;
-    return false;
-  }
-  LawTraining training(c, {.folder = disk, .start = TierStart::resume});
-  const uint64_t step = training.completed_steps();
-  EXPECT_GE(step, durable);
-  EXPECT_TRUE(training.state() == states.at(step)) << "taken up at step " << step;
-  for (bool first = true; training.completed_steps() < kSteps; first = false) {
-    training.choose_mode();
-    training.step();
-    if (first) training.begin_commit();
-  }
-  EXPECT_TRUE(training.state() == states[kSteps]) << "gone on from step " << step;
-  return true;
-}
-
 class EpochPowerCut : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(EpochPowerCut, IsTakenUpFromTheLastEpochOrALaterOneAndGoesOnToTheSameBits) {
   const Combination& c = combinations()[GetParam()];
   SCOPED_TRACE(laws::describe(c));
-  const std::vector<std::vector<std::byte>> states = states_by_step(c);
+  const laws::StatesByStep expected = laws::states_by_step(c, kSteps);
   const toy::ScratchFolder folder;
   DiskLog log(folder.path());
   train_and_commit(folder.path(), c, log);
@@ -131,7 +87,7 @@ TEST_P(EpochPowerCut, IsTakenUpFromTheLastEpochOrALaterOneAndGoesOnToTheSameBits
         if (disks++ % stride != 0 || ::testing::Test::HasFailure()) return;
         SCOPED_TRACE(cut.words);
         const uint64_t durable = cut.marked.empty() ? 0 : std::stoull(cut.marked);
-        ASSERT_NO_THROW((expect_gone_on_from(disk, c, durable, states) ? resumed : fresh)++);
+        ASSERT_NO_THROW((laws::expect_gone_on_from(c, disk, expected, durable, false) ? resumed : fresh)++);
       });
   EXPECT_GT(resumed, 10 / testing::kOneIn);
   EXPECT_GT(fresh, 10 / testing::kOneIn);

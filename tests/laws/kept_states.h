@@ -1,0 +1,30 @@
+// What the laws about kept states compare: the state of every step of a training that nothing happens to, and
+// what is left on nvme of one to which something did.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "laws/factors.h"
+
+namespace terrace::laws {
+
+// A covering array of pairs whose combinations all keep epochs: states on nvme, committed now and then. A
+// model with frozen parts keeps them only where its parameters are on nvme as well.
+std::vector<Combination> covering_array_with_epochs(std::vector<OnlyLevels> only);
+
+struct StatesByStep {
+  std::vector<std::vector<std::byte>> states;  // [0] is the one before the first step
+  uint64_t record_bytes = 0;                   // at the beginning of each
+};
+StatesByStep states_by_step(const Combination& combination, uint64_t steps);
+
+// The epoch below `folder` is that of the step `durable` or of a later one and leads on, with a commit under
+// way, to the last of `states`; there is none only where `durable` is 0. Corrupt data may be refused instead
+// where `may_be_corrupt`. Returns whether there was an epoch.
+bool expect_gone_on_from(const Combination& combination, const std::filesystem::path& folder,
+                         const StatesByStep& expected, uint64_t durable, bool may_be_corrupt);
+
+}  // namespace terrace::laws
