@@ -186,6 +186,10 @@ std::span<const Segment> FlatSpace::segments_of(ChunkId id) const {
   return std::span(segments_).subspan(begin, segment_begin_[index_of(id) + 1] - begin);
 }
 
+uint64_t FlatSpace::param_bytes(ChunkId id) const {
+  return chunk(id).elements * bytes_of(section_of(id).type);
+}
+
 uint64_t FlatSpace::param_slot_bytes() const {
   uint64_t bytes = 0;
   for (const Section& section : sections_) bytes = std::max(bytes, chunk_elements_ * bytes_of(section.type));

@@ -79,6 +79,7 @@ class FlatSpace {
 
   uint64_t parameter_count() const { return parameter_count_; }  // without padding
   uint64_t trainable_count() const { return trainable_count_; }  // without padding
+  uint64_t param_bytes(ChunkId id) const;
   // Bytes of a slot that fits any chunk's parameters: E elements of the widest data type; 0 without tensors.
   uint64_t param_slot_bytes() const;
 

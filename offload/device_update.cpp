@@ -84,10 +84,10 @@ void DeviceUpdate::send_home(ChunkId chunk) {
   cache_.detach_param(chunk);
   CacheSlot& slot = cache_.param_slot(chunk);
   slot.out.begin();
-  device_.copy_to_host(buffer, slot.id, 0, home_.param_bytes(chunk), nullptr, slot.out,
+  device_.copy_to_host(buffer, slot.id, 0, space_.param_bytes(chunk), nullptr, slot.out,
                        from_device_note(cache_.watch().events(), TransferRole::param, TransferReason::update,
                                         index_of(chunk)));
-  d2h_bytes_ += home_.param_bytes(chunk);
+  d2h_bytes_ += space_.param_bytes(chunk);
   wait_watched(slot.out, cache_.watch(),
                {"fresh parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
   const Event* const gone = home_.publish(chunk, buffer, engine_, &cache_);

@@ -36,7 +36,7 @@ std::vector<PathShare> share_disk(const MemoryPlan& plan, const OffloadOptions& 
   for (const uint64_t bytes : {plan.parameter_file_bytes - plan.frozen_file_bytes, plan.frozen_file_bytes}) {
     if (bytes == 0) continue;
     add_role(options.parameters == Placement::nvme ? options.parameter_paths : options.state_paths, bytes,
-             std::min(kParamBlockBytes, plan.slot_bytes), shares);
+             plan.param_block_bytes(), shares);
   }
   return shares;
 }

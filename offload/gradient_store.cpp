@@ -115,7 +115,7 @@ void GradientStore::land(const GradientLanding& landing) {
   if (!is_held(chunk)) begin_spilling(landing);
   if (takes_over(chunk)) displace(chunk);
   std::byte* const to = is_held(chunk) ? slots_[index_of(chunk)] : spilled_->landing(chunk);
-  const uint64_t bytes = space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
+  const uint64_t bytes = space_.param_bytes(chunk);
   CacheSlot& slot = cache_.release_gradient(chunk);
   d2h_bytes_ += bytes;
   slot.out.begin();

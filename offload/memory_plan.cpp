@@ -54,7 +54,7 @@ Counts count(const FlatSpace& space, const RecordLayout& layout) {
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     const ChunkInfo& chunk = space.chunk(ChunkId{c});
     const Section& section = space.section_of(ChunkId{c});
-    const uint64_t param_bytes = chunk.elements * bytes_of(section.type);
+    const uint64_t param_bytes = space.param_bytes(ChunkId{c});
     counts.param_bytes += param_bytes;
     const uint64_t param_blocks =
         divide_up(param_bytes, std::min(kParamBlockBytes, space.param_slot_bytes()));
@@ -206,7 +206,7 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   plan.ring_slots = options.states == Placement::nvme ? kRingSlotsMinimum : 1;
   if (plan.keeps_epochs) {
     plan.epoch_slots = kEpochSlots + (has_parameters_in_epochs(plan) ? kJoinSlots : 0);
-    plan.epoch_slot_bytes = std::max(plan.ring_slot_bytes, std::min(kParamBlockBytes, plan.slot_bytes));
+    plan.epoch_slot_bytes = std::max(plan.ring_slot_bytes, plan.param_block_bytes());
   }
 }
 
@@ -303,21 +303,21 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
 
 void plan_disk(const FlatSpace& space, const OffloadOptions& options, const Counts& counts,
                MemoryPlan& plan) {
-  const uint64_t param_block_bytes = std::min(kParamBlockBytes, plan.slot_bytes);
+  const uint64_t block_bytes = plan.param_block_bytes();
   if (options.parameters == Placement::nvme) {
     // While a frozen chunk is loaded once more, before there is an epoch, the one before is still there.
     if (plan.keeps_epochs && counts.trainable_chunks < counts.chunks)
-      plan.frozen_spare_slots = divide_up(plan.slot_bytes, param_block_bytes);
-    plan.parameter_file_bytes = (counts.param_blocks + plan.frozen_spare_slots) * param_block_bytes;
+      plan.frozen_spare_slots = divide_up(plan.slot_bytes, block_bytes);
+    plan.parameter_file_bytes = (counts.param_blocks + plan.frozen_spare_slots) * block_bytes;
     if (plan.frozen_spare_slots > 0)
-      plan.frozen_file_bytes = plan.parameter_file_bytes - counts.trainable_param_blocks * param_block_bytes;
+      plan.frozen_file_bytes = plan.parameter_file_bytes - counts.trainable_param_blocks * block_bytes;
   }
   if (has_parameters_in_epochs(plan)) {
     plan.parameter_spare_slots = (1 + options.retained_epochs) * counts.trainable_param_blocks +
-                                 kChunksBeingWritten * divide_up(plan.slot_bytes, param_block_bytes);
+                                 kChunksBeingWritten * divide_up(plan.slot_bytes, block_bytes);
     if (options.parameters != Placement::nvme)
-      plan.parameter_file_bytes = counts.trainable_param_blocks * param_block_bytes;
-    plan.parameter_file_bytes += plan.parameter_spare_slots * param_block_bytes;
+      plan.parameter_file_bytes = counts.trainable_param_blocks * block_bytes;
+    plan.parameter_file_bytes += plan.parameter_spare_slots * block_bytes;
   }
   if (options.states == Placement::nvme) {
     if (plan.keeps_epochs)

@@ -116,7 +116,9 @@ struct MemoryPlan {
     return parameter_file_bytes + record_file_bytes + gradient_file_bytes + activation_file_bytes;
   }
 
-  // The unit of I/O and checksum of spilled gradients.
+  // The unit of I/O and checksum of parameters.
+  uint64_t param_block_bytes() const { return std::min(kParamBlockBytes, slot_bytes); }
+  // The same of spilled gradients.
   uint64_t spill_block_bytes() const { return std::min(kParamBlockBytes, spill_slot_bytes); }
   // The same of activations.
   uint64_t activation_block_bytes() const { return std::min(kParamBlockBytes, activation_entry_bytes); }

@@ -228,6 +228,10 @@ void Offloader::abandon_step() {
   p.phase = Phase::idle;
 }
 
+void Offloader::wait_for_copies() const noexcept {
+  parts_->cache.drain();
+}
+
 bool Offloader::has_whole_state() const {
   return parts_->phase == Phase::idle && parts_->custody.is_whole();
 }

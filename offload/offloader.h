@@ -175,6 +175,9 @@ class Offloader final : public ParameterAccess {
   // Ends a step before its update, in any micro-batch and between leases: its gradients are dropped and the
   // weights are those of the step before.
   void abandon_step();
+  // Between two steps: waits for the copies from and to the device that a step began ahead of their use. What
+  // one of them failed with is thrown where it is used.
+  void wait_for_copies() const noexcept;
 
   // When updates run from the next one on; between steps. Finishes what is pending. Throws Error(config) for
   // another mode than after_backward where states are on the device.

@@ -164,7 +164,7 @@ void Offloader::Parts::load_frozen(FunctionRef<void(ChunkId, std::span<std::byte
     const ChunkId chunk{c};
     if (space.section_of(chunk).trainable) continue;
     std::byte* const parameters = output_of(chunk);
-    fill(chunk, {parameters, home->param_bytes(chunk)});
+    fill(chunk, {parameters, space.param_bytes(chunk)});
     publish_loaded(chunk, parameters);
   }
   custody.end_loading(StatePart::frozen);
@@ -287,7 +287,7 @@ void Offloader::export_frozen(FunctionRef<void(std::span<const std::byte>)> sink
   static_cast<void>(p.finished_state("cannot export the frozen parameters of"));
   for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
     if (p.space.section_of(ChunkId{c}).trainable) continue;
-    sink({p.parameters_of(ChunkId{c}), p.home->param_bytes(ChunkId{c})});
+    sink({p.parameters_of(ChunkId{c}), p.space.param_bytes(ChunkId{c})});
   }
 }
 
@@ -307,7 +307,7 @@ void Offloader::Parts::read_chunk(ChunkId chunk, std::byte* destination) {
   slot.in.wait();  // for what it failed with
   slot.out.begin();
   device.copy_to_host(
-      destination, slot.id, 0, home->param_bytes(chunk), nullptr, slot.out,
+      destination, slot.id, 0, space.param_bytes(chunk), nullptr, slot.out,
       from_device_note(options.step_events, TransferRole::param, TransferReason::other, index_of(chunk)));
   wait_watched(slot.out, watch, {"parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
 }

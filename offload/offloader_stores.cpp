@@ -55,10 +55,6 @@ std::vector<uint64_t> of_every_chunk(const FlatSpace& space, FunctionRef<uint64_
   return all;
 }
 
-uint64_t param_bytes(const FlatSpace& space, ChunkId chunk) {
-  return space.chunk(chunk).elements * bytes_of(space.section_of(chunk).type);
-}
-
 }  // namespace
 
 std::unique_ptr<io::Engine> Offloader::Parts::make_engine(std::string_view purpose) {
@@ -175,14 +171,14 @@ uint64_t Offloader::Parts::bytes_of_later_stores(std::string_view store) const {
   if (store != kGradients) bytes += with_ends(plan.gradient_file_bytes, plan.spill_block_bytes());
   if (store == kParameters) bytes += with_ends(plan.record_file_bytes, plan.ring_slot_bytes);
   if (store == kRecords && options.parameters != Placement::nvme)
-    bytes += with_ends(plan.parameter_file_bytes, std::min(kParamBlockBytes, plan.slot_bytes));
+    bytes += with_ends(plan.parameter_file_bytes, plan.param_block_bytes());
   return bytes;
 }
 
 void Offloader::Parts::make_param_stores() {
   BlockStoreOptions params;
   params.name = kParameters;
-  params.block_bytes = std::min(kParamBlockBytes, plan.slot_bytes);
+  params.block_bytes = plan.param_block_bytes();
   params.verify = options.verify_checksums;
   params.paths = numbers_of(options.parameter_paths);
   params.leave_bytes = bytes_of_later_stores(kParameters);
@@ -195,9 +191,9 @@ void Offloader::Parts::make_param_stores() {
   frozen.spare_slots = plan.frozen_spare_slots;
   const bool apart = plan.frozen_spare_slots > 0;
   params.chunk_bytes = of_every_chunk(
-      space, [&](ChunkId c) { return space.section_of(c).trainable || !apart ? param_bytes(space, c) : 0; });
+      space, [&](ChunkId c) { return space.section_of(c).trainable || !apart ? space.param_bytes(c) : 0; });
   frozen.chunk_bytes = of_every_chunk(
-      space, [&](ChunkId c) { return space.section_of(c).trainable ? 0 : param_bytes(space, c); });
+      space, [&](ChunkId c) { return space.section_of(c).trainable ? 0 : space.param_bytes(c); });
   const std::span<const TierManifest> found = found_epochs;
   param_store =
       make_store(*tier, std::move(params), found.first(are_in_epochs ? found.size() : 0), *engine, log);
@@ -259,13 +255,13 @@ void Offloader::Parts::make_file_reader() {
 void Offloader::Parts::make_copied_store() {
   BlockStoreOptions params;
   params.name = kParameters;
-  params.block_bytes = std::min(kParamBlockBytes, plan.slot_bytes);
+  params.block_bytes = plan.param_block_bytes();
   params.verify = options.verify_checksums;
   params.paths = numbers_of(options.state_paths);
   params.in_place = false;
   params.spare_slots = plan.parameter_spare_slots;
   params.chunk_bytes = of_every_chunk(
-      space, [&](ChunkId c) { return space.section_of(c).trainable ? param_bytes(space, c) : 0; });
+      space, [&](ChunkId c) { return space.section_of(c).trainable ? space.param_bytes(c) : 0; });
   copied_store = make_store(*tier, std::move(params), found_epochs, *engine, log);
 }
 

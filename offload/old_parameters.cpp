@@ -20,7 +20,7 @@ OldParameters::OldParameters(const FlatSpace& space, const MemoryPlan& plan, Hos
       staging_of_(space.chunk_count(), kNone) {
   const std::vector<std::byte*> slots =
       carve_slots(arena, plan.slot_bytes, staging_count_, "parameters before an update");
-  const uint64_t most_blocks = divide_up(plan.slot_bytes, std::min(kParamBlockBytes, plan.slot_bytes));
+  const uint64_t most_blocks = divide_up(plan.slot_bytes, plan.param_block_bytes());
   for (uint32_t s = staging_count_; s-- > 0;) {
     staging_[s].owner = this;
     staging_[s].memory = slots[s];
@@ -32,10 +32,6 @@ OldParameters::OldParameters(const FlatSpace& space, const MemoryPlan& plan, Hos
 OldParameters::~OldParameters() {
   for (uint32_t s = 0; s < staging_count_; ++s)
     TERRACE_ASSERT(staging_[s].arrived.done(), "parameters are still on their way into memory that goes");
-}
-
-uint64_t OldParameters::bytes_of_chunk(ChunkId chunk) const {
-  return space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
 }
 
 bool OldParameters::start_open(ChunkId chunk, io::Engine* engine, DeviceCache* cache) {
@@ -73,7 +69,7 @@ void OldParameters::start_reads(Staging& staging, io::Engine& engine) {
     engine.submit({&read.request, 1});
     destination += bytes;
   }
-  nvme_read_bytes_ += bytes_of_chunk(staging.chunk);
+  nvme_read_bytes_ += space_.param_bytes(staging.chunk);
 }
 
 void OldParameters::on_read(void* context, const io::Completion& completion) noexcept {
@@ -89,7 +85,7 @@ void OldParameters::on_read(void* context, const io::Completion& completion) noe
 }
 
 void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
-  const uint64_t bytes = bytes_of_chunk(staging.chunk);
+  const uint64_t bytes = space_.param_bytes(staging.chunk);
   cache->detach_param(staging.chunk);
   CacheSlot& slot = cache->param_slot(staging.chunk);
   staging.arrived.begin();

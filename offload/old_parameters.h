@@ -68,7 +68,6 @@ class OldParameters {
   };
   static constexpr uint32_t kNone = UINT32_MAX;
   static void on_read(void* context, const io::Completion& completion) noexcept;
-  uint64_t bytes_of_chunk(ChunkId chunk) const;
   void start_reads(Staging& staging, io::Engine& engine);
   void start_copy(Staging& staging, DeviceCache* cache);
   WaitSubject subject(const Staging& staging) const;

@@ -37,7 +37,7 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
       meeting_(std::make_unique<std::atomic<uint8_t>[]>(space.chunk_count())),
       old_(space, plan, arena, device, store, home_, watch),
       published_(space.chunk_count(), false),
-      most_blocks_(divide_up(plan.slot_bytes, std::min(kParamBlockBytes, plan.slot_bytes))),
+      most_blocks_(divide_up(plan.slot_bytes, plan.param_block_bytes())),
       reading_of_(space.chunk_count(), nullptr),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
       staging_of_(space.chunk_count(), kNone),
@@ -86,10 +86,6 @@ void ParamHome::read_past_host(io::IoThread& reader) {
   for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
     if (home_[c] == nullptr) read_past_host_[c] = std::make_unique<Reading>();
   }
-}
-
-uint64_t ParamHome::param_bytes(ChunkId chunk) const {
-  return space_.chunk(chunk).elements * bytes_of(space_.section_of(chunk).type);
 }
 
 const io::Request* ParamHome::pending_request(Reading& reading) {
@@ -170,7 +166,7 @@ const std::byte* ParamHome::in_host_memory(ChunkId chunk) const {
 }
 
 void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
-  h2d_bytes_ += param_bytes(chunk);
+  h2d_bytes_ += space_.param_bytes(chunk);
   published_[index_of(chunk)] = true;
   slot.in.begin();
   copy_of_[index_of(chunk)] = ++copy_count_;
@@ -190,7 +186,7 @@ void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source,
     device_.copy_to_device(slot.id, 0, source, 0, &slot.out, slot.fence);
   }
   device_.copy_to_device(
-      slot.id, 0, source, param_bytes(chunk), after != nullptr ? after : &slot.out, slot.in,
+      slot.id, 0, source, space_.param_bytes(chunk), after != nullptr ? after : &slot.out, slot.in,
       to_device_note(watch_.events(), TransferRole::param, reason, index_of(chunk), copy_number(chunk)));
 }
 
@@ -201,7 +197,7 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
   if (file_reader_ != nullptr && in_host_memory(chunk) == nullptr) return read_into_slot(chunk, slot);
-  h2d_bytes_ += param_bytes(chunk);
+  h2d_bytes_ += space_.param_bytes(chunk);
   if (const std::byte* source = in_host_memory(chunk)) {
     slot.in.begin();
     return copy_in(chunk, slot, source, updated, TransferReason::step);
@@ -224,7 +220,7 @@ void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
   const uint32_t blocks = store_of(chunk).block_count(chunk);
   Reading& reading = *read_past_host_[index_of(chunk)];
   std::byte* const memory = device_.begin_file_reads(slot.id, blocks, &slot.out);
-  direct_read_bytes_ += param_bytes(chunk);
+  direct_read_bytes_ += space_.param_bytes(chunk);
   slot.read = &slot.in;
   reading.over.begin(blocks);
   reading.slot = &slot;
@@ -300,7 +296,7 @@ void ParamHome::begin_read(ChunkId chunk, Reading& reading, std::byte* memory, E
   for (uint32_t b = 0; b < blocks; ++b) reading.blocks[b] = {.of = &reading, .block = b};
   reading_of_[index_of(chunk)] = &reading;
   event.begin(blocks);
-  nvme_read_bytes_ += param_bytes(chunk);
+  nvme_read_bytes_ += space_.param_bytes(chunk);
 }
 
 void ParamHome::fail_read(ChunkId chunk, const std::exception_ptr& failure) {
@@ -386,7 +382,7 @@ bool ParamHome::take_published(ChunkId chunk) {
 void ParamHome::read(ChunkId chunk, std::byte* destination) {
   TERRACE_ASSERT(placement_ != Placement::none, "there is no home to read from");
   if (const std::byte* home = home_[index_of(chunk)]) {
-    std::memcpy(destination, home, param_bytes(chunk));
+    std::memcpy(destination, home, space_.param_bytes(chunk));
     return;
   }
   fetch_finished(chunk);  // of a fetch ahead of time

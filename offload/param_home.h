@@ -119,7 +119,6 @@ class ParamHome {
   // Not for placement none.
   void read(ChunkId chunk, std::byte* destination);
 
-  uint64_t param_bytes(ChunkId chunk) const;
   // False: in the tier file.
   bool is_in_memory(ChunkId chunk) const {
     return placement_ != Placement::nvme || home_[index_of(chunk)] != nullptr;

@@ -48,9 +48,9 @@ const Event* ParamHome::publish_to_device(ChunkId chunk, const std::byte* buffer
   CacheSlot& slot = device->param_slot(chunk);
   slot.in.begin();
   device_.copy_to_device(
-      slot.id, 0, buffer, param_bytes(chunk), nullptr, slot.in,
+      slot.id, 0, buffer, space_.param_bytes(chunk), nullptr, slot.in,
       to_device_note(watch_.events(), TransferRole::param, TransferReason::update, index_of(chunk)));
-  h2d_bytes_ += param_bytes(chunk);
+  h2d_bytes_ += space_.param_bytes(chunk);
   published_[index_of(chunk)] = true;
   return &slot.in;
 }
@@ -77,7 +77,7 @@ const Event* ParamHome::publish_to_file(ChunkId chunk, const std::byte* buffer, 
     submit_write(writing.blocks[b]);
     buffer += length;
   }
-  nvme_write_bytes_ += param_bytes(chunk);
+  nvme_write_bytes_ += space_.param_bytes(chunk);
   return &writing.written;
 }
 

@@ -27,7 +27,7 @@ TrafficBound Offloader::traffic_bound() const {
   const bool states_move = p.records->placement() != Placement::none;
   for (uint32_t c = 0; c < p.space.chunk_count(); ++c) {
     if (!p.space.section_of(ChunkId{c}).trainable) continue;
-    const uint64_t bytes = p.home->param_bytes(ChunkId{c});
+    const uint64_t bytes = p.space.param_bytes(ChunkId{c});
     if (states_move) bound.d2h_bytes += bytes * p.options.accumulation_steps;
     if (!states_move && params_move) bound.d2h_bytes += bytes;
     const bool on_device = p.device_side[c];  // records and gradients pass through it
@@ -68,12 +68,12 @@ TrafficBound Offloader::traffic_bound() const {
   const auto read = [&](ChunkId chunk, bool is_first) -> uint64_t {
     const bool is_fresh =
         comes_fresh && is_first && p.space.section_of(chunk).trainable && p.gradients->is_held(chunk);
-    return is_fresh || p.home->is_in_memory(chunk) ? 0 : p.home->param_bytes(chunk);
+    return is_fresh || p.home->is_in_memory(chunk) ? 0 : p.space.param_bytes(chunk);
   };
   // What is read comes over the host's link too, but where the device reads it by itself.
   const bool past_host = p.options.reads_past_host;
   const auto copied = [&](ChunkId chunk, bool is_first) {
-    return p.home->param_bytes(chunk) - (past_host ? read(chunk, is_first) : 0);
+    return p.space.param_bytes(chunk) - (past_host ? read(chunk, is_first) : 0);
   };
   const auto least = [&](const auto& cost) {
     return least_fetch_cost(p.training_cursor.schedule(), p.cache.slot_count(), p.space.chunk_count(),

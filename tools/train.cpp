@@ -229,6 +229,7 @@ int Train::train(RunReport& report) {
   const std::optional<Error> failure = TrainingRun(flags_, options, trainer, saves.get(), console_, log,
                                                    recording, monitor, signals, control.get(), summary)
                                            .run();
+  trainer.offloader().wait_for_copies();  // which the record counts where they end
   recording.finish();
   report.picture(recording.take_picture());
   faults.say_what_was_done(console_);
