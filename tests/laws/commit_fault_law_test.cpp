@@ -9,6 +9,7 @@
 #include <terrace/base/error.h>
 
 #include "offload/epoch_rig.h"
+#include "support/enum_values.h"
 
 namespace terrace {
 namespace {
@@ -70,13 +71,34 @@ Found resume(EpochCase c, const std::filesystem::path& folder,
   return found;
 }
 
-// The processor's share of the update.
-class CommitFaultLaw : public ::testing::TestWithParam<double> {
+constexpr auto kModes = testing::enumerator_names<UpdateMode>();
+
+// A mode of the update, and the processor's share of it.
+using CommitCase = std::pair<UpdateMode, double>;
+
+std::vector<CommitCase> commit_cases() {
+  std::vector<CommitCase> cases;
+  for (size_t m = 0; m < kModes.size(); ++m) {
+    const auto mode = static_cast<UpdateMode>(m);
+    cases.emplace_back(mode, 1);
+    if (mode != UpdateMode::next_forward) cases.emplace_back(mode, 0.5);  // which that one cannot have
+  }
+  return cases;
+}
+
+std::string name_of(const ::testing::TestParamInfo<CommitCase>& instance) {
+  const auto [mode, share] = instance.param;
+  return std::string(kModes[static_cast<size_t>(mode)]) +
+         (share < 1 ? "_half_on_the_device" : "_by_the_processor");
+}
+
+class CommitFaultLaw : public ::testing::TestWithParam<CommitCase> {
  protected:
   const EpochCase case_{.parameters = Placement::nvme,
                         .with_frozen = true,
                         .cached_quarters = 3,
-                        .processor_share = GetParam()};
+                        .mode = GetParam().first,
+                        .processor_share = GetParam().second};
   const std::vector<std::vector<std::byte>> expected_ = states_without_epochs(case_, 3);
 
   uint64_t request_count() {
@@ -147,9 +169,7 @@ TEST_P(CommitFaultLaw, ATornWriteIsFoundWhenTheEpochIsTakenUp) {
   EXPECT_GT(corrupt, 3u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sides, CommitFaultLaw, ::testing::Values(1, 0.5), [](const auto& instance) {
-  return std::string(instance.param < 1 ? "half_updated_on_the_device" : "updated_by_the_processor");
-});
+INSTANTIATE_TEST_SUITE_P(Cases, CommitFaultLaw, ::testing::ValuesIn(commit_cases()), name_of);
 
 }  // namespace
 }  // namespace terrace

@@ -9,20 +9,19 @@
 
 #include <terrace/base/error.h>
 
-#include "laws/durable_toy.h"
+#include "laws/kept_states.h"
+#include "laws/law_training.h"
 #include "laws/naive_tier.h"
+#include "offload/toy_training.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::laws {
 namespace {
 
 namespace fs = std::filesystem;
-using laws::DurableToy;
-using laws::DurableToyOptions;
-using laws::NaiveTier;
 
-constexpr uint64_t kSteps = 3;
-constexpr uint64_t kFlips = 1000 / testing::kOneIn;
+constexpr uint64_t kSteps = 2;
+constexpr uint64_t kFlips = 24;  // of a combination
 
 struct Flip {
   fs::path file;
@@ -40,7 +39,7 @@ void apply(const Flip& flip) {
 }
 
 // Half of them in tier files, the others in labels and manifests, each file as likely as any other there.
-std::vector<Flip> choose_flips(const std::vector<fs::path>& folders) {
+std::vector<Flip> choose_flips(const std::vector<fs::path>& folders, size_t seed) {
   std::vector<fs::path> data, words;
   for (const fs::path& folder : folders) {
     for (const auto& entry : fs::directory_iterator(folder)) {
@@ -48,7 +47,7 @@ std::vector<Flip> choose_flips(const std::vector<fs::path>& folders) {
       (entry.path().extension() == ".tier" ? data : words).push_back(entry.path());
     }
   }
-  std::mt19937_64 random(20260110);
+  std::mt19937_64 random(20260110 + seed);
   std::vector<Flip> flips;
   for (uint64_t i = 0; i < kFlips; ++i) {
     const std::vector<fs::path>& files = i % 2 == 0 ? data : words;
@@ -58,63 +57,66 @@ std::vector<Flip> choose_flips(const std::vector<fs::path>& folders) {
   return flips;
 }
 
-// Where the space lies and as it was committed, to be put back after each flip.
-class Tier {
+// A tier as it was committed, to be put back after each flip.
+class KeptTier {
  public:
-  Tier() {
-    for (const char* name : {"a", "b"}) {
-      fs::create_directory(folder_.path() / name);
-      options_.paths.push_back(folder_.path() / name);
+  explicit KeptTier(const Combination& combination) : c_(combination) {
+    LawTraining training(c_, {.folder = folder_.path()});
+    while (training.completed_steps() < kSteps) {
+      training.choose_mode();
+      training.step();
+      training.begin_commit();
+      training.offloader().finish_commit();
     }
-    options_.cached_records = 4;
-    DurableToy toy(options_);
-    toy.initialise();
-    for (uint64_t step = 1; step <= kSteps; ++step) {
-      toy.train(step);
-      toy.begin_commit(step);
-      toy.offloader->finish_commit();
-    }
-    state_ = toy.state();
+    state_ = training.state();
   }
   void keep() {
     fs::copy(folder_.path(), kept_.path(),
              fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   }
   void put_back() {
-    for (const fs::path& path : options_.paths) fs::remove_all(path);
+    for (const fs::path& path : tier_folders(c_, folder_.path())) fs::remove_all(path);
     fs::copy(kept_.path(), folder_.path(), fs::copy_options::recursive);
   }
   std::vector<fs::path> folders() const {
     std::vector<fs::path> folders;
-    for (const fs::path& path : options_.paths) folders.push_back(path / "terrace-tier");
+    for (const fs::path& path : tier_folders(c_, folder_.path())) folders.push_back(path / "terrace-tier");
     return folders;
   }
   // What resuming says; empty: it gave the state as it was.
   std::string resume() {
-    DurableToyOptions options = options_;
-    options.start = TierStart::resume;
     try {
-      DurableToy toy(options);
-      return toy.state() == state_ && toy.taken_up_step() == kSteps ? "" : "another state";
+      LawTraining training(c_, {.folder = folder_.path(), .start = TierStart::resume});
+      return training.state() == state_ && training.completed_steps() == kSteps ? "" : "another state";
     } catch (const Error& error) {
       return error.what();
     }
   }
 
  private:
+  const Combination& c_;
   toy::ScratchFolder folder_, kept_;
-  DurableToyOptions options_;
   std::vector<std::byte> state_;
 };
 
-TEST(FlipLaw, EveryFlippedByteIsNamedOrNobodys) {
-  Tier tier;
+// What a reader sees depends neither on the engine that it reads through nor on older epochs.
+const std::vector<Combination>& combinations() {
+  static const std::vector<Combination> list =
+      covering_array_with_epochs({{kEngine, {"threads"}}, {kRetained, {"0"}}, {kSaves, {"none"}}});
+  return list;
+}
+
+class FlipLaw : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(FlipLaw, EveryFlippedByteIsNamedOrNobodys) {
+  SCOPED_TRACE(describe(combinations()[GetParam()]));
+  KeptTier tier(combinations()[GetParam()]);
   tier.keep();
   ASSERT_EQ(tier.resume(), "");
   tier.put_back();
   const NaiveTier naive(tier.folders());
-  uint64_t owned = 0, words = 0, nobodys = 0;
-  for (const Flip& flip : choose_flips(tier.folders())) {
+  uint64_t owned = 0;
+  for (const Flip& flip : choose_flips(tier.folders(), GetParam())) {
     SCOPED_TRACE(fmt::format("{} at {} with {:#x}", flip.file.string(), flip.offset, flip.mask));
     apply(flip);
     const std::string said = tier.resume();
@@ -127,11 +129,9 @@ TEST(FlipLaw, EveryFlippedByteIsNamedOrNobodys) {
                 std::string::npos)
           << said;
     } else if (flip.file.extension() == ".tier") {
-      ++nobodys;
       // The mark at the end of a file is no epoch's, and yet a file without it is not taken for one.
       EXPECT_TRUE(said.empty() || said.find(flip.file.filename().string()) != std::string::npos) << said;
     } else {
-      ++words;
       EXPECT_NE(said.find(flip.file.filename().string()), std::string::npos) << said;
     }
     if (said.empty()) {
@@ -141,10 +141,11 @@ TEST(FlipLaw, EveryFlippedByteIsNamedOrNobodys) {
     }
   }
   EXPECT_EQ(tier.resume(), "") << "a refused resume changes nothing";
-  EXPECT_GT(owned, 100 / testing::kOneIn);
-  EXPECT_GT(nobodys, 50 / testing::kOneIn);
-  EXPECT_EQ(words, kFlips / 2);
+  EXPECT_GT(owned, 0u);
 }
 
+INSTANTIATE_TEST_SUITE_P(Combinations, FlipLaw,
+                         ::testing::Range(size_t{0}, combinations().size(), size_t{testing::kOneIn}));
+
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::laws

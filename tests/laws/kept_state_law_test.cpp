@@ -236,6 +236,21 @@ std::vector<AttackedRun> runs_of(const Calm& calm, size_t number) {
   return runs;
 }
 
+// What ended the run; empty: nothing did.
+void expect_said(const std::string& error, Attack attack) {
+  if (attack == Attack::short_transfer || attack == Attack::slow) {
+    EXPECT_EQ(error, "");
+  }
+  if (error.empty()) return;
+  EXPECT_NE(error.find(".tier"), std::string::npos) << error;
+  if (attack == Attack::fail_once || attack == Attack::fail_from) {
+    EXPECT_NE(error.find("EIO"), std::string::npos) << error;
+  }
+  if (attack == Attack::disk_full_from) {
+    EXPECT_NE(error.find("ENOSPC"), std::string::npos) << error;
+  }
+}
+
 void attack_all(const Combination& c, size_t number) {
   SCOPED_TRACE(describe(c));
   const Calm calm(c);
@@ -247,9 +262,7 @@ void attack_all(const Combination& c, size_t number) {
     const toy::ScratchFolder folder;
     const Ending ending = train(c, folder.path(), faults_of(run.attack, run.index));
     calm.expect_kept_of_steps(ending, what, !lies(run.attack));
-    if (run.attack == Attack::short_transfer || run.attack == Attack::slow) {
-      EXPECT_EQ(ending.error, "");
-    }
+    expect_said(ending.error, run.attack);
     expect_gone_on_from(c, folder.path(), calm.expected, ending.durable, lies(run.attack));
   }
   for (uint64_t step = kAttacked; step <= kTrained; ++step) {
