@@ -16,7 +16,14 @@ void Offloader::Parts::keep_epochs() {
                                                make_engine("commits"), watch, log);
   records->commit_with(committer.get());
   if (has_parameters_in_epochs(plan)) home->commit_with(committer.get());
-  if (!found_epochs.empty()) take_up_epoch();
+  if (found_epochs.empty()) return;
+  const std::string info = adopt_found_epochs();
+  if (options.tier_start == TierStart::resume) {
+    taken_up_info = info;
+    load_epoch();
+  } else {
+    replaced = ReplacedEpoch{committer->last_epoch(), info};
+  }
 }
 
 EpochStores Offloader::Parts::epoch_stores() const {
@@ -31,7 +38,8 @@ EpochStores Offloader::Parts::epoch_stores() const {
   return stores;
 }
 
-void Offloader::Parts::take_up_epoch() {
+// They are this run's from now on. Returns the info of the last.
+std::string Offloader::Parts::adopt_found_epochs() {
   const EpochStores stores = epoch_stores();
   const auto slots_of = [&](const TierManifest& manifest, auto snapshot_of) {
     EpochSlots slots;
@@ -45,12 +53,16 @@ void Offloader::Parts::take_up_epoch() {
   std::vector<EpochSlots> retained;
   for (size_t e = 0; e + 1 < found_epochs.size(); ++e)
     retained.push_back(slots_of(found_epochs[e], [e](BlockStore& store) { return store.take_retained(e); }));
-  const TierManifest& last = found_epochs.back();
-  taken_up_info = last.info;
+  const TierManifest last = std::move(found_epochs.back());
   committer->take_up(slots_of(last, [](BlockStore& store) { return store.snapshot(); }),
                      tier->epochs().back().retained, std::move(retained));
   found_epochs.clear();
+  return last.info;
+}
+
+void Offloader::Parts::load_epoch() {
   watch.set_activity("taking up an epoch");
+  const EpochStores stores = epoch_stores();
   for (const StatePart part : {StatePart::trained, StatePart::frozen}) custody.begin_loading(part);
   load_epoch_records();
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
@@ -222,6 +234,12 @@ uint64_t Offloader::last_epoch() const {
 
 const std::string& Offloader::taken_up_info() const {
   return parts_->taken_up_info;
+}
+
+std::optional<std::string> Offloader::replaced_info() const {
+  const Parts& p = *parts_;
+  if (!p.replaced || p.committer->last_epoch() != p.replaced->epoch) return std::nullopt;
+  return p.replaced->info;
 }
 
 void Offloader::keep_tier(bool keep) {

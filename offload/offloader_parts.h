@@ -159,6 +159,9 @@ struct Offloader::Parts {
   void register_files(io::Engine& with);
   void make_stores();
   void open_tier();
+  bool can_write_beside_epoch(std::span<const TierPath> paths) const;
+  std::vector<uint64_t> record_bytes() const;
+  std::vector<uint64_t> trained_param_bytes() const;
   void make_param_stores();
   void make_record_store();
   void make_copied_store();
@@ -174,7 +177,8 @@ struct Offloader::Parts {
   void take_turns();
   void keep_epochs();
   EpochStores epoch_stores() const;
-  void take_up_epoch();
+  std::string adopt_found_epochs();
+  void load_epoch();
   void read_record_blocks(FunctionRef<bool(ChunkId)> wanted, FunctionRef<void(const BlockTransfer&)> take);
   void load_epoch_records();
   void take_epoch_block(const BlockTransfer& read);
@@ -269,6 +273,12 @@ struct Offloader::Parts {
   // The epochs of a tier that is resumed, oldest first, until they are taken up.
   std::vector<TierManifest> found_epochs;
   std::string taken_up_info;
+  // Of an earlier run, until the first commit of this one.
+  struct ReplacedEpoch {
+    uint64_t epoch = 0;
+    std::string info;
+  };
+  std::optional<ReplacedEpoch> replaced;
   bool keeps_tier = true;
   bool knows_cached = false;              // the committer does
   std::vector<std::byte> canonical_tile;  // of a checkpoint, where records are compact

@@ -131,16 +131,52 @@ void Offloader::Parts::open_tier() {
     cannot_resume(tier_options.paths.front().path.string(), plan.why_no_epochs,
                   "place the state as the run did that is to go on, or go on from a checkpoint");
   }
-  tier_options.start = options.tier_start;
+  const bool writes_beside = can_write_beside_epoch(tier_options.paths);
+  tier_options.start = writes_beside ? TierStart::resume : options.tier_start;
   tier_options.discard_epochs = options.discard_epochs;
   tier_options.dry = options.dry;
   tier_options.events = options.file_events;
   tier_options.clock = options.clock;
   tier = std::make_unique<TierSpace>(std::move(tier_options), log);
-  if (resumes) {
-    for (const EpochFile& file : tier->epochs()) found_epochs.push_back(tier->read_epoch(file.epoch));
-    require_found_layout();
+  for (const EpochFile& file : tier->epochs()) found_epochs.push_back(tier->read_epoch(file.epoch));
+  if (resumes) require_found_layout();
+  if (writes_beside) {
+    log.info(fmt::format("epoch {} stays in {} until the first commit of this run", found_epochs.back().epoch,
+                         tier->folder(0).path()));
   }
+}
+
+// A step writes its records beside those of the last epoch. So a new state can be written beside an epoch
+// that is to be discarded, if it has the same blocks in the same folders. Frozen parameters have no second
+// place, and a retained epoch would stay for ever.
+bool Offloader::Parts::can_write_beside_epoch(std::span<const TierPath> paths) const {
+  const bool may_be = options.tier_start == TierStart::fresh && options.discard_epochs && !options.dry;
+  if (!may_be || !plan.keeps_epochs || plan.frozen_spare_slots > 0) return false;
+  std::vector<std::filesystem::path> folders;
+  for (const TierPath& path : paths) folders.push_back(path.path);
+  const FoundTier found = look_at_tier(folders);
+  if (!found.whole || found.epochs.size() != 1 || found.epochs.front().retained) return false;
+  const auto fits = [&](const char* name, uint64_t block_bytes, const std::vector<uint64_t>& chunk_bytes) {
+    const StoreLayout* const layout = find_layout(found.newest, name);
+    return layout != nullptr && layout->block_bytes == block_bytes && layout->chunk_bytes == chunk_bytes;
+  };
+  const bool has_parameters = has_parameters_in_epochs(plan);
+  return found.newest.layout == plan.record_layout &&
+         found.newest.stores.size() == (has_parameters ? 2 : 1) &&
+         fits(kRecords, plan.ring_slot_bytes, record_bytes()) &&
+         (!has_parameters || fits(kParameters, plan.param_block_bytes(), trained_param_bytes()));
+}
+
+// By chunk.
+std::vector<uint64_t> Offloader::Parts::record_bytes() const {
+  return of_every_chunk(space, [&](ChunkId c) {
+    return space.section_of(c).trainable ? space.chunk(c).tile_count() * plan.record_layout.tile_bytes() : 0;
+  });
+}
+
+std::vector<uint64_t> Offloader::Parts::trained_param_bytes() const {
+  return of_every_chunk(space,
+                        [&](ChunkId c) { return space.section_of(c).trainable ? space.param_bytes(c) : 0; });
 }
 
 void Offloader::Parts::require_found_layout() const {
@@ -260,8 +296,7 @@ void Offloader::Parts::make_copied_store() {
   params.paths = numbers_of(options.state_paths);
   params.in_place = false;
   params.spare_slots = plan.parameter_spare_slots;
-  params.chunk_bytes = of_every_chunk(
-      space, [&](ChunkId c) { return space.section_of(c).trainable ? space.param_bytes(c) : 0; });
+  params.chunk_bytes = trained_param_bytes();
   copied_store = make_store(*tier, std::move(params), found_epochs, *engine, log);
 }
 
@@ -274,9 +309,7 @@ void Offloader::Parts::make_record_store() {
   store.leave_bytes = bytes_of_later_stores(kRecords);
   store.in_place = !plan.keeps_epochs;
   store.spare_slots = plan.record_spare_slots;
-  store.chunk_bytes = of_every_chunk(space, [&](ChunkId c) {
-    return space.section_of(c).trainable ? space.chunk(c).tile_count() * plan.record_layout.tile_bytes() : 0;
-  });
+  store.chunk_bytes = record_bytes();
   record_store = make_store(*tier, std::move(store), found_epochs, *engine, log);
 }
 

@@ -146,7 +146,7 @@ void add_output_flags(Command& app, TrainFlags& flags) {
          "auto: from the newest of that and those in --save, or from the beginning when there is none")
       .type_name("DIR|nvme|auto")
       .group(group);
-  app.add_flag("--fresh", flags.fresh, "Remove the state that an earlier run left on the nvme paths")
+  app.add_flag("--fresh", flags.fresh, "Give up the state that an earlier run left on the nvme paths")
       .group(group);
   app.add_option("--log", flags.log, "Append one JSON object per line and step to this file")
       .type_name("FILE")

@@ -167,8 +167,11 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
   }
   TierContents tier = look_for_epoch(paths);
   if (flags.fresh && tier.has_epochs) {
-    log.warning(fmt::format("--fresh: the state in {} will be removed when the run begins{}", names_of(paths),
-                            tier.newest ? ": " + described(*tier.newest) : ""));
+    log.warning(
+        fmt::format("--fresh: the state in {} will be removed, by the first commit of this run where its "
+                    "files can stay so "
+                    "long, else when it begins{}",
+                    names_of(paths), tier.newest ? ": " + described(*tier.newest) : ""));
     start.discard_epochs = true;
     tier = {};
   }

@@ -42,8 +42,8 @@ const Standings& standing_of_options() {
       {"state_paths", kPaths},
       {"durable", kCommits},
       {"retained_epochs", kRetained},
-      {"tier_start", kRunsOfBoth},
-      {"discard_epochs", kRunsOfBoth},
+      {"tier_start", kBegins},
+      {"discard_epochs", kBegins},
       {"record_layout", kMaster},
       {"processor_share", kShare},
       {"update_rates", Reason{"a share that is decided chunk by chunk; update_sides_test"}},
@@ -177,7 +177,7 @@ struct Seen {
   std::set<double> shares;
   std::set<size_t> paths;
   std::set<uint32_t> retained;
-  std::set<bool> durable, layer_major, spills, activations_leave;
+  std::set<bool> durable, layer_major, spills, activations_leave, begins_over;
 };
 
 TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
@@ -198,6 +198,7 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
     seen.layer_major.insert(options.layer_major);
     seen.spills.insert(training.offloader().plan().spilled_chunks > 0);
     seen.activations_leave.insert(options.activation_entries > 0);
+    seen.begins_over.insert(training.offloader().replaced_info().has_value());
     training.choose_mode();
     seen.modes.insert(training.offloader().update_mode());
   }
@@ -214,7 +215,8 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
   EXPECT_EQ(seen.shares.size(), factors()[kShare].levels.size());
   EXPECT_EQ(seen.paths.size(), factors()[kPaths].levels.size());
   EXPECT_EQ(seen.retained.size(), factors()[kRetained].levels.size());
-  for (const std::set<bool>& both : {seen.durable, seen.layer_major, seen.spills, seen.activations_leave})
+  for (const std::set<bool>& both :
+       {seen.durable, seen.layer_major, seen.spills, seen.activations_leave, seen.begins_over})
     EXPECT_EQ(both.size(), 2u);
 }
 

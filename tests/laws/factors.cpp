@@ -67,6 +67,8 @@ constexpr std::array<std::string_view, 2> kPathCounts = {"1", "2"};
 constexpr std::array<std::string_view, 2> kRetainedEpochs = {"0", "1"};
 // Beside the training, of the epoch before; "background": by a thread of its own, through a PinnedEpoch.
 constexpr std::array<std::string_view, 2> kSaveWays = {"none", "background"};
+// In empty folders, or over the epoch of a run that is given up.
+constexpr std::array<std::string_view, 2> kBeginnings = {"anew", "over an epoch"};
 
 constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"parameters", kPlacements},
@@ -96,6 +98,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"paths", kPathCounts},
     {"retained", kRetainedEpochs},
     {"saves", kSaveWays},
+    {"begins", kBeginnings},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {

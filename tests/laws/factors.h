@@ -40,6 +40,7 @@ enum FactorIndex : size_t {
   kPaths,
   kRetained,
   kSaves,
+  kBegins,
   kFactorCount,
 };
 

@@ -36,7 +36,8 @@ std::vector<Combination> covering_array_with_epochs(std::vector<OnlyLevels> only
   return all;
 }
 
-StatesByStep states_by_step(const Combination& combination, uint64_t steps) {
+StatesByStep states_by_step(Combination combination, uint64_t steps) {
+  set_level(combination, kBegins, "anew");
   const toy::ScratchFolder folder;
   LawTraining training(combination, {.folder = folder.path()});
   StatesByStep expected{{training.state()}, training.records().size()};

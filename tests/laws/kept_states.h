@@ -19,7 +19,7 @@ struct StatesByStep {
   std::vector<std::vector<std::byte>> states;  // [0] is the one before the first step
   uint64_t record_bytes = 0;                   // at the beginning of each
 };
-StatesByStep states_by_step(const Combination& combination, uint64_t steps);
+StatesByStep states_by_step(Combination combination, uint64_t steps);
 
 // The epoch below `folder` is that of the step `durable` or of a later one and leads on, with a commit under
 // way, to the last of `states`; there is none only where `durable` is 0. Corrupt data may be refused instead

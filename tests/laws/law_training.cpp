@@ -123,6 +123,17 @@ std::vector<std::filesystem::path> tier_folders(const Combination& c, const std:
   return folders;
 }
 
+// What is given up by the training that begins over it.
+static void leave_epoch(Combination c, const std::filesystem::path& folder) {
+  set_level(c, kBegins, "anew");
+  LawTraining before(c, {.folder = folder});
+  if (!before.offloader().keeps_epochs()) return;
+  before.choose_mode();
+  before.step();
+  before.begin_commit();
+  before.offloader().finish_commit();
+}
+
 struct LawTraining::Save {
   std::unique_ptr<PinnedEpoch> epoch;
   uint64_t step = 0;
@@ -154,6 +165,8 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
       space_(model_->tensors(), number_of(combination, kChunk)),
       workers_(number_of(combination, kThreads)),
       ops_(workers_, best_instruction_set()) {
+  if (surroundings.start == TierStart::fresh && level_of(c_, kBegins) == "over an epoch")
+    leave_epoch(c_, surroundings.folder);
   const DryRun dry = dry_run_of(c_, *model_, workers_);
   options_ = options_of(c_, space_, dry, surroundings);
   device_ = std::make_unique<SimulatedDevice>(

@@ -41,7 +41,8 @@ bool is_layer_major(const Combination& combination);
 
 class LawTraining {
  public:
-  // Started fresh, it is initialised. Throws what the product throws.
+  // Started fresh, it is initialised; over an epoch, that is of the first step of the same training. Throws
+  // what the product throws.
   LawTraining(const Combination& combination, const LawSurroundings& surroundings);
   ~LawTraining();  // waits for a copy in progress
 

@@ -105,8 +105,64 @@ TEST(Resume, RefusesToStartAnewOverAnEpochUnlessItIsTold) {
   c.discard = true;
   const auto expected = states_without_epochs(c, 1);
   EpochRig rig(c, folder.path());
-  EXPECT_EQ(rig.offloader->last_epoch(), 0u);
+  EXPECT_EQ(rig.offloader->taken_up_info(), "");
   EXPECT_EQ(rig.state(), expected[0]);
+}
+
+// A run that begins over the epoch of another, and is dropped after so many steps of its own.
+void begin_over(EpochCase c, const std::filesystem::path& folder, uint64_t steps, bool commits) {
+  c.discard = true;
+  EpochRig rig(c, folder);
+  EXPECT_EQ(rig.offloader->replaced_info(), step_info(2));
+  for (uint64_t step = 1; step <= steps; ++step) rig.step(step);
+  if (!commits) return;
+  rig.offloader->begin_commit(step_info(steps));
+  rig.offloader->finish_commit();
+  EXPECT_EQ(rig.offloader->replaced_info(), std::nullopt);
+}
+
+class BeginOver : public ::testing::TestWithParam<EpochCase> {};
+
+TEST_P(BeginOver, LeavesTheEpochOfBeforeUntilItsFirstCommit) {
+  EpochCase c = GetParam();
+  const toy::ScratchFolder folder;
+  train_and_drop(c, folder.path(), 2);
+  const auto expected = states_without_epochs(c, 3);
+  for (const uint64_t steps : {0, 1, 3}) begin_over(c, folder.path(), steps, false);
+  c.start = TierStart::resume;
+  {
+    EpochRig rig(c, folder.path());
+    EXPECT_EQ(rig.offloader->taken_up_info(), step_info(2));
+    EXPECT_EQ(rig.state(), expected[2]);
+  }
+  c.start = TierStart::fresh;
+  begin_over(c, folder.path(), 3, true);
+  c.start = TierStart::resume;
+  EpochRig rig(c, folder.path());
+  EXPECT_EQ(rig.offloader->taken_up_info(), step_info(3));
+  EXPECT_EQ(rig.state(), expected[3]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Resume, BeginOver,
+    ::testing::Values(EpochCase{}, EpochCase{.parameters = Placement::nvme, .cached_quarters = 0},
+                      EpochCase{.parameters = Placement::none, .mode = UpdateMode::after_backward},
+                      EpochCase{.parameters = Placement::nvme, .layout = kCompact},
+                      EpochCase{.cached_quarters = 4, .layout = kCompact, .mode = UpdateMode::next_forward},
+                      EpochCase{.mode = UpdateMode::during_backward, .processor_share = 0.5}));
+
+// Frozen parameters have no second place, the chunks of another size other blocks.
+TEST(Resume, RemovesTheEpochAtOnceWhereTheNewStateHasNoRoomBesideIt) {
+  for (const bool other_chunks : {false, true}) {
+    EpochCase c{.parameters = Placement::nvme, .with_frozen = !other_chunks};
+    const toy::ScratchFolder folder;
+    train_and_drop(c, folder.path(), 1);
+    if (other_chunks) c.chunk_elements = 2 * kTileElements;
+    c.discard = true;
+    EpochRig rig(c, folder.path());
+    EXPECT_EQ(rig.offloader->last_epoch(), 0u);
+    EXPECT_EQ(rig.offloader->replaced_info(), std::nullopt);
+  }
 }
 
 TEST(Resume, NamesAFlippedByteBeforeItReachesAWeightAndKeepsTheFiles) {

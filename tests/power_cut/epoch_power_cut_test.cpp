@@ -52,6 +52,7 @@ void train_and_commit(const fs::path& root, const Combination& c, DiskLog& log) 
   io::sync_folder(root);
   LawTraining training(c, {.folder = root});
   uint64_t committed = 0;
+  if (training.offloader().replaced_info()) log.mark("1");  // until this training has an epoch
   while (training.completed_steps() < kSteps) {
     training.choose_mode();
     training.step();
@@ -90,7 +91,9 @@ TEST_P(EpochPowerCut, IsTakenUpFromTheLastEpochOrALaterOneAndGoesOnToTheSameBits
         ASSERT_NO_THROW((laws::expect_gone_on_from(c, disk, expected, durable, false) ? resumed : fresh)++);
       });
   EXPECT_GT(resumed, 10 / testing::kOneIn);
-  EXPECT_GT(fresh, 10 / testing::kOneIn);
+  if (laws::level_of(c, laws::kBegins) == "anew") {
+    EXPECT_GT(fresh, 10 / testing::kOneIn);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Combinations, EpochPowerCut, ::testing::Range(size_t{0}, combinations().size()));
