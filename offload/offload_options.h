@@ -43,8 +43,8 @@ struct OffloadOptions {
   uint32_t retained_epochs = 0;  // epochs that stay beside the last one; each takes room for all records
   // resume: take up the last epoch found in the tier folders; then chunk_elements of the space is that of the
   // epoch. fresh: what no epoch needs is removed, and an epoch is refused unless `discard_epochs`; then it
-  // goes with the first commit where the new state has room beside it (Offloader::replaced_info), else at
-  // once.
+  // goes with the first commit where the new state has room beside it (Offloader::earlier_epoch_stays), else
+  // at once.
   TierStart tier_start = TierStart::fresh;
   bool discard_epochs = false;
 

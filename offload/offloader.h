@@ -244,8 +244,8 @@ class Offloader final : public ParameterAccess {
   uint64_t last_epoch() const;  // in the tier; 0: none
   // Of the epoch that TierStart::resume took up; empty otherwise.
   const std::string& taken_up_info() const;
-  // Of the epoch of an earlier run that is to be discarded, while it is still there: until the first commit.
-  std::optional<std::string> replaced_info() const;
+  // The epoch of an earlier run that is to be discarded is still there: until the first commit.
+  bool earlier_epoch_stays() const;
   // What the destructor does with the files of a tier that has an epoch; they stay unless this says
   // otherwise. Without an epoch nothing stays.
   void keep_tier(bool keep);

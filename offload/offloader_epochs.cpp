@@ -17,12 +17,13 @@ void Offloader::Parts::keep_epochs() {
   records->commit_with(committer.get());
   if (has_parameters_in_epochs(plan)) home->commit_with(committer.get());
   if (found_epochs.empty()) return;
-  const std::string info = adopt_found_epochs();
   if (options.tier_start == TierStart::resume) {
-    taken_up_info = info;
+    taken_up_info = found_epochs.back().info;
+    adopt_found_epochs();
     load_epoch();
   } else {
-    replaced = ReplacedEpoch{committer->last_epoch(), info};
+    earlier_epoch = found_epochs.back().epoch;
+    adopt_found_epochs();
   }
 }
 
@@ -38,8 +39,8 @@ EpochStores Offloader::Parts::epoch_stores() const {
   return stores;
 }
 
-// They are this run's from now on. Returns the info of the last.
-std::string Offloader::Parts::adopt_found_epochs() {
+// They are this run's from now on.
+void Offloader::Parts::adopt_found_epochs() {
   const EpochStores stores = epoch_stores();
   const auto slots_of = [&](const TierManifest& manifest, auto snapshot_of) {
     EpochSlots slots;
@@ -53,11 +54,10 @@ std::string Offloader::Parts::adopt_found_epochs() {
   std::vector<EpochSlots> retained;
   for (size_t e = 0; e + 1 < found_epochs.size(); ++e)
     retained.push_back(slots_of(found_epochs[e], [e](BlockStore& store) { return store.take_retained(e); }));
-  const TierManifest last = std::move(found_epochs.back());
+  const TierManifest& last = found_epochs.back();
   committer->take_up(slots_of(last, [](BlockStore& store) { return store.snapshot(); }),
                      tier->epochs().back().retained, std::move(retained));
   found_epochs.clear();
-  return last.info;
 }
 
 void Offloader::Parts::load_epoch() {
@@ -236,10 +236,8 @@ const std::string& Offloader::taken_up_info() const {
   return parts_->taken_up_info;
 }
 
-std::optional<std::string> Offloader::replaced_info() const {
-  const Parts& p = *parts_;
-  if (!p.replaced || p.committer->last_epoch() != p.replaced->epoch) return std::nullopt;
-  return p.replaced->info;
+bool Offloader::earlier_epoch_stays() const {
+  return parts_->earlier_epoch > 0 && last_epoch() == parts_->earlier_epoch;
 }
 
 void Offloader::keep_tier(bool keep) {

@@ -177,7 +177,7 @@ struct Offloader::Parts {
   void take_turns();
   void keep_epochs();
   EpochStores epoch_stores() const;
-  std::string adopt_found_epochs();
+  void adopt_found_epochs();
   void load_epoch();
   void read_record_blocks(FunctionRef<bool(ChunkId)> wanted, FunctionRef<void(const BlockTransfer&)> take);
   void load_epoch_records();
@@ -273,12 +273,7 @@ struct Offloader::Parts {
   // The epochs of a tier that is resumed, oldest first, until they are taken up.
   std::vector<TierManifest> found_epochs;
   std::string taken_up_info;
-  // Of an earlier run, until the first commit of this one.
-  struct ReplacedEpoch {
-    uint64_t epoch = 0;
-    std::string info;
-  };
-  std::optional<ReplacedEpoch> replaced;
+  uint64_t earlier_epoch = 0;  // of another run, which goes with the first commit of this one
   bool keeps_tier = true;
   bool knows_cached = false;              // the committer does
   std::vector<std::byte> canonical_tile;  // of a checkpoint, where records are compact

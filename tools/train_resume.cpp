@@ -169,8 +169,7 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
   if (flags.fresh && tier.has_epochs) {
     log.warning(
         fmt::format("--fresh: the state in {} will be removed, by the first commit of this run where its "
-                    "files can stay so "
-                    "long, else when it begins{}",
+                    "files can stay so long, else when it begins{}",
                     names_of(paths), tier.newest ? ": " + described(*tier.newest) : ""));
     start.discard_epochs = true;
     tier = {};

@@ -278,10 +278,8 @@ std::string TrainingRun::what_survives() const {
   if (!flags_.resume.empty())
     return fmt::format("this run kept nothing: what it was resumed from is as it was (--resume {})",
                        flags_.resume);
-  if (const std::optional<std::string> before = trainer_.offloader().replaced_info()) {
-    return fmt::format("this run kept nothing: the epoch of before is still on nvme (step {}, --resume nvme)",
-                       parse_epoch_info(*before, "the epoch of before").run.step);
-  }
+  if (trainer_.offloader().earlier_epoch_stays())
+    return "this run kept nothing: the epoch that was on nvme is still there (--resume nvme)";
   return "nothing was kept: no epoch was committed and no checkpoint was saved yet";
 }
 

@@ -198,7 +198,7 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
     seen.layer_major.insert(options.layer_major);
     seen.spills.insert(training.offloader().plan().spilled_chunks > 0);
     seen.activations_leave.insert(options.activation_entries > 0);
-    seen.begins_over.insert(training.offloader().replaced_info().has_value());
+    seen.begins_over.insert(training.offloader().earlier_epoch_stays());
     training.choose_mode();
     seen.modes.insert(training.offloader().update_mode());
   }

@@ -103,7 +103,7 @@ void in_passing(const std::function<void()>& action) {
 void train_on(LawTraining& training, Ending& ending, const std::function<void()>& before_step,
               std::optional<uint64_t> poisoned_step) {
   uint64_t committed = 0;
-  if (training.offloader().replaced_info()) ending.durable = 1;  // until this training has an epoch
+  if (training.offloader().earlier_epoch_stays()) ending.durable = 1;  // until this training has an epoch
   while (training.completed_steps() < kTrained) {
     const uint64_t step = training.completed_steps() + 1;
     if (step == kFinished) {

@@ -52,7 +52,7 @@ void train_and_commit(const fs::path& root, const Combination& c, DiskLog& log) 
   io::sync_folder(root);
   LawTraining training(c, {.folder = root});
   uint64_t committed = 0;
-  if (training.offloader().replaced_info()) log.mark("1");  // until this training has an epoch
+  if (training.offloader().earlier_epoch_stays()) log.mark("1");  // until this training has an epoch
   while (training.completed_steps() < kSteps) {
     training.choose_mode();
     training.step();
