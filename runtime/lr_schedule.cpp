@@ -24,7 +24,8 @@ double of_group(const std::vector<double>& values, uint32_t group) {
 }
 
 bool needs_total(LrScheduleKind kind) {
-  return kind == LrScheduleKind::warmup_decay || kind == LrScheduleKind::warmup_cosine;
+  return kind == LrScheduleKind::linear || kind == LrScheduleKind::warmup_decay ||
+         kind == LrScheduleKind::warmup_cosine;
 }
 
 }  // namespace
@@ -33,6 +34,8 @@ std::string_view name_of(LrScheduleKind kind) {
   switch (kind) {
     case LrScheduleKind::constant:
       return "constant";
+    case LrScheduleKind::linear:
+      return "linear";
     case LrScheduleKind::warmup:
       return "WarmupLR";
     case LrScheduleKind::warmup_decay:
@@ -147,6 +150,8 @@ double LrSchedule::lr_at(double iteration, uint32_t group) const {
   switch (options_.kind) {
     case LrScheduleKind::constant:
       return of_group(options_.base_lr, group);
+    case LrScheduleKind::linear:
+      return of_group(options_.base_lr, group) * std::max(0.0, 1.0 - (iteration + 1.0) / total_);
     case LrScheduleKind::warmup:
     case LrScheduleKind::warmup_decay: {
       const bool rises = iteration < static_cast<double>(options_.warmup_step_count);

@@ -8,6 +8,7 @@
 //   w(i) = 0 for i < 0, log(i + 1) / log(W) (log) or i / W (linear) for i < W
 // the rates are
 //   constant       base
+//   linear         base * max(0, 1 - (i + 1) / T), as Hugging Face's trainer has it without a warm-up
 //   WarmupLR       minimum + (maximum - minimum) * (i < W ? w(i) : 1)
 //   WarmupDecayLR  minimum + (maximum - minimum) * (i < W ? w(i) : max(0, (T - i) / max(1, T - W)))
 //   WarmupCosineLR base * (i < 0 ? 0 : i < W ? r + (1 - r) * w(i)
@@ -27,6 +28,7 @@ namespace terrace {
 
 enum class LrScheduleKind : uint8_t {
   constant,       // the optimizer's learning rate, always
+  linear,         // the optimizer's learning rate, linearly down to zero after the last step
   warmup,         // WarmupLR: from the minimum to the maximum, then constant
   warmup_decay,   // WarmupDecayLR: the same, then linearly down to zero at the last step
   warmup_cosine,  // WarmupCosineLR: the same in parts of the optimizer's rate, down along a cosine

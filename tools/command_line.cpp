@@ -15,6 +15,7 @@
 #include <terrace/base/shown_text.h>
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/config/schema.h>
+#include <terrace/runtime/config/suggestions.h>
 
 #include "console.h"
 
@@ -159,6 +160,18 @@ void add_whole_number(Command& app, const char* flag, uint64_t least, std::funct
          help)
       .type_name("N")
       .group(group);
+}
+
+void add_small_number(Command& app, const char* flag, uint64_t least, std::optional<uint32_t>& value,
+                      const char* help, const char* group) {
+  const auto take = [flag, &value](uint64_t number) {
+    if (number > UINT32_MAX) {
+      throw Error(ErrorKind::config,
+                  {"cannot use", fmt::format("{} {}", flag, number), "it is larger than 2^32 - 1", ""});
+    }
+    value = static_cast<uint32_t>(number);
+  };
+  add_whole_number(app, flag, least, take, help, group);
 }
 
 void add_repeated(Command& app, const char* flag, std::vector<std::string>& values, const char* type,

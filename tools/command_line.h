@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,10 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
 
 // Adds a flag that takes a whole number of at least `least`. What is none is refused in words: Error(config).
 void add_whole_number(Command& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
+                      const char* help, const char* group);
+
+// The same for a count that fits 32 bits, into the configuration of a model or an empty optional.
+void add_small_number(Command& app, const char* flag, uint64_t least, std::optional<uint32_t>& value,
                       const char* help, const char* group);
 
 // Adds a flag that may be given several times, each time with one value.

@@ -81,21 +81,22 @@ Sim::Sim(Command& app) {
 
 void Sim::add_schedule_flags(Command& command) {
   command.add_option("trace", flags_.trace, "A file of docs/schedule_format.md").type_name("FILE");
-  const auto number = [&](const char* flag, auto& value, const char* help) {
+  const auto size = [&](const char* flag, std::optional<uint32_t>& value, const char* help) {
+    add_small_number(command, flag, 1, value, help, kWhat);
+  };
+  const auto number = [&](const char* flag, std::optional<uint64_t>& value, const char* help) {
     add_whole_number(
-        command, flag, 1,
-        [&value](uint64_t n) { value = static_cast<uint32_t>(std::min<uint64_t>(n, UINT32_MAX)); }, help,
-        kWhat);
+        command, flag, 1, [&value](uint64_t n) { value = n; }, help, kWhat);
   };
   command
       .add_option("--model", model_.model,
                   "Instead of a file: a step of this model, run dry (as of `terrace train`)")
       .type_name("NAME|FILE|DIR")
       .group(kWhat);
-  number("--layers", model_.layers, "Layers, instead of the model's");
-  number("--width", model_.width, "Width, instead of the model's");
-  number("--heads", model_.heads, "Heads, instead of the model's");
-  number("--context", model_.context, "Tokens of a sequence");
+  size("--layers", model_.layers, "Layers, instead of the model's");
+  size("--width", model_.width, "Width, instead of the model's");
+  size("--heads", model_.heads, "Heads, instead of the model's");
+  size("--context", model_.context, "Tokens of a sequence");
   number("--micro-batch", flags_.micro_batch, "Sequences computed at a time");
   number("--accumulation", flags_.accumulation, "Micro-batches of a step");
   number("--chunk-elements", flags_.chunk_elements, "Elements of a chunk, a multiple of 4096 (default 1Mi)");
@@ -129,6 +130,9 @@ SimSchedule Sim::schedule_of_model(const SimMachine& machine) {
   if (flags_.accumulation)
     overrides.push_back(
         {"gradient_accumulation_steps", std::to_string(*flags_.accumulation), "--accumulation"});
+  if (flags_.chunk_elements)
+    overrides.push_back(
+        {"terrace.chunk_elements", std::to_string(*flags_.chunk_elements), "--chunk-elements"});
   if (!flags_.config.empty()) require_exists("--config", flags_.config);
   const TrainConfig config =
       flags_.config.empty() ? default_train_config(overrides) : load_train_config(flags_.config, overrides);
@@ -136,11 +140,7 @@ SimSchedule Sim::schedule_of_model(const SimMachine& machine) {
   for (const std::string& warning : choice.warnings) console_.warning(warning);
   const std::unique_ptr<Model> model = make_model(choice.config, model_options(config));
   TrainingScheduleOptions options;
-  options.chunk_elements =
-      flags_.chunk_elements.value_or(config.terrace.chunk_elements.value_or(options.chunk_elements));
-  if (options.chunk_elements % kTileElements != 0)
-    refuse("--chunk-elements", fmt::format("it is not a multiple of {}", kTileElements),
-           "give for example 1048576");
+  options.chunk_elements = config.terrace.chunk_elements.value_or(options.chunk_elements);
   options.operations_per_second = static_cast<double>(parse_count(flags_.operations, "--operations"));
   if (options.operations_per_second == 0) refuse("--operations", "it is 0", "give for example 10000G");
   Workers workers(1);

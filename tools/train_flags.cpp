@@ -96,11 +96,7 @@ void require(bool holds, const char* flag, const char* reason, const char* advic
 
 void add_model_flags(Command& app, TrainFlags& flags) {
   const auto add = [&app](const char* name, std::optional<uint32_t>& value, const char* help) {
-    const auto take = [name, &value](uint64_t number) {
-      require(number <= UINT32_MAX, name, "it is larger than 2^32 - 1", "give a size that a model can have");
-      value = static_cast<uint32_t>(number);
-    };
-    add_whole_number(app, name, 1, take, help, "Model");
+    add_small_number(app, name, 1, value, help, "Model");
   };
   app.add_option("--model", flags.model,
                  "A released model by its name, to begin anew (default gpt2); a config.json, the same; or a "

@@ -12,6 +12,8 @@
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/config/internal/section_switch.h>
+#include <terrace/runtime/config/suggestions.h>
 
 namespace terrace {
 namespace {
@@ -153,12 +155,11 @@ bool is_harmless(const SchemaKey& row, const JsonNode& node) {
   return std::from_chars(row.limits.allowed.data(), end, allowed).ec == std::errc() && allowed == node.number;
 }
 
-bool enables_something(const JsonNode& node) {
-  for (const JsonMember& member : node.members) {
-    if (member.key == "enabled" && member.value.is(Kind::boolean) && member.value.boolean) return true;
-    if (enables_something(member.value)) return true;
-  }
-  return std::any_of(node.items.begin(), node.items.end(), enables_something);
+bool holds_auto(const JsonNode& node) {
+  if (is_auto(node)) return true;
+  return std::any_of(node.items.begin(), node.items.end(), holds_auto) ||
+         std::any_of(node.members.begin(), node.members.end(),
+                     [](const JsonMember& member) { return holds_auto(member.value); });
 }
 
 // Of what parse_bytes() refuses: whether it is a size.
@@ -186,6 +187,27 @@ std::string refusal(const std::string& key, const JsonNode& value, std::string_v
   return fmt::format("{} cannot be {}: {}", key, shown(value), why);
 }
 
+// The value to set in the place of one that other programs have: "OneBitAdam=Adam|..." names both.
+std::string_view value_instead(const SchemaKey& row, std::string_view written) {
+  std::string_view pairs = row.limits.instead;
+  while (!pairs.empty()) {
+    const std::string_view pair = pairs.substr(0, pairs.find('|'));
+    const size_t sign = pair.find('=');
+    if (lower(pair.substr(0, sign)) == lower(written)) return pair.substr(sign + 1);
+    pairs.remove_prefix(std::min(pairs.size(), pair.size() + 1));
+  }
+  return "";
+}
+
+// "; did you mean ...?", of a choice.
+std::string choice_suggestion(const SchemaKey& row, const JsonNode& value) {
+  if (row.type != ValueType::choice || !value.is(Kind::text)) return "";
+  const std::string_view instead = value_instead(row, value.text);
+  if (!instead.empty()) return fmt::format("; set \"{}\" instead", instead);
+  const std::string near = suggestion_among(row.limits.allowed, value.text);
+  return near.empty() ? "" : "; " + near;
+}
+
 }  // namespace
 
 // A value on its way into the entries.
@@ -196,13 +218,23 @@ struct ConfigEntries::Given {
   bool from_override = false;
 };
 
+bool ConfigProblems::says_next() const {
+  return lines_.size() < kMostProblems;
+}
+
+void ConfigProblems::add(const std::string& origin, const std::string& text, const SchemaKey* about) {
+  if (says_next()) lines_.push_back(origin + ": " + text);
+  if (++count_ == 1) about_ = about;
+}
+
 void ConfigProblems::throw_if_any() const {
   if (lines_.empty()) return;
-  std::string text;
-  const size_t shown_count = std::min(lines_.size(), kMostProblems);
-  for (size_t i = 0; i < shown_count; ++i) text += (i == 0 ? "" : "\n") + lines_[i];
-  if (shown_count < lines_.size()) text += fmt::format("\nand {} more", lines_.size() - shown_count);
-  throw Error(ErrorKind::config, {text, "", "", "docs/config.md lists every key and what it may be"});
+  std::string text = fmt::format("{}", fmt::join(lines_, "\n"));
+  if (lines_.size() < count_) text += fmt::format("\nand {} more", count_ - lines_.size());
+  const bool note = count_ == 1 && about_ != nullptr && !about_->note.empty();
+  throw Error(ErrorKind::config, {text, "", "",
+                                  note ? fmt::format("{}: {} (docs/config.md)", about_->path(), about_->note)
+                                       : "docs/config.md lists every key and what it may be"});
 }
 
 std::string ConfigEntry::origin() const {
@@ -226,6 +258,7 @@ ConfigEntries::ConfigEntries(const JsonNode& document, std::span<const ConfigOve
     problems_.add(document.origin, "a configuration is an object: { \"key\": value, ... }");
     return;
   }
+  has_auto_ = holds_auto(document);
   read_section("", document, "");
   for (const ConfigOverride& setting : overrides) apply(setting);
 }
@@ -241,20 +274,23 @@ std::span<const ConfigEntries::EntryMap> ConfigEntries::items(std::string_view p
   return found->second;
 }
 
-void ConfigEntries::read_section(std::string_view section, const JsonNode& object,
-                                 const std::string& written_section) {
-  // Of an optimizer or scheduler that is not supported, the parameters would only add noise.
+// Of an optimizer or scheduler that is not supported, the parameters would only add noise.
+bool ConfigEntries::refuse_type(std::string_view section, const JsonNode& object,
+                                const std::string& written_section) {
   const auto type = std::find_if(object.members.begin(), object.members.end(),
                                  [](const JsonMember& member) { return member.key == "type"; });
-  const SchemaKey* type_row = find_key(section, "type");
-  if (type_row != nullptr && type != object.members.end() && type->value.is(Kind::text) &&
-      !is_auto(type->value) && !among(type_row->limits.allowed, type->value.text)) {
-    const std::string suggestion = suggestion_among(type_row->limits.allowed, type->value.text);
-    problems_.add(type->origin,
-                  fmt::format("{}.type must be {}, not {}: {}", written_section, expected_values(*type_row),
-                              shown(type->value), suggestion.empty() ? type_row->note : suggestion));
-    return;
-  }
+  const SchemaKey* row = find_key(section, "type");
+  if (row == nullptr || type == object.members.end() || !type->value.is(Kind::text)) return false;
+  if (is_auto(type->value) || among(row->limits.allowed, type->value.text)) return false;
+  problems_.add(type->origin,
+                fmt::format("{}.type must be {}, not {}{}", written_section, expected_values(*row),
+                            shown(type->value), choice_suggestion(*row, type->value)));
+  return true;
+}
+
+void ConfigEntries::read_section(std::string_view section, const JsonNode& object,
+                                 const std::string& written_section) {
+  if (refuse_type(section, object, written_section)) return;
   for (const JsonMember& member : object.members) read_member(section, member, written_section);
 }
 
@@ -263,7 +299,7 @@ void ConfigEntries::read_member(std::string_view section, const JsonMember& memb
   if (member.key.starts_with('_')) return;  // a comment by convention
   const SchemaKey* row = find_key(section, member.key);
   if (row == nullptr) {
-    const std::string suggestion = suggestion_for(section, member.key);
+    const std::string suggestion = problems_.says_next() ? suggestion_for(section, member.key) : "";
     problems_.add(member.origin,
                   fmt::format("unknown key {} in {}{}{}", json_quoted(member.key, kLongestQuote),
                               written_section.empty() ? section_name("") : written_section,
@@ -288,7 +324,7 @@ void ConfigEntries::read_member(std::string_view section, const JsonMember& memb
     read_section(target, member.value, given.key);
     if (row->effect == KeyEffect::without_effect) {
       without_effect_.resize(known_before);
-      without_effect_.push_back(given.key);
+      without_effect_.push_back({given.key, ""});
     }
   } else {
     read_value(*row, given);
@@ -296,14 +332,31 @@ void ConfigEntries::read_member(std::string_view section, const JsonMember& memb
 }
 
 void ConfigEntries::read_open_section(const SchemaKey& row, const Given& given) {
-  // A switch or a text in the place of the object is as good as nothing unless it asks for something.
-  const bool off = given.value.is(Kind::boolean)
-                       ? !given.value.boolean
-                       : given.value.is(Kind::object) && !enables_something(given.value);
   if (row.effect == KeyEffect::without_effect) {
-    without_effect_.push_back(given.key);
-  } else if (row.limits.allowed.empty() ? !given.value.is(Kind::boolean) || !off : !off) {
-    problems_.add(given.origin, refusal(given.key, given.value, row.note));
+    without_effect_.push_back({given.key, ""});
+    return;
+  }
+  // A switch or a text in the place of the object is as good as nothing unless it asks for something.
+  if (!given.value.is(Kind::object)) {
+    if (!given.value.is(Kind::boolean) || given.value.boolean)
+      problems_.add(given.origin, refusal(given.key, given.value, row.note));
+    return;
+  }
+  if (row.limits.allowed.empty()) {
+    problems_.add(given.origin, fmt::format("{} is not supported: {} Remove it.", given.key, row.note));
+    return;
+  }
+  if (const JsonMember* misspelt = misspelt_switch(given.value)) {
+    problems_.add(misspelt->origin, fmt::format("unknown key {} in {}; did you mean \"enabled\"?",
+                                                json_quoted(misspelt->key, kLongestQuote), given.key));
+    return;
+  }
+  const SectionSwitch state = switch_of(given.value);
+  if (state == SectionSwitch::on) {
+    problems_.add(given.origin, fmt::format("{} cannot be enabled: {} Remove it, or set \"enabled\": false.",
+                                            given.key, row.note));
+  } else if (state == SectionSwitch::absent && !given.value.members.empty()) {
+    without_effect_.push_back({given.key, "it is not enabled"});
   }
 }
 
@@ -333,13 +386,11 @@ void ConfigEntries::read_value(const SchemaKey& row, const Given& given) {
     // What is refused whatever its value, or but for a few values, needs no lesson on its type.
     const bool of_any_type = row.effect == KeyEffect::refused && row.type != ValueType::boolean;
     if (!of_any_type && !conform(row, entry.value)) {
-      const std::string suggestion = row.type == ValueType::choice && given.value.is(Kind::text)
-                                         ? suggestion_among(row.limits.allowed, given.value.text)
-                                         : "";
       problems_.add(given.value.origin.empty() ? given.origin : given.value.origin,
-                    fmt::format("{} must be {}{}, not {}{}{}", given.key, expected_values(row),
+                    fmt::format("{} must be {}{}, not {}{}", given.key, expected_values(row),
                                 missed_limit(row, entry.value), shown(given.value),
-                                suggestion.empty() ? "" : "; ", suggestion));
+                                choice_suggestion(row, given.value)),
+                    &target);
       return;
     }
     if (row.effect == KeyEffect::refused && !is_harmless(row, entry.value)) {
@@ -347,7 +398,7 @@ void ConfigEntries::read_value(const SchemaKey& row, const Given& given) {
       return;
     }
   }
-  if (target.effect == KeyEffect::without_effect) without_effect_.push_back(given.key);
+  if (target.effect == KeyEffect::without_effect) without_effect_.push_back({given.key, ""});
   if (target.effect != KeyEffect::honoured) return;
   if (target.type == ValueType::choice && row.type == ValueType::boolean) {  // cpu_offload
     if (entry.is_auto || !entry.value.boolean) return;

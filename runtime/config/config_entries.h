@@ -15,16 +15,25 @@
 
 namespace terrace {
 
-// What is wrong with a configuration, all of it.
+// What is wrong with a configuration: the first problems in words, the others as a number.
 class ConfigProblems {
  public:
-  // "ds.json:14:7: unknown key ..."
-  void add(const std::string& origin, const std::string& text) { lines_.push_back(origin + ": " + text); }
-  bool empty() const { return lines_.empty(); }
+  // "ds.json:14:7: unknown key ...". `about`: the key whose note says what would be right; null: none.
+  void add(const std::string& origin, const std::string& text, const SchemaKey* about = nullptr);
+  // Whether the next one will be said in words.
+  bool says_next() const;
   void throw_if_any() const;
 
  private:
   std::vector<std::string> lines_;
+  size_t count_ = 0;
+  const SchemaKey* about_ = nullptr;  // of the first problem
+};
+
+// A key that has no effect.
+struct IdleKey {
+  std::string key;     // as written, with its section
+  std::string reason;  // in this configuration only, such as "its device is none"; or empty
 };
 
 struct ConfigEntry {
@@ -54,14 +63,17 @@ class ConfigEntries {
   std::span<const EntryMap> items(std::string_view path) const;
   // Whether the section is there, if only empty.
   bool has_section(std::string_view path) const { return sections_.contains(path); }
-  // Paths as written, in the order of the file.
-  const std::vector<std::string>& without_effect() const { return without_effect_; }
+  // In the order of the file.
+  const std::vector<IdleKey>& without_effect() const { return without_effect_; }
+  // Whether any value of the document is "auto", which a trainer that has settings of its own fills in.
+  bool has_auto() const { return has_auto_; }
 
  private:
   struct Given;
   void read_section(std::string_view section, const JsonNode& object, const std::string& written_section);
   void read_member(std::string_view section, const JsonMember& member, const std::string& written_section);
   void read_value(const SchemaKey& row, const Given& given);
+  bool refuse_type(std::string_view section, const JsonNode& object, const std::string& written_section);
   void read_open_section(const SchemaKey& row, const Given& given);
   void read_section_list(const SchemaKey& row, const Given& given);
   void insert(ConfigEntry entry);
@@ -71,7 +83,8 @@ class ConfigEntries {
   EntryMap by_path_;
   std::map<std::string, std::vector<EntryMap>, std::less<>> items_;
   std::set<std::string, std::less<>> sections_;
-  std::vector<std::string> without_effect_;
+  std::vector<IdleKey> without_effect_;
+  bool has_auto_ = false;
 };
 
 // The value of a node whose type has been checked.

@@ -6,6 +6,7 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/config/schema.h>
+#include <terrace/runtime/config/suggestions.h>
 #include <terrace/runtime/config/train_config.h>
 
 namespace terrace {
@@ -16,12 +17,14 @@ constexpr std::string_view kIntroduction = R"(# Configuration
 Terrace reads the DeepSpeed JSON files that people have. This page lists every key it knows; it is written by the
 program from the same table that the parser uses.
 
-- `//`, `#` and `/* */` comments, trailing commas and whole numbers such as `5e8` are accepted; keys that begin with `_` are
-  comments too. `null` is as good as leaving the key out.
+- `//`, `#` and `/* */` comments, trailing commas, a missing comma where a line ends (as in Hjson) and whole numbers such as
+  `5e8` are accepted; keys that begin with `_` are comments too. `null` is as good as leaving the key out.
 - A key that is not listed here is an error with its line and column, and with a suggestion where one is near. So are
   duplicate keys, values of the wrong type, and keys that contradict each other; both are named.
 - `"auto"` is accepted for every value and stands for the default, unless the table says otherwise: where Hugging
   Face's trainer fills it in, it is what that trainer has without further arguments, or what the run itself says.
+- A file that holds `"auto"` and no `optimizer` section is one for that trainer: it gets AdamW with a rate of 5e-5 that falls to 0
+  over the run in a line.
 - Files that give no batch size rely on their trainer for it; here they get one sequence at a time.
 - Known keys that have no effect here are accepted and listed in one warning, section by section.
 - `--print-config` shows every value in force and where it came from: the line of the file, a flag, `auto` or a default;

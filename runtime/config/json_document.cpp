@@ -4,109 +4,20 @@
 #include <json/json.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdio>
 #include <memory>
 
 #include <terrace/base/error.h>
 #include <terrace/base/utf8.h>
+#include <terrace/runtime/config/internal/json_text.h>
 
 namespace terrace {
 namespace {
 
-constexpr int kDeepest = 64;
+constexpr size_t kDeepest = 64;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
-[[noreturn]] void not_json(const std::string& origin, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorKind::config, {fmt::format("{}: {}", origin, reason), "", "", advice});
-}
-
-// The place of the quote that ends the text beginning at `i`, or the end.
-size_t end_of_text(std::string_view json, size_t i) {
-  for (++i; i < json.size() && json[i] != '"'; ++i) i += json[i] == '\\' ? 1 : 0;
-  return i;
-}
-
-// The same with every comment turned into spaces, so that all offsets stay. jsoncpp does not take comments
-// everywhere.
-std::string without_comments(std::string_view text) {
-  std::string blanked(text);
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"') {
-      i = end_of_text(text, i);
-      continue;
-    }
-    const bool line = text[i] == '#' || text.substr(i, 2) == "//";
-    if (!line && text.substr(i, 2) != "/*") continue;
-    const size_t found = line ? text.find_first_of("\r\n", i) : text.find("*/", i + 2);
-    if (!line && found == std::string_view::npos) break;  // left to the parser, which reports its place
-    const size_t end = found == std::string_view::npos ? text.size() : found + (line ? 0 : 2);
-    for (; i < end; ++i) {
-      if (blanked[i] != '\n' && blanked[i] != '\r') blanked[i] = ' ';
-    }
-    --i;
-  }
-  return blanked;
-}
-
-// Where the lines and the keys of a text without comments begin. Keys need a look at the text because jsoncpp
-// knows the place of values only: the key of a value is the last text before it that a colon follows.
-class Places {
- public:
-  Places(std::string_view text, std::string_view name, size_t first_line)
-      : text_(text), name_(name), first_line_(first_line) {
-    line_starts_.push_back(0);
-    for (size_t i = 0; i < text.size(); ++i) {
-      if (text[i] == '\n') line_starts_.push_back(i + 1);
-    }
-    find_keys();
-  }
-
-  std::string at(size_t offset) const {
-    const auto next = std::upper_bound(line_starts_.begin(), line_starts_.end(), offset);
-    const size_t line = static_cast<size_t>(next - line_starts_.begin()) + first_line_ - 1;
-    return fmt::format("{}:{}:{}", name_, line, offset - *(next - 1) + 1);
-  }
-  std::string of_key_before(size_t value_offset) const {
-    const auto next = std::upper_bound(keys_.begin(), keys_.end(), value_offset);
-    return at(next == keys_.begin() ? value_offset : *(next - 1));
-  }
-  size_t offset_of(size_t line, size_t column) const {
-    if (line == 0 || line > line_starts_.size()) return text_.size();
-    return std::min(text_.size(), line_starts_[line - 1] + column - 1);
-  }
-  std::string_view text() const { return text_; }
-
- private:
-  void find_keys() {
-    constexpr size_t none = std::string_view::npos;
-    size_t last_text = none;
-    for (size_t i = 0; i < text_.size(); ++i) {
-      const char c = text_[i];
-      if (c == '"') {
-        last_text = i;
-        i = end_of_text(text_, i);
-      } else if (c == ':' && last_text != none) {
-        keys_.push_back(last_text);
-        last_text = none;
-      }
-    }
-  }
-
-  std::string_view text_;
-  std::string_view name_;
-  size_t first_line_;
-  std::vector<size_t> line_starts_;
-  std::vector<size_t> keys_;
-};
-
-void check_characters(const Places& places) {
-  const std::string_view text = places.text();
-  const size_t good = well_formed_bytes(text);
-  if (const size_t nul = text.substr(0, good).find('\0'); nul != std::string_view::npos)
-    not_json(places.at(nul), "a NUL byte", "save the file as UTF-8 text");
-  if (good != text.size()) not_json(places.at(good), "the file is not UTF-8", "save it as UTF-8 text");
-}
 
 // jsoncpp takes "-", "01" and "1." for numbers.
 bool is_json_number(std::string_view text) {
@@ -138,13 +49,13 @@ JsonNode number_node(std::string_view literal, const std::string& origin) {
   node.text = std::string(literal);
   const auto [end, status] = std::from_chars(literal.data(), literal.data() + literal.size(), node.number);
   if (!is_json_number(literal) || status != std::errc() || end != literal.data() + literal.size()) {
-    not_json(origin, fmt::format("{} is not a number", json_quoted(literal, 40)),
-             "write numbers as 16, 0.9 or 5e8, of a size that a double can hold");
+    throw_not_json(origin, fmt::format("{} is not a number", json_quoted(literal, 40)),
+                   "write numbers as 16, 0.9 or 5e8, of a size that a double can hold");
   }
   return node;
 }
 
-JsonNode convert(const Json::Value& value, const Places& places) {
+JsonNode convert(const Json::Value& value, const JsonText& places) {
   JsonNode node;
   const size_t offset = static_cast<size_t>(value.getOffsetStart());
   const std::string origin = places.at(offset);
@@ -186,8 +97,25 @@ JsonNode convert(const Json::Value& value, const Places& places) {
   return node;
 }
 
+// What is written where the parser stopped, in words that say what JSON has in its place; empty where only
+// the parser knows.
+std::string what_is_written(std::string_view rest, bool wants_key) {
+  if (rest.empty()) return "the text ends too early";
+  const std::string_view word = rest.substr(0, rest.find_first_of(" \t\r\n,:]}"));
+  if (word.starts_with('\'')) return "texts stand in double quotes, not in single ones";
+  if (word.starts_with("/*")) return "a comment that does not end";
+  if (word == "True" || word == "False" || word == "None")
+    return fmt::format("{} is Python's; JSON writes true, false and null", word);
+  if (word == "NaN" || word.ends_with("Infinity")) return fmt::format("{} is no number that JSON has", word);
+  if (!std::isalpha(static_cast<unsigned char>(word.front())) && word.front() != '_') return "";
+  const std::string shown = json_quoted(word, 40);
+  return wants_key
+             ? fmt::format("a key stands in double quotes: {}", shown)
+             : fmt::format("{} is none of true, false and null, and texts stand in double quotes", shown);
+}
+
 // "* Line 1, Column 9\n  Duplicate key: 'a'\n..." in our words.
-[[noreturn]] void report(const std::string& jsoncpp_message, const Places& places) {
+[[noreturn]] void report(const std::string& jsoncpp_message, const JsonText& places) {
   size_t line = 1;
   size_t column = 1;
   if (std::sscanf(jsoncpp_message.c_str(), "* Line %zu, Column %zu", &line, &column) != 2) line = column = 1;
@@ -196,19 +124,20 @@ JsonNode convert(const Json::Value& value, const Places& places) {
   std::string reason = begin == std::string::npos ? jsoncpp_message : jsoncpp_message.substr(begin + 1);
   reason = reason.substr(0, reason.find('\n'));
   reason.erase(0, reason.find_first_not_of(' '));
-  std::string advice = "the file is read as JSON with //, # and /* */ comments and trailing commas";
-  if (reason.starts_with("Duplicate key"))
-    advice = "a key may stand only once in a section: remove one of them";
-  // The key itself goes through the quoting of all messages.
   constexpr std::string_view duplicate = "Duplicate key: '";
   if (reason.starts_with(duplicate) && reason.ends_with("'")) {
-    reason = "duplicate key " +
-             json_quoted(reason.substr(duplicate.size(), reason.size() - duplicate.size() - 1), 80);
-  } else {
-    const std::string quoted = json_quoted(reason, 200);
-    reason = "not valid JSON: " + quoted.substr(1, quoted.size() - 2);
+    const std::string key = reason.substr(duplicate.size(), reason.size() - duplicate.size() - 1);
+    throw_not_json(places.at(offset), "duplicate key " + json_quoted(key, 80),
+                   "a key may stand only once in a section: remove one of them");
   }
-  not_json(places.at(offset), reason, advice);
+  const bool wants_key = reason.find("object member name") != std::string::npos;
+  std::string written = what_is_written(places.text().substr(offset), wants_key);
+  if (written.empty()) {
+    const std::string quoted = json_quoted(reason, 200);
+    written = quoted.substr(1, quoted.size() - 2);
+  }
+  throw_not_json(places.at(offset), "not valid JSON: " + written,
+                 "the file is read as JSON with //, # and /* */ comments and trailing commas");
 }
 
 Json::CharReaderBuilder reader_settings() {
@@ -218,7 +147,7 @@ Json::CharReaderBuilder reader_settings() {
   builder["allowTrailingCommas"] = true;
   builder["rejectDupKeys"] = true;
   builder["failIfExtra"] = true;
-  builder["stackLimit"] = kDeepest;
+  builder["stackLimit"] = kDeepest + 2;  // never met: JsonText counts the brackets
   return builder;
 }
 
@@ -226,20 +155,14 @@ Json::CharReaderBuilder reader_settings() {
 
 JsonNode parse_json(std::string_view text, std::string_view name, size_t first_line) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  const std::string blanked = without_comments(text);
-  const Places places(blanked, name, first_line);
-  check_characters(places);
+  const JsonText places(text, name, first_line, kDeepest);
+  const std::string_view json = places.text();
+  if (json.find_first_not_of(" \t\r\n") == std::string_view::npos)
+    throw_not_json(places.at(0), "it is empty", "write at least {}");
   const std::unique_ptr<Json::CharReader> reader(reader_settings().newCharReader());
   Json::Value root;
   std::string message;
-  bool parsed = false;
-  try {
-    parsed = reader->parse(blanked.data(), blanked.data() + blanked.size(), &root, &message);
-  } catch (const Json::Exception&) {  // the only one it throws: its stack limit
-    not_json(std::string(name), fmt::format("brackets are nested more than {} deep", kDeepest),
-             "no key needs so many levels");
-  }
-  if (!parsed) report(message, places);
+  if (!reader->parse(json.data(), json.data() + json.size(), &root, &message)) report(message, places);
   return convert(root, places);
 }
 

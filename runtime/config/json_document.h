@@ -1,6 +1,6 @@
-// A JSON document as people write configuration files: //, # and /* */ comments, trailing commas. Every
-// value knows its line and column. Duplicate keys, broken UTF-8 and half-written numbers are errors, never a
-// guess.
+// A JSON document as people write configuration files: //, # and /* */ comments, trailing commas, and no
+// comma needed where a line ends (as in Hjson, which DeepSpeed reads). Every value knows its line and column.
+// Duplicate keys, broken UTF-8 and half-written numbers are errors, never a guess.
 #pragma once
 
 #include <cstddef>

@@ -98,8 +98,9 @@ void Resolver::resolve_optimizer() {
   check_optimizer_keys();
   const bool is_adagrad = optimizer.type == OptimizerType::adagrad;
   if (is_adagrad) optimizer.learning_rate = kAdagradLearningRate;
-  optimizer.learning_rate =
-      number(kLearningRate, is_auto(kLearningRate) ? kAutoLearningRate : optimizer.learning_rate);
+  const bool as_trainer = is_auto(kLearningRate) || comes_with_a_trainer();
+  optimizer.learning_rate = number(kLearningRate, as_trainer ? kAutoLearningRate : optimizer.learning_rate);
+  if (comes_with_a_trainer()) record(kLearningRate, fmt::format("{}", optimizer.learning_rate), kTrainersOwn);
   if (has_betas(optimizer.type)) resolve_betas();
   if (has_epsilon(optimizer.type)) {
     if (is_adagrad) optimizer.epsilon = kAdagradEpsilon;

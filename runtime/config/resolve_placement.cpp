@@ -116,6 +116,20 @@ void Resolver::resolve_update_ratio() {
     idle_.push_back({ratio->written_key, "states are in device memory, and updated there"});
 }
 
+// DeepSpeed makes one sub-group per tensor of 0, and of less than a tensor.
+void Resolver::resolve_chunk_bound() {
+  const uint64_t sub_group = integer(kSubGroup, 1'000'000'000);
+  if (sub_group == 0) {
+    config_.max_chunk_elements = 0;
+    idle_.push_back({given(kSubGroup)->written_key, "0: the plan decides the size of chunks"});
+    return;
+  }
+  config_.max_chunk_elements = std::max<uint64_t>(1, sub_group / kTileElements) * kTileElements;
+  if (sub_group >= kTileElements) return;
+  config_.warnings.push_back(fmt::format("{} is {}; chunks have {} elements, which are the fewest",
+                                         named(*given(kSubGroup)), sub_group, kTileElements));
+}
+
 void Resolver::resolve_zero() {
   config_.zero_stage = small(kStage, 0);
   PlacementConfig& placement = config_.placement;
@@ -126,8 +140,7 @@ void Resolver::resolve_zero() {
   resolve_update_ratio();
   check_stage();
   explain_stage();
-  const uint64_t sub_group = integer(kSubGroup, 1'000'000'000);
-  config_.max_chunk_elements = sub_group / kTileElements * kTileElements;
+  resolve_chunk_bound();
   config_.max_prefetch_elements = optional_integer(kPrefetchBucket);
 }
 
@@ -313,7 +326,8 @@ void Resolver::check_chunks() {
                                                   chunk.written_key, *own.chunk_elements, kTileElements));
     }
     const ConfigEntry* sub_group = given(kSubGroup);
-    if (sub_group != nullptr && *own.chunk_elements > config_.max_chunk_elements) {
+    const uint64_t bound = config_.max_chunk_elements;
+    if (sub_group != nullptr && bound > 0 && *own.chunk_elements > bound) {
       problems_.add(chunk.written_at,
                     fmt::format("{} is {}, more than {}, {}", chunk.written_key, *own.chunk_elements,
                                 named(*sub_group), whole_number(sub_group->value)));

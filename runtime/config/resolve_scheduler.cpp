@@ -26,8 +26,8 @@ constexpr uint64_t kAutoWarmupSteps = 1;
 constexpr double kDecayMaximum = 1e-3;  // of WarmupDecayLR
 
 constexpr auto kKinds = std::to_array<LrScheduleKind>(
-    {LrScheduleKind::warmup, LrScheduleKind::warmup_decay, LrScheduleKind::warmup_cosine,
-     LrScheduleKind::one_cycle, LrScheduleKind::range_test});
+    {LrScheduleKind::linear, LrScheduleKind::warmup, LrScheduleKind::warmup_decay,
+     LrScheduleKind::warmup_cosine, LrScheduleKind::one_cycle, LrScheduleKind::range_test});
 
 // The constant schedule where the name is none.
 LrScheduleKind kind_from(std::string_view name) {
@@ -44,7 +44,8 @@ bool is_warmup(LrScheduleKind kind) {
 bool belongs_to(LrScheduleKind kind, std::string_view key) {
   const bool cosine = kind == LrScheduleKind::warmup_cosine;
   if (key == "last_batch_iteration") return true;
-  if (key == "total_num_steps") return cosine || kind == LrScheduleKind::warmup_decay;
+  const bool linear = kind == LrScheduleKind::linear;
+  if (key == "total_num_steps") return cosine || linear || kind == LrScheduleKind::warmup_decay;
   if (key == "warmup_min_lr" || key == "warmup_max_lr") return is_warmup(kind) && !cosine;
   if (key == "warmup_min_ratio" || key == "cos_min_ratio") return cosine;
   if (key.starts_with("warmup_")) return is_warmup(kind);
@@ -65,9 +66,13 @@ void Resolver::resolve_scheduler() {
         problems_.add(entry.written_at,
                       fmt::format("{} is given, but scheduler.type is not", entry.written_key));
     }
+    if (!comes_with_a_trainer() || entries_.has_section("scheduler")) return;
+    schedule.kind = LrScheduleKind::linear;
+    record("scheduler.type", json_quoted(name_of(schedule.kind)), kTrainersOwn);
     return;
   }
   check_scheduler_keys();
+  if (schedule.kind == LrScheduleKind::linear) schedule.total_step_count = optional_integer(kTotalSteps);
   if (is_warmup(schedule.kind)) resolve_warmup();
   if (schedule.kind == LrScheduleKind::one_cycle) resolve_cycle();
   if (schedule.kind == LrScheduleKind::range_test) resolve_range_test();

@@ -1,6 +1,11 @@
 // Batch, precision, activations and monitors.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
 #include <terrace/runtime/config/internal/resolver.h>
 #include <terrace/runtime/config/most_micro_batches.h>
 
@@ -68,10 +73,14 @@ void Resolver::check_batch(const ConfigEntry& train, const ConfigEntry& micro,
                            const ConfigEntry& accumulation) {
   const uint64_t product = whole_number(micro.value) * whole_number(accumulation.value);
   if (whole_number(train.value) == product) return;
-  problems_.add(train.written_at,
-                fmt::format("{} is {}, but {} x {} is {} x {} = {} in one process", train.written_key,
-                            whole_number(train.value), named(micro), named(accumulation),
-                            whole_number(micro.value), whole_number(accumulation.value), product));
+  const uint64_t batch = whole_number(train.value);
+  const uint64_t micro_size = whole_number(micro.value);
+  const std::string advice = batch % micro_size == 0
+                                 ? fmt::format("{} {} keeps the batch", kAccumulation, batch / micro_size)
+                                 : fmt::format("leave one of the three out");
+  problems_.add(train.written_at, fmt::format("{} is {}, but {} x {} is {} x {} = {} in one process; {}",
+                                              train.written_key, batch, named(micro), named(accumulation),
+                                              micro_size, whole_number(accumulation.value), product, advice));
 }
 
 void Resolver::resolve_precision() {
@@ -102,6 +111,7 @@ void Resolver::resolve_loss_scale(bool enabled) {
   fp16.consecutive_hysteresis = boolean("fp16.consecutive_hysteresis", fp16.consecutive_hysteresis);
   fp16.min_loss_scale = number("fp16.min_loss_scale", fp16.min_loss_scale);
   const bool dynamic = fp16.loss_scale == 0;
+  check_loss_scale(enabled);
   for (const std::string_view key : {"loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis",
                                      "consecutive_hysteresis", "min_loss_scale"}) {
     const ConfigEntry* entry = given(joined_path("fp16", key));
@@ -117,6 +127,28 @@ void Resolver::resolve_loss_scale(bool enabled) {
                       entry->written_key));
     }
   }
+}
+
+// A scale is an fp32 number above 0, and a dynamic one never falls below its least.
+void Resolver::check_loss_scale(bool enabled) {
+  const Fp16Config& fp16 = config_.fp16;
+  constexpr std::string_view scale_key = "fp16.loss_scale";
+  constexpr std::string_view least_key = "fp16.min_loss_scale";
+  constexpr double smallest = std::numeric_limits<float>::min();
+  for (const std::string_view path : {scale_key, least_key}) {
+    const ConfigEntry* entry = given(path);
+    if (entry == nullptr || entry->value.number == 0 || entry->value.number >= smallest) continue;
+    problems_.add(entry->written_at,
+                  fmt::format("{} is {}, less than {:.3g}, the smallest that fp32 can hold",
+                              entry->written_key, entry->value.number, smallest));
+  }
+  const ConfigEntry* least = given(least_key);
+  const double first = std::ldexp(1.0, static_cast<int>(fp16.initial_scale_power));
+  if (!enabled || fp16.loss_scale != 0 || least == nullptr || fp16.min_loss_scale <= first) return;
+  problems_.add(least->written_at,
+                fmt::format("{} is {}, more than the scale that the run begins with, {} "
+                            "(2 to the power of fp16.initial_scale_power, {})",
+                            least->written_key, fp16.min_loss_scale, first, fp16.initial_scale_power));
 }
 
 void Resolver::resolve_accumulation_type() {
@@ -203,7 +235,15 @@ void Resolver::resolve_monitor() {
 void Resolver::resolve_monitor_target(std::string_view section, MonitorTarget& target) {
   target.enabled = boolean(joined_path(section, "enabled"), false);
   target.output_path = text(joined_path(section, "output_path"), "");
-  target.job_name = text(joined_path(section, "job_name"), target.job_name);
+  const std::string job_key = joined_path(section, "job_name");
+  target.job_name = text(job_key, target.job_name);
+  const std::filesystem::path job = target.job_name;
+  const auto leaves = [](const std::filesystem::path& part) { return part == ".."; };
+  if (job.is_relative() && std::none_of(job.begin(), job.end(), leaves)) return;
+  const ConfigEntry& entry = *given(job_key);
+  problems_.add(entry.written_at,
+                fmt::format("{} is {}: it is a folder in {}.output_path, and cannot leave it",
+                            entry.written_key, json_quoted(target.job_name, 60), section));
 }
 
 }  // namespace terrace

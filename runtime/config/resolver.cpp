@@ -121,8 +121,8 @@ std::vector<double> Resolver::numbers(std::string_view path, std::vector<double>
 
 void Resolver::warn_without_effect() {
   WithoutEffect list;
-  for (const std::string& key : entries_.without_effect()) list.add(key, "");
-  for (const Idle& idle : idle_) list.add(idle.key, idle.reason);
+  for (const IdleKey& key : entries_.without_effect()) list.add(key.key, key.reason);
+  for (const IdleKey& key : idle_) list.add(key.key, key.reason);
   if (!list.empty()) config_.warnings.push_back(list.text());
 }
 

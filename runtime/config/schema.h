@@ -42,6 +42,7 @@ struct KeyLimits {
   std::string_view allowed = "";
   double minimum = 0;  // of numbers, of integers, and of the members of lists
   double maximum = std::numeric_limits<double>::max();
+  std::string_view instead = "";     // of a choice: "theirs=ours|...", of values that other programs have
   bool boolean_texts = false;        // "true" and "false" as texts are accepted
   std::string_view stands_for = "";  // another key, with its section, that takes the value
 };
@@ -64,16 +65,6 @@ std::span<const SchemaKey> schema();
 bool has_subkeys(const SchemaKey& row);
 const SchemaKey* find_key(std::string_view section, std::string_view key);
 const SchemaKey* find_path(std::string_view path);
-
-// "did you mean ...?" for a key that `section` does not have: a key of another section with this name, or the
-// most similar one. Empty when nothing is near.
-std::string suggestion_for(std::string_view section, std::string_view key);
-
-// "did you mean ...?" for a text that is none of the values of "a|b|c". Empty when none is near.
-std::string suggestion_among(std::string_view allowed, std::string_view text);
-
-// Insertions, deletions, replacements and swaps of neighbours that turn one into the other, in any case.
-size_t edit_distance(std::string_view a, std::string_view b);
 
 // What a value may be, for messages and documentation: "a whole number from 0 to 3", "one of none, cpu,
 // nvme".

@@ -11,6 +11,8 @@ using enum KeyEffect;
 
 constexpr double kMaxCount = std::numeric_limits<uint32_t>::max();
 constexpr double kMaxInteger = 9223372036854775807.0;
+constexpr double kMaxChunk = 0x1p40;  // more than any model has
+constexpr double kMaxFp32 = std::numeric_limits<float>::max();
 constexpr double kBelowOne = 1.0 - 0x1p-53;
 
 constexpr std::string_view kZero = "zero_optimization";
@@ -25,6 +27,13 @@ constexpr std::string_view kNoGathering =
     "Modules are not hooked: the model names what each operation needs.";
 constexpr std::string_view kBudgetRules =
     "Residency follows terrace.device_memory and the recorded schedule.";
+constexpr std::string_view kLiveBytes =
+    "terrace.device_memory bounds device memory: 2 bytes for each bf16 or fp16 parameter that is to be there "
+    "at "
+    "a time, 4 in fp32, and the activations.";
+constexpr std::string_view kPersistentBytes =
+    "What is used next stays as far as terrace.device_memory has room: 2 bytes more for each bf16 or fp16 "
+    "parameter that is to stay, 4 in fp32.";
 constexpr std::string_view kMonitor = "Scalars go to tensorboard, to csv_monitor and to the log of steps.";
 constexpr std::string_view kOutputPath = "The folder that has a folder per job; empty: the working folder.";
 constexpr std::string_view kJobName = "A folder in output_path.";
@@ -34,11 +43,26 @@ constexpr std::string_view kTimers = "Timers never synchronise the device.";
 constexpr std::string_view kNoZenflow = "ZenFlow changes which updates are applied; it is not supported.";
 constexpr std::string_view kOtherOptimizer = "Belongs to an optimizer that is not supported.";
 constexpr std::string_view kDeepCompile = "Only used by DeepCompile.";
+constexpr std::string_view kNoCompiler = "There is no graph compiler: Terrace's own schedule does this work.";
 constexpr std::string_view kCompression = "Compression is not supported.";
 constexpr std::string_view kPeftName = "The name that PEFT has for it.";
 constexpr std::string_view kSwitchedOff = "enabled: false";
 constexpr std::string_view kNoStage3 = "The same key without its stage3_ prefix, as some files have it.";
 constexpr std::string_view kOldAio = "An older name of intra_op_parallelism, which DeepSpeed ignores today.";
+
+// What there is here in the place of optimizers and schedulers of DeepSpeed, torch and Hugging Face. Without
+// compressed communication, which one process does not need, 1-bit and 0/1 Adam are Adam.
+constexpr std::string_view kOtherOptimizers =
+    "OneBitAdam=Adam|ZeroOneAdam=Adam|OneBitLamb=AdamW|Lamb=AdamW|Muon=AdamW|MuAdam=Adam|MuAdamW=AdamW|"
+    "MuSGD=SGD|FusedAdam=Adam|DeepSpeedCPUAdam=Adam|CPUAdam=Adam|FusedLion=Lion|FusedLamb=AdamW|"
+    "torch.optim.Adam=Adam|torch.optim.AdamW=AdamW|torch.optim.SGD=SGD|adamw_torch=AdamW|"
+    "adamw_torch_fused=AdamW|adamw_hf=AdamW|Adam8bit=AdamW|AdamW8bit=AdamW|adamw_bnb_8bit=AdamW|"
+    "Adafactor=AdamW|RAdam=AdamW|NAdam=AdamW|RMSprop=AdamW|LARS=SGD";
+constexpr std::string_view kOtherSchedulers =
+    "CosineAnnealingLR=WarmupCosineLR|cosine=WarmupCosineLR|cosine_with_restarts=WarmupCosineLR|"
+    "CosineLR=WarmupCosineLR|LinearLR=WarmupDecayLR|polynomial=WarmupDecayLR|"
+    "PolynomialLR=WarmupDecayLR|constant_with_warmup=WarmupLR|constant=WarmupLR|ConstantLR=WarmupLR|"
+    "OneCycleLR=OneCycle|CyclicLR=OneCycle";
 
 constexpr KeyLimits one_or_more = {.minimum = 1, .maximum = kMaxInteger};
 constexpr KeyLimits counted = {.minimum = 0, .maximum = kMaxCount};
@@ -66,6 +90,9 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "gradient_clipping", number, "1.0", honoured, "Largest global gradient norm; 0 turns clipping off."},
     {"", "steps_per_print", integer, "", honoured, "A progress line every so many steps.", {.minimum = 1, .maximum = kMaxInteger}},
     {"", "wall_clock_breakdown", boolean, "false", honoured, "With every progress line, the milliseconds of forward, backward and update, which go to the monitors as well, and the parts of the step (docs/step_time.md)."},
+    {"", "cuda_visible_devices", any, "", without_effect, "The environment variable CUDA_VISIBLE_DEVICES decides."},
+    {"", "comms_config", open_section, "", without_effect, kOneProcess},
+    {"", "tag", any, "", without_effect, "DeepSpeed does not read it either."},
     {"", "memory_breakdown", boolean, "false", without_effect, "Every step's report has the bytes of each tier."},
     {"", "dump_state", boolean, "false", without_effect, "--print-config shows every resolved value."},
     {"", "disable_python_gc", boolean, "false", without_effect, "There is no Python."},
@@ -90,8 +117,8 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "vocabulary_size", integer, "", without_effect, "The model and its data decide.", counted},
 
     // Optimizer and schedule.
-    {"", "optimizer", section, "", honoured, "Without it: AdamW with its defaults."},
-    {"optimizer", "type", choice, "AdamW", honoured, "Lamb, MuAdam, MuAdamW, MuSGD, Muon, OneBitAdam, OneBitLamb, ZeroOneAdam and, but for SGD, those of torch are not supported. As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. A key of another optimizer is an error.", one_of("Adam|AdamW|Adagrad|Lion|SGD")},
+    {"", "optimizer", section, "", honoured, "Without it: AdamW with its defaults; where the file holds \"auto\", a trainer would bring the optimizer, and lr is that of Hugging Face's, 5e-5, with the scheduler linear."},
+    {"optimizer", "type", choice, "AdamW", honoured, "As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. A key of another optimizer is an error. The refusal of an optimizer that is not here names one that is.", {.allowed = "Adam|AdamW|Adagrad|Lion|SGD", .instead = kOtherOptimizers}},
     {"optimizer", "params", section, "", honoured, "The settings of the optimizer."},
     {"optimizer", "legacy_fusion", boolean, "false", without_effect, "There is one kernel."},
     {"optimizer.params", "lr", number, "0.001", honoured, "Learning rate. Without it: 0.001, and 0.01 with Adagrad. \"auto\" is 5e-5, as Hugging Face's trainer has it."},
@@ -113,14 +140,14 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"optimizer.params", "freeze_step", integer, "", refused, kOtherOptimizer},
     {"optimizer.params", "max_coeff", number, "", refused, kOtherOptimizer},
     {"optimizer.params", "min_coeff", number, "", refused, kOtherOptimizer},
-    {"", "scheduler", section, "", honoured, "Without it the learning rate is constant."},
-    {"scheduler", "type", choice, "", honoured, "Those of torch are not supported. Each has DeepSpeed's arithmetic; a key of another scheduler is an error.", one_of("WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle|LRRangeTest")},
+    {"", "scheduler", section, "", honoured, "Without it the learning rate is constant, or linear where the file holds \"auto\" and no optimizer."},
+    {"scheduler", "type", choice, "", honoured, "linear is Hugging Face's: from lr to 0 at the end, without a warm-up; the others have DeepSpeed's arithmetic. A key of another scheduler is an error. The refusal of a scheduler of torch names the nearest one here.", {.allowed = "linear|WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle|LRRangeTest", .instead = kOtherSchedulers}},
     {"scheduler", "params", section, "", honoured, "The settings of the scheduler."},
     {"scheduler.params", "warmup_min_lr", rates, "0", honoured, "WarmupLR, WarmupDecayLR: the rate of the first step; one number, or one per parameter group."},
     {"scheduler.params", "warmup_max_lr", rates, "", honoured, "WarmupLR, WarmupDecayLR: the rate after warm-up, of every parameter group or one for each. Without it: each group's own lr (WarmupLR), 0.001 (WarmupDecayLR); \"auto\" is each group's own lr."},
     {"scheduler.params", "warmup_num_steps", integer, "1000", honoured, "WarmupLR, WarmupDecayLR, WarmupCosineLR. Fewer than 2 count as 2. \"auto\" is 1, which Hugging Face's trainer fills in unless it is told of a warm-up.", elements},
     {"scheduler.params", "warmup_type", choice, "log", honoured, "WarmupLR, WarmupDecayLR, WarmupCosineLR: how the rate rises.", one_of("log|linear")},
-    {"scheduler.params", "total_num_steps", integer, "", honoured, "WarmupDecayLR reaches 0 here, WarmupCosineLR cos_min_ratio; without effect for others. Without it, or with \"auto\": the steps of the run.", one_or_more},
+    {"scheduler.params", "total_num_steps", integer, "", honoured, "WarmupDecayLR and linear reach 0 here, WarmupCosineLR cos_min_ratio; without effect for others. Without it, or with \"auto\": the steps of the run.", one_or_more},
     {"scheduler.params", "last_batch_iteration", integer, "-1", without_effect, "The rate is a function of the step.", between(-1, kMaxInteger)},
     {"scheduler.params", "warmup_min_ratio", number, "0", honoured, "WarmupCosineLR: the first rate, as a part of the optimizer's lr. The very first update has rate 0, as in DeepSpeed."},
     {"scheduler.params", "cos_min_ratio", number, "0.0001", honoured, "WarmupCosineLR: the last rate, as a part of the optimizer's lr."},
@@ -152,12 +179,12 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "fp16", section, "", honoured, "Cannot be enabled together with bf16."},
     {"fp16", "enabled", boolean, "false", honoured, "fp16 parameters and gradients with a loss scale, fp32 master weights and moments. \"auto\" is false."},
     {"fp16", "auto_cast", boolean, "false", without_effect, "Inputs are token numbers; there is nothing to cast."},
-    {"fp16", "loss_scale", number, "0", honoured, "0: dynamic, from the keys below; else this scale, always."},
+    {"fp16", "loss_scale", number, "0", honoured, "0: dynamic, from the keys below; else this scale, always: a number that fp32 can hold.", between(0, kMaxFp32)},
     {"fp16", "initial_scale_power", integer, "16", honoured, "The dynamic scale begins at 2 to this power.", between(0, 126)},
     {"fp16", "loss_scale_window", integer, "1000", honoured, "Updates without an overflow until the scale doubles; at least 1 where the scale is dynamic.", counted},
     {"fp16", "hysteresis", integer, "2", honoured, "Overflows until the scale is halved.", at_least_one},
     {"fp16", "consecutive_hysteresis", boolean, "false", honoured, "An update without an overflow refills the hysteresis."},
-    {"fp16", "min_loss_scale", number, "1", honoured, "The smallest dynamic scale, above 0; an overflow there ends the run."},
+    {"fp16", "min_loss_scale", number, "1", honoured, "The smallest dynamic scale, above 0 and at most the first one; an overflow there ends the run.", between(0, kMaxFp32)},
     {"fp16", "fused_mode", boolean, "true", without_effect, "There is one implementation."},
     {"fp16", "fp16_master_weights_and_grads", boolean, "false", refused, "Master weights are always fp32.", only_false},
     {"", "amp", section, "", honoured, "Accepted while it is off."},
@@ -182,7 +209,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kParam, "pin_memory", boolean, "true", honoured, "Page-lock the host memory where the system allows it."},
     {kParam, "buffer_count", integer, "5", without_effect, "Buffers are sized by the plan.", counted},
     {kParam, "buffer_size", integer, "1e8", without_effect, "A tensor may span chunks; there is no largest one.", elements},
-    {kParam, "max_in_cpu", integer, "1e9", without_effect, "terrace.host_memory bounds the host cache, and the schedule decides what is in it.", elements},
+    {kParam, "max_in_cpu", integer, "1e9", without_effect, "terrace.host_memory bounds host memory: 2 bytes for each bf16 or fp16 parameter that is to be kept there, 4 in fp32, beside gradients, states and buffers.", elements},
     {kZero, "offload_optimizer", section, "", honoured, "Where master weights and moments live."},
     {kState, "device", choice, "none", honoured, "As for parameters. nvme is honoured in stages 1 and 2 as well, where DeepSpeed quietly uses host memory.", one_of("none|cpu|nvme")},
     {kState, "nvme_path", path_list, "", honoured, "An existing folder or a list of folders, as for parameters; needed when device is nvme."},
@@ -195,12 +222,12 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {kState, "ratio", number, "1.0", honoured, "How much of the parameters the processor updates; the device updates the rest at the same time. States stay where device says either way, and pass through the device; in DeepSpeed those of the rest live there. No number depends on it. \"auto\": measured rates of both sides decide for every chunk, see [optimizer_step.md](optimizer_step.md).", between(0, 1)},
     {kState, "super_offload", boolean, "false", without_effect, "Transfers and updates always overlap."},
     {kState, "cpuadam_cores_perc", number, "0.8", without_effect, "terrace.threads sets the number of compute threads."},
-    {kZero, "sub_group_size", integer, "1e9", honoured, "Elements; an upper bound of the chunk size, at least 4096.", between(4096, kMaxInteger)},
+    {kZero, "sub_group_size", integer, "1e9", honoured, "Elements; an upper bound of the chunk size. 0, which is one sub-group per tensor in DeepSpeed, is none; from 1 to 4095 it is 4096, the smallest chunk.", elements},
     {kZero, "stage3_prefetch_bucket_size", integer, "", honoured, "Elements fetched ahead at most; 0 turns prefetch off. Without it, or with \"auto\": terrace.prefetch_depth alone decides.", elements},
-    {kZero, "stage3_max_live_parameters", integer, "1e9", without_effect, kBudgetRules, elements},
+    {kZero, "stage3_max_live_parameters", integer, "1e9", without_effect, kLiveBytes, elements},
     {kZero, "stage3_max_reuse_distance", integer, "1e9", without_effect, kBudgetRules, elements},
-    {kZero, "stage3_param_persistence_threshold", integer, "1e5", without_effect, kBudgetRules, elements},
-    {kZero, "stage3_model_persistence_threshold", integer, "", without_effect, kBudgetRules, elements},
+    {kZero, "stage3_param_persistence_threshold", integer, "1e5", without_effect, kPersistentBytes, elements},
+    {kZero, "stage3_model_persistence_threshold", integer, "", without_effect, kPersistentBytes, elements},
     {kZero, "stage3_gather_16bit_weights_on_model_save", boolean, "false", honoured, "Every save also writes the weights in 16 bits as safetensors. A run that goes on from a checkpoint whose weights were not written yet writes them first."},
     {kZero, "stage3_gather_fp16_weights_on_model_save", boolean, "", mapped, "The old name of stage3_gather_16bit_weights_on_model_save.", same_as("zero_optimization.stage3_gather_16bit_weights_on_model_save")},
     {kZero, "stage3_module_granularity_threshold", integer, "0", without_effect, kNoGathering, elements},
@@ -313,6 +340,8 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "monitor", section, "", honoured, "DeepSpeed does not read it; its sections stand for those of the top level."},
     {"monitor", "tensorboard", section, "", mapped, kMonitorSection, same_as("tensorboard")},
     {"monitor", "csv_monitor", section, "", mapped, kMonitorSection, same_as("csv_monitor")},
+    {"monitor", "enabled", boolean, "", without_effect, "Each of its sections has a switch of its own."},
+    {"monitor", "tag", any, "", without_effect, "DeepSpeed does not read it either."},
     {"monitor", "wandb", open_section, "", without_effect, kMonitor},
     {"monitor", "comet", open_section, "", without_effect, kMonitor},
     {"", "monitor_config", section, "", mapped, "Another name of monitor.", same_as("monitor")},
@@ -329,14 +358,17 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"", "compression_training", open_section, "", refused, kCompression, when_off},
     {"", "quantize_training", open_section, "", refused, kCompression, when_off},
     {"", "weight_quantization", open_section, "", refused, kCompression, when_off},
-    {"", "eigenvalue", open_section, "", refused, kCompression, when_off},
+    {"", "eigenvalue", open_section, "", refused, "Only quantization while training uses it, which is not supported.", when_off},
     {"", "progressive_layer_drop", open_section, "", refused, "It would change the model.", when_off},
     {"", "sparse_attention", open_section, "", refused, "It would change the model."},
     {"", "tensor_parallel", open_section, "", without_effect, kNotSharded},
     {"", "pipeline", open_section, "", without_effect, kNotSharded},
     {"", "hybrid_engine", open_section, "", refused, "There is no inference engine.", when_off},
     {"", "compile", section, "", honoured, "Accepted while it is off."},
-    {"compile", "deepcompile", boolean, "false", refused, "There is no graph compiler: Terrace's own schedule does this work.", only_false},
+    {"compile", "enabled", boolean, "false", refused, kNoCompiler, only_false},
+    {"compile", "backend", any, "", without_effect, kNoCompiler},
+    {"compile", "kwargs", any, "", without_effect, kNoCompiler},
+    {"compile", "deepcompile", boolean, "false", refused, kNoCompiler, only_false},
     {"compile", "offload_activation", boolean, "false", refused, "Set activation_checkpointing.cpu_checkpointing instead.", only_false},
     {"compile", "offload_activation_pin_memory", boolean, "true", without_effect, "Only used by offload_activation."},
     {"compile", "offload_opt_states", boolean, "false", refused, "Set zero_optimization.offload_optimizer instead.", only_false},
@@ -362,7 +394,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace", "gpu_compute", choice, "parameter_type", honoured, "On a GPU: in which type matrices are multiplied. parameter_type: with bf16 or fp16 parameters, activations and gradients are rounded to that type for each product, as peers have it; sums are fp32, and so is what is kept. fp32: such parameters are widened, and nothing is rounded, as on the simulated device (docs/cuda_compute.md).", one_of("parameter_type|fp32")},
     {"terrace", "device_memory", size, "", honoured, "Hard budget of device memory. Without it: what the plan needs, at most a quarter of the memory the simulated device may take, or 95 % of what is free on the GPU.", between(1, kMaxInteger)},
     {"terrace", "host_memory", size, "", honoured, "Hard budget of host memory. Without it: four fifths of what is available.", between(1, kMaxInteger)},
-    {"terrace", "chunk_elements", integer, "", honoured, "Elements of a chunk, a multiple of 4096. Without it: the plan decides.", between(4096, kMaxInteger)},
+    {"terrace", "chunk_elements", integer, "", honoured, "Elements of a chunk, a multiple of 4096. Without it: the plan decides.", between(4096, kMaxChunk)},
     {"terrace", "policy", choice, "opt", honoured, "Which chunk leaves a full tier: the one needed last (opt), used longest ago (lru), there for longest (fifo), used last (mru), or as Gemini or PatrickStar choose it.", one_of("opt|lru|fifo|mru|gemini|patrickstar")},
     {"terrace", "engine", choice, "auto", honoured, "File I/O engine; auto takes the first that works here.", one_of("auto|io_uring|libaio|threads")},
     {"terrace", "io_uring_sqpoll", boolean, "false", honoured, "Of the engine io_uring: a kernel thread takes new requests, which saves system calls and costs a core while it is busy. Where the kernel refuses: without, and said."},
@@ -379,7 +411,7 @@ constexpr auto kRows = std::to_array<SchemaKey>({
     {"terrace", "commit_every_steps", integer, "0", honoured, "Steps from one epoch to the next; 0: steps do not decide.", elements},
     {"terrace", "commit_every_seconds", integer, "300", honoured, "Seconds from one epoch to the next; 0: time does not decide.", counted},
     {"terrace", "retained_checkpoints", integer, "0", honoured, "How many of the epochs that --save-every takes are kept on nvme beside the last one, the newest; each takes the disk space of all records once more.", between(0, 64)},
-    {"terrace", "threads", integer, "0", honoured, "Compute threads; 0 is one per available core.", between(0, 4096)},
+    {"terrace", "threads", integer, "0", honoured, "Compute threads, 1024 at most; 0 is one per available core.", between(0, 1024)},
     {"terrace", "bind_threads", boolean, "true", honoured, "Bind compute threads to processors of their own: one per core first, node by node. Done only where there are several memory nodes or several hardware threads per core, and no more threads than processors."},
     {"terrace", "seed", integer, "42", honoured, "Of initial weights and of the order of the data.", elements},
     {"terrace", "offload_activations", choice, "none", honoured, "Where the kept inputs of layers wait for backward: in device memory (none), host memory (cpu, as activation_checkpointing.cpu_checkpointing), or on nvme as far as host memory has no room for them (nvme; parameters or states are there too). auto: in device memory as far as that has room, then in host memory, then on nvme if anything is there; the numbers are the same, bit for bit.", one_of("auto|none|cpu|nvme")},

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-constexpr size_t kLargestFileBytes = 16 * 1024 * 1024;
+constexpr size_t kLargestFileBytes = 1024 * 1024;
 
 std::string read_file(const std::filesystem::path& path) {
   const auto fail = [&](std::string reason) {
@@ -28,7 +28,7 @@ std::string read_file(const std::filesystem::path& path) {
   stream.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (stream.bad()) fail(system_reason(errno));
   text.resize(static_cast<size_t>(stream.gcount()));
-  if (text.size() > kLargestFileBytes) fail("it is larger than 16 MiB");
+  if (text.size() > kLargestFileBytes) fail("it is larger than 1 MiB");
   return text;
 }
 

@@ -7,6 +7,7 @@
 
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/schema.h>
+#include <terrace/runtime/config/suggestions.h>
 
 namespace terrace {
 namespace {

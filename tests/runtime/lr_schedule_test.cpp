@@ -28,6 +28,20 @@ TEST(LrSchedule, StaysAtTheMaximumWhenConstant) {
   EXPECT_EQ(lr_at(schedule, 1'000'000'000'000), 1e-3);
 }
 
+// transformers' get_linear_schedule_with_warmup without a warm-up: the first update has the whole rate.
+TEST(LrSchedule, FallsInAStraightLineFromTheFirstUpdateOn) {
+  LrScheduleOptions options;
+  options.kind = LrScheduleKind::linear;
+  options.base_lr = {4e-5};
+  options.total_step_count = 4;
+  const LrSchedule schedule(options);
+  EXPECT_EQ(schedule.at(0).lr, 4e-5);
+  EXPECT_DOUBLE_EQ(schedule.at(1).lr, 3e-5);
+  EXPECT_DOUBLE_EQ(schedule.at(3).lr, 1e-5);
+  EXPECT_EQ(schedule.at(4).lr, 0.0);
+  EXPECT_EQ(schedule.at(9).lr, 0.0);
+}
+
 TEST(LrSchedule, RisesWithTheLogarithmOfTheStep) {
   const LrSchedule schedule(warmup(1000, WarmupShape::log));
   EXPECT_EQ(lr_at(schedule, 0), 0.0);

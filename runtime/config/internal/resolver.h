@@ -21,12 +21,6 @@ class Resolver {
   TrainConfig resolve();
 
  private:
-  // A key that has no effect in this configuration only.
-  struct Idle {
-    std::string key;     // as written, with its section
-    std::string reason;  // "its device is none"
-  };
-
   // The entry when the configuration gives a value; null when it is absent or "auto".
   const ConfigEntry* given(std::string_view path) const;
   bool is_auto(std::string_view path) const;
@@ -45,6 +39,8 @@ class Resolver {
 
   void resolve_batch();
   void check_batch(const ConfigEntry& train, const ConfigEntry& micro, const ConfigEntry& accumulation);
+  // Whether the file leaves its optimizer to the trainer that fills in "auto".
+  bool comes_with_a_trainer() const { return entries_.has_auto() && !entries_.has_section("optimizer"); }
   void resolve_optimizer();
   void check_optimizer_keys();
   void resolve_betas();
@@ -54,6 +50,7 @@ class Resolver {
   std::string optimizer_named() const;
   void resolve_precision();
   void resolve_loss_scale(bool enabled);
+  void check_loss_scale(bool enabled);
   void resolve_accumulation_type();
   void resolve_activations();
   void resolve_activation_offload();
@@ -82,6 +79,7 @@ class Resolver {
   std::vector<std::filesystem::path> folders(std::string_view path);
   void resolve_update_ratio();
   void check_stage();
+  void resolve_chunk_bound();
   void explain_stage();
   void resolve_aio();
   void resolve_gpu();
@@ -100,8 +98,12 @@ class Resolver {
   ConfigProblems& problems_;
   TrainConfig config_;
   std::map<std::string, ResolvedValue> recorded_;
-  std::vector<Idle> idle_;
+  std::vector<IdleKey> idle_;  // in this configuration only
 };
+
+// The origin of what Hugging Face's trainer would fill in.
+inline constexpr std::string_view kTrainersOwn =
+    "Hugging Face's trainer has it: the file holds \"auto\" and no optimizer";
 
 // "scheduler.params" and "lr" as one path.
 std::string joined_path(std::string_view section, std::string_view key);

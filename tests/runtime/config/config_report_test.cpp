@@ -10,6 +10,7 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/config/schema.h>
+#include <terrace/runtime/config/suggestions.h>
 #include <terrace/runtime/config/train_config.h>
 
 namespace terrace {

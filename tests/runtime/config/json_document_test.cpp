@@ -54,16 +54,40 @@ TEST(JsonDocument, SaysWhereAKeyIsRepeated) {
 }
 
 TEST(JsonDocument, SaysWhereTheTextIsBroken) {
-  EXPECT_THAT(problem(""), StartsWith("x.json:1:1: not valid JSON: "));
-  EXPECT_THAT(problem("{\"a\":"), StartsWith("x.json:1:6: not valid JSON: "));
+  for (const char* blank : {"", " \n", "// nothing\n"}) EXPECT_EQ(problem(blank), "x.json:1:1: it is empty");
+  EXPECT_EQ(problem("{\"a\":"), "x.json:1:6: not valid JSON: the text ends too early");
   EXPECT_THAT(problem("{\n\"a\" 1}"), StartsWith("x.json:2:5: not valid JSON: Missing ':'"));
-  EXPECT_THAT(problem("{\"a\": tru}"), StartsWith("x.json:1:7: not valid JSON: "));
-  EXPECT_THAT(problem("{'a': 1}"), StartsWith("x.json:1:2: not valid JSON: "));
+  EXPECT_EQ(problem("{\"a\": tru}"),
+            "x.json:1:7: not valid JSON: \"tru\" is none of true, false and null, and texts stand in double "
+            "quotes");
+  EXPECT_EQ(problem("{\"a\": True}"),
+            "x.json:1:7: not valid JSON: True is Python's; JSON writes true, false and null");
+  EXPECT_EQ(problem("{\"a\": NaN}"), "x.json:1:7: not valid JSON: NaN is no number that JSON has");
+  EXPECT_EQ(problem("{a: 1}"), "x.json:1:2: not valid JSON: a key stands in double quotes: \"a\"");
+  EXPECT_EQ(problem("{'a': 1}"),
+            "x.json:1:2: not valid JSON: texts stand in double quotes, not in single ones");
   EXPECT_THAT(problem("{\"a\": 1} {"), HasSubstr("Extra"));
   EXPECT_THAT(problem("{\"a\": \"no end"), HasSubstr("not valid JSON"));
-  EXPECT_THAT(problem("{\"a\": 1, /* no end"), HasSubstr("not valid JSON"));
+  EXPECT_EQ(problem("{\"a\": 1, /* no end"), "x.json:1:10: not valid JSON: a comment that does not end");
   EXPECT_THAT(problem("{\"a\": \"\\ud800\"}"), HasSubstr("not valid JSON"));
   EXPECT_THAT(problem("{\"a\": \"\\x\"}"), HasSubstr("not valid JSON"));
+}
+
+// As in Hjson, which DeepSpeed reads its files with.
+TEST(JsonDocument, NeedsNoCommaWhereALineEnds) {
+  const JsonNode root = parse_json(
+      "{\n  \"a\": 1\n  \"b\": {\"c\": true}  // so\n\n  \"d\": [\n1\n\"x\"\n[2]\n]\n  \"e\": null\n}", "x");
+  EXPECT_EQ(json_text(root), "{\"a\": 1, \"b\": {\"c\": true}, \"d\": [1, \"x\", [2]], \"e\": null}");
+  EXPECT_EQ(root.members[1].origin, "x:3:3");
+  EXPECT_EQ(root.members[3].origin, "x:10:3");
+  EXPECT_THAT(problem("{\"a\": 1 \"b\": 2}"), StartsWith("x.json:1:9: not valid JSON"));
+  EXPECT_THAT(problem("{\n\"a\"\n1}"), StartsWith("x.json:2:4: not valid JSON: Missing ':'"));
+}
+
+TEST(JsonDocument, CountsCharactersAndEveryKindOfLineEnd) {
+  EXPECT_EQ(problem("{\"\xC3\xA4\xF0\x9F\x98\x80\": tru}"), problem("{\"ab\": tru}"));
+  EXPECT_THAT(problem("{\r\r\"a\": tru}"), StartsWith("x.json:3:6: "));
+  EXPECT_THAT(problem("{\r\n\"a\": tru}"), StartsWith("x.json:2:6: "));
 }
 
 TEST(JsonDocument, TakesNumberSignsForComments) {
@@ -95,7 +119,7 @@ TEST(JsonDocument, RefusesTextThatIsNotUtf8) {
 }
 
 TEST(JsonDocument, StopsAtDeepNesting) {
-  EXPECT_THAT(problem(std::string(100'000, '[')), HasSubstr("nested more than 64 deep"));
+  EXPECT_EQ(problem(std::string(100'000, '[')), "x.json:1:65: brackets are nested more than 64 deep");
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
   EXPECT_THAT(problem(objects), HasSubstr("nested more than 64 deep"));
