@@ -23,13 +23,17 @@ namespace fs = std::filesystem;
 
 void DataFlags::add_to(Command& app, const char* group) {
   app.add_option("--data", paths,
-                 "A text file, a folder of them, or nanoGPT .bin files of tokens. May be given again")
+                 "A text file, a folder of them, or .bin files of tokens (nanoGPT's). May be given again")
       .take_all()
       .type_name("PATH")
       .group(group);
   app.add_option("--tokenizer", tokenizer,
                  "A tokenizer.json that makes tokens of text; without it, a token is a byte")
       .type_name("FILE")
+      .group(group);
+  app.add_option("--token-type", token_type,
+                 "Of .bin files: uint16 or uint32, little-endian (default: as they look)")
+      .type_name("TYPE")
       .group(group);
   app.add_option("--cache-dir", cache_folder,
                  "Where tokenized text is kept (default $XDG_CACHE_HOME/terrace or ~/.cache/terrace)")
@@ -45,11 +49,18 @@ DataChoice::DataChoice(const DataFlags& flags, const fs::path& model_folder)
   }
   for (const fs::path& path : paths_) require_exists("--data", path);
   are_token_files_ = terrace::are_token_files(paths_);
+  if (!flags.token_type.empty()) {
+    if (flags.token_type != "uint16" && flags.token_type != "uint32")
+      refuse("--token-type", fmt::format("\"{}\" is neither", flags.token_type), "give uint16 or uint32");
+    if (!are_token_files_) refuse("--token-type", "--data are no .bin files", "leave it out");
+    token_bytes_ = flags.token_type == "uint16" ? 2 : 4;
+  }
   std::error_code error;
   if (!flags.tokenizer.empty()) {
     require_exists("--tokenizer", flags.tokenizer);
     tokenizer_path_ = flags.tokenizer;
-  } else if (!model_folder.empty() && fs::exists(model_folder / "tokenizer.json", error)) {
+  } else if (!are_token_files_ && !model_folder.empty() &&
+             fs::exists(model_folder / "tokenizer.json", error)) {
     tokenizer_path_ = model_folder / "tokenizer.json";
   }
   if (!tokenizer_path_.empty()) tokenizer_.emplace(Tokenizer::load(tokenizer_path_));
@@ -75,7 +86,7 @@ void DataChoice::require_vocabulary(uint32_t model_vocabulary) const {
 
 std::optional<OpenTokens> DataChoice::open_as_they_are(uint32_t model_vocabulary) const {
   require_vocabulary(model_vocabulary);
-  if (!tokenizer_) return open_tokens({paths_, model_vocabulary});
+  if (!tokenizer_ || are_token_files_) return open_tokens({paths_, model_vocabulary, token_bytes_});
   const TextFiles text(paths_);  // throws where there is none
   return std::nullopt;
 }

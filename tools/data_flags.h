@@ -17,9 +17,10 @@ namespace terrace {
 struct DataFlags {
   std::vector<std::string> paths;
   std::string tokenizer;
+  std::string token_type;
   std::string cache_folder;
 
-  // Adds --data, --tokenizer and --cache-dir; this object must stay where it is.
+  // Adds --data, --tokenizer, --token-type and --cache-dir; this object must stay where it is.
   void add_to(Command& app, const char* group);
 };
 
@@ -27,11 +28,11 @@ struct DataFlags {
 class DataChoice {
  public:
   // Text is tokenized by --tokenizer, else by the tokenizer.json of `model_folder` (may be empty), else it is
-  // bytes. Throws Error(config) for what is missing or does not fit together, and for a tokenizer that cannot
-  // be used.
+  // bytes; files of tokens need none, and the folder's is not looked at. Throws Error(config) for what is
+  // missing or does not fit together, and for a tokenizer that cannot be used.
   DataChoice(const DataFlags& flags, const std::filesystem::path& model_folder);
 
-  // Null where text is bytes.
+  // Null where text is bytes; of files of tokens, what --tokenizer names.
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
   bool are_token_files() const { return are_token_files_; }
   // Of a model that is made for these data; nothing where the data do not say.
@@ -49,6 +50,7 @@ class DataChoice {
   std::filesystem::path cache_folder_;
   std::filesystem::path tokenizer_path_;
   bool are_token_files_ = false;
+  uint32_t token_bytes_ = 0;  // as TokenOptions has it
   std::optional<Tokenizer> tokenizer_;
 };
 

@@ -18,6 +18,7 @@ namespace terrace {
 namespace {
 
 constexpr size_t kBeginningBytes = 8192;
+constexpr size_t kTellingTokens = 16;  // with fewer, a width is only guessed
 
 // Fewer bytes than asked for only at the end of the file.
 size_t read_at(const io::File& file, uint64_t offset, std::span<uint8_t> bytes) {
@@ -40,6 +41,22 @@ uint32_t token_at(const uint8_t* bytes, uint32_t token_bytes) {
 }
 
 }  // namespace
+
+std::optional<uint32_t> apparent_token_bytes(const std::filesystem::path& path, uint32_t vocabulary) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  const io::File file = io::File::open(path, {.no_follow = false});
+  if (file.size_bytes() % 4 != 0) return 2;
+  std::array<uint8_t, kBeginningBytes> buffer;
+  const size_t bytes = read_at(file, 0, buffer);
+  const bool all_zero = std::all_of(buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(bytes),
+                                    [](uint8_t byte) { return byte == 0; });
+  if (all_zero || bytes < 4 * kTellingTokens) return std::nullopt;
+  for (size_t at = 0; at + 4 <= bytes; at += 4) {
+    if (token_at(buffer.data() + at, 4) >= vocabulary) return 2;
+  }
+  return 4;
+}
 
 PackedTokens::PackedTokens(const std::vector<std::filesystem::path>& paths, const PackedFormat& format,
                            std::string description)
@@ -66,7 +83,7 @@ void PackedTokens::add(const std::filesystem::path& path) {
                      fmt::format("it has {} bytes, and tokens of {} bytes: the last one, at position {}, is "
                                  "cut off",
                                  size, format_.token_bytes, payload / format_.token_bytes),
-                     advice);
+                     format_.token_bytes == 4 ? "give --token-type uint16 if they are of two bytes" : advice);
   }
   std::array<uint8_t, kBeginningBytes> buffer;
   const size_t beginning = read_at(file, 0, buffer);
@@ -74,6 +91,8 @@ void PackedTokens::add(const std::filesystem::path& path) {
   fingerprint_ = XXH3_64bits_withSeed(name.data(), name.size(), fingerprint_);
   fingerprint_ = XXH3_64bits_withSeed(&size, sizeof(size), fingerprint_);
   fingerprint_ = XXH3_64bits_withSeed(buffer.data(), beginning, fingerprint_);
+  // The same bytes are other tokens in the wider type.
+  if (format_.token_bytes == 4) fingerprint_ = XXH3_64bits_withSeed("uint32", 6, fingerprint_);
   const uint64_t count = payload / format_.token_bytes;
   files_.push_back({std::move(file), token_count_, count});
   token_count_ += count;

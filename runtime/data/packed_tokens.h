@@ -1,7 +1,9 @@
-// PackedTokens: files of tokens as fixed-size little-endian numbers, end to end: nanoGPT's .bin files
-// (uint16) and the files of the token cache. Files stay open; nothing of them is kept in memory. It must
-// never hand out a token that the model does not have.
+// PackedTokens: files of tokens as fixed-size little-endian numbers, end to end: .bin files as nanoGPT has
+// them (uint16, or uint32 for larger vocabularies) and the files of the token cache. Files stay open; nothing
+// of them is kept in memory. It must never hand out a token that the model does not have.
 #pragma once
+
+#include <optional>
 
 #include <terrace/aio/file.h>
 #include <terrace/runtime/data/token_source.h>
@@ -13,6 +15,12 @@ struct PackedFormat {
   uint64_t header_bytes = 0;  // before the first token of every file
   uint32_t vocabulary = 0;
 };
+
+// The bytes of a token in a file without a header, as its beginning looks: 4 where all numbers of four bytes
+// are tokens of the vocabulary (every other uint16 of a text would have to be 0, or one of the first few),
+// else
+// 2. Nothing where the file is too short or all zero, and where it is no regular file.
+std::optional<uint32_t> apparent_token_bytes(const std::filesystem::path& path, uint32_t vocabulary);
 
 class PackedTokens final : public TokenSource {
  public:

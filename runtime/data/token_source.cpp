@@ -47,7 +47,7 @@ std::vector<fs::path> token_files_at(const fs::path& path) {
   return is_bin(path) ? std::vector{path} : std::vector<fs::path>();
 }
 
-std::string describe(const std::vector<fs::path>& paths) {
+std::string describe(const std::vector<fs::path>& paths, uint32_t token_bytes) {
   uint64_t bytes = 0;
   std::error_code error;
   for (const fs::path& path : paths) {
@@ -55,9 +55,29 @@ std::string describe(const std::vector<fs::path>& paths) {
     if (!error) bytes += size;
   }
   return fmt::format(
-      "{} of uint16 tokens, {}",
+      "{} of uint{} tokens, {}",
       paths.size() == 1 ? paths.front().filename().string() : fmt::format("{} files", paths.size()),
-      format_bytes(bytes));
+      8 * token_bytes, format_bytes(bytes));
+}
+
+// Of all files alike, where nobody says it.
+uint32_t token_bytes_of(const std::vector<fs::path>& files, const TokenOptions& options) {
+  if (options.token_bytes != 0) return options.token_bytes;
+  uint32_t token_bytes = 0;
+  const fs::path* said_by = nullptr;
+  for (const fs::path& file : files) {
+    const std::optional<uint32_t> apparent = apparent_token_bytes(file, options.vocabulary);
+    if (!apparent || *apparent == token_bytes) continue;
+    if (said_by != nullptr) {
+      data::cannot_use(file,
+                       fmt::format("it looks like tokens of uint{}, and {} like tokens of uint{}",
+                                   8 * *apparent, said_by->string(), 8 * token_bytes),
+                       "give files of one type, or say which it is with --token-type");
+    }
+    token_bytes = *apparent;
+    said_by = &file;
+  }
+  return said_by == nullptr ? 2 : token_bytes;
 }
 
 OpenTokens open_token_files(const TokenOptions& options) {
@@ -70,11 +90,15 @@ OpenTokens open_token_files(const TokenOptions& options) {
     }
   }
   if (train.empty()) train.swap(validation);  // they were asked for by name
-  const PackedFormat format = {2, 0, options.vocabulary};
+  std::vector<fs::path> all = train;
+  all.insert(all.end(), validation.begin(), validation.end());
+  const PackedFormat format = {token_bytes_of(all, options), 0, options.vocabulary};
+  const auto packed = [&](const std::vector<fs::path>& files) {
+    return std::make_unique<PackedTokens>(files, format, describe(files, format.token_bytes));
+  };
   OpenTokens open;
-  open.train = std::make_unique<PackedTokens>(train, format, describe(train));
-  if (!validation.empty())
-    open.validation = std::make_unique<PackedTokens>(validation, format, describe(validation));
+  open.train = packed(train);
+  if (!validation.empty()) open.validation = packed(validation);
   return open;
 }
 

@@ -33,10 +33,12 @@ class TokenSource {
 };
 
 struct TokenOptions {
-  // Text, folders of text, nanoGPT .bin files, or folders of these.
+  // Text, folders of text, .bin files of tokens (nanoGPT's), or folders of these.
   std::vector<std::filesystem::path> paths;
   // Of .bin files, which do not say it themselves: what the model has. A larger token is an Error.
   uint32_t vocabulary = 0;
+  // Bytes of a token of .bin files, 2 (uint16) or 4 (uint32); 0: as their beginnings look.
+  uint32_t token_bytes = 0;
 };
 
 struct OpenTokens {

@@ -189,6 +189,43 @@ TEST_F(TokenFilesTest, ReadsNumbersOfTwoBytesAcrossFiles) {
   }
 }
 
+TEST_F(TokenFilesTest, TellsTokensOfFourBytesByTheirLooks) {
+  const auto words = [](std::vector<uint32_t> tokens) {
+    std::vector<uint16_t> halves;
+    for (const uint32_t token : tokens) {
+      halves.push_back(static_cast<uint16_t>(token & 0xFFFF));
+      halves.push_back(static_cast<uint16_t>(token >> 16));
+    }
+    return packed(halves);
+  };
+  std::vector<uint32_t> wide(20, 128000);
+  wide[3] = 7;
+  const auto train = write("wide/train.bin", words(wide));
+  write("wide/val.bin", words({5, 6}));  // too short to tell
+  const OpenTokens open = open_tokens({{folder_ / "wide"}, 128256});
+  EXPECT_EQ(open.train->description(), "train.bin of uint32 tokens, 80 B");
+  EXPECT_EQ(all_of(*open.train), std::vector<int32_t>(wide.begin(), wide.end()));
+  EXPECT_EQ(all_of(*open.validation), (std::vector<int32_t>{5, 6}));
+  // Small vocabularies may be written wide as well.
+  const auto small = write("small.bin", words(std::vector<uint32_t>(20, 300)));
+  EXPECT_EQ(open_tokens({{small}, 400}).train->token_count(), 20u);
+  EXPECT_EQ(open_tokens({{small}, 400, 2}).train->token_count(), 40u);
+  EXPECT_NE(open_tokens({{small}, 400, 2}).train->fingerprint(),
+            open_tokens({{small}, 400, 4}).train->fingerprint());
+  // What would be tokens beyond the vocabulary, nothing but zeros, and an odd count are of two bytes.
+  for (const std::string& bytes : {packed(std::vector<uint16_t>(40, 3)), std::string(80, '\0'),
+                                   words(std::vector<uint32_t>(20, 300)) + packed({1})}) {
+    const auto path = write("narrow.bin", bytes);
+    EXPECT_EQ(open_tokens({{path}, 128256}).train->token_count(), bytes.size() / 2);
+  }
+  const auto narrow = write("narrow.bin", packed(std::vector<uint16_t>(40, 3)));
+  EXPECT_EQ(data_tests::problem_of(ErrorKind::config,
+                                   [&] {
+                                     open_tokens({{train, narrow}, 128256});
+                                   }),
+            "it looks like tokens of uint16, and " + train.string() + " like tokens of uint32");
+}
+
 TEST_F(TokenFilesTest, TakesThePairThatNanoGptMakes) {
   write("prepare.py", "import numpy");
   write("train.bin", packed({1, 2, 3, 4, 5, 6}));
