@@ -19,6 +19,19 @@ namespace fs = std::filesystem;
   throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
 }
 
+// A folder without a tokenizer.json may have what one is made of.
+void refuse_other_tokenizers(const fs::path& model_folder) {
+  std::error_code error;
+  for (const char* name : {"tokenizer.model", "vocab.json", "vocab.txt"}) {
+    if (!fs::exists(model_folder / name, error)) continue;
+    const std::string folder = model_folder.string();
+    refuse(folder, fmt::format("it has {}, and no tokenizer.json", name),
+           fmt::format("make one with transformers: python3 -c 'from transformers import AutoTokenizer; "
+                       "AutoTokenizer.from_pretrained(\"{0}\").save_pretrained(\"{0}\")'",
+                       folder));
+  }
+}
+
 }  // namespace
 
 void DataFlags::add_to(Command& app, const char* group) {
@@ -62,6 +75,8 @@ DataChoice::DataChoice(const DataFlags& flags, const fs::path& model_folder)
   } else if (!are_token_files_ && !model_folder.empty() &&
              fs::exists(model_folder / "tokenizer.json", error)) {
     tokenizer_path_ = model_folder / "tokenizer.json";
+  } else if (!are_token_files_ && !model_folder.empty()) {
+    refuse_other_tokenizers(model_folder);
   }
   if (!tokenizer_path_.empty()) tokenizer_.emplace(Tokenizer::load(tokenizer_path_));
 }

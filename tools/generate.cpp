@@ -73,8 +73,9 @@ class Vocabulary {
     return tokens;
   }
   std::optional<int32_t> end() const { return tokenizer_ ? tokenizer_->end_of_text() : std::nullopt; }
-  std::string bytes_of(int32_t token) const {
-    return tokenizer_ ? std::string(tokenizer_->bytes_of(token)) : std::string(1, static_cast<char>(token));
+  std::string bytes_of(int32_t token, bool begins_text) const {
+    return tokenizer_ ? std::string(tokenizer_->bytes_of(token, begins_text))
+                      : std::string(1, static_cast<char>(token));
   }
 
  private:
@@ -159,7 +160,7 @@ uint64_t Generate::go_on(Inference& inference, const Vocabulary& vocabulary, std
         sample_token(logits, sampling_, static_cast<double>(uniform({seed_, kGenerationStream}, count)));
     ++count;
     if (next == vocabulary.end()) break;
-    const std::string bytes = vocabulary.bytes_of(next);
+    const std::string bytes = vocabulary.bytes_of(next, prompt_.empty() && count == 1);
     std::fwrite(bytes.data(), 1, bytes.size(), stdout);
     std::fflush(stdout);
     tokens.push_back(next);

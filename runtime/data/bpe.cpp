@@ -20,21 +20,9 @@ namespace {
 constexpr size_t kMostWords = 1 << 16;
 constexpr size_t kLongestCachedWord = 64;
 
-using Ids = std::unordered_map<std::string, uint32_t>;
-
 [[noreturn]] void refuse(std::string_view name, const std::string& what, const std::string& reason) {
   throw Error(ErrorKind::config, {"cannot use the tokenizer", fmt::format("{}: {}", name, what), reason,
                                   "give the tokenizer.json that belongs to the model, as it was published"});
-}
-
-Ids ids_of(const TokenizerFile& file, std::string_view name) {
-  Ids ids;
-  ids.reserve(file.vocabulary.size());
-  for (const VocabularyEntry& entry : file.vocabulary) {
-    if (!ids.emplace(entry.text, entry.id).second)
-      refuse(name, "model.vocab", fmt::format("\"{}\" is in it twice", entry.text));
-  }
-  return ids;
 }
 
 std::string character_text(uint32_t byte) {
@@ -77,8 +65,27 @@ const MergeTable::Entry* MergeTable::find(uint32_t left, uint32_t right) const {
 }
 
 Bpe::Bpe(const TokenizerFile& file, std::string_view name)
-    : merges_(file.merges.size()), ignore_merges_(file.ignore_merges) {
+    : is_byte_level_(file.is_byte_level),
+      byte_fallback_(file.byte_fallback),
+      fuses_unknown_(file.fuses_unknown),
+      merges_(file.merges.size()),
+      ignore_merges_(file.ignore_merges) {
   const Ids ids = ids_of(file, name);
+  is_byte_level_ ? find_bytes(file, ids, name) : find_characters(file, ids, name);
+  find_merges(file, ids, name);
+}
+
+Bpe::Ids Bpe::ids_of(const TokenizerFile& file, std::string_view name) {
+  Ids ids;
+  ids.reserve(file.vocabulary.size());
+  for (const VocabularyEntry& entry : file.vocabulary) {
+    if (!ids.emplace(entry.text, entry.id).second)
+      refuse(name, "model.vocab", fmt::format("\"{}\" is in it twice", entry.text));
+  }
+  return ids;
+}
+
+void Bpe::find_bytes(const TokenizerFile& file, const Ids& ids, std::string_view name) {
   for (uint32_t byte = 0; byte < 256; ++byte) {
     const auto found = ids.find(character_text(byte));
     if (found != ids.end()) {
@@ -89,6 +96,37 @@ Bpe::Bpe(const TokenizerFile& file, std::string_view name)
                          character_text(byte)));
     }
   }
+  if (!ignore_merges_) return;
+  for (const VocabularyEntry& entry : file.vocabulary) {
+    if (std::optional<std::string> bytes = bytes_of_characters(entry.text)) tokens_[*bytes] = entry.id;
+  }
+}
+
+void Bpe::find_characters(const TokenizerFile& file, const Ids& ids, std::string_view name) {
+  for (const VocabularyEntry& entry : file.vocabulary) {
+    const CodePoint point = first_code_point(entry.text);
+    if (point.bytes > 0 && point.bytes == entry.text.size()) character_tokens_[point.value] = entry.id;
+  }
+  for (uint32_t byte = 0; byte_fallback_ && byte < 256; ++byte) {
+    const std::string text = fmt::format("<0x{:02X}>", byte);
+    const auto found = ids.find(text);
+    if (found != ids.end()) {
+      byte_tokens_[byte] = found->second;
+    } else if (occurs_in_utf8(byte)) {
+      refuse(name, "model.vocab",
+             fmt::format("\"{}\" is not in it, and byte_fallback takes all bytes", text));
+    }
+  }
+  if (!byte_fallback_) {
+    const auto found = ids.find(file.unknown);
+    if (found == ids.end())
+      refuse(name, "model.unk_token", fmt::format("\"{}\" is not in the vocabulary", file.unknown));
+    unknown_ = found->second;
+  }
+  if (ignore_merges_) tokens_ = ids;
+}
+
+void Bpe::find_merges(const TokenizerFile& file, const Ids& ids, std::string_view name) {
   const auto id_of = [&](const std::string& token, size_t merge) {
     const auto found = ids.find(token);
     if (found == ids.end())
@@ -99,10 +137,6 @@ Bpe::Bpe(const TokenizerFile& file, std::string_view name)
   for (size_t m = 0; m < file.merges.size(); ++m) {
     const auto& [left, right] = file.merges[m];
     merges_.add(id_of(left, m), id_of(right, m), static_cast<uint32_t>(m), id_of(left + right, m));
-  }
-  if (!ignore_merges_) return;
-  for (const VocabularyEntry& entry : file.vocabulary) {
-    if (std::optional<std::string> bytes = bytes_of_characters(entry.text)) tokens_[*bytes] = entry.id;
   }
 }
 
@@ -117,6 +151,11 @@ bool Bpe::Scratch::comes_later(const Candidate& a, const Candidate& b) {
 void Bpe::Scratch::clear_cache() {
   words_.clear();
   word_tokens_.clear();
+}
+
+void Bpe::Scratch::add_symbol(uint32_t token) {
+  const auto place = static_cast<int32_t>(symbols_.size());
+  symbols_.push_back({token, place - 1, place + 1, true});
 }
 
 void Bpe::Scratch::push(const MergeTable& merges, int32_t left) {
@@ -147,6 +186,28 @@ void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& 
   scratch.words_.emplace(word, Scratch::Place{first, static_cast<uint32_t>(tokens.size() - before)});
 }
 
+void Bpe::spell_bytes(std::string_view word, Scratch& scratch) const {
+  for (const char byte : word) scratch.add_symbol(byte_tokens_[static_cast<uint8_t>(byte)]);
+}
+
+void Bpe::spell_characters(std::string_view word, Scratch& scratch) const {
+  bool follows_unknown = false;
+  while (!word.empty()) {
+    const CodePoint point = first_code_point(word);
+    const size_t size = std::max<size_t>(1, point.bytes);
+    const auto found = character_tokens_.find(point.value);
+    if (found != character_tokens_.end()) {
+      scratch.add_symbol(found->second);
+    } else if (byte_fallback_) {
+      spell_bytes(word.substr(0, size), scratch);
+    } else if (!follows_unknown || !fuses_unknown_) {
+      scratch.add_symbol(*unknown_);
+    }
+    follows_unknown = found == character_tokens_.end();
+    word.remove_prefix(size);
+  }
+}
+
 void Bpe::merge(std::string_view word, Scratch& scratch, std::vector<int32_t>& tokens) const {
   TERRACE_ASSERT(word.size() < INT32_MAX, fmt::format("a word of {} bytes", word.size()));
   if (ignore_merges_) {
@@ -160,11 +221,10 @@ void Bpe::merge(std::string_view word, Scratch& scratch, std::vector<int32_t>& t
   auto& heap = scratch.heap_;
   symbols.clear();
   heap.clear();
-  const auto count = static_cast<int32_t>(word.size());
-  for (int32_t i = 0; i < count; ++i) {
-    const auto byte = static_cast<uint8_t>(word[static_cast<size_t>(i)]);
-    symbols.push_back({byte_tokens_[byte], i - 1, i + 1 < count ? i + 1 : -1, true});
-  }
+  is_byte_level_ ? spell_bytes(word, scratch) : spell_characters(word, scratch);
+  if (symbols.empty()) return;
+  symbols.back().next = -1;
+  const auto count = static_cast<int32_t>(symbols.size());
   for (int32_t i = 0; i + 1 < count; ++i) scratch.push(merges_, i);
   while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), Scratch::comes_later);
@@ -182,7 +242,7 @@ void Bpe::merge(std::string_view word, Scratch& scratch, std::vector<int32_t>& t
     scratch.push(merges_, left.previous);
     scratch.push(merges_, best.left);
   }
-  for (int32_t i = count > 0 ? 0 : -1; i >= 0; i = symbols[static_cast<size_t>(i)].next)
+  for (int32_t i = 0; i >= 0; i = symbols[static_cast<size_t>(i)].next)
     tokens.push_back(static_cast<int32_t>(symbols[static_cast<size_t>(i)].token));
 }
 

@@ -31,19 +31,26 @@ size_t begin_of_code_point(std::string_view text, size_t at) {
   return at;
 }
 
-bool may_cut_behind_newline(std::string_view text, size_t newline) {
+bool has(const std::u32string& characters, char32_t c) {
+  return characters.find(c) != std::u32string::npos;
+}
+
+bool may_cut_behind_newline(std::string_view text, size_t newline, const TextCuts& cuts) {
   if (newline == 0 || newline + 1 == text.size()) return false;
   const CodePoint after = first_code_point(text.substr(newline + 1));
-  if (after.bytes == 0 || !is_letter_or_digit(after.value)) return false;
+  if (after.bytes == 0 || !is_letter_or_digit(after.value) || has(cuts.never_before, after.value))
+    return false;
   const CodePoint before = first_code_point(text.substr(begin_of_code_point(text, newline - 1)));
-  return before.bytes > 0 && (is_letter_or_digit(before.value) || is_punctuation_or_symbol(before.value));
+  if (before.bytes == 0 || has(cuts.never_after, before.value)) return false;
+  return is_letter_or_digit(before.value) || is_punctuation_or_symbol(before.value);
 }
 
 }  // namespace
 
-size_t last_cut(std::string_view text) {
+size_t last_cut(std::string_view text, const TextCuts& cuts) {
+  if (!cuts.behind_newlines) return 0;
   for (size_t at = text.rfind('\n'); at != std::string_view::npos && at > 0; at = text.rfind('\n', at - 1)) {
-    if (may_cut_behind_newline(text, at)) return at + 1;
+    if (may_cut_behind_newline(text, at, cuts)) return at + 1;
   }
   return 0;
 }
@@ -61,7 +68,7 @@ bool TextSegments::next(TextSegment& segment) {
     files_.read(segment.first_byte, {reinterpret_cast<uint8_t*>(segment.text.data()), segment.text.size()});
     if (segment.text.size() == left) {
       size = left;
-    } else if (const size_t cut = last_cut(segment.text); cut > 0) {
+    } else if (const size_t cut = last_cut(segment.text, cuts_); cut > 0) {
       size = cut;
     } else if (wanted >= most_bytes_) {
       const size_t begin = begin_of_code_point(segment.text, segment.text.size() - 1);

@@ -178,7 +178,7 @@ class Tokenization {
 
   // Sets the count of tokens and their hash.
   void run(Header& header) {
-    data::TextSegments segments(files_);
+    data::TextSegments segments(files_, tokenizer_.cuts());
     begin_ns_ = said_ns_ = clock_.now_ns();
     for (;;) {
       size_t filled = 0;
@@ -251,7 +251,7 @@ class Tokenization {
     }
     if (forced_count_ > 0) {
       log_.warning(
-          fmt::format("{} places were cut where no line ends for {}: the tokens around them may be "
+          fmt::format("{} places were cut as there was no better one for {}: the tokens around them may be "
                       "others than those of the whole",
                       forced_count_, format_bytes(data::TextSegments::kMostBytes)));
     }

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include <terrace/aio/file.h>
@@ -19,6 +20,7 @@
 #include <terrace/runtime/data/internal/byte_alphabet.h>
 #include <terrace/runtime/data/internal/nfc.h>
 #include <terrace/runtime/data/internal/split_pattern.h>
+#include <terrace/runtime/data/internal/text_segments.h>
 #include <terrace/runtime/data/internal/tokenizer_file.h>
 
 namespace terrace {
@@ -31,7 +33,8 @@ constexpr uint64_t kRulesVersion = 1;
 constexpr uint64_t kSpareIds = 65536;
 
 // Where no tokenizer_config.json says how a text ends: the first of these that the tokenizer has.
-constexpr std::string_view kEnds[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|eot_id|>", "<|im_end|>"};
+constexpr std::string_view kEnds[] = {"<|endoftext|>", "<|end_of_text|>", "</s>",
+                                      "<|eot_id|>",    "<|im_end|>",      "<eos>"};
 
 std::string read_text(const std::filesystem::path& path, uint64_t most) {
   try {
@@ -48,6 +51,69 @@ struct Step {
   data::SplitStep step;
 };
 
+// `text` in the form that it has before it is cut. `marked` and `composed` are where it goes when it is
+// another one.
+std::string_view normal_form(const data::NormalizerRules& rules, std::string_view text, bool continues,
+                             std::string& marked, std::string& composed) {
+  if (rules.composes) text = data::composed(text, composed);
+  if (!rules.marks_spaces && (!rules.adds_mark_first || continues)) return text;
+  marked.clear();
+  if (rules.adds_mark_first && !continues) marked = data::kSpaceMark;
+  if (!rules.marks_spaces) return marked.append(text);
+  data::append_marked(marked, text);
+  return marked;
+}
+
+bool begins_with_mark(std::string_view text) {
+  return text.starts_with(data::kSpaceMark);
+}
+
+// Whether no token joins what stands on both sides of a place that `is_place` tells by its two sides.
+template <typename IsPlace>
+bool never_joined(const data::TokenizerFile& file, const IsPlace& is_place) {
+  if (file.ignore_merges) return false;
+  return std::none_of(file.merges.begin(), file.merges.end(),
+                      [&](const data::Merge& merge) { return is_place(merge.left, merge.right); });
+}
+
+char32_t last_code_point(std::string_view text) {
+  size_t begin = text.size() - 1;
+  while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
+  return first_code_point(text.substr(begin)).value;
+}
+
+data::TextCuts cuts_of(const data::TokenizerFile& file) {
+  data::TextCuts cuts;
+  for (const data::AddedToken& token : file.added) {
+    if (token.lstrip) cuts.never_before += first_code_point(token.content).value;
+  }
+  if (file.is_byte_level) return cuts;
+  cuts.behind_newlines = never_joined(file, [](std::string_view left, std::string_view right) {
+    return left.ends_with('\n') && !right.starts_with('\n');
+  });
+  const bool every_piece_begins =
+      file.normalizer.adds_mark_first ||
+      std::any_of(file.steps.begin(), file.steps.end(), [](const data::SplitStep& step) {
+        return !step.prefix.empty() && !step.only_first_prefix;
+      });
+  if (!every_piece_begins) return cuts;
+  // What follows an added token gets its mark; a segment that begins there would not know.
+  for (const data::AddedToken& token : file.added) {
+    if (token.rstrip) cuts.never_after += last_code_point(token.content);
+    if (token.content.find('\n') != std::string::npos) cuts.behind_newlines = false;
+  }
+  return cuts;
+}
+
+// "<0x0A>": 10.
+std::optional<char> byte_of_name(std::string_view name) {
+  uint8_t byte = 0;
+  if (name.size() != 6 || !name.starts_with("<0x") || name.back() != '>') return std::nullopt;
+  const auto [end, error] = std::from_chars(name.data() + 3, name.data() + 5, byte, 16);
+  if (error != std::errc() || end != name.data() + 5) return std::nullopt;
+  return static_cast<char>(byte);
+}
+
 }  // namespace
 
 struct Tokenizer::Parts {
@@ -55,7 +121,10 @@ struct Tokenizer::Parts {
   // A few numbers may be nobody's, but a small file must not make a large table.
   uint64_t most_ids;
   data::Bpe bpe;
-  bool normalises;
+  data::NormalizerRules normalizer;
+  data::DecoderRules decoder;
+  bool is_byte_level;
+  data::TextCuts cuts;
   std::vector<Step> steps;
   data::AddedTokens as_written;  // looked for before normalisation
   data::AddedTokens normalised;
@@ -70,16 +139,18 @@ struct Tokenizer::Parts {
       : name(file_name),
         most_ids(2 * (file.vocabulary.size() + file.added.size()) + kSpareIds),
         bpe(file, file_name),
-        normalises(file.normalises),
+        normalizer(file.normalizer),
+        decoder(file.decoder),
+        is_byte_level(file.is_byte_level),
+        cuts(cuts_of(file)),
         as_written(added(file, false)),
         normalised(added(file, true)) {
-    for (const data::SplitStep& step : file.steps) {
-      Step& added_step = steps.emplace_back();
-      added_step.step = step;
-      if (!step.pattern.empty()) added_step.pattern.emplace(step.pattern, name);
-    }
+    for (const data::SplitStep& step : file.steps) add_step(step);
+    if (!is_byte_level) add_words(file);
     for (const data::VocabularyEntry& entry : file.vocabulary) add_name(entry.id, entry.text);
     for (const data::AddedToken& token : file.added) add_name(token.id, token.content);
+    // The library gives them back in their normal form.
+    for (const data::AddedToken& token : added(file, true)) bytes[token.id] = bytes_of_name(token.content);
     vocabulary = static_cast<uint32_t>(names.size());
     prefix = checked(file.prefix);
     suffix = checked(file.suffix);
@@ -87,13 +158,34 @@ struct Tokenizer::Parts {
 
   static std::vector<data::AddedToken> added(const data::TokenizerFile& file, bool normalized) {
     std::vector<data::AddedToken> tokens;
-    std::string other;
+    std::string marked, composed;
     for (data::AddedToken token : file.added) {
       if (token.normalized != normalized) continue;
-      if (normalized && file.normalises) token.content = data::composed(std::string(token.content), other);
+      if (normalized)
+        token.content =
+            std::string(normal_form(file.normalizer, std::string(token.content), false, marked, composed));
       tokens.push_back(std::move(token));
     }
     return tokens;
+  }
+
+  void add_step(const data::SplitStep& step) {
+    Step& added_step = steps.emplace_back();
+    added_step.step = step;
+    if (!step.pattern.empty()) added_step.pattern.emplace(step.pattern, name);
+  }
+
+  // SentencePiece encodes a whole text as one word. Where no token goes on over a mark behind something else,
+  // the words between have the same tokens by themselves, and they are seen again.
+  void add_words(const data::TokenizerFile& file) {
+    const bool can_cut = never_joined(file, [](std::string_view left, std::string_view right) {
+      return !left.ends_with(data::kSpaceMark) && begins_with_mark(right);
+    });
+    if (!can_cut) return;
+    data::SplitStep words;
+    words.pattern = "(?:" + data::quoted_pattern(data::kSpaceMark) + ")+";
+    words.match = data::SplitStep::Match::joins_next;
+    add_step(words);
   }
 
   void add_name(uint32_t id, const std::string& text) {
@@ -113,8 +205,21 @@ struct Tokenizer::Parts {
     }
     names[id] = text;
     bytes.resize(names.size());
+    bytes[id] = bytes_of_name(text);
+  }
+
+  std::string bytes_of_name(const std::string& text) const {
     // What is not written in the alphabet of bytes stands for itself.
-    bytes[id] = data::bytes_of_characters(text).value_or(text);
+    if (is_byte_level) return data::bytes_of_characters(text).value_or(text);
+    if (const auto byte = byte_of_name(text); byte && decoder.joins_bytes) return std::string(1, *byte);
+    if (!decoder.reads_marks) return text;
+    std::string spaced;
+    for (size_t at = 0; at < text.size();) {
+      const bool is_mark = begins_with_mark(std::string_view(text).substr(at));
+      spaced += is_mark ? ' ' : text[at];
+      at += is_mark ? data::kSpaceMark.size() : 1;
+    }
+    return spaced;
   }
 
   std::vector<int32_t> checked(const std::vector<uint32_t>& ids) const {
@@ -196,7 +301,8 @@ const std::vector<int32_t>& Tokenizer::suffix() const {
 }
 
 std::string Tokenizer::description() const {
-  return fmt::format("byte-level BPE, {} tokens{}", parts_->vocabulary, parts_->normalises ? ", NFC" : "");
+  return fmt::format("{} BPE, {} tokens{}", parts_->is_byte_level ? "byte-level" : "SentencePiece",
+                     parts_->vocabulary, parts_->normalizer.composes ? ", NFC" : "");
 }
 
 const std::string& Tokenizer::name_of(int32_t token) const {
@@ -204,24 +310,67 @@ const std::string& Tokenizer::name_of(int32_t token) const {
   return parts_->names[static_cast<size_t>(token)];
 }
 
-std::string_view Tokenizer::bytes_of(int32_t token) const {
+std::string_view Tokenizer::bytes_of(int32_t token, bool begins_text) const {
+  using Begin = data::DecoderRules::Begin;
   if (token < 0 || token >= static_cast<int32_t>(parts_->vocabulary)) return {};
-  return parts_->bytes[static_cast<size_t>(token)];
+  std::string_view bytes = parts_->bytes[static_cast<size_t>(token)];
+  if (!begins_text || parts_->decoder.begin == Begin::as_it_is) return bytes;
+  // A mark is a space in `bytes`; a token has no other.
+  const bool drops_all = parts_->decoder.begin == Begin::drops_marks_of_first_token;
+  while (bytes.starts_with(' ')) {
+    bytes.remove_prefix(1);
+    if (!drops_all) break;
+  }
+  return bytes;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
+  std::string text;
+  std::string run;  // of tokens that are bytes
+  size_t first_broken = 0;
+  const auto end_run = [&] {
+    if (well_formed_bytes(run) == run.size()) {
+      text += run;
+    } else {
+      for (size_t i = 0; i < run.size(); ++i) text += "\xEF\xBF\xBD";
+    }
+    run.clear();
+  };
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::string_view bytes = bytes_of(tokens[i], i == 0);
+    if (parts_->decoder.joins_bytes && !bytes.empty() && byte_of_name(name_of(tokens[i]))) {
+      run += bytes;
+    } else {
+      end_run();
+      text += bytes;
+    }
+  }
+  end_run();
+  if (well_formed_bytes(text) == text.size()) return text;
+  std::string repaired;
+  replace_broken(text, repaired, first_broken);
+  return repaired;
+}
+
+data::TextCuts Tokenizer::cuts() const {
+  return parts_->cuts;
 }
 
 struct Tokenizer::Encoder::Scratch {
   data::SplitPattern::Scratch match;
   data::Bpe::Scratch bpe;
   std::string repaired;
-  std::string composed;
+  std::string marked, composed;
   // Of the steps, one by one; a step never recurses into itself.
-  std::vector<std::string> with_space;
-  bool is_continuation = false;  // of what comes next
+  std::vector<std::string> prefixed;
+  // Of what comes next: it goes on with what stood in front of the text, or begins the text.
+  bool is_continuation = false;
+  bool begins_text = false;
 };
 
 Tokenizer::Encoder::Encoder(const Tokenizer& tokenizer)
     : parts_(*tokenizer.parts_), scratch_(std::make_unique<Scratch>()) {
-  scratch_->with_space.resize(parts_.steps.size());
+  scratch_->prefixed.resize(parts_.steps.size());
 }
 Tokenizer::Encoder::Encoder(Encoder&&) noexcept = default;
 Tokenizer::Encoder::~Encoder() = default;
@@ -229,9 +378,10 @@ Tokenizer::Encoder::~Encoder() = default;
 void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& tokens, bool is_continuation) {
   using Piece = data::AddedTokens::Piece;
   scratch_->is_continuation = is_continuation;
+  scratch_->begins_text = !is_continuation;
   const auto take = [&](const data::AddedToken& token) {
     tokens.push_back(static_cast<int32_t>(token.id));
-    scratch_->is_continuation = false;
+    scratch_->is_continuation = scratch_->begins_text = false;
   };
   if (well_formed_bytes(text) != text.size()) {
     size_t first = 0;
@@ -243,8 +393,8 @@ void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& tok
       take(*written.token);
       return;
     }
-    const std::string_view normal =
-        parts_.normalises ? data::composed(written.text, scratch_->composed) : written.text;
+    const std::string_view normal = normal_form(parts_.normalizer, written.text, scratch_->is_continuation,
+                                                scratch_->marked, scratch_->composed);
     parts_.normalised.split(normal, scratch_->match, [&](const Piece& piece) {
       if (piece.token != nullptr) {
         take(*piece.token);
@@ -255,25 +405,41 @@ void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& tok
   });
 }
 
+// The piece with what a step puts in front of it, before it cuts.
+std::string_view Tokenizer::Encoder::prefixed(std::string_view text, size_t step) {
+  const data::SplitStep& rule = parts_.steps[step].step;
+  const bool continues = std::exchange(scratch_->is_continuation, false);
+  if (rule.prefix.empty() && !rule.marks_spaces) return text;
+  const bool begins = std::exchange(scratch_->begins_text, false);
+  const bool has_prefix = text.starts_with(rule.prefix) || (rule.marks_spaces && text.front() == ' ');
+  const bool wants_prefix = !rule.prefix.empty() && !continues && (begins || !rule.only_first_prefix);
+  if (!rule.marks_spaces && (has_prefix || !wants_prefix)) return text;
+  std::string& other = scratch_->prefixed[step];
+  other.clear();
+  if (wants_prefix && !has_prefix) other = rule.prefix;
+  if (!rule.marks_spaces) return other.append(text);
+  data::append_marked(other, text);
+  return other;
+}
+
 // What the steps from `step` on make of a piece.
 void Tokenizer::Encoder::cut(std::string_view text, size_t step, std::vector<int32_t>& tokens) {
+  using Match = data::SplitStep::Match;
   if (text.empty()) return;
   if (step == parts_.steps.size()) return parts_.bpe.encode(text, scratch_->bpe, tokens);
   const auto& [pattern, rule] = parts_.steps[step];
-  const bool begins = !std::exchange(scratch_->is_continuation, false);
-  if (rule.add_prefix_space && begins && text.front() != ' ') {
-    std::string& spaced = scratch_->with_space[step];
-    spaced.assign(1, ' ').append(text);
-    text = spaced;
-  }
+  text = prefixed(text, step);
   if (!pattern) return cut(text, step + 1, tokens);
   size_t done = 0;
   for (size_t from = 0; from <= text.size();) {
     const auto match = pattern->find(text, from, scratch_->match);
     if (!match) break;
-    if (!rule.drop_between) cut(text.substr(done, match->begin - done), step + 1, tokens);
-    if (!rule.drop_matches) cut(text.substr(match->begin, match->end - match->begin), step + 1, tokens);
-    done = from = match->end;
+    const size_t middle = rule.match == Match::joins_previous ? match->end : match->begin;
+    if (!rule.drop_between) cut(text.substr(done, middle - done), step + 1, tokens);
+    done = rule.match == Match::joins_next ? match->begin : match->end;
+    if (rule.match == Match::isolated) cut(text.substr(middle, done - middle), step + 1, tokens);
+    if (done > 0) scratch_->begins_text = false;
+    from = match->end;
     // An empty match is a cut; the next one is looked for behind the next character.
     if (match->begin == match->end) from += std::max<size_t>(1, first_code_point(text.substr(from)).bytes);
   }

@@ -1,17 +1,23 @@
-// Tokenizer: text to tokens and back as a tokenizer.json of the tokenizers library says: byte-level BPE as of
-// GPT-2, Llama 3 and Qwen 2. What a file asks for beyond that is refused by its key, never ignored: a text
-// has the tokens that the library gives it, or there is an error.
+// Tokenizer: text to tokens and back as a tokenizer.json of the tokenizers library says: BPE of the byte
+// level (GPT-2, Llama 3, Qwen) and of SentencePiece (Llama 2, Mistral, Gemma). What a file asks for beyond
+// that is refused by its key, never ignored: a text has the tokens that the library gives it, or there is an
+// error.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace terrace {
+
+namespace data {
+struct TextCuts;
+}
 
 class Tokenizer {
  public:
@@ -28,18 +34,24 @@ class Tokenizer {
   uint32_t vocabulary() const;
   // Of all that decides about tokens.
   uint64_t fingerprint() const;
-  // "byte-level BPE, 50257 tokens, NFC".
+  // "byte-level BPE, 50257 tokens, NFC", "SentencePiece BPE, 32000 tokens".
   std::string description() const;
   // What stands between two texts.
   std::optional<int32_t> end_of_text() const;
   // The token as a file writes it: "<|endoftext|>".
   const std::string& name_of(int32_t token) const;
 
-  // The bytes that a token stands for; not necessarily whole characters. None for a number without a token.
-  std::string_view bytes_of(int32_t token) const;
+  // The bytes that a token stands for, not necessarily whole characters; at the beginning of a text without
+  // the space that SentencePiece puts there. None for a number without a token.
+  std::string_view bytes_of(int32_t token, bool begins_text = false) const;
+  // The text of tokens as the library gives it, special ones included: what is no UTF-8 becomes U+FFFD.
+  std::string decode(std::span<const int32_t> tokens) const;
   // What goes in front of and behind a text that stands by itself.
   const std::vector<int32_t>& prefix() const;
   const std::vector<int32_t>& suffix() const;
+
+  // Where a text may be cut into segments, each with the tokens that it has within the whole.
+  data::TextCuts cuts() const;
 
   class Encoder;
 
@@ -64,6 +76,7 @@ class Tokenizer::Encoder {
 
  private:
   struct Scratch;
+  std::string_view prefixed(std::string_view text, size_t step);
   void cut(std::string_view text, size_t step, std::vector<int32_t>& tokens);
 
   const Parts& parts_;

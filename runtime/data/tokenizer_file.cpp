@@ -28,9 +28,8 @@ class Reader {
       top(key);
     });
     cursor_.end();
-    for (const char* needed : {"model", "pre_tokenizer"}) {
-      if (!seen.contains(needed)) cursor_.fail(fmt::format("\"{}\" is missing", needed));
-    }
+    if (!seen.contains("model")) cursor_.fail("\"model\" is missing");
+    check_together();
     return std::move(file_);
   }
 
@@ -41,11 +40,33 @@ class Reader {
     if (key == "normalizer") return read_normalizer(section(key), file_);
     if (key == "pre_tokenizer") return read_pre_tokenizer(section(key), file_);
     if (key == "post_processor") return read_post_processor(section(key), file_);
-    if (key == "decoder") return read_decoder(section(key));
+    if (key == "decoder") return read_decoder(section(key), file_);
     // What is left belongs to the file or to a call, not to what a text's tokens are.
     if (key != "version" && key != "truncation" && key != "padding")
       cursor_.fail(fmt::format("the key \"{}\" is not known here", key));
     cursor_.skip();
+  }
+
+  // What no section can tell alone: their order in the file is free.
+  void check_together() const {
+    const DecoderRules& decoder = file_.decoder;
+    const bool is_marked = decoder.reads_marks || decoder.joins_bytes;
+    if (file_.is_byte_level) {
+      if (file_.byte_fallback)
+        refuse("byte_fallback", "it is true, and the pre_tokenizer is of the byte level");
+      if (is_marked) refuse_tokenizer(std::string(name_), "decoder", "it is not of the byte level");
+      return;
+    }
+    // Of one character that NFC takes apart the library may begin several pieces of a text.
+    if (file_.normalizer.composes && file_.steps.size() > 1 && file_.steps.back().only_first_prefix)
+      refuse_tokenizer(std::string(name_), "pre_tokenizer",
+                       "Metaspace with \"first\" follows NFC and a step");
+    if (!file_.byte_fallback && file_.unknown.empty())
+      refuse("unk_token", "there is none, and no byte_fallback: characters of a text would vanish");
+    if (decoder.is_byte_level || !is_marked) {
+      refuse_tokenizer(std::string(name_), "decoder",
+                       "it is not the one of SentencePiece, and the pre_tokenizer is not of the byte level");
+    }
   }
 
   JsonNode section(const std::string& key) {
@@ -69,7 +90,7 @@ class Reader {
   void model_member(const std::string& key) {
     if (key == "type") {
       const std::string type = cursor_.text();
-      if (type != "BPE") refuse(key, fmt::format("\"{}\" is not BPE", type));
+      if (type != "BPE") refuse(key, fmt::format("it is {}, and not BPE", json_quoted(type)));
     } else if (key == "vocab") {
       vocabulary();
     } else if (key == "merges") {
@@ -77,23 +98,22 @@ class Reader {
     } else if (key == "ignore_merges") {
       file_.ignore_merges = cursor_.boolean();
     } else if (key == "byte_fallback") {
-      if (cursor_.boolean()) refuse(key, "it is true");
+      file_.byte_fallback = cursor_.boolean();
     } else if (key == "dropout") {
       if (!cursor_.take_null() && cursor_.skip() != "0.0") refuse(key, "it makes tokens random");
     } else if (key == "continuing_subword_prefix" || key == "end_of_word_suffix") {
       if (!cursor_.take_null() && !cursor_.text().empty()) refuse(key, "it is not empty");
-    } else if (key == "unk_token" || key == "fuse_unk") {
-      cursor_.skip();  // no byte is unknown: the vocabulary has them all
+    } else if (key == "unk_token") {
+      if (!cursor_.take_null()) file_.unknown = cursor_.text();
+    } else if (key == "fuse_unk") {
+      file_.fuses_unknown = cursor_.boolean();
     } else {
       refuse(key, "this key is not known here");
     }
   }
 
   [[noreturn]] void refuse(const std::string& key, const std::string& reason) const {
-    throw Error(ErrorKind::config,
-                {"cannot use the tokenizer", fmt::format("{}: model.{}", name_, key), reason,
-                 "Terrace reads byte-level BPE as of GPT-2, Llama 3 and Qwen 2; tokenize the text with the "
-                 "library of that tokenizer and give .bin files, or give another tokenizer"});
+    refuse_tokenizer(std::string(name_), "model." + key, reason);
   }
 
   void vocabulary() {
@@ -130,6 +150,16 @@ class Reader {
 };
 
 }  // namespace
+
+void append_marked(std::string& marked, std::string_view text) {
+  for (const char c : text) {
+    if (c == ' ') {
+      marked += kSpaceMark;
+    } else {
+      marked += c;
+    }
+  }
+}
 
 TokenizerFile parse_tokenizer_file(std::string_view json, std::string_view name) {
   return Reader(json, name).run();

@@ -28,6 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                     "a token is one of the vocabulary");
       tokenizer->bytes_of(token);
     }
+    tokenizer->decode(tokens);
   }
   for (const std::vector<int32_t>* fixed : {&tokenizer->prefix(), &tokenizer->suffix()}) {
     for (const int32_t token : *fixed)

@@ -1,10 +1,12 @@
 // encode_texts TOKENIZER: reads texts from stdin, each as its length in bytes on a line of its own and then
-// the bytes; writes the tokens of each on a line. With --time: encodes stdin as one text and writes bytes per
-// second. The other half of compare.py.
+// the bytes; writes the tokens of each on a line, and with --decode the text of these tokens on the next, in
+// hexadecimal digits. With --time: encodes stdin as one text and writes bytes per second. The other half of
+// compare.py.
 #include <cstdio>
 #include <iostream>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <terrace/base/clock.h>
@@ -13,7 +15,8 @@
 
 namespace {
 
-void encode_each(terrace::Tokenizer::Encoder& encoder) {
+void encode_each(const terrace::Tokenizer& tokenizer, bool decodes) {
+  terrace::Tokenizer::Encoder encoder(tokenizer);
   std::string line;
   std::vector<int32_t> tokens;
   while (std::getline(std::cin, line)) {
@@ -23,10 +26,14 @@ void encode_each(terrace::Tokenizer::Encoder& encoder) {
     encoder.encode(text, tokens);
     for (const int32_t token : tokens) std::printf("%d ", token);
     std::printf("\n");
+    if (!decodes) continue;
+    for (const char byte : tokenizer.decode(tokens)) std::printf("%02x", static_cast<uint8_t>(byte));
+    std::printf("\n");
   }
 }
 
-void measure(terrace::Tokenizer::Encoder& encoder) {
+void measure(const terrace::Tokenizer& tokenizer) {
+  terrace::Tokenizer::Encoder encoder(tokenizer);
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   std::vector<int32_t> tokens;
   const terrace::SteadyClock clock;
@@ -41,13 +48,13 @@ void measure(terrace::Tokenizer::Encoder& encoder) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: encode_texts TOKENIZER [--time]\n");
+    std::fprintf(stderr, "usage: encode_texts TOKENIZER [--decode | --time]\n");
     return 2;
   }
   try {
     const terrace::Tokenizer tokenizer = terrace::Tokenizer::load(argv[1]);
-    terrace::Tokenizer::Encoder encoder(tokenizer);
-    argc > 2 ? measure(encoder) : encode_each(encoder);
+    const std::string_view flag = argc > 2 ? argv[2] : "";
+    flag == "--time" ? measure(tokenizer) : encode_each(tokenizer, flag == "--decode");
   } catch (const terrace::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

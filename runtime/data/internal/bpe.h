@@ -1,10 +1,12 @@
-// Byte-pair encoding (Sennrich et al., 2016) of one word: its bytes, joined pair by pair, always the pair
-// whose merge was learnt first and of these the leftmost. It knows words and numbers, nothing of text.
+// Byte-pair encoding (Sennrich et al., 2016) of one word: its bytes or characters, joined pair by pair,
+// always the pair whose merge was learnt first and of these the leftmost. It knows words and numbers, nothing
+// of text.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -40,20 +42,34 @@ class Bpe {
   // What one thread needs to encode.
   class Scratch;
 
-  // Throws Error(config) when the vocabulary is not of the byte level or lacks what a merge makes.
+  // Throws Error(config) when the vocabulary lacks a byte that a word may have, or what a merge makes.
   Bpe(const TokenizerFile& file, std::string_view name);
 
   // Appends the tokens of a word of at most 2^31 bytes.
   void encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& tokens) const;
 
  private:
+  using Ids = std::unordered_map<std::string, uint32_t>;
+
+  static Ids ids_of(const TokenizerFile& file, std::string_view name);
+  void find_bytes(const TokenizerFile& file, const Ids& ids, std::string_view name);
+  void find_characters(const TokenizerFile& file, const Ids& ids, std::string_view name);
+  void find_merges(const TokenizerFile& file, const Ids& ids, std::string_view name);
+  // What a word is before anything is joined.
+  void spell_bytes(std::string_view word, Scratch& scratch) const;
+  void spell_characters(std::string_view word, Scratch& scratch) const;
   void merge(std::string_view word, Scratch& scratch, std::vector<int32_t>& tokens) const;
 
-  std::array<uint32_t, 256> byte_tokens_{};
+  bool is_byte_level_;
+  std::array<uint32_t, 256> byte_tokens_{};  // of the byte level, or what stands for bytes of characters
+  std::unordered_map<char32_t, uint32_t> character_tokens_;
+  bool byte_fallback_;
+  std::optional<uint32_t> unknown_;
+  bool fuses_unknown_;
   MergeTable merges_;
-  // Where words that are tokens are not put together: every token by its bytes.
+  // Where words that are tokens are not put together: every token by its text.
   bool ignore_merges_;
-  std::unordered_map<std::string, uint32_t> tokens_;
+  Ids tokens_;
 };
 
 class Bpe::Scratch {
@@ -85,6 +101,7 @@ class Bpe::Scratch {
   };
   static bool comes_later(const Candidate& a, const Candidate& b);
   void clear_cache();
+  void add_symbol(uint32_t token);
   void push(const MergeTable& merges, int32_t left);
 
   std::vector<Symbol> symbols_;

@@ -5,10 +5,21 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <terrace/runtime/data/text_files.h>
 
 namespace terrace::data {
+
+// Where text may be cut: behind a newline that stands between a letter, digit, mark of punctuation or symbol
+// and a letter or digit. There the patterns of GPT-2, Llama 3, Qwen 2 and their like cut too, with nothing of
+// what follows in what they look at.
+struct TextCuts {
+  bool behind_newlines = true;
+  // Nor where the newline stands behind one of these, or in front of one of those.
+  std::u32string never_after;
+  std::u32string never_before;
+};
 
 struct TextSegment {
   std::string text;
@@ -24,24 +35,23 @@ class TextSegments {
   static constexpr uint64_t kMostBytes = uint64_t{16} << 20;
 
   // Both sizes are smaller in tests. `files` outlives this.
-  explicit TextSegments(const TextFiles& files, uint64_t wanted_bytes = kBytes,
-                        uint64_t most_bytes = kMostBytes)
-      : files_(files), wanted_bytes_(wanted_bytes), most_bytes_(most_bytes) {}
+  TextSegments(const TextFiles& files, TextCuts cuts, uint64_t wanted_bytes = kBytes,
+               uint64_t most_bytes = kMostBytes)
+      : files_(files), cuts_(std::move(cuts)), wanted_bytes_(wanted_bytes), most_bytes_(most_bytes) {}
 
   // False after the last one. Throws Error(io).
   bool next(TextSegment& segment);
 
  private:
   const TextFiles& files_;
+  TextCuts cuts_;
   uint64_t wanted_bytes_;
   uint64_t most_bytes_;
   size_t file_ = 0;
   uint64_t inside_ = 0;  // that file
 };
 
-// The last place at which `text` may be cut: behind a newline that stands between a letter, digit, mark of
-// punctuation or symbol and a letter or digit. There the patterns of GPT-2, Llama 3, Qwen 2 and their like
-// cut too, with nothing of what follows in what they look at. 0: there is none.
-size_t last_cut(std::string_view text);
+// The last place at which `text` may be cut. 0: there is none.
+size_t last_cut(std::string_view text, const TextCuts& cuts);
 
 }  // namespace terrace::data

@@ -100,12 +100,13 @@ TEST_F(TokenCacheTest, CutsTextWhereItsTokensAreThoseOfTheWhole) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const std::string text = long_text(60, seed);
     const TextFiles files(write("t.txt", text));
-    for (const char* name : {"gpt2", "llama3", "qwen2", "added"}) {
+    for (const char* name : {"gpt2", "llama3", "qwen2", "added", "llama2", "mistral", "gemma", "phi3",
+                             "metaspace_split", "unknown_fused"}) {
       const Tokenizer t = tokenizer(name);
       Tokenizer::Encoder encoder(t);
       std::vector<int32_t> whole, parts;
       encoder.encode(text, whole);
-      TextSegments segments(files, 64, 100'000);
+      TextSegments segments(files, t.cuts(), 64, 100'000);
       TextSegment segment;
       size_t count = 0;
       for (uint64_t at = 0; segments.next(segment); ++count) {
@@ -124,7 +125,7 @@ TEST_F(TokenCacheTest, CutsTextWithoutLinesBetweenCharacters) {
   std::string text;
   for (int i = 0; i < 1000; ++i) text += "\xE5\x8C\x97";
   const TextFiles files(write("t.txt", text));
-  TextSegments segments(files, 64, 256);
+  TextSegments segments(files, {}, 64, 256);
   TextSegment segment;
   std::string together;
   while (segments.next(segment)) {

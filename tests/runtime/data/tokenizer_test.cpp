@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include <terrace/runtime/config/json_document.h>
+#include <terrace/runtime/data/internal/text_segments.h>
 
 #include "runtime/data/data_test_support.h"
 
@@ -45,9 +46,9 @@ std::string decode(const Tokenizer& tokenizer, const std::vector<int32_t>& token
   return text;
 }
 
-// The fixture's GPT-2 with a part of its text replaced.
-std::string changed(const std::string& from, const std::string& to) {
-  std::string json = fixture("gpt2.json");
+// The fixture's GPT-2, or another one, with a part of its text replaced.
+std::string changed(const std::string& from, const std::string& to, const std::string& name = "gpt2.json") {
+  std::string json = fixture(name);
   const size_t place = json.find(from);
   EXPECT_NE(place, std::string::npos) << from;
   return json.replace(place, from.size(), to);
@@ -78,11 +79,14 @@ TEST_P(TokenizerFixture, GivesTheTokensOfTheReference) {
         expected.push_back(static_cast<int32_t>(id.number));
       encoder.encode(member(each, "text").text, tokens);
       EXPECT_EQ(tokens, expected) << json_quoted(member(each, "text").text);
+      EXPECT_EQ(tokenizer.decode(tokens), member(each, "decoded").text);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TokenizerFixture, ::testing::Values("gpt2", "llama3", "qwen2", "added"),
+INSTANTIATE_TEST_SUITE_P(All, TokenizerFixture,
+                         ::testing::Values("gpt2", "llama3", "qwen2", "added", "llama2", "mistral", "gemma",
+                                           "phi3", "metaspace_split", "unknown_fused"),
                          [](const auto& each) { return std::string(each.param); });
 
 TEST(Tokenizer, GivesTextsBackAsTheyWere) {
@@ -148,19 +152,67 @@ TEST(Tokenizer, RefusesByItsKeyWhatItWouldDoOtherwise) {
     EXPECT_THAT(problem(changed(from, to)), HasSubstr(words)) << to;
   };
   expect(R"("type": "BPE")", R"("type": "WordPiece")", "model.type");
-  expect(R"("type": "BPE")", R"("type": "Unigram")", "\"Unigram\" is not BPE");
+  expect(R"("type": "BPE")", R"("type": "Unigram")", "it is \"Unigram\", and not BPE");
   expect(R"("byte_fallback": false)", R"("byte_fallback": true)", "model.byte_fallback");
   expect(R"("dropout": null)", R"("dropout": 0.1)", "model.dropout");
   expect(R"("end_of_word_suffix": null)", R"("end_of_word_suffix": "</w>")", "model.end_of_word_suffix");
   expect(R"("normalizer": null)", R"("normalizer": {"type": "Lowercase"})", "\"Lowercase\" is not NFC");
-  expect(R"("pre_tokenizer": {"type": "ByteLevel")", R"("pre_tokenizer": {"type": "Metaspace")",
-         "\"Metaspace\"");
+  expect(R"("pre_tokenizer": {"type": "ByteLevel")", R"("pre_tokenizer": {"type": "Whitespace")",
+         "\"Whitespace\" is the last step");
   expect(R"("decoder": {"type": "ByteLevel")", R"("decoder": {"type": "WordPiece")", "decoder");
   expect(R"("post_processor": {"type": "ByteLevel")", R"("post_processor": {"type": "BertProcessing")",
          "post_processor");
   expect(R"("version": "1.0")", R"("version": "1.0", "novelty": 1)", "\"novelty\" is not known");
   expect(R"("use_regex": true)", R"("use_regex": true, "novelty": 1)", "novelty");
   EXPECT_EQ(problem(changed(R"("truncation": null)", R"("truncation": {"max_length": 8})")), "no problem");
+}
+
+TEST(Tokenizer, RefusesOfSentencePieceWhatItWouldDoOtherwise) {
+  const auto expect = [](const std::string& from, const std::string& to, const std::string& words) {
+    EXPECT_THAT(problem(changed(from, to, "llama2.json")), HasSubstr(words)) << to;
+  };
+  expect(R"("prepend": "\u2581")", R"("prepend": "_")", "\"_\" is not \"\u2581\"");
+  expect(R"("type": "Prepend")", R"("type": "Precompiled")", "\"Precompiled\" is not NFC");
+  expect(R"({"String": " "})", R"({"String": "  "})", "\"\u2581\" for \"  \"");
+  expect(R"({"String": " "})", R"({"Regex": " "})", "\"String\" is expected");
+  expect(R"("<0x41>")", R"("<0x4>")", "\"<0x41>\" is not in it");
+  expect(R"("byte_fallback": true)", R"("byte_fallback": false, "unk_token": null)", "there twice");
+  expect(R"("unk_token": "<unk>")", R"("unk_token": "<none>")", "no problem");  // no character is unknown
+  expect(R"("start": 1)", R"("start": 2)", "one space at the beginning");
+  expect(R"({"type": "Fuse"}, )", "", "\"Strip\" is not");
+  expect(R"("type": "ByteFallback")", R"("type": "ByteLevel")", "not the one of SentencePiece");
+  EXPECT_THAT(problem(changed(R"("first")", R"("second")", "mistral.json")), HasSubstr("second"));
+  EXPECT_THAT(problem(changed(R"("unk_token": "<unk>")", R"("unk_token": null)", "unknown_fused.json")),
+              HasSubstr("would vanish"));
+  EXPECT_THAT(problem(changed(R"("unk_token": "<unk>")", R"("unk_token": "<u>")", "unknown_fused.json")),
+              HasSubstr("\"<u>\" is not in the vocabulary"));
+  EXPECT_THAT(problem(changed(R"("byte_fallback": false)", R"("byte_fallback": true)")),
+              HasSubstr("of the byte level"));
+}
+
+TEST(Tokenizer, BeginsATextWithoutTheSpaceThatWasPutThere) {
+  const Tokenizer llama = Tokenizer::parse(fixture("llama2.json"), "llama2");
+  EXPECT_THAT(llama.description(), testing::StartsWith("SentencePiece BPE, "));
+  const std::vector<int32_t> tokens = encode(llama, "the quick");
+  EXPECT_EQ(decode(llama, tokens), " the quick");
+  EXPECT_EQ(llama.bytes_of(tokens[0], true), llama.bytes_of(tokens[0]).substr(1));
+  EXPECT_EQ(llama.decode(tokens), "the quick");
+}
+
+// A token that joins lines forbids cuts behind them, one that takes the space behind it those behind itself
+// where something is put in front of what follows.
+TEST(Tokenizer, KnowsWhereATextMayBeCut) {
+  const auto cuts = [](const std::string& json) { return Tokenizer::parse(json, "t.json").cuts(); };
+  EXPECT_TRUE(cuts(fixture("gpt2.json")).behind_newlines);
+  EXPECT_TRUE(cuts(fixture("gemma.json")).behind_newlines);
+  EXPECT_EQ(cuts(fixture("phi3.json")).never_after, U">");
+  EXPECT_EQ(cuts(fixture("phi3.json")).never_before, U"<");
+  EXPECT_EQ(cuts(fixture("llama2.json")).never_after, U"");
+  const std::string joined = changed(R"("vocab": {)", R"("vocab": {"\na": 990, )", "llama2.json");
+  EXPECT_TRUE(cuts(joined).behind_newlines);
+  std::string merged = joined;
+  merged.replace(merged.find(R"("merges": [)"), 11, R"("merges": [["\n", "a"], )");
+  EXPECT_FALSE(cuts(merged).behind_newlines);
 }
 
 TEST(Tokenizer, RefusesPatternsThatMeanSomethingElseHere) {
