@@ -34,6 +34,13 @@ LayerActivations DecoderPass::allocate_layer() {
   kept.statistics2 = allocate_statistics(tokens_count());
   kept.norm1 = allocate(config.width);
   kept.qkv = allocate_qkv(0);
+  if (tensors.layers.front().query_norm) {
+    const AttentionShape shape = attention_shape();
+    kept.raw_queries = allocate(shape.query_width());
+    kept.raw_keys = allocate(shape.key_value_width());
+    kept.query_statistics = allocate_statistics(tokens_count() * config.heads);
+    kept.key_statistics = allocate_statistics(tokens_count() * config.key_value_heads);
+  }
   kept.log_sums = allocate(config.heads);
   kept.attention = allocate(attention_shape().query_width());
   kept.middle = allocate(config.width);
@@ -50,16 +57,27 @@ void DecoderPass::layer_forward(uint32_t layer, std::span<const float> x, const 
   hidden_forward(layer, kept, phase);
 }
 
+TensorList DecoderPass::qkv_tensors(const LayerTensors& own) const {
+  TensorList list(own.attention_norm);
+  for (const LinearTensors& linear : own.qkv) list.add(linear);
+  if (own.query_norm) list.add(*own.query_norm), list.add(*own.key_norm);
+  return list;
+}
+
 void DecoderPass::attention_forward(uint32_t layer, std::span<const float> x, const LayerActivations& kept,
                                     Phase phase) {
   const LayerTensors& own = tensors.layers[layer];
   {
-    TensorList leased(own.attention_norm);
-    for (const LinearTensors& linear : own.qkv) leased.add(linear);
-    const Lease lease(access, key(layer, ".attn.qkv", phase), leased, phase.kind);
+    const Lease lease(access, key(layer, ".attn.qkv", phase), qkv_tensors(own), phase.kind);
     norm_forward(lease, own.attention_norm, x, kept.norm1, kept.statistics1);
+    AttentionRows<float> projected = kept.qkv;
+    if (own.query_norm) projected.queries = kept.raw_queries, projected.keys = kept.raw_keys;
     for (size_t i = 0; i < own.qkv.size(); ++i) {
-      linear_forward(lease, own.qkv[i], kept.norm1, projection(kept.qkv, i));
+      linear_forward(lease, own.qkv[i], kept.norm1, projection(projected, i));
+    }
+    if (own.query_norm) {
+      norm_forward(lease, *own.query_norm, kept.raw_queries, kept.qkv.queries, kept.query_statistics);
+      norm_forward(lease, *own.key_norm, kept.raw_keys, kept.qkv.keys, kept.key_statistics);
     }
   }
   rotate(kept.qkv, false);
@@ -147,18 +165,28 @@ void DecoderPass::attention_backward(uint32_t layer, std::span<const float> x, c
                       kBackward.kind);
     linear_backward(lease, own.attention_output, kept.attention, dx, dattention, overwrite);
   }
-  const AttentionRows<float> gradients = allocate_qkv(layer);
+  AttentionRows<float> gradients = allocate_qkv(layer);
   ops.attention_backward(attention_shape(), read_only(kept.qkv), kept.attention, kept.log_sums, dattention,
                          gradients, arena);
   rotate(gradients, true);
   const std::span<float> dnorm = allocate(config.width);
-  TensorList leased(own.attention_norm);
-  for (const LinearTensors& linear : own.qkv) leased.add(linear);
-  const Lease lease(access, key(layer, ".attn.qkv", kBackward), leased, kBackward.kind);
+  const Lease lease(access, key(layer, ".attn.qkv", kBackward), qkv_tensors(own), kBackward.kind);
+  if (own.query_norm) head_norms_backward(lease, own, kept, gradients);
   for (size_t i = 0; i < own.qkv.size(); ++i) {
     linear_backward(lease, own.qkv[i], kept.norm1, projection(gradients, i), dnorm, i == 0 ? overwrite : add);
   }
   norm_backward(lease, own.attention_norm, x, kept.statistics1, dnorm, dx);
+}
+
+void DecoderPass::head_norms_backward(const Lease& lease, const LayerTensors& own,
+                                      const LayerActivations& kept, AttentionRows<float>& gradients) {
+  const AttentionShape shape = attention_shape();
+  const std::span<float> queries = allocate(shape.query_width()), keys = allocate(shape.key_value_width());
+  ops.set_zero(queries);
+  ops.set_zero(keys);
+  norm_backward(lease, *own.query_norm, kept.raw_queries, kept.query_statistics, gradients.queries, queries);
+  norm_backward(lease, *own.key_norm, kept.raw_keys, kept.key_statistics, gradients.keys, keys);
+  gradients.queries = queries, gradients.keys = keys;
 }
 
 }  // namespace terrace::decoder

@@ -6,7 +6,7 @@ namespace terrace::decoder {
 
 void DecoderPass::norm_forward(const Lease& lease, const NormTensors& norm, std::span<const float> x,
                                std::span<float> y, const NormStatistics& statistics) {
-  const NormShape shape{x.size() / config.width, config.width, config.norm_epsilon};
+  const NormShape shape{x.size() / norm.width, norm.width, config.norm_epsilon};
   if (norm.bias) {
     ops.layer_norm_forward(shape, x, view(lease, norm.weight), view(lease, *norm.bias), y, statistics, arena);
   } else {
@@ -17,7 +17,7 @@ void DecoderPass::norm_forward(const Lease& lease, const NormTensors& norm, std:
 void DecoderPass::norm_backward(const Lease& lease, const NormTensors& norm, std::span<const float> x,
                                 const NormStatistics& statistics, std::span<const float> dy,
                                 std::span<float> dx) {
-  const NormShape shape{tokens_count(), config.width, config.norm_epsilon};
+  const NormShape shape{x.size() / norm.width, norm.width, config.norm_epsilon};
   if (norm.bias) {
     ops.layer_norm_backward(shape, x, statistics, view(lease, norm.weight), dy, dx,
                             target(lease, norm.weight), target(lease, *norm.bias), arena);

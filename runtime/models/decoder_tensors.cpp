@@ -31,7 +31,7 @@ class Builder {
  private:
   TensorId add(std::string name, std::vector<uint64_t> shape, float constant, float deviation);
   TableTensors add_table(std::string name, uint32_t backward_uses);
-  NormTensors add_norm(const std::string& name, bool biased);
+  NormTensors add_norm(const std::string& name, uint64_t width, bool biased);
   LinearTensors add_linear(const std::string& name, uint64_t inputs, uint64_t outputs, bool outputs_first,
                            bool biased, float deviation);
   void add_gpt2_layer(uint32_t layer);
@@ -81,9 +81,9 @@ TableTensors Builder::add_table(std::string name, uint32_t backward_uses) {
   return table;
 }
 
-NormTensors Builder::add_norm(const std::string& name, bool biased) {
-  NormTensors norm{add(name + ".weight", {config_.width}, 1.0f, 0.0f), std::nullopt};
-  if (biased) norm.bias = add(name + ".bias", {config_.width}, 0.0f, 0.0f);
+NormTensors Builder::add_norm(const std::string& name, uint64_t width, bool biased) {
+  NormTensors norm{add(name + ".weight", {width}, 1.0f, 0.0f), std::nullopt, width};
+  if (biased) norm.bias = add(name + ".bias", {width}, 0.0f, 0.0f);
   return norm;
 }
 
@@ -131,10 +131,10 @@ void Builder::add_gpt2_layer(uint32_t layer) {
   const float residual = static_cast<float>(config_.init_std / std::sqrt(2.0 * config_.layers));
   LayerTensors tensors;
   tensors.first = next();
-  tensors.attention_norm = add_norm(name + "ln_1", true);
+  tensors.attention_norm = add_norm(name + "ln_1", width, true);
   tensors.qkv = {add_linear(name + "attn.c_attn", width, 3 * heads_width, false, true, config_.init_std)};
   tensors.attention_output = add_linear(name + "attn.c_proj", heads_width, width, false, true, residual);
-  tensors.mlp_norm = add_norm(name + "ln_2", true);
+  tensors.mlp_norm = add_norm(name + "ln_2", width, true);
   tensors.hidden = add_linear(name + "mlp.c_fc", width, config_.hidden, false, true, config_.init_std);
   tensors.mlp_output = add_linear(name + "mlp.c_proj", config_.hidden, width, false, true, residual);
   tensors.end = next();
@@ -145,7 +145,7 @@ DecoderTensors Builder::gpt2() {
   list_.tokens = add_table("transformer.wte.weight", tied_uses());
   list_.positions = add("transformer.wpe.weight", {config_.positions, config_.width}, 0.0f, config_.init_std);
   for (uint32_t layer = 0; layer < config_.layers; ++layer) add_gpt2_layer(layer);
-  list_.final_norm = add_norm("transformer.ln_f", true);
+  list_.final_norm = add_norm("transformer.ln_f", config_.width, true);
   return finish();
 }
 
@@ -158,12 +158,16 @@ void Builder::add_llama_layer(uint32_t layer) {
   };
   LayerTensors tensors;
   tensors.first = next();
-  tensors.attention_norm = add_norm(name + "input_layernorm", false);
+  tensors.attention_norm = add_norm(name + "input_layernorm", width, false);
   tensors.qkv.push_back(linear("self_attn.q_proj", width, queries, config_.attention_bias));
   tensors.qkv.push_back(linear("self_attn.k_proj", width, keys, config_.attention_bias));
   tensors.qkv.push_back(linear("self_attn.v_proj", width, keys, config_.attention_bias));
+  if (config_.family == ModelFamily::qwen3) {
+    tensors.query_norm = add_norm(name + "self_attn.q_norm", config_.head_size, false);
+    tensors.key_norm = add_norm(name + "self_attn.k_norm", config_.head_size, false);
+  }
   tensors.attention_output = linear("self_attn.o_proj", queries, width, config_.output_bias);
-  tensors.mlp_norm = add_norm(name + "post_attention_layernorm", false);
+  tensors.mlp_norm = add_norm(name + "post_attention_layernorm", width, false);
   tensors.hidden = linear("mlp.gate_proj", width, config_.hidden, config_.mlp_bias);
   tensors.up = linear("mlp.up_proj", width, config_.hidden, config_.mlp_bias);
   tensors.mlp_output = linear("mlp.down_proj", config_.hidden, width, config_.mlp_bias);
@@ -174,7 +178,7 @@ void Builder::add_llama_layer(uint32_t layer) {
 DecoderTensors Builder::llama() {
   list_.tokens = add_table("model.embed_tokens.weight", tied_uses());
   for (uint32_t layer = 0; layer < config_.layers; ++layer) add_llama_layer(layer);
-  list_.final_norm = add_norm("model.norm", false);
+  list_.final_norm = add_norm("model.norm", config_.width, false);
   return finish();
 }
 

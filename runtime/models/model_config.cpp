@@ -66,6 +66,18 @@ void check_gpt2(const ModelConfig& config) {
   }
 }
 
+void check_biases(const ModelConfig& config) {
+  const bool attention = config.attention_bias, output = config.output_bias, mlp = config.mlp_bias;
+  bool exists = attention == output;
+  if (config.family == ModelFamily::qwen2) exists = attention && !output && !mlp;
+  if (config.family == ModelFamily::qwen3) exists = attention == output && !mlp;
+  if (config.family == ModelFamily::mistral) exists = !attention && !output && !mlp;
+  if (exists) return;
+  refuse(fmt::format("attention_bias = {}, output_bias = {}, mlp_bias = {}", attention, output, mlp),
+         fmt::format("no {} has these", name_of(config.family)),
+         "llama has the first two or neither and qwen3 no third, qwen2 has the first alone, mistral none");
+}
+
 void check_llama(const ModelConfig& config) {
   if (config.heads % config.key_value_heads != 0) {
     refuse(fmt::format("heads = {}, key_value_heads = {}", config.heads, config.key_value_heads),
@@ -75,16 +87,10 @@ void check_llama(const ModelConfig& config) {
     refuse(fmt::format("head_size = {}", config.head_size),
            "rotary positions turn pairs of a head's elements", "choose an even size of at least 4");
   }
-  const bool qwen2 = config.family == ModelFamily::qwen2;
-  if (qwen2 ? !config.attention_bias || config.output_bias || config.mlp_bias
-            : config.attention_bias != config.output_bias) {
-    refuse(fmt::format("attention_bias = {}, output_bias = {}, mlp_bias = {}", config.attention_bias,
-                       config.output_bias, config.mlp_bias),
-           "no such model exists", "llama has the first two or neither, qwen2 has the first alone");
-  }
-  if (!qwen2 && config.sliding_window != 0 && (config.attention_bias || config.mlp_bias)) {
-    refuse(fmt::format("sliding_window = {}", config.sliding_window), "a Mistral has no biases",
-           "set sliding_window to 0, or the biases to false");
+  check_biases(config);
+  if (config.family == ModelFamily::llama && config.sliding_window != 0) {
+    refuse(fmt::format("sliding_window = {}", config.sliding_window), "a Llama has none",
+           "set it to 0, or choose the mistral family");
   }
   const RopeScaling& rope = config.rope;
   if (!(config.rope_theta > 1.0) || !(rope.factor >= 1.0)) {
@@ -109,7 +115,8 @@ struct LlamaPreset {
   double llama3_factor;  // 0: rotary positions are not scaled
 };
 
-constexpr auto kLlama = ModelFamily::llama, kQwen2 = ModelFamily::qwen2;
+constexpr auto kLlama = ModelFamily::llama, kMistral = ModelFamily::mistral, kQwen2 = ModelFamily::qwen2,
+               kQwen3 = ModelFamily::qwen3;
 constexpr LlamaPreset kLlamaPresets[] = {
     {"llama-2-7b", kLlama, 32, 4096, 32, 32, 128, 11008, 32000, 4096, 1e4, 1e-5f, false, 0},
     {"llama-2-13b", kLlama, 40, 5120, 40, 40, 128, 13824, 32000, 4096, 1e4, 1e-5f, false, 0},
@@ -117,7 +124,7 @@ constexpr LlamaPreset kLlamaPresets[] = {
     {"llama-3.1-70b", kLlama, 80, 8192, 64, 8, 128, 28672, 128256, 131072, 5e5, 1e-5f, false, 8},
     {"llama-3.2-1b", kLlama, 16, 2048, 32, 8, 64, 8192, 128256, 131072, 5e5, 1e-5f, true, 32},
     {"llama-3.2-3b", kLlama, 28, 3072, 24, 8, 128, 8192, 128256, 131072, 5e5, 1e-5f, true, 32},
-    {"mistral-7b", kLlama, 32, 4096, 32, 8, 128, 14336, 32768, 32768, 1e6, 1e-5f, false, 0},
+    {"mistral-7b", kMistral, 32, 4096, 32, 8, 128, 14336, 32768, 32768, 1e6, 1e-5f, false, 0},
     {"smollm2-135m", kLlama, 30, 576, 9, 3, 64, 1536, 49152, 8192, 1e5, 1e-5f, true, 0},
     {"smollm2-360m", kLlama, 32, 960, 15, 5, 64, 2560, 49152, 8192, 1e5, 1e-5f, true, 0},
     {"tinyllama-1.1b", kLlama, 22, 2048, 32, 4, 64, 5632, 32000, 2048, 1e4, 1e-5f, false, 0},
@@ -125,6 +132,10 @@ constexpr LlamaPreset kLlamaPresets[] = {
     {"qwen2.5-1.5b", kQwen2, 28, 1536, 12, 2, 128, 8960, 151936, 131072, 1e6, 1e-6f, true, 0},
     {"qwen2.5-3b", kQwen2, 36, 2048, 16, 2, 128, 11008, 151936, 32768, 1e6, 1e-6f, true, 0},
     {"qwen2.5-7b", kQwen2, 28, 3584, 28, 4, 128, 18944, 152064, 131072, 1e6, 1e-6f, false, 0},
+    {"qwen3-0.6b", kQwen3, 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1e6, 1e-6f, true, 0},
+    {"qwen3-1.7b", kQwen3, 28, 2048, 16, 8, 128, 6144, 151936, 40960, 1e6, 1e-6f, true, 0},
+    {"qwen3-4b", kQwen3, 36, 2560, 32, 8, 128, 9728, 151936, 40960, 1e6, 1e-6f, true, 0},
+    {"qwen3-8b", kQwen3, 36, 4096, 32, 8, 128, 12288, 151936, 40960, 1e6, 1e-6f, false, 0},
 };
 
 struct Gpt2Preset {
@@ -163,7 +174,8 @@ ModelConfig config_of(const LlamaPreset& preset) {
 }  // namespace
 
 std::string_view name_of(ModelFamily family) {
-  return family == ModelFamily::gpt2 ? "gpt2" : family == ModelFamily::llama ? "llama" : "qwen2";
+  constexpr std::array<std::string_view, 5> kNames = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+  return kNames[static_cast<size_t>(family)];
 }
 
 ModelConfig completed(const ModelConfig& given) {

@@ -11,8 +11,10 @@
 
 namespace terrace {
 
-// Mistral is `llama`: the same computation as long as its window is not shorter than the context.
-enum class ModelFamily : uint8_t { gpt2, llama, qwen2 };
+// All but gpt2 are one computation: mistral is llama as long as its window is not shorter than the context,
+// qwen2 has biases of queries, keys and values, and qwen3 a root-mean-square norm over every head of queries
+// and keys.
+enum class ModelFamily : uint8_t { gpt2, llama, mistral, qwen2, qwen3 };
 std::string_view name_of(ModelFamily family);
 
 enum class RopeScalingKind : uint8_t { none, linear, dynamic, llama3, yarn };
@@ -70,9 +72,9 @@ ModelConfig completed(const ModelConfig& config);
 // with its own vocabulary. Throws Error(config) on another name, naming them all.
 ModelConfig model_preset(std::string_view name);
 
-// Reads a config.json of Hugging Face: gpt2, llama, mistral or qwen2. `name` is the file's, for messages.
-// Throws Error(config), naming the key, for what is missing and for what would be computed differently here.
-// `warnings` receives what changes training but not the model: dropout is not applied.
+// Reads a config.json of Hugging Face: gpt2, llama, mistral, qwen2 or qwen3. `name` is the file's, for
+// messages. Throws Error(config), naming the key, for what is missing and for what would be computed
+// differently here. `warnings` receives what changes training but not the model: dropout is not applied.
 ModelConfig parse_model_config(std::string_view json, std::string_view name,
                                std::vector<std::string>* warnings = nullptr);
 

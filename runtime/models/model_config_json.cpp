@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <json/json.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <memory>
@@ -169,8 +170,11 @@ void ConfigReader::mention_dropout(std::initializer_list<const char*> keys) cons
 }
 
 void ConfigReader::refuse_other_architectures() const {
-  for (const char* key : {"quantization_config", "num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (!find(root_, key).isNull()) refuse(key, "Terrace does not compute this", "use a dense, full model");
+  if (!find(root_, "quantization_config").isNull())
+    refuse("quantization_config", "the weights are quantized", "use the model in bf16, fp16 or fp32");
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    if (!find(root_, key).isNull())
+      refuse(key, "the model is a mixture of experts, and Terrace trains dense ones", "use a dense model");
   }
 }
 
@@ -192,18 +196,21 @@ void ConfigReader::read_gpt2(ModelConfig& config) const {
 }
 
 void ConfigReader::read_llama(ModelConfig& config, const std::string& type) const {
-  config.family = type == "qwen2" ? ModelFamily::qwen2 : ModelFamily::llama;
+  config.family = type == "qwen2"     ? ModelFamily::qwen2
+                  : type == "qwen3"   ? ModelFamily::qwen3
+                  : type == "mistral" ? ModelFamily::mistral
+                                      : ModelFamily::llama;
   config.layers = required_count("num_hidden_layers");
   config.heads = required_count("num_attention_heads");
   config.key_value_heads = count("num_key_value_heads", type == "mistral" ? 8 : 0);
-  config.head_size = count("head_dim", 0);
+  config.head_size = count("head_dim", type == "qwen3" ? 128 : 0);
   config.width = required_count("hidden_size");
   config.hidden = required_count("intermediate_size");
   config.positions = required_count("max_position_embeddings");
   config.norm_epsilon = epsilon("rms_norm_eps", 1e-6);
   config.tied_embeddings = flag("tie_word_embeddings", false);
-  config.attention_bias = type == "qwen2" || (type == "llama" && flag("attention_bias", false));
-  config.output_bias = type == "llama" && flag("attention_bias", false);
+  config.output_bias = (type == "llama" || type == "qwen3") && flag("attention_bias", false);
+  config.attention_bias = type == "qwen2" || config.output_bias;
   config.mlp_bias = type == "llama" && flag("mlp_bias", false);
   require_activation("hidden_act", {"silu"});
   mention_dropout({"attention_dropout"});
@@ -211,11 +218,12 @@ void ConfigReader::read_llama(ModelConfig& config, const std::string& type) cons
 }
 
 void ConfigReader::read_window(ModelConfig& config, const std::string& type) const {
-  const bool used = type == "mistral" || (type == "qwen2" && flag("use_sliding_window", false));
+  const bool is_qwen = type == "qwen2" || type == "qwen3";
+  const bool used = type == "mistral" || (is_qwen && flag("use_sliding_window", false));
   const uint32_t window = count("sliding_window", type == "mistral" ? 4096 : 0);
   const bool none = root_.isMember("sliding_window") && root_["sliding_window"].isNull();
   if (used && !none) {
-    if (type == "qwen2" && window < config.context) {
+    if (is_qwen && window < config.context) {
       refuse("use_sliding_window", "Terrace attends to the whole sequence", "use a model without it");
     }
     if (window == 0) refuse("sliding_window", "a window of no token", "correct the file");
@@ -306,11 +314,11 @@ ModelConfig ConfigReader::read() {
   ModelConfig config;
   if (name == "gpt2") {
     read_gpt2(config);
-  } else if (name == "llama" || name == "mistral" || name == "qwen2") {
+  } else if (name == "llama" || name == "mistral" || name == "qwen2" || name == "qwen3") {
     read_llama(config, name);
   } else {
     refuse("model_type", fmt::format("\"{}\" is no family that Terrace knows", name),
-           "the families are gpt2, llama, mistral and qwen2");
+           "the families are gpt2, llama, mistral, qwen2 and qwen3");
   }
   config.vocabulary = required_count("vocab_size");
   config.special_tokens = special_tokens();
@@ -325,6 +333,20 @@ ModelConfig ConfigReader::read() {
 // The shortest decimal that is this fp32 number.
 double decimal(float value) {
   return std::stod(fmt::format("{}", value));
+}
+
+bool has_same_numbers(const Json::Value& a, const Json::Value& b) {
+  if (a.isNumeric()) return b.isNumeric() && a.asDouble() == b.asDouble();
+  if (a.size() != b.size()) return false;
+  if (a.isObject()) {
+    const Json::Value::Members keys = a.getMemberNames();
+    return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) {
+      return has_same_numbers(a[key], b.isMember(key) ? b[key] : Json::Value());
+    });
+  }
+  for (Json::ArrayIndex i = 0; a.isArray() && i < a.size(); ++i)
+    if (!has_same_numbers(a[i], b[i])) return false;
+  return true;
 }
 
 Json::Value rope_json(const ModelConfig& config) {
@@ -370,11 +392,6 @@ void write_gpt2(const ModelConfig& config, Json::Value& root) {
 }
 
 void write_llama(const ModelConfig& config, Json::Value& root) {
-  const bool qwen2 = config.family == ModelFamily::qwen2;
-  const bool mistral = !qwen2 && config.sliding_window != 0;
-  root["architectures"].append(qwen2     ? "Qwen2ForCausalLM"
-                               : mistral ? "MistralForCausalLM"
-                                         : "LlamaForCausalLM");
   root["num_hidden_layers"] = config.layers;
   root["num_attention_heads"] = config.heads;
   root["num_key_value_heads"] = config.key_value_heads;
@@ -389,14 +406,39 @@ void write_llama(const ModelConfig& config, Json::Value& root) {
   root["attention_dropout"] = 0.0;
   root["rope_theta"] = config.rope_theta;
   root["rope_scaling"] = rope_json(config);
-  if (qwen2) {
-    root["use_sliding_window"] = false;  // one that is used is no shorter than the positions
-  } else if (mistral) {
-    root["model_type"] = "mistral";
-    root["sliding_window"] = config.sliding_window;
-  } else {
-    root["attention_bias"] = config.attention_bias;
-    root["mlp_bias"] = config.mlp_bias;
+  switch (config.family) {
+    case ModelFamily::mistral:  // without the key transformers takes a window of 4096
+      root["architectures"].append("MistralForCausalLM");
+      root["sliding_window"] =
+          config.sliding_window == 0 ? Json::Value() : Json::Value(config.sliding_window);
+      break;
+    case ModelFamily::qwen2:
+      root["architectures"].append("Qwen2ForCausalLM");
+      root["use_sliding_window"] = false;  // one that is used is no shorter than the positions
+      break;
+    case ModelFamily::qwen3:
+      root["architectures"].append("Qwen3ForCausalLM");
+      root["use_sliding_window"] = false;
+      root["attention_bias"] = config.attention_bias;
+      break;
+    default:
+      root["architectures"].append("LlamaForCausalLM");
+      root["attention_bias"] = config.attention_bias;
+      root["mlp_bias"] = config.mlp_bias;
+  }
+}
+
+// With as few digits as tell all numbers.
+std::string written(const Json::Value& root) {
+  Json::StreamWriterBuilder builder;
+  builder["indentation"] = "  ";
+  for (int digits = 15;; ++digits) {
+    builder["precision"] = digits;
+    const std::string text = Json::writeString(builder, root);
+    Json::Value again;
+    const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
+    const bool is_read = reader->parse(text.data(), text.data() + text.size(), &again, nullptr);
+    if (digits == 17 || (is_read && has_same_numbers(root, again))) return text + "\n";
   }
 }
 
@@ -427,10 +469,7 @@ std::string model_config_json(const ModelConfig& given, DataType type) {
   root["initializer_range"] = decimal(config.init_std);
   root["tie_word_embeddings"] = config.tied_embeddings;
   root["torch_dtype"] = type == DataType::fp32 ? "float32" : type == DataType::bf16 ? "bfloat16" : "float16";
-  Json::StreamWriterBuilder builder;
-  builder["indentation"] = "  ";
-  builder["precision"] = 17;
-  return Json::writeString(builder, root) + "\n";
+  return written(root);
 }
 
 }  // namespace terrace

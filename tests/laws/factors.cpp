@@ -41,7 +41,7 @@ constexpr std::array<std::string_view, 2> kClippings = {"0", "0.5"};
 constexpr std::array<std::string_view, 3> kPrefetches = {"0", "2", "32"};
 constexpr std::array<std::string_view, 2> kStrictness = {"off", "on"};
 constexpr std::array<std::string_view, 2> kAccumulationTypes = {"fp32", "own"};
-constexpr std::array<std::string_view, 4> kModels = {"gpt2", "llama", "frozen", "lora"};
+constexpr std::array<std::string_view, 5> kModels = {"gpt2", "llama", "frozen", "lora", "qwen3"};
 // What becomes of them until backward: "cpu" and "nvme" are where checkpointed ones go to.
 constexpr std::array<std::string_view, 4> kActivationPlaces = {"kept", "checkpointed", "cpu", "nvme"};
 

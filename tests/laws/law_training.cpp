@@ -110,8 +110,10 @@ std::unique_ptr<Model> make_law_model(const Combination& c) {
   // Tied embeddings and the lower half of the first layer, beside what is trained.
   if (name == "frozen") options.frozen = {"*.wte.*", "*.wpe.*", "*.h.0.ln_1.*", "*.h.0.attn.*"};
   if (name == "lora") options.lora = LoraOptions{.rank = 4, .alpha = 8, .targets = {"*"}};
-  const bool is_llama = name == "llama" || name == "lora";
-  return make_model(law_config(is_llama ? ModelFamily::llama : ModelFamily::gpt2), options);
+  const ModelFamily family = name == "qwen3"                     ? ModelFamily::qwen3
+                             : name == "llama" || name == "lora" ? ModelFamily::llama
+                                                                 : ModelFamily::gpt2;
+  return make_model(law_config(family), options);
 }
 
 std::vector<std::filesystem::path> tier_folders(const Combination& c, const std::filesystem::path& folder) {

@@ -127,6 +127,7 @@ void expect_same_bits(const Trained& expected, const Trained& found) {
 TEST(LayerMajorLaw, TheBitsAreThoseOfOneMicroBatchAfterTheOther) {
   for (const Scene& scene :
        {Scene{}, Scene{.family = ModelFamily::llama, .parameters = Placement::nvme, .accumulation = 3},
+        Scene{.family = ModelFamily::qwen3, .accumulation = 3, .checkpoint_count = 3},
         Scene{.accumulation = 2, .store_activations = true},
         Scene{.accumulation = 5, .store_activations = true, .checkpoint_count = 3},
         Scene{.accumulation = 4,

@@ -42,6 +42,7 @@ constexpr Kind kKinds[] = {
     {"llama_fp16", ModelFamily::llama, "fp16", "", ""},
     {"llama_lora", ModelFamily::llama, "bf16", R"({"rank": 4, "alpha": 8, "targets": ["*_proj"]})", ""},
     {"qwen2_frozen", ModelFamily::qwen2, "fp32", "", R"(["*embed_tokens*", "*.layers.0.*"])"},
+    {"qwen3_lora", ModelFamily::qwen3, "bf16", R"({"rank": 4, "alpha": 8, "targets": ["q_proj"]})", ""},
     // Without clipping, so that during backward gradients are applied as they land.
     {"gpt2_adagrad", ModelFamily::gpt2, "bf16", "", "", R"({"type": "Adagrad"})", true, "0"},
     {"llama_lion", ModelFamily::llama, "bf16", "", "", R"({"type": "Lion", "params": {"lr": 2e-4}})", false,

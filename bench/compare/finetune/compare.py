@@ -1,9 +1,10 @@
 """Fine-tunes models of transformers with Terrace, through its program alone, and with torch, and compares.
 
-A small GPT-2 and a small Llama are made with transformers and saved. `terrace train` loads each, trains 20 steps of 2
+A small model of every family is made with transformers and saved. `terrace train` loads each, trains 20 steps of 2
 accumulated micro-batches in fp32 with parameters and states on nvme, and `terrace export` writes the result, which
-transformers loads. The same training in torch, on the same samples in the same order, gives the losses and weights
-to compare with. The exit code is 1 when something is beyond its bound.
+transformers loads as the class that it was. The same training in torch, on the same samples in the same order, gives
+the losses and weights to compare with; with adapters, in PEFT, which also loads what was exported. The exit code is 1
+when something is beyond its bound.
 
     python compare.py build/release/tools/terrace
 """
@@ -15,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import peft
 import torch
 import transformers
 
@@ -32,10 +34,34 @@ def gpt2():
         embd_pdrop=0.0, resid_pdrop=0.0))
 
 
+def small(**changes):
+    settings = dict(vocab_size=VOCABULARY, hidden_size=96, intermediate_size=256, num_hidden_layers=4,
+                    num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=CONTEXT,
+                    tie_word_embeddings=False)
+    return {**settings, **changes}
+
+
 def llama():
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=96, intermediate_size=256, num_hidden_layers=4, num_attention_heads=6,
-        num_key_value_heads=2, max_position_embeddings=CONTEXT, tie_word_embeddings=False))
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**small()))
+
+
+def mistral():
+    return transformers.MistralForCausalLM(transformers.MistralConfig(**small(sliding_window=CONTEXT)))
+
+
+def qwen2():
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**small(tie_word_embeddings=True)))
+
+
+def qwen3():
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**small(tie_word_embeddings=True, head_dim=24)))
+
+
+FAMILIES = {"gpt2": gpt2, "llama": llama, "mistral": mistral, "qwen2": qwen2, "qwen3": qwen3}
+# With targets of adapters.
+ADAPTED = {"gpt2": ["c_attn", "c_fc"], "llama": ["q_proj", "v_proj"], "mistral": ["*_proj"], "qwen2": ["*_proj"],
+           "qwen3": ["*_proj"]}
+RANK, ALPHA = 8, 16
 
 
 def philox(counter, key):
@@ -74,33 +100,41 @@ def make_tokens():
     return tokens.astype(np.uint16)
 
 
-def train_with_terrace(program, folder, tokens):
+def run(*command):
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{result.stderr}")
+
+
+def train_with_terrace(program, folder, tokens, *, steps=STEPS, targets=None):
     config = {
         "train_micro_batch_size_per_gpu": MICRO_BATCH,
         "gradient_accumulation_steps": ACCUMULATION,
         "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE, "weight_decay": WEIGHT_DECAY}},
+        "optimizer": {"type": "AdamW", "params": {
+            "lr": LEARNING_RATE, "weight_decay": 0.0 if targets else WEIGHT_DECAY}},
         "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": str(folder)},
                               "offload_optimizer": {"device": "nvme", "nvme_path": str(folder)}},
         "terrace": {"seed": SEED},
     }
+    if targets:
+        config["terrace"]["lora"] = {"rank": RANK, "alpha": ALPHA, "targets": targets}
     (folder / "ds_config.json").write_text(json.dumps(config))
     tokens.tofile(folder / "train.bin")
-    log = folder / "steps.jsonl"
-    subprocess.run([program, "train", "--config", folder / "ds_config.json", "--model", folder / "model", "--data",
-                    folder / "train.bin", "--validation-fraction", "0", "--steps", str(STEPS), "--save",
-                    folder / "checkpoints", "--log", log], check=True, stdout=subprocess.PIPE,
-                   stderr=subprocess.PIPE)
-    subprocess.run([program, "export", folder / "checkpoints", "--out", folder / "export", "--dtype", "fp32"],
-                   check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    log, checkpoints, export = folder / "steps.jsonl", folder / f"checkpoints{steps}", folder / f"export{steps}"
+    run(program, "train", "--config", folder / "ds_config.json", "--model", folder / "model", "--data",
+        folder / "train.bin", "--validation-fraction", "0", "--steps", str(steps), "--save", checkpoints, "--log", log)
+    run(program, "export", checkpoints, "--out", export, "--dtype", "fp32",
+        *(["--adapter", "--base", folder / "model"] if targets else []))
     records = [json.loads(line) for line in log.read_text().splitlines()]
-    return np.array([record["loss"] for record in records if record["event"] == "step"])
+    return np.array([record["loss"] for record in records if record["event"] == "step"])[-steps:]
 
 
-def train_with_torch(model, tokens):
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() == 1]
-    optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=WEIGHT_DECAY),
+def train_with_torch(model, tokens, weight_decay=WEIGHT_DECAY):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decayed = [p for p in trained if p.dim() > 1]
+    plain = [p for p in trained if p.dim() == 1]
+    optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=weight_decay),
                                    dict(params=plain, weight_decay=0.0)], lr=LEARNING_RATE)
     tokens = torch.from_numpy(tokens.astype(np.int64))
     losses, consumed = [], 0
@@ -122,6 +156,19 @@ def train_with_torch(model, tokens):
     return np.array(losses)
 
 
+def verdict(name, losses, found, expected, start, trained):
+    """Of losses, and of weights by their names: `expected` went from `start`, `trained` is Terrace's."""
+    loss = np.max(np.abs(found - losses) / losses)
+    element, tensor = 0.0, 0.0
+    for key, value in expected.items():
+        difference = trained[key].detach() - value.detach()
+        learned = value.detach() - start[key].detach()
+        element = max(element, float(difference.abs().max()))
+        tensor = max(tensor, float(difference.norm() / learned.norm()))
+    print(f"| {name} | {losses[0]:.4f} -> {losses[-1]:.4f} | {loss:.1e} | {element:.1e} | {tensor:.1e} |", flush=True)
+    return loss < LOSS_BOUND and element < ELEMENT_BOUND and tensor < TENSOR_BOUND
+
+
 def compare(name, make, program):
     torch.manual_seed(11)
     model = make().float()
@@ -129,28 +176,51 @@ def compare(name, make, program):
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         model.save_pretrained(folder / "model")
-        start = {key: value.clone() for key, value in model.named_parameters()}
         found = train_with_terrace(program, folder, tokens)
-        exported = type(model).from_pretrained(folder / "export", dtype=torch.float32)
-    expected = train_with_torch(model, tokens)
-    loss = np.max(np.abs(found - expected) / expected)
-    element, tensor = 0.0, 0.0
-    trained = dict(exported.named_parameters())
-    for key, value in model.named_parameters():
-        difference = trained[key].detach() - value.detach()
-        learned = value.detach() - start[key].detach()
-        element = max(element, float(difference.abs().max()))
-        tensor = max(tensor, float(difference.norm() / learned.norm()))
-    print(f"| {name} | {expected[0]:.4f} -> {expected[-1]:.4f} | {loss:.1e} | {element:.1e} | {tensor:.1e} |",
-          flush=True)
-    return loss < LOSS_BOUND and element < ELEMENT_BOUND and tensor < TENSOR_BOUND
+        exported = transformers.AutoModelForCausalLM.from_pretrained(folder / f"export{STEPS}", dtype=torch.float32)
+    if type(exported) is not type(model):
+        sys.exit(f"{name} came back as {type(exported).__name__}")
+    start = {key: value.clone() for key, value in model.named_parameters()}
+    losses = train_with_torch(model, tokens)
+    return verdict(name, losses, found, dict(model.named_parameters()), start, dict(exported.named_parameters()))
+
+
+def adapters_of(model):
+    return {key: value for key, value in model.named_parameters() if "lora_" in key}
+
+
+def compare_adapters(name, make, targets, program):
+    torch.manual_seed(11)
+    model = make().float()
+    tokens = make_tokens()
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
+        model.save_pretrained(folder / "model")
+
+        def loaded(steps):
+            base = type(model).from_pretrained(folder / "model", dtype=torch.float32)
+            return peft.PeftModel.from_pretrained(base, folder / f"export{steps}", is_trainable=True)
+
+        # The first step moves B alone: without decay A is then what it began with.
+        train_with_terrace(program, folder, tokens, steps=1, targets=targets)
+        adapted = loaded(1)
+        with torch.no_grad():
+            for key, value in adapters_of(adapted).items():
+                if "lora_B" in key:
+                    value.zero_()
+        start = {key: value.clone() for key, value in adapters_of(adapted).items()}
+        found = train_with_terrace(program, folder, tokens, targets=targets)
+        trained = adapters_of(loaded(STEPS))
+    losses = train_with_torch(adapted, tokens, weight_decay=0.0)
+    return verdict(f"{name}, LoRA of {', '.join(targets)}", losses, found, adapters_of(adapted), start, trained)
 
 
 def main():
     transformers.logging.set_verbosity_error()
     print("| model | loss | loss, relative | weights, largest difference | of a tensor, beside what it learned |")
     print("|---|---|---|---|---|")
-    results = [compare(name, make, sys.argv[1]) for name, make in (("gpt2", gpt2), ("llama", llama))]
+    results = [compare(name, make, sys.argv[1]) for name, make in FAMILIES.items()]
+    results += [compare_adapters(name, FAMILIES[name], targets, sys.argv[1]) for name, targets in ADAPTED.items()]
     sys.exit(0 if all(results) else 1)
 
 

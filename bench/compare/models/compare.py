@@ -43,6 +43,14 @@ def qwen2():
         attn_implementation="eager"))
 
 
+def qwen3(**changes):
+    settings = dict(vocab_size=1003, hidden_size=96, intermediate_size=200, num_hidden_layers=3,
+                    num_attention_heads=6, num_key_value_heads=2, head_dim=24, max_position_embeddings=128,
+                    tie_word_embeddings=True, attn_implementation="eager")
+    settings.update(changes)
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**settings))
+
+
 def gpt2(**changes):
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(
         vocab_size=1003, n_embd=96, n_layer=3, n_head=6, n_positions=128, attn_pdrop=0.0, embd_pdrop=0.0,
@@ -65,6 +73,8 @@ MODELS = {
     "llama, yarn": lambda: llama(**rope("yarn", factor=4.0, original_max_position_embeddings=32)),
     "mistral": mistral,
     "qwen2": qwen2,
+    "qwen3": qwen3,
+    "qwen3, untied, biases": lambda: qwen3(tie_word_embeddings=False, attention_bias=True),
 }
 
 

@@ -71,6 +71,8 @@ struct LayerActivations {
   NormStatistics statistics2;
   std::span<float> norm1;
   AttentionRows<float> qkv;
+  std::span<float> raw_queries, raw_keys;  // before their norms, where there are any
+  NormStatistics query_statistics, key_statistics;
   std::span<float> log_sums;
   std::span<float> attention;
   std::span<float> middle;  // the residual stream between attention and the feed-forward part
@@ -162,6 +164,10 @@ class DecoderPass : protected PassContext {
                           std::span<float> dx);
   bool below_attention_is_trained(uint32_t layer) const;
   AttentionRows<float> allocate_qkv(uint32_t layer);
+  TensorList qkv_tensors(const LayerTensors& own) const;
+  // The gradients of queries and keys become those of what their norms were given.
+  void head_norms_backward(const Lease& lease, const LayerTensors& own, const LayerActivations& kept,
+                           AttentionRows<float>& gradients);
 
   // --- decoder_vocabulary.cpp ---
   void embed(std::span<float> x, Phase phase);

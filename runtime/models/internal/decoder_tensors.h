@@ -15,6 +15,7 @@ namespace terrace::decoder {
 struct NormTensors {
   TensorId weight{};
   std::optional<TensorId> bias;  // a layer norm has one, a root-mean-square norm has none
+  uint64_t width = 0;            // of what is normalized: the model's, or a head's
 };
 
 struct AdapterTensors {
@@ -49,7 +50,8 @@ struct TableTensors {
 
 struct LayerTensors {
   NormTensors attention_norm;
-  std::vector<LinearTensors> qkv;  // one for all three, or queries, keys, values
+  std::vector<LinearTensors> qkv;                   // one for all three, or queries, keys, values
+  std::optional<NormTensors> query_norm, key_norm;  // over every head; both or neither
   LinearTensors attention_output;
   NormTensors mlp_norm;
   LinearTensors hidden;             // the gate, where there is one

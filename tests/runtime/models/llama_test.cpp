@@ -61,10 +61,13 @@ class ReferenceLlama {
       const std::string h = "model.layers." + std::to_string(layer) + ".";
       const Values normed = norm(x, h + "input_layernorm");
       const uint64_t size = config_.head_size;
-      const Values queries =
-          turned(linear(normed, h + "self_attn.q_proj", config_.heads * size), config_.heads);
-      const Values keys = turned(linear(normed, h + "self_attn.k_proj", config_.key_value_heads * size),
-                                 config_.key_value_heads);
+      const auto projected = [&](const std::string& part, uint64_t heads) {
+        const Values all = linear(normed, h + "self_attn." + part + "_proj", heads * size);
+        const bool is_normed = config_.family == ModelFamily::qwen3;
+        return turned(is_normed ? norm(all, h + "self_attn." + part + "_norm") : all, heads);
+      };
+      const Values queries = projected("q", config_.heads);
+      const Values keys = projected("k", config_.key_value_heads);
       const Values values = linear(normed, h + "self_attn.v_proj", config_.key_value_heads * size);
       const Values attended = reference::attention(queries, keys, values, tokens.sequence, config_.heads,
                                                    config_.key_value_heads, size);
@@ -128,6 +131,7 @@ class LlamaOnEverySet : public ForEachInstructionSet {};
 TEST_P(LlamaOnEverySet, MatchesDoublePrecisionAndItsFiniteDifferences) {
   expect_exact(tiny(ModelFamily::llama), GetParam());
   expect_exact(tiny(ModelFamily::qwen2), GetParam());
+  expect_exact(tiny(ModelFamily::qwen3), GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Sets, LlamaOnEverySet,
                          ::testing::ValuesIn(supported_instruction_sets().begin(),
@@ -142,6 +146,17 @@ TEST(Llama, MatchesDoublePrecisionWithBiasesEverywhereAndStretchedPositions) {
   config.rope.factor = 8;
   config.rope.original_context = 32;
   expect_exact(config, best_instruction_set());
+}
+
+TEST(Llama, HasNormsOverHeadsInAQwen3) {
+  const auto model = make_model(model_preset("qwen3-0.6b"), {});
+  std::map<std::string, std::vector<uint64_t>> shapes;
+  for (const WeightSpec& weight : model->weights()) shapes[weight.name] = weight.shape;
+  EXPECT_EQ(shapes.size(), 2u + 28u * 11u);
+  using Shape = std::vector<uint64_t>;
+  EXPECT_EQ(shapes["model.layers.27.self_attn.q_norm.weight"], Shape{128});
+  EXPECT_EQ(shapes["model.layers.27.self_attn.k_norm.weight"], Shape{128});
+  EXPECT_EQ(shapes["model.layers.0.self_attn.q_proj.weight"], (Shape{2048, 1024}));
 }
 
 TEST(Llama, HasTheNamesAndShapesOfWeightFiles) {

@@ -1,9 +1,11 @@
 #include <terrace/runtime/models/model_config.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <terrace/base/error.h>
@@ -75,6 +77,14 @@ constexpr const char* kMistral = R"({
   "tie_word_embeddings": false, "vocab_size": 32768
 })";
 
+constexpr const char* kQwen3 = R"({
+  "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": false, "head_dim": 128,
+  "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072, "max_position_embeddings": 40960,
+  "max_window_layers": 28, "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+  "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+  "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936
+})";
+
 // `json` with `old_text` replaced.
 std::string changed(std::string json, const std::string& old_text, const std::string& new_text) {
   const size_t at = json.find(old_text);
@@ -93,6 +103,7 @@ TEST(ParseModelConfig, ReadsTheReleasedModels) {
   EXPECT_EQ(read(kLlama), completed(model_preset("llama-3.2-1b")));
   EXPECT_EQ(read(kQwen2), completed(model_preset("qwen2.5-0.5b")));
   EXPECT_EQ(read(kMistral), completed(model_preset("mistral-7b")));
+  EXPECT_EQ(read(kQwen3), completed(model_preset("qwen3-0.6b")));
   EXPECT_THAT(warnings, ::testing::IsEmpty());
   EXPECT_EQ(read(kGpt2), completed(model_preset("gpt2")));
   ASSERT_EQ(warnings.size(), 1u);
@@ -166,13 +177,41 @@ TEST(CompletedModelConfig, RefusesAContextBeyondTheWindow) {
   }
 }
 
-TEST(ModelConfigJson, KeepsAMistralsWindow) {
+TEST(ModelConfigJson, KeepsTheFamilyAndAMistralsWindow) {
   const std::string windowed = changed(kMistral, "\"sliding_window\": null", "\"sliding_window\": 4096");
-  const ModelConfig config = parse_model_config(windowed, "c");
-  const std::string json = model_config_json(config, DataType::bf16);
-  EXPECT_THAT(json, HasSubstr("\"mistral\""));
-  EXPECT_THAT(json, HasSubstr("\"MistralForCausalLM\""));
-  EXPECT_EQ(parse_model_config(json, "c"), config) << json;
+  for (const auto& [given, name, window] :
+       {std::tuple{windowed, "Mistral", "\"sliding_window\" : 4096"},
+        {std::string(kMistral), "Mistral", "\"sliding_window\" : null"},
+        {std::string(kQwen3), "Qwen3", "\"use_sliding_window\" : false"}}) {
+    const ModelConfig config = parse_model_config(given, "c");
+    const std::string json = model_config_json(config, DataType::bf16);
+    EXPECT_THAT(json, HasSubstr(fmt::format("\"{}ForCausalLM\"", name)));
+    EXPECT_THAT(json, HasSubstr(window));
+    EXPECT_EQ(parse_model_config(json, "c"), config) << json;
+  }
+}
+
+TEST(ModelConfigJson, WritesNumbersAsShortAsTheyAre) {
+  const std::string json = model_config_json(parse_model_config(kMistral, "c"), DataType::bf16);
+  EXPECT_THAT(json, HasSubstr("\"rms_norm_eps\" : 1e-05"));
+  EXPECT_THAT(json, HasSubstr("\"initializer_range\" : 0.02"));
+  ModelConfig config = model_preset("mistral-7b");
+  config.rope_theta = 1e6 * 1.1 / 3;
+  EXPECT_EQ(parse_model_config(model_config_json(config, DataType::bf16), "c").rope_theta, config.rope_theta);
+}
+
+TEST(ParseModelConfig, SaysWhatAModelIsThatItRefuses) {
+  const auto problem = [](const std::string& member) {
+    try {
+      parse_model_config(changed(kQwen3, "\"head_dim\"", member + ", \"head_dim\""), "c");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no problem");
+  };
+  EXPECT_THAT(problem("\"num_experts\": 128"), HasSubstr("mixture of experts"));
+  EXPECT_THAT(problem("\"quantization_config\": {}"), HasSubstr("quantized"));
+  EXPECT_THAT(problem("\"mlp_bias\": true"), HasSubstr("no problem"));  // transformers does not read it
 }
 
 TEST(ModelConfigJson, KeepsSpecialTokensAndWritesNullForNone) {
