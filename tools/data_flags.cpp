@@ -9,6 +9,7 @@
 #include <terrace/runtime/data/token_cache.h>
 
 #include "command_line.h"
+#include "model_path.h"
 
 namespace terrace {
 namespace {
@@ -70,8 +71,7 @@ DataChoice::DataChoice(const DataFlags& flags, const fs::path& model_folder)
   }
   std::error_code error;
   if (!flags.tokenizer.empty()) {
-    require_exists("--tokenizer", flags.tokenizer);
-    tokenizer_path_ = flags.tokenizer;
+    tokenizer_path_ = tokenizer_path(flags.tokenizer);
   } else if (!are_token_files_ && !model_folder.empty() &&
              fs::exists(model_folder / "tokenizer.json", error)) {
     tokenizer_path_ = model_folder / "tokenizer.json";
@@ -101,16 +101,17 @@ void DataChoice::require_vocabulary(uint32_t model_vocabulary) const {
 
 std::optional<OpenTokens> DataChoice::open_as_they_are(uint32_t model_vocabulary) const {
   require_vocabulary(model_vocabulary);
-  if (!tokenizer_ || are_token_files_) return open_tokens({paths_, model_vocabulary, token_bytes_});
+  if (are_token_files_) return open_tokens({paths_, model_vocabulary, token_bytes_});
   const TextFiles text(paths_);  // throws where there is none
-  return std::nullopt;
+  if (tokenizer_ || !text.are_plain()) return std::nullopt;
+  return open_tokens({paths_, model_vocabulary, token_bytes_});
 }
 
 OpenTokens DataChoice::open(uint32_t model_vocabulary, Log& log) const {
   if (std::optional<OpenTokens> open = open_as_they_are(model_vocabulary)) return *std::move(open);
-  log.info(fmt::format("tokens of the text are made by {}", tokenizer_path_.string()));
+  if (tokenizer_) log.info(fmt::format("tokens of the text are made by {}", tokenizer_path_.string()));
   OpenTokens open;
-  open.train = tokenize_cached(TextFiles(paths_), *tokenizer_,
+  open.train = tokenize_cached(TextFiles(paths_), tokenizer(),
                                cache_folder_.empty() ? default_cache_folder() : cache_folder_, log);
   return open;
 }

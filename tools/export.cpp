@@ -15,6 +15,7 @@
 
 #include "command_line.h"
 #include "console.h"
+#include "model_path.h"
 
 namespace terrace {
 namespace {
@@ -79,12 +80,11 @@ ExportOptions Export::options(const CheckpointInfo& info) const {
     throw Error(ErrorKind::config, {"cannot use", fmt::format("--dtype {}", type_),
                                     "it is not bf16, fp16 or fp32", "give one of these"});
   }
-  if (!tokenizer_.empty()) require_exists("--tokenizer", tokenizer_);
   options.max_shard_bytes = parse_bytes(shard_, "--max-shard-size");
   if (options.max_shard_bytes == 0)
     throw Error(ErrorKind::config, {"cannot use", "--max-shard-size", "it is 0", "give a size such as 5GB"});
   options.replace = force_;
-  options.source = tokenizer_;
+  if (!tokenizer_.empty()) options.source = tokenizer_path(tokenizer_);
   return options;
 }
 

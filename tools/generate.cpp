@@ -15,6 +15,7 @@
 #include "command_line.h"
 #include "console.h"
 #include "model_flags.h"
+#include "model_path.h"
 #include "text_table.h"
 
 namespace terrace {
@@ -41,8 +42,7 @@ class Vocabulary {
   Vocabulary(const std::string& flag, const std::filesystem::path& folder, uint32_t model_vocabulary) {
     std::error_code error;
     if (!flag.empty()) {
-      require_exists("--tokenizer", flag);
-      tokenizer_.emplace(Tokenizer::load(flag));
+      tokenizer_.emplace(Tokenizer::load(tokenizer_path(flag)));
     } else if (!folder.empty() && std::filesystem::exists(folder / "tokenizer.json", error)) {
       tokenizer_.emplace(Tokenizer::load(folder));
     } else if (model_vocabulary != ByteTokens::kVocabulary) {

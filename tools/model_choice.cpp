@@ -6,6 +6,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 
+#include "model_path.h"
 #include "train_flags.h"
 
 namespace terrace {
@@ -14,11 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxConfigBytes = kMiB;
-
-// A name without a slash stands for a released model, unless it ends like a file.
-bool is_path(const std::string& model) {
-  return model.find('/') != std::string::npos || model.ends_with(".json") || model == "." || model == "..";
-}
 
 ModelConfig read_config(const fs::path& path, std::vector<std::string>& warnings) {
   const std::vector<std::byte> bytes = io::read_whole_file(path, kMaxConfigBytes);
@@ -40,7 +36,8 @@ void require_no_sizes(const TrainFlags& flags) {
 }  // namespace
 
 fs::path model_folder(const TrainFlags& flags) {
-  return is_path(flags.model) && fs::is_directory(flags.model) ? fs::path(flags.model) : fs::path();
+  const fs::path path = model_path(flags.model);
+  return !path.empty() && fs::is_directory(path) ? path : fs::path();
 }
 
 namespace {
@@ -62,30 +59,23 @@ void choose_context(const TrainFlags& flags, ModelChoice& choice) {
 
 ModelChoice choose_model(const TrainFlags& flags) {
   ModelChoice choice;
-  const fs::path path = flags.model;
-  if (!is_path(flags.model)) {
+  const fs::path path = model_path(flags.model);
+  if (path.empty()) {
     choice.config = model_preset(flags.model);
     // Nothing is loaded: the table of positions need not be longer than the sequences.
     if (flags.context) choice.config.positions = *flags.context;
-    if (fs::is_directory(path)) {
-      choice.warnings.push_back(fmt::format(
-          "--model {} is the released model of that name, without weights; for the folder write ./{}",
-          flags.model, flags.model));
-    }
-  } else if (!model_folder(flags).empty()) {
+  } else if (fs::is_directory(path)) {
     require_no_sizes(flags);
     if (!fs::exists(path / "config.json")) {
-      throw Error(ErrorKind::config, {"cannot use the model in", flags.model, "it has no config.json",
-                                      "name a folder that save_pretrained, or terrace export, wrote"});
+      throw Error(ErrorKind::config,
+                  {"cannot use the model in", path.string(), "it has no config.json",
+                   "name a folder that save_pretrained, or terrace export, wrote; a folder goes before the "
+                   "released model of its name"});
     }
     choice.config = read_config(path / "config.json", choice.warnings);
     choice.weights = path;
     choice.own_vocabulary = true;
   } else {
-    if (!fs::exists(path)) {
-      throw Error(ErrorKind::config, {"cannot find the model", flags.model, "there is no such file or folder",
-                                      "a name without a slash stands for a released model"});
-    }
     choice.config = read_config(path, choice.warnings);
     choice.own_vocabulary = true;
   }

@@ -11,6 +11,7 @@
 #include <terrace/runtime/weights/architecture.h>
 
 #include "command_line.h"
+#include "model_path.h"
 
 namespace terrace {
 namespace {
@@ -58,8 +59,10 @@ void ModelFlags::add_to(Command& app) {
   app.add_option("--checkpoint", checkpoint, "A folder that `terrace train --save` wrote, or one step of it")
       .type_name("DIR")
       .group(group);
-  app.add_option("--model", model, "A Hugging Face folder: config.json and safetensors")
-      .type_name("DIR")
+  app.add_option(
+         "--model", model,
+         "A Hugging Face folder: config.json and safetensors; or OWNER/NAME, from the cache of Hugging Face")
+      .type_name("DIR|OWNER/NAME")
       .group(group);
   app.add_option("--dtype", type,
                  "With --model: fp32, bf16 (default) or fp16; a checkpoint is computed in its own type alone")
@@ -93,7 +96,9 @@ void ModelFlags::add_to(Command& app) {
 }
 
 TrainedModel::TrainedModel(const ModelFlags& flags)
-    : config_(config_of(flags)), folder_(flags.model), checkpoint_(flags.checkpoint) {
+    : config_(config_of(flags)),
+      folder_(flags.model.empty() ? fs::path() : model_path(flags.model)),
+      checkpoint_(flags.checkpoint) {
   if (flags.checkpoint.empty() == flags.model.empty()) {
     refuse("--checkpoint and --model", flags.model.empty() ? "neither is given" : "both are given",
            "give --checkpoint DIR that `terrace train` saved, or --model DIR of Hugging Face");
@@ -113,7 +118,11 @@ TrainedModel::TrainedModel(const ModelFlags& flags)
     return;
   }
   config_.precision = flags.type.empty() ? DataType::bf16 : type_of(flags.type);
-  require_exists("--model", folder_);
+  if (folder_.empty()) {
+    refuse(fmt::format("--model {}", flags.model),
+           "there is no such folder, and a released model has no weights here",
+           "give the folder of a model with its weights, or OWNER/NAME as Hugging Face has it");
+  }
   const fs::path json = folder_ / "config.json";
   std::vector<std::string> ignored;
   ModelOptions options;

@@ -99,9 +99,9 @@ void add_model_flags(Command& app, TrainFlags& flags) {
     add_small_number(app, name, 1, value, help, "Model");
   };
   app.add_option("--model", flags.model,
-                 "A released model by its name, to begin anew (default gpt2); a config.json, the same; or a "
-                 "Hugging Face folder, with its weights")
-      .type_name("NAME|FILE|DIR")
+                 "A Hugging Face folder, or OWNER/NAME from its cache, with the weights; a config.json, or a "
+                 "released model by its name (default gpt2), to begin anew")
+      .type_name("DIR|OWNER/NAME|FILE|NAME")
       .group("Model");
   add("--layers", flags.layers, "Layers, instead of the model's own");
   add("--width", flags.width, "Width, instead of the model's own");

@@ -16,6 +16,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/data/internal/data_errors.h>
+#include <terrace/runtime/data/internal/json_lines.h>
 
 namespace terrace {
 namespace {
@@ -59,6 +60,27 @@ class OpenFile {
   const std::filesystem::path& path_;
   int fd_;
 };
+
+void refuse_parquet(const std::filesystem::path& path, std::span<const uint8_t> beginning) {
+  constexpr std::string_view kMagic = "PAR1";
+  if (beginning.size() < kMagic.size() || !std::equal(kMagic.begin(), kMagic.end(), beginning.begin()))
+    return;
+  cannot_use(path, "it is a file of Parquet",
+             fmt::format("make JSON lines of it: python3 -c 'import pandas; pandas.read_parquet(\"{}\")"
+                         ".to_json(\"texts.jsonl\", orient=\"records\", lines=True)'",
+                         path.string()));
+}
+
+// Its first line may be longer than the beginning.
+bool has_json_lines(const std::filesystem::path& path, const OpenFile& file,
+                    std::span<const uint8_t> beginning, uint64_t size) {
+  const std::string_view seen(reinterpret_cast<const char*>(beginning.data()), beginning.size());
+  if (seen.find('\n') != std::string_view::npos || beginning.size() == size || seen.front() != '{')
+    return data::are_json_lines(path, seen, beginning.size() == size);
+  std::string line(kMiB, '\0');
+  line.resize(file.read(0, {reinterpret_cast<uint8_t*>(line.data()), line.size()}));
+  return data::are_json_lines(path, line, line.size() == size);
+}
 
 bool is_hidden(const std::filesystem::path& path) {
   return path.filename().native().starts_with('.');
@@ -140,17 +162,24 @@ void TextFiles::add_file(const std::filesystem::path& path, const std::string& n
     ++empty_count_;
     return;
   }
+  refuse_parquet(path, beginning);
   if (!looks_like_text(beginning)) {
     ++binary_count_;
     return;
   }
+  const bool is_json_lines = has_json_lines(path, file, beginning, size);
+  if (is_json_lines) fingerprint_ = XXH3_64bits_withSeed(&is_json_lines, sizeof(is_json_lines), fingerprint_);
   fingerprint_ = XXH3_64bits_withSeed(name.data(), name.size(), fingerprint_);
   fingerprint_ = XXH3_64bits_withSeed(&size, sizeof(size), fingerprint_);
   fingerprint_ = XXH3_64bits_withSeed(beginning.data(), beginning.size(), fingerprint_);
   constexpr int64_t kNsPerSecond = 1'000'000'000;
-  files_.push_back(
-      {path, byte_count_, size, int64_t{status.st_mtim.tv_sec} * kNsPerSecond + status.st_mtim.tv_nsec});
+  files_.push_back({path, byte_count_, size,
+                    int64_t{status.st_mtim.tv_sec} * kNsPerSecond + status.st_mtim.tv_nsec, is_json_lines});
   byte_count_ += size;
+}
+
+bool TextFiles::are_plain() const {
+  return std::none_of(files_.begin(), files_.end(), [](const File& file) { return file.is_json_lines; });
 }
 
 std::string TextFiles::description() const {

@@ -16,19 +16,23 @@ class TextFiles {
     std::filesystem::path path;
     uint64_t first_byte = 0;
     uint64_t byte_count = 0;
-    int64_t changed_ns = 0;  // when it was last written to
+    int64_t changed_ns = 0;      // when it was last written to
+    bool is_json_lines = false;  // an object on each line, whose "text" is a text
   };
 
   // Every path is a text file or a folder, taken in the order given. Of a folder, all regular files that look
   // like text, in the order of their paths (byte by byte), symbolic links to files included. What begins with
   // a dot, binary files, empty files and links that lead nowhere are left out and counted. Throws Error when
-  // anything cannot be read, when there is no text, or when a file given by itself is binary.
+  // anything cannot be read, when there is no text, when a file given by itself is binary, and for JSON lines
+  // without texts and Parquet wherever they are.
   explicit TextFiles(const std::vector<std::filesystem::path>& paths);
   explicit TextFiles(const std::filesystem::path& path) : TextFiles(std::vector{path}) {}
 
   const std::vector<std::filesystem::path>& paths() const { return paths_; }
   const std::vector<File>& files() const { return files_; }
   uint64_t byte_count() const { return byte_count_; }
+  // Whether all files are text as it is.
+  bool are_plain() const;
   uint64_t binary_count() const { return binary_count_; }      // files left out
   uint64_t hidden_count() const { return hidden_count_; }      // files and folders left out
   uint64_t dangling_count() const { return dangling_count_; }  // links left out

@@ -1,8 +1,11 @@
+#include <fmt/format.h>
 #include <utf8proc.h>
 
 #include <algorithm>
 
+#include <terrace/base/units.h>
 #include <terrace/base/utf8.h>
+#include <terrace/runtime/data/internal/data_errors.h>
 #include <terrace/runtime/data/internal/text_segments.h>
 
 namespace terrace::data {
@@ -55,30 +58,39 @@ size_t last_cut(std::string_view text, const TextCuts& cuts) {
   return 0;
 }
 
+// Reads what may belong to the segment and returns how much does.
+uint64_t TextSegments::size_of_next(const TextFiles::File& file, TextSegment& segment) const {
+  const uint64_t left = file.byte_count - inside_;
+  const uint64_t most = file.is_json_lines ? kLongestLine : most_bytes_;
+  for (uint64_t wanted = wanted_bytes_;; wanted = std::min(2 * wanted, most)) {
+    segment.text.resize(static_cast<size_t>(std::min(wanted, left)));
+    files_.read(segment.first_byte, {reinterpret_cast<uint8_t*>(segment.text.data()), segment.text.size()});
+    if (segment.text.size() == left) return left;
+    const size_t cut = file.is_json_lines ? segment.text.rfind('\n') + 1 : last_cut(segment.text, cuts_);
+    if (cut > 0) return cut;
+    if (wanted < most) continue;
+    if (file.is_json_lines) {
+      cannot_use(file.path, fmt::format("the line at byte {} is longer than {}", inside_, format_bytes(most)),
+                 "cut it into several texts");
+    }
+    segment.is_forced = true;
+    const size_t begin = begin_of_code_point(segment.text, segment.text.size() - 1);
+    return begin > 0 ? begin : segment.text.size();
+  }
+}
+
 bool TextSegments::next(TextSegment& segment) {
   if (file_ == files_.files().size()) return false;
   const TextFiles::File& file = files_.files()[file_];
-  const uint64_t left = file.byte_count - inside_;
   segment.first_byte = file.first_byte + inside_;
+  segment.first_in_file = inside_;
   segment.begins_file = inside_ == 0;
+  segment.is_json_lines = file.is_json_lines;
+  segment.path = file.path;
   segment.is_forced = false;
-  uint64_t size = 0;
-  for (uint64_t wanted = wanted_bytes_; size == 0; wanted = std::min(2 * wanted, most_bytes_)) {
-    segment.text.resize(static_cast<size_t>(std::min(wanted, left)));
-    files_.read(segment.first_byte, {reinterpret_cast<uint8_t*>(segment.text.data()), segment.text.size()});
-    if (segment.text.size() == left) {
-      size = left;
-    } else if (const size_t cut = last_cut(segment.text, cuts_); cut > 0) {
-      size = cut;
-    } else if (wanted >= most_bytes_) {
-      const size_t begin = begin_of_code_point(segment.text, segment.text.size() - 1);
-      size = begin > 0 ? begin : segment.text.size();
-      segment.is_forced = true;
-    }
-  }
-  segment.text.resize(static_cast<size_t>(size));
-  segment.ends_file = size == left;
-  inside_ += size;
+  segment.text.resize(static_cast<size_t>(size_of_next(file, segment)));
+  inside_ += segment.text.size();
+  segment.ends_file = inside_ == file.byte_count;
   if (segment.ends_file) {
     ++file_;
     inside_ = 0;

@@ -18,8 +18,9 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/base/utf8.h>
 #include <terrace/base/workers.h>
+#include <terrace/runtime/data/byte_tokens.h>
+#include <terrace/runtime/data/internal/segment_encoder.h>
 #include <terrace/runtime/data/internal/text_segments.h>
 #include <terrace/runtime/data/packed_tokens.h>
 
@@ -120,8 +121,16 @@ void remove_dead_partials(const fs::path& folder, Log& log) {
   }
 }
 
-uint64_t key_of(const TextFiles& files, const Tokenizer& tokenizer) {
-  uint64_t key = XXH3_64bits_withSeed(&kVersion, sizeof(kVersion), tokenizer.fingerprint());
+// Without a tokenizer tokens are bytes.
+uint64_t fingerprint_of(const Tokenizer* tokenizer) {
+  return tokenizer == nullptr ? 0 : tokenizer->fingerprint();
+}
+uint32_t vocabulary_of(const Tokenizer* tokenizer) {
+  return tokenizer == nullptr ? ByteTokens::kVocabulary : tokenizer->vocabulary();
+}
+
+uint64_t key_of(const TextFiles& files, const Tokenizer* tokenizer) {
+  uint64_t key = XXH3_64bits_withSeed(&kVersion, sizeof(kVersion), fingerprint_of(tokenizer));
   const uint64_t text = files.fingerprint();
   key = XXH3_64bits_withSeed(&text, sizeof(text), key);
   for (const TextFiles::File& file : files.files()) {
@@ -170,7 +179,7 @@ bool has_tokens(const fs::path& path, uint64_t key, uint64_t token_bytes, Log& l
 // Tokenizes segment by segment, several at a time, and writes them in order.
 class Tokenization {
  public:
-  Tokenization(const TextFiles& files, const Tokenizer& tokenizer, uint64_t token_bytes, PartialFile& out,
+  Tokenization(const TextFiles& files, const Tokenizer* tokenizer, uint64_t token_bytes, PartialFile& out,
                Log& log)
       : files_(files), tokenizer_(tokenizer), token_bytes_(token_bytes), out_(out), log_(log), workers_(0) {
     for (size_t i = 0; i < workers_.thread_count(); ++i) slots_.emplace_back(tokenizer);
@@ -178,13 +187,14 @@ class Tokenization {
 
   // Sets the count of tokens and their hash.
   void run(Header& header) {
-    data::TextSegments segments(files_, tokenizer_.cuts());
+    data::TextSegments segments(files_, tokenizer_ == nullptr ? data::TextCuts() : tokenizer_->cuts());
     begin_ns_ = said_ns_ = clock_.now_ns();
     for (;;) {
       size_t filled = 0;
       while (filled < slots_.size() && segments.next(slots_[filled].segment)) ++filled;
       if (filled == 0) break;
-      workers_.parallel_for(filled, [&](size_t i) { encode(slots_[i]); });
+      workers_.parallel_for(filled,
+                            [&](size_t i) { slots_[i].encoder.encode(slots_[i].segment, slots_[i].result); });
       for (size_t i = 0; i < filled; ++i) put(slots_[i]);
     }
     report();
@@ -194,46 +204,27 @@ class Tokenization {
 
  private:
   struct Slot {
-    explicit Slot(const Tokenizer& tokenizer) : encoder(tokenizer) {}
-    Tokenizer::Encoder encoder;
+    explicit Slot(const Tokenizer* tokenizer) : encoder(tokenizer) {}
+    data::SegmentEncoder encoder;
     data::TextSegment segment;
-    std::string repaired;
-    std::vector<int32_t> tokens;
-    size_t broken_count = 0;
-    size_t first_broken = 0;
+    data::SegmentEncoder::Result result;
   };
 
-  void encode(Slot& slot) const {
-    slot.tokens.clear();
-    if (slot.segment.begins_file)
-      slot.tokens.insert(slot.tokens.end(), tokenizer_.prefix().begin(), tokenizer_.prefix().end());
-    std::string_view text = slot.segment.text;
-    slot.broken_count = 0;
-    if (well_formed_bytes(text) != text.size()) {
-      slot.broken_count = replace_broken(text, slot.repaired, slot.first_broken);
-      text = slot.repaired;
-    }
-    slot.encoder.encode(text, slot.tokens, !slot.segment.begins_file);
-    if (!slot.segment.ends_file) return;
-    slot.tokens.insert(slot.tokens.end(), tokenizer_.suffix().begin(), tokenizer_.suffix().end());
-    if (const auto end = tokenizer_.end_of_text(); end && (slot.tokens.empty() || slot.tokens.back() != *end))
-      slot.tokens.push_back(*end);
-  }
-
   void put(const Slot& slot) {
-    bytes_.resize(slot.tokens.size() * token_bytes_);
-    for (size_t i = 0; i < slot.tokens.size(); ++i) {
+    const std::vector<int32_t>& tokens = slot.result.tokens;
+    bytes_.resize(tokens.size() * token_bytes_);
+    for (size_t i = 0; i < tokens.size(); ++i) {
       for (uint64_t b = 0; b < token_bytes_; ++b)
-        bytes_[i * token_bytes_ + b] = static_cast<uint8_t>(static_cast<uint32_t>(slot.tokens[i]) >> (8 * b));
+        bytes_[i * token_bytes_ + b] = static_cast<uint8_t>(static_cast<uint32_t>(tokens[i]) >> (8 * b));
     }
     out_.write(bytes_.data(), bytes_.size(), sizeof(Header) + token_count_ * token_bytes_);
     hash_.add(bytes_.data(), bytes_.size());
-    token_count_ += slot.tokens.size();
+    token_count_ += tokens.size();
     done_bytes_ = slot.segment.first_byte + slot.segment.text.size();
     forced_count_ += slot.segment.is_forced ? 1 : 0;
-    if (broken_count_ == 0 && slot.broken_count > 0)
-      first_broken_ = slot.segment.first_byte + slot.first_broken;
-    broken_count_ += slot.broken_count;
+    if (broken_count_ == 0 && slot.result.broken_count > 0)
+      first_broken_ = slot.segment.first_byte + slot.result.first_broken;
+    broken_count_ += slot.result.broken_count;
     const uint64_t now = clock_.now_ns();
     if (now - said_ns_ < kSilenceNs) return;
     said_ns_ = now;
@@ -260,7 +251,7 @@ class Tokenization {
   }
 
   const TextFiles& files_;
-  const Tokenizer& tokenizer_;
+  const Tokenizer* tokenizer_;
   uint64_t token_bytes_;
   PartialFile& out_;
   Log& log_;
@@ -278,7 +269,7 @@ class Tokenization {
   uint64_t said_ns_ = 0;
 };
 
-void make_tokens(const TextFiles& files, const Tokenizer& tokenizer, const fs::path& path, Header header,
+void make_tokens(const TextFiles& files, const Tokenizer* tokenizer, const fs::path& path, Header header,
                  Log& log) {
   log.info(
       fmt::format("tokenizing {} of text, once, into {}", format_bytes(files.byte_count()), path.string()));
@@ -289,32 +280,40 @@ void make_tokens(const TextFiles& files, const Tokenizer& tokenizer, const fs::p
   out.give_name();
 }
 
-std::string boundaries(const Tokenizer& tokenizer) {
-  std::string text;
-  for (const int32_t token : tokenizer.prefix()) text += " " + tokenizer.name_of(token);
-  if (!text.empty()) text = " begins with" + text + " and";
-  const auto end = tokenizer.end_of_text();
-  return end ? fmt::format("each{} ends with {}", text, tokenizer.name_of(*end))
-             : "nothing stands between them, as the tokenizer has no end-of-text token";
+std::string description_of(const TextFiles& files, const Tokenizer* tokenizer) {
+  const std::string text = files.description();
+  if (tokenizer == nullptr) return text + ", one token per byte, a text of JSON lines ends with a newline";
+  std::string begin;
+  for (const int32_t token : tokenizer->prefix()) begin += " " + tokenizer->name_of(token);
+  if (!begin.empty()) begin = " begins with" + begin + " and";
+  const auto end = tokenizer->end_of_text();
+  return fmt::format("{}; {}, {}", text, tokenizer->description(),
+                     end ? fmt::format("each{} ends with {}", begin, tokenizer->name_of(*end))
+                         : "nothing stands between them, as the tokenizer has no end-of-text token");
 }
 
 // The tokens of a text: a resumed run sees the same whenever text and tokenizer are the same, whatever the
 // cache file is called.
 class CachedTokens final : public TokenSource {
  public:
-  CachedTokens(PackedTokens tokens, uint64_t fingerprint, fs::path path)
-      : tokens_(std::move(tokens)), fingerprint_(fingerprint), path_(std::move(path)) {}
+  CachedTokens(PackedTokens tokens, uint64_t fingerprint, fs::path path, bool are_bytes)
+      : tokens_(std::move(tokens)),
+        fingerprint_(fingerprint),
+        path_(std::move(path)),
+        are_bytes_(are_bytes) {}
   uint64_t token_count() const override { return tokens_.token_count(); }
   void read(uint64_t first, std::span<int32_t> tokens) const override { tokens_.read(first, tokens); }
   uint32_t vocabulary() const override { return tokens_.vocabulary(); }
   uint64_t fingerprint() const override { return fingerprint_; }
   std::string description() const override { return tokens_.description(); }
   fs::path path() const override { return path_; }
+  bool tokens_are_bytes() const override { return are_bytes_; }
 
  private:
   PackedTokens tokens_;
   uint64_t fingerprint_;
   fs::path path_;
+  bool are_bytes_;
 };
 
 }  // namespace
@@ -329,27 +328,25 @@ fs::path default_cache_folder() {
                "name a folder for them with --cache-dir"});
 }
 
-std::unique_ptr<TokenSource> tokenize_cached(const TextFiles& files, const Tokenizer& tokenizer,
+std::unique_ptr<TokenSource> tokenize_cached(const TextFiles& files, const Tokenizer* tokenizer,
                                              const fs::path& cache_folder, Log& log) {
   std::error_code error;
   fs::create_directories(cache_folder, error);
   if (error) fail("cannot create the folder for tokens", cache_folder, error.value());
   Header header;
   header.key = key_of(files, tokenizer);
-  header.token_bytes = tokenizer.vocabulary() <= 65536 ? 2 : 4;
+  header.token_bytes = vocabulary_of(tokenizer) <= 65536 ? 2 : 4;
   const fs::path path = cache_folder / fmt::format("tokens-{:016x}.bin", header.key);
   if (!has_tokens(path, header.key, header.token_bytes, log)) {
     remove_dead_partials(cache_folder, log);
     make_tokens(files, tokenizer, path, header, log);
   }
   const PackedFormat format = {static_cast<uint32_t>(header.token_bytes), sizeof(Header),
-                               tokenizer.vocabulary()};
+                               vocabulary_of(tokenizer)};
   const uint64_t text = files.fingerprint();
-  return std::make_unique<CachedTokens>(
-      PackedTokens(
-          {path}, format,
-          fmt::format("{}; {}, {}", files.description(), tokenizer.description(), boundaries(tokenizer))),
-      XXH3_64bits_withSeed(&text, sizeof(text), tokenizer.fingerprint()), files.paths().front());
+  return std::make_unique<CachedTokens>(PackedTokens({path}, format, description_of(files, tokenizer)),
+                                        XXH3_64bits_withSeed(&text, sizeof(text), fingerprint_of(tokenizer)),
+                                        files.paths().front(), tokenizer == nullptr);
 }
 
 }  // namespace terrace

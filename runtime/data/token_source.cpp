@@ -130,8 +130,12 @@ bool are_token_files(const std::vector<fs::path>& paths) {
 OpenTokens open_tokens(const TokenOptions& options) {
   TERRACE_ASSERT(!options.paths.empty(), "no path to data");
   if (are_token_files(options.paths)) return open_token_files(options);
+  TextFiles text(options.paths);
+  if (!text.are_plain())
+    data::cannot_use(options.paths.front(), "it has JSON lines, and their bytes are not the texts",
+                     "take its tokens from tokenize_cached");
   OpenTokens open;
-  open.train = std::make_unique<ByteTokens>(TextFiles(options.paths));
+  open.train = std::make_unique<ByteTokens>(std::move(text));
   return open;
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -190,8 +191,10 @@ ModelConfig completed(const ModelConfig& given) {
   return config;
 }
 
-ModelConfig model_preset(std::string_view name) {
-  std::string names;
+ModelConfig model_preset(std::string_view given) {
+  std::string name(given), names;
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
   for (const Gpt2Preset& preset : kGpt2Presets) {
     if (preset.name == name) {
       ModelConfig config;
@@ -204,7 +207,7 @@ ModelConfig model_preset(std::string_view name) {
     if (preset.name == name) return config_of(preset);
     names += fmt::format("{}, ", preset.name);
   }
-  refuse(std::string(name), "there is no such model", "the names are " + names.substr(0, names.size() - 2));
+  refuse(std::string(given), "there is no such model", "the names are " + names.substr(0, names.size() - 2));
 }
 
 }  // namespace terrace

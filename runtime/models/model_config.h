@@ -69,7 +69,7 @@ struct ModelConfig {
 ModelConfig completed(const ModelConfig& config);
 
 // The architecture of a released model by its public name ("gpt2-medium", "llama-3.2-1b", "qwen2.5-0.5b"),
-// with its own vocabulary. Throws Error(config) on another name, naming them all.
+// in any case, with its own vocabulary. Throws Error(config) on another name, naming them all.
 ModelConfig model_preset(std::string_view name);
 
 // Reads a config.json of Hugging Face: gpt2, llama, mistral, qwen2 or qwen3. `name` is the file's, for

@@ -116,7 +116,7 @@ class RunLaw : public ::testing::TestWithParam<Kind> {
     const Tokenizer tokenizer = Tokenizer::load(TERRACE_TEST_SOURCES "/runtime/data/tokenizers/llama3.json");
     OpenTokens tokens;
     tokens.train =
-        tokenize_cached(TextFiles({folder_.path() / "text.txt"}), tokenizer, folder_.path() / "cache", log_);
+        tokenize_cached(TextFiles({folder_.path() / "text.txt"}), &tokenizer, folder_.path() / "cache", log_);
     data_ = std::make_unique<TrainingData>(std::move(tokens), TrainingDataOptions{kContext, 42, 0.2});
   }
 

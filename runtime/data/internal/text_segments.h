@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,9 @@ struct TextSegment {
   uint64_t first_byte = 0;  // in all files
   bool begins_file = false;
   bool ends_file = false;
+  bool is_json_lines = false;
+  uint64_t first_in_file = 0;  // the first byte
+  std::filesystem::path path;
   bool is_forced = false;  // cut where the tokens may be others than those of the whole
 };
 
@@ -33,16 +37,20 @@ class TextSegments {
  public:
   static constexpr uint64_t kBytes = uint64_t{1} << 20;
   static constexpr uint64_t kMostBytes = uint64_t{16} << 20;
+  // JSON lines are cut between lines alone.
+  static constexpr uint64_t kLongestLine = uint64_t{256} << 20;
 
   // Both sizes are smaller in tests. `files` outlives this.
   TextSegments(const TextFiles& files, TextCuts cuts, uint64_t wanted_bytes = kBytes,
                uint64_t most_bytes = kMostBytes)
       : files_(files), cuts_(std::move(cuts)), wanted_bytes_(wanted_bytes), most_bytes_(most_bytes) {}
 
-  // False after the last one. Throws Error(io).
+  // False after the last one. Throws Error(io), and Error(config) for a line of JSON that is too long.
   bool next(TextSegment& segment);
 
  private:
+  uint64_t size_of_next(const TextFiles::File& file, TextSegment& segment) const;
+
   const TextFiles& files_;
   TextCuts cuts_;
   uint64_t wanted_bytes_;

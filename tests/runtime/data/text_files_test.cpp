@@ -137,5 +137,34 @@ TEST_F(TextFilesTest, SaysThatAFileMayNotBeRead) {
   EXPECT_THAT(problem(folder_, ErrorKind::io), HasSubstr("Permission denied"));
 }
 
+TEST_F(TextFilesTest, KnowsJsonLinesByTheirNameOrTheirFirstLines) {
+  const auto are_plain = [&](const std::string& name, const std::string& content) {
+    return TextFiles(write(name, content)).are_plain();
+  };
+  EXPECT_FALSE(are_plain("a.jsonl", R"({"text": "one"})"));
+  EXPECT_FALSE(are_plain("a.NDJSON", R"({"text": "one"})"));
+  EXPECT_FALSE(are_plain("a.txt", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"));
+  EXPECT_FALSE(are_plain("b.txt", "{\"text\": \"" + std::string(100'000, 'x') + "\"}\n{\"text\": \"\"}"));
+  EXPECT_TRUE(are_plain("package.json", "{\n  \"text\": \"one\"\n}\n{\n}"));
+  EXPECT_TRUE(are_plain("short.json", R"({"id": 1})"));
+  EXPECT_TRUE(are_plain("c.txt", "{ braces }\n{ of text }\n"));
+}
+
+TEST_F(TextFilesTest, RefusesWhatWouldBeReadAsItsOwnSyntax) {
+  const auto problem = [&](const std::string& name, const std::string& content) {
+    write("folder/text.txt", "words");
+    const auto path = write("folder/" + name, content);
+    const std::string alone = data_tests::problem_of(ErrorKind::config, [&] { TextFiles{path}; });
+    EXPECT_EQ(data_tests::problem_of(ErrorKind::config, [&] { TextFiles{folder_ / "folder"}; }), alone);
+    std::filesystem::remove(path);
+    return alone;
+  };
+  EXPECT_THAT(problem("a.jsonl", "{\"instruction\": \"one\", \"output\": 1}\n"),
+              HasSubstr("it has \"instruction\", \"output\""));
+  EXPECT_THAT(problem("a.txt", "{\"prompt\": 1}\n{\"prompt\": 2}\n"), HasSubstr("it has \"prompt\""));
+  EXPECT_THAT(problem("a.jsonl", "words\n"), HasSubstr("an object is expected"));
+  EXPECT_THAT(problem("a.text", std::string("PAR1\0\0binary", 12)), HasSubstr("Parquet"));
+}
+
 }  // namespace
 }  // namespace terrace

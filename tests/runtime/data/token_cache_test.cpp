@@ -59,7 +59,7 @@ class TokenCacheTest : public data_tests::DataFolder {
     return tokens;
   }
   std::vector<int32_t> tokens_of(const std::filesystem::path& path, const Tokenizer& tokenizer) {
-    return all_of(*tokenize_cached(TextFiles(path), tokenizer, folder_ / "cache", log_));
+    return all_of(*tokenize_cached(TextFiles(path), &tokenizer, folder_ / "cache", log_));
   }
   bool has_logged(const std::string& words) const {
     const auto lines = log_.lines();
@@ -88,12 +88,68 @@ TEST_F(TokenCacheTest, TokenizesEveryFileAsAWholeAndEndsIt) {
       Tokenizer::Encoder(t).encode(text, expected);
       expected.push_back(*t.end_of_text());
     }
-    const auto source = tokenize_cached(files, t, folder_ / "cache", log_);
+    const auto source = tokenize_cached(files, &t, folder_ / "cache", log_);
     EXPECT_EQ(all_of(*source), expected) << name;
     EXPECT_EQ(source->vocabulary(), t.vocabulary());
   }
-  EXPECT_THAT(tokenize_cached(files, tokenizer("llama3"), folder_ / "cache", log_)->description(),
+  const Tokenizer llama = tokenizer("llama3");
+  EXPECT_THAT(tokenize_cached(files, &llama, folder_ / "cache", log_)->description(),
               HasSubstr("each begins with <|begin_of_text|> and ends with <|end_of_text|>"));
+}
+
+// Every line is a text of its own, whatever else stands in its object.
+TEST_F(TokenCacheTest, TakesTheTextsOfJsonLines) {
+  const auto path = write("a.jsonl",
+                          "{\"text\": \"one\\nline \\u00e9\", \"meta\": {\"text\": 1}}\n\n"
+                          "  {\"id\": 7, \"text\": \"two\\n\"}\r\n{\"text\": \"\"}");
+  const std::vector<std::string> texts = {"one\nline \xC3\xA9", "two\n", ""};
+  const Tokenizer t = tokenizer("llama3");
+  std::vector<int32_t> expected;
+  std::string bytes;
+  for (const std::string& text : texts) {
+    expected.insert(expected.end(), t.prefix().begin(), t.prefix().end());
+    Tokenizer::Encoder(t).encode(text, expected);
+    expected.push_back(*t.end_of_text());
+    bytes += text.ends_with('\n') ? text : text + "\n";
+  }
+  EXPECT_EQ(tokens_of(path, t), expected);
+  const auto plain = write("b.txt", "as it is");
+  const auto source = tokenize_cached(TextFiles({path, plain}), nullptr, folder_ / "cache", log_);
+  const std::vector<int32_t> found = all_of(*source);
+  EXPECT_EQ(std::string(found.begin(), found.end()).size(), found.size());
+  std::string text;
+  for (const int32_t token : found) text += static_cast<char>(token);
+  EXPECT_EQ(text, bytes + "as it is");
+  EXPECT_TRUE(source->tokens_are_bytes());
+  EXPECT_EQ(source->vocabulary(), 256u);
+}
+
+TEST_F(TokenCacheTest, CutsJsonLinesBetweenLines) {
+  std::string lines, expected;
+  for (int i = 0; i < 60'000; ++i) {
+    const std::string text = "line " + std::to_string(i) + std::string(static_cast<size_t>(i) % 90, 'x');
+    lines += "{\"text\": \"" + text + "\"}\n";
+    expected += text + "\n";
+  }
+  const std::string longest(3'000'000, 'y');  // longer than a segment
+  const TextFiles files(write("a.jsonl", lines + "{\"text\": \"" + longest + "\"}\n" + lines));
+  const std::vector<int32_t> found = all_of(*tokenize_cached(files, nullptr, folder_ / "cache", log_));
+  std::string text;
+  for (const int32_t token : found) text += static_cast<char>(token);
+  EXPECT_TRUE(text == expected + longest + "\n" + expected);
+}
+
+TEST_F(TokenCacheTest, NamesTheByteOfALineThatHasNoText) {
+  const auto problem = [&](const std::string& line) {
+    const auto path = write("a.jsonl", "{\"text\": \"one\"}\n" + line);
+    return data_tests::problem_of(
+        ErrorKind::config, [&] { tokenize_cached(TextFiles(path), nullptr, folder_ / "cache", log_); });
+  };
+  EXPECT_THAT(problem("{\"content\": \"two\"}"), HasSubstr("byte 16 is an object without"));
+  EXPECT_THAT(problem("{\"content\": \"two\"}"), HasSubstr("it has \"content\""));
+  EXPECT_THAT(problem("{\"text\": [1]}"), HasSubstr("byte 16"));
+  EXPECT_THAT(problem("{\"text\": \"two"), HasSubstr("byte "));
+  EXPECT_THAT(problem("two"), HasSubstr("byte 16: an object is expected"));
 }
 
 TEST_F(TokenCacheTest, CutsTextWhereItsTokensAreThoseOfTheWhole) {

@@ -92,6 +92,10 @@ std::string changed(std::string json, const std::string& old_text, const std::st
   return json.replace(at, old_text.size(), new_text);
 }
 
+TEST(ModelPreset, IsNamedInAnyCase) {
+  EXPECT_EQ(model_preset("Qwen2.5-0.5B"), model_preset("qwen2.5-0.5b"));
+}
+
 TEST(ParseModelConfig, ReadsTheReleasedModels) {
   std::vector<std::string> warnings;
   // A preset has no tokenizer, and so no special tokens.

@@ -1,0 +1,18 @@
+// What --model names: a folder or a file, a model in the cache of Hugging Face, or a released model of which
+// only the sizes are known here.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace terrace {
+
+// What is there under that name: a folder or file, then a folder of the cache ("Qwen/Qwen2.5-0.5B", in any
+// case). Empty for the name of a released model. Throws Error(config) where a path or "OWNER/NAME" leads
+// nowhere, with the command that downloads it.
+std::filesystem::path model_path(const std::string& model);
+
+// What --tokenizer names, in the same ways: a tokenizer.json, or a folder with one.
+std::filesystem::path tokenizer_path(const std::string& flag);
+
+}  // namespace terrace
