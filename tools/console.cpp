@@ -24,6 +24,10 @@ Console::~Console() {
   end_progress();
 }
 
+size_t Console::columns() const {
+  return is_terminal_ ? terminal_width() : 0;
+}
+
 void Console::write(LogLevel level, std::string_view line) {
   std::string text = level == LogLevel::info      ? "terrace: "
                      : level == LogLevel::warning ? "terrace: warning: "

@@ -19,6 +19,8 @@ class Console final : public Log {
   Console& operator=(const Console&) = delete;
 
   bool is_terminal() const { return is_terminal_; }
+  // Of the terminal; 0 where there is none.
+  size_t columns() const;
   // Whoever else is to have the lines of the log; null: nobody. Before other threads write.
   void copy_to(Log* other) { other_ = other; }
   // "terrace: warning: ..." on a line of its own.

@@ -31,6 +31,7 @@
 #include "step_recording.h"
 #include "stop_signals.h"
 #include "train_decisions.h"
+#include "train_facts.h"
 #include "train_faults.h"
 #include "train_flags.h"
 #include "train_header.h"
@@ -197,8 +198,9 @@ int Train::train(RunReport& report) {
   StopSignals signals;
   RunSummary summary;
   summary.unigram_loss = data.unigram_loss();
-  const std::vector<ReportFact> facts = training_facts(options, plan, data, summary.unigram_loss);
-  console_.print(training_header(facts));
+  const std::vector<ReportFact> facts =
+      training_facts(flags_, options, plan, start, data, summary.unigram_loss);
+  console_.print(training_header(facts, flags_.verbose, console_.columns()));
   report.begin(options, plan, facts, summary.unigram_loss, prediction);
   summary.predicted.begin(std::move(prediction));
   console_.info(crash_notice(flags_, options.config, plan));
@@ -243,7 +245,7 @@ int Train::train(RunReport& report) {
   summary.completed_steps = trainer.completed_steps();
   add_memory(summary, trainer, plan);
   try {
-    print_result(flags_.json ? summary_json(summary) : summary_text(summary));
+    print_result(flags_.json ? summary_json(summary) : summary_text(summary, flags_.verbose));
   } catch (const Error& unwritten) {
     if (!failure) throw;
     print_error(unwritten);

@@ -207,6 +207,8 @@ void add_output_flags(Command& app, TrainFlags& flags) {
       .type_name("KEY")
       .group(group);
   app.add_flag("--json", flags.json, "Print the result, or the configuration, as JSON").group(group);
+  app.add_flag("--verbose", flags.verbose, "Say also how: chunks, slots, threads, bytes and times")
+      .group(group);
 }
 
 }  // namespace

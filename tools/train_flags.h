@@ -53,6 +53,7 @@ struct TrainFlags {
   bool print_config = false;
   std::string explain;  // a key
   bool json = false;
+  bool verbose = false;
   // By position in the table of flags that stand for a key of the configuration.
   std::vector<std::string> key_values;
 

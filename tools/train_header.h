@@ -1,24 +1,16 @@
-// What `terrace train` says before it allocates anything: what will be trained, what is kept where and why,
-// and what a crash would cost; and the checks of the folders that a run writes to.
+// The folders that `terrace train` writes to: whether they can be used, and what a crash would cost.
 #pragma once
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <terrace/base/log.h>
 #include <terrace/runtime/checkpoint/checkpoint_folder.h>
-#include <terrace/runtime/report/run_record.h>
 #include <terrace/runtime/trainer.h>
 
 #include "train_flags.h"
 
 namespace terrace {
-
-std::vector<ReportFact> training_facts(const TrainerOptions& options, const TrainerPlan& plan,
-                                       const TrainingData& data, double unigram_loss);
-// The same as lines of text, each with its newline.
-std::string training_header(const std::vector<ReportFact>& facts);
 
 // "a crash costs at most 100 steps": checkpoints are the only guarantee.
 std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, const TrainerPlan& plan);

@@ -10,24 +10,27 @@
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/weights/export_folder.h>
 
+#include "progress_line.h"
+
 namespace terrace {
 namespace {
 
 constexpr uint64_t kLinesPerRun = 20;  // where progress is lines and nothing says how many
-constexpr double kSmoothing = 0.2;     // weight of the newest step in the estimate of what remains
-
-std::string gigabytes(uint64_t bytes) {
-  return fmt::format("{:.2f}", static_cast<double>(bytes) * 1e-9);
-}
+constexpr double kSmoothing = 0.02;    // least weight of the newest step in what remains: before, a mean
+constexpr uint64_t kLongestSilenceNs = 60'000'000'000;  // between two lines where progress is lines
 
 std::filesystem::path weights_folder(const TrainFlags& flags) {
   return std::filesystem::path(flags.save) / "weights";
 }
 
-std::string remaining_text(double seconds) {
-  const auto whole = static_cast<uint64_t>(seconds + 0.5);
-  if (whole >= 3600) return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
-  return whole >= 60 ? fmt::format("{} min {:02} s", whole / 60, whole % 60) : fmt::format("{} s", whole);
+// "h2d 1.20 d2h 0.40 nvme r 3.10 w 2.90 GB", since the run began.
+std::string moved_text(const OffloadCounters& moved) {
+  const auto gigabytes = [](uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; };
+  return fmt::format(
+      "h2d {:.2f} d2h {:.2f} nvme r {:.2f} w {:.2f} GB", gigabytes(moved.h2d_bytes),
+      gigabytes(moved.d2h_bytes),
+      gigabytes(moved.param_read_bytes + moved.record_read_bytes + moved.gradient_read_bytes),
+      gigabytes(moved.param_write_bytes + moved.record_write_bytes + moved.gradient_write_bytes));
 }
 
 }  // namespace
@@ -95,19 +98,26 @@ void TrainingRun::train() {
 
 void TrainingRun::show(const StepReport& report) {
   const double seconds = static_cast<double>(report.total_ns) * 1e-9;
-  recent_seconds_ =
-      recent_seconds_ == 0 ? seconds : (1 - kSmoothing) * recent_seconds_ + kSmoothing * seconds;
+  const double weight = std::max(1.0 / static_cast<double>(summary_.steps), kSmoothing);
+  mean_seconds_ += weight * (seconds - mean_seconds_);
+  const uint64_t now = clock_.now_ns();
   const bool due = report.step % lines_every_ == 0 || summary_.steps == 1 || report.step == options_.steps;
-  if (!console_.is_terminal() && !due) return;
+  if (!console_.is_terminal() && !due && now - line_ns_ < kLongestSilenceNs) return;
+  line_ns_ = now;
   if (due && options_.config.wall_clock_breakdown) console_.info(time_line(report));
-  const OffloadCounters& moved = summary_.moved;
-  console_.progress(fmt::format(
-      "step {}/{}  loss {:.4f}  {:.0f} tokens/s  {:.2f} s/step  GB h2d {} d2h {} nvme r {} w {}  ETA {}",
-      report.step, options_.steps, report.loss, static_cast<double>(report.tokens) / seconds, seconds,
-      gigabytes(moved.h2d_bytes), gigabytes(moved.d2h_bytes),
-      gigabytes(moved.param_read_bytes + moved.record_read_bytes + moved.gradient_read_bytes),
-      gigabytes(moved.param_write_bytes + moved.record_write_bytes + moved.gradient_write_bytes),
-      remaining_text(recent_seconds_ * static_cast<double>(options_.steps - report.step))));
+  const RunProgress progress = {
+      .step = report.step,
+      .steps = options_.steps,
+      .loss = report.loss,
+      .held_out_loss = summary_.validation_loss,
+      .learning_rate = report.learning_rate,
+      .gradient_norm = report.gradient_norm,
+      .tokens_per_second = static_cast<double>(report.tokens) / mean_seconds_,
+      .seconds_left = mean_seconds_ * static_cast<double>(options_.steps - report.step)};
+  // The last column stays empty.
+  std::string line = progress_line(progress, console_.columns() == 0 ? 0 : console_.columns() - 1);
+  if (flags_.verbose) line += "  " + moved_text(summary_.moved);
+  console_.progress(line);
 }
 
 // The weights are those of no step until it is complete.
@@ -121,6 +131,7 @@ void TrainingRun::evaluate() {
   if (trainer_.data().validation_token_count() == 0) return;
   const uint64_t step = trainer_.completed_steps();
   summary_.validation_loss = trainer_.evaluate(flags_.eval_samples);
+  summary_.validation_step = step;
   console_.info(fmt::format("step {}: held-out loss {:.4f}", step, *summary_.validation_loss));
   log_.evaluation(step, *summary_.validation_loss);
   monitor_.evaluation(*summary_.validation_loss);

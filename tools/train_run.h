@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/runtime/control/job_control.h>
 #include <terrace/runtime/trainer.h>
@@ -66,7 +67,9 @@ class TrainingRun {
   bool failed_ = false;
   std::optional<uint64_t> saving_step_;  // a checkpoint of it was begun
   std::optional<uint64_t> saved_step_;   // and is complete
-  double recent_seconds_ = 0;            // of a step, smoothed
+  SteadyClock clock_;
+  uint64_t line_ns_ = 0;     // of the last line of progress
+  double mean_seconds_ = 0;  // of a step
 };
 
 }  // namespace terrace

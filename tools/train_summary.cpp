@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <string_view>
 
 #include <terrace/base/units.h>
@@ -105,31 +107,45 @@ std::string phase_table(const RunSummary& summary) {
 
 std::string loss_text(const RunSummary& summary) {
   std::string text;
-  if (summary.validation_loss) {
-    const double gain = summary.unigram_loss - *summary.validation_loss;
-    text = fmt::format("held-out loss {:.4f} nats per token; unigram loss of the data {:.4f} ({:.4f} {})\n",
-                       *summary.validation_loss, summary.unigram_loss, gain < 0 ? -gain : gain,
-                       gain < 0 ? "above it" : "below it");
-  } else {
-    text = fmt::format("held-out loss not computed; unigram loss of the data {:.4f} nats per token\n",
-                       summary.unigram_loss);
-  }
-  if (summary.steps > 0) text += fmt::format("training loss of the last step {:.4f}\n", summary.last_loss);
-  return text;
+  if (summary.steps > 0)
+    text = fmt::format("training loss of step {}: {:.4f} nats per token\n", summary.completed_steps,
+                       summary.last_loss);
+  if (!summary.validation_loss)
+    return text +
+           fmt::format("held-out loss not computed; unigram loss of the data {:.4f}\n", summary.unigram_loss);
+  const double gain = summary.unigram_loss - *summary.validation_loss;
+  return text + fmt::format(
+                    "held-out loss of step {}: {:.4f}, perplexity {:.4g}; {:.4f} {} the unigram loss "
+                    "of the data\n",
+                    summary.validation_step, *summary.validation_loss, std::exp(*summary.validation_loss),
+                    gain < 0 ? -gain : gain, gain < 0 ? "above" : "below");
 }
 
-// Where the state is on nvme, how to go on, and what that took.
-std::string epoch_text(const RunSummary& summary) {
+// Where the state is, and the command that goes on.
+std::string state_text(const RunSummary& summary) {
+  std::string text;
+  if (summary.epoch_step)
+    text += fmt::format("epoch of step {} in {}: go on with --resume nvme, see `terrace checkpoint ls {}`\n",
+                        *summary.epoch_step, summary.nvme_paths, summary.nvme_paths);
+  if (summary.checkpoint.empty()) {
+    if (!summary.epoch_step) text += "nothing was saved: --save FOLDER keeps the weights that are trained\n";
+    return text;
+  }
+  text += fmt::format("checkpoint {}\n", summary.checkpoint);
+  const std::string folder = std::filesystem::path(summary.checkpoint).parent_path().string();
+  const bool is_done = summary.completed_steps >= summary.planned_steps;
+  return text + fmt::format(
+                    "export it with: terrace export {} --out FOLDER\n"
+                    "train on with: the same command, --resume auto{}\n",
+                    folder, is_done ? " and more --steps" : "");
+}
+
+std::string commits_text(const RunSummary& summary) {
   if (!summary.keeps_epochs) return "";
   const OffloadCounters& done = summary.commits;
-  std::string text =
-      summary.epoch_step
-          ? fmt::format("epoch of step {} in {}: go on with --resume nvme, see `terrace checkpoint ls {}`\n",
-                        *summary.epoch_step, summary.nvme_paths, summary.nvme_paths)
-          : fmt::format("no epoch stays in {}\n", summary.nvme_paths);
-  return text + fmt::format("{} committed: {} of cached states and {} of manifests written\n",
-                            counted(done.commit_count, "epoch"), format_bytes(done.commit_write_bytes),
-                            format_bytes(done.manifest_bytes));
+  return fmt::format("{} committed: {} of cached states and {} of manifests written\n",
+                     counted(done.commit_count, "epoch"), format_bytes(done.commit_write_bytes),
+                     format_bytes(done.manifest_bytes));
 }
 
 std::string epochs_json(const RunSummary& summary) {
@@ -232,23 +248,10 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
   summary.process_bytes = std::max(summary.process_bytes, current_memory_use().pss_bytes);
 }
 
-std::string summary_text(const RunSummary& summary) {
-  const double total = seconds(summary.total_ns);
-  std::string text = fmt::format(
-      "{} of {} steps done, {} in this run: {} tokens, {:.3f} steps/s, {:.1f} tokens/s\n",
-      summary.completed_steps, summary.planned_steps, summary.steps, grouped(summary.tokens),
-      per(static_cast<double>(summary.steps), total), per(static_cast<double>(summary.tokens), total));
-  if (summary.completed_steps > summary.planned_steps || (summary.steps == 0 && summary.stopped_by.empty())) {
-    text = fmt::format("the checkpoint is of step {}, and --steps {} asks for no more: nothing was trained\n",
-                       summary.completed_steps, summary.planned_steps);
-  }
-  if (summary.skipped_steps > 0) {
-    text += fmt::format("{} of them overflowed in fp16 and were skipped\n", grouped(summary.skipped_steps));
-  }
-  text += loss_text(summary);
-  if (!summary.checkpoint.empty()) text += fmt::format("checkpoint {}\n", summary.checkpoint);
-  text += epoch_text(summary);
-  text += "\n" + memory_table(summary);
+namespace {
+
+std::string detail_text(const RunSummary& summary) {
+  std::string text = commits_text(summary);
   if (summary.steps == 0) return text;
   const std::string links = link_table(summary);
   if (std::count(links.begin(), links.end(), '\n') > 1) text += "\n" + links;
@@ -256,10 +259,37 @@ std::string summary_text(const RunSummary& summary) {
   text += "\n" + time_table(summary) + "\n" + phase_table(summary);
   const std::string planned = summary.predicted.text(summary.tiers);
   if (!planned.empty()) text += "\n" + planned;
-  text += fmt::format("\n{} chunk fetches, {} of them on demand; {} evictions\n",
-                      grouped(summary.moved.fetch_count), grouped(summary.moved.demand_fetch_count),
-                      grouped(summary.moved.eviction_count));
+  return text + fmt::format("\n{} chunk fetches, {} of them on demand; {} evictions\n",
+                            grouped(summary.moved.fetch_count), grouped(summary.moved.demand_fetch_count),
+                            grouped(summary.moved.eviction_count));
+}
+
+std::string steps_text(const RunSummary& summary) {
+  if (summary.completed_steps > summary.planned_steps || (summary.steps == 0 && summary.stopped_by.empty())) {
+    return fmt::format("the checkpoint is of step {}, and --steps {} asks for no more: nothing was trained\n",
+                       summary.completed_steps, summary.planned_steps);
+  }
+  const double total = seconds(summary.total_ns);
+  std::string text =
+      fmt::format("{} of {} steps done, {} in this run: {} tokens in {}, {:.1f} tokens/s\n",
+                  summary.completed_steps, summary.planned_steps, summary.steps, grouped(summary.tokens),
+                  seconds_text(total), per(static_cast<double>(summary.tokens), total));
+  if (summary.skipped_steps > 0)
+    text += fmt::format("{} of them overflowed in fp16 and were skipped\n", grouped(summary.skipped_steps));
   return text;
+}
+
+}  // namespace
+
+// The result last.
+std::string summary_text(const RunSummary& summary, bool verbose) {
+  std::string text = memory_table(summary);
+  if (verbose) {
+    text += detail_text(summary);
+  } else if (summary.steps > 0) {
+    text += resource_text(resource_use(summary.moved)) + "\n";
+  }
+  return text + "\n" + steps_text(summary) + loss_text(summary) + state_text(summary);
 }
 
 std::string summary_json(const RunSummary& summary) {

@@ -22,7 +22,8 @@ struct RunSummary {
   std::string stopped_by;        // "SIGINT"; empty when the run came to its end
   double unigram_loss = 0;
   std::optional<double> validation_loss;
-  std::string checkpoint;  // the last one of this run; empty when there is none
+  uint64_t validation_step = 0;  // that it is of
+  std::string checkpoint;        // the last one of this run; empty when there is none
   // Epochs of the nvme tier.
   std::optional<uint64_t> epoch_step;  // of the one that stays there
   std::string nvme_paths;
@@ -54,7 +55,7 @@ struct RunSummary {
 // The memory of the trainer as it is now, the bound, and what was committed.
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan);
 
-std::string summary_text(const RunSummary& summary);
+std::string summary_text(const RunSummary& summary, bool verbose);
 // One JSON object and a newline.
 std::string summary_json(const RunSummary& summary);
 

@@ -6,6 +6,11 @@
 
 namespace terrace {
 
+std::vector<std::string> default_adapter_targets(ModelFamily family) {
+  if (family == ModelFamily::gpt2) return {"c_attn"};
+  return {"q_proj", "v_proj"};
+}
+
 void merge_adapter(const AdapterSpec& adapter, std::span<const float> a, std::span<const float> b,
                    uint64_t first_element, std::span<float> values) {
   const uint64_t inputs = adapter.inputs, outputs = adapter.outputs, rank = adapter.rank;

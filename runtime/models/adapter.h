@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <terrace/memory/tensor.h>
+#include <terrace/runtime/models/model_config.h>
 
 namespace terrace {
 
@@ -21,6 +22,9 @@ struct LoraOptions {
   std::vector<std::string> targets = {};
   bool operator==(const LoraOptions&) const = default;
 };
+
+// What empty targets stand for.
+std::vector<std::string> default_adapter_targets(ModelFamily family);
 
 // The merged weight is W + scale * B A, or W + scale * (B A)^T where W is [inputs, outputs].
 struct AdapterSpec {

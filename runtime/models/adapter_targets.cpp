@@ -25,8 +25,7 @@ AdapterTargets::AdapterTargets(const ModelConfig& config, const ModelOptions& op
   }
   patterns_ = lora.targets;
   if (patterns_.empty()) {
-    patterns_ = config.family == ModelFamily::gpt2 ? std::vector<std::string>{"c_attn"}
-                                                   : std::vector<std::string>{"q_proj", "v_proj"};
+    patterns_ = default_adapter_targets(config.family);
   }
   fits_.resize(patterns_.size());
 }

@@ -23,6 +23,7 @@ namespace terrace {
 struct ReportFact {
   std::string name;
   std::string text;
+  bool is_detail = false;  // how it is done: for whoever asks
 };
 
 // Known before the first step.
