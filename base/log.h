@@ -17,6 +17,10 @@ class Log {
   virtual ~Log() = default;
   // One line without its newline. Thread-safe.
   virtual void write(LogLevel level, std::string_view line) = 0;
+  // A line that the next one may take the place of, and that it need not any more: how far something has
+  // come. Not kept by logs that say nothing else of it. Thread-safe.
+  virtual void in_passing(std::string_view) {}
+  virtual void end_passing() {}
 
   void info(std::string_view line) { write(LogLevel::info, line); }
   void warning(std::string_view line) { write(LogLevel::warning, line); }

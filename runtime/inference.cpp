@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/progress.h>
 #include <terrace/base/units.h>
 #include <terrace/base/workers.h>
 #include <terrace/offload/offloader.h>
@@ -69,8 +70,9 @@ struct Inference::Parts {
   uint32_t batch;
   uint32_t sequence;
   bool evaluates;
+  Log& log;
 
-  Parts(std::unique_ptr<Model> given, const InferenceOptions& options, Log& log)
+  Parts(std::unique_ptr<Model> given, const InferenceOptions& options, Log& told)
       : config(without_states(options.config)),
         model(std::move(given)),
         workers(make_compute_threads(config.terrace)),
@@ -81,11 +83,12 @@ struct Inference::Parts {
         computing(
             begin_computing(options.compute, offload.device_budget_bytes, config.terrace.strict, workers)),
         ops(computing->ops()),
-        offloader(space, offload, dry.trace, computing->device(), workers, log),
+        offloader(space, offload, dry.trace, computing->device(), workers, told),
         arena(offloader.work_memory()),
         batch(options.batch),
         sequence(options.sequence),
-        evaluates(options.evaluates) {}
+        evaluates(options.evaluates),
+        log(told) {}
 
   void require(const MicroBatch& asked) const {
     TERRACE_ASSERT(
@@ -106,14 +109,18 @@ const TrainerPlan& Inference::plan() const {
 }
 
 void Inference::load_folder(const std::filesystem::path& folder) {
-  load_weights(WeightFolder(folder), *parts_->model, parts_->offloader);
+  load_weights(WeightFolder(folder), *parts_->model, parts_->offloader, parts_->log);
 }
 
 void Inference::load_checkpoint(const std::filesystem::path& path) {
   const FlatSpace trained(parts_->model->tensors(), kTileElements);
   CheckpointValues values(path, trained);
-  parts_->offloader.initialise(
-      [&](TensorId tensor, uint64_t first, std::span<float> out) { values.read(tensor, first, out); });
+  ProgressReport progress(parts_->log, fmt::format("loading {}", path.string()),
+                          parts_->model->parameter_count() * sizeof(float));
+  parts_->offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> out) {
+    values.read(tensor, first, out);
+    progress.add(out.size_bytes());
+  });
 }
 
 // An evaluation of its own each time: after the first, the order of uses is known and parameters are fetched

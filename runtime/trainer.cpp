@@ -7,6 +7,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/progress.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/compute_threads.h>
 #include <terrace/runtime/internal/trainer_parts.h>
@@ -220,9 +221,11 @@ double Trainer::evaluate(uint64_t samples) {
   double sum = 0;
   p.finish_update_between_steps();
   p.offloader.begin_evaluation();
+  ProgressReport progress(p.log, fmt::format("evaluating step {}", p.completed), runs * batch, "sequences");
   for (uint64_t r = 0; r < runs; ++r) {
     p.data.fill_validation(r * batch, runs * batch, p.tokens, p.targets);
     sum += p.model->evaluate(p.ops, p.offloader, p.arena, p.batch(), fmt::format("eval{}/", r));
+    progress.add(batch);
   }
   p.offloader.end_evaluation();
   return sum / static_cast<double>(runs);
@@ -230,13 +233,15 @@ double Trainer::evaluate(uint64_t samples) {
 
 void Trainer::Parts::set_first_values() {
   if (options.weights.empty()) {
+    ProgressReport progress(log, "making the first weights", model->parameter_count() * sizeof(float));
     offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
       model->initial_values(tensor, first, values);
+      progress.add(values.size_bytes());
     });
     return;
   }
   const uint64_t start = clock.now_ns();
-  load_weights(WeightFolder(options.weights), *model, offloader);
+  load_weights(WeightFolder(options.weights), *model, offloader, log);
   log.info(fmt::format("loaded the weights of {} in {}", options.weights.string(),
                        format_duration(clock.now_ns() - start)));
 }

@@ -47,10 +47,28 @@ void Console::print(std::string_view text) {
 
 void Console::progress(std::string_view line) {
   const std::lock_guard lock(mutex_);
-  if (!is_terminal_) {
-    put(std::string(line) + "\n");
-    return;
-  }
+  progress_ns_ = clock_.now_ns();
+  is_terminal_ ? put_over(line) : put(std::string(line) + "\n");
+}
+
+void Console::in_passing(std::string_view line) {
+  constexpr uint64_t kStepIsNewNs = 2'000'000'000;
+  constexpr uint64_t kBetweenLinesNs = 10'000'000'000;
+  const std::lock_guard lock(mutex_);
+  const uint64_t now = clock_.now_ns();
+  if (progress_ns_ > 0 && now - progress_ns_ < kStepIsNewNs) return;
+  if (is_terminal_) return put_over("terrace: " + shown_message(line));
+  if (passing_ns_ > 0 && now - passing_ns_ < kBetweenLinesNs) return;
+  passing_ns_ = now;
+  put("terrace: " + shown_message(line) + "\n");
+}
+
+void Console::end_passing() {
+  const std::lock_guard lock(mutex_);
+  clear_progress();
+}
+
+void Console::put_over(std::string_view line) {
   // A line that wraps could not be taken back. The last column stays empty: some terminals wrap after it.
   put("\r\x1b[K" + std::string(line.substr(0, terminal_width() - 1)));
   line_is_open_ = true;

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include <terrace/base/clock.h>
 #include <terrace/base/log.h>
 
 namespace terrace {
@@ -25,6 +26,10 @@ class Console final : public Log {
   void copy_to(Log* other) { other_ = other; }
   // "terrace: warning: ..." on a line of its own.
   void write(LogLevel level, std::string_view line) override;
+  // As progress(), unless a step was shown a moment ago; elsewhere than on a terminal a line every ten
+  // seconds.
+  void in_passing(std::string_view line) override;
+  void end_passing() override;
   // Several lines; the text ends with a newline.
   void print(std::string_view text);
   // On a terminal the line takes the place of the last one, cut to the width; elsewhere it is a line.
@@ -34,12 +39,16 @@ class Console final : public Log {
 
  private:
   void clear_progress();
+  void put_over(std::string_view line);
   void put(std::string_view text);
 
   std::mutex mutex_;
   Log* other_ = nullptr;
   bool is_terminal_;
   bool line_is_open_ = false;
+  SteadyClock clock_;
+  uint64_t progress_ns_ = 0;  // when progress() was called last
+  uint64_t passing_ns_ = 0;   // when in_passing() wrote a line last
 };
 
 }  // namespace terrace

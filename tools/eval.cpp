@@ -8,6 +8,7 @@
 #include <optional>
 
 #include <terrace/base/clock.h>
+#include <terrace/base/progress.h>
 #include <terrace/runtime/config/json_document.h>
 
 #include "command_line.h"
@@ -22,7 +23,6 @@ namespace {
 
 // A model made for more reads no longer sequences than this unless it is asked to.
 constexpr uint32_t kLongestByDefault = 2048;
-constexpr uint64_t kSilenceNs = 10'000'000'000;  // between two lines of progress
 
 constexpr const char* kExamples =
     "Loss is the mean over all tokens but the first of every sequence's context, in nats. Bits per byte can\n"
@@ -112,24 +112,20 @@ int Eval::run() {
 
 // Sequences side by side; the last one may be shorter, and is then a batch of its own.
 Sums Eval::evaluate(const TokenSource& tokens, const Tokenizer* tokenizer, Inference& inference) {
-  const SteadyClock clock;
   Sums sums;
   if (tokenizer != nullptr || tokens.tokens_are_bytes()) sums.bytes = 0;
   const uint64_t whole = (tokens.token_count() - 1) / context_;
   const uint64_t rest = (tokens.token_count() - 1) % context_;
   const uint64_t count = std::min(samples_.value_or(whole), whole);
-  uint64_t said_ns = clock.now_ns();
+  ProgressReport progress(console_, "evaluating", count, "sequences");
   std::vector<uint64_t> begins;
   for (uint64_t sample = 0; sample < count; ++sample) {
     __extension__ using Wide = unsigned __int128;
     begins.push_back(static_cast<uint64_t>(Wide{sample} * whole / count) * context_);
     if (begins.size() < batch_ && sample + 1 < count) continue;
     evaluate_batch(tokens, begins, context_, tokenizer, inference, sums);
+    progress.add(begins.size());
     begins.clear();
-    if (clock.now_ns() - said_ns < kSilenceNs) continue;
-    said_ns = clock.now_ns();
-    console_.info(fmt::format("{} of {} sequences, loss so far {:.4f}", sample + 1, count,
-                              sums.nats / static_cast<double>(sums.tokens)));
   }
   if (rest > 0 && count == whole) {
     begins.assign(1, whole * context_);

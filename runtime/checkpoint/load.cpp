@@ -7,6 +7,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
+#include <terrace/base/progress.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/checkpoint/internal/block_file.h>
@@ -128,10 +129,18 @@ CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_vi
   std::optional<BlockReader> frozen;
   if (manifest.frozen.bytes > 0) frozen.emplace(folder / checkpoint::kFrozenName, manifest.frozen);
 
-  offloader.import_records([&](std::span<std::byte> tiles) { states.read(tiles); });
+  ProgressReport progress(log, fmt::format("loading {}", folder.string()),
+                          manifest.states.bytes + manifest.frozen.bytes);
+  offloader.import_records([&](std::span<std::byte> tiles) {
+    states.read(tiles);
+    progress.add(tiles.size());
+  });
   TERRACE_ASSERT(states.at_end(), "the offloader took fewer records than it has");
   if (frozen) {
-    offloader.import_frozen([&](std::span<std::byte> parameters) { frozen->read(parameters); });
+    offloader.import_frozen([&](std::span<std::byte> parameters) {
+      frozen->read(parameters);
+      progress.add(parameters.size());
+    });
     TERRACE_ASSERT(frozen->at_end(), "the offloader took fewer frozen parameters than it has");
   }
   log.info(fmt::format("resumed at step {} from {} ({} in {})", manifest.info.step, folder.string(),

@@ -8,6 +8,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
+#include <terrace/base/progress.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/checkpoint/checkpoint.h>
 #include <terrace/runtime/checkpoint/internal/block_file.h>
@@ -60,16 +61,24 @@ DataFile write_data_file(const fs::path& path, uint64_t bytes, Clone clone, Read
   return file;
 }
 
-DataFile write_states(const fs::path& path, StateSource& source) {
-  return write_data_file(
-      path, source.states_bytes(), [&](int fd) { return source.clone_states(fd); },
-      [&](StateSource::Sink sink) { source.read_states(sink); });
+// A sink that also says how far it is.
+auto counting(StateSource::Sink sink, ProgressReport& progress) {
+  return [sink, &progress](std::span<const std::byte> bytes) {
+    sink(bytes);
+    progress.add(bytes.size());
+  };
 }
 
-DataFile write_frozen(const fs::path& path, StateSource& source) {
+DataFile write_states(const fs::path& path, StateSource& source, ProgressReport& progress) {
+  return write_data_file(
+      path, source.states_bytes(), [&](int fd) { return source.clone_states(fd); },
+      [&](StateSource::Sink sink) { source.read_states(counting(sink, progress)); });
+}
+
+DataFile write_frozen(const fs::path& path, StateSource& source, ProgressReport& progress) {
   return write_data_file(
       path, source.frozen_bytes(), [&](int fd) { return source.clone_frozen(fd); },
-      [&](StateSource::Sink sink) { source.read_frozen(sink); });
+      [&](StateSource::Sink sink) { source.read_frozen(counting(sink, progress)); });
 }
 
 void write_text(const fs::path& path, const std::string& text) {
@@ -152,10 +161,11 @@ fs::path save_checkpoint(const CheckpointFolder& folder, const CheckpointInfo& i
   {
     RemovedAtEnd aside(partial, log);
     hooks.reached(SaveMoment::folder_made);
-    manifest.states = write_states(partial / kStatesName, source);
+    ProgressReport progress(log, fmt::format("saving step {}", info.step), states_bytes + frozen_bytes);
+    manifest.states = write_states(partial / kStatesName, source, progress);
     hooks.reached(SaveMoment::states_written);
     if (frozen_bytes > 0) {
-      manifest.frozen = write_frozen(partial / kFrozenName, source);
+      manifest.frozen = write_frozen(partial / kFrozenName, source, progress);
       hooks.reached(SaveMoment::frozen_written);
     }
     const std::string text = manifest_text(manifest);

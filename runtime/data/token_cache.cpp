@@ -17,6 +17,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
+#include <terrace/base/progress.h>
 #include <terrace/base/units.h>
 #include <terrace/base/workers.h>
 #include <terrace/runtime/data/byte_tokens.h>
@@ -31,7 +32,6 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kVersion = 2;  // of the file and of how text is cut into segments
 constexpr std::string_view kPartial = ".partial-";
-constexpr uint64_t kSilenceNs = 10'000'000'000;  // between two lines of progress
 
 // What a file begins with, little-endian; the tokens follow.
 struct Header {
@@ -181,14 +181,20 @@ class Tokenization {
  public:
   Tokenization(const TextFiles& files, const Tokenizer* tokenizer, uint64_t token_bytes, PartialFile& out,
                Log& log)
-      : files_(files), tokenizer_(tokenizer), token_bytes_(token_bytes), out_(out), log_(log), workers_(0) {
+      : files_(files),
+        tokenizer_(tokenizer),
+        token_bytes_(token_bytes),
+        out_(out),
+        log_(log),
+        progress_(log, "tokenizing", files.byte_count()),
+        workers_(0) {
     for (size_t i = 0; i < workers_.thread_count(); ++i) slots_.emplace_back(tokenizer);
   }
 
   // Sets the count of tokens and their hash.
   void run(Header& header) {
     data::TextSegments segments(files_, tokenizer_ == nullptr ? data::TextCuts() : tokenizer_->cuts());
-    begin_ns_ = said_ns_ = clock_.now_ns();
+    begin_ns_ = clock_.now_ns();
     for (;;) {
       size_t filled = 0;
       while (filled < slots_.size() && segments.next(slots_[filled].segment)) ++filled;
@@ -220,17 +226,11 @@ class Tokenization {
     out_.write(bytes_.data(), bytes_.size(), sizeof(Header) + token_count_ * token_bytes_);
     hash_.add(bytes_.data(), bytes_.size());
     token_count_ += tokens.size();
-    done_bytes_ = slot.segment.first_byte + slot.segment.text.size();
     forced_count_ += slot.segment.is_forced ? 1 : 0;
     if (broken_count_ == 0 && slot.result.broken_count > 0)
       first_broken_ = slot.segment.first_byte + slot.result.first_broken;
     broken_count_ += slot.result.broken_count;
-    const uint64_t now = clock_.now_ns();
-    if (now - said_ns_ < kSilenceNs) return;
-    said_ns_ = now;
-    log_.info(fmt::format("tokenized {:.0f} % of {}",
-                          100 * static_cast<double>(done_bytes_) / static_cast<double>(files_.byte_count()),
-                          format_bytes(files_.byte_count())));
+    progress_.add(slot.segment.text.size());
   }
 
   void report() {
@@ -255,18 +255,17 @@ class Tokenization {
   uint64_t token_bytes_;
   PartialFile& out_;
   Log& log_;
+  ProgressReport progress_;
   Workers workers_;
   SteadyClock clock_;
   std::vector<Slot> slots_;
   std::vector<uint8_t> bytes_;
   TokenHash hash_;
   uint64_t token_count_ = 0;
-  uint64_t done_bytes_ = 0;
   uint64_t forced_count_ = 0;
   uint64_t broken_count_ = 0;
   uint64_t first_broken_ = 0;
   uint64_t begin_ns_ = 0;
-  uint64_t said_ns_ = 0;
 };
 
 void make_tokens(const TextFiles& files, const Tokenizer* tokenizer, const fs::path& path, Header header,

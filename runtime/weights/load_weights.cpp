@@ -10,6 +10,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/progress.h>
 #include <terrace/runtime/config/json_document.h>
 
 namespace terrace {
@@ -167,11 +168,14 @@ void WeightSource::read(TensorId tensor, uint64_t first_element, std::span<float
   refuse_number(part.weight, part.first_element + first_element + place, *misfit, type);
 }
 
-void load_weights(const WeightFolder& folder, const Model& model, Offloader& offloader) {
+void load_weights(const WeightFolder& folder, const Model& model, Offloader& offloader, Log& log) {
   const std::vector<WeightSpec> weights = model.weights();
   const std::vector<TensorSpec> tensors = model.tensors();
   const WeightSource source(folder, weights, tensors);
+  ProgressReport progress(log, fmt::format("loading the weights of {}", folder.path().string()),
+                          model.parameter_count() * sizeof(float));
   offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+    progress.add(values.size_bytes());
     if (source.has(tensor)) {
       source.read(tensor, first, values);
     } else {

@@ -38,6 +38,6 @@ class WeightSource {
 
 // Sets every tensor of `offloader`, which holds those of `model`: from the weights, and the first values of
 // the model for tensors that are part of no weight. Frozen tensors too. Moments start at 0.
-void load_weights(const WeightFolder& folder, const Model& model, Offloader& offloader);
+void load_weights(const WeightFolder& folder, const Model& model, Offloader& offloader, Log& log);
 
 }  // namespace terrace

@@ -121,7 +121,7 @@ void run(const std::string& folder, const std::string& token_path, const std::st
   MemoryLog log;
   SimulatedDevice device({options.device_budget_bytes, false, 0, 0});
   Offloader offloader(space, options, recorder.trace(), device, workers, log);
-  load_weights(WeightFolder(folder), *model, offloader);
+  load_weights(WeightFolder(folder), *model, offloader, log);
 
   const HostOps ops(workers, best_instruction_set());
   StackArena arena(offloader.work_memory());
