@@ -18,6 +18,7 @@
 #include <terrace/runtime/config/suggestions.h>
 
 #include "console.h"
+#include "flag_synonyms.h"
 
 namespace terrace {
 namespace {
@@ -94,6 +95,18 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
         return flag + " is given more than once\n  leave one of them out";
       }
       const std::string full = full_name(*command);
+      if (command == &app) {
+        return fmt::format(
+            "terrace has no flag \"{}\" in front of a command\n  write the command first: terrace "
+            "train {} ...",
+            flag, word);
+      }
+      if (const std::string_view meant = synonym_of(flag); !meant.empty()) {
+        const bool is_here = std::find(known.begin(), known.end(), meant) != known.end();
+        if (is_here || !meant.starts_with("--"))
+          return fmt::format("{} has no flag \"{}\"; here it is {}\n  `{} --help` lists the flags", full,
+                             flag, meant, full);
+      }
       return with_suggestion(fmt::format("{} has no flag \"{}\"", full, flag), nearest(flag, known),
                              fmt::format("`{} --help` lists them", full));
     }

@@ -43,6 +43,8 @@ std::unique_ptr<Subcommand> add_ctl(Command& app);
 std::unique_ptr<Subcommand> add_top(Command& app);
 std::unique_ptr<Subcommand> add_sim(Command& app);
 std::unique_ptr<Subcommand> add_plan(Command& app);
+std::unique_ptr<Subcommand> add_help(Command& app);
+std::unique_ptr<Subcommand> add_completion(Command& app);
 // Of the group "bench".
 std::unique_ptr<Subcommand> add_bench_adam(Command& bench);
 std::unique_ptr<Subcommand> add_bench_io(Command& bench);

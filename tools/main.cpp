@@ -12,6 +12,7 @@
 #include <terrace/base/shown_text.h>
 
 #include "command_line.h"
+#include "version.h"
 
 namespace terrace {
 namespace {
@@ -60,17 +61,23 @@ Error failure_of_system(const std::system_error& failure) {
 
 int parse_and_run(int argc, const char* const* argv) {
   CLI::App app(kDescription, "terrace");
-  app.set_version_flag("--version", "terrace " TERRACE_VERSION, "Print the version and exit");
+  app.set_version_flag("--version", version_text(),
+                       "Print the version, the build and its libraries, and exit");
   app.footer(kExamples);
   app.formatter(std::make_shared<HelpFormatter>());
   Command command(app);
   command.require_subcommand();
   const std::unique_ptr<Subcommand> subcommands[] = {
-      add_train(command),      add_eval(command),   add_generate(command), add_export(command),
-      add_checkpoint(command), add_report(command), add_bench(command),    add_tune(command),
-      add_ctl(command),        add_top(command),    add_sim(command),      add_plan(command)};
+      add_train(command),      add_eval(command),      add_generate(command), add_export(command),
+      add_checkpoint(command), add_report(command),    add_bench(command),    add_tune(command),
+      add_ctl(command),        add_top(command),       add_sim(command),      add_plan(command),
+      add_help(command),       add_completion(command)};
 
   const std::vector<std::string> arguments = normalised_arguments(argc, argv);
+  if (arguments.empty()) {
+    print_result(app.help());
+    return kUsage;  // no command is a mistake in a script
+  }
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // taken from the back
   } catch (const CLI::ParseError& failure) {

@@ -163,6 +163,7 @@ int Plan::run() {
   if (!flags_.data.paths.empty()) data.emplace(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, data ? data->vocabulary() : std::nullopt);
   if (data) require_training_data(flags_, *data, options);
+  if (flags_.epochs > 0) console_.warning("--epochs has no effect: what is planned is a step");
   for (const std::string& warning : options.config.warnings) {
     if (!best_ || !warning.starts_with("--nvme-path has no effect")) console_.warning(warning);
   }

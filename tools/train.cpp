@@ -171,6 +171,11 @@ int Train::train(RunReport& report) {
   const DataChoice choice(flags_.data, model_folder(flags_));
   TrainerOptions options = resolve_training(flags_, choice.vocabulary());
   for (const std::string& warning : options.config.warnings) console_.warning(warning);
+  std::optional<TrainingData> data;
+  if (flags_.epochs > 0) {
+    data.emplace(open_training_data(flags_, choice, options, console_));
+    settle_steps(flags_, *data, options, console_);
+  }
   check_nvme_folders(options.config.placement);
   apply_tuning(tuning_folder(), options.config, console_);
   const ComputeChoice compute(options.config.terrace, console_);
@@ -189,7 +194,7 @@ int Train::train(RunReport& report) {
                          current_memory_use().pss_bytes, console_);
   TrainDecisions decisions(setup, flags_);
   const std::unique_ptr<CheckpointFolder> saves = open_save_folder(flags_, plan, console_);
-  const TrainingData data = open_training_data(flags_, choice, options, console_);
+  if (!data) data.emplace(open_training_data(flags_, choice, options, console_));
   if (flags_.resume.empty()) require_empty_monitors(options.config);
   StepLog log(flags_.log);
   // Takes a while: after everything that can be refused.
@@ -197,16 +202,16 @@ int Train::train(RunReport& report) {
 
   StopSignals signals;
   RunSummary summary;
-  summary.unigram_loss = data.unigram_loss();
+  summary.unigram_loss = data->unigram_loss();
   const std::vector<ReportFact> facts =
-      training_facts(flags_, options, plan, start, data, summary.unigram_loss);
+      training_facts(flags_, options, plan, start, *data, summary.unigram_loss);
   console_.print(training_header(facts, flags_.verbose, console_.columns()));
   report.begin(options, plan, facts, summary.unigram_loss, prediction);
   summary.predicted.begin(std::move(prediction));
   console_.info(crash_notice(flags_, options.config, plan));
   if (start.is_resumed()) options.weights.clear();  // what is gone on from has its own
   const auto made = make_trainer(
-      start, options, std::move(setup), data,
+      start, options, std::move(setup), *data,
       [&](TrainingSetup& used) {
         faults.apply_to(used.offload, console_);
         used.offload.step_events = recording.events();

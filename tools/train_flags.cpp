@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <utility>
 
 #include <terrace/base/error.h>
@@ -115,8 +117,9 @@ void add_run_flags(Command& app, TrainFlags& flags) {
   add_number(app, "--validation-fraction", 0, 0.9, flags.validation_fraction,
              "The last part of the data, never trained on (default 0.05; 0: none)", group);
   add_whole_number(
-      app, "--steps", 1, [&flags](uint64_t n) { flags.steps = n; },
+      app, "--steps", 1, [&flags](uint64_t n) { flags.steps = n, flags.steps_are_given = true; },
       "Optimizer steps of the whole run, resumed ones included (default 100)", group);
+  add_number(app, "--epochs", 1e-6, 1e6, flags.epochs, "Passes over the data, instead of --steps", group);
   add_whole_number(
       app, "--eval-every", 0, [&flags](uint64_t n) { flags.eval_every = n; },
       "Held-out loss every N steps; it is always computed at the end", group);
@@ -310,9 +313,22 @@ TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t>
         "per layer is kept",
         kept, options.model.layers));
   }
+  require(flags.epochs == 0 || !flags.steps_are_given, "--epochs", "--steps is given too",
+          "leave out one of the two");
   const std::string warning = schedule_warning(options.config.schedule, options.steps);
-  if (!warning.empty()) options.config.warnings.push_back(warning);
+  if (!warning.empty() && flags.epochs == 0) options.config.warnings.push_back(warning);
   return options;
+}
+
+void settle_steps(TrainFlags& flags, const TrainingData& data, TrainerOptions& options, Log& log) {
+  const double samples = static_cast<double>(options.config.batch.train_batch_size());
+  const double steps = std::ceil(flags.epochs * static_cast<double>(data.sample_count()) / samples - 1e-9);
+  constexpr double kMost = 1e15;
+  require(steps <= kMost, "--epochs", "that many passes have more steps than can be counted", "give fewer");
+  flags.steps = options.steps = static_cast<uint64_t>(std::max(1.0, steps));
+  log.info(fmt::format("--epochs {}: {} steps", flags.epochs, options.steps));
+  const std::string warning = schedule_warning(options.config.schedule, options.steps);
+  if (!warning.empty()) log.warning(warning);
 }
 
 namespace {

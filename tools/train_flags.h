@@ -27,6 +27,8 @@ struct TrainFlags {
   DataFlags data;
   double validation_fraction = 0.05;
   uint64_t steps = 100;
+  bool steps_are_given = false;
+  double epochs = 0;        // passes over the data instead of steps; 0: not given
   uint64_t eval_every = 0;  // 0: at the end only
   uint64_t eval_samples = 32;
   std::vector<std::string> nvme_paths;
@@ -67,6 +69,8 @@ TrainConfig resolve_config(const TrainFlags& flags);
 // All of the run but its data, of which a model that is made for them has `data_vocabulary`. Throws
 // Error(config) for flags that are missing or contradict each other.
 TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t> data_vocabulary);
+// With --epochs: sets the steps of both to as many as that many passes over the data have, and says so.
+void settle_steps(TrainFlags& flags, const TrainingData& data, TrainerOptions& options, Log& log);
 // The data, as the model of `options` takes them.
 TrainingData open_training_data(const TrainFlags& flags, const DataChoice& data,
                                 const TrainerOptions& options, Log& log);

@@ -1,0 +1,230 @@
+// `terrace help` and `terrace completion`: what the parser knows of all commands and flags, as help, as a
+// manual page, and for the shells that complete words.
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <terrace/base/error.h>
+
+#include "command_line.h"
+
+namespace terrace {
+namespace {
+
+const CLI::App& root_of(const CLI::App& app) {
+  return app.get_parent() == nullptr ? app : root_of(*app.get_parent());
+}
+
+std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+// Calls `visit` with the command and all below it.
+void for_each_command(const CLI::App& app, FunctionRef<void(const CLI::App&)> visit) {
+  visit(app);
+  for (const CLI::App* sub : subcommands_of(app)) for_each_command(*sub, visit);
+}
+
+std::string joined(const std::vector<std::string>& words, const char* between) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+std::vector<std::string> names_of(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  if (names.empty()) names.push_back(option.get_name());
+  return names;
+}
+
+// --- A manual page (man(7)) ---
+
+// What roff would take for its own.
+std::string roff(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '\\') {
+      escaped += "\\e";
+    } else if (c == '-') {
+      escaped += "\\-";
+    } else if ((c == '.' || c == '\'') && (escaped.empty() || escaped.back() == '\n')) {
+      escaped += std::string("\\&") + c;
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string roff_options(const CLI::App& app) {
+  std::string text;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string type =
+        option->get_expected_max() == 0 ? "" : " \\fI" + roff(option->get_type_name()) + "\\fR";
+    text += fmt::format(".TP\n\\fB{}\\fR{}\n{}\n", roff(joined(names_of(*option), ", ")), type,
+                        roff(option->get_description()));
+  }
+  return text;
+}
+
+std::string man_page(const CLI::App& root) {
+  std::string text = fmt::format(
+      ".TH TERRACE 1 \"\" \"terrace {}\" \"User Commands\"\n.SH NAME\nterrace \\- trains models that do not "
+      "fit\n.SH SYNOPSIS\n\\fBterrace\\fR \\fICOMMAND\\fR [\\fIFLAG\\fR ...]\n.SH DESCRIPTION\n{}\n.SH "
+      "COMMANDS\n",
+      TERRACE_VERSION, roff(root.get_description()));
+  for_each_command(root, [&](const CLI::App& app) {
+    if (&app == &root) return;
+    text +=
+        fmt::format(".SS {}\n{}\n", roff(full_name(app)), roff(app.get_description())) + roff_options(app);
+  });
+  return text + fmt::format(".SH EXAMPLES\n.nf\n{}\n.fi\n", roff(root.get_footer()));
+}
+
+// --- Completion ---
+
+std::string bash_completion(const CLI::App& root) {
+  std::string cases;
+  for_each_command(root, [&](const CLI::App& app) {
+    std::vector<std::string> words;
+    for (const CLI::App* sub : subcommands_of(app)) words.push_back(sub->get_name());
+    for (const CLI::Option* option : app.get_options()) {
+      if (!option->get_positional()) words.push_back(names_of(*option).back());
+    }
+    cases += fmt::format("    \"{}\") words=\"{}\" ;;\n", full_name(app), joined(words, " "));
+  });
+  std::string names;
+  for_each_command(root, [&](const CLI::App& app) { names += fmt::format(" \"{}\"", full_name(app)); });
+  return fmt::format(R"(# Words of terrace for bash: source <(terrace completion bash)
+_terrace() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} command=terrace word next words i
+  local known=({})
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    next="$command ${{COMP_WORDS[i]}}"
+    for word in "${{known[@]}}"; do [ "$word" = "$next" ] && command=$next; done
+  done
+  case $command in
+{}  esac
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+  if [[ $current != -* ]]; then COMPREPLY+=($(compgen -f -- "$current")); fi
+}}
+complete -o filenames -F _terrace terrace
+)",
+                     names.substr(1), cases);
+}
+
+std::string zsh_quoted(const std::string& text) {
+  std::string quoted;
+  for (const char c : text) {
+    if (c == '\'') {
+      quoted += "'\\''";
+    } else if (c == '[' || c == ']' || c == ':') {
+      quoted += std::string("\\") + c;
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted;
+}
+
+std::string zsh_function(const CLI::App& app) {
+  std::string name = full_name(app);
+  std::replace(name.begin(), name.end(), ' ', '_');
+  std::string commands, arguments;
+  for (const CLI::App* sub : subcommands_of(app))
+    commands += fmt::format(" '{}:{}'", sub->get_name(), zsh_quoted(sub->get_description()));
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional()) continue;
+    const std::string value = option->get_expected_max() == 0 ? "" : ":value:_files";
+    arguments += fmt::format(" \\\n    '*{}[{}]{}'", names_of(*option).back(),
+                             zsh_quoted(option->get_description()), value);
+  }
+  if (commands.empty())
+    return fmt::format("_{}() {{\n  _arguments{} \\\n    '*:file:_files'\n}}\n", name, arguments);
+  return fmt::format(
+      "_{0}() {{\n  local -a commands=({1})\n  if (( CURRENT == 2 )); then\n    _describe command commands\n "
+      "   "
+      "_arguments{2}\n  else\n    local next=_{0}_$words[2]\n    shift words\n    (( CURRENT-- ))\n    "
+      "(( $+functions[$next] )) && $next\n  fi\n}}\n",
+      name, commands.substr(1), arguments);
+}
+
+std::string zsh_completion(const CLI::App& root) {
+  std::string text =
+      "#compdef terrace\n# Words of terrace for zsh: terrace completion zsh > a folder of $fpath/_terrace\n";
+  for_each_command(root, [&](const CLI::App& app) { text += zsh_function(app); });
+  return text + "_terrace \"$@\"\n";
+}
+
+class Help final : public Subcommand {
+ public:
+  explicit Help(Command& app) : root_(root_of(app.app())) {
+    Command command = app.add_subcommand(name_, "What a command does and takes, or the manual page of all");
+    command.add_option("command", words_, "Which: `terrace help bench io`");
+    command.add_flag("--man", man_, "The manual page, for man -l -");
+  }
+  const std::string& name() const override { return name_; }
+  int run() override {
+    if (man_) {
+      print_result(man_page(root_));
+      return kDone;
+    }
+    const CLI::App* app = &root_;
+    for (const std::string& word : words_) {
+      const CLI::App* below = nullptr;
+      for (const CLI::App* sub : subcommands_of(*app)) {
+        if (sub->get_name() == word) below = sub;
+      }
+      if (below == nullptr)
+        throw Error(ErrorKind::config, {"cannot help with", joined(words_, " "), "there is no such command",
+                                        "`terrace help` lists them"});
+      app = below;
+    }
+    print_result(app->help(app->get_parent() == nullptr ? "" : full_name(*app->get_parent())));
+    return kDone;
+  }
+
+ private:
+  const std::string name_ = "help";
+  const CLI::App& root_;
+  std::vector<std::string> words_;
+  bool man_ = false;
+};
+
+class Completion final : public Subcommand {
+ public:
+  explicit Completion(Command& app) : root_(root_of(app.app())) {
+    Command command = app.add_subcommand(name_, "What a shell needs to complete commands and flags");
+    command.add_option("shell", shell_, "bash or zsh").required();
+  }
+  const std::string& name() const override { return name_; }
+  int run() override {
+    if (shell_ != "bash" && shell_ != "zsh")
+      throw Error(ErrorKind::config, {"cannot complete for", shell_, "it is neither bash nor zsh",
+                                      "source <(terrace completion bash)"});
+    print_result(shell_ == "bash" ? bash_completion(root_) : zsh_completion(root_));
+    return kDone;
+  }
+
+ private:
+  const std::string name_ = "completion";
+  const CLI::App& root_;
+  std::string shell_;
+};
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_help(Command& app) {
+  return std::make_unique<Help>(app);
+}
+
+std::unique_ptr<Subcommand> add_completion(Command& app) {
+  return std::make_unique<Completion>(app);
+}
+
+}  // namespace terrace
