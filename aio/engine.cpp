@@ -123,7 +123,8 @@ EngineChoice choose_engine(std::optional<EngineKind> wanted) {
     const ProbeResult probe = probe_engine(candidate);
     const std::string name(name_of(candidate));
     if (probe.works) {
-      if (wanted.has_value()) return {candidate, "I/O engine " + name + ", as asked for"};
+      if (wanted.has_value())
+        return {candidate, "I/O engine " + name + ", as set by the configuration or `terrace tune`"};
       return {candidate,
               "I/O engine " + name + (refusals.empty() ? ", the fastest one, works here" : ";" + refusals)};
     }

@@ -84,7 +84,7 @@ CuFile::~CuFile() {
 
 CuFileFacts probe_cu_file(const std::string& library) {
   const SharedLibrary loaded(library);
-  if (!loaded.reason().empty()) return {.version = {}, .reason = loaded.reason()};
+  if (!loaded.reason().empty()) return {.version = {}, .reason = library + ": " + loaded.reason()};
   decltype(CuFileCalls::version) get_version = nullptr;
   if (!loaded.find(get_version, "cuFileGetVersion"))
     return {.version = {}, .reason = library + " is older than 1.7: it lacks cuFileGetVersion"};

@@ -28,21 +28,25 @@ namespace fs = std::filesystem;
 struct Places {
   std::vector<fs::path> checkpoints;
   std::vector<fs::path> nvme;
+  std::vector<fs::path> empty;
 };
 
-Places sort_out(const std::vector<std::string>& paths) {
+// Of several, some may hold nothing where that is said.
+Places sort_out(const std::vector<std::string>& paths, bool may_be_empty) {
   Places places;
   for (const std::string& path : paths) {
     require_exists("PATH", path);
     const bool has_checkpoints = is_checkpoint(path) || is_checkpoint_folder(path);
     if (has_checkpoints) places.checkpoints.emplace_back(path);
     if (is_tier_path(path)) places.nvme.emplace_back(path);
-    if (has_checkpoints || is_tier_path(path)) continue;
-    throw Error(ErrorKind::config,
-                {"cannot find a saved state in", path, "it holds neither checkpoints nor a tier",
-                 "name a folder of --save, one step's folder in it, or an nvme path"});
+    if (!has_checkpoints && !is_tier_path(path)) places.empty.emplace_back(path);
   }
-  return places;
+  const bool has_all = places.empty.empty();
+  const bool has_some = !places.checkpoints.empty() || !places.nvme.empty();
+  if (has_all || (has_some && may_be_empty)) return places;
+  throw Error(ErrorKind::config, {"cannot find a saved state in", places.empty.front().string(),
+                                  "it holds neither checkpoints nor a tier",
+                                  "name a folder of --save, one step's folder in it, or an nvme path"});
 }
 
 std::string state_json(const SavedState& state) {
@@ -108,7 +112,7 @@ class Checkpoint final : public Subcommand {
                                              : "--keep, --damaged and --all belong to prune",
                                       prunes ? "say what goes" : "leave them out"});
     }
-    const Places places = sort_out(paths_);
+    const Places places = sort_out(paths_, action_ == "ls");
     return prunes ? prune(places) : action_ == "ls" ? list(places) : verify(places);
   }
 
@@ -173,6 +177,8 @@ int Checkpoint::list(const Places& places) {
         text += fmt::format("{}: {}\n", shown_line(state.path.string()), shown_message(state.trouble));
     }
     if (!listed.tier.trouble.empty()) text += fmt::format("nvme: {}\n", shown_message(listed.tier.trouble));
+    for (const fs::path& path : places.empty)
+      text += fmt::format("{}: no saved state\n", shown_line(path.string()));
     if (listed.tier.in_use) text += "nvme: in use by a running job\n";
   }
   print_result(text);

@@ -59,8 +59,34 @@ std::string with_suggestion(const std::string& what, const std::string& suggesti
 
 }  // namespace
 
+namespace {
+
+std::string& command_line() {
+  static std::string line;
+  return line;
+}
+
+std::string shell_quoted(const std::string& word) {
+  const bool is_plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("-_./=:,+@%").find(c) != std::string_view::npos;
+  });
+  if (is_plain) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+}  // namespace
+
+const std::string& given_command_line() {
+  return command_line();
+}
+
 std::vector<std::string> normalised_arguments(int argc, const char* const* argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  command_line() = "terrace";
+  for (const std::string& word : arguments) command_line() += " " + shell_quoted(word);
   for (std::string& word : arguments) {
     if (word == "--") break;
     if (!word.starts_with("--")) continue;

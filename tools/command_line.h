@@ -54,6 +54,9 @@ std::unique_ptr<Subcommand> add_bench_copy(Command& bench);
 // The arguments after the program's name, flags in kebab case: --device_memory becomes --device-memory.
 std::vector<std::string> normalised_arguments(int argc, const char* const* argv);
 
+// The command line as a shell takes it again, once normalised_arguments() has read it.
+const std::string& given_command_line();
+
 // The subcommand that was given, innermost of nested ones; `app` itself without one.
 const CLI::App& chosen_command(const CLI::App& app);
 // "terrace bench io": with what it lies in.

@@ -6,7 +6,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <vector>
 
 #include <terrace/base/units.h>
@@ -42,6 +44,13 @@ class ProcessEnd {
   OwnedFd fd_;
 };
 
+constexpr uint64_t kStatusSeconds = 5;  // a job answers it at once
+
+int patience_ms(uint64_t seconds) {
+  constexpr uint64_t kMostSeconds = 1'000'000;
+  return static_cast<int>(std::min(seconds, kMostSeconds) * 1000);
+}
+
 class Ctl final : public Subcommand {
  public:
   explicit Ctl(Command& app) {
@@ -49,6 +58,10 @@ class Ctl final : public Subcommand {
     command.add_option("WORDS", words_, "[JOB] status | set host-memory SIZE | save | stop").type_name("");
     command.add_flag("--wait", wait_, "save: until it is durable; stop: until the job has ended");
     command.add_flag("--json", json_, "Print the answer as JSON");
+    add_whole_number(
+        command, "--timeout", 1, [this](uint64_t seconds) { timeout_seconds_ = seconds; },
+        "Seconds that an answer may take (without it: 5 for status, what a step takes for the others)",
+        "Options");
     command.footer(
         "JOB is a process id or the path of a socket; it may be left out while one job runs. set and save "
         "are "
@@ -67,9 +80,10 @@ class Ctl final : public Subcommand {
     if (wait_ && request.command != ControlCommand::save && request.command != ControlCommand::stop)
       refuse("--wait", "it belongs to save and stop", "leave it out: the answer comes when it is done");
     const RunningJob job = find_job(job_);
-    ControlClient client(job.socket);
+    ControlClient client(job.socket, patience_ms(timeout_seconds_.value_or(kStatusSeconds)));
     const JobStatus before = ask_status(client);
     const ProcessEnd end(before.pid);
+    client.set_patience(timeout_seconds_ ? std::optional(patience_ms(*timeout_seconds_)) : std::nullopt);
     const JsonNode answer = client.ask(request);
     if (wait_) wait_for(client, request, answer, end);
     print_result(json_ ? json_text(answer) + "\n" : text_of(request, answer, before));
@@ -87,6 +101,7 @@ class Ctl final : public Subcommand {
   std::string job_;
   bool wait_ = false;
   bool json_ = false;
+  std::optional<uint64_t> timeout_seconds_;
 };
 
 ControlRequest Ctl::parse_words() {

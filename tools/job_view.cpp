@@ -18,7 +18,7 @@ constexpr uint64_t kBarCells = 20;
 std::string step_line(const JobStatus& status) {
   std::string line = fmt::format("step {} of {}", status.step, status.steps);
   if (status.step_ns == 0) return line + "  no step done yet\n";
-  return line + fmt::format("  loss {}  lr {}  {} tokens/s  {} a step  update {}\n",
+  return line + fmt::format("  loss {}  lr {:.3g}  {} tokens/s  {} a step  update {}\n",
                             status.loss ? fmt::format("{:.4f}", *status.loss) : "not finite",
                             status.learning_rate,
                             grouped(static_cast<unsigned long long>(status.tokens_per_second())),

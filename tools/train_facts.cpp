@@ -13,6 +13,7 @@
 #include <terrace/runtime/config/json_document.h>
 #include <terrace/runtime/models/adapter.h>
 
+#include "command_line.h"
 #include "text_table.h"
 
 namespace terrace {
@@ -191,8 +192,8 @@ std::string model_text(const TrainFlags& flags, const TrainerOptions& options, c
   const std::string heads = model.key_value_heads == 0 || model.key_value_heads == model.heads
                                 ? fmt::format("{} heads", model.heads)
                                 : fmt::format("{} heads on {}", model.heads, model.key_value_heads);
-  return fmt::format("{}: {}, {} layers of width {}, {}, context {}, vocabulary {}: {} parameters",
-                     flags.model, name_of(model.family), model.layers, model.width, heads, model.context,
+  return fmt::format("{}: {}, {} of width {}, {}, context {}, vocabulary {}: {} parameters", flags.model,
+                     name_of(model.family), counted(model.layers, "layer"), model.width, heads, model.context,
                      model.vocabulary, grouped(plan.parameter_count));
 }
 
@@ -241,6 +242,7 @@ void add_details(std::vector<ReportFact>& facts, const TrainerOptions& options, 
   const auto add = [&facts](const char* name, std::string text) {
     facts.push_back({name, std::move(text), true});
   };
+  add("command", given_command_line());
   add("samples", fmt::format("{}, each once per pass", grouped(data.sample_count())));
   add("states", states_form_text(plan));
   add("update", update_text(config));

@@ -36,8 +36,10 @@ void ControlClient::wait_for(short events) {
                 {"cannot wait for the job's answer", name_, system_reason(errno), "ask again"});
   }
   if (ready == 0) {
-    throw Error(ErrorKind::io, {"the job gave no answer", name_, "it took too long",
-                                "see with a debugger or `terrace top` what it is at"});
+    throw Error(ErrorKind::io,
+                {"the job gave no answer", name_, "it took too long",
+                 "the job may be stopped (SIGSTOP), or in a long step; ask again, with a longer "
+                 "--timeout where that is a flag"});
   }
 }
 

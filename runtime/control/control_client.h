@@ -21,6 +21,8 @@ class ControlClient {
   // Throws the Error that the job answers with; Error(cancelled) when a signal came meanwhile, or when the
   // job has ended (has_ended()).
   JsonNode ask(const ControlRequest& request);
+  // Of the answers from now on; none: for ever.
+  void set_patience(std::optional<int> patience_ms) { patience_ms_ = patience_ms; }
   // The job closed the connection.
   bool has_ended() const { return ended_; }
 

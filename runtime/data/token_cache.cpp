@@ -287,7 +287,7 @@ std::string description_of(const TextFiles& files, const Tokenizer* tokenizer) {
   if (!begin.empty()) begin = " begins with" + begin + " and";
   const auto end = tokenizer->end_of_text();
   return fmt::format("{}; {}, {}", text, tokenizer->description(),
-                     end ? fmt::format("each{} ends with {}", begin, tokenizer->name_of(*end))
+                     end ? fmt::format("each text{} ends with {}", begin, tokenizer->name_of(*end))
                          : "nothing stands between them, as the tokenizer has no end-of-text token");
 }
 

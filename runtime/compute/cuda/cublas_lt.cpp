@@ -39,7 +39,7 @@ CublasLtFound CublasLt::find_installed(int driver_version) {
     try {
       if (driver_version >= library.cuda * 1000) return {load(library.name), ""};
     } catch (const Error& error) {
-      reason = error.parts().reason;
+      reason = std::string(library.name) + ": " + error.parts().reason;
     }
     found.reason += (found.reason.empty() ? "" : "; ") + reason;
   }

@@ -94,7 +94,7 @@ TEST_F(TokenCacheTest, TokenizesEveryFileAsAWholeAndEndsIt) {
   }
   const Tokenizer llama = tokenizer("llama3");
   EXPECT_THAT(tokenize_cached(files, &llama, folder_ / "cache", log_)->description(),
-              HasSubstr("each begins with <|begin_of_text|> and ends with <|end_of_text|>"));
+              HasSubstr("each text begins with <|begin_of_text|> and ends with <|end_of_text|>"));
 }
 
 // Every line is a text of its own, whatever else stands in its object.
