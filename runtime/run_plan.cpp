@@ -42,12 +42,15 @@ void choose_host_budget(const TrainConfig& config, const Machine& machine, const
   options.host_budget_bytes = plan.host.bytes;
 }
 
+// `simulated_bytes`: of a simulated device of which nobody said how large it is; 0: what it takes at first.
 void choose_budgets(const TrainConfig& config, const Machine& machine, const std::vector<TensorSpec>& tensors,
-                    const DryRun& dry, OffloadOptions& options, TrainerPlan& plan) {
+                    const DryRun& dry, uint64_t simulated_bytes, OffloadOptions& options, TrainerPlan& plan) {
   if (config.terrace.device_memory_bytes) {
     plan.device = {*config.terrace.device_memory_bytes, "as configured"};
   } else if (dry.device.own_memory) {
     plan.device = {dry.device.own_memory->budget_bytes, dry.device.own_memory->origin};
+  } else if (simulated_bytes > 0) {
+    plan.device = {simulated_bytes, "what this run needs"};
   } else {
     const DefaultBudget budget = largest_simulated_device_budget(machine);
     plan.device = {budget.bytes, budget.origin};
@@ -158,12 +161,12 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
 namespace {
 
 TrainerPlan plan_run(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
-                     OffloadOptions& options) {
+                     uint64_t simulated_bytes, OffloadOptions& options) {
   TrainerPlan plan;
   // What no budget makes possible is not told how much it needs.
   if (config.terrace.update) require_mode(*config.terrace.update, options);
   const Machine machine = probe_machine();
-  choose_budgets(config, machine, tensors, dry, options, plan);
+  choose_budgets(config, machine, tensors, dry, simulated_bytes, options, plan);
   const FlatSpace space(tensors, plan.chunk_elements);
   plan.memory = plan_memory(space, dry.trace, options);
   if (!config.terrace.device_memory_bytes && useful_device_bytes(plan.memory) < plan.device.bytes) {
@@ -191,6 +194,43 @@ TrainerPlan plan_run(const TrainConfig& config, const std::vector<TensorSpec>& t
       plan.engine += "; io_uring_sqpoll and io_uring_iopoll have no effect";
   }
   return plan;
+}
+
+// What a simulated device may take so that both tiers have what they are short of; 0: there is no such size.
+uint64_t fitting_device_bytes(const TrainConfig& config, const ShortageError& shortage) {
+  uint64_t device = 0, host = 0;
+  for (const TierShortage& tier : shortage.tiers()) {
+    if (tier.tier == "nvme") return 0;
+    (tier.tier == "device" ? device : host) = tier.needed_bytes;
+  }
+  if (config.terrace.host_memory_bytes) {
+    if (host > 0) return 0;
+    host = *config.terrace.host_memory_bytes;
+  }
+  const uint64_t both = default_host_budget(probe_machine()).bytes;
+  if (host >= both) return 0;
+  const uint64_t left = (both - host) / (2 * kMiB) * (2 * kMiB);
+  return device == 0 ? left : device < left ? round_up(device, 2 * kMiB) : 0;
+}
+
+// A simulated device takes another share of the memory where the run needs that.
+TrainerPlan plan_run(const TrainConfig& config, const std::vector<TensorSpec>& tensors, const DryRun& dry,
+                     OffloadOptions& options) {
+  const OffloadOptions asked = options;
+  try {
+    return plan_run(config, tensors, dry, 0, options);
+  } catch (const ShortageError& shortage) {
+    if (config.terrace.device_memory_bytes || dry.device.own_memory) throw;
+    const uint64_t fitting = fitting_device_bytes(config, shortage);
+    if (fitting == 0) throw;
+    try {
+      options = asked;
+      return plan_run(config, tensors, dry, fitting, options);
+    } catch (const Error&) {  // the first one says it best
+    }
+    options = asked;
+    throw;
+  }
 }
 
 }  // namespace
