@@ -29,6 +29,7 @@
 #include "model_choice.h"
 #include "plan_report.h"
 #include "train_flags.h"
+#include "tune_measure.h"
 
 namespace terrace {
 namespace {
@@ -41,6 +42,12 @@ constexpr const char* kExamples =
     "  terrace plan --config ds_config.json --model gpt2-xl --device-memory 2GiB --host-memory 8GiB\n"
     "  terrace plan --config ds_config.json --model gpt2-xl --nvme-path /mnt/nvme --endurance 600TBW "
     "--best\n";
+
+std::string rates_text(const MachineRates& rates) {
+  if (rates.disk_mixed_bytes == 0) return "";
+  return fmt::format("nvme {:.2f} GB/s read, {:.2f} written, {:.2f} mixed ({})", rates.disk_read_bytes * 1e-9,
+                     rates.disk_write_bytes * 1e-9, rates.disk_mixed_bytes * 1e-9, rates.disk_origin);
+}
 
 class Plan final : public Subcommand {
  public:
@@ -63,6 +70,8 @@ class Plan final : public Subcommand {
                                          Workers& workers);
   std::vector<std::filesystem::path> nvme_paths(const TrainConfig& config) const;
   void take_named_rates(MachineRates& rates) const;
+  // For --best, where nobody knows them: a second of each path.
+  void measure_disks(const TrainConfig& config, MachineRates& rates);
   // Every placement. Measures the machine where it has not been, if times are wanted.
   std::vector<Split> splits(const TrainerOptions& options, Workers& workers,
                             std::optional<MeasuredMachine>& machine);
@@ -75,6 +84,7 @@ class Plan final : public Subcommand {
   bool best_ = false;
   bool no_time_ = false;
   std::string unmeasured_;
+  std::string rates_text_;  // of what times were computed with
   Console console_;
 };
 
@@ -140,13 +150,44 @@ void Plan::take_named_rates(MachineRates& rates) const {
   take("--disk-mixed", disk_mixed_, rates.disk_mixed_bytes);
 }
 
+void Plan::measure_disks(const TrainConfig& config, MachineRates& rates) {
+  constexpr uint64_t kLargestFile = 256 * kMiB;
+  constexpr uint64_t kShareOfFree = 16;
+  constexpr uint64_t kPartNs = 250'000'000;
+  const bool are_named = !disk_read_.empty() && !disk_write_.empty() && !disk_mixed_.empty();
+  const std::vector<std::filesystem::path> paths = nvme_paths(config);
+  if (rates.disk_mixed_bytes > 0 || are_named || paths.empty()) return;
+  const io::EngineOptions engine = {.kind = io::choose_engine(config.terrace.engine).kind};
+  MachineRates sum;
+  try {
+    for (const std::filesystem::path& path : paths) {
+      const uint64_t bytes = std::min(io::free_bytes_at(path) / kShareOfFree, kLargestFile);
+      TuneMeasure measure(path, std::max(bytes, TuneMeasure::least_bytes()), console_);
+      measure.fill(engine, kPartNs);
+      sum.disk_read_bytes += measure.rate(io::StreamKind::read, engine, kPartNs);
+      sum.disk_write_bytes += measure.rate(io::StreamKind::write, engine, kPartNs);
+      sum.disk_mixed_bytes += measure.rate(io::StreamKind::update, engine, kPartNs);
+    }
+  } catch (const Error& error) {
+    console_.warning(fmt::format(
+        "the nvme paths cannot be measured, so what is there counts by its bytes: {}", error.what()));
+    return;
+  }
+  rates.disk_read_bytes = sum.disk_read_bytes;
+  rates.disk_write_bytes = sum.disk_write_bytes;
+  rates.disk_mixed_bytes = sum.disk_mixed_bytes;
+  rates.disk_origin = "measured for a second; `terrace tune` takes longer and remembers";
+}
+
 std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const TrainingSetup& setup,
                                              Workers& workers) {
   if (no_time_ || !unmeasured_.empty()) return std::nullopt;
   try {
     MeasuredMachine machine = measure_machine(config, setup, workers);
     take_tuned_rates(tuning_folder(), nvme_paths(config), machine.rates);
+    if (best_) measure_disks(config, machine.rates);
     take_named_rates(machine.rates);
+    rates_text_ = rates_text(machine.rates);
     return machine;
   } catch (const Error& error) {
     unmeasured_ = error.what();
@@ -201,6 +242,7 @@ int Plan::plan(const TrainerOptions& options, Workers& workers) {
   report.endurance_terabytes = endurance_terabytes_;
   report.writes = drive_writes(config, prediction, endurance_terabytes_);
   if (best_) report.splits = splits(options, workers, machine);
+  report.rates = rates_text_;
   print_result(flags_.json ? plan_json(report) : plan_text(report));
   return kDone;
 }
@@ -239,7 +281,11 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
     }
   }
   const auto order = [](const Split& split) {
-    return std::tuple(!split.refusal.empty(), !split.prediction.has_times, split.prediction.step_seconds);
+    const OffloadCounters& moved = split.prediction.step;
+    const uint64_t on_nvme = moved.param_read_bytes + moved.record_read_bytes + moved.gradient_read_bytes +
+                             moved.param_write_bytes + moved.record_write_bytes + moved.gradient_write_bytes;
+    return std::tuple(!split.refusal.empty(), !split.prediction.has_times, split.prediction.step_seconds,
+                      on_nvme, moved.h2d_bytes + moved.d2h_bytes);
   };
   std::ranges::stable_sort(splits, {}, order);
   return splits;
@@ -254,7 +300,7 @@ int Plan::refuse(const TrainerOptions& options, Workers& workers, const Shortage
   if (flags_.json)
     print_result(shortage_json(shortage, reason.what(), others));
   else if (!others.empty())
-    print_result(splits_text(others));
+    print_result(splits_text(others, rates_text_));
   print_error(with_ways_out(reason, shortage));
   return kUsage;
 }

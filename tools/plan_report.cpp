@@ -187,7 +187,7 @@ std::string plan_text(const PlanReport& report) {
                       grouped(report.prediction.step.demand_fetch_count),
                       grouped(report.prediction.step.eviction_count));
   text += disk_text(report) + writes_text(report) + time_text(report);
-  return text + (report.splits.empty() ? "" : "\n" + splits_text(report.splits));
+  return text + (report.splits.empty() ? "" : "\n" + splits_text(report.splits, report.rates));
 }
 
 std::string plan_json(const PlanReport& report) {
@@ -211,10 +211,14 @@ std::string plan_json(const PlanReport& report) {
       known(report.endurance_terabytes * 1e12), known(report.writes.days));
   text += fmt::format("  \"time\": {},\n  \"no_time\": {},\n", time_json(prediction),
                       report.no_times.empty() ? "null" : json_quoted(report.no_times));
-  return text + fmt::format("  \"splits\": {}\n}}\n", splits_json(report.splits));
+  const bool has_best = !report.splits.empty() && report.splits.front().refusal.empty();
+  return text + fmt::format("  \"best\": {},\n  \"rates\": {},\n  \"splits\": {}\n}}\n",
+                            has_best ? json_quoted(report.splits.front().flags) : "null",
+                            report.rates.empty() ? "null" : json_quoted(report.rates),
+                            splits_json(report.splits));
 }
 
-std::string splits_text(std::span<const Split> splits) {
+std::string splits_text(std::span<const Split> splits, const std::string& rates) {
   if (splits.empty()) return "";
   TextTable table({"split", "update", "device", "host", "nvme", "seconds"});
   for (const Split& split : splits) {
@@ -228,7 +232,14 @@ std::string splits_text(std::span<const Split> splits) {
     table.add({split.flags, std::string(name_of(split.prediction.update_mode)), tiers[0], tiers[1], tiers[2],
                split.prediction.has_times ? fmt::format("{:.3f}", split.prediction.step_seconds) : "-"});
   }
-  return table.text();
+  std::string text = table.text();
+  const Split& best = splits.front();
+  if (!best.refusal.empty()) return text + "best: none of them fits\n";
+  text +=
+      fmt::format("best: {}, {}\n", best.flags,
+                  best.prediction.has_times ? fmt::format("{:.3f} s a step", best.prediction.step_seconds)
+                                            : "which moves least over the slowest link (no times are known)");
+  return rates.empty() ? text : text + fmt::format("rates: {}; processor and copies measured now\n", rates);
 }
 
 Error with_ways_out(const Error& reason, const Shortage& shortage) {

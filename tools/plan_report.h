@@ -37,6 +37,7 @@ struct PlanReport {
   std::string no_times;    // why there are none; empty when there are
   DriveWrites writes;
   double endurance_terabytes = 0;  // 0: not given
+  std::string rates;               // of nvme, that times were computed with; empty: none
   std::vector<Split> splits;       // fastest first
 };
 std::string plan_text(const PlanReport& report);
@@ -45,6 +46,7 @@ std::string plan_json(const PlanReport& report);
 Error with_ways_out(const Error& reason, const Shortage& shortage);
 // `splits`: those of --best, or none.
 std::string shortage_json(const Shortage& shortage, const std::string& reason, std::span<const Split> splits);
-std::string splits_text(std::span<const Split> splits);
+// `rates`: what the times were computed with; may be empty.
+std::string splits_text(std::span<const Split> splits, const std::string& rates);
 
 }  // namespace terrace
