@@ -39,8 +39,8 @@ struct DefaultBudget {
 
 // 80 % of the memory limit.
 DefaultBudget default_host_budget(const Machine& machine);
-// The most a simulated device takes at first without being told: 25 % of the memory limit. The plan may need less,
-// and where it needs more it takes that of the host's.
+// The most a simulated device takes at first without being told: 25 % of the memory limit. The plan may need
+// less, and where it needs more it takes that of the host's.
 DefaultBudget largest_simulated_device_budget(const Machine& machine);
 
 // What the operating system says is in use, for comparison with the ledgers.
