@@ -201,16 +201,26 @@ void add_whole_number(Command& app, const char* flag, uint64_t least, std::funct
       .group(group);
 }
 
+namespace {
+
+uint32_t small_number(const char* flag, uint64_t number) {
+  if (number <= UINT32_MAX) return static_cast<uint32_t>(number);
+  throw Error(ErrorKind::config, {"cannot use", fmt::format("{} {}", flag, number),
+                                  "it is larger than 2^32 - 1", "give a smaller number"});
+}
+
+}  // namespace
+
 void add_small_number(Command& app, const char* flag, uint64_t least, std::optional<uint32_t>& value,
                       const char* help, const char* group) {
-  const auto take = [flag, &value](uint64_t number) {
-    if (number > UINT32_MAX) {
-      throw Error(ErrorKind::config,
-                  {"cannot use", fmt::format("{} {}", flag, number), "it is larger than 2^32 - 1", ""});
-    }
-    value = static_cast<uint32_t>(number);
-  };
-  add_whole_number(app, flag, least, take, help, group);
+  add_whole_number(
+      app, flag, least, [flag, &value](uint64_t number) { value = small_number(flag, number); }, help, group);
+}
+
+void add_small_number(Command& app, const char* flag, uint64_t least, uint32_t& value, const char* help,
+                      const char* group) {
+  add_whole_number(
+      app, flag, least, [flag, &value](uint64_t number) { value = small_number(flag, number); }, help, group);
 }
 
 void add_repeated(Command& app, const char* flag, std::vector<std::string>& values, const char* type,

@@ -74,6 +74,9 @@ void add_whole_number(Command& app, const char* flag, uint64_t least, std::funct
 void add_small_number(Command& app, const char* flag, uint64_t least, std::optional<uint32_t>& value,
                       const char* help, const char* group);
 
+void add_small_number(Command& app, const char* flag, uint64_t least, uint32_t& value, const char* help,
+                      const char* group);
+
 // Adds a flag that may be given several times, each time with one value.
 void add_repeated(Command& app, const char* flag, std::vector<std::string>& values, const char* type,
                   const char* help, const char* group);

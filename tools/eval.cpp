@@ -45,14 +45,9 @@ class Eval final : public Subcommand {
     model_.add_to(command);
     const char* group = "Data";
     data_.add_to(command, group);
-    const auto number = [&](const char* flag, uint32_t& value, const char* help) {
-      add_whole_number(
-          command, flag, 1,
-          [&value](uint64_t n) { value = static_cast<uint32_t>(std::min<uint64_t>(n, UINT32_MAX)); }, help,
-          group);
-    };
-    number("--context", context_, "Tokens of a sequence (default: the model's context, at most 2048)");
-    number("--batch", batch_, "Sequences computed at a time (default 4)");
+    add_small_number(command, "--context", 1, context_,
+                     "Tokens of a sequence (default: the model's context, at most 2048)", group);
+    add_small_number(command, "--batch", 1, batch_, "Sequences computed at a time (default 4)", group);
     add_whole_number(
         command, "--samples", 1, [this](uint64_t n) { samples_ = n; },
         "Only this many sequences, spread evenly over the data", group);

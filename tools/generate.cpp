@@ -97,10 +97,8 @@ class Generate final : public Subcommand {
         "Stop after this many (default 64), or where the model ends the text", group);
     add_number(command, "--temperature", 0, 100, sampling_.temperature,
                "0: always the most likely token (default 1)", group);
-    add_whole_number(
-        command, "--top-k", 0,
-        [this](uint64_t n) { sampling_.top_k = static_cast<uint32_t>(std::min<uint64_t>(n, UINT32_MAX)); },
-        "Choose among the N most likely tokens only; 0: all", group);
+    add_small_number(command, "--top-k", 0, sampling_.top_k,
+                     "Choose among the N most likely tokens only; 0: all", group);
     add_number(command, "--top-p", 0, 1, sampling_.top_p,
                "Choose among the most likely that sum up to this (default 1)", group);
     add_whole_number(

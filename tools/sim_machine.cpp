@@ -161,15 +161,15 @@ void SimMachineFlags::add_to(Command& app, const char* group) {
                "Instead of these: NAME=SIZE,up=RATE,down=RATE,latency=TIME, once for each tier from the top, "
                "with the link to the tier above; the first has no link, the last no size",
                group);
-  add_whole_number(
-      app, "--prefetch-depth", 0, [this](uint64_t n) { prefetch_depth = n; },
-      "Uses that a transfer may be ahead of its own; 0: on demand only (default 16)", group);
+  add_small_number(app, "--prefetch-depth", 0, prefetch_depth,
+                   "Uses that a transfer may be ahead of its own; 0: on demand only (default 16)", group);
 }
 
 SimMachine sim_machine(const SimMachineFlags& flags) {
   SimMachine machine = flags.tiers.empty() ? machine_of_three(flags) : machine_of_tiers(flags);
-  machine.prefetch_depth = static_cast<uint32_t>(
-      std::min<uint64_t>(flags.prefetch_depth.value_or(kDefaultPrefetchDepth), UINT32_MAX / 2));
+  // Half of it is as far ahead as all of it is, and sums of two stay numbers.
+  machine.prefetch_depth =
+      std::min<uint32_t>(flags.prefetch_depth.value_or(kDefaultPrefetchDepth), UINT32_MAX / 2);
   return machine;
 }
 

@@ -17,7 +17,7 @@ struct SimMachineFlags {
   std::string device_memory, host_memory;
   std::string h2d, d2h, link_latency;
   std::string nvme_read, nvme_write, nvme_latency, nvme_path;
-  std::optional<uint64_t> prefetch_depth;
+  std::optional<uint32_t> prefetch_depth;
 
   // Adds the flags to `app`; this object must stay where it is.
   void add_to(Command& app, const char* group);
