@@ -8,6 +8,11 @@
 namespace terrace {
 namespace {
 
+// The sign of what is no number means nothing.
+double unsigned_nan(double value) {
+  return std::isnan(value) ? std::abs(value) : value;
+}
+
 std::string rate_text(double per_second) {
   if (per_second < 9999.5) return fmt::format("{:.{}f}", per_second, per_second < 99.5 ? 1 : 0);
   return per_second < 9999500 ? fmt::format("{:.1f}k", per_second * 1e-3)
@@ -27,10 +32,10 @@ uint64_t percent_of(const RunProgress& progress) {
 
 std::vector<std::string> long_parts(const RunProgress& p) {
   std::vector<std::string> parts = {fmt::format("step {}/{} {} %", p.step, p.steps, percent_of(p)),
-                                    fmt::format("loss {:.4f}", p.loss)};
-  if (p.held_out_loss) parts.push_back(fmt::format("held-out {:.4f}", *p.held_out_loss));
+                                    fmt::format("loss {:.4f}", unsigned_nan(p.loss))};
+  if (p.held_out_loss) parts.push_back(fmt::format("held-out {:.4f}", unsigned_nan(*p.held_out_loss)));
   parts.push_back(fmt::format("lr {:.3g}", p.learning_rate));
-  parts.push_back(fmt::format("norm {:.3g}", p.gradient_norm));
+  parts.push_back(fmt::format("norm {:.3g}", unsigned_nan(p.gradient_norm)));
   parts.push_back(fmt::format("{} tokens/s", rate_text(p.tokens_per_second)));
   parts.push_back(fmt::format("ETA {}", remaining_text(p.seconds_left)));
   return parts;
@@ -38,10 +43,10 @@ std::vector<std::string> long_parts(const RunProgress& p) {
 
 std::vector<std::string> short_parts(const RunProgress& p) {
   std::vector<std::string> parts = {fmt::format("{}/{} {}%", p.step, p.steps, percent_of(p)),
-                                    fmt::format("loss {:.3f}", p.loss)};
-  if (p.held_out_loss) parts.push_back(fmt::format("val {:.3f}", *p.held_out_loss));
+                                    fmt::format("loss {:.3f}", unsigned_nan(p.loss))};
+  if (p.held_out_loss) parts.push_back(fmt::format("val {:.3f}", unsigned_nan(*p.held_out_loss)));
   parts.push_back(fmt::format("lr {:.2g}", p.learning_rate));
-  parts.push_back(fmt::format("norm {:.2g}", p.gradient_norm));
+  parts.push_back(fmt::format("norm {:.2g}", unsigned_nan(p.gradient_norm)));
   parts.push_back(fmt::format("{} tok/s", rate_text(p.tokens_per_second)));
   parts.push_back(fmt::format("ETA {}", short_remaining(p.seconds_left)));
   return parts;

@@ -3,7 +3,9 @@
 function tierBar(tier) {
   const whole = Math.max(tier.budget_bytes, tier.peak_bytes, tier.planned_bytes, 1);
   const uses = tier.uses.filter(([, size]) => size > 0);
-  const colour = u => TIER_COLOURS[u % TIER_COLOURS.length];
+  // After all colours come paler ones.
+  const colour = u => (u < TIER_COLOURS.length ? TIER_COLOURS[u]
+    : `color-mix(in srgb, ${TIER_COLOURS[u % TIER_COLOURS.length]} 45%, var(--card))`);
   const label = tier.budget_bytes > 0
     ? [bytes(tier.peak_bytes), ' of ', bytes(tier.budget_bytes), `, ${percentText(tier.peak_bytes, tier.budget_bytes)}`]
     : [bytes(tier.peak_bytes), ' on disk'];

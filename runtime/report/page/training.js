@@ -23,16 +23,34 @@ function skippedRow(i) {
 
 const MOST_DOTS = 60;
 
+// Exponential means, of which each forgets about a fortieth of the run; the first ones, where losses fall fast, less.
+function smoothed(values) {
+  const weight = Math.min(1, 40 / pointCount);
+  let mean = null;
+  return Array.from(values, (value, i) => {
+    if (isPoint(value)) mean = isPoint(mean) ? mean + Math.max(weight, 0.5 - 4 * i / pointCount) * (value - mean) : value;
+    return mean;
+  });
+}
+
+const LEAST_SMOOTHED = 100;  // points
+
 function lossChart(box) {
   const held = marks.evaluations.items.filter(([, loss]) => isPoint(loss));
   const y = extent([...rangeColumns(series.loss), held.map(([, loss]) => loss)], {name: 'nats per token'});
-  let layers = rangeLayers(series.loss, 'var(--c-blue)');
-  const entries = [{name: 'training loss', colour: 'var(--c-blue)', form: 'line'}];
+  const isSmoothed = pointCount >= LEAST_SMOOTHED;
+  const pale = 'color-mix(in srgb, var(--c-blue) 40%, transparent)';
+  let layers = rangeLayers(series.loss, isSmoothed ? pale : 'var(--c-blue)');
+  const entries = [{name: 'training loss', colour: isSmoothed ? pale : 'var(--c-blue)', form: 'line'}];
+  if (isSmoothed) {
+    layers.push(line(smoothed(series.loss.mean), 'var(--c-blue)'));
+    entries.push({name: 'smoothed', colour: 'var(--c-blue)', form: 'line'});
+  }
   if (merged) entries.push({name: 'least to most of the steps of a point', colour: 'color-mix(in srgb, var(--c-blue) 25%, transparent)'});
   if (held.length > 0) {
-    layers.push(held.length > MOST_DOTS ? curve(held, eventColour.evaluation)
-      : held.map(([step, loss]) => dot(step, loss, eventColour.evaluation)));
-    entries.push({name: 'held-out loss', colour: eventColour.evaluation, form: held.length > MOST_DOTS ? 'line' : 'dot'});
+    if (held.length > 1) layers.push(curve(held, eventColour.evaluation));
+    if (held.length <= MOST_DOTS) layers.push(held.map(([step, loss]) => dot(step, loss, eventColour.evaluation)));
+    entries.push({name: 'held-out loss', colour: eventColour.evaluation, form: held.length > 1 ? 'line' : 'dot'});
   }
   if (run.unigram_loss > y.from && run.unigram_loss < y.to)
     layers.unshift(level(run.unigram_loss, 'var(--faint)', 'unigram loss of the data'));
