@@ -1,4 +1,4 @@
-// How long a checkpoint keeps training waiting: begun from an epoch and copied while training goes on,
+// How long a checkpoint keeps training waiting: begun from a commit and copied while training goes on,
 // against writing it while training waits, in turns. It judges nothing: it prints both, and their ratio.
 //
 //   checkpoint_stall NVME SAVE [ROUNDS [LAYERS [WIDTH]]]     two folders, on disks of the reader's choice

@@ -215,7 +215,7 @@ bool BlockStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std:
     const MutexLock lock(mutex_);
     if (has_none(map_->free_slots())) return false;
   }
-  // Epochs name checksums whether or not this run compares them.
+  // Commits name checksums whether or not this run compares them.
   const bool seals = (options_.verify || !options_.in_place) && !space_.is_dry();
   StoredBlock to{.checksum = seals ? checksum_of(source) : 0};
   {
@@ -296,7 +296,7 @@ void BlockStore::sync() {
     if (file->lost) {
       throw Error(ErrorKind::io, {"cannot write to the device the file", file->path,
                                   "an earlier attempt failed, and what was lost then is not known",
-                                  "resume from the last epoch or checkpoint"});
+                                  "resume from the last commit or checkpoint"});
     }
     file->file.require_named();
     if (!file->unsynced.exchange(false)) continue;

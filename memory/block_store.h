@@ -62,7 +62,7 @@ class BlockStore {
   // the thread that owns the engine. In a dry space nothing is made, checked or hashed; slots are handed out
   // as ever. Throws Error(capacity) when the space is not there, else Error(io).
   BlockStore(TierSpace& space, BlockStoreOptions options, io::Engine& engine, Log& log);
-  // Opens the files of an epoch of this space: its blocks, and slots that are kept for retained epochs (see
+  // Opens the files of a commit of this space: its blocks, and slots that are kept for retained commits (see
   // take_retained). Throws Error(config) when the layout does not fit the options, Error(corrupt) when files
   // are not as the manifests say. Never in place.
   BlockStore(TierSpace& space, BlockStoreOptions options, const StoreLayout& epoch,
@@ -145,7 +145,7 @@ class BlockStore {
     uint32_t index_ = 0;
   };
   Snapshot snapshot();
-  // The slots of a retained epoch, by the position given to the constructor; once each.
+  // The slots of a retained commit, by the position given to the constructor; once each.
   Snapshot take_retained(size_t position);
   bool written(const Snapshot& snapshot, ChunkId chunk, uint32_t block) const;
   io::Request read_request(const Snapshot& snapshot, ChunkId chunk, uint32_t block,

@@ -1,4 +1,4 @@
-// The files of a BlockStore: made, written once, or opened as an epoch left them.
+// The files of a BlockStore: made, written once, or opened as a commit left them.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -242,7 +242,7 @@ void BlockStore::write_zeros(io::Engine& engine, const File& file, uint64_t firs
 BlockStore::BlockStore(TierSpace& space, BlockStoreOptions options, const StoreLayout& epoch,
                        std::span<const StoreLayout> retained, Log& log)
     : space_(space), options_(std::move(options)), log_(log), files_(space.path_count()) {
-  TERRACE_ASSERT(!options_.in_place, "an epoch is never written over in place");
+  TERRACE_ASSERT(!options_.in_place, "a commit is never written over in place");
   number_blocks();
   std::vector<const StoreLayout*> layouts{&epoch};
   for (const StoreLayout& layout : retained) layouts.push_back(&layout);

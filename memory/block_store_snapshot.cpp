@@ -43,7 +43,7 @@ BlockStore::Snapshot BlockStore::snapshot() {
 
 BlockStore::Snapshot BlockStore::take_retained(size_t position) {
   TERRACE_ASSERT(position < retained_.size() && retained_[position],
-                 fmt::format("there is no retained epoch {} to take", position));
+                 fmt::format("there is no retained commit {} to take", position));
   return std::move(retained_[position]);
 }
 

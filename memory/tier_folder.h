@@ -25,7 +25,7 @@ class FileEvents;
 //                 "pid <n>\nhost <name>\nstarted <UTC time>\n", and nothing depends on it
 //   space         0600, the label: which folder of which space this is
 //   <name>.tier   0600, tier files; <name> is made of a-z, 0-9 and _
-//   epoch-<16 digits>.manifest, .retained   0600, epochs
+//   commit-<16 digits>.manifest, .retained   0600, commits; earlier ones begin with "epoch-"
 // docs/nvme_format.md describes them byte by byte. A file of a user's that only has such a name is left
 // alone.
 class TierFolder {
@@ -53,7 +53,7 @@ class TierFolder {
     uint64_t files = 0;
     uint64_t bytes = 0;
   };
-  // Removes the files of Terrace's making but the lock: manifests first, so that no epoch is ever there
+  // Removes the files of Terrace's making but the lock: manifests first, so that no commit is ever there
   // without its blocks.
   Removed remove_files();
   // Of these only the manifests.

@@ -77,7 +77,7 @@ FoundTier look_once(std::span<const std::filesystem::path> paths) {
     }
     break;
   }
-  if (found.epochs.empty()) note("no epoch was committed there");
+  if (found.epochs.empty()) note("nothing was committed there");
   if (found.trouble.empty()) note(tier::missing_blocks(found.newest, folders, arrangement.order));
   found.whole = found.trouble.empty();
   return found;

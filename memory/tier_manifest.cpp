@@ -19,7 +19,7 @@ using tier::ByteWriter;
 
 constexpr uint32_t kVersion = 2;
 constexpr uint32_t kFirstWithLayout = 2;
-constexpr tier::FileHead kHead{"the manifest of an epoch", tier::kManifestMagic, kVersion};
+constexpr tier::FileHead kHead{"the manifest of a commit", tier::kManifestMagic, kVersion};
 
 constexpr uint64_t kHeaderBytes = 56;
 constexpr uint64_t kStoreHeaderBytes = 32;
@@ -84,7 +84,7 @@ std::optional<RecordLayout> layout_of(uint64_t number) {
 }
 
 std::string why_not(const TierManifest& manifest) {
-  if (manifest.epoch == 0) return "epochs count from 1";
+  if (manifest.epoch == 0) return "commits are numbered from 1";
   if (manifest.layout.moment_count > kMostMoments || manifest.layout.moment_type == DataType::fp16)
     return "no optimizer has such states";
   for (size_t s = 0; s < manifest.stores.size(); ++s) {

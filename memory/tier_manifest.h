@@ -1,4 +1,4 @@
-// TierManifest: what an epoch consists of: for every block of every store, the path and slot that hold it and
+// TierManifest: what a commit consists of: for every block of every store, the path and slot that hold it and
 // its checksum, and the words of the caller about it. docs/nvme_format.md describes the file byte by byte.
 // Whoever reads one must never trust a number of it before the checksum at its end and every limit are
 // checked.
@@ -35,7 +35,7 @@ struct StoredBlock {
   bool operator==(const StoredBlock&) const = default;
 };
 
-// A store as one epoch has it.
+// A store as one commit has it.
 struct StoreLayout {
   std::string name;
   uint64_t block_bytes = 0;           // of a slot

@@ -69,7 +69,7 @@ std::vector<tier::FolderSurvey> survey(const std::vector<std::unique_ptr<TierFol
 TierSpace::TierSpace(TierSpaceOptions options, Log& log)
     : options_(std::move(options)), log_(log), paths_(options_.paths) {
   TERRACE_ASSERT(!paths_.empty(), "a space has at least one path");
-  TERRACE_ASSERT(!options_.dry || options_.start == TierStart::fresh, "a plan takes up no epoch");
+  TERRACE_ASSERT(!options_.dry || options_.start == TierStart::fresh, "a plan goes on from no commit");
   if (options_.dry) {
     id_ = draw_id();
   } else {
@@ -161,7 +161,7 @@ void TierSpace::require_nothing_to_lose() {
         if (error.kind() == ErrorKind::config) throw;  // of a newer Terrace: not ours to remove
       }
       if (!options_.discard_epochs)
-        will_not_remove(folder.folder, fmt::format("its epoch {} {}", file.epoch, state));
+        will_not_remove(folder.folder, fmt::format("its commit {} {}", file.epoch, state));
     }
     if (options_.discard_epochs || !folder.label || folder.label->path_index == 0) continue;
     const bool first_is_here = std::ranges::any_of(folders, [&](const tier::FolderSurvey& other) {
@@ -210,17 +210,22 @@ void TierSpace::start_resumed() {
   const tier::FolderSurvey& first = folders[arrangement.order.front()];
   id_ = first.label->space;
   const tier::EpochSurvey found = tier::survey_epochs(first);
-  if (found.epochs.empty()) cannot_resume(first.folder, "no epoch was committed there", ErrorKind::config);
+  if (found.epochs.empty()) cannot_resume(first.folder, "nothing was committed there", ErrorKind::config);
   take_up_epochs(found.epochs);
   const std::string missing =
       tier::missing_blocks(read_epoch(epochs_.back().epoch), folders, arrangement.order);
   if (!missing.empty()) cannot_resume(first.folder, missing, ErrorKind::corrupt);
   for (const EpochFile& file : found.passed) remove_file(file.path);
   for (const tier::FolderSurvey& folder : folders) remove_unnamed(folder);
+  // The manifests to come have a name that an earlier Terrace would not see: it has to refuse the folders.
+  if (std::ranges::any_of(folders, [](const tier::FolderSurvey& folder) {
+        return folder.label->version < tier::kLabelVersion;
+      }))
+    write_labels();
   keep_files(true);
 }
 
-// What a crash cut short, and tier files that are in no epoch.
+// What a crash cut short, and tier files that are in no commit.
 void TierSpace::remove_unnamed(const tier::FolderSurvey& folder) {
   std::set<std::string> named;
   for (const EpochFile& file : epochs_) {
@@ -243,7 +248,7 @@ void TierSpace::take_up_epochs(const std::vector<EpochFile>& found) {
       epochs_.push_back(file);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::config || file.epoch == found.back().epoch) throw;
-      log_.warning(fmt::format("a retained epoch is lost, and its slots are used again: {}", error.what()));
+      log_.warning(fmt::format("a retained commit is lost, and its slots are used again: {}", error.what()));
     }
   }
 }
@@ -256,20 +261,20 @@ void TierSpace::remove_file(const std::filesystem::path& path) {
 
 std::vector<EpochFile>::iterator TierSpace::find_epoch(uint64_t epoch) {
   const auto found = std::ranges::find(epochs_, epoch, &EpochFile::epoch);
-  TERRACE_ASSERT(found != epochs_.end(), "there is no epoch " + std::to_string(epoch));
+  TERRACE_ASSERT(found != epochs_.end(), "there is no commit " + std::to_string(epoch));
   return found;
 }
 
 TierManifest TierSpace::read_epoch(uint64_t epoch) const {
   const auto found = std::ranges::find(epochs_, epoch, &EpochFile::epoch);
-  TERRACE_ASSERT(found != epochs_.end(), "there is no epoch " + std::to_string(epoch));
+  TERRACE_ASSERT(found != epochs_.end(), "there is no commit " + std::to_string(epoch));
   return tier::load_epoch(*found, id_, folders_.size());
 }
 
 uint64_t TierSpace::write_epoch(const TierManifest& manifest) {
   TERRACE_ASSERT(manifest.space == id_, "a manifest of another space");
   TERRACE_ASSERT(epochs_.empty() || manifest.epoch > epochs_.back().epoch,
-                 "epoch " + std::to_string(manifest.epoch) + " is not later than those before");
+                 "commit " + std::to_string(manifest.epoch) + " is not later than those before");
   const std::vector<std::byte> bytes = serialise(manifest);
   if (options_.dry) {
     epochs_ = {{manifest.epoch, {}, false}};

@@ -1,5 +1,5 @@
-// TierSpace: the tier folders of one run, one per path, as one space with one id, and the epochs in them. It
-// must never remove or overwrite what a whole epoch needs unless it was told to, nor any file that is not of
+// TierSpace: the tier folders of one run, one per path, as one space with one id, and the commits in them. It
+// must never remove or overwrite what a whole commit needs unless it was told to, nor any file that is not of
 // its own making.
 #pragma once
 
@@ -33,7 +33,7 @@ struct TierPath {
   bool operator==(const TierPath&) const = default;
 };
 
-// A manifest among the files of path 0. A passing one goes when the next epoch is durable.
+// A manifest among the files of path 0. A passing one goes when the next commit is durable.
 struct EpochFile {
   uint64_t epoch = 0;
   std::filesystem::path path;
@@ -42,8 +42,8 @@ struct EpochFile {
 
 struct TierSpaceOptions {
   std::vector<TierPath> paths;  // at least one, no two alike
-  // fresh: what a dead job left is removed, with a line; an epoch, or what may be part of one, is an
-  // Error(config) unless `discard_epochs`. resume: the paths hold a whole epoch, or it is an Error; their
+  // fresh: what a dead job left is removed, with a line; a commit, or what may be part of one, is an
+  // Error(config) unless `discard_epochs`. resume: the paths hold a whole commit, or it is an Error; their
   // order is that of the run which made them, whatever order is given here.
   TierStart start = TierStart::fresh;
   bool discard_epochs = false;
@@ -75,15 +75,16 @@ class TierSpace {
   io::FileEvents* events() const { return options_.events; }
   void keep_files(bool keep);
 
-  // The epochs in the folders, oldest first. Passing ones that a later epoch has taken the place of are none.
+  // The commits in the folders, oldest first. Passing ones that a later commit has taken the place of are
+  // none.
   const std::vector<EpochFile>& epochs() const { return epochs_; }
   TierManifest read_epoch(uint64_t epoch) const;
   // Durable when it returns: written aside, fsync, rename, fsync of the folder; what the manifest refers to
-  // must be durable before. The manifest of the passing epoch before it is then removed. Returns its bytes.
-  // The epoch is later than all others. Throws Error(io) where a lock of the folders was taken away. On any
+  // must be durable before. The manifest of the passing commit before it is then removed. Returns its bytes.
+  // The commit is later than all others. Throws Error(io) where a lock of the folders was taken away. On any
   // one thread while nobody calls anything else here.
   uint64_t write_epoch(const TierManifest& manifest);
-  // A retained epoch stays until it is removed. Both are durable when they return.
+  // A retained commit stays until it is removed. Both are durable when they return.
   void retain_epoch(uint64_t epoch);
   void remove_epoch(uint64_t epoch);
 
@@ -118,7 +119,7 @@ struct FoundTier {
   TierManifest newest;   // where there is one; not only when `whole`
   std::string trouble;   // why not whole; in words
   std::vector<EpochFile> epochs;
-  bool has_manifests = false;  // files of epochs, readable or not
+  bool has_manifests = false;  // files of commits, readable or not
   bool paths_fit = false;      // by their labels, these are all the paths of one space
   bool in_use = false;         // a job has one of the folders now
   uint32_t path_count = 0;     // of the space, by the labels; 0: none can be read

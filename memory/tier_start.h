@@ -1,4 +1,4 @@
-// TierStart: what a run does with the epoch that it finds in its tier folders.
+// TierStart: what a run does with the commit that it finds in its tier folders.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Reads every block that an epoch consists of, beside the job that made it or without any. It changes and
+// Reads every block that a commit consists of, beside the job that made it or without any. It changes and
 // locks nothing.
 #pragma once
 

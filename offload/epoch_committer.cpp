@@ -34,7 +34,7 @@ EpochCommitter::EpochCommitter(EpochStores stores, uint32_t chunk_count, uint32_
 EpochCommitter::~EpochCommitter() {
   {
     const MutexLock lock(mutex_);
-    TERRACE_ASSERT(!pinned_, "a pinned epoch goes before the offloader");
+    TERRACE_ASSERT(!pinned_, "a pinned commit goes before the offloader");
     stopping_ = true;
   }
   work_added_.notify_all();
@@ -95,10 +95,10 @@ void EpochCommitter::wait_until(Condition condition, std::optional<ChunkId> chun
 }
 
 void EpochCommitter::begin(const WholeState&, std::string_view info, bool retain) {
-  TERRACE_ASSERT(!retain || retained_limit_ > 0, "no room was planned for epochs that are retained");
+  TERRACE_ASSERT(!retain || retained_limit_ > 0, "no room was planned for retained commits");
   {
     const MutexLock lock(mutex_);
-    wait_until([this] { return !in_progress_ && !pinned_; }, std::nullopt, "the last epoch");
+    wait_until([this] { return !in_progress_ && !pinned_; }, std::nullopt, "the commit before");
   }
   throw_failure();
   EpochSlots next;
@@ -194,15 +194,15 @@ bool EpochCommitter::begin_write(EpochPart part, const io::Engine& engine, Chunk
   if (store.bad_slot_count() == 0) {
     throw Error(ErrorKind::capacity, {"cannot write a part of the state to", store.name(),
                                       "no slot is free: those of commits that failed are kept, because it is "
-                                      "not known whether a crash would bring their epochs back",
-                                      "see what the commit failed with, and go on from the last epoch or "
+                                      "not known whether a crash would bring them back",
+                                      "see what the commit failed with, and go on from the last commit or "
                                       "checkpoint"});
   }
   throw Error(ErrorKind::capacity,
               {"cannot write a part of the state to", store.name(),
                std::to_string(store.bad_slot_count()) + " slots failed (" + store.last_bad_slot() +
                    "), and none is left",
-               "the disk is failing: go on from the last epoch or checkpoint on another one"});
+               "the disk is failing: go on from the last commit or checkpoint on another one"});
 }
 
 // Those that the commit in progress still needs are its own, or both would wait for ever. The order of the
@@ -225,7 +225,7 @@ void EpochCommitter::wait_idle() {
 const EpochSlots& EpochCommitter::pin() {
   wait_idle();
   const MutexLock lock(mutex_);
-  TERRACE_ASSERT(last_ && !pinned_, "there is one epoch to pin, and one pin at a time");
+  TERRACE_ASSERT(last_ && !pinned_, "there is one commit to pin, and one pin at a time");
   pinned_ = true;
   return *last_;
 }
@@ -346,7 +346,7 @@ void EpochCommitter::submit_block(Transfer& transfer, Cached& cached) {
       throw Error(ErrorKind::capacity, {"cannot commit the state", store.name(),
                                         std::to_string(store.bad_slot_count()) + " slots failed (" +
                                             store.last_bad_slot() + "), and none is left",
-                                        "the disk is failing: go on from the last epoch on another one"});
+                                        "the disk is failing: go on from the last commit on another one"});
     }
   } catch (...) {
     write_failure_ = std::current_exception();
@@ -431,7 +431,7 @@ void EpochCommitter::remove_manifest(uint64_t epoch) {
   try {
     stores_.space->remove_epoch(epoch);
   } catch (const Error& error) {
-    log_.warning(std::string("an older epoch stays beside the last one: ") + error.what());
+    log_.warning(std::string("an older commit stays beside the last one: ") + error.what());
   }
 }
 

@@ -1,9 +1,9 @@
 // EpochCommitter: makes the state of a step boundary durable while the next step runs, on a thread and an
-// engine of its own. It must never write what is clean, give up the last epoch before the next one is
+// engine of its own. It must never write what is clean, give up the last commit before the next one is
 // durable, or read memory that the update has begun to change.
 //
 //   begin()   a snapshot of what the tier holds; what is newer in host memory is queued. No I/O.
-//   thread    queued chunks -> free slots, straight from host memory; fdatasync; manifest. Then the epoch
+//   thread    queued chunks -> free slots, straight from host memory; fdatasync; manifest. Then the commit
 //             before lets go of its slots.
 //   before_change()  the update is about to change a cached chunk: a queued one is written next, and only the
 //             caller waits for it.
@@ -44,7 +44,7 @@
 
 namespace terrace {
 
-// What an epoch consists of, each in a store of its own. Parameters that are trained are part of it where
+// What a commit consists of, each in a store of its own. Parameters that are trained are part of it where
 // records do not hold whole masters.
 enum class EpochPart : uint8_t { records, frozen, parameters };
 inline constexpr std::array<EpochPart, 3> kEpochParts = {EpochPart::records, EpochPart::frozen,
@@ -53,7 +53,7 @@ constexpr size_t index_of(EpochPart part) {
   return static_cast<size_t>(part);
 }
 
-// What an epoch holds on to: the slots of its blocks.
+// What a commit holds on to: the slots of its blocks.
 struct EpochSlots {
   uint64_t epoch = 0;
   std::string info;
@@ -63,10 +63,10 @@ struct EpochSlots {
   BlockStore::Snapshot& operator[](EpochPart part) { return parts[index_of(part)]; }
 };
 
-// Where the stores of an epoch are; all outlive the committer.
+// Where the stores of a commit are; all outlive the committer.
 struct EpochStores {
   TierSpace* space = nullptr;
-  std::array<BlockStore*, kEpochParts.size()> parts{};  // null: the epochs have no such store
+  std::array<BlockStore*, kEpochParts.size()> parts{};  // null: the commits have no such store
   RecordLayout layout = {};                             // of the records
 
   BlockStore* operator[](EpochPart part) const { return parts[index_of(part)]; }
@@ -95,14 +95,15 @@ class EpochCommitter {
   void forget_cached(EpochPart part, ChunkId chunk);
   // Everything is about to be loaded anew; waits for a commit in progress.
   void forget_cached();
-  // The stores are those of this epoch; `retained`, oldest first, stay with it.
+  // The stores hold the blocks of this commit; `retained`, oldest first, stay with it.
   void take_up(EpochSlots epoch, bool is_retained, std::vector<EpochSlots> retained);
 
-  // The state that is proved whole becomes an epoch. Waits for a commit in progress and for a pin to go;
-  // throws what the last commit failed with.
+  // Commits the state that is proved whole. Waits for a commit in progress and for a pin to go; throws what
+  // the last commit failed with.
   void begin(const WholeState& state, std::string_view info, bool retain);
   bool in_progress() const;
-  // Waits until no commit is in progress and returns the last epoch; throws what the last commit failed with.
+  // Waits until no commit is in progress and returns the number of the last one that is durable; throws what
+  // the last one failed with.
   uint64_t finish();
   void throw_failure();
   uint64_t last_epoch() const;
@@ -121,7 +122,7 @@ class EpochCommitter {
   // Waits until no commit is in progress.
   void wait_idle();
 
-  // Nothing is committed between these two. There is an epoch.
+  // Nothing is committed between these two. There is a durable commit.
   const EpochSlots& pin();
   void unpin();
   bool is_pinned() const;

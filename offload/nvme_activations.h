@@ -1,6 +1,6 @@
 // NvmeActivations: checkpointed activations that neither device nor host memory has room for. They lie on
 // nvme between forward and backward, each block with its checksum, and pass through a few slots of host
-// memory on the way there and back. They are no part of any epoch.
+// memory on the way there and back. They are no part of any commit.
 //
 // Slots are taken in turn on the way out, and what is still in one when it is wanted back is taken from
 // there. On the way back the entries that come next are read into slots that nobody needs any more, ahead of

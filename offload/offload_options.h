@@ -36,13 +36,13 @@ struct OffloadOptions {
   std::vector<TierPath> parameter_paths;  // existing folders; used when parameters are on nvme
   std::vector<TierPath> state_paths;      // the same for states
 
-  // Epochs (Offloader::begin_commit): every write of a record goes to a free slot, and what was committed
-  // last stays whole whatever happens. Takes twice the disk for records. Without effect where no epoch is
+  // Commits (Offloader::begin_commit): every write of a record goes to a free slot, and the last commit stays
+  // whole whatever happens. Takes twice the disk for records. Without effect where no commit is
   // possible (Offloader::why_no_epochs).
   bool durable = false;
-  uint32_t retained_epochs = 0;  // epochs that stay beside the last one; each takes room for all records
-  // resume: take up the last epoch found in the tier folders; then chunk_elements of the space is that of the
-  // epoch. fresh: what no epoch needs is removed, and an epoch is refused unless `discard_epochs`; then it
+  uint32_t retained_epochs = 0;  // commits that stay beside the last one; each takes room for all records
+  // resume: go on from the last commit in the tier folders; then chunk_elements of the space is that of the
+  // commit. fresh: what no commit needs is removed, and a commit is refused unless `discard_epochs`; then it
   // goes with the first commit where the new state has room beside it (Offloader::earlier_epoch_stays), else
   // at once.
   TierStart tier_start = TierStart::fresh;
@@ -91,8 +91,8 @@ struct OffloadOptions {
 
   io::EngineOptions io;
   // Wraps every engine the offloader makes (faults, tracing): first the step thread's, then that of the
-  // parameter reads where parameters are on nvme, then that of the commits where there are epochs, then that
-  // of gradients on their way to nvme where it is not that of the parameter reads; that of the updates when a
+  // parameter reads where parameters are on nvme, then that of the commits where there are any, then that of
+  // gradients on their way to nvme where it is not that of the parameter reads; that of the updates when a
   // mode other than after_backward is first set, and one for every PinnedEpoch when it is made.
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate_engine;
   bool verify_checksums = true;
@@ -119,7 +119,7 @@ struct OffloadOptions {
   StepEvents* step_events = nullptr;
 };
 
-// Of what only passes through nvme and is never part of an epoch: the paths of the states, or those of the
+// Of what only passes through nvme and is never part of a commit: the paths of the states, or those of the
 // parameters where only these are there.
 inline const std::vector<TierPath>& passing_paths(const OffloadOptions& options) {
   return options.states == Placement::nvme ? options.state_paths : options.parameter_paths;

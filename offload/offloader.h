@@ -55,7 +55,7 @@ struct UpdateResult {
   double gradient_norm = 0;  // of the gradients divided by the loss scale, before clipping
   bool applied = true;       // false: the norm is not finite and nothing was changed
   // during_backward only: it was not finite, and chunks had been updated before that was known. Nothing but a
-  // resumption from an epoch or a checkpoint leads on from here.
+  // resumption from a commit or a checkpoint leads on from here.
   bool partly_applied = false;
 };
 
@@ -100,7 +100,7 @@ struct OffloadCounters {
   uint64_t norm_ns = 0;                // before the first record is touched
   // Commits: the blocks that were written because they were newer in host memory than in the tier, and no
   // others. The bytes of the manifests come on top.
-  uint64_t commit_count = 0;  // epochs that became durable
+  uint64_t commit_count = 0;  // that became durable
   uint64_t commit_write_bytes = 0;
   uint64_t manifest_bytes = 0;
   uint64_t commit_wait_ns = 0;  // the step thread waiting for commits; what of it falls into an update is in
@@ -221,14 +221,14 @@ class Offloader final : public ParameterAccess {
   const std::byte* parameter(TensorId tensor) const override;
   GradientView gradient(TensorId tensor) override;
 
-  // --- Epochs: committed states that survive any crash; between steps only ---
+  // --- Commits: committed states that survive any crash; between steps only ---
   // The options ask for them and they are possible.
   bool keeps_epochs() const;
   // Why not, in words for the log; empty when they are kept.
   const std::string& why_no_epochs() const;
-  // The whole state between two steps becomes an epoch, with `info`, opaque text of the caller's. Returns as
-  // soon as training may go on; the epoch becomes durable meanwhile. Waits first for a commit in progress and
-  // for the end of a PinnedEpoch. With `retain` the epoch outlives the next commits: the last
+  // Begins a commit of the whole state between two steps, with `info`, opaque text of the caller's. Returns
+  // as soon as training may go on; the commit becomes durable meanwhile. Waits first for a commit in progress
+  // and for the end of a PinnedEpoch. With `retain` the commit outlives those after it: the last
   // options.retained_epochs of these stay. Throws what an earlier commit failed with; so does begin_step().
   // While an update is pending the commit is put off to its end: the first backward use of the next step, or
   // whatever finishes the update before. An update that fails takes the commit with it, and finish_commit()
@@ -237,19 +237,19 @@ class Offloader final : public ParameterAccess {
   // reads the state.
   void begin_commit(std::string_view info, bool retain = false);
   bool commit_in_progress() const;
-  // Waits until the commit in progress, if any, is durable and returns the number of the last epoch. Throws
-  // what went wrong, once; the epoch before is still there then. That it returns proves that the last
-  // begin_commit() has made its epoch.
+  // Waits until the commit in progress, if any, is durable and returns the number of the last one. Throws
+  // what went wrong, once; the commit before is still there then. That it returns proves that the commit of
+  // the last begin_commit() is durable.
   uint64_t finish_commit();
   uint64_t last_epoch() const;  // in the tier; 0: none
-  // Of the epoch that TierStart::resume took up; empty otherwise.
+  // Of the commit that TierStart::resume went on from; empty otherwise.
   const std::string& taken_up_info() const;
-  // The epoch of an earlier run that is to be discarded is still there: until the first commit.
+  // The commit of an earlier run that is to be discarded is still there: until this run's first one.
   bool earlier_epoch_stays() const;
-  // What the destructor does with the files of a tier that has an epoch; they stay unless this says
-  // otherwise. Without an epoch nothing stays.
+  // What the destructor does with the files of a tier that has a commit; they stay unless this says
+  // otherwise. Without a commit nothing stays.
   void keep_tier(bool keep);
-  // The last epoch, to be read by one other thread while training goes on; there must be one. Waits for a
+  // The last commit, to be read by one other thread while training goes on; there must be one. Waits for a
   // commit in progress. Goes before the offloader does; one at a time.
   std::unique_ptr<PinnedEpoch> pin_epoch();
   bool epoch_is_pinned() const;

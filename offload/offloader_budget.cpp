@@ -18,7 +18,7 @@ void Offloader::Parts::set_host_budget(uint64_t bytes) {
                 {"the host budget cannot change to", format_bytes(bytes),
                  fmt::format("this run needs {} ({} bytes) beside the optimizer states that it keeps there",
                              format_bytes(least), least),
-                 "end the run, and go on from its last epoch or checkpoint with a smaller budget"});
+                 "end the run, and go on from its last commit or checkpoint with a smaller budget"});
   }
   // More than the run began with is no budget of it.
   const uint64_t in_force = std::min(bytes, options.host_budget_bytes);

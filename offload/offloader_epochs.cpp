@@ -1,4 +1,4 @@
-// The epochs of an Offloader: commits, and taking up what an earlier run committed.
+// The commits of an Offloader: how they are made, and how a run goes on from that of an earlier one.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace terrace {
 void Offloader::Parts::keep_epochs() {
-  epoch_memory = arena.take(plan.epoch_slots * plan.epoch_slot_bytes, "reading epochs");
+  epoch_memory = arena.take(plan.epoch_slots * plan.epoch_slot_bytes, "reading commits");
   committer = std::make_unique<EpochCommitter>(epoch_stores(), space.chunk_count(), options.retained_epochs,
                                                make_engine("commits"), watch, log);
   records->commit_with(committer.get());
@@ -61,7 +61,7 @@ void Offloader::Parts::adopt_found_epochs() {
 }
 
 void Offloader::Parts::load_epoch() {
-  watch.set_activity("taking up an epoch");
+  watch.set_activity("going on from a commit");
   const EpochStores stores = epoch_stores();
   for (const StatePart part : {StatePart::trained, StatePart::frozen}) custody.begin_loading(part);
   load_epoch_records();
@@ -181,9 +181,9 @@ void Offloader::Parts::commit_now(std::string_view info, bool retain) {
 }
 
 std::unique_ptr<PinnedEpoch> Offloader::Parts::pin_epoch() {
-  return std::make_unique<PinnedEpoch>(
-      std::make_unique<PinnedEpoch::Parts>(*committer, epoch_stores(), space, make_engine("copies of epochs"),
-                                           epoch_memory, plan.epoch_slot_bytes, instruction_set));
+  return std::make_unique<PinnedEpoch>(std::make_unique<PinnedEpoch::Parts>(
+      *committer, epoch_stores(), space, make_engine("copies of commits"), epoch_memory,
+      plan.epoch_slot_bytes, instruction_set));
 }
 
 bool Offloader::keeps_epochs() const {
@@ -223,9 +223,9 @@ uint64_t Offloader::finish_commit() {
   p.finish_update();
   const uint64_t last = p.committer->finish();
   if (last >= begun) return last;
-  throw Error(ErrorKind::cancelled, {"the last commit made no epoch", p.record_store->name(),
+  throw Error(ErrorKind::cancelled, {"the last commit was not made", p.record_store->name(),
                                      "what it waited for failed, and was reported then",
-                                     "go on from the epoch before it, or from a checkpoint"});
+                                     "go on from the commit before it, or from a checkpoint"});
 }
 
 uint64_t Offloader::last_epoch() const {
@@ -245,8 +245,8 @@ void Offloader::keep_tier(bool keep) {
 }
 
 std::unique_ptr<PinnedEpoch> Offloader::pin_epoch() {
-  TERRACE_ASSERT(parts_->committer != nullptr, "there are no epochs where " + parts_->plan.why_no_epochs);
-  parts_->watch.set_activity("a copy of the last epoch");
+  TERRACE_ASSERT(parts_->committer != nullptr, "there are no commits where " + parts_->plan.why_no_epochs);
+  parts_->watch.set_activity("a copy of the last commit");
   parts_->finish_update();
   return parts_->pin_epoch();
 }

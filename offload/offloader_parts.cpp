@@ -151,7 +151,7 @@ Offloader::Parts::~Parts() {
   try {
     finish_update();
   } catch (...) {
-    // Nothing is trained on any more; the last epoch is whole.
+    // Nothing is trained on any more; the last commit is whole.
   }
   update_thread.reset();
   if (committer != nullptr) {

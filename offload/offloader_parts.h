@@ -153,7 +153,7 @@ struct Offloader::Parts {
                  FunctionRef<void(uint64_t tile, std::span<const std::byte> canonical)> body);
   bool is_compact() const { return plan.record_layout.master == MasterForm::remainder; }
 
-  // --- The tier on nvme and its epochs ---
+  // --- The tier on nvme and its commits ---
   // `purpose` is its name where steps are recorded.
   std::unique_ptr<io::Engine> make_engine(std::string_view purpose);
   void register_files(io::Engine& with);
@@ -223,13 +223,13 @@ struct Offloader::Parts {
   DeviceCache cache;
   std::unique_ptr<TierSpace> tier;     // null when nothing is on nvme
   std::unique_ptr<io::Engine> engine;  // the step thread's; null when nothing is on nvme
-  // Of parameters; what is frozen has a store of its own where epochs are kept, since it is part of them.
+  // Of parameters; what is frozen has a store of its own where commits are kept, since it is part of them.
   std::unique_ptr<BlockStore> param_store;
   std::unique_ptr<BlockStore> frozen_store;
   std::unique_ptr<BlockStore> record_store;
-  // Of parameters that live elsewhere and are part of epochs: written by commits alone.
+  // Of parameters that live elsewhere and are part of commits, which alone write them.
   std::unique_ptr<BlockStore> copied_store;
-  // Of what never is part of an epoch:
+  // Of what never is part of a commit:
   std::unique_ptr<BlockStore> gradient_store;    // spilled gradients
   std::unique_ptr<BlockStore> activation_store;  // checkpointed activations
   std::unique_ptr<io::IoThread> reader;
@@ -270,7 +270,7 @@ struct Offloader::Parts {
   std::vector<ChunkId> landing;  // in the order in which they were sent off
   size_t landed_count = 0;       // of landing: given to the update
 
-  // The epochs of a tier that is resumed, oldest first, until they are taken up.
+  // The commits of a tier that is resumed, oldest first, until they are taken up.
   std::vector<TierManifest> found_epochs;
   std::string taken_up_info;
   uint64_t earlier_epoch = 0;  // of another run, which goes with the first commit of this one
@@ -278,7 +278,7 @@ struct Offloader::Parts {
   bool knows_cached = false;              // the committer does
   std::vector<std::byte> canonical_tile;  // of a checkpoint, where records are compact
   std::span<std::byte> epoch_memory;
-  std::unique_ptr<EpochCommitter> committer;  // null where no epochs are kept
+  std::unique_ptr<EpochCommitter> committer;  // null where no commits are kept
 
   FetchAhead ahead;
   ScheduleCursor training_cursor;

@@ -1,4 +1,4 @@
-// The stores of an Offloader on nvme: made, or opened as the last epoch left them.
+// The stores of an Offloader on nvme: made, or opened as the last commit left them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ const StoreLayout* find_layout(const TierManifest& manifest, std::string_view na
   return found != manifest.stores.end() ? &*found : nullptr;
 }
 
-// With `epochs`, the last of which the store is opened from, or anew.
+// Opened as the last of `epochs` has it, or made anew where there are none.
 std::unique_ptr<BlockStore> make_store(TierSpace& tier, BlockStoreOptions options,
                                        std::span<const TierManifest> epochs, io::Engine& engine, Log& log) {
   if (epochs.empty()) return std::make_unique<BlockStore>(tier, std::move(options), engine, log);
@@ -39,7 +39,7 @@ std::unique_ptr<BlockStore> make_store(TierSpace& tier, BlockStoreOptions option
     const StoreLayout* layout = find_layout(epoch, options.name);
     if (layout == nullptr) {
       cannot_resume(tier.folder(0).path(),
-                    fmt::format("its epoch {} has no \"{}\"", epoch.epoch, options.name),
+                    fmt::format("its commit {} has no \"{}\"", epoch.epoch, options.name),
                     "what is trained and what is frozen is that of the run which is to go on");
     }
     layouts.push_back(*layout);
@@ -114,7 +114,7 @@ void Offloader::Parts::make_stores() {
   }
 }
 
-// One space for both: the paths of the states first, so that what names epochs lies with them.
+// One space for both: the paths of the states first, so that what names commits lies with them.
 void Offloader::Parts::open_tier() {
   TierSpaceOptions tier_options;
   const auto add_paths = [&](const std::vector<TierPath>& wanted) {
@@ -141,14 +141,14 @@ void Offloader::Parts::open_tier() {
   for (const EpochFile& file : tier->epochs()) found_epochs.push_back(tier->read_epoch(file.epoch));
   if (resumes) require_found_layout();
   if (writes_beside) {
-    log.info(fmt::format("epoch {} stays in {} until the first commit of this run", found_epochs.back().epoch,
-                         tier->folder(0).path()));
+    log.info(fmt::format("commit {} stays in {} until this run has made its first one",
+                         found_epochs.back().epoch, tier->folder(0).path()));
   }
 }
 
-// A step writes its records beside those of the last epoch. So a new state can be written beside an epoch
+// A step writes its records beside those of the last commit. So a new state can be written beside a commit
 // that is to be discarded, if it has the same blocks in the same folders. Frozen parameters have no second
-// place, and a retained epoch would stay for ever.
+// place, and a retained commit would stay for ever.
 bool Offloader::Parts::can_write_beside_epoch(std::span<const TierPath> paths) const {
   const bool may_be = options.tier_start == TierStart::fresh && options.discard_epochs && !options.dry;
   if (!may_be || !plan.keeps_epochs || plan.frozen_spare_slots > 0) return false;
@@ -287,7 +287,7 @@ void Offloader::Parts::make_file_reader() {
   file_reader = std::make_unique<io::IoThread>(std::move(reading));
 }
 
-// Of parameters that live elsewhere, for epochs.
+// Of parameters that live elsewhere, for commits.
 void Offloader::Parts::make_copied_store() {
   BlockStoreOptions params;
   params.name = kParameters;

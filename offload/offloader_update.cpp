@@ -180,7 +180,7 @@ void Offloader::Parts::require_nothing_open(std::string_view action) const {
   throw Error(ErrorKind::cancelled,
               {std::string(action), "the state in memory",
                phase == Phase::training ? "a step is open" : "an evaluation is open",
-               "end it first; after a failure resume from the last epoch or checkpoint"});
+               "end it first; after a failure resume from the last commit or checkpoint"});
 }
 
 const WholeState& Offloader::Parts::finished_state(std::string_view action) {

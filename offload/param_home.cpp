@@ -364,7 +364,7 @@ void ParamHome::end_direct_read(const Reading::Block& block, const io::Completio
     parts.reason += fmt::format("; read by the device itself, for chunk {} ({} to {})", index_of(chunk),
                                 space_.tensor(held.front()).name, space_.tensor(held.back()).name);
     if (parts.advice.empty())
-      parts.advice = "set aio.use_gds to false and go on from the last epoch or checkpoint";
+      parts.advice = "set aio.use_gds to false and go on from the last commit or checkpoint";
     throw Error(failure.kind(), std::move(parts));
   }
 }

@@ -95,7 +95,7 @@ class ParamHome {
   void finish_publishing(io::Engine* engine);
 
   // --- Compact state: the parameters of before an update are an input of it (OldParameters has the rules)
-  // --- Parameters are part of epochs: what is cached of them is changed once a commit has written it, and
+  // --- Parameters are part of commits: what is cached of them is changed once a commit has written it, and
   // what goes to the tier file takes slots that commits leave.
   void commit_with(EpochCommitter* committer) { committer_ = committer; }
   // Waits until a commit lets the chunk's home slot be changed; records of the chunk are waited for as well.

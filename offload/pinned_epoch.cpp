@@ -53,7 +53,7 @@ PinnedEpoch::Parts::~Parts() {
 void PinnedEpoch::Parts::read(const Run& run, uint64_t begin, std::span<std::byte> destination) {
   TERRACE_ASSERT(begin <= run.bytes() && destination.size() <= run.bytes() - begin,
                  "bytes " + std::to_string(begin) + " + " + std::to_string(destination.size()) +
-                     " are not in an epoch of " + std::to_string(run.bytes()));
+                     " are not in a commit of " + std::to_string(run.bytes()));
   // The last chunk that begins at or before `begin`.
   auto chunk = std::upper_bound(run.chunks_.begin(), run.chunks_.end(), begin,
                                 [](uint64_t at, const Run::Piece& piece) { return at < piece.begin; });

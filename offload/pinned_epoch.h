@@ -26,7 +26,7 @@ class PinnedEpoch {
   const std::string& info() const;
 
   // As Offloader::export_records() has them: tiles of the trainable sections in flat order, with whole
-  // masters whatever the epoch holds. Fills `tiles`, a multiple of record_layout().tile_bytes(), from tile
+  // masters whatever the commit holds. Fills `tiles`, a multiple of record_layout().tile_bytes(), from tile
   // `first_tile` on; every byte is verified. Throws Error(io) and Error(corrupt).
   RecordLayout record_layout() const;
   uint64_t block_tiles() const;  // of a block of the tier, at most; each block that is touched is read whole
@@ -38,7 +38,7 @@ class PinnedEpoch {
 
   // Makes the beginning of the file all records (or all frozen parameters) in flat order without copying,
   // where its file system can share blocks with the tier's. False: it cannot; what the file holds is
-  // undefined then. Nothing is verified: the bytes are not read. Records that an epoch holds in another form
+  // undefined then. Nothing is verified: the bytes are not read. Records that a commit holds in another form
   // cannot be shared.
   bool clone_records(int fd);
   bool clone_frozen(int fd);

@@ -21,7 +21,7 @@ class PinnedEpoch::Parts {
         InstructionSet set);
   ~Parts();
 
-  // The blocks of one store that are part of the epoch, end to end in flat order.
+  // The blocks of one store that are part of the commit, end to end in flat order.
   class Run {
    public:
     Run(BlockStore* store, const BlockStore::Snapshot& snapshot, const FlatSpace& space, bool trainable);
@@ -45,7 +45,7 @@ class PinnedEpoch::Parts {
     uint64_t bytes_ = 0;
   };
   void read(const Run& run, uint64_t begin, std::span<std::byte> destination);
-  // Canonical tiles, joined of records and parameters of this epoch where it has no whole masters.
+  // Canonical tiles, joined of records and parameters of this commit where it has no whole masters.
   void read_records(uint64_t first_tile, std::span<std::byte> tiles);
   bool clone(const Run& run, int fd);
 

@@ -1,7 +1,7 @@
 // SpilledGradients: the gradients that the host budget has no room for. They lie on nvme between their
 // landing and the update, in the precision in which they are held, each block with its checksum. They leave
 // through landing slots, which the thread of `io` empties while backward goes on, and come back through
-// staging slots. What is spilled is no part of any epoch: the files go with the run.
+// staging slots. What is spilled is no part of any commit: the files go with the run.
 //
 // A landing slot is empty, filling (a gradient on its way into it, and what is there of earlier micro-batches
 // read back first) or leaving (its blocks are being written). Slots are taken in turn, so that nothing

@@ -13,7 +13,7 @@ const WholeState& StateCustody::whole(std::string_view action) const {
               {std::string(action), "the state in memory",
                change_.empty() ? "no state was loaded as a whole"
                                : std::string(change_) + " did not end: what it changed belongs to no step",
-               "resume from the last epoch or checkpoint"});
+               "resume from the last commit or checkpoint"});
 }
 
 void StateCustody::begin_change(std::string_view change) {

@@ -1,8 +1,8 @@
 // WholeState: the proof that the records and parameters in memory are those of one step boundary. A commit,
 // an export, an evaluation and the next step need it. There is at most one: whatever changes the state takes
 // it away before the first byte and gives it back after the last. A change that fails, or that nobody ends,
-// so leaves no proof, and nothing that it half did can become an epoch or a checkpoint. Only loading a whole
-// state anew makes another one.
+// so leaves no proof, and nothing that it half did can get into a commit or a checkpoint. Only loading a
+// whole state anew makes another one.
 //
 //   nothing --begin_loading/end_loading of every part--> whole --begin_change--> changing --end_change-->
 //   whole

@@ -1,4 +1,4 @@
-// CommitCadence: when the state becomes an epoch again. It decides by steps and by time alone, and at most
+// CommitCadence: when the state is committed again. It decides by steps and by time alone, and at most
 // once a step.
 #pragma once
 
@@ -13,9 +13,9 @@ class CommitCadence {
   // 0: that does not decide; both 0: never due. Time begins now; `clock` outlives this.
   CommitCadence(uint64_t every_steps, uint64_t every_seconds, const Clock& clock);
 
-  // The state of so many steps is becoming an epoch, or is one: both counts begin again.
+  // The state of so many steps is being committed, or is: both counts begin again.
   void begun(uint64_t step);
-  // Whether the state of so many steps shall become one.
+  // Whether the state of so many steps shall be committed.
   bool due(uint64_t step) const;
 
  private:

@@ -59,7 +59,7 @@ TierContents look_for_epoch(std::span<const fs::path> paths) {
 }
 
 FoundEpoch require_epoch(const TrainConfig& config) {
-  constexpr const char* kWhat = "cannot go on from the epoch on nvme";
+  constexpr const char* kWhat = "cannot go on from the commit on nvme";
   const std::vector<fs::path> paths = tier_paths(config.placement);
   if (config.placement.states != Placement::nvme || !config.terrace.durable) {
     throw Error(ErrorKind::config, {kWhat, names_of(paths),

@@ -1,5 +1,5 @@
 // What the tier folders of a run's nvme paths hold before the run begins: nothing, what a dead job left, or
-// an epoch to go on from. It must never change, lock or remove anything.
+// a commit to go on from. It must never change, lock or remove anything.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ struct TierContents {
   uint64_t epoch_count = 0;          // retained ones too
   bool paths_fit = false;            // they are all the paths of one run
   std::optional<FoundEpoch> newest;  // when it can be gone on from, as far as manifests say
-  std::string trouble;               // why it cannot be; empty without epochs
+  std::string trouble;               // why it cannot be; empty without commits
 };
 
 // Every path that the configuration has something on, those of the states first, no two alike.
 std::vector<std::filesystem::path> tier_paths(const PlacementConfig& placement);
 TierContents look_for_epoch(std::span<const std::filesystem::path> paths);
 
-// Of a run that is to be taken up. Throws Error(config) where there is no epoch, or with states that are not
+// Of a run that is to be taken up. Throws Error(config) where there is no commit, or with states that are not
 // on nvme, and Error(corrupt) where it is damaged.
 FoundEpoch require_epoch(const TrainConfig& config);
 

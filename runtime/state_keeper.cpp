@@ -49,7 +49,7 @@ KeptState StateKeeper::finish_commit() {
   return kept;
 }
 
-// A commit that failed is forgotten here: its error is thrown once, and the epoch before is still there.
+// A commit that failed is forgotten here: its error is thrown once, and the commit before is still there.
 void StateKeeper::see_commit(bool wait, KeptState& kept) {
   if (!committing_step_ || (!wait && offloader_.commit_in_progress())) return;
   const uint64_t step = *committing_step_;
@@ -84,8 +84,8 @@ KeptState StateKeeper::begin_save(const CheckpointFolder& folder, uint64_t step,
 void StateKeeper::start_copy() {
   const Wanted wanted = *std::exchange(wanted_, std::nullopt);
   std::unique_ptr<PinnedEpoch> epoch = offloader_.pin_epoch();
-  CheckpointInfo info = parse_epoch_info(epoch->info(), "the epoch just committed").run;
-  TERRACE_ASSERT(info.step == wanted.step, "another epoch than that of the checkpoint was pinned");
+  CheckpointInfo info = parse_epoch_info(epoch->info(), "the commit just made").run;
+  TERRACE_ASSERT(info.step == wanted.step, "another commit than that of the checkpoint was pinned");
   save_ = std::make_unique<BackgroundSave>(*wanted.folder, std::move(info),
                                            std::make_unique<EpochSource>(std::move(epoch)), log_);
 }

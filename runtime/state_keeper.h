@@ -1,5 +1,5 @@
-// StateKeeper: makes what training has reached last: epochs of the nvme tier at their times, and checkpoints,
-// which are copied from an epoch while training goes on where there are epochs. It must never let a failure
+// StateKeeper: keeps what training has reached: commits on nvme at their times, and checkpoints, which are
+// copied from a commit while training goes on where there are commits. It must never let a failure
 // of either pass, and never begin a commit while a checkpoint is being copied: the disk has room for two
 // states of the records, not three.
 #pragma once
@@ -26,7 +26,7 @@ struct SavedCheckpoint {
 
 // What has become durable since the last time that somebody asked.
 struct KeptState {
-  std::optional<uint64_t> epoch_step;         // the last epoch is that of so many steps
+  std::optional<uint64_t> epoch_step;         // the last commit is that of so many steps
   std::optional<SavedCheckpoint> checkpoint;  // a checkpoint is complete
 };
 
@@ -40,22 +40,22 @@ class StateKeeper {
   // Gives up a checkpoint that is not complete.
   ~StateKeeper();
 
-  // The epoch in the tier is that of so many steps: it was taken up.
+  // The run went on from the commit in the tier, which is of so many steps.
   void took_up(uint64_t step);
 
-  // Sees what has ended, throwing what it failed with, starts the copy of a checkpoint whose epoch is
+  // Sees what has ended, throwing what it failed with, starts the copy of a checkpoint whose commit is
   // durable, and begins a commit when one is due. Waits for nothing.
   KeptState look_after(uint64_t step, Describe describe);
-  // The state becomes an epoch; not again when it is one or is becoming one, unless it is to be retained.
-  // Waits for a commit or a copy that is in progress.
+  // Begins a commit of the state; not again when it is committed or being committed, unless it is to be
+  // retained. Waits for a commit or a copy that is in progress.
   KeptState begin_commit(uint64_t step, Describe describe, bool retain);
   // Waits until the last commit is durable.
   KeptState finish_commit();
-  // The step whose epoch is durable.
+  // The step whose commit is durable.
   std::optional<uint64_t> durable_step() const { return durable_step_; }
 
-  // Saves the state into `folder`, which outlives the save: where epochs are kept without waiting for it, but
-  // for a checkpoint that is being copied still. A checkpoint that is returned is complete.
+  // Saves the state into `folder`, which outlives the save: where commits are kept without waiting for it,
+  // but for a checkpoint that is being copied still. A checkpoint that is returned is complete.
   KeptState begin_save(const CheckpointFolder& folder, uint64_t step, Describe describe);
   // Waits for the checkpoint that was begun, if any.
   KeptState finish_save();
@@ -78,7 +78,7 @@ class StateKeeper {
   Log& log_;
   std::optional<uint64_t> committing_step_;  // not known to be durable yet
   std::optional<uint64_t> durable_step_;
-  std::optional<Wanted> wanted_;  // a checkpoint that waits for its epoch
+  std::optional<Wanted> wanted_;  // a checkpoint that waits for its commit
   std::unique_ptr<BackgroundSave> save_;
 };
 

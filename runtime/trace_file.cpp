@@ -97,7 +97,7 @@ void TraceFile::add(const StepEvents& events, const TraceEvent& event) {
       return add_update(event);
     case TraceKind::commit:
       return put_span({kEpochs, 1},
-                      {fmt::format("epoch {}", event.id), "commit", event.begin_ns, event.end_ns,
+                      {fmt::format("commit {}", event.id), "commit", event.begin_ns, event.end_ns,
                        fmt::format(R"("bytes": {}, "failed": {})", event.bytes, event.failed)});
     case TraceKind::fetch:
       return add_fetch(event);
@@ -238,7 +238,7 @@ void TraceFile::name_processes() {
   name(kStepThread, "the step thread");
   name(kLinkTracks, "links");
   name(kUpdate, "the update");
-  name(kEpochs, "epochs");
+  name(kEpochs, "commits");
   name(kMemory, "memory");
   name(kEngines, "engines");
   name_track({kStepThread, kSteps}, "steps");

@@ -28,7 +28,7 @@ TrainingSetup set_up(const TrainerOptions& options) {
   setup.offload.clock = options.clock;
   setup.offload.tier_start = options.tier_start;
   setup.offload.discard_epochs = options.discard_epochs;
-  if (goes_on) setup.plan.chunk_origin = "that of the epoch which is taken up";
+  if (goes_on) setup.plan.chunk_origin = "that of the commit which the run goes on from";
   return setup;
 }
 

@@ -31,8 +31,8 @@ struct TrainerOptions {
   // run that resumes.
   std::filesystem::path weights = {};
   uint64_t steps = 100;  // of the whole run: schedules that need a length use it
-  // resume: the run goes on from the epoch that its nvme paths hold, which must be of this run; chunks are
-  // those of the epoch then. fresh: an epoch there is an Error(config), unless it is to be discarded.
+  // resume: the run goes on from the commit that its nvme paths hold, which must be of this run; chunks are
+  // those of the commit then. fresh: a commit there is an Error(config), unless it is to be discarded.
   TierStart tier_start = TierStart::fresh;
   bool discard_epochs = false;
   const Clock* clock = nullptr;             // null: the steady one; outlives the trainer
@@ -128,18 +128,18 @@ class Trainer {
   double evaluate(uint64_t samples);
 
   // --- Keeping the state, between two steps (runtime/state_keeper.h) ---
-  // Call it after every step: commits an epoch where offloader().keeps_epochs() and the configuration says
+  // Call it after every step: commits where offloader().keeps_epochs() and the configuration says
   // that it is time, and sees what has ended. Throws what a commit or a checkpoint failed with; the state is
   // whole then.
   KeptState look_after_state();
-  // The state becomes an epoch now; with `retain` it outlives the next ones.
+  // Begins a commit of the state; with `retain` it outlives those after it.
   KeptState begin_commit(bool retain = false);
   KeptState finish_commit();
-  std::optional<uint64_t> durable_step() const;  // whose epoch is durable
-  // Saves in `folder`, which outlives the save: with epochs while training goes on, else before it returns.
+  std::optional<uint64_t> durable_step() const;  // whose commit is durable
+  // Saves in `folder`, which outlives the save: with commits while training goes on, else before it returns.
   KeptState begin_save(const CheckpointFolder& folder);
   KeptState finish_save();
-  // Saves what is in memory, without any epoch; returns the folder of this step.
+  // Saves what is in memory, without any commit; returns the folder of this step.
   std::filesystem::path save(const CheckpointFolder& folder);
   // Of the training from its first step on, whatever it was resumed from since: checkpoints have it.
   uint64_t run_id() const;

@@ -1,4 +1,4 @@
-// The state of a Trainer beyond its steps: epochs, checkpoints, exports, and what it goes on from.
+// The state of a Trainer beyond its steps: commits, checkpoints, exports, and what it goes on from.
 #include <fmt/format.h>
 
 #include <random>
@@ -111,7 +111,7 @@ EpochInfo Trainer::Parts::info() const {
   if (!counts_are_of_weights) {
     throw Error(ErrorKind::cancelled, {"cannot keep", "the state in memory",
                                        "the last step did not end: the weights are of no step",
-                                       "resume from the last epoch or checkpoint"});
+                                       "resume from the last commit or checkpoint"});
   }
   CheckpointInfo run = identity();
   run.step = completed;
@@ -131,13 +131,13 @@ std::optional<FoundEpoch> Trainer::Parts::epoch_to_take_up() const {
 // The offloader has the state already.
 void Trainer::Parts::take_up_epoch() {
   if (offloader.taken_up_info() != epoch_info_text(taken_up->info)) {
-    throw Error(ErrorKind::io, {"cannot go on from the epoch on nvme", taken_up->manifest.string(),
+    throw Error(ErrorKind::io, {"cannot go on from the commit on nvme", taken_up->manifest.string(),
                                 "another job changed it meanwhile", "start again when that job has ended"});
   }
   const CheckpointInfo& saved = taken_up->info.run;
   go_on_from(saved, taken_up->manifest.string());
   keeper.took_up(saved.step);
-  log.info(fmt::format("resumed at step {} in place, from epoch {} ({})", saved.step, taken_up->number,
+  log.info(fmt::format("resumed at step {} in place, from commit {} ({})", saved.step, taken_up->number,
                        taken_up->manifest.string()));
 }
 

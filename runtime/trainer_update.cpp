@@ -98,7 +98,7 @@ Error Trainer::Parts::applied_in_part(const StepReport& report) const {
        "during_backward, without gradient clipping): the weights in memory are of no step",
        fmt::format("resume from {}; clip gradients or set terrace.update to next_forward, which keep such a "
                    "step from being applied",
-                   durable ? fmt::format("the epoch on nvme, step {}, or a checkpoint", *durable)
+                   durable ? fmt::format("the commit on nvme, step {}, or a checkpoint", *durable)
                            : "the last checkpoint")});
 }
 

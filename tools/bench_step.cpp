@@ -138,7 +138,7 @@ void BenchStep::add_place_flags(Command& command) {
                   "Hard budget of the simulated device (default: a little more than the least)")
       .type_name("SIZE")
       .group(kWhere);
-  command.add_flag("--durable", flags_.durable, "Write every record to another slot, as epochs need it")
+  command.add_flag("--durable", flags_.durable, "Write every record to another slot, as commits need it")
       .group(kWhere);
   add_whole_number(
       command, "--checksums", 0, [this](uint64_t value) { flags_.checksums = value; },

@@ -51,7 +51,7 @@ Places sort_out(const std::vector<std::string>& paths, bool may_be_empty) {
 
 std::string state_json(const SavedState& state) {
   return fmt::format(
-      R"({{"kind": "{}", "path": {}, "step": {}, "epoch": {}, "time": "{}", "model": {}, "bytes": {}, "latest": {}, "trouble": {}}})",
+      R"({{"kind": "{}", "path": {}, "step": {}, "commit": {}, "time": "{}", "model": {}, "bytes": {}, "latest": {}, "trouble": {}}})",
       name_of(state.kind), json_quoted(state.path.string()), state.step,
       state.epoch > 0 ? std::to_string(state.epoch) : "null", time_text(state.time), json_quoted(state.model),
       state.bytes, state.is_latest, state.trouble.empty() ? "null" : json_quoted(state.trouble));
@@ -72,7 +72,7 @@ class Checkpoint final : public Subcommand {
  public:
   explicit Checkpoint(Command& app) {
     Command command = app.add_subcommand(
-        name_, "List, verify or remove what runs have saved: checkpoints, and epochs on nvme");
+        name_, "List, verify or remove what runs have saved: checkpoints, and commits on nvme");
     command.add_option("ACTION", action_, "ls, verify or prune").type_name("");
     command.add_option("PATH", paths_, "Folders of --save, folders of one step, nvme paths (all of one run)")
         .type_name("");
@@ -185,7 +185,7 @@ int Checkpoint::list(const Places& places) {
   return kDone;
 }
 
-// A healthy epoch looks damaged without one of its paths.
+// A healthy commit looks damaged without one of its paths.
 void Checkpoint::require_all_paths(const Places& places, const TierListing& tier) const {
   if (tier.absent_paths == 0) return;
   std::string given;
@@ -202,7 +202,7 @@ void Checkpoint::require_all_paths(const Places& places, const TierListing& tier
 void Checkpoint::require_something(const Listed& listed) const {
   if (!listed.states.empty() || !listed.tier.trouble.empty()) return;
   throw Error(ErrorKind::config, {"nothing to verify in", fmt::format("{}", fmt::join(paths_, ", ")),
-                                  "no checkpoint and no epoch was found there",
+                                  "no checkpoint and no commit was found there",
                                   "name a folder that --save, or nvme_path, has named in training"});
 }
 

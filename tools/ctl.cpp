@@ -44,6 +44,16 @@ class ProcessEnd {
   OwnedFd fd_;
 };
 
+bool is_true(const JsonNode& answer, const char* key) {
+  const JsonNode* node = json_member(answer, key);
+  return node != nullptr && node->boolean;
+}
+
+// Whether a save commits on nvme. A job of an earlier Terrace says "epoch".
+bool commits(const JsonNode& answer) {
+  return is_true(answer, "commit") || is_true(answer, "epoch");
+}
+
 constexpr uint64_t kStatusSeconds = 5;  // a job answers it at once
 
 int patience_ms(uint64_t seconds) {
@@ -125,10 +135,6 @@ ControlRequest Ctl::parse_words() {
 
 std::string Ctl::text_of(const ControlRequest& request, const JsonNode& answer, const JobStatus& before) {
   const auto number = [&](const char* key) { return json_whole_number(answer, key); };
-  const auto is = [&](const char* key) {
-    const JsonNode* node = json_member(answer, key);
-    return node != nullptr && node->boolean;
-  };
   switch (request.command) {
     case ControlCommand::status: {
       const JsonNode* status = json_member(answer, "status");
@@ -147,9 +153,10 @@ std::string Ctl::text_of(const ControlRequest& request, const JsonNode& answer, 
           format_duration(number("ns")));
     case ControlCommand::save:
       return fmt::format("saving step {}: {}\n", number("step"),
-                         is("checkpoint") && is("epoch") ? "an epoch on nvme and a checkpoint"
-                         : is("checkpoint")              ? "a checkpoint"
-                                                         : "an epoch on nvme");
+                         is_true(answer, "checkpoint") && commits(answer)
+                             ? "a commit on nvme and a checkpoint"
+                         : is_true(answer, "checkpoint") ? "a checkpoint"
+                                                         : "a commit on nvme");
     case ControlCommand::stop:
       return fmt::format("job {} stops when the step in progress is over (step {} is done)\n", before.pid,
                          number("step"));
@@ -159,16 +166,12 @@ std::string Ctl::text_of(const ControlRequest& request, const JsonNode& answer, 
 
 void Ctl::wait_for(ControlClient& client, const ControlRequest& request, const JsonNode& answer,
                    const ProcessEnd& end) {
-  const auto is = [&](const char* key) {
-    const JsonNode* node = json_member(answer, key);
-    return node != nullptr && node->boolean;
-  };
   const uint64_t step = json_whole_number(answer, "step");
   if (request.command == ControlCommand::stop) return end.wait();
   while (true) {
     const JobStatus status = ask_status(client);
-    const bool has_epoch = !is("epoch") || status.epoch_step >= step;
-    const bool has_checkpoint = !is("checkpoint") || status.checkpoint_step >= step;
+    const bool has_epoch = !commits(answer) || status.epoch_step >= step;
+    const bool has_checkpoint = !is_true(answer, "checkpoint") || status.checkpoint_step >= step;
     if (has_epoch && has_checkpoint) return;
     pause_between_questions();
   }

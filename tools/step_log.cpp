@@ -105,7 +105,7 @@ void StepLog::evaluation(uint64_t step, double validation_loss) {
 }
 
 void StepLog::epoch(uint64_t step) {
-  put(fmt::format(R"({{"event": "epoch", "step": {}}})", step));
+  put(fmt::format(R"({{"event": "commit", "step": {}}})", step));
 }
 
 void StepLog::checkpoint(uint64_t step, const std::string& folder) {

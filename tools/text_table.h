@@ -22,7 +22,7 @@ class TextTable {
 
 // 12345678 -> "12,345,678".
 std::string grouped(unsigned long long number);
-// "1 epoch", "2,000 epochs", for nouns that take an s.
+// "1 commit", "2,000 commits", for nouns that take an s.
 std::string counted(unsigned long long number, std::string_view noun);
 // 0.000123 -> "0.000 s", 83.4 -> "83.4 s": seconds for tables.
 std::string seconds_text(double seconds);

@@ -75,7 +75,7 @@ std::string host_text(const TrainerPlan& plan) {
       (memory.staging_slots + memory.old_parameter_slots + memory.landing_slots) * memory.slot_bytes +
           2 * memory.spill_slots * memory.spill_slot_bytes);
   add("I/O ring", memory.ring_slots * memory.ring_slot_bytes);
-  add("copies of epochs", memory.epoch_slots * memory.epoch_slot_bytes);
+  add("copies of commits", memory.epoch_slots * memory.epoch_slot_bytes);
   add("bookkeeping of chunks", memory.bookkeeping_bytes);
   return text;
 }

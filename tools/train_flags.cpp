@@ -52,9 +52,9 @@ constexpr std::array kKeyFlags = {
             "Uses to fetch ahead at most; 0 fetches on demand only"},
     KeyFlag{"--threads", "terrace.threads", "N", kMemory, "Compute threads; 0 is one per available core"},
     KeyFlag{"--commit-every", "terrace.commit_every_steps", "N", kDurability,
-            "With states on nvme: commit an epoch there every N steps as well"},
+            "With states on nvme: commit there every N steps as well"},
     KeyFlag{"--commit-every-seconds", "terrace.commit_every_seconds", "N", kDurability,
-            "Commit one every N seconds (default 300; 0: time does not decide)"},
+            "Commit there every N seconds (default 300; 0: time does not decide)"},
     KeyFlag{"--update", "terrace.update", "auto|after_backward|next_forward|during_backward", kMemory,
             "When the update of a step runs; same numbers in each mode"},
     KeyFlag{"--update-ratio", "zero_optimization.offload_optimizer.ratio", "0..1|auto", kMemory,
@@ -141,7 +141,7 @@ void add_output_flags(Command& app, TrainFlags& flags) {
       "After each save, remove all but the newest N checkpoints; without it all are kept", group);
   app.add_option(
          "--resume", flags.resume,
-         "Continue from the latest checkpoint of this folder; nvme: from the epoch on the nvme paths; "
+         "Continue from the latest checkpoint of this folder; nvme: from the last commit on the nvme paths; "
          "auto: from the newest of that and those in --save, or from the beginning when there is none")
       .type_name("DIR|nvme|auto")
       .group(group);
@@ -290,7 +290,7 @@ TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t>
   options.steps = flags.steps;
   const bool retains = options.config.terrace.retained_checkpoints > 0;
   require(flags.save_every == 0 || !flags.save.empty() || retains, "--save-every", "--save is not given",
-          "say where with --save DIR, or have epochs kept on nvme with terrace.retained_checkpoints");
+          "say where with --save DIR, or keep commits on nvme with terrace.retained_checkpoints");
   require(!flags.keep_last || !flags.save.empty(), "--keep-last", "--save is not given",
           "say where checkpoints are saved with --save DIR");
   require(!flags.decisions_limit_bytes || !flags.decisions.empty(), "--decisions-limit",
@@ -298,7 +298,7 @@ TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t>
   const bool has_epochs =
       options.config.placement.states == Placement::nvme && options.config.terrace.durable;
   require(flags.resume != kResumeAuto || !flags.save.empty() || has_epochs, "--resume auto",
-          "--save is not given, and no epochs are kept on nvme",
+          "--save is not given, and nothing is committed on nvme",
           "it goes on from what --save DIR holds: give that, or name a folder with --resume DIR");
   require(!flags.fresh || (flags.resume != kResumeAuto && flags.resume != kResumeNvme), "--fresh",
           "it removes what --resume nvme or auto would go on from", "leave out one of the two");

@@ -15,9 +15,9 @@
 
 namespace terrace {
 
-// As --resume: the newest of the epoch on nvme and the checkpoints of --save, or none.
+// As --resume: the newest of the commit on nvme and the checkpoints of --save, or none.
 inline constexpr const char* kResumeAuto = "auto";
-// The epoch on the nvme paths.
+// The commit on the nvme paths.
 inline constexpr const char* kResumeNvme = "nvme";
 
 struct TrainFlags {

@@ -85,23 +85,23 @@ uint64_t stale_bytes_in(const fs::path& nvme_path) {
 }
 
 std::string checkpoint_notice(const TrainFlags& flags) {
-  const std::string premise = "checkpoints are the only guarantee against a crash";
-  if (flags.save.empty()) {
-    return fmt::format("{}, and --save is not given: a crash costs every step since the start", premise);
-  }
-  if (flags.save_every == 0) {
-    return fmt::format("{}, and --save-every is not given: a crash costs every step since the start",
-                       premise);
-  }
-  return fmt::format("{}: one costs up to {} steps (--save-every {})", premise, flags.save_every,
-                     flags.save_every);
+  if (flags.save.empty())
+    return "nothing is saved: add --save DIR to keep the model (a crash loses everything)";
+  if (flags.save_every == 0)
+    return "nothing is saved before the end: add --save-every N (a crash loses every step of this run)";
+  const std::string steps = counted(flags.save_every, "step");
+  return fmt::format(
+      "crash safety: a checkpoint every {}; after a crash run the same command with --resume auto (at most "
+      "{} lost)",
+      steps, steps);
 }
 
 }  // namespace
 
 std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, const TrainerPlan& plan) {
   if (!plan.memory.keeps_epochs) {
-    const std::string why = fmt::format("no epochs are kept on nvme, because {}", plan.memory.why_no_epochs);
+    const std::string why =
+        fmt::format("nothing is committed on nvme, because {}", plan.memory.why_no_epochs);
     return config.placement.states == Placement::nvme ? why + "; " + checkpoint_notice(flags)
                                                       : checkpoint_notice(flags);
   }
@@ -117,9 +117,9 @@ std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, con
            "end of the run and its checkpoints commit it";
   }
   return fmt::format(
-      "after a crash the last epoch on nvme is whole: at most {} of work, and the commit that was "
-      "under way, are lost (--resume nvme or auto goes on)",
-      most);
+      "crash safety: a commit on nvme every {}; after a crash run the same command with --resume auto (at "
+      "most {} and the commit in progress are lost)",
+      most, most);
 }
 
 void check_nvme_folders(const PlacementConfig& placement) {

@@ -12,7 +12,7 @@
 
 namespace terrace {
 
-// "a crash costs at most 100 steps": checkpoints are the only guarantee.
+// What protects the run against a crash, how it goes on after one, and how much is lost then; one line.
 std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, const TrainerPlan& plan);
 
 // The folder of --save, which is this run's alone from now on; null without one. Throws Error(config) when it

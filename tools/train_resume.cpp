@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of this one checkpoint or epoch alone: another may be whole.
+// Of this one checkpoint or commit alone: another may be whole.
 bool is_damage(const Error& failure) {
   return failure.kind() == ErrorKind::corrupt || failure.kind() == ErrorKind::io;
 }
@@ -66,7 +66,7 @@ void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::pat
       ErrorKind::config,
       {"this run would destroy the state of another", names_of(paths),
        tier.newest ? fmt::format("the nvme path holds {}", described(*tier.newest))
-                   : fmt::format("the nvme path holds epochs: {}", tier.trouble),
+                   : fmt::format("the nvme path holds commits: {}", tier.trouble),
        fmt::format("go on from it with --resume nvme, start anew with --fresh, or remove it with `terrace "
                    "checkpoint prune {} --all`",
                    names_of(paths))});
@@ -86,7 +86,7 @@ void require_one_run(const CheckpointInfo& epoch, const CheckpointInfo& checkpoi
       ErrorKind::config,
       {"cannot choose where to go on from", names_of(paths),
        fmt::format(
-           "the epoch there (step {} of \"{}\") and the checkpoint {} (step {} of \"{}\") are of two runs",
+           "the commit there (step {} of \"{}\") and the checkpoint {} (step {} of \"{}\") are of two runs",
            epoch.step, epoch.model, folder.string(), checkpoint.step, checkpoint.model),
        "name the one that is meant: --resume nvme with another --save, or --resume DIR with --fresh"});
 }
@@ -94,7 +94,7 @@ void require_one_run(const CheckpointInfo& epoch, const CheckpointInfo& checkpoi
 // What a fall-back to a checkpoint, or a new start, would remove may be better than that.
 [[noreturn]] void older_epochs_stay(const std::vector<fs::path>& paths, const std::string& damage) {
   throw Error(ErrorKind::corrupt,
-              {"cannot go on from the newest epoch in", names_of(paths), damage,
+              {"cannot go on from the newest commit in", names_of(paths), damage,
                fmt::format("there are older ones: `terrace checkpoint prune {} --damaged` removes what is "
                            "damaged, and --resume nvme goes on from the newest that is left; a checkpoint "
                            "instead of all of them: --resume DIR --fresh",
@@ -116,16 +116,16 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
     start.discard_epochs = !start.checkpoints.empty();
     if (start.checkpoints.empty() || step >= saved) {
       start.epoch = require_epoch(config);
-      log.info(fmt::format("--resume auto: going on from the epoch in {}, step {}", names_of(paths), step));
+      log.info(fmt::format("--resume auto: going on from the commit in {}, step {}", names_of(paths), step));
       return start;
     }
-    log.info(fmt::format("the epoch in {} is of step {}, earlier than the checkpoint: it is given up",
+    log.info(fmt::format("the commit in {} is of step {}, earlier than the checkpoint: it is given up",
                          names_of(paths), step));
   } else if (tier.has_epochs) {
     // Throws what is wrong. With a path left out nothing is damaged.
     if (tier.paths_fit && tier.epoch_count > 1) older_epochs_stay(paths, tier.trouble);
     if (start.checkpoints.empty() || !tier.paths_fit) require_epoch(config);
-    log.warning(fmt::format("THE EPOCH IN {} CANNOT BE USED and a checkpoint is taken instead: {}",
+    log.warning(fmt::format("THE COMMIT IN {} CANNOT BE USED and a checkpoint is taken instead: {}",
                             names_of(paths), tier.trouble));
     start.discard_epochs = true;
   }
@@ -195,7 +195,7 @@ std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& opt
         older_epochs_stay(tier_paths(options.config.placement), failure.what());
       if (!is_damage(failure) || start.checkpoints.empty()) throw;
       log.warning(
-          fmt::format("THE EPOCH OF STEP {} CANNOT BE USED and the checkpoint {} is taken instead: {}",
+          fmt::format("THE COMMIT OF STEP {} CANNOT BE USED and the checkpoint {} is taken instead: {}",
                       start.epoch->info.run.step, start.checkpoints.front().string(), failure.what()));
     }
     options.tier_start = TierStart::fresh;

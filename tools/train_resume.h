@@ -1,5 +1,5 @@
-// Where `terrace train` goes on from: the epoch on its nvme paths, a checkpoint, or the beginning; and
-// whether an epoch that is there may go. It must never give up an epoch that nobody said to give up, but one
+// Where `terrace train` goes on from: the commit on its nvme paths, a checkpoint, or the beginning; and
+// whether a commit that is there may go. It must never give up a commit that nobody said to give up, but one
 // that is older than the checkpoint of the same run that is taken instead.
 #pragma once
 
@@ -25,7 +25,7 @@ struct RunStart {
 };
 
 // Says what was chosen, with --resume auto. Reads manifests only. Throws Error when what must be used cannot
-// be: what was named, or, with auto, all there is; and Error(config) when an epoch would be lost.
+// be: what was named, or, with auto, all there is; and Error(config) when a commit would be lost.
 RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& log);
 
 // `options` and `setup` as planned for the start. Makes the trainer and takes up what is to be gone on from;

@@ -147,7 +147,7 @@ void TrainingRun::keep_state() {
   note(trainer_.look_after_state());
 }
 
-// With --save as a checkpoint, and on nvme as an epoch.
+// With --save as a checkpoint, and on nvme by a commit.
 void TrainingRun::keep_last_state() {
   Offloader& offloader = trainer_.offloader();
   const bool is_new = summary_.steps > 0;
@@ -190,7 +190,7 @@ HostBudgetChange TrainingRun::set_host_budget(uint64_t bytes) {
   return change;
 }
 
-// What --save-every does, and an epoch where the state is on nvme.
+// What --save-every does, and a commit where the state is on nvme.
 SaveAnswer TrainingRun::save_as_asked() {
   SaveAnswer answer;
   answer.checkpoint = !flags_.save.empty();
@@ -230,7 +230,7 @@ void TrainingRun::save() {
   const uint64_t step = trainer_.completed_steps();
   if (saves_ == nullptr || saving_step_ == step) return;
   saving_step_ = step;
-  // Where epochs are kept the checkpoint is copied from one, which waits for the update by itself.
+  // Where commits are kept the checkpoint is copied from one, which waits for the update by itself.
   if (!trainer_.offloader().keeps_epochs()) finish_update();
   note(trainer_.begin_save(*saves_));
   if (options_.config.gather_16bit_weights_on_save) export_weights();
@@ -280,7 +280,7 @@ void TrainingRun::save_after(const Error& failure) {
 std::string TrainingRun::what_survives() const {
   std::string kept;
   if (const std::optional<uint64_t> durable = trainer_.durable_step())
-    kept = fmt::format("the last epoch on nvme is of step {}: go on with --resume nvme", *durable);
+    kept = fmt::format("the last commit on nvme is of step {}: go on with --resume nvme", *durable);
   if (saved_step_) {
     kept += fmt::format("{}the last checkpoint is {}: go on with --resume {}", kept.empty() ? "" : "; ",
                         summary_.checkpoint, flags_.save);
@@ -290,8 +290,8 @@ std::string TrainingRun::what_survives() const {
     return fmt::format("this run kept nothing: what it was resumed from is as it was (--resume {})",
                        flags_.resume);
   if (trainer_.offloader().earlier_epoch_stays())
-    return "this run kept nothing: the epoch that was on nvme is still there (--resume nvme)";
-  return "nothing was kept: no epoch was committed and no checkpoint was saved yet";
+    return "this run kept nothing: the commit that was on nvme is still there (--resume nvme)";
+  return "nothing was kept: no commit was made and no checkpoint was saved yet";
 }
 
 Error TrainingRun::ended_by(const Error& failure) {

@@ -125,7 +125,7 @@ std::string loss_text(const RunSummary& summary) {
 std::string state_text(const RunSummary& summary) {
   std::string text;
   if (summary.epoch_step)
-    text += fmt::format("epoch of step {} in {}: go on with --resume nvme, see `terrace checkpoint ls {}`\n",
+    text += fmt::format("commit of step {} in {}: go on with --resume nvme, see `terrace checkpoint ls {}`\n",
                         *summary.epoch_step, summary.nvme_paths, summary.nvme_paths);
   if (summary.checkpoint.empty()) {
     if (!summary.epoch_step) text += "nothing was saved: --save FOLDER keeps the weights that are trained\n";
@@ -143,8 +143,8 @@ std::string state_text(const RunSummary& summary) {
 std::string commits_text(const RunSummary& summary) {
   if (!summary.keeps_epochs) return "";
   const OffloadCounters& done = summary.commits;
-  return fmt::format("{} committed: {} of cached states and {} of manifests written\n",
-                     counted(done.commit_count, "epoch"), format_bytes(done.commit_write_bytes),
+  return fmt::format("{}: {} of cached states and {} of manifests written\n",
+                     counted(done.commit_count, "commit"), format_bytes(done.commit_write_bytes),
                      format_bytes(done.manifest_bytes));
 }
 
@@ -152,7 +152,7 @@ std::string epochs_json(const RunSummary& summary) {
   if (!summary.keeps_epochs) return "null";
   const OffloadCounters& done = summary.commits;
   return fmt::format(
-      R"({{"step": {}, "paths": {}, "commits": {}, "write_bytes": {}, "manifest_bytes": {}, "keeping_seconds": {}}})",
+      R"({{"step": {}, "paths": {}, "count": {}, "write_bytes": {}, "manifest_bytes": {}, "keeping_seconds": {}}})",
       summary.epoch_step ? std::to_string(*summary.epoch_step) : "null", json_quoted(summary.nvme_paths),
       done.commit_count, done.commit_write_bytes, done.manifest_bytes,
       json_number(seconds(summary.keeping_ns)));
@@ -312,7 +312,7 @@ std::string summary_json(const RunSummary& summary) {
                       summary.steps > 0 ? json_number(summary.last_loss) : "null");
   text += fmt::format("  \"checkpoint\": {},\n",
                       summary.checkpoint.empty() ? "null" : json_quoted(summary.checkpoint));
-  text += fmt::format("  \"epochs\": {},\n", epochs_json(summary));
+  text += fmt::format("  \"commits\": {},\n", epochs_json(summary));
   text += fmt::format("  \"prediction\": {},\n", summary.predicted.json());
   text += fmt::format(
       "  \"steps\": {},\n  \"skipped_steps\": {},\n  \"tokens\": {},\n  \"steps_per_second\": {},\n  "

@@ -24,7 +24,7 @@ struct RunSummary {
   std::optional<double> validation_loss;
   uint64_t validation_step = 0;  // that it is of
   std::string checkpoint;        // the last one of this run; empty when there is none
-  // Epochs of the nvme tier.
+  // Commits of the nvme tier.
   std::optional<uint64_t> epoch_step;  // of the one that stays there
   std::string nvme_paths;
   bool keeps_epochs = false;

@@ -188,7 +188,7 @@ class Damage(Group):
 
 
 def kind_of(name):
-    """A name without numbers: `records.tier`, `epoch.manifest`, `step/states.bin`."""
+    """A name without numbers: `records.tier`, `commit.manifest`, `step/states.bin`."""
     parts = [part for part in name.split("/") if part not in ("nvme", "nvme2", "terrace-tier", "saved")]
     return "/".join("".join(c for c in part if not c.isdigit()).replace("-.", ".").rstrip("-") for part in parts)
 

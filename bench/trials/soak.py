@@ -56,7 +56,7 @@ class Steps:
         self.path = path
         self.offset = 0
         self.numbers = {}
-        self.epochs = 0
+        self.commits = 0
         self.checkpoints = 0
 
     def look(self):
@@ -75,7 +75,7 @@ class Steps:
                     numbers = numbers_of(event)
                     if self.numbers.setdefault(event["step"], numbers) != numbers:
                         raise Failure("WRONG", f"step {event['step']} gave other numbers the second time")
-                self.epochs += event["event"] == "epoch"
+                self.commits += event["event"] in ("commit", "epoch")
                 self.checkpoints += event["event"] == "checkpoint"
 
     def last(self):
@@ -247,7 +247,7 @@ class Soak:
 
     def say(self, writer):
         print(f"soak, seed {self.options.seed}: {self.steps.last()} steps in {self.options.minutes:g} min and "
-              f"{STEPS_AFTER_RESUME} after they were resumed, {self.steps.epochs} epochs, "
+              f"{STEPS_AFTER_RESUME} after they were resumed, {self.steps.commits} commits, "
               f"{self.steps.checkpoints} checkpoints; {writer.written_bytes >> 20} MiB of another writer")
         print("  asked: " + ", ".join(f"{count} {words}" for words, count in self.asked.items()))
         print(f"{'quarter':22} resident KiB  descriptors  threads")

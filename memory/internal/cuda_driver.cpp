@@ -27,8 +27,7 @@ const char* advice(CUresult result) {
       return "restart the machine or load the driver of the installed version";
     default:
       return "dmesg may say more (lines with NVRM or Xid); start the run again, it resumes from its last "
-             "epoch "
-             "or checkpoint";
+             "commit or checkpoint";
   }
 }
 

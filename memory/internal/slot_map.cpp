@@ -126,14 +126,14 @@ void SlotMap::set_aside(const StoredBlock& taken) {
 }
 
 void SlotMap::restore(std::span<const StoredBlock> blocks) {
-  TERRACE_ASSERT(blocks.size() == current_.size(), "an epoch of another number of blocks");
+  TERRACE_ASSERT(blocks.size() == current_.size(), "a commit of another number of blocks");
   const uint32_t all = open_snapshot(blocks);
   std::ranges::copy(blocks, current_.begin());
   for (const StoredBlock& where : blocks) hold(where);
   close_snapshot(all);
 }
 
-// Slots that are free become held: those of an epoch from a manifest.
+// Slots that are free become held: those of a commit from a manifest.
 uint32_t SlotMap::open_snapshot(std::span<const StoredBlock> blocks) {
   const auto unused =
       std::ranges::find_if(snapshots_, [](const SnapshotEntry& entry) { return !entry.open; });

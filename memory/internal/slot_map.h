@@ -42,7 +42,7 @@ class SlotMap {
   void set_aside(const StoredBlock& taken);
   // The block stays in its slot with other bytes.
   void reseal(size_t block, uint64_t checksum) { current_[block].checksum = checksum; }
-  // Blocks and slots as an epoch has them; nothing was written before.
+  // Blocks and slots as a commit has them; nothing was written before.
   void restore(std::span<const StoredBlock> blocks);
 
   // Snapshots by number; a number is used again when its snapshot has gone.

@@ -23,11 +23,11 @@ namespace terrace::tier {
 namespace {
 
 constexpr std::string_view kBlocksSuffix = ".tier";
-constexpr std::string_view kEpochPrefix = "epoch-";
+constexpr std::string_view kCommitPrefix = "commit-";
+constexpr std::string_view kFormerPrefix = "epoch-";  // as an earlier Terrace names them
 constexpr std::string_view kPassingSuffix = ".manifest";
 constexpr std::string_view kRetainedSuffix = ".retained";
 constexpr size_t kEpochDigits = 16;
-constexpr uint32_t kLabelVersion = 1;
 
 bool is_blocks_name(std::string_view name) {
   return name.ends_with(kBlocksSuffix) && is_store_name(name.substr(0, name.size() - kBlocksSuffix.size()));
@@ -90,13 +90,14 @@ std::string blocks_file_name(std::string_view store) {
 }
 
 std::string epoch_file_name(const EpochName& name) {
-  return fmt::format("{}{:016}{}", kEpochPrefix, name.epoch,
+  return fmt::format("{}{:016}{}", kCommitPrefix, name.epoch,
                      name.retained ? kRetainedSuffix : kPassingSuffix);
 }
 
 std::optional<EpochName> parse_epoch_file_name(std::string_view name) {
-  if (!name.starts_with(kEpochPrefix)) return std::nullopt;
-  name.remove_prefix(kEpochPrefix.size());
+  const bool is_former = name.starts_with(kFormerPrefix);
+  if (!is_former && !name.starts_with(kCommitPrefix)) return std::nullopt;
+  name.remove_prefix(is_former ? kFormerPrefix.size() : kCommitPrefix.size());
   if (name.size() < kEpochDigits) return std::nullopt;
   const std::string_view suffix = name.substr(kEpochDigits);
   if (suffix != kPassingSuffix && suffix != kRetainedSuffix) return std::nullopt;
@@ -173,7 +174,7 @@ uint32_t check_head(std::span<const std::byte> bytes, const FileHead& head, cons
 std::array<std::byte, kLabelBytes> serialise(const Label& label) {
   ByteWriter writer;
   writer.text(kLabelMagic);
-  writer.number(kLabelVersion);
+  writer.number(label.version);
   writer.number(label.path_index);
   writer.number(label.path_count);
   writer.number(uint32_t{0});
@@ -187,10 +188,10 @@ std::array<std::byte, kLabelBytes> serialise(const Label& label) {
 
 Label parse_label(std::span<const std::byte> bytes, const std::string& path) {
   constexpr FileHead kHead{"the label of a tier folder", kLabelMagic, kLabelVersion};
-  check_head(bytes, kHead, path);
+  Label label;
+  label.version = check_head(bytes, kHead, path);
   if (bytes.size() != kLabelBytes) corrupt(kHead.what, path, fmt::format("it has {} bytes", bytes.size()));
   ByteReader reader(bytes.subspan(kLabelMagic.size() + sizeof(uint32_t)));
-  Label label;
   label.path_index = reader.number<uint32_t>();
   label.path_count = reader.number<uint32_t>();
   const auto unused = reader.number<uint32_t>();

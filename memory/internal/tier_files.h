@@ -34,8 +34,9 @@ struct EpochName {
   uint64_t epoch = 0;
   bool retained = false;
 };
-// "epoch-0000000000000012.manifest", or ".retained".
+// "commit-0000000000000012.manifest", or ".retained".
 std::string epoch_file_name(const EpochName& name);
+// Knows the former names, "epoch-0000000000000012.manifest", too.
 std::optional<EpochName> parse_epoch_file_name(std::string_view name);
 
 enum class FileKind : uint8_t {
@@ -55,10 +56,14 @@ struct Entry {
 // What has a name of the above, in no order. `folder` is for messages. Throws Error(io).
 std::vector<Entry> list_files(int folder_fd, const std::string& folder);
 
+// A folder whose label has version 1 holds manifests by their former name alone; a program that knows no
+// other name refuses a label of version 2.
+inline constexpr uint32_t kLabelVersion = 2;
 struct Label {
   SpaceId space;
   uint32_t path_index = 0;
   uint32_t path_count = 0;
+  uint32_t version = kLabelVersion;
 };
 inline constexpr size_t kLabelBytes = 48;
 std::array<std::byte, kLabelBytes> serialise(const Label& label);

@@ -80,11 +80,11 @@ EpochSurvey survey_epochs(const FolderSurvey& folder) {
 }
 
 TierManifest load_epoch(const EpochFile& file, const SpaceId& space, size_t path_count) {
-  constexpr std::string_view kWhat = "the manifest of an epoch";
+  constexpr std::string_view kWhat = "the manifest of a commit";
   const std::string path = file.path.string();
   TierManifest manifest = parse_tier_manifest(io::read_whole_file(path, kLargestManifestBytes), path);
   if (manifest.space != space) corrupt(kWhat, path, "it is of another run than the folder it lies in");
-  if (manifest.epoch != file.epoch) corrupt(kWhat, path, fmt::format("it is epoch {}", manifest.epoch));
+  if (manifest.epoch != file.epoch) corrupt(kWhat, path, fmt::format("it is commit {}", manifest.epoch));
   if (!manifest.stores.empty() && manifest.stores.front().slot_counts.size() != path_count)
     corrupt(kWhat, path, fmt::format("it is of {} paths", manifest.stores.front().slot_counts.size()));
   return manifest;

@@ -30,7 +30,7 @@ struct Arrangement {
 };
 Arrangement arrange(std::span<const FolderSurvey> folders);
 
-// The epochs that path 0 names, oldest first, without passing ones that a later one has taken the place of;
+// The commits that path 0 names, oldest first, without passing ones that a later one has taken the place of;
 // those are `passed`.
 struct EpochSurvey {
   std::vector<EpochFile> epochs;
@@ -38,7 +38,7 @@ struct EpochSurvey {
 };
 EpochSurvey survey_epochs(const FolderSurvey& folder);
 
-// The file's manifest, when it is the one of that epoch of this space, for that many paths. Throws
+// The file's manifest, when it is the one of that commit of this space, for that many paths. Throws
 // Error(corrupt), Error(config) and Error(io).
 TierManifest load_epoch(const EpochFile& file, const SpaceId& space, size_t path_count);
 

@@ -16,8 +16,8 @@
 //             left it                                       bytes: of them
 //   update    records of a chunk are updated                lane: the worker, or kDeviceUpdateLane; chunk,
 //                                                           bytes: of records
-//   commit    from its beginning until the epoch is         id: the epoch, bytes: written for it; failed
-//             durable, or it failed
+//   commit    from its beginning until it is durable or      id: its number, bytes: written for it; failed
+//             has failed
 //   fetch     parameters: asked for (begin) until an        chunk, id: of its transfer h2d; 0: asked for when
 //             operation has them (end)                      the operation needed them already
 //   evict     parameters make room on the device            chunk

@@ -10,7 +10,7 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kFormatName = "terrace-epoch";
-constexpr uint64_t kVersion = 2;  // that of an epoch without a run is 1
+constexpr uint64_t kVersion = 2;  // that of a commit without a run is 1
 
 }  // namespace
 
@@ -30,7 +30,7 @@ EpochInfo parse_epoch_info(std::string_view text, const std::filesystem::path& m
   const uint64_t version = members.whole_number("version");
   if (version > kVersion) {
     throw Error(ErrorKind::config,
-                {"cannot use the epoch", manifest.string(),
+                {"cannot use the commit", manifest.string(),
                  fmt::format("it has version {} and this Terrace reads versions up to {}", version, kVersion),
                  "use the Terrace that trained it, or a later one"});
   }

@@ -1,4 +1,4 @@
-// What an epoch of the nvme tier says of the run that it is of: the facts of a checkpoint, as the text that
+// What a commit of the nvme tier says of the run that it is of: the facts of a checkpoint, as the text that
 // the tier keeps in its manifest. docs/checkpoint_format.md has the format. Nothing here reads a file.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace terrace {
 
 struct EpochInfo {
   CheckpointInfo run;           // with its tensor_hash
-  uint64_t chunk_elements = 0;  // of the flat space: the epoch can only be taken up with the same
+  uint64_t chunk_elements = 0;  // of the flat space: the commit can only be taken up with the same
 };
 
 std::string epoch_info_text(const EpochInfo& info);

@@ -55,7 +55,7 @@ std::vector<TierPath> tier_paths_of(std::span<const fs::path> paths) {
   return result;
 }
 
-// Of a running job, an epoch goes when the next one is there.
+// Of a running job, a commit goes when the next one is there.
 bool is_replaced(std::span<const fs::path> paths, const SavedState& epoch) {
   const FoundTier now = look_at_tier(paths);
   return std::none_of(now.epochs.begin(), now.epochs.end(),
@@ -93,13 +93,13 @@ uint64_t verify_epoch(std::span<const fs::path> paths, const SavedState& epoch,
   const auto is_not_judged = [&] {
     if (!is_replaced(paths, epoch)) return false;
     log.info(fmt::format(
-        "epoch {} was replaced by a later one of its job while it was read: it is not judged", epoch.epoch));
+        "commit {} was replaced by a later one of its job while it was read: it is not judged", epoch.epoch));
     return true;
   };
   try {
     if (!epoch.trouble.empty())
       throw Error(ErrorKind::corrupt,
-                  {"cannot verify the epoch", epoch.path.string(), epoch.trouble, "see above"});
+                  {"cannot verify the commit", epoch.path.string(), epoch.trouble, "see above"});
     bytes = verify_tier_blocks(paths, manifest_of(epoch.path), [&](const BadTierBlock& block) {
       found.push_back({block.file,
                        fmt::format("{}, chunk {}, block {}", block.store, block.chunk, block.block),
@@ -129,7 +129,7 @@ std::vector<fs::path> prune_epochs(std::span<const fs::path> paths, FunctionRef<
     const TierSpace space(std::move(options), log);
     return doomed;
   }
-  // A space does not open where its newest epoch is damaged, and that may be the one to go: the locks do.
+  // A space does not open where its newest commit is damaged, and that may be the one to go: the locks do.
   std::vector<std::unique_ptr<TierFolder>> locked;
   for (const fs::path& path : paths) {
     locked.push_back(std::make_unique<TierFolder>(path.string(), log));
@@ -138,7 +138,7 @@ std::vector<fs::path> prune_epochs(std::span<const fs::path> paths, FunctionRef<
   for (const fs::path& manifest : doomed) {
     std::error_code error;
     if (!fs::remove(manifest, error)) {
-      throw Error(ErrorKind::io, {"cannot remove the epoch", manifest.string(), error.message(), ""});
+      throw Error(ErrorKind::io, {"cannot remove the commit", manifest.string(), error.message(), ""});
     }
     io::sync_folder(manifest.parent_path());
   }

@@ -1,5 +1,5 @@
-// The epochs on the nvme paths of a run, as saved states: listed, verified and removed. Listing and verifying
-// change and lock nothing, also beside the job that makes them.
+// The commits on the nvme paths of a run, as saved states: listed, verified and removed. Listing and
+// verifying change and lock nothing, also beside the job that makes them.
 #pragma once
 
 #include <filesystem>
@@ -24,12 +24,12 @@ struct TierListing {
 // `paths` are all those of one run.
 TierListing list_epochs(std::span<const std::filesystem::path> paths);
 
-// As verify_checkpoint(). An epoch that its job replaces meanwhile is verified as far as it goes, and that is
+// As verify_checkpoint(). A commit that its job replaces meanwhile is verified as far as it goes, and that is
 // said to `log`.
 uint64_t verify_epoch(std::span<const std::filesystem::path> paths, const SavedState& epoch,
                       FunctionRef<void(const BadBlock&)> bad, Log& log);
 
-// Removes the epochs that `goes` names, damaged ones too, and returns their manifests. Where none is left,
+// Removes the commits that `goes` names, damaged ones too, and returns their manifests. Where none is left,
 // the files of the tier go as well. Throws Error(io) when a job is using the paths.
 std::vector<std::filesystem::path> prune_epochs(std::span<const std::filesystem::path> paths,
                                                 FunctionRef<bool(const SavedState&)> goes, Log& log);

@@ -49,7 +49,7 @@ std::string checkpoints_in(const fs::path& folder) {
   if (names.empty()) {
     return is_tier_path(folder)
                ? "it is an nvme path of training: --resume nvme with --save DIR goes on from "
-                 "its epoch and leaves a checkpoint in DIR"
+                 "its last commit and leaves a checkpoint in DIR"
                : "no checkpoint is there";
   }
   std::string text = "name one of those that are there: ";

@@ -92,9 +92,9 @@ std::string_view name_of(SavedState::Kind kind) {
     case SavedState::Kind::checkpoint:
       return "checkpoint";
     case SavedState::Kind::epoch:
-      return "epoch";
+      return "commit";
     case SavedState::Kind::retained_epoch:
-      return "retained epoch";
+      return "retained commit";
   }
   return "";
 }

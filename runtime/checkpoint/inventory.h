@@ -1,4 +1,4 @@
-// What saved states are at a path, and whether they are whole: checkpoints of a --save folder and epochs of
+// What saved states are at a path, and whether they are whole: checkpoints of a --save folder and commits of
 // the nvme tier. Nothing here changes, locks or removes anything but prune_*(), and nothing holds more than a
 // block of a state.
 #pragma once
@@ -17,7 +17,7 @@ namespace terrace {
 struct SavedState {
   enum class Kind : uint8_t { checkpoint, epoch, retained_epoch };
   Kind kind = Kind::checkpoint;
-  std::filesystem::path path;  // the folder of the step, or the file of the epoch's manifest
+  std::filesystem::path path;  // the folder of the step, or the file of the commit's manifest
   std::filesystem::file_time_type time;
   uint64_t epoch = 0;  // its number; 0 for a checkpoint
   uint64_t step = 0;

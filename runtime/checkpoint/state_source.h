@@ -44,7 +44,7 @@ class OffloaderSource final : public StateSource {
   Offloader& offloader_;
 };
 
-// An epoch of the nvme tier; training goes on meanwhile.
+// A commit of the nvme tier; training goes on meanwhile.
 class EpochSource final : public StateSource {
  public:
   explicit EpochSource(std::unique_ptr<PinnedEpoch> epoch) : epoch_(std::move(epoch)) {}

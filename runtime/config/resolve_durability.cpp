@@ -1,5 +1,5 @@
-// When the state on nvme becomes an epoch, and how drives and memory are shared with others. What is said of
-// epochs where there can be none has no effect, and is listed as such.
+// When the state on nvme is committed, and how drives and memory are shared with others. What is said of
+// commits where there can be none has no effect, and is listed as such.
 #include <fmt/format.h>
 
 #include <terrace/runtime/config/internal/resolver.h>

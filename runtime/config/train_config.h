@@ -171,10 +171,10 @@ struct TerraceConfig {
   // Of states on nvme only.
   bool memory_pressure = true;          // give host memory back before the kernel kills the run
   bool device_token = true;             // turns on the drive with other processes
-  bool durable = true;                  // false: in place, without epochs
+  bool durable = true;                  // false: in place, without commits
   uint64_t commit_every_steps = 0;      // 0: steps do not decide
   uint64_t commit_every_seconds = 300;  // 0: time does not decide
-  uint32_t retained_checkpoints = 0;    // epochs that are kept beside the last one
+  uint32_t retained_checkpoints = 0;    // commits that are kept beside the last one
 };
 
 // One line of --print-config.

@@ -101,7 +101,7 @@ std::string JobControl::carry_out(const ControlRequest& request, const JobAction
   }
   const SaveAnswer saved = actions.save();
   if (saved.refusal) return control_refusal(*saved.refusal);
-  return control_answer(fmt::format(R"("step": {}, "checkpoint": {}, "epoch": {})",
+  return control_answer(fmt::format(R"("step": {}, "checkpoint": {}, "commit": {})",
                                     trainer_.completed_steps(), saved.checkpoint, saved.epoch));
 }
 

@@ -136,7 +136,7 @@ std::string job_status_json(const JobStatus& status) {
              json_quoted(status.update_mode)) +
          fmt::format(
              R"("tiers": [{}], "least_host_bytes": {}, "most_host_bytes": {}, "kept_chunks": {}, "record_chunks": {}, )"
-             R"("link_bytes": {{{}}}, "wait_ns": {{{}}}, "bound_by": {}, "epoch_step": {}, "checkpoint_step": {}, "waits_for": {}}})",
+             R"("link_bytes": {{{}}}, "wait_ns": {{{}}}, "bound_by": {}, "commit_step": {}, "checkpoint_step": {}, "waits_for": {}}})",
              tiers_json(status), status.least_host_bytes, status.most_host_bytes, status.kept_chunks,
              status.record_chunks, members_json(status.links, &LinkBytes::bytes),
              members_json(status.waits, &WaitTime::ns), json_quoted(status.bound_by),
@@ -169,7 +169,8 @@ JobStatus parse_job_status(const JsonNode& node) {
   status.links = parse_members<LinkBytes>(require(node, "link_bytes", JsonNode::Kind::object));
   status.waits = parse_members<WaitTime>(require(node, "wait_ns", JsonNode::Kind::object));
   status.bound_by = text(node, "bound_by");
-  status.epoch_step = optional_whole(node, "epoch_step");
+  // A job of an earlier Terrace says "epoch_step".
+  status.epoch_step = optional_whole(node, json_member(node, "commit_step") ? "commit_step" : "epoch_step");
   status.checkpoint_step = optional_whole(node, "checkpoint_step");
   status.waits_for = text(node, "waits_for");
   return status;

@@ -49,7 +49,7 @@ struct JobStatus {
   uint64_t most_host_bytes = 0;        // that it can make use of
   uint32_t kept_chunks = 0;            // of optimizer states, in host memory: each saves a read and a write
   uint32_t record_chunks = 0;          // all; 0 where they are on the device
-  std::optional<uint64_t> epoch_step;  // of the last durable epoch
+  std::optional<uint64_t> epoch_step;  // of the last durable commit
   std::optional<uint64_t> checkpoint_step;  // of the last complete checkpoint of this run
 
   std::string waits_for;  // at this moment, in words; empty when the step thread does not wait

@@ -142,7 +142,7 @@ std::vector<Change> possible_changes(const TrainConfig& config, const ModelConfi
                        [](ChangeableRun& run) { run.config.terrace.compact_state = true; }});
   if (config.placement.states == Placement::nvme && config.terrace.durable)
     changes.push_back({ChangeKind::durability, "", "terrace.durable false",
-                       "no way back to the last epoch after a crash",
+                       "no way back to the last commit after a crash",
                        [](ChangeableRun& run) { run.config.terrace.durable = false; }});
   if (config.precision == DataType::fp32)
     changes.push_back({ChangeKind::precision, "", "bf16.enabled true", "parameters and gradients in 16 bits",

@@ -166,7 +166,7 @@ std::string marks_json(const RunRecord& record) {
     return fmt::format(R"({{"count":{},"every":{},"items":{}}})", marks.count(), marks.stride(), items);
   };
   return fmt::format(
-      R"({{"evaluations":{},"epochs":{},"checkpoints":{}}})",
+      R"({{"evaluations":{},"commits":{},"checkpoints":{}}})",
       thinned(record.evaluations(), list(record.evaluations().items(),
                                          [](const EvaluationMark& mark) {
                                            return fmt::format("[{},{}]", mark.step, number(mark.loss));

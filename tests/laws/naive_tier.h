@@ -25,8 +25,8 @@ class NaiveTier {
   // `folders` in the order of the paths of the space.
   explicit NaiveTier(const std::vector<std::filesystem::path>& folders) : folders_(folders) {
     for (const auto& entry : std::filesystem::directory_iterator(folders.front()))
-      if (entry.path().filename().string().starts_with("epoch-")) read_manifest(entry.path());
-    if (slots_.empty()) throw std::runtime_error("no epoch in " + folders.front().string());
+      if (entry.path().filename().string().starts_with("commit-")) read_manifest(entry.path());
+    if (slots_.empty()) throw std::runtime_error("no commit in " + folders.front().string());
   }
 
   // Null: no epoch needs this byte of this tier file.

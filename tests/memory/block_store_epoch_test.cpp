@@ -165,8 +165,8 @@ TEST_F(EpochTest, ReplacesTheEpochBeforeAndNoRetainedOne) {
   EXPECT_EQ(space->epochs()[0].epoch, 1u);
   EXPECT_TRUE(space->epochs()[0].retained);
   EXPECT_EQ(space->epochs()[1].epoch, 3u);
-  EXPECT_FALSE(fs::exists(places[0].path() + "/terrace-tier/epoch-0000000000000002.manifest"));
-  EXPECT_TRUE(fs::exists(places[0].path() + "/terrace-tier/epoch-0000000000000001.retained"));
+  EXPECT_FALSE(fs::exists(places[0].path() + "/terrace-tier/commit-0000000000000002.manifest"));
+  EXPECT_TRUE(fs::exists(places[0].path() + "/terrace-tier/commit-0000000000000001.retained"));
   expect_all(*store, first, 100);
 }
 
@@ -299,7 +299,7 @@ TEST_F(EpochTest, ReportsATierFileThatIsNotWhole) {
   EXPECT_EQ(error_of([&] { reopen(7); }).kind(), ErrorKind::corrupt);
   fs::remove(file);
   EXPECT_EQ(error_of([&] { reopen(7); }).kind(), ErrorKind::corrupt);
-  EXPECT_TRUE(fs::exists(places[0].path() + "/terrace-tier/epoch-0000000000000001.manifest"));
+  EXPECT_TRUE(fs::exists(places[0].path() + "/terrace-tier/commit-0000000000000001.manifest"));
 }
 
 // Every byte of every file of an epoch, flipped: an error that names a file, or a byte that no epoch needs.
@@ -317,7 +317,7 @@ TEST_F(EpochTest, ReportsEveryFlippedByteOrDoesNotNeedIt) {
   std::mt19937_64 random(5);
   std::map<std::string, int> reported;
   for (int flip = 0; flip < 400; ++flip) {
-    const char* const names[] = {"space", "epoch-0000000000000001.manifest", "records.tier"};
+    const char* const names[] = {"space", "commit-0000000000000001.manifest", "records.tier"};
     const std::string name = names[random() % 3];
     const int fd = open((folder + name).c_str(), O_RDWR);
     ASSERT_GE(fd, 0);

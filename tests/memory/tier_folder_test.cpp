@@ -220,8 +220,9 @@ TEST(TierFolder, LeavesAUsersFileWithTheNameOfATierFileAlone) {
       {"longer.tier", almost + "\n"},
       {"changed.tier", almost.substr(0, almost.size() - 1) + "x"},
       {"space", "the final frontier"},
-      {"epoch-0000000000000007.manifest", "my notes"},
-      {"epoch-0000000000000007.manifest.new", "and more"},
+      {"commit-0000000000000007.manifest", "my notes"},
+      {"epoch-0000000000000007.manifest", "my older notes"},
+      {"commit-0000000000000007.manifest.new", "and more"},
   };
   for (const auto& [name, text] : foreign) place.write("terrace-tier/" + name, text);
   place.write("terrace-tier/empty.tier", "");  // of a job that died at once

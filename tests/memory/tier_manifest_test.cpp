@@ -65,8 +65,8 @@ TEST(TierManifest, FindsEveryFlippedByte) {
     std::vector<std::byte> flipped = bytes;
     flipped[at] ^= std::byte{0x40};
     SCOPED_TRACE(at);
-    expect_error(ErrorKind::corrupt, {"epoch-1.manifest"},
-                 [&] { parse_tier_manifest(flipped, "epoch-1.manifest"); });
+    expect_error(ErrorKind::corrupt, {"commit-1.manifest"},
+                 [&] { parse_tier_manifest(flipped, "commit-1.manifest"); });
   }
 }
 
@@ -133,7 +133,7 @@ TEST(TierManifestDeathTest, IsNotWrittenWhenItCouldNotBeRead) {
   EXPECT_DEATH(serialise(manifest), "differ in the number of paths");
   manifest = example();
   manifest.epoch = 0;
-  EXPECT_DEATH(serialise(manifest), "count from 1");
+  EXPECT_DEATH(serialise(manifest), "commits are numbered from 1");
 }
 
 TEST(TierLabel, GivesBackWhatWasWrittenAndFindsEveryFlippedByte) {
@@ -153,16 +153,22 @@ TEST(TierLabel, GivesBackWhatWasWrittenAndFindsEveryFlippedByte) {
 }
 
 TEST(TierNames, AreReadOnlyAsTheyAreWritten) {
-  EXPECT_EQ(tier::epoch_file_name({.epoch = 12}), "epoch-0000000000000012.manifest");
+  EXPECT_EQ(tier::epoch_file_name({.epoch = 12}), "commit-0000000000000012.manifest");
   EXPECT_EQ(tier::epoch_file_name({.epoch = 9999999999999999, .retained = true}),
-            "epoch-9999999999999999.retained");
-  const auto parsed = tier::parse_epoch_file_name("epoch-0000000000000012.retained");
-  ASSERT_TRUE(parsed);
-  EXPECT_EQ(parsed->epoch, 12u);
-  EXPECT_TRUE(parsed->retained);
-  for (const char* name : {"epoch-12.manifest", "epoch-000000000000001x.manifest", "epoch-0000000000000012",
-                           "epoch-", "epoch-0000000000000012.manifest.new", "epoch-0000000000000000.manifest",
-                           "epoch--000000000000012.manifest", "Epoch-0000000000000012.manifest"})
+            "commit-9999999999999999.retained");
+  for (const std::string prefix : {"commit-", "epoch-"}) {
+    const auto parsed = tier::parse_epoch_file_name(prefix + "0000000000000012.retained");
+    ASSERT_TRUE(parsed) << prefix;
+    EXPECT_EQ(parsed->epoch, 12u);
+    EXPECT_TRUE(parsed->retained);
+    EXPECT_FALSE(tier::parse_epoch_file_name(prefix + "0000000000000012.manifest")->retained);
+    for (const char* rest :
+         {"12.manifest", "000000000000001x.manifest", "0000000000000012", "", "0000000000000012.manifest.new",
+          "0000000000000000.manifest", "-000000000000012.manifest"})
+      EXPECT_FALSE(tier::parse_epoch_file_name(prefix + rest)) << prefix << rest;
+  }
+  for (const char* name : {"Commit-0000000000000012.manifest", "Epoch-0000000000000012.manifest",
+                           "commits-0000000000000012.manifest", "commit-epoch-0000000000000012.manifest"})
     EXPECT_FALSE(tier::parse_epoch_file_name(name)) << name;
 }
 

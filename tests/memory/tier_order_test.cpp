@@ -54,7 +54,7 @@ TEST(TierOrder, IsTheOneThatACrashAtAnyMomentAllows) {
     rig.write(*store, ChunkId{0}, 0, 1);
     const BlockStore::Snapshot first = store->snapshot();
     rig.commit(*store, first);
-    const std::string one = "epoch-0000000000000001.manifest", two = "epoch-0000000000000002.manifest";
+    const std::string one = "commit-0000000000000001.manifest", two = "commit-0000000000000002.manifest";
     EXPECT_EQ(recorder.take(),
               (Lines{"sync records.tier", "create " + one + ".new", "write " + one + ".new",
                      "sync " + one + ".new", "rename " + one + ".new " + one, "sync terrace-tier"}));
@@ -64,7 +64,7 @@ TEST(TierOrder, IsTheOneThatACrashAtAnyMomentAllows) {
               (Lines{"create " + two + ".new", "write " + two + ".new", "sync " + two + ".new",
                      "rename " + two + ".new " + two, "sync terrace-tier", "remove " + one}));
     rig.space->retain_epoch(2);
-    const std::string kept = "epoch-0000000000000002.retained";
+    const std::string kept = "commit-0000000000000002.retained";
     EXPECT_EQ(recorder.take(), (Lines{"rename " + two + " " + kept, "sync terrace-tier"}));
     rig.space->remove_epoch(2);
     EXPECT_EQ(recorder.take(), (Lines{"remove " + kept, "sync terrace-tier"}));
@@ -72,7 +72,7 @@ TEST(TierOrder, IsTheOneThatACrashAtAnyMomentAllows) {
     recorder.take();
   }
   rig.space.reset();
-  EXPECT_EQ(recorder.take(), (Lines{"remove epoch-0000000000000001.manifest", "sync terrace-tier",
+  EXPECT_EQ(recorder.take(), (Lines{"remove commit-0000000000000001.manifest", "sync terrace-tier",
                                     "remove records.tier", "remove space", "remove terrace-tier"}));
 }
 

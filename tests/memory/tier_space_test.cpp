@@ -77,7 +77,7 @@ TEST_F(TierSpaceTest, RemovesWhatADeadJobLeftWithoutAnEpochAndSaysHowMuch) {
   { const auto store = make_store(options()); }
   space->keep_files(true);
   space.reset();
-  EXPECT_EQ(look().trouble, "no epoch was committed there");
+  EXPECT_EQ(look().trouble, "nothing was committed there");
   open_space();
   EXPECT_FALSE(fs::exists(folder(0) + "/records.tier"));
   const std::vector<MemoryLog::Line> lines = log.lines();
@@ -87,7 +87,7 @@ TEST_F(TierSpaceTest, RemovesWhatADeadJobLeftWithoutAnEpochAndSaysHowMuch) {
 
 TEST_F(TierSpaceTest, DoesNotRemoveAnEpochUnlessItIsTold) {
   leave_an_epoch();
-  expect_error(ErrorKind::config, {folder(0), "epoch 1", "--resume nvme", "checkpoint prune"},
+  expect_error(ErrorKind::config, {folder(0), "commit 1", "--resume nvme", "checkpoint prune"},
                [&] { open_space(); });
   EXPECT_TRUE(fs::exists(manifest()));
   EXPECT_TRUE(look().whole);
@@ -110,7 +110,7 @@ TEST_F(TierSpaceTest, RemovesNothingWhereATierFileHasLostItsMark) {
 TEST_F(TierSpaceTest, DoesNotRemoveADamagedEpochEither) {
   leave_an_epoch();
   fs::resize_file(manifest(), 100);
-  expect_error(ErrorKind::config, {folder(0), "epoch 1 is damaged", "checkpoint prune"},
+  expect_error(ErrorKind::config, {folder(0), "commit 1 is damaged", "checkpoint prune"},
                [&] { open_space(); });
   expect_error(ErrorKind::corrupt, {manifest()}, [&] { open_space(TierStart::resume); });
   EXPECT_TRUE(fs::exists(manifest()));
@@ -225,7 +225,7 @@ TEST_F(TierSpaceTest, GoesOnFromTheNewestOfTwoPassingEpochs) {
 // A manifest that never got its name, and a file of a store that no epoch has.
 TEST_F(TierSpaceTest, RemovesWhatACrashCutShort) {
   leave_an_epoch();
-  places[0].write("terrace-tier/epoch-0000000000000002.manifest.new", "TRCEPOCH and then nothing");
+  places[0].write("terrace-tier/commit-0000000000000002.manifest.new", "TRCEPOCH and then nothing");
   fs::copy(folder(1) + "/records.tier", folder(1) + "/params.tier");
   resume(paths());
   EXPECT_FALSE(fs::exists(manifest(2) + ".new"));
@@ -269,7 +269,7 @@ TEST_F(TierSpaceTest, IsRefusedToASecondJobWhichChangesNothing) {
 }
 
 TEST_F(TierSpaceTest, DoesNotTakeAUsersFilesForItsOwn) {
-  places[0].write("terrace-tier/epoch-0000000000000003.manifest", "my notes");
+  places[0].write("terrace-tier/commit-0000000000000003.manifest", "my notes");
   EXPECT_THROW(open_space(), Error);
   EXPECT_THROW(open_space(TierStart::fresh, true), Error);
   EXPECT_EQ(fs::file_size(manifest(3)), 8u);
@@ -310,7 +310,7 @@ TEST_F(TierSpaceTest, LosesARetainedEpochThatIsDamagedAloudAndGoesOn) {
   EXPECT_TRUE(look().whole);
   resume(paths());
   ASSERT_EQ(log.lines().size(), 1u);
-  EXPECT_NE(log.lines()[0].text.find("a retained epoch is lost"), std::string::npos);
+  EXPECT_NE(log.lines()[0].text.find("a retained commit is lost"), std::string::npos);
   EXPECT_NE(log.lines()[0].text.find(retained), std::string::npos);
   EXPECT_EQ(space->epochs().size(), 1u);
   EXPECT_TRUE(holds(*reopen(), ChunkId{0}, 0, 200));

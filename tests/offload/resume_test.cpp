@@ -206,7 +206,7 @@ TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
   const auto manifests = [&] {
     size_t count = 0;
     for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "terrace-tier"))
-      count += entry.path().filename().string().starts_with("epoch-") ? 1 : 0;
+      count += entry.path().filename().string().starts_with("commit-") ? 1 : 0;
     return count;
   };
   const auto expected = states_without_epochs(c, 9);

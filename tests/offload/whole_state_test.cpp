@@ -61,7 +61,7 @@ TEST(StateCustody, TakesTheProofForAChangeAndGivesItBackAtItsEnd) {
 TEST(StateCustody, GivesNothingAfterAChangeThatDidNotEnd) {
   StateCustody custody = loaded();
   custody.begin_change("a step");
-  expect_error(ErrorKind::cancelled, {"cannot commit", "a step did not end", "resume from the last epoch"},
+  expect_error(ErrorKind::cancelled, {"cannot commit", "a step did not end", "resume from the last commit"},
                [&] { static_cast<void>(custody.whole("cannot commit")); });
   expect_error(ErrorKind::cancelled, {"a step did not end"}, [&] { custody.begin_change("a step"); });
   // A state that is loaded anew is whole again.

@@ -5,10 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <random>
 
 #include <terrace/aio/file.h>
+#include <terrace/memory/internal/tier_files.h>
 
 #include "memory/block_store_rig.h"
 #include "power_cut/cut_power.h"
@@ -47,6 +49,18 @@ void write_some(BlockStoreRig& rig, BlockStore& store, std::mt19937_64& random, 
   }
 }
 
+// Commits the blocks as they are now, while training goes on; notes them in `epochs`.
+BlockStore::Snapshot commit_beside_writes(BlockStoreRig& rig, BlockStore& store, std::mt19937_64& random,
+                                          Seeds& seeds, std::map<uint64_t, Seeds>& epochs) {
+  const uint64_t epoch = epochs.empty() ? 1 : epochs.rbegin()->first + 1;
+  write_some(rig, store, random, epoch == 1, seeds);
+  BlockStore::Snapshot snapshot = store.snapshot();
+  epochs[epoch] = seeds;
+  write_some(rig, store, random, false, seeds);
+  EXPECT_EQ(rig.commit(store, snapshot, "epoch " + std::to_string(epoch)), epoch);
+  return snapshot;
+}
+
 // The blocks of every epoch that was committed to `root`, by its number.
 std::map<uint64_t, Seeds> run_and_commit(const fs::path& root, DiskLog& log) {
   fs::create_directory(root / "a");
@@ -60,11 +74,7 @@ std::map<uint64_t, Seeds> run_and_commit(const fs::path& root, DiskLog& log) {
   auto store = rig.make_store(store_options());
   BlockStore::Snapshot committed, retained;
   for (uint64_t epoch = 1; epoch <= 5; ++epoch) {
-    write_some(rig, *store, random, epoch == 1, seeds);
-    BlockStore::Snapshot snapshot = store->snapshot();
-    epochs[epoch] = seeds;
-    write_some(rig, *store, random, false, seeds);  // training goes on meanwhile
-    EXPECT_EQ(rig.commit(*store, snapshot, "epoch " + std::to_string(epoch)), epoch);
+    BlockStore::Snapshot snapshot = commit_beside_writes(rig, *store, random, seeds, epochs);
     log.mark(std::to_string(epoch));
     committed = std::move(snapshot);
     if (epoch == kRetained) {
@@ -81,6 +91,58 @@ std::map<uint64_t, Seeds> run_and_commit(const fs::path& root, DiskLog& log) {
   log.mark("0");  // nobody wants them any more
   rig.space->keep_files(false);
   rig.space.reset();
+  return epochs;
+}
+
+// The folders as an earlier Terrace leaves them: labels of version 1, and manifests that are called
+// "epoch-...".
+void give_former_names(const fs::path& root) {
+  for (const char* path : {"a", "b"}) {
+    const fs::path folder = root / path / tier::kFolderName;
+    const fs::path file = folder / tier::kLabelName;
+    tier::Label label = tier::parse_label(io::read_whole_file(file, 2 * tier::kLabelBytes), file);
+    label.version = 1;
+    io::write_file_atomically(file, tier::serialise(label));
+    std::vector<fs::path> manifests;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+      if (tier::parse_epoch_file_name(entry.path().filename().string())) manifests.push_back(entry.path());
+    for (const fs::path& manifest : manifests)
+      fs::rename(manifest, folder / ("epoch" + manifest.filename().string().substr(strlen("commit"))));
+    io::sync_folder(folder);
+  }
+}
+
+// Three commits of an earlier Terrace, of which one is retained; another run goes on from the last one and
+// makes a fourth.
+std::map<uint64_t, Seeds> go_on_from_former_names(const fs::path& root, DiskLog& log) {
+  fs::create_directory(root / "a");
+  fs::create_directory(root / "b");
+  io::sync_folder(root);
+  std::map<uint64_t, Seeds> epochs;
+  std::mt19937_64 random(11);
+  Seeds seeds(kChunks * kBlocks);
+  {
+    BlockStoreRig rig;
+    rig.space = std::make_unique<TierSpace>(space_options(root, TierStart::fresh), rig.log);
+    const auto store = rig.make_store(store_options());
+    std::vector<BlockStore::Snapshot> kept;
+    for (uint64_t epoch = 1; epoch <= 3; ++epoch) {
+      kept.push_back(commit_beside_writes(rig, *store, random, seeds, epochs));
+      if (epoch == kRetained) rig.space->retain_epoch(epoch);
+    }
+    rig.space->keep_files(true);
+  }
+  give_former_names(root);
+  log.mark("3");
+  BlockStoreRig rig;
+  rig.space = std::make_unique<TierSpace>(space_options(root, TierStart::resume), rig.log);
+  const StoreLayout retained = rig.space->read_epoch(kRetained).stores.front();
+  BlockStore store(*rig.space, store_options(), rig.space->read_epoch(3).stores.front(),
+                   std::span(&retained, 1), rig.log);
+  const BlockStore::Snapshot before = store.snapshot();
+  seeds = epochs.at(3);
+  commit_beside_writes(rig, store, random, seeds, epochs);
+  log.mark("4");
   return epochs;
 }
 
@@ -144,6 +206,21 @@ TEST(TierPowerCut, LeavesTheLastEpochOrALaterOneWhole) {
   });
   EXPECT_GT(resumed, 300u);
   EXPECT_GT(fresh, 50u);
+}
+
+// Neither where the labels of an earlier Terrace are replaced, nor where its last commit is superseded.
+TEST(TierPowerCut, LeavesACommitWholeThatHasTheNameOfAnEarlierTerrace) {
+  const TemporaryFolder folder;
+  DiskLog log(folder.path());
+  const std::map<uint64_t, Seeds> epochs = go_on_from_former_names(folder.path(), log);
+  uint64_t resumed = 0;
+  power_cut::for_each_cut(log.stop(), 20260109, 4, [&](const CutCase& cut, const fs::path& disk) {
+    SCOPED_TRACE(cut.words);
+    if (::testing::Test::HasFailure() || cut.marked.empty()) return;
+    ++resumed;
+    ASSERT_NO_THROW(expect_resumed(disk, std::stoull(cut.marked), epochs));
+  });
+  EXPECT_GT(resumed, 50u);
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST(TrainerUpdate, AppliedInPartEndsTheRunAndTheLastEpochAndCheckpointLeadOn) {
         const uint64_t commits = run.trainer->offloader().counters().commit_count;
         expect_error(
             ErrorKind::corrupt,
-            {"step 4 was applied in part", "during_backward", "the epoch on nvme, step 3", "terrace.update"},
+            {"step 4 was applied in part", "during_backward", "the commit on nvme, step 3", "terrace.update"},
             [&] { run.trainer->step(); });
         EXPECT_EQ(run.trainer->completed_steps(), 3u);
         // What a program may still try: nothing of these weights is committed, saved or exported.

@@ -1,5 +1,5 @@
 // What a saved state says of the run that it is of: the members that the manifest of a checkpoint and the
-// text of an epoch have in common, written and read in one place. A fact that only one of the two knew would
+// text of a commit have in common, written and read in one place. A fact that only one of the two knew would
 // be lost on the way.
 #pragma once
 

@@ -63,7 +63,7 @@ void CublasLt::check(cublas_lt::Status status, std::string_view call, const std:
   throw Error(ErrorKind::device,
               {"a call of cuBLASLt failed for", subject, reason(status, call),
                "dmesg may say more (lines with NVRM or Xid); start the run again, it resumes from its last "
-               "epoch or checkpoint"});
+               "commit or checkpoint"});
 }
 
 }  // namespace terrace

@@ -54,17 +54,17 @@ function thinnedNote(mark, noun) {
 }
 
 function showKept() {
-  const box = section('kept', 'Evaluations, checkpoints and epochs');
-  const {evaluations, checkpoints, epochs} = marks;
+  const box = section('kept', 'Evaluations, checkpoints and commits');
+  const {evaluations, checkpoints, commits} = marks;
   const rows = [...evaluations.items.map(([step, loss]) => ({step, what: 'held-out loss', detail: [real(loss), ' nats per token']})),
     ...checkpoints.items.map(([step, folder]) => ({step, what: 'checkpoint', detail: [el('span', {class: 'mono'}, folder)]})),
-    ...epochs.items.map(step => ({step, what: 'epoch on nvme', detail: ['durable: a crash from here on loses nothing before it']}))]
+    ...commits.items.map(step => ({step, what: 'commit on nvme', detail: ['durable: a crash from here on loses nothing before it']}))]
     .sort((a, b) => a.step - b.step);
   if (rows.length === 0) return void box.append(el('p', {class: 'empty'}, 'Nothing was evaluated and no state was kept.'));
   const make = () => table('', [{name: 'step', number: true}, {name: 'what'}, {name: ''}],
     rows.map(row => ({key: row.what, cells: [count(row.step), row.what, row.detail]})));
-  box.append(el('p', {class: 'lead'}, `${counted(evaluations.count, 'evaluation')}, ${counted(checkpoints.count, 'checkpoint')}, ${counted(epochs.count, 'epoch')}.`
-    + thinnedNote(evaluations, 'evaluation') + thinnedNote(checkpoints, 'checkpoint') + thinnedNote(epochs, 'epoch')));
+  box.append(el('p', {class: 'lead'}, `${counted(evaluations.count, 'evaluation')}, ${counted(checkpoints.count, 'checkpoint')}, ${counted(commits.count, 'commit')}.`
+    + thinnedNote(evaluations, 'evaluation') + thinnedNote(checkpoints, 'checkpoint') + thinnedNote(commits, 'commit')));
   box.append(rows.length > 12 ? folded(`Table of ${counted(rows.length, 'entry').replace('entrys', 'entries')}`, make) : make());
   if (totals.commits > 0)
     box.append(el('p', {class: 'note'}, `${counted(totals.commits, 'commit')} in the steps: ${bytesText(totals.commit_write_bytes)} of states that were newer in host memory, and ${bytesText(totals.manifest_bytes)} of manifests.`));

@@ -27,7 +27,7 @@ function showFoot() {
   const reduced = [];
   if (merged)
     reduced.push(`Curves have ${grouped(pointCount)} points of ${grouped(series.steps_per_point)} steps each: means, with the least and most beside them. Totals are exact.`);
-  for (const [key, noun] of [['evaluations', 'evaluation'], ['checkpoints', 'checkpoint'], ['epochs', 'epoch']])
+  for (const [key, noun] of [['evaluations', 'evaluation'], ['checkpoints', 'checkpoint'], ['commits', 'commit']])
     if (marks[key].every > 1) reduced.push(`Of ${counted(marks[key].count, noun)} one in ${grouped(marks[key].every)} is kept.`);
   if (log.left_out > 0) reduced.push(`The first ${grouped(log.lines.length)} of ${grouped(log.lines.length + log.left_out)} warnings are kept.`);
   if (run.resumed_at_step > 0) reduced.push(`The run was resumed after step ${grouped(run.resumed_at_step)}: this page is of the steps since.`);

@@ -1,6 +1,6 @@
 // The curves of training: loss, learning rate, norm of the gradients.
 
-const eventColour = {evaluation: 'var(--c-red)', epoch: 'var(--c-green)', checkpoint: 'var(--c-orange)', skipped: 'var(--c-pink)'};
+const eventColour = {evaluation: 'var(--c-red)', commit: 'var(--c-green)', checkpoint: 'var(--c-orange)', skipped: 'var(--c-pink)'};
 
 function valueRows(range, name, i, colour) {
   const rows = [{colour, form: 'line', name: merged ? `${name}, mean` : name, text: realText(range.mean[i])}];
@@ -61,7 +61,7 @@ function lossChart(box) {
     layers.push(onAxis(places, colour, row++));
     entries.push({name, colour});
   };
-  onIt(marks.epochs.items, 'epoch on nvme', eventColour.epoch);
+  onIt(marks.commits.items, 'commit on nvme', eventColour.commit);
   onIt(marks.checkpoints.items.map(([step]) => step), 'checkpoint', eventColour.checkpoint);
   onIt(Array.from({length: pointCount}, (_, i) => i).filter(i => series.skipped[i] > 0).map(i => (firstOf(i) + lastOf(i)) / 2),
     'skipped: fp16 overflowed', eventColour.skipped);

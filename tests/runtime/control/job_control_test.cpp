@@ -112,7 +112,7 @@ TEST(JobControl, SavesAndStopsAsTheRunDoes) {
   const JsonNode answer = job.ask({ControlCommand::save, 0});
   EXPECT_EQ(json_whole_number(answer, "step"), 1u);
   EXPECT_TRUE(json_member(answer, "checkpoint")->boolean);
-  EXPECT_FALSE(json_member(answer, "epoch")->boolean);
+  EXPECT_FALSE(json_member(answer, "commit")->boolean);
   EXPECT_FALSE(job.stopped);
   EXPECT_EQ(json_whole_number(ControlClient(job.control.socket()).ask({ControlCommand::stop, 0}), "step"),
             1u);

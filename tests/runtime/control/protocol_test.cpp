@@ -171,6 +171,13 @@ TEST(JobStatus, ComesBackAsItWas) {
   EXPECT_EQ(back.waits_for, status.waits_for);
   EXPECT_EQ(back.bound_by, "disk_reads");
 
+  // As a job of an earlier Terrace says it.
+  std::string former = json;
+  const std::string_view key = "commit_step";
+  ASSERT_NE(former.find(key), std::string::npos);
+  former.replace(former.find(key), key.size(), "epoch_step");
+  EXPECT_EQ(parse_job_status(parse_json(former, "a test")).epoch_step, 2u);
+
   status.loss.reset();
   EXPECT_FALSE(parse_job_status(parse_json(job_status_json(status), "a test")).loss);
   EXPECT_THROW(parse_job_status(parse_json(R"({"pid": 1})", "a test")), Error);
