@@ -43,7 +43,7 @@ const ShortageError& lesser(const ShortageError& one, const ShortageError& other
 // plan_memory() where budgets may be too small: then the plan has what the run needs at least,
 // device_minimum_bytes and host_minimum_bytes (beside the device budget, or the least of it where that is
 // more), and is not to be followed.
-MemoryPlan plan_needs(const FlatSpace& space, std::span<const TensorUse> trace,
+MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace,
                       const OffloadOptions& options);
 inline bool fits(const MemoryPlan& plan, const OffloadOptions& options) {
   return plan.device_minimum_bytes <= options.device_budget_bytes &&

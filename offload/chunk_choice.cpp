@@ -1,5 +1,6 @@
 // The size of chunks for a budget. Declared in memory_plan.h.
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -59,7 +60,6 @@ uint64_t least_chunk(const std::vector<TensorSpec>& tensors, const OffloadOption
   return std::max(kTileElements, options.device_granularity_bytes / bytes_of(tensors.front().type));
 }
 
-// The largest first.
 std::vector<uint64_t> sizes_up_to(const std::vector<TensorSpec>& tensors, uint64_t least, uint64_t largest) {
   const uint64_t limit = std::max(largest == 0 ? kLargestChunk : std::min(largest, kLargestChunk), least);
   uint64_t parameters = 0;
@@ -73,17 +73,23 @@ std::vector<uint64_t> sizes_up_to(const std::vector<TensorSpec>& tensors, uint64
 
 }  // namespace
 
+std::vector<uint64_t> chunk_sizes(const std::vector<TensorSpec>& tensors, const OffloadOptions& options,
+                                  uint64_t largest) {
+  return sizes_up_to(tensors, least_chunk(tensors, options), largest);
+}
+
 uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span<const TensorUse> trace,
                                const OffloadOptions& options, uint64_t largest) {
   OffloadOptions tried = options;
+  std::map<uint64_t, SpaceLayout> layouts;
   const auto needs_of = [&](uint64_t elements, uint64_t device_budget_bytes) {
     tried.device_budget_bytes = device_budget_bytes;
-    return plan_needs(FlatSpace(tensors, elements), trace, tried);
+    return plan_needs(layouts.try_emplace(elements, tensors, elements).first->second, trace, tried);
   };
   const auto plan_with = [&](uint64_t elements) { return needs_of(elements, options.device_budget_bytes); };
   std::vector<ChunkCut> candidates, too_large;
   const uint64_t least = least_chunk(tensors, options);
-  for (const uint64_t elements : sizes_up_to(tensors, least, largest)) {
+  for (const uint64_t elements : chunk_sizes(tensors, options, largest)) {
     ChunkCut cut{elements, plan_with(elements)};
     if (!fits(cut.plan, options)) {
       too_large.push_back(std::move(cut));

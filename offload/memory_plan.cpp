@@ -31,11 +31,11 @@ constexpr uint32_t kRingSlotsMinimum = 4;
 constexpr uint64_t kRingBytesWanted =
     16 * kMiB;                            // stays in a last-level cache and is the fastest size measured
 constexpr uint64_t kRingShareOfHost = 8;  // and never more than this fraction of a small budget
-constexpr uint32_t kEpochSlots = 4;       // blocks being read of an epoch that is copied
+constexpr uint32_t kEpochSlots = 4;       // blocks being read of a commit that is copied
 constexpr uint32_t kJoinSlots = 2;        // a block of records and one of parameters, before they are joined
 constexpr uint32_t kOldParameterSlotsMinimum = 2;  // one chunk is updated while the next one is read
 constexpr uint32_t kOldParameterSlotsWanted = 4;
-constexpr uint32_t kChunksBeingWritten = 4;  // of parameters, beyond what epochs hold on to
+constexpr uint32_t kChunksBeingWritten = 4;  // of parameters, beyond what commits hold on to
 
 struct Counts {
   uint32_t chunks = 0;
@@ -48,23 +48,26 @@ struct Counts {
   uint64_t param_bytes = 0;             // of all chunks, payload
 };
 
-Counts count(const FlatSpace& space, const RecordLayout& layout) {
+Counts count(const SpaceLayout& space, const RecordLayout& layout) {
   Counts counts;
   counts.chunks = space.chunk_count();
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    const ChunkInfo& chunk = space.chunk(ChunkId{c});
-    const Section& section = space.section_of(ChunkId{c});
-    const uint64_t param_bytes = space.param_bytes(ChunkId{c});
-    counts.param_bytes += param_bytes;
-    const uint64_t param_blocks =
-        divide_up(param_bytes, std::min(kParamBlockBytes, space.param_slot_bytes()));
+  const uint64_t block_bytes = std::min(kParamBlockBytes, space.param_slot_bytes());
+  const auto add = [&](const Section& section, uint64_t elements, uint64_t chunks) {
+    const uint64_t param_bytes = elements * bytes_of(section.type);
+    const uint64_t param_blocks = chunks * divide_up(param_bytes, block_bytes);
+    counts.param_bytes += chunks * param_bytes;
     counts.param_blocks += param_blocks;
-    if (!section.trainable) continue;
+    if (!section.trainable) return;
+    const uint64_t tiles = elements / kTileElements;
     counts.trainable_param_blocks += param_blocks;
-    ++counts.trainable_chunks;
-    counts.trainable_elements += chunk.elements;
-    counts.record_bytes += chunk.tile_count() * layout.tile_bytes();
-    counts.record_blocks += divide_up(chunk.tile_count(), layout.block_tiles());
+    counts.trainable_chunks += static_cast<uint32_t>(chunks);
+    counts.trainable_elements += chunks * elements;
+    counts.record_bytes += chunks * tiles * layout.tile_bytes();
+    counts.record_blocks += chunks * divide_up(tiles, layout.block_tiles());
+  };
+  for (const Section& section : space.sections()) {
+    if (section.chunk_count > 1) add(section, space.chunk_elements(), section.chunk_count - 1);
+    add(section, space.elements_of_chunk(section, section.chunk_count - 1), 1);
   }
   return counts;
 }
@@ -84,7 +87,7 @@ uint32_t activations_on_device(uint64_t budget, const MemoryPlan& plan, uint64_t
 }
 
 // A chunk's addresses follow those of the one before, so its slot is neither longer nor shorter.
-void require_whole_granules(const FlatSpace& space, const MemoryPlan& plan) {
+void require_whole_granules(const SpaceLayout& space, const MemoryPlan& plan) {
   if (plan.slot_bytes % plan.device_granularity_bytes == 0) return;
   const uint64_t element_bytes = plan.slot_bytes / space.chunk_elements();
   throw Error(
@@ -96,7 +99,7 @@ void require_whole_granules(const FlatSpace& space, const MemoryPlan& plan) {
 }
 
 // A block of records is a run, or a chunk where that is less.
-void plan_lanes(const FlatSpace& space, const OffloadOptions& options, MemoryPlan& plan) {
+void plan_lanes(const SpaceLayout& space, const OffloadOptions& options, MemoryPlan& plan) {
   const std::vector<bool> on_device = updated_on_device(space, options);
   plan.device_update_chunks = static_cast<uint32_t>(std::ranges::count(on_device, true));
   if (plan.device_update_chunks == 0) return;
@@ -109,7 +112,7 @@ void plan_lanes(const FlatSpace& space, const OffloadOptions& options, MemoryPla
   plan.device_lane_parameter_bytes = plan.device_lane_tiles * kTileElements * parameter_bytes;
 }
 
-void plan_device(const FlatSpace& space, std::span<const TensorUse> trace, const OffloadOptions& options,
+void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, const OffloadOptions& options,
                  const Counts& counts, MemoryPlan& plan) {
   const bool states_there = options.states == Placement::none;
   const bool params_there = options.parameters == Placement::none;
@@ -301,11 +304,11 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   plan.host_bytes = host_total(plan);
 }
 
-void plan_disk(const FlatSpace& space, const OffloadOptions& options, const Counts& counts,
+void plan_disk(const SpaceLayout& space, const OffloadOptions& options, const Counts& counts,
                MemoryPlan& plan) {
   const uint64_t block_bytes = plan.param_block_bytes();
   if (options.parameters == Placement::nvme) {
-    // While a frozen chunk is loaded once more, before there is an epoch, the one before is still there.
+    // While a frozen chunk is loaded once more, before there is a commit, the one before is still there.
     if (plan.keeps_epochs && counts.trainable_chunks < counts.chunks)
       plan.frozen_spare_slots = divide_up(plan.slot_bytes, block_bytes);
     plan.parameter_file_bytes = (counts.param_blocks + plan.frozen_spare_slots) * block_bytes;
@@ -326,9 +329,12 @@ void plan_disk(const FlatSpace& space, const OffloadOptions& options, const Coun
   }
   const std::vector<bool> spilled = spilled_gradients(space, plan);
   const uint64_t element_bytes = plan.spill_slot_bytes / space.chunk_elements();
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    const uint64_t bytes = space.chunk(ChunkId{c}).elements * element_bytes;
-    if (spilled[c]) plan.gradient_file_bytes += round_up(bytes, plan.spill_block_bytes());
+  for (const Section& section : space.sections()) {
+    for (uint32_t i = 0; i < section.chunk_count; ++i) {
+      const uint64_t bytes = space.elements_of_chunk(section, i) * element_bytes;
+      if (spilled[section.first_chunk + i])
+        plan.gradient_file_bytes += round_up(bytes, plan.spill_block_bytes());
+    }
   }
   if (plan.nvme_activation_entries > 0) {
     plan.activation_file_bytes =
@@ -336,7 +342,7 @@ void plan_disk(const FlatSpace& space, const OffloadOptions& options, const Coun
   }
 }
 
-void require_accumulation_type(const FlatSpace& space, DataType type) {
+void require_accumulation_type(const SpaceLayout& space, DataType type) {
   for (const Section& section : space.sections()) {
     if (!section.trainable || type == DataType::fp32 || type == section.type) continue;
     throw Error(ErrorKind::config,
@@ -357,7 +363,7 @@ void require_comparable(const OffloadOptions& options) {
                "set aio.use_gds or terrace.verify_checksums to false"});
 }
 
-void require_layout(const FlatSpace& space, const OffloadOptions& options) {
+void require_layout(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.record_layout.master == MasterForm::whole) return;
   const auto refuse = [](std::string what, std::string reason, std::string advice) {
     throw Error(ErrorKind::config, {"cannot keep the optimizer states in compact form", std::move(what),
@@ -377,7 +383,7 @@ void require_layout(const FlatSpace& space, const OffloadOptions& options) {
 
 }  // namespace
 
-MemoryPlan plan_needs(const FlatSpace& space, std::span<const TensorUse> trace,
+MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace,
                       const OffloadOptions& options) {
   TERRACE_ASSERT(options.accumulation_steps > 0, "an update needs at least one micro-batch");
   require_accumulation_type(space, options.accumulation_type);
@@ -396,7 +402,7 @@ MemoryPlan plan_needs(const FlatSpace& space, std::span<const TensorUse> trace,
   return plan;
 }
 
-MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
+MemoryPlan plan_memory(const SpaceLayout& space, std::span<const TensorUse> trace,
                        const OffloadOptions& options) {
   MemoryPlan plan = plan_needs(space, trace, options);
   if (fits(plan, options)) return plan;
@@ -409,18 +415,20 @@ MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
   refuse_budgets(needs_of, {&cut, 1}, options);
 }
 
-std::vector<bool> spilled_gradients(const FlatSpace& space, const MemoryPlan& plan) {
+std::vector<bool> spilled_gradients(const SpaceLayout& space, const MemoryPlan& plan) {
   std::vector<bool> spilled(space.chunk_count(), false);
+  if (plan.spilled_chunks == 0) return spilled;
+  const uint32_t held = plan.record_chunks - plan.spilled_chunks;
   uint32_t trainable = 0;
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (!space.section_of(ChunkId{c}).trainable) continue;
-    const uint32_t held = plan.record_chunks - plan.spilled_chunks;
-    spilled[c] = !is_kept(trainable++, held, plan.record_chunks);
+  for (const Section& section : space.sections()) {
+    if (!section.trainable) continue;
+    for (uint32_t i = 0; i < section.chunk_count; ++i)
+      spilled[section.first_chunk + i] = !is_kept(trainable++, held, plan.record_chunks);
   }
   return spilled;
 }
 
-std::string reason_without_epochs(const FlatSpace& space, const OffloadOptions& options) {
+std::string reason_without_epochs(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.states != Placement::nvme) return "optimizer states are not on nvme";
   if (!options.durable) return "records are written in place";
   if (std::ranges::none_of(space.sections(), &Section::trainable)) return "nothing is trained";

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <terrace/base/units.h>
-#include <terrace/memory/flat_space.h>
+#include <terrace/memory/space_layout.h>
 #include <terrace/offload/offload_options.h>
 #include <terrace/offload/use_trace.h>
 
@@ -87,29 +87,29 @@ struct MemoryPlan {
   }
   uint32_t ring_slots = 0;  // blocks of RecordLayout::block_tiles()
   uint64_t ring_slot_bytes = 0;
-  uint32_t epoch_slots = 0;  // through which an epoch is read while training goes on
+  uint32_t epoch_slots = 0;  // through which a commit is read while training goes on
   uint64_t epoch_slot_bytes = 0;
   uint64_t bookkeeping_bytes = 0;  // beside the arena
   uint64_t host_bytes = 0;
   uint64_t host_minimum_bytes = 0;
   uint64_t host_holding_bytes = 0;  // the least with which no gradient is spilled
 
-  // Disk: room for every chunk, cached or not, so that a budget may shrink later. Where epochs are kept,
+  // Disk: room for every chunk, cached or not, so that a budget may shrink later. Where commits are kept,
   // records have a second slot for every block, one for each block of the ring, and as many as there are
-  // blocks for every retained epoch: an update never waits for room but while a commit is on its way.
+  // blocks for every retained commit: an update never waits for room but while a commit is on its way.
   bool keeps_epochs = false;
   std::string why_no_epochs;
   uint32_t parameter_chunks = 0;    // all
   uint32_t record_chunks = 0;       // trainable ones
   uint64_t record_spare_slots = 0;  // of ring_slot_bytes, beyond one for each block
   uint64_t frozen_spare_slots = 0;  // of kParamBlockBytes or a chunk's parameters
-  // Of these, where parameters are part of epochs (compact state): they are written like records then, and
+  // Of these, where parameters are part of commits (compact state): they are written like records then, and
   // are in the tier wherever they live.
   uint64_t parameter_spare_slots = 0;
   uint64_t parameter_file_bytes = 0;
   uint64_t frozen_file_bytes = 0;  // of these, in a file of their own
   uint64_t record_file_bytes = 0;
-  // In place and never part of an epoch:
+  // In place and never part of a commit:
   uint64_t gradient_file_bytes = 0;    // spilled ones
   uint64_t activation_file_bytes = 0;  // checkpointed ones
   uint64_t file_bytes() const {
@@ -126,23 +126,28 @@ struct MemoryPlan {
 
 // `trace` may be empty: then the device gets what its budget holds and an operation that needs more fails
 // when it is met. Throws ShortageError (budget_shortage.h), an Error(capacity), with the least that would do.
-MemoryPlan plan_memory(const FlatSpace& space, std::span<const TensorUse> trace,
+MemoryPlan plan_memory(const SpaceLayout& space, std::span<const TensorUse> trace,
                        const OffloadOptions& options);
 
 // By chunk: whether it is trained and its gradient is on nvme between landing and update. What is spilled is
 // spread evenly among what is not.
-std::vector<bool> spilled_gradients(const FlatSpace& space, const MemoryPlan& plan);
+std::vector<bool> spilled_gradients(const SpaceLayout& space, const MemoryPlan& plan);
 
-// Why a run with these options has no epochs, in words for the log; empty when it has.
-std::string reason_without_epochs(const FlatSpace& space, const OffloadOptions& options);
+// Why a run with these options keeps no commits, in words for the log; empty when it has.
+std::string reason_without_epochs(const SpaceLayout& space, const OffloadOptions& options);
 
-// Whether epochs have parameters of their own: where records do not hold whole masters.
+// Whether commits have parameters of their own: where records do not hold whole masters.
 inline bool has_parameters_in_epochs(const MemoryPlan& plan) {
   return plan.keeps_epochs && plan.record_layout.master == MasterForm::remainder;
 }
 
 // The device bytes beyond which more would stay unused.
 uint64_t useful_device_bytes(const MemoryPlan& plan);
+
+// The sizes of chunks that are worth trying: powers of two of elements, at most `largest` (0: 16 Mi), the
+// largest first. A handful of chunks would leave nothing to move.
+std::vector<uint64_t> chunk_sizes(const std::vector<TensorSpec>& tensors, const OffloadOptions& options,
+                                  uint64_t largest);
 
 // The chunk size for a budget: the largest power of two of elements, at most `largest` (0: 16 Mi), whose plan
 // fits with twice the slots that it needs, so that fetches run ahead; failing that, the largest that leaves

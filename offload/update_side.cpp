@@ -5,6 +5,16 @@
 namespace terrace {
 namespace {
 
+// body(chunk, elements) for every chunk that is trained.
+template <typename Body>
+void for_each_trainable(const SpaceLayout& space, Body body) {
+  for (const Section& section : space.sections()) {
+    if (!section.trainable) continue;
+    for (uint32_t i = 0; i < section.chunk_count; ++i)
+      body(section.first_chunk + i, space.elements_of_chunk(section, i));
+  }
+}
+
 // What the update of a chunk takes of everything that it goes through, in seconds.
 struct ChunkSeconds {
   double processor = 0;
@@ -15,7 +25,7 @@ struct ChunkSeconds {
 
 class Costs {
  public:
-  Costs(const FlatSpace& space, const OffloadOptions& options, const UpdateRates& rates) : rates_(rates) {
+  Costs(const SpaceLayout& space, const OffloadOptions& options, const UpdateRates& rates) : rates_(rates) {
     // As DeviceLanes has them.
     const double parameter =
         static_cast<double>(space.param_slot_bytes()) / static_cast<double>(space.chunk_elements());
@@ -74,49 +84,46 @@ class Sides {
   double down_ = 0;
 };
 
-std::vector<bool> divide_by_rates(const FlatSpace& space, const OffloadOptions& options,
+std::vector<bool> divide_by_rates(const SpaceLayout& space, const OffloadOptions& options,
                                   const UpdateRates& rates) {
   std::vector<bool> on_device(space.chunk_count(), false);
   const Costs costs(space, options, rates);
   Sides sides;
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (!space.section_of(ChunkId{c}).trainable) continue;
-    on_device[c] = sides.give(costs.of(static_cast<double>(space.chunk(ChunkId{c}).elements)));
-  }
+  for_each_trainable(space, [&](uint32_t chunk, uint64_t elements) {
+    on_device[chunk] = sides.give(costs.of(static_cast<double>(elements)));
+  });
   return on_device;
 }
 
-std::vector<bool> divide_by_share(const FlatSpace& space, double processor_share) {
+std::vector<bool> divide_by_share(const SpaceLayout& space, double processor_share) {
   std::vector<bool> on_device(space.chunk_count(), false);
   double all = 0;   // elements so far,
   double here = 0;  // and those of the processor
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (!space.section_of(ChunkId{c}).trainable) continue;
-    const auto elements = static_cast<double>(space.chunk(ChunkId{c}).elements);
+  for_each_trainable(space, [&](uint32_t chunk, uint64_t chunk_elements) {
+    const auto elements = static_cast<double>(chunk_elements);
     all += elements;
-    on_device[c] = processor_share * all - here < elements / 2;
-    if (!on_device[c]) here += elements;
-  }
+    on_device[chunk] = processor_share * all - here < elements / 2;
+    if (!on_device[chunk]) here += elements;
+  });
   return on_device;
 }
 
 }  // namespace
 
-std::vector<bool> updated_on_device(const FlatSpace& space, const OffloadOptions& options) {
-  if (options.states == Placement::none) return std::vector<bool>(space.chunk_count(), false);
+std::vector<bool> updated_on_device(const SpaceLayout& space, const OffloadOptions& options) {
+  if (options.states == Placement::none || (!options.update_rates && options.processor_share >= 1))
+    return std::vector<bool>(space.chunk_count(), false);
   if (options.update_rates) return divide_by_rates(space, options, *options.update_rates);
   return divide_by_share(space, options.processor_share);
 }
 
-double share_of_processor(const FlatSpace& space, const std::vector<bool>& on_device) {
+double share_of_processor(const SpaceLayout& space, const std::vector<bool>& on_device) {
   uint64_t all = 0;
   uint64_t here = 0;
-  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (!space.section_of(ChunkId{c}).trainable) continue;
-    const uint64_t elements = space.chunk(ChunkId{c}).elements;
+  for_each_trainable(space, [&](uint32_t chunk, uint64_t elements) {
     all += elements;
-    if (!on_device[c]) here += elements;
-  }
+    if (!on_device[chunk]) here += elements;
+  });
   return all == 0 ? 1 : static_cast<double>(here) / static_cast<double>(all);
 }
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include <terrace/memory/flat_space.h>
+#include <terrace/memory/space_layout.h>
 #include <terrace/offload/offload_options.h>
 
 namespace terrace {
@@ -22,9 +22,9 @@ namespace terrace {
 // Without rates the processor has OffloadOptions::processor_share of the elements, to within half a chunk,
 // and as nearly so of every row of chunks from the first one on: in the order of the forward pass both sides
 // have something to do all the time.
-std::vector<bool> updated_on_device(const FlatSpace& space, const OffloadOptions& options);
+std::vector<bool> updated_on_device(const SpaceLayout& space, const OffloadOptions& options);
 
 // Of the trained elements: what the processor updates; 1 where there are none.
-double share_of_processor(const FlatSpace& space, const std::vector<bool>& on_device);
+double share_of_processor(const SpaceLayout& space, const std::vector<bool>& on_device);
 
 }  // namespace terrace

@@ -38,7 +38,8 @@ class UseRecorder final : public ParameterAccess {
 };
 
 // The chunks that hold any of the tensors, ascending, each once. Reuses `chunks`' memory.
-void collect_chunks(const FlatSpace& space, std::span<const TensorId> tensors, std::vector<ChunkId>& chunks);
+void collect_chunks(const SpaceLayout& space, std::span<const TensorId> tensors,
+                    std::vector<ChunkId>& chunks);
 
 // Which chunks an update changes.
 std::vector<bool> renewed_chunks(const FlatSpace& space);
@@ -54,7 +55,7 @@ struct SlotDemand {
   uint32_t slots = 0;
   std::string operation;  // where the peak is
 };
-SlotDemand minimum_slots(const FlatSpace& space, std::span<const TensorUse> trace, bool resident_parameters,
+SlotDemand minimum_slots(const SpaceLayout& space, std::span<const TensorUse> trace, bool resident_parameters,
                          bool resident_gradients);
 
 }  // namespace terrace

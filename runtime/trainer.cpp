@@ -12,6 +12,7 @@
 #include <terrace/runtime/compute_threads.h>
 #include <terrace/runtime/internal/trainer_parts.h>
 #include <terrace/runtime/pass_timer.h>
+#include <terrace/runtime/planning/chunk_size.h>
 #include <terrace/runtime/planning/dry_training.h>
 #include <terrace/runtime/training_schedule.h>
 #include <terrace/runtime/weights/load_weights.h>
@@ -24,7 +25,7 @@ TrainingSetup set_up(const TrainerOptions& options) {
   TrainConfig config = options.config;
   const bool goes_on = options.tier_start == TierStart::resume;
   if (goes_on) config.terrace.chunk_elements = require_epoch(config).info.chunk_elements;
-  TrainingSetup setup = set_up_training(config, options.model, workers, options.compute);
+  TrainingSetup setup = set_up_with_fastest_chunks(config, options.model, workers, options.compute);
   setup.offload.clock = options.clock;
   setup.offload.tier_start = options.tier_start;
   setup.offload.discard_epochs = options.discard_epochs;

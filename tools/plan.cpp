@@ -16,6 +16,7 @@
 #include <terrace/offload/disk_room.h>
 #include <terrace/runtime/compute_threads.h>
 #include <terrace/runtime/found_epoch.h>
+#include <terrace/runtime/planning/chunk_size.h>
 #include <terrace/runtime/planning/disk_rates.h>
 #include <terrace/runtime/planning/predict.h>
 #include <terrace/runtime/planning/update_sides.h>
@@ -224,7 +225,7 @@ int Plan::run() {
 
 int Plan::plan(const TrainerOptions& options, Workers& workers) {
   const TrainConfig& config = options.config;
-  const TrainingSetup setup = set_up_training(config, options.model, workers, options.compute);
+  const TrainingSetup setup = set_up_with_fastest_chunks(config, options.model, workers, options.compute);
   if (!measured_sides_.empty()) console_.info(update_sides_text(measured_sides_, config, setup));
   require_disk_room(setup.plan.memory, setup.offload);
   std::optional<MeasuredMachine> machine = measure(config, setup, workers);
@@ -268,7 +269,7 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
           {}};
       std::optional<TrainingSetup> setup;
       try {
-        setup.emplace(set_up_training(config, options.model, workers, options.compute));
+        setup.emplace(set_up_with_fastest_chunks(config, options.model, workers, options.compute));
         require_disk_room(setup->plan.memory, setup->offload);
       } catch (const Error& error) {
         split.refusal = error.what();

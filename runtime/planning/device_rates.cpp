@@ -16,6 +16,7 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kScratchBytes = 256 * kMiB;  // beyond any cache of a GPU
+constexpr uint64_t kSmallSlotBytes = 64 * kKiB;
 constexpr uint64_t kAlignment = 256;
 
 // What computes on gradients and records, on zeros in scratch memory.
@@ -121,6 +122,11 @@ DeviceRates measure_device_rates(const ComputeDevice& compute, const RateQuestio
   DeviceRates rates;
   rates.link = measure_link_rates(compute, bounds.lock_host_memory, workers, bounds.device_bytes);
   const uint64_t granularity = compute.facts().granularity_bytes;
+  const uint64_t slot_bytes = std::max(granularity, kSmallSlotBytes);
+  if (bounds.device_bytes >= 2 * slot_bytes) {
+    const std::unique_ptr<Computing> computing = compute.begin(2 * slot_bytes, false, workers);
+    rates.chunk_seconds = measure_chunk_seconds(computing->device(), slot_bytes, question.round_ns);
+  }
   const uint64_t part_bytes = std::min(kScratchBytes, bounds.device_bytes) / 2 / granularity * granularity;
   if (part_bytes == 0) return rates;
   const std::unique_ptr<Computing> computing = compute.begin(2 * part_bytes, false, workers);

@@ -30,7 +30,7 @@ class DryTraining {
   void stop_recording() { record_.stop(); }
   // In which chunks were updated by the last update that was finished.
   std::vector<ChunkId> update_order();
-  // What a commit between two steps moves; where epochs are kept (Offloader::keeps_epochs).
+  // What a commit between two steps moves; where commits are kept (Offloader::keeps_epochs).
   OffloadCounters commit();
   Offloader& offloader() { return offloader_; }
   // What every tier holds at its peak, by what for.

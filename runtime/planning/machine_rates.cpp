@@ -5,9 +5,11 @@
 
 #include <terrace/base/checksum.h>
 #include <terrace/base/clock.h>
+#include <terrace/base/event.h>
 #include <terrace/base/function_ref.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/pages.h>
+#include <terrace/memory/simulated_device.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/runtime/parameter_groups.h>
@@ -16,6 +18,7 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kScratchBytes = 64 * kMiB;  // beyond any cache
+constexpr uint64_t kSmallSlotBytes = 64 * kKiB;
 constexpr const char* kMeasured = "measured now";
 
 // Amount per second of the fastest round: what disturbs a round only makes it slower.
@@ -157,12 +160,34 @@ MachineRates measure_rates(const RateQuestion& question, Workers& workers) {
   rates.thread_count = workers.thread_count();
   rates.copy_bytes = measurement.copy();
   rates.clear_bytes = measurement.clear();
+  SimulatedDevice device({.budget_bytes = 2 * kSmallSlotBytes});
+  rates.chunk_seconds = measure_chunk_seconds(device, kSmallSlotBytes, question.round_ns);
   rates.checksum_bytes = measurement.checksum();
   rates.sum_elements = measurement.sums();
   rates.accumulate_elements = measurement.accumulation();
   rates.update_elements = measurement.update_alone();
   rates.update_together_elements = measurement.update_together();
   return rates;
+}
+
+double measure_chunk_seconds(Device& device, uint64_t slot_bytes, uint64_t round_ns) {
+  constexpr uint32_t kRounds = 32;
+  constexpr uint64_t kCopiedBytes = 64;  // next to nothing
+  const std::vector<DeviceSlot> slots = device.create_slots(slot_bytes, 2, "measuring rates");
+  std::byte* const addresses = device.reserve_addresses(2 * slot_bytes);
+  const std::vector<std::byte> bytes(kCopiedBytes);
+  Event copied;
+  const auto come_and_go = [&] {
+    for (uint32_t i = 0; i < kRounds; ++i) {
+      const DeviceSlot slot = slots[i % 2];
+      copied.begin();
+      device.copy_to_device(slot, 0, bytes.data(), bytes.size(), nullptr, copied, {});
+      copied.wait();
+      device.attach(slot, addresses + i % 2 * slot_bytes);
+      device.detach(slot);
+    }
+  };
+  return 1 / fastest(kRounds, round_ns, come_and_go);
 }
 
 namespace {
@@ -194,6 +219,7 @@ std::vector<PredictedRate> named_rates(const MachineRates& rates) {
   };
   add("copies between host and device", rates.copy_bytes, 1e9, "GB/s", kMeasured);
   add("zeros for gradients", rates.clear_bytes, 1e9, "GB/s", kMeasured);
+  add("a chunk that comes and goes, beside its bytes", rates.chunk_seconds, 1e-6, "us", kMeasured);
   add("sums over gradients", rates.sum_elements, 1e9, "G elements/s", kMeasured);
   add("gradients added up", rates.accumulate_elements, 1e9, "G elements/s", kMeasured);
   add("update by one thread", rates.update_elements, 1e9, "G elements/s", kMeasured);

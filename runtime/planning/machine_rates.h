@@ -11,6 +11,7 @@
 #include <terrace/base/data_type.h>
 #include <terrace/base/record_layout.h>
 #include <terrace/base/workers.h>
+#include <terrace/memory/device.h>
 #include <terrace/optimizer_cpu/optimizer.h>
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/planning/link_rates.h>
@@ -22,6 +23,7 @@ namespace terrace {
 // known.
 struct DeviceRates {
   LinkRates link;
+  double chunk_seconds = 0;        // as MachineRates::chunk_seconds
   double clear_bytes = 0;          // zeros in device memory
   double sum_elements = 0;         // of gradients that rest there, for the norm
   double accumulate_elements = 0;  // gradients added up there
@@ -31,9 +33,11 @@ struct DeviceRates {
 // Bytes or elements per second; 0: not known.
 struct MachineRates {
   size_t thread_count = 1;
-  std::optional<DeviceRates> device;    // nothing: the device is simulated, by these threads
-  double copy_bytes = 0;                // between host and simulated device, on one thread
-  double clear_bytes = 0;               // zeros, on one thread, in a simulated device
+  std::optional<DeviceRates> device;  // nothing: the device is simulated, by these threads
+  double copy_bytes = 0;              // between host and simulated device, on one thread
+  double clear_bytes = 0;             // zeros, on one thread, in a simulated device
+  // Seconds of the step thread for a chunk that comes to the device and leaves it, beside its bytes.
+  double chunk_seconds = 0;
   double sum_elements = 0;              // of gradients, for the norm
   double accumulate_elements = 0;       // gradients added up
   double update_elements = 0;           // by one thread, on records in a ring that stays in the cache
@@ -61,6 +65,10 @@ RateQuestion rate_question(const TrainConfig& config);
 
 // Takes about half a second, and 128 MiB of memory meanwhile.
 MachineRates measure_rates(const RateQuestion& question, Workers& workers);
+
+// MachineRates::chunk_seconds on a device with room for two slots of so many bytes; they are its own from
+// then on. The fastest round is taken, of one at least and of what `round_ns` has room for.
+double measure_chunk_seconds(Device& device, uint64_t slot_bytes, uint64_t round_ns);
 
 // One of them: elements that the update computes in a second, with all threads on records in memory, or with
 // one in the ring.

@@ -78,20 +78,18 @@ MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& 
     rates.device = measure_device_rates(*setup.compute, question,
                                         {place.device_bytes, setup.offload.lock_host_memory}, workers);
     rates.copy_bytes = rates.clear_bytes = 0;  // of a simulated device
+    rates.chunk_seconds = rates.device->chunk_seconds;
   }
   return {std::move(rates), OperationTimes(*setup.model, config.batch.micro_batch_size, workers, place,
                                            time.operations_seconds)};
 }
 
 PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, UpdateMode mode,
-                       Workers& workers, const MeasuredMachine* machine) {
+                       Workers& workers, const StepTimes* times) {
   DryTraining training(config, setup, mode, workers);
-  const auto time_of = [&](std::string_view operation, uint64_t elements) {
-    return machine->operations.of(operation, elements);
-  };
   std::optional<StepModel> model;
-  if (machine != nullptr) {
-    model.emplace(StepModelInput{config, setup, mode, machine->rates, time_of});
+  if (times != nullptr) {
+    model.emplace(StepModelInput{config, setup, mode, times->rates, times->operation_time});
   } else {
     training.stop_recording();
   }
@@ -109,8 +107,8 @@ PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, Up
   training.stop_recording();
   prediction.step.time = {};
   prediction.tiers = training.tiers();
-  if (model && (machine->rates.knows_disk() || !moves_on_nvme(prediction)))
-    add_times(seconds, machine->rates, prediction);
+  if (model && (times->rates.knows_disk() || !moves_on_nvme(prediction)))
+    add_times(seconds, times->rates, prediction);
   if (training.offloader().keeps_epochs()) {
     training.commit();  // the first one has everything to write
     training.step();
@@ -120,13 +118,23 @@ PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, Up
 }
 
 PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
-                           const MeasuredMachine* machine) {
+                           const StepTimes* step_times) {
   const UpdateMode mode = config.terrace.update.value_or(UpdateMode::after_backward);
-  const PlanPrediction prediction = predict(config, setup, mode, workers, machine);
+  const PlanPrediction prediction = predict(config, setup, mode, workers, step_times);
   if (config.terrace.update || !prediction.has_times) return prediction;
   const UpdateMode fastest = predict_update(times_of(prediction), update_rules(config, setup)).fastest;
   if (fastest == mode || !is_possible(fastest, setup)) return prediction;
-  return predict(config, setup, fastest, workers, machine);
+  return predict(config, setup, fastest, workers, step_times);
+}
+
+PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
+                           const MeasuredMachine* machine) {
+  if (machine == nullptr) return predict_run(config, setup, workers, static_cast<const StepTimes*>(nullptr));
+  const auto time_of = [&](std::string_view operation, uint64_t elements) {
+    return machine->operations.of(operation, elements);
+  };
+  const StepTimes times{machine->rates, time_of};
+  return predict_run(config, setup, workers, &times);
 }
 
 }  // namespace terrace

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include <terrace/base/function_ref.h>
 #include <terrace/base/workers.h>
 #include <terrace/runtime/planning/machine_rates.h>
 #include <terrace/runtime/planning/operation_times.h>
@@ -29,13 +31,23 @@ struct MeasuringTime {
 MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
                                 const MeasuringTime& time = {});
 
-// `setup` is that of `config`. Updates run in `mode`, which is possible. Without `machine`, and where its
+// What the time of a step is made of.
+struct StepTimes {
+  const MachineRates& rates;
+  // Of a use by its key and the elements of its tensors.
+  FunctionRef<OperationTime(std::string_view operation, uint64_t elements)> operation_time;
+};
+
+// `setup` is that of `config`. Updates run in `mode`, which is possible. Without `times`, and where their
 // disk is not known and needed, the prediction has no times.
 PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, UpdateMode mode,
-                       Workers& workers, const MeasuredMachine* machine = nullptr);
+                       Workers& workers, const StepTimes* times = nullptr);
 
 // The same in the mode that the configuration names; else in the one that `predict_update()` takes for the
 // fastest by what is predicted, which is after_backward where there are no times.
+PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
+                           const StepTimes* times);
+// With what was measured of this machine; null: without times.
 PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
                            const MeasuredMachine* machine = nullptr);
 

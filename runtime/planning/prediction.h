@@ -37,7 +37,7 @@ struct PlanPrediction {
   uint32_t repeats_from_step = 0;  // the first step that is like all after it; counts from 1
   std::vector<PredictedTier> tiers;
 
-  uint64_t commit_write_bytes = 0;  // to nvme by each epoch that is committed between two steps
+  uint64_t commit_write_bytes = 0;  // to nvme by each commit between two steps
 
   bool has_times = false;  // what follows is known
   double forward_seconds = 0;

@@ -184,7 +184,8 @@ class StepModel::Replay {
       case Kind::copy_out:
         return copy_out(event);
       case Kind::attach:
-        return wait_for_slot(slots_[event.number]);
+        wait_for_slot(slots_[event.number]);
+        return spend(in_.rates.chunk_seconds, TimeCause::overhead);
       case Kind::detach:
         slots_[event.number].used_until = operations_end_;
         return;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <terrace/runtime/planning/dry_training.h>
 
 #include "runtime/trainer_rig.h"
@@ -94,6 +96,20 @@ TEST(StepModel, TakesWhatOperationsTakeWhereAllElseIsFree) {
   EXPECT_NEAR(seconds.total(), planned.compute_seconds(), 1e-6);
   EXPECT_GT(seconds.forward, 0);
   EXPECT_GT(seconds.backward, seconds.forward);
+}
+
+// Each time a chunk comes to the device it takes its time of the step thread, whatever its bytes.
+TEST(StepModel, TakesTimeForEveryChunkThatComes) {
+  const Planned planned(in_host_memory());
+  MachineRates rates = two_threads();
+  rates.chunk_seconds = 0.5;
+  const StepSeconds seconds = planned.seconds(rates);
+  const double chunks = (seconds.total() - planned.compute_seconds()) / rates.chunk_seconds;
+  EXPECT_GE(chunks + 1e-6, static_cast<double>(planned.moved().fetch_count));
+  EXPECT_NEAR(chunks, std::round(chunks), 1e-6);
+  EXPECT_NEAR(static_cast<double>(seconds.parts[TimeCause::overhead]) * 1e-9, chunks * rates.chunk_seconds,
+              1e-5);
+  expect_parts_add_up(seconds);
 }
 
 TEST(StepModel, IsBoundByALinkThatTakesLongerThanAllOperations) {
