@@ -118,6 +118,10 @@ inline OffloadCounters operator+(const OffloadCounters& one, const OffloadCounte
   return one - (OffloadCounters{} - other);
 }
 
+// How a step begins: while the update of the one before is still to come (next_forward), so that new
+// parameters come to the device from where they are made, or when every update is over.
+enum class StepStart : uint8_t { behind_update, at_rest };
+
 // The least bytes any order of decisions could move in one training step with these budgets, gradients being
 // where they are: on the device from the first use that adds to them to the last.
 struct TrafficBound {
@@ -279,6 +283,9 @@ class Offloader final : public ParameterAccess {
 
   // --- What happened ---
   OffloadCounters counters() const;
+  // The least that a step can move with these budgets.
+  TrafficBound traffic_bound(StepStart start) const;
+  // Of a step that follows another one in the mode of updates as it is.
   TrafficBound traffic_bound() const;
   // Of a training step: as announced, or as the last one went.
   const Schedule& schedule() const;

@@ -20,6 +20,11 @@ uint32_t row_of(const Schedule& schedule) {
 }  // namespace
 
 TrafficBound Offloader::traffic_bound() const {
+  const bool is_next_forward = parts_->update_mode == UpdateMode::next_forward;
+  return traffic_bound(is_next_forward ? StepStart::behind_update : StepStart::at_rest);
+}
+
+TrafficBound Offloader::traffic_bound(StepStart start) const {
   const Parts& p = *parts_;
   TrafficBound bound;
   uint64_t old_read_bytes = 0;
@@ -63,8 +68,7 @@ TrafficBound Offloader::traffic_bound() const {
     return states_move ? AfterStep::renewed : AfterStep::made;
   };
   const bool none_is_kept = std::ranges::all_of(p.space.sections(), &Section::trainable);
-  // Where an update runs in the next forward, what it makes goes to the device from host memory.
-  const bool comes_fresh = p.update_mode == UpdateMode::next_forward;
+  const bool comes_fresh = start == StepStart::behind_update;
   const auto read = [&](ChunkId chunk, bool is_first) -> uint64_t {
     const bool is_fresh =
         comes_fresh && is_first && p.space.section_of(chunk).trainable && p.gradients->is_held(chunk);

@@ -48,6 +48,7 @@ void RunReport::attach(Trainer& trainer, const TrainerPlan& plan) {
 void RunReport::step(const StepReport& report) {
   if (file_ == nullptr) return;
   record_.step(report);
+  least_.add(report.update_mode);
   if (file_->is_due()) write();
 }
 
@@ -87,6 +88,7 @@ void RunReport::give_up(const Error& failure) {
 void RunReport::write() {
   if (trainer_ != nullptr) {
     RunSummary now;
+    now.least = least_;
     add_memory(now, *trainer_, *plan_);
     RunMemory& memory = record_.memory;
     const uint64_t most_before = memory.process_bytes;

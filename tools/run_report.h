@@ -8,6 +8,7 @@
 #include <string>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/report/least_traffic.h>
 #include <terrace/runtime/report/report_file.h>
 #include <terrace/runtime/report/run_record.h>
 #include <terrace/runtime/trainer.h>
@@ -49,6 +50,7 @@ class RunReport {
   const SteadyClock clock_;
   std::unique_ptr<ReportFile> file_;  // null where there is no report
   RunRecord record_;
+  LeastTraffic least_;
   bool begun_ = false;
   Trainer* trainer_ = nullptr;
   const TrainerPlan* plan_ = nullptr;

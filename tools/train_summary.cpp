@@ -192,6 +192,7 @@ std::string links_json(const RunSummary& summary) {
 
 void RunSummary::add(const StepReport& report) {
   ++steps;
+  least.add(report.update_mode);
   predicted.add(report);
   tokens += report.tokens;
   skipped_steps += report.skipped ? 1 : 0;
@@ -211,7 +212,7 @@ void RunSummary::add(const FinishedUpdate& last) {
 
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {
   // Of the budget as it was throughout, or of none.
-  if (!trainer.offloader().host_budget_has_changed()) summary.bound = trainer.offloader().traffic_bound();
+  if (!trainer.offloader().host_budget_has_changed()) summary.bound = summary.least.per_step(trainer.offloader());
   std::vector<TierUse> host_uses;
   for (const TierUse& use : trainer.offloader().host_ledger()) {
     const auto known = std::find_if(host_uses.begin(), host_uses.end(),

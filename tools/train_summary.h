@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/runtime/report/least_traffic.h>
 #include <terrace/runtime/report/run_record.h>
 #include <terrace/runtime/trainer.h>
 
@@ -43,7 +44,8 @@ struct RunSummary {
 
   PredictedSteps predicted;
 
-  TrafficBound bound;  // of one step
+  LeastTraffic least;
+  TrafficBound bound;  // of one step, in the mean
   std::vector<TierSummary> tiers;
   std::vector<NvmePathUse> paths;
   uint64_t process_bytes = 0;  // the most that the operating system was seen to count for this process (Pss)

@@ -54,7 +54,7 @@ struct TierSummary {
 struct RunMemory {
   std::vector<TierSummary> tiers;
   std::vector<NvmePathUse> paths;
-  TrafficBound bound;          // of one step
+  TrafficBound bound;          // of one step, in the mean (LeastTraffic)
   uint64_t process_bytes = 0;  // the most that the system was seen to count for the process (Pss)
 };
 
