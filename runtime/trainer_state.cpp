@@ -89,9 +89,9 @@ CheckpointInfo identity_of(const TrainerOptions& options, const Model& model, co
 
 void require_same_run(const CheckpointInfo& saved, const std::filesystem::path& where,
                       const CheckpointInfo& mine, const FlatSpace& space) {
+  checkpoint::require_tensors(where, saved, mine.model, space);  // another model has other tokens, too
   require_same_data(where, saved, mine);
   require_same_optimizer(where, saved, mine);
-  checkpoint::require_tensors(where, saved, mine.model, space);
 }
 
 uint64_t Trainer::Parts::draw_run_id() {

@@ -72,7 +72,7 @@ void Trainer::Parts::choose_update_mode(const StepReport& report) {
   if (!update_choice || report.skipped) return;
   const std::optional<UpdateChoice::Decision> decision = update_choice->add(report.step, times_of(report));
   if (decision) {
-    log.info(decision->reason);
+    if (decision->mode != offloader.update_mode()) log.info(decision->reason);
     finish_update_between_steps();
     offloader.set_update_mode(decision->mode);
   }

@@ -117,14 +117,11 @@ UpdateChoice::Decision UpdateChoice::decide(uint64_t step) {
   mode_ = prediction.fastest;
   before_ = prediction.after_backward;
   state_ = mode_ == UpdateMode::after_backward ? State::done : State::judges;
-  return {
-      mode_,
-      fmt::format("terrace.update: {} from step {} on: seconds per step predicted after backward {:.3f}, in "
-                  "the next forward {:.3f}, during backward {:.3f}, from forward {:.3f}, backward {:.3f} "
-                  "and update {:.3f}, of which {:.3f} wait for the disk{}",
-                  name_of(mode_), step + 1, prediction.after_backward, prediction.next_forward,
-                  prediction.during_backward, times.forward, times.backward, times.update, times.disk_wait,
-                  rules_text(rules_))};
+  return {mode_,
+          fmt::format("terrace.update: {} from step {} on; seconds a step, predicted: after_backward {:.3f}, "
+                      "next_forward {:.3f}, during_backward {:.3f}{}",
+                      name_of(mode_), step + 1, prediction.after_backward, prediction.next_forward,
+                      prediction.during_backward, rules_text(rules_))};
 }
 
 // The prediction knows nothing of caches and of who else uses the machine.

@@ -27,6 +27,7 @@ constexpr const char* kExamples =
     "      --tokenizer Qwen2.5-0.5B/\n";
 
 // Elements of a chunk of a space that is only a list of places.
+constexpr uint32_t kBytes = 256;  // the vocabulary of a model of bytes
 constexpr uint64_t kOneChunk = uint64_t{1} << 40;
 
 class Export final : public Subcommand {
@@ -113,6 +114,10 @@ int Export::run() {
             : fmt::format("{} weights of step {} as {} in {} ({})\n", report.weight_count, info.step,
                           name_of(chosen.type), report.folder.string(), format_bytes(report.bytes));
   print_result(text);
+  const bool has_words = model->config().vocabulary > kBytes;
+  if (tokenizer_.empty() && !adapter_ && has_words)
+    console_.warning(
+        "no tokenizer was written beside the weights: --tokenizer FOLDER copies that of the model");
   return kDone;
 }
 

@@ -140,6 +140,13 @@ void require_one_process() {
   }
 }
 
+// What export takes the model's tokenizer from; empty where the model has none.
+std::string tokenizer_of(const TrainFlags& flags) {
+  if (!flags.data.tokenizer.empty()) return flags.data.tokenizer;
+  const std::filesystem::path folder = model_folder(flags);
+  return !folder.empty() && std::filesystem::exists(folder / "tokenizer.json") ? flags.model : "";
+}
+
 // A run that does not fit is told how it would.
 TrainingSetup plan_or_refuse(const TrainerOptions& options) {
   try {
@@ -243,6 +250,7 @@ int Train::train(RunReport& report) {
   record_schedule(trainer);
   report.end(failure, signals.requested());
   summary.model = trainer.model_description();
+  summary.tokenizer = tokenizer_of(flags_);
   summary.parameter_count = plan.parameter_count;
   summary.planned_steps = options.steps;
   for (const std::filesystem::path& path : tier_paths(options.config.placement))

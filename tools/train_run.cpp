@@ -310,11 +310,11 @@ Error TrainingRun::stopped() const {
   std::string advice = "nothing was saved, because --save was not given";
   const bool has_epoch = trainer_.durable_step() == trainer_.completed_steps();
   if (has_epoch) {
-    advice = fmt::format("the state is on nvme{}; the same flags with --resume nvme continue from there",
+    advice = fmt::format("the state is on nvme{}; the same command with --resume auto goes on",
                          summary_.checkpoint.empty() ? "" : " and in " + summary_.checkpoint);
   } else if (!summary_.checkpoint.empty()) {
-    advice = fmt::format("the state is in {}; the same flags with --resume {} continue from there",
-                         summary_.checkpoint, flags_.save);
+    advice =
+        fmt::format("the state is in {}; the same command with --resume auto goes on", summary_.checkpoint);
   } else if (!flags_.save.empty()) {
     advice = "no step was done in this run, so nothing was saved";
   }

@@ -125,19 +125,19 @@ std::string loss_text(const RunSummary& summary) {
 std::string state_text(const RunSummary& summary) {
   std::string text;
   if (summary.epoch_step)
-    text += fmt::format("commit of step {} in {}: go on with --resume nvme, see `terrace checkpoint ls {}`\n",
-                        *summary.epoch_step, summary.nvme_paths, summary.nvme_paths);
-  if (summary.checkpoint.empty()) {
-    if (!summary.epoch_step) text += "nothing was saved: --save FOLDER keeps the weights that are trained\n";
-    return text;
+    text += fmt::format("commit of step {} in {} (`terrace checkpoint ls` lists it)\n", *summary.epoch_step,
+                        summary.nvme_paths);
+  if (!summary.checkpoint.empty()) {
+    const std::string folder = std::filesystem::path(summary.checkpoint).parent_path().string();
+    text +=
+        fmt::format("checkpoint {}\nexport it with: terrace export {} --out FOLDER{}\n", summary.checkpoint,
+                    folder, summary.tokenizer.empty() ? "" : " --tokenizer " + summary.tokenizer);
+  } else if (!summary.epoch_step) {
+    return text + "nothing was saved: --save FOLDER keeps the weights that are trained\n";
   }
-  text += fmt::format("checkpoint {}\n", summary.checkpoint);
-  const std::string folder = std::filesystem::path(summary.checkpoint).parent_path().string();
   const bool is_done = summary.completed_steps >= summary.planned_steps;
-  return text + fmt::format(
-                    "export it with: terrace export {} --out FOLDER\n"
-                    "train on with: the same command, --resume auto{}\n",
-                    folder, is_done ? " and more --steps" : "");
+  return text +
+         fmt::format("go on with: the same command, --resume auto{}\n", is_done ? " and more --steps" : "");
 }
 
 std::string commits_text(const RunSummary& summary) {
@@ -212,7 +212,8 @@ void RunSummary::add(const FinishedUpdate& last) {
 
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {
   // Of the budget as it was throughout, or of none.
-  if (!trainer.offloader().host_budget_has_changed()) summary.bound = summary.least.per_step(trainer.offloader());
+  if (!trainer.offloader().host_budget_has_changed())
+    summary.bound = summary.least.per_step(trainer.offloader());
   std::vector<TierUse> host_uses;
   for (const TierUse& use : trainer.offloader().host_ledger()) {
     const auto known = std::find_if(host_uses.begin(), host_uses.end(),

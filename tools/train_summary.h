@@ -24,6 +24,7 @@ struct RunSummary {
   double unigram_loss = 0;
   std::optional<double> validation_loss;
   uint64_t validation_step = 0;  // that it is of
+  std::string tokenizer;         // as the user named it, or the folder of the model that has one; else empty
   std::string checkpoint;        // the last one of this run; empty when there is none
   // Commits of the nvme tier.
   std::optional<uint64_t> epoch_step;  // of the one that stays there
