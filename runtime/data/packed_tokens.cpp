@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kBeginningBytes = 8192;
 constexpr size_t kTellingTokens = 16;  // with fewer, a width is only guessed
+constexpr size_t kTellingPairs = 64;   // with fewer, zeros may be tokens
 
 // Fewer bytes than asked for only at the end of the file.
 size_t read_at(const io::File& file, uint64_t offset, std::span<uint8_t> bytes) {
@@ -40,6 +41,22 @@ uint32_t token_at(const uint8_t* bytes, uint32_t token_bytes) {
   return token;
 }
 
+// int64, numpy's own type, would be read as tokens of which every second one, or three of four, are 0.
+void refuse_int64(const io::File& file, std::span<const uint8_t> beginning) {
+  constexpr size_t kNumberBytes = 8;
+  if (beginning.size() < kNumberBytes * kTellingPairs) return;
+  uint32_t low_halves = 0;
+  uint32_t high_halves = 0;
+  for (size_t at = 0; at + kNumberBytes <= beginning.size(); at += kNumberBytes) {
+    low_halves |= token_at(beginning.data() + at, 4);
+    high_halves |= token_at(beginning.data() + at + 4, 4);
+  }
+  if (low_halves == 0 || high_halves != 0) return;
+  data::cannot_use(
+      file.path(), "every second number of 4 bytes is 0: it looks like int64, 8 bytes a token",
+      "write tokens of uint16 or uint32 (numpy: tokens.astype(numpy.uint32).tofile(\"train.bin\"))");
+}
+
 }  // namespace
 
 std::optional<uint32_t> apparent_token_bytes(const std::filesystem::path& path, uint32_t vocabulary) {
@@ -49,6 +66,7 @@ std::optional<uint32_t> apparent_token_bytes(const std::filesystem::path& path, 
   if (file.size_bytes() % 4 != 0) return 2;
   std::array<uint8_t, kBeginningBytes> buffer;
   const size_t bytes = read_at(file, 0, buffer);
+  refuse_int64(file, {buffer.data(), bytes});
   const bool all_zero = std::all_of(buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(bytes),
                                     [](uint8_t byte) { return byte == 0; });
   if (all_zero || bytes < 4 * kTellingTokens) return std::nullopt;
@@ -87,6 +105,7 @@ void PackedTokens::add(const std::filesystem::path& path) {
   }
   std::array<uint8_t, kBeginningBytes> buffer;
   const size_t beginning = read_at(file, 0, buffer);
+  if (format_.header_bytes == 0) refuse_int64(file, {buffer.data(), beginning});
   const std::string name = path.filename().string();
   fingerprint_ = XXH3_64bits_withSeed(name.data(), name.size(), fingerprint_);
   fingerprint_ = XXH3_64bits_withSeed(&size, sizeof(size), fingerprint_);

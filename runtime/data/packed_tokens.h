@@ -19,12 +19,14 @@ struct PackedFormat {
 // The bytes of a token in a file without a header, as its beginning looks: 4 where all numbers of four bytes
 // are tokens of the vocabulary (every other uint16 of a text would have to be 0, or one of the first few),
 // else
-// 2. Nothing where the file is too short or all zero, and where it is no regular file.
+// 2. Nothing where the file is too short or all zero, and where it is no regular file. Throws Error(config)
+// for what looks like int64.
 std::optional<uint32_t> apparent_token_bytes(const std::filesystem::path& path, uint32_t vocabulary);
 
 class PackedTokens final : public TokenSource {
  public:
-  // Throws Error when a file cannot be opened, has no tokens, or ends within one.
+  // Throws Error when a file cannot be opened, has no tokens, ends within one, or (without a header) looks
+  // like int64.
   PackedTokens(const std::vector<std::filesystem::path>& paths, const PackedFormat& format,
                std::string description);
 

@@ -37,7 +37,7 @@ void SegmentEncoder::encode(const TextSegment& segment, Result& result) {
     text = repaired_;
   }
   if (segment.is_json_lines) {
-    for_each_text(segment.path, text, segment.first_in_file, [&](std::string_view one) {
+    for_each_text(segment.path, text, {segment.first_line, segment.first_in_file}, [&](std::string_view one) {
       begin_text(result.tokens);
       if (encoder_) {
         encoder_->encode(one, result.tokens);

@@ -61,21 +61,40 @@ class OpenFile {
   int fd_;
 };
 
+bool begins_with(std::span<const uint8_t> beginning, std::string_view magic) {
+  return std::string_view(reinterpret_cast<const char*>(beginning.data()), beginning.size())
+      .starts_with(magic);
+}
+
 void refuse_parquet(const std::filesystem::path& path, std::span<const uint8_t> beginning) {
-  constexpr std::string_view kMagic = "PAR1";
-  if (beginning.size() < kMagic.size() || !std::equal(kMagic.begin(), kMagic.end(), beginning.begin()))
-    return;
+  if (!begins_with(beginning, "PAR1")) return;
   cannot_use(path, "it is a file of Parquet",
              fmt::format("make JSON lines of it: python3 -c 'import pandas; pandas.read_parquet(\"{}\")"
                          ".to_json(\"texts.jsonl\", orient=\"records\", lines=True)'",
                          path.string()));
 }
 
+// How to make something of a binary file that can be trained on.
+std::string advice_for_binary(const std::filesystem::path& path) {
+  std::array<uint8_t, kBeginningBytes> buffer;
+  const std::span<const uint8_t> beginning(buffer.data(), OpenFile(path).read(0, buffer));
+  if (begins_with(beginning, "\x1F\x8B")) return fmt::format("unpack it first: gunzip -k {}", path.string());
+  if (begins_with(beginning, "\x28\xB5\x2F\xFD"))
+    return fmt::format("unpack it first: zstd -d {}", path.string());
+  if (!begins_with(beginning, "\x93NUMPY")) return kAdvice;
+  std::filesystem::path made = path;
+  made.replace_extension(".bin");
+  return fmt::format(
+      "if it has tokens, make a .bin file of them: python3 -c 'import numpy; numpy.load(\"{}\")"
+      ".astype(numpy.uint32).tofile(\"{}\")'",
+      path.string(), made.string());
+}
+
 // Its first line may be longer than the beginning.
 bool has_json_lines(const std::filesystem::path& path, const OpenFile& file,
                     std::span<const uint8_t> beginning, uint64_t size) {
   const std::string_view seen(reinterpret_cast<const char*>(beginning.data()), beginning.size());
-  if (seen.find('\n') != std::string_view::npos || beginning.size() == size || seen.front() != '{')
+  if (seen.find('\n') != std::string_view::npos || beginning.size() == size)
     return data::are_json_lines(path, seen, beginning.size() == size);
   std::string line(kMiB, '\0');
   line.resize(file.read(0, {reinterpret_cast<uint8_t*>(line.data()), line.size()}));
@@ -106,7 +125,7 @@ TextFiles::TextFiles(const std::vector<std::filesystem::path>& paths) : paths_(p
   std::string reason = fmt::format("there is no text in it (left out: {} binary, {} hidden, {} empty",
                                    binary_count_, hidden_count_, empty_count_);
   if (dangling_count_ > 0) reason += fmt::format(", {} links that lead nowhere", dangling_count_);
-  cannot_use(paths.front(), reason + ")", kAdvice);
+  cannot_use(paths.front(), reason + ")", binary_count_ > 0 ? advice_for_binary(first_binary_) : kAdvice);
 }
 
 void TextFiles::add_path(const std::filesystem::path& path) {
@@ -123,8 +142,9 @@ void TextFiles::add_path(const std::filesystem::path& path) {
   const size_t count_before = files_.size();
   const uint64_t binary_before = binary_count_;
   add_file(path, path.filename().string());
-  if (files_.size() == count_before)
-    cannot_use(path, binary_count_ > binary_before ? "it is a binary file" : "it is empty", kAdvice);
+  if (files_.size() > count_before) return;
+  if (binary_count_ > binary_before) cannot_use(path, "it is a binary file", advice_for_binary(path));
+  cannot_use(path, "it is empty", kAdvice);
 }
 
 std::vector<std::filesystem::path> TextFiles::collect_folder(const std::filesystem::path& folder) {
@@ -164,7 +184,7 @@ void TextFiles::add_file(const std::filesystem::path& path, const std::string& n
   }
   refuse_parquet(path, beginning);
   if (!looks_like_text(beginning)) {
-    ++binary_count_;
+    if (binary_count_++ == 0) first_binary_ = path;
     return;
   }
   const bool is_json_lines = has_json_lines(path, file, beginning, size);

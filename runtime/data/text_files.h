@@ -24,7 +24,7 @@ class TextFiles {
   // like text, in the order of their paths (byte by byte), symbolic links to files included. What begins with
   // a dot, binary files, empty files and links that lead nowhere are left out and counted. Throws Error when
   // anything cannot be read, when there is no text, when a file given by itself is binary, and for JSON lines
-  // without texts and Parquet wherever they are.
+  // without texts, JSON arrays of objects and Parquet wherever they are.
   explicit TextFiles(const std::vector<std::filesystem::path>& paths);
   explicit TextFiles(const std::filesystem::path& path) : TextFiles(std::vector{path}) {}
 
@@ -59,6 +59,7 @@ class TextFiles {
   uint64_t hidden_count_ = 0;
   uint64_t empty_count_ = 0;
   uint64_t dangling_count_ = 0;
+  std::filesystem::path first_binary_;
   uint64_t fingerprint_ = 0;
 };
 

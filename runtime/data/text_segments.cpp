@@ -6,6 +6,7 @@
 #include <terrace/base/units.h>
 #include <terrace/base/utf8.h>
 #include <terrace/runtime/data/internal/data_errors.h>
+#include <terrace/runtime/data/internal/json_lines.h>
 #include <terrace/runtime/data/internal/text_segments.h>
 
 namespace terrace::data {
@@ -70,7 +71,8 @@ uint64_t TextSegments::size_of_next(const TextFiles::File& file, TextSegment& se
     if (cut > 0) return cut;
     if (wanted < most) continue;
     if (file.is_json_lines) {
-      cannot_use(file.path, fmt::format("the line at byte {} is longer than {}", inside_, format_bytes(most)),
+      cannot_use(file.path,
+                 fmt::format("line {} (byte {}) is longer than {}", line_, inside_, format_bytes(most)),
                  "cut it into several texts");
     }
     segment.is_forced = true;
@@ -84,16 +86,19 @@ bool TextSegments::next(TextSegment& segment) {
   const TextFiles::File& file = files_.files()[file_];
   segment.first_byte = file.first_byte + inside_;
   segment.first_in_file = inside_;
+  segment.first_line = line_;
   segment.begins_file = inside_ == 0;
   segment.is_json_lines = file.is_json_lines;
   segment.path = file.path;
   segment.is_forced = false;
   segment.text.resize(static_cast<size_t>(size_of_next(file, segment)));
   inside_ += segment.text.size();
+  if (segment.is_json_lines) line_ += newline_count(segment.text);
   segment.ends_file = inside_ == file.byte_count;
   if (segment.ends_file) {
     ++file_;
     inside_ = 0;
+    line_ = 1;
   }
   return true;
 }

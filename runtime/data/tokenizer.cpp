@@ -114,6 +114,26 @@ std::optional<char> byte_of_name(std::string_view name) {
   return static_cast<char>(byte);
 }
 
+constexpr char32_t kReplacementCharacter = 0xFFFD;
+
+// Whether more bytes can make a code point of a text that is none yet.
+bool is_beginning_of_code_point(std::string_view text) {
+  // A second byte is at most 0x9F behind some first bytes and at least 0xA0 behind others.
+  for (const char* following : {"\x80\x80\x80", "\xBF\xBF\xBF"}) {
+    if (first_code_point(std::string(text) + following).bytes > text.size()) return true;
+  }
+  return false;
+}
+
+// How many bytes of a text mean the same whatever comes behind them.
+size_t settled_bytes(std::string_view text) {
+  constexpr size_t kMostUnsettled = 3;
+  for (size_t count = 1; count <= std::min(kMostUnsettled, text.size()); ++count) {
+    if (is_beginning_of_code_point(text.substr(text.size() - count))) return text.size() - count;
+  }
+  return text.size();
+}
+
 }  // namespace
 
 struct Tokenizer::Parts {
@@ -325,31 +345,48 @@ std::string_view Tokenizer::bytes_of(int32_t token, bool begins_text) const {
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
+  Decoder decoder(*this);
   std::string text;
-  std::string run;  // of tokens that are bytes
-  size_t first_broken = 0;
-  const auto end_run = [&] {
-    if (well_formed_bytes(run) == run.size()) {
-      text += run;
-    } else {
-      for (size_t i = 0; i < run.size(); ++i) text += "\xEF\xBF\xBD";
-    }
-    run.clear();
-  };
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const std::string_view bytes = bytes_of(tokens[i], i == 0);
-    if (parts_->decoder.joins_bytes && !bytes.empty() && byte_of_name(name_of(tokens[i]))) {
-      run += bytes;
-    } else {
-      end_run();
-      text += bytes;
-    }
+  for (const int32_t token : tokens) text += decoder.add(token);
+  return text + decoder.finish();
+}
+
+Tokenizer::Decoder::Decoder(const Tokenizer& tokenizer, bool begins_text)
+    : tokenizer_(tokenizer), begins_text_(begins_text) {}
+
+std::string Tokenizer::Decoder::add(int32_t token) {
+  const std::string_view bytes = tokenizer_.bytes_of(token, begins_text_);
+  begins_text_ = false;
+  if (bytes.empty()) return {};
+  if (tokenizer_.parts_->decoder.joins_bytes && byte_of_name(tokenizer_.name_of(token))) {
+    run_ += bytes;
+    return {};
   }
   end_run();
-  if (well_formed_bytes(text) == text.size()) return text;
-  std::string repaired;
-  replace_broken(text, repaired, first_broken);
-  return repaired;
+  pending_ += bytes;
+  return take(settled_bytes(pending_));
+}
+
+std::string Tokenizer::Decoder::finish() {
+  end_run();
+  return take(pending_.size());
+}
+
+void Tokenizer::Decoder::end_run() {
+  if (well_formed_bytes(run_) == run_.size()) {
+    pending_ += run_;
+  } else {
+    for (size_t i = 0; i < run_.size(); ++i) append_utf8(pending_, kReplacementCharacter);
+  }
+  run_.clear();
+}
+
+std::string Tokenizer::Decoder::take(size_t bytes) {
+  std::string text;
+  size_t first_broken = 0;
+  replace_broken(std::string_view(pending_).substr(0, bytes), text, first_broken);
+  pending_.erase(0, bytes);
+  return text;
 }
 
 data::TextCuts Tokenizer::cuts() const {

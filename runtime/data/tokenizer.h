@@ -54,6 +54,7 @@ class Tokenizer {
   data::TextCuts cuts() const;
 
   class Encoder;
+  class Decoder;
 
  private:
   struct Parts;
@@ -81,6 +82,30 @@ class Tokenizer::Encoder {
 
   const Parts& parts_;
   std::unique_ptr<Scratch> scratch_;
+};
+
+// Text of tokens that come one by one: all that it returns together is what decode() gives. Memory is bounded
+// by the longest run of tokens that are bytes. The tokenizer outlives it.
+class Tokenizer::Decoder {
+ public:
+  // `begins_text`: the first token is the first of its text.
+  explicit Decoder(const Tokenizer& tokenizer, bool begins_text = true);
+
+  // The text that is certain after one more token. It is empty while bytes may belong to a character that is
+  // not whole, and within a run of SentencePiece's tokens of bytes, which is U+FFFD for each of them if the
+  // run as a whole is no UTF-8.
+  std::string add(int32_t token);
+  // The rest, behind the last token.
+  std::string finish();
+
+ private:
+  void end_run();
+  std::string take(size_t bytes);
+
+  const Tokenizer& tokenizer_;
+  bool begins_text_;
+  std::string run_;      // bytes of SentencePiece's tokens of bytes
+  std::string pending_;  // bytes that were not returned
 };
 
 }  // namespace terrace

@@ -17,7 +17,7 @@ import tempfile
 import time
 
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -30,7 +30,9 @@ def models(large):
                              attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
     yield "llama", LlamaConfig(**llama, tie_word_embeddings=False)
     yield "llama-tied", LlamaConfig(**llama, tie_word_embeddings=True)
+    yield "mistral", MistralConfig(**llama, tie_word_embeddings=False)
     yield "qwen2", Qwen2Config(**llama, tie_word_embeddings=True)
+    yield "qwen3", Qwen3Config(**llama, head_dim=width // 2, tie_word_embeddings=True)
 
 
 def run(terrace, *arguments):

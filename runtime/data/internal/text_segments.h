@@ -29,6 +29,7 @@ struct TextSegment {
   bool ends_file = false;
   bool is_json_lines = false;
   uint64_t first_in_file = 0;  // the first byte
+  uint64_t first_line = 1;     // of JSON lines: the number of the first, from 1 on
   std::filesystem::path path;
   bool is_forced = false;  // cut where the tokens may be others than those of the whole
 };
@@ -57,6 +58,7 @@ class TextSegments {
   uint64_t most_bytes_;
   size_t file_ = 0;
   uint64_t inside_ = 0;  // that file
+  uint64_t line_ = 1;    // of that file, where it has JSON lines
 };
 
 // The last place at which `text` may be cut. 0: there is none.

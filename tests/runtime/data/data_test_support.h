@@ -33,6 +33,16 @@ inline std::string problem_of(ErrorKind kind, const std::function<void()>& actio
   return "no problem";
 }
 
+// The advice of the error that `action` throws; empty when it throws none.
+inline std::string advice_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.parts().advice;
+  }
+  return {};
+}
+
 class DataFolder : public ::testing::Test {
  protected:
   DataFolder() {

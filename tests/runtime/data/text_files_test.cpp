@@ -163,7 +163,87 @@ TEST_F(TextFilesTest, RefusesWhatWouldBeReadAsItsOwnSyntax) {
               HasSubstr("it has \"instruction\", \"output\""));
   EXPECT_THAT(problem("a.txt", "{\"prompt\": 1}\n{\"prompt\": 2}\n"), HasSubstr("it has \"prompt\""));
   EXPECT_THAT(problem("a.jsonl", "words\n"), HasSubstr("an object is expected"));
+  EXPECT_THAT(problem("a.json", "[{\"id\": 1}]"), HasSubstr("JSON array"));
   EXPECT_THAT(problem("a.text", std::string("PAR1\0\0binary", 12)), HasSubstr("Parquet"));
+}
+
+TEST_F(TextFilesTest, RefusesAJsonArrayOfObjectsUnderAnyName) {
+  const std::string reason = "it is one JSON array, not JSON lines with an object on each";
+  for (const char* name : {"a.json", "a.jsonl", "a.txt"}) {
+    for (const char* array :
+         {R"([{"text": "one"}, {"text": "two"}])", "[\n  {\n    \"text\": \"one\"\n  }\n]\n",
+          "\xEF\xBB\xBF \n[ { \"text\" : \"o", R"([{"instruction": "one"}])"})
+      EXPECT_EQ(problem(write(name, array), ErrorKind::config), reason) << name << ": " << array;
+  }
+  const std::string long_text(100'000, 'x');
+  EXPECT_EQ(problem(write("long.json", R"([{"text": ")" + long_text + R"("}])"), ErrorKind::config), reason);
+}
+
+TEST_F(TextFilesTest, ReadsATextThatBeginsWithABracket) {
+  for (const char* text : {"[1] a footnote", "[a link](https://example.com)", "[[\"a\", 1]]", "[", "[]",
+                           "[{}]", "[{\"braces\" in a text}]", "[{braces: 1}]", "[ \n {% macro %}]"})
+    EXPECT_TRUE(TextFiles(write("a.txt", text)).are_plain()) << text;
+}
+
+TEST_F(TextFilesTest, SaysHowAJsonArrayBecomesJsonLines) {
+  const auto advice = [&](const std::string& name, const std::string& array) {
+    return data_tests::advice_of([&] { TextFiles{write(name, array)}; });
+  };
+  const std::string json = (folder_ / "a.json").string();
+  const std::string jsonl = (folder_ / "a.jsonl").string();
+  EXPECT_THAT(advice("a.json", R"([{"text": "one"}])"), HasSubstr("jq -c '.[]' " + json + " > " + jsonl));
+  EXPECT_THAT(advice("a.json", R"([{"instruction": "one", "id": 7, "output": "two"}, {"id": 8}])"),
+              HasSubstr(R"(jq -c '.[] | {text: (.instruction + "\n" + .output)}' )" + json + " > " + jsonl));
+  // Of an object that is longer than what was read, not all keys are known.
+  EXPECT_THAT(advice("a.json", "[{\"a\": \"one\",\n\"b\": \"" + std::string(10'000, 'x') + "\"}]"),
+              HasSubstr("jq -c '.[]' "));
+  // A command must not write over what it reads.
+  EXPECT_THAT(advice("a.jsonl", R"([{"text": "one"}])"),
+              HasSubstr(jsonl + " > " + (folder_ / "a.text.jsonl").string()));
+}
+
+TEST_F(TextFilesTest, SaysHowObjectsGetAText) {
+  const auto advice = [&](const std::string& line) {
+    return data_tests::advice_of([&] { TextFiles{write("a.jsonl", line)}; });
+  };
+  EXPECT_THAT(advice(R"({"id": "x", "messages": [{"role": "user", "content": "Hi"}]})"),
+              HasSubstr(R"(jq -c '{text: ([.messages[] | .role + ": " + .content] | join("\n"))}' )"));
+  EXPECT_THAT(advice(R"({"conversations": [{"from": "human", "value": "Hi"}]})"),
+              HasSubstr(R"(jq -c '{text: ([.conversations[] | .from + ": " + .value] | join("\n"))}' )"));
+  EXPECT_THAT(advice(R"({"instruction": "a", "score": 1, "input": "", "output": "b"})"),
+              HasSubstr(R"(jq -c '{text: (.instruction + "\n" + .input + "\n" + .output)}' )"));
+  EXPECT_THAT(advice(R"({"messages": "one text", "id": 1})"), HasSubstr("jq -c '{text: .messages}' "));
+  EXPECT_THAT(advice(R"({"the poet's answer": "a"})"),
+              HasSubstr(R"(jq -c '{text: .["the poet\u0027s answer"]}' )"));
+  EXPECT_THAT(advice(R"({"text": null, "id": "a"})"),
+              HasSubstr(R"(leave such lines out: jq -c 'select(.text | type == "string")' )"));
+  EXPECT_EQ(advice(R"({"id": 1})"), "give lines with one, or leave the file out");
+}
+
+TEST_F(TextFilesTest, SaysWhatATextIsThatIsNone) {
+  const auto reason = [&](const std::string& value) {
+    return problem(write("a.jsonl", "\n{\"text\": " + value + "}"), ErrorKind::config);
+  };
+  EXPECT_EQ(reason("null"), "line 2 (byte 1) is an object whose \"text\" is null, not a text");
+  EXPECT_THAT(reason("-1.5"), HasSubstr("is a number, not a text"));
+  EXPECT_THAT(reason("true"), HasSubstr("is a boolean, not a text"));
+  EXPECT_THAT(reason("[\"a\"]"), HasSubstr("is a list, not a text"));
+  EXPECT_THAT(reason("{\"a\": \"b\"}"), HasSubstr("is an object, not a text"));
+}
+
+TEST_F(TextFilesTest, SaysHowABinaryFileBecomesData) {
+  const auto advice = [](const std::filesystem::path& path) {
+    return data_tests::advice_of([&] { TextFiles{path}; });
+  };
+  const auto packed = write("packed/a.jsonl.gz", std::string("\x1F\x8B\x08\0\0\0\0\0\0\x03", 10));
+  EXPECT_EQ(advice(packed), "unpack it first: gunzip -k " + packed.string());
+  EXPECT_EQ(advice(folder_ / "packed"), advice(packed));
+  const auto zstd = write("a.jsonl.zst", std::string("\x28\xB5\x2F\xFD\x04\0", 6));
+  EXPECT_EQ(advice(zstd), "unpack it first: zstd -d " + zstd.string());
+  const auto array = write("a.npy", std::string("\x93NUMPY\x01\0v\0", 10));
+  EXPECT_THAT(advice(array),
+              HasSubstr("numpy.load(\"" + array.string() + "\").astype(numpy.uint32).tofile(\"" +
+                        (folder_ / "a.bin").string() + "\")"));
 }
 
 }  // namespace

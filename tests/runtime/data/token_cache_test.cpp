@@ -139,17 +139,43 @@ TEST_F(TokenCacheTest, CutsJsonLinesBetweenLines) {
   EXPECT_TRUE(text == expected + longest + "\n" + expected);
 }
 
-TEST_F(TokenCacheTest, NamesTheByteOfALineThatHasNoText) {
+TEST_F(TokenCacheTest, NamesTheLineThatHasNoText) {
   const auto problem = [&](const std::string& line) {
     const auto path = write("a.jsonl", "{\"text\": \"one\"}\n" + line);
     return data_tests::problem_of(
         ErrorKind::config, [&] { tokenize_cached(TextFiles(path), nullptr, folder_ / "cache", log_); });
   };
-  EXPECT_THAT(problem("{\"content\": \"two\"}"), HasSubstr("byte 16 is an object without"));
+  EXPECT_THAT(problem("{\"content\": \"two\"}"),
+              HasSubstr("line 2 (byte 16) is an object without a \"text\";"));
   EXPECT_THAT(problem("{\"content\": \"two\"}"), HasSubstr("it has \"content\""));
-  EXPECT_THAT(problem("{\"text\": [1]}"), HasSubstr("byte 16"));
+  EXPECT_THAT(problem("{\"text\": [1]}"),
+              HasSubstr("line 2 (byte 16) is an object whose \"text\" is a list"));
   EXPECT_THAT(problem("{\"text\": \"two"), HasSubstr("byte "));
-  EXPECT_THAT(problem("two"), HasSubstr("byte 16: an object is expected"));
+  EXPECT_THAT(problem("two"), HasSubstr("line 2, byte 16: an object is expected"));
+}
+
+TEST_F(TokenCacheTest, CountsTheLinesOfEverySegment) {
+  std::string lines;
+  constexpr int kGoodLines = 200'000;  // several segments
+  for (int i = 0; i < kGoodLines; ++i) lines += i % 3 == 0 ? "\n" : "{\"text\": \"one\"}\n";
+  const auto first = write("a.jsonl", lines);
+  const auto second = write("b.jsonl", lines + "{\"text\": 2}\n");
+  EXPECT_THAT(
+      data_tests::problem_of(ErrorKind::config,
+                             [&] {
+                               tokenize_cached(TextFiles({first, second}), nullptr, folder_ / "cache", log_);
+                             }),
+      HasSubstr("line 200001 (byte " + std::to_string(lines.size()) + ") is an object whose"));
+}
+
+TEST_F(TokenCacheTest, SkipsAByteOrderMarkInFrontOfJsonLines) {
+  for (const char* name : {"a.jsonl", "a.txt"}) {
+    const TextFiles files(write(name, "\xEF\xBB\xBF{\"text\": \"one\"}\n{\"text\": \"two\"}\n"));
+    const std::vector<int32_t> found = all_of(*tokenize_cached(files, nullptr, folder_ / "cache", log_));
+    std::string text;
+    for (const int32_t token : found) text += static_cast<char>(token);
+    EXPECT_EQ(text, "one\ntwo\n") << name;
+  }
 }
 
 TEST_F(TokenCacheTest, CutsTextWhereItsTokensAreThoseOfTheWhole) {

@@ -8,7 +8,9 @@
 #include <fstream>
 #include <iterator>
 
+#include <terrace/base/utf8.h>
 #include <terrace/runtime/config/json_document.h>
+#include <terrace/runtime/data/internal/byte_alphabet.h>
 #include <terrace/runtime/data/internal/text_segments.h>
 
 #include "runtime/data/data_test_support.h"
@@ -197,6 +199,74 @@ TEST(Tokenizer, BeginsATextWithoutTheSpaceThatWasPutThere) {
   EXPECT_EQ(decode(llama, tokens), " the quick");
   EXPECT_EQ(llama.bytes_of(tokens[0], true), llama.bytes_of(tokens[0]).substr(1));
   EXPECT_EQ(llama.decode(tokens), "the quick");
+}
+
+// What `tokens` become one by one: each piece, and the rest.
+std::vector<std::string> pieces(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens) {
+  Tokenizer::Decoder decoder(tokenizer);
+  std::vector<std::string> texts;
+  for (const int32_t token : tokens) texts.push_back(decoder.add(token));
+  texts.push_back(decoder.finish());
+  return texts;
+}
+
+// The tokens with these names.
+std::vector<int32_t> named(const Tokenizer& tokenizer, const std::vector<std::string>& names) {
+  std::vector<int32_t> tokens;
+  for (const std::string& name : names) {
+    int32_t token = 0;
+    while (token < static_cast<int32_t>(tokenizer.vocabulary()) && tokenizer.name_of(token) != name) ++token;
+    EXPECT_LT(token, static_cast<int32_t>(tokenizer.vocabulary())) << name;
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
+// As the library's ByteFallback: a run of bytes is UTF-8 as a whole, or U+FFFD for each of them.
+TEST(Tokenizer, HoldsBackARunOfBytesUntilItEnds) {
+  const Tokenizer llama = Tokenizer::parse(fixture("llama2.json"), "llama2");
+  const std::string broken = "\xEF\xBF\xBD";
+  const auto of = [&](const std::vector<std::string>& names) { return pieces(llama, named(llama, names)); };
+  EXPECT_THAT(of({"a", "<0xC3>", "<0xA9>", "a"}), ElementsAre("a", "", "",
+                                                              "\xC3\xA9"
+                                                              "a",
+                                                              ""));
+  EXPECT_THAT(of({"a", "<0xC3>", "<0xA9>"}), ElementsAre("a", "", "", "\xC3\xA9"));
+  EXPECT_THAT(of({"a", "<0xC3>", "a"}), ElementsAre("a", "", broken + "a", ""));
+  EXPECT_THAT(of({"<0xE4>", "<0xBA>"}), ElementsAre("", "", broken + broken));
+  // The good character of a broken run goes with it.
+  EXPECT_THAT(of({"<0x41>", "<0xC3>", "<0xA9>", "<0xFF>", "a"}),
+              ElementsAre("", "", "", "", broken + broken + broken + broken + "a", ""));
+  EXPECT_EQ(llama.decode(named(llama, {"<0xFF>", "a", "<0x41>"})), broken + "aA");
+}
+
+// As Rust's String::from_utf8_lossy over the whole text.
+TEST(Tokenizer, HoldsBackACharacterUntilItIsWholeOrBroken) {
+  const Tokenizer gpt2 = Tokenizer::parse(fixture("gpt2.json"), "gpt2");
+  const std::string broken = "\xEF\xBF\xBD";
+  const auto of = [&](const std::string& bytes) {
+    std::vector<std::string> names;
+    for (const char byte : bytes) {
+      append_utf8(names.emplace_back(), data::character_of_byte(static_cast<uint8_t>(byte)));
+    }
+    return pieces(gpt2, named(gpt2, names));
+  };
+  EXPECT_THAT(of("\xF0\x9F\x98\x80!"), ElementsAre("", "", "", "\xF0\x9F\x98\x80", "!", ""));
+  EXPECT_THAT(of("\xF0\x9F\x98"), ElementsAre("", "", "", broken));
+  EXPECT_THAT(of("\xE4\xBA!"), ElementsAre("", "", broken + "!", ""));
+  EXPECT_THAT(of("\xE4\xE4\xBA\xAC"), ElementsAre("", broken, "", "\xE4\xBA\xAC", ""));
+  EXPECT_THAT(of("\xFF\x80"), ElementsAre(broken, broken, ""));
+  EXPECT_THAT(of("\xED\xA0\x80"), ElementsAre("", broken + broken, broken, ""));  // a surrogate
+  EXPECT_THAT(of("\xED\x9F\xBF"), ElementsAre("", "", "\xED\x9F\xBF", ""));
+  EXPECT_THAT(of("\xE0\xA0\x80"), ElementsAre("", "", "\xE0\xA0\x80", ""));
+  EXPECT_THAT(of("\xF4\x8F\xBF\xBF"), ElementsAre("", "", "", "\xF4\x8F\xBF\xBF", ""));
+}
+
+TEST(Tokenizer, DropsTheSpaceOfTheFirstTokenOnlyWhereItBeginsTheText) {
+  const Tokenizer llama = Tokenizer::parse(fixture("llama2.json"), "llama2");
+  const std::vector<int32_t> tokens = encode(llama, "the");
+  EXPECT_EQ(Tokenizer::Decoder(llama).add(tokens[0]), llama.bytes_of(tokens[0], true));
+  EXPECT_EQ(Tokenizer::Decoder(llama, false).add(tokens[0]), llama.bytes_of(tokens[0]));
 }
 
 // A token that joins lines forbids cuts behind them, one that takes the space behind it those behind itself

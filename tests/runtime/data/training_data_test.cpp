@@ -226,6 +226,43 @@ TEST_F(TokenFilesTest, TellsTokensOfFourBytesByTheirLooks) {
             "it looks like tokens of uint16, and " + train.string() + " like tokens of uint32");
 }
 
+// numpy.array(tokens).tofile() without a dtype.
+TEST_F(TokenFilesTest, RefusesTokensOfEightBytes) {
+  const auto wide = [](size_t count, uint16_t high_half) {
+    std::vector<uint16_t> quarters;
+    for (size_t i = 0; i < count; ++i) {
+      quarters.insert(quarters.end(), {static_cast<uint16_t>(i), 0, 0, 0});
+      if (i == 40) quarters.back() = high_half;
+    }
+    return packed(quarters);
+  };
+  const auto problem = [&](const std::string& bytes, uint32_t vocabulary, uint32_t token_bytes) {
+    const auto path = write("a.bin", bytes);
+    return data_tests::problem_of(ErrorKind::config, [&] { open_tokens({{path}, vocabulary, token_bytes}); });
+  };
+  const std::string reason = "every second number of 4 bytes is 0: it looks like int64, 8 bytes a token";
+  for (const uint32_t vocabulary : {50u, 50257u, 128256u}) {
+    for (const uint32_t token_bytes : {0u, 2u, 4u}) {
+      EXPECT_EQ(problem(wide(64, 0), vocabulary, token_bytes), reason);
+      EXPECT_EQ(problem(wide(5000, 0), vocabulary, token_bytes), reason);
+    }
+  }
+  EXPECT_EQ(problem(wide(63, 0), 128256, 4), "no problem");
+  EXPECT_EQ(problem(wide(64, 1), 128256, 4), "no problem");
+  EXPECT_EQ(problem(std::string(1024, '\0'), 128256, 0), "no problem");
+  const auto narrow = write("narrow.bin", packed(std::vector<uint16_t>(40, 3)));
+  const auto path = write("a.bin", wide(64, 0));
+  EXPECT_EQ(data_tests::problem_of(ErrorKind::config,
+                                   [&] {
+                                     open_tokens({{narrow, path}, 128256});
+                                   }),
+            reason);
+  EXPECT_THAT(data_tests::advice_of([&] {
+                open_tokens({{path}, 128256});
+              }),
+              HasSubstr("tokens.astype(numpy.uint32).tofile("));
+}
+
 TEST_F(TokenFilesTest, TakesThePairThatNanoGptMakes) {
   write("prepare.py", "import numpy");
   write("train.bin", packed({1, 2, 3, 4, 5, 6}));
