@@ -31,6 +31,12 @@ function pathTable() {
       path.busy_ns > 0 ? `${fixed(path.bytes / path.busy_ns, 2)} GB/s` : '-']})));
 }
 
+function copiesText() {
+  const late = totals.demand_fetches;
+  return `Parameters were copied to the device ${counted(totals.fetches, 'time')}; ${grouped(late)} ${late === 1 ? 'copy' : 'copies'} `
+    + `(${percentText(late, totals.fetches)}) came late, so an operation waited for them; ${counted(totals.evictions, 'time')} something else had to leave for them.`;
+}
+
 function showBytes() {
   const box = section('bytes', 'Bytes moved', 'Over each link, per step, beside the least that any order of decisions could move with these budgets. A ratio of 1 is as good as can be.');
   if (pointCount === 0) return void box.append(el('p', {class: 'empty'}, noSteps));
@@ -48,6 +54,6 @@ function showBytes() {
     linkChart(host, entry);
   }
   box.append(pointTable(used.map(({link, l}) => ({name: link.name, cell: i => exact(series.links[l][i] / series.count[i], bytesText(series.links[l][i] / series.count[i]), 'bytes')}))));
-  box.append(el('p', {class: 'note'}, `${grouped(totals.fetches)} chunks of parameters were copied to the device, ${grouped(totals.demand_fetches)} of them not before they were needed; ${grouped(totals.evictions)} made room.`));
+  if (totals.fetches > 0) box.append(el('p', {class: 'note', id: 'copies'}, copiesText()));
   if (memory.paths.length > 0) box.append(el('h3', {class: 'gap'}, 'Drives'), pathTable());
 }

@@ -31,6 +31,9 @@ const time = value => exact(value, timeText(value), 'ns');
 const count = value => exact(value, grouped(value));
 const real = (value, digits) => (value === null ? el('span', {}, 'not finite') : exact(value, realText(value, digits)));
 
+// A name or path that may go on in the next line behind its dots, underscores and slashes.
+const broken = text => text.split(/(?<=[._/,])/).flatMap((part, i) => (i > 0 ? [el('wbr'), part] : [part]));
+
 function swatch(colour, form = '') {
   return el('span', {class: `swatch ${form}`, style: `background:${colour};border-color:${colour};color:${colour}`});
 }

@@ -58,6 +58,9 @@ function momentText(seconds) {
   return `${new Date(seconds * 1000).toISOString().slice(0, 19).replace('T', ' ')} UTC`;
 }
 
+// "host -> device" with an arrow that stays beside the word before it.
+const arrowed = text => text.replace(/ -> /g, '\u00a0\u2192 ');
+
 // --- Axes ---
 
 // 1, 2 or 5 times a power of ten, about `count` of them from `from` to `to`.

@@ -26,15 +26,60 @@ function stateText() {
   if (data.state === 'starting') return `starting, no step done yet`;
   return `${data.state}, ${steps}`;
 }
+// At the mean time per step.
+function leftText() {
+  const left = run.planned_steps - run.resumed_at_step - totals.steps;
+  if (data.state !== 'running' || totals.steps === 0 || left <= 0) return null;
+  const ns = left * totals.total_ns / totals.steps;
+  return ns < 1e9 ? 'less than a second left' : `about ${timeText(Math.round(ns / 1e9) * 1e9)} left`;
+}
+
+// --- The name of the run: of where it saves to, else of its first nvme path, else of the model ---
+
+// As a shell has them.
+function wordsOf(command) {
+  const words = command.match(/(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])+/gs) ?? [];
+  return words.map(word => word.replace(/'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)/gs,
+    (_, single, double, one) => single ?? (double === undefined ? one : double.replace(/\\(.)/gs, '$1'))));
+}
+function saveFolder() {
+  const fact = run.facts.find(([name]) => name === 'command');
+  const words = fact ? wordsOf(fact[1]) : [];
+  let folder = '';
+  words.forEach((word, i) => {
+    if (word === '--save') folder = words[i + 1] ?? '';
+    if (word.startsWith('--save=')) folder = word.slice('--save='.length);
+  });
+  return folder;
+}
+function firstNvmePath() {
+  for (const [key, value] of run.configuration) {
+    if (!key.endsWith('.nvme_path')) continue;
+    try {
+      const first = [JSON.parse(value)].flat()[0];
+      if (typeof first === 'string') return first;
+    } catch {
+      // Shown shortened: it has no name to give.
+    }
+  }
+  return '';
+}
+const lastComponent = path => path.split('/').filter(part => part !== '' && part !== '.' && part !== '..').pop() ?? '';
+// The page has this before the trainer is made and describes itself.
+const modelText = () => (run.facts.length > 0 && run.facts[0][0] === 'model' ? run.facts[0][1].replace(/: [\d,]+ parameters$/, '') : run.model);
+function runName() {
+  return lastComponent(saveFolder()) || lastComponent(firstNvmePath()) || lastComponent(modelText().split(': ')[0]) || 'Terrace run';
+}
 
 function showHead() {
   const head = document.getElementById('top');
-  document.title = `${run.model} - Terrace run`;
+  document.title = `${runName()} - Terrace run`;
+  const left = leftText();
   const meta = el('div', {class: 'meta'}, el('span', {class: `pill ${data.state}`, id: 'state'}, stateText()),
-    el('span', {}, `${grouped(run.parameters)} parameters`), el('span', {}, `started ${momentText(run.started_at)}`),
+    left ? el('span', {id: 'left'}, left) : null, el('span', {}, `${grouped(run.parameters)} parameters`), el('span', {}, `started ${momentText(run.started_at)}`),
     el('span', {}, `written ${momentText(data.written_at)}`), el('span', {}, `terrace ${run.version}`));
   head.append(el('div', {class: 'bar'}, el('div', {class: 'brand'}, el('b', {}, 'Terrace'), ' run report'), themeButton()),
-    el('h1', {}, run.model), meta);
+    el('h1', {}, runName()), el('p', {class: 'shape', id: 'shape'}, modelText()), meta);
   if (data.state_text) head.append(el('p', {class: `message ${data.state}`, id: 'state-text'}, data.state_text));
   if (data.state === 'running' || data.state === 'starting') {
     head.append(el('p', {class: 'message running'},
@@ -65,7 +110,7 @@ function movedTile() {
     least += link.least * totals.steps;
   });
   if (moved === 0) return tile('Bytes over the least possible', '-', 'nothing is moved', {id: 'tile-moved'});
-  return tile('Bytes over the least possible', exact(moved / least, ratioText(moved, least)),
+  return tile('Bytes over the least possible', least === 0 ? '-' : exact(moved / least, ratioText(moved, least)),
     [bytes(moved / totals.steps), ' per step'], {id: 'tile-moved'});
 }
 

@@ -2,7 +2,7 @@
 
 const picture = data.picture;
 const PHASE_COLOURS = {forward: 'var(--c-sky)', backward: 'var(--c-orange)', update: 'var(--c-green)'};
-const TRACE_LINKS = {h2d: ['host -> device', 'var(--c-blue)'], d2h: ['device -> host', 'var(--c-sky)'],
+const TRACE_LINKS = {h2d: [arrowed('host -> device'), 'var(--c-blue)'], d2h: [arrowed('device -> host'), 'var(--c-sky)'],
   nvme_read: ['nvme reads', 'var(--c-green)'], nvme_write: ['nvme writes', 'var(--c-red)']};
 const PRESENCES = [
   ['in the tier below', 'var(--grid)'], ['parameters on the device', 'var(--c-blue)'], ['gradient on the device', 'var(--c-orange)'],

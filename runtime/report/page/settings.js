@@ -6,7 +6,7 @@ function factList(facts) {
 
 function configurationTable(rows) {
   return table('', [{name: 'key'}, {name: 'value'}, {name: 'from'}, {name: ''}], rows.map(([key, value, origin, note]) => ({key,
-    cells: [el('span', {class: 'mono'}, key), el('span', {class: 'mono'}, value), el('span', {class: 'soft'}, origin), el('span', {class: 'soft'}, note)]})));
+    cells: [el('span', {class: 'mono'}, broken(key)), el('span', {class: 'mono'}, broken(value)), el('span', {class: 'soft'}, broken(origin)), el('span', {class: 'soft'}, note)]})));
 }
 
 function showSettings() {

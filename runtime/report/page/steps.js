@@ -2,6 +2,8 @@
 
 const data = JSON.parse(document.getElementById('data').textContent);
 const {header: run, totals, series, memory, marks, log, prediction, last_step: lastStep} = data;
+for (const named of [...data.links, ...(prediction ? prediction.rates : [])]) named.name = arrowed(named.name);
+for (const bound of [totals.resources, prediction]) if (bound) bound.binding_name = arrowed(bound.binding_name);
 const pointCount = series.count.length;
 const merged = series.steps_per_point > 1;
 const shortestName = name => name.replace('wait for ', 'waiting for ');

@@ -3,14 +3,42 @@
 function causeChart(box) {
   const used = data.causes.map((cause, c) => ({...cause, sums: series.causes[c], colour: CAUSE_COLOURS[cause.key]}))
     .filter(cause => cause.sums.some(sum => sum > 0));
-  const columns = used.map(cause => ({values: perStep(cause.sums), colour: cause.colour}));
+  const host = el('div');
+  const button = el('button', {type: 'button', id: 'without-compute', 'aria-pressed': 'false'}, 'without compute');
+  const draw = () => drawCauses(host, used, button.getAttribute('aria-pressed') === 'true');
+  button.addEventListener('click', () => {
+    button.setAttribute('aria-pressed', button.getAttribute('aria-pressed') === 'true' ? 'false' : 'true');
+    draw();
+  });
+  if (used.length > 1 && used.some(cause => cause.key === 'compute')) box.append(el('div', {class: 'choices'}, button));
+  box.append(host);
+  draw();
+}
+
+// Where nearly all is compute, the rest shows without it only.
+function drawCauses(host, used, withoutCompute) {
+  const shown = used.filter(cause => !withoutCompute || cause.key !== 'compute');
+  const columns = shown.map(cause => ({values: perStep(cause.sums), colour: cause.colour}));
   const whole = perStep(series.total_ns);
-  box.append(legend(used.map(cause => ({name: shortestName(cause.name), colour: cause.colour}))));
-  chart(box, overSteps({label: 'Time of a step by cause, over steps', height: 270,
-    y: extent([whole], {zero: true, scaleOf: timeScale, name: 'time per step'}), layers: [stack(columns)],
-    tip: i => [...used.map((cause, c) => ({colour: cause.colour, name: shortestName(cause.name), text: timeText(columns[c].values[i])})).reverse(),
-      {name: 'all', text: timeText(whole[i])},
+  const heights = whole.map((_, i) => columns.reduce((sum, column) => sum + column.values[i], 0));
+  clear(host);
+  host.append(legend(shown.map(cause => ({name: shortestName(cause.name), colour: cause.colour}))));
+  chart(host, overSteps({label: `Time of a step by cause${withoutCompute ? ', without compute' : ''}, over steps`, height: 270,
+    y: extent([heights], {zero: true, scaleOf: timeScale, name: withoutCompute ? 'time per step, without compute' : 'time per step'}),
+    layers: [stack(columns)],
+    tip: i => [...shown.map((cause, c) => ({colour: cause.colour, name: shortestName(cause.name), text: timeText(columns[c].values[i])})).reverse(),
+      {name: withoutCompute ? 'all, with compute' : 'all', text: timeText(whole[i])},
       ...(merged ? [{name: 'shortest and longest step', text: `${timeText(series.step_ns.least[i])}, ${timeText(series.step_ns.most[i])}`}] : [])]}));
+}
+
+const tokenRates = () => Array.from(series.tokens, (tokens, i) => tokens / (series.total_ns[i] / 1e9 || 1));
+
+function rateChart(box, rates) {
+  const host = el('div', {id: 'rate', class: 'gap'}, el('h3', {}, 'Tokens per second'));
+  box.append(host);
+  chart(host, overSteps({label: 'Tokens per second over steps', y: extent([rates], {zero: true, name: 'tokens/s'}),
+    layers: [line(rates, 'var(--c-blue)')],
+    tip: i => [{colour: 'var(--c-blue)', form: 'line', name: 'tokens/s', text: grouped(rates[i])}]}));
 }
 
 function causeTable() {
@@ -28,8 +56,8 @@ function causeTable() {
 const RESOURCES = [
   {key: 'processor', name: 'processor', ns: 'processor_ns', colour: 'var(--c-blue)'},
   {key: 'disk', name: 'disk', ns: 'disk_ns', colour: 'var(--c-green)'},
-  {key: 'h2d', name: 'host -> device', ns: 'h2d_ns', colour: 'var(--c-orange)'},
-  {key: 'd2h', name: 'device -> host', ns: 'd2h_ns', colour: 'var(--c-sky)'},
+  {key: 'h2d', name: arrowed('host -> device'), ns: 'h2d_ns', colour: 'var(--c-orange)'},
+  {key: 'd2h', name: arrowed('device -> host'), ns: 'd2h_ns', colour: 'var(--c-sky)'},
 ];
 
 function resourceTable() {
@@ -67,9 +95,11 @@ function busyChart(box) {
 function showTime() {
   const box = section('time', 'Where the time goes', 'Every nanosecond of a step belongs to one cause, so the parts add up to the step. Resources work at the same time: the one that is busy for the longest bounds the run.');
   if (pointCount === 0) return void box.append(el('p', {class: 'empty'}, noSteps));
+  const rates = tokenRates();
   causeChart(box);
+  rateChart(box, rates);
   box.append(pointTable([...data.causes.map((cause, c) => ({name: shortestName(cause.name), cell: i => time(Math.round(series.causes[c][i] / series.count[i]))})),
-    {name: 'all', cell: i => time(Math.round(series.total_ns[i] / series.count[i]))}]));
+    {name: 'all', cell: i => time(Math.round(series.total_ns[i] / series.count[i]))}, {name: 'tokens/s', cell: i => count(Math.round(rates[i]))}]));
   const pair = el('div', {class: 'columns'});
   box.append(pair);
   const busy = el('div', {}, el('h3', {}, 'What bounds the run'), el('div', {id: 'resources'}, resourceTable()));

@@ -52,8 +52,10 @@ function lossChart(box) {
     if (held.length <= MOST_DOTS) layers.push(held.map(([step, loss]) => dot(step, loss, eventColour.evaluation)));
     entries.push({name: 'held-out loss', colour: eventColour.evaluation, form: held.length > 1 ? 'line' : 'dot'});
   }
-  if (run.unigram_loss > y.from && run.unigram_loss < y.to)
-    layers.unshift(level(run.unigram_loss, 'var(--faint)', 'unigram loss of the data'));
+  if (run.unigram_loss > y.from && run.unigram_loss < y.to) {
+    layers.unshift(level(run.unigram_loss, 'var(--faint)', ''));
+    entries.push({name: 'unigram loss of the data', colour: 'var(--faint)', form: 'dashed'});
+  }
   layers = layers.flat();
   let row = 0;
   const onIt = (places, name, colour) => {
