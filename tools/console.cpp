@@ -10,13 +10,22 @@
 namespace terrace {
 namespace {
 
-size_t terminal_width() {
-  winsize size{};
-  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : 80;
+// Without the parts at its end for which there is no room.
+std::string fitted(std::string line, size_t columns) {
+  while (line.size() > columns) {
+    const size_t comma = line.rfind(", ");
+    line.resize(comma == std::string::npos ? columns : comma);
+  }
+  return line;
 }
 
 }  // namespace
+
+size_t terminal_columns(int fd) {
+  winsize size{};
+  if (isatty(fd) != 1) return 0;
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
 
 Console::Console() : is_terminal_(isatty(STDERR_FILENO) == 1) {}
 
@@ -25,7 +34,7 @@ Console::~Console() {
 }
 
 size_t Console::columns() const {
-  return is_terminal_ ? terminal_width() : 0;
+  return is_terminal_ ? terminal_columns(STDERR_FILENO) : 0;
 }
 
 void Console::write(LogLevel level, std::string_view line) {
@@ -57,7 +66,12 @@ void Console::in_passing(std::string_view line) {
   const std::lock_guard lock(mutex_);
   const uint64_t now = clock_.now_ns();
   if (progress_ns_ > 0 && now - progress_ns_ < kStepIsNewNs) return;
-  if (is_terminal_) return put_over("terrace: " + shown_message(line));
+  if (is_terminal_) {
+    const std::string name = "terrace: ";
+    const std::string text = shown_message(line);
+    const size_t room = columns() - 1;
+    return put_over(fitted(name.size() + text.size() <= room ? name + text : text, room));
+  }
   if (passing_ns_ > 0 && now - passing_ns_ < kBetweenLinesNs) return;
   passing_ns_ = now;
   put("terrace: " + shown_message(line) + "\n");
@@ -70,7 +84,7 @@ void Console::end_passing() {
 
 void Console::put_over(std::string_view line) {
   // A line that wraps could not be taken back. The last column stays empty: some terminals wrap after it.
-  put("\r\x1b[K" + std::string(line.substr(0, terminal_width() - 1)));
+  put("\r\x1b[K" + std::string(line.substr(0, columns() - 1)));
   line_is_open_ = true;
 }
 

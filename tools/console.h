@@ -11,6 +11,9 @@
 
 namespace terrace {
 
+// Of the terminal behind `fd`, 80 where it does not say; 0: it is none.
+size_t terminal_columns(int fd);
+
 // Thread-safe: a log line of another thread never lands inside the progress line.
 class Console final : public Log {
  public:
