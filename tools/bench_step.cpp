@@ -246,7 +246,7 @@ void BenchStep::plan_places(StepPlan& plan) const {
   options.states = place("--offload-optimizer", flags_.states_on);
   const bool uses_nvme = options.parameters == Placement::nvme || options.states == Placement::nvme;
   if (uses_nvme && flags_.nvme_paths.empty())
-    refuse("--nvme-path", "it is not given", "name the folder that training will use");
+    refuse_missing("--nvme-path", "name the folder that training will use");
   for (const std::string& path : flags_.nvme_paths) {
     require_exists("--nvme-path", path);
     if (!fs::is_directory(path)) refuse("--nvme-path " + path, system_reason(ENOTDIR), "name a folder");

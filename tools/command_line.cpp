@@ -288,6 +288,10 @@ void require_values(const CLI::App& command) {
   }
 }
 
+void refuse_missing(const std::string& flag, const std::string& advice, const std::string& reason) {
+  throw Error(ErrorKind::config, {flag + " is missing", "", reason, advice});
+}
+
 void require_exists(const std::string& subject, const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error)) return;

@@ -45,6 +45,7 @@ std::unique_ptr<Subcommand> add_sim(Command& app);
 std::unique_ptr<Subcommand> add_plan(Command& app);
 std::unique_ptr<Subcommand> add_help(Command& app);
 std::unique_ptr<Subcommand> add_completion(Command& app);
+std::unique_ptr<Subcommand> add_version(Command& app);
 // Of the group "bench".
 std::unique_ptr<Subcommand> add_bench_adam(Command& bench);
 std::unique_ptr<Subcommand> add_bench_io(Command& bench);
@@ -94,6 +95,9 @@ uint64_t parse_count(const std::string& text, const char* flag);
 // An empty value, as an unset variable of a shell leaves it, must not pass for a flag that is not given:
 // Error(config).
 void require_values(const CLI::App& command);
+// "--data is missing", or "--data is missing: REASON": Error(config).
+[[noreturn]] void refuse_missing(const std::string& flag, const std::string& advice,
+                                 const std::string& reason = "");
 // What the command line names and is not there is a mistake in it, not a failing system: Error(config).
 void require_exists(const std::string& subject, const std::filesystem::path& path);
 

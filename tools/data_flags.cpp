@@ -47,7 +47,7 @@ void DataFlags::add_to(Command& app, const char* group) {
       .group(group);
   app.add_option("--token-type", token_type,
                  "Of .bin files: uint16 or uint32, little-endian (default: as they look)")
-      .type_name("TYPE")
+      .type_name("uint16|uint32")
       .group(group);
   app.add_option("--cache-dir", cache_folder,
                  "Where tokenized text is kept (default $XDG_CACHE_HOME/terrace or ~/.cache/terrace)")
@@ -58,8 +58,9 @@ void DataFlags::add_to(Command& app, const char* group) {
 DataChoice::DataChoice(const DataFlags& flags, const fs::path& model_folder)
     : paths_(flags.paths.begin(), flags.paths.end()), cache_folder_(flags.cache_folder) {
   if (paths_.empty()) {
-    refuse("--data", "it is not given",
-           "give a text file or a folder of text files, for example --data /usr/share/common-licenses");
+    refuse_missing(
+        "--data",
+        "give a text file or a folder of text files, for example --data /usr/share/common-licenses");
   }
   for (const fs::path& path : paths_) require_exists("--data", path);
   are_token_files_ = terrace::are_token_files(paths_);

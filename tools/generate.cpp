@@ -46,10 +46,8 @@ class Vocabulary {
     } else if (!folder.empty() && std::filesystem::exists(folder / "tokenizer.json", error)) {
       tokenizer_.emplace(Tokenizer::load(folder));
     } else if (model_vocabulary != ByteTokens::kVocabulary) {
-      refuse(
-          "--tokenizer",
-          fmt::format("it is not given, and the model has {} tokens, so they are no bytes", model_vocabulary),
-          "give the tokenizer.json that the model was trained with");
+      refuse_missing("--tokenizer", "give the tokenizer.json that the model was trained with",
+                     fmt::format("the model has {} tokens, so they are no bytes", model_vocabulary));
     }
     if (tokenizer_ && tokenizer_->vocabulary() > model_vocabulary) {
       refuse(
@@ -73,10 +71,7 @@ class Vocabulary {
     return tokens;
   }
   std::optional<int32_t> end() const { return tokenizer_ ? tokenizer_->end_of_text() : std::nullopt; }
-  std::string bytes_of(int32_t token, bool begins_text) const {
-    return tokenizer_ ? std::string(tokenizer_->bytes_of(token, begins_text))
-                      : std::string(1, static_cast<char>(token));
-  }
+  const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
 
  private:
   std::optional<Tokenizer> tokenizer_;
@@ -147,8 +142,13 @@ uint64_t Generate::go_on(Inference& inference, const Vocabulary& vocabulary, std
                          uint32_t longest) {
   const uint32_t vocabulary_size = inference.model().config().vocabulary;
   std::vector<float> logits(vocabulary_size);
-  std::fwrite(prompt_.data(), 1, prompt_.size(), stdout);
-  std::fflush(stdout);
+  const auto write = [](const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  std::optional<Tokenizer::Decoder> decoder;  // none: a token is a byte
+  if (vocabulary.tokenizer() != nullptr) decoder.emplace(*vocabulary.tokenizer(), prompt_.empty());
+  write(prompt_);
   uint64_t count = 0;
   while (count < max_new_tokens_) {
     const auto length = static_cast<uint32_t>(std::min<size_t>(tokens.size(), longest));
@@ -158,12 +158,11 @@ uint64_t Generate::go_on(Inference& inference, const Vocabulary& vocabulary, std
         sample_token(logits, sampling_, static_cast<double>(uniform({seed_, kGenerationStream}, count)));
     ++count;
     if (next == vocabulary.end()) break;
-    const std::string bytes = vocabulary.bytes_of(next, prompt_.empty() && count == 1);
-    std::fwrite(bytes.data(), 1, bytes.size(), stdout);
-    std::fflush(stdout);
+    write(decoder ? decoder->add(next) : std::string(1, static_cast<char>(next)));
     tokens.push_back(next);
   }
-  std::fputs("\n", stdout);
+  if (decoder) write(decoder->finish());
+  write("\n");
   return count;
 }
 

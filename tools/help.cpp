@@ -10,6 +10,7 @@
 #include <terrace/base/error.h>
 
 #include "command_line.h"
+#include "version.h"
 
 namespace terrace {
 namespace {
@@ -40,6 +41,26 @@ std::vector<std::string> names_of(const CLI::Option& option) {
   for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
   if (names.empty()) names.push_back(option.get_name());
   return names;
+}
+
+// The values that a flag, or a word in its place, may have: what is lower case of "none|cpu|nvme".
+std::vector<std::string> values_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name() + "|";
+  std::vector<std::string> values;
+  if (option.get_expected_max() == 0 || type.find('|') + 1 == type.size()) return values;
+  for (size_t begin = 0, end = 0; (end = type.find('|', begin)) != std::string::npos; begin = end + 1) {
+    const std::string value = type.substr(begin, end - begin);
+    if (std::any_of(value.begin(), value.end(), [](char c) { return c >= 'a' && c <= 'z'; }))
+      values.push_back(value);
+  }
+  return values;
+}
+
+// Whether it may be a file as well.
+bool takes_files(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return values_of(option).empty() || type.find("DIR") != std::string::npos ||
+         type.find("FILE") != std::string::npos;
 }
 
 // --- A manual page (man(7)) ---
@@ -89,12 +110,24 @@ std::string man_page(const CLI::App& root) {
 // --- Completion ---
 
 std::string bash_completion(const CLI::App& root) {
-  std::string cases;
+  std::string cases, values;
   for_each_command(root, [&](const CLI::App& app) {
     std::vector<std::string> words;
     for (const CLI::App* sub : subcommands_of(app)) words.push_back(sub->get_name());
     for (const CLI::Option* option : app.get_options()) {
-      if (!option->get_positional()) words.push_back(names_of(*option).back());
+      const std::vector<std::string> of_option = values_of(*option);
+      if (option->get_positional()) {
+        words.insert(words.end(), of_option.begin(), of_option.end());
+        continue;
+      }
+      words.push_back(names_of(*option).back());
+      if (of_option.empty()) continue;
+      values +=
+          fmt::format("    \"{} {}\") words=\"{}\" files={} ;;\n", full_name(app), names_of(*option).back(),
+                      joined(of_option, " "), takes_files(*option) ? "1" : "");
+    }
+    if (app.get_name() == "help") {
+      for (const CLI::App* sub : subcommands_of(root)) words.push_back(sub->get_name());
     }
     cases += fmt::format("    \"{}\") words=\"{}\" ;;\n", full_name(app), joined(words, " "));
   });
@@ -102,7 +135,8 @@ std::string bash_completion(const CLI::App& root) {
   for_each_command(root, [&](const CLI::App& app) { names += fmt::format(" \"{}\"", full_name(app)); });
   return fmt::format(R"(# Words of terrace for bash: source <(terrace completion bash)
 _terrace() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} command=terrace word next words i
+  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}}
+  local command=terrace word next words files=1 i
   local known=({})
   for ((i = 1; i < COMP_CWORD; i++)); do
     next="$command ${{COMP_WORDS[i]}}"
@@ -110,12 +144,14 @@ _terrace() {{
   done
   case $command in
 {}  esac
+  case "$command $before" in
+{}  esac
   COMPREPLY=($(compgen -W "$words" -- "$current"))
-  if [[ $current != -* ]]; then COMPREPLY+=($(compgen -f -- "$current")); fi
+  if [[ -n $files && $current != -* ]]; then COMPREPLY+=($(compgen -f -- "$current")); fi
 }}
 complete -o filenames -F _terrace terrace
 )",
-                     names.substr(1), cases);
+                     names.substr(1), cases, values.empty() ? "    *) ;;\n" : values);
 }
 
 std::string zsh_quoted(const std::string& text) {
@@ -135,17 +171,33 @@ std::string zsh_quoted(const std::string& text) {
 std::string zsh_function(const CLI::App& app) {
   std::string name = full_name(app);
   std::replace(name.begin(), name.end(), ' ', '_');
-  std::string commands, arguments;
+  std::string commands, arguments, positionals;
   for (const CLI::App* sub : subcommands_of(app))
     commands += fmt::format(" '{}:{}'", sub->get_name(), zsh_quoted(sub->get_description()));
   for (const CLI::Option* option : app.get_options()) {
-    if (option->get_positional()) continue;
-    const std::string value = option->get_expected_max() == 0 ? "" : ":value:_files";
+    const std::vector<std::string> values = values_of(*option);
+    if (option->get_positional()) {
+      if (!values.empty())
+        positionals += fmt::format(" \\\n    '1:{}:({})'", option->get_name(), joined(values, " "));
+      continue;
+    }
+    const std::string words = joined(values, " ");
+    const std::string value = option->get_expected_max() == 0 ? ""
+                              : values.empty()                ? ":value:_files"
+                              : takes_files(*option)
+                                  ? fmt::format(":value:{{ compadd -- {}; _files }}", words)
+                                  : fmt::format(":value:({})", words);
     arguments += fmt::format(" \\\n    '*{}[{}]{}'", names_of(*option).back(),
                              zsh_quoted(option->get_description()), value);
   }
+  if (app.get_name() == "help") {
+    for (const CLI::App* sub : subcommands_of(root_of(app))) commands += " " + sub->get_name();
+    return fmt::format("_{}() {{\n  _arguments{} \\\n    '*:command:({})'\n}}\n", name, arguments,
+                       commands.substr(1));
+  }
   if (commands.empty())
-    return fmt::format("_{}() {{\n  _arguments{} \\\n    '*:file:_files'\n}}\n", name, arguments);
+    return fmt::format("_{}() {{\n  _arguments{}{} \\\n    '*:file:_files'\n}}\n", name, arguments,
+                       positionals);
   return fmt::format(
       "_{0}() {{\n  local -a commands=({1})\n  if (( CURRENT == 2 )); then\n    _describe command commands\n "
       "   "
@@ -156,9 +208,12 @@ std::string zsh_function(const CLI::App& app) {
 
 std::string zsh_completion(const CLI::App& root) {
   std::string text =
-      "#compdef terrace\n# Words of terrace for zsh: terrace completion zsh > a folder of $fpath/_terrace\n";
+      "#compdef terrace\n# Words of terrace for zsh: source <(terrace completion zsh) behind compinit, or "
+      "this as _terrace in a folder of $fpath\n";
   for_each_command(root, [&](const CLI::App& app) { text += zsh_function(app); });
-  return text + "_terrace \"$@\"\n";
+  return text +
+         "if [ \"$funcstack[1]\" = \"_terrace\" ]; then\n  _terrace \"$@\"\nelse\n  compdef _terrace "
+         "terrace\nfi\n";
 }
 
 class Help final : public Subcommand {
@@ -185,7 +240,8 @@ class Help final : public Subcommand {
                                         "`terrace help` lists them"});
       app = below;
     }
-    print_result(app->help(app->get_parent() == nullptr ? "" : full_name(*app->get_parent())));
+    // Not App::help(), which would be that of the command that was given: of this one.
+    print_result(app->get_formatter()->make_help(app, full_name(*app), CLI::AppFormatMode::Normal));
     return kDone;
   }
 
@@ -200,7 +256,13 @@ class Completion final : public Subcommand {
  public:
   explicit Completion(Command& app) : root_(root_of(app.app())) {
     Command command = app.add_subcommand(name_, "What a shell needs to complete commands and flags");
-    command.add_option("shell", shell_, "bash or zsh").required();
+    command.add_option("shell", shell_, "Whose").required().type_name("bash|zsh");
+    command.footer(
+        "To install it, add a line to the file that the shell reads first:\n"
+        "  ~/.bashrc                    source <(terrace completion bash)\n"
+        "  ~/.zshrc, behind compinit    source <(terrace completion zsh)\n"
+        "zsh also takes it from a file _terrace in a folder of $fpath:\n"
+        "  terrace completion zsh > ~/.zfunc/_terrace\n");
   }
   const std::string& name() const override { return name_; }
   int run() override {
@@ -217,7 +279,24 @@ class Completion final : public Subcommand {
   std::string shell_;
 };
 
+class Version final : public Subcommand {
+ public:
+  explicit Version(Command& app) { app.add_subcommand(name_, "The version, as --version prints it"); }
+  const std::string& name() const override { return name_; }
+  int run() override {
+    print_result(version_text() + "\n");
+    return kDone;
+  }
+
+ private:
+  const std::string name_ = "version";
+};
+
 }  // namespace
+
+std::unique_ptr<Subcommand> add_version(Command& app) {
+  return std::make_unique<Version>(app);
+}
 
 std::unique_ptr<Subcommand> add_help(Command& app) {
   return std::make_unique<Help>(app);

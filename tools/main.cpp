@@ -6,12 +6,12 @@
 #include <filesystem>
 #include <memory>
 #include <new>
-#include <string_view>
 #include <system_error>
 
 #include <terrace/base/shown_text.h>
 
 #include "command_line.h"
+#include "help_format.h"
 #include "version.h"
 
 namespace terrace {
@@ -35,18 +35,6 @@ std::string unparsed(const CLI::App& app, const std::string& reason) {
   return text + "\n  `" + command + " --help` lists what it takes";
 }
 
-// Says of a flag that may be given again, and takes one value each time, that it takes one.
-class HelpFormatter final : public CLI::Formatter {
- public:
-  std::string make_option_opts(const CLI::Option* option) const override {
-    constexpr std::string_view kMore = " ...";
-    std::string text = CLI::Formatter::make_option_opts(option);
-    if (option->get_allow_extra_args()) return text;
-    if (const size_t at = text.find(kMore); at != std::string::npos) text.erase(at, kMore.size());
-    return text;
-  }
-};
-
 // Of the standard library, which knows neither a path nor what to do.
 Error failure_of_system(const std::system_error& failure) {
   const auto* const file = dynamic_cast<const std::filesystem::filesystem_error*>(&failure);
@@ -64,14 +52,14 @@ int parse_and_run(int argc, const char* const* argv) {
   app.set_version_flag("--version", version_text(),
                        "Print the version, the build and its libraries, and exit");
   app.footer(kExamples);
-  app.formatter(std::make_shared<HelpFormatter>());
+  app.formatter(help_formatter());
   Command command(app);
   command.require_subcommand();
   const std::unique_ptr<Subcommand> subcommands[] = {
-      add_train(command),      add_eval(command),      add_generate(command), add_export(command),
-      add_checkpoint(command), add_report(command),    add_bench(command),    add_tune(command),
-      add_ctl(command),        add_top(command),       add_sim(command),      add_plan(command),
-      add_help(command),       add_completion(command)};
+      add_train(command),      add_eval(command),       add_generate(command), add_export(command),
+      add_checkpoint(command), add_report(command),     add_bench(command),    add_tune(command),
+      add_ctl(command),        add_top(command),        add_sim(command),      add_plan(command),
+      add_help(command),       add_completion(command), add_version(command)};
 
   const std::vector<std::string> arguments = normalised_arguments(argc, argv);
   if (arguments.empty()) {

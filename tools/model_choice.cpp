@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
+#include <terrace/runtime/config/suggestions.h>
 
 #include "model_path.h"
 #include "train_flags.h"
@@ -20,6 +23,23 @@ ModelConfig read_config(const fs::path& path, std::vector<std::string>& warnings
   const std::vector<std::byte> bytes = io::read_whole_file(path, kMaxConfigBytes);
   return parse_model_config({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string(),
                             &warnings);
+}
+
+// A misspelt name is answered with the one that is meant.
+ModelConfig released_model(const std::string& name) {
+  constexpr std::string_view kNames = "the names are ";
+  try {
+    return model_preset(name);
+  } catch (const Error& error) {
+    ErrorParts parts = error.parts();
+    if (!parts.advice.starts_with(kNames)) throw;
+    std::string names = parts.advice.substr(kNames.size());
+    for (size_t at = 0; (at = names.find(", ", at)) != std::string::npos;) names.replace(at, 2, "|");
+    const std::string suggestion = suggestion_among(names, name);
+    if (suggestion.empty()) throw;
+    parts.advice = suggestion + " " + parts.advice;
+    throw Error(error.kind(), parts);
+  }
 }
 
 void require_no_sizes(const TrainFlags& flags) {
@@ -61,7 +81,7 @@ ModelChoice choose_model(const TrainFlags& flags) {
   ModelChoice choice;
   const fs::path path = model_path(flags.model);
   if (path.empty()) {
-    choice.config = model_preset(flags.model);
+    choice.config = released_model(flags.model);
     // Nothing is loaded: the table of positions need not be longer than the sequences.
     if (flags.context) choice.config.positions = *flags.context;
   } else if (fs::is_directory(path)) {

@@ -66,7 +66,7 @@ void ModelFlags::add_to(Command& app) {
       .group(group);
   app.add_option("--dtype", type,
                  "With --model: fp32, bf16 (default) or fp16; a checkpoint is computed in its own type alone")
-      .type_name("TYPE")
+      .type_name("fp32|bf16|fp16")
       .group(group);
   group = "Memory and placement";
   app.add_option("--device", device,

@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include <terrace/base/error.h>
@@ -222,9 +223,13 @@ void TrainFlags::add_to(Command& app) {
   add_model_flags(app, *this);
   add_run_flags(app, *this);
   key_values.resize(kKeyFlags.size());
-  for (size_t i = 0; i < kKeyFlags.size(); ++i) {
-    const KeyFlag& flag = kKeyFlags[i];
-    app.add_option(flag.flag, key_values[i], flag.help).type_name(flag.type).group(flag.group);
+  // --help has the groups in the order in which they begin.
+  for (const bool trains : {true, false}) {
+    for (size_t i = 0; i < kKeyFlags.size(); ++i) {
+      const KeyFlag& flag = kKeyFlags[i];
+      if ((flag.group == std::string_view(kTraining)) != trains) continue;
+      app.add_option(flag.flag, key_values[i], flag.help).type_name(flag.type).group(flag.group);
+    }
   }
   add_repeated(
       app, "--nvme-path", nvme_paths, "DIR",

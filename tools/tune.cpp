@@ -125,7 +125,7 @@ class Tune final : public Subcommand {
 }
 
 void Tune::require_paths() const {
-  if (paths_.empty()) refuse("--nvme-path", "it is not given", "name the folder that training will use");
+  if (paths_.empty()) refuse_missing("--nvme-path", "name the folder that training will use");
   std::set<fs::path> seen;
   for (const std::string& path : paths_) {
     require_exists("--nvme-path", path);
