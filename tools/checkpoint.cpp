@@ -24,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr uint64_t kShownOfFile = 3;  // bad blocks
+
 // What the paths are: folders of checkpoints, and the nvme paths of one space.
 struct Places {
   std::vector<fs::path> checkpoints;
@@ -73,7 +75,7 @@ class Checkpoint final : public Subcommand {
   explicit Checkpoint(Command& app) {
     Command command = app.add_subcommand(
         name_, "List, verify or remove what runs have saved: checkpoints, and commits on nvme");
-    command.add_option("ACTION", action_, "ls, verify or prune").type_name("");
+    command.add_option("ACTION", action_, "What to do").type_name("ls|verify|prune");
     command.add_option("PATH", paths_, "Folders of --save, folders of one step, nvme paths (all of one run)")
         .type_name("");
     add_whole_number(
@@ -95,10 +97,13 @@ class Checkpoint final : public Subcommand {
   const std::string& name() const override { return name_; }
 
   int run() override {
+    if (action_.empty()) {
+      throw Error(ErrorKind::config, {"terrace checkpoint needs an action: use ls, verify or prune", "", "",
+                                      "terrace checkpoint ls PATH"});
+    }
     if (action_ != "ls" && action_ != "verify" && action_ != "prune") {
       throw Error(ErrorKind::config,
-                  {"cannot use", "terrace checkpoint " + action_, "it is none of ls, verify and prune",
-                   "say which: terrace checkpoint ls PATH"});
+                  {"unknown action", action_, "use ls, verify or prune", "terrace checkpoint ls PATH"});
     }
     if (paths_.empty()) {
       throw Error(ErrorKind::config, {"cannot use", "terrace checkpoint " + action_, "no path is given",
@@ -212,10 +217,20 @@ int Checkpoint::verify(const Places& places) {
   require_something(listed);
   std::string bad_blocks;
   uint64_t bad_count = 0;
+  fs::path bad_file;
+  uint64_t bad_of_file = 0;
+  const auto tell_hidden = [&] {
+    if (bad_of_file > kShownOfFile)
+      print_result(fmt::format("  and {} of this file\n", counted(bad_of_file - kShownOfFile, "more block")));
+    bad_of_file = 0;
+  };
   const auto tell = [&](const BadBlock& bad) {
     ++bad_count;
     bad_blocks += (bad_blocks.empty() ? "    " : ",\n    ") + bad_json(bad);
-    if (!json_) print_result(bad_text(bad));
+    if (json_) return;
+    if (bad.file != bad_file) tell_hidden();
+    bad_file = bad.file;
+    if (++bad_of_file <= kShownOfFile) print_result(bad_text(bad));
   };
   uint64_t bytes = 0;
   for (const SavedState& state : listed.states) {
@@ -231,12 +246,14 @@ int Checkpoint::verify(const Places& places) {
     } catch (const Error& failure) {
       tell({failure.parts().subject, "all of it", 0, state.bytes, failure.parts().reason});
     }
+    tell_hidden();
   }
   for (const fs::path& path : places.checkpoints) {
     const std::string trouble = is_checkpoint(path) ? "" : latest_trouble(path);
     if (!trouble.empty()) tell({path / "latest", "all of it", 0, 0, trouble});
   }
   if (!listed.tier.trouble.empty()) tell({places.nvme.front(), "all of it", 0, 0, listed.tier.trouble});
+  tell_hidden();
   if (json_) {
     print_result(fmt::format("{{\n  \"states\": {},\n  \"bytes\": {},\n  \"bad\": [\n{}\n  ]\n}}\n",
                              listed.states.size(), bytes, bad_blocks));

@@ -190,7 +190,7 @@ std::string schedule_text(const TrainConfig& config, uint64_t steps) {
 std::string model_text(const TrainFlags& flags, const TrainerOptions& options, const TrainerPlan& plan) {
   const ModelConfig& model = options.model;
   const std::string heads = model.key_value_heads == 0 || model.key_value_heads == model.heads
-                                ? fmt::format("{} heads", model.heads)
+                                ? counted(model.heads, "head")
                                 : fmt::format("{} heads on {}", model.heads, model.key_value_heads);
   return fmt::format("{}: {}, {} of width {}, {}, context {}, vocabulary {}: {} parameters", flags.model,
                      name_of(model.family), counted(model.layers, "layer"), model.width, heads, model.context,
