@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include <terrace/base/shown_text.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/binding_resource.h>
+#include <terrace/runtime/report/link_table.h>
 
 #include "text_table.h"
 
@@ -44,13 +47,37 @@ std::string hits_line(const JobStatus& status) {
       format_bytes(status.least_host_bytes), format_bytes(status.most_host_bytes));
 }
 
+// Of a program that knows other ways to wait, the key.
+std::string wait_name(const std::string& key) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"fetch_wait", "for parameters"},
+      {"activation_wait", "for activations"},
+      {"landing_wait", "for gradients to land"},
+      {"update_wait", "for the disk in the update"},
+      {"turn_wait", "for a turn on the drive"},
+      {"pending_update_wait", "for a pending update"},
+      {"commit_wait", "for commits"},
+  };
+  for (const auto& [known, name] : kNames) {
+    if (key == known) return std::string(name);
+  }
+  return key;
+}
+
+std::string link_name(const std::string& key) {
+  for (const LinkEntry& link : kLinks) {
+    if (key == link.key) return link.name;
+  }
+  return key;
+}
+
 // Of what is not 0.
 template <typename Items, typename Text>
 std::string list_line(const char* name, const Items& items, Text text) {
   std::string line;
   for (const auto& item : items) {
     const std::string amount = text(item);
-    if (!amount.empty()) line += fmt::format("{}{} {}", line.empty() ? "" : ", ", item.name, amount);
+    if (!amount.empty()) line += (line.empty() ? "" : "; ") + amount;
   }
   return fmt::format("{:<7} {}\n", name, line.empty() ? "none" : line);
 }
@@ -86,10 +113,10 @@ std::string job_view(const JobStatus& status) {
   std::string text = fmt::format("job {}  {}\n", status.pid, shown_line(status.model));
   text += step_line(status) + tier_lines(status) + hits_line(status);
   text += list_line("moved", status.links, [](const LinkBytes& link) {
-    return link.bytes > 0 ? format_bytes(link.bytes) : std::string();
+    return link.bytes > 0 ? link_name(link.name) + " " + format_bytes(link.bytes) : std::string();
   });
   text += list_line("waited", status.waits, [](const WaitTime& wait) {
-    return wait.ns > 0 ? format_duration(wait.ns) : std::string();
+    return wait.ns > 0 ? wait_name(wait.name) + " " + format_duration(wait.ns) : std::string();
   });
   text += fmt::format("{:<7} {}\n", "bound", bound_text(status));
   text += fmt::format("{:<7} {}\n", "now", status.waits_for.empty() ? "computing" : status.waits_for);
