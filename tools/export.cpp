@@ -1,6 +1,7 @@
 // `terrace export`: the weights of a checkpoint as a Hugging Face folder. It reads the checkpoint's files a
 // block at a time and needs neither the memory that training takes nor the configuration that trained.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -39,7 +40,7 @@ class Export final : public Subcommand {
         .type_name("CHECKPOINT");
     command.add_option("--out", out_, "The folder to make").required().type_name("DIR");
     command.add_option("--dtype", type_, "bf16, fp16 or fp32 (default: that of the checkpoint's parameters)")
-        .type_name("TYPE");
+        .type_name("bf16|fp16|fp32");
     command.add_option("--max-shard-size", shard_, "The most bytes of tensors in one file (default 5GB)")
         .type_name("SIZE");
     command.add_option("--tokenizer", tokenizer_, "Copy the tokenizer's files of this model folder")
@@ -113,7 +114,8 @@ int Export::run() {
                   report.file_count, report.bytes)
             : fmt::format("{} weights of step {} as {} in {} ({})\n", report.weight_count, info.step,
                           name_of(chosen.type), report.folder.string(), format_bytes(report.bytes));
-  print_result(text);
+  const bool is_said = !json_ && console_.is_terminal() && isatty(STDOUT_FILENO) == 1;  // by the log
+  if (!is_said) print_result(text);
   const bool has_words = model->config().vocabulary > kBytes;
   if (tokenizer_.empty() && !adapter_ && has_words)
     console_.warning(
