@@ -144,8 +144,8 @@ void TierSpace::remove_leftovers() {
   }
   for (size_t p = 0; p < folders_.size(); ++p) {
     if (removed[p].files == 0) continue;
-    log_.info(fmt::format("removed {} tier files ({}) that a job which is no more left in {}",
-                          removed[p].files, format_bytes(removed[p].bytes), folders_[p]->path()));
+    log_.info(fmt::format("removed {} that an earlier run left in {}", format_bytes(removed[p].bytes),
+                          folders_[p]->path()));
   }
 }
 
