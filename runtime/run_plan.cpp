@@ -253,6 +253,9 @@ void require_machine_memory(const TrainerPlan& plan, bool device_has_own_memory,
                             uint64_t process_bytes, Log& log) {
   constexpr uint64_t kReserve = 16;  // of the limit, as where records leave under pressure
   const SourcedBytes& limit = machine.memory_limit;
+  if (plan.host.bytes > limit.bytes)
+    log.warning(fmt::format("a host budget of {} is more than the {} that there are ({})",
+                            format_bytes(plan.host.bytes), format_bytes(limit.bytes), limit.origin));
   const uint64_t device_bytes = device_has_own_memory ? 0 : plan.memory.device_bytes;
   const uint64_t needed = plan.memory.host_bytes + device_bytes + process_bytes;
   if (needed <= limit.bytes - (limit.is_cgroups ? limit.bytes / kReserve : 0)) return;

@@ -79,21 +79,30 @@ void Trainer::Parts::choose_update_mode(const StepReport& report) {
   if (update_choice->is_done()) update_choice.reset();
 }
 
+namespace {
+
+// A sign of what is no number says nothing.
+std::string loss_and_norm(const StepReport& report) {
+  const auto shown = [](double value) {
+    return std::isnan(value) ? std::string("nan") : fmt::format("{}", value);
+  };
+  return fmt::format("loss {}, gradient norm {}", shown(report.loss), shown(report.gradient_norm));
+}
+
+}  // namespace
+
 Error Trainer::Parts::not_applied(const StepReport& report) const {
-  return Error(
-      ErrorKind::cancelled,
-      {fmt::format("step {} was not applied", report.step),
-       fmt::format("loss {}, gradient norm {}", report.loss, report.gradient_norm),
-       "a loss or a gradient is not a finite number",
-       "resume from a checkpoint with a lower learning rate, a longer warm-up or gradient clipping"});
+  return Error(ErrorKind::cancelled,
+               {fmt::format("step {} was not applied", report.step), loss_and_norm(report),
+                "a loss or a gradient is not a finite number",
+                "train with a lower learning rate, a longer warm-up or gradient clipping"});
 }
 
 Error Trainer::Parts::applied_in_part(const StepReport& report) const {
   const std::optional<uint64_t> durable = keeper.durable_step();
   return Error(
       ErrorKind::corrupt,
-      {fmt::format("step {} was applied in part", report.step),
-       fmt::format("loss {}, gradient norm {}", report.loss, report.gradient_norm),
+      {fmt::format("step {} was applied in part", report.step), loss_and_norm(report),
        "a gradient that is not a finite number came after others had been applied (terrace.update is "
        "during_backward, without gradient clipping): the weights in memory are of no step",
        fmt::format("resume from {}; clip gradients or set terrace.update to next_forward, which keep such a "

@@ -60,6 +60,7 @@ void RunReport::finished(const FinishedUpdate& update) {
 void RunReport::evaluation(uint64_t step, double loss) {
   if (file_ == nullptr) return;
   record_.evaluation(step, loss);
+  least_.add_evaluation();
 }
 
 void RunReport::picture(std::optional<StepPicture> picture) {

@@ -132,6 +132,7 @@ void TrainingRun::evaluate() {
   const uint64_t step = trainer_.completed_steps();
   summary_.validation_loss = trainer_.evaluate(flags_.eval_samples);
   summary_.validation_step = step;
+  summary_.least.add_evaluation();
   console_.info(fmt::format("step {}: held-out loss {:.4f}", step, *summary_.validation_loss));
   log_.evaluation(step, *summary_.validation_loss);
   monitor_.evaluation(*summary_.validation_loss);

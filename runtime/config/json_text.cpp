@@ -11,6 +11,13 @@ namespace {
 
 constexpr size_t kNone = std::string_view::npos;
 
+constexpr size_t kRun = 256;
+
+size_t characters_in(std::string_view bytes) {
+  const auto begins_one = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
+  return static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), begins_one));
+}
+
 bool is_blank(char c) {
   return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
@@ -92,6 +99,7 @@ void throw_not_json(const std::string& origin, const std::string& reason, const 
 JsonText::JsonText(std::string_view text, std::string_view name, size_t first_line, size_t deepest)
     : text_(with_commas(without_comments(text))), name_(name), first_line_(first_line) {
   find_lines();
+  count_characters();
   find_keys();
   check_characters();
   check_depth(deepest);
@@ -102,6 +110,21 @@ void JsonText::find_lines() {
     const bool ends_line = text_[i] == '\n' || (text_[i] == '\r' && text_.substr(i + 1, 1) != "\n");
     if (ends_line) line_starts_.push_back(i + 1);
   }
+}
+
+void JsonText::count_characters() {
+  size_t characters = 0;
+  for (size_t i = 0; i < text_.size(); i += kRun) {
+    characters_.push_back(characters);
+    characters += characters_in(std::string_view(text_).substr(i, kRun));
+  }
+  characters_.push_back(characters);
+}
+
+size_t JsonText::characters_before(size_t offset) const {
+  const size_t run = std::min(offset / kRun, characters_.size() - 1);
+  return characters_[run] + characters_in(std::string_view(text_).substr(std::min(run * kRun, text_.size()),
+                                                                         offset - run * kRun));
 }
 
 // Keys need a look at the text because jsoncpp knows the place of values only: the key of a value is the last
@@ -144,10 +167,7 @@ void JsonText::check_depth(size_t deepest) const {
 std::string JsonText::at(size_t offset) const {
   const auto next = std::upper_bound(line_starts_.begin(), line_starts_.end(), offset);
   const size_t line = static_cast<size_t>(next - line_starts_.begin()) + first_line_ - 1;
-  const std::string_view before = std::string_view(text_).substr(*(next - 1), offset - *(next - 1));
-  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
-  const auto within = std::count_if(before.begin(), before.end(), continues);
-  return fmt::format("{}:{}:{}", name_, line, before.size() - static_cast<size_t>(within) + 1);
+  return fmt::format("{}:{}:{}", name_, line, characters_before(offset) - characters_before(*(next - 1)) + 1);
 }
 
 std::string JsonText::of_key_before(size_t value_offset) const {

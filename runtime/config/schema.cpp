@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <string>
 #include <unordered_map>
 
@@ -16,6 +17,8 @@ std::string range_of(const SchemaKey& row) {
     if (limits.maximum < 1) return fmt::format(" from {} to below 1", limits.minimum);
     return fmt::format(" from {:.0f} to {:.0f}", limits.minimum, limits.maximum);
   }
+  if (row.type == ValueType::number && limits.maximum < std::numeric_limits<double>::max())
+    return fmt::format(" from {:.0f} to {:.3g}", limits.minimum, limits.maximum);
   return fmt::format(" of at least {:.0f}", limits.minimum);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <terrace/offload/budget_shortage.h>
+#include <terrace/offload/disk_room.h>
 #include <terrace/runtime/planning/predict.h>
 
 namespace terrace {
@@ -80,6 +81,7 @@ class Trials {
     config_.terrace.chunk_elements = chunk_elements;
     try {
       const TrainingSetup setup = set_up_training(config_, model_, workers_, compute_);
+      require_disk_room(setup.plan.memory, setup.offload);
       const PlanPrediction step = predict_by_reference(config_, setup, workers_);
       return (step.forward_seconds + step.backward_seconds) * repeats_ + step.update_seconds;
     } catch (const ShortageError&) {

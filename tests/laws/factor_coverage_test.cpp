@@ -108,6 +108,7 @@ const Standings& standing_of_enums() {
       {"Resource", kInside},
       {"DecisionKind", kInside},
       {"StaleParams", kInside},
+      {"StepStart", Reason{"of a bound that is computed"}},
       {"EpochPart", kInside},
       {"AfterStep", Reason{"of a bound that is computed"}},
       {"Phase", kInside},

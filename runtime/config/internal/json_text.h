@@ -26,6 +26,8 @@ class JsonText {
 
  private:
   void find_lines();
+  void count_characters();
+  size_t characters_before(size_t offset) const;
   void find_keys();
   void check_characters() const;
   void check_depth(size_t deepest) const;
@@ -35,6 +37,7 @@ class JsonText {
   size_t first_line_;
   std::vector<size_t> line_starts_ = {0};
   std::vector<size_t> keys_;
+  std::vector<size_t> characters_;  // before each run of kRun bytes, so that a line may have any length
 };
 
 [[noreturn]] void throw_not_json(const std::string& origin, const std::string& reason,

@@ -1,5 +1,6 @@
 #include <terrace/runtime/config/json_document.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -88,6 +89,21 @@ TEST(JsonDocument, CountsCharactersAndEveryKindOfLineEnd) {
   EXPECT_EQ(problem("{\"\xC3\xA4\xF0\x9F\x98\x80\": tru}"), problem("{\"ab\": tru}"));
   EXPECT_THAT(problem("{\r\r\"a\": tru}"), StartsWith("x.json:3:6: "));
   EXPECT_THAT(problem("{\r\n\"a\": tru}"), StartsWith("x.json:2:6: "));
+}
+
+// Files of programs may be one line, of whatever length.
+TEST(JsonDocument, CountsCharactersInLinesOfAnyLength) {
+  std::string text = "{";
+  size_t characters = 1;
+  for (int i = 0; i < 400; ++i) {
+    const std::string key = fmt::format("\"\xC3\xBC{}\": 1, ", i);
+    text += key;
+    characters += key.size() - 1;
+    if (i % 50 == 0) {
+      EXPECT_THAT(problem(text + "tru}"), StartsWith(fmt::format("x.json:1:{}: ", characters + 1)));
+    }
+  }
+  EXPECT_GT(characters, 4000u);
 }
 
 TEST(JsonDocument, TakesNumberSignsForComments) {

@@ -43,8 +43,8 @@ TEST(TrainConfigSettings, RefusesLossScalesThatAreNone) {
     return problem(R"({"fp16": {"enabled": true, )" + std::string(keys) + "}}");
   };
   EXPECT_EQ(with(R"("loss_scale": true)"),
-            "ds.json:1:42: fp16.loss_scale must be a number of at least 0, not true");
-  EXPECT_THAT(with(R"("loss_scale": -1)"), HasSubstr("a number of at least 0, not -1"));
+            "ds.json:1:42: fp16.loss_scale must be a number from 0 to 3.4e+38, not true");
+  EXPECT_THAT(with(R"("loss_scale": -1)"), HasSubstr("a number from 0 to 3.4e+38, not -1"));
   EXPECT_THAT(with(R"("loss_scale": "inf")"), HasSubstr("not \"inf\""));
   EXPECT_THAT(with(R"("loss_scale": 1e999)"), HasSubstr("is not a number"));
   EXPECT_THAT(with(R"("hysteresis": 0)"), HasSubstr("of at least 1, not 0"));

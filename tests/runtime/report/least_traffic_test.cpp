@@ -55,5 +55,41 @@ TEST(LeastTraffic, IsNeverMoreThanARunMovedAndNothingOnlyWhereNothingHadToMove) 
   EXPECT_GT(first_steps_alone, 0u);
 }
 
+// An evaluation leaves parameters on the device that the step behind it need not fetch, and an update that is
+// still to come has moved nothing yet.
+TEST(LeastTraffic, CountsWhatAnEvaluationAndAPendingUpdateLeaveOut) {
+  for (const char* update : {"next_forward", "after_backward"}) {
+    for (const uint64_t slots : {1, 3, 8}) {
+      SCOPED_TRACE(fmt::format("{}, {} times the least of the device", update, slots));
+      const toy::ScratchFolder folder;
+      RunOptions run;
+      run.nvme = folder.path();
+      run.parameters = "nvme";
+      run.update = update;
+      run.validation_fraction = 0.2;
+      const MemoryPlan roomy = plan_training(options_of(run)).plan.memory;
+      run.device_memory = std::to_string(roomy.device_minimum_bytes + (slots - 1) * roomy.slot_bytes);
+      run.host_memory = std::to_string(roomy.host_minimum_bytes);
+      TrainerRun trained(run);
+      LeastTraffic least;
+      OffloadCounters moved;
+      for (uint64_t s = 1; s <= 6; ++s) {
+        const StepReport report = trained.trainer->step();
+        least.add(report.update_mode);
+        moved = moved + report.moved;
+        const TrafficBound bound = least.per_step(trained.trainer->offloader());
+        for (const LinkEntry& link : kLinks) {
+          if (link.bound == nullptr) continue;
+          EXPECT_GE(moved.*link.moved, s * (bound.*link.bound)) << link.name << ", step " << s;
+        }
+        if (s % 2 != 0) continue;
+        moved = moved + trained.trainer->finish_update().moved;
+        trained.trainer->evaluate(2);
+        least.add_evaluation();
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace terrace
