@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -19,6 +20,7 @@
 
 #include "console.h"
 #include "flag_synonyms.h"
+#include "wrapped_text.h"
 
 namespace terrace {
 namespace {
@@ -317,7 +319,8 @@ void print_as_it_is(const std::string& text) {
 }
 
 void print_error(const Error& error) {
-  std::fprintf(stderr, "terrace: error: %s\n", error.what());
+  const std::string text = "terrace: error: " + std::string(error.what());
+  std::fprintf(stderr, "%s\n", wrapped_message(text, terminal_columns(STDERR_FILENO)).c_str());
 }
 
 int print_measurement(Console& console, FunctionRef<std::string()> measure) {

@@ -7,6 +7,8 @@
 
 #include <terrace/base/shown_text.h>
 
+#include "wrapped_text.h"
+
 namespace terrace {
 namespace {
 
@@ -41,7 +43,7 @@ void Console::write(LogLevel level, std::string_view line) {
   std::string text = level == LogLevel::info      ? "terrace: "
                      : level == LogLevel::warning ? "terrace: warning: "
                                                   : "terrace: error: ";
-  text.append(shown_message(line)).append("\n");
+  text = wrapped_message(text.append(shown_message(line)), columns()) + "\n";
   if (other_ != nullptr) other_->write(level, line);
   const std::lock_guard lock(mutex_);
   clear_progress();

@@ -9,43 +9,13 @@
 #include <utility>
 
 #include "console.h"
+#include "wrapped_text.h"
 
 namespace terrace {
 namespace {
 
 constexpr size_t kColumns = 80;  // where no terminal says another number
 constexpr size_t kLeastColumns = 50;
-
-// Lines that begin with a blank are examples, and stay whole. `at` is where the first line begins.
-std::string wrapped(std::string_view text, size_t at, size_t indent, size_t columns) {
-  std::string result;
-  while (true) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    if (line.starts_with(' ')) {
-      result += line;
-    } else {
-      while (!line.empty()) {
-        const std::string_view word = line.substr(0, line.find(' '));
-        const bool is_first = result.empty() || result.back() == ' ' || result.back() == '\n';
-        if (!is_first && at + 1 + word.size() > columns) {
-          result += "\n" + std::string(indent, ' ');
-          at = indent;
-        } else if (!is_first) {
-          result += ' ';
-          ++at;
-        }
-        result += word;
-        at += word.size();
-        line.remove_prefix(std::min(line.size(), word.size() + 1));
-      }
-    }
-    if (end == text.size()) return result;
-    result += "\n" + std::string(indent, ' ');
-    at = indent;
-    text.remove_prefix(end + 1);
-  }
-}
 
 class HelpFormatter final : public CLI::Formatter {
  public:

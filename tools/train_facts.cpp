@@ -15,6 +15,7 @@
 
 #include "command_line.h"
 #include "text_table.h"
+#include "wrapped_text.h"
 
 namespace terrace {
 namespace {
@@ -259,28 +260,6 @@ void add_details(std::vector<ReportFact>& facts, const TrainerOptions& options, 
   if (!plan.engine.empty()) add("engine", plan.engine);
 }
 
-// Lines of at most `width` columns, cut between words; those after the first begin with `indent` spaces.
-std::string wrapped(std::string_view text, size_t width, size_t indent) {
-  std::string lines;
-  size_t column = indent;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(' '), text.size());
-    const std::string_view word = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    const bool begins = column == indent;
-    if (!begins && width > 0 && column + 1 + word.size() > width) {
-      lines += "\n" + std::string(indent, ' ');
-      column = indent;
-    } else if (!begins) {
-      lines += ' ';
-      ++column;
-    }
-    lines += word;
-    column += word.size();
-  }
-  return lines;
-}
-
 }  // namespace
 
 std::vector<ReportFact> training_facts(const TrainFlags& flags, const TrainerOptions& options,
@@ -321,7 +300,8 @@ std::string training_header(const std::vector<ReportFact>& facts, bool verbose, 
   std::string text = "terrace " TERRACE_VERSION "\n";
   for (const ReportFact& fact : facts) {
     if (fact.is_detail && !verbose) continue;
-    text += fmt::format("  {:<11} {}\n", fact.name, wrapped(shown_message(fact.text), width, kIndent));
+    text +=
+        fmt::format("  {:<11} {}\n", fact.name, wrapped(shown_message(fact.text), kIndent, kIndent, width));
   }
   return text;
 }
