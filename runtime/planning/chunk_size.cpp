@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -27,10 +28,8 @@ constexpr int kPatience = 2;
 
 // Rates of both directions of the paths that are known; 0: not of all.
 double known_disk_rate(const PlacementConfig& placement) {
-  std::vector<std::filesystem::path> paths = placement.state_paths;
-  paths.insert(paths.end(), placement.parameter_paths.begin(), placement.parameter_paths.end());
-  std::ranges::sort(paths);
-  paths.erase(std::ranges::unique(paths).begin(), paths.end());
+  std::set<std::filesystem::path> paths(placement.state_paths.begin(), placement.state_paths.end());
+  paths.insert(placement.parameter_paths.begin(), placement.parameter_paths.end());
   double sum = 0;
   for (const std::filesystem::path& path : paths) {
     const auto rate = placement.measured_rates.find(path);
