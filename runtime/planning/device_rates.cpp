@@ -16,7 +16,6 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kScratchBytes = 256 * kMiB;  // beyond any cache of a GPU
-constexpr uint64_t kSmallSlotBytes = 64 * kKiB;
 constexpr uint64_t kAlignment = 256;
 
 // What computes on gradients and records, on zeros in scratch memory.

@@ -18,7 +18,6 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kScratchBytes = 64 * kMiB;  // beyond any cache
-constexpr uint64_t kSmallSlotBytes = 64 * kKiB;
 constexpr const char* kMeasured = "measured now";
 
 // Amount per second of the fastest round: what disturbs a round only makes it slower.

@@ -66,6 +66,9 @@ RateQuestion rate_question(const TrainConfig& config);
 // Takes about half a second, and 128 MiB of memory meanwhile.
 MachineRates measure_rates(const RateQuestion& question, Workers& workers);
 
+// Of slots that chunk_seconds is measured with, where the device has no larger granularity.
+inline constexpr uint64_t kSmallSlotBytes = 64 * kKiB;
+
 // MachineRates::chunk_seconds on a device with room for two slots of so many bytes; they are its own from
 // then on. The fastest round is taken, of one at least and of what `round_ns` has room for.
 double measure_chunk_seconds(Device& device, uint64_t slot_bytes, uint64_t round_ns);

@@ -13,6 +13,21 @@ namespace {
 
 using namespace trainer_tests;
 
+RunOptions on_nvme(const fs::path& folder, const char* update) {
+  RunOptions run;
+  run.nvme = folder;
+  run.parameters = "nvme";
+  run.update = update;
+  return run;
+}
+
+// The least device memory and `slots` - 1 slots beside; the plan with all the memory that the run had before.
+MemoryPlan give_slots(RunOptions& run, uint64_t slots) {
+  const MemoryPlan roomy = plan_training(options_of(run)).plan.memory;
+  run.device_memory = std::to_string(roomy.device_minimum_bytes + (slots - 1) * roomy.slot_bytes);
+  return roomy;
+}
+
 // Where every gradient waits in host memory and the device has room for a micro-batch, the first step alone
 // reads parameters in next_forward: the others find what the update has made.
 TEST(LeastTraffic, IsNeverMoreThanARunMovedAndNothingOnlyWhereNothingHadToMove) {
@@ -23,14 +38,9 @@ TEST(LeastTraffic, IsNeverMoreThanARunMovedAndNothingOnlyWhereNothingHadToMove) 
         SCOPED_TRACE(fmt::format("{}, accumulation {}, {} times the least of the device", update,
                                  accumulation, slots));
         const toy::ScratchFolder folder;
-        RunOptions run;
-        run.nvme = folder.path();
-        run.parameters = "nvme";
-        run.update = update;
+        RunOptions run = on_nvme(folder.path(), update);
         run.accumulation = accumulation;
-        const MemoryPlan roomy = plan_training(options_of(run)).plan.memory;
-        run.device_memory = std::to_string(roomy.device_minimum_bytes + (slots - 1) * roomy.slot_bytes);
-        run.host_memory = std::to_string(roomy.host_holding_bytes);
+        run.host_memory = std::to_string(give_slots(run, slots).host_holding_bytes);
         TrainerRun trained(run);
         LeastTraffic least;
         OffloadCounters moved;
@@ -62,14 +72,9 @@ TEST(LeastTraffic, CountsWhatAnEvaluationAndAPendingUpdateLeaveOut) {
     for (const uint64_t slots : {1, 3, 8}) {
       SCOPED_TRACE(fmt::format("{}, {} times the least of the device", update, slots));
       const toy::ScratchFolder folder;
-      RunOptions run;
-      run.nvme = folder.path();
-      run.parameters = "nvme";
-      run.update = update;
+      RunOptions run = on_nvme(folder.path(), update);
       run.validation_fraction = 0.2;
-      const MemoryPlan roomy = plan_training(options_of(run)).plan.memory;
-      run.device_memory = std::to_string(roomy.device_minimum_bytes + (slots - 1) * roomy.slot_bytes);
-      run.host_memory = std::to_string(roomy.host_minimum_bytes);
+      run.host_memory = std::to_string(give_slots(run, slots).host_minimum_bytes);
       TrainerRun trained(run);
       LeastTraffic least;
       OffloadCounters moved;
