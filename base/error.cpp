@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include <terrace/base/shown_text.h>
+#include <terrace/base/text/shown_text.h>
 
 namespace terrace {
 namespace {

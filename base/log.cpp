@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include <terrace/base/shown_text.h>
+#include <terrace/base/text/shown_text.h>
 
 namespace terrace {
 

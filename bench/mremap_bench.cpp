@@ -8,8 +8,8 @@
 #include <span>
 
 #include <terrace/base/units.h>
-#include <terrace/memory/pages.h>
-#include <terrace/memory/simulated_device.h>
+#include <terrace/memory/device/simulated_device.h>
+#include <terrace/memory/host/pages.h>
 
 namespace {
 

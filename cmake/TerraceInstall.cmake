@@ -18,7 +18,7 @@ install(FILES
   DESTINATION "${TERRACE_PACKAGE_DIR}")
 
 # Upper modules first: the order in which a linker needs archives.
-set(TERRACE_PC_LIBRARIES "-lterrace_runtime -lterrace_offload -lterrace_optimizer_cpu -lterrace_memory -lterrace_aio -lterrace_base")
+set(TERRACE_PC_LIBRARIES "-lterrace_runtime_observe -lterrace_runtime_train -lterrace_runtime_model -lterrace_runtime_config -lterrace_offload -lterrace_optimizer_cpu -lterrace_sim -lterrace_memory -lterrace_aio -lterrace_base")
 set(TERRACE_PC_PACKAGES "fmt, tbb, liburing, libhwy, jsoncpp, libxxhash")
 if(BUILD_SHARED_LIBS)
   set(TERRACE_PC_REQUIRES "Requires.private: ${TERRACE_PC_PACKAGES}\nLibs.private: -laio -pthread")

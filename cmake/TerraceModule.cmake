@@ -1,13 +1,16 @@
-# terrace_add_module(NAME [DEPENDS modules...] [LIBRARIES private libraries...] [HEADER_ONLY private libraries...])
-# Makes the library terrace_NAME of the sources in the current folder and below. Each module gets an include root of
-# its own that holds only <terrace/NAME/...>, so a module sees the headers of the modules it names in DEPENDS and no
-# others. HEADER_ONLY libraries are needed to build the module and never to link it.
+# terrace_add_module(NAME PUBLIC headers... [DEPENDS modules...] [LIBRARIES private libraries...]
+#   [HEADER_ONLY private libraries...])
+# Makes a library of the sources in the current folder and below: NAME is that folder as seen from the root of the tree,
+# and the target is terrace_NAME with "_" for "/". Each module gets an include root of its own that holds only
+# <terrace/NAME/...>, so a module sees the headers of the modules it names in DEPENDS and no others. HEADER_ONLY
+# libraries are needed to build the module and never to link it.
 #
-# A header is public, so installed and held to the rules for public headers, unless it lies in a folder internal/ or
-# its name ends in -inl.h. Sources cuda_*.cpp are built where TERRACE_HAS_CUDA_DRIVER, and elsewhere cuda_absent.cpp is in
-# their place.
+# PUBLIC names, without ".h", the headers that other modules may include; they are installed and held to the rules for
+# public headers. tests/source_tree reads the list too. Sources cuda_*.cpp are built where TERRACE_HAS_CUDA_DRIVER, and
+# elsewhere cuda_absent.cpp is in their place.
 function(terrace_add_module name)
-  cmake_parse_arguments(arg "" "" "DEPENDS;LIBRARIES;HEADER_ONLY" ${ARGN})
+  cmake_parse_arguments(arg "" "" "PUBLIC;DEPENDS;LIBRARIES;HEADER_ONLY" ${ARGN})
+  string(REPLACE "/" "_" target "${name}")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS *.h)
   set(left_out ${sources})
@@ -20,46 +23,46 @@ function(terrace_add_module name)
   if(left_out)
     list(REMOVE_ITEM sources ${left_out})
   endif()
-  set(include_root "${PROJECT_BINARY_DIR}/include/${name}")
-  file(MAKE_DIRECTORY "${include_root}/terrace")
+  set(include_root "${PROJECT_BINARY_DIR}/include/${target}")
+  cmake_path(GET name PARENT_PATH parent)
+  file(MAKE_DIRECTORY "${include_root}/terrace/${parent}")
   file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}" "${include_root}/terrace/${name}" SYMBOLIC)
+  set_property(GLOBAL APPEND PROPERTY TERRACE_INCLUDE_ROOTS "${include_root}")
 
-  add_library(terrace_${name} ${sources} ${headers})
-  add_library(terrace::${name} ALIAS terrace_${name})
-  set_target_properties(terrace_${name} PROPERTIES
-    EXPORT_NAME ${name} VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-  target_include_directories(terrace_${name} PUBLIC
+  add_library(terrace_${target} ${sources} ${headers})
+  add_library(terrace::${target} ALIAS terrace_${target})
+  set_target_properties(terrace_${target} PROPERTIES
+    EXPORT_NAME ${target} VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  target_include_directories(terrace_${target} PUBLIC
     "$<BUILD_INTERFACE:${include_root}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
-  target_compile_features(terrace_${name} PUBLIC cxx_std_20)
+  target_compile_features(terrace_${target} PUBLIC cxx_std_20)
   foreach(dependency IN LISTS arg_DEPENDS)
-    target_link_libraries(terrace_${name} PUBLIC terrace_${dependency})
+    string(REPLACE "/" "_" dependency "${dependency}")
+    target_link_libraries(terrace_${target} PUBLIC terrace_${dependency})
   endforeach()
   foreach(library IN LISTS arg_HEADER_ONLY ITEMS terrace_compile)
-    target_link_libraries(terrace_${name} PRIVATE "$<BUILD_INTERFACE:${library}>")
+    target_link_libraries(terrace_${target} PRIVATE "$<BUILD_INTERFACE:${library}>")
   endforeach()
-  target_link_libraries(terrace_${name} PRIVATE ${arg_LIBRARIES})
+  target_link_libraries(terrace_${target} PRIVATE ${arg_LIBRARIES})
 
   set(public_headers "")
-  foreach(header IN LISTS headers)
-    cmake_path(RELATIVE_PATH header BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" OUTPUT_VARIABLE relative)
-    if(NOT relative MATCHES "(^|/)internal/|-inl\\.h$")
-      list(APPEND public_headers "terrace/${name}/${relative}")
-      cmake_path(GET relative PARENT_PATH folder)
-      install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/terrace/${name}/${folder}")
-    endif()
+  foreach(header IN LISTS arg_PUBLIC)
+    list(APPEND public_headers "terrace/${name}/${header}.h")
+    cmake_path(GET header PARENT_PATH folder)
+    install(FILES "${header}.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/terrace/${name}/${folder}")
   endforeach()
   if(TERRACE_PRECOMPILE_HEADERS)
     set(known "")
     foreach(header IN LISTS public_headers)
       list(APPEND known "<${header}>")
     endforeach()
-    target_precompile_headers(terrace_${name} PRIVATE ${known} <fmt/format.h>)
+    target_precompile_headers(terrace_${target} PRIVATE ${known} <fmt/format.h>)
     # GCC 12 takes short strings for overrun where their headers were precompiled.
     foreach(warning IN ITEMS array-bounds stringop-overflow stringop-overread)
-      target_compile_options(terrace_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-${warning}>)
+      target_compile_options(terrace_${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-${warning}>)
     endforeach()
   endif()
-  set_property(TARGET terrace_${name} PROPERTY TERRACE_PUBLIC_HEADERS "${public_headers}")
-  set_property(GLOBAL APPEND PROPERTY TERRACE_MODULES "${name}")
-  install(TARGETS terrace_${name} EXPORT terraceTargets)
+  set_property(TARGET terrace_${target} PROPERTY TERRACE_PUBLIC_HEADERS "${public_headers}")
+  set_property(GLOBAL APPEND PROPERTY TERRACE_MODULES "${target}")
+  install(TARGETS terrace_${target} EXPORT terraceTargets)
 endfunction()

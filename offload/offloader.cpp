@@ -236,52 +236,6 @@ bool Offloader::has_whole_state() const {
   return parts_->phase == Phase::idle && parts_->custody.is_whole();
 }
 
-OffloadCounters operator-(const OffloadCounters& later, const OffloadCounters& earlier) {
-  OffloadCounters difference = later;
-  difference.h2d_bytes -= earlier.h2d_bytes;
-  difference.d2h_bytes -= earlier.d2h_bytes;
-  difference.param_read_bytes -= earlier.param_read_bytes;
-  difference.direct_read_bytes -= earlier.direct_read_bytes;
-  difference.param_write_bytes -= earlier.param_write_bytes;
-  difference.record_read_bytes -= earlier.record_read_bytes;
-  difference.record_write_bytes -= earlier.record_write_bytes;
-  difference.cache_read_bytes -= earlier.cache_read_bytes;
-  difference.cache_write_bytes -= earlier.cache_write_bytes;
-  difference.gradient_read_bytes -= earlier.gradient_read_bytes;
-  difference.gradient_write_bytes -= earlier.gradient_write_bytes;
-  difference.update_gradient_read_bytes -= earlier.update_gradient_read_bytes;
-  difference.activation_read_bytes -= earlier.activation_read_bytes;
-  difference.activation_write_bytes -= earlier.activation_write_bytes;
-  difference.restore_read_bytes -= earlier.restore_read_bytes;
-  difference.activation_d2h_bytes -= earlier.activation_d2h_bytes;
-  difference.activation_h2d_bytes -= earlier.activation_h2d_bytes;
-  difference.fetch_count -= earlier.fetch_count;
-  difference.demand_fetch_count -= earlier.demand_fetch_count;
-  difference.eviction_count -= earlier.eviction_count;
-  difference.restored_chunk_count -= earlier.restored_chunk_count;
-  difference.fetch_wait_ns -= earlier.fetch_wait_ns;
-  difference.activation_wait_ns -= earlier.activation_wait_ns;
-  difference.landing_wait_ns -= earlier.landing_wait_ns;
-  difference.update_wait_ns -= earlier.update_wait_ns;
-  difference.turn_wait_ns -= earlier.turn_wait_ns;
-  difference.pending_update_wait_ns -= earlier.pending_update_wait_ns;
-  difference.update_ns -= earlier.update_ns;
-  difference.update_write_wait_ns -= earlier.update_write_wait_ns;
-  difference.update_compute_ns -= earlier.update_compute_ns;
-  difference.update_check_ns -= earlier.update_check_ns;
-  difference.update_device_wait_ns -= earlier.update_device_wait_ns;
-  difference.norm_ns -= earlier.norm_ns;
-  difference.commit_count -= earlier.commit_count;
-  difference.commit_write_bytes -= earlier.commit_write_bytes;
-  difference.manifest_bytes -= earlier.manifest_bytes;
-  difference.commit_wait_ns -= earlier.commit_wait_ns;
-  difference.time = later.time - earlier.time;
-  difference.h2d_busy_ns -= earlier.h2d_busy_ns;
-  difference.d2h_busy_ns -= earlier.d2h_busy_ns;
-  difference.disk_busy_ns -= earlier.disk_busy_ns;
-  return difference;
-}
-
 OffloadCounters Offloader::counters() const {
   const Parts& p = *parts_;
   OffloadCounters counters = p.counters;

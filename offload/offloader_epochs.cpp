@@ -6,8 +6,8 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/offload/commits/pinned_epoch_parts.h>
 #include <terrace/offload/offloader_parts.h>
-#include <terrace/offload/pinned_epoch_parts.h>
 
 namespace terrace {
 void Offloader::Parts::keep_epochs() {

@@ -8,7 +8,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
-#include <terrace/offload/disk_room.h>
+#include <terrace/offload/plan/disk_room.h>
 
 namespace terrace {
 namespace {

@@ -9,7 +9,7 @@
 #include <terrace/base/function_ref.h>
 #include <terrace/offload/dry/dry_engine.h>
 #include <terrace/offload/offloader_parts.h>
-#include <terrace/offload/trace/traced_engine.h>
+#include <terrace/offload/watch/traced_engine.h>
 
 namespace terrace {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <terrace/base/error.h>
-#include <terrace/optimizer_cpu/internal/update_kernels.h>
+#include <terrace/optimizer_cpu/update_kernels.h>
 
 namespace terrace {
 namespace {

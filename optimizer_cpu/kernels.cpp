@@ -1,6 +1,6 @@
 // Where the tables of one instruction set are found.
 #include <terrace/optimizer_cpu/internal/gradient_kernels.h>
-#include <terrace/optimizer_cpu/internal/update_kernels.h>
+#include <terrace/optimizer_cpu/update_kernels.h>
 
 namespace terrace::kernels {
 

@@ -5,7 +5,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/optimizer_cpu/internal/elements.h>
-#include <terrace/optimizer_cpu/internal/update_kernels.h>
+#include <terrace/optimizer_cpu/update_kernels.h>
 
 namespace terrace {
 namespace kernels {

@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "terrace/optimizer_cpu/masters_simd.cpp"
 #include <terrace/optimizer_cpu/internal/vectors-inl.h>
 
-#include <terrace/optimizer_cpu/internal/update_kernels.h>
+#include <terrace/optimizer_cpu/update_kernels.h>
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();

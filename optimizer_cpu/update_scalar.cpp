@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include <terrace/optimizer_cpu/internal/elements.h>
-#include <terrace/optimizer_cpu/internal/update_kernels.h>
+#include <terrace/optimizer_cpu/update_kernels.h>
 
 namespace terrace::kernels {
 namespace {

@@ -5,7 +5,7 @@
 #define HWY_TARGET_INCLUDE "terrace/optimizer_cpu/update_simd.cpp"
 #include <terrace/optimizer_cpu/internal/vectors-inl.h>
 
-#include <terrace/optimizer_cpu/internal/update_kernels.h>
+#include <terrace/optimizer_cpu/update_kernels.h>
 
 #include <algorithm>
 

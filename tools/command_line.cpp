@@ -13,13 +13,13 @@
 #include <cstdio>
 #include <set>
 
-#include <terrace/base/shown_text.h>
-#include <terrace/runtime/config/json_document.h>
-#include <terrace/runtime/config/schema.h>
-#include <terrace/runtime/config/suggestions.h>
+#include <terrace/base/text/shown_text.h>
+#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/config/schema/schema.h>
+#include <terrace/runtime/config/schema/suggestions.h>
 
 #include "console.h"
-#include "flag_synonyms.h"
+#include "flags/flag_synonyms.h"
 #include "wrapped_text.h"
 
 namespace terrace {

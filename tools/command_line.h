@@ -104,7 +104,7 @@ void require_exists(const std::string& subject, const std::filesystem::path& pat
 // "2026-11-21 18:40", UTC.
 std::string time_text(std::filesystem::file_time_type time);
 
-// Writes to stdout and flushes it; what a terminal would obey is escaped (base/shown_text.h). Throws
+// Writes to stdout and flushes it; what a terminal would obey is escaped (base/text/shown_text.h). Throws
 // Error(io).
 void print_result(const std::string& text);
 // The same for text that holds escapes for the terminal on purpose, and nothing from elsewhere that is not

@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include <terrace/base/shown_text.h>
+#include <terrace/base/text/shown_text.h>
 
 #include "wrapped_text.h"
 

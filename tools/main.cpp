@@ -8,7 +8,7 @@
 #include <new>
 #include <system_error>
 
-#include <terrace/base/shown_text.h>
+#include <terrace/base/text/shown_text.h>
 
 #include "command_line.h"
 #include "help_format.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include <terrace/base/assert.h>
-#include <terrace/base/shown_text.h>
+#include <terrace/base/text/shown_text.h>
 
 namespace terrace {
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/memory/device.h>
-#include <terrace/memory/pages.h>
+#include <terrace/memory/device/device.h>
+#include <terrace/memory/host/pages.h>
 #include <terrace/offload/dry/step_record.h>
 
 namespace terrace {

@@ -15,11 +15,11 @@
 
 #include <terrace/aio/engine.h>
 #include <terrace/base/data_type.h>
-#include <terrace/memory/eviction_policy.h>
-#include <terrace/offload/placement.h>
-#include <terrace/offload/update_mode.h>
-#include <terrace/offload/update_rates.h>
-#include <terrace/runtime/lr_schedule.h>
+#include <terrace/memory/space/eviction_policy.h>
+#include <terrace/offload/options/placement.h>
+#include <terrace/offload/options/update_rates.h>
+#include <terrace/offload/plan/update_mode.h>
+#include <terrace/runtime/config/lr_schedule.h>
 
 namespace terrace {
 
@@ -110,20 +110,21 @@ struct PlacementConfig {
   // Folders, none of them named twice in one list; used as one space. The two lists may overlap.
   std::vector<std::filesystem::path> parameter_paths;  // not empty when parameters are on nvme
   std::vector<std::filesystem::path> state_paths;      // not empty when states are on nvme
-  // Bytes per second of folders above, reads and writes mixed, where they were measured (runtime/tuning.h).
+  // Bytes per second of folders above, reads and writes mixed, where they were measured
+  // (runtime/config/tuning/tuning.h).
   std::map<std::filesystem::path, double> measured_rates;
   bool pin_parameters = true;  // page-lock the host memory of this role where the system allows it
   bool pin_states = true;
   // Of trained elements whose states are on cpu or nvme: what the processor updates, and not the device.
   double processor_share = 1;
   // The ratio is "auto": rates that have been measured decide instead, chunk by chunk, where
-  // settle_update_sides() (runtime/planning/update_sides.h) has found that the device may take part.
+  // settle_update_sides() (runtime/train/planning/update_sides.h) has found that the device may take part.
   bool measures_sides = false;
   std::optional<UpdateRates> update_rates;
 };
 
 // Whether the device reads parameters on nvme by itself, past host memory. automatic: where it can, which
-// settle_file_reads() (runtime/run_plan.h) finds out; nobody does where it was not asked.
+// settle_file_reads() (runtime/train/setup/run_plan.h) finds out; nobody does where it was not asked.
 enum class FileReads : uint8_t { off, on, automatic };
 
 // The "aio" section; what was not given is the engine's own choice.

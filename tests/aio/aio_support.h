@@ -15,8 +15,8 @@
 #include <vector>
 
 #include <terrace/aio/engine.h>
+#include <terrace/aio/engines/transport.h>
 #include <terrace/aio/file.h>
-#include <terrace/aio/transport.h>
 #include <terrace/base/log.h>
 
 namespace terrace::io {

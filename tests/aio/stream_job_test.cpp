@@ -3,8 +3,8 @@
 #include <cmath>
 #include <random>
 
-#include <terrace/aio/engine_decorator.h>
-#include <terrace/aio/fault_engine.h>
+#include <terrace/aio/engines/engine_decorator.h>
+#include <terrace/aio/engines/fault_engine.h>
 #include <terrace/aio/stream_job.h>
 #include <terrace/base/clock.h>
 

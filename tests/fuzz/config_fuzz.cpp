@@ -1,5 +1,5 @@
 // The configuration file: DeepSpeed JSON with comments. What is accepted can also be shown.
-#include <terrace/runtime/config/json_document.h>
+#include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/config/train_config.h>
 
 #include "fuzz_input.h"

@@ -1,6 +1,6 @@
 // A log of decisions, as --replay-decisions takes it. What is accepted is read as the same when it is
 // written.
-#include <terrace/runtime/decision_file.h>
+#include <terrace/runtime/train/planning/decision_file.h>
 
 #include <sstream>
 #include <string>

@@ -1,8 +1,8 @@
 // The manifest of a checkpoint, and the text that an epoch has of the same facts. Its last member is a
 // checksum of everything before, which no mutation keeps; so every input is also tried as the text that a
 // right checksum is put behind.
-#include <terrace/runtime/checkpoint/epoch_info.h>
-#include <terrace/runtime/checkpoint/internal/manifest.h>
+#include <terrace/runtime/train/checkpoint/epoch_info.h>
+#include <terrace/runtime/train/checkpoint/internal/manifest.h>
 
 #include "fuzz_input.h"
 

@@ -1,5 +1,5 @@
 // A schedule of `terrace sim`. What is accepted is written as a file that is read as the same.
-#include <terrace/runtime/schedule_file.h>
+#include <terrace/runtime/observe/trace/schedule_file.h>
 
 #include "fuzz_input.h"
 

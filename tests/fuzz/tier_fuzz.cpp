@@ -5,8 +5,8 @@
 #include <vector>
 
 #include <terrace/base/checksum.h>
-#include <terrace/memory/internal/tier_files.h>
-#include <terrace/memory/tier_manifest.h>
+#include <terrace/memory/tier/internal/tier_files.h>
+#include <terrace/memory/tier/tier_manifest.h>
 
 #include "fuzz_input.h"
 

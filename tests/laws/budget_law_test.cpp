@@ -10,10 +10,10 @@
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/memory/machine.h>
-#include <terrace/memory/simulated_device.h>
-#include <terrace/runtime/compute/host_ops.h>
-#include <terrace/runtime/models/model.h>
+#include <terrace/memory/device/simulated_device.h>
+#include <terrace/memory/host/machine.h>
+#include <terrace/runtime/model/compute/host_ops.h>
+#include <terrace/runtime/model/transformer/model.h>
 
 #include "laws/plain_training.h"
 #include "offload/toy_training.h"

@@ -5,10 +5,10 @@
 
 #include <cerrno>
 
-#include <terrace/aio/fault_engine.h>
+#include <terrace/aio/engines/fault_engine.h>
 #include <terrace/base/error.h>
 
-#include "offload/epoch_rig.h"
+#include "offload/commits/epoch_rig.h"
 #include "support/enum_values.h"
 
 namespace terrace {

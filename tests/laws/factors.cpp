@@ -9,9 +9,9 @@
 #include <terrace/aio/engine.h>
 #include <terrace/base/data_type.h>
 #include <terrace/base/record_layout.h>
-#include <terrace/memory/eviction_policy.h>
-#include <terrace/offload/placement.h>
-#include <terrace/offload/update_mode.h>
+#include <terrace/memory/space/eviction_policy.h>
+#include <terrace/offload/options/placement.h>
+#include <terrace/offload/plan/update_mode.h>
 
 #include "laws/plain_training.h"
 #include "support/enum_values.h"

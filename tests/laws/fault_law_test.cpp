@@ -6,10 +6,10 @@
 #include <atomic>
 #include <cerrno>
 
-#include <terrace/aio/fault_engine.h>
+#include <terrace/aio/engines/fault_engine.h>
 #include <terrace/base/error.h>
-#include <terrace/memory/simulated_device.h>
-#include <terrace/runtime/fault_spec.h>
+#include <terrace/memory/device/simulated_device.h>
+#include <terrace/runtime/train/fault_spec.h>
 
 #include "offload/toy_training.h"
 #include "support/sanitized.h"

@@ -10,10 +10,10 @@
 #include <cstdlib>
 #include <fstream>
 
-#include <terrace/aio/engine_decorator.h>
-#include <terrace/aio/fault_engine.h>
+#include <terrace/aio/engines/engine_decorator.h>
+#include <terrace/aio/engines/fault_engine.h>
 #include <terrace/base/error.h>
-#include <terrace/runtime/fault_spec.h>
+#include <terrace/runtime/train/fault_spec.h>
 
 #include "laws/kept_states.h"
 #include "laws/law_training.h"

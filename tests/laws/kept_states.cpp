@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <terrace/base/error.h>
-#include <terrace/memory/tier_space.h>
+#include <terrace/memory/tier/tier_space.h>
 
 #include "laws/law_training.h"
 #include "offload/toy_training.h"

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include <terrace/offload/pinned_epoch.h>
+#include <terrace/offload/commits/pinned_epoch.h>
 
 namespace terrace::laws {
 namespace {

@@ -12,10 +12,10 @@
 
 #include <terrace/base/log.h>
 #include <terrace/base/workers.h>
-#include <terrace/memory/simulated_device.h>
+#include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/offloader.h>
-#include <terrace/runtime/compute/host_ops.h>
-#include <terrace/runtime/models/model.h>
+#include <terrace/runtime/model/compute/host_ops.h>
+#include <terrace/runtime/model/transformer/model.h>
 
 #include "laws/factors.h"
 #include "laws/plain_training.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <terrace/base/log.h>
-#include <terrace/memory/simulated_device.h>
-#include <terrace/runtime/compute/host_ops.h>
+#include <terrace/memory/device/simulated_device.h>
+#include <terrace/runtime/model/compute/host_ops.h>
 
 #include "laws/plain_training.h"
 #include "offload/toy_training.h"

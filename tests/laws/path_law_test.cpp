@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include <terrace/aio/fault_engine.h>
-#include <terrace/memory/simulated_device.h>
+#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/memory/device/simulated_device.h>
 
 #include "offload/toy_training.h"
 

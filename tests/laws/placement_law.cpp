@@ -6,11 +6,11 @@
 #include <cmath>
 #include <stdexcept>
 
-#include <terrace/memory/simulated_device.h>
+#include <terrace/memory/device/simulated_device.h>
 
 #include "laws/law_training.h"
 #include "laws/plain_training.h"
-#include "offload/recorded_steps.h"
+#include "offload/watch/recorded_steps.h"
 
 namespace terrace::laws {
 namespace {

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <string>
 
-#include <terrace/memory/flat_space.h>
-#include <terrace/runtime/compute/host_ops.h>
+#include <terrace/memory/space/flat_space.h>
+#include <terrace/runtime/model/compute/host_ops.h>
 
 #include "support/in_memory_parameters.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <terrace/optimizer_cpu/optimizer.h>
-#include <terrace/runtime/models/model.h>
-#include <terrace/runtime/training_setup.h>
+#include <terrace/runtime/model/transformer/model.h>
+#include <terrace/runtime/train/setup/training_setup.h>
 
 #include "laws/placement_law.h"
 

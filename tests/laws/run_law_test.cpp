@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include <terrace/runtime/data/token_cache.h>
-#include <terrace/runtime/trainer.h>
+#include <terrace/runtime/train/data/token_cache.h>
+#include <terrace/runtime/train/trainer.h>
 
 #include "offload/toy_training.h"
 
@@ -113,7 +113,8 @@ class RunLaw : public ::testing::TestWithParam<Kind> {
     for (int line = 0; line < 15; ++line)
       text << "The " << line << "th line says that " << line * line << " is the square of " << line << ".\n";
     text.close();
-    const Tokenizer tokenizer = Tokenizer::load(TERRACE_TEST_SOURCES "/runtime/data/tokenizers/llama3.json");
+    const Tokenizer tokenizer =
+        Tokenizer::load(TERRACE_TEST_SOURCES "/runtime/train/data/tokenizers/llama3.json");
     OpenTokens tokens;
     tokens.train =
         tokenize_cached(TextFiles({folder_.path() / "text.txt"}), &tokenizer, folder_.path() / "cache", log_);

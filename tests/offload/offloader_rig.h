@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <terrace/base/log.h>
-#include <terrace/memory/simulated_device.h>
+#include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/offloader.h>
 
 #include "offload/toy_training.h"

@@ -7,8 +7,8 @@
 #include <thread>
 #include <utility>
 
-#include <terrace/aio/fault_engine.h>
-#include <terrace/memory/simulated_device.h>
+#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/memory/device/simulated_device.h>
 
 #include "offload/offloader_rig.h"
 

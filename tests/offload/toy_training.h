@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <terrace/base/log.h>
-#include <terrace/memory/simulated_device.h>
+#include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/optimizer_cpu/optimizer.h>
 

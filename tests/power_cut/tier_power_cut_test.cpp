@@ -10,9 +10,9 @@
 #include <random>
 
 #include <terrace/aio/file.h>
-#include <terrace/memory/internal/tier_files.h>
+#include <terrace/memory/tier/internal/tier_files.h>
 
-#include "memory/block_store_rig.h"
+#include "memory/tier/block_store_rig.h"
 #include "power_cut/cut_power.h"
 
 namespace terrace {

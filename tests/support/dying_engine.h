@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include <terrace/aio/engine_decorator.h>
+#include <terrace/aio/engines/engine_decorator.h>
 
 namespace terrace::testing {
 

@@ -13,8 +13,8 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/data_type.h>
-#include <terrace/memory/tensor.h>
-#include <terrace/offload/parameter_access.h>
+#include <terrace/memory/space/tensor.h>
+#include <terrace/offload/lease/parameter_access.h>
 
 namespace terrace::testing {
 

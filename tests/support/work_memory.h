@@ -6,7 +6,7 @@
 #include <memory>
 
 #include <terrace/base/assert.h>
-#include <terrace/memory/stack_arena.h>
+#include <terrace/memory/host/stack_arena.h>
 
 namespace terrace::testing {
 

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string>
 
-#include <terrace/runtime/config/json_document.h>
+#include <terrace/runtime/config/json/json_document.h>
 
 int main(int argc, char** argv) {
   const std::string key = argc > 1 ? argv[1] : "";

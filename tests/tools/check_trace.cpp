@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/runtime/config/json_document.h>
+#include <terrace/runtime/config/json/json_document.h>
 
 namespace {
 

@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
-#include <terrace/memory/simulated_device.h>
+#include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/offloader.h>
-#include <terrace/offload/use_trace.h>
-#include <terrace/runtime/compute/host_ops.h>
-#include <terrace/runtime/models/model.h>
-#include <terrace/runtime/weights/load_weights.h>
+#include <terrace/offload/plan/use_trace.h>
+#include <terrace/runtime/model/compute/host_ops.h>
+#include <terrace/runtime/model/transformer/model.h>
+#include <terrace/runtime/model/weights/load_weights.h>
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 """Writes what DeepSpeed's schedulers set, update by update, as JSON lines: the fixture of
-tests/runtime/lr_schedule_table_test.cpp. README.md beside this file says how it is run.
+tests/runtime/config/lr_schedule_table_test.cpp. README.md beside this file says how it is run.
 
 Update k runs with the values that the parameter groups hold before scheduler.step() was called for the k-th
 time, as DeepSpeed's engine has it.

@@ -8,9 +8,9 @@
 #include <sstream>
 
 #include <terrace/base/error.h>
-#include <terrace/runtime/config/json_document.h>
-#include <terrace/runtime/config/schema.h>
-#include <terrace/runtime/config/suggestions.h>
+#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/config/schema/schema.h>
+#include <terrace/runtime/config/schema/suggestions.h>
 #include <terrace/runtime/config/train_config.h>
 
 namespace terrace {

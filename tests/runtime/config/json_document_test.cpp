@@ -1,4 +1,4 @@
-#include <terrace/runtime/config/json_document.h>
+#include <terrace/runtime/config/json/json_document.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

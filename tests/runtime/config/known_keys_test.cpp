@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include <terrace/runtime/config/schema.h>
+#include <terrace/runtime/config/schema/schema.h>
 
 namespace terrace {
 namespace {

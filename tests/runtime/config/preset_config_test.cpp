@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include <terrace/memory/flat_space.h>
-#include <terrace/runtime/config/suggestions.h>
+#include <terrace/memory/space/flat_space.h>
+#include <terrace/runtime/config/schema/suggestions.h>
 #include <terrace/runtime/config/train_config.h>
 
 #include "runtime/config/config_test_support.h"

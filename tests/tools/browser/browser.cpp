@@ -15,7 +15,7 @@
 #include <fstream>
 #include <stdexcept>
 
-#include <terrace/runtime/control/job_status.h>
+#include <terrace/runtime/observe/control/job_status.h>
 
 namespace terrace::testing {
 namespace {

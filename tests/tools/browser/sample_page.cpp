@@ -4,10 +4,10 @@
 #include <exception>
 #include <limits>
 
-#include <terrace/runtime/report/report_file.h>
+#include <terrace/runtime/observe/page/report_file.h>
 
-#include "runtime/report/sample_picture.h"
-#include "runtime/report/sample_steps.h"
+#include "runtime/observe/page/sample_picture.h"
+#include "runtime/observe/page/sample_steps.h"
 
 namespace terrace {
 namespace {

@@ -1,0 +1,330 @@
+#include <terrace/aio/engines/uring_ring.h>
+
+#include <fcntl.h>
+#include <liburing.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <algorithm>
+#include <cerrno>
+
+namespace terrace::io {
+namespace {
+
+constexpr uint32_t kBufferPlaces = 4096;  // of at most 1 GiB each
+constexpr uint64_t kBufferBytes = kGiB;   // the kernel's limit for one fixed buffer
+// A run has a handful of tier files; every piece looks through those that are registered.
+constexpr uint32_t kFilePlaces = 64;
+// How long the kernel thread of a ring by_kernel_thread looks for work before it sleeps: longer than a stream
+// pauses between blocks, shorter than the compute phases between streams.
+constexpr unsigned kKernelThreadIdleMs = 20;
+
+// With a kernel thread there is no task work to defer.
+constexpr unsigned best_flags(RingMode mode) {
+  if (mode == RingMode::by_kernel_thread) return IORING_SETUP_R_DISABLED | IORING_SETUP_SQPOLL;
+  constexpr unsigned kDeferred = IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER |
+                                 IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
+  return mode == RingMode::by_polling ? kDeferred | IORING_SETUP_IOPOLL : kDeferred;
+}
+constexpr unsigned kNewFlags =
+    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
+
+std::string memlock_words() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "";
+  if (limit.rlim_cur == RLIM_INFINITY) return "; RLIMIT_MEMLOCK is unlimited";
+  return "; RLIMIT_MEMLOCK is " + format_bytes(limit.rlim_cur);
+}
+
+std::vector<uint32_t> places(uint32_t count) {
+  std::vector<uint32_t> free;
+  for (uint32_t index = count; index-- > 0;) free.push_back(index);
+  return free;
+}
+
+}  // namespace
+
+UringRing::UringRing(RingMode mode) : mode_(mode), ring_(std::make_unique<io_uring>()) {}
+
+UringRing::~UringRing() {
+  if (!created_) return;
+  // Gives the pinned pages and the open files back now; closing the ring does it some time later. From
+  // another thread than the owner the kernel refuses, and later it is.
+  if (has_buffer_table_) io_uring_unregister_buffers(ring_.get());
+  if (has_file_table_) io_uring_unregister_files(ring_.get());
+  io_uring_queue_exit(ring_.get());
+}
+
+std::unique_ptr<UringRing> UringRing::create(RingMode mode, uint32_t most_in_flight, std::string& words) {
+  std::unique_ptr<UringRing> made(new UringRing(mode));
+  io_uring* const ring = made->ring_.get();
+  io_uring_params params{};
+  params.flags = best_flags(mode);
+  params.sq_thread_idle = kKernelThreadIdleMs;
+  int result = io_uring_queue_init_params(most_in_flight, ring, &params);
+  if (result == -EINVAL && (best_flags(mode) & kNewFlags) != 0) {
+    params = io_uring_params{};
+    params.flags = best_flags(mode) & ~kNewFlags;
+    result = io_uring_queue_init_params(most_in_flight, ring, &params);
+    words =
+        "this kernel's io_uring has no SINGLE_ISSUER and DEFER_TASKRUN (Linux 6.1): more interrupts per "
+        "request";
+  }
+  if (result < 0) {
+    words = "io_uring_setup: " + system_reason(-result);
+    return nullptr;
+  }
+  made->created_ = true;
+  io_uring_probe* probe = io_uring_get_probe_ring(ring);
+  const bool can_read = probe != nullptr && io_uring_opcode_supported(probe, IORING_OP_READ) != 0;
+  io_uring_free_probe(probe);
+  if (!can_read) {
+    words = "io_uring has no IORING_OP_READ (it came with Linux 5.6)";
+    return nullptr;
+  }
+  return made;
+}
+
+void UringRing::enable() {
+  // Not io_uring_enable_rings(): liburing 2.3 declares it and its shared library lacks it.
+  const long result =
+      syscall(__NR_io_uring_register, ring_->ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
+  if (result != 0) failure_ = errno;
+  enabled_ = true;
+}
+
+// Puts a descriptor into the table of files, where the kernel keeps it open until the last request has ended.
+int UringRing::watch_end(int fd) {
+  if (!has_file_table_) return io_uring_register_files(ring_.get(), &fd, 1);
+  return io_uring_register_files_update(ring_.get(), kFilePlaces, &fd, 1);
+}
+
+// Closing a ring returns at once, while its requests still move bytes. That they have ended shows in a pipe:
+// the kernel's copy of its writing end is closed with the table of files, after the last of them.
+void UringRing::retire() {
+  if (!created_) return;
+  int ends[2];
+  TERRACE_ASSERT(pipe2(ends, O_CLOEXEC) == 0, "pipe: " + system_reason(errno));
+  const int result = watch_end(ends[1]);
+  TERRACE_ASSERT(result >= 0, "io_uring_register, to see the end of a ring: " + system_reason(-result));
+  close(ends[1]);
+  io_uring_queue_exit(ring_.get());
+  created_ = false;
+  std::byte nothing;
+  while (read(ends[0], &nothing, 1) < 0 && errno == EINTR) {
+  }
+  close(ends[0]);
+}
+
+// A place in the submission queue. The kernel thread gives places back some time after it has started what
+// was in them, possibly after that has completed.
+io_uring_sqe* UringRing::next_entry() {
+  if (failure_ != 0) return nullptr;
+  io_uring_sqe* entry = io_uring_get_sqe(ring_.get());
+  while (entry == nullptr && mode_ == RingMode::by_kernel_thread) {
+    submit();
+    if (failure_ != 0) return nullptr;
+    const int result = io_uring_sqring_wait(ring_.get());
+    if (result < 0 && result != -EINTR) failure_ = patience_.failed(-result);
+    entry = io_uring_get_sqe(ring_.get());
+  }
+  TERRACE_ASSERT(entry != nullptr, "more was started than the submission queue holds");
+  return entry;
+}
+
+UringRing::Registered UringRing::add(const Piece& piece) {
+  io_uring_sqe* entry = next_entry();
+  if (entry == nullptr) return {false, false};
+  const RegisteredMemory* memory = memory_of(piece);
+  const RegisteredFile* file = file_of(piece.fd);
+  const int fd = file != nullptr ? static_cast<int>(file->index) : piece.fd;
+  const bool is_read = piece.kind == OpKind::read;
+  if (memory != nullptr) {
+    const int index = static_cast<int>(memory->index);
+    if (is_read) {
+      io_uring_prep_read_fixed(entry, fd, piece.data, piece.bytes, piece.offset, index);
+    } else {
+      io_uring_prep_write_fixed(entry, fd, piece.data, piece.bytes, piece.offset, index);
+    }
+  } else if (is_read) {
+    io_uring_prep_read(entry, fd, piece.data, piece.bytes, piece.offset);
+  } else {
+    io_uring_prep_write(entry, fd, piece.data, piece.bytes, piece.offset);
+  }
+  if (file != nullptr) io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE);
+  io_uring_sqe_set_data64(entry, piece.id);
+  return {memory != nullptr, file != nullptr};
+}
+
+// A poll and not a read: it leaves nothing in memory that a ring being closed could still write to.
+void UringRing::add_wake(int event_fd) {
+  TERRACE_ASSERT(mode_ != RingMode::by_polling, "a ring that polls takes reads and writes only");
+  io_uring_sqe* entry = next_entry();
+  if (entry == nullptr) return;
+  io_uring_prep_poll_add(entry, event_fd, POLLIN);
+  io_uring_sqe_set_data64(entry, kWakeId);
+}
+
+uint64_t UringRing::submit() {
+  const bool by_kernel_thread = mode_ == RingMode::by_kernel_thread;
+  uint64_t calls = 0;
+  while (failure_ == 0 && io_uring_sq_ready(ring_.get()) > 0) {
+    ++calls;
+    const int result = io_uring_submit(ring_.get());
+    if (result >= 0) {
+      patience_.succeeded();
+      if (by_kernel_thread) break;  // which takes them when it can
+    } else if (result != -EINTR) {
+      failure_ = patience_.failed(-result);
+    }
+  }
+  return by_kernel_thread ? 0 : calls;
+}
+
+bool UringRing::take(Taken& taken, bool block) {
+  TERRACE_ASSERT(!block || mode_ != RingMode::by_polling, "a ring that polls cannot be waited for and woken");
+  if (failure_ != 0) return false;
+  io_uring_cqe* entry = nullptr;
+  const int result = block ? io_uring_wait_cqe(ring_.get(), &entry) : io_uring_peek_cqe(ring_.get(), &entry);
+  if (result == -EINTR || (result == -EAGAIN && !block)) return false;
+  if (result < 0) {
+    failure_ = patience_.failed(-result);
+    return false;
+  }
+  patience_.succeeded();
+  taken = Taken{io_uring_cqe_get_data64(entry), entry->res};
+  io_uring_cqe_seen(ring_.get(), entry);
+  return true;
+}
+
+const UringRing::RegisteredMemory* UringRing::memory_of(const Piece& piece) const {
+  const auto after =
+      std::upper_bound(registered_.begin(), registered_.end(), piece.data,
+                       [](const std::byte* data, const RegisteredMemory& r) { return data < r.begin; });
+  if (after == registered_.begin()) return nullptr;
+  const RegisteredMemory& candidate = *std::prev(after);
+  return piece.data + piece.bytes <= candidate.end ? &candidate : nullptr;
+}
+
+const UringRing::RegisteredFile* UringRing::file_of(int fd) const {
+  for (const RegisteredFile& file : registered_files_) {
+    if (file.fd == fd) return &file;
+  }
+  return nullptr;
+}
+
+// Zero bytes clear the place.
+int UringRing::update_buffer(uint32_t index, std::byte* data, uint64_t bytes) {
+  const iovec vector{data, bytes};
+  const __u64 tag = 0;
+  return io_uring_register_buffers_update_tag(ring_.get(), index, &vector, &tag, 1);
+}
+
+bool UringRing::make_buffer_table() {
+  if (has_buffer_table_) return true;
+  const int result = io_uring_register_buffers_sparse(ring_.get(), kBufferPlaces);
+  if (result < 0) {
+    refusal_ = "io_uring_register of a sparse table (it came with Linux 5.19): " + system_reason(-result);
+    return false;
+  }
+  has_buffer_table_ = true;
+  free_buffers_ = places(kBufferPlaces);
+  return true;
+}
+
+bool UringRing::register_buffer(std::span<std::byte> memory) {
+  TERRACE_ASSERT(!memory.empty(), "an empty buffer was registered");
+  if (!make_buffer_table()) return false;
+  const uint64_t count = divide_up(memory.size(), kBufferBytes);
+  if (count > free_buffers_.size()) {
+    refusal_ = "the table of registered buffers is full";
+    return false;
+  }
+  std::vector<RegisteredMemory> added;
+  for (uint64_t i = 0; i < count; ++i) {
+    const std::span<std::byte> part =
+        memory.subspan(i * kBufferBytes, std::min<uint64_t>(kBufferBytes, memory.size() - i * kBufferBytes));
+    const uint32_t index = free_buffers_.back();
+    const int result = update_buffer(index, part.data(), part.size());
+    if (result < 0) {
+      refusal_ = "io_uring_register of " + format_bytes(memory.size()) + ": " + system_reason(-result) +
+                 (result == -ENOMEM ? memlock_words() : "");
+      for (const RegisteredMemory& undone : added) {
+        update_buffer(undone.index, nullptr, 0);
+        free_buffers_.push_back(undone.index);
+      }
+      return false;
+    }
+    free_buffers_.pop_back();
+    added.push_back(RegisteredMemory{part.data(), part.data() + part.size(), index});
+  }
+  registered_.insert(registered_.end(), added.begin(), added.end());
+  std::sort(registered_.begin(), registered_.end(),
+            [](const RegisteredMemory& a, const RegisteredMemory& b) { return a.begin < b.begin; });
+  return true;
+}
+
+void UringRing::unregister_buffer(std::span<std::byte> memory) {
+  uint64_t removed_bytes = 0;
+  const auto lies_inside = [&](const RegisteredMemory& r) {
+    return r.begin >= memory.data() && r.end <= memory.data() + memory.size();
+  };
+  for (const RegisteredMemory& registered : registered_) {
+    if (!lies_inside(registered)) continue;
+    // A place that the kernel does not clear keeps its pages and is used no more.
+    if (update_buffer(registered.index, nullptr, 0) >= 0) free_buffers_.push_back(registered.index);
+    removed_bytes += static_cast<uint64_t>(registered.end - registered.begin);
+  }
+  TERRACE_ASSERT(removed_bytes == memory.size(), "the memory to unregister is not what was registered");
+  std::erase_if(registered_, lies_inside);
+}
+
+bool UringRing::make_file_table() {
+  if (has_file_table_) return true;
+  const int result = io_uring_register_files_sparse(ring_.get(), kFilePlaces + 1);  // the last: watch_end()
+  if (result < 0) {
+    refusal_ =
+        "io_uring_register of a sparse table of files (it came with Linux 5.19): " + system_reason(-result);
+    return false;
+  }
+  has_file_table_ = true;
+  free_files_ = places(kFilePlaces);
+  return true;
+}
+
+bool UringRing::register_file(int fd) {
+  TERRACE_ASSERT(file_of(fd) == nullptr, "descriptor " + std::to_string(fd) +
+                                             " is registered already: it was closed before it was "
+                                             "unregistered, or registered twice");
+  if (!make_file_table()) return false;
+  if (free_files_.empty()) {
+    refusal_ = "the table of registered files is full: it has " + std::to_string(kFilePlaces) + " places";
+    return false;
+  }
+  const uint32_t index = free_files_.back();
+  const int result = io_uring_register_files_update(ring_.get(), index, &fd, 1);
+  if (result < 0) {
+    refusal_ = "io_uring_register of a file: " + system_reason(-result);
+    return false;
+  }
+  free_files_.pop_back();
+  registered_files_.push_back(RegisteredFile{fd, index});
+  return true;
+}
+
+void UringRing::unregister_file(int fd) {
+  const RegisteredFile* file = file_of(fd);
+  TERRACE_ASSERT(file != nullptr, "descriptor " + std::to_string(fd) + " is not registered");
+  constexpr int kNone = -1;
+  const int result = io_uring_register_files_update(ring_.get(), file->index, &kNone, 1);
+  // A place that the kernel does not clear keeps the old file open and is used no more.
+  if (result >= 0) free_files_.push_back(file->index);
+  std::erase_if(registered_files_, [fd](const RegisteredFile& r) { return r.fd == fd; });
+}
+
+}  // namespace terrace::io

@@ -1,0 +1,121 @@
+// UringRing: one io_uring with its tables of registered buffers and files. It must never let liburing's
+// header into another file, nor decide what is started when: that is UringTransport's.
+//
+// The completion queue cannot overflow: the kernel makes it twice as long as the submission queue, whose
+// length is the most that the caller ever has in flight.
+//
+// A call that the kernel refuses is made again for about a second; then the ring has failed: failure() says
+// so, nothing more is added or taken, and retire() must be called before memory of its pieces is given back.
+//
+// The ring is created disabled, in any thread, so that make_engine() reports what fails; enable() makes the
+// calling thread its only user (SINGLE_ISSUER).
+//
+// mode             | who submits     | how completions come      | what it takes
+// by_interrupt     | submit()        | the device interrupts     | anything
+// by_kernel_thread | a kernel thread | the device interrupts     | anything
+// by_polling       | submit()        | take() asks the device    | direct reads and writes; others come back
+// with
+//                  |                 |                           | EOPNOTSUPP, and no wake is possible
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/aio/engines/piece_ledger.h>
+#include <terrace/aio/engines/transport.h>
+
+struct io_uring;
+struct io_uring_sqe;
+
+namespace terrace::io {
+
+enum class RingMode : uint8_t { by_interrupt, by_kernel_thread, by_polling };
+
+class UringRing {
+ public:
+  struct Taken {
+    uint64_t id;  // Piece::id, or kWakeId
+    int32_t result;
+  };
+  static constexpr uint64_t kWakeId = UINT64_MAX;
+
+  // Null with the reason in `words` when io_uring does not work here; otherwise `words` is empty or says what
+  // an older kernel lacks.
+  static std::unique_ptr<UringRing> create(RingMode mode, uint32_t most_in_flight, std::string& words);
+  ~UringRing();
+  UringRing(const UringRing&) = delete;
+  UringRing& operator=(const UringRing&) = delete;
+
+  void enable();  // a kernel that refuses makes it a ring that has failed
+  bool enabled() const { return enabled_; }
+  // The errno of the call that the kernel would not serve; 0 while the ring works.
+  int failure() const { return failure_; }
+  // Ends the ring. Returns when the kernel has let go of every piece, which moved or did not.
+  void retire();
+
+  // What of the piece goes through a registration.
+  struct Registered {
+    bool memory;
+    bool file;
+  };
+  // Queued until submit().
+  Registered add(const Piece& piece);
+  // Completes with kWakeId once `event_fd` can be read.
+  void add_wake(int event_fd);
+  // One system call for all that was added, unless the kernel refuses for a moment; then it is asked again.
+  // Returns how many calls it was; none by_kernel_thread, which is woken only when it sleeps.
+  uint64_t submit();
+  // The next completion; with `block` it is waited for, by polling never. False when there is none, the wait
+  // was interrupted, or the kernel refused it.
+  bool take(Taken& taken, bool block);
+
+  // As Transport's.
+  bool register_buffer(std::span<std::byte> memory);
+  void unregister_buffer(std::span<std::byte> memory);
+  bool register_file(int fd);
+  void unregister_file(int fd);
+  std::string_view registration_refusal() const { return refusal_; }
+
+ private:
+  // Memory registered as fixed buffer `index`.
+  struct RegisteredMemory {
+    std::byte* begin;
+    std::byte* end;
+    uint32_t index;
+  };
+  // A file registered as fixed file `index`.
+  struct RegisteredFile {
+    int fd;
+    uint32_t index;
+  };
+
+  explicit UringRing(RingMode mode);
+  io_uring_sqe* next_entry();  // null once the ring has failed
+  int watch_end(int fd);
+  const RegisteredMemory* memory_of(const Piece& piece) const;
+  const RegisteredFile* file_of(int fd) const;
+  bool make_buffer_table();
+  bool make_file_table();
+  int update_buffer(uint32_t index, std::byte* data, uint64_t bytes);
+
+  const RingMode mode_;
+  std::unique_ptr<io_uring> ring_;
+  bool created_ = false;
+  bool enabled_ = false;
+  int failure_ = 0;
+  CallPatience patience_;
+  bool has_buffer_table_ = false;
+  bool has_file_table_ = false;
+  std::vector<uint32_t> free_buffers_;            // places of that table, the lowest last
+  std::vector<uint32_t> free_files_;              // likewise
+  std::vector<RegisteredMemory> registered_;      // by address
+  std::vector<RegisteredFile> registered_files_;  // few
+  std::string refusal_;
+};
+
+}  // namespace terrace::io

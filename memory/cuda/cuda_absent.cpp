@@ -1,0 +1,84 @@
+// In place of the CUDA back end where cuda.h was not found: opening a GPU fails with that reason, and so
+// nothing else of it can be reached.
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/memory/cuda/cu_file.h>
+#include <terrace/memory/cuda/cuda_device.h>
+#include <terrace/memory/cuda/cuda_file_reads.h>
+#include <terrace/memory/cuda/cuda_gpu.h>
+#include <terrace/memory/cuda/cuda_host_link.h>
+#include <terrace/memory/cuda/cuda_page_lock.h>
+#include <terrace/memory/cuda/cuda_plain_copies.h>
+#include <terrace/memory/cuda/internal/cu_file_calls.h>
+
+namespace terrace {
+
+// Complete, so that the owner of one can be destroyed.
+struct CudaDriver {};
+
+namespace {
+
+[[noreturn]] void unreachable() {
+  assertion_failed("false", __FILE__, __LINE__, "there is no CudaGpu without the CUDA back end");
+}
+
+}  // namespace
+
+std::string cuda_version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::unique_ptr<CudaGpu> CudaGpu::open(int ordinal, Log&) {
+  throw Error(ErrorKind::device, {"cannot use", "GPU " + std::to_string(ordinal),
+                                  "Terrace was built without CUDA: cuda.h was not found",
+                                  "install the CUDA headers and build again, or use the simulated device"});
+}
+
+CudaGpu::~CudaGpu() {
+  unreachable();
+}
+
+std::unique_ptr<Device> make_cuda_device(const CudaGpu&, CudaDeviceOptions) {
+  unreachable();
+}
+
+std::unique_ptr<CopyWay> make_plain_cuda_copies(const CudaGpu&, CopyBuffers, uint64_t) {
+  unreachable();
+}
+
+std::string why_no_file_reads(const CudaGpu&, std::span<const std::filesystem::path>) {
+  unreachable();
+}
+
+CudaPageLock::CudaPageLock(const CudaGpu& gpu, std::span<std::byte>, uint64_t piece_bytes)
+    : gpu_(gpu), piece_bytes_(piece_bytes) {
+  unreachable();
+}
+
+CudaPageLock::~CudaPageLock() {
+  unreachable();
+}
+
+struct CudaHostLink::State {};
+
+CudaHostLink::~CudaHostLink() {
+  unreachable();
+}
+
+void CudaHostLink::send(std::byte*, std::span<const std::byte>) {
+  unreachable();
+}
+
+void CudaHostLink::fetch(std::span<std::byte>, const std::byte*) {
+  unreachable();
+}
+
+void CudaHostLink::finish() {
+  unreachable();
+}
+
+void CudaHostLink::forget() noexcept {
+  unreachable();
+}
+
+}  // namespace terrace

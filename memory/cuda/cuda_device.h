@@ -1,0 +1,118 @@
+// CudaDevice: the memory of an NVIDIA GPU as a Device.
+//
+// Two mappings of a slot. Physical memory is made once per slot (cuMemCreate) and has a permanent mapping,
+// its home, by which all copies go; attaching maps the same memory a second time at the flat address,
+// detaching unmaps it there. The GPU does not order accesses by two addresses of one memory within a kernel;
+// here they are never in one: operations use the flat address, copies the home, and stream order or an event
+// lies between the two.
+//
+// Order. Operations belong on compute_stream(). Detaching records an event there, and a later copy of the
+// slot waits for it on the GPU: the host waits for nothing. A copy of work memory waits for what
+// compute_stream() held when the copy was asked for. What Device has in the order of the operations is put on
+// compute_stream(), and not waited for.
+//
+// Unmapping waits for that event too, and goes on a thread of its own, in batches: cuMemUnmap has no stream
+// order, and its cost is the driver's secret. So after detach() the old addresses stay readable for a moment
+// (strict mode: detach() waits until they fault). attach() waits for a pending unmapping of its addresses
+// only.
+//
+// Copies: one GPU stream per direction, each with a CopyStream, which waits for `after` on a thread of its
+// own; several copies are on the GPU's stream at once. Counted time is the host's.
+//
+// Reads of files go by cuFile, on threads of their own, into homes as copies do.
+//
+// The budget counts physical memory in whole granules (usually 2 MiB). The context of the process, which
+// takes some hundred MiB, is not in it: a budget has to leave room for that.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/memory/cuda/cuda_gpu.h>
+#include <terrace/memory/cuda/cuda_page_lock.h>
+#include <terrace/memory/device/device.h>
+
+struct CUstream_st;
+
+namespace terrace {
+
+class CopyStream;
+struct CopyTask;
+
+struct CudaDeviceOptions {
+  uint64_t budget_bytes = 0;
+  // Fresh and poisoned memory holds NaN, and addresses fault as soon as their slot is detached.
+  bool strict = false;
+  uint64_t host_piece_bytes = kCudaHostPieceBytes;  // as CudaPageLock has it
+};
+
+// What a program makes that is also built without CUDA.
+std::unique_ptr<Device> make_cuda_device(const CudaGpu& gpu, CudaDeviceOptions options);
+
+class CudaDevice final : public Device {
+ public:
+  // `gpu` must outlive the device. Throws Error(device) for a GPU without virtual memory management.
+  CudaDevice(const CudaGpu& gpu, CudaDeviceOptions options);
+  // Finishes the copies that were asked for; the events they wait for must still come.
+  ~CudaDevice() override;
+
+  // Where operations run, in order.
+  CUstream_st* compute_stream() const;
+  // Until everything there is over. Throws Error(device) naming `subject`.
+  void wait_for_operations(const std::string& subject);
+
+  std::unique_ptr<HostMemoryLock> lock_host_memory(std::span<std::byte> memory) override;
+  uint64_t budget_bytes() const override { return options_.budget_bytes; }
+  uint64_t used_bytes() const override;
+  uint64_t peak_bytes() const override { return used_bytes(); }  // nothing is ever given back
+  uint64_t granularity_bytes() const override;
+  std::byte* reserve_addresses(uint64_t bytes) override;
+  std::vector<DeviceSlot> create_slots(uint64_t slot_bytes, uint32_t count,
+                                       std::string_view purpose) override;
+  uint64_t slot_bytes(DeviceSlot slot) const override;
+  std::span<std::byte> allocate_work_memory(uint64_t bytes) override;
+  void attach(DeviceSlot slot, std::byte* address) override;
+  void detach(DeviceSlot slot) override;
+  bool attached(DeviceSlot slot) const override;
+  void copy_to_device(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes,
+                      const Event* after, Event& done, const CopyNote& note = {}) override;
+  void copy_to_host(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                    const Event* after, Event& done, const CopyNote& note = {}) override;
+  void copy_to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after, Event& done,
+                    const CopyNote& note = {}) override;
+  void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
+                         Event& done, const CopyNote& note = {}) override;
+  void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
+  void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) override;
+  void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
+  // cuFile's reads, by options.thread_count threads; slots are not registered with it.
+  std::unique_ptr<io::Engine> make_file_reader(const io::EngineOptions& options) override;
+  std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count, const Event* after) override;
+  void end_file_read(DeviceSlot slot) noexcept override;
+  uint64_t h2d_bytes() const override;
+  uint64_t d2h_bytes() const override;
+  uint64_t h2d_busy_ns() const override;
+  uint64_t d2h_busy_ns() const override;
+  bool strict() const override { return options_.strict; }
+  void poison(DeviceSlot slot) override;
+
+ private:
+  struct Slot;
+  struct State;
+
+  // Zeros, or NaN in strict mode; not waited for.
+  void fill_fresh(std::byte* memory, uint64_t bytes, const std::string& subject);
+  // Puts a copy of a slot behind the operations that its last detach() waited for.
+  void enqueue_slot_copy(CopyStream& stream, DeviceSlot slot, CopyTask task);
+  // Puts a copy of work memory behind the operations so far.
+  void enqueue_work_copy(CopyStream& stream, CopyTask task);
+
+  const CudaGpu& gpu_;
+  const CudaDeviceOptions options_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace terrace

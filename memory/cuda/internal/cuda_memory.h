@@ -1,0 +1,98 @@
+// Owners of what the driver hands out for CudaDevice: addresses, physical memory, streams and events. Each is
+// made whole or throws, and gives back what it has; they must never wait for anything but their own end. The
+// caller has the GPU's context.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <terrace/memory/cuda/cuda_gpu.h>
+#include <terrace/memory/cuda/internal/cuda_driver.h>
+
+namespace terrace {
+
+// Memory of the GPU `device` and of nobody else.
+inline CUmemAllocationProp cuda_allocation_properties(CUdevice device) {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device;
+  return properties;
+}
+
+inline CUdeviceptr cuda_pointer(const std::byte* address) {
+  return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(address));
+}
+
+// Address space, 2 MiB aligned.
+class CudaAddresses {
+ public:
+  CudaAddresses(const CudaGpu& gpu, uint64_t bytes, const std::string& subject);
+  ~CudaAddresses();
+  CudaAddresses(CudaAddresses&& other) noexcept
+      : gpu_(other.gpu_), memory_(std::exchange(other.memory_, {})) {}
+  CudaAddresses& operator=(CudaAddresses&&) = delete;
+  std::span<std::byte> memory() const { return memory_; }
+
+ private:
+  const CudaGpu& gpu_;
+  std::span<std::byte> memory_;
+};
+
+// Makes `handle` readable and writable for the GPU at [address, address + bytes); undone by unmap.
+void cuda_map(const CudaGpu& gpu, std::byte* address, uint64_t bytes, CUmemGenericAllocationHandle handle,
+              const std::string& subject);
+
+// Physical memory with a permanent mapping at `home`.
+class CudaPiece {
+ public:
+  CudaPiece(const CudaGpu& gpu, std::byte* home, uint64_t bytes, const std::string& subject);
+  ~CudaPiece();
+  CudaPiece(CudaPiece&& other) noexcept
+      : gpu_(other.gpu_),
+        home_(std::exchange(other.home_, nullptr)),
+        bytes_(other.bytes_),
+        handle_(other.handle_) {}
+  CudaPiece& operator=(CudaPiece&&) = delete;
+  CUmemGenericAllocationHandle handle() const { return handle_; }
+
+ private:
+  const CudaGpu& gpu_;
+  std::byte* home_;
+  uint64_t bytes_;
+  CUmemGenericAllocationHandle handle_ = 0;
+};
+
+class CudaStream {
+ public:
+  CudaStream(const CudaGpu& gpu, const std::string& subject);
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+  CUstream get() const { return stream_; }
+
+ private:
+  const CudaGpu& gpu_;
+  CUstream stream_ = nullptr;
+};
+
+// Without timing, which makes recording cheaper. Waiting threads sleep.
+class CudaEvent {
+ public:
+  CudaEvent(const CudaGpu& gpu, const std::string& subject);
+  ~CudaEvent();
+  CudaEvent(CudaEvent&& other) noexcept : gpu_(other.gpu_), event_(std::exchange(other.event_, nullptr)) {}
+  CudaEvent& operator=(CudaEvent&&) = delete;
+  CUevent get() const { return event_; }
+
+ private:
+  const CudaGpu& gpu_;
+  CUevent event_ = nullptr;
+};
+
+}  // namespace terrace

@@ -1,0 +1,104 @@
+// SlotTable: what every Device keeps of its slots, whatever its memory is: the budget, who is attached where,
+// and which copies are in flight. It checks the rules of Device and knows addresses only: it must never touch
+// memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <terrace/base/event.h>
+#include <terrace/memory/device/copy_stream.h>
+#include <terrace/memory/device/device.h>
+
+namespace terrace {
+
+// As fp32 a signalling NaN, as two bf16 two signalling NaNs, as two fp16 two (quiet) NaNs: every bit pattern
+// that is a signalling NaN in bf16 has fp16's quiet bit set.
+inline constexpr uint32_t kPoison = 0x7fa07fa0u;
+
+struct SlotEntry {
+  SlotEntry(std::byte* home_, uint64_t bytes_) : home(home_), bytes(bytes_) {}
+
+  std::byte* const home;
+  const uint64_t bytes;
+  // Null while detached. Atomic for the handler of a stray access, which may run on any thread.
+  std::atomic<std::byte*> address = nullptr;
+  std::atomic<uint32_t> copies_in_flight = 0;
+
+  bool is_attached() const { return address.load(std::memory_order_relaxed) != nullptr; }
+  std::span<std::byte> memory() const {
+    std::byte* const flat = address.load(std::memory_order_relaxed);
+    return {flat != nullptr ? flat : home, bytes};
+  }
+  void require_idle(const char* intention) const;
+};
+
+class SlotTable {
+ public:
+  SlotTable(uint64_t budget_bytes, uint64_t granularity_bytes);
+
+  uint64_t budget_bytes() const { return budget_bytes_; }
+  uint64_t used_bytes() const { return used_bytes_; }
+  uint64_t granularity_bytes() const { return granularity_bytes_; }
+
+  // Takes `bytes` of the budget or throws Error(capacity); the only place that compares with it.
+  void charge(uint64_t bytes, std::string_view purpose);
+  // Gives back what was charged for something that could not be made.
+  void refund(uint64_t bytes) { used_bytes_ -= bytes; }
+  // The bytes of `count` slots, which must be whole and countable.
+  uint64_t total_bytes(uint64_t slot_bytes, uint32_t count) const;
+
+  void add_addresses(std::span<std::byte> reserved) { reserved_.push_back(reserved); }
+  void add_work_memory(std::span<std::byte> memory) { work_memory_.push_back(memory); }
+  // After it attaching slots allocates nothing.
+  DeviceSlot add_slot(std::byte* home, uint64_t bytes);
+  SlotEntry& at(DeviceSlot slot) const;
+
+  // Asserts that the slot may be attached there, and that it may be detached.
+  void require_attachable(DeviceSlot slot, const std::byte* address) const;
+  void require_attached(DeviceSlot slot) const;
+  // Notes that it was.
+  void note_attached(DeviceSlot slot, std::byte* address);
+  void note_detached(DeviceSlot slot);
+
+  // The tasks that Device's copies are, checked; those of slots are counted as in flight.
+  CopyTask to_slot(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes,
+                   const Event* after, Event& done, const CopyNote& note) const;
+  CopyTask from_slot(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
+                     const Event* after, Event& done, const CopyNote& note) const;
+  CopyTask to_work(std::byte* work, const std::byte* source, uint64_t bytes, const Event* after, Event& done,
+                   const CopyNote& note) const;
+  CopyTask from_work(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
+                     Event& done, const CopyNote& note) const;
+  CopyTask zeros_in(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) const;
+
+  // The same for reads of files, which are no copies: they are counted as in flight until end_file_read().
+  std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count) const;
+  void end_file_read(DeviceSlot slot) const noexcept;
+
+  // What is filled now and on the calling thread: the first `bytes` of the slot, which is idle.
+  std::span<std::byte> idle_memory(DeviceSlot slot, uint64_t bytes, const char* intention) const;
+  void require_work_memory(const std::byte* work, uint64_t bytes) const;
+
+ private:
+  // Checks a copy and counts it as in flight; returns where its bytes begin.
+  std::byte* begin_copy(DeviceSlot slot, uint64_t offset, uint64_t bytes, const Event& done) const;
+  static void require_begun(const Event& done);
+  // The first slot that is attached at `address` or behind it.
+  std::vector<SlotEntry*>::const_iterator place_of(const std::byte* address) const;
+
+  const uint64_t budget_bytes_;
+  const uint64_t granularity_bytes_;
+  uint64_t used_bytes_ = 0;
+  std::vector<std::span<std::byte>> reserved_;  // flat addresses
+  std::vector<std::span<std::byte>> work_memory_;
+  std::vector<std::unique_ptr<SlotEntry>> slots_;  // by DeviceSlot
+  std::vector<SlotEntry*> attached_;               // by address
+};
+
+}  // namespace terrace

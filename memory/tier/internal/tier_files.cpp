@@ -1,0 +1,204 @@
+#include <terrace/memory/tier/internal/tier_files.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/checksum.h>
+#include <terrace/base/error.h>
+#include <terrace/memory/tier/internal/bytes.h>
+#include <terrace/memory/tier/tier_folder.h>
+
+namespace terrace::tier {
+namespace {
+
+constexpr std::string_view kBlocksSuffix = ".tier";
+constexpr std::string_view kCommitPrefix = "commit-";
+constexpr std::string_view kFormerPrefix = "epoch-";  // as an earlier Terrace names them
+constexpr std::string_view kPassingSuffix = ".manifest";
+constexpr std::string_view kRetainedSuffix = ".retained";
+constexpr size_t kEpochDigits = 16;
+
+bool is_blocks_name(std::string_view name) {
+  return name.ends_with(kBlocksSuffix) && is_store_name(name.substr(0, name.size() - kBlocksSuffix.size()));
+}
+
+std::optional<FileKind> kind_of(std::string_view name) {
+  if (name == kLabelName) return FileKind::label;
+  if (parse_epoch_file_name(name)) return FileKind::manifest;
+  if (is_blocks_name(name)) return FileKind::blocks;
+  if (!name.ends_with(kAsideSuffix)) return std::nullopt;
+  const std::string_view target = name.substr(0, name.size() - kAsideSuffix.size());
+  if (target == kLabelName || parse_epoch_file_name(target)) return FileKind::aside;
+  return is_blocks_name(target) ? std::optional(FileKind::blocks_aside) : std::nullopt;
+}
+
+// Its last page is the mark; one aside may also have nothing but zeros there and in front.
+bool is_tier_file(int fd, bool aside, uint64_t bytes) {
+  if (bytes < TierFolder::kMarkBytes) return false;
+  std::array<std::byte, TierFolder::kMarkBytes> page;
+  const auto has = [&](uint64_t offset, auto holds) {
+    return pread(fd, page.data(), page.size(), static_cast<off_t>(offset)) ==
+               static_cast<ssize_t>(page.size()) &&
+           holds();
+  };
+  const auto is_mark = [&] { return std::ranges::equal(page, TierFolder::mark()); };
+  const auto is_zeros = [&] {
+    return std::ranges::all_of(page, [](std::byte b) { return b == std::byte{0}; });
+  };
+  const uint64_t end = bytes - page.size();
+  return has(end, is_mark) || (aside && has(end, is_zeros) && has(0, is_zeros));
+}
+
+// An empty file is what a job leaves that dies between making it and marking it, and nobody's loss; one aside
+// may also be the zeros that a power cut made of it.
+bool is_ours(int fd, FileKind kind, uint64_t bytes) {
+  if (bytes == 0) return true;
+  if (kind == FileKind::blocks || kind == FileKind::blocks_aside)
+    return is_tier_file(fd, kind == FileKind::blocks_aside, bytes);
+  std::array<char, kManifestMagic.size()> begin{};
+  const ssize_t size = pread(fd, begin.data(), begin.size(), 0);
+  if (size <= 0) return false;
+  const std::string_view found(begin.data(), static_cast<size_t>(size));
+  if (kind == FileKind::label) return found == kLabelMagic;
+  if (kind == FileKind::manifest) return found == kManifestMagic;
+  return kLabelMagic.starts_with(found) || kManifestMagic.starts_with(found) ||
+         std::ranges::all_of(found, [](char c) { return c == 0; });
+}
+
+}  // namespace
+
+bool is_store_name(std::string_view name) {
+  constexpr size_t kLongest = 64;
+  return !name.empty() && name.size() <= kLongest && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+std::string blocks_file_name(std::string_view store) {
+  return fmt::format("{}{}", store, kBlocksSuffix);
+}
+
+std::string epoch_file_name(const EpochName& name) {
+  return fmt::format("{}{:016}{}", kCommitPrefix, name.epoch,
+                     name.retained ? kRetainedSuffix : kPassingSuffix);
+}
+
+std::optional<EpochName> parse_epoch_file_name(std::string_view name) {
+  const bool is_former = name.starts_with(kFormerPrefix);
+  if (!is_former && !name.starts_with(kCommitPrefix)) return std::nullopt;
+  name.remove_prefix(is_former ? kFormerPrefix.size() : kCommitPrefix.size());
+  if (name.size() < kEpochDigits) return std::nullopt;
+  const std::string_view suffix = name.substr(kEpochDigits);
+  if (suffix != kPassingSuffix && suffix != kRetainedSuffix) return std::nullopt;
+  EpochName parsed{.retained = suffix == kRetainedSuffix};
+  const char* const end = name.data() + kEpochDigits;
+  const auto [stop, error] = std::from_chars(name.data(), end, parsed.epoch);
+  if (error != std::errc() || stop != end || parsed.epoch == 0) return std::nullopt;
+  return parsed;
+}
+
+std::vector<Entry> list_files(int folder_fd, const std::string& folder) {
+  const auto fail = [&](int error) {
+    throw Error(ErrorKind::io, {"cannot list the folder", folder, system_reason(error), ""});
+  };
+  const int list_fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (list_fd < 0) fail(errno);
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(fdopendir(list_fd), closedir);
+  if (list == nullptr) {
+    const int error = errno;
+    close(list_fd);
+    fail(error);
+  }
+  std::vector<Entry> entries;
+  while (true) {
+    errno = 0;
+    const dirent* const found = readdir(list.get());
+    if (found == nullptr) break;
+    const std::optional<FileKind> kind = kind_of(found->d_name);
+    if (!kind) continue;
+    Entry& entry = entries.emplace_back(Entry{.name = found->d_name, .kind = *kind});
+    const int fd = openat(folder_fd, found->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) continue;  // a link, or nothing that may be read
+    struct stat status;
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
+      entry.bytes = static_cast<uint64_t>(status.st_size);
+      entry.regular = true;
+      entry.ours = is_ours(fd, *kind, entry.bytes);
+    }
+    close(fd);
+  }
+  if (errno != 0) fail(errno);
+  return entries;
+}
+
+void corrupt(std::string_view what, const std::string& path, std::string reason) {
+  throw Error(ErrorKind::corrupt,
+              {fmt::format("cannot use {}", what), path, std::move(reason),
+               "go on from a checkpoint that was saved elsewhere; --fresh removes what is here"});
+}
+
+// The checksum first: a flipped bit in the version must not look like a newer program.
+uint32_t check_head(std::span<const std::byte> bytes, const FileHead& head, const std::string& path) {
+  const size_t least = head.magic.size() + sizeof(uint32_t) + kChecksumBytes;
+  if (bytes.size() < least)
+    corrupt(head.what, path, fmt::format("it has {} bytes, fewer than any", bytes.size()));
+  if (std::memcmp(bytes.data(), head.magic.data(), head.magic.size()) != 0)
+    corrupt(head.what, path, fmt::format("it does not begin with {}", head.magic));
+  ByteReader end(bytes.last(kChecksumBytes));
+  const auto expected = end.number<uint64_t>();
+  const uint64_t actual = checksum_of(bytes.first(bytes.size() - kChecksumBytes));
+  if (expected != actual) {
+    corrupt(head.what, path,
+            fmt::format("its checksum is {:#018x} and its bytes have {:#018x}", expected, actual));
+  }
+  ByteReader version(bytes.subspan(head.magic.size(), sizeof(uint32_t)));
+  const auto found = version.number<uint32_t>();
+  if (found >= 1 && found <= head.version) return found;
+  throw Error(ErrorKind::config,
+              {fmt::format("cannot use {}", head.what), path,
+               fmt::format("it has format version {}, this Terrace knows {}", found, head.version),
+               "use the Terrace that wrote it, or remove the folder by hand"});
+}
+
+std::array<std::byte, kLabelBytes> serialise(const Label& label) {
+  ByteWriter writer;
+  writer.text(kLabelMagic);
+  writer.number(label.version);
+  writer.number(label.path_index);
+  writer.number(label.path_count);
+  writer.number(uint32_t{0});
+  writer.bytes(label.space.bytes);
+  writer.number(checksum_of(writer.written()));
+  TERRACE_ASSERT(writer.written().size() == kLabelBytes, "a label has one size");
+  std::array<std::byte, kLabelBytes> bytes;
+  std::ranges::copy(writer.written(), bytes.begin());
+  return bytes;
+}
+
+Label parse_label(std::span<const std::byte> bytes, const std::string& path) {
+  constexpr FileHead kHead{"the label of a tier folder", kLabelMagic, kLabelVersion};
+  Label label;
+  label.version = check_head(bytes, kHead, path);
+  if (bytes.size() != kLabelBytes) corrupt(kHead.what, path, fmt::format("it has {} bytes", bytes.size()));
+  ByteReader reader(bytes.subspan(kLabelMagic.size() + sizeof(uint32_t)));
+  label.path_index = reader.number<uint32_t>();
+  label.path_count = reader.number<uint32_t>();
+  const auto unused = reader.number<uint32_t>();
+  std::ranges::copy(reader.bytes(label.space.bytes.size()), label.space.bytes.begin());
+  if (unused != 0 || label.path_index >= label.path_count)
+    corrupt(kHead.what, path, fmt::format("it is path {} of {}", label.path_index, label.path_count));
+  return label;
+}
+
+}  // namespace terrace::tier

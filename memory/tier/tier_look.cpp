@@ -1,0 +1,96 @@
+// look_at_tier(): what is in tier folders, for whoever only wants to know. Declared in tier_space.h.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include <terrace/base/error.h>
+#include <terrace/memory/tier/internal/tier_survey.h>
+#include <terrace/memory/tier/tier_space.h>
+
+namespace terrace {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// A shared lock for a moment; a job that starts at that moment tries again.
+bool is_locked(int folder_fd) {
+  const Descriptor lock(openat(folder_fd, tier::kLockName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  return lock.get() >= 0 && flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+FoundTier look_once(std::span<const std::filesystem::path> paths) {
+  FoundTier found;
+  std::vector<tier::FolderSurvey> folders;
+  for (const std::filesystem::path& path : paths) {
+    const std::string name = (path / tier::kFolderName).string();
+    const Descriptor folder(open(name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (folder.get() < 0) {
+      folders.push_back({name, {}, std::nullopt, name + ": " + system_reason(errno)});
+      continue;
+    }
+    try {
+      folders.push_back(tier::survey_folder(folder.get(), name));
+    } catch (const Error& error) {
+      folders.push_back({name, tier::list_files(folder.get(), name), std::nullopt, error.what()});
+    }
+    found.present |= std::ranges::any_of(folders.back().entries, &tier::Entry::regular);
+    found.in_use |= is_locked(folder.get());
+  }
+  if (!found.present) return found;
+  const tier::Arrangement arrangement = tier::arrange(folders);
+  found.trouble = arrangement.trouble;
+  found.paths_fit = arrangement.trouble.empty();
+  for (const tier::FolderSurvey& folder : folders) {
+    found.has_manifests |= !tier::survey_epochs(folder).epochs.empty();
+    if (folder.label) found.path_count = std::max(found.path_count, folder.label->path_count);
+  }
+  const auto note = [&](std::string trouble) {
+    if (found.trouble.empty()) found.trouble = std::move(trouble);
+  };
+  for (const tier::FolderSurvey& folder : folders) {
+    if (!folder.label || folder.label->path_index != 0) continue;
+    const std::vector<EpochFile> epochs = tier::survey_epochs(folder).epochs;
+    for (const EpochFile& file : epochs) {
+      try {
+        found.newest = tier::load_epoch(file, folder.label->space, folder.label->path_count);
+        found.epoch = file.epoch;
+        found.epochs.push_back(file);
+      } catch (const Error& error) {
+        if (file.epoch == epochs.back().epoch) note(error.what());
+      }
+    }
+    break;
+  }
+  if (found.epochs.empty()) note("nothing was committed there");
+  if (found.trouble.empty()) note(tier::missing_blocks(found.newest, folders, arrangement.order));
+  found.whole = found.trouble.empty();
+  return found;
+}
+
+}  // namespace
+
+// A job at work may replace a manifest between the look at its name and the one at its bytes.
+FoundTier look_at_tier(std::span<const std::filesystem::path> paths) {
+  constexpr int kLooks = 3;
+  FoundTier found = look_once(paths);
+  for (int look = 1; look < kLooks && found.in_use && !found.whole; ++look) found = look_once(paths);
+  return found;
+}
+
+}  // namespace terrace

@@ -1,0 +1,324 @@
+#include <terrace/memory/tier/tier_space.h>
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <set>
+#include <utility>
+
+#include <terrace/aio/file.h>
+#include <terrace/aio/file_events.h>
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/memory/tier/internal/tier_files.h>
+#include <terrace/memory/tier/internal/tier_survey.h>
+
+namespace terrace {
+namespace {
+
+[[noreturn]] void will_not_remove(const std::string& folder, std::string reason) {
+  throw Error(ErrorKind::config,
+              {"will not remove the training state in", folder, std::move(reason),
+               "name another folder; or go on training from it with --resume nvme, or remove it with "
+               "`terrace checkpoint prune`"});
+}
+
+[[noreturn]] void cannot_resume(const std::string& subject, std::string reason, ErrorKind kind) {
+  throw Error(kind, {"cannot resume from the nvme tier in", subject, std::move(reason),
+                     "name the paths of the run that is to go on; or go on from a checkpoint, with --fresh"});
+}
+
+// A file of a user's with a name that is going to be written, or a tier file that has lost its mark. Stores
+// of other names are nobody's concern.
+void require_no_impostor(const std::string& folder, const tier::Entry& entry) {
+  constexpr std::array<std::string_view, 5> kStores = {"records", "params", "frozen", "grads", "acts"};
+  const bool is_blocks = entry.kind == tier::FileKind::blocks || entry.kind == tier::FileKind::blocks_aside;
+  const bool is_needed = !is_blocks || std::ranges::any_of(kStores, [&](std::string_view store) {
+    return entry.name.starts_with(tier::blocks_file_name(store));
+  });
+  if (entry.ours || !is_needed) return;
+  throw Error(ErrorKind::config, {"cannot use the nvme path", folder + "/" + entry.name,
+                                  "it has the name of a file of the tier and is none",
+                                  "move it away, or choose another nvme_path"});
+}
+
+SpaceId draw_id() {
+  SpaceId id;
+  ssize_t size;
+  do {
+    size = getrandom(id.bytes.data(), id.bytes.size(), 0);
+  } while (size < 0 && errno == EINTR);
+  TERRACE_ASSERT(size == static_cast<ssize_t>(id.bytes.size()), "getrandom: " + system_reason(errno));
+  return id;
+}
+
+std::vector<tier::FolderSurvey> survey(const std::vector<std::unique_ptr<TierFolder>>& folders) {
+  std::vector<tier::FolderSurvey> surveys;
+  for (const auto& folder : folders) surveys.push_back(tier::survey_folder(folder->fd(), folder->path()));
+  return surveys;
+}
+
+}  // namespace
+
+TierSpace::TierSpace(TierSpaceOptions options, Log& log)
+    : options_(std::move(options)), log_(log), paths_(options_.paths) {
+  TERRACE_ASSERT(!paths_.empty(), "a space has at least one path");
+  TERRACE_ASSERT(!options_.dry || options_.start == TierStart::fresh, "a plan goes on from no commit");
+  if (options_.dry) {
+    id_ = draw_id();
+  } else {
+    lock_folders();
+    options_.start == TierStart::fresh ? start_fresh() : start_resumed();
+  }
+  std::vector<double> rates;
+  for (const TierPath& path : paths_) rates.push_back(path.bytes_per_second);
+  balancer_ = std::make_unique<PathBalancer>(
+      rates, options_.clock != nullptr ? *options_.clock : static_cast<const Clock&>(steady_clock_));
+}
+
+// First what says that there is something to go on from; path 0 last, without whose label the folders of the
+// others would be refused. So a crash on the way leaves what the next job removes.
+TierSpace::~TierSpace() {
+  try {
+    for (const std::unique_ptr<TierFolder>& folder : folders_)
+      if (!folder->keeps_files()) folder->remove_manifests();
+    for (size_t p = folders_.size(); p-- > 1;)
+      if (!folders_[p]->keeps_files()) remove_durably(*folders_[p]);
+  } catch (const std::exception& failure) {
+    log_.warning(failure.what());
+  }
+  while (!folders_.empty()) folders_.pop_back();
+}
+
+// A power cut must not bring its label back when that of path 0 is gone.
+TierFolder::Removed TierSpace::remove_durably(TierFolder& folder) {
+  const TierFolder::Removed removed = folder.remove_files();
+  if (removed.files > 0) io::sync_folder(folder.path(), options_.events);
+  return removed;
+}
+
+// Until the start has succeeded, whatever is found stays.
+void TierSpace::lock_folders() {
+  for (const TierPath& path : paths_) {
+    folders_.push_back(std::make_unique<TierFolder>(path.path.string(), log_, options_.events));
+    TierFolder& folder = *folders_.back();
+    folder.keep_files(true);
+    folder.keep_files(!tier::list_files(folder.fd(), folder.path()).empty());
+  }
+}
+
+void TierSpace::keep_files(bool keep) {
+  for (const std::unique_ptr<TierFolder>& folder : folders_) folder->keep_files(keep);
+}
+
+void TierSpace::start_fresh() {
+  require_nothing_to_lose();
+  for (const std::unique_ptr<TierFolder>& folder : folders_) {
+    for (const tier::Entry& entry : tier::list_files(folder->fd(), folder->path()))
+      require_no_impostor(folder->path(), entry);
+  }
+  remove_leftovers();
+  id_ = draw_id();
+  write_labels();
+  keep_files(false);
+}
+
+// In the order of the destructor.
+void TierSpace::remove_leftovers() {
+  const std::vector<tier::FolderSurvey> surveys = survey(folders_);
+  std::vector<TierFolder::Removed> removed(folders_.size());
+  for (size_t p = 0; p < folders_.size(); ++p) removed[p] = folders_[p]->remove_manifests();
+  for (const bool first : {false, true}) {
+    for (size_t p = 0; p < folders_.size(); ++p) {
+      if ((surveys[p].label && surveys[p].label->path_index == 0) != first) continue;
+      const TierFolder::Removed others = remove_durably(*folders_[p]);
+      removed[p].files += others.files;
+      removed[p].bytes += others.bytes;
+    }
+  }
+  for (size_t p = 0; p < folders_.size(); ++p) {
+    if (removed[p].files == 0) continue;
+    log_.info(fmt::format("removed {} that an earlier run left in {}", format_bytes(removed[p].bytes),
+                          folders_[p]->path()));
+  }
+}
+
+void TierSpace::require_nothing_to_lose() {
+  const std::vector<tier::FolderSurvey> folders = survey(folders_);
+  for (const tier::FolderSurvey& folder : folders) {
+    for (const EpochFile& file : tier::survey_epochs(folder).epochs) {
+      std::string state = "is damaged";
+      try {
+        parse_tier_manifest(io::read_whole_file(file.path, kLargestManifestBytes), file.path);
+        state = "was written " + tier::date_of(file.path);
+      } catch (const Error& error) {
+        if (error.kind() == ErrorKind::config) throw;  // of a newer Terrace: not ours to remove
+      }
+      if (!options_.discard_epochs)
+        will_not_remove(folder.folder, fmt::format("its commit {} {}", file.epoch, state));
+    }
+    if (options_.discard_epochs || !folder.label || folder.label->path_index == 0) continue;
+    const bool first_is_here = std::ranges::any_of(folders, [&](const tier::FolderSurvey& other) {
+      return other.label && other.label->path_index == 0 && other.label->space == folder.label->space;
+    });
+    if (!first_is_here)
+      will_not_remove(folder.folder, fmt::format("it is path {} of {} of a run whose first path is not given",
+                                                 folder.label->path_index + 1, folder.label->path_count));
+  }
+}
+
+// Before any other file: from then on a folder says whose files it holds.
+void TierSpace::write_labels() {
+  const auto count = static_cast<uint32_t>(folders_.size());
+  for (uint32_t p = 0; p < count; ++p) {
+    const auto bytes = tier::serialise(tier::Label{.space = id_, .path_index = p, .path_count = count});
+    io::write_file_atomically(folders_[p]->path() + "/" + tier::kLabelName, bytes, options_.events);
+    try {
+      io::sync_folder(paths_[p].path, options_.events);  // the name of the folder itself
+    } catch (const Error& error) {
+      log_.warning(std::string("a power cut may lose the tier folder: ") + error.what());
+    }
+  }
+}
+
+void TierSpace::start_resumed() {
+  const std::vector<tier::FolderSurvey> folders = survey(folders_);
+  const tier::Arrangement arrangement = tier::arrange(folders);
+  if (!arrangement.trouble.empty()) {
+    const bool damaged = std::ranges::any_of(folders, [](const tier::FolderSurvey& folder) {
+      return !folder.label && std::ranges::any_of(folder.entries, [](const tier::Entry& entry) {
+        return entry.kind == tier::FileKind::label;
+      });
+    });
+    cannot_resume(folders.front().folder, arrangement.trouble,
+                  damaged ? ErrorKind::corrupt : ErrorKind::config);
+  }
+  std::vector<TierPath> paths;
+  std::vector<std::unique_ptr<TierFolder>> ordered;
+  for (const size_t position : arrangement.order) {
+    paths.push_back(paths_[position]);
+    ordered.push_back(std::move(folders_[position]));
+  }
+  paths_ = std::move(paths);
+  folders_ = std::move(ordered);
+  const tier::FolderSurvey& first = folders[arrangement.order.front()];
+  id_ = first.label->space;
+  const tier::EpochSurvey found = tier::survey_epochs(first);
+  if (found.epochs.empty()) cannot_resume(first.folder, "nothing was committed there", ErrorKind::config);
+  take_up_epochs(found.epochs);
+  const std::string missing =
+      tier::missing_blocks(read_epoch(epochs_.back().epoch), folders, arrangement.order);
+  if (!missing.empty()) cannot_resume(first.folder, missing, ErrorKind::corrupt);
+  for (const EpochFile& file : found.passed) remove_file(file.path);
+  for (const tier::FolderSurvey& folder : folders) remove_unnamed(folder);
+  // The manifests to come have a name that an earlier Terrace would not see: it has to refuse the folders.
+  if (std::ranges::any_of(folders, [](const tier::FolderSurvey& folder) {
+        return folder.label->version < tier::kLabelVersion;
+      }))
+    write_labels();
+  keep_files(true);
+}
+
+// What a crash cut short, and tier files that are in no commit.
+void TierSpace::remove_unnamed(const tier::FolderSurvey& folder) {
+  std::set<std::string> named;
+  for (const EpochFile& file : epochs_) {
+    for (const StoreLayout& store : read_epoch(file.epoch).stores)
+      named.insert(tier::blocks_file_name(store.name));
+  }
+  for (const tier::Entry& entry : folder.entries) {
+    const bool aside = entry.kind == tier::FileKind::aside || entry.kind == tier::FileKind::blocks_aside;
+    const bool unnamed = entry.kind == tier::FileKind::blocks && !named.contains(entry.name);
+    if (aside) require_no_impostor(folder.folder, entry);
+    if (entry.ours && (aside || unnamed)) remove_file(folder.folder + "/" + entry.name);
+  }
+}
+
+// The newest must be whole: to go on from an older one is not for this to decide.
+void TierSpace::take_up_epochs(const std::vector<EpochFile>& found) {
+  for (const EpochFile& file : found) {
+    try {
+      tier::load_epoch(file, id_, folders_.size());
+      epochs_.push_back(file);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::config || file.epoch == found.back().epoch) throw;
+      log_.warning(fmt::format("a retained commit is lost, and its slots are used again: {}", error.what()));
+    }
+  }
+}
+
+void TierSpace::remove_file(const std::filesystem::path& path) {
+  if (unlink(path.c_str()) != 0)
+    throw Error(ErrorKind::io, {"cannot remove the file", path.string(), system_reason(errno), ""});
+  if (options_.events != nullptr) options_.events->removed(path);
+}
+
+std::vector<EpochFile>::iterator TierSpace::find_epoch(uint64_t epoch) {
+  const auto found = std::ranges::find(epochs_, epoch, &EpochFile::epoch);
+  TERRACE_ASSERT(found != epochs_.end(), "there is no commit " + std::to_string(epoch));
+  return found;
+}
+
+TierManifest TierSpace::read_epoch(uint64_t epoch) const {
+  const auto found = std::ranges::find(epochs_, epoch, &EpochFile::epoch);
+  TERRACE_ASSERT(found != epochs_.end(), "there is no commit " + std::to_string(epoch));
+  return tier::load_epoch(*found, id_, folders_.size());
+}
+
+uint64_t TierSpace::write_epoch(const TierManifest& manifest) {
+  TERRACE_ASSERT(manifest.space == id_, "a manifest of another space");
+  TERRACE_ASSERT(epochs_.empty() || manifest.epoch > epochs_.back().epoch,
+                 "commit " + std::to_string(manifest.epoch) + " is not later than those before");
+  const std::vector<std::byte> bytes = serialise(manifest);
+  if (options_.dry) {
+    epochs_ = {{manifest.epoch, {}, false}};
+    return bytes.size();
+  }
+  for (const std::unique_ptr<TierFolder>& folder : folders_) folder->require_held();
+  const EpochFile file{manifest.epoch,
+                       folders_.front()->path() + "/" + tier::epoch_file_name({.epoch = manifest.epoch}),
+                       false};
+  io::write_file_atomically(file.path, bytes, options_.events);
+  epochs_.push_back(file);
+  // Only now: before, the one before was what a crash would have left. One that stays is passed all the same.
+  for (const EpochFile& before : epochs_) {
+    if (before.retained || before.epoch == manifest.epoch) continue;
+    try {
+      remove_file(before.path);
+    } catch (const Error& error) {
+      log_.warning(error.what());
+    }
+  }
+  std::erase_if(epochs_,
+                [&](const EpochFile& before) { return !before.retained && before.epoch < manifest.epoch; });
+  return bytes.size();
+}
+
+void TierSpace::retain_epoch(uint64_t epoch) {
+  EpochFile& file = *find_epoch(epoch);
+  if (file.retained) return;
+  const std::filesystem::path to =
+      folders_.front()->path() + "/" + tier::epoch_file_name({.epoch = epoch, .retained = true});
+  if (rename(file.path.c_str(), to.c_str()) != 0)
+    throw Error(ErrorKind::io, {"cannot rename the manifest", file.path.string(), system_reason(errno), ""});
+  if (options_.events != nullptr) options_.events->renamed(file.path, to);
+  file.path = to;
+  file.retained = true;
+  io::sync_folder(folders_.front()->path(), options_.events);
+}
+
+void TierSpace::remove_epoch(uint64_t epoch) {
+  const auto file = find_epoch(epoch);
+  remove_file(file->path);
+  epochs_.erase(file);
+  // Its slots are written again: after a power cut it must not be back.
+  io::sync_folder(folders_.front()->path(), options_.events);
+}
+
+}  // namespace terrace

@@ -1,0 +1,129 @@
+// TierSpace: the tier folders of one run, one per path, as one space with one id, and the commits in them. It
+// must never remove or overwrite what a whole commit needs unless it was told to, nor any file that is not of
+// its own making.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/base/clock.h>
+#include <terrace/base/log.h>
+#include <terrace/memory/tier/path_balancer.h>
+#include <terrace/memory/tier/tier_folder.h>
+#include <terrace/memory/tier/tier_manifest.h>
+#include <terrace/memory/tier/tier_start.h>
+
+namespace terrace {
+
+namespace io {
+class FileEvents;
+}
+namespace tier {
+struct FolderSurvey;
+}
+
+struct TierPath {
+  std::filesystem::path path;   // an existing folder
+  double bytes_per_second = 0;  // measured while reads and writes are mixed; 0: not known
+  bool operator==(const TierPath&) const = default;
+};
+
+// A manifest among the files of path 0. A passing one goes when the next commit is durable.
+struct EpochFile {
+  uint64_t epoch = 0;
+  std::filesystem::path path;
+  bool retained = false;
+};
+
+struct TierSpaceOptions {
+  std::vector<TierPath> paths;  // at least one, no two alike
+  // fresh: what a dead job left is removed, with a line; a commit, or what may be part of one, is an
+  // Error(config) unless `discard_epochs`. resume: the paths hold a whole commit, or it is an Error; their
+  // order is that of the run which made them, whatever order is given here.
+  TierStart start = TierStart::fresh;
+  bool discard_epochs = false;
+  // For plans: the paths need not be there, no folder is made or locked, and nothing is written. Fresh.
+  bool dry = false;
+  io::FileEvents* events = nullptr;  // told of every change of the disk; outlives the space
+  const Clock* clock = nullptr;      // null: the steady one
+};
+
+// One thread at a time, except where said otherwise.
+class TierSpace {
+ public:
+  // Locks the folders for its lifetime. Throws Error(io) when a path cannot be used or another job has it,
+  // Error(config) and Error(corrupt) when what is there must not be removed, or cannot be resumed.
+  TierSpace(TierSpaceOptions options, Log& log);
+  // Removes its files unless keep_files(true) was the last word, and unlocks.
+  ~TierSpace();
+  TierSpace(const TierSpace&) = delete;
+  TierSpace& operator=(const TierSpace&) = delete;
+
+  size_t path_count() const { return paths_.size(); }
+  bool is_dry() const { return options_.dry; }
+  // Not where it is dry.
+  TierFolder& folder(size_t path) { return *folders_[path]; }
+  // By path, in the order of the space.
+  const std::vector<TierPath>& paths() const { return paths_; }
+  PathBalancer& balancer() { return *balancer_; }
+  const SpaceId& id() const { return id_; }
+  io::FileEvents* events() const { return options_.events; }
+  void keep_files(bool keep);
+
+  // The commits in the folders, oldest first. Passing ones that a later commit has taken the place of are
+  // none.
+  const std::vector<EpochFile>& epochs() const { return epochs_; }
+  TierManifest read_epoch(uint64_t epoch) const;
+  // Durable when it returns: written aside, fsync, rename, fsync of the folder; what the manifest refers to
+  // must be durable before. The manifest of the passing commit before it is then removed. Returns its bytes.
+  // The commit is later than all others. Throws Error(io) where a lock of the folders was taken away. On any
+  // one thread while nobody calls anything else here.
+  uint64_t write_epoch(const TierManifest& manifest);
+  // A retained commit stays until it is removed. Both are durable when they return.
+  void retain_epoch(uint64_t epoch);
+  void remove_epoch(uint64_t epoch);
+
+ private:
+  void lock_folders();
+  void start_fresh();
+  void start_resumed();
+  void require_nothing_to_lose();
+  void remove_leftovers();
+  TierFolder::Removed remove_durably(TierFolder& folder);
+  void write_labels();
+  void take_up_epochs(const std::vector<EpochFile>& found);
+  std::vector<EpochFile>::iterator find_epoch(uint64_t epoch);
+  void remove_unnamed(const tier::FolderSurvey& folder);
+  void remove_file(const std::filesystem::path& path);
+
+  TierSpaceOptions options_;
+  Log& log_;
+  SteadyClock steady_clock_;
+  std::vector<TierPath> paths_;
+  std::vector<std::unique_ptr<TierFolder>> folders_;
+  std::unique_ptr<PathBalancer> balancer_;
+  SpaceId id_;
+  std::vector<EpochFile> epochs_;
+};
+
+// What is in the tier folders of these paths, without locking or changing anything; for plans and listings.
+struct FoundTier {
+  bool present = false;  // files of a space, whole or not
+  bool whole = false;    // `newest` can be resumed from these paths, as far as manifests and labels say
+  uint64_t epoch = 0;    // of `newest`
+  TierManifest newest;   // where there is one; not only when `whole`
+  std::string trouble;   // why not whole; in words
+  std::vector<EpochFile> epochs;
+  bool has_manifests = false;  // files of commits, readable or not
+  bool paths_fit = false;      // by their labels, these are all the paths of one space
+  bool in_use = false;         // a job has one of the folders now
+  uint32_t path_count = 0;     // of the space, by the labels; 0: none can be read
+};
+FoundTier look_at_tier(std::span<const std::filesystem::path> paths);
+
+}  // namespace terrace

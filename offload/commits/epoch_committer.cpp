@@ -1,0 +1,438 @@
+#include <terrace/offload/commits/epoch_committer.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint32_t kNone = UINT32_MAX;
+// Enough to keep a path busy; what the next step reads comes between them.
+constexpr size_t kWritesInFlightPerPath = 4;
+
+}  // namespace
+
+EpochCommitter::EpochCommitter(EpochStores stores, uint32_t chunk_count, uint32_t retained_epochs,
+                               std::unique_ptr<io::Engine> engine, StepWatch& watch, Log& log)
+    : stores_(stores),
+      chunk_count_(chunk_count),
+      retained_limit_(retained_epochs),
+      watch_(watch),
+      log_(log),
+      engine_(std::move(engine)),
+      cached_of_(kEpochParts.size() * chunk_count, kNone),
+      transfers_(kWritesInFlightPerPath * stores_.space->path_count()) {
+  for (Transfer& transfer : transfers_) transfer.committer = this;
+  for (const EpochFile& file : stores_.space->epochs()) next_number_ = std::max(next_number_, file.epoch + 1);
+  thread_ = std::thread([this] { work(); });
+}
+
+EpochCommitter::~EpochCommitter() {
+  {
+    const MutexLock lock(mutex_);
+    TERRACE_ASSERT(!pinned_, "a pinned commit goes before the offloader");
+    stopping_ = true;
+  }
+  work_added_.notify_all();
+  thread_.join();
+}
+
+void EpochCommitter::add_cached(EpochPart part, ChunkId chunk, const std::byte* memory, bool dirty) {
+  TERRACE_ASSERT(stores_[part] != nullptr, "what is cached has a store");
+  const MutexLock lock(mutex_);
+  TERRACE_ASSERT(!in_progress_, "what is cached does not change during a commit");
+  cached_of(part, chunk) = static_cast<uint32_t>(cached_.size());
+  cached_.push_back({part, chunk, memory, dirty ? State::dirty : State::clean});
+  queue_.reserve(cached_.size());
+}
+
+bool EpochCommitter::is_newer(EpochPart part, ChunkId chunk) {
+  const MutexLock lock(mutex_);
+  const uint32_t c = cached_of(part, chunk);
+  return c != kNone && cached_[c].state != State::clean;
+}
+
+void EpochCommitter::forget_cached(EpochPart part, ChunkId chunk) {
+  const MutexLock lock(mutex_);
+  TERRACE_ASSERT(!in_progress_, "what is cached does not change during a commit");
+  const uint32_t c = std::exchange(cached_of(part, chunk), kNone);
+  TERRACE_ASSERT(c != kNone, "only what was added can be forgotten");
+  if (c + 1 < cached_.size()) {
+    cached_[c] = cached_.back();
+    cached_of(cached_[c].part, cached_[c].chunk) = c;
+  }
+  cached_.pop_back();
+}
+
+void EpochCommitter::forget_cached() {
+  wait_idle();
+  const MutexLock lock(mutex_);
+  cached_.clear();
+  std::ranges::fill(cached_of_, kNone);
+}
+
+void EpochCommitter::take_up(EpochSlots epoch, bool is_retained, std::vector<EpochSlots> retained) {
+  const MutexLock lock(mutex_);
+  last_epoch_ = epoch.epoch;
+  last_ = std::move(epoch);
+  retain_last_ = is_retained;
+  for (EpochSlots& slots : retained) retained_.push_back(std::move(slots));
+}
+
+template <typename Condition>
+void EpochCommitter::wait_until(Condition condition, std::optional<ChunkId> chunk, std::string_view what) {
+  if (condition()) return;
+  const uint64_t start = clock_.now_ns();
+  {
+    const WatchedWait watched(watch_, {what, "host -> nvme", TimeCause::commit, chunk, nullptr, {}});
+    progress_.wait(mutex_, condition);
+  }
+  counters_.wait_ns += clock_.now_ns() - start;
+}
+
+void EpochCommitter::begin(const WholeState&, std::string_view info, bool retain) {
+  TERRACE_ASSERT(!retain || retained_limit_ > 0, "no room was planned for retained commits");
+  {
+    const MutexLock lock(mutex_);
+    wait_until([this] { return !in_progress_ && !pinned_; }, std::nullopt, "the commit before");
+  }
+  throw_failure();
+  EpochSlots next;
+  next.epoch = next_number_++;
+  next.info = info;
+  for (const EpochPart part : kEpochParts) {
+    if (stores_[part] != nullptr) next[part] = stores_[part]->snapshot();
+  }
+  {
+    const MutexLock lock(mutex_);
+    next_ = std::move(next);
+    retain_next_ = retain;
+    queue_.clear();
+    queue_front_ = 0;
+    std::array<uint64_t, kEpochParts.size()> slots{};
+    for (uint32_t c = 0; c < cached_.size(); ++c) {
+      Cached& cached = cached_[c];
+      if (cached.state != State::dirty) continue;
+      cached.state = State::queued;
+      cached.blocks_begun = cached.blocks_written = 0;
+      slots[index_of(cached.part)] += store_of(cached).block_count(cached.chunk);
+      queue_.push_back(c);
+    }
+    for (size_t part = 0; part < slots.size(); ++part) slots_wanted_[part].store(slots[part]);
+    hurried_.reset();
+    in_progress_ = true;
+  }
+  work_added_.notify_all();
+}
+
+bool EpochCommitter::in_progress() const {
+  const MutexLock lock(mutex_);
+  return in_progress_;
+}
+
+uint64_t EpochCommitter::finish() {
+  wait_idle();
+  throw_failure();
+  return last_epoch();
+}
+
+void EpochCommitter::throw_failure() {
+  std::exception_ptr failure;
+  {
+    const MutexLock lock(mutex_);
+    if (!in_progress_) failure = std::exchange(failure_, nullptr);
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+uint64_t EpochCommitter::last_epoch() const {
+  const MutexLock lock(mutex_);
+  return last_epoch_;
+}
+
+bool EpochCommitter::may_change(ChunkId chunk) {
+  const MutexLock lock(mutex_);
+  for (const EpochPart part : kEpochParts) {
+    const uint32_t c = cached_of(part, chunk);
+    if (c == kNone || cached_[c].state != State::queued) continue;
+    hurried_ = c;
+    return false;
+  }
+  return true;
+}
+
+void EpochCommitter::before_change(ChunkId chunk) {
+  const MutexLock lock(mutex_);
+  for (const EpochPart part : kEpochParts) {
+    const uint32_t c = cached_of(part, chunk);
+    if (c == kNone) continue;
+    if (cached_[c].state == State::queued) hurried_ = c;
+    wait_until([&] { return cached_[c].state != State::queued; }, chunk,
+               part == EpochPart::records ? "optimizer states of a commit" : "parameters of a commit");
+    cached_[c].state = State::dirty;
+  }
+}
+
+bool EpochCommitter::begin_write(EpochPart part, const io::Engine& engine, ChunkId chunk, uint32_t block,
+                                 std::span<const std::byte> source, BlockStore::Write& write,
+                                 FunctionRef<void()> before_waiting) {
+  BlockStore& store = *stores_[part];
+  while (true) {
+    // Asked before the attempt: a commit that ends after it has freed its slots.
+    const bool idle = !in_progress();
+    const bool may_take = idle || may_take_slot(part);
+    if (may_take && store.begin_write(chunk, block, source, write)) return true;
+    if (idle) break;
+    before_waiting();
+    may_take ? wait_idle() : wait_for_slots(part);
+  }
+  if (engine.in_flight() > 0) return false;
+  if (store.bad_slot_count() == 0) {
+    throw Error(ErrorKind::capacity, {"cannot write a part of the state to", store.name(),
+                                      "no slot is free: those of commits that failed are kept, because it is "
+                                      "not known whether a crash would bring them back",
+                                      "see what the commit failed with, and go on from the last commit or "
+                                      "checkpoint"});
+  }
+  throw Error(ErrorKind::capacity,
+              {"cannot write a part of the state to", store.name(),
+               std::to_string(store.bad_slot_count()) + " slots failed (" + store.last_bad_slot() +
+                   "), and none is left",
+               "the disk is failing: go on from the last commit or checkpoint on another one"});
+}
+
+// Those that the commit in progress still needs are its own, or both would wait for ever. The order of the
+// two reads matters: a slot that the committer takes between them counts twice, never not at all.
+bool EpochCommitter::may_take_slot(EpochPart part) const {
+  const uint64_t wanted = slots_wanted_[index_of(part)].load();
+  return wanted == 0 || stores_[part]->free_slot_count() > wanted;
+}
+
+void EpochCommitter::wait_for_slots(EpochPart part) {
+  const MutexLock lock(mutex_);
+  wait_until([&] { return !in_progress_ || may_take_slot(part); }, std::nullopt, "the slots of a commit");
+}
+
+void EpochCommitter::wait_idle() {
+  const MutexLock lock(mutex_);
+  wait_until([this] { return !in_progress_; }, std::nullopt, "a commit");
+}
+
+const EpochSlots& EpochCommitter::pin() {
+  wait_idle();
+  const MutexLock lock(mutex_);
+  TERRACE_ASSERT(last_ && !pinned_, "there is one commit to pin, and one pin at a time");
+  pinned_ = true;
+  return *last_;
+}
+
+void EpochCommitter::unpin() {
+  {
+    const MutexLock lock(mutex_);
+    pinned_ = false;
+  }
+  progress_.notify_all();
+}
+
+bool EpochCommitter::is_pinned() const {
+  const MutexLock lock(mutex_);
+  return pinned_;
+}
+
+EpochCommitter::Counters EpochCommitter::counters() const {
+  const MutexLock lock(mutex_);
+  return counters_;
+}
+
+// --- The thread ---
+
+void EpochCommitter::work() {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      work_added_.wait(mutex_, [this] { return in_progress_ || stopping_; });
+      if (!in_progress_) break;
+    }
+    const std::optional<TraceEvent> recorded = begin_recording();
+    std::exception_ptr failure;
+    try {
+      commit();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    if (recorded) end_recording(*recorded, failure != nullptr);
+    next_.reset();  // of a commit that failed before its manifest: its slots are free again
+    for (std::atomic<uint64_t>& wanted : slots_wanted_) wanted.store(0);
+    {
+      const MutexLock lock(mutex_);
+      for (const uint32_t c : queue_) {
+        if (cached_[c].state == State::queued) cached_[c].state = State::dirty;
+      }
+      failure_ = std::move(failure);  // whoever is told of it is the last to hold it
+      in_progress_ = false;
+    }
+    progress_.notify_all();
+  }
+  engine_.reset();
+}
+
+std::optional<TraceEvent> EpochCommitter::begin_recording() const {
+  if (!is_recording(watch_.events())) return std::nullopt;
+  TraceEvent event = watch_.events()->begun(TraceKind::commit);
+  event.id = next_->epoch;
+  event.bytes = counters().written_bytes;  // before it
+  return event;
+}
+
+void EpochCommitter::end_recording(TraceEvent commit, bool failed) const {
+  commit.bytes = counters().written_bytes - commit.bytes;
+  commit.failed = failed;
+  watch_.events()->record_until_now(commit);
+}
+
+void EpochCommitter::commit() {
+  write_queued();
+  for (BlockStore* store : stores_.parts) {
+    if (store != nullptr) store->sync();
+  }
+  const TierManifest manifest = make_manifest();
+  uint64_t bytes = 0;
+  try {
+    bytes = stores_.space->write_epoch(manifest);
+  } catch (...) {
+    uncertain_.push_back(std::move(*next_));
+    throw;
+  }
+  make_last(bytes);
+}
+
+// The one that is hurried before the others; of each its blocks in order.
+EpochCommitter::Cached* EpochCommitter::next_block() {
+  const MutexLock lock(mutex_);
+  const auto has_blocks = [this](const Cached& cached) {
+    return cached.blocks_begun < store_of(cached).block_count(cached.chunk);
+  };
+  if (hurried_ && has_blocks(cached_[*hurried_])) return &cached_[*hurried_];
+  while (queue_front_ < queue_.size() && !has_blocks(cached_[queue_[queue_front_]])) ++queue_front_;
+  return queue_front_ < queue_.size() ? &cached_[queue_[queue_front_]] : nullptr;
+}
+
+void EpochCommitter::write_queued() {
+  write_failure_ = nullptr;
+  while (true) {
+    for (Transfer& transfer : transfers_) {
+      if (transfer.busy || write_failure_ != nullptr) continue;
+      Cached* cached = next_block();
+      if (cached == nullptr) break;
+      submit_block(transfer, *cached);
+    }
+    if (engine_->in_flight() == 0) break;
+    engine_->wait(1);
+  }
+  if (write_failure_ != nullptr) std::rethrow_exception(std::exchange(write_failure_, nullptr));
+}
+
+void EpochCommitter::submit_block(Transfer& transfer, Cached& cached) {
+  BlockStore& store = store_of(cached);
+  const uint32_t block = cached.blocks_begun++;
+  const std::span<const std::byte> bytes = {cached.memory + block * store.block_bytes(cached.chunk, 0),
+                                            store.block_bytes(cached.chunk, block)};
+  try {
+    if (!store.begin_write(cached.chunk, block, bytes, transfer.write)) {
+      throw Error(ErrorKind::capacity, {"cannot commit the state", store.name(),
+                                        std::to_string(store.bad_slot_count()) + " slots failed (" +
+                                            store.last_bad_slot() + "), and none is left",
+                                        "the disk is failing: go on from the last commit on another one"});
+    }
+  } catch (...) {
+    write_failure_ = std::current_exception();
+    return;
+  }
+  slots_wanted_[index_of(cached.part)].fetch_sub(1);
+  transfer.cached = static_cast<uint32_t>(&cached - cached_.data());
+  transfer.bytes = bytes.size();
+  transfer.busy = true;
+  transfer.write.request.on_complete = &EpochCommitter::on_written;
+  transfer.write.request.context = &transfer;
+  transfer.write.request.priority = io::Priority::background;
+  transfer.write.request.tag = transfer_tag(
+      watch_.events(), cached.part == EpochPart::records ? TransferRole::state : TransferRole::param,
+      TransferReason::commit, cached.chunk);
+  engine_->submit({&transfer.write.request, 1});
+}
+
+void EpochCommitter::on_written(void* context, const io::Completion& completion) noexcept {
+  auto& transfer = *static_cast<Transfer*>(context);
+  transfer.committer->block_written(transfer, completion);
+}
+
+void EpochCommitter::block_written(Transfer& transfer, const io::Completion& completion) noexcept {
+  Cached& cached = cached_[transfer.cached];
+  BlockStore& store = store_of(cached);
+  switch (store.end_write(transfer.write, completion)) {
+    case BlockStore::WriteEnd::again:
+      engine_->submit({&transfer.write.request, 1});
+      return;
+    case BlockStore::WriteEnd::failed:
+      if (write_failure_ == nullptr)
+        write_failure_ = std::make_exception_ptr(store.io_error(transfer.write.request, completion));
+      transfer.busy = false;
+      return;
+    case BlockStore::WriteEnd::done:
+      break;
+  }
+  (*next_)[cached.part].adopt(transfer.write);
+  transfer.busy = false;
+  const MutexLock lock(mutex_);
+  counters_.written_bytes += transfer.bytes;
+  if (++cached.blocks_written < store.block_count(cached.chunk)) return;
+  cached.state = State::clean;
+  progress_.notify_all();
+}
+
+TierManifest EpochCommitter::make_manifest() const {
+  TierManifest manifest;
+  manifest.space = stores_.space->id();
+  manifest.epoch = next_->epoch;
+  manifest.info = next_->info;
+  manifest.layout = stores_.layout;
+  for (const EpochPart part : kEpochParts) {
+    if (stores_[part] != nullptr) manifest.stores.push_back(stores_[part]->layout_of((*next_)[part]));
+  }
+  return manifest;
+}
+
+void EpochCommitter::make_last(uint64_t manifest_bytes) {
+  std::optional<EpochSlots> old = std::exchange(last_, std::move(next_));
+  const bool retain_old = std::exchange(retain_last_, retain_next_);
+  {
+    const MutexLock lock(mutex_);
+    last_epoch_ = last_->epoch;
+    ++counters_.commits;
+    counters_.manifest_bytes += manifest_bytes;
+  }
+  uncertain_.clear();  // the manifest just written is later than theirs
+  if (old && retain_old) retained_.push_back(std::move(*old));
+  if (!retain_last_) return;
+  stores_.space->retain_epoch(last_->epoch);
+  // Only another one takes the place of an older one: a run that plans for fewer finds and leaves them.
+  while (retained_.size() + 1 > retained_limit_) {
+    remove_manifest(retained_.front().epoch);
+    retained_.pop_front();
+  }
+}
+
+// Before its slots go: a manifest that is there speaks of blocks that are there.
+void EpochCommitter::remove_manifest(uint64_t epoch) {
+  try {
+    stores_.space->remove_epoch(epoch);
+  } catch (const Error& error) {
+    log_.warning(std::string("an older commit stays beside the last one: ") + error.what());
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,200 @@
+#include <terrace/offload/commits/pinned_epoch.h>
+
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/offload/commits/pinned_epoch_parts.h>
+#include <terrace/optimizer_cpu/masters.h>
+
+namespace terrace {
+
+PinnedEpoch::Parts::Run::Run(BlockStore* store, const BlockStore::Snapshot& snapshot, const FlatSpace& space,
+                             bool trainable)
+    : store_(store), snapshot_(snapshot) {
+  if (store == nullptr) return;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (space.section_of(ChunkId{c}).trainable != trainable) continue;
+    chunks_.push_back({ChunkId{c}, bytes_});
+    bytes_ += store->chunk_bytes(ChunkId{c});
+  }
+}
+
+PinnedEpoch::Parts::Parts(EpochCommitter& committer, const EpochStores& stores, const FlatSpace& space,
+                          std::unique_ptr<io::Engine> engine, std::span<std::byte> memory,
+                          uint64_t block_bytes, InstructionSet set)
+    : committer_(committer),
+      slots_(committer.pin()),
+      engine_(std::move(engine)),
+      records_(stores[EpochPart::records], slots_[EpochPart::records], space, true),
+      frozen_(stores[EpochPart::frozen], slots_[EpochPart::frozen], space, false),
+      parameters_(stores[EpochPart::parameters], slots_[EpochPart::parameters], space, true),
+      layout_(stores.layout),
+      instruction_set_(set) {
+  if (layout_.master == MasterForm::remainder) {
+    unjoined_records_ = memory.last(block_bytes);
+    unjoined_parameters_ = memory.last(2 * block_bytes).first(block_bytes);
+    memory = memory.first(memory.size() - 2 * block_bytes);
+  }
+  buffers_.resize(memory.size() / block_bytes);
+  for (size_t b = 0; b < buffers_.size(); ++b)
+    buffers_[b].memory = memory.subspan(b * block_bytes, block_bytes);
+}
+
+PinnedEpoch::Parts::~Parts() {
+  engine_.reset();
+  committer_.unpin();
+}
+
+void PinnedEpoch::Parts::read(const Run& run, uint64_t begin, std::span<std::byte> destination) {
+  TERRACE_ASSERT(begin <= run.bytes() && destination.size() <= run.bytes() - begin,
+                 "bytes " + std::to_string(begin) + " + " + std::to_string(destination.size()) +
+                     " are not in a commit of " + std::to_string(run.bytes()));
+  // The last chunk that begins at or before `begin`.
+  auto chunk = std::upper_bound(run.chunks_.begin(), run.chunks_.end(), begin,
+                                [](uint64_t at, const Run::Piece& piece) { return at < piece.begin; });
+  size_t turn = 0;
+  try {
+    while (!destination.empty()) {
+      const Run::Piece& piece = *std::prev(chunk);
+      const uint64_t block_bytes = run.store_->block_bytes(piece.chunk, 0);
+      Buffer& buffer = buffers_[turn++ % buffers_.size()];
+      finish(run, buffer);
+      buffer.chunk = piece.chunk;
+      buffer.block = static_cast<uint32_t>((begin - piece.begin) / block_bytes);
+      buffer.skip = begin - piece.begin - buffer.block * block_bytes;
+      const uint64_t bytes = run.store_->block_bytes(piece.chunk, buffer.block);
+      buffer.destination = destination.first(std::min<uint64_t>(bytes - buffer.skip, destination.size()));
+      buffer.request =
+          run.store_->read_request(run.snapshot_, buffer.chunk, buffer.block, buffer.memory.first(bytes));
+      buffer.request.priority = io::Priority::background;
+      buffer.request.context = &buffer;
+      buffer.request.on_complete = [](void* context, const io::Completion& completion) noexcept {
+        static_cast<Buffer*>(context)->completion = completion;
+        static_cast<Buffer*>(context)->done = true;
+      };
+      buffer.done = false;
+      engine_->submit({&buffer.request, 1});
+      begin += buffer.destination.size();
+      destination = destination.subspan(buffer.destination.size());
+      if (chunk != run.chunks_.end() && begin == chunk->begin) ++chunk;
+    }
+    for (Buffer& buffer : buffers_) finish(run, buffer);
+  } catch (...) {
+    while (engine_->in_flight() > 0) engine_->wait(1);
+    // Ended, each of them, whatever came of it.
+    for (Buffer& buffer : buffers_) {
+      try {
+        finish(run, buffer);
+      } catch (const Error&) {
+      }
+    }
+    throw;
+  }
+}
+
+// Waits for what the buffer is being filled with, verifies it and hands it over.
+void PinnedEpoch::Parts::finish(const Run& run, Buffer& buffer) {
+  while (!buffer.done) engine_->wait(1);
+  if (buffer.destination.empty()) return;
+  const std::span<std::byte> destination = std::exchange(buffer.destination, {});
+  run.store_->end_read(run.snapshot_, buffer.chunk, buffer.block, buffer.request, buffer.completion);
+  std::memcpy(destination.data(), buffer.memory.data() + buffer.skip, destination.size());
+}
+
+PinnedEpoch::Parts::Run::Extent PinnedEpoch::Parts::Run::block_at(uint64_t byte) const {
+  const auto next = std::upper_bound(chunks_.begin(), chunks_.end(), byte,
+                                     [](uint64_t at, const Piece& piece) { return at < piece.begin; });
+  const Piece& piece = *std::prev(next);
+  const uint64_t block_bytes = store_->block_bytes(piece.chunk, 0);
+  const auto block = static_cast<uint32_t>((byte - piece.begin) / block_bytes);
+  return {piece.begin + block * block_bytes, store_->block_bytes(piece.chunk, block)};
+}
+
+const std::byte* PinnedEpoch::Parts::parameters_of_tile(uint64_t tile) {
+  const uint64_t byte = tile * kTileElements * sizeof(Bf16);
+  if (byte < unjoined_extent_.begin || byte - unjoined_extent_.begin >= unjoined_extent_.bytes) {
+    const Run::Extent extent = parameters_.block_at(byte);
+    unjoined_extent_ = {};  // until it is there
+    read(parameters_, extent.begin, unjoined_parameters_.first(extent.bytes));
+    unjoined_extent_ = extent;
+  }
+  return unjoined_parameters_.data() + (byte - unjoined_extent_.begin);
+}
+
+void PinnedEpoch::Parts::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
+  const uint64_t tile_bytes = layout_.tile_bytes();
+  if (layout_.master == MasterForm::whole) return read(records_, first_tile * tile_bytes, tiles);
+  const uint64_t canonical_bytes = layout_.canonical().tile_bytes();
+  while (!tiles.empty()) {
+    const uint64_t count = std::min(
+        {tiles.size() / canonical_bytes, layout_.block_tiles(), unjoined_records_.size() / tile_bytes});
+    read(records_, first_tile * tile_bytes, unjoined_records_.first(count * tile_bytes));
+    for (uint64_t t = 0; t < count; ++t) {
+      join_tiles(instruction_set_, layout_, unjoined_records_.data() + t * tile_bytes,
+                 parameters_of_tile(first_tile + t), tiles.data() + t * canonical_bytes, 1);
+    }
+    first_tile += count;
+    tiles = tiles.subspan(count * canonical_bytes);
+  }
+}
+
+bool PinnedEpoch::Parts::clone(const Run& run, int fd) {
+  for (const Run::Piece& piece : run.chunks_) {
+    const uint32_t count = run.store_->block_count(piece.chunk);
+    for (uint32_t block = 0; block < count; ++block) {
+      const BlockPlace from = run.store_->place(run.snapshot_, piece.chunk, block);
+      file_clone_range range{};
+      range.src_fd = from.fd;
+      range.src_offset = from.offset;
+      range.src_length = from.bytes;
+      range.dest_offset = piece.begin + block * run.store_->block_bytes(piece.chunk, 0);
+      if (ioctl(fd, FICLONERANGE, &range) != 0) return false;
+    }
+  }
+  return true;
+}
+
+PinnedEpoch::PinnedEpoch(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+PinnedEpoch::~PinnedEpoch() = default;
+
+uint64_t PinnedEpoch::epoch() const {
+  return parts_->slots().epoch;
+}
+const std::string& PinnedEpoch::info() const {
+  return parts_->slots().info;
+}
+
+RecordLayout PinnedEpoch::record_layout() const {
+  return parts_->layout().canonical();
+}
+uint64_t PinnedEpoch::block_tiles() const {
+  return parts_->layout().block_tiles();
+}
+uint64_t PinnedEpoch::record_tile_count() const {
+  return parts_->records().bytes() / parts_->layout().tile_bytes();
+}
+void PinnedEpoch::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
+  parts_->read_records(first_tile, tiles);
+}
+
+uint64_t PinnedEpoch::frozen_bytes() const {
+  return parts_->frozen().bytes();
+}
+void PinnedEpoch::read_frozen(uint64_t offset, std::span<std::byte> parameters) {
+  parts_->read(parts_->frozen(), offset, parameters);
+}
+
+bool PinnedEpoch::clone_records(int fd) {
+  if (parts_->layout().master != MasterForm::whole) return false;
+  return parts_->clone(parts_->records(), fd);
+}
+bool PinnedEpoch::clone_frozen(int fd) {
+  return parts_->clone(parts_->frozen(), fd);
+}
+
+}  // namespace terrace

@@ -1,0 +1,83 @@
+#include <terrace/offload/homes/gradient_runs.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <terrace/base/assert.h>
+
+namespace terrace {
+
+GradientRuns::GradientRuns(const FlatSpace& space, uint32_t micro_batches)
+    : space_(space), micro_batches_(micro_batches), completed_(space.tensor_count()) {
+  size_t most = 0;
+  first_part_.push_back(0);
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    const size_t parts = space.section_of(chunk).trainable ? space.tensors_of(chunk).size() : 0;
+    first_part_.push_back(first_part_.back() + static_cast<uint32_t>(parts));
+    most = std::max(most, parts);
+  }
+  landed_.resize(first_part_.back());
+  runs_.reserve(most);
+}
+
+void GradientRuns::begin_step() {
+  std::fill(completed_.begin(), completed_.end(), 0);
+  std::fill(landed_.begin(), landed_.end(), 0);
+}
+
+void GradientRuns::complete(TensorId tensor, uint32_t micro_batch) {
+  TERRACE_ASSERT(
+      completed_[index_of(tensor)] <= micro_batch && micro_batch < micro_batches_,
+      fmt::format("the gradient of {} is complete in {} micro-batches and cannot become so in number {}",
+                  space_.tensor(tensor).name, completed_[index_of(tensor)], micro_batch));
+  completed_[index_of(tensor)] = micro_batch + 1;
+}
+
+bool GradientRuns::is_complete(ChunkId chunk, uint32_t micro_batch) const {
+  return std::ranges::all_of(space_.tensors_of(chunk),
+                             [&](TensorId tensor) { return is_complete(tensor, micro_batch); });
+}
+
+bool GradientRuns::has_landed(ChunkId chunk, uint32_t micro_batch) const {
+  const uint32_t first = first_part_[index_of(chunk)], end = first_part_[index_of(chunk) + 1];
+  return std::all_of(landed_.begin() + first, landed_.begin() + end,
+                     [micro_batch](uint32_t landed) { return landed > micro_batch; });
+}
+
+// In the chunk: where the next tensor begins, or the chunk ends.
+uint64_t GradientRuns::end_of_part(ChunkId chunk, size_t index) const {
+  const std::span<const TensorId> tensors = space_.tensors_of(chunk);
+  const ChunkInfo& info = space_.chunk(chunk);
+  return index + 1 < tensors.size() ? space_.place(tensors[index + 1]).first_element - info.first_element
+                                    : info.elements;
+}
+
+GradientLanding GradientRuns::take(ChunkId chunk, uint32_t micro_batch) {
+  const std::span<const TensorId> tensors = space_.tensors_of(chunk);
+  const std::span<uint32_t> landed = std::span(landed_).subspan(first_part_[index_of(chunk)], tensors.size());
+  GradientLanding landing{chunk, micro_batch, {}, true, true};
+  runs_.clear();
+  uint64_t begin = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const uint64_t end = end_of_part(chunk, i);
+    const uint32_t completed = completed_[index_of(tensors[i])];
+    const bool is_first = landed[i] == 0;
+    landing.begins = landing.begins && is_first;
+    if (landed[i] < completed) {
+      if (!runs_.empty() && runs_.back().end() == begin && runs_.back().is_first == is_first) {
+        runs_.back().element_count += end - begin;
+      } else {
+        runs_.push_back({begin, end - begin, is_first});
+      }
+      landed[i] = completed;
+    }
+    landing.ends = landing.ends && landed[i] == micro_batches_;
+    begin = end;
+  }
+  landing.runs = runs_;
+  return landing;
+}
+
+}  // namespace terrace

@@ -1,0 +1,143 @@
+#include <terrace/offload/homes/old_parameters.h>
+
+#include <fmt/format.h>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/units.h>
+#include <terrace/offload/plan/host_slots.h>
+
+namespace terrace {
+
+OldParameters::OldParameters(const FlatSpace& space, const MemoryPlan& plan, HostArena& arena, Device& device,
+                             BlockStore* store, std::span<std::byte* const> homes, StepWatch& watch)
+    : space_(space),
+      device_(device),
+      store_(store),
+      homes_(homes),
+      watch_(watch),
+      staging_(std::make_unique<Staging[]>(plan.old_parameter_slots)),
+      staging_count_(plan.old_parameter_slots),
+      staging_of_(space.chunk_count(), kNone) {
+  const std::vector<std::byte*> slots =
+      carve_slots(arena, plan.slot_bytes, staging_count_, "parameters before an update");
+  const uint64_t most_blocks = divide_up(plan.slot_bytes, plan.param_block_bytes());
+  for (uint32_t s = staging_count_; s-- > 0;) {
+    staging_[s].owner = this;
+    staging_[s].memory = slots[s];
+    if (store != nullptr) staging_[s].reads.resize(most_blocks);
+    free_.push_back(s);
+  }
+}
+
+OldParameters::~OldParameters() {
+  for (uint32_t s = 0; s < staging_count_; ++s)
+    TERRACE_ASSERT(staging_[s].arrived.done(), "parameters are still on their way into memory that goes");
+}
+
+bool OldParameters::start_open(ChunkId chunk, io::Engine* engine, DeviceCache* cache) {
+  if (homes_[index_of(chunk)] != nullptr || staging_of_[index_of(chunk)] != kNone) return true;
+  if (free_.empty()) return false;
+  const uint32_t index = free_.back();
+  free_.pop_back();
+  staging_of_[index_of(chunk)] = index;
+  Staging& staging = staging_[index];
+  staging.chunk = chunk;
+  if (store_ != nullptr) {
+    TERRACE_ASSERT(engine != nullptr, "reading from a tier file needs an engine");
+    start_reads(staging, *engine);
+  } else {
+    TERRACE_ASSERT(cache != nullptr, "copies from the device are the step thread's to start");
+    start_copy(staging, cache);
+  }
+  return true;
+}
+
+void OldParameters::start_reads(Staging& staging, io::Engine& engine) {
+  const uint32_t blocks = store_->block_count(staging.chunk);
+  staging.arrived.begin(blocks);
+  std::byte* destination = staging.memory;
+  for (uint32_t b = 0; b < blocks; ++b) {
+    BlockRead& read = staging.reads[b];
+    const uint64_t bytes = store_->block_bytes(staging.chunk, b);
+    read.staging = &staging;
+    read.block = b;
+    read.request = store_->read_request(staging.chunk, b, {destination, bytes});
+    read.request.on_complete = &OldParameters::on_read;
+    read.request.context = &read;
+    read.request.tag =
+        transfer_tag(watch_.events(), TransferRole::param, TransferReason::update, staging.chunk);
+    engine.submit({&read.request, 1});
+    destination += bytes;
+  }
+  nvme_read_bytes_ += space_.param_bytes(staging.chunk);
+}
+
+void OldParameters::on_read(void* context, const io::Completion& completion) noexcept {
+  BlockRead& read = *static_cast<BlockRead*>(context);
+  Staging& staging = *read.staging;
+  std::exception_ptr failure;
+  try {
+    staging.owner->store_->end_read(staging.chunk, read.block, read.request, completion);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  staging.arrived.complete_one(failure);
+}
+
+void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
+  const uint64_t bytes = space_.param_bytes(staging.chunk);
+  cache->detach_param(staging.chunk);
+  CacheSlot& slot = cache->param_slot(staging.chunk);
+  staging.arrived.begin();
+  device_.copy_to_host(staging.memory, slot.id, 0, bytes, &slot.in, staging.arrived,
+                       from_device_note(watch_.events(), TransferRole::param, TransferReason::update,
+                                        index_of(staging.chunk)));
+  d2h_bytes_ += bytes;
+}
+
+bool OldParameters::is_open(ChunkId chunk) const {
+  if (homes_[index_of(chunk)] != nullptr) return true;
+  const uint32_t index = staging_of_[index_of(chunk)];
+  return index != kNone && staging_[index].arrived.done();
+}
+
+bool OldParameters::is_reading() const {
+  for (uint32_t s = 0; store_ != nullptr && s < staging_count_; ++s) {
+    if (!staging_[s].arrived.done()) return true;
+  }
+  return false;
+}
+
+WaitSubject OldParameters::subject(const Staging& staging) const {
+  if (store_ == nullptr)
+    return {"old parameters", "device -> host", TimeCause::device_copy, staging.chunk, nullptr, {}};
+  const io::Request& request = staging.reads.front().request;
+  return {"old parameters", "nvme -> host", TimeCause::read,
+          staging.chunk,    &request,       store_->path_of(request)};
+}
+
+void OldParameters::wait_open(ChunkId chunk, io::Engine* engine) {
+  if (is_open(chunk)) return;
+  const uint32_t index = staging_of_[index_of(chunk)];
+  TERRACE_ASSERT(index != kNone, fmt::format("chunk {} was not opened", index_of(chunk)));
+  const Staging& staging = staging_[index];
+  if (store_ == nullptr) return wait_done_watched(staging.arrived, watch_, subject(staging));
+  while (!staging.arrived.done()) wait_watched(*engine, watch_, subject(staging));
+}
+
+const std::byte* OldParameters::parameters(ChunkId chunk) const {
+  if (const std::byte* home = homes_[index_of(chunk)]) return home;
+  TERRACE_ASSERT(is_open(chunk), fmt::format("the parameters of chunk {} are not there", index_of(chunk)));
+  const Staging& staging = staging_[staging_of_[index_of(chunk)]];
+  if (const std::exception_ptr failure = staging.arrived.failure()) std::rethrow_exception(failure);
+  return staging.memory;
+}
+
+void OldParameters::release(ChunkId chunk) {
+  if (homes_[index_of(chunk)] != nullptr) return;
+  TERRACE_ASSERT(is_open(chunk), fmt::format("chunk {} is released and was not open", index_of(chunk)));
+  free_.push_back(staging_of_[index_of(chunk)]);
+  staging_of_[index_of(chunk)] = kNone;
+}
+
+}  // namespace terrace

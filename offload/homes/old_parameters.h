@@ -1,0 +1,88 @@
+// OldParameters: the bf16 parameters of before an update where records hold only what is below them (compact
+// state): an input of the update then. A home slot is one itself; from the tier file and from the device they
+// come into staging slots of their own. It must never be asked for what an update has written already.
+//
+// Used by the thread that runs the update, on its engine; for parameters on the device that is the thread of
+// the device cache.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <terrace/aio/engine.h>
+#include <terrace/base/event.h>
+#include <terrace/memory/device/device.h>
+#include <terrace/memory/host/host_arena.h>
+#include <terrace/memory/space/flat_space.h>
+#include <terrace/memory/tier/block_store.h>
+#include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/watch/step_watch.h>
+
+namespace terrace {
+
+class OldParameters {
+ public:
+  // `homes`: host slots by chunk, or null. `store` is null unless parameters are on nvme. All outlive this.
+  OldParameters(const FlatSpace& space, const MemoryPlan& plan, HostArena& arena, Device& device,
+                BlockStore* store, std::span<std::byte* const> homes, StepWatch& watch);
+  // Nothing is on its way.
+  ~OldParameters();
+  OldParameters(const OldParameters&) = delete;
+  OldParameters& operator=(const OldParameters&) = delete;
+
+  // The chunk's parameters start on their way to host memory: from the tier file through `engine`, whose
+  // completions make them open, or from their slot of `cache`, which may be null elsewhere. False when no
+  // staging slot is free: release() another one first. Nothing to do, and true, for a chunk with a home slot,
+  // and for one that is open.
+  bool start_open(ChunkId chunk, io::Engine* engine, DeviceCache* cache);
+  bool is_open(ChunkId chunk) const;
+  // Some chunk is on its way from the tier file.
+  bool is_reading() const;
+  // Blocks until it is.
+  void wait_open(ChunkId chunk, io::Engine* engine);
+  // Of an open chunk. Throws Error(io) and Error(corrupt) when they could not be read.
+  const std::byte* parameters(ChunkId chunk) const;
+  // The update is done with them: their staging slot is free.
+  void release(ChunkId chunk);
+
+  // Asked for.
+  uint64_t nvme_read_bytes() const { return nvme_read_bytes_; }
+  uint64_t d2h_bytes() const { return d2h_bytes_; }
+
+ private:
+  struct Staging;
+  struct BlockRead {
+    Staging* staging = nullptr;
+    uint32_t block = 0;
+    io::Request request{};
+  };
+  struct Staging {
+    OldParameters* owner = nullptr;
+    std::byte* memory = nullptr;
+    ChunkId chunk{};
+    Event arrived;
+    std::vector<BlockRead> reads;  // as many as a chunk can have
+  };
+  static constexpr uint32_t kNone = UINT32_MAX;
+  static void on_read(void* context, const io::Completion& completion) noexcept;
+  void start_reads(Staging& staging, io::Engine& engine);
+  void start_copy(Staging& staging, DeviceCache* cache);
+  WaitSubject subject(const Staging& staging) const;
+
+  const FlatSpace& space_;
+  Device& device_;
+  BlockStore* store_;
+  std::span<std::byte* const> homes_;
+  StepWatch& watch_;
+  std::unique_ptr<Staging[]> staging_;
+  uint32_t staging_count_;
+  std::vector<uint32_t> free_;
+  std::vector<uint32_t> staging_of_;  // by chunk; kNone
+  uint64_t nvme_read_bytes_ = 0;
+  uint64_t d2h_bytes_ = 0;
+};
+
+}  // namespace terrace

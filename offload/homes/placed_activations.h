@@ -1,0 +1,51 @@
+// PlacedActivations: every checkpointed activation in the tier that the plan gives it. The last ones that are
+// put away are wanted back first, so they stay nearest: entries are on nvme up to some number, then in host
+// memory, then on the device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <terrace/memory/device/device.h>
+#include <terrace/offload/homes/nvme_activations.h>
+#include <terrace/offload/lease/activation_store.h>
+#include <terrace/offload/plan/memory_plan.h>
+
+namespace terrace {
+
+class PlacedActivations final : public ActivationStore {
+ public:
+  // `device_memory` is work memory of the device. Null: no entry is in that tier.
+  PlacedActivations(const MemoryPlan& plan, std::unique_ptr<NvmeActivations> nvme,
+                    std::unique_ptr<HostActivations> host, std::span<std::byte> device_memory,
+                    Device& device);
+
+  void start_put(uint32_t index, std::span<const float> values) override;
+  void start_get(uint32_t index, std::span<float> values) override;
+  void wait(uint32_t index) override;
+
+  // Over the link between device and host.
+  uint64_t d2h_bytes() const;
+  uint64_t h2d_bytes() const;
+  // Over that between host and nvme.
+  uint64_t read_bytes() const { return nvme_ != nullptr ? nvme_->read_bytes() : 0; }
+  uint64_t write_bytes() const { return nvme_ != nullptr ? nvme_->write_bytes() : 0; }
+  uint64_t wait_ns() const { return wait_ns_; }
+
+ private:
+  bool is_on_nvme(uint32_t index) const { return index < nvme_entries_; }
+  bool is_on_host(uint32_t index) const { return index >= nvme_entries_ && index < below_device_; }
+  std::span<std::byte> device_entry(uint32_t index) const;
+
+  const uint32_t nvme_entries_;
+  const uint32_t below_device_;  // entries
+  const uint64_t entry_bytes_;
+  std::unique_ptr<NvmeActivations> nvme_;
+  std::unique_ptr<HostActivations> host_;
+  std::span<std::byte> device_memory_;
+  Device& device_;
+  uint64_t wait_ns_ = 0;
+};
+
+}  // namespace terrace

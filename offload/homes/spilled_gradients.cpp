@@ -1,0 +1,190 @@
+#include <terrace/offload/homes/spilled_gradients.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/offload/plan/host_slots.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kGradients = "gradients";
+
+// A failure of the file system names file and offset; this one says whose bytes they are. Corrupt data are
+// named by their chunk already.
+Error with_chunk(const Error& failure, ChunkId chunk) {
+  if (failure.kind() == ErrorKind::corrupt) return failure;
+  ErrorParts parts = failure.parts();
+  parts.reason = fmt::format("gradient of chunk {}: {}", index_of(chunk), parts.reason);
+  return Error(failure.kind(), std::move(parts));
+}
+
+}  // namespace
+
+SpilledGradients::SpilledGradients(const FlatSpace& space, const MemoryPlan& plan, HostArena& arena,
+                                   BlockStore& store, StepWatch& watch)
+    : store_(store),
+      watch_(watch),
+      dry_(arena.is_dry()),
+      slot_count_(plan.spill_slots),
+      zero_(space.chunk_count(), false),
+      written_(std::make_unique<std::atomic<bool>[]>(space.chunk_count())),
+      landings_(std::make_unique<Slot[]>(plan.spill_slots)),
+      stagings_(std::make_unique<Slot[]>(plan.spill_slots)) {
+  const std::vector<std::byte*> memory = carve_slots(arena, plan.spill_slot_bytes, 2 * plan.spill_slots,
+                                                     "gradients on their way to and from nvme");
+  const uint64_t most_blocks = divide_up(plan.spill_slot_bytes, plan.spill_block_bytes());
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    landings_[s].memory = memory[s];
+    stagings_[s].memory = memory[slot_count_ + s];
+    landings_[s].transfer.prepare(store, most_blocks, with_chunk);
+    stagings_[s].transfer.prepare(store, most_blocks, with_chunk);
+  }
+}
+
+SpilledGradients::Slot& SpilledGradients::slot_of(ChunkId chunk) const {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    if (landings_[s].filling && landings_[s].chunk == index_of(chunk)) return landings_[s];
+  }
+  TERRACE_ASSERT(false, fmt::format("the gradient of chunk {} is not landing", index_of(chunk)));
+  return landings_[0];
+}
+
+std::optional<ChunkId> SpilledGradients::filling_next() const {
+  if (!landings_[next_].filling) return std::nullopt;
+  return ChunkId{landings_[next_].chunk};
+}
+
+std::optional<ChunkId> SpilledGradients::filling() const {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    if (landings_[s].filling) return ChunkId{landings_[s].chunk};
+  }
+  return std::nullopt;
+}
+
+bool SpilledGradients::is_filling(ChunkId chunk) const {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    if (landings_[s].filling && landings_[s].chunk == index_of(chunk)) return true;
+  }
+  return false;
+}
+
+std::byte* SpilledGradients::landing(ChunkId chunk) const {
+  return slot_of(chunk).memory;
+}
+
+void SpilledGradients::begin(ChunkId chunk, bool add) {
+  Slot& slot = landings_[next_];
+  TERRACE_ASSERT(!slot.filling, "a landing slot is handed to write() before it is taken again");
+  next_ = (next_ + 1) % slot_count_;
+  slot.transfer.wait(watch_, kGradients);
+  if (add && !zero_[index_of(chunk)] && !is_written(chunk)) {
+    // Of the micro-batch before.
+    for (uint32_t s = 0; s < slot_count_; ++s) {
+      if (landings_[s].chunk == index_of(chunk)) landings_[s].transfer.wait(watch_, kGradients);
+    }
+  }
+  slot.chunk = index_of(chunk);
+  slot.filling = true;
+  if (add && zero_[index_of(chunk)]) {
+    if (!dry_) std::memset(slot.memory, 0, bytes_of_chunk(chunk));
+  } else if (add) {
+    landing_read_bytes_ += bytes_of_chunk(chunk);
+    read(slot, TransferReason::step,
+         [this](const io::Request& request) { io_->submit(request, io::Priority::critical); });
+  }
+  zero_[index_of(chunk)] = false;
+  written_[index_of(chunk)].store(false, std::memory_order_relaxed);
+}
+
+void SpilledGradients::wait_old(ChunkId chunk) {
+  slot_of(chunk).transfer.wait(watch_, kGradients);
+}
+
+void SpilledGradients::set_zero(ChunkId chunk) {
+  zero_[index_of(chunk)] = true;
+  written_[index_of(chunk)].store(true, std::memory_order_release);
+}
+
+void SpilledGradients::read(Slot& slot, TransferReason reason, ChunkTransfer::Submit submit) {
+  const ChunkId chunk{slot.chunk};
+  slot.transfer.start_read(chunk, slot.memory,
+                           transfer_tag(watch_.events(), TransferRole::grad, reason, chunk), submit);
+}
+
+void SpilledGradients::write(ChunkId chunk) {
+  Slot& slot = slot_of(chunk);
+  TERRACE_ASSERT(slot.transfer.event().done(),
+                 "what was written before is read back before it is written over");
+  slot.filling = false;
+  landing_write_bytes_ += bytes_of_chunk(chunk);
+  slot.transfer.start_write(
+      chunk, slot.memory, transfer_tag(watch_.events(), TransferRole::grad, TransferReason::step, chunk),
+      &written_[index_of(chunk)],
+      [this](const io::Request& request) { io_->submit(request, io::Priority::background); });
+}
+
+void SpilledGradients::finish_writes() {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    const Slot& slot = landings_[(next_ + s) % slot_count_];
+    if (slot.chunk != kNone && !slot.filling) slot.transfer.wait(watch_, kGradients);
+  }
+}
+
+bool SpilledGradients::start_open(ChunkId chunk, io::Engine& engine) {
+  if (!is_written(chunk)) return false;
+  Slot* free = nullptr;
+  for (uint32_t s = slot_count_; s-- > 0;) {
+    TERRACE_ASSERT(stagings_[s].chunk != index_of(chunk), "a gradient is opened once");
+    if (stagings_[s].chunk == kNone) free = &stagings_[s];
+  }
+  if (free == nullptr) return false;
+  free->chunk = index_of(chunk);
+  if (zero_[index_of(chunk)]) {
+    if (!dry_) std::memset(free->memory, 0, bytes_of_chunk(chunk));
+  } else {
+    opening_read_bytes_ += bytes_of_chunk(chunk);
+    read(*free, TransferReason::update, [&engine](const io::Request& request) {
+      engine.submit({&request, 1});
+    });
+  }
+  return true;
+}
+
+bool SpilledGradients::is_open(ChunkId chunk) const {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    if (stagings_[s].chunk != index_of(chunk)) continue;
+    if (!stagings_[s].transfer.event().done()) return false;
+    stagings_[s].transfer.event().wait();
+    return true;
+  }
+  return false;
+}
+
+std::byte* SpilledGradients::opened(ChunkId chunk) const {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    if (stagings_[s].chunk == index_of(chunk)) return stagings_[s].memory;
+  }
+  TERRACE_ASSERT(false, fmt::format("the gradient of chunk {} is not open", index_of(chunk)));
+  return nullptr;
+}
+
+std::optional<WaitSubject> SpilledGradients::opening_subject() const {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    if (stagings_[s].chunk != kNone && !stagings_[s].transfer.event().done())
+      return stagings_[s].transfer.subject(kGradients);
+  }
+  return std::nullopt;
+}
+
+void SpilledGradients::release(ChunkId chunk) {
+  for (uint32_t s = 0; s < slot_count_; ++s) {
+    if (stagings_[s].chunk == index_of(chunk)) stagings_[s].chunk = kNone;
+  }
+}
+
+}  // namespace terrace

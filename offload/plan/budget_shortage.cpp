@@ -1,0 +1,184 @@
+#include <terrace/offload/plan/budget_shortage.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/units.h>
+
+namespace terrace {
+namespace {
+
+// What a budget is needed for, and how much of it.
+struct Need {
+  TierShortage shortage;
+  std::string uses;
+  std::string advice;
+};
+
+struct Use {
+  const char* purpose;
+  uint64_t bytes;
+};
+
+std::string list_of(std::initializer_list<Use> uses) {
+  std::string list;
+  for (const Use& use : uses) {
+    if (use.bytes > 0)
+      list += fmt::format("{}{} {}", list.empty() ? "" : ", ", use.purpose, format_bytes(use.bytes));
+  }
+  return list;
+}
+
+// `needed_bytes` may be more than the plan's minimum: where the host has no room for activations that the
+// device would keep last.
+Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOptions& options) {
+  std::string advice = "raise --device-memory, or lower the micro-batch or its length";
+  if (options.parameters == Placement::none || options.states == Placement::none)
+    advice += ", or place parameters and states on cpu or nvme";
+  if (!plan.device_peak_operation.empty())
+    advice += fmt::format("; most slots at once are needed by {}", plan.device_peak_operation);
+  return {{"device", options.device_budget_bytes, needed_bytes},
+          list_of({{"activations and workspaces", plan.work_bytes},
+                   {"parameters and gradients", plan.device_slots_minimum * plan.slot_bytes},
+                   {"optimizer states", plan.device_record_slots * plan.record_slot_bytes},
+                   {"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes},
+                   {"updates of states below it", plan.device_lanes_bytes()},
+                   {"activation checkpoints that the host has no room for, and the slots before them",
+                    needed_bytes - plan.device_minimum_bytes}}),
+          std::move(advice)};
+}
+
+Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
+  const bool on_cpu = options.states == Placement::cpu || options.parameters == Placement::cpu;
+  std::string advice = on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory";
+  if (options.holds_gradients && options.states == Placement::nvme)
+    advice +=
+        ", or let updates run after_backward (terrace.update, --update), with which gradients may wait on "
+        "nvme";
+  return {
+      {"host", options.host_budget_bytes, plan.host_minimum_bytes},
+      list_of({{"gradients",
+                plan.host_gradient_slots * plan.slot_bytes + 2 * plan.spill_slots * plan.spill_slot_bytes +
+                    plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes},
+               {"parameters", plan.host_param_slots * plan.slot_bytes},
+               {"optimizer states", plan.host_record_slots * plan.record_slot_bytes},
+               {"activation checkpoints", plan.host_activation_bytes()},
+               {"staging and I/O",
+                (plan.staging_slots + plan.old_parameter_slots + plan.landing_slots) * plan.slot_bytes +
+                    plan.ring_slots * plan.ring_slot_bytes + plan.epoch_slots * plan.epoch_slot_bytes},
+               {"bookkeeping of chunks", plan.bookkeeping_bytes}}),
+      std::move(advice)};
+}
+
+std::string amounts(const Need& need) {
+  const TierShortage& shortage = need.shortage;
+  return fmt::format("at least {} ({} bytes), so that {}: {}", format_bytes(shortage.needed_bytes),
+                     shortage.needed_bytes, missing_text(shortage), need.uses);
+}
+
+[[noreturn]] void refuse(const Need& need) {
+  const TierShortage& shortage = need.shortage;
+  throw ShortageError({fmt::format("this run does not fit a {} budget of {}", shortage.tier,
+                                   format_bytes(shortage.budget_bytes)),
+                       "", "it needs " + amounts(need), need.advice},
+                      {shortage});
+}
+
+[[noreturn]] void refuse(const Need& device, const Need& host) {
+  throw ShortageError(
+      {fmt::format("this run does not fit a device budget of {} and a host budget of {}",
+                   format_bytes(device.shortage.budget_bytes), format_bytes(host.shortage.budget_bytes)),
+       "",
+       fmt::format("of the device it needs {}; of the host beside that it needs {}", amounts(device),
+                   amounts(host)),
+       "raise --device-memory and --host-memory; " + device.advice},
+      {device.shortage, host.shortage});
+}
+
+// The least device budget beside which the host budget is enough. More of the device never needs more of the
+// host.
+std::optional<uint64_t> least_device_bytes(const ChunkCut& cut, NeedsOf needs_of,
+                                           uint64_t host_budget_bytes) {
+  const auto is_enough = [&](uint64_t device_bytes) {
+    return needs_of(cut.elements, device_bytes).host_minimum_bytes <= host_budget_bytes;
+  };
+  uint64_t enough = cut.plan.device_minimum_bytes;
+  if (cut.plan.host_minimum_bytes <= host_budget_bytes) return enough;
+  uint64_t too_little = enough;
+  enough = std::max(enough, useful_device_bytes(cut.plan));
+  if (!is_enough(enough)) return std::nullopt;
+  while (enough - too_little > 1) {
+    const uint64_t middle = too_little + (enough - too_little) / 2;
+    (is_enough(middle) ? enough : too_little) = middle;
+  }
+  return enough;
+}
+
+// The host's need beside the device budget, with the cut that needs least of it.
+std::optional<MemoryPlan> least_host(std::span<const ChunkCut> cuts, uint64_t device_budget_bytes) {
+  const MemoryPlan* least = nullptr;
+  for (const ChunkCut& cut : cuts) {
+    if (cut.plan.device_minimum_bytes > device_budget_bytes) continue;
+    if (least == nullptr || cut.plan.host_minimum_bytes < least->host_minimum_bytes) least = &cut.plan;
+  }
+  return least == nullptr ? std::nullopt : std::optional(*least);
+}
+
+// Neither alone is enough.
+[[noreturn]] void refuse_both(std::span<const ChunkCut> cuts, NeedsOf needs_of,
+                              const OffloadOptions& options) {
+  const ChunkCut& least =
+      *std::ranges::min_element(cuts, {}, [](const ChunkCut& cut) { return cut.plan.device_minimum_bytes; });
+  const uint64_t device_bytes = least.plan.device_minimum_bytes;
+  std::vector<ChunkCut> beside;
+  for (const ChunkCut& cut : cuts) {
+    if (cut.plan.device_minimum_bytes <= device_bytes)
+      beside.push_back({cut.elements, needs_of(cut.elements, device_bytes)});
+  }
+  refuse(device_need(least.plan, device_bytes, options),
+         host_need(*least_host(beside, device_bytes), options));
+}
+
+// The host alone before the device alone before both, as among the cuts; then the least.
+std::tuple<size_t, std::string, uint64_t, uint64_t> order_of(const ShortageError& shortage) {
+  const std::vector<TierShortage>& tiers = shortage.tiers();
+  const TierShortage& first = tiers.front();
+  return {tiers.size(), first.tier == "host" ? "" : first.tier, first.needed_bytes,
+          tiers.back().needed_bytes};
+}
+
+}  // namespace
+
+std::string missing_text(const TierShortage& shortage) {
+  const uint64_t bytes = shortage.missing_bytes();
+  if (bytes == 1) return "1 byte is missing";
+  if (bytes < kKiB) return fmt::format("{} bytes are missing", bytes);
+  return fmt::format("{} bytes ({}) are missing", bytes, format_bytes(bytes));
+}
+
+const ShortageError& lesser(const ShortageError& one, const ShortageError& other) {
+  return order_of(other) < order_of(one) ? other : one;
+}
+
+void refuse_budgets(NeedsOf needs_of, std::span<const ChunkCut> cuts, const OffloadOptions& options) {
+  TERRACE_ASSERT(!cuts.empty(), "chunks have a size");
+  if (const auto host = least_host(cuts, options.device_budget_bytes)) refuse(host_need(*host, options));
+  const ChunkCut* device = nullptr;
+  uint64_t device_bytes = UINT64_MAX;
+  for (const ChunkCut& cut : cuts) {
+    const std::optional<uint64_t> least = least_device_bytes(cut, needs_of, options.host_budget_bytes);
+    if (!least || *least >= device_bytes) continue;
+    device = &cut;
+    device_bytes = *least;
+  }
+  if (device == nullptr) refuse_both(cuts, needs_of, options);
+  refuse(device_need(device->plan, device_bytes, options));
+}
+
+}  // namespace terrace

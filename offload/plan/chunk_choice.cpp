@@ -1,0 +1,109 @@
+// The size of chunks for a budget. Declared in memory_plan.h.
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <terrace/base/function_ref.h>
+#include <terrace/offload/plan/budget_shortage.h>
+#include <terrace/offload/plan/memory_plan.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kLargestChunk = 16 * 1024 * 1024;
+
+// In one step, both ways, of what the host has no room for.
+uint64_t nvme_bytes(const MemoryPlan& plan, const OffloadOptions& options) {
+  const uint32_t passes = options.layer_major ? 1 : options.accumulation_steps;
+  uint64_t bytes = uint64_t{2} * passes * plan.spilled_chunks * plan.spill_slot_bytes;
+  bytes += uint64_t{2} * passes * plan.nvme_activation_entries * plan.activation_entry_bytes;
+  if (options.states == Placement::nvme)
+    bytes += uint64_t{2} * (plan.record_chunks - plan.host_record_slots) * plan.record_slot_bytes;
+  if (options.parameters == Placement::nvme)
+    bytes += uint64_t{3} * (plan.parameter_chunks - plan.host_param_slots) * plan.slot_bytes;
+  return bytes;
+}
+
+// Of device slots beyond the minimum.
+uint64_t spare_bytes(const ChunkCut& candidate) {
+  const MemoryPlan& plan = candidate.plan;
+  return (plan.device_slots - plan.device_slots_minimum) * plan.slot_bytes;
+}
+
+bool can_fetch_ahead(const MemoryPlan& plan) {
+  return plan.device_slots >= std::min(plan.device_slots_useful, plan.device_slots_minimum * 2);
+}
+
+// The slots and buffers of large chunks take room from what a host would keep. Whether less is moved with
+// smaller ones goes up and down with their size.
+uint64_t less_traffic(const ChunkCut& largest, uint64_t least_elements,
+                      FunctionRef<MemoryPlan(uint64_t elements)> plan_with, const OffloadOptions& options) {
+  constexpr uint64_t kSmallest = 16;  // of the largest, the part that is tried last
+  uint64_t chosen = largest.elements;
+  uint64_t least = nvme_bytes(largest.plan, options);
+  for (uint64_t elements = largest.elements / 2;
+       elements >= std::max(largest.elements / kSmallest, least_elements); elements /= 2) {
+    const MemoryPlan plan = plan_with(elements);
+    const uint64_t bytes = nvme_bytes(plan, options);
+    // The last chunk alone may be most of a tenth.
+    if (!fits(plan, options) || bytes >= least - least / 10) continue;
+    chosen = elements;
+    least = bytes;
+  }
+  return chosen;
+}
+
+// Whose parameters are whole granules of device memory; a power of two.
+uint64_t least_chunk(const std::vector<TensorSpec>& tensors, const OffloadOptions& options) {
+  if (tensors.empty()) return kTileElements;
+  return std::max(kTileElements, options.device_granularity_bytes / bytes_of(tensors.front().type));
+}
+
+std::vector<uint64_t> sizes_up_to(const std::vector<TensorSpec>& tensors, uint64_t least, uint64_t largest) {
+  const uint64_t limit = std::max(largest == 0 ? kLargestChunk : std::min(largest, kLargestChunk), least);
+  uint64_t parameters = 0;
+  for (const TensorSpec& tensor : tensors) parameters += tensor.element_count();
+  // A handful of chunks would leave nothing to move; many tiny ones cost a request each.
+  std::vector<uint64_t> sizes = {least};
+  while (sizes.back() * 2 <= limit && sizes.back() * 16 <= parameters) sizes.push_back(sizes.back() * 2);
+  std::ranges::reverse(sizes);
+  return sizes;
+}
+
+}  // namespace
+
+std::vector<uint64_t> chunk_sizes(const std::vector<TensorSpec>& tensors, const OffloadOptions& options,
+                                  uint64_t largest) {
+  return sizes_up_to(tensors, least_chunk(tensors, options), largest);
+}
+
+uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span<const TensorUse> trace,
+                               const OffloadOptions& options, uint64_t largest) {
+  OffloadOptions tried = options;
+  std::map<uint64_t, SpaceLayout> layouts;
+  const auto needs_of = [&](uint64_t elements, uint64_t device_budget_bytes) {
+    tried.device_budget_bytes = device_budget_bytes;
+    return plan_needs(layouts.try_emplace(elements, tensors, elements).first->second, trace, tried);
+  };
+  const auto plan_with = [&](uint64_t elements) { return needs_of(elements, options.device_budget_bytes); };
+  std::vector<ChunkCut> candidates, too_large;
+  const uint64_t least = least_chunk(tensors, options);
+  for (const uint64_t elements : chunk_sizes(tensors, options, largest)) {
+    ChunkCut cut{elements, plan_with(elements)};
+    if (!fits(cut.plan, options)) {
+      too_large.push_back(std::move(cut));
+    } else if (can_fetch_ahead(cut.plan)) {
+      return less_traffic(cut, least, plan_with, options);
+    } else {
+      candidates.push_back(std::move(cut));
+    }
+  }
+  if (candidates.empty()) refuse_budgets(needs_of, too_large, options);
+  uint64_t most = 0;
+  for (const ChunkCut& candidate : candidates) most = std::max(most, spare_bytes(candidate));
+  const auto enough = [most](const ChunkCut& candidate) { return spare_bytes(candidate) * 4 >= most * 3; };
+  return std::ranges::find_if(candidates, enough)->elements;
+}
+
+}  // namespace terrace

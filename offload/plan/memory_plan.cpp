@@ -1,0 +1,450 @@
+#include <terrace/offload/plan/memory_plan.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/base/function_ref.h>
+#include <terrace/base/units.h>
+#include <terrace/memory/host/host_arena.h>
+#include <terrace/offload/plan/budget_shortage.h>
+#include <terrace/offload/plan/host_slots.h>
+#include <terrace/offload/plan/update_side.h>
+#include <terrace/optimizer_cpu/gradient.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint32_t kStagingMinimum = 2;  // one chunk moves while the next one is read
+constexpr uint32_t kStagingWanted = 8;
+constexpr uint32_t kLandingSlots = 2;  // one is copied while the other is added
+constexpr uint32_t kSpillSlots = 2;    // one fills while the other one empties
+constexpr uint32_t kSpillSlotsWanted = 8;
+constexpr uint64_t kSpillShareOfHost = 16;
+constexpr uint32_t kActivationSlots = 4;  // one is copied, one is written or read, and two are read ahead
+constexpr uint32_t kDeviceLanes = 4;      // two come, one is computed with and one goes
+constexpr uint32_t kRingSlotsMinimum = 4;
+constexpr uint64_t kRingBytesWanted =
+    16 * kMiB;                            // stays in a last-level cache and is the fastest size measured
+constexpr uint64_t kRingShareOfHost = 8;  // and never more than this fraction of a small budget
+constexpr uint32_t kEpochSlots = 4;       // blocks being read of a commit that is copied
+constexpr uint32_t kJoinSlots = 2;        // a block of records and one of parameters, before they are joined
+constexpr uint32_t kOldParameterSlotsMinimum = 2;  // one chunk is updated while the next one is read
+constexpr uint32_t kOldParameterSlotsWanted = 4;
+constexpr uint32_t kChunksBeingWritten = 4;  // of parameters, beyond what commits hold on to
+
+struct Counts {
+  uint32_t chunks = 0;
+  uint32_t trainable_chunks = 0;
+  uint64_t trainable_elements = 0;
+  uint64_t record_bytes = 0;  // of all trainable chunks
+  uint64_t record_blocks = 0;
+  uint64_t param_blocks = 0;            // of all chunks
+  uint64_t trainable_param_blocks = 0;  // of these
+  uint64_t param_bytes = 0;             // of all chunks, payload
+};
+
+Counts count(const SpaceLayout& space, const RecordLayout& layout) {
+  Counts counts;
+  counts.chunks = space.chunk_count();
+  const uint64_t block_bytes = std::min(kParamBlockBytes, space.param_slot_bytes());
+  const auto add = [&](const Section& section, uint64_t elements, uint64_t chunks) {
+    const uint64_t param_bytes = elements * bytes_of(section.type);
+    const uint64_t param_blocks = chunks * divide_up(param_bytes, block_bytes);
+    counts.param_bytes += chunks * param_bytes;
+    counts.param_blocks += param_blocks;
+    if (!section.trainable) return;
+    const uint64_t tiles = elements / kTileElements;
+    counts.trainable_param_blocks += param_blocks;
+    counts.trainable_chunks += static_cast<uint32_t>(chunks);
+    counts.trainable_elements += chunks * elements;
+    counts.record_bytes += chunks * tiles * layout.tile_bytes();
+    counts.record_blocks += chunks * divide_up(tiles, layout.block_tiles());
+  };
+  for (const Section& section : space.sections()) {
+    if (section.chunk_count > 1) add(section, space.chunk_elements(), section.chunk_count - 1);
+    add(section, space.elements_of_chunk(section, section.chunk_count - 1), 1);
+  }
+  return counts;
+}
+
+// What the device keeps of checkpointed activations comes before chunks that could stay, but not before those
+// that are fetched ahead: a byte of an activation saves its way out and back in every micro-batch, one of a
+// chunk its way back.
+uint32_t activations_on_device(uint64_t budget, const MemoryPlan& plan, uint64_t fixed_bytes) {
+  const uint64_t first_bytes =
+      fixed_bytes +
+      std::min<uint64_t>(plan.device_slots_useful, 2 * plan.device_slots_minimum) * plan.slot_bytes;
+  if (plan.device_activation_entries_useful == 0 || budget < first_bytes) return 0;
+  const uint64_t granules = (budget - first_bytes) / plan.device_granularity_bytes;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(plan.device_activation_entries_useful,
+                         granules * plan.device_granularity_bytes / plan.activation_entry_bytes));
+}
+
+// A chunk's addresses follow those of the one before, so its slot is neither longer nor shorter.
+void require_whole_granules(const SpaceLayout& space, const MemoryPlan& plan) {
+  if (plan.slot_bytes % plan.device_granularity_bytes == 0) return;
+  const uint64_t element_bytes = plan.slot_bytes / space.chunk_elements();
+  throw Error(
+      ErrorKind::config,
+      {"cannot give the device chunks", fmt::format("of {} elements", space.chunk_elements()),
+       fmt::format("its memory comes in pieces of {}", format_bytes(plan.device_granularity_bytes)),
+       fmt::format("set terrace.chunk_elements to a multiple of {}, or sub_group_size to at least that",
+                   plan.device_granularity_bytes / element_bytes)});
+}
+
+// A block of records is a run, or a chunk where that is less.
+void plan_lanes(const SpaceLayout& space, const OffloadOptions& options, MemoryPlan& plan) {
+  const std::vector<bool> on_device = updated_on_device(space, options);
+  plan.device_update_chunks = static_cast<uint32_t>(std::ranges::count(on_device, true));
+  if (plan.device_update_chunks == 0) return;
+  const uint64_t parameter_bytes = plan.slot_bytes / space.chunk_elements();
+  const uint64_t gradient_bytes =
+      options.accumulation_steps > 1 ? bytes_of(options.accumulation_type) : parameter_bytes;
+  plan.device_lanes = kDeviceLanes;
+  plan.device_lane_tiles = std::min(plan.record_layout.block_tiles(), space.chunk_elements() / kTileElements);
+  plan.device_lane_gradient_bytes = plan.device_lane_tiles * kTileElements * gradient_bytes;
+  plan.device_lane_parameter_bytes = plan.device_lane_tiles * kTileElements * parameter_bytes;
+}
+
+void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, const OffloadOptions& options,
+                 const Counts& counts, MemoryPlan& plan) {
+  const bool states_there = options.states == Placement::none;
+  const bool params_there = options.parameters == Placement::none;
+  plan.device_granularity_bytes = options.device_granularity_bytes;
+  const auto whole = [&](uint64_t bytes) { return round_up(bytes, plan.device_granularity_bytes); };
+  plan.work_bytes = whole(options.work_bytes);
+  plan.slot_bytes = space.param_slot_bytes();
+  require_whole_granules(space, plan);
+  plan.record_slot_bytes = space.chunk_elements() / kTileElements * plan.record_layout.tile_bytes();
+  plan.accumulator_slot_bytes = space.chunk_elements() * bytes_of(options.accumulation_type);
+  if (states_there) {
+    plan.record_slot_bytes = whole(plan.record_slot_bytes);
+    plan.accumulator_slot_bytes = whole(plan.accumulator_slot_bytes);
+    plan.device_record_slots = counts.trainable_chunks;
+    if (options.accumulation_steps > 1) plan.device_accumulator_slots = counts.trainable_chunks;
+  }
+  plan_lanes(space, options, plan);
+  const bool stay = gradients_stay(options);
+  const SlotDemand demand = minimum_slots(space, trace, params_there, stay);
+  plan.device_peak_operation = demand.operation;
+  // An update on the device writes the parameters of one chunk into a slot of its own before they leave.
+  const uint32_t output_slots = states_there && !params_there ? 1 : 0;
+  plan.device_slots_minimum =
+      std::max(
+          {demand.slots, 1u, (params_there ? counts.chunks : 0) + (stay ? counts.trainable_chunks : 0)}) +
+      output_slots;
+  plan.device_slots_useful =
+      std::max(plan.device_slots_minimum, counts.chunks + counts.trainable_chunks + output_slots);
+  uint64_t fixed_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
+                         plan.device_accumulator_slots * plan.accumulator_slot_bytes +
+                         plan.device_lanes_bytes();
+  plan.device_minimum_bytes = fixed_bytes + plan.device_slots_minimum * plan.slot_bytes;
+  // What a host needs is told beside the least that a device does, where its budget is less.
+  const uint64_t budget = std::max(options.device_budget_bytes, plan.device_minimum_bytes);
+  plan.activation_entry_bytes = HostArena::cost_bytes(options.activation_entry_bytes);
+  if (options.activations_fill_device) plan.device_activation_entries_useful = options.activation_entries;
+  plan.device_activation_entries = activations_on_device(budget, plan, fixed_bytes);
+  fixed_bytes += plan.device_activation_bytes();
+  const uint64_t fitting = (budget - fixed_bytes) / plan.slot_bytes;
+  plan.device_slots = static_cast<uint32_t>(std::min<uint64_t>(fitting, plan.device_slots_useful));
+  plan.device_bytes = fixed_bytes + plan.device_slots * plan.slot_bytes;
+}
+
+uint64_t host_total(const MemoryPlan& plan) {
+  return (plan.host_param_slots + plan.host_gradient_slots + plan.staging_slots + plan.old_parameter_slots +
+          plan.landing_slots) *
+             plan.slot_bytes +
+         plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes +
+         2 * plan.spill_slots * plan.spill_slot_bytes + plan.host_record_slots * plan.record_slot_bytes +
+         plan.ring_slots * plan.ring_slot_bytes + plan.epoch_slots * plan.epoch_slot_bytes +
+         plan.host_activation_bytes() + plan.bookkeeping_bytes;
+}
+
+// Of `entries` activations below the device; what passes through slots would need no more room to stay.
+void place_activations(bool on_nvme, uint32_t entries, MemoryPlan& plan) {
+  const bool passes = on_nvme && entries > kActivationSlots;
+  plan.nvme_activation_entries = passes ? entries : 0;
+  plan.activation_slots = passes ? kActivationSlots : 0;
+  plan.host_activation_entries = passes ? 0 : entries;
+}
+
+bool stages_parameters(const OffloadOptions& options) {
+  return options.parameters == Placement::nvme && !options.reads_past_host;
+}
+
+// What the host needs in any case, but for gradients.
+void plan_host_fixed(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
+  const bool states_on_device = options.states == Placement::none;
+  const bool accumulates = options.accumulation_steps > 1;
+  plan.bookkeeping_bytes = counts.chunks * kBookkeepingBytesPerChunk;
+  if (options.states == Placement::cpu) plan.host_record_slots = counts.trainable_chunks;
+  if (options.parameters == Placement::cpu) {
+    plan.host_param_slots = counts.chunks;
+    plan.host_frozen_param_slots = counts.chunks - counts.trainable_chunks;
+  }
+  if (stages_parameters(options)) plan.staging_slots = kStagingMinimum;
+  const bool reads_old_parameters = plan.record_layout.master == MasterForm::remainder && !states_on_device &&
+                                    options.parameters != Placement::cpu;
+  if (reads_old_parameters) plan.old_parameter_slots = kOldParameterSlotsMinimum;
+  // Also where new parameters wait to be copied or written when they cannot take the place of their
+  // gradients.
+  const bool over_gradients = !states_on_device && !accumulates && counts.trainable_chunks == counts.chunks;
+  if (!over_gradients) plan.landing_slots = kLandingSlots;
+  // Nothing needs the parameters between the landing of a gradient and an update which makes them of masters.
+  plan.gradients_take_over = !states_on_device && !accumulates && options.parameters != Placement::none &&
+                             plan.record_layout.master == MasterForm::whole;
+  plan.gradient_sum_bytes =
+      HostArena::cost_bytes(counts.trainable_elements / kSumBlockElements * sizeof(double));
+  place_activations(options.activations == Placement::nvme,
+                    options.activation_entries - plan.device_activation_entries, plan);
+  plan.ring_slot_bytes =
+      std::min(plan.record_layout.block_tiles() * plan.record_layout.tile_bytes(), plan.record_slot_bytes);
+  // Elsewhere one block serves initialisation and checkpoints.
+  plan.ring_slots = options.states == Placement::nvme ? kRingSlotsMinimum : 1;
+  if (plan.keeps_epochs) {
+    plan.epoch_slots = kEpochSlots + (has_parameters_in_epochs(plan) ? kJoinSlots : 0);
+    plan.epoch_slot_bytes = std::max(plan.ring_slot_bytes, plan.param_block_bytes());
+  }
+}
+
+// Room for the gradients of `count` chunks on the host, wherever they are held; the rest is spilled.
+void hold_gradients(const OffloadOptions& options, const Counts& counts, uint32_t count, MemoryPlan& plan) {
+  plan.spilled_chunks = counts.trainable_chunks - count;
+  if (options.accumulation_steps > 1) {
+    plan.host_accumulator_slots = count;
+  } else if (!plan.gradients_take_over) {
+    plan.host_gradient_slots = count;
+  } else if (options.parameters == Placement::nvme) {
+    plan.host_param_slots = count;
+  }
+}
+
+// Gradients are all held where the budget allows it, and spilled only where it does not. Without a budget for
+// either the plan is that of the lesser need.
+void plan_host_gradients(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
+  if (options.states != Placement::none) hold_gradients(options, counts, counts.trainable_chunks, plan);
+  plan.host_minimum_bytes = plan.host_holding_bytes = host_total(plan);
+  const bool all_in_home = plan.gradients_take_over && options.parameters == Placement::cpu;
+  const bool has_nvme = options.states == Placement::nvme || options.parameters == Placement::nvme;
+  if (options.states == Placement::none || !has_nvme || all_in_home || options.holds_gradients) return;
+  MemoryPlan spilling = plan;
+  hold_gradients(options, counts, 0, spilling);
+  spilling.spill_slots = kSpillSlots;
+  spilling.spill_slot_bytes = options.accumulation_steps > 1 ? plan.accumulator_slot_bytes : plan.slot_bytes;
+  spilling.host_minimum_bytes = host_total(spilling);
+  if (spilling.host_minimum_bytes >= plan.host_minimum_bytes) return;
+  plan.host_minimum_bytes = spilling.host_minimum_bytes;
+  if (options.host_budget_bytes < plan.host_holding_bytes) plan = spilling;
+}
+
+// `room_for(bytes, wanted)`: how many more of something fit.
+void keep_activations(FunctionRef<uint32_t(uint64_t bytes, uint64_t wanted)> room_for, MemoryPlan& plan) {
+  const uint32_t below = plan.nvme_activation_entries;
+  const uint32_t kept = room_for(plan.activation_entry_bytes, below);
+  place_activations(true, below - kept, plan);
+  plan.host_activation_entries += kept;
+}
+
+// The rest of the host's budget is spent where a byte saves most traffic in a step. Parameters are read twice
+// and written once, and their slots take their gradients too, which are written once and read once;
+// accumulators and activations are written and read in every micro-batch; frozen parameters are read twice;
+// records are read and written once.
+void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
+  plan_host_fixed(options, counts, plan);
+  plan_host_gradients(options, counts, plan);
+  const uint64_t budget = options.host_budget_bytes;
+  if (budget < plan.host_minimum_bytes) return;
+  // How many more of something fit.
+  auto room_for = [&](uint64_t bytes, uint64_t wanted) {
+    return static_cast<uint32_t>(std::min<uint64_t>((budget - host_total(plan)) / bytes, wanted));
+  };
+  const bool params_on_nvme = options.parameters == Placement::nvme;
+  if (options.states == Placement::nvme) {
+    const uint64_t wanted = std::min(kRingBytesWanted, budget / kRingShareOfHost) / plan.ring_slot_bytes;
+    const uint64_t blocks = divide_up(counts.record_bytes, plan.ring_slot_bytes);
+    plan.ring_slots +=
+        room_for(plan.ring_slot_bytes,
+                 std::max<uint64_t>(std::min(wanted, blocks), plan.ring_slots) - plan.ring_slots);
+  }
+  if (plan.old_parameter_slots > 0) {
+    const uint32_t wanted = std::min(kOldParameterSlotsWanted, counts.trainable_chunks);
+    plan.old_parameter_slots +=
+        room_for(plan.slot_bytes, std::max(wanted, plan.old_parameter_slots) - plan.old_parameter_slots);
+  }
+  if (stages_parameters(options)) {
+    plan.staging_slots += room_for(
+        plan.slot_bytes, std::min(kStagingWanted, counts.chunks) - std::min(kStagingMinimum, counts.chunks));
+  }
+  // Compact state reads the parameters once more, and a gradient takes no slot of theirs over.
+  const bool parameters_first = !plan.gradients_take_over && options.accumulation_steps == 1;
+  const auto keep_parameters = [&] {
+    plan.host_param_slots += room_for(plan.slot_bytes, counts.trainable_chunks - plan.host_param_slots);
+  };
+  if (params_on_nvme && parameters_first) keep_parameters();
+  if (plan.spilled_chunks > 0) {
+    const uint64_t share = budget / kSpillShareOfHost / (2 * plan.spill_slot_bytes);
+    const uint64_t wanted = std::clamp<uint64_t>(share, kSpillSlots, kSpillSlotsWanted) - kSpillSlots;
+    plan.spill_slots += room_for(2 * plan.spill_slot_bytes, wanted);
+    hold_gradients(options, counts, room_for(plan.spill_slot_bytes, counts.trainable_chunks), plan);
+  }
+  if (params_on_nvme && !parameters_first) keep_parameters();
+  if (plan.nvme_activation_entries > 0) keep_activations(room_for, plan);
+  if (params_on_nvme) {
+    plan.host_frozen_param_slots = room_for(plan.slot_bytes, counts.chunks - counts.trainable_chunks);
+    plan.host_param_slots += plan.host_frozen_param_slots;
+  }
+  if (options.states == Placement::nvme)
+    plan.host_record_slots = room_for(plan.record_slot_bytes, counts.trainable_chunks);
+  plan.host_bytes = host_total(plan);
+}
+
+void plan_disk(const SpaceLayout& space, const OffloadOptions& options, const Counts& counts,
+               MemoryPlan& plan) {
+  const uint64_t block_bytes = plan.param_block_bytes();
+  if (options.parameters == Placement::nvme) {
+    // While a frozen chunk is loaded once more, before there is a commit, the one before is still there.
+    if (plan.keeps_epochs && counts.trainable_chunks < counts.chunks)
+      plan.frozen_spare_slots = divide_up(plan.slot_bytes, block_bytes);
+    plan.parameter_file_bytes = (counts.param_blocks + plan.frozen_spare_slots) * block_bytes;
+    if (plan.frozen_spare_slots > 0)
+      plan.frozen_file_bytes = plan.parameter_file_bytes - counts.trainable_param_blocks * block_bytes;
+  }
+  if (has_parameters_in_epochs(plan)) {
+    plan.parameter_spare_slots = (1 + options.retained_epochs) * counts.trainable_param_blocks +
+                                 kChunksBeingWritten * divide_up(plan.slot_bytes, block_bytes);
+    if (options.parameters != Placement::nvme)
+      plan.parameter_file_bytes = counts.trainable_param_blocks * block_bytes;
+    plan.parameter_file_bytes += plan.parameter_spare_slots * block_bytes;
+  }
+  if (options.states == Placement::nvme) {
+    if (plan.keeps_epochs)
+      plan.record_spare_slots = (1 + options.retained_epochs) * counts.record_blocks + plan.ring_slots;
+    plan.record_file_bytes = (counts.record_blocks + plan.record_spare_slots) * plan.ring_slot_bytes;
+  }
+  const std::vector<bool> spilled = spilled_gradients(space, plan);
+  const uint64_t element_bytes = plan.spill_slot_bytes / space.chunk_elements();
+  for (const Section& section : space.sections()) {
+    for (uint32_t i = 0; i < section.chunk_count; ++i) {
+      const uint64_t bytes = space.elements_of_chunk(section, i) * element_bytes;
+      if (spilled[section.first_chunk + i])
+        plan.gradient_file_bytes += round_up(bytes, plan.spill_block_bytes());
+    }
+  }
+  if (plan.nvme_activation_entries > 0) {
+    plan.activation_file_bytes =
+        plan.nvme_activation_entries * round_up(plan.activation_entry_bytes, plan.activation_block_bytes());
+  }
+}
+
+void require_accumulation_type(const SpaceLayout& space, DataType type) {
+  for (const Section& section : space.sections()) {
+    if (!section.trainable || type == DataType::fp32 || type == section.type) continue;
+    throw Error(ErrorKind::config,
+                {fmt::format("cannot accumulate gradients in {}", name_of(type)),
+                 fmt::format("of {} parameters", name_of(section.type)),
+                 "sums are kept in fp32 or in the precision of the gradients",
+                 section.type == DataType::fp32
+                     ? "accumulate them in fp32"
+                     : fmt::format("accumulate them in fp32 or {}", name_of(section.type))});
+  }
+}
+
+void require_comparable(const OffloadOptions& options) {
+  if (!options.reads_past_host || !options.verify_checksums) return;
+  throw Error(ErrorKind::config,
+              {"cannot compare with checksums", "parameters that the device reads from nvme by itself",
+               "checksums are the host's to compute, and these bytes do not pass through it",
+               "set aio.use_gds or terrace.verify_checksums to false"});
+}
+
+void require_layout(const SpaceLayout& space, const OffloadOptions& options) {
+  if (options.record_layout.master == MasterForm::whole) return;
+  const auto refuse = [](std::string what, std::string reason, std::string advice) {
+    throw Error(ErrorKind::config, {"cannot keep the optimizer states in compact form", std::move(what),
+                                    std::move(reason), std::move(advice)});
+  };
+  for (const Section& section : space.sections()) {
+    if (!section.trainable || section.type == DataType::bf16) continue;
+    refuse(fmt::format("of {} parameters", name_of(section.type)),
+           "a master weight is a bf16 parameter and what is below it", "train in bf16, or without it");
+  }
+  if (options.states == Placement::none && options.parameters != Placement::none) {
+    refuse(fmt::format("of parameters on {}", name_of(options.parameters)),
+           "the states are on the device, and half of each master is not",
+           "place parameters on the device too, or optimizer states on cpu or nvme");
+  }
+}
+
+}  // namespace
+
+MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace,
+                      const OffloadOptions& options) {
+  TERRACE_ASSERT(options.accumulation_steps > 0, "an update needs at least one micro-batch");
+  require_accumulation_type(space, options.accumulation_type);
+  require_layout(space, options);
+  require_comparable(options);
+  const Counts counts = count(space, options.record_layout);
+  MemoryPlan plan;
+  plan.record_layout = options.record_layout;
+  plan.why_no_epochs = reason_without_epochs(space, options);
+  plan.keeps_epochs = plan.why_no_epochs.empty();
+  plan.parameter_chunks = counts.chunks;
+  plan.record_chunks = counts.trainable_chunks;
+  plan_device(space, trace, options, counts, plan);
+  plan_host(options, counts, plan);
+  if (fits(plan, options)) plan_disk(space, options, counts, plan);
+  return plan;
+}
+
+MemoryPlan plan_memory(const SpaceLayout& space, std::span<const TensorUse> trace,
+                       const OffloadOptions& options) {
+  MemoryPlan plan = plan_needs(space, trace, options);
+  if (fits(plan, options)) return plan;
+  OffloadOptions other = options;
+  const auto needs_of = [&](uint64_t, uint64_t device_budget_bytes) {
+    other.device_budget_bytes = device_budget_bytes;
+    return plan_needs(space, trace, other);
+  };
+  const ChunkCut cut{space.chunk_elements(), std::move(plan)};
+  refuse_budgets(needs_of, {&cut, 1}, options);
+}
+
+std::vector<bool> spilled_gradients(const SpaceLayout& space, const MemoryPlan& plan) {
+  std::vector<bool> spilled(space.chunk_count(), false);
+  if (plan.spilled_chunks == 0) return spilled;
+  const uint32_t held = plan.record_chunks - plan.spilled_chunks;
+  uint32_t trainable = 0;
+  for (const Section& section : space.sections()) {
+    if (!section.trainable) continue;
+    for (uint32_t i = 0; i < section.chunk_count; ++i)
+      spilled[section.first_chunk + i] = !is_kept(trainable++, held, plan.record_chunks);
+  }
+  return spilled;
+}
+
+std::string reason_without_epochs(const SpaceLayout& space, const OffloadOptions& options) {
+  if (options.states != Placement::nvme) return "optimizer states are not on nvme";
+  if (!options.durable) return "records are written in place";
+  if (std::ranges::none_of(space.sections(), &Section::trainable)) return "nothing is trained";
+  for (const Section& section : space.sections()) {
+    if (!section.trainable && options.parameters != Placement::nvme)
+      return "parameters are not on nvme, and some of them are frozen";
+  }
+  return "";
+}
+
+uint64_t useful_device_bytes(const MemoryPlan& plan) {
+  return plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
+         plan.device_accumulator_slots * plan.accumulator_slot_bytes + plan.device_lanes_bytes() +
+         round_up(plan.device_activation_entries_useful * plan.activation_entry_bytes,
+                  plan.device_granularity_bytes) +
+         plan.device_slots_useful * plan.slot_bytes;
+}
+
+}  // namespace terrace

@@ -1,0 +1,81 @@
+#include <terrace/offload/plan/update_mode.h>
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <vector>
+
+#include <terrace/base/error.h>
+#include <terrace/offload/options/offload_options.h>
+#include <terrace/offload/plan/memory_plan.h>
+
+namespace terrace {
+
+namespace {
+
+// Whatever the budgets: the reason and what to do about it.
+struct Obstacle {
+  const char* reason;
+  const char* advice;
+};
+std::optional<Obstacle> obstacle_to(UpdateMode mode, const OffloadOptions& options) {
+  if (mode == UpdateMode::after_backward) return std::nullopt;
+  if (options.states == Placement::none)
+    return Obstacle{
+        "optimizer states are on the device",
+        "let them run after_backward (terrace.update, --update), or place the optimizer states on "
+        "cpu or nvme (--offload-optimizer)"};
+  if (options.parameters == Placement::none && options.record_layout.master == MasterForm::remainder)
+    return Obstacle{"parameters live on the device, and an update of compact state needs the old ones",
+                    "let them run after_backward (terrace.update, --update), or leave out compact state "
+                    "(terrace.compact_state, --compact-state), or place the parameters on cpu or nvme "
+                    "(--offload-param)"};
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse(UpdateMode mode, const Obstacle& obstacle) {
+  throw Error(ErrorKind::config,
+              {fmt::format("updates cannot run {}", name_of(mode)), "", obstacle.reason, obstacle.advice});
+}
+
+}  // namespace
+
+void require_mode(UpdateMode mode, const OffloadOptions& options) {
+  if (const std::optional<Obstacle> obstacle = obstacle_to(mode, options)) refuse(mode, *obstacle);
+}
+
+bool mode_holds_gradients(UpdateMode mode, const OffloadOptions& options) {
+  return mode != UpdateMode::after_backward && options.parameters == Placement::none;
+}
+
+std::string why_not(UpdateMode mode, const FlatSpace& space, const MemoryPlan& plan,
+                    const OffloadOptions& options) {
+  if (const std::optional<Obstacle> obstacle = obstacle_to(mode, options)) return obstacle->reason;
+  // Copies to the device keep their order: records would come behind parameters that wait for their update.
+  if (mode == UpdateMode::next_forward && plan.device_lanes > 0)
+    return "the device updates a part of the chunks";
+  if (!mode_holds_gradients(mode, options)) return "";
+  const std::vector<bool> spills = spilled_gradients(space, plan);
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (space.section_of(ChunkId{c}).trainable && spills[c])
+      return "parameters live on the device, and host memory does not hold their gradients";
+  }
+  return "";
+}
+
+void require_mode(UpdateMode mode, const FlatSpace& space, const MemoryPlan& plan,
+                  const OffloadOptions& options) {
+  require_mode(mode, options);
+  const std::string reason = why_not(mode, space, plan, options);
+  if (reason.empty()) return;
+  const bool divided = mode == UpdateMode::next_forward && plan.device_lanes > 0;
+  refuse(
+      mode,
+      {reason.c_str(),
+       divided ? "let them run after_backward or during_backward (terrace.update, --update), or let the "
+                 "processor update all (offload_optimizer.ratio 1, --update-ratio)"
+               : "let them run after_backward (terrace.update, --update), or raise --host-memory, or place "
+                 "the parameters on cpu or nvme (--offload-param)"});
+}
+
+}  // namespace terrace

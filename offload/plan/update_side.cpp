@@ -1,0 +1,130 @@
+#include <terrace/offload/plan/update_side.h>
+
+#include <algorithm>
+
+namespace terrace {
+namespace {
+
+// body(chunk, elements) for every chunk that is trained.
+template <typename Body>
+void for_each_trainable(const SpaceLayout& space, Body body) {
+  for (const Section& section : space.sections()) {
+    if (!section.trainable) continue;
+    for (uint32_t i = 0; i < section.chunk_count; ++i)
+      body(section.first_chunk + i, space.elements_of_chunk(section, i));
+  }
+}
+
+// What the update of a chunk takes of everything that it goes through, in seconds.
+struct ChunkSeconds {
+  double processor = 0;
+  double up = 0;
+  double down = 0;
+  double drives = 0;
+};
+
+class Costs {
+ public:
+  Costs(const SpaceLayout& space, const OffloadOptions& options, const UpdateRates& rates) : rates_(rates) {
+    // As DeviceLanes has them.
+    const double parameter =
+        static_cast<double>(space.param_slot_bytes()) / static_cast<double>(space.chunk_elements());
+    const double gradient = options.accumulation_steps > 1 ? bytes_of(options.accumulation_type) : parameter;
+    const double record = static_cast<double>(options.record_layout.tile_bytes()) / kTileElements;
+    const bool made_there = options.parameters == Placement::none;
+    const bool has_old = options.record_layout.master == MasterForm::remainder;
+    up_bytes_ = record + gradient + (has_old && !made_there ? parameter : 0);
+    down_bytes_ = record + (made_there ? 0 : parameter);
+    if (options.states == Placement::nvme && rates.nvme_bytes > 0) drive_bytes_ = 2 * record;
+  }
+
+  ChunkSeconds of(double elements) const {
+    return {.processor = elements / rates_.processor_elements,
+            .up = elements * up_bytes_ / rates_.link_bytes,
+            .down = elements * down_bytes_ / rates_.link_bytes,
+            .drives = drive_bytes_ > 0 ? elements * drive_bytes_ / rates_.nvme_bytes : 0};
+  }
+
+ private:
+  const UpdateRates& rates_;
+  // Of an element.
+  double up_bytes_ = 0;
+  double down_bytes_ = 0;
+  double drive_bytes_ = 0;
+};
+
+// When everything is done with what it has been given.
+class Sides {
+ public:
+  // True: to the device.
+  bool give(const ChunkSeconds& chunk) {
+    const double begun = drives_;
+    drives_ += chunk.drives;
+    // Not before the drives begin with it, and not over before they are.
+    const auto done = [&](double before, double seconds) {
+      return std::max(std::max(before, begun) + seconds, drives_);
+    };
+    const double here = done(processor_, chunk.processor);
+    const double up = done(up_, chunk.up);
+    const double down = done(down_, chunk.down);
+    const bool to_device = std::max(up, down) < here;
+    if (to_device) {
+      up_ = up;
+      down_ = down;
+    } else {
+      processor_ = here;
+    }
+    return to_device;
+  }
+
+ private:
+  double drives_ = 0;
+  double processor_ = 0;
+  double up_ = 0;
+  double down_ = 0;
+};
+
+std::vector<bool> divide_by_rates(const SpaceLayout& space, const OffloadOptions& options,
+                                  const UpdateRates& rates) {
+  std::vector<bool> on_device(space.chunk_count(), false);
+  const Costs costs(space, options, rates);
+  Sides sides;
+  for_each_trainable(space, [&](uint32_t chunk, uint64_t elements) {
+    on_device[chunk] = sides.give(costs.of(static_cast<double>(elements)));
+  });
+  return on_device;
+}
+
+std::vector<bool> divide_by_share(const SpaceLayout& space, double processor_share) {
+  std::vector<bool> on_device(space.chunk_count(), false);
+  double all = 0;   // elements so far,
+  double here = 0;  // and those of the processor
+  for_each_trainable(space, [&](uint32_t chunk, uint64_t chunk_elements) {
+    const auto elements = static_cast<double>(chunk_elements);
+    all += elements;
+    on_device[chunk] = processor_share * all - here < elements / 2;
+    if (!on_device[chunk]) here += elements;
+  });
+  return on_device;
+}
+
+}  // namespace
+
+std::vector<bool> updated_on_device(const SpaceLayout& space, const OffloadOptions& options) {
+  if (options.states == Placement::none || (!options.update_rates && options.processor_share >= 1))
+    return std::vector<bool>(space.chunk_count(), false);
+  if (options.update_rates) return divide_by_rates(space, options, *options.update_rates);
+  return divide_by_share(space, options.processor_share);
+}
+
+double share_of_processor(const SpaceLayout& space, const std::vector<bool>& on_device) {
+  uint64_t all = 0;
+  uint64_t here = 0;
+  for_each_trainable(space, [&](uint32_t chunk, uint64_t elements) {
+    all += elements;
+    if (!on_device[chunk]) here += elements;
+  });
+  return all == 0 ? 1 : static_cast<double>(here) / static_cast<double>(all);
+}
+
+}  // namespace terrace

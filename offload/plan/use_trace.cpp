@@ -1,0 +1,207 @@
+#include <terrace/offload/plan/use_trace.h>
+
+#include <algorithm>
+#include <array>
+#include <unordered_set>
+#include <utility>
+
+namespace terrace {
+
+void UseRecorder::begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
+  trace_.push_back({std::string(operation), kind, {tensors.begin(), tensors.end()}, micro_batch_});
+}
+
+void collect_chunks(const SpaceLayout& space, std::span<const TensorId> tensors,
+                    std::vector<ChunkId>& chunks) {
+  chunks.clear();
+  for (const TensorId tensor : tensors) {
+    const TensorPlace& place = space.place(tensor);
+    for (uint32_t i = 0; i < place.chunk_count; ++i) chunks.push_back(ChunkId{place.first_chunk + i});
+  }
+  std::sort(chunks.begin(), chunks.end());
+  chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+}
+
+std::vector<bool> renewed_chunks(const FlatSpace& space) {
+  std::vector<bool> renewed(space.chunk_count());
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) renewed[c] = space.section_of(ChunkId{c}).trainable;
+  return renewed;
+}
+
+namespace {
+
+// The chunks of every tensor by whether another tensor has elements in them: the first and the last one may
+// be shared, those between them are the tensor's own. It takes time for the tensors, however many chunks they
+// have.
+class ChunksOfTensors {
+ public:
+  explicit ChunksOfTensors(const SpaceLayout& space) : of_(space.tensor_count()) {
+    std::vector<std::pair<uint32_t, uint32_t>> ends;  // chunk, tensor
+    for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+      const TensorPlace& place = space.places()[t];
+      of_[t].own = place.chunk_count;
+      ends.emplace_back(place.first_chunk, t);
+      if (place.chunk_count > 1) ends.emplace_back(place.first_chunk + place.chunk_count - 1, t);
+    }
+    std::ranges::sort(ends);
+    for (size_t begin = 0, end = 0; begin < ends.size(); begin = end) {
+      while (end < ends.size() && ends[end].first == ends[begin].first) ++end;
+      if (end - begin == 1) continue;
+      std::vector<uint32_t>& tensors = tensors_of_shared_.emplace_back();
+      for (size_t e = begin; e < end; ++e) {
+        Chunks& chunks = of_[ends[e].second];
+        --chunks.own;
+        chunks.shared[chunks.shared_count++] = static_cast<uint32_t>(tensors_of_shared_.size() - 1);
+        tensors.push_back(ends[e].second);
+      }
+    }
+  }
+
+  uint32_t own_count(TensorId tensor) const { return of_[index_of(tensor)].own; }
+  // Their numbers among all shared chunks.
+  std::span<const uint32_t> shared(TensorId tensor) const {
+    const Chunks& chunks = of_[index_of(tensor)];
+    return {chunks.shared.data(), chunks.shared_count};
+  }
+  size_t shared_count() const { return tensors_of_shared_.size(); }
+  std::span<const uint32_t> tensors_of_shared(uint32_t number) const { return tensors_of_shared_[number]; }
+
+ private:
+  struct Chunks {
+    uint32_t own = 0;
+    uint32_t shared_count = 0;
+    std::array<uint32_t, 2> shared = {};
+  };
+  std::vector<Chunks> of_;
+  std::vector<std::vector<uint32_t>> tensors_of_shared_;
+};
+
+// A set of tensors' chunks, of which only the number is known.
+class ChunkCounter {
+ public:
+  explicit ChunkCounter(const ChunksOfTensors& chunks)
+      : chunks_(chunks), has_shared_(chunks.shared_count()) {}
+
+  void clear() {
+    has_own_.clear();
+    std::fill(has_shared_.begin(), has_shared_.end(), false);
+    count_ = 0;
+  }
+  void add(TensorId tensor) {
+    if (has_own_.insert(tensor).second) count_ += chunks_.own_count(tensor);
+    for (const uint32_t shared : chunks_.shared(tensor)) {
+      count_ += has_shared_[shared] ? 0 : 1;
+      has_shared_[shared] = true;
+    }
+  }
+  // `goes` says of each shared chunk whether it goes too.
+  template <typename Goes>
+  void remove(TensorId tensor, Goes goes) {
+    if (has_own_.erase(tensor) > 0) count_ -= chunks_.own_count(tensor);
+    for (const uint32_t shared : chunks_.shared(tensor)) {
+      if (!has_shared_[shared] || !goes(shared)) continue;
+      has_shared_[shared] = false;
+      --count_;
+    }
+  }
+  uint32_t count() const { return count_; }
+
+ private:
+  const ChunksOfTensors& chunks_;
+  std::unordered_set<TensorId> has_own_;
+  std::vector<bool> has_shared_;
+  uint32_t count_ = 0;
+};
+
+// Follows which gradients are incomplete along a trace. When another micro-batch goes on, those of the one
+// before have left: they were complete, or those micro-batches come one after the other.
+class LiveGradients {
+ public:
+  LiveGradients(const SpaceLayout& space, const ChunksOfTensors& chunks)
+      : space_(space),
+        chunks_(chunks),
+        used_(space.tensor_count()),
+        completed_(space.tensor_count()),
+        live_(chunks) {}
+
+  void select_micro_batch(uint32_t micro_batch) {
+    if (micro_batch == micro_batch_) return;
+    micro_batch_ = micro_batch;
+    std::fill(used_.begin(), used_.end(), 0);
+    live_.clear();
+  }
+
+  void begin(const TensorUse& use) {
+    for (const TensorId tensor : use.tensors) {
+      if (space_.tensor(tensor).trainable) live_.add(tensor);
+    }
+  }
+
+  void end(const TensorUse& use) {
+    for (const TensorId tensor : use.tensors) {
+      if (!space_.tensor(tensor).trainable || ++used_[index_of(tensor)] < space_.tensor(tensor).backward_uses)
+        continue;
+      used_[index_of(tensor)] = 0;
+      uint32_t& completed = completed_[index_of(tensor)];
+      completed = std::max(completed, micro_batch_) + 1;  // a trace may not say which micro-batch it is
+      live_.remove(tensor, [&](uint32_t shared) { return is_complete(shared, completed); });
+    }
+  }
+
+  uint32_t count() const { return live_.count(); }
+
+ private:
+  bool is_complete(uint32_t shared, uint32_t micro_batches) const {
+    return std::ranges::all_of(chunks_.tensors_of_shared(shared),
+                               [&](uint32_t tensor) { return completed_[tensor] >= micro_batches; });
+  }
+
+  const SpaceLayout& space_;
+  const ChunksOfTensors& chunks_;
+  std::vector<uint32_t> used_;       // per tensor: backward uses so far in this micro-batch
+  std::vector<uint32_t> completed_;  // per tensor: micro-batches
+  ChunkCounter live_;
+  uint32_t micro_batch_ = 0;
+};
+
+}  // namespace
+
+Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, CompleteGradients complete) {
+  std::vector<ScheduledUse> uses;
+  uses.reserve(trace.size());
+  const ChunksOfTensors chunks_of(space);
+  LiveGradients gradients(space, chunks_of);
+  for (const TensorUse& use : trace) {
+    ScheduledUse& scheduled = uses.emplace_back(ScheduledUse{use.operation, use.kind, {}});
+    collect_chunks(space, use.tensors, scheduled.chunks);
+    gradients.select_micro_batch(use.micro_batch);
+    if (use.kind == UseKind::backward) gradients.begin(use);
+    scheduled.occupied_slots = gradients.count();
+    if (use.kind == UseKind::backward && complete == CompleteGradients::leave) gradients.end(use);
+  }
+  return Schedule(std::move(uses), space.chunk_count(), renewed_chunks(space));
+}
+
+SlotDemand minimum_slots(const SpaceLayout& space, std::span<const TensorUse> trace, bool resident_parameters,
+                         bool resident_gradients) {
+  uint32_t trainable_chunks = 0;
+  for (const Section& section : space.sections())
+    trainable_chunks += section.trainable ? section.chunk_count : 0;
+  SlotDemand demand;
+  const ChunksOfTensors chunks_of(space);
+  LiveGradients gradients(space, chunks_of);
+  ChunkCounter used(chunks_of);
+  for (const TensorUse& use : trace) {
+    used.clear();
+    for (const TensorId tensor : use.tensors) used.add(tensor);
+    gradients.select_micro_batch(use.micro_batch);
+    if (use.kind == UseKind::backward) gradients.begin(use);
+    const uint32_t parameters = resident_parameters ? space.chunk_count() : used.count();
+    const uint32_t slots = parameters + (resident_gradients ? trainable_chunks : gradients.count());
+    if (slots > demand.slots) demand = {slots, use.operation};
+    if (use.kind == UseKind::backward) gradients.end(use);
+  }
+  return demand;
+}
+
+}  // namespace terrace

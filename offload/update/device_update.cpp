@@ -1,0 +1,110 @@
+#include <terrace/offload/update/device_update.h>
+
+#include <algorithm>
+
+#include <terrace/base/assert.h>
+#include <terrace/offload/watch/recorded_update.h>
+
+namespace terrace {
+
+DeviceUpdate::DeviceUpdate(const FlatSpace& space, RecordStore& records, GradientStore& gradients,
+                           ParamHome& home, TileUpdate& tiles, DeviceCache& cache, Device& device,
+                           Workers& workers, io::Engine* engine, const MemoryPlan& plan)
+    : space_(space),
+      records_(records),
+      gradients_(gradients),
+      home_(home),
+      tiles_(tiles),
+      cache_(cache),
+      device_(device),
+      workers_(workers),
+      engine_(engine),
+      tile_bytes_(plan.record_layout.tile_bytes()),
+      block_tiles_(plan.ring_slot_bytes / tile_bytes_) {}
+
+void DeviceUpdate::run(std::span<const OptimizerStep> steps) {
+  tiles_.begin(steps);
+  leaving_ = {};
+  std::exception_ptr failure;
+  try {
+    for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
+      if (space_.section_of(ChunkId{c}).trainable) update(ChunkId{c});
+    }
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  try {
+    home_.finish_publishing(engine_);
+  } catch (...) {
+    if (failure == nullptr) failure = std::current_exception();
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void DeviceUpdate::update(ChunkId chunk) {
+  const bool stays = home_.placement() == Placement::none;
+  if (!stays) {
+    const Schedule unknown;
+    CacheSlot* slot = cache_.take_slot(EvictionContext{unknown, kNever});
+    TERRACE_ASSERT(slot != nullptr, "the plan keeps a device slot for parameters on their way out");
+    cache_.begin_in_place(chunk, *slot);
+  }
+  compute(chunk);
+  if (!stays) send_home(chunk);
+}
+
+void DeviceUpdate::compute(ChunkId chunk) {
+  cache_.pin_param(chunk);
+  cache_.attach_param(chunk);
+  records_.open(chunk);
+  gradients_.open(chunk);
+  const uint64_t tiles = space_.chunk(chunk).tile_count();
+  const auto update_block = [&](uint64_t first, uint64_t count) {
+    const RecordedUpdate recorded(cache_.watch().events(), workers_, chunk, count * tile_bytes_);
+    tiles_.update_into(chunk, first, count, records_.resident(chunk) + first * tile_bytes_,
+                       cache_.param_address(chunk));
+  };
+  if (tiles_.is_on_workers()) {
+    workers_.parallel_for(divide_up(tiles, block_tiles_), [&](size_t task) {
+      const uint64_t first = task * block_tiles_;
+      update_block(first, std::min(block_tiles_, tiles - first));
+    });
+  } else {
+    update_block(0, tiles);
+  }
+  gradients_.close(chunk);
+  records_.close(chunk);
+  cache_.unpin_param(chunk);
+  gradients_.release(chunk);
+}
+
+void DeviceUpdate::send_home(ChunkId chunk) {
+  std::byte* const slot_at_home = home_.host_slot(chunk);
+  std::byte* const buffer = slot_at_home != nullptr ? slot_at_home : landing();
+  cache_.detach_param(chunk);
+  CacheSlot& slot = cache_.param_slot(chunk);
+  slot.out.begin();
+  device_.copy_to_host(buffer, slot.id, 0, space_.param_bytes(chunk), nullptr, slot.out,
+                       from_device_note(cache_.watch().events(), TransferRole::param, TransferReason::update,
+                                        index_of(chunk)));
+  d2h_bytes_ += space_.param_bytes(chunk);
+  wait_watched(slot.out, cache_.watch(),
+               {"fresh parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
+  const Event* const gone = home_.publish(chunk, buffer, engine_, &cache_);
+  if (gone != nullptr) leaving_[lane_] = gone;
+  // What is updated first is needed first by the next forward: it may stay as long as the next one has room.
+  if (cache_.unused_slot_count() == 0) cache_.drop_stale_param(chunk);
+}
+
+// The landing slot that was taken longest ago, when it is empty.
+std::byte* DeviceUpdate::landing() {
+  lane_ = (lane_ + 1) % leaving_.size();
+  if (leaving_[lane_] != nullptr) {
+    home_.wait_published(*leaving_[lane_], engine_);
+    home_.forget_published(*leaving_[lane_]);
+  }
+  leaving_[lane_] = nullptr;
+  return gradients_.landing_slot(lane_);
+}
+
+}  // namespace terrace

@@ -1,0 +1,58 @@
+// DeviceUpdate: the update where optimizer states live in device memory. Gradients and the fresh parameters
+// are there too; parameters with another home leave from there. On the step thread, which owns the device.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <vector>
+
+#include <terrace/aio/engine.h>
+#include <terrace/base/workers.h>
+#include <terrace/memory/device/device.h>
+#include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/homes/gradient_store.h>
+#include <terrace/offload/homes/param_home.h>
+#include <terrace/offload/homes/record_store.h>
+#include <terrace/offload/update/tile_update.h>
+
+namespace terrace {
+
+class DeviceUpdate {
+ public:
+  // `engine` is null when nothing lives on nvme.
+  DeviceUpdate(const FlatSpace& space, RecordStore& records, GradientStore& gradients, ParamHome& home,
+               TileUpdate& tiles, DeviceCache& cache, Device& device, Workers& workers, io::Engine* engine,
+               const MemoryPlan& plan);
+
+  // Updates every trainable chunk; gradients are complete. Throws the first failure after everything in
+  // flight has ended.
+  void run(std::span<const OptimizerStep> steps);
+
+  uint64_t d2h_bytes() const { return d2h_bytes_; }
+
+ private:
+  void update(ChunkId chunk);
+  void compute(ChunkId chunk);
+  void send_home(ChunkId chunk);
+  std::byte* landing();
+
+  const FlatSpace& space_;
+  RecordStore& records_;
+  GradientStore& gradients_;
+  ParamHome& home_;
+  TileUpdate& tiles_;
+  DeviceCache& cache_;
+  Device& device_;
+  Workers& workers_;
+  io::Engine* engine_;
+  const uint64_t tile_bytes_;
+  const uint64_t block_tiles_;
+  // Landing slots, taken in turns: what the parameters that may still leave one are waited for by.
+  std::array<const Event*, 2> leaving_{};
+  uint32_t lane_ = 0;
+  uint64_t d2h_bytes_ = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,340 @@
+#include <terrace/offload/update/optimizer_pipeline.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/offload/watch/recorded_update.h>
+
+namespace terrace {
+namespace {
+
+// Adds the time of a scope.
+class AddedTime {
+ public:
+  AddedTime(const Clock& clock, uint64_t& ns) : clock_(clock), ns_(ns), begun_ns_(clock.now_ns()) {}
+  ~AddedTime() { ns_ += clock_.now_ns() - begun_ns_; }
+  AddedTime(const AddedTime&) = delete;
+  AddedTime& operator=(const AddedTime&) = delete;
+
+ private:
+  const Clock& clock_;
+  uint64_t& ns_;
+  uint64_t begun_ns_;
+};
+
+}  // namespace
+
+OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients,
+                                     ParamHome& home, TileUpdate& tiles, UpdateProgress& progress,
+                                     StepWatch& watch, io::RingBuffer& ring, const MemoryPlan& plan,
+                                     Sides sides)
+    : space_(space),
+      records_(records),
+      gradients_(gradients),
+      home_(home),
+      tiles_(tiles),
+      progress_(progress),
+      watch_(watch),
+      stream_(space, records, ring, plan, progress, watch.events()),
+      tile_bytes_(plan.record_layout.tile_bytes()),
+      block_tiles_(plan.ring_slot_bytes / tile_bytes_),
+      needs_old_(plan.record_layout.master == MasterForm::remainder),
+      sides_(std::move(sides)),
+      tiles_left_(space.chunk_count()),
+      position_(space.chunk_count(), kNone),
+      tiles_sent_(space.chunk_count()) {
+  order_.reserve(space.chunk_count());
+  leaving_.reserve(std::min(space.chunk_count(), 64u));  // more are seldom on their way
+}
+
+void OptimizerPipeline::begin(const UpdateRun& run) {
+  TERRACE_ASSERT(order_.empty() && leaving_.empty(), "one update at a time");
+  TERRACE_ASSERT(run.workers != nullptr, "whoever runs an update has workers");
+  run_ = run;
+  allowed_ = false;
+  turn_ = opened_ = opened_gradients_ = streamed_ = 0;
+  failure_ = nullptr;
+  stream_.begin(run.engine, run.in_order);
+  if (sides_.lanes != nullptr) sides_.lanes->wake(run.engine);
+}
+
+void OptimizerPipeline::allow(std::span<const OptimizerStep> steps) {
+  tiles_.begin(steps);
+  allowed_ = true;
+}
+
+void OptimizerPipeline::add(ChunkId chunk) {
+  TERRACE_ASSERT(position_[index_of(chunk)] == kNone, "a chunk is updated once in an update");
+  position_[index_of(chunk)] = static_cast<uint32_t>(order_.size());
+  tiles_left_[index_of(chunk)] = space_.chunk(chunk).tile_count();
+  tiles_sent_[index_of(chunk)] = 0;
+  order_.push_back(chunk);
+}
+
+bool OptimizerPipeline::advance() {
+  if (run_.engine != nullptr) run_.engine->poll();
+  if (stream_.failure() != nullptr) std::rethrow_exception(stream_.failure());
+  if (sides_.lanes != nullptr) take_back();
+  forget_left();  // before opening: what has left makes room
+  allowed_ ? open_ahead() : stream_ahead();
+  stream_.start_reads();
+  if (sides_.lanes != nullptr && allowed_) send_to_device();
+  // Looked up before what is open is updated: what arrives in between is no reason to stop.
+  const std::optional<ChunkId> opening = opening_old();
+  if (allowed_ && update_something()) return true;
+  return wait_for_something(opening);
+}
+
+// --- Opening ---
+
+// In their order, as far as there is room for what must be read of them.
+void OptimizerPipeline::open_ahead() {
+  for (; opened_ < order_.size() && start_open_next(); ++opened_) {
+    if (opened_ < streamed_) continue;
+    if (records_.is_streamed(order_[opened_])) stream_.add(order_[opened_]);
+    streamed_ = opened_ + 1;
+  }
+}
+
+bool OptimizerPipeline::start_open_next() {
+  const ChunkId chunk = order_[opened_];
+  if (opened_gradients_ == opened_) {
+    const bool opened =
+        gradients_.is_held(chunk) ? gradients_.is_open(chunk) : gradients_.start_open(chunk, *run_.engine);
+    if (!opened) return false;
+    ++opened_gradients_;
+  }
+  return !needs_old(chunk) || home_.start_open_old(chunk, run_.engine, run_.device);
+}
+
+bool OptimizerPipeline::is_open(ChunkId chunk) const {
+  return position_[index_of(chunk)] < opened_ && gradients_.is_open(chunk) &&
+         (!needs_old(chunk) || home_.is_open_old(chunk));
+}
+
+// Records only, while nothing may be changed: no more chunks than the ring has begun to hold.
+void OptimizerPipeline::stream_ahead() {
+  for (; stream_.all_started() && streamed_ < order_.size(); ++streamed_) {
+    if (records_.is_streamed(order_[streamed_])) stream_.add(order_[streamed_]);
+  }
+}
+
+// --- Updating ---
+
+bool OptimizerPipeline::update_something() {
+  if (const std::optional<ChunkId> chunk = resident_in_turn()) {
+    update_resident(resident_ ? resident_->chunk : *chunk);
+    return true;
+  }
+  const auto is_next = [this](ChunkId chunk) { return is_open(chunk) && !is_on_device(chunk); };
+  if (RecordStream::Block* block = stream_.take_ready(is_next)) {
+    update_block(*block);
+    return true;
+  }
+  const std::optional<ChunkId> chunk = resident_ ? resident_->chunk : resident_for_pause();
+  if (chunk) update_resident(*chunk);
+  return chunk.has_value();
+}
+
+// Its first tile is next.
+void OptimizerPipeline::before_change(ChunkId chunk) {
+  if (!records_.is_streamed(chunk)) records_.before_change(chunk);
+  if (needs_old(chunk)) home_.before_change(chunk);
+}
+
+void OptimizerPipeline::update_block(RecordStream::Block& block) {
+  if (tiles_left_[index_of(block.chunk)] == space_.chunk(block.chunk).tile_count())
+    before_change(block.chunk);
+  {
+    const AddedTime computing(clock_, times_.compute_ns);
+    const RecordedUpdate recorded(watch_.events(), block.chunk, block.tile_count * tile_bytes_);
+    tiles_.update(block.chunk, block.first_tile, block.tile_count, stream_.tiles_of(block).data());
+  }
+  const ChunkId chunk = block.chunk;
+  const uint64_t count = block.tile_count;
+  while (!stream_.write(block)) wait_for_io();
+  tiles_done(chunk, count);
+}
+
+std::optional<ChunkId> OptimizerPipeline::resident_in_turn() const {
+  if (turn_ == order_.size()) return std::nullopt;
+  const ChunkId chunk = order_[turn_];
+  if (records_.is_streamed(chunk) || is_on_device(chunk) || !is_open(chunk)) return std::nullopt;
+  return chunk;
+}
+
+std::optional<ChunkId> OptimizerPipeline::resident_for_pause() {
+  for (size_t i = turn_; i < opened_; ++i) {
+    const ChunkId chunk = order_[i];
+    if (records_.is_streamed(chunk) || is_on_device(chunk) || is_done(chunk) || !is_open(chunk)) continue;
+    if (records_.may_change(chunk)) return chunk;
+    return std::nullopt;  // the commit writes this one next; asked for another, it would turn to that
+  }
+  return std::nullopt;
+}
+
+// Its next few blocks for every worker.
+void OptimizerPipeline::update_resident(ChunkId chunk) {
+  if (!resident_) {
+    before_change(chunk);
+    resident_ = Resident{chunk};
+  }
+  update_resident_tiles(block_tiles_ * run_.blocks_of_a_worker * run_.workers->thread_count());
+}
+
+void OptimizerPipeline::update_resident_tiles(uint64_t tile_count) {
+  const ChunkId chunk = resident_->chunk;
+  const uint64_t begin = resident_->next_tile;
+  const uint64_t end = std::min(begin + tile_count, space_.chunk(chunk).tile_count());
+  {
+    const AddedTime computing(clock_, times_.compute_ns);
+    run_.workers->parallel_for(divide_up(end - begin, block_tiles_), [&](size_t task) {
+      const uint64_t first = begin + task * block_tiles_;
+      const RecordedUpdate recorded(watch_.events(), *run_.workers, chunk,
+                                    std::min(block_tiles_, end - first) * tile_bytes_);
+      tiles_.update(chunk, first, std::min(block_tiles_, end - first),
+                    records_.resident(chunk) + first * tile_bytes_);
+    });
+  }
+  resident_->next_tile = end;
+  if (end == space_.chunk(chunk).tile_count()) resident_.reset();
+  tiles_done(chunk, end - begin);
+}
+
+// --- What is done ---
+
+void OptimizerPipeline::tiles_done(ChunkId chunk, uint64_t count) {
+  tiles_left_[index_of(chunk)] -= count;
+  if (!is_done(chunk)) return;
+  hand_on(chunk);
+  while (turn_ < order_.size() && is_done(order_[turn_])) ++turn_;
+}
+
+// What was made in memory that stays is there for whoever copies it; what leaves from a staging slot can be
+// had when it has arrived.
+void OptimizerPipeline::hand_on(ChunkId chunk) {
+  if (is_made_there(chunk)) {
+    run_.device->unpin_param(chunk);
+    home_.note_made_there(chunk);
+    gradients_.release(chunk);
+    return progress_.complete(chunk);
+  }
+  const std::byte* const fresh = tiles_.complete(chunk, is_on_device(chunk) ? sides_.lanes->run_tiles() : 1);
+  if (needs_old_) home_.release_old(chunk);
+  const bool stays = gradients_.is_held(chunk);
+  const Event* gone = nullptr;
+  if (home_.placement() != Placement::none || run_.device != nullptr)
+    gone = home_.publish(chunk, fresh, run_.engine, run_.device);
+  if (gone != nullptr) {
+    leaving_.push_back({chunk, gone, !stays});
+  } else {
+    gradients_.release(chunk);
+  }
+  if (gone == nullptr || stays) progress_.complete(chunk);
+}
+
+void OptimizerPipeline::forget_left() {
+  for (const Leaving& leaving : leaving_) {
+    if (leaving.gone->failed()) std::rethrow_exception(leaving.gone->failure());
+  }
+  std::erase_if(leaving_, [this](const Leaving& leaving) {
+    if (!leaving.gone->done() || leaving.gone->failed()) return false;
+    home_.forget_published(*leaving.gone);
+    gradients_.release(leaving.chunk);
+    if (leaving.complete_then) progress_.complete(leaving.chunk);
+    return true;
+  });
+}
+
+// --- Waiting ---
+
+bool OptimizerPipeline::wait_for_something(std::optional<ChunkId> opening) {
+  if (run_.engine != nullptr && run_.engine->in_flight() > 0) {
+    wait_for_io();
+  } else if (sides_.lanes != nullptr && !sides_.lanes->empty()) {
+    const AddedTime waiting(clock_, times_.device_wait_ns);
+    sides_.lanes->wait_for_one();
+  } else if (!leaving_.empty()) {
+    wait_done_watched(*leaving_.front().gone, watch_, home_.publication_subject());
+  } else if (opening) {
+    home_.wait_open_old(*opening, run_.engine);
+  } else if (!stream_.has_turn() && !stream_.all_started()) {
+    records_.wait_for_turn();
+  } else if (sides_.lanes != nullptr && allowed_ && send_resident(true)) {
+    return true;                      // what a commit had not written
+  } else if (!stream_.can_start()) {  // else what has just been written made room
+    records_.give_back_turn();
+    return false;
+  }
+  return true;
+}
+
+// A chunk whose old parameters are on their way from the device.
+std::optional<ChunkId> OptimizerPipeline::opening_old() const {
+  for (size_t i = turn_; needs_old_ && i < opened_; ++i) {
+    if (needs_old(order_[i]) && !is_done(order_[i]) && !home_.is_open_old(order_[i])) return order_[i];
+  }
+  return std::nullopt;
+}
+
+void OptimizerPipeline::wait_for_io() {
+  const WaitSubject subject = io_subject();
+  const AddedTime waiting(clock_,
+                          subject.cause == TimeCause::read ? times_.read_wait_ns : times_.write_wait_ns);
+  wait_watched(*run_.engine, watch_, subject);
+}
+
+// Reads first: the update goes on with what they bring.
+WaitSubject OptimizerPipeline::io_subject() const {
+  if (!stream_.is_reading()) {
+    if (const std::optional<WaitSubject> opening = gradients_.opening_subject()) return *opening;
+    if (home_.is_reading_old())
+      return {"old parameters", "nvme -> host", TimeCause::read, std::nullopt, nullptr, {}};
+  }
+  const std::optional<WaitSubject> subject = stream_.subject();
+  return subject ? *subject : home_.publication_subject();
+}
+
+void OptimizerPipeline::end() {
+  if (sides_.lanes != nullptr) end_sending();
+  records_.give_back_turn();
+  if (run_.engine != nullptr) {
+    while (run_.engine->in_flight() > 0) wait_for_io();
+  }
+  if (stream_.failure() != nullptr) fail(stream_.failure());
+  stream_.end();
+  for (const Leaving& leaving : leaving_) {
+    wait_done_watched(*leaving.gone, watch_, home_.publication_subject());
+    if (leaving.gone->failed()) fail(leaving.gone->failure());
+  }
+  leaving_.clear();
+  for (size_t i = 0; needs_old_ && i < opened_; ++i) {
+    if (is_done(order_[i]) || !needs_old(order_[i])) continue;
+    home_.wait_open_old(order_[i], run_.engine);
+    home_.release_old(order_[i]);
+  }
+  home_.forget_published();
+  for (const ChunkId chunk : order_) position_[index_of(chunk)] = kNone;
+  order_.clear();
+  resident_.reset();
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void OptimizerPipeline::fail(std::exception_ptr failure) {
+  if (failure_ == nullptr) failure_ = std::move(failure);
+}
+
+OptimizerPipeline::Totals OptimizerPipeline::totals() const {
+  Totals totals{.record_read_bytes = stream_.totals().read_bytes,
+                .record_write_bytes = stream_.totals().write_bytes,
+                .times = times_};
+  totals.times.check_ns = stream_.totals().check_ns;
+  if (sides_.lanes != nullptr) {
+    totals.h2d_bytes = sides_.lanes->h2d_bytes();
+    totals.d2h_bytes = sides_.lanes->d2h_bytes();
+  }
+  return totals;
+}
+
+}  // namespace terrace

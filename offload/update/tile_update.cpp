@@ -1,0 +1,121 @@
+#include <terrace/offload/update/tile_update.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <terrace/base/assert.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kWidestTileBytes = kTileElements * sizeof(float);
+
+}  // namespace
+
+TileUpdate::TileUpdate(const FlatSpace& space, GradientStore& gradients, ParamHome& home,
+                       const RecordLayout& layout, InstructionSet instruction_set,
+                       DeviceArithmetic* device_arithmetic, bool dry)
+    : space_(space),
+      gradients_(gradients),
+      home_(home),
+      layout_(layout),
+      instruction_set_(instruction_set),
+      device_arithmetic_(device_arithmetic),
+      dry_(dry) {}
+
+// Whether new parameters lie in the bytes of a gradient that is wider than they are.
+bool TileUpdate::spreads(ChunkId chunk) const {
+  return home_.host_slot(chunk) == nullptr && gradients_.type(chunk) != space_.section_of(chunk).type;
+}
+
+TileUpdate::Parts TileUpdate::parts_at(ChunkId chunk, uint64_t first_tile, std::byte* records,
+                                       std::byte* output) const {
+  return {records, gradients_of(chunk, first_tile), old_parameters_of(chunk, first_tile), output};
+}
+
+const std::byte* TileUpdate::gradients_of(ChunkId chunk, uint64_t first_tile) const {
+  return gradients_.gradient(chunk) + first_tile * kTileElements * bytes_of(gradients_.type(chunk));
+}
+
+std::byte* TileUpdate::output_of(ChunkId chunk, uint64_t first_tile) const {
+  const uint64_t parameter_bytes = kTileElements * bytes_of(space_.section_of(chunk).type);
+  if (std::byte* const slot = home_.host_slot(chunk)) return slot + first_tile * parameter_bytes;
+  const uint64_t gradient_bytes = kTileElements * bytes_of(gradients_.type(chunk));
+  TERRACE_ASSERT(parameter_bytes <= gradient_bytes, "no gradient is narrower than its parameters");
+  return gradients_.gradient(chunk) + first_tile * gradient_bytes;
+}
+
+const std::byte* TileUpdate::old_parameters_of(ChunkId chunk, uint64_t first_tile) const {
+  if (layout_.master == MasterForm::whole) return nullptr;
+  return home_.old_parameters(chunk) + first_tile * kTileElements * sizeof(Bf16);
+}
+
+void TileUpdate::update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const {
+  if (dry_) return;
+  if (!spreads(chunk)) {
+    return run(chunk, first_tile, tile_count,
+               parts_at(chunk, first_tile, records, output_of(chunk, first_tile)));
+  }
+  const uint64_t parameter_bytes = kTileElements * bytes_of(space_.section_of(chunk).type);
+  alignas(64) std::byte fresh[kWidestTileBytes];
+  for (uint64_t t = first_tile; t < first_tile + tile_count; ++t) {
+    run(chunk, t, 1, parts_at(chunk, t, records + (t - first_tile) * layout_.tile_bytes(), fresh));
+    std::memcpy(output_of(chunk, t), fresh, parameter_bytes);
+  }
+}
+
+// Ascending: what a run leaves for is behind it, and over what has left.
+std::byte* TileUpdate::complete(ChunkId chunk, uint64_t run_tiles) const {
+  std::byte* const begin = output_of(chunk, 0);
+  if (!spreads(chunk) || dry_) return begin;
+  const uint64_t parameter_bytes = kTileElements * bytes_of(space_.section_of(chunk).type);
+  const uint64_t tiles = space_.chunk(chunk).tile_count();
+  for (uint64_t t = run_tiles; t < tiles; t += run_tiles) {
+    std::memmove(begin + t * parameter_bytes, output_of(chunk, t),
+                 std::min(run_tiles, tiles - t) * parameter_bytes);
+  }
+  return begin;
+}
+
+void TileUpdate::update_into(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records,
+                             std::byte* parameters) const {
+  if (dry_) return;
+  const uint64_t parameter_bytes = kTileElements * bytes_of(space_.section_of(chunk).type);
+  update_there(chunk, first_tile, tile_count,
+               {records, gradients_of(chunk, first_tile), parameters + first_tile * parameter_bytes});
+}
+
+void TileUpdate::update_there(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
+                              const TilePlaces& places) const {
+  if (dry_) return;
+  run(chunk, first_tile, tile_count, {places.records, places.gradients, places.parameters, places.parameters},
+      device_arithmetic_);
+}
+
+void TileUpdate::run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, const Parts& parts,
+                     DeviceArithmetic* device) const {
+  const uint64_t begin = first_tile * kTileElements;
+  const uint64_t end = begin + tile_count * kTileElements;
+  TileRun tiles;
+  tiles.layout = layout_;
+  tiles.record = parts.records;
+  tiles.gradient_type = gradients_.type(chunk);
+  tiles.gradients = parts.gradients;
+  tiles.parameter_type = space_.section_of(chunk).type;
+  tiles.parameters = parts.output;
+  if (layout_.master == MasterForm::remainder) tiles.old_parameters = parts.old;
+  for (const Segment& segment : space_.segments_of(chunk)) {
+    const uint64_t first = std::max(begin, segment.first_element);
+    const uint64_t last = std::min(end, segment.first_element + segment.elements);
+    if (first >= last) continue;
+    tiles.first_element = first - begin;
+    tiles.element_count = last - first;
+    if (device != nullptr) {
+      device->update_tiles(steps_[segment.group], tiles);
+    } else {
+      update_tiles(instruction_set_, steps_[segment.group], tiles);
+    }
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,104 @@
+#include <terrace/offload/watch/step_watch.h>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/units.h>
+
+namespace terrace {
+namespace {
+
+std::string text_of(const WaitSubject& subject) {
+  std::string text(subject.what);
+  if (subject.chunk) text += fmt::format(" of chunk {}", index_of(*subject.chunk));
+  if (!subject.link.empty()) text += fmt::format(" ({})", subject.link);
+  if (const io::Request* request = subject.request) {
+    text +=
+        fmt::format(": {} {} at offset {} of {}", request->kind == io::OpKind::read ? "reading" : "writing",
+                    format_bytes(request->bytes), request->offset, subject.file);
+  } else if (!subject.file.empty()) {
+    text += fmt::format(": {}", subject.file);
+  }
+  return text;
+}
+
+}  // namespace
+
+bool StepWatch::on_update_thread() const {
+  return std::this_thread::get_id() == update_thread_;
+}
+
+TimeCause StepWatch::cause_of_step() const {
+  const bool with_update = step_.subject.cause == TimeCause::update && update_.in_progress;
+  return with_update ? update_.subject.cause : step_.subject.cause;
+}
+
+void StepWatch::set_update_thread() {
+  const MutexLock lock(mutex_);
+  update_thread_ = std::this_thread::get_id();
+}
+
+void StepWatch::begin(const WaitSubject& subject) {
+  const MutexLock lock(mutex_);
+  const bool of_update = on_update_thread();
+  Wait& wait = of_update ? update_ : step_;
+  TERRACE_ASSERT(!wait.in_progress, "a thread waits for one thing at a time");
+  wait.in_progress = true;
+  ++wait.count;
+  wait.subject = subject;
+  if (is_recording(events_)) begin_recording(wait, of_update);
+  if (account_ == nullptr) return;
+  if (!of_update) return account_->enter(cause_of_step());
+  if (step_.in_progress && step_.subject.cause == TimeCause::update) account_->change(cause_of_step());
+}
+
+void StepWatch::end() {
+  const MutexLock lock(mutex_);
+  const bool of_update = on_update_thread();
+  Wait& wait = of_update ? update_ : step_;
+  TERRACE_ASSERT(wait.in_progress, "no wait has begun");
+  wait.in_progress = false;
+  if (wait.recorded) end_recording(wait);
+  if (account_ == nullptr) return;
+  if (!of_update) return account_->leave();
+  if (step_.in_progress && step_.subject.cause == TimeCause::update) account_->change(cause_of_step());
+}
+
+void StepWatch::begin_recording(Wait& wait, bool of_update) {
+  TraceEvent event = events_->begun(TraceKind::wait);
+  event.lane = of_update ? 1 : 0;
+  event.cause = wait.subject.cause;
+  if (wait.subject.chunk) event.chunk = index_of(*wait.subject.chunk);
+  wait.recorded = event;
+}
+
+void StepWatch::end_recording(Wait& wait) {
+  events_->record_until_now(*std::exchange(wait.recorded, std::nullopt));
+}
+
+void StepWatch::begin_computing() {
+  if (account_ != nullptr) account_->enter(TimeCause::compute);
+}
+
+void StepWatch::end_computing() {
+  if (account_ != nullptr) account_->leave();
+}
+
+std::optional<uint64_t> StepWatch::current() const {
+  const MutexLock lock(mutex_);
+  return step_.in_progress ? std::optional(step_.count) : std::nullopt;
+}
+
+std::optional<std::string> StepWatch::describe(uint64_t wait) const {
+  const MutexLock lock(mutex_);
+  if (!step_.in_progress || step_.count != wait) return std::nullopt;
+  std::string text =
+      fmt::format("{} waits for {}", activity_.empty() ? "the start" : activity_, text_of(step_.subject));
+  if (step_.subject.cause == TimeCause::update && update_.in_progress)
+    text += fmt::format("; the update waits for {}", text_of(update_.subject));
+  return text;
+}
+
+}  // namespace terrace

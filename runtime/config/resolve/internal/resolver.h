@@ -1,0 +1,115 @@
+// Resolver: from checked entries to a TrainConfig: inference, defaults, and contradictions between keys. It
+// records the final value and the origin of every key that has an effect. It must never accept one of two
+// keys that contradict each other.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/runtime/config/schema/config_entries.h>
+#include <terrace/runtime/config/train_config.h>
+
+namespace terrace {
+
+class Resolver {
+ public:
+  Resolver(const ConfigEntries& entries, ConfigProblems& problems) : entries_(entries), problems_(problems) {}
+
+  TrainConfig resolve();
+
+ private:
+  // The entry when the configuration gives a value; null when it is absent or "auto".
+  const ConfigEntry* given(std::string_view path) const;
+  bool is_auto(std::string_view path) const;
+  // Notes the final value of a key. Where it was not given, it comes `otherwise` from somewhere.
+  void record(std::string_view path, std::string value, std::string_view otherwise = "default");
+
+  bool boolean(std::string_view path, bool by_default, bool when_auto);
+  bool boolean(std::string_view path, bool by_default) { return boolean(path, by_default, by_default); }
+  double number(std::string_view path, double by_default);
+  uint64_t integer(std::string_view path, uint64_t by_default);
+  uint32_t small(std::string_view path, uint32_t by_default);
+  std::optional<uint64_t> optional_integer(std::string_view path);
+  std::string text(std::string_view path, std::string_view by_default);
+  std::vector<std::string> texts(std::string_view path);
+  std::vector<double> numbers(std::string_view path, std::vector<double> by_default);
+
+  void resolve_batch();
+  void check_batch(const ConfigEntry& train, const ConfigEntry& micro, const ConfigEntry& accumulation);
+  // Whether the file leaves its optimizer to the trainer that fills in "auto".
+  bool comes_with_a_trainer() const { return entries_.has_auto() && !entries_.has_section("optimizer"); }
+  void resolve_optimizer();
+  void check_optimizer_keys();
+  void resolve_betas();
+  void resolve_momentum();
+  void resolve_moments();
+  void explain_master_weights();
+  std::string optimizer_named() const;
+  void resolve_precision();
+  void resolve_loss_scale(bool enabled);
+  void check_loss_scale(bool enabled);
+  void resolve_accumulation_type();
+  void resolve_activations();
+  void resolve_activation_offload();
+  void check_activation_offload();
+  void resolve_order();
+  void resolve_monitor();
+  void resolve_monitor_target(std::string_view section, MonitorTarget& target);
+
+  void resolve_scheduler();
+  void resolve_warmup();
+  void resolve_cycle();
+  void check_cycle_order();
+  void resolve_range_test();
+  void check_scheduler_keys();
+  void check_group_lists();
+  void warn_of_idle_rates();
+
+  void resolve_adapters();
+  void resolve_groups();
+  GroupConfig resolve_group(const ConfigEntries::EntryMap& entries, const std::string& name,
+                            const std::string& origin);
+
+  void resolve_zero();
+  void resolve_device(std::string_view section, Placement& placement,
+                      std::vector<std::filesystem::path>& paths, bool& pin);
+  std::vector<std::filesystem::path> folders(std::string_view path);
+  void resolve_update_ratio();
+  void check_stage();
+  void resolve_chunk_bound();
+  void explain_stage();
+  void resolve_aio();
+  void resolve_gpu();
+  void resolve_terrace();
+  void resolve_file_reads();
+  void resolve_update();
+  void explain_update_ratio(UpdateMode mode);
+  void check_compact_state();
+  void check_chunks();
+  void resolve_durability();
+
+  void warn_without_effect();
+  void order_resolved();
+
+  const ConfigEntries& entries_;
+  ConfigProblems& problems_;
+  TrainConfig config_;
+  std::map<std::string, ResolvedValue> recorded_;
+  std::vector<IdleKey> idle_;  // in this configuration only
+};
+
+// The origin of what Hugging Face's trainer would fill in.
+inline constexpr std::string_view kTrainersOwn =
+    "Hugging Face's trainer has it: the file holds \"auto\" and no optimizer";
+
+// "scheduler.params" and "lr" as one path.
+std::string joined_path(std::string_view section, std::string_view key);
+// 0.001, or [0.001, 0.002].
+std::string list_text(const std::vector<double>& values);
+// "train_batch_size (ds.json:2:3)"
+std::string named(const ConfigEntry& entry);
+
+}  // namespace terrace

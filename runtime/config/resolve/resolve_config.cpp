@@ -1,0 +1,56 @@
+// From a text or a file to a TrainConfig. What the values mean is the Resolver's business.
+#include <terrace/runtime/config/train_config.h>
+
+#include <cerrno>
+#include <fstream>
+#include <utility>
+
+#include <terrace/base/error.h>
+#include <terrace/runtime/config/resolve/internal/resolver.h>
+#include <terrace/runtime/config/schema/config_entries.h>
+
+namespace terrace {
+namespace {
+
+constexpr size_t kLargestFileBytes = 1024 * 1024;
+
+std::string read_file(const std::filesystem::path& path) {
+  const auto fail = [&](std::string reason) {
+    throw Error(ErrorKind::config, {"cannot read the configuration", path.string(), std::move(reason),
+                                    "give the path of a DeepSpeed JSON file"});
+  };
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) fail("it is a folder");
+  errno = 0;
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) fail(system_reason(errno));
+  std::string text(kLargestFileBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (stream.bad()) fail(system_reason(errno));
+  text.resize(static_cast<size_t>(stream.gcount()));
+  if (text.size() > kLargestFileBytes) fail("it is larger than 1 MiB");
+  return text;
+}
+
+}  // namespace
+
+TrainConfig parse_train_config(std::string_view text, std::string_view name,
+                               std::span<const ConfigOverride> overrides) {
+  const JsonNode document = parse_json(text, name);
+  ConfigProblems problems;
+  const ConfigEntries entries(document, overrides, problems);
+  problems.throw_if_any();
+  TrainConfig config = Resolver(entries, problems).resolve();
+  problems.throw_if_any();
+  return config;
+}
+
+TrainConfig load_train_config(const std::filesystem::path& path, std::span<const ConfigOverride> overrides) {
+  return parse_train_config(read_file(path), path.string(), overrides);
+}
+
+TrainConfig default_train_config(std::span<const ConfigOverride> overrides) {
+  return parse_train_config("{}", "defaults", overrides);
+}
+
+}  // namespace terrace

@@ -1,0 +1,230 @@
+// The optimizer: which keys belong to which, what they are by default, and the precision of its moments.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include <terrace/runtime/config/resolve/internal/resolver.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kParams = "optimizer.params.";
+constexpr std::string_view kType = "optimizer.type";
+constexpr std::string_view kLearningRate = "optimizer.params.lr";
+constexpr std::string_view kBetas = "optimizer.params.betas";
+constexpr std::string_view kEpsilon = "optimizer.params.eps";
+constexpr std::string_view kMomentum = "optimizer.params.momentum";
+constexpr std::string_view kDampening = "optimizer.params.dampening";
+constexpr std::string_view kNesterov = "optimizer.params.nesterov";
+constexpr std::string_view kFp32States = "optimizer.params.fp32_optimizer_states";
+constexpr std::string_view kBf16States = "bf16.bf16_optimizer_states";
+constexpr std::string_view kBf16Masters = "bf16.bf16_master_weights_and_grads";
+
+// What Hugging Face's trainer fills in for "auto" when it is not told otherwise, whatever the optimizer.
+constexpr double kAutoLearningRate = 5e-5;
+constexpr double kAutoBeta2 = 0.999;
+constexpr double kAutoEpsilon = 1e-8;
+
+// Where they are not those of Adam.
+constexpr double kAdagradLearningRate = 1e-2;
+constexpr double kAdagradEpsilon = 1e-10;
+constexpr double kLionBeta2 = 0.99;
+
+constexpr auto kTypes =
+    std::to_array<OptimizerType>({OptimizerType::adam, OptimizerType::adamw, OptimizerType::adagrad,
+                                  OptimizerType::lion, OptimizerType::sgd});
+
+bool is_adam(OptimizerType type) {
+  return type == OptimizerType::adam || type == OptimizerType::adamw;
+}
+
+bool belongs_to(OptimizerType type, std::string_view key) {
+  if (key == "lr" || key == "weight_decay" || key == "fp32_optimizer_states") return true;
+  if (key == "betas") return has_betas(type);
+  if (key == "eps") return has_epsilon(type);
+  if (key == "momentum" || key == "dampening" || key == "nesterov") return type == OptimizerType::sgd;
+  return is_adam(type);
+}
+
+// "Adam, AdamW and Lion".
+std::string owners_of(std::string_view key) {
+  std::vector<std::string_view> names;
+  for (const OptimizerType type : kTypes) {
+    if (belongs_to(type, key)) names.push_back(name_of(type));
+  }
+  if (names.size() == 1) return std::string(names.front());
+  const std::string_view last = names.back();
+  names.pop_back();
+  return fmt::format("{} and {}", fmt::join(names, ", "), last);
+}
+
+}  // namespace
+
+std::string_view name_of(OptimizerType type) {
+  switch (type) {
+    case OptimizerType::adam:
+      return "Adam";
+    case OptimizerType::adamw:
+      return "AdamW";
+    case OptimizerType::adagrad:
+      return "Adagrad";
+    case OptimizerType::lion:
+      return "Lion";
+    case OptimizerType::sgd:
+      return "SGD";
+  }
+  return "?";
+}
+
+bool has_betas(OptimizerType type) {
+  return is_adam(type) || type == OptimizerType::lion;
+}
+bool has_epsilon(OptimizerType type) {
+  return is_adam(type) || type == OptimizerType::adagrad;
+}
+
+std::string Resolver::optimizer_named() const {
+  const ConfigEntry* type = given(kType);
+  return fmt::format("{}, {},", type != nullptr ? named(*type) : fmt::format("{} (default)", kType),
+                     name_of(config_.optimizer.type));
+}
+
+void Resolver::resolve_optimizer() {
+  OptimizerConfig& optimizer = config_.optimizer;
+  const std::string type = text(kType, name_of(optimizer.type));
+  optimizer.type = *std::find_if(kTypes.begin(), kTypes.end(),
+                                 [&](OptimizerType known) { return name_of(known) == type; });
+  check_optimizer_keys();
+  const bool is_adagrad = optimizer.type == OptimizerType::adagrad;
+  if (is_adagrad) optimizer.learning_rate = kAdagradLearningRate;
+  const bool as_trainer = is_auto(kLearningRate) || comes_with_a_trainer();
+  optimizer.learning_rate = number(kLearningRate, as_trainer ? kAutoLearningRate : optimizer.learning_rate);
+  if (comes_with_a_trainer()) record(kLearningRate, fmt::format("{}", optimizer.learning_rate), kTrainersOwn);
+  if (has_betas(optimizer.type)) resolve_betas();
+  if (has_epsilon(optimizer.type)) {
+    if (is_adagrad) optimizer.epsilon = kAdagradEpsilon;
+    optimizer.epsilon = number(kEpsilon, is_auto(kEpsilon) ? kAutoEpsilon : optimizer.epsilon);
+  }
+  optimizer.weight_decay = number("optimizer.params.weight_decay", optimizer.weight_decay);
+  if (optimizer.type == OptimizerType::sgd) resolve_momentum();
+  if (!is_adam(optimizer.type)) return;
+  optimizer.bias_correction = boolean("optimizer.params.bias_correction", optimizer.bias_correction);
+  optimizer.decoupled_weight_decay = boolean("optimizer.params.adam_w_mode", true);
+  if (optimizer.type == OptimizerType::adamw && !optimizer.decoupled_weight_decay) {
+    const ConfigEntry& mode = *given("optimizer.params.adam_w_mode");
+    const ConfigEntry* entry = given(kType);
+    problems_.add(mode.written_at,
+                  fmt::format("{} is false, but {} is AdamW; set the type to Adam", mode.written_key,
+                              entry != nullptr ? named(*entry) : fmt::format("{} (default)", kType)));
+  }
+}
+
+// DeepSpeed passes the keys to the optimizer's constructor, which does not know another one's.
+void Resolver::check_optimizer_keys() {
+  const OptimizerType type = config_.optimizer.type;
+  for (const auto& [path, entry] : entries_.all()) {
+    if (!path.starts_with(kParams)) continue;
+    const std::string_view key = std::string_view(path).substr(kParams.size());
+    if (find_path(path)->effect != KeyEffect::honoured || belongs_to(type, key)) continue;
+    problems_.add(entry.written_at, fmt::format("{} is not a key of {}; it belongs to {}", entry.written_key,
+                                                name_of(type), owners_of(key)));
+  }
+}
+
+void Resolver::resolve_betas() {
+  OptimizerConfig& optimizer = config_.optimizer;
+  if (optimizer.type == OptimizerType::lion) optimizer.beta2 = kLionBeta2;
+  const std::vector<double> betas =
+      numbers(kBetas, {optimizer.beta1, is_auto(kBetas) ? kAutoBeta2 : optimizer.beta2});
+  if (betas.size() == 2) {
+    optimizer.beta1 = betas[0];
+    optimizer.beta2 = betas[1];
+    return;
+  }
+  const ConfigEntry& entry = *given(kBetas);
+  problems_.add(entry.written_at,
+                fmt::format("{} has {} values; it needs two", entry.written_key, betas.size()));
+}
+
+// As torch.optim.SGD has it.
+void Resolver::resolve_momentum() {
+  OptimizerConfig& optimizer = config_.optimizer;
+  optimizer.momentum = number(kMomentum, optimizer.momentum);
+  optimizer.dampening = number(kDampening, optimizer.dampening);
+  optimizer.nesterov = boolean(kNesterov, optimizer.nesterov);
+  const ConfigEntry* dampening = given(kDampening);
+  if (!optimizer.nesterov) {
+    if (dampening != nullptr && optimizer.momentum == 0)
+      idle_.push_back({dampening->written_key, "momentum is 0"});
+    return;
+  }
+  const ConfigEntry& nesterov = *given(kNesterov);
+  const ConfigEntry* momentum = given(kMomentum);
+  if (optimizer.momentum == 0) {
+    problems_.add(
+        nesterov.written_at,
+        fmt::format("{} is true, but {} is 0", nesterov.written_key,
+                    momentum != nullptr ? named(*momentum) : fmt::format("{} (default)", kMomentum)));
+  }
+  if (optimizer.dampening != 0) {
+    problems_.add(nesterov.written_at,
+                  fmt::format("{} is true, but {} is {}; it must be 0 then", nesterov.written_key,
+                              named(*dampening), optimizer.dampening));
+  }
+}
+
+// Two keys say the same thing of moments: DeepSpeed derives the optimizer's from that of bf16.
+void Resolver::resolve_moments() {
+  OptimizerConfig& optimizer = config_.optimizer;
+  const bool fp32_states = boolean(kFp32States, true);
+  const bool bf16_states = boolean(kBf16States, false);
+  const ConfigEntry* fp32 = given(kFp32States);
+  const ConfigEntry* bf16 = given(kBf16States);
+  const bool is_bf16 = config_.precision == DataType::bf16;
+  explain_master_weights();
+  if (is_bf16 && fp32 != nullptr && bf16 != nullptr && fp32_states == bf16_states) {
+    problems_.add(fp32->written_at, fmt::format("{} and {} are both {}, and mean the opposite of each other",
+                                                fp32->written_key, named(*bf16), fp32_states));
+    return;
+  }
+  if (bf16 != nullptr && !is_bf16) idle_.push_back({bf16->written_key, "bf16.enabled is false"});
+  if (!fp32_states && config_.precision == DataType::fp16) {
+    problems_.add(fp32->written_at,
+                  fmt::format("{} is false, but {} is true: moments are fp32 or bf16, not fp16",
+                              fp32->written_key, named(*given("fp16.enabled"))));
+  }
+  if (!fp32_states && config_.precision == DataType::fp32)
+    idle_.push_back({fp32->written_key, "parameters are fp32, and so are moments then"});
+  if (!is_bf16 || (fp32_states && !bf16_states)) return;
+  if (optimizer.type == OptimizerType::sgd && optimizer.momentum == 0) {
+    const ConfigEntry& wanted = bf16_states ? *bf16 : *fp32;
+    idle_.push_back({wanted.written_key, "SGD without momentum keeps no moments"});
+    return;
+  }
+  optimizer.moment_type = DataType::bf16;
+}
+
+// DeepSpeed has bf16 moments only together with bf16 master weights; a file that asks for the moments has
+// both keys.
+void Resolver::explain_master_weights() {
+  const bool wanted = boolean(kBf16Masters, false);
+  if (!wanted) return;
+  const ConfigEntry& masters = *given(kBf16Masters);
+  const ConfigEntry* states = given(kBf16States);
+  if (config_.precision != DataType::bf16) {
+    idle_.push_back({masters.written_key, "bf16.enabled is false"});
+  } else if (states != nullptr && states->value.boolean) {
+    config_.warnings.push_back(fmt::format(
+        "{} has no effect: master weights stay fp32, moments are bf16 ({}); terrace.compact_state "
+        "keeps the same fp32 numbers in 2 bytes beside the bf16 parameters",
+        named(masters), named(*states)));
+  } else {
+    problems_.add(masters.written_at,
+                  fmt::format("{} is true, but {} is not: it is accepted beside bf16 moments only, because "
+                              "master weights are always fp32",
+                              masters.written_key, kBf16States));
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,249 @@
+// Batch, precision, activations and monitors.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include <terrace/runtime/config/most_micro_batches.h>
+#include <terrace/runtime/config/resolve/internal/resolver.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kTrainBatch = "train_batch_size";
+constexpr std::string_view kMicroBatch = "train_micro_batch_size_per_gpu";
+constexpr std::string_view kAccumulation = "gradient_accumulation_steps";
+constexpr std::string_view kCpuCheckpointing = "activation_checkpointing.cpu_checkpointing";
+constexpr std::string_view kOffload = "terrace.offload_activations";
+
+std::optional<DataType> data_type_from(std::string_view name) {
+  if (name == "fp32" || name == "float32" || name == "float") return DataType::fp32;
+  if (name == "bf16" || name == "bfloat16") return DataType::bf16;
+  if (name == "fp16" || name == "float16" || name == "half") return DataType::fp16;
+  return std::nullopt;
+}
+
+}  // namespace
+
+void Resolver::resolve_batch() {
+  const ConfigEntry* train = given(kTrainBatch);
+  const ConfigEntry* micro = given(kMicroBatch);
+  const ConfigEntry* accumulation = given(kAccumulation);
+  uint64_t micro_size = micro != nullptr ? whole_number(micro->value) : 1;
+  uint64_t steps = accumulation != nullptr ? whole_number(accumulation->value) : 1;
+  std::string micro_origin = "default";
+  std::string steps_origin = "default";
+  if (train != nullptr) {
+    const uint64_t train_size = whole_number(train->value);
+    const ConfigEntry* divisor = micro != nullptr ? micro : accumulation;
+    if (micro != nullptr && accumulation != nullptr) {
+      check_batch(*train, *micro, *accumulation);
+    } else if (divisor != nullptr && train_size % whole_number(divisor->value) != 0) {
+      problems_.add(train->written_at,
+                    fmt::format("{} is {}, which is not a multiple of {}, {}", train->written_key, train_size,
+                                named(*divisor), whole_number(divisor->value)));
+    } else if (micro != nullptr) {
+      steps = train_size / micro_size;
+      steps_origin = fmt::format("from {} and {}", kTrainBatch, kMicroBatch);
+    } else {
+      micro_size = train_size / steps;
+      micro_origin = accumulation != nullptr ? fmt::format("from {} and {}", kTrainBatch, kAccumulation)
+                                             : fmt::format("from {}", kTrainBatch);
+    }
+  }
+  if (steps > kMostMicroBatches) {
+    const ConfigEntry& cause = accumulation != nullptr ? *accumulation : *train;
+    problems_.add(
+        cause.written_at,
+        fmt::format("{} makes a step of {} micro-batches; each is planned by itself, and {} are the "
+                    "most: raise {}",
+                    cause.written_key, steps, kMostMicroBatches, kMicroBatch));
+  }
+  config_.batch.micro_batch_size = static_cast<uint32_t>(micro_size);
+  config_.batch.accumulation_steps = static_cast<uint32_t>(steps);
+  record(kTrainBatch, fmt::format("{}", config_.batch.train_batch_size()),
+         fmt::format("from {} and {}", kMicroBatch, kAccumulation));
+  record(kMicroBatch, fmt::format("{}", micro_size), micro_origin);
+  record(kAccumulation, fmt::format("{}", steps), steps_origin);
+}
+
+void Resolver::check_batch(const ConfigEntry& train, const ConfigEntry& micro,
+                           const ConfigEntry& accumulation) {
+  const uint64_t product = whole_number(micro.value) * whole_number(accumulation.value);
+  if (whole_number(train.value) == product) return;
+  const uint64_t batch = whole_number(train.value);
+  const uint64_t micro_size = whole_number(micro.value);
+  const std::string advice = batch % micro_size == 0
+                                 ? fmt::format("{} {} keeps the batch", kAccumulation, batch / micro_size)
+                                 : fmt::format("leave one of the three out");
+  problems_.add(train.written_at, fmt::format("{} is {}, but {} x {} is {} x {} = {} in one process; {}",
+                                              train.written_key, batch, named(micro), named(accumulation),
+                                              micro_size, whole_number(accumulation.value), product, advice));
+}
+
+void Resolver::resolve_precision() {
+  const bool fp16 = boolean("fp16.enabled", false);
+  const bool bf16 = boolean("bf16.enabled", false, !fp16);
+  if (fp16 && bf16) {
+    const ConfigEntry& half = *entries_.find("fp16.enabled");
+    const ConfigEntry& brain = *entries_.find("bf16.enabled");
+    problems_.add(
+        half.written_at,
+        fmt::format("{} and {} are both true: parameters have one precision, set one of them to false",
+                    half.written_key, named(brain)));
+  }
+  config_.precision = fp16 ? DataType::fp16 : bf16 ? DataType::bf16 : DataType::fp32;
+  resolve_loss_scale(fp16);
+  resolve_moments();
+  resolve_accumulation_type();
+  config_.gather_16bit_weights_on_save =
+      boolean("zero_optimization.stage3_gather_16bit_weights_on_model_save", false);
+}
+
+void Resolver::resolve_loss_scale(bool enabled) {
+  Fp16Config& fp16 = config_.fp16;
+  fp16.loss_scale = number("fp16.loss_scale", fp16.loss_scale);
+  fp16.initial_scale_power = small("fp16.initial_scale_power", fp16.initial_scale_power);
+  fp16.loss_scale_window = small("fp16.loss_scale_window", fp16.loss_scale_window);
+  fp16.hysteresis = small("fp16.hysteresis", fp16.hysteresis);
+  fp16.consecutive_hysteresis = boolean("fp16.consecutive_hysteresis", fp16.consecutive_hysteresis);
+  fp16.min_loss_scale = number("fp16.min_loss_scale", fp16.min_loss_scale);
+  const bool dynamic = fp16.loss_scale == 0;
+  check_loss_scale(enabled);
+  for (const std::string_view key : {"loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis",
+                                     "consecutive_hysteresis", "min_loss_scale"}) {
+    const ConfigEntry* entry = given(joined_path("fp16", key));
+    if (entry == nullptr) continue;
+    if (!enabled) idle_.push_back({entry->written_key, "fp16.enabled is false"});
+    if (enabled && !dynamic && key != "loss_scale")
+      idle_.push_back({entry->written_key, "fp16.loss_scale is not 0"});
+    const bool needs_more = key == "loss_scale_window" || key == "min_loss_scale";
+    if (enabled && dynamic && needs_more && entry->value.number <= 0) {
+      problems_.add(
+          entry->written_at,
+          fmt::format("{} is 0, but the loss scale is dynamic (fp16.loss_scale is 0); it must be above 0",
+                      entry->written_key));
+    }
+  }
+}
+
+// A scale is an fp32 number above 0, and a dynamic one never falls below its least.
+void Resolver::check_loss_scale(bool enabled) {
+  const Fp16Config& fp16 = config_.fp16;
+  constexpr std::string_view scale_key = "fp16.loss_scale";
+  constexpr std::string_view least_key = "fp16.min_loss_scale";
+  constexpr double smallest = std::numeric_limits<float>::min();
+  for (const std::string_view path : {scale_key, least_key}) {
+    const ConfigEntry* entry = given(path);
+    if (entry == nullptr || entry->value.number == 0 || entry->value.number >= smallest) continue;
+    problems_.add(entry->written_at,
+                  fmt::format("{} is {}, less than {:.3g}, the smallest that fp32 can hold",
+                              entry->written_key, entry->value.number, smallest));
+  }
+  const ConfigEntry* least = given(least_key);
+  const double first = std::ldexp(1.0, static_cast<int>(fp16.initial_scale_power));
+  if (!enabled || fp16.loss_scale != 0 || least == nullptr || fp16.min_loss_scale <= first) return;
+  problems_.add(least->written_at,
+                fmt::format("{} is {}, more than the scale that the run begins with, {} "
+                            "(2 to the power of fp16.initial_scale_power, {})",
+                            least->written_key, fp16.min_loss_scale, first, fp16.initial_scale_power));
+}
+
+void Resolver::resolve_accumulation_type() {
+  constexpr std::string_view path = "data_types.grad_accum_dtype";
+  config_.grad_accum_type = data_type_from(text(path, ""));
+  const DataType type = config_.grad_accum_type.value_or(DataType::fp32);
+  if (type == DataType::fp32 || type == config_.precision) return;
+  const ConfigEntry& entry = *given(path);
+  problems_.add(entry.written_at, fmt::format("{} is {}, but parameters are {}; it must be fp32 or the same",
+                                              entry.written_key, name_of(type), name_of(config_.precision)));
+}
+
+std::optional<ActivationOffload> activation_offload_from_name(std::string_view name) {
+  if (name == "none") return ActivationOffload::none;
+  if (name == "cpu") return ActivationOffload::cpu;
+  if (name == "nvme") return ActivationOffload::nvme;
+  if (name == "auto") return ActivationOffload::automatic;
+  return std::nullopt;
+}
+
+void Resolver::resolve_activations() {
+  constexpr std::string_view count_path = "activation_checkpointing.number_checkpoints";
+  constexpr std::string_view checkpoint_path = "terrace.checkpoint_activations";
+  ActivationConfig& activations = config_.activations;
+  activations.checkpoint = boolean(checkpoint_path, activations.checkpoint);
+  activations.checkpoint_count = static_cast<uint32_t>(optional_integer(count_path).value_or(0));
+  resolve_activation_offload();
+  if (activations.checkpoint) return;
+  const std::string switched_off = fmt::format("{} is false", named(*given(checkpoint_path)));
+  if (activations.offload == ActivationOffload::automatic) activations.offload = ActivationOffload::none;
+  if (activations.offload != ActivationOffload::none) {
+    const ConfigEntry& place = given(kOffload) != nullptr ? *given(kOffload) : *given(kCpuCheckpointing);
+    problems_.add(place.written_at, fmt::format("{} is {}, but {}: there are no kept inputs to move",
+                                                place.written_key, json_text(place.value), switched_off));
+  }
+  if (activations.checkpoint_count > 0) {
+    const ConfigEntry& count = *given(count_path);
+    problems_.add(count.written_at, fmt::format("{} is {}, but {}", count.written_key,
+                                                activations.checkpoint_count, switched_off));
+  }
+}
+
+void Resolver::resolve_activation_offload() {
+  ActivationConfig& activations = config_.activations;
+  const bool to_host = boolean(kCpuCheckpointing, false);
+  const std::string place = text(kOffload, to_host ? "cpu" : "none");
+  activations.offload = *activation_offload_from_name(place);
+  const ConfigEntry* const own = given(kOffload);
+  if (!to_host || own == nullptr || activations.offload == ActivationOffload::cpu) return;
+  problems_.add(own->written_at, fmt::format("{} is {}, but {} is true, which is cpu", own->written_key,
+                                             place, named(*given(kCpuCheckpointing))));
+}
+
+void Resolver::check_activation_offload() {
+  const PlacementConfig& placement = config_.placement;
+  if (config_.activations.offload != ActivationOffload::nvme) return;
+  if (placement.parameters == Placement::nvme || placement.states == Placement::nvme) return;
+  const ConfigEntry& own = *given(kOffload);
+  problems_.add(own.written_at,
+                fmt::format("{} is nvme, but nothing else is: place optimizer states or parameters there too "
+                            "(zero_optimization.offload_optimizer.device, offload_param.device)",
+                            own.written_key));
+}
+
+// Layer by layer the inputs of layers are all that can be kept of so many micro-batches.
+void Resolver::resolve_order() {
+  constexpr std::string_view order_path = "terrace.microbatch_order";
+  const bool by_layer = text(order_path, "batch") == "layer";
+  config_.batch.layer_major = by_layer && config_.batch.accumulation_steps > 1;
+  if (by_layer && !config_.batch.layer_major)
+    idle_.push_back({given(order_path)->written_key, fmt::format("{} is 1", kAccumulation)});
+  if (!config_.batch.layer_major || config_.activations.checkpoint) return;
+  config_.activations.checkpoint = config_.activations.checkpoint_for_order = true;
+  idle_.push_back({given("terrace.checkpoint_activations")->written_key,
+                   fmt::format("{} is layer: layers are computed again", order_path)});
+}
+
+void Resolver::resolve_monitor() {
+  resolve_monitor_target("tensorboard", config_.monitor.tensorboard);
+  resolve_monitor_target("csv_monitor", config_.monitor.csv);
+  config_.wall_clock_breakdown = boolean("wall_clock_breakdown", false);
+}
+
+void Resolver::resolve_monitor_target(std::string_view section, MonitorTarget& target) {
+  target.enabled = boolean(joined_path(section, "enabled"), false);
+  target.output_path = text(joined_path(section, "output_path"), "");
+  const std::string job_key = joined_path(section, "job_name");
+  target.job_name = text(job_key, target.job_name);
+  const std::filesystem::path job = target.job_name;
+  const auto leaves = [](const std::filesystem::path& part) { return part == ".."; };
+  if (job.is_relative() && std::none_of(job.begin(), job.end(), leaves)) return;
+  const ConfigEntry& entry = *given(job_key);
+  problems_.add(entry.written_at,
+                fmt::format("{} is {}: it is a folder in {}.output_path, and cannot leave it",
+                            entry.written_key, json_quoted(target.job_name, 60), section));
+}
+
+}  // namespace terrace

@@ -1,0 +1,93 @@
+// ConfigEntries: the values of a document that the schema knows, checked one by one. Contradictions between
+// them are not its business: see train_config.cpp.
+#pragma once
+
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/config/schema/schema.h>
+#include <terrace/runtime/config/train_config.h>
+
+namespace terrace {
+
+// What is wrong with a configuration: the first problems in words, the others as a number.
+class ConfigProblems {
+ public:
+  // "ds.json:14:7: unknown key ...". `about`: the key whose note says what would be right; null: none.
+  void add(const std::string& origin, const std::string& text, const SchemaKey* about = nullptr);
+  // Whether the next one will be said in words.
+  bool says_next() const;
+  void throw_if_any() const;
+
+ private:
+  std::vector<std::string> lines_;
+  size_t count_ = 0;
+  const SchemaKey* about_ = nullptr;  // of the first problem
+};
+
+// A key that has no effect.
+struct IdleKey {
+  std::string key;     // as written, with its section
+  std::string reason;  // in this configuration only, such as "its device is none"; or empty
+};
+
+struct ConfigEntry {
+  const SchemaKey* row;     // of the key that has the effect, where the file may have had another
+  std::string written_key;  // "zero_optimization.cpu_offload"
+  std::string written_at;   // "ds.json:14:7", "--lr"
+  bool is_auto;
+  bool from_override;
+  JsonNode value;  // of the type of its row; not set for "auto"
+
+  // For people: "ds.json:14:7", "auto (ds.json:14:7)", "mapped from cpu_offload (ds.json:14:7)".
+  std::string origin() const;
+};
+
+class ConfigEntries {
+ public:
+  using EntryMap = std::map<std::string, ConfigEntry, std::less<>>;  // by path
+
+  // Collects what is wrong into `problems`.
+  ConfigEntries(const JsonNode& document, std::span<const ConfigOverride> overrides,
+                ConfigProblems& problems);
+
+  // The honoured key `path`, or null when neither the file nor an override has it.
+  const ConfigEntry* find(std::string_view path) const;
+  const EntryMap& all() const { return by_path_; }
+  // The objects of a section list, in the order of the file; the paths of their entries have no position.
+  std::span<const EntryMap> items(std::string_view path) const;
+  // Whether the section is there, if only empty.
+  bool has_section(std::string_view path) const { return sections_.contains(path); }
+  // In the order of the file.
+  const std::vector<IdleKey>& without_effect() const { return without_effect_; }
+  // Whether any value of the document is "auto", which a trainer that has settings of its own fills in.
+  bool has_auto() const { return has_auto_; }
+
+ private:
+  struct Given;
+  void read_section(std::string_view section, const JsonNode& object, const std::string& written_section);
+  void read_member(std::string_view section, const JsonMember& member, const std::string& written_section);
+  void read_value(const SchemaKey& row, const Given& given);
+  bool refuse_type(std::string_view section, const JsonNode& object, const std::string& written_section);
+  void read_open_section(const SchemaKey& row, const Given& given);
+  void read_section_list(const SchemaKey& row, const Given& given);
+  void insert(ConfigEntry entry);
+  void apply(const ConfigOverride& setting);
+
+  ConfigProblems& problems_;
+  EntryMap by_path_;
+  std::map<std::string, std::vector<EntryMap>, std::less<>> items_;
+  std::set<std::string, std::less<>> sections_;
+  std::vector<IdleKey> without_effect_;
+  bool has_auto_ = false;
+};
+
+// The value of a node whose type has been checked.
+uint64_t whole_number(const JsonNode& node);
+
+}  // namespace terrace

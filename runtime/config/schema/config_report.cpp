@@ -1,0 +1,170 @@
+// How a configuration is shown: --print-config, and docs/config.md.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <terrace/base/error.h>
+#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/config/schema/schema.h>
+#include <terrace/runtime/config/schema/suggestions.h>
+#include <terrace/runtime/config/train_config.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kIntroduction = R"(# Configuration
+
+Terrace reads the DeepSpeed JSON files that people have. This page lists every key it knows; it is written by the
+program from the same table that the parser uses.
+
+- `//`, `#` and `/* */` comments, trailing commas, a missing comma where a line ends (as in Hjson) and whole numbers such as
+  `5e8` are accepted; keys that begin with `_` are comments too. `null` is as good as leaving the key out.
+- A key that is not listed here is an error with its line and column, and with a suggestion where one is near. So are
+  duplicate keys, values of the wrong type, and keys that contradict each other; both are named.
+- `"auto"` is accepted for every value and stands for the default, unless the table says otherwise: where Hugging
+  Face's trainer fills it in, it is what that trainer has without further arguments, or what the run itself says.
+- A file that holds `"auto"` and no `optimizer` section is one for that trainer: it gets AdamW with a rate of 5e-5 that falls to 0
+  over the run in a line.
+- Files that give no batch size rely on their trainer for it; here they get one sequence at a time.
+- Known keys that have no effect here are accepted and listed in one warning, section by section.
+- `--print-config` shows every value in force and where it came from: the line of the file, a flag, `auto` or a default;
+  `--explain KEY` says what one key means and what it is in this run.
+
+Effects: **honoured** keys do here what they do in DeepSpeed, or what the note says; **mapped** keys stand for another
+key; keys **without effect** are accepted; **refused** keys are an error unless they have a value that changes nothing,
+which the note or the column "value" names.
+
+## What the stages mean here
+
+One process divides nothing among processes, whatever `zero_optimization.stage` says. A stage says which offload sections
+the file may have; a flag of the command line may ask for a placement at any stage.
+
+| stage | DeepSpeed divides | here | the file may have |
+|---|---|---|---|
+| 0 | nothing | everything is in device memory | neither `offload_optimizer` nor `offload_param` |
+| 1 | optimizer states | master weights and moments are where `offload_optimizer.device` says: device memory, host memory or nvme | `offload_optimizer` |
+| 2 | and gradients | the same as stage 1; gradients go straight to where the states are | `offload_optimizer` |
+| 3 | and parameters | parameters are where `offload_param.device` says, fetched before each use | both |
+
+In stages 1 and 2 DeepSpeed quietly uses host memory for `"device": "nvme"`; here the states are on nvme, and a warning
+says so. `--print-config` says what the stage comes to for a given file.
+
+## How the learning rate of a group comes about
+
+Every weight belongs to one parameter group: the first of `terrace.parameter_groups` whose patterns match its name, else
+the model's own two, weights that decay and weights that do not (biases and norms). A group's own `lr` is its own key, else
+`optimizer.params.lr`. As with DeepSpeed's schedulers on torch parameter groups,
+
+- without a scheduler each group keeps its own rate;
+- WarmupLR without `warmup_max_lr`, and any warm-up with `"auto"`, rise to each group's own rate;
+- WarmupCosineLR multiplies each group's own rate;
+- everything else sets the rate of all groups alike, or takes a list: one number for each of `terrace.parameter_groups` in
+  their order, then one for the other weights that decay and one for those that do not. Own rates have no effect then, and
+  a warning says so.
+
+The very first update runs with what DeepSpeed's scheduler sets when it is made, update number k (from 0) with its
+iteration k - 1; updates that fp16 skips do not count.
+)";
+
+// Keeps a cell of a table one cell.
+std::string cell(std::string_view text) {
+  std::string safe;
+  for (char c : text) safe += c == '|' ? std::string("\\|") : std::string(1, c);
+  return safe;
+}
+
+std::string accepted(const SchemaKey& row) {
+  const std::string_view allowed = row.limits.allowed;
+  if (row.effect != KeyEffect::refused) {
+    if (row.type == ValueType::section_list) return "a list of sections";
+    return has_subkeys(row) ? "a section" : expected_values(row);
+  }
+  if (allowed.empty()) return "not accepted";
+  if (has_subkeys(row)) return "only with nothing enabled";
+  std::string text;
+  for (char c : allowed) text += c == '|' ? std::string(" or ") : std::string(1, c);
+  return "only " + text;
+}
+
+// The part of the path that a heading of the page stands for: "optimizer" of optimizer.params.lr.
+std::string_view top_section(const SchemaKey& row) {
+  return row.section.substr(0, row.section.find('.'));
+}
+
+std::string section_heading(std::string_view section) {
+  return section.empty() ? "## Top level\n" : fmt::format("## {}\n", section);
+}
+
+}  // namespace
+
+std::string config_table(const TrainConfig& config) {
+  size_t key_width = 3;
+  size_t value_width = 5;
+  for (const ResolvedValue& line : config.resolved) {
+    key_width = std::max(key_width, line.key.size());
+    value_width = std::max(value_width, line.value.size());
+  }
+  std::string table = fmt::format("{:<{}}  {:<{}}  {}\n", "key", key_width, "value", value_width, "origin");
+  for (const ResolvedValue& line : config.resolved)
+    table += fmt::format("{:<{}}  {:<{}}  {}\n", line.key, key_width, line.value, value_width, line.origin);
+  for (const ResolvedValue& line : config.resolved) {
+    if (!line.note.empty()) table += fmt::format("\n{}: {}\n", line.key, line.note);
+  }
+  return table;
+}
+
+std::string config_json(const TrainConfig& config) {
+  std::string lines;
+  for (const ResolvedValue& line : config.resolved) {
+    const std::string note = line.note.empty() ? "" : ", \"note\": " + json_quoted(line.note);
+    lines += fmt::format("{}  {{\"key\": {}, \"value\": {}, \"origin\": {}{}}}", lines.empty() ? "" : ",\n",
+                         json_quoted(line.key), line.value, json_quoted(line.origin), note);
+  }
+  return "[\n" + lines + "\n]\n";
+}
+
+std::string config_explanation(const TrainConfig& config, std::string_view key) {
+  std::string text;
+  for (const SchemaKey& row : schema()) {
+    if (row.path() != key && row.key != key) continue;
+    const SchemaKey& target = row.limits.stands_for.empty() ? row : *find_path(row.limits.stands_for);
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", row.path(), accepted(row));
+    if (!row.default_text.empty()) text += fmt::format("; default {}", row.default_text);
+    text += fmt::format("\n  {}{}: {}\n", name_of(row.effect),
+                        row.limits.stands_for.empty() ? "" : " to " + target.path(), row.note);
+    for (const ResolvedValue& value : config.resolved) {
+      if (value.key != target.path()) continue;
+      text += fmt::format("  here: {}, {}\n", value.value, value.origin);
+      if (!value.note.empty()) text += fmt::format("  {}\n", value.note);
+    }
+  }
+  if (!text.empty()) return text;
+  const size_t dot = key.rfind('.');
+  const std::string_view section = dot == std::string_view::npos ? "" : key.substr(0, dot);
+  throw Error(ErrorKind::config,
+              {"there is no such key", std::string(key), suggestion_for(section, key.substr(dot + 1)),
+               "docs/config.md lists every key"});
+}
+
+std::string config_reference_markdown() {
+  std::string page(kIntroduction);
+  std::vector<std::string_view> sections;
+  for (const SchemaKey& row : schema()) {
+    if (std::find(sections.begin(), sections.end(), top_section(row)) == sections.end())
+      sections.push_back(top_section(row));
+  }
+  for (const std::string_view section : sections) {
+    page += "\n" + section_heading(section) +
+            "\n| key | value | default | effect | note |\n|---|---|---|---|---|\n";
+    for (const SchemaKey& row : schema()) {
+      if (top_section(row) != section) continue;
+      const std::string path = row.path();
+      page += fmt::format("| `{}` | {} | {} | {} | {} |\n",
+                          section.empty() ? path : path.substr(section.size() + 1), cell(accepted(row)),
+                          cell(row.default_text), name_of(row.effect), cell(row.note));
+    }
+  }
+  return page;
+}
+
+}  // namespace terrace

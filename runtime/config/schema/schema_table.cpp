@@ -1,0 +1,442 @@
+// The rows of the schema. Defaults are DeepSpeed's (0.19) unless the note says otherwise.
+#include <array>
+
+#include <terrace/runtime/config/schema/schema.h>
+
+namespace terrace {
+namespace {
+
+using enum ValueType;
+using enum KeyEffect;
+
+constexpr double kMaxCount = std::numeric_limits<uint32_t>::max();
+constexpr double kMaxInteger = 9223372036854775807.0;
+constexpr double kMaxChunk = 0x1p40;  // more than any model has
+constexpr double kMaxFp32 = std::numeric_limits<float>::max();
+constexpr double kBelowOne = 1.0 - 0x1p-53;
+
+constexpr std::string_view kZero = "zero_optimization";
+constexpr std::string_view kParam = "zero_optimization.offload_param";
+constexpr std::string_view kState = "zero_optimization.offload_optimizer";
+constexpr std::string_view kZenflow = "zero_optimization.zenflow";
+
+constexpr std::string_view kOneProcess = "There is one process: nothing is reduced or gathered.";
+constexpr std::string_view kNotSharded = "There is one process: nothing is divided between groups.";
+constexpr std::string_view kLossy = "Lossy communication is not supported.";
+constexpr std::string_view kNoGathering =
+    "Modules are not hooked: the model names what each operation needs.";
+constexpr std::string_view kBudgetRules =
+    "Residency follows terrace.device_memory and the recorded schedule.";
+constexpr std::string_view kLiveBytes =
+    "terrace.device_memory bounds device memory: 2 bytes for each bf16 or fp16 parameter that is to be there "
+    "at "
+    "a time, 4 in fp32, and the activations.";
+constexpr std::string_view kPersistentBytes =
+    "What is used next stays as far as terrace.device_memory has room: 2 bytes more for each bf16 or fp16 "
+    "parameter that is to stay, 4 in fp32.";
+constexpr std::string_view kMonitor = "Scalars go to tensorboard, to csv_monitor and to the log of steps.";
+constexpr std::string_view kOutputPath = "The folder that has a folder per job; empty: the working folder.";
+constexpr std::string_view kJobName = "A folder in output_path.";
+constexpr std::string_view kMonitorSection = "Some files have it here; it belongs to the top level.";
+constexpr std::string_view kWriter = "Terrace writes its own checkpoints.";
+constexpr std::string_view kTimers = "Timers never synchronise the device.";
+constexpr std::string_view kNoZenflow = "ZenFlow changes which updates are applied; it is not supported.";
+constexpr std::string_view kOtherOptimizer = "Belongs to an optimizer that is not supported.";
+constexpr std::string_view kDeepCompile = "Only used by DeepCompile.";
+constexpr std::string_view kNoCompiler = "There is no graph compiler: Terrace's own schedule does this work.";
+constexpr std::string_view kCompression = "Compression is not supported.";
+constexpr std::string_view kPeftName = "The name that PEFT has for it.";
+constexpr std::string_view kSwitchedOff = "enabled: false";
+constexpr std::string_view kNoStage3 = "The same key without its stage3_ prefix, as some files have it.";
+constexpr std::string_view kOldAio = "An older name of intra_op_parallelism, which DeepSpeed ignores today.";
+
+// What there is here in the place of optimizers and schedulers of DeepSpeed, torch and Hugging Face. Without
+// compressed communication, which one process does not need, 1-bit and 0/1 Adam are Adam.
+constexpr std::string_view kOtherOptimizers =
+    "OneBitAdam=Adam|ZeroOneAdam=Adam|OneBitLamb=AdamW|Lamb=AdamW|Muon=AdamW|MuAdam=Adam|MuAdamW=AdamW|"
+    "MuSGD=SGD|FusedAdam=Adam|DeepSpeedCPUAdam=Adam|CPUAdam=Adam|FusedLion=Lion|FusedLamb=AdamW|"
+    "torch.optim.Adam=Adam|torch.optim.AdamW=AdamW|torch.optim.SGD=SGD|adamw_torch=AdamW|"
+    "adamw_torch_fused=AdamW|adamw_hf=AdamW|Adam8bit=AdamW|AdamW8bit=AdamW|adamw_bnb_8bit=AdamW|"
+    "Adafactor=AdamW|RAdam=AdamW|NAdam=AdamW|RMSprop=AdamW|LARS=SGD";
+constexpr std::string_view kOtherSchedulers =
+    "CosineAnnealingLR=WarmupCosineLR|cosine=WarmupCosineLR|cosine_with_restarts=WarmupCosineLR|"
+    "CosineLR=WarmupCosineLR|LinearLR=WarmupDecayLR|polynomial=WarmupDecayLR|"
+    "PolynomialLR=WarmupDecayLR|constant_with_warmup=WarmupLR|constant=WarmupLR|ConstantLR=WarmupLR|"
+    "OneCycleLR=OneCycle|CyclicLR=OneCycle";
+
+constexpr KeyLimits one_or_more = {.minimum = 1, .maximum = kMaxInteger};
+constexpr KeyLimits counted = {.minimum = 0, .maximum = kMaxCount};
+constexpr KeyLimits at_least_one = {.minimum = 1, .maximum = kMaxCount};
+constexpr KeyLimits elements = {.minimum = 0, .maximum = kMaxInteger};
+constexpr KeyLimits only_false = {.allowed = "false"};
+constexpr KeyLimits when_off = {.allowed = kSwitchedOff};
+
+constexpr KeyLimits same_as(std::string_view path) {
+  return {.maximum = kMaxInteger, .stands_for = path};
+}
+constexpr KeyLimits between(double minimum, double maximum) {
+  return {.minimum = minimum, .maximum = maximum};
+}
+constexpr KeyLimits one_of(std::string_view allowed) {
+  return {.allowed = allowed};
+}
+
+// clang-format off
+constexpr auto kRows = std::to_array<SchemaKey>({
+    // Batch and reporting.
+    {"", "train_batch_size", integer, "", honoured, "Sequences per update = train_micro_batch_size_per_gpu x gradient_accumulation_steps. Any one or two of the three give the rest.", at_least_one},
+    {"", "train_micro_batch_size_per_gpu", integer, "1", honoured, "Sequences computed at a time.", at_least_one},
+    {"", "gradient_accumulation_steps", integer, "1", honoured, "Micro-batches per update, at most 16384.", at_least_one},
+    {"", "gradient_clipping", number, "1.0", honoured, "Largest global gradient norm; 0 turns clipping off."},
+    {"", "steps_per_print", integer, "", honoured, "A progress line every so many steps.", {.minimum = 1, .maximum = kMaxInteger}},
+    {"", "wall_clock_breakdown", boolean, "false", honoured, "With every progress line, the milliseconds of forward, backward and update, which go to the monitors as well, and the parts of the step (docs/step_time.md)."},
+    {"", "cuda_visible_devices", any, "", without_effect, "The environment variable CUDA_VISIBLE_DEVICES decides."},
+    {"", "comms_config", open_section, "", without_effect, kOneProcess},
+    {"", "tag", any, "", without_effect, "DeepSpeed does not read it either."},
+    {"", "memory_breakdown", boolean, "false", without_effect, "Every step's report has the bytes of each tier."},
+    {"", "dump_state", boolean, "false", without_effect, "--print-config shows every resolved value."},
+    {"", "disable_python_gc", boolean, "false", without_effect, "There is no Python."},
+    {"", "log_level", text, "info", without_effect, "The program says what matters, once."},
+    {"", "ddp_bf16", any, "", without_effect, kOneProcess},
+    {"", "dataloader_drop_last", boolean, "false", without_effect, "Every batch is whole, always."},
+    {"", "prescale_gradients", boolean, "false", without_effect, kOneProcess},
+    {"", "gradient_predivide_factor", number, "1.0", without_effect, kOneProcess},
+    {"", "gradient_allreduce_op", choice, "mean", without_effect, kOneProcess, one_of("mean|sum|avg")},
+    {"", "disable_allgather", boolean, "false", without_effect, kOneProcess},
+    {"", "communication_data_type", choice, "", without_effect, kOneProcess, one_of("fp16|bf16|fp32|none")},
+    {"", "seq_parallel_communication_data_type", choice, "fp32", without_effect, kOneProcess, one_of("fp16|bf16|fp32")},
+    {"", "seq_parallel_comm_data_type", choice, "fp32", without_effect, kOneProcess, one_of("fp16|bf16|fp32")},
+    {"", "sequence_parallel_size", integer, "1", without_effect, kNotSharded, at_least_one},
+    {"", "expert_parallel", open_section, "", without_effect, kNotSharded},
+    {"", "use_data_before_expert_parallelism", boolean, "false", without_effect, kNotSharded},
+    {"", "managed_gradient_accumulation", boolean, "true", refused, "Terrace always counts the micro-batches itself.", one_of("true")},
+    {"", "zero_allow_untested_optimizer", boolean, "false", without_effect, "The optimizer is always Terrace's own."},
+    {"", "zero_force_ds_cpu_optimizer", boolean, "true", without_effect, "The optimizer is always Terrace's own."},
+    {"", "sparse_gradients", boolean, "false", without_effect, "Gradients are dense."},
+    {"", "graph_harvesting", boolean, "false", without_effect, "There are no CUDA graphs."},
+    {"", "vocabulary_size", integer, "", without_effect, "The model and its data decide.", counted},
+
+    // Optimizer and schedule.
+    {"", "optimizer", section, "", honoured, "Without it: AdamW with its defaults; where the file holds \"auto\", a trainer would bring the optimizer, and lr is that of Hugging Face's, 5e-5, with the scheduler linear."},
+    {"optimizer", "type", choice, "AdamW", honoured, "As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. A key of another optimizer is an error. The refusal of an optimizer that is not here names one that is.", {.allowed = "Adam|AdamW|Adagrad|Lion|SGD", .instead = kOtherOptimizers}},
+    {"optimizer", "params", section, "", honoured, "The settings of the optimizer."},
+    {"optimizer", "legacy_fusion", boolean, "false", without_effect, "There is one kernel."},
+    {"optimizer.params", "lr", number, "0.001", honoured, "Learning rate. Without it: 0.001, and 0.01 with Adagrad. \"auto\" is 5e-5, as Hugging Face's trainer has it."},
+    {"optimizer.params", "betas", number_list, "[0.9, 0.999]", honoured, "Adam, AdamW: the two moments' decay rates; Lion: those of its direction and of its moment. Without it: [0.9, 0.99] with Lion. \"auto\" is [0.9, 0.999], as Hugging Face's trainer has it.", between(0, kBelowOne)},
+    {"optimizer.params", "eps", number, "1e-08", honoured, "Adam, AdamW, Adagrad: added to the denominator. Without it: 1e-10 with Adagrad. \"auto\" is 1e-8, as Hugging Face's trainer has it."},
+    {"optimizer.params", "weight_decay", number, "0", honoured, "Weight decay: AdamW and Lion shrink the weights by it, Adagrad and SGD add it to the gradient."},
+    {"optimizer.params", "bias_correction", boolean, "true", honoured, "Adam, AdamW: corrects the moments' bias towards zero."},
+    {"optimizer.params", "adam_w_mode", boolean, "true", honoured, "Adam, AdamW: false, with type Adam: the decay is added to the gradient."},
+    {"optimizer.params", "momentum", number, "0", honoured, "SGD: how much of the last direction is kept; 0 needs no moment at all.", between(0, kBelowOne)},
+    {"optimizer.params", "dampening", number, "0", honoured, "SGD: how much of the gradient does not enter the momentum.", between(0, 1)},
+    {"optimizer.params", "nesterov", boolean, "false", honoured, "SGD: Nesterov's momentum; it needs momentum, and no dampening."},
+    {"optimizer.params", "torch_adam", boolean, "false", without_effect, "There is one implementation; it computes what torch's does."},
+    {"optimizer.params", "fused", boolean, "false", without_effect, "There is one implementation."},
+    {"optimizer.params", "adamw_mode", boolean, "", mapped, "The name in DeepSpeed's classes.", same_as("optimizer.params.adam_w_mode")},
+    {"optimizer.params", "set_grad_none", boolean, "true", without_effect, "Gradients are written anew in every step."},
+    {"optimizer.params", "fp32_optimizer_states", boolean, "true", honoured, "false: moments have the precision of the parameters, as far as that is bf16 or fp32; master weights are fp32 always. The same as bf16.bf16_optimizer_states."},
+    {"optimizer.params", "amsgrad", boolean, "false", refused, "AMSGrad is not supported, as in DeepSpeed.", only_false},
+    {"optimizer.params", "max_grad_norm", number, "", refused, "Set gradient_clipping instead, as DeepSpeed asks."},
+    {"optimizer.params", "freeze_step", integer, "", refused, kOtherOptimizer},
+    {"optimizer.params", "max_coeff", number, "", refused, kOtherOptimizer},
+    {"optimizer.params", "min_coeff", number, "", refused, kOtherOptimizer},
+    {"", "scheduler", section, "", honoured, "Without it the learning rate is constant, or linear where the file holds \"auto\" and no optimizer."},
+    {"scheduler", "type", choice, "", honoured, "linear is Hugging Face's: from lr to 0 at the end, without a warm-up; the others have DeepSpeed's arithmetic. A key of another scheduler is an error. The refusal of a scheduler of torch names the nearest one here.", {.allowed = "linear|WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle|LRRangeTest", .instead = kOtherSchedulers}},
+    {"scheduler", "params", section, "", honoured, "The settings of the scheduler."},
+    {"scheduler.params", "warmup_min_lr", rates, "0", honoured, "WarmupLR, WarmupDecayLR: the rate of the first step; one number, or one per parameter group."},
+    {"scheduler.params", "warmup_max_lr", rates, "", honoured, "WarmupLR, WarmupDecayLR: the rate after warm-up, of every parameter group or one for each. Without it: each group's own lr (WarmupLR), 0.001 (WarmupDecayLR); \"auto\" is each group's own lr."},
+    {"scheduler.params", "warmup_num_steps", integer, "1000", honoured, "WarmupLR, WarmupDecayLR, WarmupCosineLR. Fewer than 2 count as 2. \"auto\" is 1, which Hugging Face's trainer fills in unless it is told of a warm-up.", elements},
+    {"scheduler.params", "warmup_type", choice, "log", honoured, "WarmupLR, WarmupDecayLR, WarmupCosineLR: how the rate rises.", one_of("log|linear")},
+    {"scheduler.params", "total_num_steps", integer, "", honoured, "WarmupDecayLR and linear reach 0 here, WarmupCosineLR cos_min_ratio; without effect for others. Without it, or with \"auto\": the steps of the run.", one_or_more},
+    {"scheduler.params", "last_batch_iteration", integer, "-1", without_effect, "The rate is a function of the step.", between(-1, kMaxInteger)},
+    {"scheduler.params", "warmup_min_ratio", number, "0", honoured, "WarmupCosineLR: the first rate, as a part of the optimizer's lr. The very first update has rate 0, as in DeepSpeed."},
+    {"scheduler.params", "cos_min_ratio", number, "0.0001", honoured, "WarmupCosineLR: the last rate, as a part of the optimizer's lr."},
+    {"scheduler.params", "lr_range_test_min_lr", rates, "0.001", honoured, "LRRangeTest: the first rate."},
+    {"scheduler.params", "lr_range_test_step_size", integer, "2000", honoured, "LRRangeTest: the rate grows by step_rate times itself in so many steps.", one_or_more},
+    {"scheduler.params", "lr_range_test_step_rate", number, "1.0", honoured, "LRRangeTest: how fast the rate grows."},
+    {"scheduler.params", "lr_range_test_staircase", boolean, "false", honoured, "LRRangeTest: the rate changes every lr_range_test_step_size steps only."},
+    {"scheduler.params", "cycle_min_lr", rates, "", honoured, "OneCycle: the lowest rate; needed."},
+    {"scheduler.params", "cycle_max_lr", rates, "", honoured, "OneCycle: the highest rate; needed."},
+    {"scheduler.params", "decay_lr_rate", number, "0", honoured, "OneCycle: after the cycle the rate is divided by 1 + this, 1 + twice this, ... every decay_step_size steps."},
+    {"scheduler.params", "cycle_first_step_size", integer, "2000", honoured, "OneCycle: steps in which the rate rises.", one_or_more},
+    {"scheduler.params", "cycle_second_step_size", integer, "", honoured, "OneCycle: steps in which the rate falls. Without it: cycle_first_step_size.", elements},
+    {"scheduler.params", "cycle_first_stair_count", integer, "0", honoured, "OneCycle: the rate rises in so many stairs; 0: smoothly.", elements},
+    {"scheduler.params", "cycle_second_stair_count", integer, "", honoured, "OneCycle: the same for the falling half. Without it: cycle_first_stair_count.", elements},
+    {"scheduler.params", "decay_step_size", integer, "0", honoured, "OneCycle: steps per decay; 0: no decay.", elements},
+    {"scheduler.params", "cycle_momentum", boolean, "true", honoured, "OneCycle: beta1 cycles against the rate, and beta2 is 0.99, as in DeepSpeed. \"auto\" is true."},
+    {"scheduler.params", "cycle_min_mom", rates, "0.8", honoured, "OneCycle: the lowest beta1. The very first update has it, as in DeepSpeed.", between(0, kBelowOne)},
+    {"scheduler.params", "cycle_max_mom", rates, "0.9", honoured, "OneCycle: the highest beta1.", between(0, kBelowOne)},
+    {"scheduler.params", "decay_mom_rate", number, "0", honoured, "OneCycle: after the cycle beta1 is multiplied by 1 + this, ... every decay_step_size steps; a run in which it would reach 1 is refused."},
+
+    // Precision.
+    {"", "bf16", section, "", honoured, "Without it and fp16, parameters and gradients are fp32."},
+    {"", "bfloat16", section, "", mapped, "The old name of bf16.", same_as("bf16")},
+    {"bf16", "enabled", boolean, "false", honoured, "bf16 parameters and gradients, fp32 master weights, and fp32 moments unless bf16_optimizer_states is true. \"auto\" is true unless fp16.enabled is."},
+    {"bf16", "immediate_grad_update", boolean, "false", without_effect, "Gradients land once, at their final place."},
+    {"bf16", "check_grad_overflow", boolean, "true", without_effect, "The norm of every step is checked."},
+    {"bf16", "bf16_master_weights_and_grads", boolean, "false", honoured, "Accepted beside bf16_optimizer_states, for which DeepSpeed asks it, and without effect there: master weights are always fp32, and gradients have the precision of the parameters anyway."},
+    {"bf16", "bf16_optimizer_states", boolean, "false", honoured, "Moments in bf16 beside fp32 master weights: 4 bytes less per parameter with Adam. DeepSpeed has it with bf16 master weights only."},
+    {"", "fp16", section, "", honoured, "Cannot be enabled together with bf16."},
+    {"fp16", "enabled", boolean, "false", honoured, "fp16 parameters and gradients with a loss scale, fp32 master weights and moments. \"auto\" is false."},
+    {"fp16", "auto_cast", boolean, "false", without_effect, "Inputs are token numbers; there is nothing to cast."},
+    {"fp16", "loss_scale", number, "0", honoured, "0: dynamic, from the keys below; else this scale, always: a number that fp32 can hold.", between(0, kMaxFp32)},
+    {"fp16", "initial_scale_power", integer, "16", honoured, "The dynamic scale begins at 2 to this power.", between(0, 126)},
+    {"fp16", "loss_scale_window", integer, "1000", honoured, "Updates without an overflow until the scale doubles; at least 1 where the scale is dynamic.", counted},
+    {"fp16", "hysteresis", integer, "2", honoured, "Overflows until the scale is halved.", at_least_one},
+    {"fp16", "consecutive_hysteresis", boolean, "false", honoured, "An update without an overflow refills the hysteresis."},
+    {"fp16", "min_loss_scale", number, "1", honoured, "The smallest dynamic scale, above 0 and at most the first one; an overflow there ends the run.", between(0, kMaxFp32)},
+    {"fp16", "fused_mode", boolean, "true", without_effect, "There is one implementation."},
+    {"fp16", "fp16_master_weights_and_grads", boolean, "false", refused, "Master weights are always fp32.", only_false},
+    {"", "amp", section, "", honoured, "Accepted while it is off."},
+    {"amp", "enabled", boolean, "false", refused, "Apex AMP is not supported; use bf16 or fp16. \"auto\" is false.", only_false},
+    {"amp", "opt_level", text, "O1", without_effect, "Only used by Apex AMP."},
+    {"", "torch_autocast", section, "", honoured, "Accepted while it is off."},
+    {"torch_autocast", "enabled", boolean, "false", refused, "Autocasting is not supported; use bf16 or fp16. \"auto\" is false.", only_false},
+    {"torch_autocast", "dtype", text, "bfloat16", without_effect, "Only used by autocasting."},
+    {"torch_autocast", "lower_precision_safe_modules", any, "", without_effect, "Only used by autocasting."},
+    {"", "data_types", section, "", honoured, "Precision of accumulated gradients."},
+    {"data_types", "grad_accum_dtype", choice, "", honoured, "The type in which the gradients of several micro-batches are summed: fp32 or that of the parameters. Without it: fp32, where DeepSpeed takes that of the parameters.", one_of("fp32|float32|float|bf16|bfloat16|fp16|float16|half|none")},
+    {"data_types", "param_dtype", any, "", refused, "The precision of parameters is that of the bf16 or fp16 section."},
+    {"data_types", "buffer_dtype", any, "", refused, "The models have no buffers."},
+    {"data_types", "keep_in_fp32_modules", any, "auto", refused, "All parameters have one precision. \"auto\" is accepted."},
+
+    // ZeRO and offload.
+    {"", "zero_optimization", section, "", honoured, "true stands for stage 1."},
+    {kZero, "stage", integer, "0", honoured, "Says which offload sections may be used; see \"What the stages mean here\".", between(0, 3)},
+    {kZero, "offload_param", section, "", honoured, "Where parameters live between uses."},
+    {kParam, "device", choice, "none", honoured, "none: device memory; cpu: host memory; nvme: a file, with host memory as its cache.", one_of("none|cpu|nvme")},
+    {kParam, "nvme_path", path_list, "", honoured, "An existing folder, or a list of folders on different drives, which are used as one; needed when device is nvme."},
+    {kParam, "pin_memory", boolean, "true", honoured, "Page-lock the host memory where the system allows it."},
+    {kParam, "buffer_count", integer, "5", without_effect, "Buffers are sized by the plan.", counted},
+    {kParam, "buffer_size", integer, "1e8", without_effect, "A tensor may span chunks; there is no largest one.", elements},
+    {kParam, "max_in_cpu", integer, "1e9", without_effect, "terrace.host_memory bounds host memory: 2 bytes for each bf16 or fp16 parameter that is to be kept there, 4 in fp32, beside gradients, states and buffers.", elements},
+    {kZero, "offload_optimizer", section, "", honoured, "Where master weights and moments live."},
+    {kState, "device", choice, "none", honoured, "As for parameters. nvme is honoured in stages 1 and 2 as well, where DeepSpeed quietly uses host memory.", one_of("none|cpu|nvme")},
+    {kState, "nvme_path", path_list, "", honoured, "An existing folder or a list of folders, as for parameters; needed when device is nvme."},
+    {kState, "pin_memory", boolean, "true", honoured, "Page-lock the host memory where the system allows it."},
+    {kState, "buffer_count", integer, "4", without_effect, "Buffers are sized by the plan.", counted},
+    {kState, "buffer_size", integer, "", without_effect, "Buffers are sized by the plan; DeepSpeed has no such key either.", elements},
+    {kState, "pipeline_read", boolean, "false", without_effect, "Reads always run ahead of the update."},
+    {kState, "pipeline_write", boolean, "false", without_effect, "Writes always overlap the update."},
+    {kState, "fast_init", boolean, "false", without_effect, "Initial states are always written in one stream."},
+    {kState, "ratio", number, "1.0", honoured, "How much of the parameters the processor updates; the device updates the rest at the same time. States stay where device says either way, and pass through the device; in DeepSpeed those of the rest live there. No number depends on it. \"auto\": measured rates of both sides decide for every chunk, see [optimizer_step.md](optimizer_step.md).", between(0, 1)},
+    {kState, "super_offload", boolean, "false", without_effect, "Transfers and updates always overlap."},
+    {kState, "cpuadam_cores_perc", number, "0.8", without_effect, "terrace.threads sets the number of compute threads."},
+    {kZero, "sub_group_size", integer, "1e9", honoured, "Elements; an upper bound of the chunk size. 0, which is one sub-group per tensor in DeepSpeed, is none; from 1 to 4095 it is 4096, the smallest chunk.", elements},
+    {kZero, "stage3_prefetch_bucket_size", integer, "", honoured, "Elements fetched ahead at most; 0 turns prefetch off. Without it, or with \"auto\": terrace.prefetch_depth alone decides.", elements},
+    {kZero, "stage3_max_live_parameters", integer, "1e9", without_effect, kLiveBytes, elements},
+    {kZero, "stage3_max_reuse_distance", integer, "1e9", without_effect, kBudgetRules, elements},
+    {kZero, "stage3_param_persistence_threshold", integer, "1e5", without_effect, kPersistentBytes, elements},
+    {kZero, "stage3_model_persistence_threshold", integer, "", without_effect, kPersistentBytes, elements},
+    {kZero, "stage3_gather_16bit_weights_on_model_save", boolean, "false", honoured, "Every save also writes the weights in 16 bits as safetensors. A run that goes on from a checkpoint whose weights were not written yet writes them first."},
+    {kZero, "stage3_gather_fp16_weights_on_model_save", boolean, "", mapped, "The old name of stage3_gather_16bit_weights_on_model_save.", same_as("zero_optimization.stage3_gather_16bit_weights_on_model_save")},
+    {kZero, "stage3_module_granularity_threshold", integer, "0", without_effect, kNoGathering, elements},
+    {kZero, "stage3_use_all_reduce_for_fetch_params", boolean, "false", without_effect, kOneProcess},
+    {kZero, "stage3_allgather_sequential", boolean, "false", without_effect, kOneProcess},
+    {kZero, "prefetch_bucket_size", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_prefetch_bucket_size")},
+    {kZero, "max_live_parameters", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_max_live_parameters")},
+    {kZero, "max_reuse_distance", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_max_reuse_distance")},
+    {kZero, "param_persistence_threshold", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_param_persistence_threshold")},
+    {kZero, "model_persistence_threshold", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_model_persistence_threshold")},
+    {kZero, "gather_16bit_weights_on_model_save", boolean, "", mapped, kNoStage3, same_as("zero_optimization.stage3_gather_16bit_weights_on_model_save")},
+    {kZero, "gather_fp16_weights_on_model_save", boolean, "", mapped, kNoStage3, same_as("zero_optimization.stage3_gather_16bit_weights_on_model_save")},
+    {kZero, "module_granularity_threshold", integer, "", mapped, kNoStage3, same_as("zero_optimization.stage3_module_granularity_threshold")},
+    {kZero, "use_all_reduce_for_fetch_params", boolean, "", mapped, kNoStage3, same_as("zero_optimization.stage3_use_all_reduce_for_fetch_params")},
+    {kZero, "allgather_sequential", boolean, "", mapped, kNoStage3, same_as("zero_optimization.stage3_allgather_sequential")},
+    {kZero, "cpu_offload", boolean, "false", mapped, "true stands for offload_optimizer.device = cpu.", same_as("zero_optimization.offload_optimizer.device")},
+    {kZero, "cpu_offload_params", boolean, "false", mapped, "true stands for offload_param.device = cpu.", same_as("zero_optimization.offload_param.device")},
+    {kZero, "cpu_offload_param", boolean, "false", mapped, "true stands for offload_param.device = cpu.", same_as("zero_optimization.offload_param.device")},
+    {kZero, "cpu_offload_use_pin_memory", boolean, "true", mapped, "Stands for offload_optimizer.pin_memory.", same_as("zero_optimization.offload_optimizer.pin_memory")},
+    {kZero, "aio", section, "", mapped, "Some files have the aio section here; it belongs to the top level.", same_as("aio")},
+    {kZero, "contiguous_gradients", boolean, "true", without_effect, "Gradients always land at their final place."},
+    {kZero, "reduce_scatter", boolean, "true", without_effect, kOneProcess},
+    {kZero, "reduce_bucket_size", integer, "5e8", without_effect, kOneProcess, elements},
+    {kZero, "use_multi_rank_bucket_allreduce", boolean, "true", without_effect, kOneProcess},
+    {kZero, "allgather_partitions", boolean, "true", without_effect, kOneProcess},
+    {kZero, "allgather_bucket_size", integer, "5e8", without_effect, kOneProcess, elements},
+    {kZero, "overlap_comm", boolean, "", without_effect, kOneProcess},
+    {kZero, "round_robin_gradients", boolean, "false", without_effect, kOneProcess},
+    {kZero, "compute_grad_norm", boolean, "true", without_effect, "The norm is always computed and reported."},
+    {kZero, "load_from_fp32_weights", boolean, "true", without_effect, "A resumed run always continues from the fp32 master weights."},
+    {kZero, "elastic_checkpoint", boolean, "false", refused, "Checkpoints do not depend on the number of processes.", only_false},
+    {kZero, "legacy_stage1", boolean, "false", refused, "DeepSpeed has removed it.", only_false},
+    {kZero, "ignore_unused_parameters", boolean, "true", without_effect, "A parameter without a gradient is updated with a gradient of zero."},
+    {kZero, "zero_hpz_partition_size", integer, "1", without_effect, kNotSharded, counted},
+    {kZero, "zero_quantized_weights", boolean, "false", refused, kLossy, only_false},
+    {kZero, "zero_quantized_nontrainable_weights", boolean, "false", refused, kLossy, only_false},
+    {kZero, "zero_quantized_gradients", boolean, "false", refused, kLossy, only_false},
+    {kZero, "zeropp_loco_param", open_section, "", refused, kLossy},
+    {kZero, "mics_shard_size", integer, "-1", without_effect, kNotSharded, between(-1, kMaxCount)},
+    {kZero, "mics_hierarchical_params_gather", boolean, "false", without_effect, kNotSharded},
+    {kZero, "memory_efficient_linear", boolean, "true", without_effect, "No operation keeps parameters after it."},
+    {kZero, "pipeline_loading_checkpoint", boolean, "false", without_effect, "Checkpoints are loaded as a stream always."},
+    {kZero, "override_module_apply", boolean, "true", without_effect, kNoGathering},
+    {kZero, "log_trace_cache_warnings", boolean, "false", without_effect, "A changed schedule is always counted in the report."},
+    {kZero, "enable_sanity_checks", boolean, "false", without_effect, "Checks are always on; terrace.strict adds more."},
+    {kZero, "save_muon_momentum_buffer_in_memory", boolean, "false", without_effect, "Only used by Muon."},
+    {kZero, "parameter_alignment", any, "", without_effect, "Tensors are aligned to 64 elements."},
+    {kZero, "leaf_module", section, "", without_effect, kNoGathering},
+    {"zero_optimization.leaf_module", "classes", any, "", without_effect, kNoGathering},
+    {"zero_optimization.leaf_module", "names", any, "", without_effect, kNoGathering},
+    {"zero_optimization.leaf_module", "name_suffixes", any, "", without_effect, kNoGathering},
+    {kZero, "zenflow", section, "", honoured, "Accepted while it is empty."},
+    {kZenflow, "topk_ratio", number, "0.1", refused, kNoZenflow},
+    {kZenflow, "select_strategy", text, "auto", refused, kNoZenflow},
+    {kZenflow, "select_interval", any, "auto", refused, kNoZenflow},
+    {kZenflow, "update_interval", any, "auto", refused, kNoZenflow},
+    {kZenflow, "overlap_step", boolean, "false", refused, kNoZenflow},
+    {kZenflow, "offload", boolean, "false", refused, kNoZenflow},
+    {kZenflow, "auto_ratio", number, "0.99", refused, kNoZenflow},
+    {kZenflow, "full_warm_up_rounds", integer, "0", refused, kNoZenflow},
+    {kZenflow, "pt_reserved_cores_perc", number, "0.5", refused, kNoZenflow},
+    {kZenflow, "steps_per_epoch", integer, "", refused, kNoZenflow},
+
+    // I/O.
+    {"", "aio", section, "", honoured, "File I/O of the nvme tier. Without a key: the engine's own choice."},
+    {"aio", "block_size", size, "", honoured, "Bytes of the largest single request, a multiple of 4096.", between(4096, 1073741824.0)},
+    {"aio", "queue_depth", integer, "", honoured, "Requests in flight.", between(1, 4096)},
+    {"aio", "intra_op_parallelism", integer, "", honoured, "Threads of the engine \"threads\", and of the reads of use_gds.", between(1, 256)},
+    {"aio", "thread_count", integer, "", mapped, kOldAio, {.minimum = 1, .maximum = 256, .stands_for = "aio.intra_op_parallelism"}},
+    {"aio", "num_threads", integer, "", mapped, "The name that ds_nvme_tune prints for intra_op_parallelism.", {.minimum = 1, .maximum = 256, .stands_for = "aio.intra_op_parallelism"}},
+    {"aio", "single_submit", boolean, "false", without_effect, "Requests are submitted in batches as they arise.", {.boolean_texts = true}},
+    {"aio", "overlap_events", boolean, "true", without_effect, "The queue is refilled at every completion.", {.boolean_texts = true}},
+    {"aio", "use_gds", boolean, "false", honoured, "Parameters on nvme are read into the memory of the GPU by cuFile (GPUDirect Storage), through no slot in host memory. Needs terrace.device cuda and terrace.verify_checksums false, since no processor sees these bytes (docs/nvme_tier.md); not yet run on a GPU. \"auto\": where it can be done, else a warning says why not.", {.boolean_texts = true}},
+
+    // Activations, checkpoints and what surrounds training.
+    {"", "activation_checkpointing", section, "", honoured, "What is kept of forward for backward. With or without this section each layer keeps its input only and is computed again; terrace.checkpoint_activations turns that off."},
+    {"activation_checkpointing", "partition_activations", boolean, "false", without_effect, kNotSharded},
+    {"activation_checkpointing", "number_checkpoints", integer, "", honoured, "How many layer inputs are kept; what lies between them is computed again. Without it: one per layer.", counted},
+    {"activation_checkpointing", "contiguous_memory_optimization", boolean, "false", without_effect, "Activations live in one arena always."},
+    {"activation_checkpointing", "cpu_checkpointing", boolean, "false", honoured, "Kept inputs wait in host memory, inside terrace.host_memory; terrace.offload_activations knows more places."},
+    {"activation_checkpointing", "synchronize_checkpoint_boundary", boolean, "false", without_effect, kTimers},
+    {"activation_checkpointing", "profile", boolean, "false", without_effect, "Every step's report has its times."},
+    {"", "checkpoint", section, "", without_effect, kWriter},
+    {"checkpoint", "tag_validation", choice, "Warn", without_effect, kOneProcess, one_of("Warn|Ignore|Fail")},
+    {"checkpoint", "load_universal", boolean, "false", refused, "Universal checkpoints cannot be read yet.", only_false},
+    {"checkpoint", "use_node_local_storage", boolean, "false", without_effect, kOneProcess},
+    {"checkpoint", "parallel_write", section, "", without_effect, kWriter},
+    {"checkpoint.parallel_write", "pipeline_stage", boolean, "false", without_effect, kWriter},
+    {"checkpoint", "checkpoint_serialization", boolean, "true", without_effect, kWriter},
+    {"checkpoint", "writer", section, "", without_effect, kWriter},
+    {"checkpoint.writer", "type", text, "FAST", without_effect, kWriter},
+    {"checkpoint.writer", "decoupled", boolean, "false", without_effect, kWriter},
+    {"checkpoint.writer", "io_buffer_size", integer, "67108864", without_effect, kWriter, elements},
+    {"checkpoint.writer", "io_buffer_double", boolean, "true", without_effect, kWriter},
+    {"checkpoint.writer", "show_statistics", boolean, "false", without_effect, kWriter},
+    {"checkpoint.writer", "data_parallel", text, "", without_effect, kWriter},
+    {"checkpoint.writer", "io_multiplier", integer, "1", without_effect, kWriter, counted},
+    {"", "nebula", open_section, "", refused, "The Nebula service is not supported.", when_off},
+    {"", "datastates", open_section, "", refused, "DataStates checkpoints are not supported."},
+    {"", "tensorboard", section, "", honoured, "Scalars of every update as TensorBoard reads them, under DeepSpeed's tags; the step is the number of sequences seen."},
+    {"tensorboard", "enabled", boolean, "false", honoured, "Write event files."},
+    {"tensorboard", "output_path", text, "", honoured, kOutputPath},
+    {"tensorboard", "job_name", text, "DeepSpeedJobName", honoured, kJobName},
+    {"", "wandb", open_section, "", without_effect, kMonitor},
+    {"", "csv_monitor", section, "", honoured, "The same scalars as one CSV file per tag."},
+    {"csv_monitor", "enabled", boolean, "false", honoured, "Write CSV files."},
+    {"csv_monitor", "output_path", text, "", honoured, kOutputPath},
+    {"csv_monitor", "job_name", text, "DeepSpeedJobName", honoured, kJobName},
+    {"", "comet", open_section, "", without_effect, kMonitor},
+    {"", "monitor", section, "", honoured, "DeepSpeed does not read it; its sections stand for those of the top level."},
+    {"monitor", "tensorboard", section, "", mapped, kMonitorSection, same_as("tensorboard")},
+    {"monitor", "csv_monitor", section, "", mapped, kMonitorSection, same_as("csv_monitor")},
+    {"monitor", "enabled", boolean, "", without_effect, "Each of its sections has a switch of its own."},
+    {"monitor", "tag", any, "", without_effect, "DeepSpeed does not read it either."},
+    {"monitor", "wandb", open_section, "", without_effect, kMonitor},
+    {"monitor", "comet", open_section, "", without_effect, kMonitor},
+    {"", "monitor_config", section, "", mapped, "Another name of monitor.", same_as("monitor")},
+    {"", "timers", section, "", without_effect, kTimers},
+    {"timers", "throughput", section, "", without_effect, kTimers},
+    {"timers.throughput", "enabled", boolean, "true", without_effect, kTimers},
+    {"timers.throughput", "synchronized", boolean, "true", without_effect, kTimers},
+    {"", "comms_logger", open_section, "", without_effect, kOneProcess},
+    {"", "flops_profiler", open_section, "", without_effect, "Every step's report has its times."},
+    {"", "autotuning", open_section, "", without_effect, "The planner does this work."},
+    {"", "elasticity", open_section, "", refused, "It would choose another batch size than the file.", when_off},
+    {"", "data_efficiency", open_section, "", refused, "It would change the data that is trained on.", when_off},
+    {"", "curriculum_learning", open_section, "", refused, "It would change the data that is trained on.", when_off},
+    {"", "compression_training", open_section, "", refused, kCompression, when_off},
+    {"", "quantize_training", open_section, "", refused, kCompression, when_off},
+    {"", "weight_quantization", open_section, "", refused, kCompression, when_off},
+    {"", "eigenvalue", open_section, "", refused, "Only quantization while training uses it, which is not supported.", when_off},
+    {"", "progressive_layer_drop", open_section, "", refused, "It would change the model.", when_off},
+    {"", "sparse_attention", open_section, "", refused, "It would change the model."},
+    {"", "tensor_parallel", open_section, "", without_effect, kNotSharded},
+    {"", "pipeline", open_section, "", without_effect, kNotSharded},
+    {"", "hybrid_engine", open_section, "", refused, "There is no inference engine.", when_off},
+    {"", "compile", section, "", honoured, "Accepted while it is off."},
+    {"compile", "enabled", boolean, "false", refused, kNoCompiler, only_false},
+    {"compile", "backend", any, "", without_effect, kNoCompiler},
+    {"compile", "kwargs", any, "", without_effect, kNoCompiler},
+    {"compile", "deepcompile", boolean, "false", refused, kNoCompiler, only_false},
+    {"compile", "offload_activation", boolean, "false", refused, "Set activation_checkpointing.cpu_checkpointing instead.", only_false},
+    {"compile", "offload_activation_pin_memory", boolean, "true", without_effect, "Only used by offload_activation."},
+    {"compile", "offload_opt_states", boolean, "false", refused, "Set zero_optimization.offload_optimizer instead.", only_false},
+    {"compile", "offload_parameters", boolean, "false", refused, "Set zero_optimization.offload_param instead.", only_false},
+    {"compile", "double_buffer", boolean, "true", without_effect, kDeepCompile},
+    {"compile", "free_activation", boolean, "false", without_effect, kDeepCompile},
+    {"compile", "free_activation_threshold", integer, "", without_effect, kDeepCompile, elements},
+    {"compile", "autoep_non_moe", boolean, "false", without_effect, kDeepCompile},
+    {"compile", "keep_int_input_tensors", boolean, "true", without_effect, kDeepCompile},
+    {"compile", "keep_all_input_tensors", boolean, "false", without_effect, kDeepCompile},
+    {"compile", "passes", any, "", without_effect, kDeepCompile},
+    {"compile", "symmetric_memory", boolean, "false", without_effect, kDeepCompile},
+    {"compile", "debug_log", boolean, "false", without_effect, kDeepCompile},
+    {"compile", "sync_before_reduce", boolean, "false", without_effect, kDeepCompile},
+    {"compile", "sync_after_reduce", boolean, "false", without_effect, kDeepCompile},
+    {"compile", "sync_before_allgather", boolean, "false", without_effect, kDeepCompile},
+    {"compile", "sync_after_allgather", boolean, "false", without_effect, kDeepCompile},
+
+    // Keys of our own.
+    {"", "terrace", section, "", honoured, "What DeepSpeed has no key for."},
+    {"terrace", "device", choice, "simulated", honoured, "Where operations compute: on the simulated device, which is host memory and the processor, or on the first GPU (cuda), which has not been tried on one yet (docs/cuda.md). auto: on a GPU where there is one that this build can use, else simulated.", one_of("simulated|cuda|auto")},
+    {"terrace", "gpu_products", choice, "auto", honoured, "On a GPU: who multiplies matrices, cuBLASLt, which is loaded when it is wanted (cublaslt), or the kernels of this build (own). auto: cuBLASLt where one is installed that the driver can run, else own. Either gives its own bits in every run, and not those of the other (docs/cuda_compute.md).", one_of("auto|cublaslt|own")},
+    {"terrace", "gpu_compute", choice, "parameter_type", honoured, "On a GPU: in which type matrices are multiplied. parameter_type: with bf16 or fp16 parameters, activations and gradients are rounded to that type for each product, as peers have it; sums are fp32, and so is what is kept. fp32: such parameters are widened, and nothing is rounded, as on the simulated device (docs/cuda_compute.md).", one_of("parameter_type|fp32")},
+    {"terrace", "device_memory", size, "", honoured, "Hard budget of device memory. Without it: what the plan needs, of the simulated device at most a quarter of the memory where that is enough and else what fits beside the host's, or 95 % of what is free on the GPU.", between(1, kMaxInteger)},
+    {"terrace", "host_memory", size, "", honoured, "Hard budget of host memory. Without it: four fifths of what is available.", between(1, kMaxInteger)},
+    {"terrace", "chunk_elements", integer, "", honoured, "Elements of a chunk, a multiple of 4096. Without it: the plan decides.", between(4096, kMaxChunk)},
+    {"terrace", "policy", choice, "opt", honoured, "Which chunk leaves a full tier: the one needed last (opt), used longest ago (lru), there for longest (fifo), used last (mru), or as Gemini or PatrickStar choose it.", one_of("opt|lru|fifo|mru|gemini|patrickstar")},
+    {"terrace", "engine", choice, "auto", honoured, "File I/O engine; auto takes the first that works here.", one_of("auto|io_uring|libaio|threads")},
+    {"terrace", "io_uring_sqpoll", boolean, "false", honoured, "Of the engine io_uring: a kernel thread takes new requests, which saves system calls and costs a core while it is busy. Where the kernel refuses: without, and said."},
+    {"terrace", "io_uring_iopoll", boolean, "false", honoured, "Of the engine io_uring: the device is asked for completions instead of interrupting, which keeps the core that waits busy. Where the device has no queues for it: without, and said."},
+    {"terrace", "prefetch_depth", integer, "16", honoured, "Uses to fetch ahead at most; 0 fetches on demand only.", counted},
+    {"terrace", "strict", boolean, "false", honoured, "Turns any use of memory outside its lease into an error. Slow."},
+    {"terrace", "verify_checksums", boolean, "true", honoured, "Check every block that is read against its checksum."},
+    {"terrace", "compact_state", boolean, "false", honoured, "With bf16 parameters: what is kept of a master weight is what the parameter lacks of it, 2 bytes instead of 4; the numbers are the same, bit for bit."},
+    {"terrace", "microbatch_order", choice, "batch", honoured, "In which order the micro-batches of a step go: one after the other (batch), or all of them through each layer before the next one (layer), so that parameters move once per step instead of once per micro-batch; the numbers are the same, bit for bit (docs/microbatch_order.md).", one_of("batch|layer")},
+    {"terrace", "update", choice, "auto", honoured, "When the update of a step runs: as a phase of its own (after_backward), while the next forward runs (next_forward), or while gradients become ready (during_backward); the numbers are the same, bit for bit. auto: what the first steps show to be the fastest.", one_of("auto|after_backward|next_forward|during_backward")},
+    {"terrace", "device_token", boolean, "true", honoured, "With optimizer states on nvme: updates stream over a drive in turns of a tenth of a second with those of the user's other processes there; false takes no turns."},
+    {"terrace", "memory_pressure", boolean, "true", honoured, "With optimizer states on nvme and a memory cgroup with a limit: what host memory keeps of them shrinks while that limit is near, and grows again when it is not (docs/control.md); false leaves it as it is."},
+    {"terrace", "durable", boolean, "true", honoured, "With optimizer states on nvme: commit the whole training state there again and again, so that the last commit survives any crash; false overwrites the state in place and removes it at the end."},
+    {"terrace", "commit_every_steps", integer, "0", honoured, "Steps from one commit to the next; 0: steps do not decide.", elements},
+    {"terrace", "commit_every_seconds", integer, "300", honoured, "Seconds from one commit to the next; 0: time does not decide.", counted},
+    {"terrace", "retained_checkpoints", integer, "0", honoured, "How many commits of --save-every, the newest ones, are kept on nvme beside the last commit; each takes the disk space of all records once more.", between(0, 64)},
+    {"terrace", "threads", integer, "0", honoured, "Compute threads, 1024 at most; 0 is one per available core.", between(0, 1024)},
+    {"terrace", "bind_threads", boolean, "true", honoured, "Bind compute threads to processors of their own: one per core first, node by node. Done only where there are several memory nodes or several hardware threads per core, and no more threads than processors."},
+    {"terrace", "seed", integer, "42", honoured, "Of initial weights and of the order of the data.", elements},
+    {"terrace", "offload_activations", choice, "none", honoured, "Where the kept inputs of layers wait for backward: in device memory (none), host memory (cpu, as activation_checkpointing.cpu_checkpointing), or on nvme as far as host memory has no room for them (nvme; parameters or states are there too). auto: in device memory as far as that has room, then in host memory, then on nvme if anything is there; the numbers are the same, bit for bit.", one_of("auto|none|cpu|nvme")},
+    {"terrace", "checkpoint_activations", boolean, "true", honoured, "Keep layer inputs only and compute the rest again in backward; false keeps all activations on the device. \"auto\" is true."},
+    {"terrace", "frozen", text_list, "", honoured, "Patterns over weight names (*, ?, [0-9]); these weights are not trained and have no optimizer states."},
+    {"terrace", "lora", section, "", honoured, "Trains low-rank adapters beside frozen weights; an empty section takes the defaults."},
+    {"terrace.lora", "rank", integer, "8", honoured, "Of the adapters.", between(1, 65536)},
+    {"terrace.lora", "alpha", number, "16", honoured, "An adapter counts alpha / rank times; not 0, with which it would change nothing."},
+    {"terrace.lora", "targets", text_list, "", honoured, "Patterns over module names (*, ?, [0-9]). Without it: the attention projections that PEFT takes for the model's family."},
+    {"terrace.lora", "r", integer, "", mapped, kPeftName, {.minimum = 1, .maximum = 65536, .stands_for = "terrace.lora.rank"}},
+    {"terrace.lora", "lora_alpha", number, "", mapped, kPeftName, same_as("terrace.lora.alpha")},
+    {"terrace.lora", "target_modules", text_list, "", mapped, kPeftName, same_as("terrace.lora.targets")},
+    {"terrace", "parameter_groups", section_list, "", honoured, "Optimizer settings of some weights; a weight belongs to the first group that matches its name, else to the rest. What a group leaves out is the optimizer's."},
+    {"terrace.parameter_groups", "match", text_list, "", honoured, "Patterns over weight names (*, ?, [0-9]); needed, and each must match a weight."},
+    {"terrace.parameter_groups", "lr", number, "", honoured, "Learning rate, where the scheduler does not set one for all groups."},
+    {"terrace.parameter_groups", "weight_decay", number, "", honoured, "Of all weights of the group. Without it: the optimizer's, and none for biases and norms."},
+    {"terrace.parameter_groups", "betas", number_list, "", honoured, "The two moments' decay rates.", between(0, kBelowOne)},
+    {"terrace.parameter_groups", "eps", number, "", honoured, "Added to the denominator."},
+});
+// clang-format on
+
+}  // namespace
+
+std::span<const SchemaKey> schema() {
+  return kRows;
+}
+
+}  // namespace terrace

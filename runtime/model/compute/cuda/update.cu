@@ -1,0 +1,205 @@
+// The optimizers' update of records in device memory. optimizer_cpu/update_scalar.cpp is the specification:
+// the same operations in the same order, each rounded once. nvcc must not fuse them (-fmad=false) nor
+// approximate roots and quotients (-prec-sqrt=true -prec-div=true) nor flush denormals (-ftz=false).
+#include <terrace/base/assert.h>
+#include <terrace/optimizer_cpu/gradient.h>
+#include <terrace/optimizer_cpu/update_kernels.h>
+
+#include "internal/elements.cuh"
+
+namespace terrace {
+namespace compute {
+
+using kernels::Rule;
+
+struct MasterAndMoments {
+  float p, m, v;
+};
+
+__device__ inline void update_adam(const OptimizerStep& step, float g, MasterAndMoments& e) {
+  e.m = step.beta1 * e.m + step.one_minus_beta1 * g;
+  e.v = step.beta2 * e.v + step.one_minus_beta2 * (g * g);
+  e.p = e.p - step.step_size * (e.m / (sqrtf(e.v) * step.inverse_root + step.eps));
+}
+
+__device__ inline void update_lion(const OptimizerStep& step, float g, MasterAndMoments& e) {
+  const float c = step.beta1 * e.m + step.one_minus_beta1 * g;
+  e.p = e.p - step.decay * e.p;
+  e.p = e.p - (c > 0 ? step.step_size : c < 0 ? -step.step_size : c);
+  e.m = step.beta2 * e.m + step.one_minus_beta2 * g;
+}
+
+__device__ inline void update_sgd(const OptimizerStep& step, bool has_momentum, float g,
+                                  MasterAndMoments& e) {
+  g = g + step.decay * e.p;
+  if (has_momentum) {
+    e.m = step.first ? g : step.momentum * e.m + step.one_minus_dampening * g;
+    g = step.nesterov ? g + step.momentum * e.m : e.m;
+  }
+  e.p = e.p - step.step_size * g;
+}
+
+__device__ inline void update_element(Rule rule, const OptimizerStep& step, float g, MasterAndMoments& e) {
+  if (rule == Rule::adam) {
+    update_adam(step, g + step.decay * e.p, e);
+  } else if (rule == Rule::adamw) {
+    e.p = e.p - step.decay * e.p;
+    update_adam(step, g, e);
+  } else if (rule == Rule::adagrad) {
+    g = g + step.decay * e.p;
+    e.m = e.m + g * g;
+    e.p = e.p - step.step_size * (g / (sqrtf(e.m) + step.eps));
+  } else if (rule == Rule::lion) {
+    update_lion(step, g, e);
+  } else {
+    update_sgd(step, rule == Rule::sgd_momentum, g, e);
+  }
+  if (e.p != e.p) e.p = std::bit_cast<float>(kernels::kCanonicalNan);
+}
+
+template <int kCount>
+__device__ inline Floats<kCount> load_masters(const TileRun& tiles, const std::byte* tile, uint64_t in_tile,
+                                              uint64_t element) {
+  if (tiles.layout.master == MasterForm::whole) {
+    return load<kCount>(reinterpret_cast<const float*>(tile) + in_tile);
+  }
+  const auto below =
+      *reinterpret_cast<const Halves<int16_t, kCount>*>(reinterpret_cast<const int16_t*>(tile) + in_tile);
+  const auto above = *reinterpret_cast<const Halves<Bf16, kCount>*>(
+      reinterpret_cast<const Bf16*>(tiles.old_parameters) + element);
+  return each<kCount>([&](int k) { return kernels::join_master(above.at[k], below.at[k]); });
+}
+
+template <int kCount>
+__device__ inline void store_masters(const TileRun& tiles, std::byte* tile, uint64_t in_tile,
+                                     const Floats<kCount>& masters) {
+  if (tiles.layout.master == MasterForm::whole) {
+    return store(reinterpret_cast<float*>(tile) + in_tile, masters);
+  }
+  Halves<int16_t, kCount> below;
+  for (int k = 0; k < kCount; ++k) below.at[k] = kernels::remainder_of(masters.at[k]);
+  *reinterpret_cast<Halves<int16_t, kCount>*>(reinterpret_cast<int16_t*>(tile) + in_tile) = below;
+}
+
+struct UpdateTiles {
+  Rule rule;
+  OptimizerStep step;
+  TileRun tiles;
+
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    const RecordLayout& layout = tiles.layout;
+    const uint64_t element = tiles.first_element + i, in_tile = element % kTileElements;
+    std::byte* const tile = tiles.record + element / kTileElements * layout.tile_bytes();
+    std::byte* const moments[2] = {tile + layout.moment_offset(0), tile + layout.moment_offset(1)};
+    Floats<kCount> p = load_masters<kCount>(tiles, tile, in_tile, element), m{}, v{};
+    if (layout.moment_count > 0) m = load_elements<kCount>(moments[0], layout.moment_type, in_tile);
+    if (layout.moment_count > 1) v = load_elements<kCount>(moments[1], layout.moment_type, in_tile);
+    const Floats<kCount> gradients = load_elements<kCount>(tiles.gradients, tiles.gradient_type, element);
+    for (int k = 0; k < kCount; ++k) {
+      MasterAndMoments e{p.at[k], m.at[k], v.at[k]};
+      update_element(rule, step, gradients.at[k] * step.gradient_scale, e);
+      p.at[k] = e.p;
+      m.at[k] = e.m;
+      v.at[k] = e.v;
+    }
+    store_masters(tiles, tile, in_tile, p);
+    if (layout.moment_count > 0) store_elements(moments[0], layout.moment_type, in_tile, m);
+    if (layout.moment_count > 1) store_elements(moments[1], layout.moment_type, in_tile, v);
+    store_elements(tiles.parameters, tiles.parameter_type, element, p);
+  }
+};
+
+struct Accumulate {
+  Accumulation part;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    Floats<kCount> sum = load_elements<kCount>(part.gradient, part.gradient_type, i);
+    if (!part.first) {
+      const Floats<kCount> before = load_elements<kCount>(part.accumulator, part.accumulator_type, i);
+      for (int k = 0; k < kCount; ++k) sum.at[k] = before.at[k] + sum.at[k];
+    }
+    store_elements(part.accumulator, part.accumulator_type, i, sum);
+  }
+};
+
+struct ZeroElements {
+  std::byte* elements;
+  DataType type;
+  template <int kCount>
+  __device__ void run(uint64_t i) const {
+    store_elements(elements, type, i, each<kCount>([](int) { return 0.0f; }));
+  }
+};
+
+// 16 lanes in fp64 and their tree, as gradient.h has it.
+__global__ void sum_squares(ParameterView gradient, uint64_t count, double* sums) {
+  for_rows(divide_up(count, kSumBlockElements), [&](uint64_t block, unsigned lane) {
+    const uint64_t first = block * kSumBlockElements;
+    const uint64_t end = first + kSumBlockElements < count ? first + kSumBlockElements : count;
+    double sum = 0.0;
+    for (uint64_t i = first + lane; i < end; i += kRowLanes) {
+      const double value = static_cast<double>(load_element(gradient.data, gradient.type, i));
+      sum += value * value;
+    }
+    sum = sum_of_lanes(sum);
+    if (lane == 0 && first < count) sums[block] = sum;
+  });
+}
+
+Rule rule_of_step(const OptimizerStep& step) {
+  switch (step.kind) {
+    case OptimizerKind::adam:
+      return step.decoupled_decay ? Rule::adamw : Rule::adam;
+    case OptimizerKind::adagrad:
+      return Rule::adagrad;
+    case OptimizerKind::lion:
+      return Rule::lion;
+    case OptimizerKind::sgd:
+      break;
+  }
+  return step.has_momentum ? Rule::sgd_momentum : Rule::sgd;
+}
+
+bool goes_by_quads(const TileRun& tiles) {
+  const bool is_compact = tiles.layout.master == MasterForm::remainder;
+  return tiles.first_element % 4 == 0 &&
+         are_aligned_for_quads({{tiles.record},
+                                {tiles.gradients, tiles.gradient_type},
+                                {tiles.parameters, tiles.parameter_type},
+                                {is_compact ? tiles.old_parameters : nullptr, DataType::bf16}});
+}
+
+}  // namespace compute
+
+void cuda_update_tiles(const CudaLaunch& where, const OptimizerStep& step, const TileRun& tiles) {
+  const RecordLayout& layout = tiles.layout;
+  TERRACE_ASSERT(layout.moment_count == moment_count(step.kind, step.has_momentum ? 1 : 0),
+                 "records of " + std::to_string(layout.moment_count) + " moments for another optimizer");
+  TERRACE_ASSERT(layout.moment_type != DataType::fp16, "moments in fp16");
+  TERRACE_ASSERT(layout.master == MasterForm::whole ||
+                     (tiles.parameter_type == DataType::bf16 && tiles.old_parameters != nullptr),
+                 "remainders without the bf16 parameters that they belong to");
+  compute::launch_elements(where, compute::UpdateTiles{compute::rule_of_step(step), step, tiles},
+                           tiles.element_count, compute::goes_by_quads(tiles));
+}
+
+void cuda_accumulate(const CudaLaunch& where, const Accumulation& part) {
+  compute::launch_elements(where, compute::Accumulate{part}, part.count,
+                           compute::are_aligned_for_quads({{part.accumulator, part.accumulator_type},
+                                                           {part.gradient, part.gradient_type}}));
+}
+
+void cuda_set_zero(const CudaLaunch& where, std::byte* elements, DataType type, uint64_t count) {
+  compute::launch_elements(where, compute::ZeroElements{elements, type}, count,
+                           compute::are_aligned_for_quads({{elements, type}}));
+}
+
+void cuda_sums_of_squares(const CudaLaunch& where, ParameterView gradient, uint64_t count,
+                          std::span<double> sums) {
+  TERRACE_ASSERT(sums.size() == divide_up(count, kSumBlockElements), "another number of blocks");
+  compute::launch(where, divide_up(sums.size(), compute::kRowsOfBlock), compute::kThreads,
+                  compute::sum_squares, gradient, count, sums.data());
+}
+
+}  // namespace terrace

@@ -1,0 +1,18 @@
+// Which table of kernels an instruction set has, and the bridge from the program's types to theirs.
+#pragma once
+
+#include <terrace/base/assert.h>
+#include <terrace/base/data_type.h>
+#include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/runtime/model/compute/internal/kernels.h>
+
+namespace terrace::compute {
+
+// `set` must be supported on this machine.
+const Kernels& kernels_of(InstructionSet set);
+
+constexpr Format format_of(DataType type) {
+  return type == DataType::fp32 ? Format::fp32 : type == DataType::bf16 ? Format::bf16 : Format::fp16;
+}
+
+}  // namespace terrace::compute

@@ -1,0 +1,475 @@
+// config.json, both ways. What is not understood and could change the computation is refused with its key:
+// a model that trains on quietly with other arithmetic is worse than one that does not start.
+#include <fmt/format.h>
+#include <json/json.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+
+#include <terrace/base/error.h>
+#include <terrace/base/text/utf8.h>
+#include <terrace/runtime/model/transformer/model_config.h>
+
+namespace terrace {
+namespace {
+
+class ConfigReader {
+ public:
+  ConfigReader(std::string_view json, std::string_view name, std::vector<std::string>* warnings)
+      : name_(name), warnings_(warnings) {
+    std::string problem;
+    if (const size_t good = well_formed_bytes(json); good != json.size()) {
+      problem = fmt::format("byte {} is no UTF-8", good);
+    } else if (const size_t zero = json.find('\0'); zero != std::string_view::npos) {
+      problem = fmt::format("byte {} is 0, which is no text", zero);
+    } else {
+      problem = parse(json);
+    }
+    if (!root_.isObject()) {
+      throw Error(ErrorKind::config, {"cannot read the model's configuration", name_,
+                                      problem.empty() ? "it is no JSON object" : problem,
+                                      "give the config.json that save_pretrained wrote"});
+    }
+  }
+
+  ModelConfig read();
+
+ private:
+  std::string parse(std::string_view json) {
+    Json::CharReaderBuilder builder;
+    Json::CharReaderBuilder::strictMode(&builder.settings_);
+    const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
+    std::string problem;
+    try {
+      if (reader->parse(json.data(), json.data() + json.size(), &root_, &problem)) return "";
+    } catch (const Json::Exception&) {  // the only one it throws: its stack limit
+      problem = "brackets are nested too deeply";
+    }
+    root_ = Json::Value();
+    return problem;
+  }
+  [[noreturn]] void refuse(const std::string& key, const std::string& reason,
+                           const std::string& advice) const {
+    throw Error(ErrorKind::config,
+                {"cannot build the model", fmt::format("\"{}\" in {}", key, name_), reason, advice});
+  }
+  void warn(const std::string& text) const {
+    if (warnings_ != nullptr) warnings_->push_back(fmt::format("{}: {}", name_, text));
+  }
+
+  // The value, or null when the key is missing or null itself.
+  static const Json::Value& find(const Json::Value& object, const char* key) {
+    return object.isMember(key) ? object[key] : Json::Value::nullSingleton();
+  }
+  double number(const Json::Value& object, const char* key, double fallback) const;
+  uint32_t count(const char* key, uint32_t fallback) const;
+  uint32_t required_count(const char* key) const;
+  float epsilon(const char* key, double fallback) const;
+  int32_t token(const char* key, const Json::Value& value) const;
+  SpecialTokens special_tokens() const;
+  bool flag(const char* key, bool fallback) const;
+  // Refuses another value than `wanted` of a key that may be missing.
+  void require_flag(const char* key, bool wanted) const;
+  void require_activation(const char* key, std::initializer_list<std::string_view> accepted) const;
+  void mention_dropout(std::initializer_list<const char*> keys) const;
+  void refuse_other_architectures() const;
+
+  void read_gpt2(ModelConfig& config) const;
+  void read_llama(ModelConfig& config, const std::string& type) const;
+  void read_window(ModelConfig& config, const std::string& type) const;
+  void read_rope(ModelConfig& config) const;
+  void read_rope_of(const char* key, ModelConfig& config) const;
+  void read_yarn(const Json::Value& rope, RopeScaling& scaling) const;
+
+  std::string name_;
+  std::vector<std::string>* warnings_;
+  Json::Value root_;
+};
+
+double ConfigReader::number(const Json::Value& object, const char* key, double fallback) const {
+  const Json::Value& value = find(object, key);
+  if (value.isNull()) return fallback;
+  if (!value.isNumeric() || !std::isfinite(value.asDouble()))
+    refuse(key, "it is no number", "correct the file");
+  return value.asDouble();
+}
+
+uint32_t ConfigReader::count(const char* key, uint32_t fallback) const {
+  const Json::Value& value = find(root_, key);
+  if (value.isNull()) return fallback;
+  if (!value.isUInt()) refuse(key, "it is no whole number of 32 bits", "correct the file");
+  return value.asUInt();
+}
+
+uint32_t ConfigReader::required_count(const char* key) const {
+  if (find(root_, key).isNull())
+    refuse(key, "it is missing", "give the config.json that save_pretrained wrote");
+  return count(key, 0);
+}
+
+// Of a normalization, in the type that it is computed in.
+float ConfigReader::epsilon(const char* key, double fallback) const {
+  const auto value = static_cast<float>(number(root_, key, fallback));
+  if (!(value > 0.0f && std::isfinite(value)))
+    refuse(key, "it is not positive and finite in fp32", "correct the file: 1e-5 and 1e-6 are usual");
+  return value;
+}
+
+int32_t ConfigReader::token(const char* key, const Json::Value& value) const {
+  if (!value.isInt()) refuse(key, "it is no token id", "correct the file, or leave it out");
+  return value.asInt();
+}
+
+SpecialTokens ConfigReader::special_tokens() const {
+  SpecialTokens tokens;
+  const auto read_one = [&](const char* key, std::optional<int32_t>& id) {
+    if (!find(root_, key).isNull()) id = token(key, find(root_, key));
+  };
+  read_one("bos_token_id", tokens.begin);
+  read_one("pad_token_id", tokens.padding);
+  const Json::Value& end = find(root_, "eos_token_id");
+  if (end.isArray()) {
+    for (const Json::Value& id : end) tokens.end.push_back(token("eos_token_id", id));
+  } else if (!end.isNull()) {
+    tokens.end.push_back(token("eos_token_id", end));
+  }
+  return tokens;
+}
+
+bool ConfigReader::flag(const char* key, bool fallback) const {
+  const Json::Value& value = find(root_, key);
+  if (value.isNull()) return fallback;
+  if (!value.isBool()) refuse(key, "it is neither true nor false", "correct the file");
+  return value.asBool();
+}
+
+void ConfigReader::require_flag(const char* key, bool wanted) const {
+  if (flag(key, wanted) == wanted) return;
+  refuse(key, fmt::format("Terrace computes as with {}", wanted), "use a model without it");
+}
+
+void ConfigReader::require_activation(const char* key,
+                                      std::initializer_list<std::string_view> accepted) const {
+  const Json::Value& value = find(root_, key);
+  if (value.isNull()) return;
+  for (const std::string_view name : accepted) {
+    if (value.isString() && value.asString() == name) return;
+  }
+  refuse(key, fmt::format("Terrace computes {} here", *accepted.begin()),
+         "use a model with that activation function");
+}
+
+void ConfigReader::mention_dropout(std::initializer_list<const char*> keys) const {
+  std::string found;
+  for (const char* key : keys) {
+    if (number(root_, key, 0.0) > 0.0) found += fmt::format("{}{}", found.empty() ? "" : ", ", key);
+  }
+  if (!found.empty()) warn(fmt::format("dropout is not applied ({})", found));
+}
+
+void ConfigReader::refuse_other_architectures() const {
+  if (!find(root_, "quantization_config").isNull())
+    refuse("quantization_config", "the weights are quantized", "use the model in bf16, fp16 or fp32");
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    if (!find(root_, key).isNull())
+      refuse(key, "the model is a mixture of experts, and Terrace trains dense ones", "use a dense model");
+  }
+}
+
+void ConfigReader::read_gpt2(ModelConfig& config) const {
+  config.family = ModelFamily::gpt2;
+  config.layers = required_count("n_layer");
+  config.heads = required_count("n_head");
+  config.width = required_count("n_embd");
+  config.hidden = count("n_inner", 0);
+  config.positions = required_count("n_positions");
+  config.norm_epsilon = epsilon("layer_norm_epsilon", 1e-5);
+  config.tied_embeddings = flag("tie_word_embeddings", true);
+  require_activation("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+  require_flag("scale_attn_weights", true);
+  require_flag("scale_attn_by_inverse_layer_idx", false);
+  require_flag("reorder_and_upcast_attn", false);
+  require_flag("add_cross_attention", false);
+  mention_dropout({"attn_pdrop", "embd_pdrop", "resid_pdrop"});
+}
+
+void ConfigReader::read_llama(ModelConfig& config, const std::string& type) const {
+  config.family = type == "qwen2"     ? ModelFamily::qwen2
+                  : type == "qwen3"   ? ModelFamily::qwen3
+                  : type == "mistral" ? ModelFamily::mistral
+                                      : ModelFamily::llama;
+  config.layers = required_count("num_hidden_layers");
+  config.heads = required_count("num_attention_heads");
+  config.key_value_heads = count("num_key_value_heads", type == "mistral" ? 8 : 0);
+  config.head_size = count("head_dim", type == "qwen3" ? 128 : 0);
+  config.width = required_count("hidden_size");
+  config.hidden = required_count("intermediate_size");
+  config.positions = required_count("max_position_embeddings");
+  config.norm_epsilon = epsilon("rms_norm_eps", 1e-6);
+  config.tied_embeddings = flag("tie_word_embeddings", false);
+  config.output_bias = (type == "llama" || type == "qwen3") && flag("attention_bias", false);
+  config.attention_bias = type == "qwen2" || config.output_bias;
+  config.mlp_bias = type == "llama" && flag("mlp_bias", false);
+  require_activation("hidden_act", {"silu"});
+  mention_dropout({"attention_dropout"});
+  read_rope(config);
+}
+
+void ConfigReader::read_window(ModelConfig& config, const std::string& type) const {
+  const bool is_qwen = type == "qwen2" || type == "qwen3";
+  const bool used = type == "mistral" || (is_qwen && flag("use_sliding_window", false));
+  const uint32_t window = count("sliding_window", type == "mistral" ? 4096 : 0);
+  const bool none = root_.isMember("sliding_window") && root_["sliding_window"].isNull();
+  if (used && !none) {
+    if (is_qwen && window < config.context) {
+      refuse("use_sliding_window", "Terrace attends to the whole sequence", "use a model without it");
+    }
+    if (window == 0) refuse("sliding_window", "a window of no token", "correct the file");
+    config.sliding_window = window;
+  }
+  if (config.sliding_window != 0 && window < config.context) {
+    warn(fmt::format("attention looks {} tokens back: sequences may not be longer", window));
+    config.context = window;
+  }
+  for (const Json::Value& layer : find(root_, "layer_types")) {
+    if (!used && !(layer.isString() && layer.asString() == "full_attention"))
+      refuse("layer_types", "Terrace computes full attention in every layer", "use a model without it");
+  }
+}
+
+void ConfigReader::read_yarn(const Json::Value& rope, RopeScaling& scaling) const {
+  scaling.beta_fast = number(rope, "beta_fast", 32.0);
+  scaling.beta_slow = number(rope, "beta_slow", 1.0);
+  const Json::Value& truncate = find(rope, "truncate");
+  scaling.truncate = truncate.isNull() || truncate.asBool();
+  scaling.attention_factor = number(rope, "attention_factor", 0.0);
+  const double numerator = number(rope, "mscale", 0.0), denominator = number(rope, "mscale_all_dim", 0.0);
+  if (scaling.attention_factor != 0.0 || numerator == 0.0 || denominator == 0.0) return;
+  const auto growth = [&](double scale) {
+    return scaling.factor <= 1.0 ? 1.0 : 0.1 * scale * std::log(scaling.factor) + 1.0;
+  };
+  scaling.attention_factor = growth(numerator) / growth(denominator);
+}
+
+// "rope_parameters" since transformers 5; "rope_theta" and "rope_scaling" before.
+void ConfigReader::read_rope(ModelConfig& config) const {
+  if (number(root_, "partial_rotary_factor", 1.0) != 1.0)
+    refuse("partial_rotary_factor", "Terrace turns whole heads", "use a model without it");
+  config.rope_theta = number(root_, "rope_theta", 10000.0);
+  ModelConfig older = config;
+  read_rope_of("rope_parameters", config);
+  older.rope_theta = config.rope_theta;  // rope_scaling seldom has one of its own
+  read_rope_of("rope_scaling", older);
+  const bool both = !find(root_, "rope_parameters").isNull() && !find(root_, "rope_scaling").isNull();
+  if (both && (older.rope != config.rope || older.rope_theta != config.rope_theta)) {
+    refuse("rope_parameters", "\"rope_scaling\" is there too and says something else",
+           "remove the one that the model was not trained with");
+  }
+  config.rope = older.rope.kind == RopeScalingKind::none ? config.rope : older.rope;
+  config.rope_theta = older.rope_theta;
+}
+
+void ConfigReader::read_rope_of(const char* key, ModelConfig& config) const {
+  const Json::Value& rope = find(root_, key);
+  if (rope.isNull()) return;
+  if (!rope.isObject()) refuse(key, "it is no object", "correct the file");
+  config.rope_theta = number(rope, "rope_theta", config.rope_theta);
+  if (number(rope, "partial_rotary_factor", 1.0) != 1.0)
+    refuse(key, "Terrace turns whole heads", "use a model without partial_rotary_factor");
+  const Json::Value& named = find(rope, rope.isMember("rope_type") ? "rope_type" : "type");
+  const std::string kind = named.isString() ? named.asString() : "default";
+  if (kind == "default") return;
+  RopeScaling& scaling = config.rope;
+  scaling.factor = number(rope, "factor", 0.0);
+  if (!(scaling.factor >= 1.0)) refuse(key, "\"factor\" is missing or below 1", "correct the file");
+  const double original = number(rope, "original_max_position_embeddings", config.positions);
+  if (!(original >= 1.0 && original <= 1e9)) {
+    refuse(key, "\"original_max_position_embeddings\" is no number of tokens", "correct the file");
+  }
+  scaling.original_context = static_cast<uint32_t>(original);
+  if (kind == "linear") {
+    scaling.kind = RopeScalingKind::linear;
+  } else if (kind == "dynamic") {
+    scaling.kind = RopeScalingKind::dynamic;
+    scaling.original_context = config.positions;
+  } else if (kind == "llama3") {
+    scaling.kind = RopeScalingKind::llama3;
+    scaling.low_frequency_factor = number(rope, "low_freq_factor", 1.0);
+    scaling.high_frequency_factor = number(rope, "high_freq_factor", 4.0);
+  } else if (kind == "yarn") {
+    scaling.kind = RopeScalingKind::yarn;
+    read_yarn(rope, scaling);
+  } else {
+    refuse(key, fmt::format("the kind \"{}\" is not known", kind),
+           "the kinds are default, linear, dynamic, llama3 and yarn");
+  }
+}
+
+ModelConfig ConfigReader::read() {
+  const Json::Value& type = find(root_, "model_type");
+  const std::string name = type.isString() ? type.asString() : "";
+  refuse_other_architectures();
+  ModelConfig config;
+  if (name == "gpt2") {
+    read_gpt2(config);
+  } else if (name == "llama" || name == "mistral" || name == "qwen2" || name == "qwen3") {
+    read_llama(config, name);
+  } else {
+    refuse("model_type", fmt::format("\"{}\" is no family that Terrace knows", name),
+           "the families are gpt2, llama, mistral, qwen2 and qwen3");
+  }
+  config.vocabulary = required_count("vocab_size");
+  config.special_tokens = special_tokens();
+  config.init_std = static_cast<float>(number(root_, "initializer_range", 0.02));
+  config.context = config.positions;
+  if (name != "gpt2") read_window(config, name);
+  return completed(config);
+}
+
+// --- Writing ---
+
+// The shortest decimal that is this fp32 number.
+double decimal(float value) {
+  return std::stod(fmt::format("{}", value));
+}
+
+bool has_same_numbers(const Json::Value& a, const Json::Value& b) {
+  if (a.isNumeric()) return b.isNumeric() && a.asDouble() == b.asDouble();
+  if (a.size() != b.size()) return false;
+  if (a.isObject()) {
+    const Json::Value::Members keys = a.getMemberNames();
+    return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) {
+      return has_same_numbers(a[key], b.isMember(key) ? b[key] : Json::Value());
+    });
+  }
+  for (Json::ArrayIndex i = 0; a.isArray() && i < a.size(); ++i)
+    if (!has_same_numbers(a[i], b[i])) return false;
+  return true;
+}
+
+Json::Value rope_json(const ModelConfig& config) {
+  const RopeScaling& rope = config.rope;
+  Json::Value value;
+  value["factor"] = rope.factor;
+  switch (rope.kind) {
+    case RopeScalingKind::none:
+      return Json::Value();
+    case RopeScalingKind::linear:
+      value["rope_type"] = "linear";
+      return value;
+    case RopeScalingKind::dynamic:
+      value["rope_type"] = "dynamic";
+      return value;
+    case RopeScalingKind::llama3:
+      value["rope_type"] = "llama3";
+      value["low_freq_factor"] = rope.low_frequency_factor;
+      value["high_freq_factor"] = rope.high_frequency_factor;
+      break;
+    case RopeScalingKind::yarn:
+      value["rope_type"] = "yarn";
+      value["beta_fast"] = rope.beta_fast;
+      value["beta_slow"] = rope.beta_slow;
+      value["truncate"] = rope.truncate;
+      if (rope.attention_factor != 0.0) value["attention_factor"] = rope.attention_factor;
+      break;
+  }
+  value["original_max_position_embeddings"] = rope.original_context;
+  return value;
+}
+
+void write_gpt2(const ModelConfig& config, Json::Value& root) {
+  root["architectures"].append("GPT2LMHeadModel");
+  root["n_layer"] = config.layers;
+  root["n_head"] = config.heads;
+  root["n_embd"] = config.width;
+  root["n_inner"] = config.hidden;
+  root["n_positions"] = config.positions;
+  root["layer_norm_epsilon"] = decimal(config.norm_epsilon);
+  root["activation_function"] = "gelu_new";
+  for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) root[key] = 0.0;
+}
+
+void write_llama(const ModelConfig& config, Json::Value& root) {
+  root["num_hidden_layers"] = config.layers;
+  root["num_attention_heads"] = config.heads;
+  root["num_key_value_heads"] = config.key_value_heads;
+  root["head_dim"] = config.head_size;
+  root["hidden_size"] = config.width;
+  root["intermediate_size"] = config.hidden;
+  // What "dynamic" starts from is this key and no other.
+  root["max_position_embeddings"] =
+      config.rope.kind == RopeScalingKind::dynamic ? config.rope.original_context : config.positions;
+  root["rms_norm_eps"] = decimal(config.norm_epsilon);
+  root["hidden_act"] = "silu";
+  root["attention_dropout"] = 0.0;
+  root["rope_theta"] = config.rope_theta;
+  root["rope_scaling"] = rope_json(config);
+  switch (config.family) {
+    case ModelFamily::mistral:  // without the key transformers takes a window of 4096
+      root["architectures"].append("MistralForCausalLM");
+      root["sliding_window"] =
+          config.sliding_window == 0 ? Json::Value() : Json::Value(config.sliding_window);
+      break;
+    case ModelFamily::qwen2:
+      root["architectures"].append("Qwen2ForCausalLM");
+      root["use_sliding_window"] = false;  // one that is used is no shorter than the positions
+      break;
+    case ModelFamily::qwen3:
+      root["architectures"].append("Qwen3ForCausalLM");
+      root["use_sliding_window"] = false;
+      root["attention_bias"] = config.attention_bias;
+      break;
+    default:
+      root["architectures"].append("LlamaForCausalLM");
+      root["attention_bias"] = config.attention_bias;
+      root["mlp_bias"] = config.mlp_bias;
+  }
+}
+
+// With as few digits as tell all numbers.
+std::string written(const Json::Value& root) {
+  Json::StreamWriterBuilder builder;
+  builder["indentation"] = "  ";
+  for (int digits = 15;; ++digits) {
+    builder["precision"] = digits;
+    const std::string text = Json::writeString(builder, root);
+    Json::Value again;
+    const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
+    const bool is_read = reader->parse(text.data(), text.data() + text.size(), &again, nullptr);
+    if (digits == 17 || (is_read && has_same_numbers(root, again))) return text + "\n";
+  }
+}
+
+// null where there is none: without the key transformers takes the ids of its family's first model.
+void write_special_tokens(const SpecialTokens& tokens, Json::Value& root) {
+  root["bos_token_id"] = tokens.begin ? Json::Value(*tokens.begin) : Json::Value();
+  root["pad_token_id"] = tokens.padding ? Json::Value(*tokens.padding) : Json::Value();
+  Json::Value& end = root["eos_token_id"];
+  if (tokens.end.size() == 1) end = tokens.end.front();
+  if (tokens.end.size() < 2) return;
+  for (const int32_t id : tokens.end) end.append(id);
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view json, std::string_view name,
+                               std::vector<std::string>* warnings) {
+  return ConfigReader(json, name, warnings).read();
+}
+
+std::string model_config_json(const ModelConfig& given, DataType type) {
+  const ModelConfig config = completed(given);
+  Json::Value root;
+  root["model_type"] = std::string(name_of(config.family));
+  config.family == ModelFamily::gpt2 ? write_gpt2(config, root) : write_llama(config, root);
+  write_special_tokens(config.special_tokens, root);
+  root["vocab_size"] = config.vocabulary;
+  root["initializer_range"] = decimal(config.init_std);
+  root["tie_word_embeddings"] = config.tied_embeddings;
+  root["torch_dtype"] = type == DataType::fp32 ? "float32" : type == DataType::bf16 ? "bfloat16" : "float16";
+  return written(root);
+}
+
+}  // namespace terrace

@@ -1,0 +1,106 @@
+#include <terrace/runtime/model/weights/architecture.h>
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
+
+#include <terrace/base/error.h>
+#include <terrace/runtime/config/json/json_document.h>
+
+namespace terrace {
+namespace {
+
+constexpr const char* kModelConfig = "model_config";
+constexpr const char* kFrozen = "frozen";
+constexpr const char* kLora = "lora";
+constexpr const char* kTablePart = "table_part_elements";
+
+[[noreturn]] void refuse(std::string_view name, const std::string& reason) {
+  throw Error(ErrorKind::config, {"cannot make the model of the checkpoint", std::string(name), reason,
+                                  "use the Terrace that saved it, or a later one"});
+}
+
+std::vector<std::string> read_texts(const JsonMember& member, std::string_view name) {
+  std::vector<std::string> texts;
+  for (const JsonNode& item : member.value.items) {
+    if (!item.is(JsonNode::Kind::text))
+      refuse(name, fmt::format("\"{}\" is not a list of texts", member.key));
+    texts.push_back(item.text);
+  }
+  return texts;
+}
+
+uint64_t read_whole_number(const JsonMember& member, std::string_view name) {
+  uint64_t value = 0;
+  const std::string& text = member.value.text;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (!member.value.is(JsonNode::Kind::number) || status != std::errc() || end != text.data() + text.size())
+    refuse(name, fmt::format("\"{}\" is not a whole number", member.key));
+  return value;
+}
+
+LoraOptions read_lora(const JsonMember& member, std::string_view name) {
+  LoraOptions lora;
+  for (const JsonMember& part : member.value.members) {
+    if (part.key == "rank") {
+      lora.rank = static_cast<uint32_t>(read_whole_number(part, name));
+    } else if (part.key == "alpha") {
+      const std::string& text = part.value.text;
+      const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), lora.alpha);
+      if (!part.value.is(JsonNode::Kind::number) || status != std::errc() || end != text.data() + text.size())
+        refuse(name, "its \"alpha\" is not a number");
+    } else if (part.key == "targets") {
+      lora.targets = read_texts(part, name);
+    } else {
+      refuse(name, fmt::format("its adapters have {}, which this Terrace does not know",
+                               json_quoted(part.key, 80)));
+    }
+  }
+  return lora;
+}
+
+std::string list_of(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + json_quoted(text);
+  return "[" + list + "]";
+}
+
+}  // namespace
+
+std::string architecture_text(const Model& model) {
+  const ModelOptions& options = model.options();
+  const std::string lora =
+      options.lora ? fmt::format(R"(, "{}": {{"rank": {}, "alpha": {}, "targets": {}}})", kLora,
+                                 options.lora->rank, options.lora->alpha, list_of(options.lora->targets))
+                   : "";
+  const std::string config = model_config_json(model.config(), options.type);
+  return fmt::format(R"({{"{}": {}, "{}": {}, "{}": {}{}}})", kModelConfig,
+                     json_text(parse_json(config, "config.json")), kFrozen, list_of(options.frozen),
+                     kTablePart, options.table_part_elements, lora);
+}
+
+std::unique_ptr<Model> make_model_of(std::string_view architecture, DataType type, std::string_view name) {
+  const JsonNode root = parse_json(architecture, name);
+  std::optional<ModelConfig> config;
+  ModelOptions options;
+  options.type = type;
+  for (const JsonMember& member : root.members) {
+    if (member.key == kModelConfig) {
+      config = parse_model_config(json_text(member.value), name);
+    } else if (member.key == kFrozen) {
+      options.frozen = read_texts(member, name);
+    } else if (member.key == kLora) {
+      options.lora = read_lora(member, name);
+    } else if (member.key == kTablePart) {
+      options.table_part_elements = read_whole_number(member, name);
+    } else {
+      refuse(name, fmt::format("its architecture has {}, which this Terrace does not know",
+                               json_quoted(member.key, 80)));
+    }
+  }
+  if (!config) refuse(name, "its architecture has no \"model_config\"");
+  return make_model(*config, options);
+}
+
+}  // namespace terrace

@@ -1,0 +1,20 @@
+// A model as checkpoints name it, so that its tensors and weights are known without the command line that
+// trained it: {"model_config": <config.json>, ...}, one line of JSON.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <terrace/runtime/model/transformer/model.h>
+
+namespace terrace {
+
+// Everything on which Model::tensors() and Model::weights() depend, but the data type of the parameters.
+std::string architecture_text(const Model& model);
+
+// A model with the same tensors and weights. `name` is the checkpoint's, for messages. Throws Error(config)
+// when a part of the text is not known here or does not make a model.
+std::unique_ptr<Model> make_model_of(std::string_view architecture, DataType type, std::string_view name);
+
+}  // namespace terrace

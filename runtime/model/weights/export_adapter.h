@@ -1,0 +1,45 @@
+// Low-rank adapters on their way out of Terrace: merged into the weights beside which they stand, or alone,
+// in the files of PEFT.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include <terrace/runtime/model/transformer/adapter.h>
+#include <terrace/runtime/model/weights/export_weights.h>
+
+namespace terrace {
+
+// The matrices of adapters, read whole: they are small. Applying them is thread-safe.
+class AdapterMerge {
+ public:
+  // `adapters` outlives the merge.
+  AdapterMerge(std::span<const AdapterSpec> adapters, std::span<const TensorSpec> tensors,
+               ValueSource source);
+  // An ExportOptions::transform: adds to a run of a weight what its adapter is.
+  void apply(size_t weight, uint64_t first_element, std::span<float> values) const;
+
+ private:
+  std::span<const AdapterSpec> adapters_;
+  std::vector<std::vector<float>> values_;  // by TensorId; empty for tensors of no adapter
+  std::vector<std::vector<size_t>> of_weight_;
+};
+
+// What adapter_config.json says beside the adapters themselves.
+struct AdapterConfig {
+  double alpha = 16;
+  std::string base_model;  // a name or path from which PEFT loads the model; may be empty
+};
+
+// Those of a model, alone. Throws Error(config) when it has none.
+ExportReport export_model_adapter(const std::filesystem::path& target, const Model& model,
+                                  const std::string& base_model, const ExportOptions& options,
+                                  ValueSource source, Log& log);
+
+// Writes adapter_model.safetensors and adapter_config.json. Errors as of export_weights().
+ExportReport export_adapter(const std::filesystem::path& target, std::span<const AdapterSpec> adapters,
+                            std::span<const TensorSpec> tensors, const AdapterConfig& config,
+                            ExportOptions options, ValueSource source, Log& log);
+
+}  // namespace terrace

@@ -1,0 +1,97 @@
+// ControlServer: one small thread that owns the control socket of a job. It reads requests, answers at once
+// what it can, and queues the rest for the step thread. It must never wait for the step thread, nor the step
+// thread for it; and nothing that a client does or leaves undone may end the run.
+//
+// A connection has one request in progress: nothing more is read from it until that is answered and the
+// answer is taken. Connections and queued requests are bounded, and what is too much is refused in words.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <terrace/base/function_ref.h>
+#include <terrace/base/mutex.h>
+#include <terrace/runtime/observe/control/control_folder.h>
+#include <terrace/runtime/observe/control/control_protocol.h>
+
+namespace terrace {
+
+inline constexpr size_t kMostControlConnections = 16;  // further ones are refused in words
+inline constexpr size_t kMostQueuedRequests = 16;      // the same; some may be of clients that have left
+
+class ControlServer {
+ public:
+  // Called on the socket's thread: the answer's line, or nothing where the step thread is to give it.
+  using AtOnce = std::function<std::optional<std::string>(const ControlRequest&)>;
+
+  // Listens in `folder` under the number of this process, and removes what dead jobs left there. Throws
+  // Error(io).
+  ControlServer(const std::filesystem::path& folder, AtOnce at_once);
+  // Answers what is queued with a refusal, and removes the socket.
+  ~ControlServer();
+  ControlServer(const ControlServer&) = delete;
+  ControlServer& operator=(const ControlServer&) = delete;
+
+  std::filesystem::path socket() const { return folder_.socket_of(pid_); }
+  // Of any thread, and costs nothing.
+  bool has_requests() const { return queued_count_.load(std::memory_order_relaxed) > 0; }
+  // Of the step thread: gives an answer's line for each queued request. What is thrown is answered as a
+  // refusal, and passed on.
+  void serve(FunctionRef<std::string(const ControlRequest&)> carry_out);
+
+ private:
+  struct Connection {
+    uint64_t id = 0;
+    OwnedFd fd;
+    LineBuffer input{kLongestRequestBytes};
+    std::string output;
+    bool waits = false;  // for the step thread
+    bool ends = false;   // when its output is out
+  };
+  struct Queued {
+    uint64_t connection = 0;
+    ControlRequest request;
+  };
+  struct Answer {
+    uint64_t connection = 0;
+    std::string line;
+  };
+
+  void run();
+  void poll_once();
+  void take_answers();
+  void accept_one();
+  void read_from(Connection& connection);
+  void advance(Connection& connection);
+  void answer_line(Connection& connection, const std::string& line);
+  void write_to(Connection& connection);
+  void refuse_queued();
+  void wake() const;
+
+  const ControlFolder folder_;
+  const uint64_t pid_;
+  const AtOnce at_once_;
+  OwnedFd wake_;
+  OwnedFd listener_;
+  std::atomic<size_t> queued_count_{0};
+  std::atomic<bool> stop_{false};
+
+  // Of the socket's thread.
+  std::vector<Connection> connections_;
+  uint64_t next_id_ = 1;
+
+  Mutex mutex_;
+  std::deque<Queued> queued_ TERRACE_GUARDED_BY(mutex_);
+  std::vector<Answer> answers_ TERRACE_GUARDED_BY(mutex_);
+
+  std::thread thread_;
+};
+
+}  // namespace terrace

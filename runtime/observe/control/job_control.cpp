@@ -1,0 +1,108 @@
+#include <terrace/runtime/observe/control/job_control.h>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include <terrace/runtime/observe/control/control_protocol.h>
+
+namespace terrace {
+namespace {
+
+std::string set_answer(const HostBudgetChange& change, uint32_t record_chunks) {
+  return control_answer(
+      fmt::format(R"("host_budget_bytes": {}, "kept_chunks": {}, "record_chunks": {}, "read_bytes": {}, )"
+                  R"("write_bytes": {}, "ns": {})",
+                  change.budget_bytes, change.kept_chunks, record_chunks, change.read_bytes,
+                  change.write_bytes, change.ns));
+}
+
+}  // namespace
+
+JobControl::JobControl(Trainer& trainer, const JobControlOptions& options, Log& log)
+    : trainer_(trainer), options_(options) {
+  next_.pid = static_cast<uint64_t>(getpid());
+  next_.model = trainer.model_description();
+  next_.step = trainer.completed_steps();
+  next_.steps = options_.steps;
+  next_.update_mode = name_of(trainer.update_mode());
+  next_.epoch_step = trainer.durable_step();
+  next_.bound_by = "none";
+  set_memory(next_, trainer);
+  published_ = next_;
+  try {
+    server_ = std::make_unique<ControlServer>(
+        options_.folder.empty() ? ControlFolder::default_path() : options_.folder,
+        [this](const ControlRequest& request) { return answer_at_once(request); });
+  } catch (const Error& error) {
+    log.warning(fmt::format("this run cannot be reached by `terrace ctl`: {}: {}", error.parts().subject,
+                            error.parts().reason));
+  }
+}
+
+void JobControl::step_done(const StepReport& report) {
+  if (server_ == nullptr) return;
+  set_last_step(next_, report);
+  set_memory(next_, trainer_);
+  const MutexLock lock(mutex_);
+  published_ = next_;
+}
+
+void JobControl::kept(std::optional<uint64_t> epoch_step, std::optional<uint64_t> checkpoint_step) {
+  if (next_.epoch_step == epoch_step && next_.checkpoint_step == checkpoint_step) return;
+  next_.epoch_step = epoch_step;
+  next_.checkpoint_step = checkpoint_step;
+  const MutexLock lock(mutex_);
+  published_ = next_;
+}
+
+void JobControl::serve(const JobActions& actions) {
+  if (server_ == nullptr || !server_->has_requests()) return;
+  server_->serve([&](const ControlRequest& request) { return carry_out(request, actions); });
+}
+
+std::optional<std::string> JobControl::answer_at_once(const ControlRequest& request) {
+  switch (request.command) {
+    case ControlCommand::status:
+      return status_answer();
+    case ControlCommand::stop: {
+      if (options_.stop) options_.stop();
+      const MutexLock lock(mutex_);
+      return control_answer(fmt::format(R"("step": {})", published_.step));
+    }
+    case ControlCommand::set:
+    case ControlCommand::save:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::string JobControl::status_answer() {
+  JobStatus status;
+  {
+    const MutexLock lock(mutex_);
+    status = published_;
+  }
+  const StepWatch& watch = trainer_.offloader().watch();
+  if (const std::optional<uint64_t> wait = watch.current())
+    status.waits_for = watch.describe(*wait).value_or("");
+  return control_answer(fmt::format(R"("status": {})", job_status_json(status)));
+}
+
+// The status that follows an answer knows what the answer says.
+std::string JobControl::carry_out(const ControlRequest& request, const JobActions& actions) {
+  if (request.command == ControlCommand::set) {
+    const HostBudgetChange change = actions.set_host_budget(request.host_memory_bytes);
+    set_memory(next_, trainer_);
+    const MutexLock lock(mutex_);
+    published_ = next_;
+    return change.refusal ? control_refusal(*change.refusal) : set_answer(change, next_.record_chunks);
+  }
+  const SaveAnswer saved = actions.save();
+  if (saved.refusal) return control_refusal(*saved.refusal);
+  return control_answer(fmt::format(R"("step": {}, "checkpoint": {}, "commit": {})",
+                                    trainer_.completed_steps(), saved.checkpoint, saved.epoch));
+}
+
+}  // namespace terrace

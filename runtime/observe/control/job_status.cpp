@@ -1,0 +1,179 @@
+#include <terrace/runtime/observe/control/job_status.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include <terrace/base/error.h>
+#include <terrace/offload/watch/binding_resource.h>
+#include <terrace/offload/watch/link_table.h>
+
+namespace terrace {
+namespace {
+
+[[noreturn]] void refuse(std::string_view key) {
+  throw Error(ErrorKind::io, {"cannot understand the job's status", std::string(key),
+                              "it is missing or of another type", "use the program of the job's version"});
+}
+
+const JsonNode& require(const JsonNode& object, std::string_view key, JsonNode::Kind kind) {
+  const JsonNode* node = json_member(object, key);
+  if (node == nullptr || !node->is(kind)) refuse(key);
+  return *node;
+}
+
+uint64_t whole(const JsonNode& object, std::string_view key) {
+  require(object, key, JsonNode::Kind::number);
+  return json_whole_number(object, key);
+}
+
+std::optional<uint64_t> optional_whole(const JsonNode& object, std::string_view key) {
+  const JsonNode* node = json_member(object, key);
+  if (node == nullptr || !node->is(JsonNode::Kind::number)) return std::nullopt;
+  return whole(object, key);
+}
+
+std::string text(const JsonNode& object, std::string_view key) {
+  return require(object, key, JsonNode::Kind::text).text;
+}
+
+std::string number_or_null(std::optional<double> value) {
+  return value && std::isfinite(*value) ? fmt::format("{}", *value) : "null";
+}
+std::string whole_or_null(std::optional<uint64_t> value) {
+  return value ? std::to_string(*value) : "null";
+}
+
+std::string tiers_json(const JobStatus& status) {
+  std::string tiers;
+  for (const TierStatus& tier : status.tiers) {
+    tiers += fmt::format(R"({}{{"name": {}, "budget_bytes": {}, "used_bytes": {}, "peak_bytes": {}}})",
+                         tiers.empty() ? "" : ", ", json_quoted(tier.name), tier.budget_bytes,
+                         tier.used_bytes, tier.peak_bytes);
+  }
+  return tiers;
+}
+
+template <typename Item>
+std::string members_json(const std::vector<Item>& items, uint64_t Item::*value) {
+  std::string members;
+  for (const Item& item : items)
+    members += fmt::format("{}{}: {}", members.empty() ? "" : ", ", json_quoted(item.name), item.*value);
+  return members;
+}
+
+template <typename Item>
+std::vector<Item> parse_members(const JsonNode& object) {
+  std::vector<Item> items;
+  for (const JsonMember& member : object.members) items.push_back({member.key, whole(object, member.key)});
+  return items;
+}
+
+}  // namespace
+
+const JsonNode* json_member(const JsonNode& object, std::string_view key) {
+  for (const JsonMember& member : object.members) {
+    if (member.key == key) return &member.value;
+  }
+  return nullptr;
+}
+
+uint64_t json_whole_number(const JsonNode& object, std::string_view key) {
+  const JsonNode* node = json_member(object, key);
+  if (node == nullptr || !node->is(JsonNode::Kind::number)) return 0;
+  uint64_t value = 0;
+  const char* end = node->text.data() + node->text.size();
+  const auto [stop, error] = std::from_chars(node->text.data(), end, value);
+  if (error != std::errc() || stop != end) refuse(key);
+  return value;
+}
+
+void set_last_step(JobStatus& status, const StepReport& report) {
+  status.step = report.step;
+  status.loss = report.loss;
+  status.learning_rate = report.learning_rate;
+  status.tokens = report.tokens;
+  status.step_ns = report.total_ns;
+  status.update_mode = name_of(report.update_mode);
+  status.links.resize(kLinks.size());
+  for (size_t i = 0; i < kLinks.size(); ++i) status.links[i] = {kLinks[i].key, report.moved.*kLinks[i].moved};
+  status.waits.resize(kWaits.size());
+  for (size_t i = 0; i < kWaits.size(); ++i) status.waits[i] = {kWaits[i].key, report.moved.*kWaits[i].ns};
+  status.bound_by = key_of(resource_use(report.moved).binding);
+}
+
+void set_memory(JobStatus& status, Trainer& trainer) {
+  Offloader& offloader = trainer.offloader();
+  const MemoryPlan& plan = offloader.plan();
+  uint64_t host_bytes = 0;
+  for (const TierUse& use : offloader.host_ledger()) host_bytes += use.bytes;
+  const uint64_t file_bytes = offloader.tier_file_bytes();
+  const size_t tiers = file_bytes > 0 ? 3 : 2;
+  status.tiers.resize(tiers);
+  const auto peak = [&](size_t tier, uint64_t bytes) {
+    return std::max(status.tiers[tier].peak_bytes, bytes);
+  };
+  const uint64_t device_peak = trainer.device_peak_bytes();
+  status.tiers[0] = {"device", trainer.plan().device.bytes, device_peak, device_peak};
+  status.tiers[1] = {"host", offloader.host_budget(), host_bytes, peak(1, host_bytes)};
+  if (file_bytes > 0) status.tiers[2] = {"nvme", 0, file_bytes, peak(2, file_bytes)};
+  status.least_host_bytes = offloader.least_host_budget();
+  status.most_host_bytes = plan.host_bytes;
+  status.kept_chunks = offloader.kept_record_chunks();
+  status.record_chunks = plan.device_record_slots > 0 ? 0 : plan.record_chunks;
+}
+
+std::string job_status_json(const JobStatus& status) {
+  const auto seconds = [](uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
+  return fmt::format(
+             R"({{"pid": {}, "model": {}, "step": {}, "steps": {}, "loss": {}, "lr": {}, "tokens": {}, )"
+             R"("step_ns": {}, "seconds": {}, "tokens_per_second": {}, "update_mode": {}, )",
+             status.pid, json_quoted(status.model), status.step, status.steps, number_or_null(status.loss),
+             number_or_null(status.learning_rate), status.tokens, status.step_ns,
+             number_or_null(seconds(status.step_ns)), number_or_null(status.tokens_per_second()),
+             json_quoted(status.update_mode)) +
+         fmt::format(
+             R"("tiers": [{}], "least_host_bytes": {}, "most_host_bytes": {}, "kept_chunks": {}, "record_chunks": {}, )"
+             R"("link_bytes": {{{}}}, "wait_ns": {{{}}}, "bound_by": {}, "commit_step": {}, "checkpoint_step": {}, "waits_for": {}}})",
+             tiers_json(status), status.least_host_bytes, status.most_host_bytes, status.kept_chunks,
+             status.record_chunks, members_json(status.links, &LinkBytes::bytes),
+             members_json(status.waits, &WaitTime::ns), json_quoted(status.bound_by),
+             whole_or_null(status.epoch_step), whole_or_null(status.checkpoint_step),
+             json_quoted(status.waits_for));
+}
+
+JobStatus parse_job_status(const JsonNode& node) {
+  if (!node.is(JsonNode::Kind::object)) refuse("status");
+  JobStatus status;
+  status.pid = whole(node, "pid");
+  status.model = text(node, "model");
+  status.step = whole(node, "step");
+  status.steps = whole(node, "steps");
+  const JsonNode* loss = json_member(node, "loss");
+  if (loss != nullptr && loss->is(JsonNode::Kind::number)) status.loss = loss->number;
+  const JsonNode* rate = json_member(node, "lr");
+  if (rate != nullptr && rate->is(JsonNode::Kind::number)) status.learning_rate = rate->number;
+  status.tokens = whole(node, "tokens");
+  status.step_ns = whole(node, "step_ns");
+  status.update_mode = text(node, "update_mode");
+  for (const JsonNode& tier : require(node, "tiers", JsonNode::Kind::list).items) {
+    status.tiers.push_back({text(tier, "name"), whole(tier, "budget_bytes"), whole(tier, "used_bytes"),
+                            whole(tier, "peak_bytes")});
+  }
+  status.least_host_bytes = whole(node, "least_host_bytes");
+  status.most_host_bytes = whole(node, "most_host_bytes");
+  status.kept_chunks = static_cast<uint32_t>(whole(node, "kept_chunks"));
+  status.record_chunks = static_cast<uint32_t>(whole(node, "record_chunks"));
+  status.links = parse_members<LinkBytes>(require(node, "link_bytes", JsonNode::Kind::object));
+  status.waits = parse_members<WaitTime>(require(node, "wait_ns", JsonNode::Kind::object));
+  status.bound_by = text(node, "bound_by");
+  // A job of an earlier Terrace says "epoch_step".
+  status.epoch_step = optional_whole(node, json_member(node, "commit_step") ? "commit_step" : "epoch_step");
+  status.checkpoint_step = optional_whole(node, "checkpoint_step");
+  status.waits_for = text(node, "waits_for");
+  return status;
+}
+
+}  // namespace terrace

@@ -1,0 +1,15 @@
+// The page of a run: one HTML file that needs nothing but a browser. It asks for nothing over the network and
+// forbids itself to (its own content security policy).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <terrace/runtime/observe/page/run_record.h>
+
+namespace terrace {
+
+// `written_at`: seconds since 1970.
+std::string report_page(const RunRecord& record, int64_t written_at);
+
+}  // namespace terrace

@@ -1,0 +1,134 @@
+// RunRecord: what a run of `terrace train` was and did, as far as its page tells it (docs/run_report.md). It
+// is bounded: however many steps a run has, the record has the same size. It must never look at anything by
+// itself: it has what it was given.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/base/error.h>
+#include <terrace/runtime/config/train_config.h>
+#include <terrace/runtime/observe/log/log_record.h>
+#include <terrace/runtime/observe/page/step_picture.h>
+#include <terrace/runtime/observe/page/step_series.h>
+#include <terrace/runtime/observe/page/thinned.h>
+#include <terrace/runtime/train/planning/prediction.h>
+#include <terrace/runtime/train/trainer.h>
+
+namespace terrace {
+
+// A line of what the program says of a run or a machine; without a name it goes on with the line before.
+struct ReportFact {
+  std::string name;
+  std::string text;
+  bool is_detail = false;  // how it is done: for whoever asks
+};
+
+// Known before the first step.
+struct RunHeader {
+  std::string version;
+  std::string model;
+  uint64_t parameter_count = 0;
+  uint64_t planned_steps = 0;    // of the whole run
+  uint64_t resumed_at_step = 0;  // how many it had when this run began
+  double unigram_loss = 0;       // of the data
+  int64_t started_at = 0;        // seconds since 1970
+  std::vector<ReportFact> facts;
+  std::vector<ReportFact> machine;
+  std::vector<ResolvedValue> configuration;
+  std::optional<PlanPrediction> prediction;
+};
+
+struct TierSummary {
+  std::string name;           // "device"
+  uint64_t budget_bytes = 0;  // 0: the disk
+  std::string origin;         // of the budget
+  uint64_t planned_bytes = 0;
+  uint64_t peak_bytes = 0;
+  std::vector<TierUse> uses;  // what the peak was used for
+};
+
+// What can be asked at any moment, as it was last.
+struct RunMemory {
+  std::vector<TierSummary> tiers;
+  std::vector<NvmePathUse> paths;
+  TrafficBound bound;          // of one step, in the mean (LeastTraffic)
+  uint64_t process_bytes = 0;  // the most that the system was seen to count for the process (Pss)
+};
+
+enum class RunState : uint8_t {
+  starting,  // nothing is trained yet
+  running,
+  complete,
+  stopped,  // somebody wanted it to
+  failed,
+};
+// "complete": for programs.
+std::string_view key_of(RunState state);
+
+struct EvaluationMark {
+  uint64_t step = 0;
+  double loss = 0;
+};
+struct EpochMark {
+  uint64_t step = 0;
+};
+struct CheckpointMark {
+  uint64_t step = 0;
+  std::string folder;
+};
+
+class RunRecord {
+ public:
+  static constexpr size_t kPoints = 1024;
+  static constexpr size_t kMarks = 512;
+  static constexpr size_t kLogLines = 300;
+
+  RunRecord() : RunRecord(kPoints) {}
+  explicit RunRecord(size_t points)
+      : series_(points), evaluations_(kMarks), epochs_(kMarks), checkpoints_(kMarks), log_(kLogLines) {}
+
+  RunHeader header;
+  RunMemory memory;
+  std::optional<StepPicture> picture;  // of the last step that was recorded
+
+  // --- What happens, in its order ---
+  void step(const StepReport& report);
+  // What the last step had left to be done.
+  void finished(const FinishedUpdate& update);
+  void evaluation(uint64_t step, double loss) { evaluations_.add({step, loss}); }
+  void epoch(uint64_t step) { epochs_.add({step}); }
+  void checkpoint(uint64_t step, const std::string& folder) { checkpoints_.add({step, folder}); }
+  // `text` says in words what the state does not: by what the run was stopped, or what it failed with.
+  void set_state(RunState state, std::string text);
+  // Thread-safe.
+  LogRecord& log() { return log_; }
+
+  RunState state() const { return state_; }
+  const std::string& state_text() const { return state_text_; }
+  const StepSeries& series() const { return series_; }
+  // Of all steps, without what finished() had.
+  const StepPoint& all() const { return all_; }
+  const std::optional<StepReport>& last_step() const { return last_step_; }
+  const FinishedUpdate& rest() const { return rest_; }
+  const Thinned<EvaluationMark>& evaluations() const { return evaluations_; }
+  const Thinned<EpochMark>& epochs() const { return epochs_; }
+  const Thinned<CheckpointMark>& checkpoints() const { return checkpoints_; }
+  const LogRecord& log() const { return log_; }
+
+ private:
+  StepSeries series_;
+  StepPoint all_;
+  std::optional<StepReport> last_step_;
+  FinishedUpdate rest_;
+  Thinned<EvaluationMark> evaluations_;
+  Thinned<EpochMark> epochs_;
+  Thinned<CheckpointMark> checkpoints_;
+  LogRecord log_;
+  RunState state_ = RunState::starting;
+  std::string state_text_;
+};
+
+}  // namespace terrace

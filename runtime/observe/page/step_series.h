@@ -1,0 +1,68 @@
+// StepSeries: the steps of a run as a bounded number of points, each of which is so many steps after each
+// other, added up. While there is room a point is one step; when there is none, neighbours become one, and
+// points hold twice as many steps from then on. Sums stay exact whatever is merged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <terrace/runtime/train/trainer.h>
+
+namespace terrace {
+
+// Of the finite ones among some values.
+struct ValueRange {
+  uint64_t count = 0;
+  double sum = 0;
+  double least = std::numeric_limits<double>::infinity();
+  double most = -std::numeric_limits<double>::infinity();
+
+  void add(double value);
+  void add(const ValueRange& other);
+  double mean() const { return count > 0 ? sum / static_cast<double>(count) : 0; }
+};
+
+// Some steps after each other.
+struct StepPoint {
+  uint64_t first_step = 0;
+  uint64_t count = 0;
+  uint64_t skipped = 0;  // of these, in fp16
+  uint64_t tokens = 0;
+  ValueRange loss;
+  ValueRange gradient_norm;
+  ValueRange step_ns;
+  double learning_rate = 0;  // of the last of them
+  double loss_scale = 1;     // of the last of them
+  uint64_t total_ns = 0;
+  uint64_t forward_backward_ns = 0;
+  uint64_t update_ns = 0;
+  uint64_t keeping_ns = 0;
+  OffloadCounters moved;
+
+  void add(const StepReport& step);
+  void add(const StepPoint& next);
+};
+
+class StepSeries {
+ public:
+  // Allocates all of it; `room` is even.
+  explicit StepSeries(size_t room);
+
+  // The step after the one before.
+  void add(const StepReport& step);
+  std::span<const StepPoint> points() const { return points_; }
+  // In every point but the last, which may have fewer.
+  uint64_t steps_per_point() const { return steps_per_point_; }
+
+ private:
+  void merge_neighbours();
+
+  const size_t room_;
+  std::vector<StepPoint> points_;
+  uint64_t steps_per_point_ = 1;
+};
+
+}  // namespace terrace

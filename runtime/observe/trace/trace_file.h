@@ -1,0 +1,99 @@
+// TraceFile: the events of recorded steps as a file that Perfetto and chrome://tracing open
+// (docs/trace.md has the tracks and the keys). It must never keep more of them in memory than it is given at
+// a time, nor leave a file under its name that is not whole.
+//
+// It is written beside its name and takes it in finish(); what was there before stays until then.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <terrace/offload/watch/step_events.h>
+
+namespace terrace {
+
+class TraceFile {
+ public:
+  // `begun_ns`, of the recorder's clock, is where the time of the trace begins. Throws Error(config) when no
+  // file can be made there.
+  TraceFile(std::filesystem::path path, uint64_t begun_ns);
+  // Without finish() nothing stays.
+  ~TraceFile();
+  TraceFile(const TraceFile&) = delete;
+  TraceFile& operator=(const TraceFile&) = delete;
+
+  // Adds an event, of this recorder. Throws Error(io).
+  void add(const StepEvents& events, const TraceEvent& event);
+  // The trace is complete. `description` says of which run it is. Throws Error(io).
+  void finish(const StepEvents& events, std::string_view description);
+
+  const std::filesystem::path& path() const { return path_; }
+  // Events that were added.
+  uint64_t event_count() const { return event_count_; }
+
+ private:
+  struct Track {
+    uint32_t process;
+    uint32_t thread;
+  };
+  // The transfers of one direction of a path overlap; in a lane none does.
+  struct Lane {
+    TraceLink link;
+    uint8_t path;
+    uint64_t until_ns;
+    Track track;
+  };
+  struct Span {
+    std::string name;
+    std::string_view category;
+    uint64_t begin_ns;
+    uint64_t end_ns;
+    std::string arguments;
+  };
+
+  void add_step(const TraceEvent& event);
+  void add_use(const StepEvents& events, const TraceEvent& event);
+  void add_wait(const TraceEvent& event);
+  void add_transfer(const StepEvents& events, const TraceEvent& event);
+  void add_update(const TraceEvent& event);
+  void add_fetch(const TraceEvent& event);
+  void add_slots(const StepEvents& events, const TraceEvent& event);
+  void add_gauge(const TraceEvent& event);
+  void add_cache(const TraceEvent& event);
+
+  Track lane_of(const StepEvents& events, const TraceEvent& event);
+  void name_processes();
+  void name_track(Track track, std::string_view name);
+  void name_worker(uint16_t worker);
+  void put_span(Track track, const Span& span);
+  void put_moment(Track track, std::string_view name, uint64_t at_ns, std::string_view arguments);
+  void put_counter(uint32_t process, std::string_view name, uint64_t at_ns, std::string_view values);
+  void put(std::string_view object);
+  std::string time(uint64_t ns) const;
+  void write_out();
+
+  const std::filesystem::path path_;
+  const std::filesystem::path aside_;
+  const uint64_t begun_ns_;
+  int fd_ = -1;
+  std::string text_;  // not written yet
+  bool is_first_ = true;
+  uint64_t event_count_ = 0;
+  std::vector<Lane> lanes_;
+  std::vector<bool> named_workers_;
+  // Of fetches whose use has not come: when their copy to the device began, by chunk.
+  struct Copy {
+    uint64_t id;
+    uint64_t begin_ns;
+  };
+  std::unordered_map<uint32_t, Copy> copies_;
+  uint32_t cache_step_ = 0;
+  std::array<uint64_t, 3> cache_counts_{};  // of that step so far
+};
+
+}  // namespace terrace

@@ -1,0 +1,67 @@
+// Watchdog: says what a training step waits for when it makes no progress. It ends nothing by itself unless
+// it was told to, and it touches nothing of the step.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include <terrace/base/clock.h>
+#include <terrace/base/log.h>
+#include <terrace/base/mutex.h>
+#include <terrace/offload/watch/step_watch.h>
+
+namespace terrace {
+
+struct WatchdogOptions {
+  uint64_t warn_after_ns = 60'000'000'000;  // of one and the same wait; then again after twice as long
+  uint64_t abort_after_ns = 0;              // 0: never
+};
+
+// The decision alone: what to say at which moment. One thread.
+class Watchdog {
+ public:
+  // Both outlive the watchdog.
+  Watchdog(const StepWatch& watch, const WatchdogOptions& options, Log& log)
+      : watch_(watch), options_(options), log_(log) {}
+
+  // One look at the watch; times never go back. A wait is as old as the first look that saw it. True when it
+  // is old enough to abort, which has been said then.
+  bool look(uint64_t now_ns);
+
+ private:
+  void forget(uint64_t now_ns);
+
+  const StepWatch& watch_;
+  const WatchdogOptions options_;
+  Log& log_;
+  std::optional<uint64_t> wait_;
+  uint64_t since_ns_ = 0;
+  uint64_t warn_at_age_ns_ = 0;
+  bool warned_ = false;
+};
+
+// A thread that looks every second until it is destroyed. `abort` is called on it, at most once.
+class WatchdogThread {
+ public:
+  WatchdogThread(const StepWatch& watch, const WatchdogOptions& options, Log& log,
+                 std::function<void()> abort);
+  ~WatchdogThread();
+  WatchdogThread(const WatchdogThread&) = delete;
+  WatchdogThread& operator=(const WatchdogThread&) = delete;
+
+ private:
+  void run();
+
+  Watchdog watchdog_;
+  const SteadyClock clock_;
+  const std::function<void()> abort_;
+  Mutex mutex_;
+  std::condition_variable_any stop_asked_;
+  bool stop_ TERRACE_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace terrace

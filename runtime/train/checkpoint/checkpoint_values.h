@@ -1,0 +1,29 @@
+// CheckpointValues: the values of a checkpoint's tensors in any order, for runs that take up the weights and
+// not the training. It must never hold more than a few blocks, nor let a byte out that has not been checked.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <span>
+
+#include <terrace/memory/space/flat_space.h>
+
+namespace terrace {
+
+class CheckpointValues {
+ public:
+  // `space` holds the tensors of the model that was trained, trainable and frozen as they were then; it
+  // outlives this. Errors as of load_checkpoint().
+  CheckpointValues(const std::filesystem::path& path, const FlatSpace& space);
+  ~CheckpointValues();
+
+  // Fills `values` with elements first_element, ... of a tensor: its master weights, or its parameters where
+  // it is frozen. Thread-safe; one thread reads at a time.
+  void read(TensorId tensor, uint64_t first_element, std::span<float> values);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,46 @@
+#include <terrace/runtime/train/checkpoint/epoch_info.h>
+
+#include <fmt/format.h>
+
+#include <terrace/base/error.h>
+#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/train/checkpoint/internal/facts.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kFormatName = "terrace-epoch";
+constexpr uint64_t kVersion = 2;  // that of a commit without a run is 1
+
+}  // namespace
+
+std::string epoch_info_text(const EpochInfo& info) {
+  std::string text = "{\n";
+  checkpoint::add_member(text, "format", json_quoted(kFormatName));
+  checkpoint::add_member(text, "version", std::to_string(info.run.run_id == 0 ? 1 : kVersion));
+  checkpoint::add_facts(text, info.run, true);
+  checkpoint::add_member(text, "chunk_elements", std::to_string(info.chunk_elements));
+  return text + "\n}\n";
+}
+
+EpochInfo parse_epoch_info(std::string_view text, const std::filesystem::path& manifest) {
+  const Json::Value root = checkpoint::parse_object(text, manifest);
+  checkpoint::Members members(root, "", manifest);
+  if (members.text("format") != kFormatName) members.refuse(fmt::format("its format is not {}", kFormatName));
+  const uint64_t version = members.whole_number("version");
+  if (version > kVersion) {
+    throw Error(ErrorKind::config,
+                {"cannot use the commit", manifest.string(),
+                 fmt::format("it has version {} and this Terrace reads versions up to {}", version, kVersion),
+                 "use the Terrace that trained it, or a later one"});
+  }
+  if (version == 0) members.refuse("there is no version 0");
+  EpochInfo info{checkpoint::read_facts(members, true), members.whole_number("chunk_elements")};
+  if (info.chunk_elements == 0 || info.chunk_elements % kTileElements != 0)
+    members.refuse(fmt::format("\"chunk_elements\" is no multiple of {}", kTileElements));
+  members.require_nothing_else();
+  if (epoch_info_text(info) != text) members.refuse("it is not written the way Terrace writes them");
+  return info;
+}
+
+}  // namespace terrace

@@ -1,0 +1,148 @@
+#include <terrace/runtime/train/checkpoint/epoch_inventory.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <system_error>
+
+#include <terrace/aio/file.h>
+#include <terrace/base/error.h>
+#include <terrace/memory/tier/tier_folder.h>
+#include <terrace/memory/tier/tier_space.h>
+#include <terrace/memory/tier/tier_verify.h>
+#include <terrace/runtime/train/checkpoint/epoch_info.h>
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+TierManifest manifest_of(const fs::path& path) {
+  return parse_tier_manifest(io::read_whole_file(path, kLargestManifestBytes), path);
+}
+
+uint64_t state_bytes(const TierManifest& manifest) {
+  uint64_t bytes = 0;
+  for (const StoreLayout& store : manifest.stores) {
+    for (const uint64_t chunk : store.chunk_bytes) bytes += chunk;
+  }
+  return bytes;
+}
+
+SavedState look_at(const EpochFile& file) {
+  SavedState state;
+  state.kind = file.retained ? SavedState::Kind::retained_epoch : SavedState::Kind::epoch;
+  state.path = file.path;
+  state.epoch = file.epoch;
+  std::error_code ignored;
+  state.time = fs::last_write_time(file.path, ignored);
+  try {
+    const TierManifest manifest = manifest_of(file.path);
+    state.bytes = state_bytes(manifest);
+    const CheckpointInfo info = parse_epoch_info(manifest.info, file.path).run;
+    state.step = info.step;
+    state.model = info.model;
+  } catch (const Error& failure) {
+    state.trouble = failure.parts().reason;
+  }
+  return state;
+}
+
+std::vector<TierPath> tier_paths_of(std::span<const fs::path> paths) {
+  std::vector<TierPath> result;
+  for (const fs::path& path : paths) result.push_back({path, 0});
+  return result;
+}
+
+// Of a running job, a commit goes when the next one is there.
+bool is_replaced(std::span<const fs::path> paths, const SavedState& epoch) {
+  const FoundTier now = look_at_tier(paths);
+  return std::none_of(now.epochs.begin(), now.epochs.end(),
+                      [&](const EpochFile& file) { return file.epoch == epoch.epoch; });
+}
+
+}  // namespace
+
+bool is_tier_path(const fs::path& path) {
+  const fs::path one[] = {path};
+  return look_at_tier(one).present;
+}
+
+TierListing list_epochs(std::span<const fs::path> paths) {
+  const FoundTier found = look_at_tier(paths);
+  TierListing listing;
+  listing.in_use = found.in_use;
+  if (found.path_count > paths.size())
+    listing.absent_paths = found.path_count - static_cast<uint32_t>(paths.size());
+  for (const EpochFile& file : found.epochs) listing.states.push_back(look_at(file));
+  if (!listing.states.empty()) {
+    SavedState& newest = listing.states.back();
+    newest.is_latest = found.whole;
+    if (!found.whole && newest.trouble.empty()) newest.trouble = found.trouble;
+  } else if (found.has_manifests) {
+    listing.trouble = found.trouble;
+  }
+  return listing;
+}
+
+uint64_t verify_epoch(std::span<const fs::path> paths, const SavedState& epoch,
+                      FunctionRef<void(const BadBlock&)> bad, Log& log) {
+  std::vector<BadBlock> found;
+  uint64_t bytes = 0;
+  const auto is_not_judged = [&] {
+    if (!is_replaced(paths, epoch)) return false;
+    log.info(fmt::format(
+        "commit {} was replaced by a later one of its job while it was read: it is not judged", epoch.epoch));
+    return true;
+  };
+  try {
+    if (!epoch.trouble.empty())
+      throw Error(ErrorKind::corrupt,
+                  {"cannot verify the commit", epoch.path.string(), epoch.trouble, "see above"});
+    bytes = verify_tier_blocks(paths, manifest_of(epoch.path), [&](const BadTierBlock& block) {
+      found.push_back({block.file,
+                       fmt::format("{}, chunk {}, block {}", block.store, block.chunk, block.block),
+                       block.offset, block.bytes, block.reason});
+    });
+  } catch (const Error&) {  // it may have gone before anything of it was opened
+    if (is_not_judged()) return bytes;
+    throw;
+  }
+  if (!found.empty() && is_not_judged()) return bytes;
+  for (const BadBlock& block : found) bad(block);
+  return bytes;
+}
+
+std::vector<fs::path> prune_epochs(std::span<const fs::path> paths, FunctionRef<bool(const SavedState&)> goes,
+                                   Log& log) {
+  const std::vector<EpochFile> epochs = look_at_tier(paths).epochs;
+  std::vector<fs::path> doomed;
+  for (const EpochFile& file : epochs) {
+    if (goes(look_at(file))) doomed.push_back(file.path);
+  }
+  if (doomed.size() == epochs.size()) {
+    // A space that begins anew removes all of what was there, and at its end all of its own.
+    TierSpaceOptions options;
+    options.paths = tier_paths_of(paths);
+    options.discard_epochs = true;
+    const TierSpace space(std::move(options), log);
+    return doomed;
+  }
+  // A space does not open where its newest commit is damaged, and that may be the one to go: the locks do.
+  std::vector<std::unique_ptr<TierFolder>> locked;
+  for (const fs::path& path : paths) {
+    locked.push_back(std::make_unique<TierFolder>(path.string(), log));
+    locked.back()->keep_files(true);
+  }
+  for (const fs::path& manifest : doomed) {
+    std::error_code error;
+    if (!fs::remove(manifest, error)) {
+      throw Error(ErrorKind::io, {"cannot remove the commit", manifest.string(), error.message(), ""});
+    }
+    io::sync_folder(manifest.parent_path());
+  }
+  return doomed;
+}
+
+}  // namespace terrace

@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+
+#include <terrace/base/checksum.h>
+#include <terrace/base/error.h>
+#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/train/checkpoint/internal/facts.h>
+#include <terrace/runtime/train/checkpoint/internal/manifest.h>
+
+namespace terrace {
+namespace checkpoint {
+namespace {
+
+constexpr std::string_view kFormatName = "terrace-checkpoint";
+constexpr uint64_t kFirstWithArchitecture = 2;  // version
+constexpr uint64_t kFirstWithLayout = 3;
+constexpr uint64_t kMostMoments = 2;
+
+// The text ends with the checksum of everything before its last comma, in exactly these bytes.
+constexpr std::string_view kTailBegin = ",\n  \"manifest_checksum\": \"";
+constexpr std::string_view kTailEnd = "\"\n}\n";
+constexpr size_t kTailBytes = kTailBegin.size() + kChecksumDigits + kTailEnd.size();
+
+std::string tail_of(std::string_view body) {
+  return fmt::format("{}{}{}", kTailBegin, hex_text(checksum_of(std::as_bytes(std::span(body)))), kTailEnd);
+}
+
+std::string json_of(const DataFile& file) {
+  std::string checksums;
+  checksums.reserve(file.block_checksums.size() * kChecksumDigits);
+  for (const uint64_t checksum : file.block_checksums) checksums += hex_text(checksum);
+  return fmt::format(R"({{"bytes": {}, "block_checksums": "{}"}})", file.bytes, checksums);
+}
+
+DataFile read_data_file(Members& manifest, const std::string& key) {
+  Members members(manifest.take(key), key, manifest.path());
+  DataFile file;
+  file.bytes = members.whole_number("bytes");
+  const std::string checksums = members.text("block_checksums");
+  const uint64_t blocks = checksums.size() / kChecksumDigits;
+  if (checksums.size() % kChecksumDigits != 0 || blocks != block_count(file.bytes)) {
+    members.refuse(fmt::format("{} characters of checksums do not belong to the {} bytes of {}",
+                               checksums.size(), file.bytes, key));
+  }
+  file.block_checksums.resize(blocks);
+  for (uint64_t b = 0; b < blocks; ++b) {
+    if (!read_hex(std::string_view(checksums).substr(b * kChecksumDigits, kChecksumDigits),
+                  file.block_checksums[b]))
+      members.refuse(fmt::format("the checksum of block {} of {} is not hexadecimal", b, key));
+  }
+  members.require_nothing_else();
+  return file;
+}
+
+RecordLayout read_layout(Members& members) {
+  RecordLayout layout;
+  const uint64_t moments = members.whole_number("moments");
+  if (moments > kMostMoments) members.refuse(fmt::format("no optimizer has {} moments", moments));
+  layout.moment_count = static_cast<uint32_t>(moments);
+  const std::string type = members.text("moment_type");
+  if (type != name_of(DataType::fp32) && type != name_of(DataType::bf16))
+    members.refuse("\"moment_type\" is neither fp32 nor bf16");
+  layout.moment_type = type == name_of(DataType::fp32) ? DataType::fp32 : DataType::bf16;
+  return layout;
+}
+
+Manifest read_manifest(const Json::Value& root, const std::filesystem::path& path) {
+  Members members(root, "", path);
+  if (members.text("format") != kFormatName) members.refuse(fmt::format("its format is not {}", kFormatName));
+  const uint64_t version = members.whole_number("version");
+  if (version > kFormatVersion) {
+    throw Error(ErrorKind::config, {"cannot use the manifest", path.string(),
+                                    fmt::format("it has version {} and this Terrace reads versions up to {}",
+                                                version, kFormatVersion),
+                                    "use the Terrace that saved the checkpoint, or a later one"});
+  }
+  if (version == 0) members.refuse("there is no version 0");
+  members.hash("manifest_checksum");  // compared before the text was parsed
+  if (members.whole_number("block_bytes") != kBlockBytes)
+    members.refuse(fmt::format("\"block_bytes\" of version {} is always {}", version, kBlockBytes));
+
+  Manifest manifest;
+  manifest.version = version;
+  manifest.info = read_facts(members, version >= kFirstWithArchitecture);
+  if (version >= kFirstWithLayout) manifest.layout = read_layout(members);
+  manifest.states = read_data_file(members, "states");
+  if (manifest.states.bytes % manifest.layout.tile_bytes() != 0)
+    members.refuse(fmt::format("{} bytes of states are not whole tiles of {}", manifest.states.bytes,
+                               manifest.layout.tile_bytes()));
+  if (members.has("frozen")) {
+    manifest.frozen = read_data_file(members, "frozen");
+    if (manifest.frozen.bytes == 0) members.refuse("\"frozen\" has no bytes");
+  }
+  members.require_nothing_else();
+  return manifest;
+}
+
+void require_checksum(std::string_view text, const std::filesystem::path& path) {
+  const std::string advice = "it was edited, or its disk is damaged: resume from another checkpoint";
+  if (text.size() < kTailBytes) {
+    throw Error(ErrorKind::corrupt,
+                {"cannot use the manifest", path.string(),
+                 fmt::format("its {} bytes are too few: it was cut off", text.size()), advice});
+  }
+  const std::string_view body = text.substr(0, text.size() - kTailBytes);
+  const std::string_view tail = text.substr(body.size());
+  const std::string expected = tail_of(body);
+  if (tail == expected) return;
+  std::string reason = "its last line is not that of a manifest: it was cut off";
+  if (tail.starts_with(kTailBegin) && tail.ends_with(kTailEnd)) {
+    reason =
+        fmt::format("its checksum is {}, and it says {}", expected.substr(kTailBegin.size(), kChecksumDigits),
+                    json_quoted(tail.substr(kTailBegin.size(), kChecksumDigits)));
+  }
+  throw Error(ErrorKind::corrupt, {"cannot use the manifest", path.string(), reason, advice});
+}
+
+}  // namespace
+
+uint64_t block_count(uint64_t bytes) {
+  return bytes / kBlockBytes +
+         (bytes % kBlockBytes != 0 ? 1 : 0);  // without overflow: `bytes` may be anything
+}
+
+std::string hex_text(uint64_t value) {
+  return fmt::format("{:016x}", value);
+}
+
+std::string with_checksum(const std::string& body) {
+  return body + tail_of(body);
+}
+
+std::string manifest_text(const Manifest& manifest) {
+  std::string text = "{\n";
+  add_member(text, "format", json_quoted(kFormatName));
+  add_member(text, "version", std::to_string(manifest.version));
+  add_facts(text, manifest.info, manifest.version >= kFirstWithArchitecture);
+  add_member(text, "block_bytes", std::to_string(kBlockBytes));
+  if (manifest.version >= kFirstWithLayout) {
+    add_member(text, "moments", std::to_string(manifest.layout.moment_count));
+    add_member(text, "moment_type", json_quoted(name_of(manifest.layout.moment_type)));
+  }
+  add_member(text, "states", json_of(manifest.states));
+  if (manifest.frozen.bytes > 0) add_member(text, "frozen", json_of(manifest.frozen));
+  return with_checksum(text);
+}
+
+Manifest parse_manifest(std::string_view text, const std::filesystem::path& path) {
+  require_checksum(text, path);
+  const Json::Value root = parse_object(text, path);
+  const Manifest manifest = read_manifest(root, path);
+  // Twice the same member, names that are no text, spaces: no member is wrong, and yet nobody wrote this.
+  if (manifest_text(manifest) != text) {
+    throw Error(ErrorKind::corrupt,
+                {"cannot use the manifest", path.string(), "it is not written the way Terrace writes them",
+                 "it was edited: resume from another checkpoint"});
+  }
+  return manifest;
+}
+
+}  // namespace checkpoint
+
+uint64_t hash_of_tensors(const FlatSpace& space) {
+  std::string list;
+  const auto append = [&](uint64_t value) {
+    for (int byte = 0; byte < 8; ++byte) list += static_cast<char>(value >> (8 * byte) & 0xff);
+  };
+  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    const TensorSpec& tensor = space.tensor(TensorId{t});
+    append(tensor.name.size());
+    list += tensor.name;
+    append(tensor.shape.size());
+    for (const uint64_t extent : tensor.shape) append(extent);
+    const std::string_view type = name_of(tensor.type);
+    append(type.size());
+    list += type;
+    append(tensor.trainable ? 1 : 0);
+  }
+  return checksum_of(std::as_bytes(std::span(list)));
+}
+
+}  // namespace terrace

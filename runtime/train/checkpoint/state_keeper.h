@@ -1,0 +1,85 @@
+// StateKeeper: keeps what training has reached: commits on nvme at their times, and checkpoints, which are
+// copied from a commit while training goes on where there are commits. It must never let a failure
+// of either pass, and never begin a commit while a checkpoint is being copied: the disk has room for two
+// states of the records, not three.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include <terrace/base/function_ref.h>
+#include <terrace/base/log.h>
+#include <terrace/memory/space/flat_space.h>
+#include <terrace/offload/offloader.h>
+#include <terrace/runtime/train/checkpoint/background_save.h>
+#include <terrace/runtime/train/checkpoint/commit_cadence.h>
+#include <terrace/runtime/train/checkpoint/epoch_info.h>
+
+namespace terrace {
+
+struct SavedCheckpoint {
+  uint64_t step = 0;
+  std::filesystem::path folder;  // of the step
+};
+
+// What has become durable since the last time that somebody asked.
+struct KeptState {
+  std::optional<uint64_t> epoch_step;         // the last commit is that of so many steps
+  std::optional<SavedCheckpoint> checkpoint;  // a checkpoint is complete
+};
+
+// Used by the thread that trains, between two steps.
+class StateKeeper {
+ public:
+  using Describe = FunctionRef<EpochInfo()>;  // the state as it is now
+
+  // All references outlive this.
+  StateKeeper(Offloader& offloader, const FlatSpace& space, CommitCadence cadence, Log& log);
+  // Gives up a checkpoint that is not complete.
+  ~StateKeeper();
+
+  // The run went on from the commit in the tier, which is of so many steps.
+  void took_up(uint64_t step);
+
+  // Sees what has ended, throwing what it failed with, starts the copy of a checkpoint whose commit is
+  // durable, and begins a commit when one is due. Waits for nothing.
+  KeptState look_after(uint64_t step, Describe describe);
+  // Begins a commit of the state; not again when it is committed or being committed, unless it is to be
+  // retained. Waits for a commit or a copy that is in progress.
+  KeptState begin_commit(uint64_t step, Describe describe, bool retain);
+  // Waits until the last commit is durable.
+  KeptState finish_commit();
+  // The step whose commit is durable.
+  std::optional<uint64_t> durable_step() const { return durable_step_; }
+
+  // Saves the state into `folder`, which outlives the save: where commits are kept without waiting for it,
+  // but for a checkpoint that is being copied still. A checkpoint that is returned is complete.
+  KeptState begin_save(const CheckpointFolder& folder, uint64_t step, Describe describe);
+  // Waits for the checkpoint that was begun, if any.
+  KeptState finish_save();
+  bool is_saving() const { return wanted_ || save_; }
+
+ private:
+  struct Wanted {
+    const CheckpointFolder* folder;
+    uint64_t step;
+  };
+
+  void commit(uint64_t step, Describe describe, bool retain);
+  void see_commit(bool wait, KeptState& kept);
+  void see_save(bool wait, KeptState& kept);
+  void start_copy();
+
+  Offloader& offloader_;
+  const FlatSpace& space_;
+  CommitCadence cadence_;
+  Log& log_;
+  std::optional<uint64_t> committing_step_;  // not known to be durable yet
+  std::optional<uint64_t> durable_step_;
+  std::optional<Wanted> wanted_;  // a checkpoint that waits for its commit
+  std::unique_ptr<BackgroundSave> save_;
+};
+
+}  // namespace terrace

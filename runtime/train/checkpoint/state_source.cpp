@@ -1,0 +1,38 @@
+#include <terrace/runtime/train/checkpoint/state_source.h>
+
+#include <algorithm>
+#include <vector>
+
+#include <terrace/runtime/train/checkpoint/internal/manifest.h>
+
+namespace terrace {
+namespace {
+
+// In blocks, from the offset that `read` is given.
+template <typename Read>
+void read_in_blocks(uint64_t bytes, uint64_t block_bytes, StateSource::Sink sink, Read read) {
+  std::vector<std::byte> block(std::min(bytes, block_bytes));
+  for (uint64_t offset = 0; offset < bytes; offset += block.size()) {
+    const auto part = std::span(block).first(std::min<uint64_t>(block.size(), bytes - offset));
+    read(offset, part);
+    sink(part);
+  }
+}
+
+}  // namespace
+
+// As many tiles at a time as a block of the tier has: none is read twice.
+void EpochSource::read_states(Sink sink) {
+  const RecordLayout tiles = layout();
+  read_in_blocks(states_bytes(), epoch_->block_tiles() * tiles.tile_bytes(), sink,
+                 [&](uint64_t offset, std::span<std::byte> part) {
+                   epoch_->read_records(offset / tiles.tile_bytes(), part);
+                 });
+}
+
+void EpochSource::read_frozen(Sink sink) {
+  read_in_blocks(frozen_bytes(), checkpoint::kBlockBytes, sink,
+                 [&](uint64_t offset, std::span<std::byte> part) { epoch_->read_frozen(offset, part); });
+}
+
+}  // namespace terrace

@@ -1,0 +1,63 @@
+// StateSource: where a save takes the training state from. It gives the bytes of a checkpoint's data files
+// from the first to the last, however the state is placed, and must never give two states mixed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <terrace/base/function_ref.h>
+#include <terrace/offload/commits/pinned_epoch.h>
+#include <terrace/offload/offloader.h>
+
+namespace terrace {
+
+class StateSource {
+ public:
+  using Sink = FunctionRef<void(std::span<const std::byte>)>;
+  virtual ~StateSource() = default;
+
+  virtual RecordLayout layout() const = 0;  // of the states, with whole masters
+  virtual uint64_t states_bytes() const = 0;
+  virtual uint64_t frozen_bytes() const = 0;
+  // In runs, in order. Throw what reading fails with, and what the sink throws.
+  virtual void read_states(Sink sink) = 0;
+  virtual void read_frozen(Sink sink) = 0;
+  // Make an empty file share the bytes instead of copying them; false where that cannot be, and then the file
+  // may hold anything.
+  virtual bool clone_states(int) { return false; }
+  virtual bool clone_frozen(int) { return false; }
+};
+
+// The state as it is between two steps; training waits for the save.
+class OffloaderSource final : public StateSource {
+ public:
+  explicit OffloaderSource(Offloader& offloader) : offloader_(offloader) {}
+  RecordLayout layout() const override { return offloader_.plan().record_layout.canonical(); }
+  uint64_t states_bytes() const override { return offloader_.record_tile_count() * layout().tile_bytes(); }
+  uint64_t frozen_bytes() const override { return offloader_.frozen_bytes(); }
+  void read_states(Sink sink) override { offloader_.export_records(sink); }
+  void read_frozen(Sink sink) override { offloader_.export_frozen(sink); }
+
+ private:
+  Offloader& offloader_;
+};
+
+// A commit of the nvme tier; training goes on meanwhile.
+class EpochSource final : public StateSource {
+ public:
+  explicit EpochSource(std::unique_ptr<PinnedEpoch> epoch) : epoch_(std::move(epoch)) {}
+  RecordLayout layout() const override { return epoch_->record_layout(); }
+  uint64_t states_bytes() const override { return epoch_->record_tile_count() * layout().tile_bytes(); }
+  uint64_t frozen_bytes() const override { return epoch_->frozen_bytes(); }
+  void read_states(Sink sink) override;
+  void read_frozen(Sink sink) override;
+  bool clone_states(int fd) override { return epoch_->clone_records(fd); }
+  bool clone_frozen(int fd) override { return epoch_->clone_frozen(fd); }
+
+ private:
+  std::unique_ptr<PinnedEpoch> epoch_;
+};
+
+}  // namespace terrace

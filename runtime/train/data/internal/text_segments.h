@@ -1,0 +1,67 @@
+// TextSegments: text files in pieces of about a MiB that may be tokenized one without the other. It knows
+// where text may be cut, not what its tokens are.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <terrace/runtime/train/data/text_files.h>
+
+namespace terrace::data {
+
+// Where text may be cut: behind a newline that stands between a letter, digit, mark of punctuation or symbol
+// and a letter or digit. There the patterns of GPT-2, Llama 3, Qwen 2 and their like cut too, with nothing of
+// what follows in what they look at.
+struct TextCuts {
+  bool behind_newlines = true;
+  // Nor where the newline stands behind one of these, or in front of one of those.
+  std::u32string never_after;
+  std::u32string never_before;
+};
+
+struct TextSegment {
+  std::string text;
+  uint64_t first_byte = 0;  // in all files
+  bool begins_file = false;
+  bool ends_file = false;
+  bool is_json_lines = false;
+  uint64_t first_in_file = 0;  // the first byte
+  uint64_t first_line = 1;     // of JSON lines: the number of the first, from 1 on
+  std::filesystem::path path;
+  bool is_forced = false;  // cut where the tokens may be others than those of the whole
+};
+
+class TextSegments {
+ public:
+  static constexpr uint64_t kBytes = uint64_t{1} << 20;
+  static constexpr uint64_t kMostBytes = uint64_t{16} << 20;
+  // JSON lines are cut between lines alone.
+  static constexpr uint64_t kLongestLine = uint64_t{256} << 20;
+
+  // Both sizes are smaller in tests. `files` outlives this.
+  TextSegments(const TextFiles& files, TextCuts cuts, uint64_t wanted_bytes = kBytes,
+               uint64_t most_bytes = kMostBytes)
+      : files_(files), cuts_(std::move(cuts)), wanted_bytes_(wanted_bytes), most_bytes_(most_bytes) {}
+
+  // False after the last one. Throws Error(io), and Error(config) for a line of JSON that is too long.
+  bool next(TextSegment& segment);
+
+ private:
+  uint64_t size_of_next(const TextFiles::File& file, TextSegment& segment) const;
+
+  const TextFiles& files_;
+  TextCuts cuts_;
+  uint64_t wanted_bytes_;
+  uint64_t most_bytes_;
+  size_t file_ = 0;
+  uint64_t inside_ = 0;  // that file
+  uint64_t line_ = 1;    // of that file, where it has JSON lines
+};
+
+// The last place at which `text` may be cut. 0: there is none.
+size_t last_cut(std::string_view text, const TextCuts& cuts);
+
+}  // namespace terrace::data

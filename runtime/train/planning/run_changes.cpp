@@ -1,0 +1,173 @@
+#include <terrace/runtime/train/planning/run_changes.h>
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include <terrace/base/record_layout.h>
+#include <terrace/runtime/config/most_micro_batches.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint32_t kShortestContext = 64;
+
+using Paths = std::vector<std::filesystem::path>;
+
+// Their disks are asked for room.
+void take_folders(Paths& paths, const Paths& others) {
+  if (paths.empty()) paths = others.empty() ? Paths{"."} : others;
+}
+
+void place(Placement parameters, Placement states, PlacementConfig& placement) {
+  placement.parameters = parameters;
+  placement.states = states;
+  const Paths parameter_paths = placement.parameter_paths;
+  if (parameters == Placement::nvme) take_folders(placement.parameter_paths, placement.state_paths);
+  if (states == Placement::nvme) take_folders(placement.state_paths, parameter_paths);
+}
+
+// Where what comes to nvme has no folder yet: the one that the other role has, as place() takes it.
+std::string nvme_flags(const PlacementConfig& now, Placement parameters, Placement states) {
+  const bool parameters_lack = parameters == Placement::nvme && now.parameter_paths.empty();
+  const bool states_lack = states == Placement::nvme && now.state_paths.empty();
+  if (!parameters_lack && !states_lack) return "";
+  const Paths& known = now.parameter_paths.empty() ? now.state_paths : now.parameter_paths;
+  if (known.empty()) return " --nvme-path DIR";
+  std::string flags;
+  for (const std::filesystem::path& path : known) flags += fmt::format(" --nvme-path {}", path.string());
+  return flags;
+}
+
+const char* place_name(Placement place) {
+  if (place == Placement::none) return "on the device";
+  return place == Placement::cpu ? "in host memory" : "on nvme";
+}
+
+Change placement_change(const PlacementConfig& now, Placement parameters, Placement states) {
+  const bool moves_parameters = parameters != now.parameters;
+  const bool moves_states = states != now.states;
+  std::string flags;
+  if (moves_parameters) flags += fmt::format(" --offload-param {}", name_of(parameters));
+  if (moves_states) flags += fmt::format(" --offload-optimizer {}", name_of(states));
+  flags += nvme_flags(now, parameters, states);
+  std::string effect;
+  if (moves_parameters && moves_states && parameters == states) {
+    effect = fmt::format("parameters and states {}", place_name(states));
+  } else {
+    if (moves_parameters) effect = fmt::format("parameters {}", place_name(parameters));
+    if (moves_states) effect += fmt::format("{}states {}", effect.empty() ? "" : ", ", place_name(states));
+  }
+  return {ChangeKind::placement, flags.substr(1), "", std::move(effect),
+          [parameters, states](ChangeableRun& run) { place(parameters, states, run.config.placement); }};
+}
+
+// What is slower later, and what asks more of the device last.
+void add_placements(const PlacementConfig& now, std::vector<Change>& changes) {
+  using enum Placement;
+  const std::pair<Placement, Placement> places[] = {
+      {now.parameters, cpu}, {cpu, cpu},   {now.parameters, nvme}, {cpu, nvme}, {nvme, nvme}, {nvme, cpu},
+      {none, cpu},           {none, nvme}, {none, none},           {cpu, none}, {nvme, none}};
+  std::vector<std::pair<Placement, Placement>> seen = {{now.parameters, now.states}};
+  for (const auto& [parameters, states] : places) {
+    const std::pair<Placement, Placement> both = {parameters, states};
+    bool is_new = true;
+    for (const auto& other : seen) is_new = is_new && other != both;
+    if (!is_new) continue;
+    seen.push_back(both);
+    changes.push_back(placement_change(now, parameters, states));
+  }
+}
+
+void add_smaller_micro_batches(const BatchConfig& batch, std::vector<Change>& changes) {
+  for (uint32_t parts = 2; parts <= batch.micro_batch_size; parts *= 2) {
+    if (batch.micro_batch_size % parts != 0) return;
+    BatchConfig smaller = batch;
+    smaller.micro_batch_size /= parts;
+    if (smaller.accumulation_steps > kMostMicroBatches / parts) return;
+    smaller.accumulation_steps *= parts;
+    // An order that was asked for and had no effect with one micro-batch would have one now.
+    const char* const order = batch.accumulation_steps == 1 ? " --microbatch-order batch" : "";
+    changes.push_back({ChangeKind::batch,
+                       fmt::format("--micro-batch {} --accumulation {}{}", smaller.micro_batch_size,
+                                   smaller.accumulation_steps, order),
+                       "", "the same batch in smaller pieces", [smaller](ChangeableRun& run) {
+                         run.config.batch.micro_batch_size = smaller.micro_batch_size;
+                         run.config.batch.accumulation_steps = smaller.accumulation_steps;
+                       }});
+  }
+}
+
+void add_smaller_chunks(const TerraceConfig& terrace, std::vector<Change>& changes) {
+  if (!terrace.chunk_elements) return;
+  for (uint64_t elements = *terrace.chunk_elements / 2 / kTileElements * kTileElements; elements > 0;
+       elements = elements / 2 / kTileElements * kTileElements) {
+    changes.push_back({ChangeKind::chunks, fmt::format("--chunk-elements {}", elements), "", "smaller chunks",
+                       [elements](ChangeableRun& run) { run.config.terrace.chunk_elements = elements; }});
+  }
+}
+
+}  // namespace
+
+std::vector<Change> possible_changes(const TrainConfig& config, const ModelConfig& model) {
+  std::vector<Change> changes;
+  const std::optional<UpdateMode> update = config.terrace.update;
+  if (update && *update != UpdateMode::after_backward && config.placement.parameters == Placement::none)
+    changes.push_back({ChangeKind::update, "--update after_backward", "",
+                       "updates of their own after backward, with the same numbers",
+                       [](ChangeableRun& run) { run.config.terrace.update = UpdateMode::after_backward; }});
+  add_placements(config.placement, changes);
+  if (config.placement.states != Placement::none && config.placement.processor_share < 1)
+    changes.push_back({ChangeKind::update_side, "--update-ratio 1", "", "no update on the device",
+                       [](ChangeableRun& run) { run.config.placement.processor_share = 1; }});
+  const ActivationConfig& activations = config.activations;
+  if (activations.checkpoint && !activations.checkpoint_for_order &&
+      activations.offload == ActivationOffload::none)
+    changes.push_back({ChangeKind::activations, "", "terrace.offload_activations cpu",
+                       "checkpointed activations in host memory",
+                       [](ChangeableRun& run) { run.config.activations.offload = ActivationOffload::cpu; }});
+  if (config.batch.layer_major)
+    changes.push_back({ChangeKind::order, "--microbatch-order batch", "",
+                       "micro-batches one after the other, with the same numbers", [](ChangeableRun& run) {
+                         run.config.batch.layer_major = false;
+                         ActivationConfig& kept = run.config.activations;
+                         if (std::exchange(kept.checkpoint_for_order, false)) kept.checkpoint = false;
+                       }});
+  add_smaller_micro_batches(config.batch, changes);
+  add_smaller_chunks(config.terrace, changes);
+  if (config.precision == DataType::bf16 && !config.terrace.compact_state)
+    changes.push_back({ChangeKind::master, "--compact-state", "",
+                       "2 bytes of a master weight instead of 4, with the same numbers",
+                       [](ChangeableRun& run) { run.config.terrace.compact_state = true; }});
+  if (config.placement.states == Placement::nvme && config.terrace.durable)
+    changes.push_back({ChangeKind::durability, "", "terrace.durable false",
+                       "no way back to the last commit after a crash",
+                       [](ChangeableRun& run) { run.config.terrace.durable = false; }});
+  if (config.precision == DataType::fp32)
+    changes.push_back({ChangeKind::precision, "", "bf16.enabled true", "parameters and gradients in 16 bits",
+                       [](ChangeableRun& run) { run.config.precision = DataType::bf16; }});
+  for (uint32_t context = model.context / 2; context >= kShortestContext; context /= 2)
+    changes.push_back({ChangeKind::context, fmt::format("--context {}", context), "", "shorter sequences",
+                       [context](ChangeableRun& run) { run.model.context = context; }});
+  return changes;
+}
+
+std::string text_of(const std::vector<const Change*>& changes, const std::string& more_flags) {
+  std::string flags = more_flags;
+  std::string settings;
+  for (const Change* change : changes) {
+    if (!change->flags.empty()) flags += (flags.empty() ? "" : " ") + change->flags;
+    if (!change->setting.empty()) settings += (settings.empty() ? "" : " and ") + change->setting;
+  }
+  if (settings.empty()) return flags;
+  return fmt::format("{}{}{} in the configuration", flags, flags.empty() ? "" : ", with ", settings);
+}
+
+std::string effect_of(const std::vector<const Change*>& changes) {
+  std::string effect;
+  for (const Change* change : changes) effect += (effect.empty() ? "" : ", ") + change->effect;
+  return effect;
+}
+
+}  // namespace terrace

@@ -1,0 +1,55 @@
+// Parameter groups: which optimizer settings apply to which tensor, and what they are in which update.
+//
+// A configuration with n groups of its own makes 2 (n + 1) groups of TensorSpec::group: group i of the
+// configuration has 2 i for weights that decay and 2 i + 1 for those that do not (biases and norms), and
+// i = n stands for all tensors that no pattern matches. A tensor belongs to the first group that matches the
+// name of its weight. For schedulers, whose lists know one entry per group, 2 i and 2 i + 1 are the same
+// group where i < n.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/memory/space/tensor.h>
+#include <terrace/optimizer_cpu/optimizer.h>
+#include <terrace/runtime/config/lr_schedule.h>
+#include <terrace/runtime/config/train_config.h>
+
+namespace terrace {
+
+// Sets the group of every tensor, which is that of its model (Model::kDecayGroup, kNoDecayGroup) before.
+// Throws Error(config) for a pattern that matches no weight, naming the nearest names.
+void resolve_parameter_groups(const TrainConfig& config, std::span<TensorSpec> tensors);
+
+// Whose update a run computes, and what its records consist of.
+OptimizerKind optimizer_kind(OptimizerType type);
+RecordLayout record_layout(const TrainConfig& config);
+
+class GroupSettings {
+ public:
+  // For a run of `run_updates` updates. Throws Error(config) where no Adam update can be computed in all of
+  // them.
+  GroupSettings(const TrainConfig& config, uint64_t run_updates);
+
+  // Of every group in update number `update` (from 0; those that fp16 skips do not count), until the next
+  // call. Allocates nothing.
+  std::span<const OptimizerSettings> at(uint64_t update);
+
+  const LrSchedule& schedule() const { return schedule_; }
+
+ private:
+  struct Group {
+    OptimizerSettings settings;
+    uint32_t schedule_group;
+  };
+  LrSchedule schedule_;
+  std::vector<Group> groups_;
+  std::vector<OptimizerSettings> current_;
+};
+
+// What is odd about a schedule for a run of so many updates: one line, or empty.
+std::string schedule_warning(const LrScheduleOptions& schedule, uint64_t run_updates);
+
+}  // namespace terrace

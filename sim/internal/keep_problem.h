@@ -1,0 +1,54 @@
+// KeepProblem: what a level asks, in another form. Between two uses an item either stays (an arc is kept) or
+// goes and comes back. What fits when, and what it saves, is all that is left of the schedule; a plan is a
+// set of arcs. Bounds and plans work on this.
+//
+// Bytes of a plan that is repeated = fixed_bytes + bytes of every arc that is not kept + bytes of every write
+// that has an arc that is not kept.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <terrace/sim/internal/level_replay.h>
+
+namespace terrace::sim {
+
+inline constexpr uint32_t kNoWrite = UINT32_MAX;
+
+struct KeepArc {
+  uint32_t item;
+  uint32_t moment, touch;  // where it begins
+  uint64_t bytes;          // what it takes while it lasts, and the load that it saves
+  // It needs room in the slots [first, last); beyond slots(), in the next cycle, modulo slots().
+  uint32_t first, last;
+  // What was written at or before its beginning and is not below yet: it is written down once, unless all
+  // arcs of that write are kept. kNoWrite where that is not this arc's matter.
+  uint32_t write;
+};
+
+struct KeepWrite {
+  uint64_t bytes;
+  std::vector<uint32_t> arcs;  // not empty
+};
+
+// Slot 2m is moment m, slot 2m + 1 the time until the next one. At moment m an arc that begins or ends there
+// needs no room of its own: what is held there has been taken off.
+struct KeepProblem {
+  std::vector<uint64_t> free_bytes;  // of each slot
+  std::vector<KeepArc> arcs;
+  std::vector<KeepWrite> writes;
+  uint64_t fixed_bytes = 0;
+  uint32_t step_count = 1;
+
+  uint32_t slots() const { return static_cast<uint32_t>(free_bytes.size()); }
+  bool equal_and_clean() const;
+};
+
+KeepProblem keep_problem(const CacheLevel& level);
+
+// Of a plan: which arcs are kept.
+uint64_t bytes_of(const KeepProblem& problem, const std::vector<bool>& kept);
+bool fits(const KeepProblem& problem, const std::vector<bool>& kept);
+KeepPlan plan_of(const CacheLevel& level, const KeepProblem& problem, const std::vector<bool>& kept);
+
+}  // namespace terrace::sim

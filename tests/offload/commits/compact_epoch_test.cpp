@@ -1,0 +1,345 @@
+// Epochs of compact state: records and parameters of one step and never of two, wherever the parameters live.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include <terrace/base/error.h>
+
+#include "offload/commits/epoch_rig.h"
+#include "support/expect_error.h"
+
+namespace terrace {
+namespace {
+
+using testing::expect_error;
+
+constexpr Placement kPlacements[] = {Placement::none, Placement::cpu, Placement::nvme};
+
+void flip(const std::filesystem::path& file, uint64_t offset) {
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekg(static_cast<std::streamoff>(offset));
+  const char value = static_cast<char>(bytes.get() ^ 1);
+  bytes.seekp(static_cast<std::streamoff>(offset));
+  bytes.put(value);
+}
+
+TEST(CompactEpoch, ChangesNoBitHoweverOftenItIsTaken) {
+  const auto expected = states_without_epochs({}, 4);
+  for (const Placement parameters : kPlacements) {
+    for (const uint32_t quarters : {0u, 2u, 4u}) {
+      for (const uint64_t cadence : {1u, 3u}) {
+        EpochCase c{.parameters = parameters, .cached_quarters = quarters, .layout = kCompact};
+        const toy::ScratchFolder folder;
+        EpochRig rig(c, folder.path());
+        rig.offloader->begin_commit("start");
+        for (uint64_t step = 1; step <= 4; ++step) {
+          rig.step(step);
+          if (step % cadence == 0) rig.offloader->begin_commit(step_info(step));
+        }
+        EXPECT_EQ(rig.state(), expected[4]) << name_of(parameters) << " " << quarters;
+        EXPECT_EQ(rig.offloader->finish_commit(), 1 + 4 / cadence);
+      }
+    }
+  }
+}
+
+TEST(CompactEpoch, IsGoneOnFromWhateverThePlacement) {
+  const auto expected = states_without_epochs({}, 5);
+  for (const Placement before : kPlacements) {
+    for (const Placement after : kPlacements) {
+      for (const uint32_t quarters : {0u, 3u}) {
+        const toy::ScratchFolder folder;
+        EpochCase c{.parameters = before, .cached_quarters = 2, .layout = kCompact};
+        {
+          EpochRig rig(c, folder.path());
+          rig.offloader->begin_commit(step_info(0));
+          for (uint64_t step = 1; step <= 3; ++step) {
+            rig.step(step);
+            rig.offloader->begin_commit(step_info(step));
+          }
+          rig.offloader->finish_commit();
+          rig.step(4);
+          rig.step(5);
+        }
+        c.parameters = after;
+        c.cached_quarters = quarters;
+        c.start = TierStart::resume;
+        EpochRig rig(c, folder.path());
+        SCOPED_TRACE(fmt::format("{} then {}, {}/4", name_of(before), name_of(after), quarters));
+        EXPECT_EQ(rig.offloader->taken_up_info(), step_info(3));
+        EXPECT_EQ(rig.state(), expected[3]);
+        // What was read is what is there: a commit has nothing to write.
+        rig.offloader->begin_commit(step_info(3));
+        rig.offloader->finish_commit();
+        EXPECT_EQ(rig.offloader->counters().commit_write_bytes, 0u);
+        rig.step(4);
+        rig.offloader->begin_commit(step_info(4));
+        rig.step(5);
+        EXPECT_EQ(rig.state(), expected[5]);
+      }
+    }
+  }
+}
+
+TEST(CompactEpoch, IsGoneOnFromWheneverUpdatesRun) {
+  const auto expected = states_without_epochs({}, 6);
+  for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
+    for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
+      for (const uint32_t quarters : {0u, 2u, 4u}) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}/4", name_of(mode), name_of(parameters), quarters));
+        const toy::ScratchFolder folder;
+        EpochCase c{.parameters = parameters, .cached_quarters = quarters, .layout = kCompact};
+        c.mode = mode;
+        {
+          EpochRig rig(c, folder.path());
+          for (uint64_t step = 1; step <= 4; ++step) {
+            rig.step(step);
+            rig.offloader->begin_commit(step_info(step));
+          }
+          EXPECT_EQ(rig.offloader->finish_commit(), 4u);
+          rig.step(5);
+          rig.step(6);
+        }
+        c.start = TierStart::resume;
+        EpochRig rig(c, folder.path());
+        EXPECT_EQ(rig.offloader->taken_up_info(), step_info(4));
+        EXPECT_EQ(rig.state(), expected[4]);
+        for (uint64_t step = 5; step <= 6; ++step) rig.step(step);
+        EXPECT_EQ(rig.state(), expected[6]);
+      }
+    }
+  }
+}
+
+// The commit writes nothing until the update waits for it: what it takes of parameters is what they were.
+void expect_epoch_of_its_moment(EpochCase c) {
+  const auto expected = states_without_epochs({}, 4);
+  CommitGate gate;
+  c.layout = kCompact;
+  c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
+    return std::make_unique<GateEngine>(std::move(engine), [&gate] { gate(); });
+  });
+  const toy::ScratchFolder folder;
+  {
+    EpochRig rig(c, folder.path());
+    if (c.cached_parameters) {
+      EXPECT_EQ(rig.offloader->plan().host_param_slots, *c.cached_parameters);
+    }
+    train_past_commit(rig, gate);
+    EXPECT_EQ(rig.state(), expected[4]);
+    if (c.parameters == Placement::cpu || c.cached_parameters) {
+      EXPECT_GT(gate.waits_seen(), 0u);
+    }
+  }
+  expect_epoch(c, folder.path(), 2, expected);
+}
+
+TEST(CompactEpoch, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
+  for (const Placement parameters : kPlacements) {
+    for (const uint32_t quarters : {0u, 1u, 2u, 3u, 4u}) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(parameters), quarters));
+      expect_epoch_of_its_moment({.parameters = parameters, .cached_quarters = quarters});
+    }
+  }
+}
+
+TEST(CompactEpoch, IsTheStateOfItsMomentThoughAnUpdateBesideTheStepOvertakesIt) {
+  for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
+    for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
+      for (const uint32_t quarters : {0u, 2u, 4u}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", name_of(mode), name_of(parameters), quarters));
+        EpochCase c{.parameters = parameters, .cached_quarters = quarters};
+        c.mode = mode;
+        expect_epoch_of_its_moment(c);
+      }
+    }
+  }
+}
+
+// The update and the commit both write parameters: it must leave the commit the slots that it needs.
+TEST(CompactEpoch, GetsTheSlotsItNeedsWhereSomeParametersAreCached) {
+  for (const UpdateMode mode :
+       {UpdateMode::after_backward, UpdateMode::next_forward, UpdateMode::during_backward}) {
+    for (const uint32_t cached : {1u, 4u, 8u, 12u}) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(mode), cached));
+      EpochCase c{.parameters = Placement::nvme};
+      c.cached_parameters = cached;
+      c.mode = mode;
+      expect_epoch_of_its_moment(c);
+    }
+  }
+}
+
+TEST(CompactEpoch, WritesWhatIsNewerAndNothingElse) {
+  for (const Placement parameters : {Placement::none, Placement::cpu}) {
+    const toy::ScratchFolder folder;
+    EpochRig rig({.parameters = parameters, .cached_quarters = 3, .layout = kCompact}, folder.path());
+    const auto commit = [&] {
+      const OffloadCounters before = rig.offloader->counters();
+      rig.offloader->begin_commit("");
+      rig.offloader->finish_commit();
+      return (rig.offloader->counters() - before).commit_write_bytes;
+    };
+    const uint64_t all = rig.cached_record_bytes() + 2 * rig.trainable_elements();
+    EXPECT_EQ(commit(), all);
+    EXPECT_EQ(commit(), 0u);
+    rig.step(1);
+    EXPECT_EQ(commit(), all);
+    rig.offloader->begin_step();
+    toy::run_micro_batch(*rig.offloader, rig.specs, 0);
+    rig.offloader->abandon_step();
+    EXPECT_EQ(commit(), 0u);
+    rig.step(2);
+    rig.step(3);
+    EXPECT_EQ(commit(), all);
+  }
+}
+
+TEST(CompactEpoch, CountsItsMemoryAndItsDiskInThePlan) {
+  for (const Placement parameters : kPlacements) {
+    for (const uint32_t retained : {0u, 2u}) {
+      const toy::ScratchFolder folder;
+      EpochCase c{.parameters = parameters, .cached_quarters = 1, .retained = retained, .layout = kCompact};
+      const EpochRig rig(c, folder.path());
+      const MemoryPlan& plan = rig.offloader->plan();
+      uint64_t ledger = 0;
+      for (const TierUse& use : rig.offloader->host_ledger()) ledger += use.bytes;
+      EXPECT_EQ(ledger, plan.host_bytes);
+      const auto size_of = [&](const char* name) {
+        return std::filesystem::file_size(folder.path() / "terrace-tier" / name);
+      };
+      const uint64_t parameter_bytes = 2 * rig.trainable_elements();
+      EXPECT_EQ(plan.parameter_file_bytes,
+                (2 + retained) * parameter_bytes + 4 * kTileElements * sizeof(Bf16));
+      EXPECT_EQ(size_of("params.tier"), plan.parameter_file_bytes + 4096);
+      EXPECT_EQ(size_of("records.tier"), plan.record_file_bytes + 4096);
+      EXPECT_EQ(rig.offloader->tier_file_bytes(), plan.parameter_file_bytes + plan.record_file_bytes);
+    }
+  }
+}
+
+TEST(CompactEpoch, FindsAFlippedByteOfItsParameters) {
+  for (const Placement parameters : kPlacements) {
+    const toy::ScratchFolder folder;
+    EpochCase c{.parameters = parameters, .cached_quarters = 0, .layout = kCompact};
+    {
+      EpochRig rig(c, folder.path());
+      rig.step(1);
+      rig.offloader->begin_commit(step_info(1));
+    }
+    c.start = TierStart::resume;
+    const auto expected = states_without_epochs({}, 1);
+    const std::filesystem::path file = folder.path() / "terrace-tier" / "params.tier";
+    uint64_t named = 0, tiles = 0;
+    const uint64_t size = std::filesystem::file_size(file) - 4096;
+    for (uint64_t offset = 77; offset < size; offset += kTileElements * sizeof(Bf16)) {
+      flip(file, offset);
+      try {
+        EpochRig rig(c, folder.path());
+        tiles = rig.offloader->record_tile_count();
+        EXPECT_EQ(rig.state(), expected[1]) << "byte " << offset;  // of a slot that the epoch has not
+      } catch (const Error& error) {
+        ++named;
+        EXPECT_EQ(error.kind(), ErrorKind::corrupt);
+        EXPECT_NE(std::string(error.what()).find("params.tier"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("chunk"), std::string::npos) << error.what();
+      }
+      flip(file, offset);
+    }
+    EXPECT_EQ(named, tiles) << name_of(parameters);
+  }
+}
+
+TEST(CompactEpoch, IsNotTakenUpByThePlainFormNorTheOtherWayRound) {
+  for (const bool compact : {false, true}) {
+    const toy::ScratchFolder folder;
+    EpochCase c;
+    c.layout = compact ? kCompact : RecordLayout{};
+    {
+      EpochRig rig(c, folder.path());
+      rig.offloader->begin_commit(step_info(0));
+    }
+    EpochCase other = c;
+    other.start = TierStart::resume;
+    other.layout = compact ? RecordLayout{} : kCompact;
+    expect_error(ErrorKind::config, {"compact masters", "whole masters", "compact_state", "checkpoint"},
+                 [&] { EpochRig(other, folder.path()); });
+    c.start = TierStart::resume;
+    EXPECT_EQ(EpochRig(c, folder.path()).offloader->taken_up_info(), step_info(0));
+  }
+  const toy::ScratchFolder folder;
+  EpochCase c{.layout = {MasterForm::whole, 1}, .kind = OptimizerKind::lion};
+  {
+    EpochRig rig(c, folder.path());
+    rig.offloader->begin_commit(step_info(0));
+  }
+  c = {.start = TierStart::resume};
+  expect_error(ErrorKind::config, {"1 moment in fp32", "2 moments in fp32"},
+               [&] { EpochRig(c, folder.path()); });
+}
+
+TEST(CompactEpoch, StaysAsItIsWhilePinned) {
+  for (const Placement parameters : kPlacements) {
+    for (const uint64_t chunk_elements : {kTileElements, 32 * kTileElements}) {
+      const toy::ScratchFolder folder;
+      // Nothing is cached: what is on nvme is written over by the steps below.
+      EpochRig rig({.parameters = parameters,
+                    .chunk_elements = chunk_elements,
+                    .cached_quarters = 0,
+                    .layout = kCompact},
+                   folder.path());
+      rig.step(1);
+      rig.offloader->begin_commit(step_info(1));
+      const std::vector<std::byte> expected = rig.records();
+      rig.offloader->finish_commit();
+      const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+      const uint64_t tile_bytes = epoch->record_layout().tile_bytes();
+      EXPECT_EQ(tile_bytes, RecordLayout{}.tile_bytes());
+      for (uint64_t step = 2; step <= 4; ++step) rig.step(step);
+      for (const uint64_t at_once : {1u, 7u, 16u, 1000u}) {
+        std::vector<std::byte> all(epoch->record_tile_count() * tile_bytes);
+        for (uint64_t tile = 0; tile < epoch->record_tile_count(); tile += at_once) {
+          const uint64_t count = std::min(at_once, epoch->record_tile_count() - tile);
+          epoch->read_records(tile, std::span(all).subspan(tile * tile_bytes, count * tile_bytes));
+        }
+        EXPECT_EQ(all, expected) << name_of(parameters) << " " << at_once;
+      }
+      std::ofstream(folder.path() / "states.bin");
+      EXPECT_FALSE(epoch->clone_records(-1)) << "what is joined cannot be shared";
+    }
+  }
+}
+
+TEST(CompactEpoch, IsRetainedWithItsParameters) {
+  const auto expected = states_without_epochs({}, 6);
+  for (const Placement parameters : kPlacements) {
+    const toy::ScratchFolder folder;
+    EpochCase c{.parameters = parameters, .retained = 1, .layout = kCompact};
+    {
+      EpochRig rig(c, folder.path());
+      for (uint64_t step = 1; step <= 5; ++step) {
+        rig.step(step);
+        rig.offloader->begin_commit(step_info(step), step == 2);
+      }
+      rig.offloader->finish_commit();
+      EXPECT_EQ(rig.state(), expected[5]);
+    }
+    // The last one goes; what is left is the retained one.
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "terrace-tier")) {
+      if (entry.path().extension() == ".manifest") std::filesystem::remove(entry.path());
+    }
+    c.start = TierStart::resume;
+    EpochRig rig(c, folder.path());
+    EXPECT_EQ(rig.offloader->taken_up_info(), step_info(2));
+    EXPECT_EQ(rig.state(), expected[2]) << name_of(parameters);
+    for (uint64_t step = 3; step <= 6; ++step) {
+      rig.step(step);
+      rig.offloader->begin_commit(step_info(step));
+    }
+    EXPECT_EQ(rig.state(), expected[6]) << name_of(parameters);
+  }
+}
+
+}  // namespace
+}  // namespace terrace

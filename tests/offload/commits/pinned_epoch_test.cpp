@@ -1,0 +1,195 @@
+// An epoch that is read while training goes on.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include <terrace/base/error.h>
+
+#include "offload/commits/epoch_rig.h"
+
+namespace terrace {
+namespace {
+
+std::vector<std::byte> read_all(PinnedEpoch& epoch, uint64_t tiles_at_once) {
+  std::vector<std::byte> all(epoch.record_tile_count() * RecordLayout{}.tile_bytes());
+  for (uint64_t tile = 0; tile < epoch.record_tile_count(); tile += tiles_at_once) {
+    const uint64_t count = std::min(tiles_at_once, epoch.record_tile_count() - tile);
+    epoch.read_records(tile, std::span(all).subspan(tile * RecordLayout{}.tile_bytes(),
+                                                    count * RecordLayout{}.tile_bytes()));
+  }
+  return all;
+}
+
+std::vector<std::byte> records_of(EpochRig& rig) {
+  std::vector<std::byte> all;
+  rig.offloader->export_records(
+      [&](std::span<const std::byte> tiles) { all.insert(all.end(), tiles.begin(), tiles.end()); });
+  return all;
+}
+
+TEST(PinnedEpoch, StaysAsItIsWhileTrainingGoesOn) {
+  for (const uint64_t chunk_elements : {kTileElements, 32 * kTileElements}) {
+    const toy::ScratchFolder folder;
+    EpochRig rig({.parameters = Placement::nvme, .with_frozen = true, .chunk_elements = chunk_elements},
+                 folder.path());
+    rig.step(1);
+    rig.offloader->begin_commit(step_info(1));
+    rig.offloader->finish_commit();
+    const std::vector<std::byte> expected = records_of(rig);
+    std::vector<std::byte> expected_frozen;
+    rig.offloader->export_frozen([&](std::span<const std::byte> bytes) {
+      expected_frozen.insert(expected_frozen.end(), bytes.begin(), bytes.end());
+    });
+    std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+    EXPECT_EQ(epoch->epoch(), 1u);
+    EXPECT_EQ(epoch->info(), step_info(1));
+    EXPECT_TRUE(rig.offloader->epoch_is_pinned());
+    EXPECT_EQ(epoch->record_tile_count(), rig.offloader->record_tile_count());
+    EXPECT_EQ(epoch->frozen_bytes(), rig.offloader->frozen_bytes());
+    std::atomic<bool> differs{false};
+    std::thread copy([&] {
+      for (const uint64_t tiles : {1u, 7u, 16u, 1000u})
+        differs = differs || read_all(*epoch, tiles) != expected;
+      std::vector<std::byte> frozen(epoch->frozen_bytes());
+      epoch->read_frozen(0, std::span(frozen).first(4096));
+      epoch->read_frozen(4096, std::span(frozen).subspan(4096));
+      differs = differs || frozen != expected_frozen;
+      epoch.reset();
+    });
+    uint64_t step = 2;
+    while (rig.offloader->epoch_is_pinned() || step < 5) rig.step(step++);
+    copy.join();
+    EXPECT_FALSE(differs);
+    rig.offloader->begin_commit(step_info(step));
+    EXPECT_EQ(rig.offloader->finish_commit(), 2u);
+    std::unique_ptr<PinnedEpoch> next = rig.offloader->pin_epoch();
+    EXPECT_EQ(read_all(*next, 5), records_of(rig));
+  }
+}
+
+TEST(PinnedEpoch, PutsTheNextCommitOff) {
+  const toy::ScratchFolder folder;
+  EpochRig rig({}, folder.path());
+  rig.offloader->begin_commit("one");
+  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+  const std::vector<std::byte> expected = records_of(rig);
+  rig.step(1);
+  rig.step(2);
+  std::atomic<bool> differs{false};
+  std::thread copy([&] {
+    // Until the step thread waits for this.
+    for (int i = 0; i < 5000 && !rig.offloader->watch().current(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    differs = read_all(*epoch, 3) != expected;
+    epoch.reset();
+  });
+  rig.offloader->begin_commit("two");
+  copy.join();
+  EXPECT_FALSE(differs);
+  EXPECT_EQ(rig.offloader->finish_commit(), 2u);
+}
+
+TEST(PinnedEpoch, NamesAFlippedByteAndReadsOn) {
+  const toy::ScratchFolder folder;
+  EpochRig rig({.cached_quarters = 0}, folder.path());
+  rig.offloader->begin_commit("one");
+  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+  {
+    std::fstream bytes(folder.path() / "terrace-tier" / "records.tier",
+                       std::ios::in | std::ios::out | std::ios::binary);
+    for (uint64_t tile = 0; tile < 2 * epoch->record_tile_count(); ++tile) {
+      bytes.seekg(static_cast<std::streamoff>(tile * RecordLayout{}.tile_bytes() + 5));
+      const char value = static_cast<char>(bytes.get() ^ 4);
+      bytes.seekp(static_cast<std::streamoff>(tile * RecordLayout{}.tile_bytes() + 5));
+      bytes.put(value);
+    }
+  }
+  std::vector<std::byte> tiles(3 * RecordLayout{}.tile_bytes());
+  for (int again = 0; again < 2; ++again) {
+    try {
+      epoch->read_records(1, tiles);
+      FAIL() << "a flipped byte went through";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::corrupt);
+      EXPECT_NE(std::string(error.what()).find("records.tier"), std::string::npos) << error.what();
+    }
+  }
+}
+
+// A file system of its own in an image, where the machine lets us have one that shares blocks.
+class ReflinkFolder {
+ public:
+  ReflinkFolder() {
+    const std::string image = (folder_.path() / "image").string();
+    mount_point_ = folder_.path() / "mounted";
+    std::filesystem::create_directory(mount_point_);
+    const std::string make = "truncate -s 320M '" + image + "' && (mkfs.xfs -q -m reflink=1 '" + image +
+                             "' || mkfs.btrfs -q '" + image + "') >/dev/null 2>&1 && mount -o loop '" +
+                             image + "' '" + mount_point_.string() + "' >/dev/null 2>&1";
+    mounted_ = std::system(make.c_str()) == 0;
+  }
+  ~ReflinkFolder() {
+    if (mounted_) umount2(mount_point_.c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+  const std::filesystem::path& path() const { return mount_point_; }
+
+ private:
+  toy::ScratchFolder folder_;
+  std::filesystem::path mount_point_;
+  bool mounted_ = false;
+};
+
+std::vector<std::byte> bytes_of_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<std::byte> bytes(std::filesystem::file_size(path));
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  return bytes;
+}
+
+TEST(PinnedEpoch, IsClonedWhereTheFileSystemSharesBlocks) {
+  const ReflinkFolder folder;
+  if (!folder.mounted()) GTEST_SKIP() << "no file system that shares blocks can be mounted here";
+  EpochRig rig({.parameters = Placement::nvme, .with_frozen = true, .chunk_elements = 32 * kTileElements},
+               folder.path());
+  rig.step(1);
+  rig.offloader->begin_commit(step_info(1));
+  rig.offloader->finish_commit();
+  const std::vector<std::byte> expected = records_of(rig);
+  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+  const auto clone = [&](const char* name, auto body) {
+    const int fd = open((folder.path() / name).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    EXPECT_TRUE(body(fd));
+    close(fd);
+    return bytes_of_file(folder.path() / name);
+  };
+  EXPECT_EQ(clone("states.bin", [&](int fd) { return epoch->clone_records(fd); }), expected);
+  std::vector<std::byte> frozen(epoch->frozen_bytes());
+  epoch->read_frozen(0, frozen);
+  EXPECT_EQ(clone("frozen.bin", [&](int fd) { return epoch->clone_frozen(fd); }), frozen);
+  epoch.reset();
+  // What training writes later is not in the clone.
+  for (uint64_t step = 2; step <= 4; ++step) {
+    rig.step(step);
+    rig.offloader->begin_commit(step_info(step));
+  }
+  rig.offloader->finish_commit();
+  EXPECT_EQ(bytes_of_file(folder.path() / "states.bin"), expected);
+}
+
+TEST(PinnedEpoch, SaysWhereItCannotBeCloned) {
+  const toy::ScratchFolder folder;
+  EpochRig rig({}, folder.path());
+  rig.offloader->begin_commit("one");
+  const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+  const int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  EXPECT_FALSE(epoch->clone_records(fd));
+  close(fd);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,277 @@
+// Taking up an epoch in place: the state is that of the commit to the last bit, whatever placement and budget
+// the next run has, and what is damaged is found before anything is computed with it.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include <terrace/base/error.h>
+
+#include "offload/commits/epoch_rig.h"
+
+namespace terrace {
+namespace {
+
+// Trains to `step`, committing on the way there, and some steps further; then the process "dies".
+void train_and_drop(const EpochCase& c, const std::filesystem::path& folder, uint64_t step) {
+  EpochRig rig(c, folder);
+  rig.offloader->begin_commit(step_info(0));
+  for (uint64_t s = 1; s <= step; ++s) {
+    rig.step(s);
+    if (s == step || s % 2 == 0) rig.offloader->begin_commit(step_info(s));
+  }
+  rig.offloader->finish_commit();
+  rig.step(step + 1);
+  rig.step(step + 2);
+}
+
+TEST(Resume, GoesOnFromTheEpochWhateverThePlacement) {
+  const EpochCase before{.cached_quarters = 2};
+  const auto expected = states_without_epochs(before, 5);
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    for (const uint32_t quarters : {0u, 1u, 4u}) {
+      const toy::ScratchFolder folder;
+      train_and_drop(before, folder.path(), 3);
+      EpochCase after{
+          .parameters = parameters, .cached_quarters = quarters, .engine = io::EngineKind::io_uring};
+      after.threads = 1;
+      after.start = TierStart::resume;
+      EpochRig rig(after, folder.path());
+      EXPECT_EQ(rig.offloader->taken_up_info(), step_info(3));
+      EXPECT_GT(rig.offloader->last_epoch(), 0u);
+      EXPECT_EQ(rig.state(), expected[3]) << name_of(parameters) << " " << quarters;
+      rig.step(4);
+      rig.offloader->begin_commit(step_info(4));
+      rig.step(5);
+      EXPECT_EQ(rig.state(), expected[5]) << name_of(parameters) << " " << quarters;
+    }
+  }
+}
+
+TEST(Resume, TakesUpARunAgainAndAgain) {
+  EpochCase c{.parameters = Placement::nvme, .with_frozen = true, .cached_quarters = 1};
+  const auto expected = states_without_epochs(c, 7);
+  const toy::ScratchFolder folder;
+  train_and_drop(c, folder.path(), 1);
+  c.start = TierStart::resume;
+  for (uint64_t step = 2; step <= 7; ++step) {
+    c.cached_quarters = step % 5;
+    EpochRig rig(c, folder.path());
+    ASSERT_EQ(rig.offloader->taken_up_info(), step_info(step - 1));
+    EXPECT_EQ(rig.state(), expected[step - 1]) << step;
+    rig.step(step);
+    rig.offloader->begin_commit(step_info(step));
+    rig.offloader->finish_commit();
+    if (step < 7) rig.step(step + 1);
+  }
+}
+
+// What was read from the tier is clean: a commit without a step writes nothing.
+TEST(Resume, WritesNothingThatItHasRead) {
+  EpochCase c{.parameters = Placement::nvme, .with_frozen = true, .cached_quarters = 4};
+  const toy::ScratchFolder folder;
+  train_and_drop(c, folder.path(), 2);
+  c.start = TierStart::resume;
+  EpochRig rig(c, folder.path());
+  rig.offloader->begin_commit("again");
+  rig.offloader->finish_commit();
+  EXPECT_EQ(rig.offloader->counters().commit_write_bytes, 0u);
+}
+
+TEST(Resume, RefusesAnEpochThatIsCutDifferently) {
+  EpochCase c;
+  const toy::ScratchFolder folder;
+  train_and_drop(c, folder.path(), 1);
+  c.start = TierStart::resume;
+  c.chunk_elements = 2 * kTileElements;
+  try {
+    EpochRig rig(c, folder.path());
+    FAIL() << "blocks were taken for others";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config) << error.what();
+  }
+  c.chunk_elements = kTileElements;
+  EpochRig rig(c, folder.path());  // and the refusal cost nothing
+  EXPECT_EQ(rig.offloader->taken_up_info(), step_info(1));
+}
+
+TEST(Resume, RefusesToStartAnewOverAnEpochUnlessItIsTold) {
+  EpochCase c;
+  const toy::ScratchFolder folder;
+  train_and_drop(c, folder.path(), 1);
+  EXPECT_THROW(EpochRig(c, folder.path()), Error);
+  c.discard = true;
+  const auto expected = states_without_epochs(c, 1);
+  EpochRig rig(c, folder.path());
+  EXPECT_EQ(rig.offloader->taken_up_info(), "");
+  EXPECT_EQ(rig.state(), expected[0]);
+}
+
+// A run that begins over the epoch of another, and is dropped after so many steps of its own.
+void begin_over(EpochCase c, const std::filesystem::path& folder, uint64_t steps, bool commits) {
+  c.discard = true;
+  EpochRig rig(c, folder);
+  EXPECT_TRUE(rig.offloader->earlier_epoch_stays());
+  for (uint64_t step = 1; step <= steps; ++step) rig.step(step);
+  if (!commits) return;
+  rig.offloader->begin_commit(step_info(steps));
+  rig.offloader->finish_commit();
+  EXPECT_FALSE(rig.offloader->earlier_epoch_stays());
+}
+
+class BeginOver : public ::testing::TestWithParam<EpochCase> {};
+
+TEST_P(BeginOver, LeavesTheEpochOfBeforeUntilItsFirstCommit) {
+  EpochCase c = GetParam();
+  const toy::ScratchFolder folder;
+  train_and_drop(c, folder.path(), 2);
+  const auto expected = states_without_epochs(c, 3);
+  for (const uint64_t steps : {0, 1, 3}) begin_over(c, folder.path(), steps, false);
+  c.start = TierStart::resume;
+  {
+    EpochRig rig(c, folder.path());
+    EXPECT_EQ(rig.offloader->taken_up_info(), step_info(2));
+    EXPECT_EQ(rig.state(), expected[2]);
+  }
+  c.start = TierStart::fresh;
+  begin_over(c, folder.path(), 3, true);
+  c.start = TierStart::resume;
+  EpochRig rig(c, folder.path());
+  EXPECT_EQ(rig.offloader->taken_up_info(), step_info(3));
+  EXPECT_EQ(rig.state(), expected[3]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Resume, BeginOver,
+    ::testing::Values(EpochCase{}, EpochCase{.parameters = Placement::nvme, .cached_quarters = 0},
+                      EpochCase{.parameters = Placement::none, .mode = UpdateMode::after_backward},
+                      EpochCase{.parameters = Placement::nvme, .layout = kCompact},
+                      EpochCase{.cached_quarters = 4, .layout = kCompact, .mode = UpdateMode::next_forward},
+                      EpochCase{.mode = UpdateMode::during_backward, .processor_share = 0.5}));
+
+// Frozen parameters have no second place, the chunks of another size other blocks.
+TEST(Resume, RemovesTheEpochAtOnceWhereTheNewStateHasNoRoomBesideIt) {
+  for (const bool other_chunks : {false, true}) {
+    EpochCase c{.parameters = Placement::nvme, .with_frozen = !other_chunks};
+    const toy::ScratchFolder folder;
+    train_and_drop(c, folder.path(), 1);
+    if (other_chunks) c.chunk_elements = 2 * kTileElements;
+    c.discard = true;
+    EpochRig rig(c, folder.path());
+    EXPECT_EQ(rig.offloader->last_epoch(), 0u);
+    EXPECT_FALSE(rig.offloader->earlier_epoch_stays());
+  }
+}
+
+TEST(Resume, NamesAFlippedByteBeforeItReachesAWeightAndKeepsTheFiles) {
+  EpochCase c{.parameters = Placement::nvme, .with_frozen = true};
+  const toy::ScratchFolder folder;
+  train_and_drop(c, folder.path(), 2);
+  const std::filesystem::path file = folder.path() / "terrace-tier" / "records.tier";
+  uint64_t named = 0;
+  const uint64_t size = std::filesystem::file_size(file) - 4096;  // its mark says what the file is
+  c.start = TierStart::resume;
+  const auto expected = states_without_epochs(c, 2);
+  for (uint64_t offset = 777; offset < size; offset += RecordLayout{}.tile_bytes()) {
+    const auto flip = [&] {
+      std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+      bytes.seekg(static_cast<std::streamoff>(offset));
+      const char value = static_cast<char>(bytes.get() ^ 1);
+      bytes.seekp(static_cast<std::streamoff>(offset));
+      bytes.put(value);
+    };
+    flip();
+    try {
+      EpochRig rig(c, folder.path());
+      EXPECT_EQ(rig.state(), expected[2]) << "byte " << offset;  // of a slot that the epoch has not
+    } catch (const Error& error) {
+      ++named;
+      EXPECT_EQ(error.kind(), ErrorKind::corrupt);
+      EXPECT_NE(std::string(error.what()).find("records.tier"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("chunk"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("offset"), std::string::npos) << error.what();
+    }
+    flip();
+  }
+  EpochRig rig(c, folder.path());
+  EXPECT_EQ(rig.state(), expected[2]);
+  EXPECT_EQ(named, rig.offloader->record_tile_count());
+}
+
+TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
+  EpochCase c{.retained = 2};
+  const toy::ScratchFolder folder;
+  const auto manifests = [&] {
+    size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "terrace-tier"))
+      count += entry.path().filename().string().starts_with("commit-") ? 1 : 0;
+    return count;
+  };
+  const auto expected = states_without_epochs(c, 9);
+  {
+    EpochRig rig(c, folder.path());
+    for (uint64_t step = 1; step <= 6; ++step) {
+      rig.step(step);
+      rig.offloader->begin_commit(step_info(step), step % 2 == 0);  // 2, 4, 6
+      rig.offloader->finish_commit();
+      const size_t retained = std::min<size_t>(step / 2, 2);
+      EXPECT_EQ(manifests(), retained + (step % 2 == 0 ? 0 : 1)) << step;
+    }
+  }
+  c.start = TierStart::resume;
+  EpochRig rig(c, folder.path());
+  for (uint64_t step = 7; step <= 9; ++step) {
+    rig.step(step);
+    rig.offloader->begin_commit(step_info(step));
+  }
+  rig.offloader->finish_commit();
+  EXPECT_EQ(rig.state(), expected[9]);
+  EXPECT_EQ(manifests(), 3u);
+}
+
+TEST(Resume, MayRetainMoreThanTheRunBefore) {
+  EpochCase c{.cached_quarters = 1};
+  const auto expected = states_without_epochs(c, 9);
+  const toy::ScratchFolder folder;
+  train_and_drop(c, folder.path(), 1);
+  c.start = TierStart::resume;
+  c.retained = 3;
+  {
+    EpochRig rig(c, folder.path());
+    for (uint64_t step = 2; step <= 7; ++step) {
+      rig.step(step);
+      rig.offloader->begin_commit(step_info(step), true);
+    }
+  }
+  // Fewer again: those that are there stay.
+  c.retained = 0;
+  EpochRig rig(c, folder.path());
+  for (uint64_t step = 8; step <= 9; ++step) {
+    rig.step(step);
+    rig.offloader->begin_commit(step_info(step));
+  }
+  rig.offloader->finish_commit();
+  EXPECT_EQ(rig.state(), expected[9]);
+}
+
+TEST(Resume, RemovesTheFilesOnlyWhenItIsToldOrNoEpochNeedsThem) {
+  const auto files_left = [](bool commit, std::optional<bool> keep) {
+    const toy::ScratchFolder folder;
+    {
+      EpochRig rig({}, folder.path());
+      rig.step(1);
+      if (commit) rig.offloader->begin_commit(step_info(1));
+      if (keep) rig.offloader->keep_tier(*keep);
+    }
+    return std::filesystem::exists(folder.path() / "terrace-tier" / "records.tier");
+  };
+  EXPECT_FALSE(files_left(false, std::nullopt));
+  EXPECT_FALSE(files_left(false, true));
+  EXPECT_TRUE(files_left(true, std::nullopt));
+  EXPECT_FALSE(files_left(true, false));
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,217 @@
+// A dry run decides and counts what a run does, and has neither memory nor files.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <terrace/offload/dry/dry_device.h>
+
+#include "memory/host/os_memory.h"
+#include "offload/commits/epoch_rig.h"
+#include "offload/homes/spill_rig.h"
+
+namespace terrace {
+namespace {
+
+// The steps of EpochRig, planned.
+class DryRig {
+ public:
+  DryRig(const EpochCase& c, const std::vector<std::filesystem::path>& folders)
+      : accumulation(c.accumulation),
+        clip_norm(c.clip_norm),
+        specs(toy::tensors(c.type, c.with_frozen)),
+        space(specs, c.chunk_elements),
+        workers(1) {
+    const std::vector<TensorUse> uses = toy::trace(specs, c.accumulation);
+    OffloadOptions options = epoch_options(c, space, uses, folders);
+    options.dry = true;
+    device = std::make_unique<DryDevice>(options.device_budget_bytes);
+    offloader = std::make_unique<Offloader>(space, options, uses, *device, workers, log);
+    offloader->set_update_mode(c.mode);
+    offloader->initialise([](TensorId, uint64_t, std::span<float>) { FAIL() << "values are computed"; });
+  }
+
+  void step(uint64_t number) {
+    const std::vector<OptimizerSettings> groups = toy::groups();
+    const UpdateSettings settings = {groups, number, clip_norm, 1};
+    offloader->begin_step();
+    offloader->announce_update(settings);
+    for (uint32_t m = 0; m < accumulation; ++m) {
+      UseRecorder recorder;
+      toy::run_micro_batch(recorder, specs, m);
+      for (const TensorUse& use : recorder.trace())
+        const Lease lease(*offloader, use.operation, use.tensors, use.kind);
+      offloader->end_micro_batch();
+    }
+    EXPECT_TRUE(offloader->update(settings).applied);
+  }
+
+  uint32_t accumulation;
+  double clip_norm;
+  std::vector<TensorSpec> specs;
+  FlatSpace space;
+  MemoryLog log;
+  Workers workers;
+  std::unique_ptr<DryDevice> device;
+  std::unique_ptr<Offloader> offloader;
+};
+
+// Everything that is the same in every run.
+std::string counted(const Offloader& offloader) {
+  const OffloadCounters c = offloader.counters();
+  return fmt::format(
+      "h2d {} d2h {} parameters {} {} records {} {} gradients {} {} {} restored {} commits {} {} {} fetches "
+      "{} {} evictions {}",
+      c.h2d_bytes, c.d2h_bytes, c.param_read_bytes, c.param_write_bytes, c.record_read_bytes,
+      c.record_write_bytes, c.gradient_read_bytes, c.gradient_write_bytes, c.update_gradient_read_bytes,
+      c.restore_read_bytes, c.commit_count, c.commit_write_bytes, c.manifest_bytes, c.fetch_count,
+      c.demand_fetch_count, c.eviction_count);
+}
+
+std::string ledger_of(const Offloader& offloader) {
+  std::string text;
+  for (const TierUse& use : offloader.host_ledger()) text += fmt::format("{} {}; ", use.purpose, use.bytes);
+  return text;
+}
+
+void expect_planned_as_run(const EpochCase& c) {
+  SCOPED_TRACE(fmt::format("{}, chunks of {}, {}/4 cached, frozen {}, durable {}", text_of(c),
+                           c.chunk_elements, c.cached_quarters, c.with_frozen, c.durable));
+  const toy::ScratchFolder folder;
+  EpochRig rig(c, folder.path());
+  DryRig dry(c, {"/nowhere/at/all"});
+  EXPECT_EQ(dry.device->used_bytes(), rig.device->used_bytes());
+  EXPECT_EQ(ledger_of(*dry.offloader), ledger_of(*rig.offloader));
+  EXPECT_EQ(dry.offloader->tier_file_bytes(), rig.offloader->tier_file_bytes());
+  for (uint64_t step = 1; step <= 3; ++step) {
+    rig.step(step);
+    dry.step(step);
+    EXPECT_EQ(counted(*dry.offloader), counted(*rig.offloader)) << "step " << step;
+    if (!c.durable || step == 3) continue;
+    for (Offloader* offloader : {rig.offloader.get(), dry.offloader.get()}) {
+      offloader->begin_commit(step_info(step));
+      offloader->finish_commit();
+    }
+  }
+  rig.offloader->finish_update();
+  dry.offloader->finish_update();
+  EXPECT_EQ(counted(*dry.offloader), counted(*rig.offloader)) << "at the end";
+}
+
+TEST(DryRun, CountsWhatEveryPlacementMoves) {
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    for (const Placement states : {Placement::none, Placement::cpu, Placement::nvme}) {
+      for (const uint32_t accumulation : {1u, 3u}) {
+        EpochCase c{.parameters = parameters, .accumulation = accumulation, .durable = false};
+        c.states = states;
+        c.with_frozen = accumulation == 3;
+        c.cached_quarters = accumulation == 1 ? 0 : 3;
+        c.chunk_elements = accumulation * kTileElements;
+        expect_planned_as_run(c);
+        if (states == Placement::none || (accumulation == 3) == (parameters == Placement::cpu)) continue;
+        if (accumulation == 3) c.accumulation_type = DataType::bf16;
+        c.layout = kCompact;
+        expect_planned_as_run(c);
+      }
+    }
+  }
+}
+
+TEST(DryRun, CountsWhatIsMovedWheneverUpdatesRun) {
+  for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
+    for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+      for (const Placement states : {Placement::cpu, Placement::nvme}) {
+        for (const double clip_norm : {0.0, 0.5}) {
+          if (clip_norm == 0 && (mode == UpdateMode::next_forward || states == Placement::cpu)) continue;
+          EpochCase c{.parameters = parameters, .durable = false};
+          c.states = states;
+          c.mode = mode;
+          c.clip_norm = clip_norm;
+          c.holds_gradients = parameters == Placement::none;
+          c.cached_quarters = clip_norm > 0 ? 1 : 3;
+          expect_planned_as_run(c);
+        }
+      }
+    }
+  }
+}
+
+TEST(DryRun, CountsWhatPassesThroughTheDeviceForItsUpdates) {
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    for (const Placement states : {Placement::cpu, Placement::nvme}) {
+      for (const double share : {0.0, 0.5}) {
+        EpochCase c{.parameters = parameters, .accumulation = share == 0 ? 1u : 3u, .durable = false};
+        c.states = states;
+        c.processor_share = share;
+        c.chunk_elements = 2 * kTileElements;
+        expect_planned_as_run(c);
+        c.layout = share == 0 ? kCompact : RecordLayout{};
+        c.mode = share == 0 ? UpdateMode::after_backward : UpdateMode::during_backward;
+        c.holds_gradients = parameters == Placement::none;
+        expect_planned_as_run(c);
+      }
+    }
+  }
+}
+
+// Every third way to spill, each in another mode.
+TEST(DryRun, CountsSpilledGradients) {
+  std::vector<EpochCase> cases = spilling_cases();
+  for (size_t i = 0; i < cases.size(); i += 3) {
+    EpochCase& c = cases[i];
+    const UpdateMode mode = kUpdateModes[i / 3 % 3];
+    if (may_run(c, mode)) c.mode = mode;
+    c.host_budget = c.accumulation == 1 ? spill_some : spill_all;
+    expect_planned_as_run(c);
+  }
+}
+
+TEST(DryRun, CountsWhatCommitsWrite) {
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    EpochCase c{.parameters = parameters, .with_frozen = parameters == Placement::nvme};
+    if (parameters != Placement::cpu) c.layout = kCompact;
+    expect_planned_as_run(c);
+  }
+}
+
+// A model of 64 GiB of state and more, whose folders do not exist.
+TEST(DryRun, HasNoMemoryAndNoFiles) {
+  std::vector<TensorSpec> specs;
+  for (uint32_t layer = 0; layer < 64; ++layer)
+    specs.push_back({fmt::format("layer{}", layer), {1 << 14, 1 << 12}, DataType::bf16, true, 0, 1});
+  const FlatSpace space(specs, uint64_t{1} << 24);
+  UseRecorder recorder;
+  const auto run = [&](ParameterAccess& access) {
+    for (uint32_t t = 0; t < specs.size(); ++t) {
+      const std::vector<TensorId> list = {TensorId{t}};
+      const Lease lease(access, fmt::format("{}/forward", t), list, UseKind::forward);
+    }
+    for (uint32_t t = static_cast<uint32_t>(specs.size()); t-- > 0;) {
+      const std::vector<TensorId> list = {TensorId{t}};
+      const Lease lease(access, fmt::format("{}/backward", t), list, UseKind::backward);
+    }
+  };
+  run(recorder);
+  OffloadOptions options;
+  options.dry = true;
+  options.parameters = options.states = Placement::nvme;
+  options.parameter_paths = options.state_paths = {{"/nowhere/at/all"}};
+  options.device_budget_bytes = 8 * kGiB;
+  options.host_budget_bytes = 32 * kGiB;
+  options.work_bytes = kGiB;
+  const uint64_t before = anonymous_bytes();
+  DryDevice device(options.device_budget_bytes);
+  MemoryLog log;
+  Workers workers(1);
+  Offloader offloader(space, options, recorder.trace(), device, workers, log);
+  offloader.initialise([](TensorId, uint64_t, std::span<float>) { FAIL() << "values are computed"; });
+  offloader.begin_step();
+  run(offloader);
+  offloader.end_micro_batch();
+  const std::vector<OptimizerSettings> groups(1);
+  EXPECT_TRUE(offloader.update({groups, 1, 1.0, 1}).applied);
+  EXPECT_LT(anonymous_bytes(), before + 64 * kMiB);
+  EXPECT_FALSE(std::filesystem::exists("/nowhere"));
+  EXPECT_GT(offloader.counters().record_write_bytes, 16 * kGiB);
+}
+
+}  // namespace
+}  // namespace terrace

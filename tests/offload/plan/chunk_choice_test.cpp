@@ -1,0 +1,60 @@
+// The size of chunks that a budget gets.
+#include <gtest/gtest.h>
+
+#include <terrace/base/error.h>
+#include <terrace/offload/plan/memory_plan.h>
+
+namespace terrace {
+namespace {
+
+// What a step moves over nvme, both ways, beyond what no host budget changes.
+uint64_t nvme_bytes(const MemoryPlan& plan) {
+  return 2 * uint64_t{plan.record_chunks - plan.host_record_slots} * plan.record_slot_bytes +
+         3 * uint64_t{plan.parameter_chunks - plan.host_param_slots} * plan.slot_bytes +
+         2 * uint64_t{plan.spilled_chunks} * plan.spill_slot_bytes;
+}
+
+std::vector<TensorSpec> layers() {
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 24; ++i)
+    specs.push_back({.name = "layer" + std::to_string(i), .shape = {64, 1024}, .type = DataType::bf16});
+  return specs;
+}
+
+std::vector<TensorUse> uses_of(const std::vector<TensorSpec>& specs) {
+  std::vector<TensorUse> uses;
+  for (uint32_t t = 0; t < specs.size(); ++t)
+    uses.push_back({"f" + std::to_string(t), UseKind::forward, {TensorId{t}}});
+  for (uint32_t t = static_cast<uint32_t>(specs.size()); t-- > 0;)
+    uses.push_back({"b" + std::to_string(t), UseKind::backward, {TensorId{t}}});
+  return uses;
+}
+
+// The slots and buffers of chunks come first; what a larger budget buys must not go to them alone.
+TEST(ChunkChoice, TakesNoChunksThatMoveMoreThanASmallerBudgetDoes) {
+  const std::vector<TensorSpec> specs = layers();
+  const std::vector<TensorUse> uses = uses_of(specs);
+  OffloadOptions options;
+  options.parameters = options.states = Placement::nvme;
+  options.device_budget_bytes = 64 * kMiB;
+  uint64_t least = UINT64_MAX;
+  uint32_t fitting = 0;
+  for (uint64_t kib = 512; kib <= 40 * 1024; kib += 512) {
+    options.host_budget_bytes = kib * kKiB;
+    try {
+      const uint64_t elements = choose_chunk_elements(specs, uses, options, 0);
+      const uint64_t bytes = nvme_bytes(plan_memory(FlatSpace(specs, elements), uses, options));
+      if (least != UINT64_MAX) {
+        EXPECT_LE(bytes, least + least / 8) << kib << " KiB, " << elements << " elements";
+      }
+      least = std::min(least, bytes);
+      ++fitting;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::capacity);
+    }
+  }
+  EXPECT_GT(fitting, 40u);
+}
+
+}  // namespace
+}  // namespace terrace

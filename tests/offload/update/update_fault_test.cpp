@@ -1,0 +1,190 @@
+// Updates that run beside the step thread: commits of the state between two of them, and disks that fail.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include <terrace/aio/engines/fault_engine.h>
+#include <terrace/base/error.h>
+
+#include "offload/commits/epoch_rig.h"
+#include "offload/offloader_rig.h"
+
+namespace terrace {
+namespace {
+
+constexpr UpdateMode kModes[] = {UpdateMode::after_backward, UpdateMode::next_forward,
+                                 UpdateMode::during_backward};
+
+void step(EpochRig& rig, uint64_t number) {
+  const std::vector<OptimizerSettings> groups = toy::groups();
+  const UpdateSettings settings = {groups, number, 0, 1};
+  rig.offloader->begin_step();
+  rig.offloader->announce_update(settings);
+  for (uint32_t m = 0; m < rig.accumulation; ++m) {
+    toy::run_micro_batch(*rig.offloader, rig.specs, m);
+    rig.offloader->end_micro_batch();
+  }
+  rig.offloader->update(settings);
+}
+
+// A commit after every step, most of them put off to the next one's backward pass; then the run ends without
+// a word, and another one goes on from what is there.
+TEST(UpdateModeEpochs, AreTheStateOfTheirStepWhateverRunsMeanwhile) {
+  for (const UpdateMode mode : kModes) {
+    for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+      EpochCase c{.parameters = parameters, .cached_quarters = 2};
+      const std::vector<std::vector<std::byte>> expected = states_without_epochs(c, 6);
+      const toy::ScratchFolder folder;
+      {
+        EpochRig rig(c, folder.path());
+        rig.offloader->set_update_mode(mode);
+        rig.offloader->begin_commit(step_info(0));
+        for (uint64_t number = 1; number <= 4; ++number) {
+          step(rig, number);
+          rig.offloader->begin_commit(step_info(number));
+        }
+      }
+      c.start = TierStart::resume;
+      EpochRig rig(c, folder.path());
+      rig.offloader->set_update_mode(mode);
+      ASSERT_EQ(rig.offloader->taken_up_info(), step_info(4)) << name_of(mode);
+      EXPECT_EQ(rig.state(), expected[4]) << name_of(mode);
+      for (uint64_t number = 5; number <= 6; ++number) step(rig, number);
+      EXPECT_EQ(rig.state(), expected[6]) << name_of(mode);
+    }
+  }
+}
+
+TEST(UpdateModeEpochs, AreThereWhenSomebodyWaitsForThem) {
+  EpochCase c{.parameters = Placement::cpu};
+  const std::vector<std::vector<std::byte>> expected = states_without_epochs(c, 3);
+  const toy::ScratchFolder folder;
+  EpochRig rig(c, folder.path());
+  rig.offloader->set_update_mode(UpdateMode::next_forward);
+  for (uint64_t number = 1; number <= 3; ++number) {
+    step(rig, number);
+    EXPECT_TRUE(rig.offloader->update_pending());
+    rig.offloader->begin_commit(step_info(number));
+    EXPECT_TRUE(rig.offloader->commit_in_progress());
+    EXPECT_EQ(rig.offloader->finish_commit(), number);
+    EXPECT_FALSE(rig.offloader->update_pending());
+  }
+  EXPECT_EQ(rig.state(), expected[3]);
+}
+
+// --- Failures ---
+
+struct Outcome {
+  std::string text;  // empty: nothing went wrong
+  uint64_t at = 0;   // the step whose calls threw
+  uint64_t requests = 0;
+};
+
+// Trains two steps; `victim` counts the engines as they are made.
+Outcome train_with_fault(UpdateMode mode, Placement parameters, uint32_t victim,
+                         std::vector<io::Fault> faults) {
+  io::FaultPlan plan(std::move(faults));
+  Outcome outcome;
+  {
+    Case c{parameters, Placement::nvme};
+    c.engine = io::EngineKind::threads;
+    c.mode = mode;
+    uint32_t made = 0;
+    c.decorate = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+      if (made++ != victim) return engine;
+      return std::make_unique<io::FaultEngine>(std::move(engine), plan);
+    };
+    Rig rig(c);
+    try {
+      for (uint64_t number = 1; number <= 2; ++number) {
+        outcome.at = number;
+        rig.step(number, 1);
+      }
+      outcome.at = 3;
+      rig.offloader->finish_update();
+    } catch (const Error& error) {
+      outcome.text = error.what();
+    }
+  }
+  outcome.requests = plan.transfers();
+  return outcome;
+}
+
+// The engine of the updates is made when the mode is first set: behind that of the step, and of the reads.
+uint32_t update_engine(Placement parameters) {
+  return parameters == Placement::nvme ? 2 : 1;
+}
+
+TEST(UpdateModeFaults, ReachTheStepThreadWithFileAndOffset) {
+  for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
+    for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+      const uint32_t victim = update_engine(parameters);
+      const uint64_t requests = train_with_fault(mode, parameters, victim, {}).requests;
+      ASSERT_GT(requests, 0u);
+      for (const uint64_t at : {uint64_t{0}, requests / 4, requests / 2, requests - 1}) {
+        const Outcome outcome = train_with_fault(mode, parameters, victim, {{.index = at, .error = EIO}});
+        EXPECT_NE(outcome.text.find(".tier"), std::string::npos) << outcome.text;
+        EXPECT_NE(outcome.text.find("offset"), std::string::npos) << outcome.text;
+        // Of the first update: in the next step, or in the same one.
+        const uint64_t update = at < requests / 2 ? 1 : 2;
+        EXPECT_EQ(outcome.at, mode == UpdateMode::next_forward ? update + 1 : update) << at << name_of(mode);
+      }
+    }
+  }
+}
+
+TEST(UpdateModeFaults, LeaveTheLastEpochWhole) {
+  for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
+    for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
+      EpochCase c{.parameters = parameters};
+      const std::vector<std::vector<std::byte>> expected = states_without_epochs(c, 5);
+      const toy::ScratchFolder folder;
+      uint32_t made = 0;
+      io::FaultPlan plan({{.index = 5, .error = EIO, .operation = io::OpKind::read}});
+      c.decorate = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+        if (made++ != update_engine(parameters) + 1) return engine;  // behind that of the commits
+        return std::make_unique<io::FaultEngine>(std::move(engine), plan);
+      };
+      {
+        EpochRig rig(c, folder.path());
+        rig.offloader->set_update_mode(mode);
+        rig.offloader->begin_commit(step_info(0));
+        try {
+          for (uint64_t number = 1; number <= 5; ++number) {
+            step(rig, number);
+            rig.offloader->begin_commit(step_info(number));
+          }
+          rig.offloader->finish_update();
+          FAIL() << "the disk did not fail";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::io) << error.what();
+        }
+        // The commit that was put off to the update is lost with it, which is said to whoever waits for it.
+        if (mode == UpdateMode::next_forward) {
+          EXPECT_THROW(rig.offloader->finish_commit(), Error);
+        }
+        const uint64_t last = rig.offloader->finish_commit();
+        EXPECT_EQ(last, rig.offloader->last_epoch());
+      }
+      c.decorate = nullptr;
+      c.start = TierStart::resume;
+      EpochRig rig(c, folder.path());
+      const uint64_t last = step_of(rig.offloader->taken_up_info());
+      ASSERT_LT(last, 5u);
+      EXPECT_GT(last, 0u);
+      EXPECT_EQ(rig.state(), expected[last]) << name_of(mode);
+    }
+  }
+}
+
+TEST(UpdateModeFaults, AFlippedByteOfTheStatesIsNeverTrainedOn) {
+  for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
+    const Outcome outcome = train_with_fault(
+        mode, Placement::cpu, update_engine(Placement::cpu),
+        {{.index = 5, .kind = io::FaultKind::corrupt_read, .bytes = 4097, .operation = io::OpKind::read}});
+    EXPECT_NE(outcome.text.find("checksum"), std::string::npos) << outcome.text;
+  }
+}
+
+}  // namespace
+}  // namespace terrace

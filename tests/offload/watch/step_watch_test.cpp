@@ -1,0 +1,47 @@
+#include <terrace/offload/watch/step_watch.h>
+
+#include <gtest/gtest.h>
+
+namespace terrace {
+namespace {
+
+TEST(StepWatch, NamesTheWaitWhileItLastsAndNothingElse) {
+  StepWatch watch;
+  watch.set_activity("mb0/h3/forward");
+  EXPECT_EQ(watch.current(), std::nullopt);
+  io::Request request{};
+  request.kind = io::OpKind::read;
+  request.offset = 12345;
+  request.bytes = 4096;
+  uint64_t number = 0;
+  {
+    const WatchedWait wait(watch, {"parameters", "nvme -> host -> device", TimeCause::read, ChunkId{17},
+                                   &request, "/x/params.tier"});
+    ASSERT_TRUE(watch.current().has_value());
+    number = *watch.current();
+    EXPECT_EQ(watch.describe(number),
+              "mb0/h3/forward waits for parameters of chunk 17 (nvme -> host -> device): reading 4.00 KiB at "
+              "offset "
+              "12345 of /x/params.tier");
+    EXPECT_EQ(watch.describe(number + 1), std::nullopt);
+  }
+  EXPECT_EQ(watch.current(), std::nullopt);
+  EXPECT_EQ(watch.describe(number), std::nullopt);
+  const WatchedWait another(
+      watch, {"gradients", "device -> host", TimeCause::device_copy, std::nullopt, nullptr, {}});
+  EXPECT_NE(*watch.current(), number);
+  EXPECT_EQ(watch.describe(*watch.current()), "mb0/h3/forward waits for gradients (device -> host)");
+}
+
+TEST(StepWatch, SeesNoWaitWhereNothingBlocks) {
+  StepWatch watch;
+  const Event done;
+  wait_watched(done, watch,
+               {"parameters", "host -> device", TimeCause::device_copy, ChunkId{0}, nullptr, {}});
+  const WatchedWait first(watch,
+                          {"gradients", "device -> host", TimeCause::device_copy, std::nullopt, nullptr, {}});
+  EXPECT_EQ(*watch.current(), 1u) << "the wait for what was done was none";
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,71 @@
+#include "flags/compute_choice.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include <terrace/base/error.h>
+
+#ifdef TERRACE_CUDA_KERNELS
+#include <terrace/runtime/model/compute/cuda/cuda_compute.h>
+#endif
+
+namespace terrace {
+namespace {
+
+// Says in a line of the log what it is. Throws Error(device) where nothing can be computed on the GPU,
+// Error(config) where it cannot be done as it is wanted.
+std::unique_ptr<ComputeDevice> compute_on(const CudaGpu& gpu, [[maybe_unused]] const TerraceConfig& wanted,
+                                          [[maybe_unused]] Log& log) {
+#ifdef TERRACE_CUDA_KERNELS
+  if (!gpu.facts().virtual_memory) {
+    throw Error(ErrorKind::device, {"cannot use", gpu.facts().name,
+                                    "it or its driver has no virtual memory management (cuMemMap)", ""});
+  }
+  CublasLtFound found = {nullptr, "terrace.gpu_products is own"};
+  if (wanted.gpu_products != GpuProducts::own) found = CublasLt::find_installed(gpu.facts().driver_version);
+  if (wanted.gpu_products == GpuProducts::cublas_lt && found.library == nullptr) {
+    throw Error(ErrorKind::config, {"cannot multiply matrices by cuBLASLt", "terrace.gpu_products",
+                                    found.reason, "install cuBLAS 12 or 13, or set it to auto or own"});
+  }
+  log.info(
+      fmt::format("computing on {}, products of matrices by {}; no run of this back end on a GPU is "
+                  "known yet (docs/cuda.md)",
+                  gpu.facts().name,
+                  found.library != nullptr ? "cuBLASLt " + found.library->version_text()
+                                           : "the kernels of this build: " + found.reason));
+  return make_cuda_compute(gpu, {.library = std::move(found.library),
+                                 .rounds_rows = wanted.gpu_compute == GpuCompute::parameter_type});
+#else
+  throw Error(ErrorKind::device,
+              {"cannot use", gpu.facts().name, "this build has no kernels for it: nvcc was not found", ""});
+#endif
+}
+
+}  // namespace
+
+ComputeChoice::ComputeChoice(const TerraceConfig& wanted, Log& log) {
+  if (wanted.device == DeviceChoice::simulated) return;
+  try {
+    gpu_ = CudaGpu::open(0, log);
+    compute_ = compute_on(*gpu_, wanted, log);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::device) throw;
+    const ErrorParts& parts = error.parts();
+    if (wanted.device == DeviceChoice::cuda) {
+      throw Error(ErrorKind::config,
+                  {"cannot compute on the device cuda", parts.subject, parts.reason,
+                   "see `terrace report`, or give --device simulated (terrace.device), which needs no GPU"});
+    }
+    gpu_.reset();
+    const bool wants_more =
+        wanted.gpu_products != GpuProducts::automatic || wanted.gpu_compute != GpuCompute::parameter_type;
+    log.info(
+        fmt::format("computing on the simulated device{}: {}: {}",
+                    wants_more ? ", where terrace.gpu_products and terrace.gpu_compute have no effect" : "",
+                    parts.subject, parts.reason));
+  }
+}
+
+}  // namespace terrace

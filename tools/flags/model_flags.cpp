@@ -1,0 +1,151 @@
+#include "flags/model_flags.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include <terrace/aio/file.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/runtime/model/weights/architecture.h>
+#include <terrace/runtime/train/checkpoint/checkpoint.h>
+
+#include "command_line.h"
+#include "flags/model_path.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
+  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
+}
+
+TrainConfig config_of(const ModelFlags& flags) {
+  std::vector<ConfigOverride> overrides;
+  const auto add = [&](const char* key, const std::string& value, const char* flag) {
+    if (!value.empty()) overrides.push_back({key, value, flag});
+  };
+  add("terrace.device", flags.device, "--device");
+  add("terrace.gpu_products", flags.gpu_products, "--gpu-products");
+  add("terrace.gpu_compute", flags.gpu_compute, "--gpu-compute");
+  add("terrace.device_memory", flags.device_memory, "--device-memory");
+  add("terrace.host_memory", flags.host_memory, "--host-memory");
+  add("zero_optimization.offload_param.device", flags.parameters.empty() ? "cpu" : flags.parameters,
+      "--offload-param");
+  add("zero_optimization.offload_param.nvme_path", folder_list(flags.nvme_paths), "--nvme-path");
+  add("terrace.threads", flags.threads, "--threads");
+  if (flags.strict) overrides.push_back({"terrace.strict", "true", "--strict"});
+  return default_train_config(overrides);
+}
+
+DataType type_of(const std::string& name) {
+  for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
+    if (name == name_of(type)) return type;
+  }
+  refuse(fmt::format("--dtype {}", name), "it is not fp32, bf16 or fp16", "give one of these");
+}
+
+std::string read_text(const fs::path& path) {
+  const std::vector<std::byte> bytes = io::read_whole_file(path, 16 * kMiB);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+void ModelFlags::add_to(Command& app) {
+  const char* group = "Model";
+  app.add_option("--checkpoint", checkpoint, "A folder that `terrace train --save` wrote, or one step of it")
+      .type_name("DIR")
+      .group(group);
+  app.add_option(
+         "--model", model,
+         "A Hugging Face folder: config.json and safetensors; or OWNER/NAME, from the cache of Hugging Face")
+      .type_name("DIR|OWNER/NAME")
+      .group(group);
+  app.add_option("--dtype", type,
+                 "With --model: fp32, bf16 (default) or fp16; a checkpoint is computed in its own type alone")
+      .type_name("fp32|bf16|fp16")
+      .group(group);
+  group = "Memory and placement";
+  app.add_option("--device", device,
+                 "Where operations compute (default simulated); no GPU has been tried yet")
+      .type_name("simulated|cuda|auto")
+      .group(group);
+  app.add_option("--gpu-products", gpu_products, "On a GPU: who multiplies matrices (default auto)")
+      .type_name("auto|cublaslt|own")
+      .group(group);
+  app.add_option("--gpu-compute", gpu_compute, "On a GPU: the type of products (default parameter_type)")
+      .type_name("parameter_type|fp32")
+      .group(group);
+  app.add_option("--device-memory", device_memory, "Hard budget of device memory")
+      .type_name("SIZE")
+      .group(group);
+  app.add_option("--host-memory", host_memory, "Hard budget of host memory").type_name("SIZE").group(group);
+  app.add_option("--offload-param", parameters, "Where parameters live between uses (default cpu)")
+      .type_name("none|cpu|nvme")
+      .group(group);
+  add_repeated(app, "--nvme-path", nvme_paths, "DIR",
+               "The folder for parameters on nvme; given several times, folders on different drives", group);
+  app.add_option("--threads", threads, "Compute threads; 0 is one per available core")
+      .type_name("N")
+      .group(group);
+  app.add_flag("--strict", strict, "Turn any use of memory outside its lease into an error; slow")
+      .group(group);
+}
+
+TrainedModel::TrainedModel(const ModelFlags& flags)
+    : config_(config_of(flags)),
+      folder_(flags.model.empty() ? fs::path() : model_path(flags.model)),
+      checkpoint_(flags.checkpoint) {
+  if (flags.checkpoint.empty() == flags.model.empty()) {
+    refuse("--checkpoint and --model", flags.model.empty() ? "neither is given" : "both are given",
+           "give --checkpoint DIR that `terrace train` saved, or --model DIR of Hugging Face");
+  }
+  if (!checkpoint_.empty()) {
+    require_exists("--checkpoint", checkpoint_);
+    const CheckpointInfo info = read_checkpoint_info(checkpoint_);
+    if (info.architecture.empty()) {
+      refuse(checkpoint_.string(), "it is of a version of Terrace that did not save the model's sizes",
+             "resume its training with this version and save it again");
+    }
+    config_.precision = flags.type.empty() ? info.type : type_of(flags.type);
+    model_ = make_model_of(info.architecture, info.type, checkpoint_.string());
+    if (config_.precision != info.type)
+      refuse(fmt::format("--dtype {}", flags.type),
+             fmt::format("the checkpoint's parameters are {}", name_of(info.type)), "leave it out");
+    return;
+  }
+  config_.precision = flags.type.empty() ? DataType::bf16 : type_of(flags.type);
+  if (folder_.empty()) {
+    refuse(fmt::format("--model {}", flags.model),
+           "there is no such folder, and a released model has no weights here",
+           "give the folder of a model with its weights, or OWNER/NAME as Hugging Face has it");
+  }
+  const fs::path json = folder_ / "config.json";
+  std::vector<std::string> ignored;
+  ModelOptions options;
+  options.type = config_.precision;
+  model_ = make_model(parse_model_config(read_text(json), json.string(), &ignored), options);
+}
+
+std::unique_ptr<Inference> TrainedModel::load(uint32_t batch, uint32_t sequence, bool evaluates, Log& log) {
+  for (const std::string& warning : config_.warnings) log.warning(warning);
+  compute_ = std::make_unique<ComputeChoice>(config_.terrace, log);
+  settle_file_reads(config_, compute_->device(), log);
+  auto inference = std::make_unique<Inference>(
+      std::move(model_), InferenceOptions{config_, batch, sequence, evaluates, compute_->device()}, log);
+  const TrainerPlan& plan = inference->plan();
+  log.info(fmt::format("{}: {} of parameters; device {} ({}), host {} ({})", inference->model().description(),
+                       format_bytes(plan.param_bytes), format_bytes(plan.device.bytes), plan.device.origin,
+                       format_bytes(plan.host.bytes), plan.host.origin));
+  if (checkpoint_.empty()) {
+    inference->load_folder(folder_);
+  } else {
+    inference->load_checkpoint(checkpoint_);
+  }
+  return inference;
+}
+
+}  // namespace terrace

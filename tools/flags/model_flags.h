@@ -1,0 +1,55 @@
+// ModelFlags: which trained model `terrace eval` and `terrace generate` use, and within which memory.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <terrace/runtime/train/inference.h>
+
+#include "command.h"
+#include "flags/compute_choice.h"
+
+namespace terrace {
+
+struct ModelFlags {
+  std::string checkpoint;
+  std::string model;
+  std::string type;
+  std::string device;
+  std::string gpu_products;
+  std::string gpu_compute;
+  std::string device_memory;
+  std::string host_memory;
+  std::string parameters;
+  std::vector<std::string> nvme_paths;
+  std::string threads;
+  bool strict = false;
+
+  // This object must stay where it is.
+  void add_to(Command& app);
+};
+
+// A model that was found and not loaded yet: its configuration is read, its weights are not.
+class TrainedModel {
+ public:
+  // Throws Error(config) when not exactly one of --checkpoint and --model is given, or the model is not
+  // known.
+  explicit TrainedModel(const ModelFlags& flags);
+
+  const Model& model() const { return *model_; }
+  // The Hugging Face folder; empty for a checkpoint.
+  const std::filesystem::path& folder() const { return folder_; }
+  // Plans, allocates and reads the weights; says how to `log`. Once.
+  std::unique_ptr<Inference> load(uint32_t batch, uint32_t sequence, bool evaluates, Log& log);
+
+ private:
+  TrainConfig config_;
+  std::unique_ptr<ComputeChoice> compute_;
+  std::filesystem::path folder_;
+  std::filesystem::path checkpoint_;
+  std::unique_ptr<Model> model_;
+};
+
+}  // namespace terrace

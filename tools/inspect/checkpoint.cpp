@@ -1,0 +1,342 @@
+// `terrace checkpoint ls|verify|prune`: the saved states at some paths: what they are, whether every byte is
+// as it was saved, and how to be rid of them. ls and verify change nothing, also beside a running job.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include <terrace/base/text/shown_text.h>
+#include <terrace/base/units.h>
+#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/runtime/train/checkpoint/epoch_inventory.h>
+#include <terrace/runtime/train/checkpoint/inventory.h>
+
+#include "command_line.h"
+#include "console.h"
+#include "text_table.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kShownOfFile = 3;  // bad blocks
+
+// What the paths are: folders of checkpoints, and the nvme paths of one space.
+struct Places {
+  std::vector<fs::path> checkpoints;
+  std::vector<fs::path> nvme;
+  std::vector<fs::path> empty;
+};
+
+// Of several, some may hold nothing where that is said.
+Places sort_out(const std::vector<std::string>& paths, bool may_be_empty) {
+  Places places;
+  for (const std::string& path : paths) {
+    require_exists("PATH", path);
+    const bool has_checkpoints = is_checkpoint(path) || is_checkpoint_folder(path);
+    if (has_checkpoints) places.checkpoints.emplace_back(path);
+    if (is_tier_path(path)) places.nvme.emplace_back(path);
+    if (!has_checkpoints && !is_tier_path(path)) places.empty.emplace_back(path);
+  }
+  const bool has_all = places.empty.empty();
+  const bool has_some = !places.checkpoints.empty() || !places.nvme.empty();
+  if (has_all || (has_some && may_be_empty)) return places;
+  throw Error(ErrorKind::config, {"cannot find a saved state in", places.empty.front().string(),
+                                  "it holds neither checkpoints nor a tier",
+                                  "name a folder of --save, one step's folder in it, or an nvme path"});
+}
+
+std::string state_json(const SavedState& state) {
+  return fmt::format(
+      R"({{"kind": "{}", "path": {}, "step": {}, "commit": {}, "time": "{}", "model": {}, "bytes": {}, "latest": {}, "trouble": {}}})",
+      name_of(state.kind), json_quoted(state.path.string()), state.step,
+      state.epoch > 0 ? std::to_string(state.epoch) : "null", time_text(state.time), json_quoted(state.model),
+      state.bytes, state.is_latest, state.trouble.empty() ? "null" : json_quoted(state.trouble));
+}
+
+std::string bad_text(const BadBlock& bad) {
+  return fmt::format("BAD {}: {} ({} bytes at offset {}): {}\n", shown_line(bad.file.string()),
+                     shown_line(bad.place), bad.bytes, bad.offset, shown_message(bad.reason));
+}
+
+std::string bad_json(const BadBlock& bad) {
+  return fmt::format(R"({{"file": {}, "place": {}, "offset": {}, "bytes": {}, "reason": {}}})",
+                     json_quoted(bad.file.string()), json_quoted(bad.place), bad.offset, bad.bytes,
+                     json_quoted(bad.reason));
+}
+
+class Checkpoint final : public Subcommand {
+ public:
+  explicit Checkpoint(Command& app) {
+    Command command = app.add_subcommand(
+        name_, "List, verify or remove what runs have saved: checkpoints, and commits on nvme");
+    command.add_option("ACTION", action_, "What to do").type_name("ls|verify|prune");
+    command.add_option("PATH", paths_, "Folders of --save, folders of one step, nvme paths (all of one run)")
+        .type_name("");
+    add_whole_number(
+        command, "--keep", 1, [this](uint64_t n) { keep_ = n; }, "prune: keep the newest N", "Options");
+    command.add_flag("--damaged", damaged_, "prune: remove those of which verify finds a byte damaged");
+    command.add_flag("--all", all_, "prune: remove every one");
+    command.add_flag("--json", json_, "Print the result as JSON");
+    command.footer(
+        "verify ends with 1 when a byte is not as it was saved. prune asks nothing, and leaves alone what a "
+        "job is using and files of others. With --keep it first verifies what would stay, and removes "
+        "nothing "
+        "when that is damaged.\n\n"
+        "Examples:\n"
+        "  terrace checkpoint ls checkpoints /mnt/nvme\n"
+        "  terrace checkpoint verify checkpoints/step-00001000\n"
+        "  terrace checkpoint prune checkpoints --keep 2\n");
+  }
+
+  const std::string& name() const override { return name_; }
+
+  int run() override {
+    if (action_.empty()) {
+      throw Error(ErrorKind::config, {"terrace checkpoint needs an action: use ls, verify or prune", "", "",
+                                      "terrace checkpoint ls PATH"});
+    }
+    if (action_ != "ls" && action_ != "verify" && action_ != "prune") {
+      throw Error(ErrorKind::config,
+                  {"unknown action", action_, "use ls, verify or prune", "terrace checkpoint ls PATH"});
+    }
+    if (paths_.empty()) {
+      throw Error(ErrorKind::config, {"cannot use", "terrace checkpoint " + action_, "no path is given",
+                                      "name a folder of --save or an nvme path"});
+    }
+    const bool prunes = action_ == "prune";
+    const int said = int{keep_.has_value()} + int{all_} + int{damaged_};
+    if (said != (prunes ? 1 : 0)) {
+      throw Error(ErrorKind::config, {"cannot use", "terrace checkpoint " + action_,
+                                      prunes ? "one of --keep N, --damaged and --all is needed"
+                                             : "--keep, --damaged and --all belong to prune",
+                                      prunes ? "say what goes" : "leave them out"});
+    }
+    const Places places = sort_out(paths_, action_ == "ls");
+    return prunes ? prune(places) : action_ == "ls" ? list(places) : verify(places);
+  }
+
+ private:
+  struct Listed {
+    std::vector<SavedState> states;
+    TierListing tier;
+  };
+
+  Listed look(const Places& places) const {
+    Listed listed;
+    for (const fs::path& path : places.checkpoints) {
+      const std::vector<SavedState> more = list_checkpoints(path);
+      listed.states.insert(listed.states.end(), more.begin(), more.end());
+    }
+    if (!places.nvme.empty()) listed.tier = list_epochs(places.nvme);
+    listed.states.insert(listed.states.end(), listed.tier.states.begin(), listed.tier.states.end());
+    return listed;
+  }
+
+  int list(const Places& places);
+  int verify(const Places& places);
+  void require_all_paths(const Places& places, const TierListing& tier) const;
+  void require_something(const Listed& listed) const;
+  int prune(const Places& places);
+  bool is_damaged(const Places& places, const SavedState& state);
+  std::set<fs::path> chosen_to_go(const Places& places, std::vector<SavedState> states);
+
+  const std::string name_ = "checkpoint";
+  std::string action_;
+  std::vector<std::string> paths_;
+  std::optional<uint64_t> keep_;
+  bool all_ = false;
+  bool damaged_ = false;
+  bool json_ = false;
+  Console console_;
+};
+
+int Checkpoint::list(const Places& places) {
+  const Listed listed = look(places);
+  std::string text;
+  if (json_) {
+    std::string states;
+    for (const SavedState& state : listed.states)
+      states += (states.empty() ? "    " : ",\n    ") + state_json(state);
+    text = fmt::format("{{\n  \"states\": [\n{}\n  ],\n  \"nvme_in_use\": {},\n  \"nvme_trouble\": {}\n}}\n",
+                       states, listed.tier.in_use,
+                       listed.tier.trouble.empty() ? "null" : json_quoted(listed.tier.trouble));
+  } else {
+    TextTable table({"saved state", "kind", "step", "date (UTC)", "size", "whole", "model"});
+    for (const SavedState& state : listed.states) {
+      table.add({state.path.string(), std::string(name_of(state.kind)), grouped(state.step),
+                 time_text(state.time), format_bytes(state.bytes),
+                 !state.trouble.empty() ? "NO"
+                 : state.is_latest      ? "yes, latest"
+                                        : "yes",
+                 state.model});
+    }
+    text = table.text();
+    for (const SavedState& state : listed.states) {
+      if (!state.trouble.empty())
+        text += fmt::format("{}: {}\n", shown_line(state.path.string()), shown_message(state.trouble));
+    }
+    if (!listed.tier.trouble.empty()) text += fmt::format("nvme: {}\n", shown_message(listed.tier.trouble));
+    for (const fs::path& path : places.empty)
+      text += fmt::format("{}: no saved state\n", shown_line(path.string()));
+    if (listed.tier.in_use) text += "nvme: in use by a running job\n";
+  }
+  print_result(text);
+  return kDone;
+}
+
+// A healthy commit looks damaged without one of its paths.
+void Checkpoint::require_all_paths(const Places& places, const TierListing& tier) const {
+  if (tier.absent_paths == 0) return;
+  std::string given;
+  for (const fs::path& path : places.nvme) given += (given.empty() ? "" : ", ") + path.string();
+  throw Error(
+      ErrorKind::config,
+      {fmt::format("cannot {} what is in", action_), given,
+       fmt::format("it is of a run that has {} more", counted(tier.absent_paths, "nvme path")),
+       "name all nvme paths of the run; where one is lost for good, remove the folder terrace-tier in "
+       "the others by hand"});
+}
+
+// Verifying nothing must not look like success.
+void Checkpoint::require_something(const Listed& listed) const {
+  if (!listed.states.empty() || !listed.tier.trouble.empty()) return;
+  throw Error(ErrorKind::config, {"nothing to verify in", fmt::format("{}", fmt::join(paths_, ", ")),
+                                  "no checkpoint and no commit was found there",
+                                  "name a folder that --save, or nvme_path, has named in training"});
+}
+
+int Checkpoint::verify(const Places& places) {
+  const Listed listed = look(places);
+  require_all_paths(places, listed.tier);
+  require_something(listed);
+  std::string bad_blocks;
+  uint64_t bad_count = 0;
+  fs::path bad_file;
+  uint64_t bad_of_file = 0;
+  const auto tell_hidden = [&] {
+    if (bad_of_file > kShownOfFile)
+      print_result(fmt::format("  and {} of this file\n", counted(bad_of_file - kShownOfFile, "more block")));
+    bad_of_file = 0;
+  };
+  const auto tell = [&](const BadBlock& bad) {
+    ++bad_count;
+    bad_blocks += (bad_blocks.empty() ? "    " : ",\n    ") + bad_json(bad);
+    if (json_) return;
+    if (bad.file != bad_file) tell_hidden();
+    bad_file = bad.file;
+    if (++bad_of_file <= kShownOfFile) print_result(bad_text(bad));
+  };
+  uint64_t bytes = 0;
+  for (const SavedState& state : listed.states) {
+    const uint64_t before = bad_count;
+    try {
+      const uint64_t read = state.kind == SavedState::Kind::checkpoint
+                                ? verify_checkpoint(state.path, tell)
+                                : verify_epoch(places.nvme, state, tell, console_);
+      bytes += read;
+      if (!json_ && bad_count == before)
+        print_result(
+            fmt::format("good {}: step {}, {}\n", state.path.string(), state.step, format_bytes(read)));
+    } catch (const Error& failure) {
+      tell({failure.parts().subject, "all of it", 0, state.bytes, failure.parts().reason});
+    }
+    tell_hidden();
+  }
+  for (const fs::path& path : places.checkpoints) {
+    const std::string trouble = is_checkpoint(path) ? "" : latest_trouble(path);
+    if (!trouble.empty()) tell({path / "latest", "all of it", 0, 0, trouble});
+  }
+  if (!listed.tier.trouble.empty()) tell({places.nvme.front(), "all of it", 0, 0, listed.tier.trouble});
+  tell_hidden();
+  if (json_) {
+    print_result(fmt::format("{{\n  \"states\": {},\n  \"bytes\": {},\n  \"bad\": [\n{}\n  ]\n}}\n",
+                             listed.states.size(), bytes, bad_blocks));
+  } else {
+    print_result(fmt::format("{}, {} read and compared, {} bad\n",
+                             counted(listed.states.size(), "saved state"), format_bytes(bytes), bad_count));
+  }
+  return bad_count == 0 ? kDone : kFailed;
+}
+
+bool Checkpoint::is_damaged(const Places& places, const SavedState& state) {
+  if (!state.trouble.empty()) return true;
+  bool damaged = false;
+  const auto tell = [&](const BadBlock&) { damaged = true; };
+  try {
+    if (state.kind == SavedState::Kind::checkpoint) {
+      verify_checkpoint(state.path, tell);
+    } else {
+      verify_epoch(places.nvme, state, tell, console_);
+    }
+  } catch (const Error& failure) {
+    if (failure.kind() != ErrorKind::corrupt && failure.kind() != ErrorKind::io) throw;
+    return true;
+  }
+  return damaged;
+}
+
+// Of the states at one place. What a run would take up counts as the newest.
+std::set<fs::path> Checkpoint::chosen_to_go(const Places& places, std::vector<SavedState> states) {
+  std::stable_partition(states.begin(), states.end(),
+                        [](const SavedState& state) { return !state.is_latest; });
+  std::set<fs::path> chosen;
+  for (size_t i = 0; i < states.size(); ++i) {
+    const bool stays = keep_ && i + *keep_ >= states.size();
+    const bool damaged = (stays || damaged_) && is_damaged(places, states[i]);
+    if (stays && damaged && states.size() > *keep_) {
+      throw Error(ErrorKind::corrupt,
+                  {"will not remove the older states beside", states[i].path.string(),
+                   "it would stay, and it is damaged (`terrace checkpoint verify` says where)",
+                   "remove what is damaged first: terrace checkpoint prune PATH --damaged"});
+    }
+    if (all_ || (keep_ && !stays) || (damaged_ && damaged)) chosen.insert(states[i].path);
+  }
+  return chosen;
+}
+
+int Checkpoint::prune(const Places& places) {
+  std::vector<fs::path> removed;
+  for (const fs::path& path : places.checkpoints) {
+    if (is_checkpoint(path)) {
+      throw Error(ErrorKind::config, {"cannot prune", path.string(), "it is one checkpoint",
+                                      "name the folder above with --keep or --all"});
+    }
+  }
+  const TierListing tier = places.nvme.empty() ? TierListing{} : list_epochs(places.nvme);
+  require_all_paths(places, tier);  // before anything is removed elsewhere
+  std::set<fs::path> chosen;
+  const auto goes = [&](const SavedState& state) { return chosen.contains(state.path); };
+  for (const fs::path& path : places.checkpoints) {
+    chosen = chosen_to_go(places, list_checkpoints(path));
+    const std::vector<fs::path> more = prune_checkpoints(path, goes, console_);
+    removed.insert(removed.end(), more.begin(), more.end());
+  }
+  if (!places.nvme.empty()) {
+    chosen = chosen_to_go(places, tier.states);
+    if (all_ || !chosen.empty()) {
+      const std::vector<fs::path> more = prune_epochs(places.nvme, goes, console_);
+      removed.insert(removed.end(), more.begin(), more.end());
+    }
+  }
+  std::string text;
+  for (const fs::path& path : removed)
+    text += json_ ? fmt::format("{}{}", text.empty() ? "" : ", ", json_quoted(path.string()))
+                  : fmt::format("removed {}\n", path.string());
+  print_result(json_ ? fmt::format("{{\"removed\": [{}]}}\n", text)
+                     : text + fmt::format("{} removed\n", counted(removed.size(), "saved state")));
+  return kDone;
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_checkpoint(Command& app) {
+  return std::make_unique<Checkpoint>(app);
+}
+
+}  // namespace terrace

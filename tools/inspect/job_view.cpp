@@ -1,0 +1,126 @@
+#include "inspect/job_view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <terrace/base/text/shown_text.h>
+#include <terrace/base/units.h>
+#include <terrace/offload/watch/binding_resource.h>
+#include <terrace/offload/watch/link_table.h>
+
+#include "text_table.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kBarCells = 20;
+
+std::string step_line(const JobStatus& status) {
+  std::string line = fmt::format("step {} of {}", status.step, status.steps);
+  if (status.step_ns == 0) return line + "  no step done yet\n";
+  return line + fmt::format("  loss {}  lr {:.3g}  {} tokens/s  {} a step  update {}\n",
+                            status.loss ? fmt::format("{:.4f}", *status.loss) : "not finite",
+                            status.learning_rate,
+                            grouped(static_cast<unsigned long long>(status.tokens_per_second())),
+                            format_duration(status.step_ns), status.update_mode);
+}
+
+std::string tier_lines(const JobStatus& status) {
+  std::string lines;
+  for (const TierStatus& tier : status.tiers) {
+    const std::string budget = tier.budget_bytes > 0 ? " of " + format_bytes(tier.budget_bytes) : "";
+    lines += fmt::format("{:<7} {:<28} {}{}, at most {}\n", tier.name,
+                         occupancy_bar(tier.used_bytes, tier.budget_bytes), format_bytes(tier.used_bytes),
+                         budget, format_bytes(tier.peak_bytes));
+  }
+  return lines;
+}
+
+std::string hits_line(const JobStatus& status) {
+  if (status.record_chunks == 0) return "";
+  return fmt::format(
+      "hits    {} of {} chunks of optimizer states in host memory ({}); it may have {} to {}\n",
+      status.kept_chunks, status.record_chunks, percent_text(status.kept_chunks, status.record_chunks),
+      format_bytes(status.least_host_bytes), format_bytes(status.most_host_bytes));
+}
+
+// Of a program that knows other ways to wait, the key.
+std::string wait_name(const std::string& key) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"fetch_wait", "for parameters"},
+      {"activation_wait", "for activations"},
+      {"landing_wait", "for gradients to land"},
+      {"update_wait", "for the disk in the update"},
+      {"turn_wait", "for a turn on the drive"},
+      {"pending_update_wait", "for a pending update"},
+      {"commit_wait", "for commits"},
+  };
+  for (const auto& [known, name] : kNames) {
+    if (key == known) return std::string(name);
+  }
+  return key;
+}
+
+std::string link_name(const std::string& key) {
+  for (const LinkEntry& link : kLinks) {
+    if (key == link.key) return link.name;
+  }
+  return key;
+}
+
+// Of what is not 0.
+template <typename Items, typename Text>
+std::string list_line(const char* name, const Items& items, Text text) {
+  std::string line;
+  for (const auto& item : items) {
+    const std::string amount = text(item);
+    if (!amount.empty()) line += (line.empty() ? "" : "; ") + amount;
+  }
+  return fmt::format("{:<7} {}\n", name, line.empty() ? "none" : line);
+}
+
+// Of a program that knows other resources, the key.
+std::string bound_text(const JobStatus& status) {
+  for (const Resource resource : {Resource::processor, Resource::host_to_device, Resource::device_to_host,
+                                  Resource::disk_reads, Resource::disk_writes}) {
+    if (status.bound_by == key_of(resource)) return fmt::format("by {}", name_of(resource));
+  }
+  return status.bound_by;
+}
+
+std::string kept_line(const JobStatus& status) {
+  std::string line;
+  if (status.epoch_step) line += fmt::format("commit of step {}", *status.epoch_step);
+  if (status.checkpoint_step)
+    line += fmt::format("{}checkpoint of step {}", line.empty() ? "" : ", ", *status.checkpoint_step);
+  return fmt::format("{:<7} {}\n", "saved", line.empty() ? "nothing yet" : line);
+}
+
+}  // namespace
+
+std::string occupancy_bar(uint64_t used_bytes, uint64_t budget_bytes) {
+  if (budget_bytes == 0) return "disk";
+  const double share = std::min(1.0, static_cast<double>(used_bytes) / static_cast<double>(budget_bytes));
+  const auto cells = static_cast<uint64_t>(share * static_cast<double>(kBarCells) + 0.5);
+  return fmt::format("[{}{}] {:>3.0f} %", std::string(cells, '#'), std::string(kBarCells - cells, '-'),
+                     100 * share);
+}
+
+std::string job_view(const JobStatus& status) {
+  std::string text = fmt::format("job {}  {}\n", status.pid, shown_line(status.model));
+  text += step_line(status) + tier_lines(status) + hits_line(status);
+  text += list_line("moved", status.links, [](const LinkBytes& link) {
+    return link.bytes > 0 ? link_name(link.name) + " " + format_bytes(link.bytes) : std::string();
+  });
+  text += list_line("waited", status.waits, [](const WaitTime& wait) {
+    return wait.ns > 0 ? wait_name(wait.name) + " " + format_duration(wait.ns) : std::string();
+  });
+  text += fmt::format("{:<7} {}\n", "bound", bound_text(status));
+  text += fmt::format("{:<7} {}\n", "now", status.waits_for.empty() ? "computing" : status.waits_for);
+  return text + kept_line(status);
+}
+
+}  // namespace terrace

@@ -1,0 +1,315 @@
+// `terrace plan`: what `terrace train` with the same flags will hold, move and take, or what would fit where
+// it does not. It leaves no file and takes no more memory than one layer needs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <tuple>
+
+#include <terrace/base/units.h>
+#include <terrace/memory/host/machine.h>
+#include <terrace/offload/plan/disk_room.h>
+#include <terrace/runtime/config/compute_threads.h>
+#include <terrace/runtime/config/tuning/tuning.h>
+#include <terrace/runtime/train/checkpoint/found_epoch.h>
+#include <terrace/runtime/train/planning/chunk_size.h>
+#include <terrace/runtime/train/planning/disk_rates.h>
+#include <terrace/runtime/train/planning/predict.h>
+#include <terrace/runtime/train/planning/update_sides.h>
+#include <terrace/runtime/train/planning/ways_out.h>
+
+#include "command_line.h"
+#include "console.h"
+#include "flags/compute_choice.h"
+#include "flags/data_flags.h"
+#include "flags/model_choice.h"
+#include "flags/train_flags.h"
+#include "inspect/plan_report.h"
+#include "measure/tune_measure.h"
+
+namespace terrace {
+namespace {
+
+constexpr const char* kGroup = "The plan";
+constexpr const char* kExamples =
+    "Every flag of `terrace train` means the same here; without --data, the vocabulary is the model's "
+    "own.\n\n"
+    "Examples:\n"
+    "  terrace plan --config ds_config.json --model gpt2-xl --device-memory 2GiB --host-memory 8GiB\n"
+    "  terrace plan --config ds_config.json --model gpt2-xl --nvme-path /mnt/nvme --endurance 600TBW "
+    "--best\n";
+
+std::string rates_text(const MachineRates& rates) {
+  if (rates.disk_mixed_bytes == 0) return "";
+  return fmt::format("nvme {:.2f} GB/s read, {:.2f} written, {:.2f} mixed ({})", rates.disk_read_bytes * 1e-9,
+                     rates.disk_write_bytes * 1e-9, rates.disk_mixed_bytes * 1e-9, rates.disk_origin);
+}
+
+class Plan final : public Subcommand {
+ public:
+  explicit Plan(Command& app) {
+    Command command = app.add_subcommand(
+        name_, "Say what a training run will hold, move and take, before anything is allocated");
+    flags_.add_to(command);
+    add_own_flags(command);
+    command.footer(kExamples);
+  }
+  const std::string& name() const override { return name_; }
+  int run() override;
+
+ private:
+  void add_own_flags(Command& command);
+  int plan(const TrainerOptions& options, Workers& workers);
+  int refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason);
+  // Nothing where no times are wanted, or something cannot be measured: then unmeasured_ says why.
+  std::optional<MeasuredMachine> measure(const TrainConfig& config, const TrainingSetup& setup,
+                                         Workers& workers);
+  std::vector<std::filesystem::path> nvme_paths(const TrainConfig& config) const;
+  void take_named_rates(MachineRates& rates) const;
+  // For --best, where nobody knows them: a second of each path.
+  void measure_disks(const TrainConfig& config, MachineRates& rates);
+  // Every placement. Measures the machine where it has not been, if times are wanted.
+  std::vector<Split> splits(const TrainerOptions& options, Workers& workers,
+                            std::optional<MeasuredMachine>& machine);
+
+  const std::string name_ = "plan";
+  TrainFlags flags_;
+  std::string measured_sides_;  // settle_update_sides()
+  std::string endurance_, disk_read_, disk_write_, disk_mixed_;
+  double endurance_terabytes_ = 0;  // 0: not given
+  bool best_ = false;
+  bool no_time_ = false;
+  std::string unmeasured_;
+  std::string rates_text_;  // of what times were computed with
+  Console console_;
+};
+
+void Plan::add_own_flags(Command& command) {
+  const auto add = [&](const char* name, std::string& value, const char* type, const char* help) {
+    command.add_option(name, value, help).type_name(type).group(kGroup);
+  };
+  add("--endurance", endurance_, "TBW", "What may be written to the drives, as rated: 600TBW, 1.2PB");
+  add("--disk-read", disk_read_, "SIZE",
+      "Bytes that the nvme paths read in a second, together; without it, what `terrace tune` remembers");
+  add("--disk-write", disk_write_, "SIZE", "Bytes that they write in a second");
+  add("--disk-mixed", disk_mixed_, "SIZE", "Bytes that they read and write in a second, half of each");
+  command.add_flag("--best", best_, "Try every placement within the budgets, and say which is the fastest")
+      .group(kGroup);
+  command.add_flag("--no-time", no_time_, "Say nothing of time, and measure nothing for it").group(kGroup);
+}
+
+// "600TBW", "600TB", "1.2PB".
+double parse_terabytes(std::string text) {
+  const std::string given = text;
+  if (text.ends_with("W")) text.pop_back();
+  double unit = 0;
+  if (text.ends_with("TB")) unit = 1;
+  if (text.ends_with("PB")) unit = 1000;
+  double number = 0;
+  const char* const end = text.data() + std::max<size_t>(text.size(), 2) - 2;
+  const auto [parsed, problem] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (unit == 0 || problem != std::errc() || parsed != end || !(number > 0) || !std::isfinite(number))
+    throw Error(ErrorKind::config, {"cannot use", "--endurance " + given, "it is no number of TB or PB",
+                                    "give what the drive is rated for, for example 600TBW"});
+  return number * unit;
+}
+
+// A folder that is not there yet may be planned with.
+void require_no_files(const std::vector<std::filesystem::path>& nvme_paths) {
+  for (const std::filesystem::path& path : nvme_paths) {
+    std::error_code error;
+    const std::filesystem::file_status status = std::filesystem::status(path, error);
+    if (std::filesystem::exists(status) && !std::filesystem::is_directory(status))
+      throw Error(ErrorKind::config, {"cannot use the nvme path", path.string(), system_reason(ENOTDIR),
+                                      "name a folder on a fast local disk with --nvme-path"});
+  }
+}
+
+// What is on nvme has them; else every split that --best tries.
+std::vector<std::filesystem::path> Plan::nvme_paths(const TrainConfig& config) const {
+  std::vector<std::filesystem::path> paths = tier_paths(config.placement);
+  if (paths.empty() && best_) paths.assign(flags_.nvme_paths.begin(), flags_.nvme_paths.end());
+  return paths;
+}
+
+void Plan::take_named_rates(MachineRates& rates) const {
+  const auto take = [&](const char* flag, const std::string& text, double& rate) {
+    if (text.empty()) return;
+    rate = static_cast<double>(parse_bytes(text, flag));
+    if (rate == 0)
+      throw Error(ErrorKind::config, {"cannot use", flag + (" " + text), "nothing would ever be there",
+                                      "give the bytes of a second, for example 2GB"});
+    rates.disk_origin += (rates.disk_origin.empty() ? "" : ", ") + std::string(flag);
+  };
+  take("--disk-read", disk_read_, rates.disk_read_bytes);
+  take("--disk-write", disk_write_, rates.disk_write_bytes);
+  take("--disk-mixed", disk_mixed_, rates.disk_mixed_bytes);
+}
+
+void Plan::measure_disks(const TrainConfig& config, MachineRates& rates) {
+  constexpr uint64_t kLargestFile = 256 * kMiB;
+  constexpr uint64_t kShareOfFree = 16;
+  constexpr uint64_t kPartNs = 250'000'000;
+  const bool are_named = !disk_read_.empty() && !disk_write_.empty() && !disk_mixed_.empty();
+  const std::vector<std::filesystem::path> paths = nvme_paths(config);
+  if (rates.disk_mixed_bytes > 0 || are_named || paths.empty()) return;
+  const io::EngineOptions engine = {.kind = io::choose_engine(config.terrace.engine).kind};
+  MachineRates sum;
+  try {
+    for (const std::filesystem::path& path : paths) {
+      const uint64_t bytes = std::min(io::free_bytes_at(path) / kShareOfFree, kLargestFile);
+      TuneMeasure measure(path, std::max(bytes, TuneMeasure::least_bytes()), console_);
+      measure.fill(engine, kPartNs);
+      sum.disk_read_bytes += measure.rate(io::StreamKind::read, engine, kPartNs);
+      sum.disk_write_bytes += measure.rate(io::StreamKind::write, engine, kPartNs);
+      sum.disk_mixed_bytes += measure.rate(io::StreamKind::update, engine, kPartNs);
+    }
+  } catch (const Error& error) {
+    console_.warning(fmt::format(
+        "the nvme paths cannot be measured, so what is there counts by its bytes: {}", error.what()));
+    return;
+  }
+  rates.disk_read_bytes = sum.disk_read_bytes;
+  rates.disk_write_bytes = sum.disk_write_bytes;
+  rates.disk_mixed_bytes = sum.disk_mixed_bytes;
+  rates.disk_origin = "measured for a second; `terrace tune` takes longer and remembers";
+}
+
+std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const TrainingSetup& setup,
+                                             Workers& workers) {
+  if (no_time_ || !unmeasured_.empty()) return std::nullopt;
+  try {
+    MeasuredMachine machine = measure_machine(config, setup, workers);
+    take_tuned_rates(tuning_folder(), nvme_paths(config), machine.rates);
+    if (best_) measure_disks(config, machine.rates);
+    take_named_rates(machine.rates);
+    rates_text_ = rates_text(machine.rates);
+    return machine;
+  } catch (const Error& error) {
+    unmeasured_ = error.what();
+    return std::nullopt;
+  }
+}
+
+int Plan::run() {
+  // Refused before anything is measured.
+  if (!endurance_.empty()) endurance_terabytes_ = parse_terabytes(endurance_);
+  MachineRates named;
+  take_named_rates(named);
+  std::optional<DataChoice> data;
+  if (!flags_.data.paths.empty()) data.emplace(flags_.data, model_folder(flags_));
+  TrainerOptions options = resolve_training(flags_, data ? data->vocabulary() : std::nullopt);
+  if (data) require_training_data(flags_, *data, options);
+  if (flags_.epochs > 0) console_.warning("--epochs has no effect: what is planned is a step");
+  for (const std::string& warning : options.config.warnings) {
+    if (!best_ || !warning.starts_with("--nvme-path has no effect")) console_.warning(warning);
+  }
+  require_no_files(nvme_paths(options.config));
+  apply_tuning(tuning_folder(), options.config, console_);
+  const ComputeChoice compute(options.config.terrace, console_);
+  options.compute = compute.device();
+  settle_file_reads(options.config, options.compute, console_);
+  measured_sides_ = settle_update_sides(options.config, options.compute, flags_.replay_decisions);
+  Workers workers = make_compute_threads(options.config.terrace);
+  try {
+    return plan(options, workers);
+  } catch (const ShortageError& shortage) {
+    return refuse(options, workers, shortage);
+  }
+}
+
+int Plan::plan(const TrainerOptions& options, Workers& workers) {
+  const TrainConfig& config = options.config;
+  const TrainingSetup setup = set_up_with_fastest_chunks(config, options.model, workers, options.compute);
+  if (!measured_sides_.empty()) console_.info(update_sides_text(measured_sides_, config, setup));
+  require_disk_room(setup.plan.memory, setup.offload);
+  std::optional<MeasuredMachine> machine = measure(config, setup, workers);
+  const PlanPrediction prediction = predict_run(config, setup, workers, machine ? &*machine : nullptr);
+  PlanReport report;
+  report.model = setup.model->description();
+  report.plan = setup.plan;
+  report.prediction = prediction;
+  if (machine) report.operations = machine->operations.description();
+  if (machine && !prediction.has_times)
+    report.no_times =
+        "not known, because the rates of the nvme paths are not: `terrace tune` measures them, "
+        "or give --disk-read, --disk-write and --disk-mixed";
+  if (!unmeasured_.empty()) report.no_times = "not known: " + unmeasured_;
+  report.endurance_terabytes = endurance_terabytes_;
+  report.writes = drive_writes(config, prediction, endurance_terabytes_);
+  if (best_) report.splits = splits(options, workers, machine);
+  report.rates = rates_text_;
+  print_result(flags_.json ? plan_json(report) : plan_text(report));
+  return kDone;
+}
+
+std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
+                                std::optional<MeasuredMachine>& machine) {
+  constexpr std::array kPlaces = {Placement::none, Placement::cpu, Placement::nvme};
+  const std::vector<std::filesystem::path> paths = nvme_paths(options.config);
+  std::vector<Split> splits;
+  for (const Placement parameters : kPlaces) {
+    for (const Placement states : kPlaces) {
+      TrainConfig config = options.config;
+      PlacementConfig& placement = config.placement;
+      if (paths.empty() && (parameters == Placement::nvme || states == Placement::nvme)) continue;
+      placement.parameters = parameters;
+      placement.states = states;
+      if (parameters == Placement::nvme && placement.parameter_paths.empty())
+        placement.parameter_paths = paths;
+      if (states == Placement::nvme && placement.state_paths.empty()) placement.state_paths = paths;
+      Split split{
+          fmt::format("--offload-param {} --offload-optimizer {}", name_of(parameters), name_of(states)),
+          "",
+          {}};
+      std::optional<TrainingSetup> setup;
+      try {
+        setup.emplace(set_up_with_fastest_chunks(config, options.model, workers, options.compute));
+        require_disk_room(setup->plan.memory, setup->offload);
+      } catch (const Error& error) {
+        split.refusal = error.what();
+      }
+      if (split.refusal.empty()) {
+        if (!machine) machine = measure(options.config, *setup, workers);
+        split.prediction = predict_run(config, *setup, workers, machine ? &*machine : nullptr);
+      }
+      splits.push_back(std::move(split));
+    }
+  }
+  const auto order = [](const Split& split) {
+    const OffloadCounters& moved = split.prediction.step;
+    const uint64_t on_nvme = moved.param_read_bytes + moved.record_read_bytes + moved.gradient_read_bytes +
+                             moved.param_write_bytes + moved.record_write_bytes + moved.gradient_write_bytes;
+    return std::tuple(!split.refusal.empty(), !split.prediction.has_times, split.prediction.step_seconds,
+                      on_nvme, moved.h2d_bytes + moved.d2h_bytes);
+  };
+  std::ranges::stable_sort(splits, {}, order);
+  return splits;
+}
+
+// Exit status 2 is what every capacity that was known before ends with.
+int Plan::refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason) {
+  const Shortage shortage = find_ways_out(reason, options.config, options.model, workers, options.compute,
+                                          {probe_machine().memory_limit.bytes});
+  std::optional<MeasuredMachine> machine;
+  const std::vector<Split> others = best_ ? splits(options, workers, machine) : std::vector<Split>();
+  if (flags_.json)
+    print_result(shortage_json(shortage, reason.what(), others));
+  else if (!others.empty())
+    print_result(splits_text(others, rates_text_));
+  print_error(with_ways_out(reason, shortage));
+  return kUsage;
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_plan(Command& app) {
+  return std::make_unique<Plan>(app);
+}
+
+}  // namespace terrace

@@ -1,0 +1,214 @@
+// `terrace sim`: what policies would move of a schedule, and how long it would wait, on a machine that need
+// not exist. The schedule is a file, or the dry run of a model.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include <terrace/base/units.h>
+#include <terrace/base/workers.h>
+#include <terrace/memory/space/flat_space.h>
+#include <terrace/runtime/observe/trace/schedule_file.h>
+#include <terrace/runtime/train/planning/training_schedule.h>
+#include <terrace/runtime/train/setup/training_setup.h>
+
+#include "command_line.h"
+#include "console.h"
+#include "flags/model_choice.h"
+#include "flags/train_flags.h"
+#include "inspect/sim_machine.h"
+#include "inspect/sim_report.h"
+
+namespace terrace {
+namespace {
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  terrace sim --model gpt2 --device-memory 256MiB --host-memory 1GiB\n"
+    "  terrace sim step.jsonl --policy opt --policy lru --device-memory 8GiB --h2d 25GB --json\n";
+constexpr const char* kWhat = "The schedule";
+constexpr const char* kWhere = "The machine";
+
+struct SimFlags {
+  std::string trace, config, write_schedule, operations = "1000G";
+  std::vector<std::string> policies;
+  SimMachineFlags machine;
+  std::optional<uint64_t> chunk_elements, micro_batch, accumulation;
+  bool json = false;
+};
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
+  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
+}
+
+uint32_t lowest_of(const SimMachine& machine) {
+  return static_cast<uint32_t>(machine.tiers.size() - 1);
+}
+
+class Sim final : public Subcommand {
+ public:
+  explicit Sim(Command& app);
+  const std::string& name() const override { return name_; }
+  int run() override;
+
+ private:
+  void add_schedule_flags(Command& command);
+  void add_machine_flags(Command& command);
+  SimSchedule schedule(const SimMachine& machine);
+  SimSchedule schedule_of_model(const SimMachine& machine);
+  std::vector<PolicyKind> policies() const;
+  void step(const std::string& text) {
+    if (console_.is_terminal()) console_.progress(text);
+  }
+
+  const std::string name_ = "sim";
+  SimFlags flags_;
+  TrainFlags model_;  // of its flags, only those that name a model
+  Console console_;
+};
+
+Sim::Sim(Command& app) {
+  model_.model.clear();
+  Command command = app.add_subcommand(
+      name_,
+      "Replay a schedule under eviction policies on a machine that is described, beside the least traffic");
+  add_schedule_flags(command);
+  add_machine_flags(command);
+  command.add_flag("--json", flags_.json, "Print the result as JSON");
+  command.footer(kExamples);
+}
+
+void Sim::add_schedule_flags(Command& command) {
+  command.add_option("trace", flags_.trace, "A file of docs/schedule_format.md").type_name("FILE");
+  const auto size = [&](const char* flag, std::optional<uint32_t>& value, const char* help) {
+    add_small_number(command, flag, 1, value, help, kWhat);
+  };
+  const auto number = [&](const char* flag, std::optional<uint64_t>& value, const char* help) {
+    add_whole_number(
+        command, flag, 1, [&value](uint64_t n) { value = n; }, help, kWhat);
+  };
+  command
+      .add_option("--model", model_.model,
+                  "Instead of a file: a step of this model, run dry (as of `terrace train`)")
+      .type_name("NAME|FILE|DIR")
+      .group(kWhat);
+  size("--layers", model_.layers, "Layers, instead of the model's");
+  size("--width", model_.width, "Width, instead of the model's");
+  size("--heads", model_.heads, "Heads, instead of the model's");
+  size("--context", model_.context, "Tokens of a sequence");
+  number("--micro-batch", flags_.micro_batch, "Sequences computed at a time");
+  number("--accumulation", flags_.accumulation, "Micro-batches of a step");
+  number("--chunk-elements", flags_.chunk_elements, "Elements of a chunk, a multiple of 4096 (default 1Mi)");
+  command.add_option("--config", flags_.config, "A DeepSpeed JSON file that the model is trained with")
+      .type_name("FILE")
+      .group(kWhat);
+  command
+      .add_option(
+          "--operations", flags_.operations,
+          "Additions and multiplications of the device in a second, for the time of uses (default 1000G)")
+      .type_name("COUNT")
+      .group(kWhat);
+  command.add_option("--write-schedule", flags_.write_schedule, "Write the schedule to this file as well")
+      .type_name("FILE")
+      .group(kWhat);
+}
+
+void Sim::add_machine_flags(Command& command) {
+  add_repeated(command, "--policy", flags_.policies, "NAME",
+               "opt, lru, fifo, mru, gemini, patrickstar or all (default); may be given several times",
+               kWhere);
+  flags_.machine.add_to(command, kWhere);
+}
+
+SimSchedule Sim::schedule_of_model(const SimMachine& machine) {
+  std::vector<ConfigOverride> overrides;
+  if (flags_.config.empty()) overrides.push_back({"bf16.enabled", "true", "terrace sim"});
+  if (flags_.micro_batch)
+    overrides.push_back(
+        {"train_micro_batch_size_per_gpu", std::to_string(*flags_.micro_batch), "--micro-batch"});
+  if (flags_.accumulation)
+    overrides.push_back(
+        {"gradient_accumulation_steps", std::to_string(*flags_.accumulation), "--accumulation"});
+  if (flags_.chunk_elements)
+    overrides.push_back(
+        {"terrace.chunk_elements", std::to_string(*flags_.chunk_elements), "--chunk-elements"});
+  if (!flags_.config.empty()) require_exists("--config", flags_.config);
+  const TrainConfig config =
+      flags_.config.empty() ? default_train_config(overrides) : load_train_config(flags_.config, overrides);
+  const ModelChoice choice = choose_model(model_);
+  for (const std::string& warning : choice.warnings) console_.warning(warning);
+  const std::unique_ptr<Model> model = make_model(choice.config, model_options(config));
+  TrainingScheduleOptions options;
+  options.chunk_elements = config.terrace.chunk_elements.value_or(options.chunk_elements);
+  options.operations_per_second = static_cast<double>(parse_count(flags_.operations, "--operations"));
+  if (options.operations_per_second == 0) refuse("--operations", "it is 0", "give for example 10000G");
+  Workers workers(1);
+  SimSchedule schedule = training_schedule(*model, config, run_dry(*model, config, workers), options);
+  schedule.name = model_.model + ", " + schedule.name;
+  // What is on nvme is in the lowest tier.
+  for (SimItem& item : schedule.items) {
+    if (item.home_tier > 1) item.home_tier = std::max(item.home_tier, lowest_of(machine));
+  }
+  return schedule;
+}
+
+SimSchedule Sim::schedule(const SimMachine& machine) {
+  if (flags_.trace.empty() == model_.model.empty()) {
+    refuse(flags_.trace.empty() ? "no schedule" : flags_.trace + " and --model together",
+           "one of the two says what to replay", "name a file, or give --model NAME");
+  }
+  if (flags_.trace.empty()) return schedule_of_model(machine);
+  require_exists("the schedule", flags_.trace);
+  return read_schedule(flags_.trace);
+}
+
+std::vector<PolicyKind> Sim::policies() const {
+  std::vector<PolicyKind> chosen;
+  for (const std::string& name : flags_.policies) {
+    const std::optional<PolicyKind> policy = policy_from_name(name);
+    if (policy) {
+      if (std::find(chosen.begin(), chosen.end(), *policy) == chosen.end()) chosen.push_back(*policy);
+      continue;
+    }
+    if (name != "all")
+      refuse("--policy " + name, "there is no such policy",
+             "give opt, lru, fifo, mru, gemini, patrickstar or all");
+    return {policy_kinds().begin(), policy_kinds().end()};
+  }
+  if (chosen.empty()) return {policy_kinds().begin(), policy_kinds().end()};
+  return chosen;
+}
+
+int Sim::run() {
+  SimReport report;
+  report.policies = policies();
+  report.machine = sim_machine(flags_.machine);
+  const SimSchedule given = schedule(report.machine);
+  report.schedule = given;
+  // Without a bound of the host, it is the lowest tier.
+  for (SimItem& item : report.schedule.items)
+    item.home_tier = std::min(item.home_tier, lowest_of(report.machine));
+  check_simulation(report.schedule, report.machine);
+  if (!flags_.write_schedule.empty()) write_schedule(flags_.write_schedule, given);
+  return print_measurement(console_, [&] {
+    for (uint32_t link = 0; link < report.machine.links.size(); ++link) {
+      step(fmt::format("the least between {} and {}", report.machine.tiers[link].name,
+                       report.machine.tiers[link + 1].name));
+      report.bounds.push_back(lower_bound(report.schedule, report.machine, link));
+    }
+    for (const PolicyKind policy : report.policies) {
+      step(fmt::format("policy {}", name_of(policy)));
+      report.results.push_back(simulate(report.schedule, report.machine, policy));
+    }
+    return flags_.json ? sim_json(report) : sim_text(report);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_sim(Command& app) {
+  return std::make_unique<Sim>(app);
+}
+
+}  // namespace terrace

@@ -1,0 +1,29 @@
+// The machine that `terrace sim` replays on, as its flags describe it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/sim/sim_schedule.h>
+
+#include "command.h"
+
+namespace terrace {
+
+struct SimMachineFlags {
+  std::vector<std::string> tiers;  // from the top, instead of the flags that name one of three
+  std::string device_memory, host_memory;
+  std::string h2d, d2h, link_latency;
+  std::string nvme_read, nvme_write, nvme_latency, nvme_path;
+  std::optional<uint32_t> prefetch_depth;
+
+  // Adds the flags to `app`; this object must stay where it is.
+  void add_to(Command& app, const char* group);
+};
+
+// Throws Error(config) for flags that are missing, contradict each other or cannot be read.
+SimMachine sim_machine(const SimMachineFlags& flags);
+
+}  // namespace terrace

@@ -1,0 +1,23 @@
+// What `terrace sim` found, as a table for people and as JSON.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <terrace/sim/lower_bound.h>
+#include <terrace/sim/simulation.h>
+
+namespace terrace {
+
+struct SimReport {
+  SimSchedule schedule;
+  SimMachine machine;
+  std::vector<LowerBound> bounds;  // of each link
+  std::vector<PolicyKind> policies;
+  std::vector<SimResult> results;  // of each policy
+};
+
+std::string sim_text(const SimReport& report);
+std::string sim_json(const SimReport& report);
+
+}  // namespace terrace

@@ -1,0 +1,167 @@
+// `terrace top`: a running job, looked at again and again until it ends or q or Ctrl-C is pressed. It only
+// asks.
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <string_view>
+
+#include <terrace/base/clock.h>
+#include <terrace/base/text/shown_text.h>
+
+#include "command_line.h"
+#include "console.h"
+#include "inspect/job_choice.h"
+#include "inspect/job_view.h"
+
+namespace terrace {
+namespace {
+
+// A handler has no argument of ours.
+std::atomic<bool> g_interrupted{false};
+
+void on_interrupt(int) {
+  g_interrupted = true;
+}
+
+// As many characters of UTF-8; what is wider than one column is seldom in a name.
+std::string_view cut_to(std::string_view line, size_t columns) {
+  size_t count = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if ((static_cast<unsigned char>(line[i]) & 0xc0) != 0x80 && count++ == columns) return line.substr(0, i);
+  }
+  return line;
+}
+
+// What blocks returns: no SA_RESTART.
+void end_on_interrupt() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+// The keys of the terminal that stdin is, one at a time and unseen, for as long as this lives.
+class Keys {
+ public:
+  explicit Keys(bool is_wanted) {
+    is_read_ = is_wanted && isatty(STDIN_FILENO) == 1 && tcgetpgrp(STDIN_FILENO) == getpgrp() &&
+               tcgetattr(STDIN_FILENO, &before_) == 0;
+    if (!is_read_) return;
+    termios now = before_;
+    now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    now.c_cc[VMIN] = 1;
+    now.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSANOW, &now);
+  }
+  ~Keys() {
+    if (is_read_) tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
+  Keys(const Keys&) = delete;
+  Keys& operator=(const Keys&) = delete;
+
+  // Waits so long, or until q is pressed or a signal comes. Returns whether q was.
+  bool ends_within(double seconds) {
+    const SteadyClock clock;
+    const uint64_t end = clock.now_ns() + static_cast<uint64_t>(seconds * 1e9);
+    for (uint64_t now = clock.now_ns(); now < end && !g_interrupted; now = clock.now_ns()) {
+      pollfd keys{is_read_ ? STDIN_FILENO : -1, POLLIN, 0};
+      if (poll(&keys, 1, static_cast<int>((end - now) / 1'000'000 + 1)) <= 0) continue;
+      char key = 0;
+      if (read(STDIN_FILENO, &key, 1) != 1) return true;  // the terminal is gone
+      if (key == 'q' || key == 'Q') return true;
+    }
+    return false;
+  }
+
+ private:
+  termios before_{};
+  bool is_read_ = false;
+};
+
+// Over what was there, line by line, so that nothing flickers and nothing wraps.
+std::string redrawn(const std::string& text, size_t columns) {
+  std::string screen = "\x1b[H";
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    screen += cut_to(std::string_view(text).substr(begin, end - begin), columns);
+    screen += "\x1b[K\n";
+    begin = end + 1;
+  }
+  return screen + "\x1b[J";
+}
+
+class Top final : public Subcommand {
+ public:
+  explicit Top(Command& app) {
+    Command command = app.add_subcommand(name_, "Watch a running job");
+    command
+        .add_option("JOB", job_, "A process id, or the path of a socket; without it, the only job that runs")
+        .type_name("");
+    add_number(command, "--interval", 0.1, 3600, interval_seconds_,
+               "Seconds from one look to the next (default 1)", "Options");
+    command.add_flag("--once", once_, "Look once");
+    command.add_flag("--json", json_, "Print one JSON object per look");
+    command.footer(
+        "It ends with q or Ctrl-C, or with the job. \"hits\" are the optimizer states that a step finds in "
+        "host "
+        "memory; \"moved\" and \"waited\" are those of the last step.\n\n"
+        "Examples:\n"
+        "  terrace top\n"
+        "  terrace top 4711 --once --json\n");
+  }
+
+  const std::string& name() const override { return name_; }
+
+  int run() override {
+    if (!job_.empty() && !is_job(job_)) {
+      throw Error(ErrorKind::config, {"cannot use", job_, "it is neither a process id nor a path",
+                                      "`terrace top` without a job takes the only one that runs"});
+    }
+    ControlClient client(find_job(job_).socket);
+    end_on_interrupt();
+    redraws_ = isatty(STDOUT_FILENO) == 1 && !json_ && !once_;
+    if (redraws_) print_as_it_is("\x1b[2J");
+    Keys keys(redraws_);
+    try {
+      while (!g_interrupted) {
+        show(client);
+        if (once_) break;
+        if (keys.ends_within(interval_seconds_)) break;
+      }
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::cancelled) throw;
+      if (client.has_ended()) std::fputs("terrace: the job has ended\n", stderr);
+    }
+    return kDone;
+  }
+
+ private:
+  void show(ControlClient& client) const {
+    const JobStatus status = ask_status(client);
+    const std::string text = shown_lines(json_ ? job_status_json(status) + "\n" : job_view(status));
+    const std::string gap = json_ || once_ ? "" : "\n";
+    print_as_it_is(redraws_ ? redrawn(text, terminal_columns(STDOUT_FILENO)) : text + gap);
+  }
+
+  const std::string name_ = "top";
+  std::string job_;
+  double interval_seconds_ = 1;
+  bool once_ = false;
+  bool json_ = false;
+  bool redraws_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_top(Command& app) {
+  return std::make_unique<Top>(app);
+}
+
+}  // namespace terrace

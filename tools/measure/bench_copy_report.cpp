@@ -1,0 +1,81 @@
+#include "measure/bench_copy_report.h"
+
+#include <fmt/format.h>
+
+#include <terrace/base/units.h>
+#include <terrace/runtime/config/json/json_document.h>
+
+#include "measure/spread.h"
+#include "text_table.h"
+
+namespace terrace {
+namespace {
+
+// For people and for programs, by CopyDirections.
+struct DirectionNames {
+  const char* words;
+  const char* key;
+};
+constexpr std::array<DirectionNames, kCopyDirections.size()> kNames = {
+    DirectionNames{"to device", "to_device"}, DirectionNames{"to host", "to_host"},
+    DirectionNames{"both at once", "both"}};
+
+const DirectionNames& names_of(CopyDirections directions) {
+  return kNames[static_cast<size_t>(directions)];
+}
+
+// Of the streams' speeds over the plain ones, round by round.
+Spread ratios_of(const CopyMeasurement& measured) {
+  std::vector<double> ratios;
+  for (size_t round = 0; round < measured.plain_bytes_per_second.size(); ++round)
+    ratios.push_back(measured.stream_bytes_per_second[round] / measured.plain_bytes_per_second[round]);
+  return spread_of(std::move(ratios));
+}
+
+std::string gb(double bytes_per_second) {
+  return fmt::format("{:.2f}", bytes_per_second / 1e9);
+}
+
+}  // namespace
+
+std::string copy_report_text(const CopyBenchPlan& plan, const CopyBenchResult& result) {
+  std::string text = fmt::format(
+      "copies of the device tier's streams beside {}, {}\n"
+      "medians of {} rounds, GB/s; both at once: the sum\n",
+      plan.gpu != nullptr ? "the driver's alone (cuMemcpyHtoDAsync, cuMemcpyDtoHAsync)" : "plain memcpy",
+      plan.gpu != nullptr ? result.device : "simulated device: no link is crossed", plan.copies.rounds);
+  if (plan.gpu != nullptr && !result.page_locked)
+    text += "nothing here is of page-locked memory, because locking was refused\n";
+  TextTable table({"a copy", "each way", "host memory", "direction", "streams", "least", "most", "plain",
+                   "least", "most", "streams/plain", "least", "most"});
+  for (const CopyMeasurement& measured : result.measurements) {
+    const Spread streams = spread_of(measured.stream_bytes_per_second);
+    const Spread plain = spread_of(measured.plain_bytes_per_second);
+    const Spread ratios = ratios_of(measured);
+    table.add({format_bytes(measured.bytes), format_bytes(measured.bytes * measured.count), measured.memory,
+               names_of(measured.directions).words, gb(streams.median), gb(streams.least), gb(streams.most),
+               gb(plain.median), gb(plain.least), gb(plain.most), fmt::format("{:.3f}", ratios.median),
+               fmt::format("{:.3f}", ratios.least), fmt::format("{:.3f}", ratios.most)});
+  }
+  return text + "\n" + table.text();
+}
+
+std::string copy_report_json(const CopyBenchPlan& plan, const CopyBenchResult& result) {
+  std::string lines;
+  for (const CopyMeasurement& measured : result.measurements) {
+    lines += fmt::format(
+        "{}{{\"bytes\": {}, \"moved_bytes\": {}, \"host_memory\": \"{}\", \"direction\": \"{}\", "
+        "\"streams_bytes_per_second\": "
+        "{}, \"plain_bytes_per_second\": {}, \"streams_over_plain\": {}}}",
+        lines.empty() ? "" : ", ", measured.bytes, measured.bytes * measured.count, measured.memory,
+        names_of(measured.directions).key, spread_json(spread_of(measured.stream_bytes_per_second), 0),
+        spread_json(spread_of(measured.plain_bytes_per_second), 0), spread_json(ratios_of(measured), 4));
+  }
+  return fmt::format(
+      "{{\"device\": {}, \"simulated\": {}, \"page_locked\": {}, \"buffer_bytes\": {}, "
+      "\"rounds\": {}, \"results\": [{}]}}\n",
+      json_quoted(result.device), plan.gpu == nullptr, result.page_locked, plan.copies.buffer_bytes,
+      plan.copies.rounds, lines);
+}
+
+}  // namespace terrace

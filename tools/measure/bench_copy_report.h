@@ -1,0 +1,13 @@
+// What `terrace bench copy` measured, in words and as JSON. It must never measure.
+#pragma once
+
+#include <string>
+
+#include "measure/bench_copy_run.h"
+
+namespace terrace {
+
+std::string copy_report_text(const CopyBenchPlan& plan, const CopyBenchResult& result);
+std::string copy_report_json(const CopyBenchPlan& plan, const CopyBenchResult& result);
+
+}  // namespace terrace

@@ -1,0 +1,33 @@
+// What `terrace bench copy` does once its flags have been checked: copies of a device's streams and plain
+// ones in turn, over the same memory. It must never print but to the console it is given.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <terrace/memory/cuda/cuda_gpu.h>
+#include <terrace/memory/device/copy_rates.h>
+
+#include "console.h"
+
+namespace terrace {
+
+struct CopyBenchPlan {
+  CopyPlan copies;
+  std::unique_ptr<CudaGpu> gpu;  // null: the simulated device
+
+  // Of host memory: buffers, those that play the device's included.
+  uint64_t host_bytes() const;
+};
+
+struct CopyBenchResult {
+  std::string device;  // "NVIDIA H100 80GB HBM3", or "simulated"
+  bool page_locked = false;
+  std::vector<CopyMeasurement> measurements;
+};
+
+// Throws what goes wrong.
+CopyBenchResult measure_copies(const CopyBenchPlan& plan, Console& console);
+
+}  // namespace terrace

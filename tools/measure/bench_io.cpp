@@ -1,0 +1,333 @@
+// `terrace bench io`: how fast Terrace's engine moves blocks between a file and its ring, in fio's words. A
+// file of its own has no name any more once its space is reserved, so that nothing remains of it however the
+// program ends; one that exists is never written to unless that is asked for.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+
+#include <terrace/aio/engine.h>
+#include <terrace/aio/engines/transport.h>
+#include <terrace/aio/file.h>
+#include <terrace/aio/ring_buffer.h>
+#include <terrace/aio/stream_job.h>
+#include <terrace/base/clock.h>
+#include <terrace/base/units.h>
+
+#include "command_line.h"
+#include "console.h"
+#include "measure/bench_io_report.h"
+#include "measure/bench_io_run.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  terrace bench io --directory /mnt/nvme --rw read --size 8GiB\n"
+    "  terrace bench io --directory /mnt/nvme --rw mixed --rwmixread 50 --bs 1m --iodepth 16 \\\n"
+    "      --size 4g --time_based --runtime 10 --output-format json\n";
+constexpr const char* kWhere = "The file";
+constexpr const char* kWhat = "The stream";
+constexpr const char* kHow = "The engine";
+
+struct NamedStream {
+  const char* name;
+  io::StreamKind kind;
+  bool random;
+};
+// fio's names, and `update` beside them.
+constexpr std::array kStreams = {
+    NamedStream{"read", io::StreamKind::read, false},
+    NamedStream{"write", io::StreamKind::write, false},
+    NamedStream{"randread", io::StreamKind::read, true},
+    NamedStream{"randwrite", io::StreamKind::write, true},
+    NamedStream{"mixed", io::StreamKind::mixed, false},
+    NamedStream{"rw", io::StreamKind::mixed, false},
+    NamedStream{"readwrite", io::StreamKind::mixed, false},
+    NamedStream{"randrw", io::StreamKind::mixed, true},
+    NamedStream{"update", io::StreamKind::update, false},
+};
+
+// What the file of --sweep is filled with: of the sizes it measures, ones that every file has room for.
+constexpr uint64_t kSweepFillBytes = 256 * kKiB;
+constexpr uint64_t kSweepFillDepth = 32;
+
+struct Flags {
+  std::string filename, directory;
+  std::string name = "terrace";
+  std::string rw = "read";
+  std::string bs = "1MiB", size, io_size, engine = "auto", output_format = "normal";
+  uint64_t iodepth = io::EngineOptions{}.queue_depth, rwmixread = 50, direct = 1, threads = 2;
+  double runtime = 0;
+  bool time_based = false, overwrite = false, json = false;
+  bool sqpoll = false, iopoll = false, sweep = false, no_device_token = false;
+  uint64_t rounds = 5;
+  uint64_t fixedbufs = 1, registerfiles = 1;
+};
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
+  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
+}
+
+class BenchIo final : public Subcommand {
+ public:
+  explicit BenchIo(Command& bench);
+  const std::string& name() const override { return name_; }
+  int run() override;
+
+ private:
+  void add_file_flags(Command& command);
+  void add_stream_flags(Command& command);
+  void add_sweep_flags(Command& command);
+  void add_engine_flags(Command& command);
+  IoPlan plan() const;
+  uint64_t depth() const { return flags_.sweep ? kSweepFillDepth : flags_.iodepth; }
+  void plan_stream(IoPlan& plan) const;
+  void plan_size(IoPlan& plan) const;
+  void plan_file(IoPlan& plan) const;
+  void plan_engine(IoPlan& plan) const;
+
+  const std::string name_ = "io";
+  Flags flags_;
+  Console console_;
+};
+
+BenchIo::BenchIo(Command& bench) {
+  Command command =
+      bench.add_subcommand(name_, "Measure reading and writing a file with Terrace's engine, in fio's words");
+  add_file_flags(command);
+  add_stream_flags(command);
+  add_sweep_flags(command);
+  add_engine_flags(command);
+  command.footer(kExamples);
+}
+
+void BenchIo::add_file_flags(Command& command) {
+  command.add_option("--directory", flags_.directory, "Make a file of its own in this folder")
+      .type_name("DIR")
+      .group(kWhere);
+  command.add_option("--filename", flags_.filename, "This file; one that exists is only read, and stays")
+      .type_name("FILE")
+      .group(kWhere);
+  command.add_flag("--overwrite", flags_.overwrite, "Write to an existing --filename, whose content is lost")
+      .group(kWhere);
+  command.add_option("--size", flags_.size, "Of the file (default 1GiB; of one that exists, all of it)")
+      .type_name("SIZE")
+      .group(kWhere);
+  add_whole_number(
+      command, "--direct", 0, [this](uint64_t value) { flags_.direct = value; },
+      "1: past the page cache (default); 0: through it", kWhere);
+}
+
+void BenchIo::add_stream_flags(Command& command) {
+  command.add_option("--name", flags_.name, "Of the job in the JSON (default terrace)")
+      .type_name("NAME")
+      .group(kWhat);
+  command
+      .add_option(
+          "--rw,--readwrite", flags_.rw,
+          "read (default), write, randread, randwrite, mixed (fio's rw), randrw, or update: each block "
+          "is read and written back, as an optimizer's step does")
+      .type_name("KIND")
+      .group(kWhat);
+  add_whole_number(
+      command, "--rwmixread", 0, [this](uint64_t value) { flags_.rwmixread = value; },
+      "Percent of mixed that are reads (default 50)", kWhat);
+  command.add_option("--bs", flags_.bs, "Bytes of a block, a multiple of 4KiB (default 1MiB)")
+      .type_name("SIZE")
+      .group(kWhat);
+  add_whole_number(
+      command, "--iodepth", 1, [this](uint64_t value) { flags_.iodepth = value; },
+      "Blocks in flight, and slots of the ring (default 32)", kWhat);
+  command.add_option("--io-size", flags_.io_size, "Bytes to move (default: --size)")
+      .type_name("SIZE")
+      .group(kWhat);
+  add_number(command, "--runtime", 1e-3, 1e6, flags_.runtime, "Seconds after which it ends", kWhat);
+  command.add_flag("--time-based", flags_.time_based, "Go on for all of --runtime, whatever is moved")
+      .group(kWhat);
+}
+
+void BenchIo::add_sweep_flags(Command& command) {
+  command
+      .add_flag(
+          "--sweep", flags_.sweep,
+          "Measure every size of ring and block instead of --bs and --iodepth: what they should be here")
+      .group(kWhat);
+  add_whole_number(
+      command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
+      "Of --sweep, in each of which every size is measured once (default 5)", kWhat);
+}
+
+void BenchIo::add_engine_flags(Command& command) {
+  command.add_option("--ioengine", flags_.engine, "auto (default), io_uring, libaio or threads")
+      .type_name("NAME")
+      .group(kHow);
+  add_whole_number(
+      command, "--threads", 1, [this](uint64_t value) { flags_.threads = value; },
+      "Of the engine threads (default 2)", kHow);
+  add_whole_number(
+      command, "--fixedbufs", 0, [this](uint64_t value) { flags_.fixedbufs = value; },
+      "1: register the ring, where that works (default)", kHow);
+  add_whole_number(
+      command, "--registerfiles", 0, [this](uint64_t value) { flags_.registerfiles = value; },
+      "1: register the file, where that works (default)", kHow);
+  command.add_flag("--sqthread-poll", flags_.sqpoll, "io_uring: a kernel thread takes new blocks")
+      .group(kHow);
+  command.add_flag("--hipri", flags_.iopoll, "io_uring: poll for completions").group(kHow);
+  command
+      .add_flag("--no-device-token", flags_.no_device_token,
+                "Do not wait for other programs of Terrace on the drive, nor have them wait")
+      .group(kHow);
+  command.add_option("--output-format", flags_.output_format, "normal (default) or json, with fio's names")
+      .type_name("FORMAT")
+      .group(kHow);
+  command.add_flag("--json", flags_.json, "The same as --output-format json").group(kHow);
+}
+
+void BenchIo::plan_stream(IoPlan& plan) const {
+  const auto named = std::find_if(kStreams.begin(), kStreams.end(),
+                                  [&](const NamedStream& stream) { return flags_.rw == stream.name; });
+  if (named == kStreams.end()) {
+    refuse("--rw " + flags_.rw, "there is no such kind",
+           "give read, write, randread, randwrite, mixed, randrw or update");
+  }
+  const auto most = [](const char* flag, uint64_t value, uint64_t limit) {
+    if (value > limit)
+      refuse(fmt::format("{} {}", flag, value), fmt::format("it is more than {}", limit), "");
+  };
+  most("--rwmixread", flags_.rwmixread, 100);
+  most("--direct", flags_.direct, 1);
+  most("--fixedbufs", flags_.fixedbufs, 1);
+  most("--registerfiles", flags_.registerfiles, 1);
+  if (flags_.output_format != "normal" && flags_.output_format != "json")
+    refuse("--output-format " + flags_.output_format, "there is no such format", "give normal or json");
+  plan.stream.kind = named->kind;
+  plan.stream.random = named->random;
+  plan.stream.read_percent = static_cast<uint32_t>(flags_.rwmixread);
+  plan.stream.block_bytes = flags_.sweep ? kSweepFillBytes : parse_bytes(flags_.bs, "--bs");
+  if (plan.stream.block_bytes == 0 || plan.stream.block_bytes % (4 * kKiB) != 0)
+    refuse("--bs " + flags_.bs, "it is not a multiple of 4 KiB", "give for example 1MiB");
+  if (flags_.time_based && flags_.runtime == 0)
+    refuse("--time-based", "there is no --runtime", "say how many seconds");
+  plan.stream.runtime_ns = static_cast<uint64_t>(flags_.runtime * 1e9);
+  plan.direct = flags_.direct == 1;
+  plan.job_name = flags_.name;
+  plan.rw = flags_.rw;
+  plan.register_memory = flags_.fixedbufs == 1;
+  plan.register_file = flags_.registerfiles == 1;
+  plan.device_token = !flags_.no_device_token;
+}
+
+void BenchIo::plan_file(IoPlan& plan) const {
+  if (flags_.filename.empty() == flags_.directory.empty()) {
+    refuse(flags_.filename.empty() ? "no file" : "--filename and --directory together",
+           "one of the two says where", "give --directory DIR for a file of its own, or --filename FILE");
+  }
+  std::error_code ignored;
+  plan.own_file = flags_.filename.empty() || !fs::exists(fs::symlink_status(flags_.filename, ignored));
+  if (!flags_.directory.empty()) {
+    require_exists("--directory", flags_.directory);
+    if (!fs::is_directory(flags_.directory))
+      refuse("--directory " + flags_.directory, system_reason(ENOTDIR), "name a folder");
+    plan.file = fs::path(flags_.directory) / fmt::format(".terrace-bench-io-{}", getpid());
+    return;
+  }
+  plan.file = flags_.filename;
+  const bool writes = plan.stream.kind != io::StreamKind::read;
+  if (!plan.own_file && writes && !flags_.overwrite) {
+    refuse("--filename " + flags_.filename, fmt::format("it exists, and --rw {} would destroy it", flags_.rw),
+           "give --overwrite if that is meant, or --directory for a file of its own");
+  }
+}
+
+void BenchIo::plan_size(IoPlan& plan) const {
+  const uint64_t block = plan.stream.block_bytes;
+  uint64_t size = flags_.size.empty() ? kGiB : parse_bytes(flags_.size, "--size");
+  if (!plan.own_file) {
+    const uint64_t there = io::File::open(plan.file, {}).size_bytes();
+    if (flags_.size.empty()) size = there;
+    if (size > there) {
+      refuse("--size " + flags_.size, fmt::format("the file has {}", format_bytes(there)), "give less");
+    }
+  }
+  plan.stream.region_bytes = size / block * block;
+  if (plan.stream.region_bytes / block < depth()) {
+    refuse("--size",
+           fmt::format("{} are fewer than {} blocks of {}", format_bytes(size), depth(), format_bytes(block)),
+           "give a larger --size, or smaller --bs or --iodepth");
+  }
+  if (!flags_.time_based) {
+    plan.stream.io_bytes = flags_.io_size.empty() ? plan.stream.region_bytes * (flags_.rw == "update" ? 2 : 1)
+                                                  : parse_bytes(flags_.io_size, "--io-size");
+    if (plan.stream.io_bytes == 0) refuse("--io-size", "it is 0", "give for example 4GiB");
+  } else if (!flags_.io_size.empty()) {
+    refuse("--io-size and --time-based together", "each says when it ends", "leave one of them out");
+  }
+  if (!plan.own_file) return;
+  const fs::path folder = plan.file.has_parent_path() ? plan.file.parent_path() : fs::path(".");
+  require_exists("the folder", folder);
+  const uint64_t free = io::free_bytes_at(folder);
+  if (free < plan.stream.region_bytes) {
+    throw Error(
+        ErrorKind::capacity,
+        {fmt::format("cannot make a file of {}", format_bytes(plan.stream.region_bytes)), folder.string(),
+         fmt::format("{} are free", format_bytes(free)), "free space, or give a smaller --size"});
+  }
+}
+
+void BenchIo::plan_engine(IoPlan& plan) const {
+  const std::optional<io::EngineKind> wanted = io::engine_kind_from_name(flags_.engine);
+  if (!wanted && flags_.engine != "auto")
+    refuse("--ioengine " + flags_.engine, "there is no such engine",
+           "give auto, io_uring, libaio or threads");
+  if (wanted && *wanted != io::EngineKind::io_uring && (flags_.sqpoll || flags_.iopoll))
+    refuse("--sqthread-poll or --hipri", "only io_uring has it", "leave it out, or --ioengine");
+  constexpr uint64_t kMostInFlight = 4096;
+  constexpr uint64_t kMostThreads = 256;
+  plan.engine.queue_depth = static_cast<uint32_t>(std::min(depth(), kMostInFlight + 1));
+  plan.engine.block_bytes = plan.stream.block_bytes;
+  plan.engine.thread_count = static_cast<uint32_t>(std::min(flags_.threads, kMostThreads + 1));
+  plan.engine.io_uring_sqpoll = flags_.sqpoll;
+  plan.engine.io_uring_iopoll = flags_.iopoll;
+  io::check_options(plan.engine);
+  const io::EngineChoice choice = io::choose_engine(wanted);
+  plan.engine.kind = choice.kind;
+  plan.engine_reason = choice.reason;
+}
+
+IoPlan BenchIo::plan() const {
+  IoPlan plan;
+  plan_stream(plan);
+  plan_file(plan);
+  plan_size(plan);
+  plan_engine(plan);
+  return plan;
+}
+
+int BenchIo::run() {
+  const IoPlan chosen = plan();
+  const bool json = flags_.json || flags_.output_format == "json";
+  return print_measurement(console_, [&] {
+    if (flags_.sweep) {
+      const std::vector<SweepCell> cells = sweep_io(chosen, flags_.rounds, console_);
+      return json ? sweep_json(chosen, cells) : sweep_text(chosen, cells);
+    }
+    const IoReport report = measure_io(chosen, console_);
+    return json ? io_report_json(report) : io_report_text(report);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_bench_io(Command& bench) {
+  return std::make_unique<BenchIo>(bench);
+}
+
+}  // namespace terrace

@@ -1,0 +1,13 @@
+// What `terrace bench step` measured, in words and as JSON. It must never measure.
+#pragma once
+
+#include <string>
+
+#include "measure/bench_step_run.h"
+
+namespace terrace {
+
+std::string step_report_text(const StepBenchReport& report);
+std::string step_report_json(const StepBenchReport& report);
+
+}  // namespace terrace

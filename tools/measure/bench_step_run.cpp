@@ -1,0 +1,244 @@
+#include "measure/bench_step_run.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include <terrace/aio/file.h>
+#include <terrace/aio/ring_buffer.h>
+#include <terrace/aio/stream_job.h>
+#include <terrace/base/clock.h>
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/base/workers.h>
+#include <terrace/memory/device/simulated_device.h>
+#include <terrace/memory/host/machine.h>
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kNs = 1e-9;
+// Below a path of the tier (docs/nvme_format.md).
+constexpr const char* kRecordsFile = "terrace-tier/records.tier";
+
+double cpu_seconds_now() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+// In [-1, 1), the same for the same seed.
+float noise(uint64_t seed) {
+  seed = (seed ^ (seed >> 31)) * 0x9e3779b97f4a7c15u;
+  seed = (seed ^ (seed >> 29)) * 0xbf58476d1ce4e5b9u;
+  return static_cast<float>(seed >> 40) / static_cast<float>(1 << 23) - 1.0f;
+}
+
+// One pass over all tensors and back. `gradients` fills a gradient on the device; called in backward.
+void run_micro_batch(ParameterAccess& access, size_t tensor_count, uint32_t micro_batch,
+                     const std::vector<std::string>& names,
+                     FunctionRef<void(TensorId, GradientView)> gradients) {
+  for (const UseKind kind : {UseKind::forward, UseKind::backward}) {
+    for (size_t i = 0; i < tensor_count; ++i) {
+      const size_t t = kind == UseKind::forward ? i : tensor_count - 1 - i;
+      const TensorId tensor{static_cast<uint32_t>(t)};
+      const size_t name = (micro_batch * 2 + (kind == UseKind::backward ? 1 : 0)) * tensor_count + t;
+      const Lease lease(access, names[name], {&tensor, 1}, kind);
+      if (kind == UseKind::backward) gradients(tensor, lease.gradient(tensor));
+    }
+  }
+}
+
+// The keys of all uses of a step, made once: a warm step allocates nothing.
+std::vector<std::string> use_names(size_t tensor_count, uint32_t micro_batches) {
+  std::vector<std::string> names;
+  for (uint32_t m = 0; m < micro_batches; ++m) {
+    for (const char* kind : {"forward", "backward"}) {
+      for (size_t t = 0; t < tensor_count; ++t) names.push_back(fmt::format("{}/{}/{}", m, t, kind));
+    }
+  }
+  return names;
+}
+
+// Noise of a tensor's size in its precision.
+std::vector<std::byte> gradient_noise(uint64_t elements, DataType type) {
+  std::vector<std::byte> bytes(elements * bytes_of(type));
+  for (uint64_t e = 0; e < elements; ++e) {
+    const float value = noise(e) * 0x1p-10f;
+    if (type == DataType::fp32) {
+      reinterpret_cast<float*>(bytes.data())[e] = value;
+    } else {
+      reinterpret_cast<uint16_t*>(bytes.data())[e] =
+          type == DataType::bf16 ? to_bf16(value).bits : to_fp16(value).bits;
+    }
+  }
+  return bytes;
+}
+
+// The transfers of an update and nothing else: the records' own file, as many of its bytes as an update
+// streams, in blocks of its size through a ring of its size; each block is read and written back as it was.
+class BareStream {
+ public:
+  BareStream(const StepPlan& plan, const MemoryPlan& memory, uint64_t bytes, Log& log)
+      : ring_({.slot_bytes = memory.ring_slot_bytes, .slot_count = memory.ring_slots}),
+        path_(plan.options.state_paths.front().path / kRecordsFile),
+        file_(io::File::open(path_, {.access = io::FileAccess::read_write, .direct = true})),
+        engine_(io::make_engine(plan.options.io, log)) {
+    stream_.kind = io::StreamKind::update;
+    stream_.block_bytes = memory.ring_slot_bytes;
+    stream_.region_bytes = bytes / memory.ring_slot_bytes * memory.ring_slot_bytes;
+    stream_.io_bytes = 2 * stream_.region_bytes;
+    engine_->register_buffer(ring_.memory());
+    engine_->register_file(file_.fd());
+  }
+  ~BareStream() {
+    engine_.reset();  // before what it has registered
+  }
+  BareStream(const BareStream&) = delete;
+  BareStream& operator=(const BareStream&) = delete;
+
+  uint64_t bytes() const { return stream_.region_bytes; }
+
+  void run(StepRound& round) {
+    const SteadyClock clock;
+    const io::StreamResult result = io::run_stream(*engine_, ring_, file_.fd(), stream_, clock);
+    if (result.failure)
+      throw io::describe_failure(result.failure->request, result.failure->completion, path_);
+    round.io_seconds = static_cast<double>(result.elapsed_ns) * kNs;
+    round.io_cpu_seconds = static_cast<double>(result.user_ns + result.system_ns) * kNs;
+  }
+
+ private:
+  io::RingBuffer ring_;
+  const fs::path path_;
+  io::File file_;
+  std::unique_ptr<io::Engine> engine_;
+  io::StreamOptions stream_;
+};
+
+class StepRun {
+ public:
+  StepRun(const StepPlan& plan, Console& console)
+      : plan_(plan),
+        console_(console),
+        tensors_(step_tensors(plan)),
+        space_(tensors_, plan.chunk_elements),
+        names_(use_names(tensors_.size(), plan.options.accumulation_steps)),
+        gradients_(gradient_noise(tensors_.front().element_count(), plan.type)),
+        workers_(plan.threads),
+        device_({.budget_bytes = plan.options.device_budget_bytes}),
+        offloader_(space_, plan.options, step_trace(plan, tensors_), device_, workers_, console) {}
+
+  StepBenchReport run() {
+    offloader_.set_update_mode(plan_.update_mode);  // refused before anything is laid out
+    step_of_the_way(fmt::format("laying out {} parameters", space_.parameter_count()));
+    offloader_.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
+      for (uint64_t e = 0; e < values.size(); ++e)
+        values[e] = noise((uint64_t{index_of(tensor)} << 40) + first + e) * 0x1p-5f;
+    });
+    StepBenchReport report;
+    report.plan = plan_;
+    report.memory = offloader_.plan();
+    report.chunks = space_.chunk_count();
+    report.threads = static_cast<uint32_t>(workers_.thread_count());
+    report.bound = offloader_.traffic_bound();
+    std::optional<BareStream> stream;
+    if (plan_.against_io) stream.emplace(plan_, report.memory, report.bound.record_read_bytes, console_);
+    if (stream) report.stream_bytes = stream->bytes();
+    for (uint32_t r = 0; r <= plan_.rounds; ++r) {
+      step_of_the_way(r == 0 ? "a step that is not counted" : fmt::format("round {} of {}", r, plan_.rounds));
+      StepRound round = step(r + 1);
+      if (stream) stream->run(round);
+      if (r > 0) report.rounds.push_back(round);
+    }
+    console_.end_progress();
+    report.host_ledger = offloader_.host_ledger();
+    report.device_bytes = device_.used_bytes();
+    report.process_bytes = current_memory_use().pss_bytes;
+    report.tier_bytes = offloader_.tier_file_bytes();
+    return report;
+  }
+
+ private:
+  void step_of_the_way(const std::string& text) {
+    if (console_.is_terminal()) console_.progress(text);
+  }
+  StepRound step(uint64_t number) {
+    StepRound round;
+    const SteadyClock clock;
+    const OffloadCounters before = offloader_.counters();
+    const UpdateSettings settings = {.groups = {&plan_.settings, 1}, .step = number, .clip_norm = 1.0};
+    double cpu = cpu_seconds_now();
+    const uint64_t step_begun_ns = clock.now_ns();
+    offloader_.begin_step();
+    for (uint32_t m = 0; m < plan_.options.accumulation_steps; ++m) {
+      if (m + 1 == plan_.options.accumulation_steps && plan_.update_mode == UpdateMode::during_backward)
+        offloader_.announce_update(settings);
+      run_micro_batch(offloader_, tensors_.size(), m, names_, [&](TensorId tensor, GradientView gradient) {
+        std::memcpy(gradient.data, gradients_.data(),
+                    tensors_[index_of(tensor)].element_count() * bytes_of(plan_.type));
+      });
+      offloader_.end_micro_batch();
+    }
+    const bool alone = plan_.update_mode == UpdateMode::after_backward;
+    if (alone) cpu = cpu_seconds_now();
+    const OffloadCounters at_update = alone ? offloader_.counters() : before;
+    const uint64_t begun_ns = alone ? clock.now_ns() : step_begun_ns;
+    offloader_.update(settings);
+    const uint64_t ended_ns = clock.now_ns();
+    round.seconds = static_cast<double>(ended_ns - begun_ns) * kNs;
+    round.step_seconds = static_cast<double>(ended_ns - step_begun_ns) * kNs;
+    round.cpu_seconds = cpu_seconds_now() - cpu;
+    const OffloadCounters after = offloader_.counters();
+    round.moved = after - before;
+    round.timed = after - at_update;
+    return round;
+  }
+
+  const StepPlan& plan_;
+  Console& console_;
+  const std::vector<TensorSpec> tensors_;
+  const FlatSpace space_;
+  const std::vector<std::string> names_;
+  const std::vector<std::byte> gradients_;
+  Workers workers_;
+  SimulatedDevice device_;
+  Offloader offloader_;
+};
+
+}  // namespace
+
+std::vector<TensorSpec> step_tensors(const StepPlan& plan) {
+  std::vector<TensorSpec> tensors;
+  for (uint64_t first = 0; first < plan.parameters; first += plan.chunk_elements) {
+    tensors.push_back({.name = fmt::format("tensor{}", tensors.size()),
+                       .shape = {std::min(plan.chunk_elements, plan.parameters - first)},
+                       .type = plan.type});
+  }
+  return tensors;
+}
+
+std::vector<TensorUse> step_trace(const StepPlan& plan, const std::vector<TensorSpec>& tensors) {
+  UseRecorder recorder;
+  const std::vector<std::string> names = use_names(tensors.size(), plan.options.accumulation_steps);
+  for (uint32_t m = 0; m < plan.options.accumulation_steps; ++m)
+    run_micro_batch(recorder, tensors.size(), m, names, [](TensorId, GradientView) {});
+  return recorder.take_trace();
+}
+
+StepBenchReport measure_step(const StepPlan& plan, Console& console) {
+  StepRun run(plan, console);
+  return run.run();
+}
+
+}  // namespace terrace

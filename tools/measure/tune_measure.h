@@ -1,0 +1,53 @@
+// TuneMeasure: one path, measured with what a training step does: blocks of records through the ring, read,
+// and written back from the same memory. Its file has no name any more once it is made, so that nothing
+// remains of it however the program ends. It decides nothing: tune.cpp does.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+
+#include <terrace/aio/drives/device_token.h>
+#include <terrace/aio/file.h>
+#include <terrace/aio/ring_buffer.h>
+#include <terrace/aio/stream_job.h>
+#include <terrace/base/clock.h>
+
+namespace terrace {
+
+class TuneMeasure {
+ public:
+  // A file of `bytes`, rounded down to whole blocks, with its space reserved. Throws Error(config) when there
+  // is no such folder and Error(capacity) when there is too little space.
+  TuneMeasure(const std::filesystem::path& folder, uint64_t bytes, Log& log);
+
+  // Writes the file from its beginning until all of it or `runtime_ns` is over, and measures what was written
+  // from then on. Fresh space is slower to write, and reads of it never reach the device.
+  void fill(const io::EngineOptions& options, uint64_t runtime_ns);
+  // Bytes per second, both directions together. Throws Error(io).
+  double rate(io::StreamKind kind, const io::EngineOptions& options, uint64_t runtime_ns);
+
+  uint64_t region_bytes() const { return region_bytes_; }
+  uint64_t written_bytes() const { return written_bytes_; }
+  bool direct() const { return file_.direct(); }
+  const std::string& direct_refusal() const { return file_.direct_refusal(); }
+
+  static constexpr uint64_t least_bytes() { return 4 * kRing.slot_bytes * kRing.slot_count; }
+
+ private:
+  // As the plan gives a training run on nvme, where its budget allows.
+  static constexpr io::RingOptions kRing{};
+
+  io::StreamResult stream(const io::EngineOptions& engine, const io::StreamOptions& options);
+
+  std::filesystem::path path_;
+  Log& log_;
+  SteadyClock clock_;
+  io::DeviceToken token_;
+  io::RingBuffer ring_;
+  io::File file_;
+  uint64_t region_bytes_;
+  uint64_t written_bytes_ = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,46 @@
+// StepLog: the run as JSON lines, one object per line, for programs. docs/steps_jsonl.md lists the keys.
+// It must never write part of a line where another writer, or the same run resumed, could continue it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <terrace/runtime/train/trainer.h>
+
+namespace terrace {
+
+// A finite number in its shortest exact form, else null.
+std::string json_number(double value);
+// '"compute": 1, ...': nanoseconds by cause, as members of an object. They add up exactly.
+std::string json_time_parts(const TimeParts& parts);
+// ', "h2d_bytes": 1, ...': the counters as members of an object.
+std::string json_counters(const OffloadCounters& counters);
+
+class StepLog {
+ public:
+  // An empty path makes a log that keeps nothing. Appends to a file that is there, on a new line. Throws
+  // Error(io).
+  explicit StepLog(const std::string& path);
+  ~StepLog();
+  StepLog(const StepLog&) = delete;
+  StepLog& operator=(const StepLog&) = delete;
+
+  // Throw Error(io) when the line is not in the file as a whole.
+  void start(uint64_t completed_steps, uint64_t steps, const std::string& model, const TrainConfig& config);
+  void fault_on_purpose(uint64_t step, const std::string& spec);
+  void step(const StepReport& report);
+  void evaluation(uint64_t step, double validation_loss);
+  void epoch(uint64_t step);
+  void checkpoint(uint64_t step, const std::string& folder);
+  void end(uint64_t step, std::string_view stopped_by);
+  // The run ends by an error; `survives` says what can be gone on from.
+  void failed(uint64_t step, std::string_view what_failed, std::string_view survives);
+
+ private:
+  void put(const std::string& line);
+
+  std::string path_;
+  int fd_ = -1;
+};
+
+}  // namespace terrace

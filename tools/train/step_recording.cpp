@@ -1,0 +1,176 @@
+#include "train/step_recording.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kWarmUpSteps = 2;
+constexpr uint64_t kDefaultSteps = 3;
+// Less holds the events of no step; more is a mistake.
+constexpr uint64_t kLeastMemory = 64 * kKiB;
+constexpr uint64_t kMostMemory = 4 * kGiB;
+constexpr uint64_t kDefaultMemory = 32 * kMiB;
+
+std::optional<uint64_t> number_in(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+[[noreturn]] void refuse(const std::string& what, std::string reason, std::string advice) {
+  throw Error(ErrorKind::config, {"cannot use", what, std::move(reason), std::move(advice)});
+}
+
+StepEventsOptions options_of(const TrainFlags& flags) {
+  if (flags.trace_memory.empty()) return {.memory_bytes = kDefaultMemory};
+  const uint64_t bytes = parse_bytes(flags.trace_memory, "--trace-memory");
+  if (bytes < kLeastMemory || bytes > kMostMemory)
+    refuse("--trace-memory " + flags.trace_memory,
+           fmt::format("it must be {} to {}", format_bytes(kLeastMemory), format_bytes(kMostMemory)),
+           "give for example 64MiB, or leave it out");
+  return {.memory_bytes = bytes};
+}
+
+}  // namespace
+
+StepRange parse_step_range(const std::string& text, uint64_t steps) {
+  const std::string subject = "--trace-steps " + text;
+  const size_t dash = text.find('-');
+  const std::optional<uint64_t> first = number_in(std::string_view(text).substr(0, dash));
+  std::optional<uint64_t> last = first;
+  if (dash != std::string::npos)
+    last = dash + 1 == text.size() ? steps : number_in(std::string_view(text).substr(dash + 1));
+  if (!first || !last || *first == 0 || *last < *first)
+    refuse(subject, "it is no range of steps, which count from 1",
+           "write --trace-steps 3-5, or 3 for one step");
+  if (*first > steps)
+    refuse(subject, fmt::format("the run ends with step {}", steps),
+           "name steps that it has, or raise --steps");
+  return {*first, std::min(*last, steps)};
+}
+
+StepRange default_step_range(uint64_t completed, uint64_t steps) {
+  const uint64_t remaining = steps - std::min(completed, steps);
+  const uint64_t skipped = std::min(kWarmUpSteps, remaining - std::min(remaining, kDefaultSteps));
+  const uint64_t first = completed + skipped + 1;
+  return {first, std::max(first, std::min(first + kDefaultSteps - 1, steps))};
+}
+
+StepRecording::StepRecording(const TrainFlags& flags, Log& log)
+    : log_(log),
+      steps_(flags.steps),
+      trace_(flags.trace),
+      has_trace_(!flags.trace.empty()),
+      has_page_(!flags.report.empty()) {
+  if (!has_trace_ && !flags.trace_steps.empty())
+    refuse("--trace-steps", "--trace is not given", "say which file with --trace FILE");
+  if (!has_trace_ && !has_page_) {
+    if (!flags.trace_memory.empty())
+      refuse("--trace-memory", "neither --trace nor --report is given", "say which file with --trace FILE");
+    return;
+  }
+  if (!flags.trace_steps.empty()) wanted_ = parse_step_range(flags.trace_steps, flags.steps);
+  events_ = std::make_unique<StepEvents>(clock_, options_of(flags));
+}
+
+StepRecording::~StepRecording() = default;
+
+void StepRecording::begin(uint64_t completed, std::string description) {
+  if (events_ == nullptr) return;
+  completed_ = completed;
+  // No sooner: from here on a signal ends the run in order, and nothing is left behind of the file.
+  try {
+    if (has_trace_) file_ = std::make_unique<TraceFile>(trace_, clock_.now_ns());
+  } catch (const Error& unwritten) {
+    give_up(unwritten);
+  }
+  if (file_ == nullptr) {
+    events_->choose_steps(completed + 1, completed + 2);
+    taker_.emplace(completed, events_->capacity());
+    return;
+  }
+  description_ = std::move(description);
+  const StepRange range = wanted_ ? *wanted_ : default_step_range(completed, steps_);
+  events_->choose_steps(range.first, range.last);
+  if (has_page_) taker_.emplace(range.first - 1, events_->capacity());
+  if (range.last <= completed)
+    log_.warning(
+        fmt::format("--trace: the run goes on with step {}, and steps {}-{} are behind it: the trace "
+                    "will be empty",
+                    completed + 1, range.first, range.last));
+  log_.info(fmt::format("steps {}-{} are recorded for {}, with {} of memory beside the budgets", range.first,
+                        range.last, file_->path().string(), format_bytes(events_->memory_bytes())));
+}
+
+// What was asked for in the last step has ended within the one after it, but for a commit.
+void StepRecording::step_done(uint64_t step, bool committing) {
+  if (events_ == nullptr) return;
+  take();
+  if (taker_) {
+    if (std::optional<StepPicture> picture = taker_->step_done(step, *events_)) picture_ = std::move(picture);
+  }
+  if (step <= events_->last_step()) return;
+  if (file_ != nullptr && !committing) finish_file();
+  if (!has_trace_) choose_next(step);
+}
+
+// For a page alone: steps that get rarer. The last one's transfers have ended by now.
+void StepRecording::choose_next(uint64_t step) {
+  uint64_t next = step + 1;
+  while (!is_pictured_step(completed_, next)) ++next;
+  events_->choose_steps(next, next);
+}
+
+void StepRecording::take() {
+  try {
+    events_->take([this](const TraceEvent& event) {
+      if (taker_) taker_->add(event);
+      if (file_ != nullptr) file_->add(*events_, event);
+    });
+  } catch (const Error& unwritten) {
+    give_up(unwritten);
+  }
+}
+
+void StepRecording::finish() {
+  if (events_ == nullptr) return;
+  take();
+  if (taker_) {
+    if (std::optional<StepPicture> picture = taker_->finish(*events_)) picture_ = std::move(picture);
+  }
+  finish_file();
+}
+
+void StepRecording::finish_file() {
+  if (file_ == nullptr) return;
+  try {
+    file_->finish(*events_, description_);
+    const std::string what = fmt::format("{} events of steps {}-{} are in {}", file_->event_count(),
+                                         events_->first_step(), events_->last_step(), file_->path().string());
+    if (events_->left_out() == 0) {
+      log_.info(what);
+    } else {
+      log_.warning(
+          fmt::format("{}; there was no room for {} more: raise --trace-memory", what, events_->left_out()));
+    }
+    file_.reset();
+  } catch (const Error& unwritten) {
+    give_up(unwritten);
+  }
+}
+
+void StepRecording::give_up(const Error& unwritten) {
+  file_.reset();
+  log_.warning(std::string(unwritten.what()) + "; training goes on without it");
+}
+
+}  // namespace terrace

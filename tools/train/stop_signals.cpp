@@ -1,0 +1,95 @@
+#include "train/stop_signals.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+
+// A handler has no argument of ours: these are the only variables of the program that are not passed around.
+std::atomic<int> g_received{0};
+std::atomic<bool> g_on_terminal{false};
+static_assert(std::atomic<int>::is_always_lock_free, "read and written inside a signal handler");
+
+constexpr int kRequested = -1;  // no signal's number
+
+std::string_view notice_of(int number) {
+  if (number == SIGINT)
+    return "\r\x1b[Kterrace: stopping when the step in progress is over; press again to stop at once\n";
+  if (number == SIGHUP)
+    return "\r\x1b[Kterrace: SIGHUP was received: stopping when the step in progress is over\n";
+  return "\r\x1b[Kterrace: SIGTERM was received: stopping when the step in progress is over; a second one "
+         "stops at once\n";
+}
+
+// A hangup is told to the process several times, by the terminal and by its shell: it only counts as a wish.
+bool is_second(int number) {
+  if (number != SIGHUP) {
+    const int earlier = g_received.exchange(number);
+    return earlier != 0 && earlier != SIGHUP;
+  }
+  int none = 0;
+  g_received.compare_exchange_strong(none, number);
+  return false;
+}
+
+void on_stop_signal(int number) {
+  const int saved_errno = errno;
+  if (is_second(number)) {
+    signal(number, SIG_DFL);
+    raise(number);  // delivered when this handler returns
+  } else {
+    constexpr size_t kTerminalPart = 4;  // takes back the progress line
+    const std::string_view notice = notice_of(number);
+    const std::string_view shown = g_on_terminal ? notice : notice.substr(kTerminalPart);
+    if (write(STDERR_FILENO, shown.data(), shown.size()) < 0) {
+      // Nobody is listening; the wish counts all the same.
+    }
+  }
+  errno = saved_errno;
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  g_received = 0;
+  g_on_terminal = isatty(STDERR_FILENO) == 1;
+  struct sigaction action {};
+  action.sa_handler = on_stop_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    const int result = sigaction(kSignals[i], &action, &earlier_[i]);
+    TERRACE_ASSERT(result == 0, "sigaction: " + system_reason(errno));
+    // nohup asked for it to be ignored.
+    if (kSignals[i] == SIGHUP && earlier_[i].sa_handler == SIG_IGN) sigaction(SIGHUP, &earlier_[i], nullptr);
+  }
+}
+
+StopSignals::~StopSignals() {
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &earlier_[i], nullptr);
+}
+
+void StopSignals::request() {
+  int none = 0;
+  g_received.compare_exchange_strong(none, kRequested);
+}
+
+bool StopSignals::requested() const {
+  return g_received != 0;
+}
+
+std::string_view StopSignals::name() const {
+  const int number = g_received;
+  if (number == kRequested) return "terrace ctl stop";
+  return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : number == SIGHUP ? "SIGHUP" : "";
+}
+
+}  // namespace terrace

@@ -1,0 +1,277 @@
+// `terrace train`: from flags to a trained model: resolves and checks everything, says what is going to
+// happen, lets TrainingRun do it, and reports.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include <terrace/memory/host/machine.h>
+#include <terrace/offload/plan/disk_room.h>
+#include <terrace/runtime/config/compute_threads.h>
+#include <terrace/runtime/config/tuning/tuning.h>
+#include <terrace/runtime/observe/control/job_control.h>
+#include <terrace/runtime/observe/trace/schedule_file.h>
+#include <terrace/runtime/observe/watchdog.h>
+#include <terrace/runtime/train/planning/update_sides.h>
+#include <terrace/runtime/train/planning/ways_out.h>
+
+#include "command_line.h"
+#include "console.h"
+#include "flags/compute_choice.h"
+#include "flags/model_choice.h"
+#include "flags/output_files.h"
+#include "flags/train_flags.h"
+#include "inspect/plan_report.h"
+#include "train/run_monitor.h"
+#include "train/run_report.h"
+#include "train/step_log.h"
+#include "train/step_recording.h"
+#include "train/stop_signals.h"
+#include "train/train_decisions.h"
+#include "train/train_facts.h"
+#include "train/train_faults.h"
+#include "train/train_header.h"
+#include "train/train_prediction.h"
+#include "train/train_resume.h"
+#include "train/train_run.h"
+#include "train/train_summary.h"
+
+namespace terrace {
+namespace {
+
+class Train final : public Subcommand {
+ public:
+  explicit Train(Command& app) {
+    Command command = app.add_subcommand(
+        name_, "Train a model on text or tokens, within budgets of device and host memory");
+    flags_.add_to(command);
+  }
+
+  const std::string& name() const override { return name_; }
+  int run() override {
+    if (!flags_.explain.empty()) return explain();
+    return flags_.print_config ? print_config() : train();
+  }
+
+ private:
+  int explain() {
+    print_result(config_explanation(resolve_config(flags_), flags_.explain));
+    return kDone;
+  }
+  int print_config() {
+    const TrainConfig config = resolve_config(flags_);
+    for (const std::string& warning : config.warnings) console_.warning(warning);
+    choose_model(flags_);  // a name that is none is as wrong here
+    print_result(flags_.json ? config_json(config) : config_table(config));
+    return kDone;
+  }
+
+  int train();
+  int train(RunReport& report);
+  void record_schedule(const Trainer& trainer);
+  std::unique_ptr<WatchdogThread> start_watchdog(Trainer& trainer);
+  std::unique_ptr<JobControl> start_control(Trainer& trainer, StopSignals& signals);
+
+  const std::string name_ = "train";
+  TrainFlags flags_;
+  Console console_;
+};
+
+// Null when it was turned off.
+std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer) {
+  constexpr uint64_t kSecondNs = 1'000'000'000;
+  constexpr uint64_t kNeverNs = UINT64_MAX;
+  const auto in_ns = [](uint64_t seconds) {
+    return seconds > kNeverNs / kSecondNs ? kNeverNs : seconds * kSecondNs;
+  };
+  if (flags_.stall_warning_seconds == 0 && flags_.stall_abort_seconds == 0) return nullptr;
+  const WatchdogOptions options{
+      flags_.stall_warning_seconds == 0 ? kNeverNs : in_ns(flags_.stall_warning_seconds),
+      in_ns(flags_.stall_abort_seconds)};
+  // The step thread cannot be interrupted where it waits, so nothing can be saved or cleaned up.
+  const auto abort = [this] {
+    console_.end_progress();
+    print_error(
+        Error(ErrorKind::io, {"training was given up", "", "one wait took longer than --stall-abort allows",
+                              "look at the disk or the link that is named above, then go on with "
+                              "--resume auto"}));
+    std::_Exit(kFailed);
+  };
+  return std::make_unique<WatchdogThread>(trainer.offloader().watch(), options, console_, abort);
+}
+
+// Null when it was turned off.
+std::unique_ptr<JobControl> Train::start_control(Trainer& trainer, StopSignals& signals) {
+  if (flags_.no_control) return nullptr;
+  JobControlOptions options;
+  options.steps = flags_.steps;
+  options.stop = [&signals] { signals.request(); };
+  return std::make_unique<JobControl>(trainer, options, console_);
+}
+
+void Train::record_schedule(const Trainer& trainer) {
+  if (flags_.record_schedule.empty()) return;
+  try {
+    write_schedule(flags_.record_schedule, trainer.recorded_schedule());
+  } catch (const Error& unwritten) {
+    console_.warning(unwritten.what());  // the training is as good without it
+  }
+}
+
+// Of several processes each would train by itself, into the same folders and with the memory of all.
+void require_one_process() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_NTASKS"}) {
+    const char* const value = std::getenv(name);
+    const std::string_view count = value != nullptr ? value : "";
+    uint64_t processes = 0;
+    const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), processes);
+    if (error != std::errc() || end != count.data() + count.size() || processes <= 1) continue;
+    throw Error(
+        ErrorKind::config,
+        {"cannot train as one of several processes", fmt::format("{}={}", name, count),
+         fmt::format("a launcher started {} of them, and Terrace trains in one process", processes),
+         fmt::format("start it once, without mpirun, torchrun or srun; where only one was started: env "
+                     "-u {} terrace train ...",
+                     name)});
+  }
+}
+
+// What export takes the model's tokenizer from; empty where the model has none.
+std::string tokenizer_of(const TrainFlags& flags) {
+  if (!flags.data.tokenizer.empty()) return flags.data.tokenizer;
+  const std::filesystem::path folder = model_folder(flags);
+  return !folder.empty() && std::filesystem::exists(folder / "tokenizer.json") ? flags.model : "";
+}
+
+// A run that does not fit is told how it would.
+TrainingSetup plan_or_refuse(const TrainerOptions& options) {
+  try {
+    TrainingSetup setup = plan_training(options);
+    if (options.tier_start != TierStart::resume) require_disk_room(setup.plan.memory, setup.offload);
+    return setup;
+  } catch (const ShortageError& reason) {
+    if (options.tier_start == TierStart::resume) throw;
+    Workers workers = make_compute_threads(options.config.terrace);
+    throw with_ways_out(reason, find_ways_out(reason, options.config, options.model, workers, options.compute,
+                                              {probe_machine().memory_limit.bytes}));
+  }
+}
+
+int Train::train() {
+  require_one_process();
+  check_output_files(flags_);
+  RunReport report(flags_.report, console_);
+  try {
+    return train(report);
+  } catch (const Error& failure) {
+    report.give_up(failure);
+    throw;
+  }
+}
+
+int Train::train(RunReport& report) {
+  InjectedFaults faults(flags_.inject);
+  const DataChoice choice(flags_.data, model_folder(flags_));
+  TrainerOptions options = resolve_training(flags_, choice.vocabulary());
+  for (const std::string& warning : options.config.warnings) console_.warning(warning);
+  std::optional<TrainingData> data;
+  if (flags_.epochs > 0) {
+    data.emplace(open_training_data(flags_, choice, options, console_));
+    settle_steps(flags_, *data, options, console_);
+  }
+  check_nvme_folders(options.config.placement);
+  apply_tuning(tuning_folder(), options.config, console_);
+  const ComputeChoice compute(options.config.terrace, console_);
+  options.compute = compute.device();
+  settle_file_reads(options.config, options.compute, console_);
+  const std::string measured_sides =
+      settle_update_sides(options.config, options.compute, flags_.replay_decisions);
+  StepRecording recording(flags_, console_);
+  const RunStart start = choose_start(flags_, options.config, console_);
+  options.tier_start = start.epoch ? TierStart::resume : TierStart::fresh;
+  options.discard_epochs = !start.epoch && start.discard_epochs;
+  TrainingSetup setup = plan_or_refuse(options);
+  if (!measured_sides.empty()) console_.info(update_sides_text(measured_sides, options.config, setup));
+  const TrainerPlan plan = setup.plan;
+  require_machine_memory(plan, setup.dry.device.own_memory.has_value(), probe_machine(),
+                         current_memory_use().pss_bytes, console_);
+  TrainDecisions decisions(setup, flags_);
+  const std::unique_ptr<CheckpointFolder> saves = open_save_folder(flags_, plan, console_);
+  if (!data) data.emplace(open_training_data(flags_, choice, options, console_));
+  if (flags_.resume.empty()) require_empty_monitors(options.config);
+  StepLog log(flags_.log);
+  // Takes a while: after everything that can be refused.
+  std::optional<PlanPrediction> prediction = predict_training(options, setup, console_);
+
+  StopSignals signals;
+  RunSummary summary;
+  summary.unigram_loss = data->unigram_loss();
+  const std::vector<ReportFact> facts =
+      training_facts(flags_, options, plan, start, *data, summary.unigram_loss);
+  console_.print(training_header(facts, flags_.verbose, console_.columns()));
+  report.begin(options, plan, facts, summary.unigram_loss, prediction);
+  summary.predicted.begin(std::move(prediction));
+  console_.info(crash_notice(flags_, options.config, plan));
+  if (start.is_resumed()) options.weights.clear();  // what is gone on from has its own
+  const auto made = make_trainer(
+      start, options, std::move(setup), *data,
+      [&](TrainingSetup& used) {
+        faults.apply_to(used.offload, console_);
+        used.offload.step_events = recording.events();
+        decisions.apply_to(used, console_);
+      },
+      console_);
+  Trainer& trainer = *made;
+  if (start.is_resumed() && trainer.completed_steps() >= options.steps) {
+    console_.info(fmt::format("step {} is reached already (--steps {}): there is nothing left to train",
+                              trainer.completed_steps(), options.steps));
+  }
+  summary.epoch_step = trainer.durable_step();
+  log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
+  for (const std::string& spec : flags_.inject) log.fault_on_purpose(trainer.completed_steps(), spec);
+
+  recording.begin(trainer.completed_steps(), "terrace " TERRACE_VERSION ", " + trainer.model_description());
+  report.attach(trainer, plan);
+  RunMonitor monitor(options.config, trainer, start.is_resumed(), report);
+
+  const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
+  const std::unique_ptr<JobControl> control = start_control(trainer, signals);
+  const std::optional<Error> failure = TrainingRun(flags_, options, trainer, saves.get(), console_, log,
+                                                   recording, monitor, signals, control.get(), summary)
+                                           .run();
+  trainer.offloader().wait_for_copies();  // which the record counts where they end
+  recording.finish();
+  report.picture(recording.take_picture());
+  faults.say_what_was_done(console_);
+  record_schedule(trainer);
+  report.end(failure, signals.requested());
+  summary.model = trainer.model_description();
+  summary.tokenizer = tokenizer_of(flags_);
+  summary.parameter_count = plan.parameter_count;
+  summary.planned_steps = options.steps;
+  for (const std::filesystem::path& path : tier_paths(options.config.placement))
+    summary.nvme_paths += (summary.nvme_paths.empty() ? "" : " ") + path.string();
+  summary.completed_steps = trainer.completed_steps();
+  add_memory(summary, trainer, plan);
+  try {
+    print_result(flags_.json ? summary_json(summary) : summary_text(summary, flags_.verbose));
+  } catch (const Error& unwritten) {
+    if (!failure) throw;
+    print_error(unwritten);
+  }
+  if (!failure) return kDone;
+  print_error(*failure);
+  return kFailed;
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_train(Command& app) {
+  return std::make_unique<Train>(app);
+}
+
+}  // namespace terrace

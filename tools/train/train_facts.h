@@ -1,0 +1,23 @@
+// What `terrace train` says of a run before it begins: first what its user chose, then where everything lives
+// and what that costs. How it is done is detail.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <terrace/runtime/observe/page/run_record.h>
+#include <terrace/runtime/train/trainer.h>
+
+#include "flags/train_flags.h"
+#include "train/train_resume.h"
+
+namespace terrace {
+
+std::vector<ReportFact> training_facts(const TrainFlags& flags, const TrainerOptions& options,
+                                       const TrainerPlan& plan, const RunStart& start,
+                                       const TrainingData& data, double unigram_loss);
+// The same as lines of text, each with its newline, of at most `width` columns (0: as long as they are).
+std::string training_header(const std::vector<ReportFact>& facts, bool verbose, size_t width);
+
+}  // namespace terrace

@@ -1,0 +1,33 @@
+#include "train/train_faults.h"
+
+#include <fmt/format.h>
+
+#include <terrace/runtime/train/fault_spec.h>
+
+namespace terrace {
+
+InjectedFaults::InjectedFaults(const std::vector<std::string>& specs) : specs_(specs) {
+  std::vector<io::Fault> faults;
+  for (const std::string& spec : specs) faults.push_back(parse_fault_spec(spec));
+  if (!faults.empty()) plan_ = std::make_unique<io::FaultPlan>(std::move(faults));
+}
+
+void InjectedFaults::apply_to(OffloadOptions& options, Log& log) {
+  if (plan_ == nullptr) return;
+  if (options.parameters != Placement::nvme && options.states != Placement::nvme) {
+    log.warning("--inject has no effect: nothing is on nvme");
+    return;
+  }
+  for (const std::string& spec : specs_) {
+    log.warning(
+        fmt::format("FAULT ON PURPOSE: --inject {}: this is a rehearsal, not a training to keep", spec));
+  }
+  options.decorate_engine = engines_with_faults(*plan_, log);
+}
+
+void InjectedFaults::say_what_was_done(Log& log) const {
+  if (plan_ == nullptr) return;
+  log.warning(fmt::format("--inject made {} transfers go wrong", plan_->faults_done()));
+}
+
+}  // namespace terrace

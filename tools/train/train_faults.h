@@ -1,0 +1,31 @@
+// InjectedFaults: what `terrace train --inject` does to a run, said loudly before it begins and counted when
+// it ends. It must never do anything without --inject.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <terrace/aio/engines/fault_plan.h>
+#include <terrace/base/log.h>
+#include <terrace/offload/options/offload_options.h>
+
+namespace terrace {
+
+class InjectedFaults {
+ public:
+  // One specification for each --inject, as runtime/train/fault_spec.h has them. Throws Error(config).
+  explicit InjectedFaults(const std::vector<std::string>& specs);
+
+  // Warns, and decorates the engines of a run that will be made with `options`. `log` and this object outlive
+  // it.
+  void apply_to(OffloadOptions& options, Log& log);
+  // How many transfers went wrong; nothing without --inject.
+  void say_what_was_done(Log& log) const;
+
+ private:
+  std::vector<std::string> specs_;
+  std::unique_ptr<io::FaultPlan> plan_;
+};
+
+}  // namespace terrace

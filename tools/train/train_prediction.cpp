@@ -1,0 +1,108 @@
+#include "train/train_prediction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <terrace/base/error.h>
+#include <terrace/base/units.h>
+#include <terrace/offload/watch/link_table.h>
+#include <terrace/runtime/config/compute_threads.h>
+#include <terrace/runtime/config/tuning/tuning.h>
+#include <terrace/runtime/train/checkpoint/found_epoch.h>
+#include <terrace/runtime/train/planning/disk_rates.h>
+#include <terrace/runtime/train/planning/predict.h>
+
+#include "text_table.h"
+#include "train/step_log.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kStepsThatPay = 100;  // what it takes to measure the machine, a second or two
+
+}  // namespace
+
+std::optional<PlanPrediction> predict_training(const TrainerOptions& options, const TrainingSetup& setup,
+                                               Console& console) {
+  Workers workers = make_compute_threads(options.config.terrace);
+  try {
+    std::optional<MeasuredMachine> machine;
+    if (options.steps >= kStepsThatPay) {
+      machine = measure_machine(options.config, setup, workers);
+      take_tuned_rates(tuning_folder(), tier_paths(options.config.placement), machine->rates);
+    }
+    return predict_run(options.config, setup, workers, machine ? &*machine : nullptr);
+  } catch (const Error& error) {
+    console.warning(fmt::format("this run is not predicted: {}", error.what()));
+    return std::nullopt;
+  }
+}
+
+void PredictedSteps::add(const StepReport& report) {
+  ++seen_;
+  if (!prediction_ || seen_ < prediction_->repeats_from_step || report.skipped ||
+      report.update_mode != prediction_->update_mode)
+    return;
+  ++steps_;
+  moved_ = moved_ + report.moved;
+  if (seconds_.size() < kMostTimes)
+    seconds_.push_back(static_cast<double>(report.total_ns - report.keeping_ns) * 1e-9);
+}
+
+double PredictedSteps::median_seconds() const {
+  std::vector<double> sorted = seconds_;
+  std::ranges::sort(sorted);
+  return sorted.empty() ? 0 : sorted[sorted.size() / 2];
+}
+
+std::vector<PredictedSteps::Row> PredictedSteps::link_rows() const {
+  std::vector<Row> rows;
+  for (const LinkEntry& link : kLinks) {
+    const auto predicted = static_cast<double>(prediction_->step.*link.moved);
+    const double measured = static_cast<double>(moved_.*link.moved) / static_cast<double>(steps_);
+    if (predicted > 0 || measured > 0) rows.push_back({link.name, link.key, predicted, measured});
+  }
+  return rows;
+}
+
+std::string PredictedSteps::text(const std::vector<TierSummary>& tiers) const {
+  if (!prediction_ || steps_ == 0) return "";
+  TextTable table({"as planned, and as it was", "planned", "measured", "measured / planned"});
+  const auto add = [&](const std::string& name, const std::string& planned, const std::string& measured,
+                       double ratio) {
+    table.add({name, planned, measured, fmt::format("{:.3f}", ratio)});
+  };
+  for (const Row& row : link_rows()) {
+    add(row.name + ", per step", format_bytes(static_cast<uint64_t>(row.predicted)),
+        format_bytes(static_cast<uint64_t>(row.measured)),
+        row.predicted > 0 ? row.measured / row.predicted : 0);
+  }
+  for (const PredictedTier& tier : prediction_->tiers) {
+    const auto found = std::ranges::find(tiers, tier.name, &TierSummary::name);
+    if (found == tiers.end() || tier.peak_bytes == 0) continue;
+    add(tier.name + " at its peak", format_bytes(tier.peak_bytes), format_bytes(found->peak_bytes),
+        static_cast<double>(found->peak_bytes) / static_cast<double>(tier.peak_bytes));
+  }
+  if (prediction_->has_times)
+    add("a step, the median", fmt::format("{:.3f} s", prediction_->step_seconds),
+        fmt::format("{:.3f} s", median_seconds()), median_seconds() / prediction_->step_seconds);
+  return table.text();
+}
+
+std::string PredictedSteps::json() const {
+  if (!prediction_ || steps_ == 0) return "null";
+  std::string links;
+  for (const Row& row : link_rows())
+    links += fmt::format(R"({}{{"link": "{}", "planned_bytes": {}, "bytes_per_step": {}}})",
+                         links.empty() ? "" : ", ", row.key, json_number(row.predicted),
+                         json_number(row.measured));
+  return fmt::format(
+      R"({{"update": "{}", "steps": {}, "links": [{}], "planned_seconds": {}, "median_seconds": {}}})",
+      name_of(prediction_->update_mode), steps_, links,
+      prediction_->has_times ? json_number(prediction_->step_seconds) : "null",
+      json_number(median_seconds()));
+}
+
+}  // namespace terrace

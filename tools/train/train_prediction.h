@@ -1,0 +1,52 @@
+// The prediction of a run of `terrace train`: made before anything is allocated, and set beside what was
+// measured at its end.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/runtime/observe/page/run_record.h>
+#include <terrace/runtime/train/planning/prediction.h>
+#include <terrace/runtime/train/trainer.h>
+
+#include "console.h"
+
+namespace terrace {
+
+// Without times for a run that is too short for measuring them to pay. What cannot be predicted is a line in
+// the log, and no reason not to train.
+std::optional<PlanPrediction> predict_training(const TrainerOptions& options, const TrainingSetup& setup,
+                                               Console& console);
+
+// What the steps came to that a prediction is about: those that are alike, in its mode of the update.
+class PredictedSteps {
+ public:
+  void begin(std::optional<PlanPrediction> prediction) { prediction_ = std::move(prediction); }
+  void add(const StepReport& report);
+
+  // Empty without a prediction, or without such a step. `tiers` are those of the run.
+  std::string text(const std::vector<TierSummary>& tiers) const;
+  // A JSON object, or null.
+  std::string json() const;
+
+ private:
+  struct Row {
+    std::string name;
+    std::string key;
+    double predicted = 0;
+    double measured = 0;
+  };
+  std::vector<Row> link_rows() const;
+  double median_seconds() const;
+
+  static constexpr size_t kMostTimes = 4096;  // of which the median is taken
+  std::optional<PlanPrediction> prediction_;
+  uint64_t seen_ = 0;
+  uint64_t steps_ = 0;
+  OffloadCounters moved_;
+  std::vector<double> seconds_;
+};
+
+}  // namespace terrace

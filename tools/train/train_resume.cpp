@@ -1,0 +1,220 @@
+#include "train/train_resume.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <terrace/base/error.h>
+#include <terrace/runtime/train/checkpoint/checkpoint.h>
+
+#include "command_line.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of this one checkpoint or commit alone: another may be whole.
+bool is_damage(const Error& failure) {
+  return failure.kind() == ErrorKind::corrupt || failure.kind() == ErrorKind::io;
+}
+
+std::string names_of(const std::vector<fs::path>& paths) {
+  std::vector<std::string> names;
+  for (const fs::path& path : paths) names.push_back(path.string());
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+void say_fallback(const std::string& damaged, const Error& failure, const fs::path& next, Log& log) {
+  log.warning(fmt::format("{} cannot be used and the one before it, {}, is taken: {}", damaged,
+                          next.filename().string(), failure.what()));
+}
+
+[[noreturn]] void none_is_whole(const std::string& folder, const Error& failure) {
+  ErrorParts parts = failure.parts();
+  parts.advice =
+      fmt::format("no checkpoint in {} is whole: restore one, or save a new run to another folder", folder);
+  throw Error(failure.kind(), std::move(parts));
+}
+
+// The checkpoints of --save that can be read, the best first.
+std::vector<fs::path> readable_checkpoints(const std::string& folder, Log& log) {
+  std::vector<fs::path> candidates;
+  if (!folder.empty()) candidates = checkpoints_to_resume_from(folder);
+  while (!candidates.empty()) {
+    try {
+      read_checkpoint_info(candidates.front());
+      break;
+    } catch (const Error& failure) {
+      if (!is_damage(failure)) throw;
+      if (candidates.size() == 1) none_is_whole(folder, failure);
+      say_fallback(candidates[0].string(), failure, candidates[1], log);
+      candidates.erase(candidates.begin());
+    }
+  }
+  return candidates;
+}
+
+std::string described(const FoundEpoch& epoch) {
+  std::error_code ignored;
+  return fmt::format("step {} of \"{}\", committed {}", epoch.info.run.step, epoch.info.run.model,
+                     time_text(fs::last_write_time(epoch.manifest, ignored)));
+}
+
+void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::path>& paths) {
+  if (!tier.has_epochs) return;
+  throw Error(
+      ErrorKind::config,
+      {"this run would destroy the state of another", names_of(paths),
+       tier.newest ? fmt::format("the nvme path holds {}", described(*tier.newest))
+                   : fmt::format("the nvme path holds commits: {}", tier.trouble),
+       fmt::format("go on from it with --resume nvme, start anew with --fresh, or remove it with `terrace "
+                   "checkpoint prune {} --all`",
+                   names_of(paths))});
+}
+
+// What must agree when one of two saved states takes the place of the other.
+void require_one_run(const CheckpointInfo& epoch, const CheckpointInfo& checkpoint, const fs::path& folder,
+                     const std::vector<fs::path>& paths) {
+  const auto same = [&](const char* fact) {
+    const auto one = epoch.position.find(fact), other = checkpoint.position.find(fact);
+    return one != epoch.position.end() && other != checkpoint.position.end() && one->second == other->second;
+  };
+  if (epoch.tensor_hash == checkpoint.tensor_hash && epoch.seed == checkpoint.seed &&
+      same("data_fingerprint") && same("train_tokens") && same("context"))
+    return;
+  throw Error(
+      ErrorKind::config,
+      {"cannot choose where to go on from", names_of(paths),
+       fmt::format(
+           "the commit there (step {} of \"{}\") and the checkpoint {} (step {} of \"{}\") are of two runs",
+           epoch.step, epoch.model, folder.string(), checkpoint.step, checkpoint.model),
+       "name the one that is meant: --resume nvme with another --save, or --resume DIR with --fresh"});
+}
+
+// What a fall-back to a checkpoint, or a new start, would remove may be better than that.
+[[noreturn]] void older_epochs_stay(const std::vector<fs::path>& paths, const std::string& damage) {
+  throw Error(ErrorKind::corrupt,
+              {"cannot go on from the newest commit in", names_of(paths), damage,
+               fmt::format("there are older ones: `terrace checkpoint prune {} --damaged` removes what is "
+                           "damaged, and --resume nvme goes on from the newest that is left; a checkpoint "
+                           "instead of all of them: --resume DIR --fresh",
+                           names_of(paths))});
+}
+
+RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, const TierContents& tier,
+                          const std::vector<fs::path>& paths, Log& log) {
+  RunStart start;
+  start.checkpoints = readable_checkpoints(flags.save, log);
+  if (tier.newest) {
+    const uint64_t step = tier.newest->info.run.step;
+    uint64_t saved = 0;
+    if (!start.checkpoints.empty()) {
+      const CheckpointInfo info = read_checkpoint_info(start.checkpoints.front());
+      require_one_run(tier.newest->info.run, info, start.checkpoints.front(), paths);
+      saved = info.step;
+    }
+    start.discard_epochs = !start.checkpoints.empty();
+    if (start.checkpoints.empty() || step >= saved) {
+      start.epoch = require_epoch(config);
+      log.info(fmt::format("--resume auto: going on from the commit in {}, step {}", names_of(paths), step));
+      return start;
+    }
+    log.info(fmt::format("the commit in {} is of step {}, earlier than the checkpoint: it is given up",
+                         names_of(paths), step));
+  } else if (tier.has_epochs) {
+    // Throws what is wrong. With a path left out nothing is damaged.
+    if (tier.paths_fit && tier.epoch_count > 1) older_epochs_stay(paths, tier.trouble);
+    if (start.checkpoints.empty() || !tier.paths_fit) require_epoch(config);
+    log.warning(fmt::format("THE COMMIT IN {} CANNOT BE USED and a checkpoint is taken instead: {}",
+                            names_of(paths), tier.trouble));
+    start.discard_epochs = true;
+  }
+  if (start.checkpoints.empty()) {
+    const std::string where = flags.save.empty() ? names_of(paths) : flags.save;
+    log.info(fmt::format("--resume auto: no checkpoint is in {}, the run starts at its beginning", where));
+  } else {
+    const fs::path& best = start.checkpoints.front();
+    log.info(fmt::format("--resume auto: going on from {}, step {}", best.string(),
+                         read_checkpoint_info(best).step));
+  }
+  return start;
+}
+
+// The first of them that `take` does not throw at; throws what the last one is thrown at with.
+void take_first(std::span<const fs::path> checkpoints, FunctionRef<void(const fs::path&)> take, Log& log) {
+  for (size_t i = 0; i < checkpoints.size(); ++i) {
+    try {
+      take(checkpoints[i]);
+      return;
+    } catch (const Error& failure) {
+      if (!is_damage(failure) || i + 1 == checkpoints.size()) throw;
+      say_fallback(checkpoints[i].string(), failure, checkpoints[i + 1], log);
+    }
+  }
+}
+
+}  // namespace
+
+RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& log) {
+  const std::vector<fs::path> paths = tier_paths(config.placement);
+  RunStart start;
+  if (flags.resume == kResumeNvme) {
+    start.epoch = require_epoch(config);
+    const std::vector<fs::path> saved = readable_checkpoints(flags.save, log);
+    if (!saved.empty())
+      require_one_run(start.epoch->info.run, read_checkpoint_info(saved.front()), saved.front(), paths);
+    return start;
+  }
+  TierContents tier = look_for_epoch(paths);
+  if (flags.fresh && tier.has_epochs) {
+    log.warning(
+        fmt::format("--fresh: the state in {} will be removed, by the first commit of this run where its "
+                    "files can stay so long, else when it begins{}",
+                    names_of(paths), tier.newest ? ": " + described(*tier.newest) : ""));
+    start.discard_epochs = true;
+    tier = {};
+  }
+  if (flags.resume == kResumeAuto) return choose_by_itself(flags, config, tier, paths, log);
+  if (!tier.in_use) require_nothing_to_lose(tier, paths);  // else the lock says whose it is
+  if (flags.resume.empty()) return start;
+  require_exists("--resume", flags.resume);
+  read_checkpoint_info(flags.resume);
+  start.checkpoints = {flags.resume};
+  return start;
+}
+
+std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& options, TrainingSetup setup,
+                                      const TrainingData& data,
+                                      FunctionRef<void(TrainingSetup&)> before_making, Log& log) {
+  if (start.epoch) {
+    try {
+      before_making(setup);
+      return std::make_unique<Trainer>(options, std::move(setup), data, log);
+    } catch (const Error& failure) {
+      if (is_damage(failure) && start.epoch->has_older_epochs)
+        older_epochs_stay(tier_paths(options.config.placement), failure.what());
+      if (!is_damage(failure) || start.checkpoints.empty()) throw;
+      log.warning(
+          fmt::format("THE COMMIT OF STEP {} CANNOT BE USED and the checkpoint {} is taken instead: {}",
+                      start.epoch->info.run.step, start.checkpoints.front().string(), failure.what()));
+    }
+    options.tier_start = TierStart::fresh;
+    options.discard_epochs = start.discard_epochs;
+    setup = plan_training(options);
+  }
+  std::span<const fs::path> checkpoints = start.checkpoints;
+  if (options.discard_epochs) {  // which are gone once there is a trainer
+    const auto require = [&](const fs::path& checkpoint) {
+      Trainer::require_resumable(checkpoint, options, setup, data);
+      checkpoints = {&checkpoint, 1};
+    };
+    take_first(checkpoints, require, log);
+  }
+  before_making(setup);
+  auto trainer = std::make_unique<Trainer>(options, std::move(setup), data, log);
+  take_first(
+      checkpoints, [&](const fs::path& checkpoint) { trainer->resume(checkpoint); }, log);
+  return trainer;
+}
+
+}  // namespace terrace

@@ -1,0 +1,341 @@
+#include "train/train_summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string_view>
+
+#include <terrace/base/units.h>
+#include <terrace/memory/host/machine.h>
+#include <terrace/offload/watch/binding_resource.h>
+#include <terrace/offload/watch/link_table.h>
+#include <terrace/runtime/config/json/json_document.h>
+
+#include "text_table.h"
+#include "train/step_log.h"
+
+namespace terrace {
+namespace {
+
+uint64_t least_of(const RunSummary& summary, const LinkEntry& link) {
+  return least_per_step(link, summary.bound, summary.moved, summary.steps);
+}
+
+double seconds(uint64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+double per(double amount, double unit) {
+  return unit > 0 ? amount / unit : 0;
+}
+
+double per_step(const RunSummary& summary, uint64_t amount) {
+  return per(static_cast<double>(amount), static_cast<double>(summary.steps));
+}
+
+std::string memory_table(const RunSummary& summary) {
+  TextTable table({"memory", "budget", "planned", "peak used"});
+  for (const TierSummary& tier : summary.tiers) {
+    table.add({tier.name, tier.budget_bytes > 0 ? format_bytes(tier.budget_bytes) : "disk",
+               format_bytes(tier.planned_bytes), format_bytes(tier.peak_bytes)});
+  }
+  table.add({"whole process, as the system counts it (Pss)", "", "", format_bytes(summary.process_bytes)});
+  return table.text();
+}
+
+std::string link_table(const RunSummary& summary) {
+  TextTable table({"bytes moved", "total", "per step", "least possible", "ratio"});
+  for (const LinkEntry& link : kLinks) {
+    const uint64_t moved = summary.moved.*link.moved;
+    const uint64_t bound = least_of(summary, link);
+    if (moved == 0 && bound == 0) continue;
+    const double step = per_step(summary, moved);
+    table.add(
+        {link.name, format_bytes(moved), format_bytes(static_cast<uint64_t>(step)), format_bytes(bound),
+         bound > 0 && summary.steps > 0 ? fmt::format("{:.3f}", step / static_cast<double>(bound)) : "-"});
+  }
+  return table.text();
+}
+
+std::string path_table(const RunSummary& summary) {
+  TextTable table({"nvme path", "read and written", "busy", "rate"});
+  for (const NvmePathUse& path : summary.paths) {
+    table.add(
+        {path.path, format_bytes(path.bytes), seconds_text(seconds(path.busy_ns)),
+         fmt::format("{:.2f} GB/s", per(static_cast<double>(path.bytes) * 1e-9, seconds(path.busy_ns)))});
+  }
+  return table.text();
+}
+
+std::string paths_json(const RunSummary& summary) {
+  std::string paths;
+  for (const NvmePathUse& path : summary.paths)
+    paths += fmt::format(R"({}{{"path": {}, "bytes": {}, "busy_seconds": {}, "bytes_per_second": {}}})",
+                         paths.empty() ? "" : ", ", json_quoted(path.path), path.bytes,
+                         json_number(seconds(path.busy_ns)),
+                         json_number(per(static_cast<double>(path.bytes), seconds(path.busy_ns))));
+  return paths;
+}
+
+void add_time(TextTable& table, const RunSummary& summary, std::string_view name, uint64_t ns) {
+  table.add({std::string(name), seconds_text(seconds(ns)), seconds_text(per_step(summary, ns) * 1e-9),
+             percent_text(seconds(ns), seconds(summary.total_ns))});
+}
+
+// Every nanosecond once.
+std::string time_table(const RunSummary& summary) {
+  TextTable table({"time", "total", "per step", "share"});
+  for (const TimeCause cause : kTimeCauses)
+    add_time(table, summary, name_of(cause), summary.moved.time[cause]);
+  add_time(table, summary, "all steps", summary.total_ns);
+  return table.text() + resource_text(resource_use(summary.moved)) + "\n";
+}
+
+// The same time by its phases, and who waited: these overlap.
+std::string phase_table(const RunSummary& summary) {
+  TextTable table({"of it", "total", "per step", "share"});
+  add_time(table, summary, "forward and backward", summary.forward_backward_ns);
+  add_time(table, summary, "the end of the step", summary.update_ns);
+  if (summary.keeping_ns > 0) add_time(table, summary, "keeping the state", summary.keeping_ns);
+  for (const WaitEntry& wait : kWaits) {
+    if (summary.moved.*wait.ns > 0) add_time(table, summary, wait.name, summary.moved.*wait.ns);
+  }
+  return table.text();
+}
+
+std::string loss_text(const RunSummary& summary) {
+  std::string text;
+  if (summary.steps > 0)
+    text = fmt::format("training loss of step {}: {:.4f} nats per token\n", summary.completed_steps,
+                       summary.last_loss);
+  if (!summary.validation_loss)
+    return text +
+           fmt::format("held-out loss not computed; unigram loss of the data {:.4f}\n", summary.unigram_loss);
+  const double gain = summary.unigram_loss - *summary.validation_loss;
+  return text + fmt::format(
+                    "held-out loss of step {}: {:.4f}, perplexity {:.4g}; {:.4f} {} the unigram loss "
+                    "of the data\n",
+                    summary.validation_step, *summary.validation_loss, std::exp(*summary.validation_loss),
+                    gain < 0 ? -gain : gain, gain < 0 ? "above" : "below");
+}
+
+// Where the state is, and the command that goes on.
+std::string state_text(const RunSummary& summary) {
+  std::string text;
+  if (summary.epoch_step)
+    text += fmt::format("commit of step {} in {} (`terrace checkpoint ls` lists it)\n", *summary.epoch_step,
+                        summary.nvme_paths);
+  if (!summary.checkpoint.empty()) {
+    const std::string folder = std::filesystem::path(summary.checkpoint).parent_path().string();
+    text +=
+        fmt::format("checkpoint {}\nexport it with: terrace export {} --out FOLDER{}\n", summary.checkpoint,
+                    folder, summary.tokenizer.empty() ? "" : " --tokenizer " + summary.tokenizer);
+  } else if (!summary.epoch_step) {
+    return text + "nothing was saved: --save FOLDER keeps the weights that are trained\n";
+  }
+  const bool is_done = summary.completed_steps >= summary.planned_steps;
+  return text +
+         fmt::format("go on with: the same command, --resume auto{}\n", is_done ? " and more --steps" : "");
+}
+
+std::string commits_text(const RunSummary& summary) {
+  if (!summary.keeps_epochs) return "";
+  const OffloadCounters& done = summary.commits;
+  return fmt::format("{}: {} of cached states and {} of manifests written\n",
+                     counted(done.commit_count, "commit"), format_bytes(done.commit_write_bytes),
+                     format_bytes(done.manifest_bytes));
+}
+
+std::string epochs_json(const RunSummary& summary) {
+  if (!summary.keeps_epochs) return "null";
+  const OffloadCounters& done = summary.commits;
+  return fmt::format(
+      R"({{"step": {}, "paths": {}, "count": {}, "write_bytes": {}, "manifest_bytes": {}, "keeping_seconds": {}}})",
+      summary.epoch_step ? std::to_string(*summary.epoch_step) : "null", json_quoted(summary.nvme_paths),
+      done.commit_count, done.commit_write_bytes, done.manifest_bytes,
+      json_number(seconds(summary.keeping_ns)));
+}
+
+std::string tiers_json(const RunSummary& summary) {
+  std::string tiers;
+  for (const TierSummary& tier : summary.tiers) {
+    std::string uses;
+    for (const TierUse& use : tier.uses) {
+      uses += fmt::format(R"({}{{"purpose": {}, "bytes": {}}})", uses.empty() ? "" : ", ",
+                          json_quoted(use.purpose), use.bytes);
+    }
+    tiers += fmt::format(
+        R"({}    {{"tier": "{}", "budget_bytes": {}, "budget_origin": {}, "planned_bytes": {}, "peak_bytes": {}, "uses": [{}]}})",
+        tiers.empty() ? "" : ",\n", tier.name,
+        tier.budget_bytes > 0 ? std::to_string(tier.budget_bytes) : "null", json_quoted(tier.origin),
+        tier.planned_bytes, tier.peak_bytes, uses);
+  }
+  return tiers;
+}
+
+std::string links_json(const RunSummary& summary) {
+  std::string links;
+  for (const LinkEntry& link : kLinks) {
+    const uint64_t bound = least_of(summary, link);
+    const double step = per_step(summary, summary.moved.*link.moved);
+    links += fmt::format(
+        R"({}    {{"link": "{}", "bytes": {}, "bytes_per_step": {}, "least_bytes_per_step": {}, "ratio": {}}})",
+        links.empty() ? "" : ",\n", link.key, summary.moved.*link.moved, json_number(step), bound,
+        bound > 0 && summary.steps > 0 ? json_number(step / static_cast<double>(bound)) : "null");
+  }
+  return links;
+}
+
+}  // namespace
+
+void RunSummary::add(const StepReport& report) {
+  ++steps;
+  least.add(report.update_mode);
+  predicted.add(report);
+  tokens += report.tokens;
+  skipped_steps += report.skipped ? 1 : 0;
+  last_loss = report.loss;
+  total_ns += report.total_ns;
+  forward_backward_ns += report.forward_backward_ns;
+  update_ns += report.update_ns;
+  keeping_ns += report.keeping_ns;
+  moved = moved + report.moved;
+}
+
+void RunSummary::add(const FinishedUpdate& last) {
+  total_ns += last.ns;
+  update_ns += last.ns;
+  moved = moved + last.moved;
+}
+
+void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {
+  // Of the budget as it was throughout, or of none.
+  if (!trainer.offloader().host_budget_has_changed())
+    summary.bound = summary.least.per_step(trainer.offloader());
+  std::vector<TierUse> host_uses;
+  for (const TierUse& use : trainer.offloader().host_ledger()) {
+    const auto known = std::find_if(host_uses.begin(), host_uses.end(),
+                                    [&](const TierUse& other) { return other.purpose == use.purpose; });
+    if (known == host_uses.end()) {
+      host_uses.push_back(use);
+    } else {
+      known->bytes += use.bytes;
+    }
+  }
+  const uint64_t taken = trainer.offloader().tier_file_bytes();
+  summary.tiers = {{"device", plan.device.bytes, plan.device.origin, plan.memory.device_bytes,
+                    trainer.device_peak_bytes(), trainer.device_ledger()},
+                   {"host", plan.host.bytes, plan.host.origin, plan.memory.host_bytes,
+                    trainer.offloader().host_peak_bytes(), host_uses}};
+  if (taken > 0) {
+    const uint64_t needed = plan.memory.file_bytes();
+    uint64_t planned = 0;
+    for (const PathShare& share : plan.disk) planned += share.bytes;
+    summary.tiers.push_back({"nvme",
+                             0,
+                             "what is free on the path",
+                             planned,
+                             taken,
+                             {{"parameters", plan.memory.parameter_file_bytes},
+                              {"states", plan.memory.record_file_bytes},
+                              {"gradients", plan.memory.gradient_file_bytes},
+                              {"activation checkpoints", plan.memory.activation_file_bytes},
+                              {"head-room of several paths", planned - std::min(planned, needed)}}});
+  }
+  summary.keeps_epochs = plan.memory.keeps_epochs;
+  summary.commits = trainer.offloader().counters();
+  summary.paths = trainer.offloader().nvme_paths();
+  summary.process_bytes = std::max(summary.process_bytes, current_memory_use().pss_bytes);
+}
+
+namespace {
+
+std::string detail_text(const RunSummary& summary) {
+  std::string text = commits_text(summary);
+  if (summary.steps == 0) return text;
+  const std::string links = link_table(summary);
+  if (std::count(links.begin(), links.end(), '\n') > 1) text += "\n" + links;
+  if (!summary.paths.empty()) text += "\n" + path_table(summary);
+  text += "\n" + time_table(summary) + "\n" + phase_table(summary);
+  const std::string planned = summary.predicted.text(summary.tiers);
+  if (!planned.empty()) text += "\n" + planned;
+  return text + fmt::format("\n{} chunk fetches, {} of them on demand; {} evictions\n",
+                            grouped(summary.moved.fetch_count), grouped(summary.moved.demand_fetch_count),
+                            grouped(summary.moved.eviction_count));
+}
+
+std::string steps_text(const RunSummary& summary) {
+  if (summary.completed_steps > summary.planned_steps || (summary.steps == 0 && summary.stopped_by.empty())) {
+    return fmt::format("the checkpoint is of step {}, and --steps {} asks for no more: nothing was trained\n",
+                       summary.completed_steps, summary.planned_steps);
+  }
+  const double total = seconds(summary.total_ns);
+  std::string text =
+      fmt::format("{} of {} steps done, {} in this run: {} tokens in {}, {:.1f} tokens/s\n",
+                  summary.completed_steps, summary.planned_steps, summary.steps, grouped(summary.tokens),
+                  seconds_text(total), per(static_cast<double>(summary.tokens), total));
+  if (summary.skipped_steps > 0)
+    text += fmt::format("{} of them overflowed in fp16 and were skipped\n", grouped(summary.skipped_steps));
+  return text;
+}
+
+}  // namespace
+
+// The result last.
+std::string summary_text(const RunSummary& summary, bool verbose) {
+  std::string text = memory_table(summary);
+  if (verbose) {
+    text += detail_text(summary);
+  } else if (summary.steps > 0) {
+    text += resource_text(resource_use(summary.moved)) + "\n";
+  }
+  return text + "\n" + steps_text(summary) + loss_text(summary) + state_text(summary);
+}
+
+std::string summary_json(const RunSummary& summary) {
+  const double total = seconds(summary.total_ns);
+  std::string waits;
+  for (const WaitEntry& wait : kWaits) {
+    waits += fmt::format(R"(, "{}_seconds": {}, "{}_share": {})", wait.key,
+                         json_number(seconds(summary.moved.*wait.ns)), wait.key,
+                         json_number(per(seconds(summary.moved.*wait.ns), total)));
+  }
+  std::string text = "{\n";
+  text += fmt::format("  \"version\": \"{}\",\n  \"model\": {},\n  \"parameters\": {},\n", TERRACE_VERSION,
+                      json_quoted(summary.model), summary.parameter_count);
+  text += fmt::format("  \"planned_steps\": {},\n  \"completed_steps\": {},\n  \"stopped_by\": {},\n",
+                      summary.planned_steps, summary.completed_steps,
+                      summary.stopped_by.empty() ? "null" : json_quoted(summary.stopped_by));
+  text += fmt::format("  \"validation_loss\": {},\n  \"unigram_loss\": {},\n  \"last_training_loss\": {},\n",
+                      summary.validation_loss ? json_number(*summary.validation_loss) : "null",
+                      json_number(summary.unigram_loss),
+                      summary.steps > 0 ? json_number(summary.last_loss) : "null");
+  text += fmt::format("  \"checkpoint\": {},\n",
+                      summary.checkpoint.empty() ? "null" : json_quoted(summary.checkpoint));
+  text += fmt::format("  \"commits\": {},\n", epochs_json(summary));
+  text += fmt::format("  \"prediction\": {},\n", summary.predicted.json());
+  text += fmt::format(
+      "  \"steps\": {},\n  \"skipped_steps\": {},\n  \"tokens\": {},\n  \"steps_per_second\": {},\n  "
+      "\"tokens_per_second\": {},\n",
+      summary.steps, summary.skipped_steps, summary.tokens,
+      json_number(per(static_cast<double>(summary.steps), total)),
+      json_number(per(static_cast<double>(summary.tokens), total)));
+  text += fmt::format(
+      "  \"time\": {{\"seconds\": {}, \"forward_backward_seconds\": {}, \"update_seconds\": {}{}, "
+      "\"parts_ns\": {{{}}}}},\n  \"bound_by\": \"{}\",\n",
+      json_number(total), json_number(seconds(summary.forward_backward_ns)),
+      json_number(seconds(summary.update_ns)), waits, json_time_parts(summary.moved.time),
+      key_of(resource_use(summary.moved).binding));
+  text +=
+      fmt::format("  \"fetches\": {},\n  \"demand_fetches\": {},\n  \"evictions\": {},\n",
+                  summary.moved.fetch_count, summary.moved.demand_fetch_count, summary.moved.eviction_count);
+  text += fmt::format(
+      "  \"tiers\": [\n{}\n  ],\n  \"links\": [\n{}\n  ],\n  \"paths\": [{}],\n  \"process_pss_bytes\": "
+      "{}\n}}\n",
+      tiers_json(summary), links_json(summary), paths_json(summary), summary.process_bytes);
+  return text;
+}
+
+}  // namespace terrace

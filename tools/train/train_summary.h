@@ -1,0 +1,65 @@
+// RunSummary: what a run of `terrace train` did, added up step by step, and its two forms: aligned text and
+// JSON.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/runtime/observe/page/least_traffic.h>
+#include <terrace/runtime/observe/page/run_record.h>
+#include <terrace/runtime/train/trainer.h>
+
+#include "train/train_prediction.h"
+
+namespace terrace {
+
+struct RunSummary {
+  std::string model;
+  uint64_t parameter_count = 0;
+  uint64_t planned_steps = 0;    // of the whole run
+  uint64_t completed_steps = 0;  // of the whole run
+  std::string stopped_by;        // "SIGINT"; empty when the run came to its end
+  double unigram_loss = 0;
+  std::optional<double> validation_loss;
+  uint64_t validation_step = 0;  // that it is of
+  std::string tokenizer;         // as the user named it, or the folder of the model that has one; else empty
+  std::string checkpoint;        // the last one of this run; empty when there is none
+  // Commits of the nvme tier.
+  std::optional<uint64_t> epoch_step;  // of the one that stays there
+  std::string nvme_paths;
+  bool keeps_epochs = false;
+  OffloadCounters commits;  // of the whole run, what was committed after its last step included
+
+  // Of the steps of this run.
+  uint64_t steps = 0;
+  uint64_t tokens = 0;
+  uint64_t skipped_steps = 0;  // of these, overflowed in fp16
+  double last_loss = 0;
+  uint64_t total_ns = 0;
+  uint64_t forward_backward_ns = 0;
+  uint64_t update_ns = 0;
+  uint64_t keeping_ns = 0;  // commits and checkpoints between the steps
+  OffloadCounters moved;
+
+  PredictedSteps predicted;
+
+  LeastTraffic least;
+  TrafficBound bound;  // of one step, in the mean
+  std::vector<TierSummary> tiers;
+  std::vector<NvmePathUse> paths;
+  uint64_t process_bytes = 0;  // the most that the operating system was seen to count for this process (Pss)
+
+  void add(const StepReport& report);
+  void add(const FinishedUpdate& last);
+};
+
+// The memory of the trainer as it is now, the bound, and what was committed.
+void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan);
+
+std::string summary_text(const RunSummary& summary, bool verbose);
+// One JSON object and a newline.
+std::string summary_json(const RunSummary& summary);
+
+}  // namespace terrace

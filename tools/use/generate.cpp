@@ -1,0 +1,175 @@
+// `terrace generate`: text that a trained model goes on with, token by token on stdout. It keeps nothing
+// between tokens: each is computed from the whole sequence again.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include <terrace/base/clock.h>
+#include <terrace/base/error.h>
+#include <terrace/runtime/model/compute/counter_random.h>
+#include <terrace/runtime/model/transformer/sampling.h>
+#include <terrace/runtime/train/data/byte_tokens.h>
+#include <terrace/runtime/train/data/tokenizer.h>
+
+#include "command_line.h"
+#include "console.h"
+#include "flags/model_flags.h"
+#include "flags/model_path.h"
+#include "text_table.h"
+
+namespace terrace {
+namespace {
+
+// Tells the random numbers of generation from others with the same seed.
+constexpr uint64_t kGenerationStream = 0x6765'6e65'7261'7465;  // "generate"
+
+constexpr const char* kExamples =
+    "The whole sequence is computed again for every token: long texts take long.\n\n"
+    "Examples:\n"
+    "  terrace generate --checkpoint checkpoints --prompt \"Permission is hereby granted\" --max-new-tokens "
+    "100\n"
+    "  terrace generate --model models/Qwen2.5-0.5B --prompt \"The sea\" --temperature 0.7 --top-p 0.9 "
+    "--device-memory 512MiB\n";
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& reason, const std::string& advice) {
+  throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
+}
+
+// Between text and tokens: a tokenizer, or bytes.
+class Vocabulary {
+ public:
+  Vocabulary(const std::string& flag, const std::filesystem::path& folder, uint32_t model_vocabulary) {
+    std::error_code error;
+    if (!flag.empty()) {
+      tokenizer_.emplace(Tokenizer::load(tokenizer_path(flag)));
+    } else if (!folder.empty() && std::filesystem::exists(folder / "tokenizer.json", error)) {
+      tokenizer_.emplace(Tokenizer::load(folder));
+    } else if (model_vocabulary != ByteTokens::kVocabulary) {
+      refuse_missing("--tokenizer", "give the tokenizer.json that the model was trained with",
+                     fmt::format("the model has {} tokens, so they are no bytes", model_vocabulary));
+    }
+    if (tokenizer_ && tokenizer_->vocabulary() > model_vocabulary) {
+      refuse(
+          "--tokenizer",
+          fmt::format("it has {} tokens, and the model has {}", tokenizer_->vocabulary(), model_vocabulary),
+          "give the tokenizer.json that the model was trained with");
+    }
+  }
+
+  std::vector<int32_t> tokens_of(const std::string& prompt) const {
+    std::vector<int32_t> tokens;
+    if (tokenizer_) {
+      tokens = tokenizer_->prefix();
+      Tokenizer::Encoder(*tokenizer_).encode(prompt, tokens);
+      // A text begins where another one ended.
+      if (tokens.empty() && end()) tokens.push_back(*end());
+    } else {
+      for (const char byte : prompt) tokens.push_back(static_cast<uint8_t>(byte));
+    }
+    if (tokens.empty()) refuse("--prompt", "it is empty", "give at least a letter to go on from");
+    return tokens;
+  }
+  std::optional<int32_t> end() const { return tokenizer_ ? tokenizer_->end_of_text() : std::nullopt; }
+  const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
+
+ private:
+  std::optional<Tokenizer> tokenizer_;
+};
+
+class Generate final : public Subcommand {
+ public:
+  explicit Generate(Command& app) {
+    Command command = app.add_subcommand(name_, "Let a trained model go on with a text");
+    model_.add_to(command);
+    const char* group = "Text";
+    command.add_option("--prompt", prompt_, "The text to go on with").type_name("TEXT").group(group);
+    command.add_option("--tokenizer", tokenizer_, "A tokenizer.json; not needed for models of bytes")
+        .type_name("FILE")
+        .group(group);
+    add_whole_number(
+        command, "--max-new-tokens", 1, [this](uint64_t n) { max_new_tokens_ = n; },
+        "Stop after this many (default 64), or where the model ends the text", group);
+    add_number(command, "--temperature", 0, 100, sampling_.temperature,
+               "0: always the most likely token (default 1)", group);
+    add_small_number(command, "--top-k", 0, sampling_.top_k,
+                     "Choose among the N most likely tokens only; 0: all", group);
+    add_number(command, "--top-p", 0, 1, sampling_.top_p,
+               "Choose among the most likely that sum up to this (default 1)", group);
+    add_whole_number(
+        command, "--seed", 0, [this](uint64_t n) { seed_ = n; }, "Of what is chosen (default 42)", group);
+    command.footer(kExamples);
+  }
+
+  const std::string& name() const override { return name_; }
+  int run() override;
+
+ private:
+  uint64_t go_on(Inference& inference, const Vocabulary& vocabulary, std::vector<int32_t> tokens,
+                 uint32_t longest);
+
+  const std::string name_ = "generate";
+  ModelFlags model_;
+  std::string prompt_;
+  std::string tokenizer_;
+  uint64_t max_new_tokens_ = 64;
+  SamplingOptions sampling_;
+  uint64_t seed_ = 42;
+  Console console_;
+};
+
+int Generate::run() {
+  TrainedModel model(model_);
+  const ModelConfig config = model.model().config();
+  const Vocabulary vocabulary(tokenizer_, model.folder(), config.vocabulary);
+  const std::vector<int32_t> tokens = vocabulary.tokens_of(prompt_);
+  const auto longest =
+      static_cast<uint32_t>(std::min<uint64_t>(tokens.size() + max_new_tokens_, config.context));
+  const std::unique_ptr<Inference> inference = model.load(1, longest, false, console_);
+  if (tokens.size() + max_new_tokens_ > config.context) {
+    console_.info(fmt::format("a longer text than the model's context: the last {} tokens count", longest));
+  }
+  const SteadyClock clock;
+  const uint64_t begin = clock.now_ns();
+  const uint64_t count = go_on(*inference, vocabulary, tokens, longest);
+  const double seconds = static_cast<double>(clock.now_ns() - begin) * 1e-9;
+  console_.info(
+      fmt::format("{} tokens in {}, each from the whole sequence again", count, seconds_text(seconds)));
+  return kDone;
+}
+
+uint64_t Generate::go_on(Inference& inference, const Vocabulary& vocabulary, std::vector<int32_t> tokens,
+                         uint32_t longest) {
+  const uint32_t vocabulary_size = inference.model().config().vocabulary;
+  std::vector<float> logits(vocabulary_size);
+  const auto write = [](const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  std::optional<Tokenizer::Decoder> decoder;  // none: a token is a byte
+  if (vocabulary.tokenizer() != nullptr) decoder.emplace(*vocabulary.tokenizer(), prompt_.empty());
+  write(prompt_);
+  uint64_t count = 0;
+  while (count < max_new_tokens_) {
+    const auto length = static_cast<uint32_t>(std::min<size_t>(tokens.size(), longest));
+    const std::span<const int32_t> seen = std::span<const int32_t>(tokens).last(length);
+    inference.next_token_logits({seen, seen, 1, length}, logits);
+    const int32_t next =
+        sample_token(logits, sampling_, static_cast<double>(uniform({seed_, kGenerationStream}, count)));
+    ++count;
+    if (next == vocabulary.end()) break;
+    write(decoder ? decoder->add(next) : std::string(1, static_cast<char>(next)));
+    tokens.push_back(next);
+  }
+  if (decoder) write(decoder->finish());
+  write("\n");
+  return count;
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> add_generate(Command& app) {
+  return std::make_unique<Generate>(app);
+}
+
+}  // namespace terrace
