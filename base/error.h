@@ -1,5 +1,5 @@
 // The one exception of Terrace: what the environment or an input did wrong, in four parts.
-// A programmer's mistake is never an Error: see assert.h.
+// A mistake inside of Terrace is never an Error: see assert.h.
 #pragma once
 
 #include <stdexcept>
@@ -14,6 +14,7 @@ enum class ErrorKind {
   device,     // the accelerator failed
   corrupt,    // bytes on disk are not what was written
   cancelled,  // the user or a signal asked to stop
+  misuse,     // a call that was not the caller's to make now: out of order, or of what is not open
 };
 
 // The four parts of every message. `reason` may be empty when the operation speaks for itself.
@@ -21,7 +22,7 @@ struct ErrorParts {
   std::string what_failed;  // "cannot open the tier file"
   std::string subject;      // the path, offset, tensor or key concerned
   std::string reason;       // the system's words: strerror, a limit, a parser's message
-  std::string advice;       // what to do about it
+  std::string advice;       // what to do about it, in options of the library: "raise OffloadOptions::..."
 };
 
 // what() reads "<what_failed> "<subject>": <reason>\n  <advice>", with whatever a terminal would obey in it

@@ -31,10 +31,10 @@ ActivationStore* Offloader::activations() {
 
 void Offloader::begin_step() {
   Parts& p = *parts_;
-  p.require_nothing_open("cannot begin a step with");
+  p.order.require_nothing_open("cannot begin a step with");
   if (!p.update_running()) static_cast<void>(p.custody.whole("cannot begin a step with"));
   if (p.committer != nullptr) p.committer->throw_failure();
-  p.phase = Phase::training;
+  p.order.begin_step();
   p.gradients_may_land = false;
   p.forget_early_update();
   p.reset_step();
@@ -47,39 +47,33 @@ void Offloader::begin_step() {
 void Offloader::begin_evaluation() {
   static_cast<void>(parts_->finished_state("cannot evaluate"));
   parts_->decisions.made(DecisionKind::evaluation, ++parts_->evaluation_count);
-  parts_->phase = Phase::evaluation;
+  parts_->order.begin_evaluation();
   parts_->evaluation_cursor.begin_step();
   parts_->cursor = &parts_->evaluation_cursor;
 }
 
 void Offloader::end_evaluation() {
-  TERRACE_ASSERT(parts_->phase == Phase::evaluation, "no evaluation is open");
+  parts_->order.end_evaluation();
   parts_->evaluation_cursor.end_step();
-  parts_->phase = Phase::idle;
 }
 
 void Offloader::select_micro_batch(uint32_t micro_batch) {
   Parts& p = *parts_;
-  if (micro_batch == p.micro_batch) return;
-  TERRACE_ASSERT(p.options.layer_major && p.phase == Phase::training && !p.in_use &&
-                     micro_batch < p.options.accumulation_steps,
-                 fmt::format("micro-batch {} of {} is not open", micro_batch, p.options.accumulation_steps));
+  if (micro_batch == p.order.micro_batch()) return;
+  p.order.require_selectable(micro_batch);
   p.throw_landing_failure();
   const TimeScope managing(p.account, TimeCause::overhead);
   p.land_open_gradients();
-  p.micro_batch = micro_batch;
+  p.order.select_micro_batch(micro_batch);
 }
 
 void Offloader::begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
   Parts& p = *parts_;
-  TERRACE_ASSERT(!p.in_use,
-                 fmt::format("{} asks for tensors while {} holds its lease", operation, p.operation));
-  TERRACE_ASSERT(p.phase == (kind == UseKind::inference ? Phase::evaluation : Phase::training),
-                 fmt::format("{} is not part of what is open", operation));
+  p.order.require_use(operation, kind);
   p.begin_use(operation, tensors, kind);
   if (p.records_step()) p.record_use_begin();
   p.account.enter(TimeCause::compute);
-  p.in_use = true;
+  p.order.begin_use(operation, kind);
 }
 
 void Offloader::Parts::begin_use(std::string_view key, std::span<const TensorId> leased, UseKind use) {
@@ -106,8 +100,7 @@ void Offloader::Parts::begin_use(std::string_view key, std::span<const TensorId>
 
 void Offloader::end_use() {
   Parts& p = *parts_;
-  TERRACE_ASSERT(p.in_use, "no lease is open");
-  p.in_use = false;
+  p.order.end_use();
   p.account.leave();
   if (p.recorded) p.record_use_end();
   const TimeScope managing(p.account, TimeCause::overhead);
@@ -127,25 +120,20 @@ void Offloader::end_use() {
 
 const std::byte* Offloader::parameter(TensorId tensor) const {
   const Parts& p = *parts_;
-  TERRACE_ASSERT(p.in_use && std::find(p.tensors.begin(), p.tensors.end(), tensor) != p.tensors.end(),
-                 fmt::format("{} is not leased", p.space.tensor(tensor).name));
+  p.order.require_leased(tensor, p.tensors);
   return p.cache.param_base() + p.byte_offset(tensor);
 }
 
 GradientView Offloader::gradient(TensorId tensor) {
   Parts& p = *parts_;
-  TERRACE_ASSERT(p.in_use && p.kind == UseKind::backward &&
-                     std::find(p.tensors.begin(), p.tensors.end(), tensor) != p.tensors.end(),
-                 fmt::format("the gradient of {} is not leased", p.space.tensor(tensor).name));
-  TERRACE_ASSERT(p.space.tensor(tensor).trainable, fmt::format("{} is frozen", p.space.tensor(tensor).name));
+  p.order.require_gradient(tensor, p.tensors);
   return {p.cache.gradient_base() + p.byte_offset(tensor), p.backward_uses[index_of(tensor)] > 0};
 }
 
 void Offloader::end_micro_batch() {
   Parts& p = *parts_;
-  TERRACE_ASSERT(p.phase == Phase::training && !p.in_use, "no micro-batch is open");
+  p.order.require_micro_batch("cannot end a micro-batch");
   p.throw_landing_failure();
-  TERRACE_ASSERT(p.micro_batch < p.options.accumulation_steps, "the step has had all its micro-batches");
   p.watch.set_activity("the end of a micro-batch");
   p.before_gradients();
   p.begin_early_update();
@@ -154,8 +142,8 @@ void Offloader::end_micro_batch() {
   p.gradients->finish_micro_batch(p.last_is_open());
   if (p.lands_for_update()) p.update_landed();
   p.counters.landing_wait_ns += p.clock.now_ns() - start;
-  ++p.micro_batch;  // layer_major: of the last
-  const bool more = p.micro_batch < p.options.accumulation_steps;
+  p.order.end_micro_batch();
+  const bool more = p.order.micro_batch() < p.options.accumulation_steps;
   for (uint32_t t = 0; t < p.space.tensor_count(); ++t) {
     const TensorId tensor{t};
     const TensorState state = p.states.state(tensor);
@@ -169,11 +157,8 @@ void Offloader::end_micro_batch() {
 
 UpdateResult Offloader::update(const UpdateSettings& settings) {
   Parts& p = *parts_;
-  TERRACE_ASSERT(
-      p.phase == Phase::training && p.micro_batch == p.options.accumulation_steps,
-      fmt::format("an update follows {} micro-batches, not {}", p.options.accumulation_steps, p.micro_batch));
-  TERRACE_ASSERT(settings.loss_scale > 0 && std::isfinite(settings.loss_scale),
-                 fmt::format("a loss scale is positive and finite, not {}", settings.loss_scale));
+  p.order.require_whole_step("cannot update");
+  p.require_settings(settings);
   p.watch.set_activity("the update");
   const TimeScope updating(p.account, TimeCause::update);
   p.decisions.made(DecisionKind::update, p.step_count);
@@ -183,7 +168,6 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
   UpdateResult result{norm.norm(settings.loss_scale), norm.finite()};
   p.training_cursor.end_step();
   if (p.lands_for_update()) {
-    TERRACE_ASSERT(settings.clip_norm == 0 && settings.loss_scale == 1, "the update is as it was announced");
     result.applied = p.end_early_update();
     result.partly_applied = p.partly_applied;
   } else if (result.applied) {
@@ -204,7 +188,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
     if (!result.partly_applied) p.custody.end_change();
   }
   p.gradients_may_land = false;
-  p.phase = Phase::idle;
+  p.order.end_step();
   p.counters.update_ns += p.clock.now_ns() - start;
   p.prefetch_first_uses();
   return result;
@@ -212,7 +196,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
 
 void Offloader::abandon_step() {
   Parts& p = *parts_;
-  TERRACE_ASSERT(p.phase == Phase::training && !p.in_use, "no step is open, or a lease is");
+  p.order.require_step_between_uses("cannot abandon a step");
   p.throw_landing_failure();
   p.before_gradients();
   p.gradients->finish_micro_batch(p.last_is_open());
@@ -225,7 +209,7 @@ void Offloader::abandon_step() {
   p.reset_step();
   if (!p.partly_applied) p.custody.end_change();
   p.gradients_may_land = false;
-  p.phase = Phase::idle;
+  p.order.end_step();
 }
 
 void Offloader::wait_for_copies() const noexcept {
@@ -233,15 +217,15 @@ void Offloader::wait_for_copies() const noexcept {
 }
 
 bool Offloader::has_whole_state() const {
-  return parts_->phase == Phase::idle && parts_->custody.is_whole();
+  return parts_->order.nothing_is_open() && parts_->custody.is_whole();
 }
 
 OffloadCounters Offloader::counters() const {
   const Parts& p = *parts_;
   OffloadCounters counters = p.counters;
   const Parts::UpdateTotals& updates = parts_->update_totals();
-  counters.h2d_bytes = p.home->h2d_bytes() + updates.pipeline.h2d_bytes;
-  counters.d2h_bytes = p.gradients->d2h_bytes() + p.home->d2h_bytes() + updates.pipeline.d2h_bytes;
+  counters.h2d_bytes = p.home->h2d_bytes() + p.home->publication().h2d_bytes() + updates.pipeline.h2d_bytes;
+  counters.d2h_bytes = p.gradients->d2h_bytes() + p.home->old().d2h_bytes() + updates.pipeline.d2h_bytes;
   if (p.device_update != nullptr) counters.d2h_bytes += p.device_update->d2h_bytes();
   counters.param_read_bytes = p.home->nvme_read_bytes() + updates.old_param_read_bytes;
   counters.direct_read_bytes = p.home->direct_read_bytes();
@@ -277,7 +261,7 @@ OffloadCounters Offloader::counters() const {
   counters.turn_wait_ns = updates.turn_wait_ns;
   counters.h2d_busy_ns = p.device.h2d_busy_ns();
   counters.d2h_busy_ns = p.device.d2h_busy_ns();
-  if (p.tier != nullptr) counters.disk_busy_ns = p.tier->balancer().busy_ns();
+  if (p.tiers.tier() != nullptr) counters.disk_busy_ns = p.tiers.tier()->balancer().busy_ns();
   counters.time = parts_->account.parts();
   return counters;
 }
@@ -312,8 +296,8 @@ const Schedule& Offloader::schedule() const {
 uint64_t Offloader::tier_file_bytes() const {
   uint64_t bytes = 0;
   for (const BlockStore* store :
-       {parts_->param_store.get(), parts_->frozen_store.get(), parts_->record_store.get(),
-        parts_->copied_store.get(), parts_->gradient_store.get(), parts_->activation_store.get()}) {
+       {parts_->tiers.params(), parts_->tiers.frozen(), parts_->tiers.records(), parts_->tiers.copied(),
+        parts_->tiers.gradients(), parts_->tiers.activations()}) {
     if (store != nullptr) bytes += store->file_bytes();
   }
   return bytes;
@@ -321,12 +305,13 @@ uint64_t Offloader::tier_file_bytes() const {
 
 std::vector<NvmePathUse> Offloader::nvme_paths() const {
   std::vector<NvmePathUse> paths;
-  if (parts_->tier == nullptr) return paths;
-  PathBalancer& balancer = parts_->tier->balancer();
+  if (parts_->tiers.tier() == nullptr) return paths;
+  PathBalancer& balancer = parts_->tiers.tier()->balancer();
   const std::vector<PathUse> uses = balancer.uses();
   const std::vector<double> rates = balancer.rates();
   for (size_t p = 0; p < uses.size(); ++p)
-    paths.push_back({parts_->tier->paths()[p].path.string(), uses[p].bytes, uses[p].busy_ns, rates[p]});
+    paths.push_back(
+        {parts_->tiers.tier()->paths()[p].path.string(), uses[p].bytes, uses[p].busy_ns, rates[p]});
   return paths;
 }
 

@@ -180,7 +180,6 @@ class Offloader final : public ParameterAccess {
   // The last commit, to be read by one other thread while training goes on; there must be one. Waits for a
   // commit in progress. Goes before the offloader does; one at a time.
   std::unique_ptr<PinnedEpoch> pin_epoch();
-  bool epoch_is_pinned() const;
 
   // Whether the state in memory is that of a step boundary: no step is open, no update is pending, and
   // whatever changed the state last ended well (offload/commits/whole_state.h).

@@ -50,8 +50,17 @@ void Offloader::Parts::set_host_budget(uint64_t bytes) {
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
+void Offloader::Parts::take_turns() {
+  if (!options.drive_turns || options.dry || records->streamed_bytes() == 0) return;
+  std::vector<std::filesystem::path> folders;
+  for (const TierPath& path : options.state_paths) folders.push_back(path.path);
+  const Clock& turn_clock = options.clock != nullptr ? *options.clock : clock;
+  turns = std::make_unique<DriveTurns>(folders, *options.drive_turns, turn_clock, watch, log);
+  records->take_turns(turns.get());
+}
+
 void Offloader::set_host_budget(uint64_t bytes) {
-  TERRACE_ASSERT(parts_->phase == Phase::idle, "the host budget changes between steps");
+  parts_->order.require_nothing_open("cannot change the host budget of");
   finish_update();
   parts_->set_host_budget(bytes);
 }

@@ -13,28 +13,28 @@ namespace terrace {
 void Offloader::Parts::keep_epochs() {
   epoch_memory = arena.take(plan.epoch_slots * plan.epoch_slot_bytes, "reading commits");
   committer = std::make_unique<EpochCommitter>(epoch_stores(), space.chunk_count(), options.retained_epochs,
-                                               make_engine("commits"), watch, log);
+                                               tiers.make_engine("commits"), watch, log);
   records->commit_with(committer.get());
   if (has_parameters_in_epochs(plan)) home->commit_with(committer.get());
-  if (found_epochs.empty()) return;
+  if (!tiers.has_found_commits()) return;
   if (options.tier_start == TierStart::resume) {
-    taken_up_info = found_epochs.back().info;
+    taken_up_info = tiers.last_found_commit().info;
     adopt_found_epochs();
     load_epoch();
   } else {
-    earlier_epoch = found_epochs.back().epoch;
+    earlier_epoch = tiers.last_found_commit().epoch;
     adopt_found_epochs();
   }
 }
 
 EpochStores Offloader::Parts::epoch_stores() const {
   EpochStores stores;
-  stores.space = tier.get();
-  stores.parts[index_of(EpochPart::records)] = record_store.get();
-  stores.parts[index_of(EpochPart::frozen)] = frozen_store.get();
+  stores.space = tiers.tier();
+  stores.parts[index_of(EpochPart::records)] = tiers.records();
+  stores.parts[index_of(EpochPart::frozen)] = tiers.frozen();
   if (has_parameters_in_epochs(plan))
     stores.parts[index_of(EpochPart::parameters)] =
-        param_store != nullptr ? param_store.get() : copied_store.get();
+        tiers.params() != nullptr ? tiers.params() : tiers.copied();
   stores.layout = plan.record_layout;
   return stores;
 }
@@ -51,13 +51,13 @@ void Offloader::Parts::adopt_found_epochs() {
     }
     return slots;
   };
+  const std::vector<TierManifest> found = tiers.take_found_commits();
   std::vector<EpochSlots> retained;
-  for (size_t e = 0; e + 1 < found_epochs.size(); ++e)
-    retained.push_back(slots_of(found_epochs[e], [e](BlockStore& store) { return store.take_retained(e); }));
-  const TierManifest& last = found_epochs.back();
+  for (size_t e = 0; e + 1 < found.size(); ++e)
+    retained.push_back(slots_of(found[e], [e](BlockStore& store) { return store.take_retained(e); }));
+  const TierManifest& last = found.back();
   committer->take_up(slots_of(last, [](BlockStore& store) { return store.snapshot(); }),
-                     tier->epochs().back().retained, std::move(retained));
-  found_epochs.clear();
+                     tiers.tier()->epochs().back().retained, std::move(retained));
 }
 
 void Offloader::Parts::load_epoch() {
@@ -68,10 +68,10 @@ void Offloader::Parts::load_epoch() {
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
     const ChunkId chunk{c};
     if (!space.section_of(chunk).trainable) {
-      load_epoch_parameters(chunk, *frozen_store);
+      load_epoch_parameters(chunk, *tiers.frozen());
     } else if (is_compact()) {
       load_epoch_parameters(chunk, *stores[EpochPart::parameters]);
-      home->take_published(chunk);  // nothing that the tier lacks
+      home->publication().take_made_on_device(chunk);  // nothing that the tier lacks
     }
   }
   for (const StatePart part : {StatePart::frozen, StatePart::trained}) custody.end_loading(part);
@@ -94,7 +94,7 @@ void Offloader::Parts::take_epoch_block(const BlockTransfer& read) {
   const uint64_t first_element = offset / plan.record_layout.tile_bytes() * kTileElements;
   derive_parameters(chunk, read.bytes(),
                     output_of(chunk) + first_element * bytes_of(space.section_of(chunk).type));
-  if (read.block() + 1 == record_store->block_count(chunk)) publish_loaded(chunk, output_of(chunk));
+  if (read.block() + 1 == tiers.records()->block_count(chunk)) publish_loaded(chunk, output_of(chunk));
 }
 
 // Where they live in the tier and are not cached they stay where they are, and are verified whenever they are
@@ -110,8 +110,9 @@ void Offloader::Parts::load_epoch_parameters(ChunkId chunk, BlockStore& store) {
   for (uint32_t b = 0; b < store.block_count(chunk); ++b) {
     BlockTransfer read;
     read.start_read(store, chunk, b,
-                    {parameters + b * store.block_bytes(chunk, 0), store.block_bytes(chunk, b)}, *engine);
-    read.finish(*engine, watch, "parameters");
+                    {parameters + b * store.block_bytes(chunk, 0), store.block_bytes(chunk, b)},
+                    TransferPort(*tiers.engine()), {.what = "parameters"});
+    read.finish(watch);
   }
   publish_loaded(chunk, parameters);
 }
@@ -125,27 +126,27 @@ void Offloader::Parts::copy_parameters() {
   try {
     for (uint32_t c = 0; c < space.chunk_count(); ++c) {
       const ChunkId chunk{c};
-      if (!space.section_of(chunk).trainable || !home->take_published(chunk)) continue;
+      if (!space.section_of(chunk).trainable || !home->publication().take_made_on_device(chunk)) continue;
       const std::byte* const parameters = parameters_of(chunk);
-      for (uint32_t b = 0; b < copied_store->block_count(chunk); ++b) {
+      for (uint32_t b = 0; b < tiers.copied()->block_count(chunk); ++b) {
         BlockTransfer& write = writes[turn++ % writes.size()];
-        write.finish(*engine, watch, "parameters");
-        const std::span<const std::byte> bytes = {parameters + b * copied_store->block_bytes(chunk, 0),
-                                                  copied_store->block_bytes(chunk, b)};
-        while (
-            !committer->begin_write(EpochPart::parameters, *engine, chunk, b, bytes, write.write(), nothing))
-          wait_watched(*engine, watch,
+        write.finish(watch);
+        const std::span<const std::byte> bytes = {parameters + b * tiers.copied()->block_bytes(chunk, 0),
+                                                  tiers.copied()->block_bytes(chunk, b)};
+        while (!committer->begin_write(EpochPart::parameters, *tiers.engine(), chunk, b, bytes, write.write(),
+                                       nothing))
+          wait_watched(*tiers.engine(), watch,
                        {"room in the tier", "host -> nvme", TimeCause::write, chunk, nullptr, {}});
-        write.write().request.tag =
+        const uint64_t tag =
             transfer_tag(options.step_events, TransferRole::param, TransferReason::commit, chunk);
-        write.start_write(*copied_store, *engine);
+        write.start_write(*tiers.copied(), TransferPort(*tiers.engine()), {.what = "parameters", .tag = tag});
         counters.commit_write_bytes += bytes.size();
       }
       // The memory they were copied to may be that of the next chunk's too.
-      for (BlockTransfer& write : writes) write.finish(*engine, watch, "parameters");
+      for (BlockTransfer& write : writes) write.finish(watch);
     }
   } catch (...) {
-    for (BlockTransfer& write : writes) write.settle(*engine, watch);
+    for (BlockTransfer& write : writes) write.settle(watch);
     throw;
   }
 }
@@ -176,13 +177,13 @@ void Offloader::Parts::commit_now(std::string_view info, bool retain) {
   const TimeScope committing(account, TimeCause::commit);
   const WholeState& state = custody.whole("cannot commit");
   if (!knows_cached) add_cached(true);
-  if (copied_store != nullptr && home->placement() == Placement::none) copy_parameters();
+  if (tiers.copied() != nullptr && home->placement() == Placement::none) copy_parameters();
   committer->begin(state, info, retain);
 }
 
 std::unique_ptr<PinnedEpoch> Offloader::Parts::pin_epoch() {
   return std::make_unique<PinnedEpoch>(std::make_unique<PinnedEpoch::Parts>(
-      *committer, epoch_stores(), space, make_engine("copies of commits"), epoch_memory,
+      *committer, epoch_stores(), space, tiers.make_engine("copies of commits"), epoch_memory,
       plan.epoch_slot_bytes, instruction_set));
 }
 
@@ -194,10 +195,17 @@ const std::string& Offloader::why_no_epochs() const {
   return parts_->plan.why_no_epochs;
 }
 
+void Offloader::Parts::require_commits(std::string_view action) const {
+  if (committer == nullptr)
+    throw Error(ErrorKind::misuse,
+                {std::string(action), "the state in memory", "no commits are kept: " + plan.why_no_epochs,
+                 "ask first whether commits are kept"});
+}
+
 void Offloader::begin_commit(std::string_view info, bool retain) {
   Parts& p = *parts_;
-  p.require_nothing_open("cannot commit");
-  TERRACE_ASSERT(p.committer != nullptr, "nothing is committed where " + p.plan.why_no_epochs);
+  p.order.require_nothing_open("cannot commit");
+  p.require_commits("cannot commit");
   p.watch.set_activity("a commit");
   if (p.put_off_commit) p.finish_update();  // which begins that one
   const uint64_t epoch = p.committer->next_epoch();
@@ -223,7 +231,7 @@ uint64_t Offloader::finish_commit() {
   p.finish_update();
   const uint64_t last = p.committer->finish();
   if (last >= begun) return last;
-  throw Error(ErrorKind::cancelled, {"the last commit was not made", p.record_store->name(),
+  throw Error(ErrorKind::cancelled, {"the last commit was not made", p.tiers.records()->name(),
                                      "what it waited for failed, and was reported then",
                                      "go on from the commit before it, or from a checkpoint"});
 }
@@ -245,14 +253,10 @@ void Offloader::keep_tier(bool keep) {
 }
 
 std::unique_ptr<PinnedEpoch> Offloader::pin_epoch() {
-  TERRACE_ASSERT(parts_->committer != nullptr, "there are no commits where " + parts_->plan.why_no_epochs);
+  parts_->require_commits("cannot read a commit of");
   parts_->watch.set_activity("a copy of the last commit");
   parts_->finish_update();
   return parts_->pin_epoch();
-}
-
-bool Offloader::epoch_is_pinned() const {
-  return parts_->committer != nullptr && parts_->committer->is_pinned();
 }
 
 }  // namespace terrace

@@ -65,6 +65,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
                                       : std::span<std::byte>()),
       states(space),
       cache(space, device, plan, options.parameters, options.policy, states, watch, decisions),
+      tiers(space, options, plan, device, arena, log),
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
       progress(space.chunk_count()),
       in_update_order(space.chunk_count()),
@@ -74,24 +75,23 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       ahead(space.chunk_count()),
       training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),
+      order(space, options.accumulation_steps, options.layer_major),
       runs(space, options.accumulation_steps),
       unfinished_chunks(space.tensor_count()),
       backward_uses(space.tensor_count()),
       unlanded_chunks(space.tensor_count()) {
-  make_stores();
-  home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device, param_store.get(),
-                                     frozen_store.get(), reader.get(), watch);
-  if (file_reader != nullptr) home->read_past_host(*file_reader);
+  home = std::make_unique<ParamHome>(space, options.parameters, plan, arena, device,
+                                     ParameterStores{tiers.params(), tiers.frozen()}, tiers.reader(), watch);
+  if (tiers.file_reader() != nullptr) home->read_past_host(*tiers.file_reader());
   progress.set_on_completion(
       [this](ChunkId chunk, const std::exception_ptr& failure) { home->update_over(chunk, failure); });
-  if (gradient_store != nullptr) {
-    spilled = std::make_unique<SpilledGradients>(space, plan, arena, *gradient_store, watch);
+  if (tiers.gradients() != nullptr) {
+    spilled = std::make_unique<SpilledGradients>(space, plan, arena, *tiers.gradients(), watch);
   }
   gradients = std::make_unique<GradientStore>(space, options, plan, arena, device, cache, *home, runs,
                                               spilled.get(), workers, instruction_set, work_memory);
-  records =
-      std::make_unique<RecordStore>(space, options.states, plan, record_arena, device, record_store.get(),
-                                    record_store != nullptr ? engine.get() : nullptr, watch);
+  records = std::make_unique<RecordStore>(space, options.states, plan, record_arena, device, tiers.records(),
+                                          tiers.records() != nullptr ? tiers.engine() : nullptr, watch);
   take_turns();
   tile_update = std::make_unique<TileUpdate>(space, *gradients, *home, plan.record_layout, instruction_set,
                                              options.device_arithmetic, options.dry);
@@ -105,7 +105,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
       OptimizerPipeline::Sides{.on_device = device_side, .lanes = lanes.get()});
   if (options.states == Placement::none) {
     device_update = std::make_unique<DeviceUpdate>(space, *records, *gradients, *home, *tile_update, cache,
-                                                   device, workers, engine.get(), plan);
+                                                   device, workers, tiers.engine(), plan);
   }
   if (!trace.empty()) {
     training_cursor.set_schedule(schedule_of(
@@ -117,8 +117,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   if (options.layer_major) holding_gradients.reserve(plan.device_slots);
   reset_step();
   if (plan.keeps_epochs) keep_epochs();
-  if (reader == nullptr && (spilled != nullptr || activation_store != nullptr)) make_reader();
-  if (spilled != nullptr) spilled->leave_through(*reader);
+  if (spilled != nullptr) spilled->leave_through(*tiers.reader());
   make_activations();
   if (options.step_events != nullptr) describe_to_recorder();
 }
@@ -128,13 +127,13 @@ void Offloader::Parts::make_activations() {
   std::unique_ptr<NvmeActivations> on_nvme;
   std::unique_ptr<HostActivations> on_host;
   std::span<std::byte> on_device;
-  if (activation_store != nullptr) {
+  if (tiers.activations() != nullptr) {
     std::vector<uint32_t> get_order = options.activation_get_order;
     std::erase_if(get_order, [&](uint32_t entry) { return entry >= plan.nvme_activation_entries; });
     on_nvme = std::make_unique<NvmeActivations>(
         arena.take(plan.activation_slots * plan.activation_entry_bytes,
                    "activations on their way to and from nvme"),
-        std::move(get_order), NvmeActivations::Tiers{*activation_store, *reader, device, watch});
+        std::move(get_order), NvmeActivations::Tiers{*tiers.activations(), *tiers.reader(), device, watch});
   }
   if (plan.host_activation_entries > 0) {
     on_host = std::make_unique<HostActivations>(
@@ -156,12 +155,12 @@ Offloader::Parts::~Parts() {
   update_thread.reset();
   if (committer != nullptr) {
     committer->wait_idle();
-    tier->keep_files(keeps_tier && committer->last_epoch() > 0);
+    tiers.tier()->keep_files(keeps_tier && committer->last_epoch() > 0);
   }
   // Whatever is in flight refers to memory and files that go next.
   cache.drain();
-  if (engine != nullptr) {
-    while (engine->in_flight() > 0) engine->wait(1);
+  if (tiers.engine() != nullptr) {
+    while (tiers.engine()->in_flight() > 0) tiers.engine()->wait(1);
   }
 }
 
@@ -213,7 +212,7 @@ void Offloader::Parts::open_gradients() {
     if (!space.section_of(chunk).trainable) continue;
     if (!cache.has_gradient(chunk)) {
       TERRACE_ASSERT(
-          !runs.has_landed(chunk, micro_batch),
+          !runs.has_landed(chunk, order.micro_batch()),
           fmt::format("{} adds to a gradient that is complete: TensorSpec::backward_uses is too low",
                       operation));
       cache.begin_gradient(chunk, require_slot("gradients"));
@@ -335,11 +334,11 @@ void Offloader::Parts::close_gradients() {
         ++backward_uses[index_of(tensor)] < space.tensor(tensor).backward_uses)
       continue;
     states.change(tensor, TensorState::grad_ready);
-    runs.complete(tensor, micro_batch);
+    runs.complete(tensor, order.micro_batch());
   }
   for (const ChunkId chunk : chunks) {
-    if (cache.has_gradient(chunk) && runs.is_complete(chunk, micro_batch) &&
-        !runs.has_landed(chunk, micro_batch))
+    if (cache.has_gradient(chunk) && runs.is_complete(chunk, order.micro_batch()) &&
+        !runs.has_landed(chunk, order.micro_batch()))
       land(chunk);
   }
 }
@@ -347,7 +346,7 @@ void Offloader::Parts::close_gradients() {
 // What of the chunk's gradient is complete.
 void Offloader::Parts::land(ChunkId chunk) {
   note_tensors_landing(chunk);
-  const GradientLanding leaving = runs.take(chunk, micro_batch);
+  const GradientLanding leaving = runs.take(chunk, order.micro_batch());
   if (cache.has_gradient(chunk)) {
     std::erase(holding_gradients, chunk);
     gradients->land(leaving);
@@ -365,7 +364,7 @@ void Offloader::Parts::note_tensors_landing(ChunkId chunk) {
     const TensorId tensor = held[i];
     if (!runs.is_pending(chunk, i) || --unlanded_chunks[index_of(tensor)] > 0) continue;
     if (states.state(tensor) == TensorState::grad_ready) states.change(tensor, TensorState::reducing);
-    if (!options.layer_major || micro_batch + 1 == options.accumulation_steps) continue;
+    if (!options.layer_major || order.micro_batch() + 1 == options.accumulation_steps) continue;
     unlanded_chunks[index_of(tensor)] = space.place(tensor).chunk_count;
     backward_uses[index_of(tensor)] = 0;
     if (states.state(tensor) == TensorState::reducing) states.change(tensor, TensorState::hold);
@@ -378,11 +377,13 @@ void Offloader::Parts::land_open_gradients() {
   while (!holding_gradients.empty()) {
     const ChunkId chunk = holding_gradients.front();
     for (const TensorId tensor : space.tensors_of(chunk)) {
-      TERRACE_ASSERT(backward_uses[index_of(tensor)] == 0 || runs.is_complete(tensor, micro_batch),
-                     fmt::format("{} has had {} of {} backward uses when another micro-batch goes on: where "
-                                 "micro-batches are open together its uses follow each other",
-                                 space.tensor(tensor).name, backward_uses[index_of(tensor)],
-                                 space.tensor(tensor).backward_uses));
+      if (backward_uses[index_of(tensor)] == 0 || runs.is_complete(tensor, order.micro_batch())) continue;
+      throw Error(
+          ErrorKind::misuse,
+          {"cannot go on with another micro-batch than that of", space.tensor(tensor).name,
+           fmt::format("it has had {} of {} backward uses", backward_uses[index_of(tensor)],
+                       space.tensor(tensor).backward_uses),
+           "where micro-batches are open together, let the backward uses of a tensor follow each other"});
     }
     land(chunk);
   }
@@ -392,7 +393,7 @@ void Offloader::Parts::land_open_gradients() {
 void Offloader::Parts::complete_unused_gradients() {
   if (options.layer_major) {
     land_open_gradients();
-    micro_batch = options.accumulation_steps - 1;
+    order.select_last_micro_batch();
   }
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     const TensorState state = states.state(TensorId{t});
@@ -400,15 +401,15 @@ void Offloader::Parts::complete_unused_gradients() {
     if (state == TensorState::hold_after_forward || state == TensorState::hold_after_backward) {
       states.change(TensorId{t}, TensorState::grad_ready);
     }
-    if (!runs.is_complete(TensorId{t}, micro_batch)) runs.complete(TensorId{t}, micro_batch);
+    if (!runs.is_complete(TensorId{t}, order.micro_batch())) runs.complete(TensorId{t}, order.micro_batch());
   }
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
-    if (space.section_of(ChunkId{c}).trainable && !runs.has_landed(ChunkId{c}, micro_batch)) land(ChunkId{c});
+    if (space.section_of(ChunkId{c}).trainable && !runs.has_landed(ChunkId{c}, order.micro_batch()))
+      land(ChunkId{c});
   }
 }
 
 void Offloader::Parts::reset_step() {
-  micro_batch = 0;
   runs.begin_step();
   holding_gradients.clear();
   for (uint32_t t = 0; t < space.tensor_count(); ++t)
@@ -441,15 +442,6 @@ void Offloader::Parts::drop_gradients() {
 
 void Offloader::Parts::forget_device_copies(StaleParams stale) {
   if (home->placement() != Placement::none) cache.drop_params(stale);
-}
-
-void Offloader::Parts::require_groups(size_t group_count) const {
-  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
-    const TensorSpec& tensor = space.tensor(TensorId{t});
-    TERRACE_ASSERT(!tensor.trainable || tensor.group < group_count,
-                   fmt::format("{} belongs to parameter group {}, but settings were given for {}",
-                               tensor.name, tensor.group, group_count));
-  }
 }
 
 }  // namespace terrace

@@ -19,6 +19,7 @@
 #include <terrace/memory/space/tensor_state.h>
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/memory/tier/tier_space.h>
+#include <terrace/offload/call_order.h>
 #include <terrace/offload/commits/epoch_committer.h>
 #include <terrace/offload/commits/whole_state.h>
 #include <terrace/offload/device/device_cache.h>
@@ -31,6 +32,7 @@
 #include <terrace/offload/homes/spilled_gradients.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/plan/update_side.h>
+#include <terrace/offload/tiers/tier_stores.h>
 #include <terrace/offload/transfer/block_transfer.h>
 #include <terrace/offload/transfer/drive_turns.h>
 #include <terrace/offload/update/device_lanes.h>
@@ -43,8 +45,6 @@
 #include <terrace/offload/watch/time_account.h>
 
 namespace terrace {
-
-enum class Phase : uint8_t { idle, training, evaluation };
 
 struct Offloader::Parts {
   Parts(const FlatSpace& flat_space, const OffloadOptions& offload_options, std::span<const TensorUse> trace,
@@ -70,7 +70,7 @@ struct Offloader::Parts {
   void note_tensors_landing(ChunkId chunk);
   void land_open_gradients();
   // Whether the micro-batches that are open include the step's last.
-  bool last_is_open() const { return options.layer_major || micro_batch + 1 == options.accumulation_steps; }
+  bool last_is_open() const { return order.last_micro_batch_is_open(); }
   void change_trainable(TensorState to);
   void drop_gradients();
   void throw_landing_failure();
@@ -82,7 +82,6 @@ struct Offloader::Parts {
   void prefetch_as_prescribed();
   bool fetch_ahead(ChunkId chunk, CacheSlot* slot);
   uint32_t slots_of_gradients() const;
-  void require_groups(size_t group_count) const;
   // Parameters are about to change below the device: what the device holds of them is stale.
   void forget_device_copies(StaleParams stale);
 
@@ -101,10 +100,11 @@ struct Offloader::Parts {
   void send_updated_ahead();
   void finish_update();
   void wait_for_update();
-  // Neither a step nor an evaluation; throws as finished_state() does.
-  void require_nothing_open(std::string_view action) const;
   // After the end of a pending update. Throws where the state is not whole: `action` is what needs it.
   const WholeState& finished_state(std::string_view action);
+  // Both throw Error(misuse).
+  void require_commits(std::string_view action) const;
+  void require_settings(const UpdateSettings& settings) const;
   void before_gradients();
   void forget_fresh();
   void begin_early_update();
@@ -154,26 +154,7 @@ struct Offloader::Parts {
   bool is_compact() const { return plan.record_layout.master == MasterForm::remainder; }
 
   // --- The tier on nvme and its commits ---
-  // `purpose` is its name where steps are recorded.
-  std::unique_ptr<io::Engine> make_engine(std::string_view purpose);
-  void register_files(io::Engine& with);
-  void make_stores();
-  void open_tier();
-  bool can_write_beside_epoch(std::span<const TierPath> paths) const;
-  std::vector<uint64_t> record_bytes() const;
-  std::vector<uint64_t> trained_param_bytes() const;
-  void make_param_stores();
-  void make_record_store();
-  void make_copied_store();
-  void require_found_layout() const;
-  void make_gradient_store();
-  void make_activation_store();
   void make_activations();
-  void make_reader();
-  void make_file_reader();
-  std::vector<uint32_t> numbers_of(const std::vector<TierPath>& paths) const;
-  // On disk, of stores that are made later than this one.
-  uint64_t bytes_of_later_stores(std::string_view store) const;
   void take_turns();
   void keep_epochs();
   EpochStores epoch_stores() const;
@@ -221,19 +202,7 @@ struct Offloader::Parts {
   std::span<std::byte> work_memory;
   TensorStates states;
   DeviceCache cache;
-  std::unique_ptr<TierSpace> tier;     // null when nothing is on nvme
-  std::unique_ptr<io::Engine> engine;  // the step thread's; null when nothing is on nvme
-  // Of parameters; what is frozen has a store of its own where commits are kept, since it is part of them.
-  std::unique_ptr<BlockStore> param_store;
-  std::unique_ptr<BlockStore> frozen_store;
-  std::unique_ptr<BlockStore> record_store;
-  // Of parameters that live elsewhere and are part of commits, which alone write them.
-  std::unique_ptr<BlockStore> copied_store;
-  // Of what never is part of a commit:
-  std::unique_ptr<BlockStore> gradient_store;    // spilled gradients
-  std::unique_ptr<BlockStore> activation_store;  // checkpointed activations
-  std::unique_ptr<io::IoThread> reader;
-  std::unique_ptr<io::IoThread> file_reader;  // the device's own; null unless options.reads_past_host
+  TierStores tiers;
   io::RingBuffer ring;
   std::unique_ptr<PlacedActivations> activations;  // null where none leave the work memory
   std::unique_ptr<ParamHome> home;
@@ -270,8 +239,6 @@ struct Offloader::Parts {
   std::vector<ChunkId> landing;  // in the order in which they were sent off
   size_t landed_count = 0;       // of landing: given to the update
 
-  // The commits of a tier that is resumed, oldest first, until they are taken up.
-  std::vector<TierManifest> found_epochs;
   std::string taken_up_info;
   uint64_t earlier_epoch = 0;  // of another run, which goes with the first commit of this one
   bool keeps_tier = true;
@@ -285,11 +252,9 @@ struct Offloader::Parts {
   ScheduleCursor evaluation_cursor;
   ScheduleCursor* cursor = &training_cursor;
   UpdateMode update_mode = UpdateMode::after_backward;
-  Phase phase = Phase::idle;
-  uint32_t micro_batch = 0;
+  CallOrder order;
 
   // The use in progress.
-  bool in_use = false;
   std::string operation;
   UseKind kind = UseKind::inference;
   std::vector<TensorId> tensors;

@@ -1,12 +1,15 @@
 // The training state in and out of an Offloader: initialisation and checkpoints. Everything is streamed.
 #include <terrace/offload/offloader_parts.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/error.h>
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/masters.h>
 
@@ -74,7 +77,7 @@ class RingBlock {
 // in order, verified. Allocates nothing: a step that is skipped comes here too.
 void Offloader::Parts::read_record_blocks(FunctionRef<bool(ChunkId)> wanted,
                                           FunctionRef<void(const BlockTransfer&)> take) {
-  if (record_store == nullptr) return;
+  if (tiers.records() == nullptr) return;
   std::array<BlockTransfer, 32> reads;
   std::array<std::span<std::byte>, 32> memory;
   const size_t depth = std::min<size_t>(plan.ring_slots, reads.size());
@@ -84,22 +87,23 @@ void Offloader::Parts::read_record_blocks(FunctionRef<bool(ChunkId)> wanted,
     size_t started = 0, taken = 0;
     const auto take_next = [&] {
       BlockTransfer& read = reads[taken++ % depth];
-      read.finish(*engine, watch, "optimizer states");
+      read.finish(watch);
       take(read);
     };
     for (uint32_t c = 0; c < space.chunk_count(); ++c) {
       const ChunkId chunk{c};
       if (!space.section_of(chunk).trainable || !wanted(chunk)) continue;
-      for (uint32_t b = 0; b < record_store->block_count(chunk); ++b, ++started) {
+      for (uint32_t b = 0; b < tiers.records()->block_count(chunk); ++b, ++started) {
         if (started - taken == depth) take_next();
-        reads[started % depth].start_read(*record_store, chunk, b, memory[started % depth], *engine);
+        reads[started % depth].start_read(*tiers.records(), chunk, b, memory[started % depth],
+                                          TransferPort(*tiers.engine()), {.what = "optimizer states"});
       }
     }
     while (taken < started) take_next();
   } catch (...) {
     failure = std::current_exception();
   }
-  for (BlockTransfer& read : reads) read.settle(*engine, watch);
+  for (BlockTransfer& read : reads) read.settle(watch);
   for (size_t r = 0; r < depth; ++r) ring.release(memory[r]);
   if (failure != nullptr) std::rethrow_exception(failure);
 }
@@ -126,7 +130,7 @@ void Offloader::Parts::load_records(FillTiles fill) {
       std::byte* const parameters = output_of(chunk);
       const uint64_t tiles = space.chunk(chunk).tile_count();
       for (uint64_t first = 0; first < tiles; first += block_tiles) {
-        records->finish(writes[turn]);
+        writes[turn].finish(watch);
         const std::span<std::byte> block =
             blocks[turn].first(std::min(block_tiles, tiles - first) * plan.record_layout.tile_bytes());
         fill(chunk, first, block,
@@ -136,10 +140,10 @@ void Offloader::Parts::load_records(FillTiles fill) {
       }
       publish_loaded(chunk, parameters);
     }
-    for (BlockTransfer& write : writes) records->finish(write);
+    for (BlockTransfer& write : writes) write.finish(watch);
   } catch (...) {
     // What is in flight refers to what goes now.
-    for (BlockTransfer& write : writes) records->settle(write);
+    for (BlockTransfer& write : writes) write.settle(watch);
     throw;
   }
   if (plan.record_chunks == 0) custody.begin_loading(StatePart::trained);  // nothing was filled
@@ -150,8 +154,8 @@ void Offloader::Parts::publish_loaded(ChunkId chunk, const std::byte* parameters
   if (home->placement() == Placement::none && cache.param_state(chunk) == ChunkState::absent) {
     cache.begin_in_place(chunk, require_slot("parameters"));
   }
-  home->publish(chunk, parameters, engine.get(), &cache);
-  home->finish_publishing(engine.get());
+  home->publication().publish(chunk, parameters, tiers.engine(), &cache);
+  home->publication().finish(tiers.engine());
   for (const TensorId tensor : space.tensors_of(chunk)) {
     if (states.state(tensor) == TensorState::free) states.change(tensor, TensorState::hold);
   }
@@ -186,7 +190,7 @@ void Offloader::Parts::for_each_tensor_in(ChunkId chunk, uint64_t first_element,
 
 void Offloader::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>)> values) {
   Parts& p = *parts_;
-  TERRACE_ASSERT(p.phase == Phase::idle, "parameters are set between steps");
+  p.order.require_nothing_open("cannot initialise");
   finish_update();
   p.forget_device_copies(StaleParams::all);
   const auto fill_tile = [&](ChunkId chunk, uint64_t tile, float* to) {
@@ -253,7 +257,7 @@ void Offloader::export_records(FunctionRef<void(std::span<const std::byte>)> sin
 }
 
 void Offloader::import_records(FunctionRef<void(std::span<std::byte>)> source) {
-  TERRACE_ASSERT(parts_->phase == Phase::idle, "the state is set between steps");
+  parts_->order.require_nothing_open("cannot load");
   finish_update();
   parts_->forget_device_copies(StaleParams::all);
   Parts& p = *parts_;
@@ -292,7 +296,7 @@ void Offloader::export_frozen(FunctionRef<void(std::span<const std::byte>)> sink
 }
 
 void Offloader::import_frozen(FunctionRef<void(std::span<std::byte>)> source) {
-  TERRACE_ASSERT(parts_->phase == Phase::idle, "the state is set between steps");
+  parts_->order.require_nothing_open("cannot load");
   finish_update();
   parts_->forget_device_copies(StaleParams::all);
   parts_->load_frozen([&](ChunkId, std::span<std::byte> parameters) { source(parameters); });
@@ -325,8 +329,11 @@ void Offloader::read_parameter(TensorId tensor, std::span<std::byte> destination
   static_cast<void>(p.finished_state("cannot read a parameter of"));
   const TensorPlace& place = p.space.place(tensor);
   const uint64_t element_bytes = bytes_of(p.space.tensor(tensor).type);
-  TERRACE_ASSERT(destination.size() >= place.elements * element_bytes,
-                 "the destination is too small for the tensor");
+  if (destination.size() < place.elements * element_bytes)
+    throw Error(ErrorKind::misuse, {"cannot read the parameter", p.space.tensor(tensor).name,
+                                    fmt::format("it has {} bytes, and there is room for {}",
+                                                place.elements * element_bytes, destination.size()),
+                                    "give it room for all of its elements, in its own precision"});
   for (uint32_t c = place.first_chunk; c < place.first_chunk + place.chunk_count; ++c) {
     const std::byte* const bounce = p.parameters_of(ChunkId{c});
     p.for_each_tensor_in(ChunkId{c}, 0, p.space.chunk(ChunkId{c}).elements,

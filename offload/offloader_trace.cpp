@@ -18,8 +18,8 @@ void Offloader::Parts::describe_to_recorder() {
   facts.ring_slot_count = plan.ring_slots;
   facts.ring_slot_bytes = plan.ring_slot_bytes;
   facts.trainable_chunk_count = plan.record_chunks;
-  if (tier != nullptr) {
-    for (const TierPath& path : tier->paths()) facts.nvme_paths.push_back(path.path.string());
+  if (tiers.tier() != nullptr) {
+    for (const TierPath& path : tiers.tier()->paths()) facts.nvme_paths.push_back(path.path.string());
   }
   options.step_events->set_facts(std::move(facts));
   const auto add = [this](const BlockStore* store, TransferRole role) {
@@ -27,12 +27,12 @@ void Offloader::Parts::describe_to_recorder() {
     for (const int descriptor : store->descriptors())
       options.step_events->add_file(descriptor, store->path_index_of(descriptor), role);
   };
-  add(param_store.get(), TransferRole::param);
-  add(frozen_store.get(), TransferRole::param);
-  add(copied_store.get(), TransferRole::param);
-  add(record_store.get(), TransferRole::state);
-  add(gradient_store.get(), TransferRole::grad);
-  add(activation_store.get(), TransferRole::activation);
+  add(tiers.params(), TransferRole::param);
+  add(tiers.frozen(), TransferRole::param);
+  add(tiers.copied(), TransferRole::param);
+  add(tiers.records(), TransferRole::state);
+  add(tiers.gradients(), TransferRole::grad);
+  add(tiers.activations(), TransferRole::activation);
 }
 
 void Offloader::Parts::record_step_begin() {
@@ -60,7 +60,7 @@ void Offloader::Parts::record_use_begin() {
   recorded = events.begun(TraceKind::use);
   recorded->name = events.number_of(operation);
   recorded->use = kind;
-  recorded->micro_batch = static_cast<uint16_t>(micro_batch);
+  recorded->micro_batch = static_cast<uint16_t>(order.micro_batch());
   recorded->counts = chunks_found;
   for (const ChunkId chunk : chunks) {
     const std::optional<DeviceCache::Asked> asked = cache.take_asked(chunk);

@@ -22,7 +22,6 @@ void Offloader::Parts::make_steps(const UpdateSettings& settings, double gradien
   for (const OptimizerSettings& group : settings.groups)
     steps.push_back(
         make_optimizer_step(group, settings.step, static_cast<float>(clip / settings.loss_scale)));
-  require_groups(steps.size());
 }
 
 // Gradients are complete and `steps` are made.
@@ -48,7 +47,7 @@ void Offloader::Parts::start_update() {
 // On this thread, to the end.
 void Offloader::Parts::run_update() {
   collect_by_residence();
-  pipeline->begin({.engine = engine.get(), .workers = &workers, .device = &cache});
+  pipeline->begin({.engine = tiers.engine(), .workers = &workers, .device = &cache});
   try {
     pipeline->allow(steps);
     for (const ChunkId chunk : update_order) {
@@ -174,17 +173,30 @@ void Offloader::Parts::finish_update() {
   }
 }
 
-// What failed in a step or in an evaluation has left it open.
-void Offloader::Parts::require_nothing_open(std::string_view action) const {
-  if (phase == Phase::idle) return;
-  throw Error(ErrorKind::cancelled,
-              {std::string(action), "the state in memory",
-               phase == Phase::training ? "a step is open" : "an evaluation is open",
-               "end it first; after a failure resume from the last commit or checkpoint"});
+// What the rest of an update takes for granted.
+void Offloader::Parts::require_settings(const UpdateSettings& settings) const {
+  const auto refuse = [](std::string subject, std::string_view reason, std::string_view advice) {
+    throw Error(ErrorKind::misuse,
+                {"cannot update", std::move(subject), std::string(reason), std::string(advice)});
+  };
+  if (!(settings.loss_scale > 0) || !std::isfinite(settings.loss_scale))
+    refuse(fmt::format("loss_scale {}", settings.loss_scale), "a loss scale is positive and finite",
+           "give what the loss was multiplied by");
+  if (lands_for_update() && (settings.clip_norm != 0 || settings.loss_scale != 1))
+    refuse(fmt::format("clip_norm {}, loss_scale {}", settings.clip_norm, settings.loss_scale),
+           "the update was announced without both, and has begun", "update as it was announced");
+  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    const TensorSpec& tensor = space.tensor(TensorId{t});
+    if (tensor.trainable && tensor.group >= settings.groups.size())
+      refuse(tensor.name,
+             fmt::format("it belongs to parameter group {}, and settings are given for {}", tensor.group,
+                         settings.groups.size()),
+             "give UpdateSettings::groups a setting for every group of TensorSpec::group");
+  }
 }
 
 const WholeState& Offloader::Parts::finished_state(std::string_view action) {
-  require_nothing_open(action);
+  order.require_nothing_open(action);
   finish_update();
   return custody.whole(action);
 }
@@ -234,8 +246,9 @@ void Offloader::Parts::forget_fresh() {
 
 const Offloader::Parts::UpdateTotals& Offloader::Parts::update_totals() {
   if (!update_running())
-    settled_totals = {pipeline->totals(), home->nvme_write_bytes(), home->old_read_bytes(),
-                      gradients->opening_read_bytes(), turns != nullptr ? turns->wait_ns() : 0};
+    settled_totals = {pipeline->totals(), home->publication().nvme_write_bytes(),
+                      home->old().nvme_read_bytes(), gradients->opening_read_bytes(),
+                      turns != nullptr ? turns->wait_ns() : 0};
   return settled_totals;
 }
 
@@ -305,14 +318,14 @@ std::string Offloader::why_not(UpdateMode mode) const {
 
 void Offloader::set_update_mode(UpdateMode mode) {
   Parts& p = *parts_;
-  TERRACE_ASSERT(p.phase == Phase::idle, "the mode of updates is set between steps");
+  p.order.require_nothing_open("cannot set the update mode of");
   require_mode(mode, p.space, p.plan, p.options);
   p.finish_update();
   p.update_mode = mode;
   if (mode == UpdateMode::after_backward || p.update_thread != nullptr) return;
   std::unique_ptr<io::Engine> own;
-  if (p.engine != nullptr) {
-    own = p.make_engine("updates");
+  if (p.tiers.engine() != nullptr) {
+    own = p.tiers.make_engine("updates");
     own->register_buffer(p.arena.memory());
   }
   p.update_thread = std::make_unique<UpdateThread>(p.space.chunk_count(), *p.pipeline, p.progress,
@@ -325,9 +338,13 @@ UpdateMode Offloader::update_mode() const {
 
 void Offloader::announce_update(const UpdateSettings& settings) {
   Parts& p = *parts_;
-  TERRACE_ASSERT(p.phase == Phase::training, "an update is announced within its step");
+  p.order.require_micro_batch("cannot announce an update");
   if (p.update_mode != UpdateMode::during_backward) return;
-  TERRACE_ASSERT(!p.update_running(), "an update is announced before the last micro-batch goes backward");
+  if (p.update_running())
+    throw Error(ErrorKind::misuse,
+                {"cannot announce an update", "", "the last micro-batch goes backward already",
+                 "announce it before the first backward use of that"});
+  p.require_settings(settings);
   p.announced = true;
   p.updates_as_landed = settings.clip_norm == 0 && settings.loss_scale == 1;
   if (p.updates_as_landed) p.make_steps(settings, 0);

@@ -13,13 +13,14 @@
 #include <cstdio>
 #include <set>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/text/shown_text.h>
-#include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/config/schema/schema.h>
 #include <terrace/runtime/config/schema/suggestions.h>
 
 #include "console.h"
 #include "flags/flag_synonyms.h"
+#include "option_words.h"
 #include "wrapped_text.h"
 
 namespace terrace {
@@ -231,9 +232,11 @@ void add_repeated(Command& app, const char* flag, std::vector<std::string>& valu
 }
 
 std::string folder_list(const std::vector<std::string>& folders) {
-  std::string list;
-  for (const std::string& folder : folders) list += (list.empty() ? "[" : ", ") + json_quoted(folder);
-  return list.empty() ? list : list + "]";
+  if (folders.empty()) return "";
+  JsonWriter list;
+  list.begin_list();
+  for (const std::string& folder : folders) list.value(folder);
+  return list.end().take();
 }
 
 void add_number(Command& app, const char* flag, double least, double most, double& value, const char* help,
@@ -309,7 +312,7 @@ std::string time_text(std::filesystem::file_time_type time) {
 }
 
 void print_result(const std::string& text) {
-  print_as_it_is(shown_lines(text));
+  print_as_it_is(shown_lines(in_flags_and_keys(text)));
 }
 
 void print_as_it_is(const std::string& text) {
@@ -319,7 +322,7 @@ void print_as_it_is(const std::string& text) {
 }
 
 void print_error(const Error& error) {
-  const std::string text = "terrace: error: " + std::string(error.what());
+  const std::string text = "terrace: error: " + in_flags_and_keys(error.what());
   std::fprintf(stderr, "%s\n", wrapped_message(text, terminal_columns(STDERR_FILENO)).c_str());
 }
 

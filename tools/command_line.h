@@ -104,14 +104,14 @@ void require_exists(const std::string& subject, const std::filesystem::path& pat
 // "2026-11-21 18:40", UTC.
 std::string time_text(std::filesystem::file_time_type time);
 
-// Writes to stdout and flushes it; what a terminal would obey is escaped (base/text/shown_text.h). Throws
-// Error(io).
+// Writes to stdout and flushes it, in the program's words (option_words.h); what a terminal would obey is
+// escaped (base/text/shown_text.h). Throws Error(io).
 void print_result(const std::string& text);
 // The same for text that holds escapes for the terminal on purpose, and nothing from elsewhere that is not
 // escaped.
 void print_as_it_is(const std::string& text);
 
-// "terrace: error: ..." on stderr, all parts of it.
+// "terrace: error: ..." on stderr, all parts of it, in the program's words.
 void print_error(const Error& error);
 // Prints what a measurement returns, or on stderr what it throws. Returns the exit status.
 int print_measurement(Console& console, FunctionRef<std::string()> measure);

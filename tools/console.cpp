@@ -7,6 +7,7 @@
 
 #include <terrace/base/text/shown_text.h>
 
+#include "option_words.h"
 #include "wrapped_text.h"
 
 namespace terrace {
@@ -43,8 +44,9 @@ void Console::write(LogLevel level, std::string_view line) {
   std::string text = level == LogLevel::info      ? "terrace: "
                      : level == LogLevel::warning ? "terrace: warning: "
                                                   : "terrace: error: ";
-  text = wrapped_message(text.append(shown_message(line)), columns()) + "\n";
-  if (other_ != nullptr) other_->write(level, line);
+  const std::string worded = in_flags_and_keys(line);
+  text = wrapped_message(text.append(shown_message(worded)), columns()) + "\n";
+  if (other_ != nullptr) other_->write(level, worded);
   const std::lock_guard lock(mutex_);
   clear_progress();
   put(text);

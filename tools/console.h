@@ -27,7 +27,7 @@ class Console final : public Log {
   size_t columns() const;
   // Whoever else is to have the lines of the log; null: nobody. Before other threads write.
   void copy_to(Log* other) { other_ = other; }
-  // "terrace: warning: ..." on a line of its own.
+  // "terrace: warning: ..." on a line of its own, in the program's words (option_words.h); so are its copies.
   void write(LogLevel level, std::string_view line) override;
   // As progress(), unless a step was shown a moment ago; elsewhere than on a terminal a line every ten
   // seconds.

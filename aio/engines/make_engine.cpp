@@ -123,8 +123,7 @@ EngineChoice choose_engine(std::optional<EngineKind> wanted) {
     const ProbeResult probe = probe_engine(candidate);
     const std::string name(name_of(candidate));
     if (probe.works) {
-      if (wanted.has_value())
-        return {candidate, "I/O engine " + name + ", as set by the configuration or `terrace tune`"};
+      if (wanted.has_value()) return {candidate, "I/O engine " + name + ", as it was asked for"};
       return {candidate,
               "I/O engine " + name + (refusals.empty() ? ", the fastest one, works here" : ";" + refusals)};
     }

@@ -52,7 +52,7 @@ std::string cu_file_reason(const cu_file::Status& status, std::string_view call)
 
 std::unique_ptr<const CuFileCalls> CuFileCalls::load(const std::string& library) {
   constexpr const char* kAdvice =
-      "install GPUDirect Storage (cuFile 1.7 or later), or set aio.use_gds to false";
+      "install GPUDirect Storage (cuFile 1.7 or later), or set OffloadOptions::reads_past_host to false";
   const SharedLibrary loaded(library);
   if (!loaded.reason().empty())
     throw Error(ErrorKind::device, {"cannot load cuFile", library, loaded.reason(), kAdvice});
@@ -72,9 +72,10 @@ CuFile::CuFile(const CuFileCalls& calls) : calls_(calls) {
   const cu_file::Status status = calls_.driver_open();
   closes_ = status.file_error == 0;
   if (closes_ || status.file_error == cu_file::kAlreadyOpen) return;  // by a program's own use of it
-  throw Error(ErrorKind::device,
-              {"cannot open the driver of", "cuFile", cu_file_reason(status, "cuFileDriverOpen"),
-               "cufile.log says more, and so does gdscheck; or set aio.use_gds to false"});
+  throw Error(
+      ErrorKind::device,
+      {"cannot open the driver of", "cuFile", cu_file_reason(status, "cuFileDriverOpen"),
+       "cufile.log says more, and so does gdscheck; or set OffloadOptions::reads_past_host to false"});
 }
 
 // What cannot be closed, the end of the process closes.

@@ -239,10 +239,6 @@ void CudaDevice::copy_to_host(std::byte* destination, DeviceSlot id, uint64_t of
                     state_->table.from_slot(destination, id, offset, bytes, after, done, note));
 }
 
-void CudaDevice::fill_zero(DeviceSlot id, uint64_t bytes, const Event* after, Event& done) {
-  enqueue_slot_copy(state_->to_device, id, state_->table.zeros_in(id, bytes, after, done));
-}
-
 void CudaDevice::enqueue_work_copy(CopyStream& stream, CopyTask task) {
   if (task.bytes > 0) {
     CudaOrder* order = nullptr;

@@ -86,7 +86,6 @@ class CudaDevice final : public Device {
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                          Event& done, const CopyNote& note = {}) override;
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
-  void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) override;
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   // cuFile's reads, by options.thread_count threads; slots are not registered with it.
   std::unique_ptr<io::Engine> make_file_reader(const io::EngineOptions& options) override;

@@ -85,8 +85,6 @@ CopyStream::Started CopyStream::start(const CopyTask& task, uint32_t place) noex
   if (options_.engine != nullptr) {
     started.failure = options_.engine->start(task, place);
     started.in_engine = started.failure == nullptr;
-  } else if (task.source == nullptr) {
-    std::memset(task.destination, 0, task.bytes);
   } else {
     std::memcpy(task.destination, task.source, task.bytes);
     pace(task.bytes);
@@ -98,7 +96,7 @@ void CopyStream::finish(Started& started, uint32_t place) noexcept {
   const CopyTask& task = started.task;
   if (started.in_engine) started.failure = options_.engine->finish(task, place);
   const uint64_t end_ns = SteadyClock().now_ns();
-  if (started.failure == nullptr && task.bytes > 0 && task.source != nullptr) {
+  if (started.failure == nullptr && task.bytes > 0) {
     busy_ns_.fetch_add(end_ns - std::max(started.begun_ns, last_end_ns_), std::memory_order_release);
     copied_bytes_.fetch_add(task.bytes, std::memory_order_release);
     if (CopyObserver* const observer = task.note.observer; observer != nullptr) {

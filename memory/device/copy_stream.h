@@ -19,8 +19,6 @@ namespace terrace {
 
 struct CopyTask {
   std::byte* destination = nullptr;
-  // Null fills the destination with zeros; such a task crosses no link: it is neither paced nor counted as
-  // copied.
   const std::byte* source = nullptr;
   uint64_t bytes = 0;
   // Null, or waited for first. It must have been begun before enqueue() (an event that is done is not waited

@@ -7,8 +7,9 @@
 namespace terrace {
 
 std::unique_ptr<io::Engine> Device::make_file_reader(const io::EngineOptions&) {
-  throw Error(ErrorKind::device, {"cannot read files into the memory of", "this device",
-                                  "it has no reads past the host", "set aio.use_gds to false"});
+  throw Error(ErrorKind::device,
+              {"cannot read files into the memory of", "this device", "it has no reads past the host",
+               "set OffloadOptions::reads_past_host to false"});
 }
 
 std::byte* Device::begin_file_reads(DeviceSlot, uint32_t, const Event*) {

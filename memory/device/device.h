@@ -106,9 +106,8 @@ class Device {
   // Between two pieces of work memory that do not overlap, in the order of the operations that the owner's
   // thread asks for; crosses no link.
   virtual void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) = 0;
-  // Zeros in the first `bytes` of the slot; crosses no link.
-  virtual void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) = 0;
-  // The same in the order of the operations, and of later copies of the slot, attached or not.
+  // Zeros in the first `bytes` of the slot, in the order of the operations and of later copies of the slot,
+  // attached or not; crosses no link.
   virtual void zero_in_order(DeviceSlot slot, uint64_t bytes) = 0;
 
   // Reads of files into slots past the host, where a device has them.

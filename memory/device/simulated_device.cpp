@@ -147,10 +147,6 @@ void SimulatedDevice::copy_work_in_order(std::byte* to, const std::byte* from, u
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-void SimulatedDevice::fill_zero(DeviceSlot id, uint64_t bytes, const Event* after, Event& done) {
-  to_device_.enqueue(table_->zeros_in(id, bytes, after, done));
-}
-
 void SimulatedDevice::zero_in_order(DeviceSlot id, uint64_t bytes) {
   std::memset(table_->idle_memory(id, bytes, "fill").data(), 0, bytes);
 }

@@ -57,7 +57,6 @@ class SimulatedDevice final : public Device {
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                          Event& done, const CopyNote& note = {}) override;
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
-  void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) override;
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   uint64_t h2d_bytes() const override { return to_device_.copied_bytes(); }
   uint64_t d2h_bytes() const override { return to_host_.copied_bytes(); }

@@ -144,14 +144,6 @@ CopyTask SlotTable::from_work(std::byte* destination, const std::byte* work, uin
           .note = note};
 }
 
-CopyTask SlotTable::zeros_in(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) const {
-  return {.destination = begin_copy(slot, 0, bytes, done),
-          .bytes = bytes,
-          .after = after,
-          .done = &done,
-          .in_flight = &at(slot).copies_in_flight};
-}
-
 std::byte* SlotTable::begin_file_reads(DeviceSlot id, uint32_t request_count) const {
   SlotEntry& slot = at(id);
   TERRACE_ASSERT(!slot.is_attached(), "files are read into a detached slot");

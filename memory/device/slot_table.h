@@ -75,7 +75,6 @@ class SlotTable {
                    const CopyNote& note) const;
   CopyTask from_work(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                      Event& done, const CopyNote& note) const;
-  CopyTask zeros_in(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) const;
 
   // The same for reads of files, which are no copies: they are counted as in flight until end_file_read().
   std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count) const;

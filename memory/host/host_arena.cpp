@@ -50,7 +50,7 @@ void HostArena::lock_pages(uint64_t piece_bytes, Log& log) {
         "cannot lock the " + format_bytes(memory().size()) +
         " of the host tier in memory: " + system_reason(error) + ", " + memlock_limit_text() +
         "; it works unlocked, transfers may be slower; raise the limit with `ulimit -l unlimited`, or set "
-        "pin_memory to false");
+        "OffloadOptions::lock_host_memory to false");
     return;
   }
   locked_ = true;

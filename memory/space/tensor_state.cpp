@@ -12,7 +12,7 @@ constexpr std::array<std::string_view, kTensorStateCount> kTensorStateNames = {
     "free",       "hold",     "compute", "hold_after_forward", "hold_after_backward",
     "grad_ready", "reducing", "updating"};
 constexpr std::array<std::string_view, kChunkStateCount> kChunkStateNames = {"absent", "fetching", "resident",
-                                                                             "writing_back", "failed"};
+                                                                             "failed"};
 static_assert(static_cast<size_t>(TensorState::updating) + 1 == kTensorStateCount);
 static_assert(static_cast<size_t>(ChunkState::failed) + 1 == kChunkStateCount);
 

@@ -72,13 +72,12 @@ std::string transition_table_markdown();
 
 // What a chunk is doing on its way between tiers.
 enum class ChunkState : uint8_t {
-  absent,        // this tier has no valid copy
-  fetching,      // its bytes are on their way into this tier
-  resident,      // its bytes are valid here
-  writing_back,  // its newest bytes are on their way to the tier below
-  failed,        // a transfer failed; the bytes here are not valid
+  absent,    // this tier has no valid copy
+  fetching,  // its bytes are on their way into this tier
+  resident,  // its bytes are valid here
+  failed,    // a transfer failed; the bytes here are not valid
 };
-inline constexpr size_t kChunkStateCount = 5;
+inline constexpr size_t kChunkStateCount = 4;
 
 struct ChunkTransition {
   ChunkState from;
@@ -92,10 +91,6 @@ inline constexpr std::array kChunkTransitions = {
     ChunkTransition{ChunkState::fetching, ChunkState::resident, "every byte has arrived"},
     ChunkTransition{ChunkState::fetching, ChunkState::failed, "the transfer in failed"},
     ChunkTransition{ChunkState::resident, ChunkState::absent, "a clean copy is dropped"},
-    ChunkTransition{ChunkState::resident, ChunkState::writing_back, "a dirty copy leaves for the tier below"},
-    ChunkTransition{ChunkState::writing_back, ChunkState::absent, "written, and its slot is given up"},
-    ChunkTransition{ChunkState::writing_back, ChunkState::resident, "written, and kept as a clean copy"},
-    ChunkTransition{ChunkState::writing_back, ChunkState::failed, "the transfer out failed"},
     ChunkTransition{ChunkState::failed, ChunkState::absent, "the failure is reported and the slot given up"},
 };
 std::string_view name_of(ChunkState state);

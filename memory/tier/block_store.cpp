@@ -135,7 +135,6 @@ io::Request BlockStore::make_read(const StoredBlock& where, ChunkId chunk, uint3
   TERRACE_ASSERT(where.path != kNoPath,
                  fmt::format("block {} of chunk {} of \"{}\" is read and was never written", block,
                              index_of(chunk), options_.name));
-  requested_read_bytes_.fetch_add(destination.size(), std::memory_order_relaxed);
   return make_request(io::OpKind::read, where, destination.data(), destination.size());
 }
 
@@ -224,7 +223,6 @@ bool BlockStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std:
     // From now on the bytes before are lost, and what they were sealed with must not pass.
     if (lies_in(index, to)) map_->reseal(index, to.checksum);
   }
-  requested_write_bytes_.fetch_add(source.size(), std::memory_order_relaxed);
   // A request has one kind of address for both directions; a write only reads there.
   auto* const data = const_cast<std::byte*>(source.data());
   write = {chunk, block, to, 1, make_request(io::OpKind::write, to, data, source.size())};
@@ -283,7 +281,7 @@ Error BlockStore::io_error(const io::Request& request, const io::Completion& com
   } catch (const Error&) {
     // The file system cannot even be asked; what failed first is what matters.
   }
-  parts.advice = fmt::format("free space on the file system of {}, or set nvme_path to a larger disk",
+  parts.advice = fmt::format("free space on the file system of {}, or set TierPath::path to a larger disk",
                              space_.folder(file.index).path());
   return Error(failure.kind(), std::move(parts));
 }

@@ -160,9 +160,6 @@ class BlockStore {
   // its name any more. Waits.
   void sync();
 
-  // Sizes of the requests made here.
-  uint64_t requested_read_bytes() const { return requested_read_bytes_.load(std::memory_order_relaxed); }
-  uint64_t requested_write_bytes() const { return requested_write_bytes_.load(std::memory_order_relaxed); }
   // Slots that writes may take now; and those that were set aside.
   uint64_t free_slot_count() const;
   uint64_t bad_slot_count() const;
@@ -208,8 +205,6 @@ class BlockStore {
   std::vector<uint64_t> candidates_ TERRACE_GUARDED_BY(mutex_);  // of choose_slot(), kept for its memory
   std::vector<Snapshot> retained_;
   Mutex sync_mutex_;  // of sync() alone, which waits
-  std::atomic<uint64_t> requested_read_bytes_{0};
-  std::atomic<uint64_t> requested_write_bytes_{0};
 };
 
 }  // namespace terrace

@@ -47,7 +47,7 @@ void write_mark(const io::File& file, uint64_t offset, io::FileEvents* events) {
     const bool full = error == ENOSPC || error == EDQUOT;
     throw Error(full ? ErrorKind::capacity : ErrorKind::io,
                 {"cannot write to the tier file", file.path().string(), system_reason(error),
-                 full ? "free some space there, or set nvme_path to a larger disk" : ""});
+                 full ? "free some space there, or set TierPath::path to a larger disk" : ""});
   }
   if (events != nullptr) events->written(file.path(), offset, mark);
 }
@@ -164,7 +164,7 @@ std::vector<uint32_t> BlockStore::share_out(std::span<const uint32_t> there) con
        space_.folder(paths.front()).path(),
        fmt::format("{} bytes ({}) are needed on its paths, {} more than are free there",
                    wanted * options_.block_bytes, format_bytes(wanted * options_.block_bytes), missing),
-       fmt::format("free {} there, or set nvme_path to larger disks", format_bytes(missing))});
+       fmt::format("free {} there, or set TierPath::path to larger disks", format_bytes(missing))});
 }
 
 // It has its name when its mark is on the device, and not before: whatever has that name and no mark is no

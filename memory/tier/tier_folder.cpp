@@ -32,8 +32,8 @@ constexpr std::string_view kMarkText =
 }
 
 std::string advice_for(int error) {
-  if (error == ENOENT) return "create the folder, or set nvme_path to one on a fast local disk";
-  if (error == ENOTDIR) return "nvme_path must name a folder";
+  if (error == ENOENT) return "create the folder, or set TierPath::path to one on a fast local disk";
+  if (error == ENOTDIR) return "TierPath::path must name a folder";
   if (error == EACCES || error == EPERM || error == EROFS) return "choose a path that this user may write to";
   return "";
 }
@@ -101,7 +101,7 @@ TierFolder::TierFolder(const std::string& path, Log& log, io::FileEvents* events
       ours = open_folder() && take_lock();
     }
     if (!ours)
-      fail(folder_, "other jobs keep creating and removing it", "give every job an nvme_path of its own");
+      fail(folder_, "other jobs keep creating and removing it", "give every job a TierPath::path of its own");
     write_lock_text();
   } catch (...) {
     close_descriptors();
@@ -148,12 +148,13 @@ bool TierFolder::open_folder() {
     if (errno == ENOENT) return false;
     const bool not_folder = errno == ENOTDIR || errno == ELOOP;
     fail(folder_, not_folder ? "it is not a folder" : system_reason(errno),
-         not_folder ? "remove it, or choose another nvme_path" : advice_for(errno));
+         not_folder ? "remove it, or choose another TierPath::path" : advice_for(errno));
   }
   struct stat status;
   if (fstat(folder_fd_, &status) != 0) fail(folder_, system_reason(errno), "");
   if (status.st_uid != geteuid()) {
-    fail(folder_, "it belongs to user " + std::to_string(status.st_uid), "choose an nvme_path of your own");
+    fail(folder_, "it belongs to user " + std::to_string(status.st_uid),
+         "choose a TierPath::path of your own");
   }
   // Tier files are the training state in the clear.
   if ((status.st_mode & 0777) != 0700 && fchmod(folder_fd_, 0700) != 0)
@@ -162,7 +163,7 @@ bool TierFolder::open_folder() {
 }
 
 bool TierFolder::take_lock() {
-  constexpr const char* kForeignAdvice = "remove it, or choose another nvme_path";
+  constexpr const char* kForeignAdvice = "remove it, or choose another TierPath::path";
   lock_fd_ =
       openat(folder_fd_, tier::kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (lock_fd_ < 0) {
@@ -188,7 +189,7 @@ bool TierFolder::take_lock() {
     if (errno != EWOULDBLOCK)
       fail(folder_ + "/lock", system_reason(errno), "choose a path on a local file system");
     fail(folder_, holder_of(lock_fd_) + " is using it",
-         "wait for it to end, or give every job an nvme_path of its own");
+         "wait for it to end, or give every job a TierPath::path of its own");
   }
   // A folder that was removed, too, has lost its lock file before.
   return lock_is_named();
@@ -294,7 +295,7 @@ void TierFolder::require_free(uint64_t bytes, std::string_view what) const {
               {"there is no room for " + std::string(what) + " in", folder_,
                std::to_string(bytes) + " bytes (" + format_bytes(bytes) + ") are needed and " +
                    std::to_string(free) + " (" + format_bytes(free) + ") are free",
-               "free " + format_bytes(bytes - free) + " there, or set nvme_path to a larger disk"});
+               "free " + format_bytes(bytes - free) + " there, or set TierPath::path to a larger disk"});
 }
 
 }  // namespace terrace

@@ -25,13 +25,14 @@ namespace {
 [[noreturn]] void will_not_remove(const std::string& folder, std::string reason) {
   throw Error(ErrorKind::config,
               {"will not remove the training state in", folder, std::move(reason),
-               "name another folder; or go on training from it with --resume nvme, or remove it with "
-               "`terrace checkpoint prune`"});
+               "name another folder; or go on training from it (OffloadOptions::tier_start), or remove it "
+               "(OffloadOptions::discard_epochs)"});
 }
 
 [[noreturn]] void cannot_resume(const std::string& subject, std::string reason, ErrorKind kind) {
   throw Error(kind, {"cannot resume from the nvme tier in", subject, std::move(reason),
-                     "name the paths of the run that is to go on; or go on from a checkpoint, with --fresh"});
+                     "name the paths of the run that is to go on; or go on from a checkpoint, with "
+                     "OffloadOptions::discard_epochs"});
 }
 
 // A file of a user's with a name that is going to be written, or a tier file that has lost its mark. Stores
@@ -45,7 +46,7 @@ void require_no_impostor(const std::string& folder, const tier::Entry& entry) {
   if (entry.ours || !is_needed) return;
   throw Error(ErrorKind::config, {"cannot use the nvme path", folder + "/" + entry.name,
                                   "it has the name of a file of the tier and is none",
-                                  "move it away, or choose another nvme_path"});
+                                  "move it away, or choose another TierPath::path"});
 }
 
 SpaceId draw_id() {

@@ -26,7 +26,10 @@ EpochCommitter::EpochCommitter(EpochStores stores, uint32_t chunk_count, uint32_
       engine_(std::move(engine)),
       cached_of_(kEpochParts.size() * chunk_count, kNone),
       transfers_(kWritesInFlightPerPath * stores_.space->path_count()) {
-  for (Transfer& transfer : transfers_) transfer.committer = this;
+  for (Transfer& transfer : transfers_) {
+    transfer.committer = this;
+    transfer.block.tell(&EpochCommitter::on_written, &transfer);
+  }
   for (const EpochFile& file : stores_.space->epochs()) next_number_ = std::max(next_number_, file.epoch + 1);
   thread_ = std::thread([this] { work(); });
 }
@@ -238,11 +241,6 @@ void EpochCommitter::unpin() {
   progress_.notify_all();
 }
 
-bool EpochCommitter::is_pinned() const {
-  const MutexLock lock(mutex_);
-  return pinned_;
-}
-
 EpochCommitter::Counters EpochCommitter::counters() const {
   const MutexLock lock(mutex_);
   return counters_;
@@ -325,7 +323,7 @@ void EpochCommitter::write_queued() {
   write_failure_ = nullptr;
   while (true) {
     for (Transfer& transfer : transfers_) {
-      if (transfer.busy || write_failure_ != nullptr) continue;
+      if (transfer.block.under_way() || write_failure_ != nullptr) continue;
       Cached* cached = next_block();
       if (cached == nullptr) break;
       submit_block(transfer, *cached);
@@ -342,7 +340,7 @@ void EpochCommitter::submit_block(Transfer& transfer, Cached& cached) {
   const std::span<const std::byte> bytes = {cached.memory + block * store.block_bytes(cached.chunk, 0),
                                             store.block_bytes(cached.chunk, block)};
   try {
-    if (!store.begin_write(cached.chunk, block, bytes, transfer.write)) {
+    if (!store.begin_write(cached.chunk, block, bytes, transfer.block.write())) {
       throw Error(ErrorKind::capacity, {"cannot commit the state", store.name(),
                                         std::to_string(store.bad_slot_count()) + " slots failed (" +
                                             store.last_bad_slot() + "), and none is left",
@@ -354,42 +352,28 @@ void EpochCommitter::submit_block(Transfer& transfer, Cached& cached) {
   }
   slots_wanted_[index_of(cached.part)].fetch_sub(1);
   transfer.cached = static_cast<uint32_t>(&cached - cached_.data());
-  transfer.bytes = bytes.size();
-  transfer.busy = true;
-  transfer.write.request.on_complete = &EpochCommitter::on_written;
-  transfer.write.request.context = &transfer;
-  transfer.write.request.priority = io::Priority::background;
-  transfer.write.request.tag = transfer_tag(
-      watch_.events(), cached.part == EpochPart::records ? TransferRole::state : TransferRole::param,
-      TransferReason::commit, cached.chunk);
-  engine_->submit({&transfer.write.request, 1});
+  const TransferRole role = cached.part == EpochPart::records ? TransferRole::state : TransferRole::param;
+  transfer.block.start_write(
+      store, TransferPort(*engine_, io::Priority::background),
+      {.what = "a commit", .tag = transfer_tag(watch_.events(), role, TransferReason::commit, cached.chunk)});
 }
 
-void EpochCommitter::on_written(void* context, const io::Completion& completion) noexcept {
-  auto& transfer = *static_cast<Transfer*>(context);
-  transfer.committer->block_written(transfer, completion);
+void EpochCommitter::on_written(void* context, BlockTransfer&, const io::Completion&,
+                                std::exception_ptr failure) noexcept {
+  const auto& transfer = *static_cast<Transfer*>(context);
+  transfer.committer->block_written(transfer, std::move(failure));
 }
 
-void EpochCommitter::block_written(Transfer& transfer, const io::Completion& completion) noexcept {
-  Cached& cached = cached_[transfer.cached];
-  BlockStore& store = store_of(cached);
-  switch (store.end_write(transfer.write, completion)) {
-    case BlockStore::WriteEnd::again:
-      engine_->submit({&transfer.write.request, 1});
-      return;
-    case BlockStore::WriteEnd::failed:
-      if (write_failure_ == nullptr)
-        write_failure_ = std::make_exception_ptr(store.io_error(transfer.write.request, completion));
-      transfer.busy = false;
-      return;
-    case BlockStore::WriteEnd::done:
-      break;
+void EpochCommitter::block_written(const Transfer& transfer, std::exception_ptr failure) noexcept {
+  if (failure != nullptr) {
+    if (write_failure_ == nullptr) write_failure_ = std::move(failure);
+    return;
   }
-  (*next_)[cached.part].adopt(transfer.write);
-  transfer.busy = false;
+  Cached& cached = cached_[transfer.cached];
+  (*next_)[cached.part].adopt(transfer.block.write());
   const MutexLock lock(mutex_);
-  counters_.written_bytes += transfer.bytes;
-  if (++cached.blocks_written < store.block_count(cached.chunk)) return;
+  counters_.written_bytes += transfer.block.bytes().size();
+  if (++cached.blocks_written < store_of(cached).block_count(cached.chunk)) return;
   cached.state = State::clean;
   progress_.notify_all();
 }

@@ -40,6 +40,7 @@
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/commits/whole_state.h>
+#include <terrace/offload/transfer/block_transfer.h>
 #include <terrace/offload/watch/step_watch.h>
 
 namespace terrace {
@@ -125,7 +126,6 @@ class EpochCommitter {
   // Nothing is committed between these two. There is a durable commit.
   const EpochSlots& pin();
   void unpin();
-  bool is_pinned() const;
 
   Counters counters() const;
 
@@ -143,11 +143,10 @@ class EpochCommitter {
   struct Transfer {
     EpochCommitter* committer = nullptr;
     uint32_t cached = 0;
-    BlockStore::Write write{};
-    uint64_t bytes = 0;
-    bool busy = false;
+    BlockTransfer block;
   };
-  static void on_written(void* context, const io::Completion& completion) noexcept;
+  static void on_written(void* context, BlockTransfer& block, const io::Completion& completion,
+                         std::exception_ptr failure) noexcept;
 
   BlockStore& store_of(const Cached& cached) const { return *stores_[cached.part]; }
   // Index into cached_, or kNone.
@@ -163,7 +162,7 @@ class EpochCommitter {
   void write_queued();
   Cached* next_block();
   void submit_block(Transfer& transfer, Cached& cached);
-  void block_written(Transfer& transfer, const io::Completion& completion) noexcept;
+  void block_written(const Transfer& transfer, std::exception_ptr failure) noexcept;
   TierManifest make_manifest() const;
   void make_last(uint64_t manifest_bytes);
   void remove_manifest(uint64_t epoch);

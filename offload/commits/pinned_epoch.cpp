@@ -40,7 +40,7 @@ PinnedEpoch::Parts::Parts(EpochCommitter& committer, const EpochStores& stores, 
     unjoined_parameters_ = memory.last(2 * block_bytes).first(block_bytes);
     memory = memory.first(memory.size() - 2 * block_bytes);
   }
-  buffers_.resize(memory.size() / block_bytes);
+  buffers_ = std::vector<Buffer>(memory.size() / block_bytes);
   for (size_t b = 0; b < buffers_.size(); ++b)
     buffers_[b].memory = memory.subspan(b * block_bytes, block_bytes);
 }
@@ -63,33 +63,24 @@ void PinnedEpoch::Parts::read(const Run& run, uint64_t begin, std::span<std::byt
       const Run::Piece& piece = *std::prev(chunk);
       const uint64_t block_bytes = run.store_->block_bytes(piece.chunk, 0);
       Buffer& buffer = buffers_[turn++ % buffers_.size()];
-      finish(run, buffer);
-      buffer.chunk = piece.chunk;
-      buffer.block = static_cast<uint32_t>((begin - piece.begin) / block_bytes);
-      buffer.skip = begin - piece.begin - buffer.block * block_bytes;
-      const uint64_t bytes = run.store_->block_bytes(piece.chunk, buffer.block);
+      finish(buffer);
+      const auto block = static_cast<uint32_t>((begin - piece.begin) / block_bytes);
+      buffer.skip = begin - piece.begin - block * block_bytes;
+      const uint64_t bytes = run.store_->block_bytes(piece.chunk, block);
       buffer.destination = destination.first(std::min<uint64_t>(bytes - buffer.skip, destination.size()));
-      buffer.request =
-          run.store_->read_request(run.snapshot_, buffer.chunk, buffer.block, buffer.memory.first(bytes));
-      buffer.request.priority = io::Priority::background;
-      buffer.request.context = &buffer;
-      buffer.request.on_complete = [](void* context, const io::Completion& completion) noexcept {
-        static_cast<Buffer*>(context)->completion = completion;
-        static_cast<Buffer*>(context)->done = true;
-      };
-      buffer.done = false;
-      engine_->submit({&buffer.request, 1});
+      buffer.read.start_read(*run.store_, run.snapshot_, piece.chunk, block, buffer.memory,
+                             TransferPort(*engine_, io::Priority::background), {.what = "a commit"});
       begin += buffer.destination.size();
       destination = destination.subspan(buffer.destination.size());
       if (chunk != run.chunks_.end() && begin == chunk->begin) ++chunk;
     }
-    for (Buffer& buffer : buffers_) finish(run, buffer);
+    for (Buffer& buffer : buffers_) finish(buffer);
   } catch (...) {
     while (engine_->in_flight() > 0) engine_->wait(1);
     // Ended, each of them, whatever came of it.
     for (Buffer& buffer : buffers_) {
       try {
-        finish(run, buffer);
+        finish(buffer);
       } catch (const Error&) {
       }
     }
@@ -97,13 +88,12 @@ void PinnedEpoch::Parts::read(const Run& run, uint64_t begin, std::span<std::byt
   }
 }
 
-// Waits for what the buffer is being filled with, verifies it and hands it over.
-void PinnedEpoch::Parts::finish(const Run& run, Buffer& buffer) {
-  while (!buffer.done) engine_->wait(1);
-  if (buffer.destination.empty()) return;
+// Waits for what the buffer is being filled with and hands it over.
+void PinnedEpoch::Parts::finish(Buffer& buffer) {
   const std::span<std::byte> destination = std::exchange(buffer.destination, {});
-  run.store_->end_read(run.snapshot_, buffer.chunk, buffer.block, buffer.request, buffer.completion);
-  std::memcpy(destination.data(), buffer.memory.data() + buffer.skip, destination.size());
+  buffer.read.finish();
+  if (!destination.empty())
+    std::memcpy(destination.data(), buffer.memory.data() + buffer.skip, destination.size());
 }
 
 PinnedEpoch::Parts::Run::Extent PinnedEpoch::Parts::Run::block_at(uint64_t byte) const {

@@ -9,6 +9,7 @@
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/commits/epoch_committer.h>
 #include <terrace/offload/commits/pinned_epoch.h>
+#include <terrace/offload/transfer/block_transfer.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
 namespace terrace {
@@ -60,13 +61,9 @@ class PinnedEpoch::Parts {
     std::span<std::byte> memory;
     std::span<std::byte> destination;
     uint64_t skip = 0;  // bytes of the block before the wanted ones
-    ChunkId chunk{};
-    uint32_t block = 0;
-    io::Request request{};
-    io::Completion completion{};
-    bool done = true;
+    BlockTransfer read;
   };
-  void finish(const Run& run, Buffer& buffer);
+  static void finish(Buffer& buffer);
   // The parameters of a tile, from the block that was read last where they are in it.
   const std::byte* parameters_of_tile(uint64_t tile);
 

@@ -121,9 +121,4 @@ void DryDevice::copy_work_to_host(std::byte*, const std::byte*, uint64_t bytes, 
   note(RecordedEvent::Kind::work_out, DeviceSlot{}, bytes);
 }
 
-void DryDevice::fill_zero(DeviceSlot slot, uint64_t, const Event* after, Event& done) {
-  require_detached(slot);
-  copy(h2d_bytes_, 0, after, done);
-}
-
 }  // namespace terrace

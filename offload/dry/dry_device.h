@@ -43,7 +43,6 @@ class DryDevice final : public Device {
   void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                          Event& done, const CopyNote& note) override;
   void copy_work_in_order(std::byte*, const std::byte*, uint64_t) override {}
-  void fill_zero(DeviceSlot slot, uint64_t bytes, const Event* after, Event& done) override;
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
   // Of a DryEngine, whose requests go nowhere.
   std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count, const Event* after) override;

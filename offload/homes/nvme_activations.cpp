@@ -12,10 +12,12 @@ namespace terrace {
 namespace {
 
 // A failure of the file system names file and offset; this one says whose bytes they are.
-Error with_entry(const Error& failure, ChunkId entry) {
-  ErrorParts parts = failure.parts();
-  parts.reason = fmt::format("activation checkpoint {}: {}", index_of(entry), parts.reason);
-  return Error(failure.kind(), std::move(parts));
+void name_entry(void*, ChunkTransfer& transfer, const io::Completion&, std::exception_ptr& failure) noexcept {
+  failure = reworded(failure, [&](const Error& error) {
+    ErrorParts parts = error.parts();
+    parts.reason = fmt::format("activation checkpoint {}: {}", index_of(transfer.chunk()), parts.reason);
+    return Error(error.kind(), std::move(parts));
+  });
 }
 
 uint32_t slots_in(std::span<std::byte> memory, const BlockStore& store) {
@@ -37,7 +39,8 @@ NvmeActivations::NvmeActivations(std::span<std::byte> memory, std::vector<uint32
   const uint64_t slot_bytes = tiers.store.chunk_bytes(ChunkId{0});
   for (uint32_t s = 0; s < slot_count_; ++s) {
     slots_[s].memory = memory.data() + s * slot_bytes;
-    slots_[s].transfer.prepare(tiers.store, tiers.store.block_count(ChunkId{0}), with_entry);
+    slots_[s].transfer.prepare(tiers.store.block_count(ChunkId{0}));
+    slots_[s].transfer.tell(name_entry, nullptr);
   }
 }
 
@@ -71,7 +74,7 @@ NvmeActivations::Slot& NvmeActivations::slot_for_get() {
 
 // Entries are no chunks of the flat space.
 WaitSubject NvmeActivations::disk_subject(const Slot& slot) const {
-  WaitSubject subject = slot.transfer.subject(kActivationCopy.what);
+  WaitSubject subject = slot.transfer.subject();
   subject.chunk.reset();
   return subject;
 }
@@ -160,21 +163,20 @@ void NvmeActivations::read(Slot& slot, uint32_t entry) {
   slot.was_read = true;
   const ChunkId chunk{entry};
   read_bytes_ += tiers_.store.chunk_bytes(chunk);
-  slot.transfer.start_read(chunk, slot.memory, tag_of(chunk), [this](const io::Request& request) {
-    tiers_.io.submit(request, io::Priority::critical);
-  });
+  slot.transfer.start_read(tiers_.store, chunk, slot.memory, TransferPort(tiers_.io, io::Priority::critical),
+                           name_of(chunk));
 }
 
 void NvmeActivations::write(Slot& slot) {
   const ChunkId chunk{slot.entry};
   write_bytes_ += tiers_.store.chunk_bytes(chunk);
-  slot.transfer.start_write(chunk, slot.memory, tag_of(chunk), nullptr, [this](const io::Request& request) {
-    tiers_.io.submit(request, io::Priority::background);
-  });
+  slot.transfer.start_write(tiers_.store, chunk, slot.memory,
+                            TransferPort(tiers_.io, io::Priority::background), name_of(chunk), nullptr);
 }
 
-uint64_t NvmeActivations::tag_of(ChunkId chunk) const {
-  return transfer_tag(tiers_.watch.events(), TransferRole::activation, TransferReason::step, chunk);
+TransferName NvmeActivations::name_of(ChunkId chunk) const {
+  return {.what = kActivationCopy.what,
+          .tag = transfer_tag(tiers_.watch.events(), TransferRole::activation, TransferReason::step, chunk)};
 }
 
 }  // namespace terrace

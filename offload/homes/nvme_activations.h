@@ -72,7 +72,7 @@ class NvmeActivations {
   void read_ahead(uint32_t entry);
   void write(Slot& slot);
   WaitSubject disk_subject(const Slot& slot) const;
-  uint64_t tag_of(ChunkId chunk) const;
+  TransferName name_of(ChunkId chunk) const;
 
   const Tiers tiers_;
   const uint32_t slot_count_;

@@ -22,16 +22,15 @@ OldParameters::OldParameters(const FlatSpace& space, const MemoryPlan& plan, Hos
       carve_slots(arena, plan.slot_bytes, staging_count_, "parameters before an update");
   const uint64_t most_blocks = divide_up(plan.slot_bytes, plan.param_block_bytes());
   for (uint32_t s = staging_count_; s-- > 0;) {
-    staging_[s].owner = this;
     staging_[s].memory = slots[s];
-    if (store != nullptr) staging_[s].reads.resize(most_blocks);
+    if (store != nullptr) staging_[s].read.prepare(most_blocks);
     free_.push_back(s);
   }
 }
 
 OldParameters::~OldParameters() {
   for (uint32_t s = 0; s < staging_count_; ++s)
-    TERRACE_ASSERT(staging_[s].arrived.done(), "parameters are still on their way into memory that goes");
+    TERRACE_ASSERT(arrived(staging_[s]).done(), "parameters are still on their way into memory that goes");
 }
 
 bool OldParameters::start_open(ChunkId chunk, io::Engine* engine, DeviceCache* cache) {
@@ -44,7 +43,7 @@ bool OldParameters::start_open(ChunkId chunk, io::Engine* engine, DeviceCache* c
   staging.chunk = chunk;
   if (store_ != nullptr) {
     TERRACE_ASSERT(engine != nullptr, "reading from a tier file needs an engine");
-    start_reads(staging, *engine);
+    start_read(staging, *engine);
   } else {
     TERRACE_ASSERT(cache != nullptr, "copies from the device are the step thread's to start");
     start_copy(staging, cache);
@@ -52,44 +51,20 @@ bool OldParameters::start_open(ChunkId chunk, io::Engine* engine, DeviceCache* c
   return true;
 }
 
-void OldParameters::start_reads(Staging& staging, io::Engine& engine) {
-  const uint32_t blocks = store_->block_count(staging.chunk);
-  staging.arrived.begin(blocks);
-  std::byte* destination = staging.memory;
-  for (uint32_t b = 0; b < blocks; ++b) {
-    BlockRead& read = staging.reads[b];
-    const uint64_t bytes = store_->block_bytes(staging.chunk, b);
-    read.staging = &staging;
-    read.block = b;
-    read.request = store_->read_request(staging.chunk, b, {destination, bytes});
-    read.request.on_complete = &OldParameters::on_read;
-    read.request.context = &read;
-    read.request.tag =
-        transfer_tag(watch_.events(), TransferRole::param, TransferReason::update, staging.chunk);
-    engine.submit({&read.request, 1});
-    destination += bytes;
-  }
+void OldParameters::start_read(Staging& staging, io::Engine& engine) {
+  const uint64_t tag =
+      transfer_tag(watch_.events(), TransferRole::param, TransferReason::update, staging.chunk);
+  staging.read.start_read(*store_, staging.chunk, staging.memory, TransferPort(engine),
+                          {.what = "old parameters", .tag = tag});
   nvme_read_bytes_ += space_.param_bytes(staging.chunk);
-}
-
-void OldParameters::on_read(void* context, const io::Completion& completion) noexcept {
-  BlockRead& read = *static_cast<BlockRead*>(context);
-  Staging& staging = *read.staging;
-  std::exception_ptr failure;
-  try {
-    staging.owner->store_->end_read(staging.chunk, read.block, read.request, completion);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  staging.arrived.complete_one(failure);
 }
 
 void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
   const uint64_t bytes = space_.param_bytes(staging.chunk);
   cache->detach_param(staging.chunk);
   CacheSlot& slot = cache->param_slot(staging.chunk);
-  staging.arrived.begin();
-  device_.copy_to_host(staging.memory, slot.id, 0, bytes, &slot.in, staging.arrived,
+  staging.copied.begin();
+  device_.copy_to_host(staging.memory, slot.id, 0, bytes, &slot.in, staging.copied,
                        from_device_note(watch_.events(), TransferRole::param, TransferReason::update,
                                         index_of(staging.chunk)));
   d2h_bytes_ += bytes;
@@ -98,38 +73,31 @@ void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
 bool OldParameters::is_open(ChunkId chunk) const {
   if (homes_[index_of(chunk)] != nullptr) return true;
   const uint32_t index = staging_of_[index_of(chunk)];
-  return index != kNone && staging_[index].arrived.done();
+  return index != kNone && arrived(staging_[index]).done();
 }
 
 bool OldParameters::is_reading() const {
   for (uint32_t s = 0; store_ != nullptr && s < staging_count_; ++s) {
-    if (!staging_[s].arrived.done()) return true;
+    if (!staging_[s].read.event().done()) return true;
   }
   return false;
 }
 
-WaitSubject OldParameters::subject(const Staging& staging) const {
-  if (store_ == nullptr)
-    return {"old parameters", "device -> host", TimeCause::device_copy, staging.chunk, nullptr, {}};
-  const io::Request& request = staging.reads.front().request;
-  return {"old parameters", "nvme -> host", TimeCause::read,
-          staging.chunk,    &request,       store_->path_of(request)};
-}
-
-void OldParameters::wait_open(ChunkId chunk, io::Engine* engine) {
+void OldParameters::wait_open(ChunkId chunk) {
   if (is_open(chunk)) return;
   const uint32_t index = staging_of_[index_of(chunk)];
   TERRACE_ASSERT(index != kNone, fmt::format("chunk {} was not opened", index_of(chunk)));
   const Staging& staging = staging_[index];
-  if (store_ == nullptr) return wait_done_watched(staging.arrived, watch_, subject(staging));
-  while (!staging.arrived.done()) wait_watched(*engine, watch_, subject(staging));
+  if (store_ != nullptr) return staging.read.wait_done(watch_);
+  wait_done_watched(staging.copied, watch_,
+                    {"old parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
 }
 
 const std::byte* OldParameters::parameters(ChunkId chunk) const {
   if (const std::byte* home = homes_[index_of(chunk)]) return home;
   TERRACE_ASSERT(is_open(chunk), fmt::format("the parameters of chunk {} are not there", index_of(chunk)));
   const Staging& staging = staging_[staging_of_[index_of(chunk)]];
-  if (const std::exception_ptr failure = staging.arrived.failure()) std::rethrow_exception(failure);
+  if (const std::exception_ptr failure = arrived(staging).failure()) std::rethrow_exception(failure);
   return staging.memory;
 }
 

@@ -19,6 +19,7 @@
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/transfer/chunk_transfer.h>
 #include <terrace/offload/watch/step_watch.h>
 
 namespace terrace {
@@ -42,7 +43,7 @@ class OldParameters {
   // Some chunk is on its way from the tier file.
   bool is_reading() const;
   // Blocks until it is.
-  void wait_open(ChunkId chunk, io::Engine* engine);
+  void wait_open(ChunkId chunk);
   // Of an open chunk. Throws Error(io) and Error(corrupt) when they could not be read.
   const std::byte* parameters(ChunkId chunk) const;
   // The update is done with them: their staging slot is free.
@@ -53,24 +54,18 @@ class OldParameters {
   uint64_t d2h_bytes() const { return d2h_bytes_; }
 
  private:
-  struct Staging;
-  struct BlockRead {
-    Staging* staging = nullptr;
-    uint32_t block = 0;
-    io::Request request{};
-  };
   struct Staging {
-    OldParameters* owner = nullptr;
     std::byte* memory = nullptr;
     ChunkId chunk{};
-    Event arrived;
-    std::vector<BlockRead> reads;  // as many as a chunk can have
+    ChunkTransfer read;  // from the tier file
+    Event copied;        // from the device
   };
   static constexpr uint32_t kNone = UINT32_MAX;
-  static void on_read(void* context, const io::Completion& completion) noexcept;
-  void start_reads(Staging& staging, io::Engine& engine);
+  const Event& arrived(const Staging& staging) const {
+    return store_ != nullptr ? staging.read.event() : staging.copied;
+  }
+  void start_read(Staging& staging, io::Engine& engine);
   void start_copy(Staging& staging, DeviceCache* cache);
-  WaitSubject subject(const Staging& staging) const;
 
   const FlatSpace& space_;
   Device& device_;

@@ -14,35 +14,27 @@
 #include <terrace/offload/plan/host_slots.h>
 
 namespace terrace {
-namespace {
-
-// For which there is memory from the beginning; more are seldom under way.
-constexpr uint32_t kPublicationsAtOnce = 64;
-
-}  // namespace
 
 ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
-                     Device& device, BlockStore* store, BlockStore* frozen, io::IoThread* reader,
-                     StepWatch& watch)
+                     Device& device, const ParameterStores& stores, io::IoThread* reader, StepWatch& watch)
     : space_(space),
       placement_(placement),
       device_(device),
-      store_(store),
-      frozen_(frozen),
+      stores_(stores),
       reader_(reader),
       watch_(watch),
       home_(space.chunk_count(), nullptr),
       expected_(space.chunk_count(), nullptr),
       fresh_(space.chunk_count(), nullptr),
       meeting_(std::make_unique<std::atomic<uint8_t>[]>(space.chunk_count())),
-      old_(space, plan, arena, device, store, home_, watch),
-      published_(space.chunk_count(), false),
+      old_(space, plan, arena, device, stores.all, home_, watch),
+      publication_(space, placement, plan, device, stores, home_, watch),
       most_blocks_(divide_up(plan.slot_bytes, plan.param_block_bytes())),
       reading_of_(space.chunk_count(), nullptr),
       staging_(std::make_unique<Staging[]>(plan.staging_slots)),
       staging_of_(space.chunk_count(), kNone),
       copy_of_(space.chunk_count(), 0) {
-  TERRACE_ASSERT((placement == Placement::nvme) == (store != nullptr && reader != nullptr),
+  TERRACE_ASSERT((placement == Placement::nvme) == (stores.all != nullptr && reader != nullptr),
                  "a store and its reader belong to parameters on nvme");
   staging_count_ = plan.staging_slots;
   const std::vector<std::byte*> slots =
@@ -60,23 +52,19 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
   const std::vector<std::byte*> staging = carve_slots(arena, plan.slot_bytes, plan.staging_slots, "staging");
   for (uint32_t s = plan.staging_slots; s-- > 0;) {
     staging_[s].memory = staging[s];
-    staging_[s].reading.blocks.reserve(most_blocks_);
+    staging_[s].reading.transfer.prepare(most_blocks_);
     free_staging_.push_back(s);
   }
-  publishing_.reserve(kPublicationsAtOnce);
-  const bool writes = placement == Placement::nvme;
-  for (uint32_t w = 0; writes && w < std::min(space.chunk_count(), kPublicationsAtOnce); ++w)
-    free_writings_.push_back(&add_writing());
   held_staging_.reserve(plan.staging_slots);
 }
 
 ParamHome::~ParamHome() {
   for (uint32_t s = 0; s < staging_count_; ++s) {
-    staging_[s].read.wait_done();
+    staging_[s].read().wait_done();
     if (staging_[s].target != nullptr) staging_[s].target->in.wait_done();
   }
   for (const std::unique_ptr<Reading>& reading : read_past_host_) {
-    if (reading != nullptr) reading->over.wait_done();
+    if (reading != nullptr) reading->transfer.event().wait_done();
   }
 }
 
@@ -84,15 +72,12 @@ void ParamHome::read_past_host(io::IoThread& reader) {
   file_reader_ = &reader;
   read_past_host_.resize(space_.chunk_count());
   for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
-    if (home_[c] == nullptr) read_past_host_[c] = std::make_unique<Reading>();
+    if (home_[c] != nullptr) continue;
+    read_past_host_[c] = std::make_unique<Reading>();
+    read_past_host_[c]->home = this;
+    read_past_host_[c]->transfer.prepare(store_of(ChunkId{c}).block_count(ChunkId{c}));
+    read_past_host_[c]->transfer.tell(&ParamHome::on_direct_read, read_past_host_[c].get());
   }
-}
-
-const io::Request* ParamHome::pending_request(Reading& reading) {
-  for (Reading::Block& block : reading.blocks) {
-    if (std::atomic_ref(block.pending).load(std::memory_order_relaxed)) return &block.request;
-  }
-  return nullptr;
 }
 
 bool ParamHome::is_read_past_host(ChunkId chunk) const {
@@ -100,30 +85,16 @@ bool ParamHome::is_read_past_host(ChunkId chunk) const {
   return reading != nullptr && reading->slot != nullptr;
 }
 
-std::string_view ParamHome::file_of(ChunkId chunk, const io::Request* request) const {
-  return request != nullptr ? std::string_view(store_of(chunk).path_of(*request)) : std::string_view();
-}
-
 WaitSubject ParamHome::update_subject(ChunkId chunk) {
   return {"the update", "host -> device", TimeCause::update, chunk, nullptr, {}};
 }
 
-WaitSubject ParamHome::read_subject(ChunkId chunk) {
-  Reading* const reading = reading_of_[index_of(chunk)];
-  const io::Request* request = reading != nullptr ? pending_request(*reading) : nullptr;
-  const bool is_direct = is_read_past_host(chunk);
-  return {"parameters",    is_direct ? "nvme -> device" : "nvme -> host -> device",
-          TimeCause::read, chunk,
-          request,         file_of(chunk, request)};
-}
-
 // Which waits for the chunk's update where that is not over: its transfers are the update's until then.
 void ParamHome::wait_read(const Staging& staging) {
-  if (staging.read.done()) return;
-  const ChunkId chunk{staging.chunk};
+  if (staging.read().done()) return;
   if (const Event* const updated = expected_[staging.chunk])
-    wait_done_watched(*updated, watch_, update_subject(chunk));
-  wait_done_watched(staging.read, watch_, read_subject(chunk));
+    wait_done_watched(*updated, watch_, update_subject(ChunkId{staging.chunk}));
+  staging.reading.transfer.wait_done(watch_);
 }
 
 // The link copies in the order in which it was asked to: a copy that is queued behind the read of another
@@ -132,7 +103,8 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
   if (arriving.done()) return;
   if (const Event* const updated = expected_[index_of(chunk)])
     wait_done_watched(*updated, watch_, update_subject(chunk));
-  if (is_read_past_host(chunk)) return wait_done_watched(arriving, watch_, read_subject(chunk));
+  if (is_read_past_host(chunk))
+    return wait_done_watched(arriving, watch_, reading_of_[index_of(chunk)]->transfer.subject());
   for (const uint32_t index : held_staging_) {
     const Staging& staging = staging_[index];
     if (staging.copy > copy_of_[index_of(chunk)]) break;
@@ -167,7 +139,7 @@ const std::byte* ParamHome::in_host_memory(ChunkId chunk) const {
 
 void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   h2d_bytes_ += space_.param_bytes(chunk);
-  published_[index_of(chunk)] = true;
+  publication_.note_made_on_device(chunk);
   slot.in.begin();
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
@@ -205,14 +177,14 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   Staging& staging = take_staging(chunk, slot);
   staging.copy = copy_of_[index_of(chunk)];
   slot.in.begin();
-  slot.read = &staging.read;
-  begin_read(chunk, staging.reading, staging.memory, staging.read, TransferReason::step);
+  slot.read = &staging.read();
+  expect_read(chunk, staging.reading, staging.memory, TransferReason::step);
   if (updated == nullptr) {
     submit_read(chunk);
   } else {
     read_behind_update(chunk, *updated);
   }
-  copy_in(chunk, slot, staging.memory, &staging.read, TransferReason::step);
+  copy_in(chunk, slot, staging.memory, &staging.read(), TransferReason::step);
 }
 
 // Behind what still leaves the slot, for which the engine waits.
@@ -222,16 +194,16 @@ void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
   std::byte* const memory = device_.begin_file_reads(slot.id, blocks, &slot.out);
   direct_read_bytes_ += space_.param_bytes(chunk);
   slot.read = &slot.in;
-  reading.over.begin(blocks);
+  slot.in.begin(blocks);
   reading.slot = &slot;
-  begin_read(chunk, reading, memory, slot.in, TransferReason::step);
+  expect_read(chunk, reading, memory, TransferReason::step);
   if (const Event* const updated = expected_[index_of(chunk)]) return read_behind_update(chunk, *updated);
   submit_read(chunk);
 }
 
 void ParamHome::forget_direct_read(ChunkId chunk) {
   if (!is_read_past_host(chunk)) return;
-  wait_done_watched(reading_of_[index_of(chunk)]->over, watch_, read_subject(chunk));
+  reading_of_[index_of(chunk)]->transfer.wait_done(watch_);
   reading_of_[index_of(chunk)] = nullptr;
 }
 
@@ -240,7 +212,7 @@ void ParamHome::read_behind_update(ChunkId chunk, const Event& updated) {
   const uint8_t met = meeting_[index_of(chunk)].fetch_or(kFetchWaits, std::memory_order_acq_rel);
   if ((met & kUpdateFailed) != 0) {
     wait_done_watched(updated, watch_, update_subject(chunk));  // about to be
-    fail_read(chunk, updated.failure());
+    reading_of_[index_of(chunk)]->transfer.fail_read(updated.failure());
   } else if ((met & kUpdateOver) != 0) {
     submit_read(chunk);
   }
@@ -250,7 +222,7 @@ void ParamHome::update_over(ChunkId chunk, const std::exception_ptr& failure) {
   const uint8_t came = failure == nullptr ? kUpdateOver : kUpdateFailed;
   const uint8_t met = meeting_[index_of(chunk)].fetch_or(came, std::memory_order_acq_rel);
   if ((met & kFetchWaits) == 0) return;
-  if (failure != nullptr) return fail_read(chunk, failure);
+  if (failure != nullptr) return reading_of_[index_of(chunk)]->transfer.fail_read(failure);
   submit_read(chunk);
 }
 
@@ -286,97 +258,58 @@ void ParamHome::release_staging(uint32_t index) {
   free_staging_.push_back(index);
 }
 
-void ParamHome::begin_read(ChunkId chunk, Reading& reading, std::byte* memory, Event& event,
-                           TransferReason reason) {
-  const uint32_t blocks = store_of(chunk).block_count(chunk);
-  reading.home = this, reading.chunk = chunk;
-  reading.memory = memory, reading.event = &event;
-  reading.tag = transfer_tag(watch_.events(), TransferRole::param, reason, chunk);
-  reading.blocks.resize(blocks);
-  for (uint32_t b = 0; b < blocks; ++b) reading.blocks[b] = {.of = &reading, .block = b};
+void ParamHome::expect_read(ChunkId chunk, Reading& reading, std::byte* memory, TransferReason reason) {
   reading_of_[index_of(chunk)] = &reading;
-  event.begin(blocks);
+  reading.transfer.expect_read(
+      store_of(chunk), chunk, memory,
+      {.what = "parameters",
+       .tag = transfer_tag(watch_.events(), TransferRole::param, reason, chunk),
+       .link = reading.slot != nullptr ? "nvme -> device" : "nvme -> host -> device"});
   nvme_read_bytes_ += space_.param_bytes(chunk);
-}
-
-void ParamHome::fail_read(ChunkId chunk, const std::exception_ptr& failure) {
-  Reading& reading = *reading_of_[index_of(chunk)];
-  for (size_t block = reading.blocks.size(); block > 0; --block) end_block(reading, failure);
-}
-
-// After the last one the reading may be another chunk's.
-void ParamHome::end_block(Reading& reading, std::exception_ptr failure) noexcept {
-  if (reading.slot == nullptr) return reading.event->complete_one(std::move(failure));
-  device_.end_file_read(reading.slot->id);
-  reading.event->complete_one(std::move(failure));
-  reading.over.complete_one();
 }
 
 void ParamHome::submit_read(ChunkId chunk) {
   Reading& reading = *reading_of_[index_of(chunk)];
-  io::IoThread& reader = reading.slot != nullptr ? *file_reader_ : *reader_;
-  BlockStore& store = store_of(chunk);
-  std::byte* destination = reading.memory;
-  const size_t count = reading.blocks.size();
-  for (size_t b = 0; b < count; ++b) {
-    Reading::Block& block = reading.blocks[b];
-    const uint64_t length = store.block_bytes(chunk, block.block);
-    block.request = store.read_request(chunk, block.block, {destination, length});
-    block.request.on_complete = &ParamHome::on_read;
-    block.request.context = &block;
-    block.request.tag = reading.tag;
-    std::atomic_ref(block.pending).store(true, std::memory_order_relaxed);
-    reader.submit(block.request, io::Priority::critical);
-    destination += length;
-  }
+  const bool is_direct = reading.slot != nullptr;
+  reading.transfer.submit_read(TransferPort(is_direct ? *file_reader_ : *reader_, io::Priority::critical),
+                               is_direct ? BlockTransfer::Check::later : BlockTransfer::Check::at_once);
 }
 
-void ParamHome::on_read(void* context, const io::Completion& completion) noexcept {
-  Reading::Block& block = *static_cast<Reading::Block*>(context);
-  std::atomic_ref(block.pending).store(false, std::memory_order_relaxed);
-  std::exception_ptr failure;
-  Reading& reading = *block.of;
-  ParamHome& home = *reading.home;
-  try {
-    if (reading.slot != nullptr) {
-      home.end_direct_read(block, completion);
-    } else {
-      home.store_of(reading.chunk).end_read(reading.chunk, block.block, block.request, completion);
-    }
-  } catch (...) {
-    failure = std::current_exception();
+void ParamHome::on_direct_read(void* context, ChunkTransfer& transfer, const io::Completion& completion,
+                               std::exception_ptr& failure) noexcept {
+  const Reading& reading = *static_cast<Reading*>(context);
+  if (completion.error != 0) {
+    failure = reworded(failure, [&](const Error& error) {
+      return reading.home->direct_read_error(transfer.chunk(), completion, error);
+    });
+    // What went before it in the slot and failed is the failure of this one.
+    if (completion.error == ECANCELED && reading.slot->out.failed()) failure = reading.slot->out.failure();
   }
-  home.end_block(reading, std::move(failure));
+  reading.home->device_.end_file_read(reading.slot->id);
+  reading.slot->in.complete_one(failure);
 }
 
-// What went before it in the slot and failed is the failure of this one; else it says whose bytes they are,
-// in the words of who read them.
-void ParamHome::end_direct_read(const Reading::Block& block, const io::Completion& completion) {
-  const ChunkId chunk = block.of->chunk;
-  const CacheSlot& slot = *block.of->slot;
-  try {
-    store_of(chunk).end_transfer(block.request, completion);
-  } catch (const Error& failure) {
-    if (completion.error == ECANCELED && slot.out.failed()) slot.out.wait();
-    ErrorParts parts = failure.parts();
-    if (completion.error > kCuFileErrorBase) parts.reason = cu_file_reason(completion.error, "cuFileRead");
-    const std::span<const TensorId> held = space_.tensors_of(chunk);
-    parts.reason += fmt::format("; read by the device itself, for chunk {} ({} to {})", index_of(chunk),
-                                space_.tensor(held.front()).name, space_.tensor(held.back()).name);
-    if (parts.advice.empty())
-      parts.advice = "set aio.use_gds to false and go on from the last commit or checkpoint";
-    throw Error(failure.kind(), std::move(parts));
-  }
+// Says whose bytes they are, in the words of who read them.
+Error ParamHome::direct_read_error(ChunkId chunk, const io::Completion& completion,
+                                   const Error& failure) const {
+  ErrorParts parts = failure.parts();
+  if (completion.error > kCuFileErrorBase) parts.reason = cu_file_reason(completion.error, "cuFileRead");
+  const std::span<const TensorId> held = space_.tensors_of(chunk);
+  parts.reason += fmt::format("; read by the device itself, for chunk {} ({} to {})", index_of(chunk),
+                              space_.tensor(held.front()).name, space_.tensor(held.back()).name);
+  if (parts.advice.empty())
+    parts.advice =
+        "set OffloadOptions::reads_past_host to false and go on from the last commit or checkpoint";
+  return Error(failure.kind(), std::move(parts));
+}
+
+void ParamHome::commit_with(EpochCommitter* committer) {
+  committer_ = committer;
+  publication_.commit_with(committer);
 }
 
 void ParamHome::before_change(ChunkId chunk) {
   if (committer_ != nullptr && home_[index_of(chunk)] != nullptr) committer_->before_change(chunk);
-}
-
-bool ParamHome::take_published(ChunkId chunk) {
-  const bool published = published_[index_of(chunk)];
-  published_[index_of(chunk)] = false;
-  return published;
 }
 
 void ParamHome::read(ChunkId chunk, std::byte* destination) {
@@ -387,14 +320,12 @@ void ParamHome::read(ChunkId chunk, std::byte* destination) {
   }
   fetch_finished(chunk);  // of a fetch ahead of time
   forget_direct_read(chunk);
-  Event read;
   Reading reading;
-  begin_read(chunk, reading, destination, read, TransferReason::other);
+  reading.transfer.prepare(most_blocks_);
+  expect_read(chunk, reading, destination, TransferReason::other);
   submit_read(chunk);
-  const io::Request* const request = pending_request(reading);
   reading_of_[index_of(chunk)] = nullptr;
-  wait_watched(read, watch_,
-               {"parameters", "nvme -> host", TimeCause::read, chunk, request, file_of(chunk, request)});
+  reading.transfer.wait(watch_);
 }
 
 }  // namespace terrace

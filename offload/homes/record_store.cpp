@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kWhat = "optimizer states";  // for the watch
+constexpr std::string_view kWhat = "optimizer states";  // for the watch
 
 }  // namespace
 
@@ -102,8 +102,8 @@ void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> 
   const uint64_t offset = first_tile * tile_bytes_;
   if (is_streamed(chunk)) {
     BlockTransfer reading;
-    reading.start_read(*store_, chunk, block_at(first_tile), tiles, *engine_);
-    reading.finish(*engine_, watch_, kWhat);
+    reading.start_read(*store_, chunk, block_at(first_tile), tiles, TransferPort(*engine_), {.what = kWhat});
+    reading.finish(watch_);
   } else if (placement_ == Placement::none) {
     const DeviceSlot slot = device_slots_[index_of(chunk)];
     if (!device_.strict()) device_.detach(slot);
@@ -147,15 +147,7 @@ void RecordStore::start_block_write(ChunkId chunk, uint32_t block, std::span<con
   while (!begin_write(chunk, block, bytes, write.write(), *engine_))
     wait_watched(*engine_, watch_,
                  {"room in the tier", "host -> nvme", TimeCause::write, chunk, nullptr, {}});
-  write.start_write(*store_, *engine_);
-}
-
-void RecordStore::finish(BlockTransfer& write) {
-  if (write.under_way()) write.finish(*engine_, watch_, kWhat);
-}
-
-void RecordStore::settle(BlockTransfer& write) noexcept {
-  if (write.under_way()) write.settle(*engine_, watch_);
+  write.start_write(*store_, TransferPort(*engine_), {.what = kWhat});
 }
 
 }  // namespace terrace

@@ -67,13 +67,10 @@ class RecordStore {
 
   // Copies of one block of tiles, for initialisation and checkpoints.
   void read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles);
-  // `write` and `tiles` stay until finish(). Where records are not streamed it is done when this returns.
+  // `write` and `tiles` stay until write.finish(). Where records are not streamed it is done when this
+  // returns.
   void start_write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
                    BlockTransfer& write);
-  // Waits for it; throws its failure.
-  void finish(BlockTransfer& write);
-  // The same where another failure is on its way already.
-  void settle(BlockTransfer& write) noexcept;
 
   // --- The budget changes; between steps, states on nvme ---
   // How many chunks' records are in host slots.

@@ -91,15 +91,15 @@ void RecordStore::write_back(ChunkId chunk) {
   try {
     for (uint32_t block = 0; block < store_->block_count(chunk); ++block) {
       BlockTransfer& write = writes[block % kTransfers];
-      finish(write);
+      write.finish(watch_);
       start_block_write(
           chunk, block,
           {memory_[index_of(chunk)] + block * block_tiles_ * tile_bytes_, store_->block_bytes(chunk, block)},
           write);
     }
-    for (BlockTransfer& write : writes) finish(write);
+    for (BlockTransfer& write : writes) write.finish(watch_);
   } catch (...) {
-    for (BlockTransfer& write : writes) settle(write);
+    for (BlockTransfer& write : writes) write.settle(watch_);
     throw;
   }
   left_bytes_ += record_bytes(chunk);
@@ -114,12 +114,13 @@ void RecordStore::read_in(ChunkId chunk, std::byte* memory) {
       for (; started < std::min<uint64_t>(count, block + kTransfers); ++started) {
         reads[started % kTransfers].start_read(
             *store_, chunk, started,
-            {memory + started * block_tiles_ * tile_bytes_, store_->block_bytes(chunk, started)}, *engine_);
+            {memory + started * block_tiles_ * tile_bytes_, store_->block_bytes(chunk, started)},
+            TransferPort(*engine_), {.what = "optimizer states"});
       }
-      finish(reads[block % kTransfers]);
+      reads[block % kTransfers].finish(watch_);
     }
   } catch (...) {
-    for (BlockTransfer& read : reads) settle(read);  // what is in flight is waited for
+    for (BlockTransfer& read : reads) read.settle(watch_);  // what is in flight is waited for
     throw;
   }
   entered_bytes_ += record_bytes(chunk);

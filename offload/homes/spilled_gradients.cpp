@@ -12,15 +12,15 @@
 namespace terrace {
 namespace {
 
-constexpr std::string_view kGradients = "gradients";
-
 // A failure of the file system names file and offset; this one says whose bytes they are. Corrupt data are
 // named by their chunk already.
-Error with_chunk(const Error& failure, ChunkId chunk) {
-  if (failure.kind() == ErrorKind::corrupt) return failure;
-  ErrorParts parts = failure.parts();
-  parts.reason = fmt::format("gradient of chunk {}: {}", index_of(chunk), parts.reason);
-  return Error(failure.kind(), std::move(parts));
+void name_chunk(void*, ChunkTransfer& transfer, const io::Completion&, std::exception_ptr& failure) noexcept {
+  failure = reworded(failure, [&](const Error& error) {
+    if (error.kind() == ErrorKind::corrupt) return error;
+    ErrorParts parts = error.parts();
+    parts.reason = fmt::format("gradient of chunk {}: {}", index_of(transfer.chunk()), parts.reason);
+    return Error(error.kind(), std::move(parts));
+  });
 }
 
 }  // namespace
@@ -41,8 +41,10 @@ SpilledGradients::SpilledGradients(const FlatSpace& space, const MemoryPlan& pla
   for (uint32_t s = 0; s < slot_count_; ++s) {
     landings_[s].memory = memory[s];
     stagings_[s].memory = memory[slot_count_ + s];
-    landings_[s].transfer.prepare(store, most_blocks, with_chunk);
-    stagings_[s].transfer.prepare(store, most_blocks, with_chunk);
+    for (Slot* slot : {&landings_[s], &stagings_[s]}) {
+      slot->transfer.prepare(most_blocks);
+      slot->transfer.tell(name_chunk, nullptr);
+    }
   }
 }
 
@@ -81,11 +83,11 @@ void SpilledGradients::begin(ChunkId chunk, bool add) {
   Slot& slot = landings_[next_];
   TERRACE_ASSERT(!slot.filling, "a landing slot is handed to write() before it is taken again");
   next_ = (next_ + 1) % slot_count_;
-  slot.transfer.wait(watch_, kGradients);
+  slot.transfer.wait(watch_);
   if (add && !zero_[index_of(chunk)] && !is_written(chunk)) {
     // Of the micro-batch before.
     for (uint32_t s = 0; s < slot_count_; ++s) {
-      if (landings_[s].chunk == index_of(chunk)) landings_[s].transfer.wait(watch_, kGradients);
+      if (landings_[s].chunk == index_of(chunk)) landings_[s].transfer.wait(watch_);
     }
   }
   slot.chunk = index_of(chunk);
@@ -94,15 +96,14 @@ void SpilledGradients::begin(ChunkId chunk, bool add) {
     if (!dry_) std::memset(slot.memory, 0, bytes_of_chunk(chunk));
   } else if (add) {
     landing_read_bytes_ += bytes_of_chunk(chunk);
-    read(slot, TransferReason::step,
-         [this](const io::Request& request) { io_->submit(request, io::Priority::critical); });
+    read(slot, TransferReason::step, TransferPort(*io_, io::Priority::critical));
   }
   zero_[index_of(chunk)] = false;
   written_[index_of(chunk)].store(false, std::memory_order_relaxed);
 }
 
 void SpilledGradients::wait_old(ChunkId chunk) {
-  slot_of(chunk).transfer.wait(watch_, kGradients);
+  slot_of(chunk).transfer.wait(watch_);
 }
 
 void SpilledGradients::set_zero(ChunkId chunk) {
@@ -110,10 +111,13 @@ void SpilledGradients::set_zero(ChunkId chunk) {
   written_[index_of(chunk)].store(true, std::memory_order_release);
 }
 
-void SpilledGradients::read(Slot& slot, TransferReason reason, ChunkTransfer::Submit submit) {
+void SpilledGradients::read(Slot& slot, TransferReason reason, const TransferPort& port) {
   const ChunkId chunk{slot.chunk};
-  slot.transfer.start_read(chunk, slot.memory,
-                           transfer_tag(watch_.events(), TransferRole::grad, reason, chunk), submit);
+  slot.transfer.start_read(store_, chunk, slot.memory, port, name_of(chunk, reason));
+}
+
+TransferName SpilledGradients::name_of(ChunkId chunk, TransferReason reason) const {
+  return {.what = "gradients", .tag = transfer_tag(watch_.events(), TransferRole::grad, reason, chunk)};
 }
 
 void SpilledGradients::write(ChunkId chunk) {
@@ -122,16 +126,14 @@ void SpilledGradients::write(ChunkId chunk) {
                  "what was written before is read back before it is written over");
   slot.filling = false;
   landing_write_bytes_ += bytes_of_chunk(chunk);
-  slot.transfer.start_write(
-      chunk, slot.memory, transfer_tag(watch_.events(), TransferRole::grad, TransferReason::step, chunk),
-      &written_[index_of(chunk)],
-      [this](const io::Request& request) { io_->submit(request, io::Priority::background); });
+  slot.transfer.start_write(store_, chunk, slot.memory, TransferPort(*io_, io::Priority::background),
+                            name_of(chunk, TransferReason::step), &written_[index_of(chunk)]);
 }
 
 void SpilledGradients::finish_writes() {
   for (uint32_t s = 0; s < slot_count_; ++s) {
     const Slot& slot = landings_[(next_ + s) % slot_count_];
-    if (slot.chunk != kNone && !slot.filling) slot.transfer.wait(watch_, kGradients);
+    if (slot.chunk != kNone && !slot.filling) slot.transfer.wait(watch_);
   }
 }
 
@@ -148,9 +150,7 @@ bool SpilledGradients::start_open(ChunkId chunk, io::Engine& engine) {
     if (!dry_) std::memset(free->memory, 0, bytes_of_chunk(chunk));
   } else {
     opening_read_bytes_ += bytes_of_chunk(chunk);
-    read(*free, TransferReason::update, [&engine](const io::Request& request) {
-      engine.submit({&request, 1});
-    });
+    read(*free, TransferReason::update, TransferPort(engine));
   }
   return true;
 }
@@ -176,7 +176,7 @@ std::byte* SpilledGradients::opened(ChunkId chunk) const {
 std::optional<WaitSubject> SpilledGradients::opening_subject() const {
   for (uint32_t s = 0; s < slot_count_; ++s) {
     if (stagings_[s].chunk != kNone && !stagings_[s].transfer.event().done())
-      return stagings_[s].transfer.subject(kGradients);
+      return stagings_[s].transfer.subject();
   }
   return std::nullopt;
 }

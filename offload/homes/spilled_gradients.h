@@ -88,7 +88,8 @@ class SpilledGradients {
     ChunkTransfer transfer;  // of its chunk, from nvme or to it
   };
 
-  void read(Slot& slot, TransferReason reason, ChunkTransfer::Submit submit);
+  void read(Slot& slot, TransferReason reason, const TransferPort& port);
+  TransferName name_of(ChunkId chunk, TransferReason reason) const;
   uint64_t bytes_of_chunk(ChunkId chunk) const { return store_.chunk_bytes(chunk); }
   Slot& slot_of(ChunkId chunk) const;
 

@@ -28,7 +28,8 @@ class ParameterAccess {
   // writable. `operation` is the key of this use: the same in every step, different for every use within a
   // step. May block while bytes arrive; throws Error when they cannot.
   virtual void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) = 0;
-  // Throws nothing, since destructors call it: what fails in it the next call reports.
+  // Throws nothing of what it does, since destructors call it: the next call reports that. Error(misuse)
+  // where no use is open.
   virtual void end_use() = 0;
 
   // The uses that follow belong to this micro-batch of the step; 0 at first. Only where several are open

@@ -38,7 +38,7 @@ std::string list_of(std::initializer_list<Use> uses) {
 // `needed_bytes` may be more than the plan's minimum: where the host has no room for activations that the
 // device would keep last.
 Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOptions& options) {
-  std::string advice = "raise --device-memory, or lower the micro-batch or its length";
+  std::string advice = "raise OffloadOptions::device_budget_bytes, or lower the micro-batch or its length";
   if (options.parameters == Placement::none || options.states == Placement::none)
     advice += ", or place parameters and states on cpu or nvme";
   if (!plan.device_peak_operation.empty())
@@ -56,10 +56,11 @@ Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOpt
 
 Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
   const bool on_cpu = options.states == Placement::cpu || options.parameters == Placement::cpu;
-  std::string advice = on_cpu ? "raise --host-memory, or move what is on cpu to nvme" : "raise --host-memory";
+  std::string advice = on_cpu ? "raise OffloadOptions::host_budget_bytes, or move what is on cpu to nvme"
+                              : "raise OffloadOptions::host_budget_bytes";
   if (options.holds_gradients && options.states == Placement::nvme)
     advice +=
-        ", or let updates run after_backward (terrace.update, --update), with which gradients may wait on "
+        ", or let updates run after_backward (Offloader::set_update_mode), with which gradients may wait on "
         "nvme";
   return {
       {"host", options.host_budget_bytes, plan.host_minimum_bytes},
@@ -97,7 +98,7 @@ std::string amounts(const Need& need) {
        "",
        fmt::format("of the device it needs {}; of the host beside that it needs {}", amounts(device),
                    amounts(host)),
-       "raise --device-memory and --host-memory; " + device.advice},
+       "raise OffloadOptions::device_budget_bytes and OffloadOptions::host_budget_bytes; " + device.advice},
       {device.shortage, host.shortage});
 }
 

@@ -40,18 +40,20 @@ std::optional<uint64_t> room_at(const std::vector<PathShare>& shares) {
 
 std::string advice_for(const MemoryPlan& plan, const OffloadOptions& options, uint64_t missing_bytes,
                        bool one_path) {
-  std::string advice = fmt::format("free {} there, or set nvme_path to {}", format_bytes(missing_bytes),
+  std::string advice = fmt::format("free {} there, or set TierPath::path to {}", format_bytes(missing_bytes),
                                    one_path ? "a larger disk" : "larger disks");
   if (plan.gradient_file_bytes > 0) {
-    advice += fmt::format(", or raise --host-memory: with {} no gradient is spilled ({} of that)",
-                          format_bytes(plan.host_holding_bytes), format_bytes(plan.gradient_file_bytes));
+    advice += fmt::format(
+        ", or raise OffloadOptions::host_budget_bytes: with {} no gradient is spilled ({} of that)",
+        format_bytes(plan.host_holding_bytes), format_bytes(plan.gradient_file_bytes));
   }
   if (plan.activation_file_bytes > 0) {
     advice += fmt::format(", or keep activation checkpoints in memory ({} of that)",
                           format_bytes(plan.activation_file_bytes));
   }
   if (plan.keeps_epochs && options.tier_start != TierStart::resume) {
-    advice += ", or set terrace.durable to false, which halves that and gives up resuming after a crash";
+    advice +=
+        ", or set OffloadOptions::durable to false, which halves that and gives up resuming after a crash";
   }
   return advice;
 }

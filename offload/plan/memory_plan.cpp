@@ -90,12 +90,11 @@ uint32_t activations_on_device(uint64_t budget, const MemoryPlan& plan, uint64_t
 void require_whole_granules(const SpaceLayout& space, const MemoryPlan& plan) {
   if (plan.slot_bytes % plan.device_granularity_bytes == 0) return;
   const uint64_t element_bytes = plan.slot_bytes / space.chunk_elements();
-  throw Error(
-      ErrorKind::config,
-      {"cannot give the device chunks", fmt::format("of {} elements", space.chunk_elements()),
-       fmt::format("its memory comes in pieces of {}", format_bytes(plan.device_granularity_bytes)),
-       fmt::format("set terrace.chunk_elements to a multiple of {}, or sub_group_size to at least that",
-                   plan.device_granularity_bytes / element_bytes)});
+  throw Error(ErrorKind::config,
+              {"cannot give the device chunks", fmt::format("of {} elements", space.chunk_elements()),
+               fmt::format("its memory comes in pieces of {}", format_bytes(plan.device_granularity_bytes)),
+               fmt::format("cut chunks of a multiple of {} elements (FlatSpace::chunk_elements)",
+                           plan.device_granularity_bytes / element_bytes)});
 }
 
 // A block of records is a run, or a chunk where that is less.
@@ -360,7 +359,7 @@ void require_comparable(const OffloadOptions& options) {
   throw Error(ErrorKind::config,
               {"cannot compare with checksums", "parameters that the device reads from nvme by itself",
                "checksums are the host's to compute, and these bytes do not pass through it",
-               "set aio.use_gds or terrace.verify_checksums to false"});
+               "set OffloadOptions::reads_past_host or OffloadOptions::verify_checksums to false"});
 }
 
 void require_layout(const SpaceLayout& space, const OffloadOptions& options) {

@@ -23,13 +23,13 @@ std::optional<Obstacle> obstacle_to(UpdateMode mode, const OffloadOptions& optio
   if (options.states == Placement::none)
     return Obstacle{
         "optimizer states are on the device",
-        "let them run after_backward (terrace.update, --update), or place the optimizer states on "
-        "cpu or nvme (--offload-optimizer)"};
+        "let them run after_backward (Offloader::set_update_mode), or place the optimizer states on "
+        "cpu or nvme (OffloadOptions::states)"};
   if (options.parameters == Placement::none && options.record_layout.master == MasterForm::remainder)
     return Obstacle{"parameters live on the device, and an update of compact state needs the old ones",
-                    "let them run after_backward (terrace.update, --update), or leave out compact state "
-                    "(terrace.compact_state, --compact-state), or place the parameters on cpu or nvme "
-                    "(--offload-param)"};
+                    "let them run after_backward (Offloader::set_update_mode), or leave out compact state "
+                    "(OffloadOptions::record_layout), or place the parameters on cpu or nvme "
+                    "(OffloadOptions::parameters)"};
   return std::nullopt;
 }
 
@@ -69,13 +69,13 @@ void require_mode(UpdateMode mode, const FlatSpace& space, const MemoryPlan& pla
   const std::string reason = why_not(mode, space, plan, options);
   if (reason.empty()) return;
   const bool divided = mode == UpdateMode::next_forward && plan.device_lanes > 0;
-  refuse(
-      mode,
-      {reason.c_str(),
-       divided ? "let them run after_backward or during_backward (terrace.update, --update), or let the "
-                 "processor update all (offload_optimizer.ratio 1, --update-ratio)"
-               : "let them run after_backward (terrace.update, --update), or raise --host-memory, or place "
-                 "the parameters on cpu or nvme (--offload-param)"});
+  refuse(mode,
+         {reason.c_str(),
+          divided ? "let them run after_backward or during_backward (Offloader::set_update_mode), or set "
+                    "OffloadOptions::processor_share to 1, with which the processor updates all"
+                  : "let them run after_backward (Offloader::set_update_mode), or raise "
+                    "OffloadOptions::host_budget_bytes, or place the parameters on cpu or nvme "
+                    "(OffloadOptions::parameters)"});
 }
 
 }  // namespace terrace

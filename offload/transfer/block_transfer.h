@@ -1,53 +1,113 @@
-// BlockTransfer: one block on its way between a store and memory, for whoever starts it and comes back for it
-// later. It must never be forgotten: what is started is finished, or settled when something else has failed.
+// BlockTransfer: one block on its way between a store and memory. Every block of a tier moves through it: it
+// makes the request, checks what was read, submits a write again that the store leads to another slot, and
+// knows by which name a thread waits for it. It must never decide when a block moves.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <exception>
 #include <span>
 #include <string_view>
 
 #include <terrace/aio/engine.h>
+#include <terrace/aio/io_thread.h>
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/offload/watch/step_watch.h>
 
 namespace terrace {
 
-// Used by the thread that owns the engine, which is the same until it has finished. Stays where it is
-// meanwhile.
+// Where requests go: to an engine of the calling thread, or to the thread of one.
+class TransferPort {
+ public:
+  TransferPort() = default;
+  explicit TransferPort(io::Engine& engine, io::Priority priority = io::Priority::critical)
+      : engine_(&engine), priority_(priority) {}
+  TransferPort(io::IoThread& thread, io::Priority priority) : thread_(&thread), priority_(priority) {}
+
+  void submit(io::Request& request) const;
+  // The engine that the waiting thread has to poll; null where a thread of its own does.
+  io::Engine* engine() const { return engine_; }
+
+ private:
+  io::Engine* engine_ = nullptr;
+  io::IoThread* thread_ = nullptr;
+  io::Priority priority_ = io::Priority::critical;
+};
+
+// What a transfer is of, for whoever waits for it and for recorded steps.
+struct TransferName {
+  std::string_view what;       // "parameters"; stays for as long as the transfer
+  uint64_t tag = 0;            // transfer_tag()
+  std::string_view link = {};  // empty: "nvme -> host" or "host -> nvme"
+};
+
+// The wait for a transfer of that name. `request` is null, or a request to `store` that is not over.
+WaitSubject subject_of(const TransferName& name, bool reads, ChunkId chunk, const BlockStore& store,
+                       const io::Request* request);
+
+// One transfer after the other, each started and waited for by one thread. Stays where it is while it is
+// under way.
 class BlockTransfer {
  public:
+  // Called when a transfer is over, on the thread that completes it. May start the next one.
+  using OnEnd = void (*)(void* context, BlockTransfer& ended, const io::Completion& completion,
+                         std::exception_ptr failure) noexcept;
+  // When the bytes that were read are compared with their checksum: at once, or by verify().
+  enum class Check : uint8_t { at_once, later };
+
   BlockTransfer() = default;
   ~BlockTransfer();  // nothing is under way
   BlockTransfer(const BlockTransfer&) = delete;
   BlockTransfer& operator=(const BlockTransfer&) = delete;
 
-  // From the start of `memory`, which stays until finish(); as long as the block.
+  // From now on `on_end` is told, and finish() throws nothing.
+  void tell(OnEnd on_end, void* context);
+
+  // Reads the block to the start of `memory`.
   void start_read(BlockStore& store, ChunkId chunk, uint32_t block, std::span<std::byte> memory,
-                  io::Engine& engine);
+                  const TransferPort& port, const TransferName& name, Check check = Check::at_once);
+  // Reads the block as it was at the snapshot, which outlives the transfer.
+  void start_read(BlockStore& store, const BlockStore::Snapshot& snapshot, ChunkId chunk, uint32_t block,
+                  std::span<std::byte> memory, const TransferPort& port, const TransferName& name);
+  // Compares what was read with Check::later. Throws Error(corrupt).
+  void verify() const { store_->verify(write_.chunk, write_.block, write_.request); }
   // Filled by BlockStore::begin_write(), for start_write().
   BlockStore::Write& write() { return write_; }
-  void start_write(BlockStore& store, io::Engine& engine);
+  const BlockStore::Write& write() const { return write_; }
+  void start_write(BlockStore& store, const TransferPort& port, const TransferName& name);
 
-  bool under_way() const { return store_ != nullptr; }
+  bool under_way() const { return under_way_.load(std::memory_order_acquire); }
   ChunkId chunk() const { return write_.chunk; }
   uint32_t block() const { return write_.block; }
-  // What was read, or written.
+  const io::Request& request() const { return write_.request; }
+  // The memory that was read into, or written from.
   std::span<std::byte> bytes() const { return {write_.request.data, write_.request.bytes}; }
 
-  // Waits for it (`what` says for what to the watch) and throws its failure: Error(io), or Error(corrupt) for
-  // bytes that are not those that were written. Nothing to do for one that is not under way.
-  void finish(io::Engine& engine, StepWatch& watch, std::string_view what);
-  // The same where another failure is on its way already.
-  void settle(io::Engine& engine, StepWatch& watch) noexcept;
+  // Waits and throws the failure: Error(io), or Error(corrupt) for bytes that are not those that were
+  // written. Nothing to do where nothing was started since the last call. Only for transfers through an
+  // engine of this thread.
+  void finish(StepWatch& watch);
+  void finish();  // of a thread that nobody watches
+  // Waits where another failure is on its way already.
+  void settle(StepWatch& watch) noexcept;
+  WaitSubject subject() const { return subject_of(name_, reads_, write_.chunk, *store_, &write_.request); }
 
  private:
-  static void on_done(void* context, const io::Completion& completion) noexcept;
-  void submit(io::Engine& engine);
+  static void on_complete(void* context, const io::Completion& completion) noexcept;
+  void start(BlockStore& store, const TransferPort& port, const TransferName& name, bool reads);
+  void end_read(const io::Completion& completion);
 
-  BlockStore* store_ = nullptr;  // null: not under way
-  BlockStore::Write write_{};    // of a read only chunk, block and request
-  io::Completion completion_{};
+  BlockStore* store_ = nullptr;
+  const BlockStore::Snapshot* snapshot_ = nullptr;
+  BlockStore::Write write_{};  // of a read only chunk, block and request
+  TransferPort port_;
+  TransferName name_;
+  OnEnd on_end_ = nullptr;
+  void* context_ = nullptr;
+  std::exception_ptr failure_;
+  std::atomic<bool> under_way_{false};
   bool reads_ = false;
-  bool done_ = true;
+  Check check_ = Check::at_once;
 };
 
 }  // namespace terrace

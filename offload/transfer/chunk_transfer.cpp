@@ -1,102 +1,142 @@
 #include <terrace/offload/transfer/chunk_transfer.h>
 
-#include <exception>
-#include <span>
+#include <utility>
 
 #include <terrace/base/assert.h>
 
 namespace terrace {
 
-void ChunkTransfer::prepare(BlockStore& store, uint64_t most_blocks, NameFailure name_failure) {
+void ChunkTransfer::prepare(uint64_t most_blocks) {
+  blocks_ = std::make_unique<BlockTransfer[]>(most_blocks);
+  most_blocks_ = most_blocks;
+  for (uint64_t b = 0; b < most_blocks; ++b) blocks_[b].tell(&ChunkTransfer::on_end, this);
+}
+
+void ChunkTransfer::tell(OnBlock on_block, void* context) {
+  on_block_ = on_block;
+  context_ = context;
+}
+
+void ChunkTransfer::begin(BlockStore& store, ChunkId chunk, const TransferName& name, bool reads) {
   store_ = &store;
-  name_failure_ = name_failure;
-  blocks_.resize(most_blocks);
-  for (uint32_t b = 0; b < most_blocks; ++b) {
-    blocks_[b].owner = this;
-    blocks_[b].number = b;
-  }
-}
-
-std::span<ChunkTransfer::Block> ChunkTransfer::begin(ChunkId chunk) {
-  const uint32_t count = store_->block_count(chunk);
   chunk_ = chunk;
+  name_ = name;
+  reads_ = reads;
+  count_ = store.block_count(chunk);
+  TERRACE_ASSERT(count_ <= most_blocks_, "a chunk has more blocks than were prepared");
+  written_ = nullptr;
   failed_.store(false, std::memory_order_relaxed);
-  left_.store(count, std::memory_order_relaxed);
-  done_.begin(count);
-  return std::span(blocks_).first(count);
+  left_.store(count_, std::memory_order_relaxed);
+  done_.begin(count_);
 }
 
-void ChunkTransfer::start_read(ChunkId chunk, std::byte* memory, uint64_t tag, Submit submit) {
-  for (Block& block : begin(chunk)) {
-    const uint64_t bytes = store_->block_bytes(chunk, block.number);
-    block.request = store_->read_request(chunk, block.number, {memory, bytes});
-    block.request.on_complete = &ChunkTransfer::on_read;
-    block.request.context = &block;
-    block.request.tag = tag;
-    memory += bytes;
-    submit(block.request);
+void ChunkTransfer::start_read(BlockStore& store, ChunkId chunk, std::byte* memory, const TransferPort& port,
+                               const TransferName& name) {
+  expect_read(store, chunk, memory, name);
+  submit_read(port);
+}
+
+void ChunkTransfer::expect_read(BlockStore& store, ChunkId chunk, std::byte* memory,
+                                const TransferName& name) {
+  begin(store, chunk, name, true);
+  memory_ = memory;
+}
+
+void ChunkTransfer::submit_read(const TransferPort& port, BlockTransfer::Check check) {
+  port_ = port;
+  std::byte* destination = memory_;
+  // Once the last block is submitted the owner may start the next transfer.
+  const uint32_t count = count_;
+  for (uint32_t b = 0; b < count; ++b) {
+    const uint64_t bytes = store_->block_bytes(chunk_, b);
+    blocks_[b].start_read(*store_, chunk_, b, {destination, bytes}, port, name_, check);
+    destination += bytes;
   }
 }
 
-void ChunkTransfer::start_write(ChunkId chunk, const std::byte* memory, uint64_t tag,
-                                std::atomic<bool>* written, Submit submit) {
+void ChunkTransfer::fail_read(const std::exception_ptr& failure) {
+  for (uint32_t left = count_; left > 0; --left) block_ended({}, failure);
+}
+
+void ChunkTransfer::start_write(BlockStore& store, ChunkId chunk, const std::byte* memory,
+                                const TransferPort& port, const TransferName& name,
+                                std::atomic<bool>* written) {
+  begin(store, chunk, name, false);
   written_ = written;
-  for (Block& block : begin(chunk)) {
-    const uint64_t bytes = store_->block_bytes(chunk, block.number);
-    const bool begun = store_->begin_write(chunk, block.number, {memory, bytes}, block.write);
+  port_ = port;
+  const uint32_t count = count_;
+  for (uint32_t b = 0; b < count; ++b) {
+    const uint64_t bytes = store.block_bytes(chunk, b);
+    const bool begun = store.begin_write(chunk, b, {memory, bytes}, blocks_[b].write());
     TERRACE_ASSERT(begun, "a block that is written in place has a slot");
-    block.request = block.write.request;
-    block.request.on_complete = &ChunkTransfer::on_written;
-    block.request.context = &block;
-    block.request.tag = tag;
+    blocks_[b].start_write(store, port, name);
     memory += bytes;
-    submit(block.request);
   }
 }
 
-void ChunkTransfer::on_read(void* context, const io::Completion& completion) noexcept {
-  const Block& block = *static_cast<Block*>(context);
-  ChunkTransfer& transfer = *block.owner;
-  std::exception_ptr failure;
+void ChunkTransfer::start_write(BlockStore& store, ChunkId chunk, const std::byte* memory,
+                                const TransferPort& port, const TransferName& name, TakeSlot take_slot) {
+  begin(store, chunk, name, false);
+  port_ = port;
+  const uint32_t count = count_;
+  for (uint32_t b = 0; b < count; ++b) {
+    const uint64_t bytes = store.block_bytes(chunk, b);
+    try {
+      take_slot(b, {memory, bytes}, blocks_[b].write());
+    } catch (...) {
+      for (; b < count; ++b) block_ended({}, std::current_exception());
+      return;
+    }
+    blocks_[b].start_write(store, port, name);
+    memory += bytes;
+  }
+}
+
+void ChunkTransfer::on_end(void* context, BlockTransfer&, const io::Completion& completion,
+                           std::exception_ptr failure) noexcept {
+  static_cast<ChunkTransfer*>(context)->block_ended(completion, std::move(failure));
+}
+
+// After the last one the transfer may be another chunk's.
+void ChunkTransfer::block_ended(const io::Completion& completion, std::exception_ptr failure) noexcept {
+  if (on_block_ != nullptr) on_block_(context_, *this, completion, failure);
+  if (!reads_) {
+    if (failure != nullptr) failed_.store(true, std::memory_order_relaxed);
+    const bool is_last = left_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+    if (is_last && written_ != nullptr && !failed_.load(std::memory_order_relaxed))
+      written_->store(true, std::memory_order_release);
+  }
+  done_.complete_one(std::move(failure));
+}
+
+WaitSubject ChunkTransfer::subject() const {
+  const io::Request* request = nullptr;
+  for (uint32_t b = 0; b < count_ && request == nullptr; ++b) {
+    if (blocks_[b].under_way()) request = &blocks_[b].request();
+  }
+  return subject_of(name_, reads_, chunk_, *store_, request);
+}
+
+void ChunkTransfer::wait_done(StepWatch& watch) const noexcept {
+  io::Engine* const engine = port_.engine();
+  while (engine != nullptr && !done_.done() && engine->in_flight() > 0)
+    wait_watched(*engine, watch, subject());
+  if (!done_.done()) wait_done_watched(done_, watch, subject());
+}
+
+std::exception_ptr reworded(const std::exception_ptr& failure, FunctionRef<Error(const Error&)> reword) {
+  if (failure == nullptr) return nullptr;
   try {
-    transfer.store_->end_read(transfer.chunk_, block.number, block.request, completion);
+    std::rethrow_exception(failure);
   } catch (const Error& error) {
-    failure = std::make_exception_ptr(transfer.name_failure_(error, transfer.chunk_));
+    return std::make_exception_ptr(reword(error));
   } catch (...) {
-    failure = std::current_exception();
+    return failure;
   }
-  transfer.done_.complete_one(failure);
 }
 
-void ChunkTransfer::on_written(void* context, const io::Completion& completion) noexcept {
-  Block& block = *static_cast<Block*>(context);
-  ChunkTransfer& transfer = *block.owner;
-  std::exception_ptr failure;
-  if (transfer.store_->end_write(block.write, completion) !=
-      BlockStore::WriteEnd::done) {  // in place: no other slot
-    failure = std::make_exception_ptr(
-        transfer.name_failure_(transfer.store_->io_error(block.request, completion), transfer.chunk_));
-    transfer.failed_.store(true, std::memory_order_relaxed);
-  }
-  const bool is_last = transfer.left_.fetch_sub(1, std::memory_order_acq_rel) == 1;
-  if (is_last && transfer.written_ != nullptr && !transfer.failed_.load(std::memory_order_relaxed))
-    transfer.written_->store(true, std::memory_order_release);
-  transfer.done_.complete_one(failure);
-}
-
-WaitSubject ChunkTransfer::subject(std::string_view what) const {
-  const io::Request& request = blocks_.front().request;
-  const bool reads = request.kind == io::OpKind::read;
-  return {what,
-          reads ? "nvme -> host" : "host -> nvme",
-          reads ? TimeCause::read : TimeCause::write,
-          chunk_,
-          &request,
-          store_->path_of(request)};
-}
-
-void ChunkTransfer::wait(StepWatch& watch, std::string_view what) const {
-  if (!done_.done()) wait_done_watched(done_, watch, subject(what));
+void ChunkTransfer::wait(StepWatch& watch) const {
+  wait_done(watch);
   done_.wait();
 }
 

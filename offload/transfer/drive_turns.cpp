@@ -50,9 +50,8 @@ void DriveTurns::wait() {
   without_ = !taken;
   if (taken) return begin_turn();
   log_.warning_once(
-      fmt::format("another process has had the drive of {} for long: updates go on beside it "
-                  "(terrace.device_token false: "
-                  "without turns)",
+      fmt::format("another process has had the drive of {} for long: updates go on beside it; without "
+                  "OffloadOptions::drive_turns they never take turns",
                   place_));
 }
 

@@ -34,7 +34,7 @@ void DeviceUpdate::run(std::span<const OptimizerStep> steps) {
     failure = std::current_exception();
   }
   try {
-    home_.finish_publishing(engine_);
+    home_.publication().finish(engine_);
   } catch (...) {
     if (failure == nullptr) failure = std::current_exception();
   }
@@ -90,7 +90,7 @@ void DeviceUpdate::send_home(ChunkId chunk) {
   d2h_bytes_ += space_.param_bytes(chunk);
   wait_watched(slot.out, cache_.watch(),
                {"fresh parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
-  const Event* const gone = home_.publish(chunk, buffer, engine_, &cache_);
+  const Event* const gone = home_.publication().publish(chunk, buffer, engine_, &cache_);
   if (gone != nullptr) leaving_[lane_] = gone;
   // What is updated first is needed first by the next forward: it may stay as long as the next one has room.
   if (cache_.unused_slot_count() == 0) cache_.drop_stale_param(chunk);
@@ -100,8 +100,8 @@ void DeviceUpdate::send_home(ChunkId chunk) {
 std::byte* DeviceUpdate::landing() {
   lane_ = (lane_ + 1) % leaving_.size();
   if (leaving_[lane_] != nullptr) {
-    home_.wait_published(*leaving_[lane_], engine_);
-    home_.forget_published(*leaving_[lane_]);
+    home_.publication().wait(*leaving_[lane_], engine_);
+    home_.publication().forget(*leaving_[lane_]);
   }
   leaving_[lane_] = nullptr;
   return gradients_.landing_slot(lane_);

@@ -105,12 +105,12 @@ bool OptimizerPipeline::start_open_next() {
     if (!opened) return false;
     ++opened_gradients_;
   }
-  return !needs_old(chunk) || home_.start_open_old(chunk, run_.engine, run_.device);
+  return !needs_old(chunk) || home_.old().start_open(chunk, run_.engine, run_.device);
 }
 
 bool OptimizerPipeline::is_open(ChunkId chunk) const {
   return position_[index_of(chunk)] < opened_ && gradients_.is_open(chunk) &&
-         (!needs_old(chunk) || home_.is_open_old(chunk));
+         (!needs_old(chunk) || home_.old().is_open(chunk));
 }
 
 // Records only, while nothing may be changed: no more chunks than the ring has begun to hold.
@@ -216,16 +216,16 @@ void OptimizerPipeline::tiles_done(ChunkId chunk, uint64_t count) {
 void OptimizerPipeline::hand_on(ChunkId chunk) {
   if (is_made_there(chunk)) {
     run_.device->unpin_param(chunk);
-    home_.note_made_there(chunk);
+    home_.publication().note_made_on_device(chunk);
     gradients_.release(chunk);
     return progress_.complete(chunk);
   }
   const std::byte* const fresh = tiles_.complete(chunk, is_on_device(chunk) ? sides_.lanes->run_tiles() : 1);
-  if (needs_old_) home_.release_old(chunk);
+  if (needs_old_) home_.old().release(chunk);
   const bool stays = gradients_.is_held(chunk);
   const Event* gone = nullptr;
   if (home_.placement() != Placement::none || run_.device != nullptr)
-    gone = home_.publish(chunk, fresh, run_.engine, run_.device);
+    gone = home_.publication().publish(chunk, fresh, run_.engine, run_.device);
   if (gone != nullptr) {
     leaving_.push_back({chunk, gone, !stays});
   } else {
@@ -240,7 +240,7 @@ void OptimizerPipeline::forget_left() {
   }
   std::erase_if(leaving_, [this](const Leaving& leaving) {
     if (!leaving.gone->done() || leaving.gone->failed()) return false;
-    home_.forget_published(*leaving.gone);
+    home_.publication().forget(*leaving.gone);
     gradients_.release(leaving.chunk);
     if (leaving.complete_then) progress_.complete(leaving.chunk);
     return true;
@@ -256,9 +256,9 @@ bool OptimizerPipeline::wait_for_something(std::optional<ChunkId> opening) {
     const AddedTime waiting(clock_, times_.device_wait_ns);
     sides_.lanes->wait_for_one();
   } else if (!leaving_.empty()) {
-    wait_done_watched(*leaving_.front().gone, watch_, home_.publication_subject());
+    wait_done_watched(*leaving_.front().gone, watch_, home_.publication().subject());
   } else if (opening) {
-    home_.wait_open_old(*opening, run_.engine);
+    home_.old().wait_open(*opening);
   } else if (!stream_.has_turn() && !stream_.all_started()) {
     records_.wait_for_turn();
   } else if (sides_.lanes != nullptr && allowed_ && send_resident(true)) {
@@ -273,7 +273,7 @@ bool OptimizerPipeline::wait_for_something(std::optional<ChunkId> opening) {
 // A chunk whose old parameters are on their way from the device.
 std::optional<ChunkId> OptimizerPipeline::opening_old() const {
   for (size_t i = turn_; needs_old_ && i < opened_; ++i) {
-    if (needs_old(order_[i]) && !is_done(order_[i]) && !home_.is_open_old(order_[i])) return order_[i];
+    if (needs_old(order_[i]) && !is_done(order_[i]) && !home_.old().is_open(order_[i])) return order_[i];
   }
   return std::nullopt;
 }
@@ -289,11 +289,11 @@ void OptimizerPipeline::wait_for_io() {
 WaitSubject OptimizerPipeline::io_subject() const {
   if (!stream_.is_reading()) {
     if (const std::optional<WaitSubject> opening = gradients_.opening_subject()) return *opening;
-    if (home_.is_reading_old())
+    if (home_.old().is_reading())
       return {"old parameters", "nvme -> host", TimeCause::read, std::nullopt, nullptr, {}};
   }
   const std::optional<WaitSubject> subject = stream_.subject();
-  return subject ? *subject : home_.publication_subject();
+  return subject ? *subject : home_.publication().subject();
 }
 
 void OptimizerPipeline::end() {
@@ -305,16 +305,16 @@ void OptimizerPipeline::end() {
   if (stream_.failure() != nullptr) fail(stream_.failure());
   stream_.end();
   for (const Leaving& leaving : leaving_) {
-    wait_done_watched(*leaving.gone, watch_, home_.publication_subject());
+    wait_done_watched(*leaving.gone, watch_, home_.publication().subject());
     if (leaving.gone->failed()) fail(leaving.gone->failure());
   }
   leaving_.clear();
   for (size_t i = 0; needs_old_ && i < opened_; ++i) {
     if (is_done(order_[i]) || !needs_old(order_[i])) continue;
-    home_.wait_open_old(order_[i], run_.engine);
-    home_.release_old(order_[i]);
+    home_.old().wait_open(order_[i]);
+    home_.old().release(order_[i]);
   }
-  home_.forget_published();
+  home_.publication().forget_all();
   for (const ChunkId chunk : order_) position_[index_of(chunk)] = kNone;
   order_.clear();
   resident_.reset();

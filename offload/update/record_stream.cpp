@@ -31,7 +31,10 @@ RecordStream::RecordStream(const FlatSpace& space, RecordStore& records, io::Rin
       block_tiles_(plan.ring_slot_bytes / tile_bytes_),
       order_(records.store(), trainable_chunks(space)),
       blocks_(ring.slot_count()) {
-  for (Block& block : blocks_) block.stream = this;
+  for (Block& block : blocks_) {
+    block.stream = this;
+    block.transfer.tell(&RecordStream::on_end, &block);
+  }
   ready_.reserve(blocks_.size());
 }
 
@@ -66,28 +69,38 @@ void RecordStream::start_read(std::span<std::byte> slot) {
   block.tile_count = std::min(block_tiles_, space_.chunk(item.chunk).tile_count() - block.first_tile);
   block.number = reads_started_++;
   block.phase = Phase::reading;
-  block.request = records_.store()->read_request(item.chunk, item.block, tiles_of(block));
-  block.request.on_complete = &RecordStream::on_read;
-  block.request.context = &block;
-  block.request.tag = transfer_tag(events_, TransferRole::state, TransferReason::update, item.chunk);
-  totals_.read_bytes += block.request.bytes;
+  totals_.read_bytes += tiles_of(block).size();
   ++reading_count_;
   note_ring();
-  engine_->submit({&block.request, 1});
+  block.transfer.start_read(*records_.store(), item.chunk, item.block, tiles_of(block),
+                            TransferPort(*engine_), name_of(block), BlockTransfer::Check::later);
 }
 
-void RecordStream::on_read(void* context, const io::Completion& completion) noexcept {
+TransferName RecordStream::name_of(const Block& block) const {
+  return {.what = "optimizer states",
+          .tag = transfer_tag(events_, TransferRole::state, TransferReason::update, block.chunk)};
+}
+
+void RecordStream::on_end(void* context, BlockTransfer&, const io::Completion&,
+                          std::exception_ptr failure) noexcept {
   Block& block = *static_cast<Block*>(context);
   RecordStream& stream = *block.stream;
-  try {
-    stream.records_.store()->end_transfer(block.request, completion);
-  } catch (...) {
-    stream.note_failure(std::current_exception());
-  }
+  if (failure != nullptr) stream.note_failure(std::move(failure));
+  block.phase == Phase::reading ? stream.was_read(block) : stream.was_written(block);
+}
+
+void RecordStream::was_read(Block& block) {
   block.phase = Phase::ready;
-  --stream.reading_count_;
-  stream.progress_.note_read(block.chunk);
-  stream.ready_.push_back(&block);  // within its capacity
+  --reading_count_;
+  progress_.note_read(block.chunk);
+  ready_.push_back(&block);  // within its capacity
+}
+
+void RecordStream::was_written(Block& block) {
+  ring_.release(block.slot);
+  note_ring();
+  block.slot = {};
+  block.phase = Phase::idle;
 }
 
 RecordStream::Block* RecordStream::take_ready(FunctionRef<bool(ChunkId)> may_take) {
@@ -96,7 +109,7 @@ RecordStream::Block* RecordStream::take_ready(FunctionRef<bool(ChunkId)> may_tak
   Block* const block = *found;
   ready_.erase(found);
   const uint64_t start = clock_.now_ns();
-  records_.store()->verify(block->chunk, number_of(*block), block->request);
+  block->transfer.verify();
   totals_.check_ns += clock_.now_ns() - start;
   return block;
 }
@@ -104,36 +117,15 @@ RecordStream::Block* RecordStream::take_ready(FunctionRef<bool(ChunkId)> may_tak
 bool RecordStream::write(Block& block) {
   const uint64_t start = clock_.now_ns();
   const bool begun =
-      records_.begin_write(block.chunk, number_of(block), tiles_of(block), block.write, *engine_);
+      records_.begin_write(block.chunk, number_of(block), tiles_of(block), block.transfer.write(), *engine_);
   totals_.check_ns += clock_.now_ns() - start;
   if (!begun) return false;
   block.phase = Phase::writing;
   totals_.write_bytes += tiles_of(block).size();
-  submit_write(block);
+  // The update waits for reads.
+  block.transfer.start_write(*records_.store(), TransferPort(*engine_, io::Priority::background),
+                             name_of(block));
   return true;
-}
-
-void RecordStream::submit_write(Block& block) {
-  block.request = block.write.request;
-  block.request.priority = io::Priority::background;  // the update waits for reads
-  block.request.on_complete = &RecordStream::on_written;
-  block.request.context = &block;
-  block.request.tag = transfer_tag(events_, TransferRole::state, TransferReason::update, block.chunk);
-  engine_->submit({&block.request, 1});
-}
-
-void RecordStream::on_written(void* context, const io::Completion& completion) noexcept {
-  Block& block = *static_cast<Block*>(context);
-  RecordStream& stream = *block.stream;
-  BlockStore& store = *stream.records_.store();
-  const BlockStore::WriteEnd end = store.end_write(block.write, completion);
-  if (end == BlockStore::WriteEnd::again) return stream.submit_write(block);
-  if (end == BlockStore::WriteEnd::failed)
-    stream.note_failure(std::make_exception_ptr(store.io_error(block.write.request, completion)));
-  stream.ring_.release(block.slot);
-  stream.note_ring();
-  block.slot = {};
-  block.phase = Phase::idle;
 }
 
 void RecordStream::note_ring() const {
@@ -164,21 +156,12 @@ std::optional<WaitSubject> RecordStream::subject() const {
     if (block.phase == Phase::reading && (oldest == nullptr || block.number < oldest->number))
       oldest = &block;
   }
-  const char* link = "nvme -> host";
-  TimeCause cause = TimeCause::read;
   if (oldest == nullptr) {
-    link = "host -> nvme";
-    cause = TimeCause::write;
     const auto writing = std::ranges::find(blocks_, Phase::writing, &Block::phase);
     if (writing == blocks_.end()) return std::nullopt;
     oldest = &*writing;
   }
-  return WaitSubject{"optimizer states",
-                     link,
-                     cause,
-                     oldest->chunk,
-                     &oldest->request,
-                     records_.store()->path_of(oldest->request)};
+  return oldest->transfer.subject();
 }
 
 void RecordStream::note_failure(std::exception_ptr failure) {

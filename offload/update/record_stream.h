@@ -19,6 +19,7 @@
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/homes/record_store.h>
 #include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/transfer/block_transfer.h>
 #include <terrace/offload/update/read_order.h>
 #include <terrace/offload/update/update_progress.h>
 #include <terrace/offload/watch/step_watch.h>
@@ -36,8 +37,7 @@ class RecordStream {
     uint64_t tile_count = 0;
     uint64_t number = 0;  // of its read in this update
     Phase phase = Phase::idle;
-    io::Request request{};  // what was submitted last
-    BlockStore::Write write{};
+    BlockTransfer transfer;
   };
   struct Totals {
     uint64_t read_bytes = 0;
@@ -85,10 +85,12 @@ class RecordStream {
   const Totals& totals() const { return totals_; }
 
  private:
-  static void on_read(void* context, const io::Completion& completion) noexcept;
-  static void on_written(void* context, const io::Completion& completion) noexcept;
+  static void on_end(void* context, BlockTransfer& ended, const io::Completion& completion,
+                     std::exception_ptr failure) noexcept;
   void start_read(std::span<std::byte> slot);
-  void submit_write(Block& block);
+  TransferName name_of(const Block& block) const;
+  void was_read(Block& block);
+  void was_written(Block& block);
   void note_failure(std::exception_ptr failure);
   void note_ring() const;  // whose slots have been taken, or given back
   uint32_t number_of(const Block& block) const {

@@ -47,7 +47,7 @@ std::byte* TileUpdate::output_of(ChunkId chunk, uint64_t first_tile) const {
 
 const std::byte* TileUpdate::old_parameters_of(ChunkId chunk, uint64_t first_tile) const {
   if (layout_.master == MasterForm::whole) return nullptr;
-  return home_.old_parameters(chunk) + first_tile * kTileElements * sizeof(Bf16);
+  return home_.old().parameters(chunk) + first_tile * kTileElements * sizeof(Bf16);
 }
 
 void TileUpdate::update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const {

@@ -32,7 +32,7 @@ bool Watchdog::look(uint64_t now_ns) {
   if (!text) return false;  // over since; the next look sees that
   const std::string line = fmt::format("no progress for {} s: {}", age_ns / kSecondNs, *text);
   if (abort) {
-    log_.error(line + "; giving up, as --stall-abort asks");
+    log_.error(line + "; giving up, as WatchdogOptions::abort_after_ns asks");
     return true;
   }
   log_.warning(line + (warned_ ? "" : "; the run goes on when it is done, and is not stopped for this"));

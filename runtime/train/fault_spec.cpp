@@ -56,8 +56,7 @@ class Words {
     for (const char* word : kWhat) {
       if (!has(word)) continue;
       if (!found.empty())
-        refuse(fmt::format("it says both {} and {}", found, word),
-               "inject one fault, and give --inject again");
+        refuse(fmt::format("it says both {} and {}", found, word), "inject each of them by itself");
       found = word;
     }
     if (found.empty()) refuse("it does not say what goes wrong", "add one of " + list_of(kWhat));
@@ -67,7 +66,7 @@ class Words {
     if (has(one) && has(other)) refuse(fmt::format("{} and {} do not go together", one, other), advice);
   }
 
-  uint64_t bytes(const char* word) const { return parse_bytes(text(word), fmt::format("--inject {}", word)); }
+  uint64_t bytes(const char* word) const { return parse_bytes(text(word), fmt::format("fault {}", word)); }
   uint64_t whole_number(const char* word, uint64_t least) const {
     uint64_t value = 0;
     const std::string& digits = text(word);
@@ -105,7 +104,7 @@ class Words {
     if (!value.ends_with("/s"))
       refuse(fmt::format("rate is \"{}\"", value), "write bytes per second, such as 200MB/s");
     value.remove_suffix(2);
-    const uint64_t bytes = parse_bytes(value, "--inject rate");
+    const uint64_t bytes = parse_bytes(value, "fault rate");
     if (bytes == 0) refuse("nothing would ever pass", "write a rate above 0");
     return bytes;
   }

@@ -30,7 +30,8 @@ void require_same_data(const std::filesystem::path& folder, const CheckpointInfo
     throw Error(
         ErrorKind::config,
         {"cannot resume: the data or the seed differ from those of the checkpoint", folder.string(), reason,
-         "give the same --data, --validation-fraction, --context and seed, or start anew without --resume"});
+         "give the same TokenOptions::paths, TrainingDataOptions::validation_fraction, "
+         "TrainingDataOptions::context and TrainingDataOptions::seed, or start anew"});
   };
   if (saved.seed != mine.seed) refuse(fmt::format("saved with seed {}, now {}", saved.seed, mine.seed));
   const auto value = [&](const char* name) {
@@ -67,7 +68,8 @@ void require_same_optimizer(const std::filesystem::path& folder, const Checkpoin
       {"cannot resume: the optimizer differs from that of the checkpoint", folder.string(),
        fmt::format("saved with optimizer.type {}, now {}: the moments of one mean nothing to the other",
                    before, now),
-       "give the same optimizer, or begin anew from the weights (`terrace export`, then --model)"});
+       "give the same optimizer, or begin anew from the weights (`terrace export`, then "
+       "TrainerOptions::weights)"});
 }
 
 CheckpointInfo identity_of(const TrainerOptions& options, const Model& model, const FlatSpace& space,

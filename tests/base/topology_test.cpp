@@ -2,15 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <stdlib.h>
 
 #include <atomic>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <numeric>
 
 #include <terrace/base/workers.h>
+
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -20,15 +19,7 @@ namespace fs = std::filesystem;
 // A machine in a folder.
 class FakeMachine {
  public:
-  FakeMachine() {
-    std::string name = (fs::temp_directory_path() / "terrace-topology.XXXXXX").string();
-    root_ = mkdtemp(name.data());
-  }
-  ~FakeMachine() { fs::remove_all(root_); }
-  void write(const std::string& path, const std::string& text) const {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text << "\n";
-  }
+  void write(const std::string& path, const std::string& text) const { folder_.write(path, text + "\n"); }
   // Two nodes of two cores of two hardware threads, numbered as Linux does: 0-3 first threads, 4-7 second
   // ones.
   void write_two_nodes() const {
@@ -40,10 +31,12 @@ class FakeMachine {
             std::to_string(cpu % 4) + "," + std::to_string(cpu % 4 + 4));
     }
   }
-  Topology read(const std::vector<uint32_t>& allowed) const { return read_topology(root_.string(), allowed); }
+  Topology read(const std::vector<uint32_t>& allowed) const {
+    return read_topology(folder_.path().string(), allowed);
+  }
 
  private:
-  fs::path root_;
+  ScratchFolder folder_;
 };
 
 std::vector<uint32_t> first_cpus(uint32_t count) {

@@ -16,8 +16,9 @@
 #include <terrace/runtime/model/transformer/model.h>
 
 #include "laws/plain_training.h"
-#include "offload/toy_training.h"
+#include "support/offloaders.h"
 #include "support/sanitized.h"
+#include "support/scratch_folder.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
 #define TERRACE_WATCHES_MALLOC 1
@@ -120,13 +121,10 @@ Budgets least_budgets(const FlatSpace& space, const DryRun& dry, const std::file
   options.parameters = options.states = Placement::nvme;
   options.parameter_paths = options.state_paths = {{folder}};
   options.work_bytes = dry.work_bytes;
-  options.lock_host_memory = false;
   options.io.kind = io::EngineKind::threads;
   if (c.compact) options.record_layout.master = MasterForm::remainder;
-  options.device_budget_bytes = options.host_budget_bytes = kGiB;
-  const MemoryPlan plan = plan_memory(space, dry.trace, options);
-  options.device_budget_bytes = plan.device_minimum_bytes;
-  options.host_budget_bytes = c.spills ? plan.host_minimum_bytes : plan.host_holding_bytes;
+  const MemoryPlan roomy = testing::take_least_budgets(options, space, dry.trace);
+  if (!c.spills) options.host_budget_bytes = roomy.host_holding_bytes;
   return budgets;
 }
 
@@ -147,7 +145,7 @@ class BudgetLaw : public ::testing::TestWithParam<BudgetCase> {
   const FlatSpace space_{model_.tensors(), 16 * kTileElements};
   Workers workers_{2};
   const DryRun dry_ = run_dry(model_, 1, workers_);
-  const toy::ScratchFolder folder_;
+  const ScratchFolder folder_;
   MemoryLog log_;
 };
 

@@ -102,7 +102,7 @@ class CommitFaultLaw : public ::testing::TestWithParam<CommitCase> {
   const std::vector<std::vector<std::byte>> expected_ = states_without_epochs(case_, 3);
 
   uint64_t request_count() {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     return train_with(case_, folder.path(), {}).requests;
   }
 };
@@ -117,7 +117,7 @@ TEST_P(CommitFaultLaw, AFailedCommitLeavesTheOneBefore) {
       std::vector<io::Fault> faults;
       for (uint64_t index = first; index < first + 1000; ++index)
         faults.push_back({index, io::FaultKind::fail, 0, error});
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       const Ending ending = train_with(case_, folder.path(), faults);
       EXPECT_EQ(ending.state, expected_[3]) << first;
       ASSERT_TRUE(ending.kind) << first;
@@ -140,7 +140,7 @@ TEST_P(CommitFaultLaw, AFailedCommitLeavesTheOneBefore) {
 TEST_P(CommitFaultLaw, ABadSlotCostsNothing) {
   const uint64_t requests = request_count();
   for (uint64_t index = 0; index < requests; index += 2) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     const Ending ending = train_with(case_, folder.path(), {{index, io::FaultKind::fail}});
     EXPECT_EQ(ending.failure, "") << index;
     EXPECT_EQ(ending.state, expected_[3]);
@@ -157,7 +157,7 @@ TEST_P(CommitFaultLaw, ATornWriteIsFoundWhenTheEpochIsTakenUp) {
   for (uint64_t index = 0; index < requests; index += 2) {
     io::Fault fault{index, io::FaultKind::torn_write};
     fault.bytes = 4096;
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     EXPECT_EQ(train_with(case_, folder.path(), {fault}).failure, "");
     const Found found = resume(case_, folder.path(), expected_);
     if (found.step) continue;  // a record of the first commit, or what was torn is what was there already

@@ -10,8 +10,8 @@
 #include <set>
 
 #include "laws/law_training.h"
-#include "offload/toy_training.h"
 #include "support/enum_values.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::laws {
 namespace {
@@ -111,7 +111,6 @@ const Standings& standing_of_enums() {
       {"StepStart", Reason{"of a bound that is computed"}},
       {"EpochPart", kInside},
       {"AfterStep", Reason{"of a bound that is computed"}},
-      {"Phase", kInside},
       {"Placement", kParameters},
       {"TimeCause", kLooksOn},
       {"UpdateMode", kUpdate},
@@ -190,7 +189,7 @@ struct Seen {
 TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
   Seen seen;
   for (const Combination& c : covering_array(Strength::pairs)) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     LawTraining training(c, {.folder = folder.path()});
     const OffloadOptions& options = training.options();
     seen.parameters.insert(options.parameters), seen.states.insert(options.states);

@@ -12,6 +12,7 @@
 #include <terrace/runtime/train/fault_spec.h>
 
 #include "offload/toy_training.h"
+#include "support/offloaders.h"
 #include "support/sanitized.h"
 
 namespace terrace {
@@ -38,7 +39,7 @@ Ending train_decorated(const Decorate& decorate, UpdateMode mode = UpdateMode::a
   const std::vector<TensorSpec> specs = toy::tensors(DataType::bf16, false);
   const FlatSpace space(specs, kTileElements);
   const std::vector<TensorUse> uses = toy::trace(specs, 1);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   OffloadOptions options = toy::least_nvme_options(space, uses, folder.path());
   options.decorate_engine = decorate;
   if (halves) options.processor_share = 0.5, options.device_budget_bytes = kGiB;
@@ -48,29 +49,14 @@ Ending train_decorated(const Decorate& decorate, UpdateMode mode = UpdateMode::a
   Ending ending;
   try {
     Offloader offloader(space, options, uses, device, workers, log);
-    offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
-      for (uint64_t e = 0; e < values.size(); ++e)
-        values[e] = toy::initial_value(index_of(tensor), first + e);
-    });
+    toy::initialise(offloader);
     const std::vector<OptimizerSettings> groups = toy::groups();
     offloader.set_update_mode(mode);
     // During backward, gradients are applied as they land where they are not clipped.
     const double clip_norm = mode == UpdateMode::during_backward ? 0 : 1;
-    for (uint64_t step = 1; step <= 2; ++step) {
-      offloader.begin_step();
-      if (mode == UpdateMode::during_backward) offloader.announce_update({groups, step, clip_norm});
-      toy::run_micro_batch(offloader, specs, 0);
-      offloader.end_micro_batch();
-      offloader.update({groups, step, clip_norm});
-    }
-    for (uint32_t t = 0; t < specs.size(); ++t) {
-      std::vector<std::byte> bytes(specs[t].element_count() * bytes_of(specs[t].type));
-      offloader.read_parameter(TensorId{t}, bytes);
-      ending.state.insert(ending.state.end(), bytes.begin(), bytes.end());
-    }
-    offloader.export_records([&](std::span<const std::byte> tiles) {
-      ending.state.insert(ending.state.end(), tiles.begin(), tiles.end());
-    });
+    for (uint64_t step = 1; step <= 2; ++step)
+      toy::train_step(offloader, specs, 1, {groups, step, clip_norm});
+    ending.state = testing::state_of(offloader, space);
   } catch (const Error& error) {
     ending.kind = error.kind();
     ending.text = error.what();

@@ -12,8 +12,8 @@
 #include "laws/kept_states.h"
 #include "laws/law_training.h"
 #include "laws/naive_tier.h"
-#include "offload/toy_training.h"
 #include "support/sanitized.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::laws {
 namespace {
@@ -95,7 +95,7 @@ class KeptTier {
 
  private:
   const Combination& c_;
-  toy::ScratchFolder folder_, kept_;
+  ScratchFolder folder_, kept_;
   std::vector<std::byte> state_;
 };
 

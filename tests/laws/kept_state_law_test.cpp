@@ -17,11 +17,11 @@
 
 #include "laws/kept_states.h"
 #include "laws/law_training.h"
-#include "offload/toy_training.h"
 #include "support/child_test.h"
 #include "support/dying_engine.h"
 #include "support/enum_values.h"
 #include "support/sanitized.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::laws {
 namespace {
@@ -159,7 +159,7 @@ Ending train(const Combination& c, const std::filesystem::path& folder, std::vec
 // What a run of the combination to which nothing happens is made of.
 struct Calm {
   explicit Calm(const Combination& c) : expected(states_by_step(c, kTrained)) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     const Ending ending = train(c, folder.path(), {});
     EXPECT_EQ(ending.error, "");
     first_transfer = ending.transfers.at(kAttacked - 1);
@@ -260,7 +260,7 @@ void attack_all(const Combination& c, size_t number) {
     const std::string what =
         fmt::format("{} at transfer {}", kAttacks[static_cast<size_t>(run.attack)], run.index);
     SCOPED_TRACE(what);
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     const Ending ending = train(c, folder.path(), faults_of(run.attack, run.index));
     calm.expect_kept_of_steps(ending, what, !lies(run.attack));
     expect_said(ending.error, run.attack);
@@ -268,7 +268,7 @@ void attack_all(const Combination& c, size_t number) {
   }
   for (uint64_t step = kAttacked; step <= kTrained; ++step) {
     SCOPED_TRACE(fmt::format("gradients of step {} that are not finite", step));
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     const Ending ending = train(c, folder.path(), {}, step);
     EXPECT_NE(ending.error, "");
     calm.expect_kept_of_steps(ending, "not finite");
@@ -298,7 +298,7 @@ TEST(KeptStateChild, DISABLED_TrainsUntilItDies) {
 
 void expect_kept_by_a_killed_process(size_t number, const Calm& calm, uint64_t lives_for) {
   SCOPED_TRACE(fmt::format("killed at transfer {}", lives_for));
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   std::ofstream(folder.path() / "lives_for") << lives_for;
   const int status =
       testing::run_test_in_child("KeptStateChild.*", static_cast<uint32_t>(number), folder.path());

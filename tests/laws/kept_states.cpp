@@ -6,7 +6,7 @@
 #include <terrace/memory/tier/tier_space.h>
 
 #include "laws/law_training.h"
-#include "offload/toy_training.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::laws {
 namespace {
@@ -38,7 +38,7 @@ std::vector<Combination> covering_array_with_epochs(std::vector<OnlyLevels> only
 
 StatesByStep states_by_step(Combination combination, uint64_t steps) {
   set_level(combination, kBegins, "anew");
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   LawTraining training(combination, {.folder = folder.path()});
   StatesByStep expected{{training.state()}, training.records().size()};
   while (training.completed_steps() < steps) {

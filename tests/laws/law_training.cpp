@@ -9,6 +9,8 @@
 
 #include <terrace/offload/commits/pinned_epoch.h>
 
+#include "support/offloaders.h"
+
 namespace terrace::laws {
 namespace {
 
@@ -56,7 +58,6 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.policy = *policy_from_name(level_of(c, kPolicy));
   options.prefetch_uses = static_cast<uint32_t>(number_of(c, kPrefetch));
   options.io.kind = *io::engine_kind_from_name(level_of(c, kEngine));
-  options.lock_host_memory = false;
   options.durable = level_of(c, kCommits) != "in place";
   if (options.durable && options.states == Placement::nvme)
     options.retained_epochs = static_cast<uint32_t>(number_of(c, kRetained));
@@ -64,8 +65,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.discard_epochs = surroundings.start == TierStart::fresh;
   options.decorate_engine = surroundings.decorate;
   options.step_events = surroundings.step_events;
-  options.device_budget_bytes = options.host_budget_bytes = kGiB;
-  const MemoryPlan roomy = plan_memory(space, dry.trace, options);
+  const MemoryPlan roomy = testing::plan_roomy(options, space, dry.trace);
   options.device_budget_bytes =
       roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;
   const uint64_t most = level_of(c, kHost) == "spilling" ? roomy.host_holding_bytes : roomy.host_bytes;
@@ -279,20 +279,11 @@ float LawTraining::evaluate() {
 }
 
 std::vector<std::byte> LawTraining::parameters() {
-  std::vector<std::byte> all;
-  for (uint32_t t = 0; t < space_.tensor_count(); ++t) {
-    std::vector<std::byte> bytes(space_.place(TensorId{t}).elements * bytes_of(training_.type));
-    offloader_->read_parameter(TensorId{t}, bytes);
-    all.insert(all.end(), bytes.begin(), bytes.end());
-  }
-  return all;
+  return testing::parameters_of(*offloader_, space_);
 }
 
 std::vector<std::byte> LawTraining::records() {
-  std::vector<std::byte> all;
-  offloader_->export_records(
-      [&](std::span<const std::byte> tiles) { all.insert(all.end(), tiles.begin(), tiles.end()); });
-  return all;
+  return testing::records_of(*offloader_);
 }
 
 std::vector<std::byte> LawTraining::state() {

@@ -12,7 +12,8 @@
 #include <terrace/runtime/model/compute/host_ops.h>
 
 #include "laws/plain_training.h"
-#include "offload/toy_training.h"
+#include "support/offloaders.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::laws {
 namespace {
@@ -63,7 +64,7 @@ Trained train(const Scene& scene, bool layer_major) {
   const DryRun dry =
       run_dry(*model, scene.accumulation, workers,
               scene.store_activations ? ActivationOffload::cpu : ActivationOffload::none, layer_major);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   OffloadOptions options;
   options.parameters = scene.parameters;
   options.states = Placement::nvme;
@@ -74,9 +75,7 @@ Trained train(const Scene& scene, bool layer_major) {
   options.activation_entry_bytes = dry.activation_entry_bytes;
   options.accumulation_steps = scene.accumulation;
   options.layer_major = layer_major;
-  options.lock_host_memory = false;
-  options.device_budget_bytes = options.host_budget_bytes = kGiB;
-  const MemoryPlan roomy = plan_memory(space, dry.trace, options);
+  const MemoryPlan roomy = testing::plan_roomy(options, space, dry.trace);
   const double layer_bytes = static_cast<double>(roomy.slot_bytes) * space.chunk_count() / 8;
   options.device_budget_bytes =
       roomy.device_minimum_bytes + static_cast<uint64_t>(scene.device_layers * layer_bytes);
@@ -112,9 +111,7 @@ Trained train(const Scene& scene, bool layer_major) {
   }
   trained.bound = offloader.traffic_bound();
   EXPECT_LE(device.peak_bytes(), options.device_budget_bytes);
-  offloader.export_records([&](std::span<const std::byte> tiles) {
-    trained.records.insert(trained.records.end(), tiles.begin(), tiles.end());
-  });
+  trained.records = testing::records_of(offloader);
   return trained;
 }
 

@@ -24,7 +24,7 @@ SimulatedUpdate update_with(uint32_t depth) {
   specs.push_back({"unused", {150, kTileElements}, DataType::bf16, true, 0, 1});
   const FlatSpace space(specs, kTileElements);
   const std::vector<TensorUse> uses = toy::trace(specs, 1);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   OffloadOptions options = toy::least_nvme_options(space, uses, folder.path());
   options.parameters = Placement::cpu;
   options.host_budget_bytes = kGiB;
@@ -50,9 +50,7 @@ SimulatedUpdate update_with(uint32_t depth) {
   Workers workers(1);
   SimulatedDevice device({options.device_budget_bytes});
   Offloader offloader(space, options, uses, device, workers, log);
-  offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
-    for (uint64_t e = 0; e < values.size(); ++e) values[e] = toy::initial_value(index_of(tensor), first + e);
-  });
+  toy::initialise(offloader);
   const std::vector<OptimizerSettings> groups = toy::groups();
   SimulatedUpdate simulated;
   for (uint64_t step = 1; step <= 2; ++step) {

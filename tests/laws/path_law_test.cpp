@@ -9,6 +9,7 @@
 #include <terrace/memory/device/simulated_device.h>
 
 #include "offload/toy_training.h"
+#include "support/offloaders.h"
 
 namespace terrace {
 namespace {
@@ -61,8 +62,7 @@ class PathLaw : public ::testing::Test {
     options.state_paths = {{path(0), setting.measured[0]}, {path(1), setting.measured[1]}};
     options.durable = setting.durable;
     options.accumulation_steps = setting.accumulation;
-    options.device_budget_bytes = options.host_budget_bytes = kGiB;
-    options.device_budget_bytes = useful_device_bytes(plan_memory(space, uses, options));
+    options.device_budget_bytes = useful_device_bytes(testing::plan_roomy(options, space, uses));
     options.host_budget_bytes = plan_memory(space, uses, options).host_holding_bytes;
     while (plan_memory(space, uses, options).ring_slots < kRingSlots)
       options.host_budget_bytes += 16 * RecordLayout{}.tile_bytes();
@@ -84,10 +84,7 @@ class PathLaw : public ::testing::Test {
     Workers workers(1);
     SimulatedDevice device({offload.device_budget_bytes});
     Offloader offloader(space, offload, uses, device, workers, log);
-    offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
-      for (uint64_t e = 0; e < values.size(); ++e)
-        values[e] = toy::initial_value(index_of(tensor), first + e);
-    });
+    toy::initialise(offloader);
     Training training;
     const std::vector<OptimizerSettings> groups = toy::groups();
     for (uint64_t step = 1; step <= kSteps; ++step) {
@@ -106,11 +103,7 @@ class PathLaw : public ::testing::Test {
       for (const NvmePathUse& use : offloader.nvme_paths()) update.path_bytes.push_back(use.bytes);
       training.updates.push_back(update);
     }
-    for (uint32_t t = 0; t < specs_.size(); ++t) {
-      std::vector<std::byte> bytes(specs_[t].element_count() * bytes_of(specs_[t].type));
-      offloader.read_parameter(TensorId{t}, bytes);
-      training.parameters.insert(training.parameters.end(), bytes.begin(), bytes.end());
-    }
+    training.parameters = testing::parameters_of(offloader, space);
     return training;
   }
 
@@ -124,7 +117,7 @@ class PathLaw : public ::testing::Test {
   }
 
   std::vector<TensorSpec> specs_;
-  toy::ScratchFolder folders_[2];
+  ScratchFolder folders_[2];
 };
 
 // What an update can lose at its ends, where the ring fills and drains.

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "laws/placement_law.h"
-#include "offload/toy_training.h"
 #include "support/sanitized.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::laws {
 namespace {
@@ -17,7 +17,7 @@ TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
   ASSERT_GT(missing_triples(std::span(list).first(list.size() - 1)), 0u);
   for (uint64_t r = 0; r < kExtraRuns; ++r)
     list.push_back(product_element(r * (full_product_size() / kExtraRuns) + r));
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   PlacementLaw law(folder.path());
   uint64_t runs = 0;
   for (size_t i = 0; i < list.size(); i += kStride) {
@@ -38,7 +38,7 @@ TEST(PlacementLaw, HoldsForEveryTripleOfFactors) {
 // through.
 TEST(PlacementLaw, HoldsWhereGradientsAreSpilled) {
   constexpr uint64_t kRunsOfEach = testing::kSanitized ? 2 : 6;
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   PlacementLaw law(folder.path());
   uint64_t runs = 0;
   for (const std::string_view places : {"none nvme", "cpu nvme", "nvme cpu", "nvme nvme"}) {
@@ -63,7 +63,7 @@ TEST(PlacementLaw, HoldsWhereGradientsAreSpilled) {
 
 TEST(PlacementLaw, HoldsWhileStepsAreRecorded) {
   constexpr uint64_t kRuns = 60;
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   PlacementLaw law(folder.path());
   law.record_steps();
   for (uint64_t r = 0; r < kRuns; ++r) {
@@ -75,7 +75,7 @@ TEST(PlacementLaw, HoldsWhileStepsAreRecorded) {
 // With accumulators on the device no gradient slot comes free during the update, and all fresh parameters
 // leave through the one slot that the plan keeps for them.
 TEST(PlacementLaw, HoldsWhereTheUpdateHasOneSlotForAllParameters) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   PlacementLaw law(folder.path());
   for (const uint8_t parameters : {1, 2}) {
     Combination combination{};
@@ -87,7 +87,7 @@ TEST(PlacementLaw, HoldsWhereTheUpdateHasOneSlotForAllParameters) {
 
 // The comparison itself: another rate, clipping or precision is another outcome.
 TEST(PlacementLaw, TellsDifferentTrainingsApart) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   PlacementLaw law(folder.path());
   Combination base{};
   for (const FactorIndex factor : {kPrecision, kAccumulation, kClipping, kModel, kOptimizer, kMoments}) {
@@ -109,7 +109,7 @@ TEST(PlacementLaw, TellsDifferentTrainingsApart) {
 
 // Else the factor would be idle: fp16 runs must have steps that overflow, and steps that do not.
 TEST(PlacementLaw, ItsFp16RunsSkipOneStepOfThree) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   PlacementLaw law(folder.path());
   for (const std::string_view accumulation : {"1", "3"}) {
     Combination fp16{};

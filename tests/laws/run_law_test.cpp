@@ -13,7 +13,8 @@
 #include <terrace/runtime/train/data/token_cache.h>
 #include <terrace/runtime/train/trainer.h>
 
-#include "offload/toy_training.h"
+#include "support/offloaders.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::laws {
 namespace {
@@ -147,19 +148,11 @@ class RunLaw : public ::testing::TestWithParam<Kind> {
   }
 
   void finish(Trainer& trainer, Trace& trace) {
-    const FlatSpace& space = trainer.space();
-    for (uint32_t t = 0; t < space.tensor_count(); ++t) {
-      std::vector<std::byte> bytes(space.place(TensorId{t}).elements *
-                                   bytes_of(space.tensor(TensorId{t}).type));
-      trainer.offloader().read_parameter(TensorId{t}, bytes);
-      trace.parameters.insert(trace.parameters.end(), bytes.begin(), bytes.end());
-    }
-    trainer.offloader().export_records([&](std::span<const std::byte> tiles) {
-      trace.records.insert(trace.records.end(), tiles.begin(), tiles.end());
-    });
+    trace.parameters = testing::parameters_of(trainer.offloader(), trainer.space());
+    trace.records = testing::records_of(trainer.offloader());
   }
 
-  toy::ScratchFolder folder_;
+  ScratchFolder folder_;
   MemoryLog log_;
   std::unique_ptr<TrainingData> data_;
 };

@@ -12,7 +12,8 @@
 
 #include "laws/placement_law.h"
 #include "laws/plain_training.h"
-#include "offload/toy_training.h"
+#include "support/offloaders.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::laws {
 namespace {
@@ -50,12 +51,10 @@ Trained train(const ModelConfig& config, const ModelOptions& how, bool everythin
   options.states = everything_on_device ? Placement::none : Placement::cpu;
   options.parameter_paths = options.state_paths = {{folder}};
   options.work_bytes = dry.work_bytes;
-  options.lock_host_memory = false;
-  options.device_budget_bytes = options.host_budget_bytes = kGiB;
-  const MemoryPlan roomy = plan_memory(space, dry.trace, options);
-  if (!everything_on_device) {
-    options.device_budget_bytes = roomy.device_minimum_bytes;
-    options.host_budget_bytes = roomy.host_minimum_bytes;
+  if (everything_on_device) {
+    testing::plan_roomy(options, space, dry.trace);
+  } else {
+    testing::take_least_budgets(options, space, dry.trace);
   }
   MemoryLog log;
   SimulatedDevice device({options.device_budget_bytes, true, 0, 0});
@@ -76,14 +75,8 @@ Trained train(const ModelConfig& config, const ModelOptions& how, bool everythin
     const UpdateResult result = offloader.update({groups, step, 1.0});
     run.outcome.gradient_norms.push_back(std::bit_cast<uint64_t>(result.gradient_norm));
   }
-  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
-    std::vector<std::byte> bytes(space.place(TensorId{t}).elements * bytes_of(how.type));
-    offloader.read_parameter(TensorId{t}, bytes);
-    run.outcome.parameters.insert(run.outcome.parameters.end(), bytes.begin(), bytes.end());
-  }
-  offloader.export_records([&](std::span<const std::byte> tiles) {
-    run.outcome.records.insert(run.outcome.records.end(), tiles.begin(), tiles.end());
-  });
+  run.outcome.parameters = testing::parameters_of(offloader, space);
+  run.outcome.records = testing::records_of(offloader);
   run.device_bytes = device.peak_bytes();
   return run;
 }
@@ -91,7 +84,7 @@ Trained train(const ModelConfig& config, const ModelOptions& how, bool everythin
 class TableLaw : public ::testing::TestWithParam<ModelFamily> {};
 
 TEST_P(TableLaw, TablesLargerThanTheDeviceTrainWithTheSameBits) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   const ModelConfig config = large_vocabulary(GetParam());
   const uint64_t table_bytes = uint64_t{config.vocabulary} * config.width * bytes_of(DataType::bf16);
   const Trained everything = train(config, {.type = DataType::bf16}, true, folder.path());
@@ -107,7 +100,7 @@ TEST_P(TableLaw, TablesLargerThanTheDeviceTrainWithTheSameBits) {
 
 // Frozen weights are leased in the backward pass too, and come and go.
 TEST_P(TableLaw, FrozenWeightsTrainTheOthersWithTheSameBits) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   const ModelConfig config = large_vocabulary(GetParam());
   ModelOptions how{.type = DataType::bf16};
   how.frozen = {GetParam() == ModelFamily::gpt2 ? "*wte*" : "*embed*", "*.0.*", "*.1.*mlp*"};

@@ -1,4 +1,5 @@
 // Training small adapters beside a large frozen model: what is frozen is read and never written.
+#include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/offloader.h>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "offload/toy_training.h"
+#include "support/offloaders.h"
 
 namespace terrace {
 namespace {
@@ -52,18 +54,12 @@ class Rig {
     OffloadOptions options;
     options.parameters = options.states = placement;
     options.parameter_paths = options.state_paths = {{folder_.path()}};
-    options.lock_host_memory = false;
-    options.device_budget_bytes = options.host_budget_bytes = kGiB;
-    const MemoryPlan roomy = plan_memory(space_, recorder.trace(), options);
-    options.device_budget_bytes = roomy.device_minimum_bytes + spare_slots * roomy.slot_bytes;
-    options.host_budget_bytes = roomy.host_minimum_bytes;
+    const MemoryPlan roomy = testing::take_least_budgets(options, space_, recorder.trace());
+    options.device_budget_bytes += spare_slots * roomy.slot_bytes;
     device_ =
         std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{options.device_budget_bytes, true, 0, 0});
     offloader_ = std::make_unique<Offloader>(space_, options, recorder.trace(), *device_, workers_, log_);
-    offloader_->initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
-      for (uint64_t e = 0; e < values.size(); ++e)
-        values[e] = toy::initial_value(index_of(tensor), first + e);
-    });
+    toy::initialise(*offloader_);
   }
 
   OffloadCounters step() {
@@ -76,21 +72,13 @@ class Rig {
     return offloader_->counters() - before;
   }
 
-  std::vector<std::byte> all_parameters() {
-    std::vector<std::byte> all;
-    for (uint32_t t = 0; t < space_.tensor_count(); ++t) {
-      std::vector<std::byte> bytes(space_.place(TensorId{t}).elements * bytes_of(DataType::bf16));
-      offloader_->read_parameter(TensorId{t}, bytes);
-      all.insert(all.end(), bytes.begin(), bytes.end());
-    }
-    return all;
-  }
+  std::vector<std::byte> all_parameters() { return testing::parameters_of(*offloader_, space_); }
 
   const Offloader& offloader() const { return *offloader_; }
 
  private:
   FlatSpace space_;
-  toy::ScratchFolder folder_;
+  ScratchFolder folder_;
   MemoryLog log_;
   Workers workers_{2};
   std::unique_ptr<SimulatedDevice> device_;

@@ -195,9 +195,7 @@ TEST(Offloader, RecordsInMemoryTakeTheirShareOffTheDisk) {
 TEST(Offloader, CarriesItsStateToAnotherPlacementAndChunkSize) {
   Rig first({Placement::nvme, Placement::nvme});
   first.step(1, 1);
-  std::vector<std::byte> records;
-  first.offloader->export_records(
-      [&](std::span<const std::byte> tiles) { records.insert(records.end(), tiles.begin(), tiles.end()); });
+  const std::vector<std::byte> records = first.records();
   EXPECT_EQ(records.size(), first.offloader->record_tile_count() * RecordLayout{}.tile_bytes());
 
   Case other{Placement::none, Placement::none};
@@ -295,7 +293,7 @@ TEST(Offloader, AnAbandonedStepLeavesNoTrace) {
 
 TEST(Offloader, AllocatesNothingInAStepOnceItIsWarm) {
   for (const Placement placement : {Placement::cpu, Placement::nvme}) {
-    Rig rig({placement, placement}, 1);
+    Rig rig({.parameters = placement, .states = placement, .threads = 1});
     for (uint64_t step = 1; step <= 3; ++step) rig.step(step, 1);
     const std::vector<OptimizerSettings> groups = toy::groups();
     const std::vector<toy::Use> uses = toy::forward_uses(false);

@@ -122,7 +122,7 @@ class SlowRead {
   const uint64_t patience_;
   io::FaultPlan plan_;
   MemoryLog log_;
-  toy::ScratchFolder folder_;
+  ScratchFolder folder_;
   std::vector<TensorSpec> specs_;
   FlatSpace space_;
   Workers workers_;

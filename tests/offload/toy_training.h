@@ -2,17 +2,18 @@
 // independently, in plain vectors with the scalar kernel. Placement must not show in a single bit.
 #pragma once
 
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include <terrace/base/log.h>
-#include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/optimizer_cpu/optimizer.h>
 
+#include "support/scratch_folder.h"
+
 namespace terrace::toy {
+
+using terrace::ScratchFolder;  // for bench/law_product.cpp
 
 struct Use {
   std::string name;
@@ -20,227 +21,54 @@ struct Use {
 };
 
 // Tensors of awkward sizes: several in one chunk, one across many chunks, one used twice in backward.
-inline std::vector<TensorSpec> tensors(DataType type, bool with_frozen, uint32_t shared_uses = 2) {
-  std::vector<TensorSpec> list;
-  auto add = [&](std::string name, std::vector<uint64_t> shape, uint32_t group, uint32_t uses,
-                 bool trainable = true) {
-    list.push_back({std::move(name), std::move(shape), type, trainable, group, uses});
-  };
-  add("shared", {61, 130}, 0, shared_uses);
-  add("bias0", {70}, 1, 1);
-  add("weight0", {100, 301}, 0, 1);
-  add("bias1", {1}, 1, 1);
-  add("weight1", {9000}, 0, 1);
-  if (with_frozen) add("frozen", {77, 77}, 0, 1, false);
-  add("weight2", {3, 4096}, 0, 1);
-  add("norm", {515}, 1, 1);
-  return list;
-}
-
-inline std::vector<Use> forward_uses(bool with_frozen) {
-  const uint32_t shift = with_frozen ? 1 : 0;
-  std::vector<Use> uses = {{"embed", {0}},
-                           {"block0", {1, 2}},
-                           {"block1", {3, 4}},
-                           {"block2", {5 + shift, 6 + shift}},
-                           {"head", {0}}};
-  if (with_frozen) uses[3].tensors.push_back(5);
-  return uses;
-}
-
-inline float initial_value(uint32_t tensor, uint64_t element) {
-  const auto hash = static_cast<uint32_t>((tensor + 1) * 2654435761u + element * 40503u);
-  return static_cast<float>(static_cast<int32_t>(hash % 2001) - 1000) / 4096.0f;
-}
-
-// What an operation contributes to a gradient: depends on the parameter, so that a wrong parameter shows at
-// once.
-inline float contribution(float parameter, uint64_t element, uint32_t micro_batch, uint32_t use) {
-  return parameter * 0.5f +
-         static_cast<float>(static_cast<int>((element * 7 + micro_batch * 3 + use) % 13) - 6) / 64.0f;
-}
-
-inline float load(const std::byte* data, uint64_t element, DataType type) {
-  if (type == DataType::fp32) return reinterpret_cast<const float*>(data)[element];
-  const uint16_t bits = reinterpret_cast<const uint16_t*>(data)[element];
-  return type == DataType::bf16 ? to_float(Bf16{bits}) : to_float(Fp16{bits});
-}
-inline void store(std::byte* data, uint64_t element, DataType type, float value) {
-  if (type == DataType::fp32) {
-    reinterpret_cast<float*>(data)[element] = value;
-  } else {
-    reinterpret_cast<uint16_t*>(data)[element] =
-        type == DataType::bf16 ? to_bf16(value).bits : to_fp16(value).bits;
-  }
-}
-inline float rounded(float value, DataType type) {
-  alignas(float) std::byte bytes[sizeof(float)];
-  store(bytes, 0, type, value);
-  return load(bytes, 0, type);
-}
-
-inline std::vector<OptimizerSettings> groups() {
-  OptimizerSettings decayed;
-  decayed.lr = 0.01;
-  decayed.weight_decay = 0.1;
-  OptimizerSettings plain = decayed;
-  plain.weight_decay = 0;
-  plain.lr = 0.02;
-  return {decayed, plain};
-}
-
+std::vector<TensorSpec> tensors(DataType type, bool with_frozen, uint32_t shared_uses = 2);
+std::vector<Use> forward_uses(bool with_frozen);
 // The forward uses of a model of these tensors; where "shared" is used once in backward there is no head.
-inline std::vector<Use> uses_of(const std::vector<TensorSpec>& specs) {
-  bool with_frozen = false;
-  for (const TensorSpec& spec : specs) with_frozen |= !spec.trainable;
-  std::vector<Use> uses = forward_uses(with_frozen);
-  if (specs[0].backward_uses == 1) uses.pop_back();
-  return uses;
-}
+std::vector<Use> uses_of(const std::vector<TensorSpec>& specs);
+// All uses of a step.
+std::vector<TensorUse> trace(const std::vector<TensorSpec>& specs, uint32_t accumulation,
+                             bool layer_major = false);
 
-inline std::vector<TensorId> ids_of(const Use& use) {
-  std::vector<TensorId> list;
-  for (const uint32_t t : use.tensors) list.push_back(TensorId{t});
-  return list;
-}
+float initial_value(uint32_t tensor, uint64_t element);
+void initialise(Offloader& offloader);
 
-inline void use_forward(ParameterAccess& access, const Use& use, uint32_t micro_batch) {
-  const std::vector<TensorId> list = ids_of(use);
-  const Lease lease(access, "mb" + std::to_string(micro_batch) + "/" + use.name + "/forward", list,
-                    UseKind::forward);
-}
+float load(const std::byte* data, uint64_t element, DataType type);
+void store(std::byte* data, uint64_t element, DataType type, float value);
 
+// One group with decay, one without.
+std::vector<OptimizerSettings> groups(OptimizerKind kind = OptimizerKind::adam);
+
+void use_forward(ParameterAccess& access, const Use& use, uint32_t micro_batch);
 // `number` is that of the use in the forward pass.
-inline void use_backward(ParameterAccess& access, const std::vector<TensorSpec>& specs, const Use& use,
-                         uint32_t number, uint32_t micro_batch, float loss_scale = 1) {
-  const std::vector<TensorId> list = ids_of(use);
-  const Lease lease(access, "mb" + std::to_string(micro_batch) + "/" + use.name + "/backward", list,
-                    UseKind::backward);
-  for (const TensorId id : list) {
-    const TensorSpec& spec = specs[index_of(id)];
-    const std::byte* parameter = lease.parameter<std::byte>(id);
-    if (!spec.trainable || parameter == nullptr) continue;
-    const GradientView gradient = lease.gradient(id);
-    for (uint64_t e = 0; e < spec.element_count(); ++e) {
-      const float mine = loss_scale * contribution(load(parameter, e, spec.type), e, micro_batch, number);
-      store(gradient.data, e, spec.type,
-            gradient.accumulate ? load(gradient.data, e, spec.type) + mine : mine);
-    }
-  }
-}
-
+void use_backward(ParameterAccess& access, const std::vector<TensorSpec>& specs, const Use& use,
+                  uint32_t number, uint32_t micro_batch, float loss_scale = 1);
 // One micro-batch through any ParameterAccess. `skip` names a forward use that is left out.
 // Gradients are those of the loss times `loss_scale`.
-inline void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& specs,
-                            uint32_t micro_batch, const std::string& skip = "", float loss_scale = 1) {
-  const std::vector<Use> uses = uses_of(specs);
-  for (const Use& use : uses) {
-    if (use.name != skip) use_forward(access, use, micro_batch);
-  }
-  for (uint32_t u = static_cast<uint32_t>(uses.size()); u-- > 0;) {
-    if (uses[u].name != skip) use_backward(access, specs, uses[u], u, micro_batch, loss_scale);
-  }
-}
-
+void run_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& specs, uint32_t micro_batch,
+                     const std::string& skip = "", float loss_scale = 1);
+// The leases of a micro-batch, and nothing computed in them.
+void lease_micro_batch(ParameterAccess& access, const std::vector<TensorSpec>& specs, uint32_t micro_batch);
 // All micro-batches of a step together, in three layers: {embed}, {block0, block1}, {block2}. skips[m] is
 // left out of micro-batch m.
-inline void run_layer_major(ParameterAccess& access, const std::vector<TensorSpec>& specs,
-                            const std::vector<std::string>& skips, float loss_scale = 1) {
-  const std::vector<Use> uses = uses_of(specs);
-  const std::vector<std::vector<uint32_t>> layers = {{0}, {1, 2}, {3}};
-  const auto for_each_micro_batch = [&](auto body) {
-    for (uint32_t m = 0; m < skips.size(); ++m) {
-      access.select_micro_batch(m);
-      body(m);
-    }
-  };
-  for (const std::vector<uint32_t>& layer : layers) {
-    for_each_micro_batch([&](uint32_t m) {
-      for (const uint32_t u : layer) {
-        if (uses[u].name != skips[m]) use_forward(access, uses[u], m);
-      }
-    });
-  }
-  for (size_t l = layers.size(); l-- > 0;) {
-    for_each_micro_batch([&](uint32_t m) {
-      for (size_t i = layers[l].size(); i-- > 0;) {
-        const uint32_t u = layers[l][i];
-        if (uses[u].name != skips[m]) use_backward(access, specs, uses[u], u, m, loss_scale);
-      }
-    });
-  }
-}
+void run_layer_major(ParameterAccess& access, const std::vector<TensorSpec>& specs,
+                     const std::vector<std::string>& skips, float loss_scale = 1);
+// A step of micro-batches one after the other.
+UpdateResult train_step(Offloader& offloader, const std::vector<TensorSpec>& specs, uint32_t accumulation,
+                        const UpdateSettings& settings);
 
 // The same training in plain vectors.
 class Reference final : public ParameterAccess {
  public:
-  Reference(std::vector<TensorSpec> specs, uint32_t accumulation, DataType accumulation_type = DataType::fp32)
-      : specs_(std::move(specs)), accumulation_(accumulation), accumulation_type_(accumulation_type) {
-    for (uint32_t t = 0; t < specs_.size(); ++t) {
-      const uint64_t count = specs_[t].element_count();
-      Tensor tensor{std::vector<float>(count),
-                    std::vector<float>(count),
-                    std::vector<float>(count),
-                    std::vector<float>(count),
-                    std::vector<std::byte>(count * bytes_of(specs_[t].type)),
-                    std::vector<std::byte>(count * bytes_of(specs_[t].type)),
-                    0};
-      for (uint64_t e = 0; e < count; ++e) {
-        tensor.master[e] = initial_value(t, e);
-        store(tensor.parameter.data(), e, specs_[t].type, tensor.master[e]);
-      }
-      tensors_.push_back(std::move(tensor));
-    }
-  }
-  void begin_use(std::string_view, std::span<const TensorId> ids, UseKind kind) override {
-    leased_.assign(ids.begin(), ids.end());
-    kind_ = kind;
-  }
-  void end_use() override {
-    if (kind_ != UseKind::backward) return;
-    for (const TensorId id : leased_) ++tensors_[index_of(id)].uses;
-  }
+  Reference(std::vector<TensorSpec> specs, uint32_t accumulation,
+            DataType accumulation_type = DataType::fp32);
+  void begin_use(std::string_view, std::span<const TensorId> ids, UseKind kind) override;
+  void end_use() override;
   const std::byte* parameter(TensorId id) const override { return tensors_[index_of(id)].parameter.data(); }
-  GradientView gradient(TensorId id) override {
-    Tensor& tensor = tensors_[index_of(id)];
-    return {tensor.gradient.data(), tensor.uses > 0};
-  }
+  GradientView gradient(TensorId id) override;
 
-  void step(uint64_t step, const std::string& skip = "", float loss_scale = 1) {
-    step_skipping(step, std::vector<std::string>(accumulation_, skip), loss_scale);
-  }
+  void step(uint64_t step, const std::string& skip = "", float loss_scale = 1);
   // skips[m] is left out of micro-batch m.
-  void step_skipping(uint64_t step, const std::vector<std::string>& skips, float loss_scale = 1) {
-    for (uint32_t micro_batch = 0; micro_batch < accumulation_; ++micro_batch) {
-      for (Tensor& tensor : tensors_) {
-        std::fill(tensor.gradient.begin(), tensor.gradient.end(), std::byte{0});
-        tensor.uses = 0;
-      }
-      run_micro_batch(*this, specs_, micro_batch, skips[micro_batch], loss_scale);
-      for (uint32_t t = 0; t < specs_.size(); ++t) {
-        for (uint64_t e = 0; e < tensors_[t].sum.size(); ++e) {
-          const float g = load(tensors_[t].gradient.data(), e, specs_[t].type);
-          tensors_[t].sum[e] = micro_batch == 0 ? g : rounded(tensors_[t].sum[e] + g, accumulation_type_);
-        }
-      }
-    }
-    const std::vector<OptimizerSettings> settings = groups();
-    for (uint32_t t = 0; t < specs_.size(); ++t) {
-      Tensor& tensor = tensors_[t];
-      if (!specs_[t].trainable) continue;
-      ArrayRun arrays;
-      const auto bytes = [](std::vector<float>& part) { return reinterpret_cast<std::byte*>(part.data()); };
-      arrays.master = bytes(tensor.master);
-      arrays.moments = {bytes(tensor.exp_avg), bytes(tensor.exp_avg_sq)};
-      arrays.gradients = reinterpret_cast<const std::byte*>(tensor.sum.data());
-      arrays.gradient_type = DataType::fp32;
-      arrays.parameters = tensor.parameter.data();
-      arrays.parameter_type = specs_[t].type;
-      arrays.element_count = tensor.master.size();
-      update_arrays(InstructionSet::scalar,
-                    make_optimizer_step(settings[specs_[t].group], step, 1 / loss_scale), arrays);
-    }
-  }
+  void step_skipping(uint64_t step, const std::vector<std::string>& skips, float loss_scale = 1);
   const std::vector<std::byte>& parameters(uint32_t tensor) const { return tensors_[tensor].parameter; }
   // The gradient of the last step.
   const std::vector<float>& sum(uint32_t tensor) const { return tensors_[tensor].sum; }
@@ -260,49 +88,8 @@ class Reference final : public ParameterAccess {
   UseKind kind_ = UseKind::forward;
 };
 
-inline std::vector<TensorUse> trace(const std::vector<TensorSpec>& specs, uint32_t accumulation,
-                                    bool layer_major = false) {
-  UseRecorder recorder;
-  if (layer_major) {
-    run_layer_major(recorder, specs, std::vector<std::string>(accumulation));
-    return recorder.take_trace();
-  }
-  for (uint32_t m = 0; m < accumulation; ++m) run_micro_batch(recorder, specs, m);
-  return recorder.take_trace();
-}
-
-// A folder of its own for each test, removed with everything in it.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "terrace-test-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 // Everything on nvme below `folder`, through the engine `threads`, with the least budgets that do.
-inline OffloadOptions least_nvme_options(const FlatSpace& space, const std::vector<TensorUse>& uses,
-                                         const std::filesystem::path& folder) {
-  OffloadOptions options;
-  options.parameters = options.states = Placement::nvme;
-  options.parameter_paths = options.state_paths = {{folder}};
-  options.lock_host_memory = false;
-  options.device_budget_bytes = options.host_budget_bytes = kGiB;
-  const MemoryPlan roomy = plan_memory(space, uses, options);
-  options.device_budget_bytes = roomy.device_minimum_bytes;
-  options.host_budget_bytes = roomy.host_minimum_bytes;
-  options.io.kind = io::EngineKind::threads;
-  return options;
-}
+OffloadOptions least_nvme_options(const FlatSpace& space, const std::vector<TensorUse>& uses,
+                                  const std::filesystem::path& folder);
 
 }  // namespace terrace::toy

@@ -11,7 +11,6 @@ namespace {
 using namespace checkpoint_tests;
 using power_cut::CutCase;
 using power_cut::DiskLog;
-using toy::ScratchFolder;
 
 struct Saved {
   uint64_t step;

@@ -1,13 +1,14 @@
 #include "power_cut/cut_power.h"
 
 #include <fmt/format.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <set>
 #include <stdexcept>
+
+#include "support/scratch_folder.h"
 
 namespace terrace::power_cut {
 namespace {
@@ -206,20 +207,6 @@ void CutPower::leave_disk(const std::filesystem::path& folder, const std::functi
   write_folder(kRoot, folder);
 }
 
-ScratchDisks::ScratchDisks() {
-  const char* memory = "/dev/shm";
-  std::string name =
-      (access(memory, W_OK) == 0 ? std::filesystem::path(memory) : std::filesystem::temp_directory_path()) /
-      "terrace-cut-XXXXXX";
-  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
-  path_ = name;
-}
-
-ScratchDisks::~ScratchDisks() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 namespace {
 
 // Only these put something at risk, or promise something.
@@ -267,7 +254,10 @@ std::vector<std::vector<Fate>> choose_fates(size_t count, size_t most, std::mt19
 void for_each_cut(const std::vector<DiskEvent>& log, uint64_t seed, size_t most,
                   const std::function<void(const CutCase& cut, const std::filesystem::path& disk)>& visit) {
   std::mt19937_64 random(seed);
-  const ScratchDisks scratch;
+  // The disks that were left: in memory where there is such a file system.
+  const std::filesystem::path memory = "/dev/shm";
+  const ScratchFolder scratch(access(memory.c_str(), W_OK) == 0 ? memory
+                                                                : std::filesystem::temp_directory_path());
   CutPower power(log);
   std::string marked;
   for (;;) {

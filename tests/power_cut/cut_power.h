@@ -85,19 +85,6 @@ class CutPower {
   uint64_t next_serial_ = 0;
 };
 
-// For the disks that were left: in memory where there is such a file system.
-class ScratchDisks {
- public:
-  ScratchDisks();
-  ~ScratchDisks();
-  ScratchDisks(const ScratchDisks&) = delete;
-  ScratchDisks& operator=(const ScratchDisks&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 // Calls `visit` for every moment that can differ from the one before, and there for disks in every state when
 // there are at most `most` of these, else for `most` of them chosen by the seed: always the one where all
 // that is pending has happened, and the one where none of it has.

@@ -12,13 +12,12 @@
 
 #include <terrace/aio/file.h>
 
-#include "offload/toy_training.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::power_cut {
 namespace {
 
 namespace fs = std::filesystem;
-using toy::ScratchFolder;
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));

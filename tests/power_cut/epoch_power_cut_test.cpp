@@ -7,9 +7,9 @@
 
 #include "laws/kept_states.h"
 #include "laws/law_training.h"
-#include "offload/toy_training.h"
 #include "power_cut/cut_power.h"
 #include "support/sanitized.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -76,7 +76,7 @@ TEST_P(EpochPowerCut, IsTakenUpFromTheLastEpochOrALaterOneAndGoesOnToTheSameBits
   const Combination& c = combinations()[GetParam()];
   SCOPED_TRACE(laws::describe(c));
   const laws::StatesByStep expected = laws::states_by_step(c, kSteps);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   DiskLog log(folder.path());
   train_and_commit(folder.path(), c, log);
   const std::vector<power_cut::DiskEvent> events = log.stop();

@@ -183,7 +183,7 @@ void expect_resumed(const fs::path& disk, uint64_t durable, const std::map<uint6
 }
 
 TEST(TierPowerCut, LeavesTheLastEpochOrALaterOneWhole) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   DiskLog log(folder.path());
   const std::map<uint64_t, Seeds> epochs = run_and_commit(folder.path(), log);
   uint64_t resumed = 0, fresh = 0;
@@ -210,7 +210,7 @@ TEST(TierPowerCut, LeavesTheLastEpochOrALaterOneWhole) {
 
 // Neither where the labels of an earlier Terrace are replaced, nor where its last commit is superseded.
 TEST(TierPowerCut, LeavesACommitWholeThatHasTheNameOfAnEarlierTerrace) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   DiskLog log(folder.path());
   const std::map<uint64_t, Seeds> epochs = go_on_from_former_names(folder.path(), log);
   uint64_t resumed = 0;

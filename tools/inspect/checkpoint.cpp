@@ -9,9 +9,9 @@
 #include <set>
 #include <vector>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/train/checkpoint/epoch_inventory.h>
 #include <terrace/runtime/train/checkpoint/inventory.h>
 
@@ -51,23 +51,16 @@ Places sort_out(const std::vector<std::string>& paths, bool may_be_empty) {
                                   "name a folder of --save, one step's folder in it, or an nvme path"});
 }
 
-std::string state_json(const SavedState& state) {
-  return fmt::format(
-      R"({{"kind": "{}", "path": {}, "step": {}, "commit": {}, "time": "{}", "model": {}, "bytes": {}, "latest": {}, "trouble": {}}})",
-      name_of(state.kind), json_quoted(state.path.string()), state.step,
-      state.epoch > 0 ? std::to_string(state.epoch) : "null", time_text(state.time), json_quoted(state.model),
-      state.bytes, state.is_latest, state.trouble.empty() ? "null" : json_quoted(state.trouble));
+void write_state(JsonWriter& json, const SavedState& state) {
+  json.begin_object().members({{"kind", name_of(state.kind)}, {"path", state.path.string()}});
+  json.member("step", state.step).member("commit", state.epoch > 0 ? JsonValue(state.epoch) : nullptr);
+  json.members({{"time", time_text(state.time)}, {"model", state.model}, {"bytes", state.bytes}});
+  json.members({{"latest", state.is_latest}, {"trouble", json_text_or_null(state.trouble)}}).end();
 }
 
 std::string bad_text(const BadBlock& bad) {
   return fmt::format("BAD {}: {} ({} bytes at offset {}): {}\n", shown_line(bad.file.string()),
                      shown_line(bad.place), bad.bytes, bad.offset, shown_message(bad.reason));
-}
-
-std::string bad_json(const BadBlock& bad) {
-  return fmt::format(R"({{"file": {}, "place": {}, "offset": {}, "bytes": {}, "reason": {}}})",
-                     json_quoted(bad.file.string()), json_quoted(bad.place), bad.offset, bad.bytes,
-                     json_quoted(bad.reason));
 }
 
 class Checkpoint final : public Subcommand {
@@ -160,12 +153,13 @@ int Checkpoint::list(const Places& places) {
   const Listed listed = look(places);
   std::string text;
   if (json_) {
-    std::string states;
-    for (const SavedState& state : listed.states)
-      states += (states.empty() ? "    " : ",\n    ") + state_json(state);
-    text = fmt::format("{{\n  \"states\": [\n{}\n  ],\n  \"nvme_in_use\": {},\n  \"nvme_trouble\": {}\n}}\n",
-                       states, listed.tier.in_use,
-                       listed.tier.trouble.empty() ? "null" : json_quoted(listed.tier.trouble));
+    JsonWriter json;
+    json.begin_object(JsonLayout::lines);
+    json.list(
+        "states", listed.states, [&](const SavedState& state) { write_state(json, state); },
+        JsonLayout::lines);
+    json.member("nvme_in_use", listed.tier.in_use);
+    text = json.member("nvme_trouble", json_text_or_null(listed.tier.trouble)).end().take() + "\n";
   } else {
     TextTable table({"saved state", "kind", "step", "date (UTC)", "size", "whole", "model"});
     for (const SavedState& state : listed.states) {
@@ -215,7 +209,7 @@ int Checkpoint::verify(const Places& places) {
   const Listed listed = look(places);
   require_all_paths(places, listed.tier);
   require_something(listed);
-  std::string bad_blocks;
+  std::vector<BadBlock> bad_blocks;
   uint64_t bad_count = 0;
   fs::path bad_file;
   uint64_t bad_of_file = 0;
@@ -226,8 +220,7 @@ int Checkpoint::verify(const Places& places) {
   };
   const auto tell = [&](const BadBlock& bad) {
     ++bad_count;
-    bad_blocks += (bad_blocks.empty() ? "    " : ",\n    ") + bad_json(bad);
-    if (json_) return;
+    if (json_) return bad_blocks.push_back(bad);
     if (bad.file != bad_file) tell_hidden();
     bad_file = bad.file;
     if (++bad_of_file <= kShownOfFile) print_result(bad_text(bad));
@@ -255,8 +248,14 @@ int Checkpoint::verify(const Places& places) {
   if (!listed.tier.trouble.empty()) tell({places.nvme.front(), "all of it", 0, 0, listed.tier.trouble});
   tell_hidden();
   if (json_) {
-    print_result(fmt::format("{{\n  \"states\": {},\n  \"bytes\": {},\n  \"bad\": [\n{}\n  ]\n}}\n",
-                             listed.states.size(), bytes, bad_blocks));
+    JsonWriter json;
+    json.begin_object(JsonLayout::lines).members({{"states", listed.states.size()}, {"bytes", bytes}});
+    json.begin_list("bad", JsonLayout::lines);
+    for (const BadBlock& bad : bad_blocks) {
+      json.begin_object().members({{"file", bad.file.string()}, {"place", bad.place}});
+      json.members({{"offset", bad.offset}, {"bytes", bad.bytes}, {"reason", bad.reason}}).end();
+    }
+    print_result(json.end().end().take() + "\n");
   } else {
     print_result(fmt::format("{}, {} read and compared, {} bad\n",
                              counted(listed.states.size(), "saved state"), format_bytes(bytes), bad_count));
@@ -324,12 +323,15 @@ int Checkpoint::prune(const Places& places) {
       removed.insert(removed.end(), more.begin(), more.end());
     }
   }
+  if (json_) {
+    JsonWriter json;
+    json.begin_object().list("removed", removed, [&](const fs::path& path) { json.value(path.string()); });
+    print_result(json.end().take() + "\n");
+    return kDone;
+  }
   std::string text;
-  for (const fs::path& path : removed)
-    text += json_ ? fmt::format("{}{}", text.empty() ? "" : ", ", json_quoted(path.string()))
-                  : fmt::format("removed {}\n", path.string());
-  print_result(json_ ? fmt::format("{{\"removed\": [{}]}}\n", text)
-                     : text + fmt::format("{} removed\n", counted(removed.size(), "saved state")));
+  for (const fs::path& path : removed) text += fmt::format("removed {}\n", path.string());
+  print_result(text + fmt::format("{} removed\n", counted(removed.size(), "saved state")));
   return kDone;
 }
 

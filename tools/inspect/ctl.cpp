@@ -45,7 +45,7 @@ class ProcessEnd {
 };
 
 bool is_true(const JsonNode& answer, const char* key) {
-  const JsonNode* node = json_member(answer, key);
+  const JsonNode* node = answer.find(key);
   return node != nullptr && node->boolean;
 }
 
@@ -137,7 +137,7 @@ std::string Ctl::text_of(const ControlRequest& request, const JsonNode& answer, 
   const auto number = [&](const char* key) { return json_whole_number(answer, key); };
   switch (request.command) {
     case ControlCommand::status: {
-      const JsonNode* status = json_member(answer, "status");
+      const JsonNode* status = answer.find("status");
       return job_view(parse_job_status(status != nullptr ? *status : JsonNode{}));
     }
     case ControlCommand::set:

@@ -61,7 +61,7 @@ RunningJob find_job(const std::string& job) {
 
 JobStatus ask_status(ControlClient& client) {
   const JsonNode answer = client.ask({ControlCommand::status, 0});
-  const JsonNode* status = json_member(answer, "status");
+  const JsonNode* status = answer.find("status");
   return parse_job_status(status != nullptr ? *status : JsonNode{});
 }
 

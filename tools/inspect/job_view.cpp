@@ -9,7 +9,7 @@
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/watch/binding_resource.h>
-#include <terrace/offload/watch/link_table.h>
+#include <terrace/offload/watch/counter_table.h>
 
 #include "text_table.h"
 
@@ -65,8 +65,8 @@ std::string wait_name(const std::string& key) {
 }
 
 std::string link_name(const std::string& key) {
-  for (const LinkEntry& link : kLinks) {
-    if (key == link.key) return link.name;
+  for (const CounterEntry& link : kLinks) {
+    if (key == link.key) return std::string(link.name);
   }
   return key;
 }

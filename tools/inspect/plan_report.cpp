@@ -7,10 +7,10 @@
 
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/watch/binding_resource.h>
-#include <terrace/offload/watch/link_table.h>
-#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/offload/watch/counter_table.h>
 
 #include "text_table.h"
 #include "train/step_log.h"
@@ -32,9 +32,9 @@ std::string memory_table(const PlanReport& report) {
 
 std::string link_table(const PlanReport& report) {
   TextTable table({"moved in a step", "bytes", ""});
-  for (const LinkEntry& link : kLinks) {
-    const uint64_t bytes = report.prediction.step.*link.moved;
-    if (bytes > 0) table.add({link.name, grouped(bytes), format_bytes(bytes)});
+  for (const CounterEntry& link : kLinks) {
+    const uint64_t bytes = report.prediction.step.*link.value;
+    if (bytes > 0) table.add({std::string(link.name), grouped(bytes), format_bytes(bytes)});
   }
   return table.text();
 }
@@ -93,65 +93,51 @@ std::string time_text(const PlanReport& report) {
   return text + fmt::format("operations: {}, measured now\n", report.operations);
 }
 
-std::string tiers_json(const PlanPrediction& prediction) {
-  std::string tiers;
+void write_tiers(JsonWriter& json, const PlanPrediction& prediction) {
+  json.begin_list("tiers", JsonLayout::lines);
   for (const PredictedTier& tier : prediction.tiers) {
-    std::string uses;
-    for (const TierUse& use : tier.uses)
-      uses += fmt::format(R"({}{{"purpose": {}, "bytes": {}}})", uses.empty() ? "" : ", ",
-                          json_quoted(use.purpose), use.bytes);
-    tiers += fmt::format(R"({}    {{"tier": "{}", "budget_bytes": {}, "peak_bytes": {}, "uses": [{}]}})",
-                         tiers.empty() ? "" : ",\n", tier.name,
-                         tier.budget_bytes > 0 ? std::to_string(tier.budget_bytes) : "null", tier.peak_bytes,
-                         uses);
+    json.begin_object().member("tier", tier.name);
+    json.member("budget_bytes", tier.budget_bytes > 0 ? JsonValue(tier.budget_bytes) : nullptr);
+    json.member("peak_bytes", tier.peak_bytes);
+    write_uses(json, tier.uses);
+    json.end();
   }
-  return tiers;
+  json.end();
 }
 
-std::string links_json(const PlanPrediction& prediction) {
-  std::string links;
-  for (const LinkEntry& link : kLinks)
-    links += fmt::format(R"({}    {{"link": "{}", "bytes_per_step": {}}})", links.empty() ? "" : ",\n",
-                         link.key, prediction.step.*link.moved);
-  return links;
+void write_time(JsonWriter& json, const PlanPrediction& prediction) {
+  if (!prediction.has_times) {
+    json.member("time", nullptr);
+    return;
+  }
+  json.begin_object("time").member("forward_seconds", prediction.forward_seconds);
+  json.member("backward_seconds", prediction.backward_seconds);
+  json.member("update_seconds", prediction.update_seconds);
+  json.member("step_seconds", prediction.step_seconds).member("bound_by", key_of(prediction.binding));
+  json.list("rates", prediction.rates, [&](const PredictedRate& rate) {
+    json.object({{"name", rate.name}, {"value", rate.value}, {"unit", rate.unit}, {"origin", rate.origin}});
+  });
+  json.end();
 }
 
-std::string time_json(const PlanPrediction& prediction) {
-  if (!prediction.has_times) return "null";
-  std::string rates;
-  for (const PredictedRate& rate : prediction.rates)
-    rates +=
-        fmt::format(R"({}{{"name": {}, "value": {}, "unit": "{}", "origin": {}}})", rates.empty() ? "" : ", ",
-                    json_quoted(rate.name), json_number(rate.value), rate.unit, json_quoted(rate.origin));
-  return fmt::format(
-      R"({{"forward_seconds": {}, "backward_seconds": {}, "update_seconds": {}, "step_seconds": {}, )"
-      R"("bound_by": "{}", "rates": [{}]}})",
-      json_number(prediction.forward_seconds), json_number(prediction.backward_seconds),
-      json_number(prediction.update_seconds), json_number(prediction.step_seconds),
-      key_of(prediction.binding), rates);
-}
-
-std::string splits_json(std::span<const Split> splits) {
-  std::string text;
+void write_splits(JsonWriter& json, std::span<const Split> splits) {
+  json.begin_list("splits", JsonLayout::lines);
   for (const Split& split : splits) {
-    text += fmt::format(R"({}    {{"flags": {}, "fits": {}, "update": "{}", "step_seconds": {}}})",
-                        text.empty() ? "" : ",\n", json_quoted(split.flags), split.refusal.empty(),
-                        name_of(split.prediction.update_mode),
-                        split.prediction.has_times ? json_number(split.prediction.step_seconds) : "null");
+    const PlanPrediction& prediction = split.prediction;
+    json.begin_object().members({{"flags", split.flags}, {"fits", split.refusal.empty()}});
+    json.member("update", name_of(prediction.update_mode));
+    json.member("step_seconds", prediction.has_times ? JsonValue(prediction.step_seconds) : nullptr).end();
   }
-  return splits.empty() ? "[]" : "[\n" + text + "\n  ]";
+  json.end();
 }
 
-std::string disk_json(const PlanReport& report) {
-  std::string paths;
-  for (const PathShare& share : report.plan.disk)
-    paths += fmt::format(R"({}{{"path": {}, "bytes": {}}})", paths.empty() ? "" : ", ",
-                         json_quoted(share.path.string()), share.bytes);
-  return paths;
-}
-
-std::string known(double value) {
-  return value > 0 ? json_number(value) : "null";
+void write_writes(JsonWriter& json, const PlanReport& report) {
+  const auto known = [](double value) { return value > 0 ? JsonValue(value) : nullptr; };
+  json.begin_object("writes").member("step_bytes", report.writes.step_bytes);
+  json.member("commit_bytes", report.prediction.commit_write_bytes);
+  json.member("bytes_a_day", known(report.writes.bytes_a_day));
+  json.member("endurance_bytes", known(report.endurance_terabytes * 1e12));
+  json.member("days", known(report.writes.days)).end();
 }
 
 }  // namespace
@@ -192,30 +178,34 @@ std::string plan_text(const PlanReport& report) {
 
 std::string plan_json(const PlanReport& report) {
   const PlanPrediction& prediction = report.prediction;
-  std::string text = "{\n  \"fits\": true,\n";
-  text += fmt::format("  \"model\": {},\n  \"parameters\": {},\n  \"trained_parameters\": {},\n",
-                      json_quoted(report.model), report.plan.parameter_count, report.plan.trainable_count);
-  text += fmt::format("  \"chunk_elements\": {},\n  \"update\": \"{}\",\n", report.plan.chunk_elements,
-                      name_of(report.prediction.update_mode));
-  text += fmt::format("  \"tiers\": [\n{}\n  ],\n  \"links\": [\n{}\n  ],\n", tiers_json(prediction),
-                      links_json(prediction));
-  text += fmt::format("  \"repeats_from_step\": {},\n  \"fetches\": {},\n  \"demand_fetches\": {},\n",
-                      prediction.repeats_from_step, prediction.step.fetch_count,
-                      prediction.step.demand_fetch_count);
-  text += fmt::format("  \"evictions\": {},\n  \"disk\": [{}],\n", prediction.step.eviction_count,
-                      disk_json(report));
-  text += fmt::format(
-      "  \"writes\": {{\"step_bytes\": {}, \"commit_bytes\": {}, \"bytes_a_day\": {}, \"endurance_bytes\": "
-      "{}, \"days\": {}}},\n",
-      report.writes.step_bytes, prediction.commit_write_bytes, known(report.writes.bytes_a_day),
-      known(report.endurance_terabytes * 1e12), known(report.writes.days));
-  text += fmt::format("  \"time\": {},\n  \"no_time\": {},\n", time_json(prediction),
-                      report.no_times.empty() ? "null" : json_quoted(report.no_times));
+  JsonWriter json;
+  json.begin_object(JsonLayout::lines).members({{"fits", true}, {"model", report.model}});
+  json.member("parameters", report.plan.parameter_count);
+  json.member("trained_parameters", report.plan.trainable_count);
+  json.member("chunk_elements", report.plan.chunk_elements);
+  json.member("update", name_of(prediction.update_mode));
+  write_tiers(json, prediction);
+  json.list(
+      "links", kLinks,
+      [&](const CounterEntry& link) {
+        json.object({{"link", link.key}, {"bytes_per_step", prediction.step.*link.value}});
+      },
+      JsonLayout::lines);
+  json.member("repeats_from_step", prediction.repeats_from_step);
+  json.member("fetches", prediction.step.fetch_count);
+  json.member("demand_fetches", prediction.step.demand_fetch_count);
+  json.member("evictions", prediction.step.eviction_count);
+  json.list("disk", report.plan.disk, [&](const PathShare& share) {
+    json.object({{"path", share.path.string()}, {"bytes", share.bytes}});
+  });
+  write_writes(json, report);
+  write_time(json, prediction);
+  json.member("no_time", json_text_or_null(report.no_times));
   const bool has_best = !report.splits.empty() && report.splits.front().refusal.empty();
-  return text + fmt::format("  \"best\": {},\n  \"rates\": {},\n  \"splits\": {}\n}}\n",
-                            has_best ? json_quoted(report.splits.front().flags) : "null",
-                            report.rates.empty() ? "null" : json_quoted(report.rates),
-                            splits_json(report.splits));
+  json.member("best", has_best ? JsonValue(report.splits.front().flags) : nullptr);
+  json.member("rates", json_text_or_null(report.rates));
+  write_splits(json, report.splits);
+  return json.end().take() + "\n";
 }
 
 std::string splits_text(std::span<const Split> splits, const std::string& rates) {
@@ -256,19 +246,17 @@ Error with_ways_out(const Error& reason, const Shortage& shortage) {
 
 std::string shortage_json(const Shortage& shortage, const std::string& reason,
                           std::span<const Split> splits) {
-  std::string tiers;
-  for (const TierShortage& tier : shortage.tiers)
-    tiers += fmt::format(R"({}{{"tier": "{}", "budget_bytes": {}, "needed_bytes": {}, "missing_bytes": {}}})",
-                         tiers.empty() ? "" : ", ", tier.tier, tier.budget_bytes, tier.needed_bytes,
-                         tier.missing_bytes());
-  std::string ways;
-  for (const WayOut& way : shortage.ways)
-    ways += fmt::format(R"({}{{"change": {}, "effect": {}}})", ways.empty() ? "" : ", ",
-                        json_quoted(way.change), json_quoted(way.effect));
-  return fmt::format(
-      "{{\n  \"fits\": false,\n  \"short\": [{}],\n  \"reason\": {},\n  \"ways\": [{}],\n  \"splits\": "
-      "{}\n}}\n",
-      tiers, json_quoted(reason), ways, splits_json(splits));
+  JsonWriter json;
+  json.begin_object(JsonLayout::lines).member("fits", false);
+  json.list("short", shortage.tiers, [&](const TierShortage& tier) {
+    json.begin_object().members({{"tier", tier.tier}, {"budget_bytes", tier.budget_bytes}});
+    json.members({{"needed_bytes", tier.needed_bytes}, {"missing_bytes", tier.missing_bytes()}}).end();
+  });
+  json.member("reason", reason).list("ways", shortage.ways, [&](const WayOut& way) {
+    json.object({{"change", way.change}, {"effect", way.effect}});
+  });
+  write_splits(json, splits);
+  return json.end().take() + "\n";
 }
 
 }  // namespace terrace

@@ -17,6 +17,7 @@
 #include <terrace/aio/drives/block_device.h>
 #include <terrace/aio/engine.h>
 #include <terrace/aio/file.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/topology.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/cuda/cu_file.h>
@@ -24,7 +25,6 @@
 #include <terrace/memory/host/machine.h>
 #include <terrace/memory/host/pages.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
-#include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/model/compute/cuda/cublas_lt.h>
 
 #include "command_line.h"
@@ -77,13 +77,16 @@ std::string Findings::text() const {
 }
 
 std::string Findings::json() const {
-  std::string members;
+  JsonWriter json;
+  json.begin_object(JsonLayout::lines);
   for (const Finding& finding : all_) {
-    if (finding.key.empty()) continue;  // for people only
-    members +=
-        fmt::format("{}  {}: {}", members.empty() ? "" : ",\n", json_quoted(finding.key), finding.json);
+    if (!finding.key.empty()) json.member(finding.key, json_raw(finding.json));  // else for people only
   }
-  return "{\n" + members + "\n}\n";
+  return json.end().take() + "\n";
+}
+
+std::string quoted_or_null(const std::string& text) {
+  return text.empty() ? "null" : json_quoted(text);
 }
 
 // As many compute threads as there are by default, and where they and the memory go.
@@ -120,8 +123,10 @@ void find_processor(const Machine& machine, Findings& findings) {
   const std::string best(name_of(best_instruction_set()));
   findings.add_text("instruction_set", "instruction set",
                     best + ", the fastest that processor, system and this build have");
-  findings.add("instruction_sets", fmt::format("[\"{}\"]", fmt::join(names, "\", \"")), "supported",
-               fmt::format("{}", fmt::join(names, ", ")));
+  JsonWriter sets;
+  sets.begin_list();
+  for (const std::string& set : names) sets.value(set);
+  findings.add("instruction_sets", sets.end().take(), "supported", fmt::format("{}", fmt::join(names, ", ")));
 }
 
 void find_memory(const Machine& machine, Findings& findings) {
@@ -157,7 +162,7 @@ void find_engines(Findings& findings) {
     const std::string name(io::name_of(kind));
     findings.add(name + "_works", probe.works ? "true" : "false", name,
                  probe.works ? "works" : "does not work: " + probe.reason);
-    findings.add(name + "_reason", probe.reason.empty() ? "null" : json_quoted(probe.reason), "", "");
+    findings.add(name + "_reason", quoted_or_null(probe.reason), "", "");
   }
   findings.add_text("engine", "choice", io::choose_engine(std::nullopt).reason);
 }
@@ -191,9 +196,11 @@ std::string find_nvme_path(const std::string& path, Findings& findings) {
                                                : "is refused (" + file.direct_refusal() +
                                                      "): transfers go through the page cache");
   findings.add_words("alignment", fmt::format("{} bytes", file.alignment_bytes()));
-  return fmt::format(
-      R"({{"path": {}, "drive": {}, "free_bytes": {}, "direct_io": {}, "direct_io_alignment_bytes": {}}})",
-      json_quoted(path), json_quoted(drive), free, file.direct(), file.alignment_bytes());
+  return json_object({{"path", path},
+                      {"drive", drive},
+                      {"free_bytes", free},
+                      {"direct_io", file.direct()},
+                      {"direct_io_alignment_bytes", file.alignment_bytes()}});
 }
 
 void find_nvme(const std::vector<std::string>& paths, Findings& findings) {
@@ -203,10 +210,6 @@ void find_nvme(const std::vector<std::string>& paths, Findings& findings) {
   for (const std::string& path : paths)
     objects += (objects.empty() ? "" : ", ") + find_nvme_path(path, findings);
   findings.add("nvme_paths", "[" + objects + "]", "", "");
-}
-
-std::string quoted_or_null(const std::string& text) {
-  return text.empty() ? "null" : json_quoted(text);
 }
 
 // Who multiplies matrices on a GPU whose driver is for this version of CUDA.

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/config/json/json_document.h>
 
 #include "text_table.h"
 
@@ -58,12 +58,13 @@ std::string head_text(const SimReport& report) {
   return text;
 }
 
-std::string link_json(const SimTraffic& link, double least) {
-  return fmt::format(
-      R"({{"up_bytes": {:.1f}, "down_bytes": {:.1f}, "up_count": {:.3f}, "down_count": {:.3f}, )"
-      R"("busy_up_ns": {:.0f}, "busy_down_ns": {:.0f}, "over_bound": {}}})",
-      link.up_bytes, link.down_bytes, link.up_count, link.down_count, link.busy_up_ns, link.busy_down_ns,
-      least > 0 ? fmt::format("{:.6f}", link.bytes() / least - 1) : "null");
+void write_link(JsonWriter& json, const SimTraffic& link, double least) {
+  json.begin_object().member("up_bytes", json_fixed(link.up_bytes, 1));
+  json.member("down_bytes", json_fixed(link.down_bytes, 1));
+  json.member("up_count", json_fixed(link.up_count, 3)).member("down_count", json_fixed(link.down_count, 3));
+  json.member("busy_up_ns", json_fixed(link.busy_up_ns, 0));
+  json.member("busy_down_ns", json_fixed(link.busy_down_ns, 0));
+  json.member("over_bound", least > 0 ? json_fixed(link.bytes() / least - 1, 6) : nullptr).end();
 }
 
 }  // namespace
@@ -97,32 +98,30 @@ std::string sim_text(const SimReport& report) {
 }
 
 std::string sim_json(const SimReport& report) {
-  std::string tiers, bounds, policies;
-  for (const SimTier& tier : report.machine.tiers) {
-    tiers += fmt::format(
-        R"({}{{"name": {}, "capacity_bytes": {}}})", tiers.empty() ? "" : ", ", json_quoted(tier.name),
-        tier.capacity_bytes == kUnboundedBytes ? "null" : std::to_string(tier.capacity_bytes));
-  }
-  for (const LowerBound& bound : report.bounds) {
-    bounds += fmt::format(R"({}{{"kind": "{}", "bytes_per_step": {:.1f}}})", bounds.empty() ? "" : ", ",
-                          name_of(bound.kind), bound.bytes_per_step);
-  }
+  JsonWriter json;
+  json.begin_object().member("schedule", report.schedule.name);
+  json.members({{"items", report.schedule.items.size()}, {"uses", report.schedule.uses.size()}});
+  json.member("prefetch_depth", report.machine.prefetch_depth);
+  json.break_line(1).list("tiers", report.machine.tiers, [&](const SimTier& tier) {
+    const bool is_bounded = tier.capacity_bytes != kUnboundedBytes;
+    json.begin_object().member("name", tier.name);
+    json.member("capacity_bytes", is_bounded ? JsonValue(tier.capacity_bytes) : nullptr).end();
+  });
+  json.break_line(1).list("bounds", report.bounds, [&](const LowerBound& bound) {
+    json.object({{"kind", name_of(bound.kind)}, {"bytes_per_step", json_fixed(bound.bytes_per_step, 1)}});
+  });
+  json.break_line(1).begin_list("policies");
   for (size_t p = 0; p < report.results.size(); ++p) {
     const SimResult& result = report.results[p];
-    std::string links;
+    json.break_line(2).begin_object().member("policy", name_of(report.policies[p])).begin_list("links");
     for (size_t k = 0; k < result.links.size(); ++k)
-      links += (k == 0 ? "" : ", ") + link_json(result.links[k], report.bounds[k].bytes_per_step);
-    policies += fmt::format(
-        R"({}{{"policy": "{}", "links": [{}], "step_ns": {:.0f}, "compute_ns": {:.0f}, "stall_ns": {:.0f}, )"
-        R"("period_steps": {}, "steady": {}}})",
-        policies.empty() ? "" : ",\n  ", name_of(report.policies[p]), links, result.step_ns,
-        result.compute_ns, result.stall_ns(), result.period_steps, result.steady);
+      write_link(json, result.links[k], report.bounds[k].bytes_per_step);
+    json.end().member("step_ns", json_fixed(result.step_ns, 0));
+    json.member("compute_ns", json_fixed(result.compute_ns, 0));
+    json.member("stall_ns", json_fixed(result.stall_ns(), 0));
+    json.members({{"period_steps", result.period_steps}, {"steady", result.steady}}).end();
   }
-  return fmt::format(
-      "{{\"schedule\": {}, \"items\": {}, \"uses\": {}, \"prefetch_depth\": {},\n \"tiers\": [{}],\n "
-      "\"bounds\": [{}],\n \"policies\": [\n  {}]}}\n",
-      json_quoted(report.schedule.name), report.schedule.items.size(), report.schedule.uses.size(),
-      report.machine.prefetch_depth, tiers, bounds, policies);
+  return json.end().end().take() + "\n";
 }
 
 }  // namespace terrace

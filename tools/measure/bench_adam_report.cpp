@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/config/json/json_document.h>
 
 #include "measure/spread.h"
 #include "text_table.h"
@@ -84,31 +84,30 @@ std::string adam_report_text(const AdamPlan& plan, const std::vector<AdamThreads
 }
 
 std::string adam_report_json(const AdamPlan& plan, const std::vector<AdamThreads>& results) {
-  std::string lines;
+  JsonWriter json;
+  json.begin_object().members({{"parameters", plan.elements}, {"optimizer", plan.optimizer}});
+  json.member("gradient_type", name_of(plan.gradient_type));
+  json.member("parameter_type", name_of(plan.parameter_type));
+  json.member("moments", plan.layout.moment_count).member("moment_type", name_of(plan.layout.moment_type));
+  json.member("compact_state", plan.layout.master == MasterForm::remainder);
+  json.member("bytes_per_parameter", json_fixed(plan.bytes_per_parameter(), 1));
+  json.members({{"memory_bytes", plan.memory_bytes()}, {"rounds", plan.rounds}}).begin_list("results");
   for (const AdamThreads& result : results) {
-    std::string streams;
-    for (size_t which = 0; which < kStreamCounts.size(); ++which)
-      streams += fmt::format("{}\"{}\": {:.0f}", which == 0 ? "" : ", ", kStreamCounts[which],
-                             spread_of(result.stream_bytes_per_second[which]).median);
     for (size_t set = 0; set < plan.sets.size(); ++set) {
       const Line line = line_of(plan, result, set);
-      lines += fmt::format(
-          "{}{{\"threads\": {}, \"bound_threads\": {}, \"instruction_set\": \"{}\", \"ns_per_parameter\": "
-          "{}, "
-          "\"bytes_per_second\": "
-          "{:.0f}, \"share_of_read_modify_write\": {}, \"read_modify_write_bytes_per_second\": "
-          "{{{}}}}}",
-          lines.empty() ? "" : ", ", result.threads, result.bound, name_of(plan.sets[set]),
-          spread_json(line.ns_per_parameter), line.bytes_per_second, spread_json(line.share), streams);
+      json.begin_object().members({{"threads", result.threads}, {"bound_threads", result.bound}});
+      json.member("instruction_set", name_of(plan.sets[set]));
+      write_spread(json, "ns_per_parameter", line.ns_per_parameter);
+      json.member("bytes_per_second", json_fixed(line.bytes_per_second, 0));
+      write_spread(json, "share_of_read_modify_write", line.share);
+      json.begin_object("read_modify_write_bytes_per_second");
+      for (size_t which = 0; which < kStreamCounts.size(); ++which)
+        json.member(std::to_string(kStreamCounts[which]),
+                    json_fixed(spread_of(result.stream_bytes_per_second[which]).median, 0));
+      json.end().end();
     }
   }
-  return fmt::format(
-      "{{\"parameters\": {}, \"optimizer\": {}, \"gradient_type\": \"{}\", \"parameter_type\": \"{}\", "
-      "\"moments\": {}, \"moment_type\": \"{}\", \"compact_state\": {}, \"bytes_per_parameter\": {:.1f}, "
-      "\"memory_bytes\": {}, \"rounds\": {}, \"results\": [{}]}}\n",
-      plan.elements, json_quoted(plan.optimizer), name_of(plan.gradient_type), name_of(plan.parameter_type),
-      plan.layout.moment_count, name_of(plan.layout.moment_type), plan.layout.master == MasterForm::remainder,
-      plan.bytes_per_parameter(), plan.memory_bytes(), plan.rounds, lines);
+  return json.end().end().take() + "\n";
 }
 
 }  // namespace terrace

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/config/json/json_document.h>
 
 #include "measure/spread.h"
 #include "text_table.h"
@@ -61,21 +61,20 @@ std::string copy_report_text(const CopyBenchPlan& plan, const CopyBenchResult& r
 }
 
 std::string copy_report_json(const CopyBenchPlan& plan, const CopyBenchResult& result) {
-  std::string lines;
-  for (const CopyMeasurement& measured : result.measurements) {
-    lines += fmt::format(
-        "{}{{\"bytes\": {}, \"moved_bytes\": {}, \"host_memory\": \"{}\", \"direction\": \"{}\", "
-        "\"streams_bytes_per_second\": "
-        "{}, \"plain_bytes_per_second\": {}, \"streams_over_plain\": {}}}",
-        lines.empty() ? "" : ", ", measured.bytes, measured.bytes * measured.count, measured.memory,
-        names_of(measured.directions).key, spread_json(spread_of(measured.stream_bytes_per_second), 0),
-        spread_json(spread_of(measured.plain_bytes_per_second), 0), spread_json(ratios_of(measured), 4));
-  }
-  return fmt::format(
-      "{{\"device\": {}, \"simulated\": {}, \"page_locked\": {}, \"buffer_bytes\": {}, "
-      "\"rounds\": {}, \"results\": [{}]}}\n",
-      json_quoted(result.device), plan.gpu == nullptr, result.page_locked, plan.copies.buffer_bytes,
-      plan.copies.rounds, lines);
+  JsonWriter json;
+  json.begin_object().members({{"device", result.device}, {"simulated", plan.gpu == nullptr}});
+  json.members({{"page_locked", result.page_locked}, {"buffer_bytes", plan.copies.buffer_bytes}});
+  json.member("rounds", plan.copies.rounds);
+  json.list("results", result.measurements, [&](const CopyMeasurement& measured) {
+    json.begin_object().member("bytes", measured.bytes);
+    json.member("moved_bytes", measured.bytes * measured.count).member("host_memory", measured.memory);
+    json.member("direction", names_of(measured.directions).key);
+    write_spread(json, "streams_bytes_per_second", spread_of(measured.stream_bytes_per_second), 0);
+    write_spread(json, "plain_bytes_per_second", spread_of(measured.plain_bytes_per_second), 0);
+    write_spread(json, "streams_over_plain", ratios_of(measured), 4);
+    json.end();
+  });
+  return json.end().take() + "\n";
 }
 
 }  // namespace terrace

@@ -5,8 +5,8 @@
 #include <array>
 #include <ctime>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/config/json/json_document.h>
 
 namespace terrace {
 namespace {
@@ -28,27 +28,33 @@ double cpu_per_gigabyte(const IoReport& report) {
   return bytes > 0 ? cpu_seconds(report) / (static_cast<double>(bytes) / kGigabyte) : 0;
 }
 
-std::string latency_json(const io::LatencyHistogram& latency, bool with_percentiles) {
-  std::string percentiles;
-  for (size_t i = 0; with_percentiles && i < kPercentiles.size(); ++i)
-    percentiles += fmt::format("{}\"{:.6f}\": {}", i == 0 ? ", \"percentile\": {" : ", ", kPercentiles[i],
-                               latency.percentile_ns(kPercentiles[i]));
-  if (with_percentiles) percentiles += "}";
-  return fmt::format(R"({{"min": {}, "max": {}, "mean": {:.6f}, "stddev": {:.6f}, "N": {}{}}})",
-                     latency.min_ns(), latency.max_ns(), latency.mean_ns(), latency.stddev_ns(),
-                     latency.count(), percentiles);
+void write_latency(JsonWriter& json, std::string_view key, const io::LatencyHistogram& latency,
+                   bool with_percentiles) {
+  json.begin_object(key).members({{"min", latency.min_ns()}, {"max", latency.max_ns()}});
+  json.members({{"mean", json_fixed(latency.mean_ns(), 6)}, {"stddev", json_fixed(latency.stddev_ns(), 6)}});
+  json.member("N", latency.count());
+  if (with_percentiles) {
+    json.begin_object("percentile");
+    for (const double percent : kPercentiles)
+      json.member(fmt::format("{:.6f}", percent), latency.percentile_ns(percent));
+    json.end();
+  }
+  json.end();
 }
 
-std::string direction_json(const io::StreamDirection& direction, const IoReport& report) {
+void write_direction(JsonWriter& json, std::string_view key, const io::StreamDirection& direction,
+                     const IoReport& report) {
   const double bytes_per_second = per_second(static_cast<double>(direction.bytes), report);
   const uint64_t milliseconds = direction.operations == 0 ? 0 : report.result.elapsed_ns / 1'000'000;
-  return fmt::format(
-      R"({{"io_bytes": {}, "io_kbytes": {}, "bw_bytes": {:.0f}, "bw": {:.0f}, "iops": {:.6f}, "runtime": {}, )"
-      R"("total_ios": {}, "slat_ns": {}, "clat_ns": {}, "lat_ns": {}}})",
-      direction.bytes, direction.bytes / kKiB, bytes_per_second, bytes_per_second / kKiB,
-      per_second(static_cast<double>(direction.operations), report), milliseconds, direction.operations,
-      latency_json(direction.submission, false), latency_json(direction.completion, true),
-      latency_json(direction.total, false));
+  json.begin_object(key).member("io_bytes", direction.bytes).member("io_kbytes", direction.bytes / kKiB);
+  json.member("bw_bytes", json_fixed(bytes_per_second, 0))
+      .member("bw", json_fixed(bytes_per_second / kKiB, 0));
+  json.member("iops", json_fixed(per_second(static_cast<double>(direction.operations), report), 6));
+  json.members({{"runtime", milliseconds}, {"total_ios", direction.operations}});
+  write_latency(json, "slat_ns", direction.submission, false);
+  write_latency(json, "clat_ns", direction.completion, true);
+  write_latency(json, "lat_ns", direction.total, false);
+  json.end();
 }
 
 std::string direction_text(const char* name, const io::StreamDirection& direction, const IoReport& report) {
@@ -64,24 +70,26 @@ std::string direction_text(const char* name, const io::StreamDirection& directio
                      at(99.9), format_duration(latency.max_ns()));
 }
 
-std::string options_json(const IoReport& report) {
-  return fmt::format(
-      R"({{"name": {}, "filename": {}, "rw": {}, "bs": "{}", "iodepth": "{}", "size": "{}", "direct": "{}", )"
-      R"("ioengine": {}}})",
-      json_quoted(report.job_name), json_quoted(report.file), json_quoted(report.rw), report.block_bytes,
-      report.depth, report.region_bytes, report.direct ? 1 : 0, json_quoted(report.engine));
+// As fio has them: all of them texts.
+void write_options(JsonWriter& json, const IoReport& report) {
+  json.begin_object("job options").members({{"name", report.job_name}, {"filename", report.file}});
+  json.member("rw", report.rw).member("bs", std::to_string(report.block_bytes));
+  json.member("iodepth", std::to_string(report.depth)).member("size", std::to_string(report.region_bytes));
+  json.member("direct", report.direct ? "1" : "0").member("ioengine", report.engine).end();
 }
 
-std::string own_json(const IoReport& report) {
+void write_own(JsonWriter& json, const IoReport& report) {
   const io::EngineStats& stats = report.stats;
-  return fmt::format(
-      R"({{"gb_per_second": {:.6f}, "cpu_seconds": {:.6f}, "cpu_seconds_per_gb": {:.6f}, "ring_bytes": {}, )"
-      R"("pieces": {}, "registered_pieces": {}, "registered_file_pieces": {}, "submit_calls": {}, )"
-      R"("short_transfers": {}, "retries": {}, "registration_refusal": {}}})",
-      per_second(static_cast<double>(moved_bytes(report)), report) / kGigabyte, cpu_seconds(report),
-      cpu_per_gigabyte(report), report.block_bytes * report.depth, stats.pieces, stats.registered_pieces,
-      stats.registered_file_pieces, stats.submit_calls, stats.short_transfers, stats.retries,
-      report.registration_refusal.empty() ? "null" : json_quoted(report.registration_refusal));
+  const double rate = per_second(static_cast<double>(moved_bytes(report)), report) / kGigabyte;
+  json.begin_object("terrace").member("gb_per_second", json_fixed(rate, 6));
+  json.member("cpu_seconds", json_fixed(cpu_seconds(report), 6));
+  json.member("cpu_seconds_per_gb", json_fixed(cpu_per_gigabyte(report), 6));
+  json.member("ring_bytes", report.block_bytes * report.depth).member("pieces", stats.pieces);
+  json.member("registered_pieces", stats.registered_pieces);
+  json.member("registered_file_pieces", stats.registered_file_pieces);
+  json.members({{"submit_calls", stats.submit_calls}, {"short_transfers", stats.short_transfers}});
+  json.member("retries", stats.retries);
+  json.member("registration_refusal", json_text_or_null(report.registration_refusal)).end();
 }
 
 }  // namespace
@@ -121,16 +129,19 @@ std::string io_report_json(const IoReport& report) {
     return result.elapsed_ns == 0 ? 0
                                   : 100.0 * static_cast<double>(ns) / static_cast<double>(result.elapsed_ns);
   };
-  return fmt::format(
-      R"({{"terrace version": "{}", "timestamp": {}, "jobs": [{{"jobname": {}, "error": 0, "elapsed": {}, )"
-      R"("job options": {}, "read": {}, "write": {}, "job_runtime": {}, "usr_cpu": {:.6f}, )"
-      R"("sys_cpu": {:.6f}, "ctx": {}, "majf": {}, "minf": {}, "terrace": {}}}]}})"
-      "\n",
-      TERRACE_VERSION, static_cast<long long>(std::time(nullptr)), json_quoted(report.job_name),
-      (result.elapsed_ns + 999'999'999) / 1'000'000'000, options_json(report),
-      direction_json(result.read, report), direction_json(result.write, report),
-      result.elapsed_ns / 1'000'000, percent(result.user_ns), percent(result.system_ns),
-      result.context_switches, result.major_faults, result.minor_faults, own_json(report));
+  JsonWriter json;
+  json.begin_object().members({{"terrace version", TERRACE_VERSION}, {"timestamp", std::time(nullptr)}});
+  json.begin_list("jobs").begin_object().members({{"jobname", report.job_name}, {"error", 0}});
+  json.member("elapsed", (result.elapsed_ns + 999'999'999) / 1'000'000'000);
+  write_options(json, report);
+  write_direction(json, "read", result.read, report);
+  write_direction(json, "write", result.write, report);
+  json.member("job_runtime", result.elapsed_ns / 1'000'000);
+  json.member("usr_cpu", json_fixed(percent(result.user_ns), 6));
+  json.member("sys_cpu", json_fixed(percent(result.system_ns), 6)).member("ctx", result.context_switches);
+  json.members({{"majf", result.major_faults}, {"minf", result.minor_faults}});
+  write_own(json, report);
+  return json.end().end().end().take() + "\n";
 }
 
 }  // namespace terrace

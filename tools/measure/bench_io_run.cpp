@@ -18,6 +18,7 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/function_ref.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 
 #include "text_table.h"
@@ -252,13 +253,13 @@ std::string sweep_text(const IoPlan& plan, const std::vector<SweepCell>& cells) 
 }
 
 std::string sweep_json(const IoPlan& plan, const std::vector<SweepCell>& cells) {
-  std::string list;
-  for (const SweepCell& cell : cells)
-    list += fmt::format(
-        R"({}{{"ring_bytes": {}, "block_bytes": {}, "gb_per_second": {:.6f}, "cpu_seconds_per_gb": {:.6f}}})",
-        list.empty() ? "" : ", ", cell.ring_bytes, cell.block_bytes, cell.bytes_per_second / 1e9,
-        cell.cpu_seconds_per_byte * 1e9);
-  return fmt::format("{{\"rw\": \"{}\", \"sizes\": [{}]}}\n", plan.rw, list);
+  JsonWriter json;
+  json.begin_object().member("rw", plan.rw).list("sizes", cells, [&](const SweepCell& cell) {
+    json.begin_object().members({{"ring_bytes", cell.ring_bytes}, {"block_bytes", cell.block_bytes}});
+    json.member("gb_per_second", json_fixed(cell.bytes_per_second / 1e9, 6));
+    json.member("cpu_seconds_per_gb", json_fixed(cell.cpu_seconds_per_byte * 1e9, 6)).end();
+  });
+  return json.end().take() + "\n";
 }
 
 }  // namespace terrace

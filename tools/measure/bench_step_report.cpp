@@ -5,9 +5,10 @@
 #include <array>
 #include <utility>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/offload/watch/binding_resource.h>
-#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/offload/watch/counter_table.h>
 
 #include "measure/spread.h"
 #include "text_table.h"
@@ -23,31 +24,15 @@ Spread spread_of(const StepBenchReport& report, double (*value)(const StepRound&
   return terrace::spread_of(std::move(values));
 }
 
-struct Link {
-  const char* name;
-  const char* key;
-  uint64_t OffloadCounters::*moved;
-  uint64_t TrafficBound::*least;
-};
-constexpr std::array kLinks = {
-    Link{"host -> device", "h2d", &OffloadCounters::h2d_bytes, &TrafficBound::h2d_bytes},
-    Link{"device -> host", "d2h", &OffloadCounters::d2h_bytes, &TrafficBound::d2h_bytes},
-    Link{"states, nvme reads", "record_read", &OffloadCounters::record_read_bytes,
-         &TrafficBound::record_read_bytes},
-    Link{"states, nvme writes", "record_write", &OffloadCounters::record_write_bytes,
-         &TrafficBound::record_write_bytes},
-    Link{"parameters, nvme reads", "param_read", &OffloadCounters::param_read_bytes,
-         &TrafficBound::param_read_bytes},
-    Link{"parameters, nvme writes", "param_write", &OffloadCounters::param_write_bytes,
-         &TrafficBound::param_write_bytes},
-};
+constexpr std::array kShownLinks = {link_of("h2d"),          link_of("d2h"),        link_of("record_read"),
+                                    link_of("record_write"), link_of("param_read"), link_of("param_write")};
 // What lies on nvme.
 constexpr size_t kFirstNvmeLink = 2;
 
 // Of all rounds, per step; they are the same in every one, but for parameters that stay on the device.
-uint64_t moved_per_step(const StepBenchReport& report, const Link& link) {
+uint64_t moved_per_step(const StepBenchReport& report, const CounterEntry& link) {
   uint64_t bytes = 0;
-  for (const StepRound& round : report.rounds) bytes += round.moved.*link.moved;
+  for (const StepRound& round : report.rounds) bytes += round.moved.*link.value;
   return bytes / report.rounds.size();
 }
 
@@ -162,10 +147,10 @@ std::string model_text(const StepBenchReport& report) {
 
 std::string links_text(const StepBenchReport& report) {
   TextTable table({"bytes per step", "moved", "least possible", "ratio", "per parameter"});
-  for (const Link& link : kLinks) {
-    const uint64_t moved = moved_per_step(report, link), least = report.bound.*link.least;
+  for (const CounterEntry& link : kShownLinks) {
+    const uint64_t moved = moved_per_step(report, link), least = report.bound.*link.bound;
     table.add(
-        {link.name, grouped(moved), grouped(least),
+        {std::string(link.name), grouped(moved), grouped(least),
          least > 0 ? fmt::format("{:.3f}", static_cast<double>(moved) / static_cast<double>(least)) : "-",
          fmt::format("{:.3f}", per_parameter(report, moved))});
   }
@@ -189,45 +174,45 @@ std::string against_text(const StepBenchReport& report) {
       ratios.least, ratios.most, report.rounds.size());
 }
 
-std::string rounds_json(const StepBenchReport& report) {
-  std::string list;
-  for (const StepRound& round : report.rounds) {
+void write_rounds(JsonWriter& json, const StepBenchReport& report) {
+  json.list("rounds", report.rounds, [&](const StepRound& round) {
     const PartSeconds parts = parts_of(round);
-    std::string shares;
+    json.begin_object().member("seconds", json_fixed(round.seconds, 6));
+    json.member("cpu_seconds", json_fixed(round.cpu_seconds, 6));
     for (size_t p = 0; p < parts.size(); ++p)
-      shares += fmt::format(R"({}"{}_seconds": {:.6f})", p == 0 ? "" : ", ", kParts[p].key, parts[p]);
-    list += fmt::format(R"({}{{"seconds": {:.6f}, "cpu_seconds": {:.6f}, {}, "io_seconds": {:.6f}, )"
-                        R"("io_cpu_seconds": {:.6f}}})",
-                        list.empty() ? "" : ", ", round.seconds, round.cpu_seconds, shares, round.io_seconds,
-                        round.io_cpu_seconds);
-  }
-  return "[" + list + "]";
+      json.member(fmt::format("{}_seconds", kParts[p].key), json_fixed(parts[p], 6));
+    json.member("io_seconds", json_fixed(round.io_seconds, 6));
+    json.member("io_cpu_seconds", json_fixed(round.io_cpu_seconds, 6)).end();
+  });
 }
 
-std::string links_json(const StepBenchReport& report) {
-  std::string list;
-  for (const Link& link : kLinks) {
+void write_links(JsonWriter& json, const StepBenchReport& report) {
+  json.begin_object("links");
+  for (const CounterEntry& link : kShownLinks) {
     const uint64_t moved = moved_per_step(report, link);
-    list += fmt::format(R"({}"{}": {{"bytes": {}, "least_bytes": {}, "bytes_per_parameter": {:.6f}}})",
-                        list.empty() ? "" : ", ", link.key, moved, report.bound.*link.least,
-                        per_parameter(report, moved));
+    json.begin_object(link.key).members({{"bytes", moved}, {"least_bytes", report.bound.*link.bound}});
+    json.member("bytes_per_parameter", json_fixed(per_parameter(report, moved), 6)).end();
   }
-  return "{" + list + "}";
+  json.end();
 }
 
-std::string optional_json(const StepBenchReport& report) {
-  if (!report.plan.against_io) return R"("against_io": null)";
+void write_against_io(JsonWriter& json, const StepBenchReport& report) {
+  if (!report.plan.against_io) {
+    json.member("against_io", nullptr);
+    return;
+  }
   const Spread ratios = spread_of(report, ratio);
-  return fmt::format(
-      R"("against_io": {{"seconds": {:.6f}, "cpu_seconds": {:.6f}, "bytes_each_way": {}, "ratio": {:.6f}, )"
-      R"("ratio_least": {:.6f}, "ratio_most": {:.6f}}})",
-      spread_of(report, io_seconds).median, spread_of(report, io_cpu).median, report.stream_bytes,
-      ratios.median, ratios.least, ratios.most);
+  json.begin_object("against_io").member("seconds", json_fixed(spread_of(report, io_seconds).median, 6));
+  json.member("cpu_seconds", json_fixed(spread_of(report, io_cpu).median, 6));
+  json.member("bytes_each_way", report.stream_bytes).member("ratio", json_fixed(ratios.median, 6));
+  json.member("ratio_least", json_fixed(ratios.least, 6));
+  json.member("ratio_most", json_fixed(ratios.most, 6)).end();
 }
 
 uint64_t nvme_bytes(const StepBenchReport& report) {
   uint64_t bytes = 0;
-  for (size_t l = kFirstNvmeLink; l < kLinks.size(); ++l) bytes += moved_per_step(report, kLinks[l]);
+  for (size_t l = kFirstNvmeLink; l < kShownLinks.size(); ++l)
+    bytes += moved_per_step(report, kShownLinks[l]);
   return bytes;
 }
 
@@ -255,27 +240,30 @@ std::string step_report_text(const StepBenchReport& report) {
 std::string step_report_json(const StepBenchReport& report) {
   const OffloadOptions& options = report.plan.options;
   const Spread seconds = spread_of(report, update_seconds);
-  std::string ledger;
-  for (const TierUse& use : report.host_ledger)
-    ledger += fmt::format("{}{}: {}", ledger.empty() ? "" : ", ", json_quoted(use.purpose), use.bytes);
-  return fmt::format(
-             R"({{"parameters": {}, "state_bytes_per_parameter": {}, "compact": {}, "chunk_elements": {}, "chunks": {}, "type": "{}", "optimizer": {}, )"
-             R"("parameters_on": "{}", "states_on": "{}", "durable": {}, "checksums": {}, "threads": {}, )",
-             report.plan.parameters, options.record_layout.tile_bytes() / kTileElements,
-             options.record_layout.master == MasterForm::remainder, report.plan.chunk_elements, report.chunks,
-             name_of(report.plan.type), json_quoted(report.plan.optimizer), name_of(options.parameters),
-             name_of(options.states), options.durable, options.verify_checksums, report.threads) +
-         fmt::format(R"("cached_chunks": {}, "host_bytes": {}, "host": {{{}}}, "device_bytes": {}, )"
-                     R"("process_bytes": {}, "tier_bytes": {}, "nvme_bytes": {}, "links": {}, )",
-                     report.memory.host_record_slots, report.memory.host_bytes, ledger, report.device_bytes,
-                     report.process_bytes, report.tier_bytes, nvme_bytes(report), links_json(report)) +
-         fmt::format(
-             R"("update": "{}", "seconds": {:.6f}, "step_seconds": {:.6f}, "seconds_least": {:.6f}, "seconds_most": {:.6f}, "cpu_seconds": {:.6f}, )"
-             R"("bound_by": "{}", {}, "rounds": {}}})"
-             "\n",
-             name_of(report.plan.update_mode), seconds.median, spread_of(report, whole_seconds).median,
-             seconds.least, seconds.most, spread_of(report, update_cpu).median,
-             key_of(measured_use(report).binding), optional_json(report), rounds_json(report));
+  const RecordLayout& layout = options.record_layout;
+  JsonWriter json;
+  json.begin_object().member("parameters", report.plan.parameters);
+  json.member("state_bytes_per_parameter", layout.tile_bytes() / kTileElements);
+  json.member("compact", layout.master == MasterForm::remainder);
+  json.members({{"chunk_elements", report.plan.chunk_elements}, {"chunks", report.chunks}});
+  json.members({{"type", name_of(report.plan.type)}, {"optimizer", report.plan.optimizer}});
+  json.member("parameters_on", name_of(options.parameters)).member("states_on", name_of(options.states));
+  json.members({{"durable", options.durable}, {"checksums", options.verify_checksums}});
+  json.members({{"threads", report.threads}, {"cached_chunks", report.memory.host_record_slots}});
+  json.member("host_bytes", report.memory.host_bytes).begin_object("host");
+  for (const TierUse& use : report.host_ledger) json.member(use.purpose, use.bytes);
+  json.end().members({{"device_bytes", report.device_bytes}, {"process_bytes", report.process_bytes}});
+  json.members({{"tier_bytes", report.tier_bytes}, {"nvme_bytes", nvme_bytes(report)}});
+  write_links(json, report);
+  json.member("update", name_of(report.plan.update_mode)).member("seconds", json_fixed(seconds.median, 6));
+  json.member("step_seconds", json_fixed(spread_of(report, whole_seconds).median, 6));
+  json.member("seconds_least", json_fixed(seconds.least, 6));
+  json.member("seconds_most", json_fixed(seconds.most, 6));
+  json.member("cpu_seconds", json_fixed(spread_of(report, update_cpu).median, 6));
+  json.member("bound_by", key_of(measured_use(report).binding));
+  write_against_io(json, report);
+  write_rounds(json, report);
+  return json.end().take() + "\n";
 }
 
 }  // namespace terrace

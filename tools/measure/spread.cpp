@@ -1,7 +1,5 @@
 #include "measure/spread.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include <terrace/base/assert.h>
@@ -16,9 +14,10 @@ Spread spread_of(std::vector<double> values) {
   return {median, values.front(), values.back()};
 }
 
-std::string spread_json(const Spread& spread, int decimals) {
-  return fmt::format(R"({{"median": {:.{}f}, "least": {:.{}f}, "most": {:.{}f}}})", spread.median, decimals,
-                     spread.least, decimals, spread.most, decimals);
+void write_spread(JsonWriter& json, std::string_view key, const Spread& spread, int decimals) {
+  json.object(key, {{"median", json_fixed(spread.median, decimals)},
+                    {"least", json_fixed(spread.least, decimals)},
+                    {"most", json_fixed(spread.most, decimals)}});
 }
 
 }  // namespace terrace

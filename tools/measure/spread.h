@@ -1,8 +1,10 @@
 // Spread: what several rounds of a measurement come to.
 #pragma once
 
-#include <string>
+#include <string_view>
 #include <vector>
+
+#include <terrace/base/text/json_writer.h>
 
 namespace terrace {
 
@@ -12,7 +14,7 @@ struct Spread {
 
 // Of at least one value.
 Spread spread_of(std::vector<double> values);
-// {"median": 1.5, "least": 1, "most": 2}, with so many decimals.
-std::string spread_json(const Spread& spread, int decimals = 6);
+// Writes the member {"median": 1.5, "least": 1.0, "most": 2.0}, with so many decimals.
+void write_spread(JsonWriter& json, std::string_view key, const Spread& spread, int decimals = 6);
 
 }  // namespace terrace

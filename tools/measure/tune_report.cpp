@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/config/json/json_document.h>
 
 namespace terrace {
 namespace {
@@ -68,26 +68,23 @@ PathTuning all_together(const std::vector<TunedPath>& paths) {
   return combined_tuning(tunings);
 }
 
-std::string points_json(const std::vector<TunePoint>& points) {
-  std::string text;
-  for (const TunePoint& point : points)
-    text +=
-        fmt::format(R"({}{{"engine": {}, "block_size": {}, "queue_depth": {}, "bytes_per_second": {:.0f}}})",
-                    text.empty() ? "" : ", ", json_quoted(io::name_of(point.engine)), point.block_bytes,
-                    point.queue_depth, point.bytes_per_second);
-  return "[" + text + "]";
+void write_points(JsonWriter& json, std::string_view key, const std::vector<TunePoint>& points) {
+  json.list(key, points, [&](const TunePoint& point) {
+    json.begin_object().member("engine", io::name_of(point.engine));
+    json.members({{"block_size", point.block_bytes}, {"queue_depth", point.queue_depth}});
+    json.member("bytes_per_second", json_fixed(point.bytes_per_second, 0)).end();
+  });
 }
 
 }  // namespace
 
 std::string config_section(const PathTuning& tuning) {
-  const std::string threads = tuning.engine == io::EngineKind::threads
-                                  ? fmt::format(", \"intra_op_parallelism\": {}", tuning.thread_count)
-                                  : "";
-  return fmt::format(
-      "{{\n  \"aio\": {{ \"block_size\": {}, \"queue_depth\": {}{} }},\n"
-      "  \"terrace\": {{ \"engine\": {} }}\n}}\n",
-      tuning.block_bytes, tuning.queue_depth, threads, json_quoted(io::name_of(tuning.engine)));
+  JsonWriter json;
+  json.begin_object(JsonLayout::lines).begin_object("aio");
+  json.members({{"block_size", tuning.block_bytes}, {"queue_depth", tuning.queue_depth}});
+  if (tuning.engine == io::EngineKind::threads) json.member("intra_op_parallelism", tuning.thread_count);
+  json.end().object("terrace", {{"engine", io::name_of(tuning.engine)}});
+  return json.end().take() + "\n";
 }
 
 std::string tune_text(const std::vector<TunedPath>& paths) {
@@ -102,19 +99,20 @@ std::string tune_text(const std::vector<TunedPath>& paths) {
 }
 
 std::string tune_json(const std::vector<TunedPath>& paths) {
-  std::string list;
-  for (const TunedPath& path : paths) {
+  JsonWriter json;
+  json.begin_object().list("paths", paths, [&](const TunedPath& path) {
     const PathTuning& tuning = path.tuning;
-    list += fmt::format(
-        R"({}{{"path": {}, "device": {}, "file_bytes": {}, "written_bytes": {}, "direct": {}, )"
-        R"("read_bytes_per_second": {:.0f}, "write_bytes_per_second": {:.0f}, )"
-        R"("mixed_bytes_per_second": {:.0f}, "curve": {}, "engines": {}, "saved_as": {}}})",
-        list.empty() ? "" : ", ", json_quoted(path.name), json_quoted(tuning.place.device), path.file_bytes,
-        path.written_bytes, path.direct_refusal.empty(), tuning.read_bytes_per_second,
-        tuning.write_bytes_per_second, tuning.mixed_bytes_per_second, points_json(path.curve),
-        points_json(path.engines), path.saved_as.empty() ? "null" : json_quoted(path.saved_as));
-  }
-  return fmt::format("{{\"paths\": [{}], \"config\": {}}}\n", list, config_section(all_together(paths)));
+    json.begin_object().members({{"path", path.name}, {"device", tuning.place.device}});
+    json.members({{"file_bytes", path.file_bytes}, {"written_bytes", path.written_bytes}});
+    json.member("direct", path.direct_refusal.empty());
+    json.member("read_bytes_per_second", json_fixed(tuning.read_bytes_per_second, 0));
+    json.member("write_bytes_per_second", json_fixed(tuning.write_bytes_per_second, 0));
+    json.member("mixed_bytes_per_second", json_fixed(tuning.mixed_bytes_per_second, 0));
+    write_points(json, "curve", path.curve);
+    write_points(json, "engines", path.engines);
+    json.member("saved_as", json_text_or_null(path.saved_as)).end();
+  });
+  return json.member("config", json_raw(config_section(all_together(paths)))).end().take() + "\n";
 }
 
 }  // namespace terrace

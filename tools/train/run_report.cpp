@@ -4,6 +4,7 @@
 #include <ctime>
 #include <utility>
 
+#include "option_words.h"
 #include "train/machine_facts.h"
 #include "train/train_summary.h"
 
@@ -76,7 +77,7 @@ void RunReport::kept(const KeptState& kept) {
 void RunReport::end(const std::optional<Error>& failure, bool was_to_stop) {
   if (!begun_) return;
   const RunState state = !failure ? RunState::complete : was_to_stop ? RunState::stopped : RunState::failed;
-  record_.set_state(state, failure ? failure->what() : "");
+  record_.set_state(state, failure ? in_flags_and_keys(failure->what()) : "");
   write();
   begun_ = false;
 }

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cmath>
 #include <ctime>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/offload/watch/binding_resource.h>
-#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/offload/watch/counter_table.h>
 
 namespace terrace {
 namespace {
@@ -25,35 +25,29 @@ double seconds(uint64_t ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
+void write_counters(JsonWriter& json, const OffloadCounters& counters) {
+  for (const CounterEntry& counter : kCounters) {
+    if (counter.key.empty()) continue;
+    const uint64_t value = counters.*counter.value;
+    const std::string key(counter.key);
+    if (counter.unit == CounterUnit::bytes) json.member(key + "_bytes", value);
+    if (counter.unit == CounterUnit::count) json.member(key, value);
+    if (counter.unit == CounterUnit::ns) json.member(key + "_seconds", seconds(value));
+  }
+}
+
 }  // namespace
 
-std::string json_number(double value) {
-  return std::isfinite(value) ? fmt::format("{}", value) : "null";
+void write_time_parts(JsonWriter& json, std::string_view key, const TimeParts& parts) {
+  json.begin_object(key);
+  for (const TimeCause cause : kTimeCauses) json.member(key_of(cause), parts[cause]);
+  json.end();
 }
 
-std::string json_time_parts(const TimeParts& parts) {
-  std::string members;
-  for (const TimeCause cause : kTimeCauses)
-    members += fmt::format(R"({}"{}": {})", members.empty() ? "" : ", ", key_of(cause), parts[cause]);
-  return members;
-}
-
-std::string json_counters(const OffloadCounters& counters) {
-  return fmt::format(
-      R"(, "h2d_bytes": {}, "d2h_bytes": {}, "param_read_bytes": {}, "direct_read_bytes": {}, "param_write_bytes": {}, )"
-      R"("record_read_bytes": {}, "record_write_bytes": {}, "gradient_read_bytes": {}, "gradient_write_bytes": {}, )"
-      R"("activation_d2h_bytes": {}, "activation_h2d_bytes": {}, "activation_read_bytes": {}, "activation_write_bytes": {}, "fetches": {}, "demand_fetches": {}, "evictions": {}, )"
-      R"("fetch_wait_seconds": {}, "activation_wait_seconds": {}, "landing_wait_seconds": {}, "update_wait_seconds": {}, "turn_wait_seconds": {}, "pending_update_wait_seconds": {}, )"
-      R"("commit_write_bytes": {}, "manifest_bytes": {}, "commit_wait_seconds": {})",
-      counters.h2d_bytes, counters.d2h_bytes, counters.param_read_bytes, counters.direct_read_bytes,
-      counters.param_write_bytes, counters.record_read_bytes, counters.record_write_bytes,
-      counters.gradient_read_bytes, counters.gradient_write_bytes, counters.activation_d2h_bytes,
-      counters.activation_h2d_bytes, counters.activation_read_bytes, counters.activation_write_bytes,
-      counters.fetch_count, counters.demand_fetch_count, counters.eviction_count,
-      json_number(seconds(counters.fetch_wait_ns)), json_number(seconds(counters.activation_wait_ns)),
-      json_number(seconds(counters.landing_wait_ns)), json_number(seconds(counters.update_wait_ns)),
-      json_number(seconds(counters.turn_wait_ns)), json_number(seconds(counters.pending_update_wait_ns)),
-      counters.commit_write_bytes, counters.manifest_bytes, json_number(seconds(counters.commit_wait_ns)));
+void write_uses(JsonWriter& json, std::span<const TierUse> uses) {
+  json.list("uses", uses, [&](const TierUse& use) {
+    json.object({{"purpose", use.purpose}, {"bytes", use.bytes}});
+  });
 }
 
 StepLog::StepLog(const std::string& path) : path_(path) {
@@ -73,53 +67,53 @@ StepLog::~StepLog() {
 void StepLog::start(uint64_t completed_steps, uint64_t steps, const std::string& model,
                     const TrainConfig& config) {
   if (fd_ < 0) return;
-  std::string values;
-  for (const ResolvedValue& value : config.resolved)
-    values += fmt::format("{}{}: {}", values.empty() ? "" : ", ", json_quoted(value.key), value.value);
-  put(fmt::format(
-      R"({{"event": "start", "step": {}, "steps": {}, "time": "{:%Y-%m-%dT%H:%M:%SZ}", "version": "{}", )"
-      R"("model": {}, "config": {{{}}}}})",
-      completed_steps, steps, fmt::gmtime(std::time(nullptr)), TERRACE_VERSION, json_quoted(model), values));
+  JsonWriter json;
+  json.begin_object().members({{"event", "start"}, {"step", completed_steps}, {"steps", steps}});
+  json.member("time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
+  json.members({{"version", TERRACE_VERSION}, {"model", model}}).begin_object("config");
+  for (const ResolvedValue& value : config.resolved) json.member(value.key, json_raw(value.value));
+  put(json.end());
 }
 
 void StepLog::fault_on_purpose(uint64_t step, const std::string& spec) {
-  put(fmt::format(R"({{"event": "fault on purpose", "step": {}, "inject": {}}})", step, json_quoted(spec)));
+  put(json_object({{"event", "fault on purpose"}, {"step", step}, {"inject", spec}}));
 }
 
 void StepLog::step(const StepReport& report) {
-  put(fmt::format(
-      R"({{"event": "step", "step": {}, "loss": {}, "lr": {}, "gradient_norm": {}, "skipped": {}, "loss_scale": {}, "update_mode": "{}", "tokens": {}, )"
-      R"("seconds": {}, "forward_backward_seconds": {}, "forward_seconds": {}, "update_seconds": {}, "keeping_seconds": {}, "time_ns": {{{}}}, "bound_by": "{}"{}}})",
-      report.step, json_number(report.loss), json_number(report.learning_rate),
-      json_number(report.gradient_norm), report.skipped, json_number(report.loss_scale),
-      name_of(report.update_mode), report.tokens, json_number(seconds(report.total_ns)),
-      json_number(seconds(report.forward_backward_ns)), json_number(seconds(report.forward_ns)),
-      json_number(seconds(report.update_ns)), json_number(seconds(report.keeping_ns)),
-      json_time_parts(report.moved.time), key_of(resource_use(report.moved).binding),
-      json_counters(report.moved)));
+  JsonWriter json;
+  json.begin_object().members({{"event", "step"}, {"step", report.step}, {"loss", report.loss}});
+  json.members({{"lr", report.learning_rate}, {"gradient_norm", report.gradient_norm}});
+  json.members({{"skipped", report.skipped}, {"loss_scale", report.loss_scale}});
+  json.members({{"update_mode", name_of(report.update_mode)}, {"tokens", report.tokens}});
+  json.member("seconds", seconds(report.total_ns));
+  json.member("forward_backward_seconds", seconds(report.forward_backward_ns));
+  json.member("forward_seconds", seconds(report.forward_ns));
+  json.member("update_seconds", seconds(report.update_ns));
+  json.member("keeping_seconds", seconds(report.keeping_ns));
+  write_time_parts(json, "time_ns", report.moved.time);
+  json.member("bound_by", key_of(resource_use(report.moved).binding));
+  write_counters(json, report.moved);
+  put(json);
 }
 
 void StepLog::evaluation(uint64_t step, double validation_loss) {
-  put(fmt::format(R"({{"event": "evaluation", "step": {}, "validation_loss": {}}})", step,
-                  json_number(validation_loss)));
+  put(json_object({{"event", "evaluation"}, {"step", step}, {"validation_loss", validation_loss}}));
 }
 
 void StepLog::epoch(uint64_t step) {
-  put(fmt::format(R"({{"event": "commit", "step": {}}})", step));
+  put(json_object({{"event", "commit"}, {"step", step}}));
 }
 
 void StepLog::checkpoint(uint64_t step, const std::string& folder) {
-  put(fmt::format(R"({{"event": "checkpoint", "step": {}, "folder": {}}})", step, json_quoted(folder)));
+  put(json_object({{"event", "checkpoint"}, {"step", step}, {"folder", folder}}));
 }
 
 void StepLog::end(uint64_t step, std::string_view stopped_by) {
-  put(fmt::format(R"({{"event": "end", "step": {}, "stopped_by": {}}})", step,
-                  stopped_by.empty() ? "null" : json_quoted(stopped_by)));
+  put(json_object({{"event", "end"}, {"step", step}, {"stopped_by", json_text_or_null(stopped_by)}}));
 }
 
 void StepLog::failed(uint64_t step, std::string_view what_failed, std::string_view survives) {
-  put(fmt::format(R"({{"event": "failed", "step": {}, "failure": {}, "survives": {}}})", step,
-                  json_quoted(what_failed), json_quoted(survives)));
+  put(json_object({{"event", "failed"}, {"step", step}, {"failure", what_failed}, {"survives", survives}}));
 }
 
 void StepLog::put(const std::string& line) {

@@ -2,19 +2,20 @@
 // It must never write part of a line where another writer, or the same run resumed, could continue it.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/train/trainer.h>
 
 namespace terrace {
 
-// A finite number in its shortest exact form, else null.
-std::string json_number(double value);
-// '"compute": 1, ...': nanoseconds by cause, as members of an object. They add up exactly.
-std::string json_time_parts(const TimeParts& parts);
-// ', "h2d_bytes": 1, ...': the counters as members of an object.
-std::string json_counters(const OffloadCounters& counters);
+// Writes a member: nanoseconds by cause, which add up exactly.
+void write_time_parts(JsonWriter& json, std::string_view key, const TimeParts& parts);
+
+// Writes the member "uses": what the bytes of a tier are for.
+void write_uses(JsonWriter& json, std::span<const TierUse> uses);
 
 class StepLog {
  public:
@@ -38,6 +39,7 @@ class StepLog {
 
  private:
   void put(const std::string& line);
+  void put(JsonWriter& line) { put(line.end().take()); }
 
   std::string path_;
   int fd_ = -1;

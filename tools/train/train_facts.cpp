@@ -10,7 +10,6 @@
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/compute_threads.h>
-#include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/model/transformer/adapter.h>
 
 #include "command_line.h"

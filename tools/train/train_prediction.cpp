@@ -7,7 +7,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/offload/watch/link_table.h>
+#include <terrace/offload/watch/counter_table.h>
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/config/tuning/tuning.h>
 #include <terrace/runtime/train/checkpoint/found_epoch.h>
@@ -15,7 +15,6 @@
 #include <terrace/runtime/train/planning/predict.h>
 
 #include "text_table.h"
-#include "train/step_log.h"
 
 namespace terrace {
 namespace {
@@ -59,10 +58,11 @@ double PredictedSteps::median_seconds() const {
 
 std::vector<PredictedSteps::Row> PredictedSteps::link_rows() const {
   std::vector<Row> rows;
-  for (const LinkEntry& link : kLinks) {
-    const auto predicted = static_cast<double>(prediction_->step.*link.moved);
-    const double measured = static_cast<double>(moved_.*link.moved) / static_cast<double>(steps_);
-    if (predicted > 0 || measured > 0) rows.push_back({link.name, link.key, predicted, measured});
+  for (const CounterEntry& link : kLinks) {
+    const auto predicted = static_cast<double>(prediction_->step.*link.value);
+    const double measured = static_cast<double>(moved_.*link.value) / static_cast<double>(steps_);
+    if (predicted > 0 || measured > 0)
+      rows.push_back({std::string(link.name), std::string(link.key), predicted, measured});
   }
   return rows;
 }
@@ -91,18 +91,18 @@ std::string PredictedSteps::text(const std::vector<TierSummary>& tiers) const {
   return table.text();
 }
 
-std::string PredictedSteps::json() const {
-  if (!prediction_ || steps_ == 0) return "null";
-  std::string links;
-  for (const Row& row : link_rows())
-    links += fmt::format(R"({}{{"link": "{}", "planned_bytes": {}, "bytes_per_step": {}}})",
-                         links.empty() ? "" : ", ", row.key, json_number(row.predicted),
-                         json_number(row.measured));
-  return fmt::format(
-      R"({{"update": "{}", "steps": {}, "links": [{}], "planned_seconds": {}, "median_seconds": {}}})",
-      name_of(prediction_->update_mode), steps_, links,
-      prediction_->has_times ? json_number(prediction_->step_seconds) : "null",
-      json_number(median_seconds()));
+void PredictedSteps::write(JsonWriter& json) const {
+  if (!prediction_ || steps_ == 0) {
+    json.member("prediction", nullptr);
+    return;
+  }
+  json.begin_object("prediction").member("update", name_of(prediction_->update_mode)).member("steps", steps_);
+  json.list("links", link_rows(), [&](const Row& row) {
+    json.object({{"link", row.key}, {"planned_bytes", row.predicted}, {"bytes_per_step", row.measured}});
+  });
+  const double planned = prediction_->step_seconds;
+  json.member("planned_seconds", prediction_->has_times ? JsonValue(planned) : nullptr);
+  json.member("median_seconds", median_seconds()).end();
 }
 
 }  // namespace terrace

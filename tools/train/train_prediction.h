@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/observe/page/run_record.h>
 #include <terrace/runtime/train/planning/prediction.h>
 #include <terrace/runtime/train/trainer.h>
@@ -28,8 +29,8 @@ class PredictedSteps {
 
   // Empty without a prediction, or without such a step. `tiers` are those of the run.
   std::string text(const std::vector<TierSummary>& tiers) const;
-  // A JSON object, or null.
-  std::string json() const;
+  // Writes the member "prediction": an object, or null.
+  void write(JsonWriter& json) const;
 
  private:
   struct Row {

@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <string_view>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/watch/binding_resource.h>
-#include <terrace/offload/watch/link_table.h>
-#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/offload/watch/counter_table.h>
 
 #include "text_table.h"
 #include "train/step_log.h"
@@ -19,7 +19,7 @@
 namespace terrace {
 namespace {
 
-uint64_t least_of(const RunSummary& summary, const LinkEntry& link) {
+uint64_t least_of(const RunSummary& summary, const CounterEntry& link) {
   return least_per_step(link, summary.bound, summary.moved, summary.steps);
 }
 
@@ -47,13 +47,14 @@ std::string memory_table(const RunSummary& summary) {
 
 std::string link_table(const RunSummary& summary) {
   TextTable table({"bytes moved", "total", "per step", "least possible", "ratio"});
-  for (const LinkEntry& link : kLinks) {
-    const uint64_t moved = summary.moved.*link.moved;
+  for (const CounterEntry& link : kLinks) {
+    const uint64_t moved = summary.moved.*link.value;
     const uint64_t bound = least_of(summary, link);
     if (moved == 0 && bound == 0) continue;
     const double step = per_step(summary, moved);
     table.add(
-        {link.name, format_bytes(moved), format_bytes(static_cast<uint64_t>(step)), format_bytes(bound),
+        {std::string(link.name), format_bytes(moved), format_bytes(static_cast<uint64_t>(step)),
+         format_bytes(bound),
          bound > 0 && summary.steps > 0 ? fmt::format("{:.3f}", step / static_cast<double>(bound)) : "-"});
   }
   return table.text();
@@ -69,14 +70,12 @@ std::string path_table(const RunSummary& summary) {
   return table.text();
 }
 
-std::string paths_json(const RunSummary& summary) {
-  std::string paths;
-  for (const NvmePathUse& path : summary.paths)
-    paths += fmt::format(R"({}{{"path": {}, "bytes": {}, "busy_seconds": {}, "bytes_per_second": {}}})",
-                         paths.empty() ? "" : ", ", json_quoted(path.path), path.bytes,
-                         json_number(seconds(path.busy_ns)),
-                         json_number(per(static_cast<double>(path.bytes), seconds(path.busy_ns))));
-  return paths;
+void write_paths(JsonWriter& json, const RunSummary& summary) {
+  json.list("paths", summary.paths, [&](const NvmePathUse& path) {
+    json.begin_object().members({{"path", path.path}, {"bytes", path.bytes}});
+    json.member("busy_seconds", seconds(path.busy_ns));
+    json.member("bytes_per_second", per(static_cast<double>(path.bytes), seconds(path.busy_ns))).end();
+  });
 }
 
 void add_time(TextTable& table, const RunSummary& summary, std::string_view name, uint64_t ns) {
@@ -99,8 +98,8 @@ std::string phase_table(const RunSummary& summary) {
   add_time(table, summary, "forward and backward", summary.forward_backward_ns);
   add_time(table, summary, "the end of the step", summary.update_ns);
   if (summary.keeping_ns > 0) add_time(table, summary, "keeping the state", summary.keeping_ns);
-  for (const WaitEntry& wait : kWaits) {
-    if (summary.moved.*wait.ns > 0) add_time(table, summary, wait.name, summary.moved.*wait.ns);
+  for (const CounterEntry& wait : kWaits) {
+    if (summary.moved.*wait.value > 0) add_time(table, summary, wait.name, summary.moved.*wait.value);
   }
   return table.text();
 }
@@ -148,44 +147,56 @@ std::string commits_text(const RunSummary& summary) {
                      format_bytes(done.manifest_bytes));
 }
 
-std::string epochs_json(const RunSummary& summary) {
-  if (!summary.keeps_epochs) return "null";
+void write_commits(JsonWriter& json, const RunSummary& summary) {
+  if (!summary.keeps_epochs) {
+    json.member("commits", nullptr);
+    return;
+  }
   const OffloadCounters& done = summary.commits;
-  return fmt::format(
-      R"({{"step": {}, "paths": {}, "count": {}, "write_bytes": {}, "manifest_bytes": {}, "keeping_seconds": {}}})",
-      summary.epoch_step ? std::to_string(*summary.epoch_step) : "null", json_quoted(summary.nvme_paths),
-      done.commit_count, done.commit_write_bytes, done.manifest_bytes,
-      json_number(seconds(summary.keeping_ns)));
+  json.begin_object("commits").members({{"step", summary.epoch_step}, {"paths", summary.nvme_paths}});
+  json.members({{"count", done.commit_count}, {"write_bytes", done.commit_write_bytes}});
+  json.member("manifest_bytes", done.manifest_bytes);
+  json.member("keeping_seconds", seconds(summary.keeping_ns)).end();
 }
 
-std::string tiers_json(const RunSummary& summary) {
-  std::string tiers;
+void write_time(JsonWriter& json, const RunSummary& summary) {
+  const double total = seconds(summary.total_ns);
+  json.begin_object("time").member("seconds", total);
+  json.member("forward_backward_seconds", seconds(summary.forward_backward_ns));
+  json.member("update_seconds", seconds(summary.update_ns));
+  for (const CounterEntry& wait : kWaits) {
+    const double waited = seconds(summary.moved.*wait.value);
+    json.member(fmt::format("{}_seconds", wait.key), waited);
+    json.member(fmt::format("{}_share", wait.key), per(waited, total));
+  }
+  write_time_parts(json, "parts_ns", summary.moved.time);
+  json.end();
+}
+
+void write_tiers(JsonWriter& json, const RunSummary& summary) {
+  json.begin_list("tiers", JsonLayout::lines);
   for (const TierSummary& tier : summary.tiers) {
-    std::string uses;
-    for (const TierUse& use : tier.uses) {
-      uses += fmt::format(R"({}{{"purpose": {}, "bytes": {}}})", uses.empty() ? "" : ", ",
-                          json_quoted(use.purpose), use.bytes);
-    }
-    tiers += fmt::format(
-        R"({}    {{"tier": "{}", "budget_bytes": {}, "budget_origin": {}, "planned_bytes": {}, "peak_bytes": {}, "uses": [{}]}})",
-        tiers.empty() ? "" : ",\n", tier.name,
-        tier.budget_bytes > 0 ? std::to_string(tier.budget_bytes) : "null", json_quoted(tier.origin),
-        tier.planned_bytes, tier.peak_bytes, uses);
+    json.begin_object().member("tier", tier.name);
+    json.member("budget_bytes", tier.budget_bytes > 0 ? JsonValue(tier.budget_bytes) : nullptr);
+    json.members({{"budget_origin", tier.origin}, {"planned_bytes", tier.planned_bytes}});
+    json.member("peak_bytes", tier.peak_bytes);
+    write_uses(json, tier.uses);
+    json.end();
   }
-  return tiers;
+  json.end();
 }
 
-std::string links_json(const RunSummary& summary) {
-  std::string links;
-  for (const LinkEntry& link : kLinks) {
+void write_links(JsonWriter& json, const RunSummary& summary) {
+  json.begin_list("links", JsonLayout::lines);
+  for (const CounterEntry& link : kLinks) {
     const uint64_t bound = least_of(summary, link);
-    const double step = per_step(summary, summary.moved.*link.moved);
-    links += fmt::format(
-        R"({}    {{"link": "{}", "bytes": {}, "bytes_per_step": {}, "least_bytes_per_step": {}, "ratio": {}}})",
-        links.empty() ? "" : ",\n", link.key, summary.moved.*link.moved, json_number(step), bound,
-        bound > 0 && summary.steps > 0 ? json_number(step / static_cast<double>(bound)) : "null");
+    const double step = per_step(summary, summary.moved.*link.value);
+    const bool has_ratio = bound > 0 && summary.steps > 0;
+    json.begin_object().members({{"link", link.key}, {"bytes", summary.moved.*link.value}});
+    json.members({{"bytes_per_step", step}, {"least_bytes_per_step", bound}});
+    json.member("ratio", has_ratio ? JsonValue(step / static_cast<double>(bound)) : nullptr).end();
   }
-  return links;
+  json.end();
 }
 
 }  // namespace
@@ -296,46 +307,29 @@ std::string summary_text(const RunSummary& summary, bool verbose) {
 
 std::string summary_json(const RunSummary& summary) {
   const double total = seconds(summary.total_ns);
-  std::string waits;
-  for (const WaitEntry& wait : kWaits) {
-    waits += fmt::format(R"(, "{}_seconds": {}, "{}_share": {})", wait.key,
-                         json_number(seconds(summary.moved.*wait.ns)), wait.key,
-                         json_number(per(seconds(summary.moved.*wait.ns), total)));
-  }
-  std::string text = "{\n";
-  text += fmt::format("  \"version\": \"{}\",\n  \"model\": {},\n  \"parameters\": {},\n", TERRACE_VERSION,
-                      json_quoted(summary.model), summary.parameter_count);
-  text += fmt::format("  \"planned_steps\": {},\n  \"completed_steps\": {},\n  \"stopped_by\": {},\n",
-                      summary.planned_steps, summary.completed_steps,
-                      summary.stopped_by.empty() ? "null" : json_quoted(summary.stopped_by));
-  text += fmt::format("  \"validation_loss\": {},\n  \"unigram_loss\": {},\n  \"last_training_loss\": {},\n",
-                      summary.validation_loss ? json_number(*summary.validation_loss) : "null",
-                      json_number(summary.unigram_loss),
-                      summary.steps > 0 ? json_number(summary.last_loss) : "null");
-  text += fmt::format("  \"checkpoint\": {},\n",
-                      summary.checkpoint.empty() ? "null" : json_quoted(summary.checkpoint));
-  text += fmt::format("  \"commits\": {},\n", epochs_json(summary));
-  text += fmt::format("  \"prediction\": {},\n", summary.predicted.json());
-  text += fmt::format(
-      "  \"steps\": {},\n  \"skipped_steps\": {},\n  \"tokens\": {},\n  \"steps_per_second\": {},\n  "
-      "\"tokens_per_second\": {},\n",
-      summary.steps, summary.skipped_steps, summary.tokens,
-      json_number(per(static_cast<double>(summary.steps), total)),
-      json_number(per(static_cast<double>(summary.tokens), total)));
-  text += fmt::format(
-      "  \"time\": {{\"seconds\": {}, \"forward_backward_seconds\": {}, \"update_seconds\": {}{}, "
-      "\"parts_ns\": {{{}}}}},\n  \"bound_by\": \"{}\",\n",
-      json_number(total), json_number(seconds(summary.forward_backward_ns)),
-      json_number(seconds(summary.update_ns)), waits, json_time_parts(summary.moved.time),
-      key_of(resource_use(summary.moved).binding));
-  text +=
-      fmt::format("  \"fetches\": {},\n  \"demand_fetches\": {},\n  \"evictions\": {},\n",
-                  summary.moved.fetch_count, summary.moved.demand_fetch_count, summary.moved.eviction_count);
-  text += fmt::format(
-      "  \"tiers\": [\n{}\n  ],\n  \"links\": [\n{}\n  ],\n  \"paths\": [{}],\n  \"process_pss_bytes\": "
-      "{}\n}}\n",
-      tiers_json(summary), links_json(summary), paths_json(summary), summary.process_bytes);
-  return text;
+  JsonWriter json;
+  json.begin_object(JsonLayout::lines).members({{"version", TERRACE_VERSION}, {"model", summary.model}});
+  json.members({{"parameters", summary.parameter_count}, {"planned_steps", summary.planned_steps}});
+  json.member("completed_steps", summary.completed_steps);
+  json.member("stopped_by", json_text_or_null(summary.stopped_by));
+  json.members({{"validation_loss", summary.validation_loss}, {"unigram_loss", summary.unigram_loss}});
+  json.member("last_training_loss", summary.steps > 0 ? JsonValue(summary.last_loss) : nullptr);
+  json.member("checkpoint", json_text_or_null(summary.checkpoint));
+  write_commits(json, summary);
+  summary.predicted.write(json);
+  json.members({{"steps", summary.steps}, {"skipped_steps", summary.skipped_steps}});
+  json.member("tokens", summary.tokens);
+  json.member("steps_per_second", per(static_cast<double>(summary.steps), total));
+  json.member("tokens_per_second", per(static_cast<double>(summary.tokens), total));
+  write_time(json, summary);
+  json.member("bound_by", key_of(resource_use(summary.moved).binding));
+  json.member("fetches", summary.moved.fetch_count);
+  json.member("demand_fetches", summary.moved.demand_fetch_count);
+  json.member("evictions", summary.moved.eviction_count);
+  write_tiers(json, summary);
+  write_links(json, summary);
+  write_paths(json, summary);
+  return json.member("process_pss_bytes", summary.process_bytes).end().take() + "\n";
 }
 
 }  // namespace terrace

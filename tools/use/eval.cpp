@@ -9,14 +9,13 @@
 
 #include <terrace/base/clock.h>
 #include <terrace/base/progress.h>
-#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/base/text/json_writer.h>
 
 #include "command_line.h"
 #include "console.h"
 #include "flags/data_flags.h"
 #include "flags/model_flags.h"
 #include "text_table.h"
-#include "train/step_log.h"
 
 namespace terrace {
 namespace {
@@ -155,12 +154,10 @@ void Eval::print(const Sums& sums, const std::string& model, double seconds) con
   std::optional<double> bits;
   if (sums.bytes && *sums.bytes > 0) bits = sums.nats / std::log(2.0) / static_cast<double>(*sums.bytes);
   if (json_) {
-    print_result(fmt::format(
-        R"({{"model": {}, "tokens": {}, "bytes": {}, "loss": {}, "perplexity": {}, "bits_per_byte": {}, "seconds": {}}})"
-        "\n",
-        json_quoted(model), sums.tokens, sums.bytes ? fmt::format("{}", *sums.bytes) : "null",
-        json_number(loss), json_number(std::exp(loss)), bits ? json_number(*bits) : "null",
-        json_number(seconds)));
+    JsonWriter json;
+    json.begin_object().members({{"model", model}, {"tokens", sums.tokens}, {"bytes", sums.bytes}});
+    json.members({{"loss", loss}, {"perplexity", std::exp(loss)}, {"bits_per_byte", bits}});
+    print_result(json.member("seconds", seconds).end().take() + "\n");
     return;
   }
   std::string text = fmt::format("loss {:.4f} nats per token, perplexity {:.4g}", loss, std::exp(loss));

@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <filesystem>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/space/flat_space.h>
-#include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/model/weights/architecture.h>
 #include <terrace/runtime/model/weights/export_adapter.h>
 #include <terrace/runtime/model/weights/export_weights.h>
@@ -106,14 +106,17 @@ int Export::run() {
   };
   const ExportReport report = adapter_ ? export_model_adapter(out_, *model, base_, chosen, source, console_)
                                        : export_model(out_, *model, chosen, source, console_);
+  const std::string folder = report.folder.string();
   const std::string text =
-      json_ ? fmt::format(
-                  "{{\"folder\": {}, \"step\": {}, \"dtype\": \"{}\", \"weights\": {}, \"files\": {}, "
-                  "\"bytes\": {}}}\n",
-                  json_quoted(report.folder.string()), info.step, name_of(chosen.type), report.weight_count,
-                  report.file_count, report.bytes)
+      json_ ? json_object({{"folder", folder},
+                           {"step", info.step},
+                           {"dtype", name_of(chosen.type)},
+                           {"weights", report.weight_count},
+                           {"files", report.file_count},
+                           {"bytes", report.bytes}}) +
+                  "\n"
             : fmt::format("{} weights of step {} as {} in {} ({})\n", report.weight_count, info.step,
-                          name_of(chosen.type), report.folder.string(), format_bytes(report.bytes));
+                          name_of(chosen.type), folder, format_bytes(report.bytes));
   const bool is_said = !json_ && console_.is_terminal() && isatty(STDOUT_FILENO) == 1;  // by the log
   if (!is_said) print_result(text);
   const bool has_words = model->config().vocabulary > kBytes;

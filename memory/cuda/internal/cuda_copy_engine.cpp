@@ -60,11 +60,6 @@ void CudaCopyEngine::put_on_stream(const CopyTask& task, uint32_t place) {
 
 void CudaCopyEngine::copy(const CopyTask& task, const std::string& subject) {
   const CudaDriver& driver = gpu_.driver();
-  if (task.source == nullptr) {
-    driver.check(driver.fill_bytes(cuda_pointer(task.destination), 0, task.bytes, stream_.get()),
-                 "cuMemsetD8Async", subject);
-    return;
-  }
   const bool to_device = direction_ == Direction::to_device;
   const std::byte* const host = to_device ? task.source : task.destination;
   for (uint64_t offset = 0; offset < task.bytes;) {

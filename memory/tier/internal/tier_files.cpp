@@ -143,9 +143,9 @@ std::vector<Entry> list_files(int folder_fd, const std::string& folder) {
 }
 
 void corrupt(std::string_view what, const std::string& path, std::string reason) {
-  throw Error(ErrorKind::corrupt,
-              {fmt::format("cannot use {}", what), path, std::move(reason),
-               "go on from a checkpoint that was saved elsewhere; --fresh removes what is here"});
+  throw Error(ErrorKind::corrupt, {fmt::format("cannot use {}", what), path, std::move(reason),
+                                   "go on from a checkpoint that was saved elsewhere; "
+                                   "OffloadOptions::discard_epochs removes what is here"});
 }
 
 // The checksum first: a flipped bit in the version must not look like a newer program.

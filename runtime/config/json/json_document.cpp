@@ -10,7 +10,7 @@
 #include <memory>
 
 #include <terrace/base/error.h>
-#include <terrace/base/text/utf8.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/json/json_text.h>
 
 namespace terrace {
@@ -151,6 +151,33 @@ Json::CharReaderBuilder reader_settings() {
   return builder;
 }
 
+void write_node(JsonWriter& json, const JsonNode& node) {
+  switch (node.kind) {
+    case JsonNode::Kind::null:
+      json.value(nullptr);
+      return;
+    case JsonNode::Kind::boolean:
+      json.value(node.boolean);
+      return;
+    case JsonNode::Kind::number:
+      json.value(json_raw(node.text));
+      return;
+    case JsonNode::Kind::text:
+      json.value(node.text);
+      return;
+    case JsonNode::Kind::list:
+      json.begin_list();
+      for (const JsonNode& item : node.items) write_node(json, item);
+      json.end();
+      return;
+    case JsonNode::Kind::object:
+      json.begin_object();
+      for (const JsonMember& member : node.members) write_node(json.key(member.key), member.value);
+      json.end();
+      return;
+  }
+}
+
 }  // namespace
 
 JsonNode parse_json(std::string_view text, std::string_view name, size_t first_line) {
@@ -166,53 +193,24 @@ JsonNode parse_json(std::string_view text, std::string_view name, size_t first_l
   return convert(root, places);
 }
 
-std::string json_quoted(std::string_view text, size_t longest) {
-  std::string quoted = "\"";
-  for (size_t i = 0; i < text.size();) {
-    if (i >= longest) {
-      quoted += "...";
-      break;
-    }
-    const size_t length = first_code_point(text.substr(i)).bytes;
-    const char c = text[i];
-    if (length == 0) {
-      quoted += "\xEF\xBF\xBD";  // U+FFFD
-    } else if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (static_cast<uint8_t>(c) < 0x20 || c == 0x7F) {
-      quoted += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      quoted += text.substr(i, length);
-    }
-    i += std::max<size_t>(length, 1);
-  }
-  return quoted + '"';
+const JsonNode* JsonNode::find(std::string_view key) const {
+  const auto found = std::find_if(members.begin(), members.end(),
+                                  [key](const JsonMember& member) { return member.key == key; });
+  return found == members.end() ? nullptr : &found->value;
+}
+
+std::optional<uint64_t> JsonNode::whole_number() const {
+  uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, value);
+  if (kind != Kind::number || status != std::errc() || stop != end) return std::nullopt;
+  return value;
 }
 
 std::string json_text(const JsonNode& node) {
-  switch (node.kind) {
-    case JsonNode::Kind::null:
-      return "null";
-    case JsonNode::Kind::boolean:
-      return node.boolean ? "true" : "false";
-    case JsonNode::Kind::number:
-      return node.text;
-    case JsonNode::Kind::text:
-      return json_quoted(node.text);
-    case JsonNode::Kind::list: {
-      std::string joined;
-      for (const JsonNode& item : node.items) joined += (joined.empty() ? "" : ", ") + json_text(item);
-      return "[" + joined + "]";
-    }
-    case JsonNode::Kind::object: {
-      std::string joined;
-      for (const JsonMember& member : node.members)
-        joined += (joined.empty() ? "" : ", ") + json_quoted(member.key) + ": " + json_text(member.value);
-      return "{" + joined + "}";
-    }
-  }
-  return "null";
+  JsonWriter json;
+  write_node(json, node);
+  return json.take();
 }
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,10 @@ struct JsonNode {
   std::string origin;               // of the value: "ds.json:14:9", or the flag that gave it
 
   bool is(Kind other) const { return kind == other; }
+  // The member of an object; null where there is none.
+  const JsonNode* find(std::string_view key) const;
+  // A number that is written as a whole one, without sign, and fits; nothing for any other value.
+  std::optional<uint64_t> whole_number() const;
 };
 
 struct JsonMember {
@@ -37,9 +42,6 @@ struct JsonMember {
 // unless the text is one JSON value. `first_line`: of the text in its document.
 JsonNode parse_json(std::string_view text, std::string_view name, size_t first_line = 1);
 
-// A text as a JSON literal: quoted, escaped, with broken UTF-8 replaced. What is longer than `longest` bytes
-// is cut.
-std::string json_quoted(std::string_view text, size_t longest = std::string_view::npos);
 // A value as one line of JSON.
 std::string json_text(const JsonNode& node);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/runtime/config/resolve/internal/resolver.h>
 

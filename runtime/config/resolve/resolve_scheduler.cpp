@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/resolve/internal/resolver.h>
 
 namespace terrace {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <limits>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/most_micro_batches.h>
 #include <terrace/runtime/config/resolve/internal/resolver.h>
 

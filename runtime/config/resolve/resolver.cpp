@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/resolve/internal/resolver.h>
 #include <terrace/runtime/config/resolve/internal/without_effect.h>
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/schema/section_switch.h>
 #include <terrace/runtime/config/schema/suggestions.h>

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include <terrace/base/error.h>
-#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/schema/schema.h>
 #include <terrace/runtime/config/schema/suggestions.h>
 #include <terrace/runtime/config/train_config.h>
@@ -114,13 +114,15 @@ std::string config_table(const TrainConfig& config) {
 }
 
 std::string config_json(const TrainConfig& config) {
-  std::string lines;
+  JsonWriter json;
+  json.begin_list(JsonLayout::lines);
   for (const ResolvedValue& line : config.resolved) {
-    const std::string note = line.note.empty() ? "" : ", \"note\": " + json_quoted(line.note);
-    lines += fmt::format("{}  {{\"key\": {}, \"value\": {}, \"origin\": {}{}}}", lines.empty() ? "" : ",\n",
-                         json_quoted(line.key), line.value, json_quoted(line.origin), note);
+    json.begin_object().members(
+        {{"key", line.key}, {"value", json_raw(line.value)}, {"origin", line.origin}});
+    if (!line.note.empty()) json.member("note", line.note);
+    json.end();
   }
-  return "[\n" + lines + "\n]\n";
+  return json.end().take() + "\n";
 }
 
 std::string config_explanation(const TrainConfig& config, std::string_view key) {

@@ -15,6 +15,7 @@
 #include <terrace/aio/drives/block_device.h>
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/json/json_document.h>
 
 namespace terrace {
@@ -42,13 +43,11 @@ class Members {
     if (!object.is(JsonNode::Kind::object)) refuse(name, "it is not a JSON object");
   }
   const JsonNode& take(std::string_view key, JsonNode::Kind kind) {
-    for (const JsonMember& member : object_.members) {
-      if (member.key != key) continue;
-      if (!member.value.is(kind)) refuse(name_, fmt::format("\"{}\" is of another type", key));
-      ++taken_;
-      return member.value;
-    }
-    refuse(name_, fmt::format("\"{}\" is missing", key));
+    const JsonNode* value = object_.find(key);
+    if (value == nullptr) refuse(name_, fmt::format("\"{}\" is missing", key));
+    if (!value->is(kind)) refuse(name_, fmt::format("\"{}\" is of another type", key));
+    ++taken_;
+    return *value;
   }
   std::string text(std::string_view key) { return take(key, JsonNode::Kind::text).text; }
   double number(std::string_view key, double least, double most) {
@@ -119,15 +118,16 @@ fs::path tuning_file(const fs::path& folder, const TunedPlace& place) {
 }
 
 std::string tuning_text(const PathTuning& tuning) {
-  return fmt::format(
-      "{{\n  \"format\": {},\n  \"machine\": {},\n  \"path\": {},\n  \"device\": {},\n  \"kernel\": {},\n"
-      "  \"measured_at\": {},\n  \"engine\": {},\n  \"block_size\": {},\n  \"queue_depth\": {},\n"
-      "  \"intra_op_parallelism\": {},\n  \"read_bytes_per_second\": {},\n"
-      "  \"write_bytes_per_second\": {},\n  \"mixed_bytes_per_second\": {}\n}}\n",
-      kFormat, json_quoted(tuning.place.machine), json_quoted(tuning.place.path.string()),
-      json_quoted(tuning.place.device), json_quoted(tuning.place.kernel), json_quoted(tuning.measured_at),
-      json_quoted(io::name_of(tuning.engine)), tuning.block_bytes, tuning.queue_depth, tuning.thread_count,
-      tuning.read_bytes_per_second, tuning.write_bytes_per_second, tuning.mixed_bytes_per_second);
+  JsonWriter json;
+  json.begin_object(JsonLayout::lines).member("format", kFormat).member("machine", tuning.place.machine);
+  json.member("path", tuning.place.path.string()).member("device", tuning.place.device);
+  json.member("kernel", tuning.place.kernel).member("measured_at", tuning.measured_at);
+  json.member("engine", io::name_of(tuning.engine)).member("block_size", tuning.block_bytes);
+  json.member("queue_depth", tuning.queue_depth).member("intra_op_parallelism", tuning.thread_count);
+  json.member("read_bytes_per_second", tuning.read_bytes_per_second);
+  json.member("write_bytes_per_second", tuning.write_bytes_per_second);
+  json.member("mixed_bytes_per_second", tuning.mixed_bytes_per_second);
+  return json.end().take() + "\n";
 }
 
 PathTuning parse_tuning(std::string_view text, std::string_view name) {

@@ -6,49 +6,46 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include <terrace/base/error.h>
 #include <terrace/base/text/utf8.h>
+#include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/model/transformer/model_config.h>
 
 namespace terrace {
 namespace {
 
+bool is_whole(const JsonNode& value, double least, double most) {
+  return value.is(JsonNode::Kind::number) && value.number >= least && value.number <= most &&
+         value.number == std::floor(value.number);
+}
+
 class ConfigReader {
  public:
   ConfigReader(std::string_view json, std::string_view name, std::vector<std::string>* warnings)
       : name_(name), warnings_(warnings) {
-    std::string problem;
-    if (const size_t good = well_formed_bytes(json); good != json.size()) {
-      problem = fmt::format("byte {} is no UTF-8", good);
-    } else if (const size_t zero = json.find('\0'); zero != std::string_view::npos) {
-      problem = fmt::format("byte {} is 0, which is no text", zero);
-    } else {
-      problem = parse(json);
+    if (const size_t good = well_formed_bytes(json); good != json.size())
+      refuse_file(fmt::format("byte {} is no UTF-8", good));
+    if (const size_t zero = json.find('\0'); zero != std::string_view::npos)
+      refuse_file(fmt::format("byte {} is 0, which is no text", zero));
+    try {
+      root_ = parse_json(json, name_);
+    } catch (const Error& error) {
+      refuse_file(error.parts().what_failed);
     }
-    if (!root_.isObject()) {
-      throw Error(ErrorKind::config, {"cannot read the model's configuration", name_,
-                                      problem.empty() ? "it is no JSON object" : problem,
-                                      "give the config.json that save_pretrained wrote"});
-    }
+    if (!root_.is(Kind::object)) refuse_file("it is no JSON object");
   }
 
   ModelConfig read();
 
  private:
-  std::string parse(std::string_view json) {
-    Json::CharReaderBuilder builder;
-    Json::CharReaderBuilder::strictMode(&builder.settings_);
-    const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
-    std::string problem;
-    try {
-      if (reader->parse(json.data(), json.data() + json.size(), &root_, &problem)) return "";
-    } catch (const Json::Exception&) {  // the only one it throws: its stack limit
-      problem = "brackets are nested too deeply";
-    }
-    root_ = Json::Value();
-    return problem;
+  using Kind = JsonNode::Kind;
+
+  [[noreturn]] void refuse_file(const std::string& problem) const {
+    throw Error(ErrorKind::config, {"cannot read the model's configuration", name_, problem,
+                                    "give the config.json that save_pretrained wrote"});
   }
   [[noreturn]] void refuse(const std::string& key, const std::string& reason,
                            const std::string& advice) const {
@@ -60,16 +57,19 @@ class ConfigReader {
   }
 
   // The value, or null when the key is missing or null itself.
-  static const Json::Value& find(const Json::Value& object, const char* key) {
-    return object.isMember(key) ? object[key] : Json::Value::nullSingleton();
+  static const JsonNode& find(const JsonNode& object, const char* key) {
+    static const JsonNode kNull;
+    const JsonNode* value = object.find(key);
+    return value == nullptr ? kNull : *value;
   }
-  double number(const Json::Value& object, const char* key, double fallback) const;
+  double number(const JsonNode& object, const char* key, double fallback) const;
   uint32_t count(const char* key, uint32_t fallback) const;
   uint32_t required_count(const char* key) const;
   float epsilon(const char* key, double fallback) const;
-  int32_t token(const char* key, const Json::Value& value) const;
+  int32_t token(const char* key, const JsonNode& value) const;
   SpecialTokens special_tokens() const;
-  bool flag(const char* key, bool fallback) const;
+  bool flag(const JsonNode& object, const char* key, bool fallback) const;
+  bool flag(const char* key, bool fallback) const { return flag(root_, key, fallback); }
   // Refuses another value than `wanted` of a key that may be missing.
   void require_flag(const char* key, bool wanted) const;
   void require_activation(const char* key, std::initializer_list<std::string_view> accepted) const;
@@ -81,30 +81,30 @@ class ConfigReader {
   void read_window(ModelConfig& config, const std::string& type) const;
   void read_rope(ModelConfig& config) const;
   void read_rope_of(const char* key, ModelConfig& config) const;
-  void read_yarn(const Json::Value& rope, RopeScaling& scaling) const;
+  void read_yarn(const JsonNode& rope, RopeScaling& scaling) const;
 
   std::string name_;
   std::vector<std::string>* warnings_;
-  Json::Value root_;
+  JsonNode root_;
 };
 
-double ConfigReader::number(const Json::Value& object, const char* key, double fallback) const {
-  const Json::Value& value = find(object, key);
-  if (value.isNull()) return fallback;
-  if (!value.isNumeric() || !std::isfinite(value.asDouble()))
-    refuse(key, "it is no number", "correct the file");
-  return value.asDouble();
+double ConfigReader::number(const JsonNode& object, const char* key, double fallback) const {
+  const JsonNode& value = find(object, key);
+  if (value.is(Kind::null)) return fallback;
+  if (!value.is(Kind::number)) refuse(key, "it is no number", "correct the file");
+  return value.number;
 }
 
 uint32_t ConfigReader::count(const char* key, uint32_t fallback) const {
-  const Json::Value& value = find(root_, key);
-  if (value.isNull()) return fallback;
-  if (!value.isUInt()) refuse(key, "it is no whole number of 32 bits", "correct the file");
-  return value.asUInt();
+  const JsonNode& value = find(root_, key);
+  if (value.is(Kind::null)) return fallback;
+  if (!is_whole(value, 0, std::numeric_limits<uint32_t>::max()))
+    refuse(key, "it is no whole number of 32 bits", "correct the file");
+  return static_cast<uint32_t>(value.number);
 }
 
 uint32_t ConfigReader::required_count(const char* key) const {
-  if (find(root_, key).isNull())
+  if (find(root_, key).is(Kind::null))
     refuse(key, "it is missing", "give the config.json that save_pretrained wrote");
   return count(key, 0);
 }
@@ -117,32 +117,33 @@ float ConfigReader::epsilon(const char* key, double fallback) const {
   return value;
 }
 
-int32_t ConfigReader::token(const char* key, const Json::Value& value) const {
-  if (!value.isInt()) refuse(key, "it is no token id", "correct the file, or leave it out");
-  return value.asInt();
+int32_t ConfigReader::token(const char* key, const JsonNode& value) const {
+  if (!is_whole(value, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()))
+    refuse(key, "it is no token id", "correct the file, or leave it out");
+  return static_cast<int32_t>(value.number);
 }
 
 SpecialTokens ConfigReader::special_tokens() const {
   SpecialTokens tokens;
   const auto read_one = [&](const char* key, std::optional<int32_t>& id) {
-    if (!find(root_, key).isNull()) id = token(key, find(root_, key));
+    if (!find(root_, key).is(Kind::null)) id = token(key, find(root_, key));
   };
   read_one("bos_token_id", tokens.begin);
   read_one("pad_token_id", tokens.padding);
-  const Json::Value& end = find(root_, "eos_token_id");
-  if (end.isArray()) {
-    for (const Json::Value& id : end) tokens.end.push_back(token("eos_token_id", id));
-  } else if (!end.isNull()) {
+  const JsonNode& end = find(root_, "eos_token_id");
+  if (end.is(Kind::list)) {
+    for (const JsonNode& id : end.items) tokens.end.push_back(token("eos_token_id", id));
+  } else if (!end.is(Kind::null)) {
     tokens.end.push_back(token("eos_token_id", end));
   }
   return tokens;
 }
 
-bool ConfigReader::flag(const char* key, bool fallback) const {
-  const Json::Value& value = find(root_, key);
-  if (value.isNull()) return fallback;
-  if (!value.isBool()) refuse(key, "it is neither true nor false", "correct the file");
-  return value.asBool();
+bool ConfigReader::flag(const JsonNode& object, const char* key, bool fallback) const {
+  const JsonNode& value = find(object, key);
+  if (value.is(Kind::null)) return fallback;
+  if (!value.is(Kind::boolean)) refuse(key, "it is neither true nor false", "correct the file");
+  return value.boolean;
 }
 
 void ConfigReader::require_flag(const char* key, bool wanted) const {
@@ -152,10 +153,10 @@ void ConfigReader::require_flag(const char* key, bool wanted) const {
 
 void ConfigReader::require_activation(const char* key,
                                       std::initializer_list<std::string_view> accepted) const {
-  const Json::Value& value = find(root_, key);
-  if (value.isNull()) return;
+  const JsonNode& value = find(root_, key);
+  if (value.is(Kind::null)) return;
   for (const std::string_view name : accepted) {
-    if (value.isString() && value.asString() == name) return;
+    if (value.is(Kind::text) && value.text == name) return;
   }
   refuse(key, fmt::format("Terrace computes {} here", *accepted.begin()),
          "use a model with that activation function");
@@ -170,10 +171,10 @@ void ConfigReader::mention_dropout(std::initializer_list<const char*> keys) cons
 }
 
 void ConfigReader::refuse_other_architectures() const {
-  if (!find(root_, "quantization_config").isNull())
+  if (!find(root_, "quantization_config").is(Kind::null))
     refuse("quantization_config", "the weights are quantized", "use the model in bf16, fp16 or fp32");
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (!find(root_, key).isNull())
+    if (!find(root_, key).is(Kind::null))
       refuse(key, "the model is a mixture of experts, and Terrace trains dense ones", "use a dense model");
   }
 }
@@ -221,7 +222,7 @@ void ConfigReader::read_window(ModelConfig& config, const std::string& type) con
   const bool is_qwen = type == "qwen2" || type == "qwen3";
   const bool used = type == "mistral" || (is_qwen && flag("use_sliding_window", false));
   const uint32_t window = count("sliding_window", type == "mistral" ? 4096 : 0);
-  const bool none = root_.isMember("sliding_window") && root_["sliding_window"].isNull();
+  const bool none = root_.find("sliding_window") != nullptr && find(root_, "sliding_window").is(Kind::null);
   if (used && !none) {
     if (is_qwen && window < config.context) {
       refuse("use_sliding_window", "Terrace attends to the whole sequence", "use a model without it");
@@ -233,17 +234,16 @@ void ConfigReader::read_window(ModelConfig& config, const std::string& type) con
     warn(fmt::format("attention looks {} tokens back: sequences may not be longer", window));
     config.context = window;
   }
-  for (const Json::Value& layer : find(root_, "layer_types")) {
-    if (!used && !(layer.isString() && layer.asString() == "full_attention"))
+  for (const JsonNode& layer : find(root_, "layer_types").items) {
+    if (!used && !(layer.is(Kind::text) && layer.text == "full_attention"))
       refuse("layer_types", "Terrace computes full attention in every layer", "use a model without it");
   }
 }
 
-void ConfigReader::read_yarn(const Json::Value& rope, RopeScaling& scaling) const {
+void ConfigReader::read_yarn(const JsonNode& rope, RopeScaling& scaling) const {
   scaling.beta_fast = number(rope, "beta_fast", 32.0);
   scaling.beta_slow = number(rope, "beta_slow", 1.0);
-  const Json::Value& truncate = find(rope, "truncate");
-  scaling.truncate = truncate.isNull() || truncate.asBool();
+  scaling.truncate = flag(rope, "truncate", true);
   scaling.attention_factor = number(rope, "attention_factor", 0.0);
   const double numerator = number(rope, "mscale", 0.0), denominator = number(rope, "mscale_all_dim", 0.0);
   if (scaling.attention_factor != 0.0 || numerator == 0.0 || denominator == 0.0) return;
@@ -262,7 +262,8 @@ void ConfigReader::read_rope(ModelConfig& config) const {
   read_rope_of("rope_parameters", config);
   older.rope_theta = config.rope_theta;  // rope_scaling seldom has one of its own
   read_rope_of("rope_scaling", older);
-  const bool both = !find(root_, "rope_parameters").isNull() && !find(root_, "rope_scaling").isNull();
+  const bool both =
+      !find(root_, "rope_parameters").is(Kind::null) && !find(root_, "rope_scaling").is(Kind::null);
   if (both && (older.rope != config.rope || older.rope_theta != config.rope_theta)) {
     refuse("rope_parameters", "\"rope_scaling\" is there too and says something else",
            "remove the one that the model was not trained with");
@@ -272,14 +273,14 @@ void ConfigReader::read_rope(ModelConfig& config) const {
 }
 
 void ConfigReader::read_rope_of(const char* key, ModelConfig& config) const {
-  const Json::Value& rope = find(root_, key);
-  if (rope.isNull()) return;
-  if (!rope.isObject()) refuse(key, "it is no object", "correct the file");
+  const JsonNode& rope = find(root_, key);
+  if (rope.is(Kind::null)) return;
+  if (!rope.is(Kind::object)) refuse(key, "it is no object", "correct the file");
   config.rope_theta = number(rope, "rope_theta", config.rope_theta);
   if (number(rope, "partial_rotary_factor", 1.0) != 1.0)
     refuse(key, "Terrace turns whole heads", "use a model without partial_rotary_factor");
-  const Json::Value& named = find(rope, rope.isMember("rope_type") ? "rope_type" : "type");
-  const std::string kind = named.isString() ? named.asString() : "default";
+  const JsonNode& named = find(rope, rope.find("rope_type") != nullptr ? "rope_type" : "type");
+  const std::string kind = named.is(Kind::text) ? named.text : "default";
   if (kind == "default") return;
   RopeScaling& scaling = config.rope;
   scaling.factor = number(rope, "factor", 0.0);
@@ -308,8 +309,8 @@ void ConfigReader::read_rope_of(const char* key, ModelConfig& config) const {
 }
 
 ModelConfig ConfigReader::read() {
-  const Json::Value& type = find(root_, "model_type");
-  const std::string name = type.isString() ? type.asString() : "";
+  const JsonNode& type = find(root_, "model_type");
+  const std::string name = type.is(Kind::text) ? type.text : "";
   refuse_other_architectures();
   ModelConfig config;
   if (name == "gpt2") {

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <optional>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/json/json_document.h>
 
 namespace terrace {
@@ -32,12 +32,9 @@ std::vector<std::string> read_texts(const JsonMember& member, std::string_view n
 }
 
 uint64_t read_whole_number(const JsonMember& member, std::string_view name) {
-  uint64_t value = 0;
-  const std::string& text = member.value.text;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (!member.value.is(JsonNode::Kind::number) || status != std::errc() || end != text.data() + text.size())
-    refuse(name, fmt::format("\"{}\" is not a whole number", member.key));
-  return value;
+  const std::optional<uint64_t> value = member.value.whole_number();
+  if (!value) refuse(name, fmt::format("\"{}\" is not a whole number", member.key));
+  return *value;
 }
 
 LoraOptions read_lora(const JsonMember& member, std::string_view name) {
@@ -46,10 +43,8 @@ LoraOptions read_lora(const JsonMember& member, std::string_view name) {
     if (part.key == "rank") {
       lora.rank = static_cast<uint32_t>(read_whole_number(part, name));
     } else if (part.key == "alpha") {
-      const std::string& text = part.value.text;
-      const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), lora.alpha);
-      if (!part.value.is(JsonNode::Kind::number) || status != std::errc() || end != text.data() + text.size())
-        refuse(name, "its \"alpha\" is not a number");
+      if (!part.value.is(JsonNode::Kind::number)) refuse(name, "its \"alpha\" is not a number");
+      lora.alpha = part.value.number;
     } else if (part.key == "targets") {
       lora.targets = read_texts(part, name);
     } else {
@@ -60,24 +55,19 @@ LoraOptions read_lora(const JsonMember& member, std::string_view name) {
   return lora;
 }
 
-std::string list_of(const std::vector<std::string>& texts) {
-  std::string list;
-  for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + json_quoted(text);
-  return "[" + list + "]";
-}
-
 }  // namespace
 
 std::string architecture_text(const Model& model) {
   const ModelOptions& options = model.options();
-  const std::string lora =
-      options.lora ? fmt::format(R"(, "{}": {{"rank": {}, "alpha": {}, "targets": {}}})", kLora,
-                                 options.lora->rank, options.lora->alpha, list_of(options.lora->targets))
-                   : "";
   const std::string config = model_config_json(model.config(), options.type);
-  return fmt::format(R"({{"{}": {}, "{}": {}, "{}": {}{}}})", kModelConfig,
-                     json_text(parse_json(config, "config.json")), kFrozen, list_of(options.frozen),
-                     kTablePart, options.table_part_elements, lora);
+  JsonWriter json;
+  json.begin_object().member(kModelConfig, json_raw(json_text(parse_json(config, "config.json"))));
+  json.list(kFrozen, options.frozen).member(kTablePart, options.table_part_elements);
+  if (options.lora) {
+    json.begin_object(kLora).members({{"rank", options.lora->rank}, {"alpha", options.lora->alpha}});
+    json.list("targets", options.lora->targets).end();
+  }
+  return json.end().take();
 }
 
 std::unique_ptr<Model> make_model_of(std::string_view architecture, DataType type, std::string_view name) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include <terrace/base/assert.h>
-#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/base/text/json_writer.h>
 
 namespace terrace {
 namespace {
@@ -14,30 +14,16 @@ namespace {
 constexpr const char* kPrefix = "base_model.model.";
 
 std::string config_text(std::span<const AdapterSpec> adapters, const AdapterConfig& config) {
-  std::string modules;
-  for (const AdapterSpec& adapter : adapters) {
-    // Whole names: a part of one could stand for modules that have no adapter.
-    modules += (modules.empty() ? "" : ",\n    ") + json_quoted(adapter.module);
-  }
   const AdapterSpec& first = adapters.front();
-  return fmt::format(R"({{
-  "peft_type": "LORA",
-  "task_type": "CAUSAL_LM",
-  "base_model_name_or_path": {},
-  "r": {},
-  "lora_alpha": {},
-  "lora_dropout": 0.0,
-  "bias": "none",
-  "fan_in_fan_out": {},
-  "inference_mode": true,
-  "use_rslora": false,
-  "target_modules": [
-    {}
-  ]
-}}
-)",
-                     config.base_model.empty() ? "null" : json_quoted(config.base_model), first.rank,
-                     config.alpha, first.outputs_first ? "false" : "true", modules);
+  JsonWriter json;
+  json.begin_object(JsonLayout::lines).members({{"peft_type", "LORA"}, {"task_type", "CAUSAL_LM"}});
+  json.member("base_model_name_or_path", json_text_or_null(config.base_model));
+  json.members({{"r", first.rank}, {"lora_alpha", config.alpha}, {"lora_dropout", json_fixed(0, 1)}});
+  json.members({{"bias", "none"}, {"fan_in_fan_out", !first.outputs_first}, {"inference_mode", true}});
+  json.member("use_rslora", false).begin_list("target_modules", JsonLayout::lines);
+  // Whole names: a part of one could stand for modules that have no adapter.
+  for (const AdapterSpec& adapter : adapters) json.value(adapter.module);
+  return json.end().end().take() + "\n";
 }
 
 }  // namespace

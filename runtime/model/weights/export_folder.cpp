@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <set>
 
 #include <terrace/aio/file.h>
 #include <terrace/aio/folder.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/json/json_document.h>
 
@@ -44,7 +44,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
 
 struct ExportList {
   std::set<std::string> files;  // with this list; none when there is no export
-  std::string step;             // as written
+  std::optional<uint64_t> step;
 };
 
 ExportList list_of_export(const fs::path& folder) {
@@ -53,14 +53,12 @@ ExportList list_of_export(const fs::path& folder) {
   const std::vector<std::byte> bytes = io::read_whole_file(folder / kListName, kMaxListBytes);
   const JsonNode root =
       parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, (folder / kListName).string());
-  bool known = false;
-  for (const JsonMember& member : root.members) {
-    known = known || (member.key == "format" && member.value.text == kFormat);
-    if (member.key == "step") list.step = member.value.text;
-    if (member.key != "files") continue;
-    for (const JsonNode& item : member.value.items) list.files.insert(item.text);
+  const JsonNode* format = root.find("format");
+  if (format == nullptr || format->text != kFormat) return {};
+  if (const JsonNode* files = root.find("files")) {
+    for (const JsonNode& item : files->items) list.files.insert(item.text);
   }
-  if (!known) return {};
+  if (const JsonNode* step = root.find("step")) list.step = step->whole_number();
   list.files.insert(kListName);
   return list;
 }
@@ -79,7 +77,8 @@ void require_replaceable(const fs::path& target, bool replace) {
            "move that away, or name another folder");
   }
   if (!replace)
-    refuse(target, "it holds an earlier export", "give --force to replace it, or name another folder");
+    refuse(target, "it holds an earlier export",
+           "name another folder, or let it be replaced (ExportOptions::replace)");
 }
 
 // With the permissions of any folder that the user makes.
@@ -132,12 +131,12 @@ void ExportFolder::copy_existing(const fs::path& source, const std::vector<std::
 
 void ExportFolder::commit(std::optional<uint64_t> step) {
   TERRACE_ASSERT(!committed_, "an export is committed once");
-  std::string files;
-  for (const std::string& name : names_in(partial_))
-    files += fmt::format("{}\n    {}", files.empty() ? "" : ",", json_quoted(name));
-  write_text(kListName,
-             fmt::format("{{\n  \"format\": \"{}\",\n  \"version\": 1,\n{}  \"files\": [{}\n  ]\n}}\n",
-                         kFormat, step ? fmt::format("  \"step\": {},\n", *step) : "", files));
+  JsonWriter json;
+  json.begin_object(JsonLayout::lines).members({{"format", kFormat}, {"version", 1}});
+  if (step) json.member("step", *step);
+  json.begin_list("files", JsonLayout::lines);
+  for (const std::string& name : names_in(partial_)) json.value(name);
+  write_text(kListName, json.end().end().take() + "\n");
   require_replaceable(target_, true);  // nobody put anything there meanwhile
   if (!fs::exists(target_)) {
     io::rename_path(partial_, target_);
@@ -158,10 +157,7 @@ void ExportFolder::commit(std::optional<uint64_t> step) {
 
 std::optional<uint64_t> step_of_export(const fs::path& folder) {
   try {
-    const std::string text = list_of_export(folder).step;
-    uint64_t step = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
-    if (error == std::errc() && end == text.data() + text.size()) return step;
+    return list_of_export(folder).step;
   } catch (const Error&) {  // what cannot be read is none
   }
   return std::nullopt;

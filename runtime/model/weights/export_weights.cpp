@@ -11,9 +11,9 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/memory/space/flat_space.h>
-#include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/model/weights/export_folder.h>
 #include <terrace/runtime/model/weights/safetensors.h>
 
@@ -236,13 +236,11 @@ std::string index_text(std::span<const WeightSpec> weights, const Layout& layout
     for (size_t p = layout.first_of_file[file]; p < layout.first_of_file[file + 1]; ++p)
       weight_map[weights[layout.order[p]].name] = files.file_name(file);
   }
-  std::string members;
-  for (const auto& [name, file] : weight_map)
-    members +=
-        fmt::format("{}\n    {}: {}", members.empty() ? "" : ",", json_quoted(name), json_quoted(file));
-  return fmt::format(
-      "{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{{}\n  }}\n}}\n",
-      layout.data_bytes, members);
+  JsonWriter json;
+  json.begin_object(JsonLayout::lines).begin_object("metadata", JsonLayout::lines);
+  json.member("total_size", layout.data_bytes).end().begin_object("weight_map", JsonLayout::lines);
+  for (const auto& [name, file] : weight_map) json.member(name, file);
+  return json.end().end().take() + "\n";
 }
 
 }  // namespace

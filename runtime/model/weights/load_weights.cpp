@@ -11,7 +11,7 @@
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/base/progress.h>
-#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/base/text/json_writer.h>
 
 namespace terrace {
 namespace {

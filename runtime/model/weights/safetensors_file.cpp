@@ -8,7 +8,7 @@
 #include <terrace/aio/file.h>
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
-#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/model/weights/internal/elements.h>
 #include <terrace/runtime/model/weights/safetensors.h>
 

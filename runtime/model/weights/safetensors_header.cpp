@@ -9,9 +9,9 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/json/json_cursor.h>
-#include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/model/weights/safetensors.h>
 
 namespace terrace {
@@ -246,24 +246,21 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, uint
 
 std::string safetensors_head(std::span<const SafetensorsSpec> tensors,
                              const std::map<std::string, std::string>& metadata) {
-  std::string text = "{";
+  JsonWriter json({.dense = true});
+  json.begin_object();
   if (!metadata.empty()) {
-    std::string members;
-    for (const auto& [key, value] : metadata)
-      members += (members.empty() ? "" : ",") + json_quoted(key) + ":" + json_quoted(value);
-    text += fmt::format("\"{}\":{{{}}}", kMetadataKey, members);
+    json.begin_object(kMetadataKey);
+    for (const auto& [key, value] : metadata) json.member(key, value);
+    json.end();
   }
   uint64_t offset = 0;
   for (const SafetensorsSpec& tensor : tensors) {
-    std::string shape;
-    for (const uint64_t extent : tensor.shape) shape += (shape.empty() ? "" : ",") + std::to_string(extent);
     const uint64_t end = offset + count_elements(tensor.shape) * bytes_of(tensor.type);
-    text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                        text.size() > 1 ? "," : "", json_quoted(tensor.name), safetensors_name(tensor.type),
-                        shape, offset, end);
+    json.begin_object(tensor.name).member("dtype", safetensors_name(tensor.type));
+    json.list("shape", tensor.shape).list("data_offsets", {offset, end}).end();
     offset = end;
   }
-  text += "}";
+  std::string text = json.end().take();
   // So that the first tensor, and every one whose predecessors are aligned, begins at a multiple of eight.
   text.resize(round_up(text.size(), kLengthBytes), ' ');
   TERRACE_ASSERT(text.size() <= kMaxSafetensorsHeaderBytes, "so many tensors do not fit one header");

@@ -8,6 +8,7 @@
 
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/json/json_document.h>
 
@@ -54,10 +55,7 @@ std::map<std::string, std::string> read_weight_map(const fs::path& index) {
   const std::vector<std::byte> bytes = io::read_whole_file(index, kMaxIndexBytes);
   const JsonNode root =
       parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, index.string());
-  const JsonNode* map = nullptr;
-  for (const JsonMember& member : root.members) {
-    if (member.key == "weight_map") map = &member.value;  // total_size and the like are only remarks
-  }
+  const JsonNode* map = root.find("weight_map");  // total_size and the like are only remarks
   if (map == nullptr || !map->is(JsonNode::Kind::object)) refuse_index(index, "it has no weight_map");
   std::map<std::string, std::string> weight_map;
   for (const JsonMember& member : map->members) {

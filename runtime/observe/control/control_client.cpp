@@ -38,8 +38,8 @@ void ControlClient::wait_for(short events) {
   if (ready == 0) {
     throw Error(ErrorKind::io,
                 {"the job gave no answer", name_, "it took too long",
-                 "the job may be stopped (SIGSTOP), or in a long step; ask again, with a longer "
-                 "--timeout where that is a flag"});
+                 "the job may be stopped (SIGSTOP), or in a long step; ask again, and wait longer "
+                 "(ControlClient::set_patience)"});
   }
 }
 

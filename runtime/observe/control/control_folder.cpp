@@ -28,12 +28,12 @@ constexpr std::string_view kSuffix = ".sock";
 
 [[noreturn]] void refuse_folder(const fs::path& path, const std::string& reason) {
   throw Error(ErrorKind::io, {"cannot use the folder of control sockets", path.string(), reason,
-                              "set XDG_RUNTIME_DIR to a folder of your own, or train with --no-control"});
+                              "set XDG_RUNTIME_DIR to a folder of your own, or train without control"});
 }
 
 [[noreturn]] void refuse_socket(const fs::path& path, const std::string& reason) {
   throw Error(ErrorKind::io, {"cannot listen on the control socket", path.string(), reason,
-                              "remove it if no job has it, or train with --no-control"});
+                              "remove it if no job has it, or train without control"});
 }
 
 OwnedFd new_socket() {
@@ -163,8 +163,8 @@ OwnedFd connect_to_job(const fs::path& socket) {
   const auto refuse = [&](const std::string& reason) {
     throw Error(ErrorKind::io,
                 {"cannot reach the job", socket.string(), reason,
-                 "`terrace ctl status` without a job says which ones run; a job that trains with "
-                 "--no-control cannot be reached"});
+                 "`terrace ctl status` without a job says which ones run; a job that trains without "
+                 "control cannot be reached"});
   };
   const fs::path folder = socket.has_parent_path() ? socket.parent_path() : fs::path(".");
   const OwnedFd folder_fd(open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));

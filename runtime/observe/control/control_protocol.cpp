@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::array kCommands = {ControlCommand::status, ControlCommand::set, ControlCommand::save,
                                   ControlCommand::stop};
-constexpr std::array kKinds = {ErrorKind::config, ErrorKind::capacity, ErrorKind::io,
-                               ErrorKind::device, ErrorKind::corrupt,  ErrorKind::cancelled};
+constexpr std::array kKinds = {ErrorKind::config,  ErrorKind::capacity,  ErrorKind::io,    ErrorKind::device,
+                               ErrorKind::corrupt, ErrorKind::cancelled, ErrorKind::misuse};
 constexpr const char* kHostMemory = "host-memory";
 constexpr size_t kNear = 2;         // edits
 constexpr size_t kShownBytes = 80;  // of what was not understood
@@ -34,6 +34,8 @@ std::string_view name_of_kind(ErrorKind kind) {
       return "corrupt";
     case ErrorKind::cancelled:
       return "cancelled";
+    case ErrorKind::misuse:
+      return "misuse";
   }
   return "io";
 }
@@ -42,20 +44,13 @@ std::string_view name_of_kind(ErrorKind kind) {
   throw Error(ErrorKind::config, {"cannot carry out the request", subject, reason, advice});
 }
 
-const JsonNode* member_of(const JsonNode& object, std::string_view key) {
-  for (const JsonMember& member : object.members) {
-    if (member.key == key) return &member.value;
-  }
-  return nullptr;
-}
-
 std::string text_of(const JsonNode& object, const char* key) {
-  const JsonNode* node = member_of(object, key);
+  const JsonNode* node = object.find(key);
   return node != nullptr && node->is(JsonNode::Kind::text) ? node->text : "";
 }
 
 void require_version(const JsonNode& request) {
-  const JsonNode* version = member_of(request, "terrace");
+  const JsonNode* version = request.find("terrace");
   if (version == nullptr)
     refuse("terrace", "it says no version", fmt::format("begin with {{\"terrace\": {}, ", kControlVersion));
   if (!version->is(JsonNode::Kind::number) || version->number != kControlVersion) {
@@ -66,7 +61,7 @@ void require_version(const JsonNode& request) {
 }
 
 uint64_t bytes_of_value(const JsonNode& request) {
-  const JsonNode* value = member_of(request, "value");
+  const JsonNode* value = request.find("value");
   if (value == nullptr) refuse("set host-memory", "it has no value", "give a size: 2GiB");
   return parse_bytes(value->text, kHostMemory);  // of a number, its literal
 }
@@ -129,28 +124,26 @@ ControlRequest parse_control_request(std::string_view line) {
 }
 
 std::string control_request(const ControlRequest& request) {
-  const std::string begin =
-      fmt::format(R"({{"terrace": {}, "command": "{}")", kControlVersion, name_of(request.command));
-  if (request.command != ControlCommand::set) return begin + "}\n";
-  return begin + fmt::format(R"(, "key": "{}", "value": {}}})", kHostMemory, request.host_memory_bytes) +
-         "\n";
+  JsonWriter json;
+  json.begin_object().members({{"terrace", kControlVersion}, {"command", name_of(request.command)}});
+  if (request.command == ControlCommand::set)
+    json.members({{"key", kHostMemory}, {"value", request.host_memory_bytes}});
+  return json.end().take() + "\n";
 }
 
-std::string control_answer(std::string_view members) {
-  return fmt::format(R"({{"terrace": {}, "ok": true{}{}}})", kControlVersion, members.empty() ? "" : ", ",
-                     members) +
-         "\n";
+std::string control_answer(std::initializer_list<JsonWriter::Member> members) {
+  JsonWriter json;
+  json.begin_object().members({{"terrace", kControlVersion}, {"ok", true}}).members(members);
+  return json.end().take() + "\n";
 }
 
 std::string control_refusal(const Error& error) {
-  constexpr size_t kLongest = 4096;
   const ErrorParts& parts = error.parts();
-  const auto quoted = [](const std::string& text) { return json_quoted(text, kLongest); };
-  return fmt::format(
-             R"({{"terrace": {}, "ok": false, "error": {{"kind": "{}", "what": {}, "subject": {}, "reason": {}, "advice": {}}}}})",
-             kControlVersion, name_of_kind(error.kind()), quoted(parts.what_failed), quoted(parts.subject),
-             quoted(parts.reason), quoted(parts.advice)) +
-         "\n";
+  JsonWriter json({.longest_text_bytes = 4096});
+  json.begin_object().members({{"terrace", kControlVersion}, {"ok", false}});
+  json.begin_object("error").members({{"kind", name_of_kind(error.kind())}, {"what", parts.what_failed}});
+  json.members({{"subject", parts.subject}, {"reason", parts.reason}, {"advice", parts.advice}});
+  return json.end().end().take() + "\n";
 }
 
 JsonNode parse_control_answer(std::string_view line) {
@@ -165,10 +158,10 @@ JsonNode parse_control_answer(std::string_view line) {
   } catch (const Error& error) {
     unknown(error.what());
   }
-  const JsonNode* ok = answer.is(JsonNode::Kind::object) ? member_of(answer, "ok") : nullptr;
+  const JsonNode* ok = answer.is(JsonNode::Kind::object) ? answer.find("ok") : nullptr;
   if (ok == nullptr || !ok->is(JsonNode::Kind::boolean)) unknown("it does not say \"ok\"");
   if (ok->boolean) return answer;
-  const JsonNode* error = member_of(answer, "error");
+  const JsonNode* error = answer.find("error");
   if (error == nullptr || !error->is(JsonNode::Kind::object)) unknown("it names no error");
   const std::string kind = text_of(*error, "kind");
   const auto known = std::find_if(kKinds.begin(), kKinds.end(),

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/json/json_document.h>
 
 namespace terrace {
@@ -35,8 +37,8 @@ ControlRequest parse_control_request(std::string_view line);
 // One line with its newline.
 std::string control_request(const ControlRequest& request);
 
-// {"terrace": 1, "ok": true, <members>} and a newline; members are JSON: "\"step\": 3".
-std::string control_answer(std::string_view members);
+// {"terrace": 1, "ok": true, <members>} and a newline.
+std::string control_answer(std::initializer_list<JsonWriter::Member> members);
 std::string control_refusal(const Error& error);
 // The answer as it came. Throws the Error that it tells of, or Error(io) when it is none.
 JsonNode parse_control_answer(std::string_view line);

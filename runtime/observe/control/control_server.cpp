@@ -42,7 +42,7 @@ Error run_is_over() {
 OwnedFd new_event() {
   OwnedFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (fd.get() < 0)
-    throw Error(ErrorKind::io, {"cannot make an event", "", system_reason(errno), "train with --no-control"});
+    throw Error(ErrorKind::io, {"cannot make an event", "", system_reason(errno), "train without control"});
   return fd;
 }
 

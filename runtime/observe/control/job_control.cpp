@@ -5,17 +5,19 @@
 
 #include <utility>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/observe/control/control_protocol.h>
 
 namespace terrace {
 namespace {
 
 std::string set_answer(const HostBudgetChange& change, uint32_t record_chunks) {
-  return control_answer(
-      fmt::format(R"("host_budget_bytes": {}, "kept_chunks": {}, "record_chunks": {}, "read_bytes": {}, )"
-                  R"("write_bytes": {}, "ns": {})",
-                  change.budget_bytes, change.kept_chunks, record_chunks, change.read_bytes,
-                  change.write_bytes, change.ns));
+  return control_answer({{"host_budget_bytes", change.budget_bytes},
+                         {"kept_chunks", change.kept_chunks},
+                         {"record_chunks", record_chunks},
+                         {"read_bytes", change.read_bytes},
+                         {"write_bytes", change.write_bytes},
+                         {"ns", change.ns}});
 }
 
 }  // namespace
@@ -69,7 +71,7 @@ std::optional<std::string> JobControl::answer_at_once(const ControlRequest& requ
     case ControlCommand::stop: {
       if (options_.stop) options_.stop();
       const MutexLock lock(mutex_);
-      return control_answer(fmt::format(R"("step": {})", published_.step));
+      return control_answer({{"step", published_.step}});
     }
     case ControlCommand::set:
     case ControlCommand::save:
@@ -87,7 +89,7 @@ std::string JobControl::status_answer() {
   const StepWatch& watch = trainer_.offloader().watch();
   if (const std::optional<uint64_t> wait = watch.current())
     status.waits_for = watch.describe(*wait).value_or("");
-  return control_answer(fmt::format(R"("status": {})", job_status_json(status)));
+  return control_answer({{"status", json_raw(job_status_json(status))}});
 }
 
 // The status that follows an answer knows what the answer says.
@@ -101,8 +103,8 @@ std::string JobControl::carry_out(const ControlRequest& request, const JobAction
   }
   const SaveAnswer saved = actions.save();
   if (saved.refusal) return control_refusal(*saved.refusal);
-  return control_answer(fmt::format(R"("step": {}, "checkpoint": {}, "commit": {})",
-                                    trainer_.completed_steps(), saved.checkpoint, saved.epoch));
+  return control_answer(
+      {{"step", trainer_.completed_steps()}, {"checkpoint", saved.checkpoint}, {"commit", saved.epoch}});
 }
 
 }  // namespace terrace

@@ -1,14 +1,11 @@
 #include <terrace/runtime/observe/control/job_status.h>
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/offload/watch/binding_resource.h>
-#include <terrace/offload/watch/link_table.h>
+#include <terrace/offload/watch/counter_table.h>
 
 namespace terrace {
 namespace {
@@ -19,7 +16,7 @@ namespace {
 }
 
 const JsonNode& require(const JsonNode& object, std::string_view key, JsonNode::Kind kind) {
-  const JsonNode* node = json_member(object, key);
+  const JsonNode* node = object.find(key);
   if (node == nullptr || !node->is(kind)) refuse(key);
   return *node;
 }
@@ -30,7 +27,7 @@ uint64_t whole(const JsonNode& object, std::string_view key) {
 }
 
 std::optional<uint64_t> optional_whole(const JsonNode& object, std::string_view key) {
-  const JsonNode* node = json_member(object, key);
+  const JsonNode* node = object.find(key);
   if (node == nullptr || !node->is(JsonNode::Kind::number)) return std::nullopt;
   return whole(object, key);
 }
@@ -39,29 +36,12 @@ std::string text(const JsonNode& object, std::string_view key) {
   return require(object, key, JsonNode::Kind::text).text;
 }
 
-std::string number_or_null(std::optional<double> value) {
-  return value && std::isfinite(*value) ? fmt::format("{}", *value) : "null";
-}
-std::string whole_or_null(std::optional<uint64_t> value) {
-  return value ? std::to_string(*value) : "null";
-}
-
-std::string tiers_json(const JobStatus& status) {
-  std::string tiers;
-  for (const TierStatus& tier : status.tiers) {
-    tiers += fmt::format(R"({}{{"name": {}, "budget_bytes": {}, "used_bytes": {}, "peak_bytes": {}}})",
-                         tiers.empty() ? "" : ", ", json_quoted(tier.name), tier.budget_bytes,
-                         tier.used_bytes, tier.peak_bytes);
-  }
-  return tiers;
-}
-
 template <typename Item>
-std::string members_json(const std::vector<Item>& items, uint64_t Item::*value) {
-  std::string members;
-  for (const Item& item : items)
-    members += fmt::format("{}{}: {}", members.empty() ? "" : ", ", json_quoted(item.name), item.*value);
-  return members;
+void write_members(JsonWriter& json, std::string_view key, const std::vector<Item>& items,
+                   uint64_t Item::*value) {
+  json.begin_object(key);
+  for (const Item& item : items) json.member(item.name, item.*value);
+  json.end();
 }
 
 template <typename Item>
@@ -73,21 +53,12 @@ std::vector<Item> parse_members(const JsonNode& object) {
 
 }  // namespace
 
-const JsonNode* json_member(const JsonNode& object, std::string_view key) {
-  for (const JsonMember& member : object.members) {
-    if (member.key == key) return &member.value;
-  }
-  return nullptr;
-}
-
 uint64_t json_whole_number(const JsonNode& object, std::string_view key) {
-  const JsonNode* node = json_member(object, key);
+  const JsonNode* node = object.find(key);
   if (node == nullptr || !node->is(JsonNode::Kind::number)) return 0;
-  uint64_t value = 0;
-  const char* end = node->text.data() + node->text.size();
-  const auto [stop, error] = std::from_chars(node->text.data(), end, value);
-  if (error != std::errc() || stop != end) refuse(key);
-  return value;
+  const std::optional<uint64_t> value = node->whole_number();
+  if (!value) refuse(key);
+  return *value;
 }
 
 void set_last_step(JobStatus& status, const StepReport& report) {
@@ -98,9 +69,11 @@ void set_last_step(JobStatus& status, const StepReport& report) {
   status.step_ns = report.total_ns;
   status.update_mode = name_of(report.update_mode);
   status.links.resize(kLinks.size());
-  for (size_t i = 0; i < kLinks.size(); ++i) status.links[i] = {kLinks[i].key, report.moved.*kLinks[i].moved};
+  for (size_t i = 0; i < kLinks.size(); ++i)
+    status.links[i] = {std::string(kLinks[i].key), report.moved.*kLinks[i].value};
   status.waits.resize(kWaits.size());
-  for (size_t i = 0; i < kWaits.size(); ++i) status.waits[i] = {kWaits[i].key, report.moved.*kWaits[i].ns};
+  for (size_t i = 0; i < kWaits.size(); ++i)
+    status.waits[i] = {std::string(kWaits[i].key), report.moved.*kWaits[i].value};
   status.bound_by = key_of(resource_use(report.moved).binding);
 }
 
@@ -126,22 +99,24 @@ void set_memory(JobStatus& status, Trainer& trainer) {
 }
 
 std::string job_status_json(const JobStatus& status) {
-  const auto seconds = [](uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
-  return fmt::format(
-             R"({{"pid": {}, "model": {}, "step": {}, "steps": {}, "loss": {}, "lr": {}, "tokens": {}, )"
-             R"("step_ns": {}, "seconds": {}, "tokens_per_second": {}, "update_mode": {}, )",
-             status.pid, json_quoted(status.model), status.step, status.steps, number_or_null(status.loss),
-             number_or_null(status.learning_rate), status.tokens, status.step_ns,
-             number_or_null(seconds(status.step_ns)), number_or_null(status.tokens_per_second()),
-             json_quoted(status.update_mode)) +
-         fmt::format(
-             R"("tiers": [{}], "least_host_bytes": {}, "most_host_bytes": {}, "kept_chunks": {}, "record_chunks": {}, )"
-             R"("link_bytes": {{{}}}, "wait_ns": {{{}}}, "bound_by": {}, "commit_step": {}, "checkpoint_step": {}, "waits_for": {}}})",
-             tiers_json(status), status.least_host_bytes, status.most_host_bytes, status.kept_chunks,
-             status.record_chunks, members_json(status.links, &LinkBytes::bytes),
-             members_json(status.waits, &WaitTime::ns), json_quoted(status.bound_by),
-             whole_or_null(status.epoch_step), whole_or_null(status.checkpoint_step),
-             json_quoted(status.waits_for));
+  JsonWriter json;
+  json.begin_object().members({{"pid", status.pid}, {"model", status.model}, {"step", status.step}});
+  json.members({{"steps", status.steps}, {"loss", status.loss}, {"lr", status.learning_rate}});
+  json.members({{"tokens", status.tokens}, {"step_ns", status.step_ns}});
+  json.member("seconds", static_cast<double>(status.step_ns) * 1e-9);
+  json.member("tokens_per_second", status.tokens_per_second()).member("update_mode", status.update_mode);
+  json.list("tiers", status.tiers, [&](const TierStatus& tier) {
+    json.begin_object().members({{"name", tier.name}, {"budget_bytes", tier.budget_bytes}});
+    json.members({{"used_bytes", tier.used_bytes}, {"peak_bytes", tier.peak_bytes}}).end();
+  });
+  json.member("least_host_bytes", status.least_host_bytes);
+  json.member("most_host_bytes", status.most_host_bytes);
+  json.members({{"kept_chunks", status.kept_chunks}, {"record_chunks", status.record_chunks}});
+  write_members(json, "link_bytes", status.links, &LinkBytes::bytes);
+  write_members(json, "wait_ns", status.waits, &WaitTime::ns);
+  json.members({{"bound_by", status.bound_by}, {"commit_step", status.epoch_step}});
+  json.members({{"checkpoint_step", status.checkpoint_step}, {"waits_for", status.waits_for}});
+  return json.end().take();
 }
 
 JobStatus parse_job_status(const JsonNode& node) {
@@ -151,9 +126,9 @@ JobStatus parse_job_status(const JsonNode& node) {
   status.model = text(node, "model");
   status.step = whole(node, "step");
   status.steps = whole(node, "steps");
-  const JsonNode* loss = json_member(node, "loss");
+  const JsonNode* loss = node.find("loss");
   if (loss != nullptr && loss->is(JsonNode::Kind::number)) status.loss = loss->number;
-  const JsonNode* rate = json_member(node, "lr");
+  const JsonNode* rate = node.find("lr");
   if (rate != nullptr && rate->is(JsonNode::Kind::number)) status.learning_rate = rate->number;
   status.tokens = whole(node, "tokens");
   status.step_ns = whole(node, "step_ns");
@@ -170,7 +145,7 @@ JobStatus parse_job_status(const JsonNode& node) {
   status.waits = parse_members<WaitTime>(require(node, "wait_ns", JsonNode::Kind::object));
   status.bound_by = text(node, "bound_by");
   // A job of an earlier Terrace says "epoch_step".
-  status.epoch_step = optional_whole(node, json_member(node, "commit_step") ? "commit_step" : "epoch_step");
+  status.epoch_step = optional_whole(node, node.find("commit_step") ? "commit_step" : "epoch_step");
   status.checkpoint_step = optional_whole(node, "checkpoint_step");
   status.waits_for = text(node, "waits_for");
   return status;

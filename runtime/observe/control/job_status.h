@@ -70,9 +70,7 @@ std::string job_status_json(const JobStatus& status);
 // type is an Error(io).
 JobStatus parse_job_status(const JsonNode& node);
 
-// The member of an object; null when there is none.
-const JsonNode* json_member(const JsonNode& object, std::string_view key);
-// A whole number in it; 0 when there is none.
+// A whole number that is a member of an object; 0 when there is none.
 uint64_t json_whole_number(const JsonNode& object, std::string_view key);
 
 }  // namespace terrace

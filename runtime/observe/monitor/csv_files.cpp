@@ -89,7 +89,7 @@ void CsvFiles::require_none(const std::filesystem::path& folder) {
   if (files.empty()) return;
   throw Error(ErrorKind::config,
               {"the scalars of two runs would be mixed", files.front().string(), "it has lines already",
-               "set another csv_monitor.job_name, move the folder away, or go on with --resume"});
+               "set another csv_monitor.job_name, move the folder away, or resume the run that wrote it"});
 }
 
 CsvFiles::~CsvFiles() = default;

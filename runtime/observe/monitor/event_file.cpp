@@ -112,7 +112,7 @@ void EventFile::require_none(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder) || second_after_all(folder) == 0) return;
   throw Error(ErrorKind::config,
               {"the events of two runs would be mixed", folder.string(), "it has event files already",
-               "set another tensorboard.job_name, move the folder away, or go on with --resume"});
+               "set another tensorboard.job_name, move the folder away, or resume the run that wrote it"});
 }
 
 void EventFile::write(const ScalarEvent& event) {

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include <terrace/offload/watch/link_table.h>
+#include <terrace/offload/watch/counter_table.h>
 
 namespace terrace {
 namespace {
 
 // Of what comes to the device as parameters, and is not moved where it is there already.
-bool is_fetch(const LinkEntry& link) {
+bool is_fetch(const CounterEntry& link) {
   return link.bound == &TrafficBound::h2d_bytes || link.bound == &TrafficBound::param_read_bytes ||
          link.bound == &TrafficBound::direct_read_bytes;
 }
@@ -29,7 +29,7 @@ TrafficBound LeastTraffic::per_step(const Offloader& offloader) const {
   const TrafficBound following = following_ > 0 ? offloader.traffic_bound(StepStart::behind_update) : first;
   const uint64_t on_device = uint64_t{offloader.plan().device_slots} * offloader.plan().slot_bytes;
   TrafficBound mean;
-  for (const LinkEntry& link : kLinks) {
+  for (const CounterEntry& link : kLinks) {
     if (link.bound == nullptr) continue;
     uint64_t bytes = following_ * (following.*link.bound) + (steps_ - following_) * (first.*link.bound);
     uint64_t moved_elsewhere = 0;

@@ -17,7 +17,7 @@ namespace {
 
 [[noreturn]] void fail(const std::filesystem::path& path, int error) {
   throw Error(ErrorKind::io, {"cannot write the report", path.string(), system_reason(error),
-                              "name a file in a folder that can be written with --report"});
+                              "name a file in a folder that can be written to"});
 }
 
 // 0, or the number of the error.

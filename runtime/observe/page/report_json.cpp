@@ -5,206 +5,206 @@
 #include <vector>
 
 #include <terrace/base/function_ref.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/offload/watch/binding_resource.h>
-#include <terrace/offload/watch/link_table.h>
-#include <terrace/runtime/config/json/json_document.h>
-#include <terrace/runtime/observe/page/internal/json_parts.h>
+#include <terrace/offload/watch/counter_table.h>
 #include <terrace/runtime/observe/page/internal/picture_json.h>
 
 namespace terrace {
 namespace {
 
-using page_json::list;
-using page_json::number;
-using page_json::text_json;
+constexpr size_t kLongestText = 4000;  // bytes; what is longer is cut
+constexpr size_t kLongestMark = 300;
 
-constexpr size_t kLongestMark = 300;  // bytes
+void write_facts(JsonWriter& json, std::string_view key, const std::vector<ReportFact>& facts) {
+  json.list(key, facts, [&](const ReportFact& fact) { json.list({fact.name, fact.text}); });
+}
 
-std::string facts_json(const std::vector<ReportFact>& facts) {
-  return list(facts, [](const ReportFact& fact) {
-    return fmt::format("[{},{}]", text_json(fact.name), text_json(fact.text));
+void write_header(JsonWriter& json, const RunHeader& header) {
+  json.begin_object("header").members({{"version", header.version}, {"model", header.model}});
+  json.members({{"parameters", header.parameter_count}, {"planned_steps", header.planned_steps}});
+  json.members({{"resumed_at_step", header.resumed_at_step}, {"unigram_loss", header.unigram_loss}});
+  json.member("started_at", header.started_at);
+  write_facts(json, "facts", header.facts);
+  write_facts(json, "machine", header.machine);
+  json.list("configuration", header.configuration, [&](const ResolvedValue& value) {
+    json.list({value.key, value.value, value.origin, value.note});
   });
+  json.end();
 }
 
-std::string header_json(const RunHeader& header) {
-  const std::string configuration = list(header.configuration, [](const ResolvedValue& value) {
-    return fmt::format("[{},{},{},{}]", text_json(value.key), text_json(value.value), text_json(value.origin),
-                       text_json(value.note));
+void write_memory(JsonWriter& json, const RunMemory& memory) {
+  json.begin_object("memory").list("tiers", memory.tiers, [&](const TierSummary& tier) {
+    json.begin_object().members({{"name", tier.name}, {"budget_bytes", tier.budget_bytes}});
+    json.members({{"origin", tier.origin}, {"planned_bytes", tier.planned_bytes}});
+    json.member("peak_bytes", tier.peak_bytes);
+    json.list("uses", tier.uses, [&](const TierUse& use) { json.list({use.purpose, use.bytes}); }).end();
   });
-  return fmt::format(R"({{"version":{},"model":{},"parameters":{},"planned_steps":{},"resumed_at_step":{},)"
-                     R"("unigram_loss":{},"started_at":{},"facts":{},"machine":{},"configuration":{}}})",
-                     text_json(header.version), text_json(header.model), header.parameter_count,
-                     header.planned_steps, header.resumed_at_step, number(header.unigram_loss),
-                     header.started_at, facts_json(header.facts), facts_json(header.machine), configuration);
-}
-
-std::string uses_json(const std::vector<TierUse>& uses) {
-  return list(uses,
-              [](const TierUse& use) { return fmt::format("[{},{}]", text_json(use.purpose), use.bytes); });
-}
-
-std::string memory_json(const RunMemory& memory) {
-  const std::string tiers = list(memory.tiers, [](const TierSummary& tier) {
-    return fmt::format(
-        R"({{"name":{},"budget_bytes":{},"origin":{},"planned_bytes":{},"peak_bytes":{},"uses":{}}})",
-        text_json(tier.name), tier.budget_bytes, text_json(tier.origin), tier.planned_bytes, tier.peak_bytes,
-        uses_json(tier.uses));
+  json.list("paths", memory.paths, [&](const NvmePathUse& path) {
+    json.object({{"path", path.path}, {"bytes", path.bytes}, {"busy_ns", path.busy_ns}});
   });
-  const std::string paths = list(memory.paths, [](const NvmePathUse& path) {
-    return fmt::format(R"({{"path":{},"bytes":{},"busy_ns":{}}})", text_json(path.path), path.bytes,
-                       path.busy_ns);
-  });
-  return fmt::format(R"({{"tiers":{},"paths":{},"process_bytes":{}}})", tiers, paths, memory.process_bytes);
+  json.member("process_bytes", memory.process_bytes).end();
 }
 
-std::string causes_json(const TimeParts& parts) {
-  return list(kTimeCauses, [&](TimeCause cause) { return std::to_string(parts[cause]); });
+void write_causes(JsonWriter& json, const TimeParts& parts) {
+  json.list("causes", kTimeCauses, [&](TimeCause cause) { json.value(parts[cause]); });
 }
 
-std::string links_json(const OffloadCounters& moved) {
-  return list(kLinks, [&](const LinkEntry& link) { return std::to_string(moved.*link.moved); });
+void write_links(JsonWriter& json, const OffloadCounters& moved) {
+  json.list("links", kLinks, [&](const CounterEntry& link) { json.value(moved.*link.value); });
 }
 
 // The names of the columns that follow everywhere.
-std::string words_json(const RunRecord& record) {
+void write_words(JsonWriter& json, const RunRecord& record) {
   const StepPoint& all = record.all();
   const OffloadCounters moved = all.moved + record.rest().moved;
-  const std::string causes = list(kTimeCauses, [](TimeCause cause) {
-    return fmt::format(R"({{"key":"{}","name":"{}"}})", key_of(cause), name_of(cause));
+  json.list("causes", kTimeCauses, [&](TimeCause cause) {
+    json.object({{"key", key_of(cause)}, {"name", name_of(cause)}});
   });
-  const std::string links = list(kLinks, [&](const LinkEntry& link) {
-    return fmt::format(R"({{"key":"{}","name":"{}","least":{},"fixed":{}}})", link.key, link.name,
-                       least_per_step(link, record.memory.bound, moved, all.count), link.bound == nullptr);
+  json.list("links", kLinks, [&](const CounterEntry& link) {
+    const uint64_t least = least_per_step(link, record.memory.bound, moved, all.count);
+    json.object({{"key", link.key}, {"name", link.name}, {"least", least}, {"fixed", link.bound == nullptr}});
   });
-  return fmt::format(R"("causes":{},"links":{})", causes, links);
 }
 
-std::string resources_json(const OffloadCounters& moved) {
+void write_resources(JsonWriter& json, const OffloadCounters& moved) {
   const ResourceUse use = resource_use(moved);
-  return fmt::format(
-      R"({{"total_ns":{},"processor_ns":{},"disk_ns":{},"h2d_ns":{},"d2h_ns":{},"binding":"{}","binding_name":"{}","text":{}}})",
-      use.total_ns, use.processor_ns, use.disk_ns, use.h2d_ns, use.d2h_ns, key_of(use.binding),
-      name_of(use.binding), text_json(resource_text(use)));
+  json.begin_object("resources").members({{"total_ns", use.total_ns}, {"processor_ns", use.processor_ns}});
+  json.members({{"disk_ns", use.disk_ns}, {"h2d_ns", use.h2d_ns}, {"d2h_ns", use.d2h_ns}});
+  json.members({{"binding", key_of(use.binding)}, {"binding_name", name_of(use.binding)}});
+  json.member("text", resource_text(use)).end();
 }
 
 // Of all steps of the run; what was finished after the last of them stands beside it.
-std::string totals_json(const RunRecord& record) {
+void write_totals(JsonWriter& json, const RunRecord& record) {
   const StepPoint& all = record.all();
   const OffloadCounters moved = all.moved + record.rest().moved;
-  const std::string waits = list(kWaits, [&](const WaitEntry& wait) {
-    return fmt::format(R"({{"key":"{}","name":"{}","ns":{}}})", wait.key, wait.name, moved.*wait.ns);
+  json.begin_object("totals");
+  json.members({{"steps", all.count}, {"skipped", all.skipped}, {"tokens", all.tokens}});
+  json.members({{"total_ns", all.total_ns}, {"forward_backward_ns", all.forward_backward_ns}});
+  json.members({{"update_ns", all.update_ns}, {"keeping_ns", all.keeping_ns}});
+  write_causes(json, all.moved.time);
+  write_links(json, all.moved);
+  json.list("waits", kWaits, [&](const CounterEntry& wait) {
+    json.object({{"key", wait.key}, {"name", wait.name}, {"ns", moved.*wait.value}});
   });
-  return fmt::format(
-      R"({{"steps":{},"skipped":{},"tokens":{},"total_ns":{},"forward_backward_ns":{},"update_ns":{},)"
-      R"("keeping_ns":{},"causes":{},"links":{},"waits":{},"fetches":{},"demand_fetches":{},"evictions":{},)"
-      R"("commits":{},"commit_write_bytes":{},"manifest_bytes":{},"resources":{},)"
-      R"("rest":{{"ns":{},"causes":{},"links":{}}}}})",
-      all.count, all.skipped, all.tokens, all.total_ns, all.forward_backward_ns, all.update_ns,
-      all.keeping_ns, causes_json(all.moved.time), links_json(all.moved), waits, moved.fetch_count,
-      moved.demand_fetch_count, moved.eviction_count, moved.commit_count, moved.commit_write_bytes,
-      moved.manifest_bytes, resources_json(moved), record.rest().ns, causes_json(record.rest().moved.time),
-      links_json(record.rest().moved));
+  json.members({{"fetches", moved.fetch_count}, {"demand_fetches", moved.demand_fetch_count}});
+  json.members({{"evictions", moved.eviction_count}, {"commits", moved.commit_count}});
+  json.members({{"commit_write_bytes", moved.commit_write_bytes}, {"manifest_bytes", moved.manifest_bytes}});
+  write_resources(json, moved);
+  json.begin_object("rest").member("ns", record.rest().ns);
+  write_causes(json, record.rest().moved.time);
+  write_links(json, record.rest().moved);
+  json.end().end();
 }
 
-std::string last_step_json(const RunRecord& record) {
-  if (!record.last_step()) return "null";
-  const StepReport& step = *record.last_step();
-  return fmt::format(
-      R"({{"step":{},"loss":{},"learning_rate":{},"gradient_norm":{},"skipped":{},"loss_scale":{},)"
-      R"("tokens":{},"total_ns":{},"update_mode":"{}"}})",
-      step.step, number(step.loss), number(step.learning_rate), number(step.gradient_norm), step.skipped,
-      number(step.loss_scale), step.tokens, step.total_ns, name_of(step.update_mode));
+void write_last_step(JsonWriter& json, const StepReport& step) {
+  json.begin_object("last_step");
+  json.members({{"step", step.step}, {"loss", step.loss}, {"learning_rate", step.learning_rate}});
+  json.members({{"gradient_norm", step.gradient_norm}, {"skipped", step.skipped}});
+  json.members({{"loss_scale", step.loss_scale}, {"tokens", step.tokens}, {"total_ns", step.total_ns}});
+  json.member("update_mode", name_of(step.update_mode)).end();
 }
 
-std::string range_json(std::span<const StepPoint> points, ValueRange StepPoint::*range, bool merged) {
-  const auto column = [&](double (*value)(const ValueRange&)) {
-    return list(points, [&](const StepPoint& point) {
+void write_range(JsonWriter& json, std::string_view key, const StepSeries& series,
+                 ValueRange StepPoint::*range) {
+  const auto column = [&](std::string_view name, FunctionRef<double(const ValueRange&)> value) {
+    json.list(name, series.points(), [&](const StepPoint& point) {
       const ValueRange& values = point.*range;
-      return values.count > 0 ? number(value(values)) : std::string("null");
+      json.value(values.count > 0 ? JsonValue(value(values)) : nullptr);
     });
   };
-  std::string text = fmt::format(R"({{"mean":{})", column([](const ValueRange& v) { return v.mean(); }));
-  if (merged) {
-    text += fmt::format(R"(,"least":{},"most":{})", column([](const ValueRange& v) { return v.least; }),
-                        column([](const ValueRange& v) { return v.most; }));
+  json.begin_object(key);
+  column("mean", [](const ValueRange& values) { return values.mean(); });
+  if (series.steps_per_point() > 1) {
+    column("least", [](const ValueRange& values) { return values.least; });
+    column("most", [](const ValueRange& values) { return values.most; });
   }
-  return text + "}";
+  json.end();
 }
 
-std::string series_json(const StepSeries& series) {
+void write_series(JsonWriter& json, const StepSeries& series) {
   const std::span<const StepPoint> points = series.points();
-  const bool merged = series.steps_per_point() > 1;
-  const auto whole = [&](FunctionRef<uint64_t(const StepPoint&)> value) {
-    return list(points, [&](const StepPoint& point) { return std::to_string(value(point)); });
+  const auto column = [&](std::string_view key, auto value) {
+    json.list(key, points, [&](const StepPoint& point) { json.value(value(point)); });
   };
-  const auto real = [&](double StepPoint::*value) {
-    return list(points, [&](const StepPoint& point) { return number(point.*value); });
+  const auto row = [&](FunctionRef<uint64_t(const StepPoint&)> value) {
+    json.begin_list();
+    for (const StepPoint& point : points) json.value(value(point));
+    json.end();
   };
-  const std::string causes = list(kTimeCauses, [&](TimeCause cause) {
-    return whole([cause](const StepPoint& point) { return point.moved.time[cause]; });
+  json.begin_object("series").member("first_step", points.empty() ? 0 : points.front().first_step);
+  json.member("steps_per_point", series.steps_per_point());
+  column("count", [](const StepPoint& p) { return p.count; });
+  column("skipped", [](const StepPoint& p) { return p.skipped; });
+  column("tokens", [](const StepPoint& p) { return p.tokens; });
+  column("total_ns", [](const StepPoint& p) { return p.total_ns; });
+  write_range(json, "loss", series, &StepPoint::loss);
+  write_range(json, "gradient_norm", series, &StepPoint::gradient_norm);
+  write_range(json, "step_ns", series, &StepPoint::step_ns);
+  column("learning_rate", [](const StepPoint& p) { return p.learning_rate; });
+  column("loss_scale", [](const StepPoint& p) { return p.loss_scale; });
+  json.list("causes", kTimeCauses, [&](TimeCause cause) {
+    row([cause](const StepPoint& point) { return point.moved.time[cause]; });
   });
-  const std::string links = list(kLinks, [&](const LinkEntry& link) {
-    return whole([&link](const StepPoint& point) { return point.moved.*link.moved; });
+  json.list("links", kLinks, [&](const CounterEntry& link) {
+    row([&link](const StepPoint& point) { return point.moved.*link.value; });
   });
-  return fmt::format(
-      R"({{"first_step":{},"steps_per_point":{},"count":{},"skipped":{},"tokens":{},"total_ns":{},"loss":{},)"
-      R"("gradient_norm":{},"step_ns":{},"learning_rate":{},"loss_scale":{},"causes":{},"links":{},)"
-      R"("busy":{{"h2d":{},"d2h":{},"disk":{}}}}})",
-      points.empty() ? 0 : points.front().first_step, series.steps_per_point(),
-      whole([](const StepPoint& p) { return p.count; }), whole([](const StepPoint& p) { return p.skipped; }),
-      whole([](const StepPoint& p) { return p.tokens; }),
-      whole([](const StepPoint& p) { return p.total_ns; }), range_json(points, &StepPoint::loss, merged),
-      range_json(points, &StepPoint::gradient_norm, merged), range_json(points, &StepPoint::step_ns, merged),
-      real(&StepPoint::learning_rate), real(&StepPoint::loss_scale), causes, links,
-      whole([](const StepPoint& p) { return p.moved.h2d_busy_ns; }),
-      whole([](const StepPoint& p) { return p.moved.d2h_busy_ns; }),
-      whole([](const StepPoint& p) { return resource_use(p.moved).disk_ns; }));
+  json.begin_object("busy");
+  column("h2d", [](const StepPoint& p) { return p.moved.h2d_busy_ns; });
+  column("d2h", [](const StepPoint& p) { return p.moved.d2h_busy_ns; });
+  column("disk", [](const StepPoint& p) { return resource_use(p.moved).disk_ns; });
+  json.end().end();
 }
 
-std::string marks_json(const RunRecord& record) {
-  const auto thinned = [](const auto& marks, const std::string& items) {
-    return fmt::format(R"({{"count":{},"every":{},"items":{}}})", marks.count(), marks.stride(), items);
+void write_marks(JsonWriter& json, const RunRecord& record) {
+  const auto write = [&](std::string_view key, const auto& marks, auto item) {
+    json.begin_object(key).members({{"count", marks.count()}, {"every", marks.stride()}});
+    json.list("items", marks.items(), item).end();
   };
-  return fmt::format(
-      R"({{"evaluations":{},"commits":{},"checkpoints":{}}})",
-      thinned(record.evaluations(), list(record.evaluations().items(),
-                                         [](const EvaluationMark& mark) {
-                                           return fmt::format("[{},{}]", mark.step, number(mark.loss));
-                                         })),
-      thinned(record.epochs(),
-              list(record.epochs().items(), [](const EpochMark& mark) { return std::to_string(mark.step); })),
-      thinned(record.checkpoints(), list(record.checkpoints().items(), [](const CheckpointMark& mark) {
-                return fmt::format("[{},{}]", mark.step, json_quoted(mark.folder, kLongestMark));
-              })));
+  json.begin_object("marks");
+  write("evaluations", record.evaluations(), [&](const EvaluationMark& mark) {
+    json.list({mark.step, mark.loss});
+  });
+  write("commits", record.epochs(), [&](const EpochMark& mark) { json.value(mark.step); });
+  write("checkpoints", record.checkpoints(), [&](const CheckpointMark& mark) {
+    json.list({mark.step, json_raw(json_quoted(mark.folder, kLongestMark))});
+  });
+  json.end();
 }
 
-std::string log_json(const LogRecord& log) {
-  const std::string lines = list(log.lines(), [](const LoggedLine& line) {
-    return fmt::format(R"({{"level":"{}","step":{},"text":{}}})",
-                       line.level == LogLevel::error ? "error" : "warning", line.completed_steps,
-                       text_json(line.text));
+void write_log(JsonWriter& json, const LogRecord& log) {
+  json.begin_object("log").list("lines", log.lines(), [&](const LoggedLine& line) {
+    const char* level = line.level == LogLevel::error ? "error" : "warning";
+    json.object({{"level", level}, {"step", line.completed_steps}, {"text", line.text}});
   });
-  return fmt::format(R"({{"lines":{},"left_out":{}}})", lines, log.left_out());
+  json.member("left_out", log.left_out()).end();
 }
 
-std::string prediction_json(const std::optional<PlanPrediction>& prediction) {
-  if (!prediction) return "null";
-  const std::string tiers = list(prediction->tiers, [](const PredictedTier& tier) {
-    return fmt::format(R"({{"name":{},"budget_bytes":{},"peak_bytes":{}}})", text_json(tier.name),
-                       tier.budget_bytes, tier.peak_bytes);
+void write_prediction(JsonWriter& json, const PlanPrediction& prediction) {
+  json.begin_object("prediction");
+  write_links(json, prediction.step);
+  write_causes(json, prediction.step.time);
+  json.member("repeats_from_step", prediction.repeats_from_step);
+  json.list("tiers", prediction.tiers, [&](const PredictedTier& tier) {
+    json.object({{"name", tier.name}, {"budget_bytes", tier.budget_bytes}, {"peak_bytes", tier.peak_bytes}});
   });
-  const std::string rates = list(prediction->rates, [](const PredictedRate& rate) {
-    return fmt::format(R"({{"name":{},"value":{},"unit":{},"origin":{}}})", text_json(rate.name),
-                       number(rate.value), text_json(rate.unit), text_json(rate.origin));
+  json.member("commit_write_bytes", prediction.commit_write_bytes).member("has_times", prediction.has_times);
+  json.member("forward_seconds", prediction.forward_seconds);
+  json.member("backward_seconds", prediction.backward_seconds);
+  json.member("update_seconds", prediction.update_seconds);
+  json.member("step_seconds", prediction.step_seconds);
+  json.member("binding", key_of(prediction.binding)).member("binding_name", name_of(prediction.binding));
+  json.list("rates", prediction.rates, [&](const PredictedRate& rate) {
+    json.object({{"name", rate.name}, {"value", rate.value}, {"unit", rate.unit}, {"origin", rate.origin}});
   });
-  return fmt::format(
-      R"({{"links":{},"causes":{},"repeats_from_step":{},"tiers":{},"commit_write_bytes":{},"has_times":{},)"
-      R"("forward_seconds":{},"backward_seconds":{},"update_seconds":{},"step_seconds":{},)"
-      R"("binding":"{}","binding_name":"{}","rates":{}}})",
-      links_json(prediction->step), causes_json(prediction->step.time), prediction->repeats_from_step, tiers,
-      prediction->commit_write_bytes, prediction->has_times, number(prediction->forward_seconds),
-      number(prediction->backward_seconds), number(prediction->update_seconds),
-      number(prediction->step_seconds), key_of(prediction->binding), name_of(prediction->binding), rates);
+  json.end();
+}
+
+template <typename Part>
+void write_or_null(JsonWriter& json, std::string_view key, const std::optional<Part>& part,
+                   void (*write)(JsonWriter&, const Part&)) {
+  part ? write(json, *part) : static_cast<void>(json.member(key, nullptr));
 }
 
 }  // namespace
@@ -223,14 +223,20 @@ std::string json_for_html(std::string_view json) {
 }
 
 std::string report_json(const RunRecord& record, int64_t written_at) {
-  return json_for_html(fmt::format(
-      "{{\"format\":1,\"state\":\"{}\",\"state_text\":{},\"written_at\":{},\n\"header\":{},\n{},\n"
-      "\"totals\":{},\n\"last_step\":{},\n\"memory\":{},\n\"marks\":{},\n\"log\":{},\n\"prediction\":{},\n"
-      "\"picture\":{},\n\"series\":{}}}",
-      key_of(record.state()), text_json(record.state_text()), written_at, header_json(record.header),
-      words_json(record), totals_json(record), last_step_json(record), memory_json(record.memory),
-      marks_json(record), log_json(record.log()), prediction_json(record.header.prediction),
-      picture_json(record.picture), series_json(record.series())));
+  JsonWriter json({.dense = true, .longest_text_bytes = kLongestText});
+  json.begin_object().members({{"format", 1}, {"state", key_of(record.state())}});
+  json.members({{"state_text", record.state_text()}, {"written_at", written_at}});
+  write_header(json.break_line(), record.header);
+  write_words(json.break_line(), record);
+  write_totals(json.break_line(), record);
+  write_or_null(json.break_line(), "last_step", record.last_step(), write_last_step);
+  write_memory(json.break_line(), record.memory);
+  write_marks(json.break_line(), record);
+  write_log(json.break_line(), record.log());
+  write_or_null(json.break_line(), "prediction", record.header.prediction, write_prediction);
+  write_or_null(json.break_line(), "picture", record.picture, write_picture);
+  write_series(json.break_line(), record.series());
+  return json_for_html(json.end().take());
 }
 
 }  // namespace terrace

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <fstream>
 #include <map>
 #include <utility>
@@ -12,6 +11,7 @@
 
 #include <terrace/aio/file.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/json/json_document.h>
 
@@ -39,12 +39,8 @@ class Line {
 
   const std::string& origin() const { return object_.origin; }
   const JsonNode* find(std::string_view key) {
-    for (const JsonMember& member : object_.members) {
-      if (member.key != key) continue;
-      known_.push_back(key);
-      return &member.value;
-    }
-    return nullptr;
+    known_.push_back(key);
+    return object_.find(key);
   }
   const JsonNode& take(std::string_view key) {
     const JsonNode* node = find(key);
@@ -58,12 +54,10 @@ class Line {
     return node.text;
   }
   static uint64_t whole(const JsonNode& node, std::string_view key, uint64_t most) {
-    uint64_t value = 0;
-    const char* const end = node.text.data() + node.text.size();
-    const auto [stop, status] = std::from_chars(node.text.data(), end, value);
-    if (!node.is(JsonNode::Kind::number) || status != std::errc() || stop != end || value > most)
+    const std::optional<uint64_t> value = node.whole_number();
+    if (!value || *value > most)
       refuse(node.origin, fmt::format("\"{}\" is not a whole number up to {}", key, most));
-    return value;
+    return *value;
   }
   uint64_t whole(std::string_view key, uint64_t most) { return whole(take(key), key, most); }
   uint64_t whole_or(std::string_view key, uint64_t most, uint64_t otherwise) {
@@ -171,33 +165,33 @@ class Reader {
   std::map<std::string, uint32_t> numbers_;
 };
 
-std::string names_text(const SimSchedule& schedule, const char* key, const std::vector<uint32_t>& items) {
-  if (items.empty()) return "";
-  std::string names;
-  for (const uint32_t i : items) names += (names.empty() ? "" : ", ") + json_quoted(schedule.items[i].name);
-  return fmt::format(", \"{}\": [{}]", key, names);
+void write_names(JsonWriter& json, const SimSchedule& schedule, std::string_view key,
+                 const std::vector<uint32_t>& items) {
+  if (items.empty()) return;
+  json.list(key, items, [&](uint32_t item) { json.value(schedule.items[item].name); });
 }
 
 }  // namespace
 
 std::string schedule_text(const SimSchedule& schedule) {
-  std::string text =
-      fmt::format("{{\"terrace_schedule\": {}, \"name\": {}}}\n", kFormat, json_quoted(schedule.name));
+  std::string text = json_object({{"terrace_schedule", kFormat}, {"name", schedule.name}}) + "\n";
   for (const SimItem& item : schedule.items) {
-    text += fmt::format("{{\"item\": {}, \"bytes\": {}, \"role\": \"{}\", \"home\": {}}}\n",
-                        json_quoted(item.name), item.bytes, name_of(item.role), item.home_tier);
+    text += json_object({{"item", item.name},
+                         {"bytes", item.bytes},
+                         {"role", name_of(item.role)},
+                         {"home", item.home_tier}}) +
+            "\n";
   }
   for (const SimUse& use : schedule.uses) {
-    text += fmt::format("{{\"use\": {}", json_quoted(use.operation));
-    if (use.tier > 0) text += fmt::format(", \"tier\": {}", use.tier);
-    text += names_text(schedule, "reads", use.reads) + names_text(schedule, "changes", use.changes) +
-            names_text(schedule, "makes", use.makes);
-    if (use.compute_ns > 0) text += fmt::format(", \"compute_ns\": {}", use.compute_ns);
-    std::string occupied;
-    for (const uint64_t bytes : use.occupied_bytes)
-      occupied += (occupied.empty() ? "" : ", ") + std::to_string(bytes);
-    if (!occupied.empty()) text += fmt::format(", \"occupied_bytes\": [{}]", occupied);
-    text += "}\n";
+    JsonWriter json;
+    json.begin_object().member("use", use.operation);
+    if (use.tier > 0) json.member("tier", use.tier);
+    write_names(json, schedule, "reads", use.reads);
+    write_names(json, schedule, "changes", use.changes);
+    write_names(json, schedule, "makes", use.makes);
+    if (use.compute_ns > 0) json.member("compute_ns", use.compute_ns);
+    if (!use.occupied_bytes.empty()) json.list("occupied_bytes", use.occupied_bytes);
+    text += json.end().take() + "\n";
   }
   return text;
 }

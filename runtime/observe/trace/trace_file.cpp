@@ -10,7 +10,6 @@
 #include <utility>
 
 #include <terrace/base/error.h>
-#include <terrace/runtime/config/json/json_document.h>
 
 namespace terrace {
 namespace {
@@ -49,11 +48,12 @@ std::string_view name_of(UseKind kind) {
 
 [[noreturn]] void fail(ErrorKind kind, const std::filesystem::path& path, int error) {
   throw Error(kind, {"cannot write the trace", path.string(), system_reason(error),
-                     "name a file that can be written with --trace, or leave it out"});
+                     "name a file that can be written, or train without a trace"});
 }
 
-std::string chunk_argument(uint32_t chunk) {
-  return chunk == kNoTraceChunk ? "" : fmt::format(R"("chunk": {})", chunk);
+// Exactly.
+std::string microseconds(uint64_t ns) {
+  return fmt::format("{}.{:03}", ns / 1000, ns % 1000);
 }
 
 }  // namespace
@@ -68,8 +68,8 @@ TraceFile::TraceFile(std::filesystem::path path, uint64_t begun_ns)
   // Who may read the one before may read this one.
   struct stat before {};
   if (stat(path_.c_str(), &before) == 0) static_cast<void>(fchmod(fd_, before.st_mode & 0777));
-  text_.reserve(kWriteBytes + 4096);
-  text_ = R"({"displayTimeUnit": "ms", "traceEvents": [)";
+  json_.text().reserve(kWriteBytes + 4096);
+  json_.begin_object().member("displayTimeUnit", "ms").begin_list("traceEvents");
   name_processes();
 }
 
@@ -92,18 +92,17 @@ void TraceFile::add(const StepEvents& events, const TraceEvent& event) {
       return add_transfer(events, event);
     case TraceKind::queue:
       return put_counter(kEngines, fmt::format("{}: requests", events.engines()[event.lane]), event.begin_ns,
-                         fmt::format(R"("in flight": {})", event.id));
+                         {{"in flight", event.id}});
     case TraceKind::update:
       return add_update(event);
     case TraceKind::commit:
-      return put_span({kEpochs, 1},
-                      {fmt::format("commit {}", event.id), "commit", event.begin_ns, event.end_ns,
-                       fmt::format(R"("bytes": {}, "failed": {})", event.bytes, event.failed)});
+      return put_span({kEpochs, 1}, fmt::format("commit {}", event.id), "commit", event,
+                      {{"bytes", event.bytes}, {"failed", event.failed}});
     case TraceKind::fetch:
       return add_fetch(event);
     case TraceKind::evict:
       return put_moment({kStepThread, kEvictions}, fmt::format("chunk {}", event.chunk), event.begin_ns,
-                        fmt::format(R"("step": {}, "chunk": {})", event.step, event.chunk));
+                        {{"step", event.step}, {"chunk", event.chunk}});
     case TraceKind::place:
     case TraceKind::leave:
       return add_slots(events, event);
@@ -113,18 +112,16 @@ void TraceFile::add(const StepEvents& events, const TraceEvent& event) {
 }
 
 void TraceFile::add_step(const TraceEvent& event) {
-  put_span({kStepThread, kSteps}, {fmt::format("step {}", event.step), "step", event.begin_ns, event.end_ns,
-                                   fmt::format(R"("step": {})", event.step)});
+  put_span({kStepThread, kSteps}, fmt::format("step {}", event.step), "step", event, {{"step", event.step}});
 }
 
 void TraceFile::add_use(const StepEvents& events, const TraceEvent& event) {
   const std::string_view name = events.name(event.name);
-  put_span({kStepThread, kCompute},
-           {std::string(name.empty() ? "an operation" : name), "use", event.begin_ns, event.end_ns,
-            fmt::format(R"("step": {}, "kind": "{}", "micro_batch": {}, "chunks_there": {}, )"
-                        R"("chunks_fetched_ahead": {}, "chunks_fetched_on_demand": {})",
-                        event.step, name_of(event.use), event.micro_batch, event.counts[0], event.counts[1],
-                        event.counts[2])});
+  begin_span({kStepThread, kCompute}, name.empty() ? "an operation" : name, "use", event);
+  json_.members({{"step", event.step}, {"kind", name_of(event.use)}, {"micro_batch", event.micro_batch}});
+  json_.member("chunks_there", event.counts[0]).member("chunks_fetched_ahead", event.counts[1]);
+  json_.member("chunks_fetched_on_demand", event.counts[2]);
+  end_event();
   add_cache(event);
 }
 
@@ -133,34 +130,36 @@ void TraceFile::add_cache(const TraceEvent& event) {
   if (event.step != cache_step_) cache_counts_ = {};
   cache_step_ = event.step;
   for (size_t c = 0; c < cache_counts_.size(); ++c) cache_counts_[c] += event.counts[c];
-  put_counter(kMemory, "cache of the device, chunks this step", event.begin_ns,
-              fmt::format(R"("hits": {}, "fetched ahead": {}, "on demand": {})", cache_counts_[0],
-                          cache_counts_[1], cache_counts_[2]));
+  put_counter(
+      kMemory, "cache of the device, chunks this step", event.begin_ns,
+      {{"hits", cache_counts_[0]}, {"fetched ahead", cache_counts_[1]}, {"on demand", cache_counts_[2]}});
 }
 
 void TraceFile::add_wait(const TraceEvent& event) {
   const Track track = event.lane == 0 ? Track{kStepThread, kStepWaits} : Track{kUpdate, kUpdateWaits};
-  put_span(track, {std::string(terrace::name_of(event.cause)), "wait", event.begin_ns, event.end_ns,
-                   chunk_argument(event.chunk)});
+  begin_span(track, terrace::name_of(event.cause), "wait", event);
+  put_chunk(event);
+  end_event();
 }
 
 void TraceFile::add_transfer(const StepEvents& events, const TraceEvent& event) {
-  const bool is_copy = event.link == TraceLink::h2d || event.link == TraceLink::d2h;
-  std::string arguments = fmt::format(
-      R"("step": {}, "link": "{}", "role": "{}", "reason": "{}", "bytes": {}, )"
-      R"("failed": {})",
-      event.step, key_of(event.link), key_of(event.role), key_of(event.reason), event.bytes, event.failed);
-  if (event.chunk != kNoTraceChunk) arguments += fmt::format(R"(, "chunk": {})", event.chunk);
-  if (!is_copy) {
-    const std::vector<std::string>& paths = events.facts().nvme_paths;
-    if (event.path < paths.size())
-      arguments += fmt::format(R"(, "path": {})", json_quoted(paths[event.path]));
-    arguments += fmt::format(R"(, "engine": {})", json_quoted(events.engines()[event.lane]));
-  }
   std::string name(key_of(event.role));
   if (event.chunk != kNoTraceChunk) name += fmt::format(" {}", event.chunk);
-  put_span(lane_of(events, event), {std::move(name), "transfer", event.begin_ns, event.end_ns, arguments});
+  begin_span(lane_of(events, event), name, "transfer", event);
+  json_.members({{"step", event.step}, {"link", key_of(event.link)}, {"role", key_of(event.role)}});
+  json_.members({{"reason", key_of(event.reason)}, {"bytes", event.bytes}, {"failed", event.failed}});
+  put_chunk(event);
+  if (event.link != TraceLink::h2d && event.link != TraceLink::d2h) {
+    const std::vector<std::string>& paths = events.facts().nvme_paths;
+    if (event.path < paths.size()) json_.member("path", paths[event.path]);
+    json_.member("engine", events.engines()[event.lane]);
+  }
+  end_event();
   if (event.link == TraceLink::h2d && event.id != 0) copies_[event.chunk] = {event.id, event.begin_ns};
+}
+
+void TraceFile::put_chunk(const TraceEvent& event) {
+  if (event.chunk != kNoTraceChunk) json_.member("chunk", event.chunk);
 }
 
 // The first lane that is free by then; copies to the device and from it come one after the other.
@@ -186,22 +185,23 @@ TraceFile::Track TraceFile::lane_of(const StepEvents& events, const TraceEvent& 
 
 void TraceFile::add_update(const TraceEvent& event) {
   name_worker(event.lane);
-  put_span({kUpdate, kFirstWorker + event.lane},
-           {fmt::format("chunk {}", event.chunk), "update", event.begin_ns, event.end_ns,
-            fmt::format(R"("chunk": {}, "bytes": {})", event.chunk, event.bytes)});
+  put_span({kUpdate, kFirstWorker + event.lane}, fmt::format("chunk {}", event.chunk), "update", event,
+           {{"chunk", event.chunk}, {"bytes", event.bytes}});
 }
 
 // From the copy to the device, where it was recorded, to the use.
 void TraceFile::add_fetch(const TraceEvent& event) {
   const auto copy = copies_.find(event.chunk);
   if (event.id == 0 || copy == copies_.end() || copy->second.id != event.id) return;
-  const auto end_of_flow = [&](std::string_view ends, uint32_t process, uint32_t thread, uint64_t at_ns) {
-    put(fmt::format(
-        R"({{{}, "id": {}, "name": "fetch", "cat": "fetch", "pid": {}, "tid": {}, "ts": {}, "args": {{"chunk": {}, "asked_at_us": {}}}}})",
-        ends, event.id, process, thread, time(at_ns), event.chunk, time(event.begin_ns)));
+  const auto put_end = [&](Track track, uint64_t at_ns) {
+    json_.members({{"id", event.id}, {"name", "fetch"}, {"cat", "fetch"}});
+    json_.members({{"pid", track.process}, {"tid", track.thread}, {"ts", json_raw(time(at_ns))}});
+    json_.object("args", {{"chunk", event.chunk}, {"asked_at_us", json_raw(time(event.begin_ns))}}).end();
   };
-  end_of_flow(R"("ph": "s")", kLinkTracks, kToDevice, copy->second.begin_ns);
-  end_of_flow(R"("ph": "f", "bp": "e")", kStepThread, kCompute, event.end_ns);
+  json_.break_line().begin_object().member("ph", "s");
+  put_end({kLinkTracks, kToDevice}, copy->second.begin_ns);
+  json_.break_line().begin_object().member("ph", "f").member("bp", "e");
+  put_end({kStepThread, kCompute}, event.end_ns);
   copies_.erase(copy);
 }
 
@@ -209,20 +209,20 @@ void TraceFile::add_slots(const StepEvents& events, const TraceEvent& event) {
   const uint32_t used = event.counts[0] + event.counts[1] + event.counts[2];
   const uint32_t count = events.facts().device_slot_count;
   put_counter(kMemory, "device slots", event.begin_ns,
-              fmt::format(R"("parameters": {}, "gradients": {}, "leaving": {}, "free": {})", event.counts[0],
-                          event.counts[1], event.counts[2], count - std::min(used, count)));
+              {{"parameters", event.counts[0]},
+               {"gradients", event.counts[1]},
+               {"leaving", event.counts[2]},
+               {"free", count - std::min(used, count)}});
 }
 
 void TraceFile::add_gauge(const TraceEvent& event) {
   switch (event.gauge) {
     case TraceGauge::host_bytes:
-      return put_counter(kMemory, "host memory", event.begin_ns, fmt::format(R"("bytes": {})", event.id));
+      return put_counter(kMemory, "host memory", event.begin_ns, {{"bytes", event.id}});
     case TraceGauge::kept_records:
-      return put_counter(kMemory, "chunks of states in host memory", event.begin_ns,
-                         fmt::format(R"("chunks": {})", event.id));
+      return put_counter(kMemory, "chunks of states in host memory", event.begin_ns, {{"chunks", event.id}});
     case TraceGauge::ring_slots:
-      return put_counter(kMemory, "slots of the I/O ring", event.begin_ns,
-                         fmt::format(R"("in use": {})", event.id));
+      return put_counter(kMemory, "slots of the I/O ring", event.begin_ns, {{"in use", event.id}});
   }
 }
 
@@ -230,10 +230,8 @@ void TraceFile::add_gauge(const TraceEvent& event) {
 
 void TraceFile::name_processes() {
   const auto name = [this](uint32_t process, std::string_view text) {
-    put(fmt::format(R"({{"ph": "M", "name": "process_name", "pid": {}, "args": {{"name": "{}"}}}})", process,
-                    text));
-    put(fmt::format(R"({{"ph": "M", "name": "process_sort_index", "pid": {}, "args": {{"sort_index": {}}}}})",
-                    process, process));
+    put_name("process_name", {process, 0}, {{"name", text}});
+    put_name("process_sort_index", {process, 0}, {{"sort_index", process}});
   };
   name(kStepThread, "the step thread");
   name(kLinkTracks, "links");
@@ -260,70 +258,78 @@ void TraceFile::name_worker(uint16_t worker) {
 }
 
 void TraceFile::name_track(Track track, std::string_view name) {
-  put(fmt::format(R"({{"ph": "M", "name": "thread_name", "pid": {}, "tid": {}, "args": {{"name": {}}}}})",
-                  track.process, track.thread, json_quoted(name)));
-  put(fmt::format(
-      R"({{"ph": "M", "name": "thread_sort_index", "pid": {}, "tid": {}, "args": {{"sort_index": {}}}}})",
-      track.process, track.thread, track.thread));
+  put_name("thread_name", track, {{"name", name}});
+  put_name("thread_sort_index", track, {{"sort_index", track.thread}});
 }
 
-// Microseconds, exactly.
 std::string TraceFile::time(uint64_t ns) const {
-  const uint64_t since = ns - std::min(ns, begun_ns_);
-  return fmt::format("{}.{:03}", since / 1000, since % 1000);
+  return microseconds(ns - std::min(ns, begun_ns_));
 }
 
-void TraceFile::put_span(Track track, const Span& span) {
-  const uint64_t length_ns = span.end_ns - span.begin_ns;
-  put(fmt::format(
-      R"({{"ph": "X", "name": {}, "cat": "{}", "pid": {}, "tid": {}, "ts": {}, "dur": {}.{:03}, "args": {{{}}}}})",
-      json_quoted(span.name), span.category, track.process, track.thread, time(span.begin_ns),
-      length_ns / 1000, length_ns % 1000, span.arguments));
+void TraceFile::begin_span(Track track, std::string_view name, std::string_view category,
+                           const TraceEvent& event) {
+  json_.break_line().begin_object().members({{"ph", "X"}, {"name", name}, {"cat", category}});
+  json_.members({{"pid", track.process}, {"tid", track.thread}, {"ts", json_raw(time(event.begin_ns))}});
+  json_.member("dur", json_raw(microseconds(event.end_ns - event.begin_ns))).begin_object("args");
 }
 
-void TraceFile::put_moment(Track track, std::string_view name, uint64_t at_ns, std::string_view arguments) {
-  put(fmt::format(
-      R"({{"ph": "i", "s": "t", "name": {}, "cat": "eviction", "pid": {}, "tid": {}, "ts": {}, "args": {{{}}}}})",
-      json_quoted(name), track.process, track.thread, time(at_ns), arguments));
+void TraceFile::put_span(Track track, std::string_view name, std::string_view category,
+                         const TraceEvent& event, Arguments arguments) {
+  begin_span(track, name, category, event);
+  json_.members(arguments);
+  end_event();
 }
 
-void TraceFile::put_counter(uint32_t process, std::string_view name, uint64_t at_ns,
-                            std::string_view values) {
-  put(fmt::format(R"({{"ph": "C", "name": {}, "pid": {}, "ts": {}, "args": {{{}}}}})", json_quoted(name),
-                  process, time(at_ns), values));
+void TraceFile::put_moment(Track track, std::string_view name, uint64_t at_ns, Arguments arguments) {
+  json_.break_line().begin_object().members({{"ph", "i"}, {"s", "t"}, {"name", name}, {"cat", "eviction"}});
+  json_.members({{"pid", track.process}, {"tid", track.thread}, {"ts", json_raw(time(at_ns))}});
+  json_.begin_object("args").members(arguments);
+  end_event();
 }
 
-void TraceFile::put(std::string_view object) {
-  text_ += is_first_ ? "\n" : ",\n";
-  text_ += object;
-  is_first_ = false;
-  if (text_.size() >= kWriteBytes) write_out();
+void TraceFile::put_counter(uint32_t process, std::string_view name, uint64_t at_ns, Arguments values) {
+  json_.break_line().begin_object().members({{"ph", "C"}, {"name", name}, {"pid", process}});
+  json_.member("ts", json_raw(time(at_ns))).begin_object("args").members(values);
+  end_event();
+}
+
+void TraceFile::put_name(std::string_view what, Track track, Arguments arguments) {
+  json_.break_line().begin_object().members({{"ph", "M"}, {"name", what}, {"pid", track.process}});
+  if (track.thread > 0) json_.member("tid", track.thread);
+  json_.begin_object("args").members(arguments);
+  end_event();
+}
+
+// Ends the arguments of an event, and the event.
+void TraceFile::end_event() {
+  json_.end().end();
+  if (json_.text().size() >= kWriteBytes) write_out();
 }
 
 void TraceFile::write_out() {
-  std::string_view rest = text_;
+  std::string_view rest = json_.text();
   while (!rest.empty()) {
     const ssize_t written = write(fd_, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) fail(ErrorKind::io, aside_, written < 0 ? errno : ENOSPC);
     rest.remove_prefix(static_cast<size_t>(written));
   }
-  text_.clear();
+  json_.text().clear();
 }
 
 void TraceFile::finish(const StepEvents& events, std::string_view description) {
   const TraceFacts& facts = events.facts();
-  text_ += fmt::format(
-      R"(
-], "otherData": {{"run": {}, "first_step": {}, "last_step": {}, "events": {}, )"
-      R"("events_left_out": {}, "operations_without_a_name": {}, "device_budget_bytes": {}, )"
-      R"("device_slots": {}, "device_slot_bytes": {}, "device_other_bytes": {}, "host_budget_bytes": {}, )"
-      R"("ring_slots": {}, "ring_slot_bytes": {}, "chunks": {}, "chunks_with_states": {}}}}}
-)",
-      json_quoted(description), events.first_step(), events.last_step(), event_count_, events.left_out(),
-      events.nameless(), facts.device_budget_bytes, facts.device_slot_count, facts.device_slot_bytes,
-      facts.device_other_bytes, facts.host_budget_bytes, facts.ring_slot_count, facts.ring_slot_bytes,
-      facts.chunk_count, facts.trainable_chunk_count);
+  json_.break_line().end().begin_object("otherData").member("run", description);
+  json_.members({{"first_step", events.first_step()}, {"last_step", events.last_step()}});
+  json_.members({{"events", event_count_}, {"events_left_out", events.left_out()}});
+  json_.member("operations_without_a_name", events.nameless());
+  json_.member("device_budget_bytes", facts.device_budget_bytes);
+  json_.member("device_slots", facts.device_slot_count).member("device_slot_bytes", facts.device_slot_bytes);
+  json_.member("device_other_bytes", facts.device_other_bytes);
+  json_.member("host_budget_bytes", facts.host_budget_bytes);
+  json_.member("ring_slots", facts.ring_slot_count).member("ring_slot_bytes", facts.ring_slot_bytes);
+  json_.member("chunks", facts.chunk_count).member("chunks_with_states", facts.trainable_chunk_count);
+  json_.end().end().text() += '\n';
   write_out();
   const int error = fsync(fd_) != 0 ? errno : 0;
   close(std::exchange(fd_, -1));

@@ -8,11 +8,13 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/offload/watch/step_events.h>
 
 namespace terrace {
@@ -48,13 +50,7 @@ class TraceFile {
     uint64_t until_ns;
     Track track;
   };
-  struct Span {
-    std::string name;
-    std::string_view category;
-    uint64_t begin_ns;
-    uint64_t end_ns;
-    std::string arguments;
-  };
+  using Arguments = std::initializer_list<JsonWriter::Member>;
 
   void add_step(const TraceEvent& event);
   void add_use(const StepEvents& events, const TraceEvent& event);
@@ -70,10 +66,14 @@ class TraceFile {
   void name_processes();
   void name_track(Track track, std::string_view name);
   void name_worker(uint16_t worker);
-  void put_span(Track track, const Span& span);
-  void put_moment(Track track, std::string_view name, uint64_t at_ns, std::string_view arguments);
-  void put_counter(uint32_t process, std::string_view name, uint64_t at_ns, std::string_view values);
-  void put(std::string_view object);
+  void begin_span(Track track, std::string_view name, std::string_view category, const TraceEvent& event);
+  void put_chunk(const TraceEvent& event);
+  void end_event();
+  void put_span(Track track, std::string_view name, std::string_view category, const TraceEvent& event,
+                Arguments arguments);
+  void put_moment(Track track, std::string_view name, uint64_t at_ns, Arguments arguments);
+  void put_counter(uint32_t process, std::string_view name, uint64_t at_ns, Arguments values);
+  void put_name(std::string_view what, Track track, Arguments arguments);
   std::string time(uint64_t ns) const;
   void write_out();
 
@@ -81,8 +81,7 @@ class TraceFile {
   const std::filesystem::path aside_;
   const uint64_t begun_ns_;
   int fd_ = -1;
-  std::string text_;  // not written yet
-  bool is_first_ = true;
+  JsonWriter json_;  // its text is not in the file yet
   uint64_t event_count_ = 0;
   std::vector<Lane> lanes_;
   std::vector<bool> named_workers_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/train/checkpoint/internal/facts.h>
 
@@ -15,16 +16,15 @@ constexpr uint64_t kVersion = 2;  // that of a commit without a run is 1
 }  // namespace
 
 std::string epoch_info_text(const EpochInfo& info) {
-  std::string text = "{\n";
-  checkpoint::add_member(text, "format", json_quoted(kFormatName));
-  checkpoint::add_member(text, "version", std::to_string(info.run.run_id == 0 ? 1 : kVersion));
-  checkpoint::add_facts(text, info.run, true);
-  checkpoint::add_member(text, "chunk_elements", std::to_string(info.chunk_elements));
-  return text + "\n}\n";
+  JsonWriter json;
+  json.begin_object(JsonLayout::lines).member("format", kFormatName);
+  json.member("version", info.run.run_id == 0 ? 1 : kVersion);
+  checkpoint::write_facts(json, info.run, true);
+  return json.member("chunk_elements", info.chunk_elements).end().take() + "\n";
 }
 
 EpochInfo parse_epoch_info(std::string_view text, const std::filesystem::path& manifest) {
-  const Json::Value root = checkpoint::parse_object(text, manifest);
+  const JsonNode root = checkpoint::parse_object(text, manifest);
   checkpoint::Members members(root, "", manifest);
   if (members.text("format") != kFormatName) members.refuse(fmt::format("its format is not {}", kFormatName));
   const uint64_t version = members.whole_number("version");

@@ -1,26 +1,14 @@
-#include <fmt/format.h>
-
-#include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/train/checkpoint/internal/facts.h>
 #include <terrace/runtime/train/checkpoint/internal/manifest.h>
 
 namespace terrace::checkpoint {
 namespace {
 
-std::string json_of(const std::map<std::string, uint64_t>& numbers) {
-  std::string text;
-  for (const auto& [name, value] : numbers) {
-    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", json_quoted(name), value);
-  }
-  return "{" + text + "}";
-}
-
-std::string json_of(const std::map<std::string, std::string>& settings) {
-  std::string text;
-  for (const auto& [name, value] : settings) {
-    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", json_quoted(name), json_quoted(value));
-  }
-  return "{" + text + "}";
+template <typename Value>
+void write_map(JsonWriter& json, std::string_view key, const std::map<std::string, Value>& values) {
+  json.begin_object(key);
+  for (const auto& [name, value] : values) json.member(name, value);
+  json.end();
 }
 
 DataType read_type(Members& members) {
@@ -33,21 +21,15 @@ DataType read_type(Members& members) {
 
 }  // namespace
 
-void add_member(std::string& text, std::string_view key, const std::string& json) {
-  text += fmt::format("{}  \"{}\": {}", text.size() > 2 ? ",\n" : "", key, json);
-}
-
-void add_facts(std::string& text, const CheckpointInfo& info, bool with_architecture) {
-  if (info.run_id != 0) add_member(text, "run", json_quoted(hex_text(info.run_id)));
-  add_member(text, "step", std::to_string(info.step));
-  add_member(text, "model", json_quoted(info.model));
-  if (with_architecture) add_member(text, "architecture", json_quoted(info.architecture));
-  add_member(text, "parameter_type", json_quoted(name_of(info.type)));
-  add_member(text, "tensor_hash", json_quoted(hex_text(info.tensor_hash)));
-  add_member(text, "seed", std::to_string(info.seed));
-  add_member(text, "data_position", json_of(info.position));
-  if (!info.loss_scaler.empty()) add_member(text, "loss_scaler", json_of(info.loss_scaler));
-  if (!info.settings.empty()) add_member(text, "settings", json_of(info.settings));
+void write_facts(JsonWriter& json, const CheckpointInfo& info, bool with_architecture) {
+  if (info.run_id != 0) json.member("run", hex_text(info.run_id));
+  json.member("step", info.step).member("model", info.model);
+  if (with_architecture) json.member("architecture", info.architecture);
+  json.member("parameter_type", name_of(info.type)).member("tensor_hash", hex_text(info.tensor_hash));
+  json.member("seed", info.seed);
+  write_map(json, "data_position", info.position);
+  if (!info.loss_scaler.empty()) write_map(json, "loss_scaler", info.loss_scaler);
+  if (!info.settings.empty()) write_map(json, "settings", info.settings);
 }
 
 CheckpointInfo read_facts(Members& members, bool with_architecture) {

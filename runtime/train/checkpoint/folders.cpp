@@ -42,10 +42,9 @@ std::string checkpoints_in(const fs::path& folder) {
     return is_step_name(name) && io::is_there(folder / name / kManifestName);
   });
   if (names.empty()) {
-    return is_tier_path(folder)
-               ? "it is an nvme path of training: --resume nvme with --save DIR goes on from "
-                 "its last commit and leaves a checkpoint in DIR"
-               : "no checkpoint is there";
+    return is_tier_path(folder) ? "it is an nvme path of training: a run that goes on from its last commit "
+                                  "(TrainerOptions::tier_start) can save a checkpoint"
+                                : "no checkpoint is there";
   }
   std::string text = "name one of those that are there: ";
   for (size_t i = names.size() > kNamed ? names.size() - kNamed : 0; i < names.size(); ++i)

@@ -71,13 +71,13 @@ FoundEpoch require_epoch(const TrainConfig& config) {
   TierContents contents = look_for_epoch(paths);
   if (contents.newest) return *std::move(contents.newest);
   if (!contents.has_epochs) {
-    throw Error(ErrorKind::config, {kWhat, names_of(paths), "there is none",
-                                    "check the path, or leave out --resume to start anew"});
+    throw Error(ErrorKind::config,
+                {kWhat, names_of(paths), "there is none", "check the path, or start anew"});
   }
   throw Error(ErrorKind::corrupt,
               {kWhat, names_of(paths), contents.trouble,
                "give every path of the run that made it, resume from a checkpoint, or start anew "
-               "with --fresh"});
+               "(TrainerOptions::discard_epochs)"});
 }
 
 }  // namespace terrace

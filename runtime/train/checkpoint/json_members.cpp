@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <memory>
+#include <optional>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
+#include <terrace/base/text/utf8.h>
 #include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/train/checkpoint/internal/json_members.h>
 
@@ -15,51 +17,44 @@ bool read_hex(std::string_view text, uint64_t& value) {
   return std::from_chars(text.data(), text.data() + text.size(), value, 16).ec == std::errc();
 }
 
-Json::Value parse_object(std::string_view text, const std::filesystem::path& path) {
-  Json::CharReaderBuilder builder;
-  Json::CharReaderBuilder::strictMode(&builder.settings_);
-  builder["stackLimit"] = 16;
-  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
-  Json::Value root;
-  std::string problems;
+JsonNode parse_object(std::string_view text, const std::filesystem::path& path) {
+  const auto refuse = [&](const std::string& reason) {
+    throw Error(ErrorKind::corrupt, {"cannot use the manifest", path.string(), reason,
+                                     "Terrace writes no such manifest: resume from another checkpoint"});
+  };
+  if (well_formed_bytes(text) != text.size()) refuse("it is not written the way Terrace writes them");
+  JsonNode root;
   try {
-    if (!reader->parse(text.data(), text.data() + text.size(), &root, &problems)) root = Json::Value();
-  } catch (const Json::Exception&) {  // the only one it throws: its stack limit
-    problems = "brackets are nested too deeply";
-    root = Json::Value();
+    root = parse_json(text, path.filename().string());
+  } catch (const Error& error) {
+    refuse("it is not JSON: " + error.parts().what_failed);
   }
-  if (!root.isObject()) {
-    throw Error(ErrorKind::corrupt,
-                {"cannot use the manifest", path.string(),
-                 "it is not JSON: " + problems.substr(0, problems.find_last_not_of('\n') + 1),
-                 "Terrace writes no such manifest: resume from another checkpoint"});
-  }
+  if (!root.is(JsonNode::Kind::object)) refuse("it is not JSON: no object");
   return root;
 }
 
-Members::Members(const Json::Value& object, std::string name, const std::filesystem::path& path)
+Members::Members(const JsonNode& object, std::string name, const std::filesystem::path& path)
     : object_(object), name_(std::move(name)), path_(path) {
-  if (!object.isObject()) refuse(name_.empty() ? "it is not an object" : name_ + " is not an object");
+  if (!object.is(JsonNode::Kind::object)) refuse(name_ + " is not an object");
 }
 
-const Json::Value& Members::take(const std::string& key) {
-  if (!has(key)) refuse(fmt::format("{} is missing", full(key)));
+const JsonNode& Members::take(const std::string& key) {
+  const JsonNode* value = object_.find(key);
+  if (value == nullptr) refuse(fmt::format("{} is missing", full(key)));
   asked_.insert(key);
-  return object_[key];
+  return *value;
 }
 
 uint64_t Members::whole_number(const std::string& key) {
-  const Json::Value& value = take(key);
-  const bool whole =
-      value.type() == Json::uintValue || (value.type() == Json::intValue && value.asInt64() >= 0);
-  if (!whole) refuse(fmt::format("{} is not a whole number from 0 to 2^64 - 1", full(key)));
-  return value.asUInt64();
+  const std::optional<uint64_t> value = take(key).whole_number();
+  if (!value) refuse(fmt::format("{} is not a whole number from 0 to 2^64 - 1", full(key)));
+  return *value;
 }
 
 std::string Members::text(const std::string& key) {
-  const Json::Value& value = take(key);
-  if (!value.isString()) refuse(fmt::format("{} is not a text", full(key)));
-  return value.asString();
+  const JsonNode& value = take(key);
+  if (!value.is(JsonNode::Kind::text)) refuse(fmt::format("{} is not a text", full(key)));
+  return value.text;
 }
 
 uint64_t Members::hash(const std::string& key) {
@@ -70,24 +65,24 @@ uint64_t Members::hash(const std::string& key) {
 }
 
 std::map<std::string, uint64_t> Members::numbers(const std::string& key) {
-  const Json::Value& object = take(key);
+  const JsonNode& object = take(key);
   Members members(object, key, path_);
   std::map<std::string, uint64_t> found;
-  for (const std::string& name : object.getMemberNames()) found[name] = members.whole_number(name);
+  for (const JsonMember& member : object.members) found[member.key] = members.whole_number(member.key);
   return found;
 }
 
 std::map<std::string, std::string> Members::texts(const std::string& key) {
-  const Json::Value& object = take(key);
+  const JsonNode& object = take(key);
   Members members(object, key, path_);
   std::map<std::string, std::string> found;
-  for (const std::string& name : object.getMemberNames()) found[name] = members.text(name);
+  for (const JsonMember& member : object.members) found[member.key] = members.text(member.key);
   return found;
 }
 
 void Members::require_nothing_else() const {
-  for (const std::string& key : object_.getMemberNames()) {
-    if (!asked_.contains(key)) refuse(fmt::format("{} is not known", full(key)));
+  for (const JsonMember& member : object_.members) {
+    if (!asked_.contains(member.key)) refuse(fmt::format("{} is not known", full(member.key)));
   }
 }
 

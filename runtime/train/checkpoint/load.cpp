@@ -85,7 +85,7 @@ void require_same_layout(const std::filesystem::path& folder, const Manifest& ma
        fmt::format("its optimizer states are {}, and those of this run's optimizer are {}",
                    text_of(manifest.layout), text_of(mine)),
        "resume with the optimizer, and the precision of its states, of the run that saved it; or begin "
-       "anew from its weights (`terrace export`, then --model)"});
+       "anew from its weights (`terrace export`, then TrainerOptions::weights)"});
 }
 
 // Before the first byte of any state changes.

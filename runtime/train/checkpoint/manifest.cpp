@@ -2,6 +2,7 @@
 
 #include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/json/json_document.h>
 #include <terrace/runtime/train/checkpoint/internal/facts.h>
 #include <terrace/runtime/train/checkpoint/internal/manifest.h>
@@ -24,11 +25,11 @@ std::string tail_of(std::string_view body) {
   return fmt::format("{}{}{}", kTailBegin, hex_text(checksum_of(std::as_bytes(std::span(body)))), kTailEnd);
 }
 
-std::string json_of(const DataFile& file) {
+void write_file(JsonWriter& json, std::string_view key, const DataFile& file) {
   std::string checksums;
   checksums.reserve(file.block_checksums.size() * kChecksumDigits);
   for (const uint64_t checksum : file.block_checksums) checksums += hex_text(checksum);
-  return fmt::format(R"({{"bytes": {}, "block_checksums": "{}"}})", file.bytes, checksums);
+  json.object(key, {{"bytes", file.bytes}, {"block_checksums", checksums}});
 }
 
 DataFile read_data_file(Members& manifest, const std::string& key) {
@@ -63,7 +64,7 @@ RecordLayout read_layout(Members& members) {
   return layout;
 }
 
-Manifest read_manifest(const Json::Value& root, const std::filesystem::path& path) {
+Manifest read_manifest(const JsonNode& root, const std::filesystem::path& path) {
   Members members(root, "", path);
   if (members.text("format") != kFormatName) members.refuse(fmt::format("its format is not {}", kFormatName));
   const uint64_t version = members.whole_number("version");
@@ -130,23 +131,22 @@ std::string with_checksum(const std::string& body) {
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  std::string text = "{\n";
-  add_member(text, "format", json_quoted(kFormatName));
-  add_member(text, "version", std::to_string(manifest.version));
-  add_facts(text, manifest.info, manifest.version >= kFirstWithArchitecture);
-  add_member(text, "block_bytes", std::to_string(kBlockBytes));
+  JsonWriter json;
+  json.begin_object(JsonLayout::lines).member("format", kFormatName).member("version", manifest.version);
+  write_facts(json, manifest.info, manifest.version >= kFirstWithArchitecture);
+  json.member("block_bytes", kBlockBytes);
   if (manifest.version >= kFirstWithLayout) {
-    add_member(text, "moments", std::to_string(manifest.layout.moment_count));
-    add_member(text, "moment_type", json_quoted(name_of(manifest.layout.moment_type)));
+    json.member("moments", manifest.layout.moment_count);
+    json.member("moment_type", name_of(manifest.layout.moment_type));
   }
-  add_member(text, "states", json_of(manifest.states));
-  if (manifest.frozen.bytes > 0) add_member(text, "frozen", json_of(manifest.frozen));
-  return with_checksum(text);
+  write_file(json, "states", manifest.states);
+  if (manifest.frozen.bytes > 0) write_file(json, "frozen", manifest.frozen);
+  return with_checksum(json.text());
 }
 
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& path) {
   require_checksum(text, path);
-  const Json::Value root = parse_object(text, path);
+  const JsonNode root = parse_object(text, path);
   const Manifest manifest = read_manifest(root, path);
   // Twice the same member, names that are no text, spaces: no member is wrong, and yet nobody wrote this.
   if (manifest_text(manifest) != text) {

@@ -101,7 +101,9 @@ void PackedTokens::add(const std::filesystem::path& path) {
                      fmt::format("it has {} bytes, and tokens of {} bytes: the last one, at position {}, is "
                                  "cut off",
                                  size, format_.token_bytes, payload / format_.token_bytes),
-                     format_.token_bytes == 4 ? "give --token-type uint16 if they are of two bytes" : advice);
+                     format_.token_bytes == 4
+                         ? "if they are of two bytes, say so with TokenOptions::token_bytes"
+                         : advice);
   }
   std::array<uint8_t, kBeginningBytes> buffer;
   const size_t beginning = read_at(file, 0, buffer);

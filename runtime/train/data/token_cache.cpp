@@ -52,8 +52,8 @@ static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
   const bool is_full = error == ENOSPC || error == EDQUOT;
   throw Error(is_full ? ErrorKind::capacity : ErrorKind::io,
               {what, path.string(), system_reason(error),
-               is_full ? "free space there, or name a folder on a larger disk with --cache-dir"
-                       : "name a folder that can be written to with --cache-dir"});
+               is_full ? "free space there, or name a cache folder on a larger disk"
+                       : "name a cache folder that can be written to"});
 }
 
 class TokenHash {
@@ -322,9 +322,8 @@ fs::path default_cache_folder() {
     return fs::path(cache) / "terrace";
   if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
     return fs::path(home) / ".cache" / "terrace";
-  throw Error(ErrorKind::config,
-              {"there is no place for", "tokens of text", "HOME and XDG_CACHE_HOME are not set",
-               "name a folder for them with --cache-dir"});
+  throw Error(ErrorKind::config, {"there is no place for", "tokens of text",
+                                  "HOME and XDG_CACHE_HOME are not set", "name a cache folder for them"});
 }
 
 std::unique_ptr<TokenSource> tokenize_cached(const TextFiles& files, const Tokenizer* tokenizer,

@@ -72,7 +72,7 @@ uint32_t token_bytes_of(const std::vector<fs::path>& files, const TokenOptions& 
       data::cannot_use(file,
                        fmt::format("it looks like tokens of uint{}, and {} like tokens of uint{}",
                                    8 * *apparent, said_by->string(), 8 * token_bytes),
-                       "give files of one type, or say which it is with --token-type");
+                       "give files of one type, or say which it is with TokenOptions::token_bytes");
     }
     token_bytes = *apparent;
     said_by = &file;

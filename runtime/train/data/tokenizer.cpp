@@ -285,14 +285,10 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   const std::filesystem::path config = file.parent_path() / "tokenizer_config.json";
   if (!std::filesystem::exists(config, error)) return tokenizer;
   const JsonNode json = parse_json(read_text(config, kMiB * 16), config.string());
-  for (const JsonMember& member : json.members) {
-    if (member.key != "eos_token") continue;
-    std::string name = member.value.text;  // a text, or an object with it
-    for (const JsonMember& inner : member.value.members) {
-      if (inner.key == "content") name = inner.value.text;
-    }
-    tokenizer.set_end_of_text(name);
-  }
+  const JsonNode* end = json.find("eos_token");  // a text, or an object with it
+  if (end == nullptr) return tokenizer;
+  const JsonNode* content = end->find("content");
+  tokenizer.set_end_of_text(content != nullptr ? content->text : end->text);
   return tokenizer;
 }
 

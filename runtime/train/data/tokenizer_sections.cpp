@@ -19,21 +19,14 @@ constexpr double kLargestId = 1 << 24;
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-const JsonNode* member(const JsonNode& object, std::string_view key) {
-  for (const JsonMember& each : object.members) {
-    if (each.key == key) return &each.value;
-  }
-  return nullptr;
-}
-
 std::string text_member(const JsonNode& object, const char* key) {
-  const JsonNode* found = member(object, key);
+  const JsonNode* found = object.find(key);
   if (found == nullptr || !found->is(Kind::text)) refuse_tokenizer(object.origin, key, "a text is expected");
   return found->text;
 }
 
 bool bool_member(const JsonNode& object, const char* key, bool otherwise) {
-  const JsonNode* found = member(object, key);
+  const JsonNode* found = object.find(key);
   if (found == nullptr) return otherwise;
   if (!found->is(Kind::boolean)) refuse_tokenizer(found->origin, key, "true or false is expected");
   return found->boolean;
@@ -47,7 +40,7 @@ uint32_t id_of(const JsonNode& node, const char* key) {
 }
 
 const JsonNode& list_member(const JsonNode& object, const char* key) {
-  const JsonNode* found = member(object, key);
+  const JsonNode* found = object.find(key);
   if (found == nullptr || !found->is(Kind::list)) refuse_tokenizer(object.origin, key, "a list is expected");
   return *found;
 }
@@ -65,7 +58,7 @@ void only_keys(const JsonNode& object, std::initializer_list<std::string_view> k
 
 void add_split(const JsonNode& step, TokenizerFile& file) {
   only_keys(step, {"type", "pattern", "behavior", "invert"});
-  const JsonNode* pattern = member(step, "pattern");
+  const JsonNode* pattern = step.find("pattern");
   if (pattern == nullptr || !pattern->is(Kind::object) || pattern->members.size() != 1 ||
       !pattern->members[0].value.is(Kind::text))
     refuse_tokenizer(step.origin, "pattern", "an object with \"Regex\" or \"String\" is expected");
@@ -113,7 +106,7 @@ void require_mark(const JsonNode& step, const char* key, const std::string& text
 
 // "first", "always" or "never"; older files have "add_prefix_space" instead.
 std::string prepend_scheme(const JsonNode& step) {
-  const JsonNode* written = member(step, "prepend_scheme");
+  const JsonNode* written = step.find("prepend_scheme");
   if (written == nullptr) return bool_member(step, "add_prefix_space", true) ? "always" : "never";
   const std::string scheme = text_member(step, "prepend_scheme");
   if (scheme != "first" && scheme != "always" && scheme != "never")
@@ -139,8 +132,8 @@ void add_metaspace(const JsonNode& step, TokenizerFile& file) {
 
 // The pattern of a Replace that is a text.
 std::string replaced_text(const JsonNode& step) {
-  const JsonNode* pattern = member(step, "pattern");
-  const JsonNode* text = pattern == nullptr ? nullptr : member(*pattern, "String");
+  const JsonNode* pattern = step.find("pattern");
+  const JsonNode* text = pattern == nullptr ? nullptr : pattern->find("String");
   if (text == nullptr || !text->is(Kind::text) || pattern->members.size() != 1)
     refuse_tokenizer(step.origin, "pattern", "an object with \"String\" is expected");
   return text->text;
@@ -160,7 +153,7 @@ void require_replace(const JsonNode& step, std::string_view from, std::string_vi
 void require_strip_of_one_space(const JsonNode& step) {
   only_keys(step, {"type", "content", "start", "stop"});
   const auto count = [&](const char* key) {
-    const JsonNode* found = member(step, key);
+    const JsonNode* found = step.find(key);
     return found == nullptr ? 0u : id_of(*found, key);
   };
   if (text_member(step, "content") != " " || count("start") != 1 || count("stop") != 0)
@@ -187,8 +180,8 @@ void flatten(const JsonNode& section, const char* key, std::vector<const JsonNod
 }
 
 std::vector<uint32_t> template_ids(const JsonNode& section, const std::string& name) {
-  const JsonNode* table = member(section, "special_tokens");
-  const JsonNode* entry = table == nullptr ? nullptr : member(*table, name);
+  const JsonNode* table = section.find("special_tokens");
+  const JsonNode* entry = table == nullptr ? nullptr : table->find(name);
   if (entry == nullptr)
     refuse_tokenizer(section.origin, "special_tokens", fmt::format("\"{}\" is not in it", name));
   std::vector<uint32_t> ids;
@@ -233,7 +226,7 @@ void read_added_tokens(const JsonNode& section, TokenizerFile& file) {
     require_object(node, "added_tokens");
     only_keys(node, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     AddedToken token;
-    const JsonNode* id = member(node, "id");
+    const JsonNode* id = node.find("id");
     if (id == nullptr) refuse_tokenizer(node.origin, "id", "it is missing");
     token.id = id_of(*id, "id");
     token.content = text_member(node, "content");

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include <terrace/base/error.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/json/json_document.h>
 
@@ -29,16 +29,13 @@ constexpr std::array kKinds = {DecisionKind::step,     DecisionKind::evaluation,
 
 [[noreturn]] void refuse(const std::string& origin, const std::string& reason) {
   throw Error(ErrorKind::config, {"cannot read the decisions", origin, reason,
-                                  "give a file that `terrace train --decisions` wrote"});
+                                  "give a file of decisions that a training run wrote"});
 }
 
 uint64_t whole(const JsonNode& node, uint64_t most = UINT64_MAX) {
-  uint64_t value = 0;
-  const char* const end = node.text.data() + node.text.size();
-  const auto [stop, status] = std::from_chars(node.text.data(), end, value);
-  if (!node.is(JsonNode::Kind::number) || status != std::errc() || stop != end || value > most)
-    refuse(node.origin, fmt::format("it is not a whole number up to {}", most));
-  return value;
+  const std::optional<uint64_t> value = node.whole_number();
+  if (!value || *value > most) refuse(node.origin, fmt::format("it is not a whole number up to {}", most));
+  return *value;
 }
 
 std::optional<DecisionKind> kind_from_name(std::string_view name) {
@@ -72,14 +69,17 @@ UpdateRates rates(const JsonNode& node) {
   return {items[0].number, items[1].number, items[2].number};
 }
 
-// Rates as the shortest decimals that are read as the same numbers.
-std::string sides_text(const DecisionSubject& subject) {
+std::string head_line(const DecisionSubject& subject) {
+  JsonWriter json;
+  json.begin_object().members({{"terrace_decisions", kFormat}, {"chunks", subject.chunks}});
+  json.member("slots", subject.slots);
   if (subject.update_rates) {
     const UpdateRates& known = *subject.update_rates;
-    return fmt::format(", \"update_rates\": [{}, {}, {}]", known.processor_elements, known.link_bytes,
-                       known.nvme_bytes);
+    json.list("update_rates", {known.processor_elements, known.link_bytes, known.nvme_bytes});
+  } else if (subject.processor_share < 1) {
+    json.member("processor_share", subject.processor_share);
   }
-  return subject.processor_share < 1 ? fmt::format(", \"processor_share\": {}", subject.processor_share) : "";
+  return json.end().take() + "\n";
 }
 
 std::string told_sides(const DecisionSubject& subject) {
@@ -157,9 +157,8 @@ DecisionSubject recorded_subject(const std::filesystem::path& path) {
 }
 
 std::string decision_line(const Decision& decision) {
-  if (decision.kind == DecisionKind::use)
-    return fmt::format("{{\"use\": {}}}\n", json_quoted(decision.operation));
-  return fmt::format("{{\"{}\": {}}}\n", name_of(decision.kind), decision.number);
+  if (decision.kind == DecisionKind::use) return json_object({{"use", decision.operation}}) + "\n";
+  return json_object({{name_of(decision.kind), decision.number}}) + "\n";
 }
 
 DecisionFile::DecisionFile(std::filesystem::path path, const DecisionSubject& subject, uint64_t limit_bytes,
@@ -171,8 +170,7 @@ DecisionFile::DecisionFile(std::filesystem::path path, const DecisionSubject& su
                                 "name a file in a folder that can be written"});
   }
   lines_.reserve(kBufferBytes);
-  lines_ += fmt::format("{{\"terrace_decisions\": {}, \"chunks\": {}, \"slots\": {}{}}}\n", kFormat,
-                        subject.chunks, subject.slots, sides_text(subject));
+  lines_ += head_line(subject);
 }
 
 DecisionFile::~DecisionFile() {
@@ -220,7 +218,7 @@ DecisionReplay::DecisionReplay(std::unique_ptr<std::istream> text, std::string n
                 {"cannot replay the decisions", name_,
                  fmt::format("chunks are updated on other sides there: {}, and {} here", told_sides(theirs),
                              told_sides(subject)),
-                 "give --update-ratio auto (offload_optimizer.ratio), which takes the sides of the file"});
+                 "set zero_optimization.offload_optimizer.ratio to auto, which takes the sides of the file"});
   }
   throw Error(ErrorKind::config,
               {"cannot replay the decisions", name_,

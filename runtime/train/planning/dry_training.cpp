@@ -6,7 +6,7 @@
 
 #include <terrace/aio/engines/engine_decorator.h>
 
-#include <terrace/offload/watch/link_table.h>
+#include <terrace/offload/watch/counter_table.h>
 #include <terrace/runtime/train/setup/loss_scaler.h>
 #include <terrace/runtime/train/setup/parameter_groups.h>
 
@@ -181,7 +181,7 @@ std::vector<PredictedTier> DryTraining::tiers() const {
 }
 
 bool moves_the_same(const OffloadCounters& one, const OffloadCounters& other) {
-  const auto is_equal = [&](const LinkEntry& link) { return one.*link.moved == other.*link.moved; };
+  const auto is_equal = [&](const CounterEntry& link) { return one.*link.value == other.*link.value; };
   return std::ranges::all_of(kLinks, is_equal) && one.fetch_count == other.fetch_count &&
          one.demand_fetch_count == other.demand_fetch_count && one.eviction_count == other.eviction_count;
 }

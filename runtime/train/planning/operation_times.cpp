@@ -124,7 +124,7 @@ Scratch choose_scratch(const Model& model, uint32_t micro_batch, const TrialPlac
                   {"cannot try the operations of", model.description(),
                    fmt::format("one layer and one token take {} of device memory, and the run has {}",
                                format_bytes(needed), format_bytes(place.device_bytes)),
-                   "plan without times (--no-time), or raise --device-memory"});
+                   "plan without times, or raise TerraceConfig::device_memory_bytes"});
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
-#include <terrace/runtime/config/json/json_document.h>
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/name_pattern.h>
 #include <terrace/runtime/model/transformer/model.h>
 

@@ -34,7 +34,7 @@ void choose_host_budget(const TrainConfig& config, const Machine& machine, const
            "",
            fmt::format("the device is simulated in the memory of the host, of which a run takes {}: {}",
                        format_bytes(both.bytes), both.origin),
-           "lower --device-memory, or give --host-memory too"});
+           "lower TerraceConfig::device_memory_bytes, or give TerraceConfig::host_memory_bytes too"});
     }
     plan.host = {both.bytes - std::min(both.bytes, plan.device.bytes),
                  fmt::format("{}, less the device's {}", both.origin, format_bytes(plan.device.bytes))};
@@ -267,7 +267,8 @@ void require_machine_memory(const TrainerPlan& plan, bool device_has_own_memory,
   if (limit.is_cgroups && needed > limit.bytes) {
     throw Error(ErrorKind::capacity,
                 {"the kernel would end this run for want of memory", limit.origin, taken,
-                 "give less --host-memory or --device-memory, or a container with more"});
+                 "lower TerraceConfig::host_memory_bytes or TerraceConfig::device_memory_bytes, or give the "
+                 "container more"});
   }
   log.warning(
       limit.is_cgroups

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include <terrace/base/error.h>
@@ -22,16 +21,13 @@ class FakeSys {
     fs::create_directories(tree().sys / "dev" / "block");
     write("mountinfo", "");
   }
-  DeviceTree tree() const { return {folder_.path() / "sys", folder_.path() / "mountinfo"}; }
+  DeviceTree tree() const { return {folder_ / "sys", folder_ / "mountinfo"}; }
   // A device at devices/<path>, with its number.
   void add(const std::string& path, const std::string& number) {
     write("sys/devices/" + path + "/dev", number + "\n");
     fs::create_symlink("../../devices/" + path, tree().sys / "dev" / "block" / number);
   }
-  void write(const std::string& name, const std::string& text) {
-    fs::create_directories((folder_.path() / name).parent_path());
-    std::ofstream(folder_.path() / name) << text;
-  }
+  void write(const std::string& name, const std::string& text) { folder_.write(name, text); }
   // `volume` lies on `part`.
   void put_on(const std::string& volume, const std::string& part) {
     const fs::path slaves = tree().sys / "devices" / volume / "slaves";

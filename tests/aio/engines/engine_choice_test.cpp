@@ -30,7 +30,7 @@ TEST(ChooseEngine, TakesWhatWorksAndSaysSo) {
   EXPECT_TRUE(probe_engine(EngineKind::threads).works);
   const EngineChoice threads = choose_engine(EngineKind::threads);
   EXPECT_EQ(threads.kind, EngineKind::threads);
-  EXPECT_EQ(threads.reason, "I/O engine threads, as set by the configuration or `terrace tune`");
+  EXPECT_EQ(threads.reason, "I/O engine threads, as it was asked for");
   const EngineChoice best = choose_engine(std::nullopt);
   const auto works = [](EngineKind kind) { return probe_engine(kind).works; };
   EXPECT_EQ(best.kind, *std::find_if(engine_kinds().begin(), engine_kinds().end(), works));

@@ -14,7 +14,7 @@
 #include "fake_cuda_file.h"
 #include "memory/device/device_suite.h"
 #include "support/expect_error.h"
-#include "support/temporary_folder.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -29,7 +29,7 @@ class CudaFileReads : public ::testing::Test {
  protected:
   CudaFileReads() {
     folder_.write("tier", std::string(8 * kPage, 'x'));
-    file_.emplace(io::File::open(folder_.path() + "/tier", {.access = io::FileAccess::read}));
+    file_.emplace(io::File::open(folder_ / "tier", {.access = io::FileAccess::read}));
     engine_ = device_.make_file_reader({.kind = io::EngineKind::threads, .thread_count = 3});
     EXPECT_TRUE(engine_->register_file(file_->fd()));
     flat_ = device_.reserve_addresses(4 * kPage);
@@ -68,7 +68,7 @@ class CudaFileReads : public ::testing::Test {
     return bytes;
   }
 
-  TemporaryFolder folder_;
+  ScratchFolder folder_;
   std::optional<io::File> file_;
   FakeCudaDriver driver_{{.memory_bytes = 64 * kPage}};
   FakeCuFile cu_file_;
@@ -224,7 +224,7 @@ TEST(CudaFileReadsAlone, AreNotThereWhereTheDriverOfCuFileDoesNotOpen) {
 
 TEST(CudaFileReadsAlone, AreRefusedByADeviceThatHasNone) {
   SimulatedDevice device(SimulatedDeviceOptions{kPage, false, 0, 0});
-  testing::expect_error(ErrorKind::device, {"cannot read files", "aio.use_gds"},
+  testing::expect_error(ErrorKind::device, {"cannot read files", "OffloadOptions::reads_past_host"},
                         [&] { device.make_file_reader({}); });
 }
 

@@ -9,7 +9,7 @@
 #include <terrace/memory/host/machine.h>
 #include <terrace/memory/host/pages.h>
 
-#include "support/temporary_folder.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -32,7 +32,7 @@ class FakeMachine : public testing::Test {
     root.write("sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n");
   }
   Machine probe() const { return probe_machine(root.path()); }
-  TemporaryFolder root;
+  ScratchFolder root;
 };
 
 TEST_F(FakeMachine, IsLimitedByWhatIsAvailableWithoutCgroupLimits) {
@@ -116,7 +116,7 @@ TEST_F(FakeMachine, ReportsWhatIsInUse) {
   root.write("sys/fs/cgroup/memory/job/memory.stat",
              "rss 1\nshmem 1\ntotal_rss 4096\ntotal_rss_huge 0\ntotal_shmem 4\n");
   EXPECT_EQ(current_memory_use(root.path()).cgroup_anon_and_shmem_bytes, 4100u);
-  std::filesystem::remove(root.path() + "/proc/self/smaps_rollup");
+  std::filesystem::remove(root / "proc/self/smaps_rollup");
   EXPECT_EQ(current_memory_use(root.path()).pss_bytes, 0u);
 }
 

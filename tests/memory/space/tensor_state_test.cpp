@@ -38,10 +38,8 @@ const Pairs kExpectedTensorPairs = {
 };
 
 const Pairs kExpectedChunkPairs = {
-    {"absent", "fetching"},     {"absent", "resident"},       {"fetching", "resident"},
-    {"fetching", "failed"},     {"resident", "absent"},       {"resident", "writing_back"},
-    {"writing_back", "absent"}, {"writing_back", "resident"}, {"writing_back", "failed"},
-    {"failed", "absent"},
+    {"absent", "fetching"}, {"absent", "resident"}, {"fetching", "resident"},
+    {"fetching", "failed"}, {"resident", "absent"}, {"failed", "absent"},
 };
 
 std::vector<TensorState> all_states() {

@@ -165,8 +165,8 @@ TEST_F(EpochTest, ReplacesTheEpochBeforeAndNoRetainedOne) {
   EXPECT_EQ(space->epochs()[0].epoch, 1u);
   EXPECT_TRUE(space->epochs()[0].retained);
   EXPECT_EQ(space->epochs()[1].epoch, 3u);
-  EXPECT_FALSE(fs::exists(places[0].path() + "/terrace-tier/commit-0000000000000002.manifest"));
-  EXPECT_TRUE(fs::exists(places[0].path() + "/terrace-tier/commit-0000000000000001.retained"));
+  EXPECT_FALSE(fs::exists(places[0] / "terrace-tier/commit-0000000000000002.manifest"));
+  EXPECT_TRUE(fs::exists(places[0] / "terrace-tier/commit-0000000000000001.retained"));
   expect_all(*store, first, 100);
 }
 
@@ -293,13 +293,13 @@ TEST_F(EpochTest, ReportsATierFileThatIsNotWhole) {
     space->keep_files(true);
   }
   space.reset();
-  const std::string file = places[0].path() + "/terrace-tier/records.tier";
+  const std::string file = places[0] / "terrace-tier/records.tier";
   const uint64_t size = fs::file_size(file);
   fs::resize_file(file, size - 1);
   EXPECT_EQ(error_of([&] { reopen(7); }).kind(), ErrorKind::corrupt);
   fs::remove(file);
   EXPECT_EQ(error_of([&] { reopen(7); }).kind(), ErrorKind::corrupt);
-  EXPECT_TRUE(fs::exists(places[0].path() + "/terrace-tier/commit-0000000000000001.manifest"));
+  EXPECT_TRUE(fs::exists(places[0] / "terrace-tier/commit-0000000000000001.manifest"));
 }
 
 // Every byte of every file of an epoch, flipped: an error that names a file, or a byte that no epoch needs.
@@ -313,7 +313,7 @@ TEST_F(EpochTest, ReportsEveryFlippedByteOrDoesNotNeedIt) {
     space->keep_files(true);
   }
   space.reset();
-  const std::string folder = places[0].path() + "/terrace-tier/";
+  const std::string folder = places[0] / "terrace-tier/";
   std::mt19937_64 random(5);
   std::map<std::string, int> reported;
   for (int flip = 0; flip < 400; ++flip) {

@@ -17,7 +17,7 @@
 #include <terrace/memory/host/pages.h>
 #include <terrace/memory/tier/block_store.h>
 
-#include "support/temporary_folder.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 
@@ -49,7 +49,7 @@ class BlockStoreRig {
   }
   std::vector<TierPath> paths() const {
     std::vector<TierPath> paths;
-    for (const TemporaryFolder& place : places) paths.push_back({place.path()});
+    for (const ScratchFolder& place : places) paths.push_back({place.path()});
     return paths;
   }
   void open_space(TierStart start = TierStart::fresh, bool discard = false) {
@@ -110,7 +110,7 @@ class BlockStoreRig {
     return epoch;
   }
 
-  std::vector<TemporaryFolder> places;
+  std::vector<ScratchFolder> places;
   MemoryLog log;
   std::unique_ptr<TierSpace> space;
   std::unique_ptr<io::FaultEngine> engine;

@@ -26,7 +26,7 @@ class FormerNamesTest : public ::testing::Test, public BlockStoreRig {
  protected:
   FormerNamesTest() : BlockStoreRig(2) {}
 
-  std::string folder(size_t place) const { return places[place].path() + "/terrace-tier"; }
+  std::string folder(size_t place) const { return places[place] / "terrace-tier"; }
   std::string former(uint64_t epoch, const char* suffix = ".manifest") const {
     return folder(0) + fmt::format("/epoch-{:016}{}", epoch, suffix);
   }
@@ -101,7 +101,8 @@ TEST_F(FormerNamesTest, AreFoundAndVerifiedAndNothingIsChanged) {
   const fs::path paths[] = {places[0].path(), places[1].path()};
   const auto bad = [](const BadTierBlock& block) { ADD_FAILURE() << block.reason; };
   EXPECT_EQ(verify_tier_blocks(paths, found.newest, bad), 6 * kBlock);
-  expect_error(ErrorKind::config, {folder(0), "commit 1", "checkpoint prune"}, [&] { open_space(); });
+  expect_error(ErrorKind::config, {folder(0), "commit 1", "OffloadOptions::discard_epochs"},
+               [&] { open_space(); });
   EXPECT_EQ(label(0).version, 1u);
   EXPECT_EQ(look().epochs.size(), 2u);
 }

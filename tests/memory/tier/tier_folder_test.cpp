@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,7 +14,7 @@
 #include <terrace/base/units.h>
 #include <terrace/memory/tier/tier_folder.h>
 
-#include "support/temporary_folder.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -82,9 +83,9 @@ class OtherJob {
 };
 
 TEST(TierFolder, IsMadePrivateAndRemovedAgain) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   MemoryLog log;
-  const std::string path = place.path() + "/terrace-tier";
+  const std::string path = place / "terrace-tier";
   {
     const TierFolder folder(place.path(), log);
     EXPECT_EQ(folder.path(), path);
@@ -103,32 +104,32 @@ TEST(TierFolder, IsMadePrivateAndRemovedAgain) {
 }
 
 TEST(TierFolder, TakesAwayThePermissionsOfOthers) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   MemoryLog log;
-  fs::create_directory(place.path() + "/terrace-tier");
-  ASSERT_EQ(chmod((place.path() + "/terrace-tier").c_str(), 0755), 0);
-  const TierFolder folder(place.path() + "/", log);  // a slash at the end changes nothing
+  fs::create_directory(place / "terrace-tier");
+  ASSERT_EQ(chmod((place / "terrace-tier").c_str(), 0755), 0);
+  const TierFolder folder(place / "", log);  // a slash at the end changes nothing
   EXPECT_EQ(mode_of(folder.path()), 0700u);
-  EXPECT_EQ(folder.path(), place.path() + "/terrace-tier");
+  EXPECT_EQ(folder.path(), place / "terrace-tier");
 }
 
 TEST(TierFolder, SaysWhatIsWrongWithThePath) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   MemoryLog log;
-  const Error missing = error_of([&] { TierFolder(place.path() + "/no/where", log); });
+  const Error missing = error_of([&] { TierFolder(place / "no/where", log); });
   EXPECT_EQ(missing.kind(), ErrorKind::io);
-  EXPECT_EQ(missing.parts().subject, place.path() + "/no/where");
+  EXPECT_EQ(missing.parts().subject, place / "no/where");
   EXPECT_NE(missing.parts().reason.find("ENOENT"), std::string::npos);
   EXPECT_NE(missing.parts().advice.find("create"), std::string::npos);
 
   place.write("file", "x");
-  EXPECT_NE(error_of([&] { TierFolder(place.path() + "/file", log); }).parts().reason.find("ENOTDIR"),
+  EXPECT_NE(error_of([&] { TierFolder(place / "file", log); }).parts().reason.find("ENOTDIR"),
             std::string::npos);
 
   place.write("other/target", "x");
-  fs::create_directory_symlink(place.path() + "/other", place.path() + "/terrace-tier");
+  fs::create_directory_symlink(place / "other", place / "terrace-tier");
   EXPECT_EQ(error_of([&] { TierFolder(place.path(), log); }).parts().reason, "it is not a folder");
-  EXPECT_TRUE(fs::exists(place.path() + "/other/target"));
+  EXPECT_TRUE(fs::exists(place / "other/target"));
 }
 
 TEST(TierFolder, SaysWhenItMayNotWriteToThePath) {
@@ -141,34 +142,34 @@ TEST(TierFolder, SaysWhenItMayNotWriteToThePath) {
 }
 
 TEST(TierFolder, BelongsToOneJobAtATimeAndNamesIt) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   MemoryLog log;
   OtherJob other(place.path(), false);
   const Error error = error_of([&] { TierFolder(place.path(), log); });
   EXPECT_EQ(error.kind(), ErrorKind::io);
   EXPECT_NE(error.parts().reason.find("pid " + std::to_string(other.pid())), std::string::npos)
       << error.what();
-  EXPECT_NE(error.parts().advice.find("nvme_path"), std::string::npos);
-  EXPECT_EQ(fs::file_size(place.path() + "/terrace-tier/records.tier"),
+  EXPECT_NE(error.parts().advice.find("TierPath::path"), std::string::npos);
+  EXPECT_EQ(fs::file_size(place / "terrace-tier/records.tier"),
             5000u + TierFolder::kMarkBytes);  // untouched
   other.end();
-  EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier"));
+  EXPECT_FALSE(fs::exists(place / "terrace-tier"));
   const TierFolder folder(place.path(), log);
 }
 
 TEST(TierFolder, IsTakenWithinOneProcessToo) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   MemoryLog log;
   const TierFolder folder(place.path(), log);
   EXPECT_THROW(TierFolder(place.path(), log), Error);
 }
 
 TEST(TierFolder, RemovesWhatADeadJobLeftOnlyWhenItIsAskedTo) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   MemoryLog log;
   OtherJob dead(place.path(), true);
   dead.end();
-  const std::string left = place.path() + "/terrace-tier/records.tier";
+  const std::string left = place / "terrace-tier/records.tier";
   TierFolder folder(place.path(), log);
   EXPECT_TRUE(fs::exists(left));
   const TierFolder::Removed removed = folder.remove_files();
@@ -178,9 +179,9 @@ TEST(TierFolder, RemovesWhatADeadJobLeftOnlyWhenItIsAskedTo) {
 }
 
 TEST(TierFolder, LeavesItsFilesWhereTheyAreKeptAndUnlocksThem) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   MemoryLog log;
-  const std::string file = place.path() + "/terrace-tier/records.tier";
+  const std::string file = place / "terrace-tier/records.tier";
   {
     TierFolder folder(place.path(), log);
     std::ofstream(file) << marked("x");
@@ -192,27 +193,26 @@ TEST(TierFolder, LeavesItsFilesWhereTheyAreKeptAndUnlocksThem) {
 }
 
 TEST(TierFolder, NeverTouchesWhatIsNotItsOwn) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   MemoryLog log;
   const std::vector<std::string> foreign = {"notes.txt", "Records.tier", "records.tier.bak", ".tier",
                                             "my-file.tier"};
   for (const std::string& name : foreign) place.write("terrace-tier/" + name, "precious");
   place.write("terrace-tier/folder.tier/inside", "precious");
-  fs::create_symlink(place.path() + "/terrace-tier/notes.txt", place.path() + "/terrace-tier/link.tier");
+  fs::create_symlink(place / "terrace-tier/notes.txt", place / "terrace-tier/link.tier");
   place.write("terrace-tier/params.tier", marked("left by a dead job"));
   { const TierFolder folder(place.path(), log); }
-  for (const std::string& name : foreign)
-    EXPECT_TRUE(fs::exists(place.path() + "/terrace-tier/" + name)) << name;
-  EXPECT_TRUE(fs::exists(place.path() + "/terrace-tier/folder.tier/inside"));
-  EXPECT_TRUE(fs::is_symlink(place.path() + "/terrace-tier/link.tier"));
-  EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/params.tier"));
-  EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/lock"));
+  for (const std::string& name : foreign) EXPECT_TRUE(fs::exists(place / ("terrace-tier/" + name))) << name;
+  EXPECT_TRUE(fs::exists(place / "terrace-tier/folder.tier/inside"));
+  EXPECT_TRUE(fs::is_symlink(place / "terrace-tier/link.tier"));
+  EXPECT_FALSE(fs::exists(place / "terrace-tier/params.tier"));
+  EXPECT_FALSE(fs::exists(place / "terrace-tier/lock"));
   ASSERT_EQ(log.lines().size(), 1u);
   EXPECT_NE(log.lines()[0].text.find("stays: it holds files that are not Terrace's"), std::string::npos);
 }
 
 TEST(TierFolder, LeavesAUsersFileWithTheNameOfATierFileAlone) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   const std::string almost = marked("text");
   const std::vector<std::pair<std::string, std::string>> foreign = {
       {"records.tier", "precious"},
@@ -229,7 +229,7 @@ TEST(TierFolder, LeavesAUsersFileWithTheNameOfATierFileAlone) {
   MemoryLog log;
   { const TierFolder folder(place.path(), log); }
   for (const auto& [name, text] : foreign) {
-    const std::string path = place.path() + "/terrace-tier/" + name;
+    const std::string path = place / ("terrace-tier/" + name);
     ASSERT_TRUE(fs::exists(path)) << name;
     EXPECT_EQ(fs::file_size(path), text.size()) << name;
     const auto names_it = [&name = name](const MemoryLog::Line& line) {
@@ -238,14 +238,14 @@ TEST(TierFolder, LeavesAUsersFileWithTheNameOfATierFileAlone) {
     const std::vector<MemoryLog::Line> lines = log.lines();
     EXPECT_EQ(std::count_if(lines.begin(), lines.end(), names_it), 1) << name;
   }
-  EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/empty.tier"));
+  EXPECT_FALSE(fs::exists(place / "terrace-tier/empty.tier"));
 }
 
 // Opening a pipe would wait for its other end.
 TEST(TierFolder, TakesNoForeignFileForItsLock) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   MemoryLog log;
-  const fs::path lock = fs::path(folder.path()) / "terrace-tier/lock";
+  const fs::path lock = folder / "terrace-tier/lock";
   const auto refuse = [&] {
     const Error refused = error_of([&] { const TierFolder refused_folder(folder.path(), log); });
     EXPECT_EQ(refused.parts().subject, lock.string());
@@ -265,9 +265,9 @@ TEST(TierFolder, TakesNoForeignFileForItsLock) {
 
 // A power cut may leave zeros; among files of a tier any text will do, since it means nothing.
 TEST(TierFolder, TakesItsLockWhateverBecameOfTheText) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   MemoryLog log;
-  const fs::path lock = fs::path(folder.path()) / "terrace-tier/lock";
+  const fs::path lock = folder / "terrace-tier/lock";
   fs::create_directories(lock.parent_path());
   std::ofstream(lock) << std::string(46, '\0');
   { const TierFolder taken(folder.path(), log); }
@@ -282,7 +282,7 @@ TEST(TierFolder, TakesItsLockWhateverBecameOfTheText) {
 }
 
 TEST(TierFolder, IsLeftAloneByAForkedChild) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   MemoryLog log;
   auto folder = std::make_unique<TierFolder>(place.path(), log);
   const pid_t child = fork();
@@ -298,7 +298,7 @@ TEST(TierFolder, IsLeftAloneByAForkedChild) {
 }
 
 // Jobs that start and end at the same moments: each either gets the folder whole, or is told who has it.
-void let_jobs_come_and_go(const TemporaryFolder& place) {
+void let_jobs_come_and_go(const ScratchFolder& place) {
   std::vector<pid_t> children;
   for (int c = 0; c < 4; ++c) {
     const pid_t child = fork();
@@ -313,7 +313,7 @@ void let_jobs_come_and_go(const TemporaryFolder& place) {
         const TierFolder folder(place.path(), log);
         ++held;
         // Only the holder may be here: the file must not exist, and must still be ours afterwards.
-        const std::string file = place.path() + "/held";
+        const std::string file = place / "held";
         if (mkdir(file.c_str(), 0700) != 0) _exit(10);
         if (access((folder.path() + "/lock").c_str(), F_OK) != 0) _exit(11);
         if (rmdir(file.c_str()) != 0) _exit(12);
@@ -335,21 +335,21 @@ void let_jobs_come_and_go(const TemporaryFolder& place) {
 }
 
 TEST(TierFolder, IsNeverHeldTwiceHoweverJobsComeAndGo) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   let_jobs_come_and_go(place);
   EXPECT_TRUE(fs::is_empty(place.path()));
 }
 
 // Then it is only the lock that comes and goes.
 TEST(TierFolder, IsNeverHeldTwiceWhereAForeignFileKeepsItsFolder) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   place.write("terrace-tier/notes.txt", "precious");
   let_jobs_come_and_go(place);
-  EXPECT_FALSE(fs::exists(place.path() + "/terrace-tier/lock"));
+  EXPECT_FALSE(fs::exists(place / "terrace-tier/lock"));
 }
 
 TEST(TierFolder, SaysWhenTheDiskIsTooSmall) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   MemoryLog log;
   const TierFolder folder(place.path(), log);
   EXPECT_GT(folder.free_bytes(), 0u);
@@ -364,7 +364,7 @@ TEST(TierFolder, SaysWhenTheDiskIsTooSmall) {
 }
 
 TEST(TierFolder, CountsTheFreeSpaceOfASmallFileSystem) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   if (mount("none", place.path().c_str(), "tmpfs", 0, "size=4m") != 0)
     GTEST_SKIP() << "mounting a tmpfs needs root";
   {
@@ -379,7 +379,7 @@ TEST(TierFolder, CountsTheFreeSpaceOfASmallFileSystem) {
 }
 
 TEST(TierFolderDeathTest, RefusesNamesItWouldNotRecogniseAgain) {
-  const TemporaryFolder place;
+  const ScratchFolder place;
   for (const char* name : {"", "../records", "Records", "a.b"}) {
     EXPECT_DEATH(
         {

@@ -22,7 +22,7 @@ using testing::expect_error;
 class TierSpaceTest : public ::testing::Test, public BlockStoreRig {
  protected:
   TierSpaceTest() : BlockStoreRig(2) {}
-  std::string folder(size_t place) const { return places[place].path() + "/terrace-tier"; }
+  std::string folder(size_t place) const { return places[place] / "terrace-tier"; }
   std::string manifest(uint64_t epoch = 1) const {
     return folder(0) + "/" + tier::epoch_file_name({.epoch = epoch});
   }
@@ -88,7 +88,8 @@ TEST_F(TierSpaceTest, RemovesWhatADeadJobLeftWithoutAnEpochAndSaysHowMuch) {
 
 TEST_F(TierSpaceTest, DoesNotRemoveAnEpochUnlessItIsTold) {
   leave_an_epoch();
-  expect_error(ErrorKind::config, {folder(0), "commit 1", "--resume nvme", "checkpoint prune"},
+  expect_error(ErrorKind::config,
+               {folder(0), "commit 1", "OffloadOptions::tier_start", "OffloadOptions::discard_epochs"},
                [&] { open_space(); });
   EXPECT_TRUE(fs::exists(manifest()));
   EXPECT_TRUE(look().whole);
@@ -111,7 +112,7 @@ TEST_F(TierSpaceTest, RemovesNothingWhereATierFileHasLostItsMark) {
 TEST_F(TierSpaceTest, DoesNotRemoveADamagedEpochEither) {
   leave_an_epoch();
   fs::resize_file(manifest(), 100);
-  expect_error(ErrorKind::config, {folder(0), "commit 1 is damaged", "checkpoint prune"},
+  expect_error(ErrorKind::config, {folder(0), "commit 1 is damaged", "OffloadOptions::discard_epochs"},
                [&] { open_space(); });
   expect_error(ErrorKind::corrupt, {manifest()}, [&] { open_space(TierStart::resume); });
   EXPECT_TRUE(fs::exists(manifest()));
@@ -149,7 +150,7 @@ TEST_F(TierSpaceTest, IsNotTakenUpFromPathsThatAreNotItsOwn) {
   leave_an_epoch();
   expect_error(ErrorKind::config, {"is one of 2 paths, and 1 is given"},
                [&] { resume({{places[0].path()}}); });
-  const TemporaryFolder other;
+  const ScratchFolder other;
   expect_error(ErrorKind::config, {"has no label"}, [&] { resume({{places[0].path()}, {other.path()}}); });
   {
     MemoryLog quiet;
@@ -159,7 +160,7 @@ TEST_F(TierSpaceTest, IsNotTakenUpFromPathsThatAreNotItsOwn) {
   expect_error(ErrorKind::config, {"is of another run than"}, [&] {
     resume({{places[0].path()}, {other.path()}});
   });
-  const TemporaryFolder copy;
+  const ScratchFolder copy;
   fs::copy(places[0].path(), copy.path(), fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   expect_error(ErrorKind::config, {"are copies of one folder"}, [&] {
     resume({{places[0].path()}, {copy.path()}});
@@ -170,8 +171,8 @@ TEST_F(TierSpaceTest, IsNotTakenUpFromPathsThatAreNotItsOwn) {
 
 TEST_F(TierSpaceTest, IsTakenUpFromFoldersThatWereMoved) {
   leave_an_epoch();
-  const TemporaryFolder moved;
-  fs::rename(folder(0), moved.path() + "/terrace-tier");
+  const ScratchFolder moved;
+  fs::rename(folder(0), moved / "terrace-tier");
   resume({{moved.path()}, {places[1].path()}});
   const auto store = reopen();
   EXPECT_TRUE(holds(*store, ChunkId{0}, 5, 105));
@@ -277,7 +278,7 @@ TEST_F(TierSpaceTest, DoesNotTakeAUsersFilesForItsOwn) {
   fs::remove(manifest(3));
   for (const char* store : {"records", "params", "frozen", "grads", "acts"}) {
     const std::string name = std::string("terrace-tier/") + store + ".tier";
-    const fs::path file = fs::path(places[0].path()) / name;
+    const fs::path file = places[0] / name;
     places[0].write(name, "my figures");
     EXPECT_THROW(open_space(TierStart::fresh, true), Error) << store;
     EXPECT_EQ(fs::file_size(file), 10u);
@@ -320,7 +321,7 @@ TEST_F(TierSpaceTest, LosesARetainedEpochThatIsDamagedAloudAndGoesOn) {
 // Somebody's copy that is none.
 TEST_F(TierSpaceTest, SaysWhenATierFileHasOtherNamesAndTakesItsPermissionsAway) {
   leave_an_epoch();
-  fs::create_hard_link(folder(1) + "/records.tier", places[1].path() + "/backup");
+  fs::create_hard_link(folder(1) + "/records.tier", places[1] / "backup");
   ASSERT_EQ(chmod((folder(1) + "/records.tier").c_str(), 0644), 0);
   resume(paths());
   const auto store = reopen();
@@ -341,7 +342,7 @@ TEST_F(TierSpaceTest, GivesASmallDiskTheSlotsThatFitAndRefusesWhatFitsNowhere) {
   }
   space.reset();
   EXPECT_EQ(umount(places[1].path().c_str()), 0);
-  for (const TemporaryFolder& place : places)
+  for (const ScratchFolder& place : places)
     ASSERT_EQ(mount("none", place.path().c_str(), "tmpfs", 0, "size=1m"), 0);
   open_space();
   BlockStoreOptions large = options();
@@ -349,7 +350,7 @@ TEST_F(TierSpaceTest, GivesASmallDiskTheSlotsThatFitAndRefusesWhatFitsNowhere) {
   expect_error(ErrorKind::capacity, {"\"records\"", folder(0), "bytes"}, [&] { make_store(large); });
   EXPECT_FALSE(fs::exists(folder(0) + "/records.tier"));
   space.reset();
-  for (const TemporaryFolder& place : places) EXPECT_EQ(umount(place.path().c_str()), 0);
+  for (const ScratchFolder& place : places) EXPECT_EQ(umount(place.path().c_str()), 0);
 }
 
 // In a forked child the folders are the parent's.

@@ -26,7 +26,7 @@ TEST(Commit, ChangesNoBitWhateverIsCachedAndHoweverOften) {
           EpochCase c = base;
           c.engine = engine;
           c.cached_quarters = quarters;
-          const toy::ScratchFolder first, second;
+          const ScratchFolder first, second;
           std::vector<std::filesystem::path> folders = {first.path()};
           if (quarters == 1) folders.push_back(second.path());
           EpochRig rig(c, folders);
@@ -50,7 +50,7 @@ TEST(Commit, WritesWhatIsNewerInMemoryAndNothingElse) {
     c.parameters = with_frozen ? Placement::nvme : Placement::cpu;
     c.with_frozen = with_frozen;
     c.cached_quarters = 3;
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     EpochRig rig(c, folder.path());
     const uint64_t cached = rig.cached_record_bytes();
     ASSERT_GT(cached, 0u);
@@ -86,7 +86,7 @@ TEST(Commit, WritesWhatIsNewerInMemoryAndNothingElse) {
 }
 
 TEST(Commit, LeavesTheTrafficOfTheTrainingAtItsBound) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig({.parameters = Placement::nvme, .cached_quarters = 2}, folder.path());
   rig.step(1);
   for (uint64_t step = 2; step <= 4; ++step) {
@@ -108,7 +108,7 @@ void expect_epoch_of_its_moment(EpochCase c) {
   c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
     return std::make_unique<GateEngine>(std::move(engine), [&gate] { gate(); });
   });
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   {
     EpochRig rig(c, folder.path());
     train_past_commit(rig, gate);
@@ -147,7 +147,7 @@ TEST(Commit, LeavesTheEpochBeforeWholeUntilItIsDurable) {
               std::move(engine), std::vector<io::Fault>{{io::kEveryIndex, io::FaultKind::fail, 0, ENOSPC}}),
           [&gate] { gate(); });
     });
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     {
       EpochCase whole = c;
       whole.decorate = nullptr;
@@ -188,7 +188,7 @@ TEST(Commit, ReportsItsFailureAtTheNextStepAndThenGoesOn) {
     return std::make_unique<io::FaultEngine>(std::move(engine), std::move(faults));
   });
   const auto expected = states_without_epochs(c, 2);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig(c, folder.path());
   rig.step(1);
   rig.offloader->begin_commit(step_info(1));
@@ -207,7 +207,7 @@ TEST(Commit, FailsWhereAFileOfTheTierIsNotFoundByItsNameAnyMore) {
     for (const bool is_replaced : {false, true}) {
       SCOPED_TRACE(name);
       const EpochCase c;
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       EpochRig rig(c, folder.path());
       rig.step(1);
       rig.offloader->begin_commit(step_info(1));
@@ -226,7 +226,7 @@ TEST(Commit, FailsWhereAFileOfTheTierIsNotFoundByItsNameAnyMore) {
 }
 
 TEST(Commit, AllocatesNothingInTheStepsBetween) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig({.parameters = Placement::nvme, .threads = 1}, folder.path());
   for (uint64_t step = 1; step <= 3; ++step) {
     rig.step(step);
@@ -243,7 +243,7 @@ TEST(Commit, AllocatesNothingInTheStepsBetween) {
 }
 
 TEST(Commit, CountsItsMemoryAndItsDiskInThePlan) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   const EpochCase c{.cached_quarters = 0};
   EpochRig rig(c, folder.path());
   const MemoryPlan& plan = rig.offloader->plan();
@@ -276,7 +276,7 @@ TEST(Commit, SaysWhyARunKeepsNoEpochs) {
   EXPECT_NE(reason({.with_frozen = true}, Placement::nvme).find("frozen"), std::string::npos);
   EXPECT_NE(reason({.durable = false}, Placement::nvme).find("in place"), std::string::npos);
   EXPECT_NE(reason({}, Placement::cpu).find("not on nvme"), std::string::npos);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig({.durable = false}, folder.path());
   EXPECT_FALSE(rig.offloader->keeps_epochs());
   EXPECT_NE(rig.offloader->why_no_epochs(), "");

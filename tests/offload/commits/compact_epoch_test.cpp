@@ -30,7 +30,7 @@ TEST(CompactEpoch, ChangesNoBitHoweverOftenItIsTaken) {
     for (const uint32_t quarters : {0u, 2u, 4u}) {
       for (const uint64_t cadence : {1u, 3u}) {
         EpochCase c{.parameters = parameters, .cached_quarters = quarters, .layout = kCompact};
-        const toy::ScratchFolder folder;
+        const ScratchFolder folder;
         EpochRig rig(c, folder.path());
         rig.offloader->begin_commit("start");
         for (uint64_t step = 1; step <= 4; ++step) {
@@ -49,7 +49,7 @@ TEST(CompactEpoch, IsGoneOnFromWhateverThePlacement) {
   for (const Placement before : kPlacements) {
     for (const Placement after : kPlacements) {
       for (const uint32_t quarters : {0u, 3u}) {
-        const toy::ScratchFolder folder;
+        const ScratchFolder folder;
         EpochCase c{.parameters = before, .cached_quarters = 2, .layout = kCompact};
         {
           EpochRig rig(c, folder.path());
@@ -88,7 +88,7 @@ TEST(CompactEpoch, IsGoneOnFromWheneverUpdatesRun) {
     for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
       for (const uint32_t quarters : {0u, 2u, 4u}) {
         SCOPED_TRACE(fmt::format("{}, {}, {}/4", name_of(mode), name_of(parameters), quarters));
-        const toy::ScratchFolder folder;
+        const ScratchFolder folder;
         EpochCase c{.parameters = parameters, .cached_quarters = quarters, .layout = kCompact};
         c.mode = mode;
         {
@@ -120,7 +120,7 @@ void expect_epoch_of_its_moment(EpochCase c) {
   c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
     return std::make_unique<GateEngine>(std::move(engine), [&gate] { gate(); });
   });
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   {
     EpochRig rig(c, folder.path());
     if (c.cached_parameters) {
@@ -173,7 +173,7 @@ TEST(CompactEpoch, GetsTheSlotsItNeedsWhereSomeParametersAreCached) {
 
 TEST(CompactEpoch, WritesWhatIsNewerAndNothingElse) {
   for (const Placement parameters : {Placement::none, Placement::cpu}) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     EpochRig rig({.parameters = parameters, .cached_quarters = 3, .layout = kCompact}, folder.path());
     const auto commit = [&] {
       const OffloadCounters before = rig.offloader->counters();
@@ -199,7 +199,7 @@ TEST(CompactEpoch, WritesWhatIsNewerAndNothingElse) {
 TEST(CompactEpoch, CountsItsMemoryAndItsDiskInThePlan) {
   for (const Placement parameters : kPlacements) {
     for (const uint32_t retained : {0u, 2u}) {
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       EpochCase c{.parameters = parameters, .cached_quarters = 1, .retained = retained, .layout = kCompact};
       const EpochRig rig(c, folder.path());
       const MemoryPlan& plan = rig.offloader->plan();
@@ -221,7 +221,7 @@ TEST(CompactEpoch, CountsItsMemoryAndItsDiskInThePlan) {
 
 TEST(CompactEpoch, FindsAFlippedByteOfItsParameters) {
   for (const Placement parameters : kPlacements) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     EpochCase c{.parameters = parameters, .cached_quarters = 0, .layout = kCompact};
     {
       EpochRig rig(c, folder.path());
@@ -253,7 +253,7 @@ TEST(CompactEpoch, FindsAFlippedByteOfItsParameters) {
 
 TEST(CompactEpoch, IsNotTakenUpByThePlainFormNorTheOtherWayRound) {
   for (const bool compact : {false, true}) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     EpochCase c;
     c.layout = compact ? kCompact : RecordLayout{};
     {
@@ -268,7 +268,7 @@ TEST(CompactEpoch, IsNotTakenUpByThePlainFormNorTheOtherWayRound) {
     c.start = TierStart::resume;
     EXPECT_EQ(EpochRig(c, folder.path()).offloader->taken_up_info(), step_info(0));
   }
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochCase c{.layout = {MasterForm::whole, 1}, .kind = OptimizerKind::lion};
   {
     EpochRig rig(c, folder.path());
@@ -282,7 +282,7 @@ TEST(CompactEpoch, IsNotTakenUpByThePlainFormNorTheOtherWayRound) {
 TEST(CompactEpoch, StaysAsItIsWhilePinned) {
   for (const Placement parameters : kPlacements) {
     for (const uint64_t chunk_elements : {kTileElements, 32 * kTileElements}) {
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       // Nothing is cached: what is on nvme is written over by the steps below.
       EpochRig rig({.parameters = parameters,
                     .chunk_elements = chunk_elements,
@@ -314,7 +314,7 @@ TEST(CompactEpoch, StaysAsItIsWhilePinned) {
 TEST(CompactEpoch, IsRetainedWithItsParameters) {
   const auto expected = states_without_epochs({}, 6);
   for (const Placement parameters : kPlacements) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     EpochCase c{.parameters = parameters, .retained = 1, .layout = kCompact};
     {
       EpochRig rig(c, folder.path());

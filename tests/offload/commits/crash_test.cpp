@@ -77,7 +77,7 @@ int run_child(uint32_t seed, const std::filesystem::path& folder) {
 TEST(Crash, AtAnyRequestLeavesTheLastEpochWhole) {
   uint32_t resumed = 0, died = 0;
   for (uint32_t seed = 1; seed <= 30; seed += testing::kOneIn) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     Life life = life_of(seed, folder.path());
     for (const std::filesystem::path& path : life.folders) std::filesystem::create_directory(path);
     const int ended = run_child(seed, folder.path());

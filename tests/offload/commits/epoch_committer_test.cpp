@@ -30,7 +30,7 @@ class NotingEngine final : public io::EngineDecorator {
 TEST(EpochCommitter, WritesTheChunkThatIsWaitedForNext) {
   constexpr uint64_t kBlock = 4096;
   constexpr uint32_t kChunks = 4, kBlocks = 16;
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   MemoryLog log;
   StepWatch watch;
   TierSpace space({.paths = {{folder.path(), 0}}}, log);
@@ -103,7 +103,7 @@ TEST(EpochCommitter, KeepsTheBlocksOfAManifestThatMayHaveBecomeDurable) {
     EpochCase c{.cached_quarters = 2};
     const auto expected = states_without_epochs(c, 5);
     c.events = &events;
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     {
       EpochRig rig(c, folder.path());
       rig.step(1);
@@ -136,13 +136,13 @@ TEST(EpochCommitter, KeepsTheBlocksOfAManifestThatMayHaveBecomeDurable) {
 }
 
 TEST(EpochCommitter, SaysWhatADurableRunMayGiveUpWhenTheDiskIsTooSmall) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   try {
     EpochRig rig({.retained = 3'000'000'000u}, folder.path());
     FAIL() << "there is no such disk";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::capacity);
-    EXPECT_NE(std::string(error.what()).find("set terrace.durable to false"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("set OffloadOptions::durable to false"), std::string::npos)
         << error.what();
     EXPECT_NE(std::string(error.what()).find(folder.path().string()), std::string::npos) << error.what();
   }

@@ -32,7 +32,7 @@ TEST(Resume, GoesOnFromTheEpochWhateverThePlacement) {
   const auto expected = states_without_epochs(before, 5);
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
     for (const uint32_t quarters : {0u, 1u, 4u}) {
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       train_and_drop(before, folder.path(), 3);
       EpochCase after{
           .parameters = parameters, .cached_quarters = quarters, .engine = io::EngineKind::io_uring};
@@ -53,7 +53,7 @@ TEST(Resume, GoesOnFromTheEpochWhateverThePlacement) {
 TEST(Resume, TakesUpARunAgainAndAgain) {
   EpochCase c{.parameters = Placement::nvme, .with_frozen = true, .cached_quarters = 1};
   const auto expected = states_without_epochs(c, 7);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   train_and_drop(c, folder.path(), 1);
   c.start = TierStart::resume;
   for (uint64_t step = 2; step <= 7; ++step) {
@@ -71,7 +71,7 @@ TEST(Resume, TakesUpARunAgainAndAgain) {
 // What was read from the tier is clean: a commit without a step writes nothing.
 TEST(Resume, WritesNothingThatItHasRead) {
   EpochCase c{.parameters = Placement::nvme, .with_frozen = true, .cached_quarters = 4};
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   train_and_drop(c, folder.path(), 2);
   c.start = TierStart::resume;
   EpochRig rig(c, folder.path());
@@ -82,7 +82,7 @@ TEST(Resume, WritesNothingThatItHasRead) {
 
 TEST(Resume, RefusesAnEpochThatIsCutDifferently) {
   EpochCase c;
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   train_and_drop(c, folder.path(), 1);
   c.start = TierStart::resume;
   c.chunk_elements = 2 * kTileElements;
@@ -99,7 +99,7 @@ TEST(Resume, RefusesAnEpochThatIsCutDifferently) {
 
 TEST(Resume, RefusesToStartAnewOverAnEpochUnlessItIsTold) {
   EpochCase c;
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   train_and_drop(c, folder.path(), 1);
   EXPECT_THROW(EpochRig(c, folder.path()), Error);
   c.discard = true;
@@ -125,7 +125,7 @@ class BeginOver : public ::testing::TestWithParam<EpochCase> {};
 
 TEST_P(BeginOver, LeavesTheEpochOfBeforeUntilItsFirstCommit) {
   EpochCase c = GetParam();
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   train_and_drop(c, folder.path(), 2);
   const auto expected = states_without_epochs(c, 3);
   for (const uint64_t steps : {0, 1, 3}) begin_over(c, folder.path(), steps, false);
@@ -155,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Resume, RemovesTheEpochAtOnceWhereTheNewStateHasNoRoomBesideIt) {
   for (const bool other_chunks : {false, true}) {
     EpochCase c{.parameters = Placement::nvme, .with_frozen = !other_chunks};
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     train_and_drop(c, folder.path(), 1);
     if (other_chunks) c.chunk_elements = 2 * kTileElements;
     c.discard = true;
@@ -167,7 +167,7 @@ TEST(Resume, RemovesTheEpochAtOnceWhereTheNewStateHasNoRoomBesideIt) {
 
 TEST(Resume, NamesAFlippedByteBeforeItReachesAWeightAndKeepsTheFiles) {
   EpochCase c{.parameters = Placement::nvme, .with_frozen = true};
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   train_and_drop(c, folder.path(), 2);
   const std::filesystem::path file = folder.path() / "terrace-tier" / "records.tier";
   uint64_t named = 0;
@@ -202,7 +202,7 @@ TEST(Resume, NamesAFlippedByteBeforeItReachesAWeightAndKeepsTheFiles) {
 
 TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
   EpochCase c{.retained = 2};
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   const auto manifests = [&] {
     size_t count = 0;
     for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "terrace-tier"))
@@ -234,7 +234,7 @@ TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
 TEST(Resume, MayRetainMoreThanTheRunBefore) {
   EpochCase c{.cached_quarters = 1};
   const auto expected = states_without_epochs(c, 9);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   train_and_drop(c, folder.path(), 1);
   c.start = TierStart::resume;
   c.retained = 3;
@@ -258,7 +258,7 @@ TEST(Resume, MayRetainMoreThanTheRunBefore) {
 
 TEST(Resume, RemovesTheFilesOnlyWhenItIsToldOrNoEpochNeedsThem) {
   const auto files_left = [](bool commit, std::optional<bool> keep) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     {
       EpochRig rig({}, folder.path());
       rig.step(1);

@@ -39,41 +39,6 @@ struct Gpu {
   CudaGpu gpu{FakeCudaDriver::table(), 0, log, FakeCuFile::table()};
 };
 
-// The steps of a rig, planned.
-class Dry {
- public:
-  explicit Dry(const Rig& rig, UpdateMode mode) : rig_(rig), device_(rig.options.device_budget_bytes) {
-    OffloadOptions options = rig.options;
-    options.dry = true;
-    offloader_ = std::make_unique<Offloader>(
-        rig.space, options, toy::trace(rig.specs, options.accumulation_steps), device_, workers_, log_);
-    offloader_->initialise([](TensorId, uint64_t, std::span<float>) {});
-    offloader_->set_update_mode(mode);
-  }
-  void step(uint64_t number) {
-    const std::vector<OptimizerSettings> groups = toy::groups();
-    const UpdateSettings settings = {groups, number, 0, 1};
-    offloader_->begin_step();
-    offloader_->announce_update(settings);
-    for (uint32_t m = 0; m < rig_.options.accumulation_steps; ++m) {
-      UseRecorder recorder;
-      toy::run_micro_batch(recorder, rig_.specs, m);
-      for (const TensorUse& use : recorder.trace())
-        const Lease lease(*offloader_, use.operation, use.tensors, use.kind);
-      offloader_->end_micro_batch();
-    }
-    EXPECT_TRUE(offloader_->update(settings).applied);
-  }
-  Offloader& offloader() { return *offloader_; }
-
- private:
-  const Rig& rig_;
-  MemoryLog log_;
-  Workers workers_{1};
-  DryDevice device_;
-  std::unique_ptr<Offloader> offloader_;
-};
-
 std::string moved(const Offloader& offloader) {
   const OffloadCounters c = offloader.counters();
   return fmt::format("h2d {} d2h {} read {} direct {} written {} fetches {} demanded {} evictions {}",
@@ -97,8 +62,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.parameters = Placement::nvme, .states = Placement::none, .tight = false},
         Case{.parameters = Placement::nvme,
              .states = Placement::nvme,
-             .chunk_elements = 2 * kTileElements,
-             .with_frozen = true},
+             .with_frozen = true,
+             .chunk_elements = 2 * kTileElements},
         Case{.parameters = Placement::nvme, .states = Placement::nvme, .mode = UpdateMode::next_forward},
         Case{.parameters = Placement::nvme,
              .states = Placement::nvme,
@@ -126,15 +91,17 @@ TEST_P(CudaOffloaderFileReads, TrainTheSameAndMoveWhatIsPlanned) {
   Rig rig(gpu.reading(c));
   EXPECT_EQ(rig.offloader->plan().staging_slots, 0u);
   const uint64_t made_bytes = rig.device->h2d_bytes();  // of states that begin there
-  Dry dry(rig, c.mode);
-  EXPECT_EQ(host_uses(dry.offloader()), host_uses(*rig.offloader));
+  Case planned = c;
+  planned.dry = planned.announced = planned.reads_past_host = true;
+  Rig dry(planned);
+  EXPECT_EQ(host_uses(*dry.offloader), host_uses(*rig.offloader));
   Reference reference(rig.specs, c.accumulation);
   for (uint64_t step = 1; step <= 3; ++step) {
     EXPECT_TRUE(rig.step(step, c.accumulation).applied);
     reference.step(step);
     if (!c.announced) continue;  // the first step is planned as it is announced
-    dry.step(step);
-    EXPECT_EQ(moved(dry.offloader()), moved(*rig.offloader)) << "step " << step;
+    EXPECT_TRUE(dry.step(step, c.accumulation).applied);
+    EXPECT_EQ(moved(*dry.offloader), moved(*rig.offloader)) << "step " << step;
   }
   rig.offloader->finish_update();
   const OffloadCounters counted = rig.offloader->counters();
@@ -212,7 +179,8 @@ TEST(CudaOffloaderFileReads, NameWhatCouldNotBeReadAndForWhom) {
 TEST(CudaOffloaderFileReads, AreRefusedWhereTheirFileIs) {
   Gpu gpu;
   gpu.cu_file.fail("cuFileHandleRegister", 1, 5008);
-  testing::expect_error(ErrorKind::device, {"params", "is not supported (5008)", "aio.use_gds"},
+  testing::expect_error(ErrorKind::device,
+                        {"params", "is not supported (5008)", "OffloadOptions::reads_past_host"},
                         [&] { Rig(gpu.reading({.parameters = Placement::nvme, .states = Placement::cpu})); });
 }
 
@@ -224,7 +192,8 @@ TEST(CudaOffloaderFileReads, AreRefusedWhereChecksumsAreToBeCompared) {
   options.parameters = options.states = Placement::nvme;
   options.device_budget_bytes = options.host_budget_bytes = kGiB;
   options.reads_past_host = true;
-  testing::expect_error(ErrorKind::config, {"aio.use_gds", "terrace.verify_checksums"},
+  testing::expect_error(ErrorKind::config,
+                        {"OffloadOptions::reads_past_host", "OffloadOptions::verify_checksums"},
                         [&] { plan_memory(space, {}, options); });
 }
 

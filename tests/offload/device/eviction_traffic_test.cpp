@@ -4,7 +4,10 @@
 #include <cstdio>
 #include <map>
 
+#include <terrace/memory/device/simulated_device.h>
+
 #include "offload/toy_training.h"
+#include "support/offloaders.h"
 
 namespace terrace {
 namespace {
@@ -20,27 +23,18 @@ uint64_t device_bytes_per_step(PolicyKind policy, uint64_t spare_chunks, uint32_
   options.accumulation_steps = accumulation;
   options.policy = policy;
   options.prefetch_uses = 0;
-  options.lock_host_memory = false;
-  options.device_budget_bytes = options.host_budget_bytes = kGiB;
-  const MemoryPlan roomy = plan_memory(space, uses, options);
+  const MemoryPlan roomy = testing::plan_roomy(options, space, uses);
   options.device_budget_bytes = roomy.device_minimum_bytes + spare_chunks * roomy.slot_bytes;
   SimulatedDevice device({options.device_budget_bytes});
   Workers workers(1);
   MemoryLog log;
   Offloader offloader(space, options, uses, device, workers, log);
-  offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
-    for (uint64_t e = 0; e < values.size(); ++e) values[e] = toy::initial_value(index_of(tensor), first + e);
-  });
+  toy::initialise(offloader);
   const std::vector<OptimizerSettings> groups = toy::groups();
   uint64_t before = 0;
   for (uint64_t step = 1; step <= 2; ++step) {
     before = offloader.counters().h2d_bytes;
-    offloader.begin_step();
-    for (uint32_t m = 0; m < accumulation; ++m) {
-      toy::run_micro_batch(offloader, specs, m);
-      offloader.end_micro_batch();
-    }
-    offloader.update({groups, step, 0});
+    toy::train_step(offloader, specs, accumulation, {groups, step, 0});
   }
   return offloader.counters().h2d_bytes - before;
 }

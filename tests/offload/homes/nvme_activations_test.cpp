@@ -12,8 +12,8 @@
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/homes/nvme_activations.h>
 
-#include "offload/toy_training.h"
 #include "support/expect_error.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -82,7 +82,7 @@ class Rig {
   NvmeActivations& activations() { return activations_; }
 
  private:
-  toy::ScratchFolder folder_;
+  ScratchFolder folder_;
   MemoryLog log_;
   TierSpace tier_;
   std::unique_ptr<io::Engine> engine_;

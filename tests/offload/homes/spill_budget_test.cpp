@@ -24,7 +24,7 @@ struct Trained {
 };
 
 Trained train(const EpochCase& c) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig(c, folder.path());
   for (uint64_t step = 1; step <= kSteps; ++step) rig.step(step);
   Trained trained{rig.state(), rig.offloader->counters(), rig.offloader->plan()};
@@ -57,7 +57,7 @@ TEST(SpillBudget, LessThanTheLeastIsRefusedWithTheBytesThatAreMissing) {
   for (const EpochCase& c : spilling_cases()) {
     SCOPED_TRACE(text_of(c));
     for (const uint64_t missing : {uint64_t{1}, uint64_t{1000}}) {
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       uint64_t least = 0;
       const EpochCase less = with_budget(c, [&](const MemoryPlan& roomy) {
         least = roomy.host_minimum_bytes;
@@ -71,7 +71,8 @@ TEST(SpillBudget, LessThanTheLeastIsRefusedWithTheBytesThatAreMissing) {
         const std::string expected = fmt::format("({} bytes), so that {}: gradients ", least,
                                                  missing_text({"host", least - missing, least}));
         EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
-        EXPECT_NE(error.parts().advice.find("--host-memory"), std::string::npos) << error.what();
+        EXPECT_NE(error.parts().advice.find("OffloadOptions::host_budget_bytes"), std::string::npos)
+            << error.what();
       }
       EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
     }
@@ -86,7 +87,7 @@ TEST(SpillBudget, ARefusalCountsTheOldParametersOfCompactState) {
     roomy = plan;
     return plan.host_minimum_bytes - 1;
   };
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   try {
     const EpochRig rig(c, folder.path());
     FAIL() << "a budget that is too small was taken";

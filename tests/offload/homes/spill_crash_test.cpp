@@ -70,7 +70,7 @@ bool has_gradient_file(const Life& life) {
 TEST(SpillCrash, AtAnyRequestForAGradientLosesNoEpochAndChangesNoBit) {
   uint32_t killed = 0, resumed = 0;
   for (uint32_t seed = 1; seed <= 30; seed += testing::kOneIn) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     Life life = life_of(seed, folder.path());
     SCOPED_TRACE(fmt::format("seed {}: {}", seed, text_of(life.c)));
     for (const std::filesystem::path& path : life.folders) std::filesystem::create_directory(path);

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include <terrace/base/units.h>
+#include <terrace/memory/device/simulated_device.h>
 
 #include "offload/homes/spill_rig.h"
 #include "support/expect_error.h"
@@ -36,7 +37,7 @@ class SmallDisks {
   const std::vector<fs::path>& paths() const { return paths_; }
 
  private:
-  toy::ScratchFolder folder_;
+  ScratchFolder folder_;
   std::vector<fs::path> paths_;
   bool are_there_ = false;
 };
@@ -45,9 +46,9 @@ constexpr uint64_t kLabels = 64 * kKiB;  // marks, locks, labels: whatever a tie
 
 MemoryPlan plan_of(const EpochCase& c) {
   const FlatSpace space(toy::tensors(c.type, c.with_frozen), c.chunk_elements);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   const std::vector<TensorUse> uses = toy::trace(toy::tensors(c.type, c.with_frozen), c.accumulation);
-  return plan_memory(space, uses, epoch_options(c, space, uses, {folder.path()}));
+  return plan_memory(space, uses, toy_options(c, space, uses, {folder.path()}));
 }
 
 // With fp32 accumulators, so that they are a good part of what the disk must hold.
@@ -60,14 +61,14 @@ EpochCase accumulating() {
 void expect_refused(const EpochCase& c, const std::vector<fs::path>& paths, uint64_t needed) {
   const FlatSpace space(toy::tensors(c.type, c.with_frozen), c.chunk_elements);
   const std::vector<TensorUse> uses = toy::trace(toy::tensors(c.type, c.with_frozen), c.accumulation);
-  const OffloadOptions options = epoch_options(c, space, uses, paths);
+  const OffloadOptions options = toy_options(c, space, uses, paths);
   MemoryLog log;
   Workers workers(1);
   SimulatedDevice device({options.device_budget_bytes});
   testing::expect_error(
       ErrorKind::capacity,
       {"there is no room for what lives on nvme", paths.front().string(), fmt::format("{} bytes", needed),
-       "are free", "raise --host-memory", "no gradient is spilled"},
+       "are free", "raise OffloadOptions::host_budget_bytes", "no gradient is spilled"},
       [&] { Offloader(space, options, uses, device, workers, log); });
   EXPECT_EQ(device.peak_bytes(), 0u) << "memory was taken before the disk was looked at";
   for (const fs::path& path : paths) EXPECT_TRUE(fs::is_empty(path));
@@ -143,7 +144,7 @@ TEST(SpillDisk, SeveralShareTheGradientsAndChangeNoBit) {
     if (may_run(c, mode)) c.mode = mode;
     SCOPED_TRACE(text_of(c));
     const auto expected = states_without_epochs(c, 3);
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     std::vector<fs::path> paths;
     for (const char* name : {"a", "b", "c"}) {
       paths.push_back(folder.path() / name);

@@ -122,7 +122,7 @@ TEST(SpillFaults, NameFileOffsetAndChunkAndLeaveTheLastEpochWhole) {
       c.mode = mode;
       GradientRequests requests;
       c.decorate = requests.decorator();
-      const toy::ScratchFolder clean;
+      const ScratchFolder clean;
       ASSERT_FALSE(train(c, clean.path()).error);
       ++runs;  // each damage both ways
       for (const Damage& damage : damages()) {
@@ -138,7 +138,7 @@ TEST(SpillFaults, NameFileOffsetAndChunkAndLeaveTheLastEpochWhole) {
         faulty.decorate = [&plan](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
           return std::make_unique<io::FaultEngine>(std::move(engine), plan);
         };
-        const toy::ScratchFolder folder;
+        const ScratchFolder folder;
         const Ending ending = train(faulty, folder.path());
         ASSERT_EQ(plan.faults_done(), 1u);
         ASSERT_TRUE(ending.error) << "nobody noticed";
@@ -160,7 +160,7 @@ TEST(SpillFaults, AFetchBehindAnUpdateThatFailedFailsWithIt) {
   c.decorate = [&plan](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
     return std::make_unique<io::FaultEngine>(std::move(engine), plan);
   };
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig(c, folder.path());
   rig.step(1);
   rig.offloader->begin_step();
@@ -184,7 +184,7 @@ TEST(SpillFaults, ADiskThatIsFullEndsTheRunOnce) {
       const std::vector<std::vector<std::byte>> expected = states_without_epochs(held, kSteps);
       GradientRequests requests;
       c.decorate = requests.decorator();
-      const toy::ScratchFolder clean;
+      const ScratchFolder clean;
       ASSERT_FALSE(train(c, clean.path()).error);
       SCOPED_TRACE(text_of(c));
       io::Fault full = of_gradients(io::FaultKind::full, io::OpKind::write);
@@ -194,7 +194,7 @@ TEST(SpillFaults, ADiskThatIsFullEndsTheRunOnce) {
       faulty.decorate = [&plan](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
         return std::make_unique<io::FaultEngine>(std::move(engine), plan);
       };
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       const Ending ending = train(faulty, folder.path());
       ASSERT_TRUE(ending.error);
       EXPECT_EQ(ending.at, kSteps / 2 + 1);

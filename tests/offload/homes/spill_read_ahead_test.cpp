@@ -109,11 +109,11 @@ class AskingEngine final : public io::EngineDecorator {
 
 // States are on cpu, so that gradients are all that an update reads.
 TEST(SpillReadAhead, AnUpdateThatWaitsForAGradientSaysSo) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   std::vector<std::string> said;
   const Offloader* offloader = nullptr;
   uint32_t made = 0;
-  EpochCase c{.parameters = Placement::nvme, .durable = false, .states = Placement::cpu};
+  EpochCase c{.parameters = Placement::nvme, .states = Placement::cpu, .durable = false};
   c.host_budget = spill_all;
   c.decorate = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
     if (made++ != 0) return engine;

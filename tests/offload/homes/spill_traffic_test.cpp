@@ -20,7 +20,7 @@ uint64_t spilled_bytes(const EpochRig& rig, const EpochCase& c) {
 void expect_exact_bytes(EpochCase c) {
   GradientRequests requests;
   c.decorate = requests.decorator();
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig(c, folder.path());
   const uint64_t bytes = spilled_bytes(rig, c);
   ASSERT_GT(bytes, 0u);
@@ -62,7 +62,7 @@ TEST(SpillTraffic, OfFp32ParametersIsTwiceThatOfBf16Ones) {
   for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
     EpochCase c{.parameters = Placement::nvme, .type = type, .durable = false};
     c.host_budget = spill_all;
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     EpochRig rig(c, folder.path());
     rig.step(1);
     EXPECT_EQ(rig.offloader->counters().gradient_write_bytes, rig.trainable_elements() * bytes_of(type));

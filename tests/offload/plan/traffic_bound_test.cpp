@@ -23,7 +23,7 @@ Step step_with(Placement parameters, RecordLayout layout, UpdateMode mode = Upda
   c.layout = layout;
   c.durable = false;
   c.cached_quarters = 0;
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig(c, folder.path());
   rig.offloader->set_update_mode(mode);
   rig.step(1);

@@ -320,7 +320,8 @@ TEST(UpdateSide, IsTheProcessorsAloneInTheNextForward) {
     ADD_FAILURE() << "it is possible";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::config);
-    EXPECT_NE(std::string(error.what()).find("offload_optimizer.ratio 1"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("OffloadOptions::processor_share to 1"), std::string::npos)
+        << error.what();
   }
 }
 

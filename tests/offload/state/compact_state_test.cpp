@@ -25,7 +25,7 @@ std::vector<EpochCase> placements() {
   for (const Placement states : {Placement::cpu, Placement::nvme}) {
     for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
       for (const uint32_t quarters : {0u, 3u})
-        cases.push_back({.parameters = parameters, .cached_quarters = quarters, .states = states});
+        cases.push_back({.parameters = parameters, .states = states, .cached_quarters = quarters});
     }
   }
   for (EpochCase& c : cases) c.durable = false;
@@ -40,7 +40,7 @@ TEST(CompactState, ChangesNoBitWhateverThePlacement) {
       c.chunk_elements = accumulation == 1 ? kTileElements : 2 * kTileElements;
       c.layout = kCompact;
       SCOPED_TRACE(words(c));
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       EpochRig rig(c, folder.path());
       EXPECT_EQ(rig.state(), expected[0]);
       for (uint64_t step = 1; step <= 3; ++step) {
@@ -63,7 +63,7 @@ TEST(CompactState, ChangesNoBitWheneverUpdatesRun) {
           c.mode = mode;
           c.clip_norm = clip_norm;
           SCOPED_TRACE(fmt::format("{}, {}, clipped to {}", words(c), name_of(mode), clip_norm));
-          const toy::ScratchFolder folder;
+          const ScratchFolder folder;
           EpochRig rig(c, folder.path());
           for (uint64_t step = 1; step <= 4; ++step) {
             rig.step(step);
@@ -83,7 +83,7 @@ TEST(CompactState, GivesTheValuesOfMastersToWeightFiles) {
     std::vector<std::vector<float>> found[2];
     for (const bool compact : {false, true}) {
       c.layout = compact ? kCompact : RecordLayout{};
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       EpochRig rig(c, folder.path());
       rig.step(1);
       found[compact].resize(rig.specs.size());
@@ -104,7 +104,7 @@ TEST(CompactState, GoesOnFromACheckpointOfThePlainFormAndTheOtherWayRound) {
     for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
       EpochCase c{.parameters = parameters, .durable = false};
       c.layout = to_compact ? RecordLayout{} : kCompact;
-      const toy::ScratchFolder first_folder, second_folder;
+      const ScratchFolder first_folder, second_folder;
       EpochRig first(c, first_folder.path());
       first.step(1);
       first.step(2);
@@ -131,7 +131,7 @@ TEST(CompactState, LeavesAnUpdateThatOverflowsWithoutATrace) {
   for (EpochCase c : placements()) {
     c.layout = kCompact;
     SCOPED_TRACE(words(c));
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     EpochRig rig(c, folder.path());
     rig.step(1);
     const std::vector<std::byte> before = rig.state();
@@ -156,7 +156,7 @@ TEST(CompactState, MovesTheBytesThatArithmeticSays) {
     for (const bool compact : {false, true}) {
       EpochCase c{.parameters = parameters, .cached_quarters = 0, .durable = false};
       c.layout = compact ? kCompact : RecordLayout{};
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       EpochRig rig(c, folder.path());
       ASSERT_EQ(rig.offloader->plan().host_record_slots, 0u);
       elements = rig.trainable_elements();
@@ -189,7 +189,7 @@ TEST(CompactState, ReadsNoParameterBackThatTheNextForwardMakes) {
     EpochCase c{.parameters = Placement::nvme, .cached_quarters = 0, .durable = false, .layout = kCompact};
     c.holds_gradients = true;  // what is fresh waits in their memory
     c.mode = next_forward ? UpdateMode::next_forward : UpdateMode::after_backward;
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     EpochRig rig(c, folder.path());
     for (uint64_t step = 1; step <= 3; ++step) rig.step(step);
     rig.offloader->finish_update();
@@ -204,7 +204,7 @@ TEST(CompactState, ReadsNoParameterBackThatTheNextForwardMakes) {
 
 TEST(CompactState, AllocatesNothingInItsUpdates) {
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     EpochRig rig({.parameters = parameters, .threads = 1, .layout = kCompact}, folder.path());
     for (uint64_t step = 1; step <= 3; ++step) {
       rig.step(step);
@@ -252,7 +252,7 @@ TEST(RecordLayouts, OfEveryOptimizerChangeNoBitWhateverThePlacementAndTheForm) {
   for (const Kind kind : {Kind{OptimizerKind::adagrad, 1}, Kind{OptimizerKind::lion, 1},
                           Kind{OptimizerKind::sgd, 0}, Kind{OptimizerKind::adam, 2}}) {
     for (const DataType moments : {DataType::fp32, DataType::bf16}) {
-      EpochCase base{.durable = false, .kind = kind.kind, .states = Placement::cpu};
+      EpochCase base{.states = Placement::cpu, .durable = false, .kind = kind.kind};
       base.layout = {MasterForm::whole, kind.moments, moments};
       const auto expected = states_without_epochs(base, 3);
       EXPECT_EQ(expected[0].size(), expected[3].size());
@@ -261,7 +261,7 @@ TEST(RecordLayouts, OfEveryOptimizerChangeNoBitWhateverThePlacementAndTheForm) {
           EpochCase c{.parameters = parameters, .chunk_elements = 2 * kTileElements, .kind = kind.kind};
           c.layout = {master, kind.moments, moments};
           SCOPED_TRACE(fmt::format("optimizer {}, {}", static_cast<int>(kind.kind), text_of(c.layout)));
-          const toy::ScratchFolder folder;
+          const ScratchFolder folder;
           {
             EpochRig rig(c, folder.path());
             for (uint64_t step = 1; step <= 2; ++step) rig.step(step);

@@ -5,6 +5,7 @@
 #include <array>
 
 #include <terrace/base/error.h>
+#include <terrace/memory/device/simulated_device.h>
 
 #include "memory/host/os_memory.h"
 #include "offload/commits/epoch_rig.h"
@@ -47,7 +48,7 @@ TEST(HostBudget, ChangesNoBitAndMovesTheLeastWhateverTheOrderOfChanges) {
       if (commits && !base.durable) continue;
       EpochCase c = base;
       c.cached_quarters = 4;
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       EpochRig rig(c, folder.path());
       const uint32_t most = rig.offloader->plan().host_record_slots;
       ASSERT_EQ(most, rig.offloader->plan().record_chunks);
@@ -74,7 +75,7 @@ TEST(HostBudget, LeavesAnEpochThatARunWithAnotherBudgetTakesUp) {
   EpochCase c;
   c.cached_quarters = 4;
   const auto expected = states_without_epochs(c, 4);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   {
     EpochRig rig(c, folder.path());
     rig.step(1);
@@ -100,7 +101,7 @@ TEST(HostBudget, LeavesAnEpochThatARunWithAnotherBudgetTakesUp) {
 TEST(HostBudget, WritesNothingTwiceAndCommitsWhatChangedAlone) {
   EpochCase c;
   c.cached_quarters = 4;
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig(c, folder.path());
   const uint64_t slot = rig.offloader->plan().record_slot_bytes;
   const auto committed = [&] {
@@ -124,7 +125,7 @@ TEST(HostBudget, RefusesLessThanTheRunNeedsAndChangesNothing) {
   EpochCase c;
   c.durable = false;
   const auto expected = states_without_epochs(c, 2);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig(c, folder.path());
   rig.step(1);
   const OffloadCounters before = rig.offloader->counters();
@@ -146,7 +147,7 @@ TEST(HostBudget, GivesItsPagesBackToTheSystem) {
   const std::vector<TensorSpec> specs = {{"weight", {4 * 1024 * 1024}}};
   const FlatSpace space(specs, 512 * 1024);  // eight chunks with records of 6 MiB
   OffloadOptions options;
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   options.parameters = Placement::cpu;
   options.states = Placement::nvme;
   options.state_paths = {{folder.path()}};

@@ -50,7 +50,7 @@ TEST_P(RegisteredTierFiles, CarryEveryTransferOfStepsCommitsAndPinnedEpochs) {
   c.decorate = [&](std::unique_ptr<io::Engine> engine) {
     return std::make_unique<StatsKeeper>(std::move(engine), sum);
   };
-  const toy::ScratchFolder one, two;
+  const ScratchFolder one, two;
   std::vector<MemoryLog::Line> lines;
   {
     EpochRig rig(c, {one.path(), two.path()});

@@ -111,7 +111,7 @@ class TurnsOnADrive : public ::testing::Test {
 
   void train(char name, uint64_t steps);
 
-  toy::ScratchFolder folder_;
+  ScratchFolder folder_;
   fs::path gate_;
   Shared* shared_;
   FakeClock clock_;
@@ -218,7 +218,8 @@ void TurnsOnADrive::train(char name, uint64_t steps) {
       shared_->readers[shared_->read_count++ % shared_->readers.size()] = name;
     });
   };
-  Rig rig(c, 1);
+  c.threads = 1;
+  Rig rig(c);
   Reference reference(rig.specs, 1);
   for (uint64_t step = 1; step <= steps; ++step) {
     rig.step(step, 1);
@@ -245,7 +246,8 @@ TEST_F(TurnsOnADrive, AreSeenToBeWaitedForAndFreeWhenTheirHolderDies) {
   const pid_t other = holder();
   Case c{Placement::cpu, Placement::nvme};
   c.drive_turns = options();
-  Rig rig(c, 1);
+  c.threads = 1;
+  Rig rig(c);
   Reference reference(rig.specs, 1);
   for (uint64_t step = 1; step <= 3; ++step) rig.step(step, 1);
   EXPECT_EQ(rig.offloader->counters().turn_wait_ns, 0u);
@@ -313,7 +315,7 @@ TEST_F(TurnsOnADrive, AreGivenBackWhileTheUpdateWaitsForACommit) {
         theirs.release();
       });
     });
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     EpochRig rig(c, folder.path());
     train_past_commit(rig, gate);
     EXPECT_GT(wait_count.load(), 0u);

@@ -47,7 +47,7 @@ TEST(RecordStream, HasBothDirectionsInFlightBetweenFillAndDrain) {
   c.decorate = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
     return std::make_unique<BurstEngine>(std::move(engine), bursts);
   };
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig(c, folder.path());
   rig.step(1);
   bursts.clear();

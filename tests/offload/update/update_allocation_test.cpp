@@ -80,7 +80,7 @@ TEST_P(WarmStep, AllocatesNothingOnAnyThread) {
   options.processor_share = c.processor_share;
   options.holds_gradients = !c.spills;
   // Where parameters have host slots of their own, plain gradients take these over and never spill.
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig(options, folder.path());
   const bool takes_over = c.parameters == Placement::cpu && !c.compact;
   ASSERT_EQ(rig.offloader->plan().spilled_chunks > 0, c.spills && !takes_over);

@@ -15,18 +15,6 @@ namespace {
 constexpr UpdateMode kModes[] = {UpdateMode::after_backward, UpdateMode::next_forward,
                                  UpdateMode::during_backward};
 
-void step(EpochRig& rig, uint64_t number) {
-  const std::vector<OptimizerSettings> groups = toy::groups();
-  const UpdateSettings settings = {groups, number, 0, 1};
-  rig.offloader->begin_step();
-  rig.offloader->announce_update(settings);
-  for (uint32_t m = 0; m < rig.accumulation; ++m) {
-    toy::run_micro_batch(*rig.offloader, rig.specs, m);
-    rig.offloader->end_micro_batch();
-  }
-  rig.offloader->update(settings);
-}
-
 // A commit after every step, most of them put off to the next one's backward pass; then the run ends without
 // a word, and another one goes on from what is there.
 TEST(UpdateModeEpochs, AreTheStateOfTheirStepWhateverRunsMeanwhile) {
@@ -34,13 +22,13 @@ TEST(UpdateModeEpochs, AreTheStateOfTheirStepWhateverRunsMeanwhile) {
     for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
       EpochCase c{.parameters = parameters, .cached_quarters = 2};
       const std::vector<std::vector<std::byte>> expected = states_without_epochs(c, 6);
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       {
         EpochRig rig(c, folder.path());
         rig.offloader->set_update_mode(mode);
         rig.offloader->begin_commit(step_info(0));
         for (uint64_t number = 1; number <= 4; ++number) {
-          step(rig, number);
+          rig.step(number);
           rig.offloader->begin_commit(step_info(number));
         }
       }
@@ -49,7 +37,7 @@ TEST(UpdateModeEpochs, AreTheStateOfTheirStepWhateverRunsMeanwhile) {
       rig.offloader->set_update_mode(mode);
       ASSERT_EQ(rig.offloader->taken_up_info(), step_info(4)) << name_of(mode);
       EXPECT_EQ(rig.state(), expected[4]) << name_of(mode);
-      for (uint64_t number = 5; number <= 6; ++number) step(rig, number);
+      for (uint64_t number = 5; number <= 6; ++number) rig.step(number);
       EXPECT_EQ(rig.state(), expected[6]) << name_of(mode);
     }
   }
@@ -58,11 +46,11 @@ TEST(UpdateModeEpochs, AreTheStateOfTheirStepWhateverRunsMeanwhile) {
 TEST(UpdateModeEpochs, AreThereWhenSomebodyWaitsForThem) {
   EpochCase c{.parameters = Placement::cpu};
   const std::vector<std::vector<std::byte>> expected = states_without_epochs(c, 3);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   EpochRig rig(c, folder.path());
   rig.offloader->set_update_mode(UpdateMode::next_forward);
   for (uint64_t number = 1; number <= 3; ++number) {
-    step(rig, number);
+    rig.step(number);
     EXPECT_TRUE(rig.offloader->update_pending());
     rig.offloader->begin_commit(step_info(number));
     EXPECT_TRUE(rig.offloader->commit_in_progress());
@@ -138,7 +126,7 @@ TEST(UpdateModeFaults, LeaveTheLastEpochWhole) {
     for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
       EpochCase c{.parameters = parameters};
       const std::vector<std::vector<std::byte>> expected = states_without_epochs(c, 5);
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       uint32_t made = 0;
       io::FaultPlan plan({{.index = 5, .error = EIO, .operation = io::OpKind::read}});
       c.decorate = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
@@ -151,7 +139,7 @@ TEST(UpdateModeFaults, LeaveTheLastEpochWhole) {
         rig.offloader->begin_commit(step_info(0));
         try {
           for (uint64_t number = 1; number <= 5; ++number) {
-            step(rig, number);
+            rig.step(number);
             rig.offloader->begin_commit(step_info(number));
           }
           rig.offloader->finish_update();

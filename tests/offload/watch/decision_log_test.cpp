@@ -33,8 +33,9 @@ class Kept final : public DecisionLog, public DecisionSource {
   size_t next_ = 0;
 };
 
-void train(const Case& c, size_t threads, uint32_t steps = 3) {
-  Rig rig(c, threads);
+void train(Case c, size_t threads, uint32_t steps = 3) {
+  c.threads = threads;
+  Rig rig(c);
   for (uint32_t step = 1; step <= steps; ++step) {
     rig.step(step, c.accumulation);
     const TensorId evaluated[] = {TensorId{2}};

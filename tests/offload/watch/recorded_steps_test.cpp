@@ -186,7 +186,7 @@ TEST_F(OneRecordedStep, EmptiesEveryQueueAgain) {
 }
 
 TEST(RecordedSteps, SayWhatACommitWrote) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   RecordedSteps recorded;
   uint64_t written = 0;
   {

@@ -142,10 +142,14 @@ TEST(JsonDocument, StopsAtDeepNesting) {
   EXPECT_EQ(problem(std::string(60, '[') + std::string(60, ']')), "no problem");
 }
 
-TEST(JsonDocument, QuotesWhatItShows) {
-  EXPECT_EQ(json_quoted("a\"b\\c\n\x1b[31m"), "\"a\\\"b\\\\c\\u000a\\u001b[31m\"");
-  EXPECT_EQ(json_quoted("\xFFx"), "\"\xEF\xBF\xBDx\"");
-  EXPECT_EQ(json_quoted("abcdef", 3), "\"abc...\"");
+TEST(JsonDocument, FindsMembersAndWholeNumbers) {
+  const JsonNode root =
+      parse_json(R"({"a": 18446744073709551615, "b": -1, "c": 1.0, "d": "7", "e": [8]})", "x");
+  ASSERT_NE(root.find("a"), nullptr);
+  EXPECT_EQ(root.find("a")->whole_number(), UINT64_MAX);
+  for (const char* key : {"b", "c", "d", "e"}) EXPECT_EQ(root.find(key)->whole_number(), std::nullopt) << key;
+  EXPECT_EQ(root.find("f"), nullptr);
+  EXPECT_EQ(root.find("e")->find("a"), nullptr) << "a list has no members";
 }
 
 // Whatever the bytes are, the answer is a configuration or an Error(config).

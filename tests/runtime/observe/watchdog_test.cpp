@@ -76,7 +76,8 @@ TEST(Watchdog, AbortsOnlyWhenItWasTold) {
   }
   EXPECT_FALSE(patient.look(90 * kSecond));
   EXPECT_TRUE(strict.look(90 * kSecond));
-  EXPECT_THAT(texts(log).back(), AllOf(HasSubstr("no progress for 90 s"), HasSubstr("--stall-abort")));
+  EXPECT_THAT(texts(log).back(),
+              AllOf(HasSubstr("no progress for 90 s"), HasSubstr("WatchdogOptions::abort_after_ns")));
 }
 
 // Time that stands still while the gate is closed and flies while it is open: a request that is delayed by a
@@ -107,7 +108,7 @@ std::string line_about(Victim victim, const std::string& fragment) {
   const std::vector<TensorSpec> specs = toy::tensors(DataType::bf16, false);
   const FlatSpace space(specs, kTileElements);
   const std::vector<TensorUse> uses = toy::trace(specs, 1);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   OffloadOptions options = toy::least_nvme_options(space, uses, folder.path());
   Gate gate;
   uint32_t made = 0;
@@ -122,9 +123,7 @@ std::string line_about(Victim victim, const std::string& fragment) {
   Workers workers(1);
   SimulatedDevice device({options.device_budget_bytes});
   Offloader offloader(space, options, uses, device, workers, log);
-  offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
-    for (uint64_t e = 0; e < values.size(); ++e) values[e] = toy::initial_value(index_of(tensor), first + e);
-  });
+  toy::initialise(offloader);
   gate.close();
   std::atomic<bool> ended{false};
   MemoryLog said;

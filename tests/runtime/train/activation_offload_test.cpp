@@ -65,7 +65,7 @@ class ActivationOffloadTest : public ::testing::Test {
   }
 
  private:
-  toy::ScratchFolder folder_;
+  ScratchFolder folder_;
   Trained expected_;
 };
 

@@ -7,7 +7,7 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/train/trainer.h>
 
-#include "offload/toy_training.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -75,7 +75,7 @@ Outcome train(const TrainerOptions& options, uint64_t steps, const std::filesyst
 TEST(DataPosition, GoesOnInMidEpochWithAnotherSplitIntoMicroBatches) {
   const Outcome whole = train(options_of(2, 3), 12);  // 72 samples: an epoch has 49
   ASSERT_EQ(whole.begins.size(), 72u);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   const Outcome first = train(options_of(2, 3), 4, {}, folder.path());
   for (const auto& [micro_batch, accumulation] : {std::pair{2, 3}, {3, 2}, {1, 6}, {6, 1}, {4, 1}}) {
     const auto samples = static_cast<uint64_t>(micro_batch * accumulation);
@@ -92,7 +92,7 @@ TEST(DataPosition, GoesOnInMidEpochWithAnotherSplitIntoMicroBatches) {
 }
 
 TEST(DataPosition, RefusesACheckpointOfOtherData) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   train(options_of(2, 1), 1, {}, folder.path());
   TrainerOptions other = options_of(2, 1);
   other.config.terrace.seed = 43;

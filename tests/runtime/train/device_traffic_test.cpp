@@ -12,6 +12,8 @@
 #include <terrace/runtime/train/setup/training_setup.h>
 #include <terrace/sim/lower_bound.h>
 
+#include "support/offloaders.h"
+
 namespace terrace {
 namespace {
 
@@ -69,9 +71,7 @@ class Replayed {
     options.accumulation_steps = variant.accumulation;
     options.policy = policy;
     options.prefetch_uses = prefetch_uses;
-    options.lock_host_memory = false;
-    options.device_budget_bytes = options.host_budget_bytes = kGiB;
-    const MemoryPlan roomy = plan_memory(*space_, trace_, options);
+    const MemoryPlan roomy = testing::plan_roomy(options, *space_, trace_);
     options.device_budget_bytes = roomy.device_minimum_bytes + spare_slots * roomy.slot_bytes;
     device_ = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{options.device_budget_bytes});
     offloader_ = std::make_unique<Offloader>(*space_, options, trace_, *device_, workers_, log_);

@@ -3,24 +3,22 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
-#include "offload/toy_training.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 
 class FakeCgroup {
  public:
   FakeCgroup() {
-    std::filesystem::create_directories(folder());
-    std::filesystem::create_directories(root() / "proc/self");
-    std::ofstream(root() / "proc/self/cgroup") << "0::/job/step\n";
+    std::filesystem::create_directories(root() / kFolder);
+    scratch_.write("proc/self/cgroup", "0::/job/step\n");
   }
   const std::filesystem::path& root() const { return scratch_.path(); }
   // A file of its own cgroup.
   void write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder() / name) << text << "\n";
+    scratch_.write(kFolder / name, text + "\n");
   }
   // Of `current` bytes, so many are pages of files.
   void set(uint64_t limit, uint64_t current, uint64_t file_pages, double stalled_percent) const {
@@ -34,9 +32,9 @@ class FakeCgroup {
   }
 
  private:
-  std::filesystem::path folder() const { return root() / "sys/fs/cgroup/job/step"; }
+  static inline const std::filesystem::path kFolder = "sys/fs/cgroup/job/step";
 
-  toy::ScratchFolder scratch_;
+  ScratchFolder scratch_;
 };
 
 }  // namespace terrace

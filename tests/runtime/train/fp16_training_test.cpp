@@ -10,7 +10,8 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/train/trainer.h>
 
-#include "offload/toy_training.h"
+#include "support/offloaders.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -62,12 +63,7 @@ struct Rig {
     return options;
   }
 
-  std::vector<std::byte> state() {
-    std::vector<std::byte> bytes;
-    trainer.offloader().export_records(
-        [&](std::span<const std::byte> tiles) { bytes.insert(bytes.end(), tiles.begin(), tiles.end()); });
-    return bytes;
-  }
+  std::vector<std::byte> state() { return testing::records_of(trainer.offloader()); }
 
   MemoryLog log;
   TrainingData data;
@@ -107,7 +103,7 @@ TEST(Fp16Training, SkipsOverflowsAndThenLearns) {
 TEST(Fp16Training, GoesOnFromACheckpointInTheMidstOfOverflows) {
   const Fp16Config fp16{.initial_scale_power = 24, .loss_scale_window = 4, .hysteresis = 3};
   Rig whole(fp16);
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   for (uint64_t step = 1; step <= 9; ++step) {
     whole.trainer.step();
     if (step == 2) whole.trainer.save({folder.path(), whole.log});

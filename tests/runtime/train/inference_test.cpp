@@ -8,7 +8,7 @@
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
 #include <terrace/runtime/train/trainer.h>
 
-#include "offload/toy_training.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -70,7 +70,7 @@ Answers ask(const std::filesystem::path& checkpoint, const TrainingData& data, T
 }
 
 TEST(Inference, ComputesTheTrainersLossWithinAnyBudget) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   TrainerOptions options;
   options.config = config_of(
       {{"terrace.device_memory", "16MiB", "a test"}, {"train_micro_batch_size_per_gpu", "2", "a test"}});

@@ -63,7 +63,7 @@ TEST(MemoryPressure, TakesTheAncestorThatHasTheLeastLeft) {
 }
 
 TEST(MemoryPressure, ReadsACgroupOfVersion1) {
-  toy::ScratchFolder scratch;
+  ScratchFolder scratch;
   const std::filesystem::path& root = scratch.path();
   const std::filesystem::path memory_of = root / "sys/fs/cgroup/memory";
   std::filesystem::create_directories(root / "proc/self");

@@ -238,7 +238,7 @@ class RunEndings : public ::testing::TestWithParam<size_t> {};
 TEST_P(RunEndings, KeepTheStateOfAStep) {
   const Leaving leaving = all_leavings()[GetParam()];
   SCOPED_TRACE(leaving.text());
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   fs::create_directory(folder.path() / "nvme");
   RunOptions calm = options_of(leaving, folder.path());
   calm.nvme.clear(), calm.parameters.clear(), calm.compact = "false", calm.update = "after_backward";

@@ -8,11 +8,11 @@
 
 namespace terrace {
 
-struct SmallTraining : private toy::ScratchFolder, trainer_tests::TrainerRun {
+struct SmallTraining : private ScratchFolder, trainer_tests::TrainerRun {
   explicit SmallTraining(const std::string& update = "after_backward", const Clock* clock = nullptr,
                          const std::filesystem::path& system_root = "/",
                          const std::string& memory_pressure = "true")
-      : TrainerRun(options_for(toy::ScratchFolder::path(), update, clock, system_root, memory_pressure)) {}
+      : TrainerRun(options_for(ScratchFolder::path(), update, clock, system_root, memory_pressure)) {}
 
   uint32_t kept() { return trainer->offloader().kept_record_chunks(); }
   uint64_t slot() { return trainer->plan().memory.record_slot_bytes; }

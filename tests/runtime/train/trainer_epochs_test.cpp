@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <optional>
 #include <sstream>
 
@@ -36,7 +37,7 @@ void expect_same_checkpoint(const fs::path& one, const fs::path& other) {
 }
 
 TEST(TrainerEpochs, AreCommittedWhenStepsOrTheClockSaySo) {
-  const toy::ScratchFolder nvme;
+  const ScratchFolder nvme;
   FakeClock clock;
   RunOptions options;
   options.nvme = nvme.path();
@@ -65,7 +66,7 @@ TEST(TrainerEpochs, AreCommittedWhenStepsOrTheClockSaySo) {
 TEST(TrainerEpochs, AreGoneOnFromInPlaceWithTheBitsOfARunThatWasNot) {
   for (const char* bf16 : {"false", "true"}) {
     SCOPED_TRACE(bf16);
-    const toy::ScratchFolder nvme, saved;
+    const ScratchFolder nvme, saved;
     RunOptions plain;
     plain.precision = bf16;
     TrainerRun whole(plain);
@@ -99,7 +100,7 @@ TEST(TrainerEpochs, AreGoneOnFromInPlaceWithTheBitsOfARunThatWasNot) {
 }
 
 TEST(TrainerEpochs, OfAnotherRunAreRefusedAndStay) {
-  const toy::ScratchFolder nvme;
+  const ScratchFolder nvme;
   RunOptions options;
   options.nvme = nvme.path();
   {
@@ -128,7 +129,7 @@ TEST(TrainerEpochs, OfAnotherRunAreRefusedAndStay) {
 }
 
 TEST(TrainerEpochs, BecomeTheCheckpointThatASaveOfTheirStepWouldBeWhileTrainingGoesOn) {
-  const toy::ScratchFolder nvme, saved;
+  const ScratchFolder nvme, saved;
   RunOptions plain;
   TrainerRun waited(plain);
   waited.train(2);
@@ -140,7 +141,7 @@ TEST(TrainerEpochs, BecomeTheCheckpointThatASaveOfTheirStepWouldBeWhileTrainingG
   options.commit_every_steps = "1";
   for (const std::string& host : {std::string("64MiB"), least_host_memory(options)}) {
     SCOPED_TRACE(host);
-    const toy::ScratchFolder meanwhile;
+    const ScratchFolder meanwhile;
     options.host_memory = host;
     TrainerRun run(options);
     run.train(2);
@@ -165,7 +166,7 @@ TEST(TrainerEpochs, BecomeTheCheckpointThatASaveOfTheirStepWouldBeWhileTrainingG
 // Commits and checkpoints write what is newer in host memory, a manifest, and nothing else into the tier.
 TEST(TrainerEpochs, CostTheRecordsInHostMemoryAndAManifest) {
   RunOptions options;
-  const toy::ScratchFolder nvme, saved;
+  const ScratchFolder nvme, saved;
   options.nvme = nvme.path();
   for (const bool cached : {true, false}) {
     SCOPED_TRACE(cached);
@@ -195,7 +196,7 @@ TEST(TrainerEpochs, CostTheRecordsInHostMemoryAndAManifest) {
 }
 
 TEST(TrainerEpochs, SurviveACheckpointThatFailsWhichIsSaidBetweenTwoSteps) {
-  const toy::ScratchFolder nvme, saved;
+  const ScratchFolder nvme, saved;
   RunOptions options;
   options.nvme = nvme.path();
   TrainerRun run(options);
@@ -212,7 +213,7 @@ TEST(TrainerEpochs, SurviveACheckpointThatFailsWhichIsSaidBetweenTwoSteps) {
 }
 
 TEST(TrainerEpochs, ThatAreRetainedOutliveTheNextOnes) {
-  const toy::ScratchFolder nvme;
+  const ScratchFolder nvme;
   RunOptions options;
   options.nvme = nvme.path();
   options.retained = "2";

@@ -23,7 +23,7 @@ RunOptions in_order(const std::string& order, const fs::path& nvme, const std::s
 
 TEST(TrainerOrder, ShowsInNoLossAndNoWeight) {
   for (const char* update : {"after_backward", "next_forward", "during_backward"}) {
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     std::vector<double> losses;
     std::vector<std::byte> state;
     for (const char* order : {"batch", "layer"}) {
@@ -42,7 +42,7 @@ TEST(TrainerOrder, ShowsInNoLossAndNoWeight) {
 }
 
 TEST(TrainerOrder, MayChangeWhenARunGoesOn) {
-  const toy::ScratchFolder folder, saved;
+  const ScratchFolder folder, saved;
   RunOptions options = in_order("batch", folder.path(), "after_backward");
   options.durable = "false";
   std::vector<double> losses;
@@ -65,7 +65,7 @@ TEST(TrainerOrder, MayChangeWhenARunGoesOn) {
 }
 
 TEST(TrainerOrder, LetsAnUpdateRunBesideAllMicroBatches) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   for (const char* order : {"batch", "layer"}) {
     const TrainerOptions options = options_of(in_order(order, folder.path(), "auto"));
     EXPECT_EQ(update_rules(options.config, plan_training(options)).accumulation_steps,
@@ -74,7 +74,7 @@ TEST(TrainerOrder, LetsAnUpdateRunBesideAllMicroBatches) {
 }
 
 TEST(TrainerOrder, TheRecordedScheduleIsThatOfTheOrder) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   TrainerRun run(in_order("layer", folder.path(), "after_backward"));
   run.train(1);
   const SimSchedule schedule = run.trainer->recorded_schedule();

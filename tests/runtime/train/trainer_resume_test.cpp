@@ -32,7 +32,7 @@ void expect_refused(const RunOptions& options, const fs::path& folder,
 }
 
 TEST(TrainerResume, RefusesACheckpointOfAnotherOptimizer) {
-  const toy::ScratchFolder saved;
+  const ScratchFolder saved;
   TrainerRun first(in_bf16());
   first.train(2);
   first.trainer->save(first.saves_in(saved.path()));
@@ -49,7 +49,7 @@ TEST(TrainerResume, RefusesACheckpointOfAnotherOptimizer) {
 
 TEST(TrainerResume, RefusesACheckpointOfMomentsInAnotherPrecision) {
   for (const bool from_bf16 : {false, true}) {
-    const toy::ScratchFolder saved;
+    const ScratchFolder saved;
     RunOptions options = in_bf16();
     options.bf16_moments = from_bf16 ? "true" : "false";
     TrainerRun first(options);
@@ -69,7 +69,7 @@ TEST(TrainerResume, GoesOnFromPlainStateWithCompactStateAndTheOtherWayRoundBitFo
       for (const bool on_nvme : {false, true}) {
         SCOPED_TRACE(std::string(update) + (from_compact ? ", from compact" : ", from plain") +
                      (on_nvme ? ", on nvme" : ", on cpu"));
-        const toy::ScratchFolder nvme, saved;
+        const ScratchFolder nvme, saved;
         RunOptions options = in_bf16();
         options.update = update;
         options.compact = from_compact ? "true" : "false";
@@ -94,7 +94,7 @@ TEST(TrainerResume, GoesOnFromPlainStateWithCompactStateAndTheOtherWayRoundBitFo
 // In place records are as they lie there: nothing but the same layout will do, and what is refused stays.
 TEST(TrainerResume, RefusesAnEpochOfAnotherLayoutAndLeavesIt) {
   for (const bool compact : {false, true}) {
-    const toy::ScratchFolder nvme;
+    const ScratchFolder nvme;
     RunOptions options = in_bf16();
     options.nvme = nvme.path();
     options.compact = compact ? "true" : "false";
@@ -111,7 +111,7 @@ TEST(TrainerResume, RefusesAnEpochOfAnotherLayoutAndLeavesIt) {
     };
     RunOptions other = options;
     other.compact = compact ? "false" : "true";
-    refused(other, {"compact masters", "whole masters", "terrace.compact_state", "checkpoint"});
+    refused(other, {"compact masters", "whole masters", "OffloadOptions::record_layout", "checkpoint"});
     other = options;
     other.bf16_moments = "true";
     refused(other, {"2 moments in fp32", "2 moments in bf16"});

@@ -15,7 +15,6 @@ namespace terrace {
 namespace {
 
 using trainer_tests::kContext;
-using trainer_tests::Numbers;
 
 // Every look takes a nanosecond, so that no part of a step is too short to be seen, and nothing depends on
 // how fast the machine is.
@@ -55,24 +54,17 @@ TrainerOptions options_of(const TimeCase& c, const std::filesystem::path& nvme, 
   place("offload_optimizer", c.states);
   TrainerOptions options;
   options.config = default_train_config(overrides);
-  options.model = model_preset("gpt2");
-  options.model.layers = 2;
-  options.model.heads = 2;
-  options.model.width = 32;
-  options.model.context = kContext;
-  options.model.vocabulary = 13;
+  options.model = trainer_tests::tiny_model();
   options.clock = &clock;
   return options;
 }
 
 TEST_P(TrainerTime, IsTheSumOfItsPartsInEveryStep) {
   const LookClock clock;
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   MemoryLog log;
   const TrainerOptions options = options_of(GetParam(), folder.path(), clock);
-  OpenTokens tokens;
-  tokens.train = std::make_unique<Numbers>(1);
-  const TrainingData data(std::move(tokens),
+  const TrainingData data(trainer_tests::TrainerRun::tokens(1),
                           {kContext, options.config.terrace.seed, /*validation_fraction=*/0});
   Trainer trainer(options, data, log);
   TimeParts run;

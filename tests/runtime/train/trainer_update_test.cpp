@@ -18,7 +18,7 @@ using testing::expect_error;
 constexpr const char* kLastTensor = "wpe";
 constexpr const char* kFirstTensor = "ln_f";
 
-RunOptions on_nvme(const toy::ScratchFolder& nvme, const std::string& update, bool compact) {
+RunOptions on_nvme(const ScratchFolder& nvme, const std::string& update, bool compact) {
   RunOptions options;
   options.nvme = nvme.path();
   options.parameters = "cpu";
@@ -42,7 +42,7 @@ TEST(TrainerUpdate, AppliedInPartEndsTheRunAndTheLastEpochAndCheckpointLeadOn) {
   for (const bool compact : {false, true}) {
     for (const bool loss : {false, true}) {
       SCOPED_TRACE(std::string(compact ? "compact" : "plain") + (loss ? ", loss" : ", gradient"));
-      const toy::ScratchFolder nvme, saved;
+      const ScratchFolder nvme, saved;
       RunOptions options = on_nvme(nvme, "during_backward", compact);
       options.model = poisoned({.micro_batch = 4, .tensor = kLastTensor, .loss = loss});
       options.commit_every_steps = "1";
@@ -109,7 +109,7 @@ TEST(TrainerUpdate, ThatIsNotAppliedLeavesTheStateOfTheStepBefore) {
     for (const bool compact : {false, true}) {
       SCOPED_TRACE(std::string(ending.update) + (compact ? ", compact, " : ", plain, ") +
                    ending.poison.tensor);
-      const toy::ScratchFolder nvme;
+      const ScratchFolder nvme;
       RunOptions options = on_nvme(nvme, ending.update, compact);
       options.model = poisoned(ending.poison);
       TrainerRun run(options);

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <stdexcept>
 
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/observe/control/job_status.h>
 
 namespace terrace::testing {
@@ -28,7 +29,7 @@ constexpr int kLongestWaitMs = 60'000;
 
 const JsonNode& member(const JsonNode& object, std::string_view key) {
   static const JsonNode kNull;
-  const JsonNode* found = object.is(JsonNode::Kind::object) ? json_member(object, key) : nullptr;
+  const JsonNode* found = object.is(JsonNode::Kind::object) ? object.find(key) : nullptr;
   return found == nullptr ? kNull : *found;
 }
 

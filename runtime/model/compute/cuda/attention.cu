@@ -334,7 +334,7 @@ void require_small_heads(const AttentionShape& shape) {
       ErrorKind::config,
       {"cannot compute attention on a GPU", "heads of " + std::to_string(shape.head_size) + " elements",
        "its kernels hold heads of at most " + std::to_string(CudaOps::kLargestHead),
-       "train a model of smaller heads, or compute on the simulated device (--device simulated)"});
+       "train a model of smaller heads, or compute on the simulated device (terrace.device simulated)"});
 }
 
 AttentionCall call_of(const AttentionShape& shape, const AttentionRows<const float>& inputs) {

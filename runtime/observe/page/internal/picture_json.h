@@ -1,13 +1,12 @@
-// The picture of a step as the JSON of its page; "null" where there is none.
+// The picture of a step in the JSON of its page.
 #pragma once
 
-#include <optional>
-#include <string>
-
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/observe/page/step_picture.h>
 
 namespace terrace {
 
-std::string picture_json(const std::optional<StepPicture>& picture);
+// Writes the member "picture".
+void write_picture(JsonWriter& json, const StepPicture& picture);
 
 }  // namespace terrace

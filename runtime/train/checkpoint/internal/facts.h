@@ -3,19 +3,14 @@
 // be lost on the way.
 #pragma once
 
-#include <string>
-#include <string_view>
-
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
 #include <terrace/runtime/train/checkpoint/internal/json_members.h>
 
 namespace terrace::checkpoint {
 
-// Adds a line `"key": value` to an object whose text begins with "{\n".
-void add_member(std::string& text, std::string_view key, const std::string& json);
-
-// The facts from "step" on, in their order; an architecture only where the format has one.
-void add_facts(std::string& text, const CheckpointInfo& info, bool with_architecture);
+// Writes the facts as members, in their order; an architecture only where the format has one.
+void write_facts(JsonWriter& json, const CheckpointInfo& info, bool with_architecture);
 CheckpointInfo read_facts(Members& members, bool with_architecture);
 
 }  // namespace terrace::checkpoint

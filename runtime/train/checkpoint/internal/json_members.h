@@ -2,14 +2,14 @@
 // of another type, or not known makes the whole text an Error(corrupt).
 #pragma once
 
-#include <json/json.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
+
+#include <terrace/runtime/config/json/json_document.h>
 
 namespace terrace::checkpoint {
 
@@ -19,17 +19,17 @@ inline constexpr size_t kChecksumDigits = 16;
 bool read_hex(std::string_view text, uint64_t& value);
 
 // `path` is named in errors: Error(corrupt) for what is no object.
-Json::Value parse_object(std::string_view text, const std::filesystem::path& path);
+JsonNode parse_object(std::string_view text, const std::filesystem::path& path);
 
 // The members of one JSON object, each asked for once; a member nobody asked for is an error as well.
 class Members {
  public:
   // All three outlive this.
-  Members(const Json::Value& object, std::string name, const std::filesystem::path& path);
+  Members(const JsonNode& object, std::string name, const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
-  bool has(const std::string& key) const { return object_.isMember(key); }
-  const Json::Value& take(const std::string& key);
+  bool has(const std::string& key) const { return object_.find(key) != nullptr; }
+  const JsonNode& take(const std::string& key);
   uint64_t whole_number(const std::string& key);
   std::string text(const std::string& key);
   uint64_t hash(const std::string& key);
@@ -43,7 +43,7 @@ class Members {
  private:
   std::string full(const std::string& key) const;
 
-  const Json::Value& object_;
+  const JsonNode& object_;
   std::string name_;
   const std::filesystem::path& path_;
   std::set<std::string> asked_;

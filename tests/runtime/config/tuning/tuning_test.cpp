@@ -12,7 +12,7 @@
 #include <terrace/base/error.h>
 
 #include "support/expect_error.h"
-#include "support/temporary_folder.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -78,7 +78,7 @@ class TuningCache : public ::testing::Test {
     EXPECT_FALSE(find_tuning(cache(), place, reason).has_value());
     return reason;
   }
-  fs::path cache() const { return fs::path(home_.path()) / "below" / "terrace"; }
+  fs::path cache() const { return home_ / "below" / "terrace"; }
   // A configuration with states in these folders.
   static TrainConfig config_of(std::vector<fs::path> paths) {
     TrainConfig config;
@@ -87,9 +87,9 @@ class TuningCache : public ::testing::Test {
     return config;
   }
 
-  TemporaryFolder home_;
-  TemporaryFolder disk_;
-  TemporaryFolder other_disk_;
+  ScratchFolder home_;
+  ScratchFolder disk_;
+  ScratchFolder other_disk_;
   TunedPlace place_;
   MemoryLog log_;
 };
@@ -115,8 +115,8 @@ TEST_F(TuningCache, RemembersAPathUntilItsDriveOrTheKernelIsAnother) {
 }
 
 TEST_F(TuningCache, KnowsAPathByAnyOfItsNames) {
-  fs::create_directory_symlink(disk_.path(), fs::path(other_disk_.path()) / "link");
-  EXPECT_EQ(find_tuned_place(fs::path(other_disk_.path()) / "link"), place_);
+  fs::create_directory_symlink(disk_.path(), other_disk_ / "link");
+  EXPECT_EQ(find_tuned_place(other_disk_ / "link"), place_);
 }
 
 TEST_F(TuningCache, SaysWhatIsWrongWithADamagedFile) {
@@ -140,8 +140,9 @@ TEST_F(TuningCache, FillsInWhatAConfigurationDoesNotSay) {
   EXPECT_EQ(config.terrace.engine, io::EngineKind::libaio);  // not what would be chosen
   EXPECT_EQ(config.placement.measured_rates.at(disk_.path()), 2.875e9);
   ASSERT_EQ(log_.lines().size(), 1u);
-  EXPECT_EQ(log_.lines()[0].text, "measured by `terrace tune` on 2026-01-31T12:00:00Z: " + disk_.path() +
-                                      " 2.88 GB/s; terrace.engine libaio, aio.block_size 524288");
+  EXPECT_EQ(log_.lines()[0].text,
+            "measured by `terrace tune` on 2026-01-31T12:00:00Z: " + disk_.path().string() +
+                " 2.88 GB/s; terrace.engine libaio, aio.block_size 524288");
 }
 
 TEST_F(TuningCache, LeavesSettingsToTheEngineThatWasAskedForInstead) {
@@ -170,7 +171,7 @@ TEST_F(TuningCache, TakesRatesButNoSettingsWhenAPathWasNotMeasured) {
 }
 
 TEST_F(TuningCache, IsSilentWhereNothingWasMeasured) {
-  TrainConfig config = config_of({disk_.path(), fs::path(disk_.path()) / "nowhere"});
+  TrainConfig config = config_of({disk_.path(), disk_ / "nowhere"});
   apply_tuning(cache(), config, log_);
   apply_tuning({}, config, log_);
   EXPECT_TRUE(log_.lines().empty());

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <Eigen/Core>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -60,27 +62,25 @@ inline Values rms_norm(const Values& x, const Values& gamma, double epsilon) {
   return y;
 }
 
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+// Values as the matrix of so many rows that they hold, row by row.
+inline Eigen::Map<const Matrix> matrix_of(const Values& values, uint64_t rows) {
+  return {values.data(), static_cast<Eigen::Index>(rows), static_cast<Eigen::Index>(values.size() / rows)};
+}
+inline Values values_of(const Matrix& matrix) {
+  return {matrix.data(), matrix.data() + matrix.size()};
+}
+
 // `weight` is [inputs, outputs].
 inline Values linear(const Values& x, const Values& weight, const Values& bias) {
-  const uint64_t outputs = bias.size(), inputs = weight.size() / outputs, rows = x.size() / inputs;
-  Values y(rows * outputs);
-  for (uint64_t row = 0; row < rows; ++row) {
-    for (uint64_t j = 0; j < outputs; ++j) y[row * outputs + j] = bias[j];
-    for (uint64_t i = 0; i < inputs; ++i) {
-      for (uint64_t j = 0; j < outputs; ++j)
-        y[row * outputs + j] += x[row * inputs + i] * weight[i * outputs + j];
-    }
-  }
-  return y;
+  const uint64_t inputs = weight.size() / bias.size();
+  return values_of((matrix_of(x, x.size() / inputs) * matrix_of(weight, inputs)).rowwise() +
+                   matrix_of(bias, 1).row(0));
 }
 
 inline Values transposed(const Values& matrix, uint64_t rows) {
-  const uint64_t columns = matrix.size() / rows;
-  Values turned(matrix.size());
-  for (uint64_t i = 0; i < rows; ++i) {
-    for (uint64_t j = 0; j < columns; ++j) turned[j * rows + i] = matrix[i * columns + j];
-  }
-  return turned;
+  return values_of(matrix_of(matrix, rows).transpose());
 }
 
 // `weight` is [outputs, inputs]; an empty bias is none.
@@ -160,18 +160,11 @@ inline Values gelu(const Values& x) {
 }
 
 inline double cross_entropy(const Values& x, const Values& weight, const std::vector<int32_t>& targets) {
-  const uint64_t width = x.size() / targets.size(), vocabulary = weight.size() / width;
+  const uint64_t width = x.size() / targets.size();
+  const Matrix logits = matrix_of(x, targets.size()) * matrix_of(weight, weight.size() / width).transpose();
   double loss = 0;
-  for (uint64_t row = 0; row < targets.size(); ++row) {
-    double sum = 0, target_logit = 0;
-    for (uint64_t id = 0; id < vocabulary; ++id) {
-      double logit = 0;
-      for (uint64_t j = 0; j < width; ++j) logit += x[row * width + j] * weight[id * width + j];
-      sum += std::exp(logit);
-      if (id == static_cast<uint64_t>(targets[row])) target_logit = logit;
-    }
-    loss += std::log(sum) - target_logit;
-  }
+  for (Eigen::Index row = 0; row < logits.rows(); ++row)
+    loss += std::log(logits.row(row).array().exp().sum()) - logits(row, targets[static_cast<size_t>(row)]);
   return loss / static_cast<double>(targets.size());
 }
 

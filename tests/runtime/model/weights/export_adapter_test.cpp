@@ -50,8 +50,8 @@ class ExportAdapter : public ::testing::Test {
     return values;
   }
 
-  TemporaryFolder folder_;
-  fs::path path_ = fs::path(folder_.path()) / "out";
+  ScratchFolder folder_;
+  fs::path path_ = folder_ / "out";
   WeightsRig rig_;
 };
 

@@ -66,8 +66,8 @@ class ExportWeights : public ::testing::Test {
     return list;
   }
 
-  TemporaryFolder folder_;
-  fs::path path_ = fs::path(folder_.path()) / "out" / "model";
+  ScratchFolder folder_;
+  fs::path path_ = folder_ / "out" / "model";
   std::unique_ptr<WeightsRig> rig_;
 };
 
@@ -148,7 +148,7 @@ TEST_F(ExportWeights, PassesEveryElementThroughTheTransformOnce) {
 
 TEST_F(ExportWeights, AddsTheSmallFilesOfAModel) {
   make_rig(Placement::cpu, DataType::bf16);
-  const fs::path source = fs::path(folder_.path()) / "source";
+  const fs::path source = folder_ / "source";
   write_text(source / "tokenizer.json", "{}");
   write_text(source / "merges.txt", "a b");
   write_text(source / "model.safetensors", "not copied");
@@ -162,7 +162,8 @@ TEST_F(ExportWeights, AddsTheSmallFilesOfAModel) {
 TEST_F(ExportWeights, ReplacesAnEarlierExportWhenAskedTo) {
   make_rig(Placement::cpu, DataType::bf16);
   do_export({.max_shard_bytes = 1});
-  expect_error(ErrorKind::config, {path_.string(), "earlier export", "--force"}, [&] { do_export({}); });
+  expect_error(ErrorKind::config, {path_.string(), "earlier export", "ExportOptions::replace"},
+               [&] { do_export({}); });
   EXPECT_EQ(WeightFolder(path_).files().size(), 3u);
   do_export({.replace = true});
   EXPECT_EQ(names(path_), (std::vector<std::string>{"model.safetensors", "terrace_export.json"}));

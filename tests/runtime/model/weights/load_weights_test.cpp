@@ -39,7 +39,7 @@ class LoadWeights : public ::testing::Test {
                  [&] { const WeightSource source(folder, model_weights(), model_tensors(DataType::fp32)); });
   }
 
-  TemporaryFolder folder_;
+  ScratchFolder folder_;
   fs::path path_ = folder_.path();
 };
 

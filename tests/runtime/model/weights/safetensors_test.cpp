@@ -193,8 +193,8 @@ TEST(SafetensorsHeader, TakesLittleMemoryForAHostileHeader) {
 
 class Safetensors : public ::testing::Test {
  protected:
-  TemporaryFolder folder_;
-  fs::path path_ = fs::path(folder_.path()) / "model.safetensors";
+  ScratchFolder folder_;
+  fs::path path_ = folder_ / "model.safetensors";
 };
 
 TEST_F(Safetensors, ReadsBackWhatItWroteInEveryType) {

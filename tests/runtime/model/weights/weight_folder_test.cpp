@@ -21,8 +21,8 @@ class Folder : public ::testing::Test {
     expect_error(kind, fragments, [&] { WeightFolder{path_}; });
   }
 
-  TemporaryFolder folder_;
-  fs::path path_ = fs::path(folder_.path()) / "model";
+  ScratchFolder folder_;
+  fs::path path_ = folder_ / "model";
 };
 using WeightFolderTest = Folder;
 

@@ -9,7 +9,8 @@
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/offloader.h>
 
-#include "support/temporary_folder.h"
+#include "support/offloaders.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::weights_tests {
 
@@ -20,12 +21,8 @@ class WeightsRig {
     OffloadOptions options;
     options.parameters = options.states = placement;
     options.parameter_paths = options.state_paths = {{tier_.path()}};
-    options.lock_host_memory = false;
-    options.device_budget_bytes = options.host_budget_bytes = kGiB;
-    const MemoryPlan roomy = plan_memory(space, {}, options);
-    options.device_budget_bytes =
-        placement == Placement::none ? useful_device_bytes(roomy) : roomy.device_minimum_bytes;
-    options.host_budget_bytes = roomy.host_minimum_bytes;
+    const MemoryPlan roomy = testing::take_least_budgets(options, space, {});
+    if (placement == Placement::none) options.device_budget_bytes = useful_device_bytes(roomy);
     device_ =
         std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{options.device_budget_bytes, false, 0, 0});
     offloader =
@@ -48,7 +45,7 @@ class WeightsRig {
   MemoryLog log;
 
  private:
-  TemporaryFolder tier_;
+  ScratchFolder tier_;
   Workers workers_;
   std::unique_ptr<SimulatedDevice> device_;
 

@@ -15,7 +15,7 @@
 #include <terrace/runtime/model/weights/safetensors.h>
 
 #include "support/expect_error.h"
-#include "support/temporary_folder.h"
+#include "support/scratch_folder.h"
 
 namespace terrace::weights_tests {
 

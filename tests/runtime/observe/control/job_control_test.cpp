@@ -44,7 +44,7 @@ struct ControlledRun {
   }
   JobStatus status() {
     const JsonNode answer = ask({ControlCommand::status, 0});
-    return parse_job_status(*json_member(answer, "status"));
+    return parse_job_status(*answer.find("status"));
   }
 
   SmallTraining run;
@@ -53,7 +53,7 @@ struct ControlledRun {
 };
 
 struct ScratchRun {
-  toy::ScratchFolder scratch;
+  ScratchFolder scratch;
   ControlledRun run{scratch.path() / "control"};
 };
 
@@ -111,8 +111,8 @@ TEST(JobControl, SavesAndStopsAsTheRunDoes) {
   job.step();
   const JsonNode answer = job.ask({ControlCommand::save, 0});
   EXPECT_EQ(json_whole_number(answer, "step"), 1u);
-  EXPECT_TRUE(json_member(answer, "checkpoint")->boolean);
-  EXPECT_FALSE(json_member(answer, "commit")->boolean);
+  EXPECT_TRUE(answer.find("checkpoint")->boolean);
+  EXPECT_FALSE(answer.find("commit")->boolean);
   EXPECT_FALSE(job.stopped);
   EXPECT_EQ(json_whole_number(ControlClient(job.control.socket()).ask({ControlCommand::stop, 0}), "step"),
             1u);
@@ -120,7 +120,7 @@ TEST(JobControl, SavesAndStopsAsTheRunDoes) {
 }
 
 TEST(JobControl, GoesOnWhereNobodyCanReachItAndSaysSoOnce) {
-  toy::ScratchFolder scratch;
+  ScratchFolder scratch;
   std::ofstream(scratch.path() / "taken") << "a file";
   ControlledRun job(scratch.path() / "taken");
   EXPECT_FALSE(job.control.listens());

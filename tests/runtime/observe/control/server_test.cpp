@@ -16,8 +16,8 @@
 #include <terrace/runtime/observe/control/control_client.h>
 #include <terrace/runtime/observe/control/job_status.h>
 
-#include "offload/toy_training.h"
 #include "support/expect_error.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 
 std::optional<std::string> status_at_once(const ControlRequest& request) {
   if (request.command != ControlCommand::status) return std::nullopt;
-  return control_answer(R"("step": 3)");
+  return control_answer({{"step", 3}});
 }
 
 // A client of bytes, not of requests.
@@ -66,7 +66,7 @@ constexpr const char* kStatus = "{\"terrace\": 1, \"command\": \"status\"}\n";
 constexpr const char* kSave = "{\"terrace\": 1, \"command\": \"save\"}\n";
 
 struct Fixture {
-  toy::ScratchFolder scratch;
+  ScratchFolder scratch;
   fs::path folder = scratch.path() / "control";
   ControlServer server{folder, status_at_once};
 
@@ -76,7 +76,7 @@ struct Fixture {
     while (seen.size() < count) {
       server.serve([&](const ControlRequest& request) {
         seen.push_back(request);
-        return control_answer(fmt::format(R"("number": {})", seen.size()));
+        return control_answer({{"number", seen.size()}});
       });
       std::this_thread::yield();
     }
@@ -179,7 +179,7 @@ TEST(ControlServer, TellsOfFailuresAndPassesThemOn) {
 }
 
 TEST(ControlServer, RefusesWhatIsQueuedWhenTheRunEnds) {
-  const toy::ScratchFolder scratch;
+  const ScratchFolder scratch;
   auto server = std::make_unique<ControlServer>(scratch.path() / "control", status_at_once);
   const fs::path socket = server->socket();
   RawClient client(socket);
@@ -202,7 +202,7 @@ TEST(ControlFolder, IsMadeForThisUserAlone) {
 }
 
 TEST(ControlFolder, IsRefusedWhereItIsALinkOrOpenToOthers) {
-  const toy::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const auto refused = [](const fs::path& folder, const std::string& reason) {
     expect_error(ErrorKind::io, {folder.string(), reason}, [&] { ControlServer(folder, status_at_once); });
   };
@@ -241,7 +241,7 @@ TEST(ControlFolder, RemovesSocketsOfDeadJobsAndNothingElse) {
 }
 
 TEST(ControlFolder, ReplacesADeadJobsSocketAndNeverALivingOnes) {
-  const toy::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const ControlFolder folder(scratch.path() / "control");
   leave_socket(folder, static_cast<uint64_t>(getpid()));
   leave_socket(folder, 1);
@@ -254,7 +254,7 @@ TEST(ControlFolder, ReplacesADeadJobsSocketAndNeverALivingOnes) {
 }
 
 TEST(ControlFolder, WorksUnderPathsThatNoAddressHasRoomFor) {
-  const toy::ScratchFolder scratch;
+  const ScratchFolder scratch;
   fs::path folder = scratch.path();
   for (int level = 0; level < 4; ++level) folder /= std::string(60, 'a' + level);
   fs::create_directories(folder);

@@ -12,7 +12,7 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/observe/monitor/internal/crc32c.h>
 
-#include "support/temporary_folder.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -103,7 +103,7 @@ fs::path only_event_file(const fs::path& folder) {
   return paths.at(0);
 }
 
-TrainConfig config_for(const TemporaryFolder& folder, bool tensorboard, bool csv) {
+TrainConfig config_for(const ScratchFolder& folder, bool tensorboard, bool csv) {
   TrainConfig config;
   config.monitor.tensorboard = {tensorboard, folder.path(), "tb"};
   config.monitor.csv = {csv, folder.path(), "csv"};
@@ -130,11 +130,11 @@ TEST(Monitor, ChecksumsAreCastagnolis) {
 }
 
 TEST(Monitor, WritesEventsThatCanBeReadBack) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   Monitor monitor(config_for(folder, true, false), {0, false, 1700000000.5});
   monitor.update(scalars(300), 1700000001.25);
   monitor.evaluation(300, 3.5, 1700000002);
-  const std::vector<Fields> events = events_of(only_event_file(folder.path() + "/tb"));
+  const std::vector<Fields> events = events_of(only_event_file(folder / "tb"));
   ASSERT_EQ(events.size(), 5u);
   EXPECT_EQ(events[0][2], std::make_pair(3u, std::string("brain.Event:2")));
   const Fields& rate = events[2];
@@ -152,9 +152,9 @@ TEST(Monitor, WritesEventsThatCanBeReadBack) {
 }
 
 TEST(Monitor, BeginsAResumedRunWithAFileThatSortsBehindAndDropsWhatCameLater) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const TrainConfig config = config_for(folder, true, false);
-  const std::string tb = folder.path() + "/tb";
+  const std::string tb = folder / "tb";
   { Monitor monitor(config, {0, false, 1700000000}); }
   const fs::path first = only_event_file(tb);
   const std::string before = read(first);
@@ -172,12 +172,12 @@ TEST(Monitor, BeginsAResumedRunWithAFileThatSortsBehindAndDropsWhatCameLater) {
 }
 
 TEST(Monitor, WritesACsvFilePerTagAsDeepSpeedLaysThemOut) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   Monitor monitor(config_for(folder, false, true), {});
   monitor.update(scalars(4), 0);
   monitor.update(scalars(8), 0);
   std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder.path() + "/csv"))
+  for (const auto& entry : fs::directory_iterator(folder / "csv"))
     files[entry.path().filename().string()] = read(entry.path());
   EXPECT_THAT(files,
               UnorderedElementsAre(
@@ -187,7 +187,7 @@ TEST(Monitor, WritesACsvFilePerTagAsDeepSpeedLaysThemOut) {
 }
 
 TEST(Monitor, ShowsTheLossScaleAndTheTimesWhereTheyAreWanted) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   TrainConfig config = config_for(folder, false, true);
   config.precision = DataType::fp16;
   config.wall_clock_breakdown = true;
@@ -195,7 +195,7 @@ TEST(Monitor, ShowsTheLossScaleAndTheTimesWhereTheyAreWanted) {
   UpdateScalars skipped = scalars(4);
   skipped.skipped = true;
   monitor.update(skipped, 0);
-  const fs::path csv = folder.path() + "/csv";
+  const fs::path csv = folder / "csv";
   EXPECT_EQ(read(csv / "Train_Samples_loss_scale.csv"), "step,loss_scale\r\n4,65536\r\n");
   EXPECT_EQ(read(csv / "Train_Samples_elapsed_time_ms_forward.csv"),
             "step,elapsed_time_ms_forward\r\n4,500\r\n");
@@ -206,36 +206,36 @@ TEST(Monitor, ShowsTheLossScaleAndTheTimesWhereTheyAreWanted) {
 }
 
 TEST(Monitor, CutsOffWhatAResumedRunWritesAgain) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const TrainConfig config = config_for(folder, false, true);
-  const fs::path lr = folder.path() + "/csv/Train_Samples_lr.csv";
+  const fs::path lr = folder / "csv/Train_Samples_lr.csv";
   {
     Monitor monitor(config, {});
     for (uint64_t samples : {4, 8, 12, 16}) monitor.update(scalars(samples), 0);
     monitor.evaluation(8, 3, 0);
   }
   std::ofstream(lr, std::ios::app) << "20,1e-0";  // a line that a crash cut
-  std::ofstream(folder.path() + "/csv/own.csv") << "a,b\n99,1\n";
+  std::ofstream(folder / "csv/own.csv") << "a,b\n99,1\n";
   {
     Monitor monitor(config, {8, true, 0});
     monitor.evaluation(8, 3, 0);
     monitor.update(scalars(12), 0);
   }
   EXPECT_EQ(read(lr), "step,lr\r\n4,1e-05\r\n8,1e-05\r\n12,1e-05\r\n");
-  EXPECT_EQ(read(folder.path() + "/csv/Validation_Samples_loss.csv"), "step,loss\r\n8,3\r\n");
-  EXPECT_EQ(read(folder.path() + "/csv/own.csv"), "a,b\n99,1\n");
+  EXPECT_EQ(read(folder / "csv/Validation_Samples_loss.csv"), "step,loss\r\n8,3\r\n");
+  EXPECT_EQ(read(folder / "csv/own.csv"), "a,b\n99,1\n");
 }
 
 TEST(Monitor, DropsAHalfWrittenLineAtTheEndOfWhatStays) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   folder.write("csv/Train_Samples_lr.csv", "step,lr\r\n4,1e-05\r\n8,1");
   Monitor monitor(config_for(folder, false, true), {100, true, 0});
   monitor.update(scalars(104), 0);
-  EXPECT_EQ(read(folder.path() + "/csv/Train_Samples_lr.csv"), "step,lr\r\n4,1e-05\r\n104,1e-05\r\n");
+  EXPECT_EQ(read(folder / "csv/Train_Samples_lr.csv"), "step,lr\r\n4,1e-05\r\n104,1e-05\r\n");
 }
 
 TEST(Monitor, RefusesToMixTwoRuns) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   for (const bool tensorboard : {true, false}) {
     const TrainConfig config = config_for(folder, tensorboard, !tensorboard);
     require_empty_monitors(config);
@@ -249,21 +249,21 @@ TEST(Monitor, RefusesToMixTwoRuns) {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::config);
       EXPECT_THAT(error.what(), HasSubstr("of two runs would be mixed"));
-      EXPECT_THAT(error.what(), HasSubstr("--resume"));
+      EXPECT_THAT(error.what(), HasSubstr("resume the run"));
     }
     EXPECT_THROW(require_empty_monitors(config), Error);
   }
 }
 
 TEST(Monitor, TouchesNothingWhileItIsSwitchedOff) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   Monitor monitor(config_for(folder, false, false), {});
   monitor.update(scalars(4), 0);
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
 TEST(Monitor, SaysWhereItCannotWrite) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   folder.write("csv", "a file in the place of the folder");
   EXPECT_THROW(Monitor(config_for(folder, false, true), {}), Error);
 }

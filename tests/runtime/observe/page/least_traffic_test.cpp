@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <terrace/offload/watch/link_table.h>
+#include <terrace/offload/watch/counter_table.h>
 
 #include "runtime/train/trainer_rig.h"
 
@@ -37,7 +37,7 @@ TEST(LeastTraffic, IsNeverMoreThanARunMovedAndNothingOnlyWhereNothingHadToMove) 
       for (const uint64_t slots : {1, 2, 4, 64}) {
         SCOPED_TRACE(fmt::format("{}, accumulation {}, {} times the least of the device", update,
                                  accumulation, slots));
-        const toy::ScratchFolder folder;
+        const ScratchFolder folder;
         RunOptions run = on_nvme(folder.path(), update);
         run.accumulation = accumulation;
         run.host_memory = std::to_string(give_slots(run, slots).host_holding_bytes);
@@ -52,10 +52,10 @@ TEST(LeastTraffic, IsNeverMoreThanARunMovedAndNothingOnlyWhereNothingHadToMove) 
         }
         moved = moved + trained.trainer->finish_update().moved;
         const TrafficBound bound = least.per_step(trained.trainer->offloader());
-        for (const LinkEntry& link : kLinks) {
+        for (const CounterEntry& link : kLinks) {
           if (link.bound == nullptr) continue;
-          EXPECT_GE(moved.*link.moved, kSteps * (bound.*link.bound)) << link.name;
-          EXPECT_EQ(moved.*link.moved > 0, bound.*link.bound > 0) << link.name;
+          EXPECT_GE(moved.*link.value, kSteps * (bound.*link.bound)) << link.name;
+          EXPECT_EQ(moved.*link.value > 0, bound.*link.bound > 0) << link.name;
         }
         const TrafficBound following = trained.trainer->offloader().traffic_bound();
         if (moved.param_read_bytes > 0 && following.param_read_bytes == 0) ++first_steps_alone;
@@ -71,7 +71,7 @@ TEST(LeastTraffic, CountsWhatAnEvaluationAndAPendingUpdateLeaveOut) {
   for (const char* update : {"next_forward", "after_backward"}) {
     for (const uint64_t slots : {1, 3, 8}) {
       SCOPED_TRACE(fmt::format("{}, {} times the least of the device", update, slots));
-      const toy::ScratchFolder folder;
+      const ScratchFolder folder;
       RunOptions run = on_nvme(folder.path(), update);
       run.validation_fraction = 0.2;
       run.host_memory = std::to_string(give_slots(run, slots).host_minimum_bytes);
@@ -83,9 +83,9 @@ TEST(LeastTraffic, CountsWhatAnEvaluationAndAPendingUpdateLeaveOut) {
         least.add(report.update_mode);
         moved = moved + report.moved;
         const TrafficBound bound = least.per_step(trained.trainer->offloader());
-        for (const LinkEntry& link : kLinks) {
+        for (const CounterEntry& link : kLinks) {
           if (link.bound == nullptr) continue;
-          EXPECT_GE(moved.*link.moved, s * (bound.*link.bound)) << link.name << ", step " << s;
+          EXPECT_GE(moved.*link.value, s * (bound.*link.bound)) << link.name << ", step " << s;
         }
         if (s % 2 != 0) continue;
         moved = moved + trained.trainer->finish_update().moved;

@@ -19,7 +19,7 @@
 #include "sample_picture.h"
 #include "sample_steps.h"
 #include "support/expect_error.h"
-#include "support/temporary_folder.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -41,7 +41,7 @@ JsonNode parsed(const RunRecord& record) {
   return parse_json(report_json(record, 1'700'000'000), "page");
 }
 const JsonNode& at(const JsonNode& node, std::string_view key) {
-  const JsonNode* found = json_member(node, key);
+  const JsonNode* found = node.find(key);
   if (found == nullptr) throw std::runtime_error("no member " + std::string(key));
   return *found;
 }
@@ -141,8 +141,8 @@ TEST(ReportPage, OfARunOfAnyLengthIsBelowThreeMebibytes) {
 }
 
 TEST(ReportFile, TakesThePlaceOfThePageAsAWhole) {
-  const TemporaryFolder folder;
-  const std::filesystem::path path = std::filesystem::path(folder.path()) / "run.html";
+  const ScratchFolder folder;
+  const std::filesystem::path path = folder / "run.html";
   const FakeClock clock;
   ReportFile file(path, clock);
   RunRecord record;
@@ -168,9 +168,9 @@ class SlowClock final : public Clock {
 };
 
 TEST(ReportFile, IsDueAfterAPauseThatGrowsWithWhatItCosts) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   FakeClock clock;
-  ReportFile cheap(folder.path() + "/cheap.html", clock);
+  ReportFile cheap(folder / "cheap.html", clock);
   EXPECT_TRUE(cheap.is_due());
   cheap.write(RunRecord(), 0);
   clock.advance(ReportFile::kLeastPauseNs - 1);
@@ -180,7 +180,7 @@ TEST(ReportFile, IsDueAfterAPauseThatGrowsWithWhatItCosts) {
 
   constexpr uint64_t kCostNs = 1'000'000'000;
   SlowClock slow(kCostNs);
-  ReportFile dear(folder.path() + "/dear.html", slow);
+  ReportFile dear(folder / "dear.html", slow);
   dear.write(RunRecord(), 0);
   slow.advance((ReportFile::kShare - 1) * kCostNs - 2 * kCostNs);
   EXPECT_FALSE(dear.is_due());
@@ -188,12 +188,12 @@ TEST(ReportFile, IsDueAfterAPauseThatGrowsWithWhatItCosts) {
 }
 
 TEST(ReportFile, SaysWhatItCannotWrite) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const FakeClock clock;
   const RunRecord record;
-  for (const std::string& path : {folder.path() + "/nowhere/run.html", folder.path()}) {
+  for (const std::filesystem::path& path : {folder / "nowhere/run.html", folder.path()}) {
     ReportFile file(path, clock);
-    expect_error(ErrorKind::io, {"cannot write the report", path, "--report"},
+    expect_error(ErrorKind::io, {"cannot write the report", path, "name a file"},
                  [&] { file.write(record, 0); });
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));

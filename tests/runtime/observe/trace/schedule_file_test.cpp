@@ -8,7 +8,7 @@
 #include <terrace/base/error.h>
 
 #include "support/expect_error.h"
-#include "support/temporary_folder.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -29,10 +29,10 @@ SimSchedule sample() {
 
 TEST(ScheduleFile, IsReadBackAsItWasWritten) {
   EXPECT_EQ(parse_schedule(schedule_text(sample()), "step.jsonl"), sample());
-  const TemporaryFolder folder;
-  write_schedule(folder.path() + "/step.jsonl", sample());
-  EXPECT_EQ(read_schedule(folder.path() + "/step.jsonl"), sample());
-  expect_error(ErrorKind::io, {"nowhere"}, [&] { write_schedule(folder.path() + "/nowhere/x", sample()); });
+  const ScratchFolder folder;
+  write_schedule(folder / "step.jsonl", sample());
+  EXPECT_EQ(read_schedule(folder / "step.jsonl"), sample());
+  expect_error(ErrorKind::io, {"nowhere"}, [&] { write_schedule(folder / "nowhere/x", sample()); });
 }
 
 TEST(ScheduleFile, TakesWhatPeopleWrite) {

@@ -14,7 +14,7 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/config/json/json_document.h>
 
-#include "support/temporary_folder.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -75,7 +75,7 @@ class TraceFiles : public testing::Test {
     return event;
   }
 
-  TemporaryFolder folder_;
+  ScratchFolder folder_;
   std::filesystem::path root_;
   std::filesystem::path path_;
   FakeClock clock_;

@@ -14,7 +14,6 @@ namespace terrace {
 namespace {
 
 using namespace checkpoint_tests;
-using toy::ScratchFolder;
 
 // A copy of the state as it was, given only as far as the test allows.
 class HeldSource final : public StateSource {

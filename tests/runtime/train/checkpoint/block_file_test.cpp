@@ -16,7 +16,6 @@ using checkpoint::BlockWriter;
 using checkpoint::DataFile;
 using checkpoint::kBlockBytes;
 using namespace checkpoint_tests;
-using toy::ScratchFolder;
 
 std::vector<std::byte> random_bytes(uint64_t count) {
   std::mt19937_64 random(count);

@@ -11,7 +11,6 @@ namespace terrace {
 namespace {
 
 using namespace checkpoint_tests;
-using toy::ScratchFolder;
 
 // The values as the reader of whole files gives them.
 std::vector<std::vector<float>> all_values(const fs::path& folder, const FlatSpace& space) {

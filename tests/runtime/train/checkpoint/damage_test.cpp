@@ -14,7 +14,6 @@ namespace {
 
 using namespace checkpoint_tests;
 using checkpoint::kBlockBytes;
-using toy::ScratchFolder;
 
 class CheckpointDamage : public ::testing::Test {
  protected:

@@ -7,7 +7,6 @@ namespace terrace {
 namespace {
 
 using namespace checkpoint_tests;
-using toy::ScratchFolder;
 
 struct Break {
   std::string name;

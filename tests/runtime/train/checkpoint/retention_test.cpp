@@ -34,7 +34,7 @@ class CheckpointRetention : public ::testing::Test {
   }
   const fs::path& folder() const { return folder_.path(); }
 
-  toy::ScratchFolder folder_;
+  ScratchFolder folder_;
   TrainingRig rig_;
 };
 
@@ -118,7 +118,7 @@ TEST_F(CheckpointRetention, TakesUpTheLatestAndThenThoseBeforeIt) {
 TEST_F(CheckpointRetention, AnEarlierCheckpointLoadsAfterADamagedOne) {
   for (const Placement placement : {Placement::cpu, Placement::nvme}) {
     SCOPED_TRACE(name_of(placement));
-    const toy::ScratchFolder scratch;
+    const ScratchFolder scratch;
     const RigOptions options{.parameters = placement, .states = placement, .with_frozen = true};
     TrainingRig rig(options);
     rig.initialise().train(1, 1).save(scratch.path(), 1);

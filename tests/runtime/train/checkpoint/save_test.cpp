@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <map>
 
 #include <terrace/runtime/train/checkpoint/internal/save_steps.h>
@@ -18,7 +19,6 @@ namespace {
 using namespace checkpoint_tests;
 using checkpoint::SaveHooks;
 using checkpoint::SaveMoment;
-using toy::ScratchFolder;
 
 RigOptions small_with_frozen() {
   RigOptions options;

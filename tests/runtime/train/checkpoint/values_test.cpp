@@ -33,8 +33,8 @@ std::vector<Piece> joined(
 TEST(CheckpointValues, AreThoseOfTheRunThatSavedThem) {
   for (const DataType type : {DataType::fp32, DataType::bf16}) {
     for (const bool with_frozen : {false, true}) {
-      toy::ScratchFolder folder;
-      TrainingRig rig({.type = type, .chunk_elements = 4 * kTileElements, .with_frozen = with_frozen});
+      ScratchFolder folder;
+      TrainingRig rig({.type = type, .with_frozen = with_frozen, .chunk_elements = 4 * kTileElements});
       rig.initialise().train(1, 2);
       rig.save(folder.path(), 2);
       const FlatSpace space(rig.specs, kTileElements);  // chunks are not part of a checkpoint
@@ -53,7 +53,7 @@ TEST(CheckpointValues, AreThoseOfTheRunThatSavedThem) {
 }
 
 TEST(CheckpointValues, OfADamagedOrAnotherCheckpointAreAnError) {
-  toy::ScratchFolder folder;
+  ScratchFolder folder;
   TrainingRig rig({.with_frozen = true});
   const fs::path step = rig.initialise().save(folder.path(), 0);
   const auto read = [&](const FlatSpace& space) {

@@ -1,5 +1,6 @@
 // Tokens compared with those of the reference implementation (tokenizers/*.json; bench/compare/tokenizer
 // makes them), and files that ask for what is not there or are not what they seem.
+#include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/train/data/tokenizer.h>
 
 #include <gmock/gmock.h>

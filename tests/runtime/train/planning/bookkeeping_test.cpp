@@ -24,7 +24,7 @@ uint64_t heap_bytes() {
 }
 
 HeapUse heap_use(RunOptions run, const char* chunk_elements) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   run.nvme = folder.path();
   run.device_memory = "8MiB", run.host_memory = "24MiB";
   run.chunk_elements = chunk_elements;
@@ -61,7 +61,7 @@ TEST(Bookkeeping, OfAChunkTakesNoMoreThanThePlanHasForIt) {
 }
 
 TEST(Bookkeeping, IsPartOfWhatARefusedBudgetLacks) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   RunOptions run;
   run.nvme = folder.path();
   run.parameters = "nvme";

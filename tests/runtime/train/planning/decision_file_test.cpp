@@ -12,8 +12,8 @@
 
 #include <terrace/base/units.h>
 
-#include "offload/toy_training.h"
 #include "support/expect_error.h"
+#include "support/scratch_folder.h"
 
 namespace terrace {
 namespace {
@@ -35,7 +35,7 @@ class DecisionFileTest : public ::testing::Test {
     return path_;
   }
 
-  toy::ScratchFolder folder_;
+  ScratchFolder folder_;
   const std::filesystem::path path_ = folder_.path() / "decisions.jsonl";
   MemoryLog log_;
 };
@@ -157,7 +157,7 @@ TEST_F(DecisionFileTest, KeepsWhichSideUpdatesWhat) {
     DecisionReplay(path_, wanted);
   };
   expect_error(ErrorKind::config,
-               {"the processor has 0.5 of them, and rates decide here", "--update-ratio auto"},
+               {"the processor has 0.5 of them, and rates decide here", "offload_optimizer.ratio to auto"},
                [&] { says(", \"processor_share\": 0.5", subjects[2]); });
   expect_error(ErrorKind::config, {"rates decide, and the processor has 1 of them here"},
                [&] { says(", \"update_rates\": [1, 1, 0]", kSubject); });

@@ -81,7 +81,7 @@ std::vector<PlannedCase> planned_cases() {
 TEST(Prediction, OfBytesAndMemoryIsWhatTheTrainerCounts) {
   for (const PlannedCase& c : planned_cases()) {
     SCOPED_TRACE(c.name);
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     RunOptions run;
     c.run(run);
     if (!run.nvme.empty()) run.nvme = folder.path();
@@ -113,7 +113,7 @@ TEST(Prediction, OfBytesAndMemoryIsWhatTheTrainerCounts) {
 }
 
 TEST(Prediction, OfACommitIsWhatItWrites) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   RunOptions run;
   run.nvme = folder.path();
   run.parameters = "cpu";

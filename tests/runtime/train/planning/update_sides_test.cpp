@@ -50,7 +50,7 @@ TEST(UpdateSides, AreTheProcessorsWhereThereIsNoOther) {
 }
 
 TEST(UpdateSides, AreThoseOfTheRunThatIsReplayed) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   const fs::path path = folder.path() / "decisions.jsonl";
   const std::string head = "{\"terrace_decisions\": 1, \"chunks\": 9, \"slots\": 4";
   std::ofstream(path) << head << ", \"update_rates\": [1e9, 16e9, 0]}\n";
@@ -103,7 +103,7 @@ TEST(UpdateSides, AreTheProcessorsWhereTheDeviceHasNoMemoryToTakePart) {
 }
 
 TEST(UpdateSides, AreTheProcessorsWhereTheDrivesAreSlower) {
-  const toy::ScratchFolder folder;
+  const ScratchFolder folder;
   RunOptions run = in_host_memory();
   run.nvme = folder.path();
   run.update_rates = UpdateRates{1e9, 1e12, 24e9};

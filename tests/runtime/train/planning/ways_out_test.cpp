@@ -159,8 +159,9 @@ TEST(WaysOut, OfAnUpdateThatCannotBeAreNone) {
     FAIL() << "compact state was updated in the next forward";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::config);
-    for (const char* key : {"terrace.update", "terrace.compact_state", "--offload-param"})
-      EXPECT_NE(error.parts().advice.find(key), std::string::npos) << key;
+    for (const char* option :
+         {"Offloader::set_update_mode", "OffloadOptions::record_layout", "OffloadOptions::parameters"})
+      EXPECT_NE(error.parts().advice.find(option), std::string::npos) << option;
   }
 }
 

@@ -81,7 +81,7 @@ TEST_F(CudaAttention, RefusesLargerHeadsWithWhatWouldDo) {
   StackArena arena = StackArena::dry_run();
   const std::span<float> row(static_cast<float*>(nullptr), 257), log_sum(static_cast<float*>(nullptr), 1);
   const AttentionRows<const float> inputs{row, row, row, 257, 257};
-  expect_error(ErrorKind::config, {"heads of 257 elements", "at most 256", "--device simulated"}, [&] {
+  expect_error(ErrorKind::config, {"heads of 257 elements", "at most 256", "terrace.device simulated"}, [&] {
     CudaOps(products_, {}, {.dry_run = true}).attention_forward(shape, inputs, row, log_sum, arena);
   });
 }

@@ -17,6 +17,7 @@
 #include "played_gpu.h"
 #include "runtime/train/trainer_rig.h"
 #include "support/expect_error.h"
+#include "support/offloaders.h"
 
 namespace terrace::trainer_tests {
 namespace {
@@ -65,7 +66,7 @@ class CudaTraining : public ::testing::TestWithParam<const char*> {
     run.device_memory = std::to_string(plan_training(options_of(run)).plan.memory.device_minimum_bytes);
     return run;
   }
-  const toy::ScratchFolder folder_;
+  const ScratchFolder folder_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Families, CudaTraining, ::testing::Values("gpt2", "llama-3.2-1b"),
@@ -177,9 +178,7 @@ Sided train_sided(const RunOptions& run, DecisionLog* decisions, DecisionSource*
     sided.bytes.insert(sided.bytes.end(), {report.moved.h2d_bytes, report.moved.d2h_bytes});
     sided.last = report.moved;
   }
-  trainer.offloader().export_records([&](std::span<const std::byte> tiles) {
-    sided.state.insert(sided.state.end(), tiles.begin(), tiles.end());
-  });
+  sided.state = terrace::testing::records_of(trainer.offloader());
   return sided;
 }
 
@@ -315,7 +314,7 @@ TEST_P(CudaTraining, GoesOnFromTheLastEpochWhenTheGpuFails) {
   }
   for (const bool lost : {false, true}) {
     SCOPED_TRACE(lost ? "the device is lost" : "a copy fails");
-    const toy::ScratchFolder folder;
+    const ScratchFolder folder;
     RunOptions durable;
     {
       PlayedGpu gpu;

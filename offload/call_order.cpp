@@ -1,0 +1,98 @@
+#include <terrace/offload/call_order.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <terrace/base/error.h>
+
+namespace terrace {
+
+CallOrder::CallOrder(const FlatSpace& space, uint32_t micro_batches, bool layer_major)
+    : space_(space), micro_batches_(micro_batches), layer_major_(layer_major) {}
+
+std::string CallOrder::what_is_open() const {
+  if (use_is_open_) return fmt::format("{} holds its lease", operation_);
+  if (open_ == Open::nothing) return "neither a step nor an evaluation is open";
+  if (open_ == Open::evaluation) return "an evaluation is open";
+  if (layer_major_ && micro_batch_ < micro_batches_)
+    return fmt::format("a step is open, with its {} micro-batches", micro_batches_);
+  if (micro_batch_ < micro_batches_)
+    return fmt::format("a step is open, in micro-batch {} of {}", micro_batch_ + 1, micro_batches_);
+  return fmt::format("a step is open, and its {} micro-batches have ended", micro_batches_);
+}
+
+void CallOrder::refuse(std::string_view action, std::string_view subject, std::string_view advice,
+                       ErrorKind kind) const {
+  throw Error(kind, {std::string(action), std::string(subject), what_is_open(), std::string(advice)});
+}
+
+void CallOrder::require_nothing_open(std::string_view action) const {
+  if (open_ != Open::nothing)
+    refuse(action, "the state in memory",
+           "end it first; after a failure resume from the last commit or checkpoint", ErrorKind::cancelled);
+}
+
+void CallOrder::require_step_between_uses(std::string_view action) const {
+  if (open_ != Open::step || use_is_open_) refuse(action, "", "call it within a step, between two uses");
+}
+
+void CallOrder::require_micro_batch(std::string_view action) const {
+  require_step_between_uses(action);
+  if (micro_batch_ >= micro_batches_) refuse(action, "", "update or abandon the step");
+}
+
+void CallOrder::require_whole_step(std::string_view action) const {
+  require_step_between_uses(action);
+  if (micro_batch_ < micro_batches_)
+    refuse(action, "", "end every micro-batch of the step before its update");
+}
+
+void CallOrder::require_use(std::string_view operation, UseKind kind) const {
+  constexpr std::string_view kCannot = "cannot lease tensors to";
+  if (use_is_open_) refuse(kCannot, operation, "end that lease first: one at a time is open");
+  if (kind == UseKind::inference && open_ != Open::evaluation)
+    refuse(kCannot, operation, "uses for inference belong between begin_evaluation() and end_evaluation()");
+  if (kind != UseKind::inference && (open_ != Open::step || micro_batch_ >= micro_batches_))
+    refuse(kCannot, operation, "uses of training belong into a micro-batch of a step");
+}
+
+void CallOrder::require_leased(TensorId tensor, std::span<const TensorId> leased) const {
+  if (!use_is_open_ || std::ranges::find(leased, tensor) == leased.end())
+    refuse("cannot read the parameters of", space_.tensor(tensor).name, "name the tensor in the lease");
+}
+
+void CallOrder::require_gradient(TensorId tensor, std::span<const TensorId> leased) const {
+  constexpr std::string_view kCannot = "cannot add to the gradient of";
+  const TensorSpec& spec = space_.tensor(tensor);
+  if (!use_is_open_ || kind_ != UseKind::backward || std::ranges::find(leased, tensor) == leased.end())
+    refuse(kCannot, spec.name, "name the tensor in a lease that goes backward");
+  if (!spec.trainable) refuse(kCannot, spec.name, "the tensor is frozen and has no gradient");
+}
+
+void CallOrder::end_evaluation() {
+  if (open_ != Open::evaluation || use_is_open_)
+    refuse("cannot end the evaluation", "", "begin one, and end its leases");
+  open_ = Open::nothing;
+}
+
+void CallOrder::begin_use(std::string_view operation, UseKind kind) {
+  operation_ = operation;
+  kind_ = kind;
+  use_is_open_ = true;
+}
+
+void CallOrder::end_use() {
+  if (!use_is_open_) refuse("cannot end a lease", "", "begin one first");
+  use_is_open_ = false;
+}
+
+void CallOrder::require_selectable(uint32_t micro_batch) const {
+  const std::string action = fmt::format("cannot select micro-batch {} of {}", micro_batch, micro_batches_);
+  require_micro_batch(action);
+  if (!layer_major_ || micro_batch >= micro_batches_)
+    refuse(action, "",
+           "micro-batches are selected where all of a step are open together, by their number from 0");
+}
+
+}  // namespace terrace

@@ -1,0 +1,145 @@
+#include <terrace/offload/homes/publication.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/units.h>
+
+namespace terrace {
+namespace {
+
+// For which there is memory from the beginning; more are seldom under way.
+constexpr uint32_t kWritesAtOnce = 64;
+
+}  // namespace
+
+Publication::Publication(const FlatSpace& space, Placement placement, const MemoryPlan& plan, Device& device,
+                         const ParameterStores& stores, std::span<std::byte* const> homes, StepWatch& watch)
+    : space_(space),
+      placement_(placement),
+      device_(device),
+      stores_(stores),
+      homes_(homes),
+      watch_(watch),
+      most_blocks_(divide_up(plan.slot_bytes, plan.param_block_bytes())),
+      made_on_device_(space.chunk_count(), false) {
+  leaving_.reserve(kWritesAtOnce);
+  const uint32_t writes = placement == Placement::nvme ? std::min(space.chunk_count(), kWritesAtOnce) : 0;
+  for (uint32_t w = 0; w < writes; ++w) free_writes_.push_back(&add_write());
+}
+
+WaitSubject Publication::subject() const {
+  for (const auto& [gone, write] : leaving_) {
+    if (gone->done() || write == nullptr) continue;
+    const WaitSubject subject = write->subject();
+    if (subject.request != nullptr) return subject;
+  }
+  const bool to_device = placement_ == Placement::none;
+  return {"fresh parameters",
+          to_device ? "host -> device" : "host -> nvme",
+          to_device ? TimeCause::device_copy : TimeCause::write,
+          std::nullopt,
+          nullptr,
+          {}};
+}
+
+const Event* Publication::publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine,
+                                  DeviceCache* device) {
+  if (const std::byte* home = homes_[index_of(chunk)]) {
+    TERRACE_ASSERT(buffer == home, "new parameters are made where they live");
+    return nullptr;
+  }
+  if (placement_ == Placement::none) {
+    TERRACE_ASSERT(device != nullptr, "parameters that live on the device need it");
+    return publish_to_device(chunk, buffer, *device);
+  }
+  TERRACE_ASSERT(engine != nullptr, "writing to a tier file needs an engine");
+  return publish_to_file(chunk, buffer, *engine);
+}
+
+const Event* Publication::publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache& device) {
+  device.detach_param(chunk);
+  CacheSlot& slot = device.param_slot(chunk);
+  slot.in.begin();
+  device_.copy_to_device(
+      slot.id, 0, buffer, space_.param_bytes(chunk), nullptr, slot.in,
+      to_device_note(watch_.events(), TransferRole::param, TransferReason::update, index_of(chunk)));
+  h2d_bytes_ += space_.param_bytes(chunk);
+  made_on_device_[index_of(chunk)] = true;
+  leaving_.push_back({&slot.in, nullptr});
+  return &slot.in;
+}
+
+const Event* Publication::publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine& engine) {
+  ChunkTransfer& write = take_write();
+  leaving_.push_back({&write.event(), &write});
+  write.start_write(
+      stores_.of(space_, chunk), chunk, buffer, TransferPort(engine),
+      {.what = "fresh parameters",
+       .tag = transfer_tag(watch_.events(), TransferRole::param, TransferReason::update, chunk)},
+      [&](uint32_t block, std::span<const std::byte> source, BlockStore::Write& taken) {
+        take_slot(chunk, block, source, taken, engine);
+      });
+  nvme_write_bytes_ += space_.param_bytes(chunk);
+  return &write.event();
+}
+
+void Publication::take_slot(ChunkId chunk, uint32_t block, std::span<const std::byte> source,
+                            BlockStore::Write& write, io::Engine& engine) {
+  BlockStore& store = stores_.of(space_, chunk);
+  if (committer_ == nullptr || &store == stores_.frozen) {
+    const bool begun = store.begin_write(chunk, block, source, write);
+    TERRACE_ASSERT(begun, "no slot is free for a block of parameters");
+    return;
+  }
+  while (!committer_->begin_write(EpochPart::parameters, engine, chunk, block, source, write, [] {}))
+    wait_watched(engine, watch_, subject());
+}
+
+ChunkTransfer& Publication::add_write() {
+  ChunkTransfer& write = *writes_.emplace_back(std::make_unique<ChunkTransfer>());
+  write.prepare(most_blocks_);
+  free_writes_.reserve(writes_.size());
+  return write;
+}
+
+ChunkTransfer& Publication::take_write() {
+  if (free_writes_.empty()) return add_write();
+  ChunkTransfer& write = *free_writes_.back();
+  free_writes_.pop_back();
+  return write;
+}
+
+void Publication::forget(const Event& gone) {
+  const auto found = std::ranges::find(leaving_, &gone, &Leaving::gone);
+  TERRACE_ASSERT(found != leaving_.end() && gone.done(), "what is forgotten was published, and is done");
+  if (failure_ == nullptr) failure_ = gone.failure();
+  if (found->write != nullptr) free_writes_.push_back(found->write);
+  leaving_.erase(found);
+}
+
+void Publication::forget_all() {
+  while (!leaving_.empty()) forget(*leaving_.front().gone);
+  failure_ = nullptr;
+}
+
+void Publication::wait(const Event& gone, io::Engine* engine) {
+  while (engine != nullptr && !gone.done() && engine->in_flight() > 0)
+    wait_watched(*engine, watch_, subject());
+  wait_done_watched(gone, watch_, subject());
+}
+
+void Publication::finish(io::Engine* engine) {
+  for (const Leaving& leaving : leaving_) wait(*leaving.gone, engine);
+  while (!leaving_.empty()) forget(*leaving_.front().gone);
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+bool Publication::take_made_on_device(ChunkId chunk) {
+  const bool made = made_on_device_[index_of(chunk)];
+  made_on_device_[index_of(chunk)] = false;
+  return made;
+}
+
+}  // namespace terrace

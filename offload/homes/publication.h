@@ -1,0 +1,101 @@
+// Publication: the way home of fresh parameters. They leave the memory where an update made them for the tier
+// file or for their slot on the device; those with a host slot are made there and are home already.
+//
+// Used by the thread that runs the update, on its engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <terrace/aio/engine.h>
+#include <terrace/base/event.h>
+#include <terrace/memory/device/device.h>
+#include <terrace/memory/space/flat_space.h>
+#include <terrace/memory/tier/block_store.h>
+#include <terrace/offload/commits/epoch_committer.h>
+#include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/options/placement.h>
+#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/transfer/chunk_transfer.h>
+#include <terrace/offload/watch/step_watch.h>
+
+namespace terrace {
+
+// Where parameters lie in the tier. Both are null where nothing of theirs is on nvme.
+struct ParameterStores {
+  BlockStore* all = nullptr;     // what no other store has
+  BlockStore* frozen = nullptr;  // null: frozen ones are in `all`
+
+  BlockStore& of(const FlatSpace& space, ChunkId chunk) const {
+    return frozen != nullptr && !space.section_of(chunk).trainable ? *frozen : *all;
+  }
+};
+
+class Publication {
+ public:
+  // `homes`: host slots by chunk, or null. All references outlive this.
+  Publication(const FlatSpace& space, Placement placement, const MemoryPlan& plan, Device& device,
+              const ParameterStores& stores, std::span<std::byte* const> homes, StepWatch& watch);
+
+  // From now on what goes to the tier file takes slots that commits leave; null: there are none.
+  void commit_with(EpochCommitter* committer) { committer_ = committer; }
+
+  // `buffer` holds the chunk's new parameters: they go home. Returns the event of their leaving `buffer`, or
+  // null where they are home: `buffer` is their host slot. They go to the tier file through `engine`, which
+  // the caller owns and polls; where they live on the device, to their slot in `device`. The caller forgets
+  // what is published when it has left, or finishes everything.
+  const Event* publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine, DeviceCache* device);
+  // `gone` is done, and nobody looks at it any more; finish() throws its failure.
+  void forget(const Event& gone);
+  // Everything published is done; its failures were seen.
+  void forget_all();
+  // Waits for what publish() returned; finish() throws its failure.
+  void wait(const Event& gone, io::Engine* engine);
+  // Waits for everything published; throws the first failure.
+  void finish(io::Engine* engine);
+  // What a wait for what is published waits for at the moment.
+  WaitSubject subject() const;
+
+  // Parameters that live on the device are newer there than in any commit, since take_made_on_device().
+  void note_made_on_device(ChunkId chunk) { made_on_device_[index_of(chunk)] = true; }
+  bool take_made_on_device(ChunkId chunk);
+
+  // Of copies and writes asked for: the same in every run.
+  uint64_t h2d_bytes() const { return h2d_bytes_; }
+  uint64_t nvme_write_bytes() const { return nvme_write_bytes_; }
+
+ private:
+  struct Leaving {
+    const Event* gone;
+    ChunkTransfer* write;  // to the tier file; null: to the device
+  };
+  const Event* publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache& device);
+  const Event* publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine& engine);
+  // Takes a slot of the store for the block; waits for one that only writes of `engine` may free.
+  void take_slot(ChunkId chunk, uint32_t block, std::span<const std::byte> source, BlockStore::Write& write,
+                 io::Engine& engine);
+  ChunkTransfer& add_write();
+  ChunkTransfer& take_write();
+
+  const FlatSpace& space_;
+  const Placement placement_;
+  Device& device_;
+  const ParameterStores stores_;
+  const std::span<std::byte* const> homes_;
+  StepWatch& watch_;
+  EpochCommitter* committer_ = nullptr;
+  const uint64_t most_blocks_;  // of a chunk
+  std::vector<Leaving> leaving_;
+  std::vector<std::unique_ptr<ChunkTransfer>> writes_;  // as many as were ever under way at once
+  std::vector<ChunkTransfer*> free_writes_;
+  std::exception_ptr failure_;        // the first of what was forgotten
+  std::vector<bool> made_on_device_;  // per chunk
+  uint64_t h2d_bytes_ = 0;
+  uint64_t nvme_write_bytes_ = 0;
+};
+
+}  // namespace terrace

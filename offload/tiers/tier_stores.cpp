@@ -1,0 +1,324 @@
+#include <terrace/offload/tiers/tier_stores.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/base/function_ref.h>
+#include <terrace/memory/tier/tier_folder.h>
+#include <terrace/offload/dry/dry_engine.h>
+#include <terrace/offload/watch/traced_engine.h>
+
+namespace terrace {
+namespace {
+
+constexpr const char* kRecords = "records";
+constexpr const char* kParameters = "params";
+constexpr const char* kFrozen = "frozen";
+constexpr const char* kGradients = "grads";
+constexpr const char* kActivations = "acts";
+
+[[noreturn]] void cannot_resume(const std::string& folder, std::string reason, std::string advice) {
+  throw Error(ErrorKind::config,
+              {"cannot resume from the nvme tier in", folder, std::move(reason), std::move(advice)});
+}
+
+const StoreLayout* find_layout(const TierManifest& manifest, std::string_view name) {
+  const auto found = std::ranges::find(manifest.stores, name, &StoreLayout::name);
+  return found != manifest.stores.end() ? &*found : nullptr;
+}
+
+// Opened as the last of `epochs` has it, or made anew where there are none.
+std::unique_ptr<BlockStore> make_store(TierSpace& tier, BlockStoreOptions options,
+                                       std::span<const TierManifest> epochs, io::Engine& engine, Log& log) {
+  if (epochs.empty()) return std::make_unique<BlockStore>(tier, std::move(options), engine, log);
+  std::vector<StoreLayout> layouts;
+  for (const TierManifest& epoch : epochs) {
+    const StoreLayout* layout = find_layout(epoch, options.name);
+    if (layout == nullptr) {
+      cannot_resume(tier.folder(0).path(),
+                    fmt::format("its commit {} has no \"{}\"", epoch.epoch, options.name),
+                    "what is trained and what is frozen is that of the run which is to go on");
+    }
+    layouts.push_back(*layout);
+  }
+  const StoreLayout last = std::move(layouts.back());
+  layouts.pop_back();
+  return std::make_unique<BlockStore>(tier, std::move(options), last, layouts, log);
+}
+
+std::vector<uint64_t> of_every_chunk(const FlatSpace& space, FunctionRef<uint64_t(ChunkId)> bytes) {
+  std::vector<uint64_t> all(space.chunk_count());
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) all[c] = bytes(ChunkId{c});
+  return all;
+}
+
+}  // namespace
+
+std::unique_ptr<io::Engine> TierStores::make_engine(std::string_view purpose) {
+  std::unique_ptr<io::Engine> made =
+      options_.dry ? std::make_unique<DryEngine>(options_.io) : io::make_engine(options_.io, log_);
+  if (options_.decorate_engine) made = options_.decorate_engine(std::move(made));
+  if (options_.step_events != nullptr)
+    made = std::make_unique<TracedEngine>(std::move(made), *options_.step_events, purpose);
+  register_files(*made);
+  return made;
+}
+
+// Of the stores that are there already. They are not unregistered one by one: no engine starts anything once
+// a store goes, and what an engine still holds goes with the engine. Engines that register nothing at all
+// have said so of the buffers.
+void TierStores::register_files(io::Engine& with) {
+  for (const auto* store : {&params_, &frozen_, &records_, &copied_, &gradients_, &activations_}) {
+    if (*store == nullptr) continue;
+    for (const int fd : (*store)->descriptors()) {
+      if (with.register_file(fd) || with.kind() != io::EngineKind::io_uring) continue;
+      log_.warning_once(
+          fmt::format("tier files are not registered ({}): transfers cost a little more processor time",
+                      with.registration_refusal()));
+    }
+  }
+}
+
+TierStores::TierStores(const FlatSpace& space, const OffloadOptions& options, const MemoryPlan& plan,
+                       Device& device, HostArena& arena, Log& log)
+    : space_(space), options_(options), plan_(plan), device_(device), arena_(arena), log_(log) {
+  if (options_.parameters != Placement::nvme && options_.states != Placement::nvme) return;
+  engine_ = make_engine("step");
+  if (!engine_->register_buffer(arena_.memory())) {
+    log_.warning_once(
+        fmt::format("I/O buffers are not registered ({}): transfers cost a little more processor time",
+                    engine_->registration_refusal()));
+  }
+  try {
+    open_tier();
+    if (options_.parameters == Placement::nvme) make_param_stores();
+    if (options_.states == Placement::nvme) make_record_store();
+    if (has_parameters_in_epochs(plan_) && params_ == nullptr) make_copied_store();
+    if (plan_.spilled_chunks > 0) make_gradient_store();
+    if (plan_.nvme_activation_entries > 0) make_activation_store();
+    if (params_ != nullptr || gradients_ != nullptr || activations_ != nullptr) make_reader();
+    if (params_ != nullptr && options_.reads_past_host) make_file_reader();
+    register_files(*engine_);
+  } catch (const Error& error) {
+    // What a resumed run must keep cannot be halved.
+    if (error.kind() != ErrorKind::capacity || !plan_.keeps_epochs ||
+        options_.tier_start == TierStart::resume)
+      throw;
+    ErrorParts parts = error.parts();
+    parts.advice += fmt::format(
+        "{}set OffloadOptions::durable to false, which halves that and gives up resuming "
+        "after a crash",
+        parts.advice.empty() ? "" : ", or ");
+    throw Error(error.kind(), std::move(parts));
+  }
+}
+
+// One space for both: the paths of the states first, so that what names commits lies with them.
+void TierStores::open_tier() {
+  TierSpaceOptions tier_options;
+  const auto add_paths = [&](const std::vector<TierPath>& wanted) {
+    TERRACE_ASSERT(!wanted.empty(), "what is on nvme has at least one path");
+    for (const TierPath& path : wanted) {
+      if (std::ranges::find(tier_options.paths, path.path, &TierPath::path) == tier_options.paths.end())
+        tier_options.paths.push_back(path);
+    }
+  };
+  if (options_.states == Placement::nvme) add_paths(options_.state_paths);
+  if (options_.parameters == Placement::nvme) add_paths(options_.parameter_paths);
+  const bool resumes = options_.tier_start == TierStart::resume;
+  if (resumes && !plan_.keeps_epochs) {
+    cannot_resume(tier_options.paths.front().path.string(), plan_.why_no_epochs,
+                  "place the state as the run did that is to go on, or go on from a checkpoint");
+  }
+  const bool writes_beside = can_write_beside_epoch(tier_options.paths);
+  tier_options.start = writes_beside ? TierStart::resume : options_.tier_start;
+  tier_options.discard_epochs = options_.discard_epochs;
+  tier_options.dry = options_.dry;
+  tier_options.events = options_.file_events;
+  tier_options.clock = options_.clock;
+  tier_ = std::make_unique<TierSpace>(std::move(tier_options), log_);
+  for (const EpochFile& file : tier_->epochs()) found_commits_.push_back(tier_->read_epoch(file.epoch));
+  if (resumes) require_found_layout();
+  if (writes_beside) {
+    log_.info(fmt::format("commit {} stays in {} until this run has made its first one",
+                          found_commits_.back().epoch, tier_->folder(0).path()));
+  }
+}
+
+// A step writes its records beside those of the last commit. So a new state can be written beside a commit
+// that is to be discarded, if it has the same blocks in the same folders. Frozen parameters have no second
+// place, and a retained commit would stay for ever.
+bool TierStores::can_write_beside_epoch(std::span<const TierPath> paths) const {
+  const bool may_be = options_.tier_start == TierStart::fresh && options_.discard_epochs && !options_.dry;
+  if (!may_be || !plan_.keeps_epochs || plan_.frozen_spare_slots > 0) return false;
+  std::vector<std::filesystem::path> folders;
+  for (const TierPath& path : paths) folders.push_back(path.path);
+  const FoundTier found = look_at_tier(folders);
+  if (!found.whole || found.epochs.size() != 1 || found.epochs.front().retained) return false;
+  const auto fits = [&](const char* name, uint64_t block_bytes, const std::vector<uint64_t>& chunk_bytes) {
+    const StoreLayout* const layout = find_layout(found.newest, name);
+    return layout != nullptr && layout->block_bytes == block_bytes && layout->chunk_bytes == chunk_bytes;
+  };
+  const bool has_parameters = has_parameters_in_epochs(plan_);
+  return found.newest.layout == plan_.record_layout &&
+         found.newest.stores.size() == (has_parameters ? 2 : 1) &&
+         fits(kRecords, plan_.ring_slot_bytes, record_bytes()) &&
+         (!has_parameters || fits(kParameters, plan_.param_block_bytes(), trained_param_bytes()));
+}
+
+// By chunk.
+std::vector<uint64_t> TierStores::record_bytes() const {
+  return of_every_chunk(space_, [&](ChunkId c) {
+    return space_.section_of(c).trainable ? space_.chunk(c).tile_count() * plan_.record_layout.tile_bytes()
+                                          : 0;
+  });
+}
+
+std::vector<uint64_t> TierStores::trained_param_bytes() const {
+  return of_every_chunk(
+      space_, [&](ChunkId c) { return space_.section_of(c).trainable ? space_.param_bytes(c) : 0; });
+}
+
+void TierStores::require_found_layout() const {
+  const RecordLayout& found = found_commits_.back().layout;
+  if (found == plan_.record_layout) return;
+  cannot_resume(
+      tier_->folder(0).path(),
+      fmt::format("its optimizer states are {}, and those of this run are {}", text_of(found),
+                  text_of(plan_.record_layout)),
+      "resume with the optimizer and the form of the masters (OffloadOptions::record_layout) of the run that "
+      "made it; where only the form of the masters differs, a checkpoint that such a run saves leads on to "
+      "this one");
+}
+
+// In the order of the space_, which is that of the run that made it.
+std::vector<uint32_t> TierStores::numbers_of(const std::vector<TierPath>& paths) const {
+  std::vector<uint32_t> numbers;
+  for (uint32_t p = 0; p < tier_->path_count(); ++p) {
+    if (std::ranges::find(paths, tier_->paths()[p].path, &TierPath::path) != paths.end())
+      numbers.push_back(p);
+  }
+  return numbers;
+}
+
+// With what their blocks leave over at the end of each path.
+uint64_t TierStores::bytes_of_later_stores(std::string_view store) const {
+  const auto with_ends = [this](uint64_t bytes, uint64_t block_bytes) {
+    return bytes == 0 ? 0 : bytes + tier_->path_count() * (block_bytes + TierFolder::kMarkBytes);
+  };
+  uint64_t bytes = with_ends(plan_.activation_file_bytes, plan_.activation_block_bytes());
+  if (store != kGradients) bytes += with_ends(plan_.gradient_file_bytes, plan_.spill_block_bytes());
+  if (store == kParameters) bytes += with_ends(plan_.record_file_bytes, plan_.ring_slot_bytes);
+  if (store == kRecords && options_.parameters != Placement::nvme)
+    bytes += with_ends(plan_.parameter_file_bytes, plan_.param_block_bytes());
+  return bytes;
+}
+
+void TierStores::make_param_stores() {
+  BlockStoreOptions params;
+  params.name = kParameters;
+  params.block_bytes = plan_.param_block_bytes();
+  params.verify = options_.verify_checksums;
+  params.paths = numbers_of(options_.parameter_paths);
+  params.leave_bytes = bytes_of_later_stores(kParameters);
+  const bool are_in_epochs = has_parameters_in_epochs(plan_);
+  params.in_place = !are_in_epochs;
+  params.spare_slots = plan_.parameter_spare_slots;
+  BlockStoreOptions frozen = params;
+  frozen.name = kFrozen;
+  frozen.in_place = false;
+  frozen.spare_slots = plan_.frozen_spare_slots;
+  const bool apart = plan_.frozen_spare_slots > 0;
+  params.chunk_bytes = of_every_chunk(space_, [&](ChunkId c) {
+    return space_.section_of(c).trainable || !apart ? space_.param_bytes(c) : 0;
+  });
+  frozen.chunk_bytes = of_every_chunk(
+      space_, [&](ChunkId c) { return space_.section_of(c).trainable ? 0 : space_.param_bytes(c); });
+  const std::span<const TierManifest> found = found_commits_;
+  params_ =
+      make_store(*tier_, std::move(params), found.first(are_in_epochs ? found.size() : 0), *engine_, log_);
+  if (apart) frozen_ = make_store(*tier_, std::move(frozen), found_commits_, *engine_, log_);
+}
+
+void TierStores::make_gradient_store() {
+  const std::vector<bool> spills = spilled_gradients(space_, plan_);
+  const uint64_t element_bytes = plan_.spill_slot_bytes / space_.chunk_elements();
+  BlockStoreOptions store;
+  store.name = kGradients;
+  store.block_bytes = plan_.spill_block_bytes();
+  store.verify = options_.verify_checksums;
+  store.paths = numbers_of(passing_paths(options_));
+  store.leave_bytes = bytes_of_later_stores(kGradients);
+  store.chunk_bytes = of_every_chunk(
+      space_, [&](ChunkId c) { return spills[index_of(c)] ? space_.chunk(c).elements * element_bytes : 0; });
+  gradients_ = make_store(*tier_, std::move(store), {}, *engine_, log_);
+}
+
+void TierStores::make_activation_store() {
+  BlockStoreOptions store;
+  store.name = kActivations;
+  store.block_bytes = plan_.activation_block_bytes();
+  store.verify = options_.verify_checksums;
+  store.paths = numbers_of(passing_paths(options_));
+  store.chunk_bytes.assign(plan_.nvme_activation_entries, plan_.activation_entry_bytes);
+  activations_ = make_store(*tier_, std::move(store), {}, *engine_, log_);
+}
+
+// For what goes on while the step thread computes: parameters on their way in, gradients on their way out.
+void TierStores::make_reader() {
+  std::unique_ptr<io::Engine> reading = make_engine("parameters and gradients");
+  reading->register_buffer(arena_.memory());
+  reader_ = std::make_unique<io::IoThread>(std::move(reading));
+}
+
+// Not decorated: what is read is in no memory that a decorator may touch.
+void TierStores::make_file_reader() {
+  std::unique_ptr<io::Engine> reading =
+      options_.dry ? std::make_unique<DryEngine>(options_.io) : device_.make_file_reader(options_.io);
+  if (options_.step_events != nullptr)
+    reading = std::make_unique<TracedEngine>(std::move(reading), *options_.step_events, "device");
+  for (const auto* store : {&params_, &frozen_}) {
+    if (*store == nullptr) continue;
+    for (const int fd : (*store)->descriptors()) {
+      if (reading->register_file(fd)) continue;
+      throw Error(
+          ErrorKind::device,
+          {fmt::format("the device cannot read by itself the tier file of {} in", (*store)->name()),
+           tier_->folder((*store)->path_index_of(fd)).path(), std::string(reading->registration_refusal()),
+           "set OffloadOptions::reads_past_host to false, with which they go through host memory"});
+    }
+  }
+  file_reader_ = std::make_unique<io::IoThread>(std::move(reading));
+}
+
+// Of parameters that live elsewhere, for commits.
+void TierStores::make_copied_store() {
+  BlockStoreOptions params;
+  params.name = kParameters;
+  params.block_bytes = plan_.param_block_bytes();
+  params.verify = options_.verify_checksums;
+  params.paths = numbers_of(options_.state_paths);
+  params.in_place = false;
+  params.spare_slots = plan_.parameter_spare_slots;
+  params.chunk_bytes = trained_param_bytes();
+  copied_ = make_store(*tier_, std::move(params), found_commits_, *engine_, log_);
+}
+
+void TierStores::make_record_store() {
+  BlockStoreOptions store;
+  store.name = kRecords;
+  store.block_bytes = plan_.ring_slot_bytes;
+  store.verify = options_.verify_checksums;
+  store.paths = numbers_of(options_.state_paths);
+  store.leave_bytes = bytes_of_later_stores(kRecords);
+  store.in_place = !plan_.keeps_epochs;
+  store.spare_slots = plan_.record_spare_slots;
+  store.chunk_bytes = record_bytes();
+  records_ = make_store(*tier_, std::move(store), found_commits_, *engine_, log_);
+}
+
+}  // namespace terrace

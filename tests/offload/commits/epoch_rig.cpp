@@ -1,0 +1,99 @@
+#include "offload/commits/epoch_rig.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+namespace terrace {
+
+uint64_t EpochRig::cached_record_bytes() const {
+  const MemoryPlan& plan = offloader->plan();
+  uint64_t bytes = 0;
+  uint32_t t = 0;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (!space.section_of(ChunkId{c}).trainable) continue;
+    const uint64_t before = uint64_t{t} * plan.host_record_slots / plan.record_chunks;
+    ++t;
+    if (uint64_t{t} * plan.host_record_slots / plan.record_chunks != before)
+      bytes += space.chunk(ChunkId{c}).tile_count() * plan.record_layout.tile_bytes();
+  }
+  return bytes;
+}
+
+uint64_t EpochRig::trainable_elements() const {
+  uint64_t elements = 0;
+  for (const Section& section : space.sections()) elements += section.trainable ? section.elements : 0;
+  return elements;
+}
+
+std::vector<std::vector<std::byte>> states_without_epochs(EpochCase c, uint64_t steps) {
+  const ScratchFolder folder;
+  c.durable = false;
+  c.start = TierStart::fresh;
+  c.decorate = nullptr;
+  c.events = nullptr;
+  c.engine = io::EngineKind::threads;
+  EpochRig rig(c, folder.path());
+  std::vector<std::vector<std::byte>> states = {rig.state()};
+  for (uint64_t step = 1; step <= steps; ++step) {
+    rig.step(step);
+    states.push_back(rig.state());
+  }
+  return states;
+}
+
+std::string step_info(uint64_t step) {
+  return "step " + std::to_string(step);
+}
+uint64_t step_of(const std::string& info) {
+  return std::stoull(info.substr(std::string("step ").size()));
+}
+
+void CommitGate::operator()() {
+  for (int i = 0; i < 3000 && !open_; ++i) {
+    const Offloader* offloader = offloader_;
+    if (offloader != nullptr) {
+      const std::optional<uint64_t> wait = offloader->watch().current();
+      const std::string text = wait ? offloader->watch().describe(*wait).value_or("") : "";
+      if (text.find("commit") != std::string::npos) {
+        ++waits_seen_;
+        return;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void train_past_commit(EpochRig& rig, CommitGate& gate) {
+  rig.step(1);
+  rig.offloader->begin_commit(step_info(1));
+  rig.offloader->finish_commit();
+  gate.watch(rig.offloader.get());
+  gate.open(false);
+  rig.step(2);
+  rig.offloader->begin_commit(step_info(2));
+  rig.step(3);
+  rig.step(4);
+  gate.open(true);
+  EXPECT_EQ(rig.offloader->finish_commit(), 2u);
+}
+
+void expect_epoch(EpochCase c, const std::filesystem::path& folder, uint64_t step,
+                  const std::vector<std::vector<std::byte>>& states) {
+  c.start = TierStart::resume;
+  c.decorate = nullptr;
+  EpochRig resumed(c, folder);
+  EXPECT_EQ(resumed.offloader->taken_up_info(), step_info(step));
+  EXPECT_EQ(resumed.state(), states[step]);
+}
+
+WrapEngine decorate_commits(const EpochCase& c, WrapEngine wrap) {
+  const uint32_t commits = c.parameters == Placement::nvme ? 2 : 1;
+  return [commits, made = std::make_shared<uint32_t>(0),
+          wrap = std::move(wrap)](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+    return (*made)++ == commits ? wrap(std::move(engine)) : std::move(engine);
+  };
+}
+
+}  // namespace terrace

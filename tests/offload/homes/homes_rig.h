@@ -1,0 +1,56 @@
+// What a home of chunks is made on when it is tested alone: a flat space of three chunks, a plan, memory, and
+// a store of blocks on an engine that goes wrong as planned.
+#pragma once
+
+#include <terrace/aio/io_thread.h>
+#include <terrace/memory/device/simulated_device.h>
+#include <terrace/memory/host/host_arena.h>
+#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/watch/step_watch.h>
+
+#include "memory/tier/block_store_rig.h"
+
+namespace terrace {
+
+struct HomesRig : BlockStoreRig {
+  static constexpr uint32_t kChunks = 3;
+
+  // Chunks of one tile; slots of parameters have room for one.
+  HomesRig() : space({{"w", {kChunks * kTileElements}, DataType::bf16}}, kTileElements) {
+    plan.slot_bytes = space.param_bytes(ChunkId{0});
+    plan.record_slot_bytes = plan.ring_slot_bytes = plan.record_layout.tile_bytes();
+    plan.parameter_chunks = plan.record_chunks = kChunks;
+  }
+  // A store with `chunk_bytes` of every chunk, written in place.
+  BlockStore& make_store_of(uint64_t chunk_bytes) {
+    BlockStoreOptions options;
+    options.name = "homes";
+    options.block_bytes = chunk_bytes;
+    options.chunk_bytes.assign(kChunks, chunk_bytes);
+    store = make_store(options);
+    return *store;
+  }
+  // Every block of the store holds bytes of the seed 100 + its chunk.
+  void fill_store() {
+    for (uint32_t c = 0; c < kChunks; ++c) write(*store, ChunkId{c}, 0, 100 + c);
+  }
+  static std::vector<std::byte> bytes_of_seed(uint64_t seed, uint64_t size) {
+    std::vector<std::byte> bytes(size);
+    fill_random(bytes, seed);
+    return bytes;
+  }
+
+  FlatSpace space;
+  MemoryPlan plan;
+  HostArena arena{{.budget_bytes = 4 * kMiB, .lock_pages = false}, log};
+  SimulatedDevice device{{.budget_bytes = 8 * kMiB}};
+  StepWatch watch;
+  std::unique_ptr<BlockStore> store;
+};
+
+inline bool hold_seed(const std::byte* bytes, uint64_t seed, uint64_t size) {
+  const std::vector<std::byte> expected = HomesRig::bytes_of_seed(seed, size);
+  return std::equal(expected.begin(), expected.end(), bytes);
+}
+
+}  // namespace terrace

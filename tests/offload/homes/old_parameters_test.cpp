@@ -1,0 +1,59 @@
+#include <terrace/offload/homes/old_parameters.h>
+
+#include <gtest/gtest.h>
+
+#include "offload/homes/homes_rig.h"
+
+namespace terrace {
+namespace {
+
+class OldParametersTest : public testing::Test {
+ protected:
+  OldParametersTest() : homes(HomesRig::kChunks) {
+    rig.plan.old_parameter_slots = 1;
+    rig.make_store_of(rig.plan.slot_bytes);
+    rig.fill_store();
+  }
+  std::unique_ptr<OldParameters> old() {
+    return std::make_unique<OldParameters>(rig.space, rig.plan, rig.arena, rig.device, rig.store.get(), homes,
+                                           rig.watch);
+  }
+
+  HomesRig rig;
+  std::vector<std::byte*> homes;
+};
+
+TEST_F(OldParametersTest, AreReadIntoOneSlotAfterTheOther) {
+  const auto parameters = old();
+  for (uint32_t c = 0; c < 2; ++c) {
+    ASSERT_TRUE(parameters->start_open(ChunkId{c}, rig.engine.get(), nullptr));
+    EXPECT_FALSE(parameters->start_open(ChunkId{2}, rig.engine.get(), nullptr)) << "the only slot is taken";
+    parameters->wait_open(ChunkId{c});
+    EXPECT_FALSE(parameters->is_reading());
+    EXPECT_TRUE(hold_seed(parameters->parameters(ChunkId{c}), 100 + c, rig.plan.slot_bytes));
+    parameters->release(ChunkId{c});
+  }
+  EXPECT_EQ(parameters->nvme_read_bytes(), 2 * rig.plan.slot_bytes);
+}
+
+TEST_F(OldParametersTest, AreThoseOfAHostSlotWhereThereIsOne) {
+  std::vector<std::byte> home(rig.plan.slot_bytes);
+  homes[1] = home.data();
+  const auto parameters = old();
+  EXPECT_TRUE(parameters->is_open(ChunkId{1}));
+  EXPECT_TRUE(parameters->start_open(ChunkId{1}, rig.engine.get(), nullptr));
+  EXPECT_EQ(parameters->parameters(ChunkId{1}), home.data());
+  EXPECT_EQ(parameters->nvme_read_bytes(), 0u);
+}
+
+TEST_F(OldParametersTest, ThrowWhatTheirReadFailedWithWhenTheyAreAskedFor) {
+  rig.make_engine({{.index = 0, .error = EIO, .operation = io::OpKind::read}});
+  const auto parameters = old();
+  ASSERT_TRUE(parameters->start_open(ChunkId{0}, rig.engine.get(), nullptr));
+  parameters->wait_open(ChunkId{0});
+  EXPECT_EQ(error_of([&] { parameters->parameters(ChunkId{0}); }).kind(), ErrorKind::io);
+  parameters->release(ChunkId{0});
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,23 @@
+#include "offload/offloader_rig.h"
+
+#include <gtest/gtest.h>
+
+namespace terrace {
+
+void expect_same_as_reference(Rig& rig, const Reference& reference) {
+  for (uint32_t t = 0; t < rig.specs.size(); ++t) {
+    EXPECT_EQ(rig.parameters(t), reference.parameters(t)) << rig.specs[t].name;
+  }
+}
+
+void expect_to_train(Rig& rig, uint64_t steps) {
+  const OffloadOptions& options = rig.options;
+  Reference reference(rig.specs, options.accumulation_steps, options.accumulation_type);
+  for (uint64_t step = 1; step <= steps; ++step) {
+    EXPECT_TRUE(rig.step(step, options.accumulation_steps).applied);
+    reference.step(step);
+  }
+  expect_same_as_reference(rig, reference);
+}
+
+}  // namespace terrace

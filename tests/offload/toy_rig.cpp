@@ -1,0 +1,160 @@
+#include "offload/toy_rig.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include <terrace/memory/device/simulated_device.h>
+#include <terrace/offload/dry/dry_device.h>
+
+#include "support/offloaders.h"
+
+namespace terrace {
+namespace {
+
+template <RigKind kKind>
+uint64_t host_budget_of(const ToyCase<kKind>& c, const FlatSpace& space, const std::vector<TensorUse>& uses,
+                        OffloadOptions options, const MemoryPlan& roomy) {
+  if (c.cached_parameters) {
+    options.host_budget_bytes = roomy.host_minimum_bytes;
+    while (plan_memory(space, uses, options).host_param_slots < *c.cached_parameters)
+      options.host_budget_bytes += roomy.slot_bytes;
+    return options.host_budget_bytes;
+  }
+  if (c.host_budget) return c.host_budget(roomy);
+  const uint32_t quarters = c.spills ? 0 : c.tight ? c.cached_quarters : 2;
+  const uint64_t bytes =
+      roomy.host_minimum_bytes + (roomy.host_bytes - roomy.host_minimum_bytes) * quarters / 4;
+  const bool holds =
+      c.holds_gradients || (c.parameters == Placement::none && c.mode != UpdateMode::after_backward);
+  return holds ? std::max(bytes, roomy.host_holding_bytes) : bytes;
+}
+
+template <RigKind kKind>
+std::unique_ptr<Device> device_of(const ToyCase<kKind>& c, uint64_t budget_bytes) {
+  if (c.dry) return std::make_unique<DryDevice>(budget_bytes);
+  if (c.make_device) return c.make_device(budget_bytes, c.strict);
+  return std::make_unique<SimulatedDevice>(
+      SimulatedDeviceOptions{budget_bytes, c.strict, c.h2d_bytes_per_second, c.d2h_bytes_per_second});
+}
+
+}  // namespace
+
+template <RigKind kKind>
+std::vector<TensorSpec> toy_tensors(const ToyCase<kKind>& c) {
+  std::vector<TensorSpec> list = toy::tensors(c.type, c.with_frozen, c.layer_major ? 1 : 2);
+  if (c.unused_columns == 0) return list;
+  list.push_back({"unused", {300, c.unused_columns}, c.type, true, 0, 1});
+  if (c.with_frozen) list.push_back({"frozen_unused", {500, 1001}, c.type, false, 0, 1});
+  return list;
+}
+
+template <RigKind kKind>
+OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
+                           const std::vector<TensorUse>& uses,
+                           const std::vector<std::filesystem::path>& folders) {
+  OffloadOptions options;
+  options.parameters = c.parameters;
+  options.states = c.states;
+  for (const std::filesystem::path& folder : folders) options.state_paths.push_back({folder});
+  options.parameter_paths = options.state_paths;
+  options.accumulation_steps = c.accumulation;
+  options.layer_major = c.layer_major;
+  options.accumulation_type = c.accumulation_type;
+  options.record_layout = c.layout;
+  options.policy = c.policy;
+  options.io.kind = c.engine;
+  options.durable = c.durable;
+  options.retained_epochs = c.retained;
+  options.tier_start = c.start;
+  options.discard_epochs = c.discard;
+  options.drive_turns = c.drive_turns;
+  options.decorate_engine = c.decorate;
+  options.file_events = c.events;
+  options.clock = c.clock;
+  options.decisions = c.decisions;
+  options.replay = c.replay;
+  options.step_events = c.step_events;
+  options.processor_share = c.processor_share;
+  options.reads_past_host = c.reads_past_host;
+  options.verify_checksums = !c.reads_past_host;
+  const MemoryPlan roomy = testing::plan_roomy(options, space, uses);
+  options.lock_host_memory = c.lock_host_memory;
+  options.device_budget_bytes = c.tight ? roomy.device_minimum_bytes : useful_device_bytes(roomy);
+  options.host_budget_bytes = host_budget_of(c, space, uses, options, roomy);
+  options.dry = c.dry;
+  return options;
+}
+
+template <RigKind kKind>
+ToyRig::ToyRig(const ToyCase<kKind>& c, const std::vector<std::filesystem::path>& folders)
+    : layer_major(c.layer_major),
+      accumulation(c.accumulation),
+      kind(c.kind),
+      clip_norm(c.clip_norm),
+      specs(toy_tensors(c)),
+      space(specs, c.chunk_elements),
+      workers(c.threads) {
+  const std::vector<TensorUse> uses = toy::trace(specs, c.accumulation, c.layer_major);
+  options = toy_options(c, space, uses, folders);
+  device = device_of(c, options.device_budget_bytes);
+  offloader = std::make_unique<Offloader>(space, options, c.announced ? uses : std::vector<TensorUse>(),
+                                          *device, workers, log);
+  if (c.dry) {
+    offloader->initialise([](TensorId, uint64_t, std::span<float>) { FAIL() << "values are computed"; });
+  } else if (kKind != RigKind::checkpoints && c.start != TierStart::resume) {
+    toy::initialise(*offloader);
+  }
+  offloader->set_update_mode(c.mode);
+}
+
+UpdateResult ToyRig::step(uint64_t number) {
+  return step(number, accumulation, "", 1, clip_norm);
+}
+
+UpdateResult ToyRig::step(uint64_t number, uint32_t micro_batches, const std::string& skip, float loss_scale,
+                          double clip) {
+  return step_skipping(number, std::vector<std::string>(micro_batches, skip), loss_scale, clip);
+}
+
+UpdateResult ToyRig::step_skipping(uint64_t number, const std::vector<std::string>& skips, float loss_scale,
+                                   double clip) {
+  const std::vector<OptimizerSettings> groups = toy::groups(kind);
+  const UpdateSettings settings = {groups, number, clip, loss_scale};
+  offloader->begin_step();
+  offloader->announce_update(settings);
+  if (layer_major) {
+    toy::run_layer_major(*offloader, specs, skips, loss_scale);
+    offloader->end_micro_batch();
+  }
+  for (uint32_t m = 0; m < skips.size() && !layer_major; ++m) {
+    if (options.dry) {
+      toy::lease_micro_batch(*offloader, specs, m);
+    } else {
+      toy::run_micro_batch(*offloader, specs, m, skips[m], loss_scale);
+    }
+    offloader->end_micro_batch();
+  }
+  return offloader->update(settings);
+}
+
+std::vector<std::byte> ToyRig::parameters(uint32_t tensor) {
+  return testing::parameter_of(*offloader, space, TensorId{tensor});
+}
+std::vector<std::byte> ToyRig::records() {
+  return testing::records_of(*offloader);
+}
+std::vector<std::byte> ToyRig::state() {
+  return testing::state_of(*offloader, space);
+}
+
+#define TERRACE_MAKE_RIGS(kind)                                                                              \
+  template std::vector<TensorSpec> toy_tensors(const ToyCase<kind>&);                                        \
+  template OffloadOptions toy_options(const ToyCase<kind>&, const FlatSpace&, const std::vector<TensorUse>&, \
+                                      const std::vector<std::filesystem::path>&);                            \
+  template ToyRig::ToyRig(const ToyCase<kind>&, const std::vector<std::filesystem::path>&)
+TERRACE_MAKE_RIGS(RigKind::placement);
+TERRACE_MAKE_RIGS(RigKind::commits);
+TERRACE_MAKE_RIGS(RigKind::checkpoints);
+
+}  // namespace terrace

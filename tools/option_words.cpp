@@ -1,0 +1,101 @@
+#include "option_words.h"
+
+#include <algorithm>
+#include <array>
+
+#include <terrace/memory/space/flat_space.h>
+#include <terrace/memory/tier/tier_space.h>
+#include <terrace/offload/offloader.h>
+#include <terrace/runtime/model/weights/export_weights.h>
+#include <terrace/runtime/observe/control/control_client.h>
+#include <terrace/runtime/observe/watchdog.h>
+#include <terrace/runtime/train/data/training_data.h>
+#include <terrace/runtime/train/trainer.h>
+
+namespace terrace {
+namespace {
+
+struct OptionWords {
+  std::string_view option;  // "OffloadOptions::host_budget_bytes"
+  std::string_view flag;    // "--host-memory"; empty: it has none
+  std::string_view key;     // "terrace.host_memory"; empty: it has none
+};
+
+template <typename Member>
+constexpr OptionWords row(Member, std::string_view option, std::string_view flag, std::string_view key) {
+  return {option, flag, key};
+}
+
+// A row whose option the library does not have does not compile.
+#define TERRACE_OPTION(owner, member, flag, key) row(&owner::member, #owner "::" #member, flag, key)
+
+// clang-format off
+constexpr std::array kOptionWords = {
+    TERRACE_OPTION(OffloadOptions, parameters, "--offload-param", "zero_optimization.offload_param.device"),
+    TERRACE_OPTION(OffloadOptions, states, "--offload-optimizer", "zero_optimization.offload_optimizer.device"),
+    TERRACE_OPTION(OffloadOptions, durable, "", "terrace.durable"),
+    TERRACE_OPTION(OffloadOptions, tier_start, "--resume nvme", ""),
+    TERRACE_OPTION(OffloadOptions, discard_epochs, "--fresh", ""),
+    TERRACE_OPTION(OffloadOptions, record_layout, "--compact-state", "terrace.compact_state"),
+    TERRACE_OPTION(OffloadOptions, processor_share, "--update-ratio", "zero_optimization.offload_optimizer.ratio"),
+    TERRACE_OPTION(OffloadOptions, device_budget_bytes, "--device-memory", "terrace.device_memory"),
+    TERRACE_OPTION(OffloadOptions, host_budget_bytes, "--host-memory", "terrace.host_memory"),
+    TERRACE_OPTION(OffloadOptions, lock_host_memory, "", "zero_optimization.offload_optimizer.pin_memory"),
+    TERRACE_OPTION(OffloadOptions, reads_past_host, "", "aio.use_gds"),
+    TERRACE_OPTION(OffloadOptions, verify_checksums, "", "terrace.verify_checksums"),
+    TERRACE_OPTION(OffloadOptions, drive_turns, "", "terrace.device_token"),
+    TERRACE_OPTION(Offloader, set_update_mode, "--update", "terrace.update"),
+    TERRACE_OPTION(FlatSpace, chunk_elements, "--chunk-elements", "terrace.chunk_elements"),
+    TERRACE_OPTION(TierPath, path, "--nvme-path", "nvme_path"),
+    // The trainer's own
+    TERRACE_OPTION(TerraceConfig, device_memory_bytes, "--device-memory", "terrace.device_memory"),
+    TERRACE_OPTION(TerraceConfig, host_memory_bytes, "--host-memory", "terrace.host_memory"),
+    TERRACE_OPTION(TrainerOptions, tier_start, "--resume nvme", ""),
+    TERRACE_OPTION(TrainerOptions, discard_epochs, "--fresh", ""),
+    TERRACE_OPTION(TrainerOptions, weights, "--model", ""),
+    TERRACE_OPTION(TokenOptions, paths, "--data", ""),
+    TERRACE_OPTION(TokenOptions, token_bytes, "--token-type", ""),
+    TERRACE_OPTION(TrainingDataOptions, validation_fraction, "--validation-fraction", ""),
+    TERRACE_OPTION(TrainingDataOptions, context, "--context", ""),
+    TERRACE_OPTION(TrainingDataOptions, seed, "--seed", "terrace.seed"),
+    TERRACE_OPTION(ExportOptions, replace, "--force", ""),
+    TERRACE_OPTION(WatchdogOptions, abort_after_ns, "--stall-abort", ""),
+    TERRACE_OPTION(ControlClient, set_patience, "--timeout", ""),
+};
+// clang-format on
+#undef TERRACE_OPTION
+
+bool is_of_a_name(char c) {
+  return c == '_' || c == ':' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+std::string worded(const OptionWords& words, bool in_parentheses) {
+  const std::string flag(words.flag);
+  const std::string key(words.key);
+  if (flag.empty() || key.empty()) return flag + key;
+  return in_parentheses ? key + ", " + flag : flag + " (" + key + ")";
+}
+
+}  // namespace
+
+std::string in_flags_and_keys(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    size_t size = 0;
+    while (size < text.size() && is_of_a_name(text[size])) ++size;
+    while (size > 0 && text[size - 1] == ':') --size;  // ends a part of the message
+    if (size == 0) {
+      result += text.front();
+      text.remove_prefix(1);
+      continue;
+    }
+    const std::string_view name = text.substr(0, size);
+    const auto* const words = std::ranges::find(kOptionWords, name, &OptionWords::option);
+    text.remove_prefix(size);
+    const bool in_parentheses = result.ends_with('(') && text.starts_with(')');
+    result += words == kOptionWords.end() ? std::string(name) : worded(*words, in_parentheses);
+  }
+  return result;
+}
+
+}  // namespace terrace
