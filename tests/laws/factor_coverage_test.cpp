@@ -119,6 +119,8 @@ const Standings& standing_of_enums() {
       {"InstructionSet", Reason{"the tests of the update's kernels have each against the scalar one"}},
       {"OptimizerKind", kOptimizer},
       {"Rule", kOptimizer},
+      {"CounterUnit", kLooksOn},
+      {"JsonLayout", kLooksOn},
       {"TraceGauge", kLooksOn},
       {"TraceKind", kLooksOn},
       {"TraceLink", kLooksOn},
