@@ -88,11 +88,11 @@ void CallOrder::end_use() {
 }
 
 void CallOrder::require_selectable(uint32_t micro_batch) const {
-  const std::string action = fmt::format("cannot select micro-batch {} of {}", micro_batch, micro_batches_);
-  require_micro_batch(action);
-  if (!layer_major_ || micro_batch >= micro_batches_)
-    refuse(action, "",
-           "micro-batches are selected where all of a step are open together, by their number from 0");
+  const bool is_open = open_ == Open::step && !use_is_open_ && micro_batch_ < micro_batches_;
+  if (is_open && layer_major_ && micro_batch < micro_batches_) return;
+  refuse(fmt::format("cannot select micro-batch {} of {}", micro_batch, micro_batches_), "",
+         "micro-batches are selected where all of a step are open together, between uses and by their number "
+         "from 0");
 }
 
 }  // namespace terrace

@@ -117,6 +117,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   if (options.layer_major) holding_gradients.reserve(plan.device_slots);
   reset_step();
   if (plan.keeps_epochs) keep_epochs();
+  if (spilled != nullptr || tiers.activations() != nullptr) tiers.make_reader();
   if (spilled != nullptr) spilled->leave_through(*tiers.reader());
   make_activations();
   if (options.step_events != nullptr) describe_to_recorder();

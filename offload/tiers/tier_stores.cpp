@@ -100,7 +100,7 @@ TierStores::TierStores(const FlatSpace& space, const OffloadOptions& options, co
     if (has_parameters_in_epochs(plan_) && params_ == nullptr) make_copied_store();
     if (plan_.spilled_chunks > 0) make_gradient_store();
     if (plan_.nvme_activation_entries > 0) make_activation_store();
-    if (params_ != nullptr || gradients_ != nullptr || activations_ != nullptr) make_reader();
+    if (params_ != nullptr) make_reader();
     if (params_ != nullptr && options_.reads_past_host) make_file_reader();
     register_files(*engine_);
   } catch (const Error& error) {
@@ -270,6 +270,7 @@ void TierStores::make_activation_store() {
 
 // For what goes on while the step thread computes: parameters on their way in, gradients on their way out.
 void TierStores::make_reader() {
+  if (reader_ != nullptr) return;
   std::unique_ptr<io::Engine> reading = make_engine("parameters and gradients");
   reading->register_buffer(arena_.memory());
   reader_ = std::make_unique<io::IoThread>(std::move(reading));

@@ -52,6 +52,9 @@ class TierStores {
     return file_reader_.get();
   }  // the device's own; options.reads_past_host
 
+  // Makes the reader where gradients or activations alone go through it; parameters have it from the
+  // beginning.
+  void make_reader();
   // One more engine that knows the files. `purpose` is its name where steps are recorded.
   std::unique_ptr<io::Engine> make_engine(std::string_view purpose);
   // The commits of a tier that is resumed, oldest first; once.
@@ -74,7 +77,6 @@ class TierStores {
   void make_copied_store();
   void make_gradient_store();
   void make_activation_store();
-  void make_reader();
   void make_file_reader();
 
   const FlatSpace& space_;

@@ -263,7 +263,7 @@ TEST(CompactEpoch, IsNotTakenUpByThePlainFormNorTheOtherWayRound) {
     EpochCase other = c;
     other.start = TierStart::resume;
     other.layout = compact ? RecordLayout{} : kCompact;
-    expect_error(ErrorKind::config, {"compact masters", "whole masters", "compact_state", "checkpoint"},
+    expect_error(ErrorKind::config, {"compact masters", "whole masters", "record_layout", "checkpoint"},
                  [&] { EpochRig(other, folder.path()); });
     c.start = TierStart::resume;
     EXPECT_EQ(EpochRig(c, folder.path()).offloader->taken_up_info(), step_info(0));

@@ -174,14 +174,15 @@ TEST(StepEvents, AreToldOfCopiesThatMoveBytesOverALink) {
   StepEvents events(clock, {.memory_bytes = kMemory});
   events.begin_step(1);
   std::array<std::byte, 64> from{}, to{};
-  Event zeroed, copied;
-  zeroed.begin();
+  Event empty, copied;
+  empty.begin();
   copied.begin();
   {
     CopyStream stream;
     const CopyNote note = events.to_device(TransferRole::param, TransferReason::step, 5, 77);
-    stream.enqueue({.destination = to.data(), .bytes = 64, .done = &zeroed, .note = note});
-    zeroed.wait();
+    stream.enqueue(
+        {.destination = to.data(), .source = from.data(), .bytes = 0, .done = &empty, .note = note});
+    empty.wait();
     clock.advance(100);
     stream.enqueue(
         {.destination = to.data(), .source = from.data(), .bytes = 64, .done = &copied, .note = note});
