@@ -7,6 +7,7 @@
 #include <string>
 
 #include <terrace/aio/file.h>
+#include <terrace/aio/folder.h>
 #include <terrace/base/units.h>
 
 namespace terrace::io {
@@ -47,14 +48,14 @@ class Aside {
 
 void sync_folder(const std::filesystem::path& folder, FileEvents* events) {
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail("cannot open the folder", folder, errno);
-  int result;
-  do {
-    result = fsync(fd);
-  } while (result != 0 && errno == EINTR);
-  const int error = errno;
+  if (fd < 0) fail_folder("cannot open the folder", folder, errno);
+  try {
+    sync_descriptor(fd, folder);
+  } catch (...) {
+    close(fd);
+    throw;
+  }
   close(fd);
-  if (result != 0) fail("cannot write to the device the folder", folder, error);
   if (events != nullptr) events->folder_synced(folder);
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "laws/placement_law.h"
-#include "offload/toy_training.h"
+#include "support/scratch_folder.h"
 
 int main(int argc, char** argv) {
   namespace laws = terrace::laws;
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   const uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0;
   const uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : size;
   const uint64_t stride = std::max<uint64_t>(argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1, 1);
-  const terrace::toy::ScratchFolder folder;
+  const terrace::ScratchFolder folder;
   laws::PlacementLaw law(folder.path());
   const auto start = std::chrono::steady_clock::now();
   uint64_t failures = 0;

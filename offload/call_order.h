@@ -26,7 +26,6 @@ class CallOrder {
 
   // --- What is open ---
   bool nothing_is_open() const { return open_ == Open::nothing; }
-  bool use_is_open() const { return use_is_open_; }
   // Of the step: the one that goes on, or was selected; all of them have ended when it is their number.
   uint32_t micro_batch() const { return micro_batch_; }
   bool last_micro_batch_is_open() const { return layer_major_ || micro_batch_ + 1 == micro_batches_; }
@@ -52,6 +51,7 @@ class CallOrder {
   void begin_step() { open_ = Open::step, micro_batch_ = 0; }
   void begin_evaluation() { open_ = Open::evaluation; }
   void end_evaluation();  // which it demands too
+  // `operation` stays until end_use().
   void begin_use(std::string_view operation, UseKind kind);
   void end_use();  // which it demands too
   void select_micro_batch(uint32_t micro_batch) { micro_batch_ = micro_batch; }
@@ -71,7 +71,7 @@ class CallOrder {
   Open open_ = Open::nothing;
   uint32_t micro_batch_ = 0;
   bool use_is_open_ = false;
-  std::string operation_;  // of the use that is open
+  std::string_view operation_;  // of the use that is open
   UseKind kind_ = UseKind::inference;
 };
 

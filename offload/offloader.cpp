@@ -73,7 +73,7 @@ void Offloader::begin_use(std::string_view operation, std::span<const TensorId> 
   p.begin_use(operation, tensors, kind);
   if (p.records_step()) p.record_use_begin();
   p.account.enter(TimeCause::compute);
-  p.order.begin_use(operation, kind);
+  p.order.begin_use(p.operation, kind);
 }
 
 void Offloader::Parts::begin_use(std::string_view key, std::span<const TensorId> leased, UseKind use) {

@@ -16,7 +16,8 @@
 // Used by one thread. After an Error has_whole_state() says whether the state in memory is still that of a
 // step: a step or an update that failed leaves none, and from then on commits, exports, evaluations and steps
 // throw Error(cancelled) until a whole state is loaded anew. What a commit, an export or a change of the host
-// budget failed with leaves the state as it was.
+// budget failed with leaves the state as it was. A call out of its order throws Error(misuse), which says
+// what is open, and changes nothing (offload/call_order.h).
 #pragma once
 
 #include <memory>

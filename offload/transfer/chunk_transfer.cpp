@@ -63,31 +63,32 @@ void ChunkTransfer::start_write(BlockStore& store, ChunkId chunk, const std::byt
                                 std::atomic<bool>* written) {
   begin(store, chunk, name, false);
   written_ = written;
-  port_ = port;
-  const uint32_t count = count_;
-  for (uint32_t b = 0; b < count; ++b) {
-    const uint64_t bytes = store.block_bytes(chunk, b);
-    const bool begun = store.begin_write(chunk, b, {memory, bytes}, blocks_[b].write());
-    TERRACE_ASSERT(begun, "a block that is written in place has a slot");
-    blocks_[b].start_write(store, port, name);
-    memory += bytes;
-  }
+  write_blocks(memory, port,
+               [&](uint32_t block, std::span<const std::byte> source, BlockStore::Write& write) {
+                 const bool begun = store.begin_write(chunk, block, source, write);
+                 TERRACE_ASSERT(begun, "a block that is written in place has a slot");
+               });
 }
 
 void ChunkTransfer::start_write(BlockStore& store, ChunkId chunk, const std::byte* memory,
                                 const TransferPort& port, const TransferName& name, TakeSlot take_slot) {
   begin(store, chunk, name, false);
+  write_blocks(memory, port, take_slot);
+}
+
+void ChunkTransfer::write_blocks(const std::byte* memory, const TransferPort& port, TakeSlot take_slot) {
   port_ = port;
+  // Once the last block is submitted the owner may start the next transfer.
   const uint32_t count = count_;
   for (uint32_t b = 0; b < count; ++b) {
-    const uint64_t bytes = store.block_bytes(chunk, b);
+    const uint64_t bytes = store_->block_bytes(chunk_, b);
     try {
       take_slot(b, {memory, bytes}, blocks_[b].write());
     } catch (...) {
       for (; b < count; ++b) block_ended({}, std::current_exception());
       return;
     }
-    blocks_[b].start_write(store, port, name);
+    blocks_[b].start_write(*store_, port, name_);
     memory += bytes;
   }
 }

@@ -72,6 +72,7 @@ class ChunkTransfer {
   static void on_end(void* context, BlockTransfer& ended, const io::Completion& completion,
                      std::exception_ptr failure) noexcept;
   void begin(BlockStore& store, ChunkId chunk, const TransferName& name, bool reads);
+  void write_blocks(const std::byte* memory, const TransferPort& port, TakeSlot take_slot);
   void block_ended(const io::Completion& completion, std::exception_ptr failure) noexcept;
 
   std::unique_ptr<BlockTransfer[]> blocks_;

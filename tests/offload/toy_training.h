@@ -13,8 +13,6 @@
 
 namespace terrace::toy {
 
-using terrace::ScratchFolder;  // for bench/law_product.cpp
-
 struct Use {
   std::string name;
   std::vector<uint32_t> tensors;
