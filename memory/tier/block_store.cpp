@@ -16,7 +16,6 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kDirectAlignment = 4096;
 constexpr uint32_t kMostAttempts = 4;
 
 // What another slot, perhaps of another path, may do better. A request that makes no sense is none of these.

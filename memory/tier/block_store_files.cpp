@@ -23,7 +23,6 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kDirectAlignment = 4096;
 constexpr uint64_t kAnyBytes = uint64_t{1} << 60;  // of a disk that no plan fills
 
 // The writes of zeros in flight.

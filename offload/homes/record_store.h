@@ -58,6 +58,7 @@ class RecordStore {
 
   // From now on the update reads blocks in turns with other processes; null: whenever it likes.
   void take_turns(DriveTurns* turns) { turns_ = turns; }
+  uint64_t turn_wait_ns() const { return turns_ == nullptr ? 0 : turns_->wait_ns(); }
   bool may_read() { return turns_ == nullptr || turns_->may_read(); }
   // Where may_read() said no: waits until the next block may be read.
   void wait_for_turn();

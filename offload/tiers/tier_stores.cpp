@@ -68,6 +68,12 @@ std::unique_ptr<io::Engine> TierStores::make_engine(std::string_view purpose) {
   return made;
 }
 
+std::unique_ptr<io::Engine> TierStores::make_engine_with_memory(std::string_view purpose) {
+  std::unique_ptr<io::Engine> made = make_engine(purpose);
+  made->register_buffer(arena_.memory());
+  return made;
+}
+
 // Of the stores that are there already. They are not unregistered one by one: no engine starts anything once
 // a store goes, and what an engine still holds goes with the engine. Engines that register nothing at all
 // have said so of the buffers.
@@ -271,9 +277,7 @@ void TierStores::make_activation_store() {
 // For what goes on while the step thread computes: parameters on their way in, gradients on their way out.
 void TierStores::make_reader() {
   if (reader_ != nullptr) return;
-  std::unique_ptr<io::Engine> reading = make_engine("parameters and gradients");
-  reading->register_buffer(arena_.memory());
-  reader_ = std::make_unique<io::IoThread>(std::move(reading));
+  reader_ = std::make_unique<io::IoThread>(make_engine_with_memory("parameters and gradients"));
 }
 
 // Not decorated: what is read is in no memory that a decorator may touch.

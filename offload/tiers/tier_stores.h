@@ -57,6 +57,8 @@ class TierStores {
   void make_reader();
   // One more engine that knows the files. `purpose` is its name where steps are recorded.
   std::unique_ptr<io::Engine> make_engine(std::string_view purpose);
+  // The same, and it knows the memory of the arena.
+  std::unique_ptr<io::Engine> make_engine_with_memory(std::string_view purpose);
   // The commits of a tier that is resumed, oldest first; once.
   bool has_found_commits() const { return !found_commits_.empty(); }
   const TierManifest& last_found_commit() const { return found_commits_.back(); }

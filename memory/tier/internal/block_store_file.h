@@ -10,6 +10,8 @@
 
 namespace terrace {
 
+inline constexpr uint64_t kDirectAlignment = 4096;  // of blocks, in memory and in the file
+
 struct BlockStore::File {
   File(io::File opened, uint32_t path_index, uint32_t slots)
       : file(std::move(opened)), path(file.path().string()), index(path_index), slot_count(slots) {}

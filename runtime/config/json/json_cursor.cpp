@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-constexpr uint32_t kDeepest = 64;
+constexpr uint32_t kDeepestHeader = 64;
 
 bool ends_plain_value(char c) {
   return c == ',' || c == ']' || c == '}' || c == ' ' || c == '\t' || c == '\r' || c == '\n';
@@ -56,7 +56,7 @@ char JsonCursor::next() {
 
 void JsonCursor::object(FunctionRef<void(std::string& key)> member) {
   expect('{', "an object");
-  if (++depth_ > kDeepest) fail("it is nested too deeply");
+  if (++depth_ > kDeepestHeader) fail("it is nested too deeply");
   if (!take('}')) {
     do {
       std::string key = text();
@@ -70,7 +70,7 @@ void JsonCursor::object(FunctionRef<void(std::string& key)> member) {
 
 void JsonCursor::list(FunctionRef<void()> item) {
   expect('[', "a list");
-  if (++depth_ > kDeepest) fail("it is nested too deeply");
+  if (++depth_ > kDeepestHeader) fail("it is nested too deeply");
   if (!take(']')) {
     do {
       item();
@@ -187,7 +187,7 @@ std::string_view JsonCursor::skip() {
     if (c == '"') {
       skip_string();
     } else if (c == '{' || c == '[') {
-      if (depth_ + ++open > kDeepest) fail("it is nested too deeply");
+      if (depth_ + ++open > kDeepestHeader) fail("it is nested too deeply");
       ++at_;
     } else if (c == '}' || c == ']') {
       if (open == 0) fail("a value is expected");

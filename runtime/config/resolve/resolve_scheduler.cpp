@@ -10,8 +10,8 @@
 namespace terrace {
 namespace {
 
-constexpr std::string_view kParams = "scheduler.params.";
-constexpr std::string_view kLearningRate = "optimizer.params.lr";
+constexpr std::string_view kSchedulerParams = "scheduler.params.";
+constexpr std::string_view kOptimizerRate = "optimizer.params.lr";
 constexpr std::string_view kTotalSteps = "scheduler.params.total_num_steps";
 constexpr std::string_view kWarmupMin = "scheduler.params.warmup_min_lr";
 constexpr std::string_view kWarmupMax = "scheduler.params.warmup_max_lr";
@@ -63,7 +63,7 @@ void Resolver::resolve_scheduler() {
   schedule.base_lr = {config_.optimizer.learning_rate};
   if (type.empty()) {
     for (const auto& [path, entry] : entries_.all()) {
-      if (path.starts_with(kParams))
+      if (path.starts_with(kSchedulerParams))
         problems_.add(entry.written_at,
                       fmt::format("{} is given, but scheduler.type is not", entry.written_key));
     }
@@ -85,8 +85,8 @@ void Resolver::resolve_scheduler() {
 void Resolver::check_scheduler_keys() {
   const LrScheduleKind kind = config_.schedule.kind;
   for (const auto& [path, entry] : entries_.all()) {
-    if (!path.starts_with(kParams)) continue;
-    const std::string_view key = std::string_view(path).substr(kParams.size());
+    if (!path.starts_with(kSchedulerParams)) continue;
+    const std::string_view key = std::string_view(path).substr(kSchedulerParams.size());
     if (belongs_to(kind, key)) continue;
     if (path == kTotalSteps) {
       idle_.push_back({entry.written_key, fmt::format("{} does not decay", name_of(kind))});
@@ -214,7 +214,7 @@ void Resolver::warn_of_idle_rates() {
   const ConfigEntry* entry = given(setter);
   const std::string cause = fmt::format(
       "{} sets the learning rate", entry != nullptr ? named(*entry) : std::string(setter) + " (default)");
-  const ConfigEntry* rate = given(kLearningRate);
+  const ConfigEntry* rate = given(kOptimizerRate);
   if (rate != nullptr && schedule.maximum_lr != std::vector<double>{config_.optimizer.learning_rate})
     config_.warnings.push_back(fmt::format("{} has no effect: {}", named(*rate), cause));
   const auto groups = entries_.items("terrace.parameter_groups");

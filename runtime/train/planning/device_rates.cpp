@@ -15,13 +15,14 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kScratchBytes = 256 * kMiB;  // beyond any cache of a GPU
+constexpr uint64_t kDeviceScratchBytes = 256 * kMiB;  // beyond any cache of a GPU
 constexpr uint64_t kAlignment = 256;
 
 // What computes on gradients and records, on zeros in scratch memory.
-class Measurement {
+class DeviceMeasurement {
  public:
-  Measurement(Computing& computing, const RateQuestion& question, uint64_t slot_bytes, uint64_t work_bytes)
+  DeviceMeasurement(Computing& computing, const RateQuestion& question, uint64_t slot_bytes,
+                    uint64_t work_bytes)
       : computing_(computing),
         arithmetic_(*computing.arithmetic()),
         question_(question),
@@ -126,11 +127,12 @@ DeviceRates measure_device_rates(const ComputeDevice& compute, const RateQuestio
     const std::unique_ptr<Computing> computing = compute.begin(2 * slot_bytes, false, workers);
     rates.chunk_seconds = measure_chunk_seconds(computing->device(), slot_bytes, question.round_ns);
   }
-  const uint64_t part_bytes = std::min(kScratchBytes, bounds.device_bytes) / 2 / granularity * granularity;
+  const uint64_t part_bytes =
+      std::min(kDeviceScratchBytes, bounds.device_bytes) / 2 / granularity * granularity;
   if (part_bytes == 0) return rates;
   const std::unique_ptr<Computing> computing = compute.begin(2 * part_bytes, false, workers);
   if (computing->arithmetic() == nullptr) return rates;
-  Measurement measurement(*computing, question, part_bytes, part_bytes);
+  DeviceMeasurement measurement(*computing, question, part_bytes, part_bytes);
   rates.clear_bytes = measurement.clear();
   rates.sum_elements = measurement.sums();
   rates.accumulate_elements = measurement.accumulation();

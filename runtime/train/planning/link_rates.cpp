@@ -10,8 +10,8 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kBufferBytes = 16 * kMiB;  // of a direction
-constexpr uint64_t kCopyBytes = kMiB;         // about a run of tiles, or a small chunk
+constexpr uint64_t kDirectionBytes = 16 * kMiB;
+constexpr uint64_t kCopyBytes = kMiB;  // about a run of tiles, or a small chunk
 constexpr uint64_t kCopies = 32;
 constexpr int kRounds = 4;  // one of them for pages and queues that are new
 
@@ -30,7 +30,7 @@ LinkRates measure_link_rates(const ComputeDevice& compute, bool lock_host_memory
                              uint64_t device_bytes) {
   const uint64_t granularity = std::max<uint64_t>(compute.facts().granularity_bytes, page_bytes());
   const uint64_t pieces = std::max<uint64_t>(device_bytes / 2 / granularity, 1);
-  const uint64_t buffer_bytes = std::min(round_up(kBufferBytes, granularity), pieces * granularity);
+  const uint64_t buffer_bytes = std::min(round_up(kDirectionBytes, granularity), pieces * granularity);
   const PageMapping pages =
       PageMapping::populated(2 * round_up(buffer_bytes, page_bytes()), true, "measuring the link");
   const CopyBuffers host{pages.memory().first(buffer_bytes), pages.memory().last(buffer_bytes)};

@@ -1,6 +1,6 @@
 // Calls of an Offloader out of their order: an error that says what is open, and a training that goes on as
 // if they had not been made.
-#include <terrace/offload/call_order.h>
+#include <terrace/offload/state/call_order.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

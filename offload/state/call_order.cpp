@@ -1,4 +1,4 @@
-#include <terrace/offload/call_order.h>
+#include <terrace/offload/state/call_order.h>
 
 #include <fmt/format.h>
 

@@ -1,0 +1,153 @@
+#include <terrace/offload/offloader_rooms.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <terrace/base/error.h>
+#include <terrace/offload/plan/disk_room.h>
+
+namespace terrace {
+namespace {
+
+// Before anything is allocated.
+MemoryPlan plan_with_disk(const FlatSpace& space, std::span<const TensorUse> trace,
+                          const OffloadOptions& options) {
+  MemoryPlan plan = plan_memory(space, trace, options);
+  if (!options.dry) require_disk_room(plan, options);
+  return plan;
+}
+
+void require_one_type(const FlatSpace& space) {
+  for (const Section& section : space.sections()) {
+    if (section.type == space.sections().front().type) continue;
+    throw Error(ErrorKind::config,
+                {"cannot mix parameter types in one offloader",
+                 fmt::format("{} and {}", name_of(space.sections().front().type), name_of(section.type)), "",
+                 "give every tensor the same data type, or use an offloader for each"});
+  }
+}
+
+bool has_frozen_section(const FlatSpace& space) {
+  return std::ranges::any_of(space.sections(), [](const Section& section) { return !section.trainable; });
+}
+
+uint64_t host_record_bytes(const MemoryPlan& plan) {
+  return plan.host_record_slots * plan.record_slot_bytes;
+}
+
+std::unique_ptr<PlacedActivations> make_activations(const RunContext& run, const TierStores& tiers,
+                                                    HostArena& arena) {
+  const MemoryPlan& plan = run.plan;
+  if (run.options.activation_entries == 0) return nullptr;
+  std::unique_ptr<NvmeActivations> on_nvme;
+  std::unique_ptr<HostActivations> on_host;
+  std::span<std::byte> on_device;
+  if (tiers.activations() != nullptr) {
+    std::vector<uint32_t> get_order = run.options.activation_get_order;
+    std::erase_if(get_order, [&](uint32_t entry) { return entry >= plan.nvme_activation_entries; });
+    on_nvme = std::make_unique<NvmeActivations>(
+        arena.take(plan.activation_slots * plan.activation_entry_bytes,
+                   "activations on their way to and from nvme"),
+        std::move(get_order),
+        NvmeActivations::Tiers{*tiers.activations(), *tiers.reader(), run.device, run.watch});
+  }
+  if (plan.host_activation_entries > 0) {
+    on_host = std::make_unique<HostActivations>(
+        arena.take(plan.host_activation_entries * plan.activation_entry_bytes, "activation checkpoints"),
+        plan.activation_entry_bytes, run.device, run.watch);
+  }
+  if (plan.device_activation_entries > 0)
+    on_device = run.device.allocate_work_memory(plan.device_activation_bytes());
+  return std::make_unique<PlacedActivations>(plan, std::move(on_nvme), std::move(on_host), on_device,
+                                             run.device);
+}
+
+}  // namespace
+
+Offloader::Rooms::Rooms(const FlatSpace& flat_space, const OffloadOptions& offload_options,
+                        std::span<const TensorUse> trace, Device& accelerator, Workers& compute_workers,
+                        Log& user_log, InstructionSet set)
+    : space((require_one_type(flat_space), flat_space)),
+      options(offload_options),
+      device(accelerator),
+      plan(plan_with_disk(space, trace, options)),
+      account(options.clock != nullptr ? *options.clock : clock),
+      watch(&account, options.step_events),
+      decisions(options.decisions, options.replay, user_log),
+      run{space,   options,         plan,
+          device,  compute_workers, options.clock != nullptr ? *options.clock : clock,
+          account, watch,           user_log,
+          set},
+      arena({plan.host_bytes - host_record_bytes(plan) - plan.bookkeeping_bytes, options.lock_host_memory,
+             options.dry},
+            user_log),
+      record_arena({host_record_bytes(plan), options.lock_host_memory, options.dry}, user_log),
+      device_lock(options.lock_host_memory && !options.dry ? device.lock_host_memory(arena.memory())
+                                                           : nullptr),
+      work_memory(plan.work_bytes > 0 ? device.allocate_work_memory(plan.work_bytes)
+                                      : std::span<std::byte>()),
+      states(space),
+      cache(space, device, plan, options.parameters, options.policy, states, watch, decisions),
+      tiers(space, options, plan, device, arena, user_log),
+      ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
+      params(space, options.parameters, plan, arena, device, ParameterStores{tiers.params(), tiers.frozen()},
+             tiers.reader(), watch),
+      runs(space, options.accumulation_steps),
+      spilled(tiers.gradients() == nullptr
+                  ? nullptr
+                  : std::make_unique<SpilledGradients>(space, plan, arena, *tiers.gradients(), watch)),
+      gradients(space, options, plan, arena, device, cache, params, runs, spilled.get(), compute_workers, set,
+                work_memory),
+      records(space, options.states, plan, record_arena, device, tiers.records(),
+              tiers.records() != nullptr ? tiers.engine() : nullptr, watch),
+      homes{params, gradients, records},
+      order(space, options.accumulation_steps, options.layer_major),
+      custody(has_frozen_section(space)),
+      updates(run, homes, cache, tiers, ring, states),
+      early_update(run, homes, cache, states, updates),
+      boundary(order, custody, updates),
+      fetches(run, homes, cache, updates, decisions, [this] { boundary.finish_update(); }),
+      landings(run, runs, gradients, cache, states, early_update),
+      recorder(run, homes, cache, {arena, record_arena, ring}),
+      blocks(run, homes, cache, tiers, ring, states),
+      commits(blocks, boundary, arena),
+      state(blocks, boundary, [this] { commits.forget_cached(); }),
+      budget(run, {arena, record_arena, records}, boundary, commits, [this] { recorder.host_budget(); }),
+      training_cursor(space.chunk_count(), renewed_chunks(space)),
+      evaluation_cursor(space.chunk_count()) {
+  boundary.on_update_over([this](bool is_whole) { commits.update_over(is_whole); });
+  if (tiers.file_reader() != nullptr) params.read_past_host(*tiers.file_reader());
+  if (!trace.empty()) {
+    training_cursor.set_schedule(schedule_of(
+        space, trace, gradients_stay(options) ? CompleteGradients::stay : CompleteGradients::leave));
+  }
+  if (spilled != nullptr || tiers.activations() != nullptr) tiers.make_reader();
+  if (spilled != nullptr) spilled->leave_through(*tiers.reader());
+  activations = make_activations(run, tiers, arena);
+  recorder.describe(tiers);
+}
+
+Offloader::Rooms::~Rooms() {
+  try {
+    boundary.finish_update();
+  } catch (...) {
+    // Nothing is trained on any more; the last commit is whole.
+  }
+  commits.wait_idle();
+  // Whatever is in flight refers to memory and files that go next.
+  cache.drain();
+  if (tiers.engine() != nullptr) {
+    while (tiers.engine()->in_flight() > 0) tiers.engine()->wait(1);
+  }
+}
+
+uint64_t Offloader::Rooms::byte_offset(TensorId tensor) const {
+  const TensorPlace& place = space.place(tensor);
+  const ChunkInfo& chunk = space.chunk(ChunkId{place.first_chunk});
+  return place.first_chunk * plan.slot_bytes +
+         (place.first_element - chunk.first_element) * bytes_of(space.tensor(tensor).type);
+}
+
+}  // namespace terrace

@@ -1,0 +1,99 @@
+// The rooms of an Offloader in the order in which they are made. Only this assembly knows them all: each of
+// them knows those that it is given.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include <terrace/aio/ring_buffer.h>
+#include <terrace/base/clock.h>
+#include <terrace/memory/host/host_arena.h>
+#include <terrace/memory/space/schedule.h>
+#include <terrace/memory/space/tensor_state.h>
+#include <terrace/offload/state/call_order.h>
+#include <terrace/offload/commits/whole_state.h>
+#include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/homes/gradient_runs.h>
+#include <terrace/offload/homes/placed_activations.h>
+#include <terrace/offload/homes/spilled_gradients.h>
+#include <terrace/offload/homes/state_homes.h>
+#include <terrace/offload/offloader.h>
+#include <terrace/offload/plan/run_context.h>
+#include <terrace/offload/state/state_blocks.h>
+#include <terrace/offload/state/step_boundary.h>
+#include <terrace/offload/step/gradient_landings.h>
+#include <terrace/offload/step/open_use.h>
+#include <terrace/offload/step/parameter_fetches.h>
+#include <terrace/offload/step/step_recorder.h>
+#include <terrace/offload/tiers/tier_stores.h>
+#include <terrace/offload/update/early_update.h>
+#include <terrace/offload/update/update_runner.h>
+#include <terrace/offload/watch/step_watch.h>
+#include <terrace/offload/watch/time_account.h>
+
+namespace terrace {
+
+struct Offloader::Rooms {
+  Rooms(const FlatSpace& flat_space, const OffloadOptions& offload_options, std::span<const TensorUse> trace,
+        Device& accelerator, Workers& compute_workers, Log& user_log, InstructionSet set);
+  ~Rooms();
+
+  EvictionContext now() const { return {cursor->schedule(), cursor->position()}; }
+  // The place of a tensor's first element in the flat ranges of the device.
+  uint64_t byte_offset(TensorId tensor) const;
+
+  // What is asked, and what is watched.
+  const FlatSpace& space;
+  const OffloadOptions options;
+  Device& device;
+  const SteadyClock clock;
+  const MemoryPlan plan;
+  TimeAccount account;
+  StepWatch watch;
+  Decisions decisions;
+  const RunContext run;
+
+  // Memory, and what lies in it.
+  HostArena arena;                              // registered with the engines
+  HostArena record_arena;                       // of states in host memory, which may be given back
+  std::unique_ptr<HostMemoryLock> device_lock;  // of the arena; goes after whatever copies
+  std::span<std::byte> work_memory;
+  TensorStates states;
+  DeviceCache cache;
+  TierStores tiers;
+  io::RingBuffer ring;
+  ParamHome params;
+  GradientRuns runs;
+  std::unique_ptr<SpilledGradients> spilled;  // null where the plan spills nothing
+  GradientStore gradients;
+  RecordStore records;
+  const StateHomes homes;
+
+  // A step, and what is done between two of them.
+  CallOrder order;
+  StateCustody custody;
+  UpdateRunner updates;
+  EarlyUpdate early_update;
+  StepBoundary boundary;
+  ParameterFetches fetches;
+  GradientLandings landings;
+  StepRecorder recorder;
+  StateBlocks blocks;
+  Commits commits;
+  TrainingState state;
+  HostBudget budget;
+  std::unique_ptr<PlacedActivations> activations;  // null where none leave the work memory
+
+  ScheduleCursor training_cursor;
+  ScheduleCursor evaluation_cursor;
+  ScheduleCursor* cursor = &training_cursor;
+  OpenUse use;
+  // Of end_use(), which destructors of leases call: the next call throws it.
+  std::exception_ptr landing_failure;
+  uint64_t step_count = 0, evaluation_count = 0;  // begun
+  OffloadCounters counters;                       // what the facade itself counts
+};
+
+}  // namespace terrace

@@ -1,0 +1,36 @@
+// RunContext: what the rooms of an Offloader are told about the run: the shapes, the wishes, the plan, and
+// whom they ask for copies, threads and messages. It owns nothing; all of it outlives whoever holds it.
+#pragma once
+
+#include <terrace/base/clock.h>
+#include <terrace/base/log.h>
+#include <terrace/base/workers.h>
+#include <terrace/memory/device/device.h>
+#include <terrace/memory/space/flat_space.h>
+#include <terrace/offload/options/offload_options.h>
+#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/watch/step_watch.h>
+#include <terrace/offload/watch/time_account.h>
+#include <terrace/optimizer_cpu/instruction_set.h>
+
+namespace terrace {
+
+struct RunContext {
+  const FlatSpace& space;
+  const OffloadOptions& options;
+  const MemoryPlan& plan;
+  Device& device;
+  Workers& workers;
+  const Clock& clock;    // OffloadOptions::clock, or the steady one
+  TimeAccount& account;  // of the step thread
+  StepWatch& watch;
+  Log& log;
+  InstructionSet instruction_set;
+
+  bool is_trained(ChunkId chunk) const { return space.section_of(chunk).trainable; }
+  // Records hold only what the parameters do not.
+  bool is_compact() const { return plan.record_layout.master == MasterForm::remainder; }
+  bool params_live_on_device() const { return options.parameters == Placement::none; }
+};
+
+}  // namespace terrace

@@ -1,0 +1,124 @@
+// The half of Commits that moves the state: out of a commit that is taken up, and into the tier what only the
+// device has.
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <terrace/offload/commits/epoch_committer.h>
+#include <terrace/offload/state/commits.h>
+#include <terrace/offload/state/state_blocks.h>
+#include <terrace/offload/state/step_boundary.h>
+
+namespace terrace {
+
+// They are this run's from now on.
+void Commits::adopt_found() {
+  const EpochStores stores = this->stores();
+  const auto slots_of = [&](const TierManifest& manifest, auto snapshot_of) {
+    EpochSlots slots;
+    slots.epoch = manifest.epoch;
+    slots.info = manifest.info;
+    for (const EpochPart part : kEpochParts) {
+      if (stores[part] != nullptr) slots[part] = snapshot_of(*stores[part]);
+    }
+    return slots;
+  };
+  const std::vector<TierManifest> found = blocks_.tiers().take_found_commits();
+  std::vector<EpochSlots> retained;
+  for (size_t e = 0; e + 1 < found.size(); ++e)
+    retained.push_back(slots_of(found[e], [e](BlockStore& store) { return store.take_retained(e); }));
+  const TierManifest& last = found.back();
+  committer_->take_up(slots_of(last, [](BlockStore& store) { return store.snapshot(); }),
+                      blocks_.tiers().tier()->epochs().back().retained, std::move(retained));
+}
+
+// Every block is read once and taken in order: verified, kept where it is resident, and the parameters made
+// of it where it holds whole masters.
+void Commits::load_last() {
+  const RunContext& run = blocks_.run();
+  run.watch.set_activity("going on from a commit");
+  StateCustody& custody = boundary_.custody();
+  for (const StatePart part : {StatePart::trained, StatePart::frozen}) custody.begin_loading(part);
+  blocks_.read_records([](ChunkId) { return true; },
+                       [this](const BlockTransfer& read) { take_records(read); });
+  const EpochStores stores = this->stores();
+  for (uint32_t c = 0; c < run.space.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    if (!run.is_trained(chunk)) {
+      load_parameters(chunk, *stores[EpochPart::frozen]);
+    } else if (run.is_compact()) {
+      load_parameters(chunk, *stores[EpochPart::parameters]);
+      blocks_.homes().params.publication().take_made_on_device(chunk);  // nothing that the tier lacks
+    }
+  }
+  for (const StatePart part : {StatePart::frozen, StatePart::trained}) custody.end_loading(part);
+  add_cached(false);
+}
+
+void Commits::take_records(const BlockTransfer& read) {
+  const ChunkId chunk = read.chunk();
+  if (std::byte* resident = blocks_.homes().records.resident(chunk))
+    std::memcpy(resident + read.block() * blocks_.run().plan.ring_slot_bytes, read.bytes().data(),
+                read.bytes().size());
+  if (blocks_.run().is_compact()) return;
+  std::byte* const parameters = blocks_.memory_for(chunk);
+  blocks_.derive_parameters(chunk, read.bytes(),
+                            parameters + blocks_.first_tile_of(read) * blocks_.parameter_tile_bytes(chunk));
+  if (read.block() + 1 == blocks_.tiers().records()->block_count(chunk)) blocks_.publish(chunk, parameters);
+}
+
+// Where they live in the tier and are not cached they stay where they are, and are verified whenever they are
+// fetched.
+void Commits::load_parameters(ChunkId chunk, BlockStore& store) {
+  if (!blocks_.homes().params.is_in_memory(chunk)) return blocks_.note_loaded(chunk);
+  std::byte* const parameters = blocks_.memory_for(chunk);
+  for (uint32_t b = 0; b < store.block_count(chunk); ++b) {
+    BlockTransfer read;
+    read.start_read(store, chunk, b,
+                    {parameters + b * store.block_bytes(chunk, 0), store.block_bytes(chunk, b)},
+                    TransferPort(*blocks_.tiers().engine()), {.what = "parameters"});
+    read.finish(blocks_.run().watch);
+  }
+  blocks_.publish(chunk, parameters);
+}
+
+// What lives on the device is copied down and into the tier before the commit takes its snapshot: what the
+// next step writes over is in no memory that a commit could read beside it.
+void Commits::copy_parameters() {
+  const RunContext& run = blocks_.run();
+  BlockStore& store = *blocks_.tiers().copied();
+  io::Engine& engine = *blocks_.tiers().engine();
+  std::array<BlockTransfer, 4> writes;
+  size_t turn = 0;
+  const auto nothing = [] {};
+  const auto start_write = [&](ChunkId chunk, uint32_t block, std::span<const std::byte> bytes) {
+    BlockTransfer& write = writes[turn++ % writes.size()];
+    write.finish(run.watch);
+    while (
+        !committer_->begin_write(EpochPart::parameters, engine, chunk, block, bytes, write.write(), nothing))
+      wait_watched(engine, run.watch,
+                   {"room in the tier", "host -> nvme", TimeCause::write, chunk, nullptr, {}});
+    const uint64_t tag =
+        transfer_tag(run.options.step_events, TransferRole::param, TransferReason::commit, chunk);
+    write.start_write(store, TransferPort(engine), {.what = "parameters", .tag = tag});
+    copied_bytes_ += bytes.size();
+  };
+  try {
+    for (uint32_t c = 0; c < run.space.chunk_count(); ++c) {
+      const ChunkId chunk{c};
+      if (!run.is_trained(chunk) || !blocks_.homes().params.publication().take_made_on_device(chunk))
+        continue;
+      const std::byte* const parameters = blocks_.parameters_of(chunk);
+      for (uint32_t b = 0; b < store.block_count(chunk); ++b)
+        start_write(chunk, b, {parameters + b * store.block_bytes(chunk, 0), store.block_bytes(chunk, b)});
+      // The memory they were copied to may be that of the next chunk's too.
+      for (BlockTransfer& write : writes) write.finish(run.watch);
+    }
+  } catch (...) {
+    for (BlockTransfer& write : writes) write.settle(run.watch);
+    throw;
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,174 @@
+#include <terrace/offload/state/commits.h>
+
+#include <utility>
+
+#include <terrace/base/error.h>
+#include <terrace/memory/host/host_arena.h>
+#include <terrace/offload/commits/epoch_committer.h>
+#include <terrace/offload/commits/pinned_epoch_parts.h>
+#include <terrace/offload/state/state_blocks.h>
+#include <terrace/offload/state/step_boundary.h>
+
+namespace terrace {
+
+Commits::Commits(StateBlocks& blocks, StepBoundary& boundary, HostArena& arena)
+    : blocks_(blocks), boundary_(boundary) {
+  const RunContext& run = blocks.run();
+  if (!run.plan.keeps_epochs) return;
+  TierStores& tiers = blocks.tiers();
+  pin_memory_ = arena.take(run.plan.epoch_slots * run.plan.epoch_slot_bytes, "reading commits");
+  committer_ =
+      std::make_unique<EpochCommitter>(stores(), run.space.chunk_count(), run.options.retained_epochs,
+                                       tiers.make_engine("commits"), run.watch, run.log);
+  blocks.homes().records.commit_with(committer_.get());
+  if (has_parameters_in_epochs(run.plan)) blocks.homes().params.commit_with(committer_.get());
+  if (!tiers.has_found_commits()) return;
+  if (run.options.tier_start == TierStart::resume) {
+    taken_up_info_ = tiers.last_found_commit().info;
+    adopt_found();
+    load_last();
+  } else {
+    earlier_ = tiers.last_found_commit().epoch;
+    adopt_found();
+  }
+}
+
+Commits::~Commits() {
+  if (committer_ == nullptr) return;
+  committer_->wait_idle();
+  blocks_.tiers().tier()->keep_files(keeps_tier_ && committer_->last_epoch() > 0);
+}
+
+const std::string& Commits::why_not_kept() const {
+  return blocks_.run().plan.why_no_epochs;
+}
+
+EpochStores Commits::stores() const {
+  const TierStores& tiers = blocks_.tiers();
+  const MemoryPlan& plan = blocks_.run().plan;
+  EpochStores stores;
+  stores.space = tiers.tier();
+  stores.parts[index_of(EpochPart::records)] = tiers.records();
+  stores.parts[index_of(EpochPart::frozen)] = tiers.frozen();
+  if (has_parameters_in_epochs(plan))
+    stores.parts[index_of(EpochPart::parameters)] =
+        tiers.params() != nullptr ? tiers.params() : tiers.copied();
+  stores.layout = plan.record_layout;
+  return stores;
+}
+
+// --- Making them ---
+
+void Commits::require_kept(std::string_view action) const {
+  if (committer_ == nullptr)
+    throw Error(ErrorKind::misuse,
+                {std::string(action), "the state in memory", "no commits are kept: " + why_not_kept(),
+                 "ask first whether commits are kept"});
+}
+
+void Commits::begin(std::string_view info, bool retain) {
+  boundary_.require_nothing_open("cannot commit");
+  require_kept("cannot commit");
+  blocks_.run().watch.set_activity("a commit");
+  if (put_off_) boundary_.finish_update();  // which begins that one
+  const uint64_t number = committer_->next_epoch();
+  begun_ = 0;
+  if (boundary_.is_updating()) {
+    committer_->throw_failure();
+    put_off_ = PutOff{std::string(info), retain};
+  } else {
+    commit_now(info, retain);
+  }
+  begun_ = number;
+}
+
+void Commits::update_over(bool is_whole) {
+  if (!put_off_) return;
+  const PutOff commit = *std::exchange(put_off_, std::nullopt);
+  if (is_whole) commit_now(commit.info, commit.retain);
+}
+
+void Commits::commit_now(std::string_view info, bool retain) {
+  const RunContext& run = blocks_.run();
+  const TimeScope committing(run.account, TimeCause::commit);
+  const WholeState& state = boundary_.custody().whole("cannot commit");
+  if (!knows_cached_) add_cached(true);
+  if (blocks_.tiers().copied() != nullptr && run.params_live_on_device()) copy_parameters();
+  committer_->begin(state, info, retain);
+}
+
+bool Commits::in_progress() const {
+  return committer_ != nullptr && (put_off_ || committer_->in_progress());
+}
+
+uint64_t Commits::finish() {
+  if (committer_ == nullptr) return 0;
+  blocks_.run().watch.set_activity("a commit");
+  const uint64_t begun = std::exchange(begun_, 0);
+  boundary_.finish_update();
+  const uint64_t last = committer_->finish();
+  if (last >= begun) return last;
+  throw Error(ErrorKind::cancelled, {"the last commit was not made", blocks_.tiers().records()->name(),
+                                     "what it waited for failed, and was reported then",
+                                     "go on from the commit before it, or from a checkpoint"});
+}
+
+uint64_t Commits::last() const {
+  return committer_ != nullptr ? committer_->last_epoch() : 0;
+}
+
+std::unique_ptr<PinnedEpoch> Commits::pin() {
+  require_kept("cannot read a commit of");
+  const RunContext& run = blocks_.run();
+  run.watch.set_activity("a copy of the last commit");
+  boundary_.finish_update();
+  return std::make_unique<PinnedEpoch>(std::make_unique<PinnedEpoch::Parts>(
+      *committer_, stores(), run.space, blocks_.tiers().make_engine("copies of commits"), pin_memory_,
+      run.plan.epoch_slot_bytes, run.instruction_set));
+}
+
+// --- What they must know ---
+
+void Commits::throw_failure() {
+  if (committer_ != nullptr) committer_->throw_failure();
+}
+
+void Commits::wait_idle() {
+  if (committer_ != nullptr) committer_->wait_idle();
+}
+
+void Commits::forget_cached() {
+  if (committer_ == nullptr) return;
+  committer_->forget_cached();
+  knows_cached_ = false;
+}
+
+// `dirty`: the tier has not got it.
+void Commits::add_cached(bool dirty) {
+  const RunContext& run = blocks_.run();
+  const StateHomes& homes = blocks_.homes();
+  knows_cached_ = true;
+  for (uint32_t c = 0; c < run.space.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    if (run.is_trained(chunk)) {
+      if (!homes.records.is_streamed(chunk))
+        committer_->add_cached(EpochPart::records, chunk, homes.records.resident(chunk),
+                               dirty && homes.records.is_newer(chunk));
+      if (run.is_compact() && homes.params.host_slot(chunk) != nullptr)
+        committer_->add_cached(EpochPart::parameters, chunk, homes.params.host_slot(chunk), dirty);
+    } else if (homes.params.host_slot(chunk) != nullptr) {
+      committer_->add_cached(EpochPart::frozen, chunk, homes.params.host_slot(chunk), dirty);
+    }
+  }
+}
+
+void Commits::count(OffloadCounters& counters) const {
+  if (committer_ == nullptr) return;
+  const EpochCommitter::Counters commits = committer_->counters();
+  counters.commit_count += commits.commits;
+  counters.commit_write_bytes += commits.written_bytes + copied_bytes_;
+  counters.manifest_bytes += commits.manifest_bytes;
+  counters.commit_wait_ns += commits.wait_ns;
+}
+
+}  // namespace terrace

@@ -1,0 +1,133 @@
+// The half of TrainingState that replaces the state: initial values, and what a checkpoint holds.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include <terrace/offload/state/state_blocks.h>
+#include <terrace/offload/state/step_boundary.h>
+#include <terrace/offload/state/tensor_runs.h>
+#include <terrace/offload/state/training_state.h>
+#include <terrace/optimizer_cpu/gradient.h>
+
+namespace terrace {
+
+TrainingState::TrainingState(StateBlocks& blocks, StepBoundary& boundary, std::function<void()> about_to_load)
+    : blocks_(blocks), boundary_(boundary), about_to_load_(std::move(about_to_load)) {}
+
+void TrainingState::begin_loading(std::string_view action) {
+  boundary_.require_rest(action);
+  blocks_.run().watch.set_activity("loading the state");
+  blocks_.drop_device_copies(StaleParams::all);
+  blocks_.forget_fresh();
+  about_to_load_();
+}
+
+// With two blocks one is filled while the other is written. `fill` begins the loading as soon as it has what
+// it loads: what fails before has changed nothing.
+void TrainingState::load_records(FillTiles fill) {
+  const RunContext& run = blocks_.run();
+  const RingBlock first_block(blocks_.ring());
+  std::optional<RingBlock> second_block;
+  if (run.plan.ring_slots > 1) second_block.emplace(blocks_.ring());
+  const std::array<std::span<std::byte>, 2> memory = {
+      first_block.memory(), second_block ? second_block->memory() : first_block.memory()};
+  std::array<BlockTransfer, 2> writes;
+  const uint64_t tile_bytes = run.plan.record_layout.tile_bytes();
+  const uint64_t block_tiles = memory[0].size() / tile_bytes;
+  size_t turn = 0;
+  try {
+    for (uint32_t c = 0; c < run.space.chunk_count(); ++c) {
+      const ChunkId chunk{c};
+      if (!run.is_trained(chunk)) continue;
+      std::byte* const parameters = blocks_.memory_for(chunk);
+      const uint64_t tiles = run.space.chunk(chunk).tile_count();
+      for (uint64_t first = 0; first < tiles; first += block_tiles) {
+        writes[turn].finish(run.watch);
+        const std::span<std::byte> block =
+            memory[turn].first(std::min(block_tiles, tiles - first) * tile_bytes);
+        fill(chunk, first, block, parameters + first * blocks_.parameter_tile_bytes(chunk));
+        blocks_.homes().records.start_write(chunk, first, block, writes[turn]);
+        if (second_block) turn = 1 - turn;
+      }
+      blocks_.publish(chunk, parameters);
+    }
+    for (BlockTransfer& write : writes) write.finish(run.watch);
+  } catch (...) {
+    // What is in flight refers to what goes now.
+    for (BlockTransfer& write : writes) write.settle(run.watch);
+    throw;
+  }
+  StateCustody& custody = boundary_.custody();
+  if (run.plan.record_chunks == 0) custody.begin_loading(StatePart::trained);  // nothing was filled
+  custody.end_loading(StatePart::trained);
+}
+
+void TrainingState::load_frozen(FunctionRef<void(ChunkId, std::span<std::byte>)> fill) {
+  const FlatSpace& space = blocks_.run().space;
+  boundary_.custody().begin_loading(StatePart::frozen);
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    if (space.section_of(chunk).trainable) continue;
+    std::byte* const parameters = blocks_.memory_for(chunk);
+    fill(chunk, {parameters, space.param_bytes(chunk)});
+    blocks_.publish(chunk, parameters);
+  }
+  boundary_.custody().end_loading(StatePart::frozen);
+}
+
+void TrainingState::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>)> values) {
+  begin_loading("cannot initialise");
+  const RunContext& run = blocks_.run();
+  const auto fill_tile = [&](ChunkId chunk, uint64_t tile, float* to) {
+    std::fill_n(to, kTileElements, 0.0f);
+    for_each_tensor_in(run.space, chunk, tile * kTileElements, kTileElements,
+                       [&](TensorId tensor, uint64_t first, uint64_t at, uint64_t count) {
+                         values(tensor, first, {to + at, count});
+                       });
+  };
+  const RecordLayout& layout = run.plan.record_layout;
+  load_records([&](ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles, std::byte* parameters) {
+    boundary_.custody().begin_loading(StatePart::trained);
+    if (run.options.dry) return;
+    run.workers.parallel_for(tiles.size() / layout.tile_bytes(), [&](size_t t) {
+      std::byte* const tile = tiles.data() + t * layout.tile_bytes();
+      alignas(64) float masters[kTileElements];
+      fill_tile(chunk, first_tile + t, masters);
+      blocks_.place_masters(masters, run.space.section_of(chunk).type, tile,
+                            parameters + t * blocks_.parameter_tile_bytes(chunk));
+      std::memset(tile + layout.master_bytes(), 0, layout.tile_bytes() - layout.master_bytes());
+    });
+  });
+  load_frozen([&](ChunkId chunk, std::span<std::byte> parameters) {
+    if (run.options.dry) return;
+    run.workers.parallel_for(run.space.chunk(chunk).tile_count(), [&](size_t t) {
+      alignas(64) float tile[kTileElements];
+      fill_tile(chunk, t, tile);
+      convert_from_float(run.instruction_set, tile,
+                         parameters.data() + t * blocks_.parameter_tile_bytes(chunk),
+                         run.space.section_of(chunk).type, kTileElements);
+    });
+  });
+}
+
+void TrainingState::import_records(FunctionRef<void(std::span<std::byte>)> source) {
+  begin_loading("cannot load");
+  const auto take = [&](std::span<std::byte> tiles) {
+    source(tiles);
+    boundary_.custody().begin_loading(StatePart::trained);
+  };
+  load_records([&](ChunkId chunk, uint64_t, std::span<std::byte> tiles, std::byte* parameters) {
+    if (blocks_.run().is_compact()) return blocks_.split_each(tiles, parameters, take);
+    take(tiles);
+    blocks_.derive_parameters(chunk, tiles, parameters);
+  });
+}
+
+void TrainingState::import_frozen(FunctionRef<void(std::span<std::byte>)> source) {
+  begin_loading("cannot load");
+  load_frozen([&](ChunkId, std::span<std::byte> parameters) { source(parameters); });
+}
+
+}  // namespace terrace

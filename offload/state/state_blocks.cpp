@@ -1,0 +1,163 @@
+#include <terrace/offload/state/state_blocks.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+
+#include <terrace/base/assert.h>
+#include <terrace/optimizer_cpu/gradient.h>
+#include <terrace/optimizer_cpu/masters.h>
+
+namespace terrace {
+
+StateBlocks::StateBlocks(const RunContext& run, const StateHomes& homes, DeviceCache& cache,
+                         TierStores& tiers, io::RingBuffer& ring, TensorStates& states)
+    : run_(run), homes_(homes), cache_(cache), tiers_(tiers), ring_(ring), states_(states) {
+  if (run.is_compact()) canonical_tile_.resize(run.plan.record_layout.canonical().tile_bytes());
+}
+
+// --- Parameters ---
+
+std::byte* StateBlocks::memory_for(ChunkId chunk) const {
+  if (std::byte* slot = homes_.params.host_slot(chunk)) return slot;
+  return homes_.gradients.spare_slot(chunk);
+}
+
+const std::byte* StateBlocks::parameters_of(ChunkId chunk) {
+  if (const std::byte* const there = homes_.params.in_host_memory(chunk)) return there;
+  std::byte* const memory = memory_for(chunk);
+  copy_to_host(chunk, memory);
+  return memory;
+}
+
+void StateBlocks::copy_to_host(ChunkId chunk, std::byte* destination) {
+  if (!run_.params_live_on_device()) return homes_.params.read(chunk, destination);
+  cache_.detach_param(chunk);
+  CacheSlot& slot = cache_.param_slot(chunk);
+  homes_.params.wait_arrived(chunk, slot.in);
+  slot.in.wait();  // for what it failed with
+  slot.out.begin();
+  run_.device.copy_to_host(destination, slot.id, 0, run_.space.param_bytes(chunk), nullptr, slot.out,
+                           from_device_note(run_.options.step_events, TransferRole::param,
+                                            TransferReason::other, index_of(chunk)));
+  wait_watched(slot.out, run_.watch,
+               {"parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
+}
+
+void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
+  if (run_.params_live_on_device() && cache_.param_state(chunk) == ChunkState::absent) {
+    CacheSlot* const slot = cache_.take_unused();
+    TERRACE_ASSERT(slot != nullptr, "there is a slot for every chunk whose parameters live on the device");
+    cache_.begin_in_place(chunk, *slot);
+  }
+  Publication& way_home = homes_.params.publication();
+  way_home.publish(chunk, parameters, tiers_.engine(), &cache_);
+  way_home.finish(tiers_.engine());
+  note_loaded(chunk);
+}
+
+void StateBlocks::note_loaded(ChunkId chunk) {
+  for (const TensorId tensor : run_.space.tensors_of(chunk)) {
+    if (states_.state(tensor) == TensorState::free) states_.change(tensor, TensorState::hold);
+  }
+}
+
+void StateBlocks::forget_fresh() {
+  for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    if (!homes_.params.has_fresh(chunk)) continue;
+    const Event* const arriving =
+        run_.params_live_on_device() ? &cache_.param_slot(chunk).in : cache_.arriving(chunk);
+    if (arriving != nullptr) homes_.params.wait_arrived(chunk, *arriving);
+  }
+  homes_.params.forget_fresh();
+}
+
+void StateBlocks::drop_device_copies(StaleParams stale) {
+  if (!run_.params_live_on_device()) cache_.drop_params(stale);
+}
+
+// --- Records ---
+
+void StateBlocks::read_records(FunctionRef<bool(ChunkId)> wanted,
+                               FunctionRef<void(const BlockTransfer&)> take) {
+  BlockStore* const store = tiers_.records();
+  if (store == nullptr) return;
+  std::array<BlockTransfer, 32> reads;
+  std::array<std::span<std::byte>, 32> memory;
+  const size_t depth = std::min<size_t>(run_.plan.ring_slots, reads.size());
+  for (size_t r = 0; r < depth; ++r) memory[r] = ring_.acquire();
+  std::exception_ptr failure;
+  try {
+    size_t started = 0, taken = 0;
+    const auto take_next = [&] {
+      BlockTransfer& read = reads[taken++ % depth];
+      read.finish(run_.watch);
+      take(read);
+    };
+    for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
+      const ChunkId chunk{c};
+      if (!run_.is_trained(chunk) || !wanted(chunk)) continue;
+      for (uint32_t b = 0; b < store->block_count(chunk); ++b, ++started) {
+        if (started - taken == depth) take_next();
+        reads[started % depth].start_read(*store, chunk, b, memory[started % depth],
+                                          TransferPort(*tiers_.engine()), {.what = "optimizer states"});
+      }
+    }
+    while (taken < started) take_next();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  for (BlockTransfer& read : reads) read.settle(run_.watch);
+  for (size_t r = 0; r < depth; ++r) ring_.release(memory[r]);
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+uint64_t StateBlocks::first_tile_of(const BlockTransfer& block) const {
+  return block.block() * run_.plan.ring_slot_bytes / run_.plan.record_layout.tile_bytes();
+}
+
+// --- Arithmetic ---
+
+void StateBlocks::derive_parameters(ChunkId chunk, std::span<const std::byte> tiles,
+                                    std::byte* parameters) const {
+  const uint64_t tile_bytes = run_.plan.record_layout.tile_bytes();
+  for (uint64_t t = 0; t * tile_bytes < tiles.size(); ++t)
+    convert_from_float(run_.instruction_set, reinterpret_cast<const float*>(tiles.data() + t * tile_bytes),
+                       parameters + t * parameter_tile_bytes(chunk), run_.space.section_of(chunk).type,
+                       kTileElements);
+}
+
+void StateBlocks::place_masters(const float* masters, DataType type, std::byte* tile,
+                                std::byte* parameters) const {
+  if (run_.is_compact()) {
+    split_masters(run_.instruction_set, reinterpret_cast<const std::byte*>(masters), parameters, tile,
+                  kTileElements);
+  } else {
+    std::memcpy(tile, masters, kTileElements * sizeof(float));
+    convert_from_float(run_.instruction_set, masters, parameters, type, kTileElements);
+  }
+}
+
+void StateBlocks::join_each(std::span<const std::byte> tiles, const std::byte* parameters,
+                            FunctionRef<void(uint64_t, std::span<const std::byte>)> body) {
+  const RecordLayout& layout = run_.plan.record_layout;
+  for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
+    join_tiles(run_.instruction_set, layout, tiles.data() + t * layout.tile_bytes(),
+               parameters + t * kTileElements * sizeof(Bf16), canonical_tile_.data(), 1);
+    body(t, canonical_tile_);
+  }
+}
+
+void StateBlocks::split_each(std::span<std::byte> tiles, std::byte* parameters,
+                             FunctionRef<void(std::span<std::byte>)> source) {
+  const RecordLayout& layout = run_.plan.record_layout;
+  for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
+    source(canonical_tile_);
+    split_tiles(run_.instruction_set, layout, canonical_tile_.data(), tiles.data() + t * layout.tile_bytes(),
+                parameters + t * kTileElements * sizeof(Bf16), 1);
+  }
+}
+
+}  // namespace terrace

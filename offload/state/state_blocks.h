@@ -1,0 +1,98 @@
+// StateBlocks: reads and makes the state chunk by chunk and block by block, wherever it lives: what loading,
+// exporting, restoring and commits have in common. Between steps only, on the step thread.
+//
+// Records of one chunk are a run of tiles; the ring holds a block of them at a time. Host memory for a
+// chunk's parameters is their home slot where they have one, else a slot of gradients, which are spent
+// between steps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <terrace/aio/ring_buffer.h>
+#include <terrace/base/function_ref.h>
+#include <terrace/memory/space/tensor_state.h>
+#include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/homes/state_homes.h>
+#include <terrace/offload/plan/run_context.h>
+#include <terrace/offload/tiers/tier_stores.h>
+#include <terrace/offload/transfer/block_transfer.h>
+
+namespace terrace {
+
+// A block of the ring, for the life of this object.
+class RingBlock {
+ public:
+  explicit RingBlock(io::RingBuffer& ring) : ring_(ring), memory_(ring.acquire()) {}
+  ~RingBlock() { ring_.release(memory_); }
+  RingBlock(const RingBlock&) = delete;
+  RingBlock& operator=(const RingBlock&) = delete;
+  std::span<std::byte> memory() const { return memory_; }
+
+ private:
+  io::RingBuffer& ring_;
+  const std::span<std::byte> memory_;
+};
+
+class StateBlocks {
+ public:
+  // All references outlive this.
+  StateBlocks(const RunContext& run, const StateHomes& homes, DeviceCache& cache, TierStores& tiers,
+              io::RingBuffer& ring, TensorStates& states);
+
+  const RunContext& run() const { return run_; }
+  const StateHomes& homes() const { return homes_; }
+  TierStores& tiers() const { return tiers_; }
+  io::RingBuffer& ring() const { return ring_; }
+
+  // --- Parameters ---
+  // Host memory in which the chunk's parameters can be made.
+  std::byte* memory_for(ChunkId chunk) const;
+  // The chunk's parameters in host memory: where they are, or copied to memory_for() it.
+  const std::byte* parameters_of(ChunkId chunk);
+  // The chunk's parameters were made at `parameters`: they go home, and are home when this returns.
+  void publish(ChunkId chunk, const std::byte* parameters);
+  // Its tensors have values.
+  void note_loaded(ChunkId chunk);
+  // The memory in which an update left new parameters is about to change: copies from there are waited for.
+  void forget_fresh();
+  // Parameters are about to change below the device: its copies are stale.
+  void drop_device_copies(StaleParams stale);
+
+  // --- Records ---
+  // Reads the blocks of the wanted chunks' records on nvme, several at a time, and hands them on in order,
+  // verified. Allocates nothing: a step that is skipped comes here too.
+  void read_records(FunctionRef<bool(ChunkId)> wanted, FunctionRef<void(const BlockTransfer&)> take);
+  // The tile of the chunk with which a block of its records begins.
+  uint64_t first_tile_of(const BlockTransfer& block) const;
+
+  // --- Arithmetic. `parameters` are those of the first of the tiles ---
+  // Rounds whole masters to parameters.
+  void derive_parameters(ChunkId chunk, std::span<const std::byte> tiles, std::byte* parameters) const;
+  // The masters of one tile, in the form in which records and parameters of `type` hold them.
+  void place_masters(const float* masters, DataType type, std::byte* tile, std::byte* parameters) const;
+  // The tiles in checkpoint form, with whole masters, one at a time.
+  void join_each(std::span<const std::byte> tiles, const std::byte* parameters,
+                 FunctionRef<void(uint64_t tile, std::span<const std::byte> canonical)> body);
+  // The reverse: `source` fills a tile in checkpoint form, for each of the tiles.
+  void split_each(std::span<std::byte> tiles, std::byte* parameters,
+                  FunctionRef<void(std::span<std::byte> canonical)> source);
+  uint64_t parameter_tile_bytes(ChunkId chunk) const {
+    return kTileElements * bytes_of(run_.space.section_of(chunk).type);
+  }
+
+ private:
+  void copy_to_host(ChunkId chunk, std::byte* destination);
+
+  const RunContext run_;
+  const StateHomes homes_;
+  DeviceCache& cache_;
+  TierStores& tiers_;
+  io::RingBuffer& ring_;
+  TensorStates& states_;
+  std::vector<std::byte> canonical_tile_;  // where records are compact
+};
+
+}  // namespace terrace

@@ -1,0 +1,119 @@
+#include <terrace/offload/step/least_traffic.h>
+
+#include <algorithm>
+#include <vector>
+
+#include <terrace/offload/plan/least_fetches.h>
+#include <terrace/offload/plan/update_side.h>
+
+namespace terrace {
+namespace {
+
+// How many steps are looked at in a row where something stays on the device from one to the next: fewer of a
+// long schedule, since the time that takes grows faster than their uses.
+uint32_t row_of(const Schedule& schedule) {
+  constexpr uint64_t kLongest = 16, kMostUses = 40'000;
+  uint64_t uses = 1;
+  for (const ScheduledUse& use : schedule.uses()) uses += use.chunks.size();
+  return static_cast<uint32_t>(std::clamp<uint64_t>(kMostUses / uses, 1, kLongest));
+}
+
+class LeastTraffic {
+ public:
+  LeastTraffic(const RunContext& run, const StateHomes& homes)
+      : run_(run),
+        homes_(homes),
+        params_move_(!run.params_live_on_device()),
+        states_move_(run.options.states != Placement::none) {}
+
+  TrafficBound of(const Schedule& schedule, StepStart start) {
+    const std::vector<bool> on_device = updated_on_device(run_.space, run_.options);
+    for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
+      if (!run_.is_trained(ChunkId{c})) continue;
+      add_links(ChunkId{c}, on_device[c]);
+      add_spilled_gradient(ChunkId{c});
+      if (homes_.params.is_in_memory(ChunkId{c})) continue;
+      bound_.param_write_bytes += run_.space.param_bytes(ChunkId{c});
+      if (needs_old()) bound_.param_read_bytes += run_.space.param_bytes(ChunkId{c});
+    }
+    bound_.record_read_bytes = bound_.record_write_bytes = homes_.records.streamed_bytes();
+    if (params_move_) add_fetches(schedule, start);
+    return bound_;
+  }
+
+ private:
+  // The old parameters are an input of the update.
+  bool needs_old() const { return run_.is_compact() && states_move_; }
+  uint64_t gradient_bytes(ChunkId chunk) const {
+    return run_.space.chunk(chunk).elements * bytes_of(homes_.gradients.type(chunk));
+  }
+
+  // The chunk's gradient and update on the links between host and device. `on_device`: records and gradients
+  // pass through it.
+  void add_links(ChunkId chunk, bool on_device) {
+    const uint64_t bytes = run_.space.param_bytes(chunk);
+    if (states_move_) bound_.d2h_bytes += bytes * run_.options.accumulation_steps;
+    if (!states_move_ && params_move_) bound_.d2h_bytes += bytes;
+    if (on_device) {
+      const uint64_t record_bytes =
+          run_.space.chunk(chunk).tile_count() * run_.plan.record_layout.tile_bytes();
+      const uint64_t old_bytes = run_.is_compact() && params_move_ ? bytes : 0;
+      bound_.h2d_bytes += record_bytes + old_bytes + gradient_bytes(chunk);
+      bound_.d2h_bytes += record_bytes + (params_move_ ? bytes : 0);
+    }
+    if (states_move_ && !params_move_ && !on_device) bound_.h2d_bytes += bytes;
+    if (needs_old() && !params_move_ && !on_device) bound_.d2h_bytes += bytes;
+  }
+
+  // Written in every micro-batch, read in every later one and by the update. Where micro-batches are open
+  // together it waits for the last.
+  void add_spilled_gradient(ChunkId chunk) {
+    if (homes_.gradients.is_held(chunk)) return;
+    const uint32_t passes = run_.options.layer_major ? 1 : run_.options.accumulation_steps;
+    bound_.gradient_write_bytes += gradient_bytes(chunk) * passes;
+    bound_.gradient_read_bytes += gradient_bytes(chunk) * passes;
+  }
+
+  void add_fetches(const Schedule& schedule, StepStart start) {
+    // An update on the device leaves the parameters where the gradients were.
+    const auto after_step = [&](ChunkId chunk) {
+      if (!run_.is_trained(chunk)) return AfterStep::kept;
+      return states_move_ ? AfterStep::renewed : AfterStep::made;
+    };
+    const bool none_is_kept = std::ranges::all_of(run_.space.sections(), &Section::trainable);
+    const bool comes_fresh = start == StepStart::behind_update;
+    const auto read = [&](ChunkId chunk, bool is_first) -> uint64_t {
+      const bool is_fresh =
+          comes_fresh && is_first && run_.is_trained(chunk) && homes_.gradients.is_held(chunk);
+      return is_fresh || homes_.params.is_in_memory(chunk) ? 0 : run_.space.param_bytes(chunk);
+    };
+    // What is read comes over the host's link too, but where the device reads it by itself.
+    const bool past_host = run_.options.reads_past_host;
+    const auto copied = [&](ChunkId chunk, bool is_first) {
+      return run_.space.param_bytes(chunk) - (past_host ? read(chunk, is_first) : 0);
+    };
+    const auto least = [&](const auto& cost) {
+      return least_fetch_cost(schedule, run_.plan.device_slots, run_.space.chunk_count(),
+                              none_is_kept ? 1 : row_of(schedule), {after_step, cost});
+    };
+    bound_.h2d_bytes += least(copied);
+    const uint64_t read_bytes = least(read);
+    bound_.direct_read_bytes = past_host ? read_bytes : 0;
+    bound_.param_read_bytes += read_bytes;
+  }
+
+  const RunContext& run_;
+  const StateHomes& homes_;
+  const bool params_move_;
+  const bool states_move_;
+  TrafficBound bound_;
+};
+
+}  // namespace
+
+TrafficBound least_traffic(const RunContext& run, const StateHomes& homes, const Schedule& schedule,
+                           StepStart start) {
+  return LeastTraffic(run, homes).of(schedule, start);
+}
+
+}  // namespace terrace

@@ -1,0 +1,172 @@
+#include <terrace/offload/step/parameter_fetches.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+
+namespace terrace {
+
+ParameterFetches::ParameterFetches(const RunContext& run, const StateHomes& homes, DeviceCache& cache,
+                                   UpdateRunner& updates, Decisions& decisions,
+                                   std::function<void()> finish_update)
+    : run_(run),
+      homes_(homes),
+      cache_(cache),
+      updates_(updates),
+      decisions_(decisions),
+      finish_update_(std::move(finish_update)),
+      ahead_(run.space.chunk_count()) {}
+
+// --- What a use needs ---
+
+CacheSlot& ParameterFetches::require_slot(std::string_view role, const OpenUse& use,
+                                          const EvictionContext& now) {
+  if (CacheSlot* slot = cache_.take_slot(now)) return *slot;
+  if (updates_.is_running()) {  // what is being updated may not leave before
+    finish_update_();
+    if (CacheSlot* slot = cache_.take_slot(now)) return *slot;
+  }
+  throw Error(ErrorKind::capacity,
+              {fmt::format("no device memory is left for the {} of an operation", role), use.operation,
+               fmt::format("all {} chunk slots of {} bytes are in use at once", cache_.slot_count(),
+                           run_.plan.slot_bytes),
+               "raise the device budget, use smaller chunks, or lease fewer tensors together"});
+}
+
+void ParameterFetches::fetch_missing(OpenUse& use, const EvictionContext& now) {
+  for (const ChunkId chunk : use.chunks) updates_.send_updated(chunk);
+  for (const ChunkId chunk : use.chunks) cache_.pin_param(chunk);
+  use.chunks_found = {};
+  for (const ChunkId chunk : use.chunks) {
+    const ChunkState state = cache_.param_state(chunk);
+    ++use.chunks_found[state == ChunkState::resident ? 0 : state == ChunkState::fetching ? 1 : 2];
+    if (state == ChunkState::absent) {
+      TERRACE_ASSERT(!homes_.gradients.is_displaced(chunk),
+                     fmt::format("{} asks for parameters of chunk {} whose gradient has taken their place: "
+                                 "nothing uses a tensor after its last backward use",
+                                 use.operation, index_of(chunk)));
+      CacheSlot& slot = require_slot("parameters", use, now);
+      decisions_.made(DecisionKind::fetch, index_of(chunk));
+      homes_.params.start_fetch(chunk, cache_.begin_fetch(chunk, slot));
+      cache_.note_demand(chunk);
+      ++fetch_count_;
+      ++demand_fetch_count_;
+    }
+    cache_.note_use(chunk);
+  }
+}
+
+void ParameterFetches::wait_for_chunks(const OpenUse& use) {
+  const uint64_t start = clock_.now_ns();
+  const bool on_device = run_.params_live_on_device();
+  for (const ChunkId chunk : use.chunks) {
+    if (updates_.is_unsettled(chunk)) updates_.wait_updated(chunk);
+    const Event* const arriving = on_device ? &cache_.param_slot(chunk).in : cache_.arriving(chunk);
+    if (arriving != nullptr) homes_.params.wait_arrived(chunk, *arriving);
+    if (on_device) arriving->wait();
+    cache_.attach_param(chunk);
+    homes_.params.fetch_finished(chunk);
+    updates_.settle(chunk);
+  }
+  wait_ns_ += clock_.now_ns() - start;
+}
+
+// --- What follows ---
+
+void ParameterFetches::fetch_ahead(const Schedule& schedule, uint32_t position,
+                                   std::span<const ChunkId> leased) {
+  if (run_.params_live_on_device()) return send_updated_ahead(schedule, position);
+  if (decisions_.prescribed() != nullptr) return fetch_as_prescribed();
+  if (run_.options.prefetch_uses == 0) return;
+  if (run_.options.policy != PolicyKind::opt) return fetch_by_policy({schedule, position});
+  fetch_by_opt(schedule, position, leased);
+}
+
+// Parameters that live on the device go there shortly before they are needed.
+void ParameterFetches::send_updated_ahead(const Schedule& schedule, uint32_t position) {
+  if (position == kNever) return;
+  const uint64_t end =
+      std::min<uint64_t>(schedule.size(), uint64_t{position} + 1 + run_.options.prefetch_uses);
+  for (uint64_t p = uint64_t{position} + 1; p < end; ++p) {
+    for (const ChunkId chunk : schedule.use(static_cast<uint32_t>(p)).chunks) updates_.send_updated(chunk);
+  }
+}
+
+void ParameterFetches::fetch_by_opt(const Schedule& schedule, uint32_t position,
+                                    std::span<const ChunkId> leased) {
+  const FetchAhead::Now now = {schedule, position,          cache_.slot_count(), cache_.gradient_slot_count(),
+                               leased,   cache_.residents()};
+  ahead_.plan(now, run_.options.prefetch_uses,
+              [this](ChunkId chunk) { return !homes_.gradients.is_displaced(chunk); });
+  uint64_t elements = 0;
+  size_t next_victim = 0;
+  for (const FetchAhead::Fetch& fetch : ahead_.fetches()) {
+    // Here after all: it was to leave meanwhile, and could not.
+    if (cache_.param_state(fetch.chunk) != ChunkState::absent) return;
+    elements += run_.space.chunk(fetch.chunk).elements;
+    if (elements > run_.options.prefetch_elements || !homes_.params.can_fetch_ahead(fetch.chunk)) return;
+    CacheSlot* slot = cache_.take_unused();
+    while (slot == nullptr && next_victim < ahead_.victims().size()) {
+      if (cache_.make_leave(ahead_.victims()[next_victim++])) slot = cache_.take_unused();
+    }
+    if (!start_ahead(fetch.chunk, slot)) return;
+  }
+}
+
+// What another rule would evict leaves where it is needed later than what is fetched.
+void ParameterFetches::fetch_by_policy(const EvictionContext& now) {
+  const uint32_t first = now.position == kNever ? 0 : now.position + 1;
+  const uint32_t held = cache_.gradient_slot_count();
+  uint64_t elements = 0;
+  uint32_t reserved = 0;  // slots that gradients of the uses in between will take
+  const uint64_t end =
+      std::min<uint64_t>(now.schedule.size(), static_cast<uint64_t>(first) + run_.options.prefetch_uses);
+  for (uint32_t p = first; p < end; ++p) {
+    const ScheduledUse& use = now.schedule.use(p);
+    reserved = std::max(reserved, use.occupied_slots - std::min(use.occupied_slots, held));
+    for (const ChunkId chunk : use.chunks) {
+      if (cache_.param_state(chunk) != ChunkState::absent || homes_.gradients.is_displaced(chunk)) continue;
+      elements += run_.space.chunk(chunk).elements;
+      if (elements > run_.options.prefetch_elements || !homes_.params.can_fetch_ahead(chunk)) return;
+      if (!start_ahead(chunk, cache_.take_slot_ahead(now, p - first + 1, reserved))) return;
+    }
+  }
+}
+
+// As a log of decisions says: what comes, and what leaves for it.
+void ParameterFetches::fetch_as_prescribed() {
+  while (const Decision* next = decisions_.prescribed()) {
+    const bool leaves = next->kind == DecisionKind::evict || next->kind == DecisionKind::bypass;
+    if (!leaves && next->kind != DecisionKind::ahead) return;
+    if (next->number >= run_.space.chunk_count()) decisions_.refuse("there is no such chunk");
+    const ChunkId chunk{static_cast<uint32_t>(next->number)};
+    if (leaves) {
+      if (!cache_.make_leave(chunk)) decisions_.refuse("the chunk that is to leave is not there, or in use");
+      continue;
+    }
+    if (cache_.param_state(chunk) != ChunkState::absent || homes_.gradients.is_displaced(chunk))
+      decisions_.refuse("the chunk that is to come cannot");
+    if (!start_ahead(chunk, cache_.take_unused()))
+      decisions_.refuse("no slot is free for the chunk that is to come");
+  }
+}
+
+bool ParameterFetches::start_ahead(ChunkId chunk, CacheSlot* slot) {
+  if (slot == nullptr) return false;
+  decisions_.made(DecisionKind::ahead, index_of(chunk));
+  homes_.params.start_fetch(chunk, cache_.begin_fetch(chunk, *slot));
+  ++fetch_count_;
+  return true;
+}
+
+void ParameterFetches::count(OffloadCounters& counters) const {
+  counters.fetch_count += fetch_count_;
+  counters.demand_fetch_count += demand_fetch_count_;
+  counters.fetch_wait_ns += wait_ns_;
+}
+
+}  // namespace terrace

@@ -1,0 +1,64 @@
+// ParameterFetches: brings the parameters that a use needs to the device, and ahead of it those of the uses
+// that follow. What leaves for them, the policy of the device cache decides, FetchAhead, or a replayed log.
+// Used by the step thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include <terrace/base/clock.h>
+#include <terrace/memory/space/schedule.h>
+#include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/device/fetch_ahead.h>
+#include <terrace/offload/homes/state_homes.h>
+#include <terrace/offload/plan/run_context.h>
+#include <terrace/offload/step/open_use.h>
+#include <terrace/offload/update/update_runner.h>
+#include <terrace/offload/watch/counters.h>
+#include <terrace/offload/watch/decision_log.h>
+
+namespace terrace {
+
+class ParameterFetches {
+ public:
+  // `finish_update` ends a running update, whose chunks may then leave the device. All references outlive
+  // this.
+  ParameterFetches(const RunContext& run, const StateHomes& homes, DeviceCache& cache, UpdateRunner& updates,
+                   Decisions& decisions, std::function<void()> finish_update);
+
+  // Pins the chunks of the use, and asks for those that are neither on the device nor on their way.
+  void fetch_missing(OpenUse& use, const EvictionContext& now);
+  // Waits until all of them are there.
+  void wait_for_chunks(const OpenUse& use);
+  // A slot for the `role` of a use, as in "parameters". Throws Error(capacity) when all are taken.
+  CacheSlot& require_slot(std::string_view role, const OpenUse& use, const EvictionContext& now);
+
+  // Begins what can be begun for the uses after `position` of the schedule; kNever: from its first use on.
+  // `leased`: the chunks of the use in progress.
+  void fetch_ahead(const Schedule& schedule, uint32_t position, std::span<const ChunkId> leased);
+
+  void count(OffloadCounters& counters) const;
+
+ private:
+  void send_updated_ahead(const Schedule& schedule, uint32_t position);
+  void fetch_by_opt(const Schedule& schedule, uint32_t position, std::span<const ChunkId> leased);
+  void fetch_by_policy(const EvictionContext& now);
+  void fetch_as_prescribed();
+  bool start_ahead(ChunkId chunk, CacheSlot* slot);
+
+  const RunContext run_;
+  const StateHomes homes_;
+  DeviceCache& cache_;
+  UpdateRunner& updates_;
+  Decisions& decisions_;
+  const std::function<void()> finish_update_;
+  const SteadyClock clock_;
+  FetchAhead ahead_;
+  uint64_t fetch_count_ = 0;
+  uint64_t demand_fetch_count_ = 0;
+  uint64_t wait_ns_ = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,49 @@
+// StepRecorder: tells whoever records steps (OffloadOptions::step_events) of budgets, slots and uses. It
+// decides nothing. Used by the step thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <terrace/aio/ring_buffer.h>
+#include <terrace/memory/host/host_arena.h>
+#include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/homes/state_homes.h>
+#include <terrace/offload/plan/run_context.h>
+#include <terrace/offload/step/open_use.h>
+#include <terrace/offload/tiers/tier_stores.h>
+#include <terrace/offload/watch/step_events.h>
+#include <terrace/offload/watch/trace_event.h>
+
+namespace terrace {
+
+class StepRecorder {
+ public:
+  // What of host memory is counted.
+  struct HostMemory {
+    const HostArena& arena;
+    const HostArena& record_arena;
+    const io::RingBuffer& ring;
+  };
+  // All references outlive this.
+  StepRecorder(const RunContext& run, const StateHomes& homes, DeviceCache& cache, const HostMemory& host);
+
+  // Once, before anything is recorded: what there is.
+  void describe(const TierStores& tiers) const;
+  void begin_step() const;
+  void host_budget() const;  // it has changed
+  void begin_use(const OpenUse& use, uint32_t micro_batch);
+  void end_use();
+
+ private:
+  bool is_on() const { return is_recording(run_.options.step_events); }
+  void gauge(TraceGauge gauge, uint64_t amount) const;
+
+  const RunContext run_;
+  const StateHomes homes_;
+  DeviceCache& cache_;
+  const HostMemory host_;
+  std::optional<TraceEvent> use_;  // in progress
+};
+
+}  // namespace terrace

@@ -1,0 +1,266 @@
+#include <terrace/offload/update/update_runner.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <terrace/base/assert.h>
+#include <terrace/base/error.h>
+#include <terrace/offload/plan/update_side.h>
+
+namespace terrace {
+
+UpdateRunner::UpdateRunner(const RunContext& run, const StateHomes& homes, DeviceCache& cache,
+                           TierStores& tiers, io::RingBuffer& ring, TensorStates& states)
+    : run_(run),
+      homes_(homes),
+      cache_(cache),
+      tiers_(tiers),
+      states_(states),
+      progress_(run.space.chunk_count()),
+      tiles_(run.space, homes.gradients, homes.params, run.plan.record_layout, run.instruction_set,
+             run.options.device_arithmetic, run.options.dry),
+      lanes_(run.plan.device_lanes == 0
+                 ? nullptr
+                 : std::make_unique<DeviceLanes>(tiles_, run.device, run.workers, run.watch, run.plan,
+                                                 run.options.dry)),
+      pipeline_(run.space, homes.records, homes.gradients, homes.params, tiles_, progress_, run.watch, ring,
+                run.plan, {.on_device = updated_on_device(run.space, run.options), .lanes = lanes_.get()}),
+      in_order_(run.space.chunk_count()),
+      unsettled_(run.space.chunk_count()),
+      unsettled_chunks_(run.space.tensor_count()),
+      unsent_(run.space.chunk_count()) {
+  progress_.set_on_completion([this](ChunkId chunk, const std::exception_ptr& failure) {
+    homes_.params.update_over(chunk, failure);
+  });
+  if (lanes_ != nullptr && run.options.lock_host_memory && !run.options.dry)
+    homes.records.lock_for_device(updated_on_device(run.space, run.options));
+  if (run.options.states == Placement::none)
+    device_update_ =
+        std::make_unique<DeviceUpdate>(run.space, homes.records, homes.gradients, homes.params, tiles_, cache,
+                                       run.device, run.workers, tiers.engine(), run.plan);
+  order_.reserve(run.space.chunk_count());
+}
+
+void UpdateRunner::set_mode(UpdateMode mode) {
+  mode_ = mode;
+  if (mode == UpdateMode::after_backward || thread_ != nullptr) return;
+  std::unique_ptr<io::Engine> own;
+  if (tiers_.engine() != nullptr) own = tiers_.make_engine_with_memory("updates");
+  thread_ = std::make_unique<UpdateThread>(run_.space.chunk_count(), pipeline_, progress_, std::move(own),
+                                           run_.workers, run_.watch);
+}
+
+void UpdateRunner::require(const UpdateSettings& settings) const {
+  const auto refuse = [](std::string subject, std::string_view reason, std::string_view advice) {
+    throw Error(ErrorKind::misuse,
+                {"cannot update", std::move(subject), std::string(reason), std::string(advice)});
+  };
+  if (!(settings.loss_scale > 0) || !std::isfinite(settings.loss_scale))
+    refuse(fmt::format("loss_scale {}", settings.loss_scale), "a loss scale is positive and finite",
+           "give what the loss was multiplied by");
+  for (uint32_t t = 0; t < run_.space.tensor_count(); ++t) {
+    const TensorSpec& tensor = run_.space.tensor(TensorId{t});
+    if (tensor.trainable && tensor.group >= settings.groups.size())
+      refuse(tensor.name,
+             fmt::format("it belongs to parameter group {}, and settings are given for {}", tensor.group,
+                         settings.groups.size()),
+             "give UpdateSettings::groups a setting for every group of TensorSpec::group");
+  }
+}
+
+// --- One update ---
+
+// As torch.nn.utils.clip_grad_norm_ has it: max_norm / (norm + 1e-6), never above 1.
+void UpdateRunner::set_constants(const UpdateSettings& settings, double gradient_norm) {
+  const double clip =
+      settings.clip_norm > 0 ? std::min(1.0, settings.clip_norm / (gradient_norm + 1e-6)) : 1.0;
+  constants_.clear();
+  for (const OptimizerSettings& group : settings.groups)
+    constants_.push_back(
+        make_optimizer_step(group, settings.step, static_cast<float>(clip / settings.loss_scale)));
+}
+
+void UpdateRunner::run(const Schedule& schedule) {
+  if (StepEvents* events = run_.options.step_events) events->begin_update(mode_ == UpdateMode::next_forward);
+  if (device_update_ != nullptr) return device_update_->run(constants_);
+  if (is_running()) {  // its states are being read ahead
+    for (const ChunkId chunk : order_) await(chunk);
+    thread_->allow(constants_);
+    return wait();
+  }
+  totals();  // as they are without it
+  progress_.begin_update();
+  if (mode_ != UpdateMode::next_forward) return run_here();
+  thread_->begin(true);
+  thread_->allow(constants_);
+  collect_in_order_of(schedule);
+  for (const ChunkId chunk : order_) give(chunk);
+  thread_->close();
+}
+
+void UpdateRunner::begin_beside(bool allowed) {
+  totals();  // as they are without it
+  progress_.begin_update();
+  thread_->begin(!allowed);
+  if (allowed) return thread_->allow(constants_);
+  collect_by_residence();
+  for (const ChunkId chunk : order_) {
+    progress_.begin(chunk);
+    thread_->add(chunk);
+  }
+}
+
+// On this thread, to the end.
+void UpdateRunner::run_here() {
+  collect_by_residence();
+  pipeline_.begin({.engine = tiers_.engine(), .workers = &run_.workers, .device = &cache_});
+  try {
+    pipeline_.allow(constants_);
+    for (const ChunkId chunk : order_) {
+      progress_.begin(chunk);
+      pipeline_.add(chunk);
+    }
+    while (pipeline_.advance()) {
+    }
+    TERRACE_ASSERT(pipeline_.idle(), "an update ends when every chunk is updated");
+  } catch (...) {
+    pipeline_.fail(std::current_exception());
+  }
+  std::exception_ptr failure;
+  try {
+    pipeline_.end();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  for (const ChunkId chunk : order_) {
+    if (!progress_.updated(chunk).done()) progress_.complete(chunk, failure);
+  }
+  progress_.end_update();
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+// Chunks whose records are streamed come first: resident ones fill the pauses of the drive.
+void UpdateRunner::collect_by_residence() {
+  order_.clear();
+  for (const bool streamed : {true, false}) {
+    for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
+      if (run_.is_trained(ChunkId{c}) && homes_.records.is_streamed(ChunkId{c}) == streamed)
+        order_.push_back(ChunkId{c});
+    }
+  }
+}
+
+// As the next step first needs them, by the schedule; then the others.
+void UpdateRunner::collect_in_order_of(const Schedule& schedule) {
+  order_.clear();
+  std::fill(in_order_.begin(), in_order_.end(), false);
+  const auto add = [this](ChunkId chunk) {
+    if (in_order_[index_of(chunk)] || !run_.is_trained(chunk)) return;
+    in_order_[index_of(chunk)] = true;
+    order_.push_back(chunk);
+  };
+  for (const ScheduledUse& use : schedule.uses()) {
+    for (const ChunkId chunk : use.chunks) add(chunk);
+  }
+  for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) add(ChunkId{c});
+}
+
+void UpdateRunner::give(ChunkId chunk) {
+  progress_.begin(chunk);
+  await(chunk);
+  thread_->add(chunk);
+}
+
+// The step thread sees the chunk as the update will leave it.
+void UpdateRunner::await(ChunkId chunk) {
+  const bool keeps_fresh =
+      homes_.gradients.is_held(chunk) && (mode_ == UpdateMode::next_forward || run_.params_live_on_device());
+  homes_.params.expect(chunk, progress_.updated(chunk),
+                       keeps_fresh ? homes_.gradients.gradient(chunk) : nullptr);
+  unsettled_[index_of(chunk)] = true;
+  if (run_.params_live_on_device()) unsent_[index_of(chunk)] = true;
+  for (const TensorId tensor : run_.space.tensors_of(chunk)) ++unsettled_chunks_[index_of(tensor)];
+}
+
+void UpdateRunner::wait() {
+  if (!is_running()) return;
+  const TimeScope updating(run_.account, TimeCause::update);
+  std::exception_ptr failure;
+  const uint64_t start = clock_.now_ns();
+  try {
+    thread_->finish();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  wait_ns_ += clock_.now_ns() - start;
+  for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
+    settle(ChunkId{c});
+    if (failure == nullptr) send_updated(ChunkId{c});
+  }
+  progress_.end_update();
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+// --- Chunks of an update that may not be over ---
+
+void UpdateRunner::wait_updated(ChunkId chunk) {
+  progress_.note_needed(chunk);
+  const Event& updated = progress_.updated(chunk);
+  if (updated.done()) return;
+  const uint64_t start = clock_.now_ns();
+  wait_done_watched(updated, run_.watch, ParamHome::update_subject(chunk));
+  wait_ns_ += clock_.now_ns() - start;
+}
+
+void UpdateRunner::settle(ChunkId chunk) {
+  if (!unsettled_[index_of(chunk)]) return;
+  unsettled_[index_of(chunk)] = false;
+  homes_.params.stop_expecting(chunk);
+  for (const TensorId tensor : run_.space.tensors_of(chunk)) {
+    if (--unsettled_chunks_[index_of(tensor)] == 0 && states_.state(tensor) == TensorState::updating)
+      states_.change(tensor, TensorState::hold);
+  }
+}
+
+void UpdateRunner::send_updated(ChunkId chunk) {
+  if (!unsent_[index_of(chunk)]) return;
+  unsent_[index_of(chunk)] = false;
+  cache_.detach_param(chunk);
+  homes_.params.send_to_device(chunk, cache_.param_slot(chunk));
+}
+
+// --- Counters ---
+
+const UpdateRunner::Totals& UpdateRunner::totals() {
+  if (!is_running())
+    totals_ = {pipeline_.totals(), homes_.params.publication().nvme_write_bytes(),
+               homes_.params.old().nvme_read_bytes(), homes_.gradients.opening_read_bytes(),
+               homes_.records.turn_wait_ns()};
+  return totals_;
+}
+
+void UpdateRunner::count(OffloadCounters& counters) {
+  const Totals& totals = this->totals();
+  counters.h2d_bytes += totals.pipeline.h2d_bytes;
+  counters.d2h_bytes += totals.pipeline.d2h_bytes;
+  if (device_update_ != nullptr) counters.d2h_bytes += device_update_->d2h_bytes();
+  counters.param_read_bytes += totals.old_param_read_bytes;
+  counters.param_write_bytes += totals.param_write_bytes;
+  counters.record_read_bytes += totals.pipeline.record_read_bytes;
+  counters.record_write_bytes += totals.pipeline.record_write_bytes;
+  counters.gradient_read_bytes += totals.gradient_read_bytes;
+  counters.update_gradient_read_bytes += totals.gradient_read_bytes;
+  const OptimizerPipeline::Times& times = totals.pipeline.times;
+  counters.update_wait_ns += times.read_wait_ns + times.write_wait_ns;
+  counters.update_write_wait_ns += times.write_wait_ns;
+  counters.update_compute_ns += times.compute_ns;
+  counters.update_check_ns += times.check_ns;
+  counters.update_device_wait_ns += times.device_wait_ns;
+  counters.turn_wait_ns += totals.turn_wait_ns;
+  counters.pending_update_wait_ns += wait_ns_;
+}
+
+}  // namespace terrace
