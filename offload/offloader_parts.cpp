@@ -88,8 +88,8 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   if (tiers.gradients() != nullptr) {
     spilled = std::make_unique<SpilledGradients>(space, plan, arena, *tiers.gradients(), watch);
   }
-  gradients = std::make_unique<GradientStore>(space, options, plan, arena, device, cache, *home, runs,
-                                              spilled.get(), workers, instruction_set, work_memory);
+  gradients = make_gradient_store({space, options, plan, arena, device, cache, *home, runs, spilled.get(),
+                                   workers, instruction_set, work_memory});
   records = std::make_unique<RecordStore>(space, options.states, plan, record_arena, device, tiers.records(),
                                           tiers.records() != nullptr ? tiers.engine() : nullptr, watch);
   take_turns();

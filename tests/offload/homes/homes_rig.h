@@ -16,7 +16,8 @@ struct HomesRig : BlockStoreRig {
   static constexpr uint32_t kChunks = 3;
 
   // Chunks of one tile; slots of parameters have room for one.
-  HomesRig() : space({{"w", {kChunks * kTileElements}, DataType::bf16}}, kTileElements) {
+  explicit HomesRig(SimulatedDeviceOptions options = {.budget_bytes = 8 * kMiB})
+      : space({{"w", {kChunks * kTileElements}, DataType::bf16}}, kTileElements), device(options) {
     plan.slot_bytes = space.param_bytes(ChunkId{0});
     plan.record_slot_bytes = plan.ring_slot_bytes = plan.record_layout.tile_bytes();
     plan.parameter_chunks = plan.record_chunks = kChunks;
@@ -43,7 +44,7 @@ struct HomesRig : BlockStoreRig {
   FlatSpace space;
   MemoryPlan plan;
   HostArena arena{{.budget_bytes = 4 * kMiB, .lock_pages = false}, log};
-  SimulatedDevice device{{.budget_bytes = 8 * kMiB}};
+  SimulatedDevice device;
   StepWatch watch;
   std::unique_ptr<BlockStore> store;
 };
