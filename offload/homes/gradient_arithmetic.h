@@ -1,5 +1,5 @@
-// GradientArithmetic: what is computed on gradients between backward and update: accumulation, and the sums of
-// squares behind the norm. It must never know where a gradient rests.
+// GradientArithmetic: what is computed on gradients between backward and update: accumulation, and the sums
+// of squares behind the norm. It must never know where a gradient rests.
 //
 // WorkerGradients takes the sums while a gradient lands, block by block and fused with the last accumulation,
 // so no pass over all gradients remains for the update. DeviceGradients is for device memory that the host

@@ -1,5 +1,5 @@
-// GradientSource: the complete gradients of a step, as an update reads them. Where they rest, and how they got
-// there, an update never knows.
+// GradientSource: the complete gradients of a step, as an update reads them. Where they rest, and how they
+// got there, an update never knows.
 #pragma once
 
 #include <cstddef>

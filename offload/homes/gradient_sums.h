@@ -1,6 +1,6 @@
-// GradientSums: the sums of squares of a step's gradients, one per block of the flat space, and which gradients
-// are complete. The norm is made of the sums in the order of the flat space, so when a gradient lands makes no
-// difference to it.
+// GradientSums: the sums of squares of a step's gradients, one per block of the flat space, and which
+// gradients are complete. The norm is made of the sums in the order of the flat space, so when a gradient
+// lands makes no difference to it.
 //
 // The step thread changes it; is_complete() may be called, and forget() too, by the thread of the update.
 #pragma once

@@ -78,9 +78,9 @@ CacheSlot& GradientsBelowDevice::copy_out(ChunkId chunk, std::span<const Gradien
   for (const GradientRun& run : runs) {
     const uint64_t offset = run.first_element * element_bytes, bytes = run.element_count * element_bytes;
     d2h_bytes_ += bytes;
-    device_.copy_to_host(to + offset, slot.id, offset, bytes, nullptr, slot.out,
-                         from_device_note(cache_.watch().events(), TransferRole::grad, TransferReason::step,
-                                          index_of(chunk)));
+    device_.copy_to_host(
+        to + offset, slot.id, offset, bytes, nullptr, slot.out,
+        from_device_note(cache_.watch().events(), TransferRole::grad, TransferReason::step, index_of(chunk)));
   }
   return slot;
 }

@@ -1,5 +1,5 @@
-// GradientsBelowDevice: what is common to gradients that leave the device. A chunk's gradient is held in a host
-// slot for life, or is spilled to nvme where the plan has no room for it on the host (SpilledGradients).
+// GradientsBelowDevice: what is common to gradients that leave the device. A chunk's gradient is held in a
+// host slot for life, or is spilled to nvme where the plan has no room for it on the host (SpilledGradients).
 //
 // Where all micro-batches of a step are open together (OffloadOptions::layer_major), a spilled gradient stays
 // in its landing slot from one micro-batch to the next, until the slot is needed.

@@ -1,5 +1,5 @@
-// GradientsInHost: gradients of a step of one micro-batch, with optimizer states on the host. Each is copied to
-// its place below the device, and its sums are taken when it has arrived.
+// GradientsInHost: gradients of a step of one micro-batch, with optimizer states on the host. Each is copied
+// to its place below the device, and its sums are taken when it has arrived.
 //
 // Taking over: a gradient that lands in the slot of its parameters displaces them. From then to the update
 // the chunk has parameters on the device only, if there; the update makes new ones of the masters, and a step

@@ -14,10 +14,10 @@ constexpr uint32_t kMicroBatches = 3;
 struct AccumulatedInHostTest : testing::Test {
   AccumulatedInHostTest() : landing{rig.take(rig.plan.slot_bytes), rig.take(rig.plan.slot_bytes)} {}
   std::unique_ptr<AccumulatedInHost> store(bool layer_major = false) {
-    return std::make_unique<AccumulatedInHost>(
-        rig.space, rig.device, *rig.cache, rig.arithmetic(),
-        AccumulatedInHost::Places{rig.slots, spilled.get(), landing},
-        AccumulationRules{DataType::fp32, kMicroBatches, layer_major}, 1);
+    return std::make_unique<AccumulatedInHost>(rig.space, rig.device, *rig.cache, rig.arithmetic(),
+                                               AccumulatedInHost::Places{rig.slots, spilled.get(), landing},
+                                               AccumulationRules{DataType::fp32, kMicroBatches, layer_major},
+                                               1);
   }
   void spill() {
     rig.plan.spill_slots = 2;

@@ -22,9 +22,9 @@ class PlayedArithmetic final : public DeviceArithmetic {
   void sums_of_squares(const std::byte* gradient, DataType type, uint64_t count,
                        std::span<double> sums) override {
     for (size_t b = 0; b < sums.size(); ++b)
-      sums[b] = sum_of_squares_block(InstructionSet::scalar,
-                                     gradient + b * kSumBlockElements * bytes_of(type), type,
-                                     std::min<uint64_t>(kSumBlockElements, count - b * kSumBlockElements));
+      sums[b] =
+          sum_of_squares_block(InstructionSet::scalar, gradient + b * kSumBlockElements * bytes_of(type),
+                               type, std::min<uint64_t>(kSumBlockElements, count - b * kSumBlockElements));
   }
 };
 

@@ -1,4 +1,5 @@
-// Gradients of one micro-batch below the device: in slots of their own, in those of their parameters, on nvme.
+// Gradients of one micro-batch below the device: in slots of their own, in those of their parameters, on
+// nvme.
 #include <terrace/offload/homes/gradients_in_host.h>
 
 #include <gtest/gtest.h>
@@ -18,8 +19,8 @@ struct GradientsInHostTest : testing::Test {
   void spill() {
     rig.plan.spill_slots = 1;
     rig.plan.spill_slot_bytes = rig.plan.slot_bytes;
-    spilled = std::make_unique<SpilledGradients>(
-        rig.space, rig.plan, rig.arena, rig.make_store_of(rig.plan.slot_bytes), rig.watch);
+    spilled = std::make_unique<SpilledGradients>(rig.space, rig.plan, rig.arena,
+                                                 rig.make_store_of(rig.plan.slot_bytes), rig.watch);
     io = std::make_unique<io::IoThread>(io::make_engine({.kind = io::EngineKind::threads}, rig.log));
     spilled->leave_through(*io);
   }
