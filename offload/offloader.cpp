@@ -110,7 +110,7 @@ void Offloader::end_micro_batch() {
   }
   r.landings.complete_unused(r.order.micro_batch());
   const uint64_t start = r.clock.now_ns();
-  r.gradients.finish_micro_batch(r.order.last_micro_batch_is_open());
+  r.gradients->finish_micro_batch(r.order.last_micro_batch_is_open());
   if (r.early_update.takes_landings()) r.early_update.take_landed();
   r.counters.landing_wait_ns += r.clock.now_ns() - start;
   r.order.end_micro_batch();
@@ -134,7 +134,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
   const TimeScope updating(r.account, TimeCause::update);
   r.decisions.made(DecisionKind::update, r.step_count);
   const uint64_t start = r.clock.now_ns();
-  const GradientNorm norm = r.gradients.norm();
+  const GradientNorm norm = r.gradients->norm();
   r.counters.norm_ns += r.clock.now_ns() - start;
   UpdateResult result{norm.norm(settings.loss_scale), norm.finite()};
   r.training_cursor.end_step();
@@ -148,7 +148,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
     r.updates.run(r.training_cursor.schedule());
   }
   if (result.applied) {
-    r.gradients.end_displacement();
+    r.gradients->end_displacement();
   } else {
     r.updates.wait();  // its states may have been read ahead
     r.landings.drop();
@@ -168,7 +168,7 @@ void Offloader::abandon_step() {
   r.order.require_step_between_uses("cannot abandon a step");
   throw_failure_of(r.landing_failure);
   begin_change();
-  r.gradients.finish_micro_batch(r.order.last_micro_batch_is_open());
+  r.gradients->finish_micro_batch(r.order.last_micro_batch_is_open());
   r.updates.wait();
   r.landings.drop();
   restore_displaced_parameters(r.blocks, r.counters);
@@ -287,7 +287,7 @@ void Offloader::end_use() {
   for (const ChunkId chunk : r.use.chunks) r.cache.unpin_param(chunk);
   try {
     if (r.use.kind == UseKind::backward) r.landings.close(r.use, r.order.micro_batch());
-    r.gradients.poll();
+    r.gradients->poll();
     if (r.early_update.takes_landings()) r.early_update.take_landed();
   } catch (...) {
     r.landing_failure = std::current_exception();

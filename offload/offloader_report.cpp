@@ -11,13 +11,13 @@ OffloadCounters Offloader::counters() const {
   r.fetches.count(counters);
   r.commits.count(counters);
   counters.h2d_bytes += r.params.h2d_bytes() + r.params.publication().h2d_bytes();
-  counters.d2h_bytes += r.gradients.d2h_bytes() + r.params.old().d2h_bytes();
+  counters.d2h_bytes += r.gradients->d2h_bytes() + r.params.old().d2h_bytes();
   counters.param_read_bytes += r.params.nvme_read_bytes();
   counters.direct_read_bytes = r.params.direct_read_bytes();
   counters.cache_read_bytes = r.records.entered_bytes();
   counters.cache_write_bytes = r.records.left_bytes();
-  counters.gradient_read_bytes += r.gradients.landing_read_bytes();
-  counters.gradient_write_bytes = r.gradients.landing_write_bytes();
+  counters.gradient_read_bytes += r.gradients->landing_read_bytes();
+  counters.gradient_write_bytes = r.gradients->landing_write_bytes();
   if (r.activations != nullptr) {
     counters.activation_d2h_bytes = r.activations->d2h_bytes();
     counters.activation_h2d_bytes = r.activations->h2d_bytes();

@@ -67,7 +67,7 @@ struct Offloader::Rooms {
   ParamHome params;
   GradientRuns runs;
   std::unique_ptr<SpilledGradients> spilled;  // null where the plan spills nothing
-  GradientStore gradients;
+  std::unique_ptr<GradientStore> gradients;
   RecordStore records;
   const StateHomes homes;
 

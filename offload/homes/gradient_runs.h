@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include <terrace/base/data_type.h>
 #include <terrace/memory/space/flat_space.h>
 
 namespace terrace {
@@ -32,6 +33,14 @@ struct GradientLanding {
   std::span<const GradientRun> runs;  // ascending, with gaps between them or with different is_first
   bool begins = false;                // nothing of the chunk has landed in this step before
   bool ends = false;                  // all of it has landed in all micro-batches afterwards
+};
+
+// How the gradients of a step are added up.
+struct AccumulationRules {
+  DataType type = DataType::fp32;  // of accumulators
+  uint32_t micro_batches = 1;
+  bool layer_major = false;  // all micro-batches are open together
+  bool is_last(const GradientLanding& landing) const { return landing.micro_batch + 1 == micro_batches; }
 };
 
 class GradientRuns {

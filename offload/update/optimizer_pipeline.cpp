@@ -25,7 +25,7 @@ class AddedTime {
 
 }  // namespace
 
-OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients,
+OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientSource& gradients,
                                      ParamHome& home, TileUpdate& tiles, UpdateProgress& progress,
                                      StepWatch& watch, io::RingBuffer& ring, const MemoryPlan& plan,
                                      Sides sides)

@@ -28,7 +28,7 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/workers.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/homes/gradient_store.h>
+#include <terrace/offload/homes/gradient_source.h>
 #include <terrace/offload/homes/param_home.h>
 #include <terrace/offload/homes/record_store.h>
 #include <terrace/offload/update/device_lanes.h>
@@ -78,7 +78,7 @@ class OptimizerPipeline {
     DeviceLanes* lanes = nullptr;  // null: none is updated there
   };
 
-  OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientStore& gradients, ParamHome& home,
+  OptimizerPipeline(const FlatSpace& space, RecordStore& records, GradientSource& gradients, ParamHome& home,
                     TileUpdate& tiles, UpdateProgress& progress, StepWatch& watch, io::RingBuffer& ring,
                     const MemoryPlan& plan, Sides sides);
 
@@ -150,7 +150,7 @@ class OptimizerPipeline {
 
   const FlatSpace& space_;
   RecordStore& records_;
-  GradientStore& gradients_;
+  GradientSource& gradients_;
   ParamHome& home_;
   TileUpdate& tiles_;
   UpdateProgress& progress_;

@@ -12,7 +12,7 @@ constexpr uint64_t kWidestTileBytes = kTileElements * sizeof(float);
 
 }  // namespace
 
-TileUpdate::TileUpdate(const FlatSpace& space, GradientStore& gradients, ParamHome& home,
+TileUpdate::TileUpdate(const FlatSpace& space, GradientSource& gradients, ParamHome& home,
                        const RecordLayout& layout, InstructionSet instruction_set,
                        DeviceArithmetic* device_arithmetic, bool dry)
     : space_(space),

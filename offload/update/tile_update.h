@@ -12,7 +12,7 @@
 
 #include <terrace/base/record_layout.h>
 #include <terrace/memory/space/flat_space.h>
-#include <terrace/offload/homes/gradient_store.h>
+#include <terrace/offload/homes/gradient_source.h>
 #include <terrace/offload/homes/param_home.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/optimizer_cpu/optimizer.h>
@@ -29,7 +29,7 @@ struct TilePlaces {
 
 class TileUpdate {
  public:
-  TileUpdate(const FlatSpace& space, GradientStore& gradients, ParamHome& home, const RecordLayout& layout,
+  TileUpdate(const FlatSpace& space, GradientSource& gradients, ParamHome& home, const RecordLayout& layout,
              InstructionSet instruction_set, DeviceArithmetic* device_arithmetic, bool dry);
 
   // The constants of each parameter group, for the update that begins; they stay until it is over.
@@ -71,7 +71,7 @@ class TileUpdate {
            DeviceArithmetic* device = nullptr) const;
 
   const FlatSpace& space_;
-  GradientStore& gradients_;
+  GradientSource& gradients_;
   ParamHome& home_;
   const RecordLayout layout_;
   const InstructionSet instruction_set_;

@@ -15,10 +15,14 @@ namespace terrace {
 struct HomesRig : BlockStoreRig {
   static constexpr uint32_t kChunks = 3;
 
-  // Chunks of one tile; slots of parameters have room for one.
-  HomesRig() : space({{"w", {kChunks * kTileElements}, DataType::bf16}}, kTileElements) {
+  // Chunks of one tile by default; slots of parameters have room for one chunk.
+  explicit HomesRig(SimulatedDeviceOptions options = {.budget_bytes = 8 * kMiB},
+                    std::vector<TensorSpec> tensors = {{"w", {kChunks * kTileElements}, DataType::bf16}},
+                    uint64_t chunk_tiles = 1)
+      : space(std::move(tensors), chunk_tiles * kTileElements), device(options) {
     plan.slot_bytes = space.param_bytes(ChunkId{0});
-    plan.record_slot_bytes = plan.ring_slot_bytes = plan.record_layout.tile_bytes();
+    plan.ring_slot_bytes = plan.record_layout.tile_bytes();
+    plan.record_slot_bytes = chunk_tiles * plan.ring_slot_bytes;
     plan.parameter_chunks = plan.record_chunks = kChunks;
   }
   // A store with `chunk_bytes` of every chunk, written in place.
@@ -43,7 +47,7 @@ struct HomesRig : BlockStoreRig {
   FlatSpace space;
   MemoryPlan plan;
   HostArena arena{{.budget_bytes = 4 * kMiB, .lock_pages = false}, log};
-  SimulatedDevice device{{.budget_bytes = 8 * kMiB}};
+  SimulatedDevice device;
   StepWatch watch;
   std::unique_ptr<BlockStore> store;
 };

@@ -1,0 +1,72 @@
+#include <terrace/offload/homes/accumulated_on_device.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <terrace/base/assert.h>
+
+namespace terrace {
+
+AccumulatedOnDevice::AccumulatedOnDevice(const FlatSpace& space, const MemoryPlan& plan, Device& device,
+                                         DeviceCache& cache, std::unique_ptr<GradientArithmetic> arithmetic,
+                                         std::vector<std::byte*> landing_slots,
+                                         const AccumulationRules& rules)
+    : GradientStore(std::move(arithmetic), std::move(landing_slots)),
+      device_(device),
+      cache_(cache),
+      rules_(rules),
+      accumulators_(space.chunk_count()) {
+  if (plan.device_accumulator_slots == 0) return;
+  const std::vector<DeviceSlot> slots = device.create_slots(
+      plan.accumulator_slot_bytes, plan.device_accumulator_slots, "gradient accumulators");
+  std::byte* address = device.reserve_addresses(plan.device_accumulator_slots * plan.accumulator_slot_bytes);
+  size_t next = 0;
+  for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (!space.section_of(ChunkId{c}).trainable) continue;
+    accumulators_[c] = {slots[next++], address};
+    address += plan.accumulator_slot_bytes;
+    if (!device.strict()) device.attach(accumulators_[c].slot, accumulators_[c].address);
+  }
+}
+
+void AccumulatedOnDevice::land(const GradientLanding& landing) {
+  const ChunkId chunk = landing.chunk;
+  sums().forget(chunk);
+  open(chunk);
+  cache_.pin_gradient(chunk);
+  arithmetic_->add(landing, gradient(chunk), cache_.gradient_address(chunk), rules_.is_last(landing));
+  cache_.unpin_gradient(chunk);
+  close(chunk);
+  cache_.drop_gradient(chunk);
+}
+
+// Zeros add nothing to what earlier micro-batches have left.
+void AccumulatedOnDevice::land_zero(const GradientLanding& landing) {
+  if (std::ranges::none_of(landing.runs, &GradientRun::is_first) && !rules_.is_last(landing)) return;
+  open(landing.chunk);
+  arithmetic_->add(landing, gradient(landing.chunk), nullptr, rules_.is_last(landing));
+  close(landing.chunk);
+}
+
+void AccumulatedOnDevice::finish_micro_batch(bool ends_step) {
+  if (ends_step) arithmetic_->finish_step(*this);
+}
+
+std::byte* AccumulatedOnDevice::gradient(ChunkId chunk) {
+  TERRACE_ASSERT(accumulators_[index_of(chunk)].address != nullptr,
+                 fmt::format("chunk {} is frozen and has no gradient", index_of(chunk)));
+  return accumulators_[index_of(chunk)].address;
+}
+
+void AccumulatedOnDevice::open(ChunkId chunk) {
+  const Accumulator& accumulator = accumulators_[index_of(chunk)];
+  if (device_.strict()) device_.attach(accumulator.slot, accumulator.address);
+}
+
+void AccumulatedOnDevice::close(ChunkId chunk) {
+  if (device_.strict()) device_.detach(accumulators_[index_of(chunk)].slot);
+}
+
+}  // namespace terrace

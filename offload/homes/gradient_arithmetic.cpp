@@ -1,0 +1,120 @@
+#include <terrace/offload/homes/gradient_arithmetic.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <terrace/base/units.h>
+#include <terrace/optimizer_cpu/gradient.h>
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kBlockElements = kSumBlockElements;
+constexpr uint64_t kTaskBlocks = 16;
+
+}  // namespace
+
+WorkerGradients::WorkerGradients(const FlatSpace& space, GradientSums sums, DataType accumulation_type,
+                                 Workers& workers, InstructionSet instruction_set, StepWatch& watch, bool dry)
+    : GradientArithmetic(std::move(sums)),
+      space_(space),
+      accumulation_type_(accumulation_type),
+      workers_(workers),
+      instruction_set_(instruction_set),
+      watch_(watch),
+      dry_(dry) {}
+
+void WorkerGradients::take(ChunkId chunk, DataType type, const std::byte* gradient) {
+  const std::span<double> sums = sums_.of(chunk);
+  const ComputingScope computing(watch_);
+  workers_.parallel_for(dry_ ? 0 : divide_up(sums.size(), kTaskBlocks), [&](size_t task) {
+    for (uint64_t b = task * kTaskBlocks; b < std::min(sums.size(), (task + 1) * kTaskBlocks); ++b) {
+      sums[b] = sum_of_squares_block(instruction_set_, gradient + b * kBlockElements * bytes_of(type), type,
+                                     kBlockElements);
+    }
+  });
+  sums_.note_complete(chunk);
+}
+
+void WorkerGradients::add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
+                          bool takes_sums) {
+  const uint64_t first = landing.runs.front().first_element / kBlockElements;
+  const uint64_t end = divide_up(landing.runs.back().end(), kBlockElements);
+  const ComputingScope computing(watch_);
+  workers_.parallel_for(dry_ ? 0 : divide_up(end - first, kTaskBlocks), [&](size_t task) {
+    const uint64_t begin = first + task * kTaskBlocks;
+    for (uint64_t b = begin; b < std::min(end, begin + kTaskBlocks); ++b)
+      add_block(landing, b, accumulator, gradient, takes_sums);
+  });
+  if (landing.ends) sums_.note_complete(landing.chunk);
+}
+
+// A block's sum is right when the last that lands of it has been added.
+void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, std::byte* accumulator,
+                                const std::byte* gradient, bool takes_sum) {
+  const DataType type = space_.section_of(landing.chunk).type;
+  const uint64_t begin = block * kBlockElements, end = begin + kBlockElements;
+  bool has_landed = false;
+  for (const GradientRun& run : landing.runs) {
+    const uint64_t first = std::max(begin, run.first_element), last = std::min(end, run.end());
+    if (first >= last) continue;
+    has_landed = true;
+    std::byte* const sum = accumulator + first * bytes_of(accumulation_type_);
+    const bool replaces = run.is_first && landing.micro_batch == 0;
+    if (run.is_first && (!replaces || gradient == nullptr))  // the micro-batches before were zero
+      std::memset(sum, 0, (last - first) * bytes_of(accumulation_type_));
+    if (gradient == nullptr) continue;
+    const Accumulation part{.accumulator = sum,
+                            .accumulator_type = accumulation_type_,
+                            .gradient = gradient + first * bytes_of(type),
+                            .gradient_type = type,
+                            .count = last - first,
+                            .first = replaces};
+    if (takes_sum && part.count == kBlockElements) {
+      sums_.of(landing.chunk)[block] = accumulate_block(instruction_set_, part);
+      return;
+    }
+    accumulate(instruction_set_, part);
+  }
+  if (!has_landed || !takes_sum) return;
+  sums_.of(landing.chunk)[block] =
+      sum_of_squares_block(instruction_set_, accumulator + begin * bytes_of(accumulation_type_),
+                           accumulation_type_, kBlockElements);
+}
+
+void DeviceGradients::take(ChunkId chunk, DataType, const std::byte*) {
+  sums_.note_complete(chunk);
+}
+
+void DeviceGradients::add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
+                          bool) {
+  const DataType type = space_.section_of(landing.chunk).type;
+  for (const GradientRun& run : landing.runs) {
+    std::byte* const sum = accumulator + run.first_element * bytes_of(accumulation_type_);
+    const bool replaces = run.is_first && landing.micro_batch == 0;
+    if (run.is_first && (!replaces || gradient == nullptr))  // the micro-batches before were zero
+      arithmetic_.set_zero(sum, accumulation_type_, run.element_count);
+    if (gradient == nullptr) continue;
+    arithmetic_.accumulate({.accumulator = sum,
+                            .accumulator_type = accumulation_type_,
+                            .gradient = gradient + run.first_element * bytes_of(type),
+                            .gradient_type = type,
+                            .count = run.element_count,
+                            .first = replaces});
+  }
+  if (landing.ends) sums_.note_complete(landing.chunk);
+}
+
+void DeviceGradients::finish_step(GradientSource& gradients) {
+  for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
+    const ChunkId chunk{c};
+    if (!sums_.is_complete(chunk)) continue;
+    gradients.open(chunk);
+    device_sums_.add(gradients.gradient(chunk), gradients.type(chunk), space_.chunk(chunk).elements,
+                     sums_.of(chunk));
+    gradients.close(chunk);
+  }
+  device_sums_.finish();
+}
+
+}  // namespace terrace

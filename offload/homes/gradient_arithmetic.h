@@ -1,0 +1,93 @@
+// GradientArithmetic: what is computed on gradients between backward and update: accumulation, and the sums
+// of squares behind the norm. It must never know where a gradient rests.
+//
+// WorkerGradients takes the sums while a gradient lands, block by block and fused with the last accumulation,
+// so no pass over all gradients remains for the update. DeviceGradients is for device memory that the host
+// cannot reach, and takes all sums together when the step's last micro-batch has ended. No bit differs.
+//
+// Used by the step thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <terrace/base/workers.h>
+#include <terrace/memory/space/flat_space.h>
+#include <terrace/offload/homes/device_arithmetic.h>
+#include <terrace/offload/homes/gradient_runs.h>
+#include <terrace/offload/homes/gradient_source.h>
+#include <terrace/offload/homes/gradient_sums.h>
+#include <terrace/optimizer_cpu/instruction_set.h>
+
+namespace terrace {
+
+class GradientArithmetic {
+ public:
+  explicit GradientArithmetic(GradientSums sums) : sums_(std::move(sums)) {}
+  virtual ~GradientArithmetic() = default;
+  GradientArithmetic(const GradientArithmetic&) = delete;
+  GradientArithmetic& operator=(const GradientArithmetic&) = delete;
+
+  GradientSums& sums() { return sums_; }
+  const GradientSums& sums() const { return sums_; }
+
+  // The chunk's gradient is complete at `gradient`; its sums are taken now, or by finish_step().
+  virtual void take(ChunkId chunk, DataType type, const std::byte* gradient) = 0;
+  // Adds what has landed of a chunk, from its first element on, to its accumulator. Null: zeros have landed.
+  // The gradient is complete when the landing ends it. `takes_sums`: the blocks that are reached may be.
+  virtual void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
+                   bool takes_sums) = 0;
+  // Everything of the step has landed in `gradients`: the sums of all that are complete are known afterwards.
+  virtual void finish_step(GradientSource& gradients) { (void)gradients; }
+
+ protected:
+  GradientSums sums_;
+};
+
+class WorkerGradients final : public GradientArithmetic {
+ public:
+  // All references outlive this.
+  WorkerGradients(const FlatSpace& space, GradientSums sums, DataType accumulation_type, Workers& workers,
+                  InstructionSet instruction_set, StepWatch& watch, bool dry);
+
+  void take(ChunkId chunk, DataType type, const std::byte* gradient) override;
+  void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
+           bool takes_sums) override;
+
+ private:
+  void add_block(const GradientLanding& landing, uint64_t block, std::byte* accumulator,
+                 const std::byte* gradient, bool takes_sum);
+
+  const FlatSpace& space_;
+  const DataType accumulation_type_;
+  Workers& workers_;
+  const InstructionSet instruction_set_;
+  StepWatch& watch_;
+  const bool dry_;  // nothing is computed
+};
+
+class DeviceGradients final : public GradientArithmetic {
+ public:
+  // All references outlive this.
+  DeviceGradients(const FlatSpace& space, GradientSums sums, DataType accumulation_type,
+                  DeviceArithmetic& arithmetic, DeviceSums device_sums)
+      : GradientArithmetic(std::move(sums)),
+        space_(space),
+        accumulation_type_(accumulation_type),
+        arithmetic_(arithmetic),
+        device_sums_(std::move(device_sums)) {}
+
+  void take(ChunkId chunk, DataType type, const std::byte* gradient) override;
+  void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
+           bool takes_sums) override;
+  void finish_step(GradientSource& gradients) override;
+
+ private:
+  const FlatSpace& space_;
+  const DataType accumulation_type_;
+  DeviceArithmetic& arithmetic_;
+  DeviceSums device_sums_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,59 @@
+// What a store of gradients is made on when it is tested alone: the rig of homes, slots of a device, and
+// gradients of one value.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <terrace/base/workers.h>
+#include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/homes/gradient_arithmetic.h>
+
+#include "offload/homes/homes_rig.h"
+
+namespace terrace {
+
+struct GradientRig : HomesRig {
+  explicit GradientRig(SimulatedDeviceOptions options = {.budget_bytes = 8 * kMiB}) : HomesRig(options) {
+    plan.device_slots = kChunks;
+    plan.accumulator_slot_bytes = kTileElements * sizeof(float);
+    cache = std::make_unique<DeviceCache>(space, device, plan, Placement::cpu, PolicyKind::opt, states, watch,
+                                          decisions);
+    for (std::byte*& slot : slots) slot = take(plan.accumulator_slot_bytes);
+  }
+  std::byte* take(uint64_t bytes) { return arena.take(bytes, "a test").data(); }
+  GradientSums sums() { return {space, arena.take(kChunks * sizeof(double), "sums"), false}; }
+  std::unique_ptr<GradientArithmetic> arithmetic() {
+    return std::make_unique<WorkerGradients>(space, sums(), DataType::fp32, workers, InstructionSet::scalar,
+                                             watch, false);
+  }
+  // The chunk has a gradient on the device, every element of which is `value`.
+  void make_gradient(ChunkId chunk, float value) {
+    const Schedule unknown;
+    cache->begin_gradient(chunk, *cache->take_slot(EvictionContext{unknown, kNever}));
+    cache->pin_gradient(chunk);
+    auto* const elements = reinterpret_cast<Bf16*>(cache->gradient_address(chunk));
+    for (uint64_t e = 0; e < kTileElements; ++e) elements[e] = to_bf16(value);
+    cache->unpin_gradient(chunk);
+  }
+  // All of the chunk lands, in one of `micro_batches`.
+  GradientLanding landing(ChunkId chunk, uint32_t micro_batch = 0, uint32_t micro_batches = 1) {
+    whole = {0, kTileElements, micro_batch == 0};
+    return {chunk, micro_batch, {&whole, 1}, micro_batch == 0, micro_batch + 1 == micro_batches};
+  }
+
+  TensorStates states{space};
+  Decisions decisions{nullptr, nullptr, log};
+  Workers workers{1};
+  GradientRun whole;
+  std::unique_ptr<DeviceCache> cache;
+  std::vector<std::byte*> slots = std::vector<std::byte*>(kChunks);
+};
+
+template <typename Element>
+bool all_are(const std::byte* bytes, Element value) {
+  const auto* const elements = reinterpret_cast<const Element*>(bytes);
+  return std::all_of(elements, elements + kTileElements,
+                     [value](Element element) { return std::memcmp(&element, &value, sizeof(value)) == 0; });
+}
+
+}  // namespace terrace
