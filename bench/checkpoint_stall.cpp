@@ -138,7 +138,7 @@ int run(int argc, char** argv) {
       "ms, beside the copy {:.1f} ms\n",
       rounds, median(copied), median(blocked), 100 * median(blocked) / median(copied), median(flush),
       median(step), median(busy));
-  trainer.offloader().keep_tier(false);
+  trainer.offloader().commits().keep_tier(false);
   return 0;
 }
 

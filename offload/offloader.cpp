@@ -26,6 +26,9 @@ ActivationStore* Offloader::activations() {
 TrainingState& Offloader::state() {
   return rooms_->state;
 }
+const TrainingState& Offloader::state() const {
+  return rooms_->state;
+}
 Commits& Offloader::commits() {
   return rooms_->commits;
 }

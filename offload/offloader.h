@@ -76,6 +76,7 @@ class Offloader final : public ParameterAccess {
   ActivationStore* activations();
   // The state in and out: initial values, checkpoints, weights.
   TrainingState& state();
+  const TrainingState& state() const;
   // Committed states on nvme.
   Commits& commits();
   const Commits& commits() const;
@@ -143,33 +144,6 @@ class Offloader final : public ParameterAccess {
   const StepWatch& watch() const;
   // The state and the last transitions of every tensor, for messages.
   const TensorStates& states() const;
-
-  void initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>)> v) { state().initialise(v); }
-  uint64_t record_tile_count() { return state().record_tile_count(); }
-  void export_records(FunctionRef<void(std::span<const std::byte>)> s) { state().export_records(s); }
-  void import_records(FunctionRef<void(std::span<std::byte>)> s) { state().import_records(s); }
-  uint64_t frozen_bytes() { return state().frozen_bytes(); }
-  void export_frozen(FunctionRef<void(std::span<const std::byte>)> s) { state().export_frozen(s); }
-  void import_frozen(FunctionRef<void(std::span<std::byte>)> s) { state().import_frozen(s); }
-  void export_values(TrainingState::Wanted w, TrainingState::ValueSink s) { state().export_values(w, s); }
-  void read_parameter(TensorId t, std::span<std::byte> d) { state().read_parameter(t, d); }
-  void set_host_budget(uint64_t b) { budget().set(b); }
-  uint64_t least_host_budget() const { return budget().least(); }
-  uint64_t host_budget() const { return budget().in_force(); }
-  uint32_t kept_record_chunks() const { return budget().resident_chunks(); }
-  std::vector<TierUse> host_ledger() const { return budget().ledger(); }
-  uint64_t host_peak_bytes() const { return budget().peak_bytes(); }
-  bool host_budget_has_changed() const { return budget().has_changed(); }
-  bool keeps_epochs() const { return commits().are_kept(); }
-  const std::string& why_no_epochs() const { return commits().why_not_kept(); }
-  void begin_commit(std::string_view i, bool r = false) { commits().begin(i, r); }
-  bool commit_in_progress() const { return commits().in_progress(); }
-  uint64_t finish_commit() { return commits().finish(); }
-  uint64_t last_epoch() const { return commits().last(); }
-  const std::string& taken_up_info() const { return commits().taken_up_info(); }
-  bool earlier_epoch_stays() const { return commits().earlier_stays(); }
-  void keep_tier(bool k) { commits().keep_tier(k); }
-  std::unique_ptr<PinnedEpoch> pin_epoch() { return commits().pin(); }
 
  private:
   struct Rooms;

@@ -88,7 +88,7 @@ int train(const std::filesystem::path& folder) {
   terrace::Workers workers(2);
   terrace::SimulatedDevice device({options.device_budget_bytes});
   terrace::Offloader offloader(space, options, {}, device, workers, log);
-  offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
+  offloader.state().initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
     for (size_t e = 0; e < values.size(); ++e) values[e] = 0.05f * noise(index_of(tensor) * 7919 + first + e);
   });
 

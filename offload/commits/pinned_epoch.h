@@ -12,7 +12,7 @@
 
 namespace terrace {
 
-// Made by Offloader::pin_epoch() and gone before the offloader is. Used by one thread at a time, which need
+// Made by Commits::pin() and gone before the offloader is. Used by one thread at a time, which need
 // not be the step thread. It has an engine and a few blocks of host memory of its own.
 class PinnedEpoch {
  public:
@@ -25,14 +25,14 @@ class PinnedEpoch {
   uint64_t epoch() const;
   const std::string& info() const;
 
-  // As Offloader::export_records() has them: tiles of the trainable sections in flat order, with whole
+  // As TrainingState::export_records() has them: tiles of the trainable sections in flat order, with whole
   // masters whatever the commit holds. Fills `tiles`, a multiple of record_layout().tile_bytes(), from tile
   // `first_tile` on; every byte is verified. Throws Error(io) and Error(corrupt).
   RecordLayout record_layout() const;
   uint64_t block_tiles() const;  // of a block of the tier, at most; each block that is touched is read whole
   uint64_t record_tile_count() const;
   void read_records(uint64_t first_tile, std::span<std::byte> tiles);
-  // As Offloader::export_frozen() has them; `offset` and the size are multiples of 4096.
+  // As TrainingState::export_frozen() has them; `offset` and the size are multiples of 4096.
   uint64_t frozen_bytes() const;
   void read_frozen(uint64_t offset, std::span<std::byte> parameters);
 

@@ -35,10 +35,10 @@ std::unique_ptr<GradientArithmetic> make_arithmetic(const GradientParts& parts) 
     memory = parts.arena.take(parts.plan.gradient_sum_bytes, "gradient sums");
   GradientSums sums(parts.space, memory, options.dry);
   StepWatch& watch = parts.cache.watch();
-  if (options.states == Placement::none && options.device_arithmetic != nullptr) {
+  if (options.states == Placement::none && options.hooks.device_arithmetic != nullptr) {
     return std::make_unique<DeviceGradients>(
-        parts.space, std::move(sums), options.accumulation_type, *options.device_arithmetic,
-        DeviceSums(*options.device_arithmetic, parts.device, parts.work_memory, watch));
+        parts.space, std::move(sums), options.accumulation_type, *options.hooks.device_arithmetic,
+        DeviceSums(*options.hooks.device_arithmetic, parts.device, parts.work_memory, watch));
   }
   return std::make_unique<WorkerGradients>(parts.space, std::move(sums), options.accumulation_type,
                                            parts.workers, parts.instruction_set, watch, options.dry);

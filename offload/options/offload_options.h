@@ -2,33 +2,22 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include <terrace/aio/engine.h>
-#include <terrace/base/clock.h>
 #include <terrace/base/data_type.h>
 #include <terrace/base/record_layout.h>
 #include <terrace/memory/space/eviction_policy.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/memory/tier/tier_start.h>
+#include <terrace/offload/options/offload_hooks.h>
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/options/update_rates.h>
 #include <terrace/offload/transfer/drive_turns.h>
 
 namespace terrace {
-
-class DecisionLog;
-class DecisionSource;
-
-namespace io {
-class FileEvents;
-}
-class StepEvents;
-class DeviceArithmetic;
 
 struct OffloadOptions {
   Placement parameters = Placement::none;
@@ -36,14 +25,14 @@ struct OffloadOptions {
   std::vector<TierPath> parameter_paths;  // existing folders; used when parameters are on nvme
   std::vector<TierPath> state_paths;      // the same for states
 
-  // Commits (Offloader::begin_commit): every write of a record goes to a free slot, and the last commit stays
+  // Commits (Commits::begin): every write of a record goes to a free slot, and the last commit stays
   // whole whatever happens. Takes twice the disk for records. Without effect where no commit is
-  // possible (Offloader::why_no_epochs).
+  // possible (Commits::why_not_kept).
   bool durable = false;
   uint32_t retained_epochs = 0;  // commits that stay beside the last one; each takes room for all records
   // resume: go on from the last commit in the tier folders; then chunk_elements of the space is that of the
   // commit. fresh: what no commit needs is removed, and a commit is refused unless `discard_epochs`; then it
-  // goes with the first commit where the new state has room beside it (Offloader::earlier_epoch_stays), else
+  // goes with the first commit where the new state has room beside it (Commits::earlier_stays), else
   // at once.
   TierStart tier_start = TierStart::fresh;
   bool discard_epochs = false;
@@ -90,11 +79,6 @@ struct OffloadOptions {
   bool reads_past_host = false;
 
   io::EngineOptions io;
-  // Wraps every engine the offloader makes (faults, tracing): first the step thread's, then that of the
-  // parameter reads where parameters are on nvme, then that of the commits where there are any, then that of
-  // gradients on their way to nvme where it is not that of the parameter reads; that of the updates when a
-  // mode other than after_backward is first set, and one for every PinnedEpoch when it is made.
-  std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate_engine;
   bool verify_checksums = true;
   // Updates that stream take turns on the drives of state_paths with those of other processes of this user;
   // nothing: they do not, and no lock files are made.
@@ -103,20 +87,7 @@ struct OffloadOptions {
   // memory, files that are not made and arithmetic that is left out. Nothing it answers about the weights,
   // norms included, means anything. Starts fresh.
   bool dry = false;
-  // Told of every change of the disk but the engines' writes; outlives the offloader. For simulated power
-  // cuts.
-  io::FileEvents* file_events = nullptr;
-  // Told of every decision about device slots, and a source of those to be made; both outlive the offloader.
-  DecisionLog* decisions = nullptr;
-  DecisionSource* replay = nullptr;
-  // By which the step's time is charged and the rates of paths are observed; null: the steady one.
-  const Clock* clock = nullptr;
-  // Computes with what rests in device memory where the host cannot reach that; outlives the offloader. Null:
-  // the workers do. Its sums take the work memory between two micro-batches.
-  DeviceArithmetic* device_arithmetic = nullptr;
-  // Records what happens in steps; outlives the offloader. Null: nothing is recorded. Whoever trains tells it
-  // where steps begin and end.
-  StepEvents* step_events = nullptr;
+  OffloadHooks hooks;
 };
 
 // Of what only passes through nvme and is never part of a commit: the paths of the states, or those of the

@@ -21,7 +21,7 @@ struct RunContext {
   const MemoryPlan& plan;
   Device& device;
   Workers& workers;
-  const Clock& clock;    // OffloadOptions::clock, or the steady one
+  const Clock& clock;    // OffloadHooks::clock, or the steady one
   TimeAccount& account;  // of the step thread
   StepWatch& watch;
   Log& log;

@@ -100,7 +100,7 @@ void Commits::copy_parameters() {
       wait_watched(engine, run.watch,
                    {"room in the tier", "host -> nvme", TimeCause::write, chunk, nullptr, {}});
     const uint64_t tag =
-        transfer_tag(run.options.step_events, TransferRole::param, TransferReason::commit, chunk);
+        transfer_tag(run.options.hooks.step_events, TransferRole::param, TransferReason::commit, chunk);
     write.start_write(store, TransferPort(engine), {.what = "parameters", .tag = tag});
     copied_bytes_ += bytes.size();
   };

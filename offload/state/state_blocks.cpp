@@ -39,7 +39,7 @@ void StateBlocks::copy_to_host(ChunkId chunk, std::byte* destination) {
   slot.in.wait();  // for what it failed with
   slot.out.begin();
   run_.device.copy_to_host(destination, slot.id, 0, run_.space.param_bytes(chunk), nullptr, slot.out,
-                           from_device_note(run_.options.step_events, TransferRole::param,
+                           from_device_note(run_.options.hooks.step_events, TransferRole::param,
                                             TransferReason::other, index_of(chunk)));
   wait_watched(slot.out, run_.watch,
                {"parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});

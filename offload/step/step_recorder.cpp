@@ -9,7 +9,7 @@ StepRecorder::StepRecorder(const RunContext& run, const StateHomes& homes, Devic
     : run_(run), homes_(homes), cache_(cache), host_(host) {}
 
 void StepRecorder::describe(const TierStores& tiers) const {
-  if (run_.options.step_events == nullptr) return;
+  if (run_.options.hooks.step_events == nullptr) return;
   const MemoryPlan& plan = run_.plan;
   TraceFacts facts;
   facts.chunk_count = run_.space.chunk_count();
@@ -26,11 +26,11 @@ void StepRecorder::describe(const TierStores& tiers) const {
   if (tiers.tier() != nullptr) {
     for (const TierPath& path : tiers.tier()->paths()) facts.nvme_paths.push_back(path.path.string());
   }
-  run_.options.step_events->set_facts(std::move(facts));
+  run_.options.hooks.step_events->set_facts(std::move(facts));
   const auto add = [this](const BlockStore* store, TransferRole role) {
     if (store == nullptr) return;
     for (const int descriptor : store->descriptors())
-      run_.options.step_events->add_file(descriptor, store->path_index_of(descriptor), role);
+      run_.options.hooks.step_events->add_file(descriptor, store->path_index_of(descriptor), role);
   };
   add(tiers.params(), TransferRole::param);
   add(tiers.frozen(), TransferRole::param);
@@ -48,10 +48,10 @@ void StepRecorder::begin_step() const {
 }
 
 void StepRecorder::gauge(TraceGauge gauge, uint64_t amount) const {
-  TraceEvent event = run_.options.step_events->begun(TraceKind::gauge);
+  TraceEvent event = run_.options.hooks.step_events->begun(TraceKind::gauge);
   event.gauge = gauge;
   event.id = amount;
-  run_.options.step_events->record(event);
+  run_.options.hooks.step_events->record(event);
 }
 
 void StepRecorder::host_budget() const {
@@ -64,7 +64,7 @@ void StepRecorder::host_budget() const {
 // The operation computes from now on. Whatever was fetched for it has served its purpose.
 void StepRecorder::begin_use(const OpenUse& use, uint32_t micro_batch) {
   if (!is_on()) return;
-  StepEvents& events = *run_.options.step_events;
+  StepEvents& events = *run_.options.hooks.step_events;
   use_ = events.begun(TraceKind::use);
   use_->name = events.number_of(use.operation);
   use_->use = use.kind;
@@ -83,7 +83,7 @@ void StepRecorder::begin_use(const OpenUse& use, uint32_t micro_batch) {
 }
 
 void StepRecorder::end_use() {
-  if (use_) run_.options.step_events->record_until_now(*std::exchange(use_, std::nullopt));
+  if (use_) run_.options.hooks.step_events->record_until_now(*std::exchange(use_, std::nullopt));
 }
 
 }  // namespace terrace

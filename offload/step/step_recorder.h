@@ -1,4 +1,4 @@
-// StepRecorder: tells whoever records steps (OffloadOptions::step_events) of budgets, slots and uses. It
+// StepRecorder: tells whoever records steps (OffloadHooks::step_events) of budgets, slots and uses. It
 // decides nothing. Used by the step thread.
 #pragma once
 
@@ -36,7 +36,7 @@ class StepRecorder {
   void end_use();
 
  private:
-  bool is_on() const { return is_recording(run_.options.step_events); }
+  bool is_on() const { return is_recording(run_.options.hooks.step_events); }
   void gauge(TraceGauge gauge, uint64_t amount) const;
 
   const RunContext run_;

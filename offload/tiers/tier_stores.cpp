@@ -61,9 +61,9 @@ std::vector<uint64_t> of_every_chunk(const FlatSpace& space, FunctionRef<uint64_
 std::unique_ptr<io::Engine> TierStores::make_engine(std::string_view purpose) {
   std::unique_ptr<io::Engine> made =
       options_.dry ? std::make_unique<DryEngine>(options_.io) : io::make_engine(options_.io, log_);
-  if (options_.decorate_engine) made = options_.decorate_engine(std::move(made));
-  if (options_.step_events != nullptr)
-    made = std::make_unique<TracedEngine>(std::move(made), *options_.step_events, purpose);
+  if (options_.hooks.decorate_engine) made = options_.hooks.decorate_engine(std::move(made));
+  if (options_.hooks.step_events != nullptr)
+    made = std::make_unique<TracedEngine>(std::move(made), *options_.hooks.step_events, purpose);
   register_files(*made);
   return made;
 }
@@ -144,8 +144,8 @@ void TierStores::open_tier() {
   tier_options.start = writes_beside ? TierStart::resume : options_.tier_start;
   tier_options.discard_epochs = options_.discard_epochs;
   tier_options.dry = options_.dry;
-  tier_options.events = options_.file_events;
-  tier_options.clock = options_.clock;
+  tier_options.events = options_.hooks.file_events;
+  tier_options.clock = options_.hooks.clock;
   tier_ = std::make_unique<TierSpace>(std::move(tier_options), log_);
   for (const EpochFile& file : tier_->epochs()) found_commits_.push_back(tier_->read_epoch(file.epoch));
   if (resumes) require_found_layout();
@@ -284,8 +284,8 @@ void TierStores::make_reader() {
 void TierStores::make_file_reader() {
   std::unique_ptr<io::Engine> reading =
       options_.dry ? std::make_unique<DryEngine>(options_.io) : device_.make_file_reader(options_.io);
-  if (options_.step_events != nullptr)
-    reading = std::make_unique<TracedEngine>(std::move(reading), *options_.step_events, "device");
+  if (options_.hooks.step_events != nullptr)
+    reading = std::make_unique<TracedEngine>(std::move(reading), *options_.hooks.step_events, "device");
   for (const auto* store : {&params_, &frozen_}) {
     if (*store == nullptr) continue;
     for (const int fd : (*store)->descriptors()) {

@@ -21,7 +21,7 @@ UpdateRunner::UpdateRunner(const RunContext& run, const StateHomes& homes, Devic
       states_(states),
       progress_(run.space.chunk_count()),
       tiles_(run.space, homes.gradients, homes.params, run.plan.record_layout, run.instruction_set,
-             run.options.device_arithmetic, run.options.dry),
+             run.options.hooks.device_arithmetic, run.options.dry),
       lanes_(run.plan.device_lanes == 0
                  ? nullptr
                  : std::make_unique<DeviceLanes>(tiles_, run.device, run.workers, run.watch, run.plan,
@@ -84,7 +84,8 @@ void UpdateRunner::set_constants(const UpdateSettings& settings, double gradient
 }
 
 void UpdateRunner::run(const Schedule& schedule) {
-  if (StepEvents* events = run_.options.step_events) events->begin_update(mode_ == UpdateMode::next_forward);
+  if (StepEvents* events = run_.options.hooks.step_events)
+    events->begin_update(mode_ == UpdateMode::next_forward);
   if (device_update_ != nullptr) return device_update_->run(constants_);
   if (is_running()) {  // its states are being read ahead
     for (const ChunkId chunk : order_) await(chunk);

@@ -38,7 +38,7 @@ namespace terrace {
 io::Fault parse_fault_spec(std::string_view spec);
 
 // Gives an engine of the same options over a transport with the faults of `plan`, which outlives it: for
-// OffloadOptions::decorate_engine.
+// OffloadHooks::decorate_engine.
 std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> engines_with_faults(
     io::FaultPlan& plan, Log& log);
 

@@ -117,7 +117,7 @@ void Inference::load_checkpoint(const std::filesystem::path& path) {
   CheckpointValues values(path, trained);
   ProgressReport progress(parts_->log, fmt::format("loading {}", path.string()),
                           parts_->model->parameter_count() * sizeof(float));
-  parts_->offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> out) {
+  parts_->offloader.state().initialise([&](TensorId tensor, uint64_t first, std::span<float> out) {
     values.read(tensor, first, out);
     progress.add(out.size_bytes());
   });

@@ -26,7 +26,7 @@ TrainingSetup set_up(const TrainerOptions& options) {
   const bool goes_on = options.tier_start == TierStart::resume;
   if (goes_on) config.terrace.chunk_elements = require_epoch(config).info.chunk_elements;
   TrainingSetup setup = set_up_with_fastest_chunks(config, options.model, workers, options.compute);
-  setup.offload.clock = options.clock;
+  setup.offload.hooks.clock = options.clock;
   setup.offload.tier_start = options.tier_start;
   setup.offload.discard_epochs = options.discard_epochs;
   if (goes_on) setup.plan.chunk_origin = "that of the commit which the run goes on from";
@@ -64,8 +64,8 @@ Trainer::Parts::Parts(const TrainerOptions& given, TrainingSetup planned, const 
   if (model->options().type == DataType::fp16) scaler.emplace(given.config.fp16);
   if (given.config.terrace.memory_pressure && setup.offload.states == Placement::nvme) {
     pressure.emplace(given.system_root, clock);
-    wanted_host_bytes = offloader.host_budget();
-    wanted_chunks = offloader.kept_record_chunks();
+    wanted_host_bytes = offloader.budget().in_force();
+    wanted_chunks = offloader.budget().resident_chunks();
   }
   if (taken_up) {
     take_up_epoch();
@@ -193,7 +193,7 @@ StepReport Trainer::step() {
   Parts& p = *parts_;
   StepReport report;
   report.step = p.completed + 1;
-  StepEvents* const events = p.setup.offload.step_events;
+  StepEvents* const events = p.setup.offload.hooks.step_events;
   if (events != nullptr) events->begin_step(report.step);
   const OffloadCounters before = p.offloader.counters();
   p.offloader.begin_step();
@@ -235,7 +235,7 @@ double Trainer::evaluate(uint64_t samples) {
 void Trainer::Parts::set_first_values() {
   if (options.weights.empty()) {
     ProgressReport progress(log, "making the first weights", model->parameter_count() * sizeof(float));
-    offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+    offloader.state().initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
       model->initial_values(tensor, first, values);
       progress.add(values.size_bytes());
     });

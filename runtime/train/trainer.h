@@ -117,7 +117,7 @@ class Trainer {
   FinishedUpdate finish_update();
 
   // --- The host budget, between two steps; it changes no number ---
-  // As Offloader::set_host_budget(), of which the next step's report has the bytes and the time. More than
+  // As HostBudget::set(), of which the next step's report has the bytes and the time. More than
   // the run began with has no effect. Throws what moving records failed with.
   HostBudgetChange set_host_budget(uint64_t bytes);
   // Where terrace.memory_pressure asks for it: looks at the memory cgroup and changes the host budget as
@@ -128,7 +128,7 @@ class Trainer {
   double evaluate(uint64_t samples);
 
   // --- Keeping the state, between two steps (runtime/train/checkpoint/state_keeper.h) ---
-  // Call it after every step: commits where offloader().keeps_epochs() and the configuration says
+  // Call it after every step: commits where offloader().commits().are_kept() and the configuration says
   // that it is time, and sees what has ended. Throws what a commit or a checkpoint failed with; the state is
   // whole then.
   KeptState look_after_state();

@@ -11,7 +11,7 @@ namespace terrace {
 // With room for the states of so many chunks, beside what the plan needs in any case.
 uint64_t Trainer::Parts::budget_for(uint32_t chunks) const {
   if (chunks >= wanted_chunks) return wanted_host_bytes;
-  return offloader.least_host_budget() + uint64_t{chunks} * offloader.plan().record_slot_bytes;
+  return offloader.budget().least() + uint64_t{chunks} * offloader.plan().record_slot_bytes;
 }
 
 HostBudgetChange Trainer::Parts::change_host_budget(uint64_t bytes) {
@@ -19,7 +19,7 @@ HostBudgetChange Trainer::Parts::change_host_budget(uint64_t bytes) {
   HostBudgetChange change;
   const OffloadCounters before = offloader.counters();
   try {
-    offloader.set_host_budget(bytes);
+    offloader.budget().set(bytes);
   } catch (const Error& error) {
     // Everything is where it was, or as far on its way as is said.
     if (error.kind() != ErrorKind::capacity) throw;
@@ -28,8 +28,8 @@ HostBudgetChange Trainer::Parts::change_host_budget(uint64_t bytes) {
   const OffloadCounters moved = offloader.counters() - before;
   change.ns = moved.time.total_ns();
   kept_moved = kept_moved + moved;
-  change.budget_bytes = offloader.host_budget();
-  change.kept_chunks = offloader.kept_record_chunks();
+  change.budget_bytes = offloader.budget().in_force();
+  change.kept_chunks = offloader.budget().resident_chunks();
   change.read_bytes = moved.cache_read_bytes;
   change.write_bytes = moved.cache_write_bytes;
   return change;
@@ -48,7 +48,7 @@ HostBudgetChange Trainer::set_host_budget(uint64_t bytes) {
 bool Trainer::look_after_memory() {
   Parts& p = *parts_;
   if (!p.pressure || p.offloader.plan().record_slot_bytes == 0) return false;
-  const uint32_t kept = p.offloader.kept_record_chunks();
+  const uint32_t kept = p.offloader.budget().resident_chunks();
   const auto decision = p.pressure->look({kept, p.wanted_chunks, p.offloader.plan().record_slot_bytes});
   if (!decision) return false;
   const HostBudgetChange change = p.change_host_budget(p.budget_for(decision->keep_chunks));

@@ -132,7 +132,7 @@ std::optional<FoundEpoch> Trainer::Parts::epoch_to_take_up() const {
 
 // The offloader has the state already.
 void Trainer::Parts::take_up_epoch() {
-  if (offloader.taken_up_info() != epoch_info_text(taken_up->info)) {
+  if (offloader.commits().taken_up_info() != epoch_info_text(taken_up->info)) {
     throw Error(ErrorKind::io, {"cannot go on from the commit on nvme", taken_up->manifest.string(),
                                 "another job changed it meanwhile", "start again when that job has ended"});
   }
@@ -236,7 +236,9 @@ ExportReport Trainer::export_weights(const std::filesystem::path& folder, const 
   p.finish_update_between_steps();
   return export_model(
       folder, *p.model, options,
-      [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) { p.offloader.export_values(wanted, sink); },
+      [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
+        p.offloader.state().export_values(wanted, sink);
+      },
       p.log);
 }
 

@@ -48,11 +48,11 @@ TEST(Log, SaysAWarningOnceThoughManyThreadsRaiseIt) {
 
 TEST(StderrLog, WritesOneLineWithItsLevelToStderr) {
   StderrLog log;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   log.info("tier \"host\": 8.0 GiB");
   log.warning("slow");
   log.error("failed");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "terrace: tier \"host\": 8.0 GiB\nterrace: warning: slow\nterrace: error: failed\n");
 }
 

@@ -132,7 +132,7 @@ Budgets least_budgets(const FlatSpace& space, const DryRun& dry, const std::file
 void expect_within_budgets(const Offloader& offloader, const SimulatedDevice& device,
                            const Budgets& budgets) {
   uint64_t host_bytes = 0;
-  for (const TierUse& use : offloader.host_ledger()) host_bytes += use.bytes;
+  for (const TierUse& use : offloader.budget().ledger()) host_bytes += use.bytes;
   EXPECT_LE(host_bytes, budgets.options.host_budget_bytes);
   EXPECT_LE(device.peak_bytes(), budgets.options.device_budget_bytes);
   EXPECT_LE(offloader.tier_file_bytes(), offloader.plan().file_bytes());
@@ -157,7 +157,7 @@ TEST_P(BudgetLaw, TheSystemsAccountStaysWithinTheBudgets) {
   SimulatedDevice device({budgets.options.device_budget_bytes});
   Offloader offloader(space_, budgets.options, dry_.trace, device, workers_, log_);
   ASSERT_EQ(offloader.plan().spilled_chunks > 0, GetParam().spills);
-  offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+  offloader.state().initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
     model_.initial_values(tensor, first, values);
   });
   offloader.set_update_mode(GetParam().mode);

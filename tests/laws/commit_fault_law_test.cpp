@@ -33,7 +33,7 @@ Ending train_with(EpochCase c, const std::filesystem::path& folder, std::vector<
   Ending ending;
   const auto finish = [&] {
     try {
-      rig.offloader->finish_commit();
+      rig.offloader->commits().finish();
     } catch (const Error& error) {
       ending.failure = error.what();
       ending.kind = error.kind();
@@ -41,7 +41,7 @@ Ending train_with(EpochCase c, const std::filesystem::path& folder, std::vector<
   };
   for (uint64_t step = 1; step <= 2; ++step) {
     rig.step(step);
-    rig.offloader->begin_commit(step_info(step));
+    rig.offloader->commits().begin(step_info(step));
     finish();
   }
   ending.requests = faulty->stats().requests;
@@ -62,7 +62,7 @@ Found resume(EpochCase c, const std::filesystem::path& folder,
   Found found;
   try {
     EpochRig rig(c, folder);
-    found.step = step_of(rig.offloader->taken_up_info());
+    found.step = step_of(rig.offloader->commits().taken_up_info());
     EXPECT_EQ(rig.state(), expected[*found.step]);
   } catch (const Error& error) {
     found.text = error.what();

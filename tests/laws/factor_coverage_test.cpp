@@ -154,12 +154,16 @@ std::set<std::string> keys_of(const Standings& standings) {
 }
 
 TEST(FactorCoverage, NamesEveryOptionOfAnOffloader) {
-  const std::string text = text_of(kTree / "offload" / "options" / "offload_options.h");
-  const size_t begin = text.find("struct OffloadOptions {");
-  ASSERT_NE(begin, std::string::npos);
-  const std::string members = text.substr(begin, text.find("\n};", begin) - begin);
-  EXPECT_EQ(all_matches(members, std::regex(R"(\n  [^/\n][^;\n]*?(\w+)(?: = [^;\n]*)?;)")),
-            keys_of(standing_of_options()));
+  std::set<std::string> members;
+  for (const std::string name : {"options", "hooks"}) {
+    const std::string text = text_of(kTree / "offload" / "options" / ("offload_" + name + ".h"));
+    const size_t begin = text.find(name == "options" ? "struct OffloadOptions {" : "struct OffloadHooks {");
+    ASSERT_NE(begin, std::string::npos);
+    members.merge(all_matches(text.substr(begin, text.find("\n};", begin) - begin),
+                              std::regex(R"(\n  [^/\n][^;\n]*?(\w+)(?: = [^;\n]*)?;)")));
+  }
+  EXPECT_EQ(members.erase("hooks"), 1u);  // which stands for its own members
+  EXPECT_EQ(members, keys_of(standing_of_options()));
 }
 
 TEST(FactorCoverage, NamesEveryEnumBelowTheRuntime) {
@@ -202,11 +206,11 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
     seen.optimizers.insert(training_of(c).optimizer.kind);
     seen.shares.insert(options.processor_share), seen.paths.insert(options.state_paths.size());
     seen.retained.insert(options.retained_epochs);
-    seen.durable.insert(training.offloader().keeps_epochs());
+    seen.durable.insert(training.offloader().commits().are_kept());
     seen.layer_major.insert(options.layer_major);
     seen.spills.insert(training.offloader().plan().spilled_chunks > 0);
     seen.activations_leave.insert(options.activation_entries > 0);
-    seen.begins_over.insert(training.offloader().earlier_epoch_stays());
+    seen.begins_over.insert(training.offloader().commits().earlier_stays());
     training.choose_mode();
     seen.modes.insert(training.offloader().update_mode());
   }

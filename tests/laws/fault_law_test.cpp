@@ -41,7 +41,7 @@ Ending train_decorated(const Decorate& decorate, UpdateMode mode = UpdateMode::a
   const std::vector<TensorUse> uses = toy::trace(specs, 1);
   const ScratchFolder folder;
   OffloadOptions options = toy::least_nvme_options(space, uses, folder.path());
-  options.decorate_engine = decorate;
+  options.hooks.decorate_engine = decorate;
   if (halves) options.processor_share = 0.5, options.device_budget_bytes = kGiB;
   MemoryLog log;
   Workers workers(1);

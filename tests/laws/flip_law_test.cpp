@@ -71,7 +71,7 @@ class KeptTier {
       training.choose_mode();
       training.step();
       training.begin_commit();
-      training.offloader().finish_commit();
+      training.offloader().commits().finish();
     }
     state_ = training.state();
   }

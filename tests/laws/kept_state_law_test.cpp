@@ -103,11 +103,11 @@ void in_passing(const std::function<void()>& action) {
 void train_on(LawTraining& training, Ending& ending, const std::function<void()>& before_step,
               std::optional<uint64_t> poisoned_step) {
   uint64_t committed = 0;
-  if (training.offloader().earlier_epoch_stays()) ending.durable = 1;  // until this training has an epoch
+  if (training.offloader().commits().earlier_stays()) ending.durable = 1;  // until this training has an epoch
   while (training.completed_steps() < kTrained) {
     const uint64_t step = training.completed_steps() + 1;
     if (step == kFinished) {
-      training.offloader().finish_commit();
+      training.offloader().commits().finish();
       ending.durable = std::max(ending.durable, committed);
     }
     before_step();
@@ -139,7 +139,7 @@ Ending train(const Combination& c, const std::filesystem::path& folder, std::vec
     train_on(
         *training, ending, [&] { ending.transfers.push_back(plan.transfers()); }, poisoned_step);
     training->offloader().finish_update();
-    training->offloader().finish_commit();
+    training->offloader().commits().finish();
     ending.durable = training->commits_now() ? kTrained : ending.durable;
   } catch (const Error& error) {
     ending.error = error.what();
@@ -147,9 +147,9 @@ Ending train(const Combination& c, const std::filesystem::path& folder, std::vec
   ending.transfers.push_back(plan.transfers());
   if (!training) return ending;
   in_passing([&] { training->finish_save(); });
-  if (training->offloader().keeps_epochs()) {
+  if (training->offloader().commits().are_kept()) {
     in_passing([&] { training->begin_commit(); });
-    in_passing([&] { training->offloader().finish_commit(); });
+    in_passing([&] { training->offloader().commits().finish(); });
   }
   in_passing([&] { ending.read = training->state(); });
   ending.saved = training->saved();

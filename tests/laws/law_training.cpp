@@ -63,8 +63,8 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
     options.retained_epochs = static_cast<uint32_t>(number_of(c, kRetained));
   options.tier_start = surroundings.start;
   options.discard_epochs = surroundings.start == TierStart::fresh;
-  options.decorate_engine = surroundings.decorate;
-  options.step_events = surroundings.step_events;
+  options.hooks.decorate_engine = surroundings.decorate;
+  options.hooks.step_events = surroundings.step_events;
   const MemoryPlan roomy = testing::plan_roomy(options, space, dry.trace);
   options.device_budget_bytes =
       roomy.device_minimum_bytes + (useful_device_bytes(roomy) - roomy.device_minimum_bytes) * c[kDevice] / 2;
@@ -129,11 +129,11 @@ std::vector<std::filesystem::path> tier_folders(const Combination& c, const std:
 static void leave_epoch(Combination c, const std::filesystem::path& folder) {
   set_level(c, kBegins, "anew");
   LawTraining before(c, {.folder = folder});
-  if (!before.offloader().keeps_epochs()) return;
+  if (!before.offloader().commits().are_kept()) return;
   before.choose_mode();
   before.step();
   before.begin_commit();
-  before.offloader().finish_commit();
+  before.offloader().commits().finish();
 }
 
 struct LawTraining::Save {
@@ -176,12 +176,12 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
   offloader_ = std::make_unique<Offloader>(space_, options_, dry.trace, *device_, workers_, log_);
   arena_.emplace(offloader_->work_memory());
   if (surroundings.start == TierStart::fresh) {
-    offloader_->initialise([this](TensorId tensor, uint64_t first, std::span<float> values) {
+    offloader_->state().initialise([this](TensorId tensor, uint64_t first, std::span<float> values) {
       model_->initial_values(tensor, first, values);
     });
     return;
   }
-  const std::string& info = offloader_->taken_up_info();
+  const std::string& info = offloader_->commits().taken_up_info();
   completed_ = std::stoull(info);
   updates_ = std::stoull(info.substr(info.find(' ')));
 }
@@ -235,29 +235,30 @@ UpdateResult LawTraining::step(std::vector<uint32_t>* losses, bool poisoned) {
 }
 
 bool LawTraining::commits_now() const {
-  if (!offloader_->keeps_epochs() || level_of(c_, kCommits) == "in place") return false;
+  if (!offloader_->commits().are_kept() || level_of(c_, kCommits) == "in place") return false;
   const uint64_t cadence = number_of(c_, kCommits);
   return cadence > 0 && completed_ % cadence == 0;
 }
 
 void LawTraining::begin_commit() {
   const uint64_t step = completed_;
-  offloader_->begin_commit(fmt::format("{} {}", step, updates_), options_.retained_epochs > 0 && step == 2);
+  offloader_->commits().begin(fmt::format("{} {}", step, updates_),
+                              options_.retained_epochs > 0 && step == 2);
 }
 
 void LawTraining::change_budget() {
   if (level_of(c_, kBudgetChange) == "none") return;
-  if (completed_ == 1) offloader_->set_host_budget(offloader_->least_host_budget());
+  if (completed_ == 1) offloader_->budget().set(offloader_->budget().least());
   if (completed_ == 2 && level_of(c_, kBudgetChange) == "down and up")
-    offloader_->set_host_budget(options_.host_budget_bytes);
+    offloader_->budget().set(options_.host_budget_bytes);
 }
 
 void LawTraining::begin_save() {
   if (level_of(c_, kSaves) == "none") return;
   finish_save();
-  if (!offloader_->keeps_epochs() || offloader_->finish_commit() == 0) return;
+  if (!offloader_->commits().are_kept() || offloader_->commits().finish() == 0) return;
   save_ = std::make_unique<Save>();
-  save_->epoch = offloader_->pin_epoch();
+  save_->epoch = offloader_->commits().pin();
   save_->step = std::stoull(save_->epoch->info());
   save_->thread = std::thread([save = save_.get()] { save->copy(); });
 }

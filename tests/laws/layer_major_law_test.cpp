@@ -83,7 +83,7 @@ Trained train(const Scene& scene, bool layer_major) {
   MemoryLog log;
   SimulatedDevice device({options.device_budget_bytes, true, 0, 0});
   Offloader offloader(space, options, dry.trace, device, workers, log);
-  offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+  offloader.state().initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
     model->initial_values(tensor, first, values);
   });
   const HostOps ops(workers, best_instruction_set());

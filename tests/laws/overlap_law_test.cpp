@@ -39,7 +39,7 @@ SimulatedUpdate update_with(uint32_t depth) {
   io::FaultPlan slow({{.kind = io::FaultKind::delay, .delay_ns = kRequestNs}}, io::simulated_time(clock));
   MemoryLog log;
   io::Engine* engine = nullptr;
-  options.decorate_engine = [&](std::unique_ptr<io::Engine> made) -> std::unique_ptr<io::Engine> {
+  options.hooks.decorate_engine = [&](std::unique_ptr<io::Engine> made) -> std::unique_ptr<io::Engine> {
     if (engine != nullptr) return made;
     const io::EngineOptions io = made->options();
     auto slowed =

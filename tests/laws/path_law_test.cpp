@@ -76,8 +76,8 @@ class PathLaw : public ::testing::Test {
     OffloadOptions offload = options(space, uses, setting);
     FakeClock clock;
     io::FaultPlan plan(faults, io::simulated_time(clock));
-    offload.clock = &clock;
-    offload.decorate_engine = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+    offload.hooks.clock = &clock;
+    offload.hooks.decorate_engine = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
       return std::make_unique<io::FaultEngine>(std::move(engine), plan);
     };
     MemoryLog log;

@@ -19,7 +19,7 @@ namespace {
 void require_within_budgets(const OffloadOptions& options, const Offloader& offloader,
                             const SimulatedDevice& device) {
   uint64_t host_bytes = 0;
-  for (const TierUse& use : offloader.host_ledger()) host_bytes += use.bytes;
+  for (const TierUse& use : offloader.budget().ledger()) host_bytes += use.bytes;
   if (host_bytes > options.host_budget_bytes || offloader.plan().host_bytes > options.host_budget_bytes ||
       device.peak_bytes() > options.device_budget_bytes) {
     throw std::runtime_error(fmt::format("beyond a budget: host {} of {}, device {} of {}", host_bytes,
@@ -39,7 +39,7 @@ bool require_spilled(const Offloader& offloader) {
 }
 
 void require_recorded(const OffloadOptions& options, RecordedSteps& recorded) {
-  if (options.step_events == nullptr) return;
+  if (options.hooks.step_events == nullptr) return;
   recorded.take();
   const std::string found = recorded.difference();
   if (!found.empty()) throw std::runtime_error("what was recorded is not what was counted: " + found);

@@ -197,7 +197,8 @@ TEST(LayerMajor, ASpilledGradientIsWrittenOnceWhereItsLayerHasTheSlots) {
   Offloader offloader(space, options, {}, device, workers, log);
   ASSERT_EQ(offloader.plan().spilled_chunks, kChunks);
   ASSERT_EQ(offloader.plan().spill_slots, 2u);
-  offloader.initialise([](TensorId, uint64_t, std::span<float> values) { std::ranges::fill(values, 1.0f); });
+  offloader.state().initialise(
+      [](TensorId, uint64_t, std::span<float> values) { std::ranges::fill(values, 1.0f); });
   offloader.begin_step();
   run(offloader);
   offloader.end_micro_batch();
@@ -249,7 +250,8 @@ TEST(LayerMajor, ATensorsUsesInOneMicroBatchFollowEachOther) {
   options.device_budget_bytes = options.host_budget_bytes = 64 * kMiB;
   SimulatedDevice device({options.device_budget_bytes});
   Offloader offloader(space, options, {}, device, rig.workers, rig.log);
-  offloader.initialise([](TensorId, uint64_t, std::span<float> values) { std::ranges::fill(values, 1.0f); });
+  offloader.state().initialise(
+      [](TensorId, uint64_t, std::span<float> values) { std::ranges::fill(values, 1.0f); });
   const std::vector<toy::Use> uses = toy::uses_of(twice);
   offloader.begin_step();
   toy::use_forward(offloader, uses[0], 0);

@@ -196,7 +196,7 @@ TEST(Offloader, CarriesItsStateToAnotherPlacementAndChunkSize) {
   Rig first({Placement::nvme, Placement::nvme});
   first.step(1, 1);
   const std::vector<std::byte> records = first.records();
-  EXPECT_EQ(records.size(), first.offloader->record_tile_count() * RecordLayout{}.tile_bytes());
+  EXPECT_EQ(records.size(), first.offloader->state().record_tile_count() * RecordLayout{}.tile_bytes());
 
   Case other{Placement::none, Placement::none};
   other.chunk_elements = 8 * kTileElements;
@@ -204,7 +204,7 @@ TEST(Offloader, CarriesItsStateToAnotherPlacementAndChunkSize) {
   other.strict = false;
   Rig second(other);
   size_t at = 0;
-  second.offloader->import_records([&](std::span<std::byte> tiles) {
+  second.offloader->state().import_records([&](std::span<std::byte> tiles) {
     std::memcpy(tiles.data(), records.data() + at, tiles.size());
     at += tiles.size();
   });

@@ -46,9 +46,9 @@ class SlowRead {
     options.device_budget_bytes += 4 * plan_memory(space_, uses, options).slot_bytes;
     options.host_budget_bytes = plan_memory(space_, uses, options).host_minimum_bytes;
     options.prefetch_uses = prefetch_uses;
-    options.clock = &clock_;
+    options.hooks.clock = &clock_;
     uint32_t made = 0;
-    options.decorate_engine = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+    options.hooks.decorate_engine = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
       if (++made != 2) return engine;  // that of the parameter reads
       const io::EngineOptions io = engine->options();
       return io::make_engine_over(std::make_unique<io::FaultTransport>(io::make_transport(io, log_), plan_),
@@ -58,7 +58,7 @@ class SlowRead {
     offloader_ = std::make_unique<Offloader>(space_, options, uses, *device_, workers_, log_);
     EXPECT_GE(made, 2u);
     EXPECT_EQ(offloader_->plan().host_param_slots, 0u);
-    offloader_->initialise(
+    offloader_->state().initialise(
         [](TensorId, uint64_t, std::span<float> values) { std::ranges::fill(values, 0.5f); });
   }
 

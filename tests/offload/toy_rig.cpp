@@ -69,12 +69,12 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.tier_start = c.start;
   options.discard_epochs = c.discard;
   options.drive_turns = c.drive_turns;
-  options.decorate_engine = c.decorate;
-  options.file_events = c.events;
-  options.clock = c.clock;
-  options.decisions = c.decisions;
-  options.replay = c.replay;
-  options.step_events = c.step_events;
+  options.hooks.decorate_engine = c.decorate;
+  options.hooks.file_events = c.events;
+  options.hooks.clock = c.clock;
+  options.hooks.decisions = c.decisions;
+  options.hooks.replay = c.replay;
+  options.hooks.step_events = c.step_events;
   options.processor_share = c.processor_share;
   options.reads_past_host = c.reads_past_host;
   options.verify_checksums = !c.reads_past_host;
@@ -101,7 +101,8 @@ ToyRig::ToyRig(const ToyCase<kKind>& c, const std::vector<std::filesystem::path>
   offloader = std::make_unique<Offloader>(space, options, c.announced ? uses : std::vector<TensorUse>(),
                                           *device, workers, log);
   if (c.dry) {
-    offloader->initialise([](TensorId, uint64_t, std::span<float>) { FAIL() << "values are computed"; });
+    offloader->state().initialise(
+        [](TensorId, uint64_t, std::span<float>) { FAIL() << "values are computed"; });
   } else if (kKind != RigKind::checkpoints && c.start != TierStart::resume) {
     toy::initialise(*offloader);
   }

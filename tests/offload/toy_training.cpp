@@ -56,7 +56,7 @@ float initial_value(uint32_t tensor, uint64_t element) {
 }
 
 void initialise(Offloader& offloader) {
-  offloader.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
+  offloader.state().initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
     for (uint64_t e = 0; e < values.size(); ++e) values[e] = initial_value(index_of(tensor), first + e);
   });
 }

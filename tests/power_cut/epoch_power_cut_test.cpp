@@ -52,11 +52,11 @@ void train_and_commit(const fs::path& root, const Combination& c, DiskLog& log) 
   io::sync_folder(root);
   LawTraining training(c, {.folder = root});
   uint64_t committed = 0;
-  if (training.offloader().earlier_epoch_stays()) log.mark("1");  // until this training has an epoch
+  if (training.offloader().commits().earlier_stays()) log.mark("1");  // until this training has an epoch
   while (training.completed_steps() < kSteps) {
     training.choose_mode();
     training.step();
-    training.offloader().finish_commit();
+    training.offloader().commits().finish();
     if (committed > 0) log.mark(std::to_string(committed));
     if (training.commits_now()) {
       training.begin_commit();
@@ -66,7 +66,7 @@ void train_and_commit(const fs::path& root, const Combination& c, DiskLog& log) 
     if (training.completed_steps() == 2) training.begin_save();
   }
   training.finish_save();
-  training.offloader().finish_commit();
+  training.offloader().commits().finish();
   log.mark(std::to_string(committed));
 }
 

@@ -29,14 +29,14 @@ inline MemoryPlan take_least_budgets(OffloadOptions& options, const FlatSpace& s
 // All tiles in flat order.
 inline std::vector<std::byte> records_of(Offloader& offloader) {
   std::vector<std::byte> all;
-  offloader.export_records(
+  offloader.state().export_records(
       [&](std::span<const std::byte> tiles) { all.insert(all.end(), tiles.begin(), tiles.end()); });
   return all;
 }
 
 inline std::vector<std::byte> parameter_of(Offloader& offloader, const SpaceLayout& space, TensorId tensor) {
   std::vector<std::byte> bytes(space.place(tensor).elements * bytes_of(space.tensor(tensor).type));
-  offloader.read_parameter(tensor, bytes);
+  offloader.state().read_parameter(tensor, bytes);
   return bytes;
 }
 

@@ -142,7 +142,7 @@ class StepRun {
   StepBenchReport run() {
     offloader_.set_update_mode(plan_.update_mode);  // refused before anything is laid out
     step_of_the_way(fmt::format("laying out {} parameters", space_.parameter_count()));
-    offloader_.initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
+    offloader_.state().initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
       for (uint64_t e = 0; e < values.size(); ++e)
         values[e] = noise((uint64_t{index_of(tensor)} << 40) + first + e) * 0x1p-5f;
     });
@@ -162,7 +162,7 @@ class StepRun {
       if (r > 0) report.rounds.push_back(round);
     }
     console_.end_progress();
-    report.host_ledger = offloader_.host_ledger();
+    report.host_ledger = offloader_.budget().ledger();
     report.device_bytes = device_.used_bytes();
     report.process_bytes = current_memory_use().pss_bytes;
     report.tier_bytes = offloader_.tier_file_bytes();

@@ -221,7 +221,7 @@ int Train::train(RunReport& report) {
       start, options, std::move(setup), *data,
       [&](TrainingSetup& used) {
         faults.apply_to(used.offload, console_);
-        used.offload.step_events = recording.events();
+        used.offload.hooks.step_events = recording.events();
         decisions.apply_to(used, console_);
       },
       console_);

@@ -9,11 +9,11 @@ TrainDecisions::TrainDecisions(const TrainingSetup& setup, const TrainFlags& fla
 }
 
 void TrainDecisions::apply_to(TrainingSetup& setup, Log& log) {
-  setup.offload.replay = replay_.get();
+  setup.offload.hooks.replay = replay_.get();
   if (flags_.decisions.empty()) return;
   file_ = std::make_unique<DecisionFile>(flags_.decisions, decision_subject(setup.plan.memory, setup.offload),
                                          flags_.decisions_limit_bytes.value_or(kGiB), log);
-  setup.offload.decisions = file_.get();
+  setup.offload.hooks.decisions = file_.get();
 }
 
 }  // namespace terrace

@@ -22,7 +22,7 @@ void InjectedFaults::apply_to(OffloadOptions& options, Log& log) {
     log.warning(
         fmt::format("FAULT ON PURPOSE: --inject {}: this is a rehearsal, not a training to keep", spec));
   }
-  options.decorate_engine = engines_with_faults(*plan_, log);
+  options.hooks.decorate_engine = engines_with_faults(*plan_, log);
 }
 
 void InjectedFaults::say_what_was_done(Log& log) const {

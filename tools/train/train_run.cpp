@@ -73,7 +73,7 @@ void TrainingRun::train() {
     summary_.add(report);
     if (summary_.steps == 1) summary_.process_bytes = current_memory_use().pss_bytes;
     log_.step(report);
-    recording_.step_done(report.step, trainer_.offloader().commit_in_progress());
+    recording_.step_done(report.step, trainer_.offloader().commits().in_progress());
     monitor_.picture(recording_.take_picture());
     monitor_.step(report);
     if (control_ != nullptr) control_->step_done(report);
@@ -142,7 +142,7 @@ void TrainingRun::evaluate() {
 void TrainingRun::keep_state() {
   const bool due = flags_.save_every > 0 && trainer_.completed_steps() % flags_.save_every == 0;
   const bool retains =
-      options_.config.terrace.retained_checkpoints > 0 && trainer_.offloader().keeps_epochs();
+      options_.config.terrace.retained_checkpoints > 0 && trainer_.offloader().commits().are_kept();
   if (due && retains) note(trainer_.begin_commit(true));
   if (due) save();
   note(trainer_.look_after_state());
@@ -155,7 +155,7 @@ void TrainingRun::keep_last_state() {
   const bool is_epoch = trainer_.durable_step() == trainer_.completed_steps();
   if (is_new || is_epoch) save();
   note(trainer_.finish_save());
-  if (!offloader.keeps_epochs()) return;
+  if (!offloader.commits().are_kept()) return;
   if (is_new) note(trainer_.begin_commit());
   note(trainer_.finish_commit());
   const bool complete = trainer_.completed_steps() >= options_.steps && !signals_.requested();
@@ -166,7 +166,7 @@ void TrainingRun::keep_last_state() {
                     *saved_step_, flags_.save, trouble));
     return;
   }
-  offloader.keep_tier(false);
+  offloader.commits().keep_tier(false);
   summary_.epoch_step.reset();
   console_.info(
       fmt::format("the run is complete and saved in {}: its files on nvme are removed", summary_.checkpoint));
@@ -195,7 +195,7 @@ HostBudgetChange TrainingRun::set_host_budget(uint64_t bytes) {
 SaveAnswer TrainingRun::save_as_asked() {
   SaveAnswer answer;
   answer.checkpoint = !flags_.save.empty();
-  answer.epoch = trainer_.offloader().keeps_epochs();
+  answer.epoch = trainer_.offloader().commits().are_kept();
   if (!answer.checkpoint && !answer.epoch) {
     answer.refusal = Error(ErrorKind::config, {"cannot save the state of", "this run",
                                                "it has neither --save nor optimizer states on nvme",
@@ -232,7 +232,7 @@ void TrainingRun::save() {
   if (saves_ == nullptr || saving_step_ == step) return;
   saving_step_ = step;
   // Where commits are kept the checkpoint is copied from one, which waits for the update by itself.
-  if (!trainer_.offloader().keeps_epochs()) finish_update();
+  if (!trainer_.offloader().commits().are_kept()) finish_update();
   note(trainer_.begin_save(*saves_));
   if (options_.config.gather_16bit_weights_on_save) export_weights();
 }
@@ -271,7 +271,7 @@ void TrainingRun::save_after(const Error& failure) {
   const uint64_t step = trainer_.completed_steps();
   if (saves_ != nullptr && saved_step_ != step)
     in_passing([&] { note({{}, SavedCheckpoint{step, trainer_.save(*saves_)}}); });
-  if (!trainer_.offloader().keeps_epochs()) return;
+  if (!trainer_.offloader().commits().are_kept()) return;
   in_passing([&] {
     note(trainer_.begin_commit());
     note(trainer_.finish_commit());
@@ -290,7 +290,7 @@ std::string TrainingRun::what_survives() const {
   if (!flags_.resume.empty())
     return fmt::format("this run kept nothing: what it was resumed from is as it was (--resume {})",
                        flags_.resume);
-  if (trainer_.offloader().earlier_epoch_stays())
+  if (trainer_.offloader().commits().earlier_stays())
     return "this run kept nothing: the commit that was on nvme is still there (--resume nvme)";
   return "nothing was kept: no commit was made and no checkpoint was saved yet";
 }

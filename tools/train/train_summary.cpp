@@ -223,10 +223,10 @@ void RunSummary::add(const FinishedUpdate& last) {
 
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {
   // Of the budget as it was throughout, or of none.
-  if (!trainer.offloader().host_budget_has_changed())
+  if (!trainer.offloader().budget().has_changed())
     summary.bound = summary.least.per_step(trainer.offloader());
   std::vector<TierUse> host_uses;
-  for (const TierUse& use : trainer.offloader().host_ledger()) {
+  for (const TierUse& use : trainer.offloader().budget().ledger()) {
     const auto known = std::find_if(host_uses.begin(), host_uses.end(),
                                     [&](const TierUse& other) { return other.purpose == use.purpose; });
     if (known == host_uses.end()) {
@@ -239,7 +239,7 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
   summary.tiers = {{"device", plan.device.bytes, plan.device.origin, plan.memory.device_bytes,
                     trainer.device_peak_bytes(), trainer.device_ledger()},
                    {"host", plan.host.bytes, plan.host.origin, plan.memory.host_bytes,
-                    trainer.offloader().host_peak_bytes(), host_uses}};
+                    trainer.offloader().budget().peak_bytes(), host_uses}};
   if (taken > 0) {
     const uint64_t needed = plan.memory.file_bytes();
     uint64_t planned = 0;

@@ -39,7 +39,7 @@ class Computing {
   // Until every operation that was asked for is over: for who takes their time; a step never waits so. Throws
   // Error(device).
   virtual void wait() = 0;
-  // As OffloadOptions::device_arithmetic.
+  // As OffloadHooks::device_arithmetic.
   virtual DeviceArithmetic* arithmetic() = 0;
 };
 

@@ -19,7 +19,7 @@
 namespace terrace {
 
 // Gives every element of the wanted tensors as fp32: tensors in the flat order of FlatSpace, each from its
-// first element to its last. Offloader::export_values() is one, read_checkpoint_values() another.
+// first element to its last. TrainingState::export_values() is one, read_checkpoint_values() another.
 using ValueSink = FunctionRef<void(TensorId tensor, uint64_t first_element, std::span<const float> values)>;
 using ValueSource = FunctionRef<void(FunctionRef<bool(TensorId)> wanted, ValueSink sink)>;
 

@@ -174,7 +174,7 @@ void load_weights(const WeightFolder& folder, const Model& model, Offloader& off
   const WeightSource source(folder, weights, tensors);
   ProgressReport progress(log, fmt::format("loading the weights of {}", folder.path().string()),
                           model.parameter_count() * sizeof(float));
-  offloader.initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+  offloader.state().initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
     progress.add(values.size_bytes());
     if (source.has(tensor)) {
       source.read(tensor, first, values);

@@ -81,7 +81,7 @@ void set_memory(JobStatus& status, Trainer& trainer) {
   Offloader& offloader = trainer.offloader();
   const MemoryPlan& plan = offloader.plan();
   uint64_t host_bytes = 0;
-  for (const TierUse& use : offloader.host_ledger()) host_bytes += use.bytes;
+  for (const TierUse& use : offloader.budget().ledger()) host_bytes += use.bytes;
   const uint64_t file_bytes = offloader.tier_file_bytes();
   const size_t tiers = file_bytes > 0 ? 3 : 2;
   status.tiers.resize(tiers);
@@ -90,11 +90,11 @@ void set_memory(JobStatus& status, Trainer& trainer) {
   };
   const uint64_t device_peak = trainer.device_peak_bytes();
   status.tiers[0] = {"device", trainer.plan().device.bytes, device_peak, device_peak};
-  status.tiers[1] = {"host", offloader.host_budget(), host_bytes, peak(1, host_bytes)};
+  status.tiers[1] = {"host", offloader.budget().in_force(), host_bytes, peak(1, host_bytes)};
   if (file_bytes > 0) status.tiers[2] = {"nvme", 0, file_bytes, peak(2, file_bytes)};
-  status.least_host_bytes = offloader.least_host_budget();
+  status.least_host_bytes = offloader.budget().least();
   status.most_host_bytes = plan.host_bytes;
-  status.kept_chunks = offloader.kept_record_chunks();
+  status.kept_chunks = offloader.budget().resident_chunks();
   status.record_chunks = plan.device_record_slots > 0 ? 0 : plan.record_chunks;
 }
 

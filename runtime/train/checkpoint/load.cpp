@@ -131,13 +131,13 @@ CheckpointInfo load_checkpoint(const std::filesystem::path& path, std::string_vi
 
   ProgressReport progress(log, fmt::format("loading {}", folder.string()),
                           manifest.states.bytes + manifest.frozen.bytes);
-  offloader.import_records([&](std::span<std::byte> tiles) {
+  offloader.state().import_records([&](std::span<std::byte> tiles) {
     states.read(tiles);
     progress.add(tiles.size());
   });
   TERRACE_ASSERT(states.at_end(), "the offloader took fewer records than it has");
   if (frozen) {
-    offloader.import_frozen([&](std::span<std::byte> parameters) {
+    offloader.state().import_frozen([&](std::span<std::byte> parameters) {
       frozen->read(parameters);
       progress.add(parameters.size());
     });

@@ -21,7 +21,7 @@ KeptState StateKeeper::look_after(uint64_t step, Describe describe) {
   KeptState kept;
   see_commit(false, kept);
   see_save(false, kept);
-  if (!offloader_.keeps_epochs() || committing_step_ || is_saving()) return kept;
+  if (!offloader_.commits().are_kept() || committing_step_ || is_saving()) return kept;
   if (cadence_.due(step)) commit(step, describe, false);
   return kept;
 }
@@ -38,7 +38,7 @@ KeptState StateKeeper::begin_commit(uint64_t step, Describe describe, bool retai
 void StateKeeper::commit(uint64_t step, Describe describe, bool retain) {
   const EpochInfo info = describe();
   TERRACE_ASSERT(info.run.step == step, "the state that is described is another one");
-  offloader_.begin_commit(epoch_info_text(info), retain);
+  offloader_.commits().begin(epoch_info_text(info), retain);
   committing_step_ = step;
   cadence_.begun(step);
 }
@@ -51,11 +51,11 @@ KeptState StateKeeper::finish_commit() {
 
 // A commit that failed is forgotten here: its error is thrown once, and the commit before is still there.
 void StateKeeper::see_commit(bool wait, KeptState& kept) {
-  if (!committing_step_ || (!wait && offloader_.commit_in_progress())) return;
+  if (!committing_step_ || (!wait && offloader_.commits().in_progress())) return;
   const uint64_t step = *committing_step_;
   committing_step_.reset();
   try {
-    offloader_.finish_commit();
+    offloader_.commits().finish();
   } catch (...) {
     wanted_.reset();
     throw;
@@ -65,7 +65,7 @@ void StateKeeper::see_commit(bool wait, KeptState& kept) {
 }
 
 KeptState StateKeeper::begin_save(const CheckpointFolder& folder, uint64_t step, Describe describe) {
-  if (!offloader_.keeps_epochs()) {
+  if (!offloader_.commits().are_kept()) {
     const CheckpointInfo info = describe().run;
     return {{}, SavedCheckpoint{step, save_checkpoint(folder, info, space_, offloader_, log_)}};
   }
@@ -83,7 +83,7 @@ KeptState StateKeeper::begin_save(const CheckpointFolder& folder, uint64_t step,
 
 void StateKeeper::start_copy() {
   const Wanted wanted = *std::exchange(wanted_, std::nullopt);
-  std::unique_ptr<PinnedEpoch> epoch = offloader_.pin_epoch();
+  std::unique_ptr<PinnedEpoch> epoch = offloader_.commits().pin();
   CheckpointInfo info = parse_epoch_info(epoch->info(), "the commit just made").run;
   TERRACE_ASSERT(info.step == wanted.step, "another commit than that of the checkpoint was pinned");
   save_ = std::make_unique<BackgroundSave>(*wanted.folder, std::move(info),

@@ -35,10 +35,12 @@ class OffloaderSource final : public StateSource {
  public:
   explicit OffloaderSource(Offloader& offloader) : offloader_(offloader) {}
   RecordLayout layout() const override { return offloader_.plan().record_layout.canonical(); }
-  uint64_t states_bytes() const override { return offloader_.record_tile_count() * layout().tile_bytes(); }
-  uint64_t frozen_bytes() const override { return offloader_.frozen_bytes(); }
-  void read_states(Sink sink) override { offloader_.export_records(sink); }
-  void read_frozen(Sink sink) override { offloader_.export_frozen(sink); }
+  uint64_t states_bytes() const override {
+    return offloader_.state().record_tile_count() * layout().tile_bytes();
+  }
+  uint64_t frozen_bytes() const override { return offloader_.state().frozen_bytes(); }
+  void read_states(Sink sink) override { offloader_.state().export_records(sink); }
+  void read_frozen(Sink sink) override { offloader_.state().export_frozen(sink); }
 
  private:
   Offloader& offloader_;

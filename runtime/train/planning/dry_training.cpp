@@ -58,12 +58,12 @@ class RecordingAccess final : public ParameterAccess {
 OffloadOptions dry(OffloadOptions options, StepRecord& record) {
   options.dry = true;
   options.tier_start = TierStart::fresh;
-  options.decorate_engine = [&record, made = uint32_t{0}](std::unique_ptr<io::Engine> engine) mutable {
+  options.hooks.decorate_engine = [&record, made = uint32_t{0}](std::unique_ptr<io::Engine> engine) mutable {
     return std::make_unique<RecordingEngine>(std::move(engine), made++, record);
   };
-  options.file_events = nullptr;
-  options.step_events = nullptr;
-  options.clock = nullptr;
+  options.hooks.file_events = nullptr;
+  options.hooks.step_events = nullptr;
+  options.hooks.clock = nullptr;
   return options;
 }
 
@@ -106,7 +106,7 @@ DryTraining::DryTraining(const TrainConfig& config, const TrainingSetup& setup, 
   const std::span<const OptimizerSettings> groups = settings.at(0);
   groups_.assign(groups.begin(), groups.end());
   if (config.precision == DataType::fp16) loss_scale_ = LossScaler(config.fp16).scale();
-  offloader_.initialise([](TensorId, uint64_t, std::span<float>) {});
+  offloader_.state().initialise([](TensorId, uint64_t, std::span<float>) {});
   offloader_.set_update_mode(mode);
 }
 
@@ -160,15 +160,15 @@ std::vector<ChunkId> DryTraining::update_order() {
 OffloadCounters DryTraining::commit() {
   offloader_.finish_update();
   const OffloadCounters before = offloader_.counters();
-  offloader_.begin_commit("");
-  offloader_.finish_commit();
+  offloader_.commits().begin("");
+  offloader_.commits().finish();
   return offloader_.counters() - before;
 }
 
 std::vector<PredictedTier> DryTraining::tiers() const {
   const MemoryPlan& plan = offloader_.plan();
   std::vector<PredictedTier> tiers = {tier_of("device", setup_.plan.device.bytes, device_ledger(plan)),
-                                      tier_of("host", setup_.plan.host.bytes, offloader_.host_ledger())};
+                                      tier_of("host", setup_.plan.host.bytes, offloader_.budget().ledger())};
   const uint64_t taken = offloader_.tier_file_bytes();
   if (taken == 0) return tiers;
   tiers.push_back(tier_of("nvme", 0,

@@ -24,13 +24,13 @@ class DryTraining {
 
   // One more step: what it moves and counts. Times mean nothing.
   OffloadCounters step();
-  // What happened since the last call. Engines are numbered as OffloadOptions::decorate_engine has them.
+  // What happened since the last call. Engines are numbered as OffloadHooks::decorate_engine has them.
   std::deque<RecordedEvent> take_record() { return record_.take(); }
   // Where nobody asks for what happens from now on.
   void stop_recording() { record_.stop(); }
   // In which chunks were updated by the last update that was finished.
   std::vector<ChunkId> update_order();
-  // What a commit between two steps moves; where commits are kept (Offloader::keeps_epochs).
+  // What a commit between two steps moves; where commits are kept (Commits::are_kept).
   OffloadCounters commit();
   Offloader& offloader() { return offloader_; }
   // What every tier holds at its peak, by what for.

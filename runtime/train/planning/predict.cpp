@@ -109,7 +109,7 @@ PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, Up
   prediction.tiers = training.tiers();
   if (model && (times->rates.knows_disk() || !moves_on_nvme(prediction)))
     add_times(seconds, times->rates, prediction);
-  if (training.offloader().keeps_epochs()) {
+  if (training.offloader().commits().are_kept()) {
     training.commit();  // the first one has everything to write
     training.step();
     prediction.commit_write_bytes = training.commit().commit_write_bytes;

@@ -26,7 +26,7 @@ uint64_t update_disk_bytes(const OffloadCounters& moved, uint64_t passes_read_by
 
 constexpr uint32_t kNoEngine = UINT32_MAX;
 
-// The engine through which the passes read and write, as OffloadOptions::decorate_engine numbers them.
+// The engine through which the passes read and write, as OffloadHooks::decorate_engine numbers them.
 uint32_t engine_of_passes(const TrainingSetup& setup) {
   const MemoryPlan& plan = setup.plan.memory;
   if (setup.offload.parameters == Placement::nvme) return 1;

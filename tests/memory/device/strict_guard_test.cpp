@@ -11,8 +11,8 @@
 namespace terrace {
 namespace {
 
-using testing::ExitedWithCode;
-using testing::KilledBySignal;
+using ::testing::ExitedWithCode;
+using ::testing::KilledBySignal;
 
 class FixedDescriber final : public GuardDescriber {
  public:

@@ -15,7 +15,7 @@ namespace terrace {
 namespace {
 
 // A /proc and /sys of 16 GiB, four cores and an ordinary user.
-class FakeMachine : public testing::Test {
+class FakeMachine : public ::testing::Test {
  protected:
   FakeMachine() {
     root.write("proc/meminfo",

@@ -58,7 +58,7 @@ TEST(PageMapping, MovesItsOwnership) {
   EXPECT_FALSE(is_readable(address));
 }
 
-class MovePages : public testing::TestWithParam<MoveMethod> {
+class MovePages : public ::testing::TestWithParam<MoveMethod> {
  protected:
   void SetUp() override {
     if (GetParam() == MoveMethod::keep_source && probe_move_method() != MoveMethod::keep_source) {
@@ -112,7 +112,7 @@ TEST_P(MovePages, SaysWhyItCannot) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, MovePages, testing::Values(MoveMethod::keep_source, MoveMethod::refill_hole),
+INSTANTIATE_TEST_SUITE_P(Both, MovePages, ::testing::Values(MoveMethod::keep_source, MoveMethod::refill_hole),
                          [](const auto& method) {
                            return method.param == MoveMethod::keep_source ? "KeepSource" : "RefillHole";
                          });

@@ -34,7 +34,7 @@ void for_each_block(const BlockStore& store, Body body) {
   }
 }
 
-class EpochTest : public testing::Test, public BlockStoreRig {
+class EpochTest : public ::testing::Test, public BlockStoreRig {
  protected:
   EpochTest() : BlockStoreRig(2) { places.pop_back(); }
   // Block n holds bytes of seed + n.

@@ -160,7 +160,7 @@ TEST(BlockStoreModel, HoldsWhatANaiveModelHolds) {
     ModelRun run(seed);
     for (int step = 0; step < 300; ++step) {
       run.step();
-      if (testing::Test::HasFailure()) FAIL() << "step " << step;
+      if (::testing::Test::HasFailure()) FAIL() << "step " << step;
     }
     crashes += run.crashes();
     failures += run.failures();

@@ -24,7 +24,7 @@ BlockStoreOptions small_options(bool verify = true) {
       .name = "records", .block_bytes = kBlock, .chunk_bytes = {kChunk, 0, kChunk, 4096}, .verify = verify};
 }
 
-class BlockStoreTest : public testing::Test, public BlockStoreRig {
+class BlockStoreTest : public ::testing::Test, public BlockStoreRig {
  protected:
   BlockStoreTest() { open_space(); }
   std::string file() const { return space->folder(0).path() + "/records.tier"; }

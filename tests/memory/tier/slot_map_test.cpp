@@ -235,7 +235,7 @@ TEST(SlotMap, AgreesWithANaiveModel) {
     SlotMapModel model(seed, {70, 0, 33}, 20);
     for (int step = 0; step < 500; ++step) {
       model.step();
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
 }

@@ -30,14 +30,14 @@ TEST(Commit, ChangesNoBitWhateverIsCachedAndHoweverOften) {
           std::vector<std::filesystem::path> folders = {first.path()};
           if (quarters == 1) folders.push_back(second.path());
           EpochRig rig(c, folders);
-          rig.offloader->begin_commit("start");
+          rig.offloader->commits().begin("start");
           for (uint64_t step = 1; step <= 4; ++step) {
             rig.step(step);
-            if (step % cadence == 0) rig.offloader->begin_commit(step_info(step));
+            if (step % cadence == 0) rig.offloader->commits().begin(step_info(step));
           }
           EXPECT_EQ(rig.state(), expected[4])
               << name_of(engine) << " " << quarters << "/4, every " << cadence << " steps";
-          EXPECT_EQ(rig.offloader->finish_commit(), 1 + 4 / cadence);
+          EXPECT_EQ(rig.offloader->commits().finish(), 1 + 4 / cadence);
         }
       }
     }
@@ -56,8 +56,8 @@ TEST(Commit, WritesWhatIsNewerInMemoryAndNothingElse) {
     ASSERT_GT(cached, 0u);
     const auto commit = [&] {
       const OffloadCounters before = rig.offloader->counters();
-      rig.offloader->begin_commit("");
-      rig.offloader->finish_commit();
+      rig.offloader->commits().begin("");
+      rig.offloader->commits().finish();
       const OffloadCounters moved = rig.offloader->counters() - before;
       EXPECT_EQ(moved.commit_count, 1u);
       EXPECT_GT(moved.manifest_bytes, 0u);
@@ -90,7 +90,7 @@ TEST(Commit, LeavesTheTrafficOfTheTrainingAtItsBound) {
   EpochRig rig({.parameters = Placement::nvme, .cached_quarters = 2}, folder.path());
   rig.step(1);
   for (uint64_t step = 2; step <= 4; ++step) {
-    rig.offloader->begin_commit(step_info(step - 1));
+    rig.offloader->commits().begin(step_info(step - 1));
     const OffloadCounters before = rig.offloader->counters();
     rig.step(step);
     const OffloadCounters moved = rig.offloader->counters() - before;
@@ -153,7 +153,7 @@ TEST(Commit, LeavesTheEpochBeforeWholeUntilItIsDurable) {
       whole.decorate = nullptr;
       EpochRig rig(whole, folder.path());
       rig.step(1);
-      rig.offloader->begin_commit(step_info(1));
+      rig.offloader->commits().begin(step_info(1));
     }
     c.start = TierStart::resume;
     {
@@ -161,16 +161,16 @@ TEST(Commit, LeavesTheEpochBeforeWholeUntilItIsDurable) {
       gate.watch(rig.offloader.get());
       gate.open(false);
       rig.step(2);
-      rig.offloader->begin_commit(step_info(2));
+      rig.offloader->commits().begin(step_info(2));
       rig.step(3);  // over what step 2 wrote and step 1 did, if its slots were given up
       try {
-        rig.offloader->finish_commit();
+        rig.offloader->commits().finish();
         FAIL() << "a commit that could write nothing succeeded";
       } catch (const Error& error) {
         EXPECT_NE(std::string(error.what()).find("ENOSPC"), std::string::npos) << error.what();
         EXPECT_NE(std::string(error.what()).find("records.tier"), std::string::npos) << error.what();
       }
-      EXPECT_EQ(rig.offloader->last_epoch(), 1u);
+      EXPECT_EQ(rig.offloader->commits().last(), 1u);
       rig.step(4);
       rig.step(5);
       EXPECT_EQ(rig.state(), expected[5]);
@@ -191,13 +191,13 @@ TEST(Commit, ReportsItsFailureAtTheNextStepAndThenGoesOn) {
   const ScratchFolder folder;
   EpochRig rig(c, folder.path());
   rig.step(1);
-  rig.offloader->begin_commit(step_info(1));
-  while (rig.offloader->commit_in_progress()) std::this_thread::yield();
+  rig.offloader->commits().begin(step_info(1));
+  while (rig.offloader->commits().in_progress()) std::this_thread::yield();
   EXPECT_THROW(rig.offloader->begin_step(), Error);
   rig.step(2);
   EXPECT_EQ(rig.state(), expected[2]);
-  rig.offloader->begin_commit(step_info(2));
-  EXPECT_GT(rig.offloader->finish_commit(), 0u);
+  rig.offloader->commits().begin(step_info(2));
+  EXPECT_GT(rig.offloader->commits().finish(), 0u);
 }
 
 // A cleaner of temporary files must not make a run report epochs that nobody can go on from.
@@ -210,17 +210,17 @@ TEST(Commit, FailsWhereAFileOfTheTierIsNotFoundByItsNameAnyMore) {
       const ScratchFolder folder;
       EpochRig rig(c, folder.path());
       rig.step(1);
-      rig.offloader->begin_commit(step_info(1));
-      const uint64_t last = rig.offloader->finish_commit();
+      rig.offloader->commits().begin(step_info(1));
+      const uint64_t last = rig.offloader->commits().finish();
       const fs::path file = folder.path() / "terrace-tier" / name;
       if (is_replaced) fs::copy(file, file.string() + ".copy");
       fs::remove(file);
       if (is_replaced) fs::rename(file.string() + ".copy", file);
       rig.step(2);
-      rig.offloader->begin_commit(step_info(2));
+      rig.offloader->commits().begin(step_info(2));
       testing::expect_error(ErrorKind::io, {"terrace-tier", "while a job"},
-                            [&] { rig.offloader->finish_commit(); });
-      EXPECT_EQ(rig.offloader->last_epoch(), last);
+                            [&] { rig.offloader->commits().finish(); });
+      EXPECT_EQ(rig.offloader->commits().last(), last);
     }
   }
 }
@@ -230,9 +230,9 @@ TEST(Commit, AllocatesNothingInTheStepsBetween) {
   EpochRig rig({.parameters = Placement::nvme, .threads = 1}, folder.path());
   for (uint64_t step = 1; step <= 3; ++step) {
     rig.step(step);
-    rig.offloader->begin_commit(step_info(step));
+    rig.offloader->commits().begin(step_info(step));
   }
-  rig.offloader->finish_commit();
+  rig.offloader->commits().finish();
   rig.offloader->begin_step();
   toy::run_micro_batch(*rig.offloader, rig.specs, 0);
   rig.offloader->end_micro_batch();
@@ -248,10 +248,10 @@ TEST(Commit, CountsItsMemoryAndItsDiskInThePlan) {
   EpochRig rig(c, folder.path());
   const MemoryPlan& plan = rig.offloader->plan();
   uint64_t ledger = 0;
-  for (const TierUse& use : rig.offloader->host_ledger()) ledger += use.bytes;
+  for (const TierUse& use : rig.offloader->budget().ledger()) ledger += use.bytes;
   EXPECT_EQ(ledger, plan.host_bytes);
   EXPECT_EQ(plan.host_bytes, plan.host_minimum_bytes);
-  uint64_t tiles = rig.offloader->record_tile_count();
+  uint64_t tiles = rig.offloader->state().record_tile_count();
   EXPECT_EQ(plan.record_file_bytes, (2 * tiles + plan.ring_slots) * RecordLayout{}.tile_bytes());
   uint64_t on_disk = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
@@ -278,8 +278,8 @@ TEST(Commit, SaysWhyARunKeepsNoEpochs) {
   EXPECT_NE(reason({}, Placement::cpu).find("not on nvme"), std::string::npos);
   const ScratchFolder folder;
   EpochRig rig({.durable = false}, folder.path());
-  EXPECT_FALSE(rig.offloader->keeps_epochs());
-  EXPECT_NE(rig.offloader->why_no_epochs(), "");
+  EXPECT_FALSE(rig.offloader->commits().are_kept());
+  EXPECT_NE(rig.offloader->commits().why_not_kept(), "");
 }
 
 }  // namespace

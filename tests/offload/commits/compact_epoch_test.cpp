@@ -32,13 +32,13 @@ TEST(CompactEpoch, ChangesNoBitHoweverOftenItIsTaken) {
         EpochCase c{.parameters = parameters, .cached_quarters = quarters, .layout = kCompact};
         const ScratchFolder folder;
         EpochRig rig(c, folder.path());
-        rig.offloader->begin_commit("start");
+        rig.offloader->commits().begin("start");
         for (uint64_t step = 1; step <= 4; ++step) {
           rig.step(step);
-          if (step % cadence == 0) rig.offloader->begin_commit(step_info(step));
+          if (step % cadence == 0) rig.offloader->commits().begin(step_info(step));
         }
         EXPECT_EQ(rig.state(), expected[4]) << name_of(parameters) << " " << quarters;
-        EXPECT_EQ(rig.offloader->finish_commit(), 1 + 4 / cadence);
+        EXPECT_EQ(rig.offloader->commits().finish(), 1 + 4 / cadence);
       }
     }
   }
@@ -53,12 +53,12 @@ TEST(CompactEpoch, IsGoneOnFromWhateverThePlacement) {
         EpochCase c{.parameters = before, .cached_quarters = 2, .layout = kCompact};
         {
           EpochRig rig(c, folder.path());
-          rig.offloader->begin_commit(step_info(0));
+          rig.offloader->commits().begin(step_info(0));
           for (uint64_t step = 1; step <= 3; ++step) {
             rig.step(step);
-            rig.offloader->begin_commit(step_info(step));
+            rig.offloader->commits().begin(step_info(step));
           }
-          rig.offloader->finish_commit();
+          rig.offloader->commits().finish();
           rig.step(4);
           rig.step(5);
         }
@@ -67,14 +67,14 @@ TEST(CompactEpoch, IsGoneOnFromWhateverThePlacement) {
         c.start = TierStart::resume;
         EpochRig rig(c, folder.path());
         SCOPED_TRACE(fmt::format("{} then {}, {}/4", name_of(before), name_of(after), quarters));
-        EXPECT_EQ(rig.offloader->taken_up_info(), step_info(3));
+        EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(3));
         EXPECT_EQ(rig.state(), expected[3]);
         // What was read is what is there: a commit has nothing to write.
-        rig.offloader->begin_commit(step_info(3));
-        rig.offloader->finish_commit();
+        rig.offloader->commits().begin(step_info(3));
+        rig.offloader->commits().finish();
         EXPECT_EQ(rig.offloader->counters().commit_write_bytes, 0u);
         rig.step(4);
-        rig.offloader->begin_commit(step_info(4));
+        rig.offloader->commits().begin(step_info(4));
         rig.step(5);
         EXPECT_EQ(rig.state(), expected[5]);
       }
@@ -95,15 +95,15 @@ TEST(CompactEpoch, IsGoneOnFromWheneverUpdatesRun) {
           EpochRig rig(c, folder.path());
           for (uint64_t step = 1; step <= 4; ++step) {
             rig.step(step);
-            rig.offloader->begin_commit(step_info(step));
+            rig.offloader->commits().begin(step_info(step));
           }
-          EXPECT_EQ(rig.offloader->finish_commit(), 4u);
+          EXPECT_EQ(rig.offloader->commits().finish(), 4u);
           rig.step(5);
           rig.step(6);
         }
         c.start = TierStart::resume;
         EpochRig rig(c, folder.path());
-        EXPECT_EQ(rig.offloader->taken_up_info(), step_info(4));
+        EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(4));
         EXPECT_EQ(rig.state(), expected[4]);
         for (uint64_t step = 5; step <= 6; ++step) rig.step(step);
         EXPECT_EQ(rig.state(), expected[6]);
@@ -177,8 +177,8 @@ TEST(CompactEpoch, WritesWhatIsNewerAndNothingElse) {
     EpochRig rig({.parameters = parameters, .cached_quarters = 3, .layout = kCompact}, folder.path());
     const auto commit = [&] {
       const OffloadCounters before = rig.offloader->counters();
-      rig.offloader->begin_commit("");
-      rig.offloader->finish_commit();
+      rig.offloader->commits().begin("");
+      rig.offloader->commits().finish();
       return (rig.offloader->counters() - before).commit_write_bytes;
     };
     const uint64_t all = rig.cached_record_bytes() + 2 * rig.trainable_elements();
@@ -204,7 +204,7 @@ TEST(CompactEpoch, CountsItsMemoryAndItsDiskInThePlan) {
       const EpochRig rig(c, folder.path());
       const MemoryPlan& plan = rig.offloader->plan();
       uint64_t ledger = 0;
-      for (const TierUse& use : rig.offloader->host_ledger()) ledger += use.bytes;
+      for (const TierUse& use : rig.offloader->budget().ledger()) ledger += use.bytes;
       EXPECT_EQ(ledger, plan.host_bytes);
       const auto size_of = [&](const char* name) {
         return std::filesystem::file_size(folder.path() / "terrace-tier" / name);
@@ -226,7 +226,7 @@ TEST(CompactEpoch, FindsAFlippedByteOfItsParameters) {
     {
       EpochRig rig(c, folder.path());
       rig.step(1);
-      rig.offloader->begin_commit(step_info(1));
+      rig.offloader->commits().begin(step_info(1));
     }
     c.start = TierStart::resume;
     const auto expected = states_without_epochs({}, 1);
@@ -237,7 +237,7 @@ TEST(CompactEpoch, FindsAFlippedByteOfItsParameters) {
       flip(file, offset);
       try {
         EpochRig rig(c, folder.path());
-        tiles = rig.offloader->record_tile_count();
+        tiles = rig.offloader->state().record_tile_count();
         EXPECT_EQ(rig.state(), expected[1]) << "byte " << offset;  // of a slot that the epoch has not
       } catch (const Error& error) {
         ++named;
@@ -258,7 +258,7 @@ TEST(CompactEpoch, IsNotTakenUpByThePlainFormNorTheOtherWayRound) {
     c.layout = compact ? kCompact : RecordLayout{};
     {
       EpochRig rig(c, folder.path());
-      rig.offloader->begin_commit(step_info(0));
+      rig.offloader->commits().begin(step_info(0));
     }
     EpochCase other = c;
     other.start = TierStart::resume;
@@ -266,13 +266,13 @@ TEST(CompactEpoch, IsNotTakenUpByThePlainFormNorTheOtherWayRound) {
     expect_error(ErrorKind::config, {"compact masters", "whole masters", "record_layout", "checkpoint"},
                  [&] { EpochRig(other, folder.path()); });
     c.start = TierStart::resume;
-    EXPECT_EQ(EpochRig(c, folder.path()).offloader->taken_up_info(), step_info(0));
+    EXPECT_EQ(EpochRig(c, folder.path()).offloader->commits().taken_up_info(), step_info(0));
   }
   const ScratchFolder folder;
   EpochCase c{.layout = {MasterForm::whole, 1}, .kind = OptimizerKind::lion};
   {
     EpochRig rig(c, folder.path());
-    rig.offloader->begin_commit(step_info(0));
+    rig.offloader->commits().begin(step_info(0));
   }
   c = {.start = TierStart::resume};
   expect_error(ErrorKind::config, {"1 moment in fp32", "2 moments in fp32"},
@@ -290,10 +290,10 @@ TEST(CompactEpoch, StaysAsItIsWhilePinned) {
                     .layout = kCompact},
                    folder.path());
       rig.step(1);
-      rig.offloader->begin_commit(step_info(1));
+      rig.offloader->commits().begin(step_info(1));
       const std::vector<std::byte> expected = rig.records();
-      rig.offloader->finish_commit();
-      const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+      rig.offloader->commits().finish();
+      const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
       const uint64_t tile_bytes = epoch->record_layout().tile_bytes();
       EXPECT_EQ(tile_bytes, RecordLayout{}.tile_bytes());
       for (uint64_t step = 2; step <= 4; ++step) rig.step(step);
@@ -320,9 +320,9 @@ TEST(CompactEpoch, IsRetainedWithItsParameters) {
       EpochRig rig(c, folder.path());
       for (uint64_t step = 1; step <= 5; ++step) {
         rig.step(step);
-        rig.offloader->begin_commit(step_info(step), step == 2);
+        rig.offloader->commits().begin(step_info(step), step == 2);
       }
-      rig.offloader->finish_commit();
+      rig.offloader->commits().finish();
       EXPECT_EQ(rig.state(), expected[5]);
     }
     // The last one goes; what is left is the retained one.
@@ -331,11 +331,11 @@ TEST(CompactEpoch, IsRetainedWithItsParameters) {
     }
     c.start = TierStart::resume;
     EpochRig rig(c, folder.path());
-    EXPECT_EQ(rig.offloader->taken_up_info(), step_info(2));
+    EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(2));
     EXPECT_EQ(rig.state(), expected[2]) << name_of(parameters);
     for (uint64_t step = 3; step <= 6; ++step) {
       rig.step(step);
-      rig.offloader->begin_commit(step_info(step));
+      rig.offloader->commits().begin(step_info(step));
     }
     EXPECT_EQ(rig.state(), expected[6]) << name_of(parameters);
   }

@@ -61,9 +61,9 @@ TEST(CrashChild, DISABLED_TrainsUntilItDies) {
   for (uint64_t step = 1; step <= kSteps; ++step) {
     rig.step(step);
     if (step % life.cadence != 0) continue;
-    rig.offloader->begin_commit(step_info(step));
+    rig.offloader->commits().begin(step_info(step));
     if (step % 4 != 0) continue;
-    rig.offloader->finish_commit();
+    rig.offloader->commits().finish();
     durable << step << std::endl;
   }
 }
@@ -101,13 +101,13 @@ TEST(Crash, AtAnyRequestLeavesTheLastEpochWhole) {
     c.engine = io::EngineKind::threads;
     std::ranges::reverse(life.folders);
     EpochRig rig(c, life.folders);
-    const uint64_t step = step_of(rig.offloader->taken_up_info());
+    const uint64_t step = step_of(rig.offloader->commits().taken_up_info());
     EXPECT_GE(step, noted) << "seed " << seed;
     ASSERT_LE(step, kSteps);
     EXPECT_EQ(rig.state(), expected[step]) << "seed " << seed;
     for (uint64_t s = step + 1; s <= kSteps; ++s) {
       rig.step(s);
-      rig.offloader->begin_commit(step_info(s));
+      rig.offloader->commits().begin(step_info(s));
     }
     EXPECT_EQ(rig.state(), expected[kSteps]) << "seed " << seed;
   }

@@ -107,15 +107,15 @@ TEST(EpochCommitter, KeepsTheBlocksOfAManifestThatMayHaveBecomeDurable) {
     {
       EpochRig rig(c, folder.path());
       rig.step(1);
-      rig.offloader->begin_commit(step_info(1));
-      rig.offloader->finish_commit();
+      rig.offloader->commits().begin(step_info(1));
+      rig.offloader->commits().finish();
       rig.step(2);
-      rig.offloader->begin_commit(step_info(2));
-      EXPECT_THROW(rig.offloader->finish_commit(), Error);
-      EXPECT_EQ(rig.offloader->last_epoch(), 1u);
+      rig.offloader->commits().begin(step_info(2));
+      EXPECT_THROW(rig.offloader->commits().finish(), Error);
+      EXPECT_EQ(rig.offloader->commits().last(), 1u);
       if (commits_again) {
-        rig.offloader->begin_commit(step_info(2) + " again");
-        EXPECT_EQ(rig.offloader->finish_commit(), 3u);
+        rig.offloader->commits().begin(step_info(2) + " again");
+        EXPECT_EQ(rig.offloader->commits().finish(), 3u);
       }
       // Both may be what is found: nothing of either is written over, whatever becomes of this step.
       try {
@@ -129,9 +129,9 @@ TEST(EpochCommitter, KeepsTheBlocksOfAManifestThatMayHaveBecomeDurable) {
     c.events = nullptr;
     c.start = TierStart::resume;
     EpochRig resumed(c, folder.path());
-    EXPECT_EQ(step_of(resumed.offloader->taken_up_info()), 2u);
+    EXPECT_EQ(step_of(resumed.offloader->commits().taken_up_info()), 2u);
     EXPECT_EQ(resumed.state(), expected[2]);
-    EXPECT_EQ(resumed.offloader->last_epoch(), commits_again ? 3u : 2u);
+    EXPECT_EQ(resumed.offloader->commits().last(), commits_again ? 3u : 2u);
   }
 }
 

@@ -67,16 +67,16 @@ void CommitGate::operator()() {
 
 void train_past_commit(EpochRig& rig, CommitGate& gate) {
   rig.step(1);
-  rig.offloader->begin_commit(step_info(1));
-  rig.offloader->finish_commit();
+  rig.offloader->commits().begin(step_info(1));
+  rig.offloader->commits().finish();
   gate.watch(rig.offloader.get());
   gate.open(false);
   rig.step(2);
-  rig.offloader->begin_commit(step_info(2));
+  rig.offloader->commits().begin(step_info(2));
   rig.step(3);
   rig.step(4);
   gate.open(true);
-  EXPECT_EQ(rig.offloader->finish_commit(), 2u);
+  EXPECT_EQ(rig.offloader->commits().finish(), 2u);
 }
 
 void expect_epoch(EpochCase c, const std::filesystem::path& folder, uint64_t step,
@@ -84,7 +84,7 @@ void expect_epoch(EpochCase c, const std::filesystem::path& folder, uint64_t ste
   c.start = TierStart::resume;
   c.decorate = nullptr;
   EpochRig resumed(c, folder);
-  EXPECT_EQ(resumed.offloader->taken_up_info(), step_info(step));
+  EXPECT_EQ(resumed.offloader->commits().taken_up_info(), step_info(step));
   EXPECT_EQ(resumed.state(), states[step]);
 }
 

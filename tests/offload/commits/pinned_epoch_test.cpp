@@ -30,18 +30,18 @@ TEST(PinnedEpoch, StaysAsItIsWhileTrainingGoesOn) {
     EpochRig rig({.parameters = Placement::nvme, .with_frozen = true, .chunk_elements = chunk_elements},
                  folder.path());
     rig.step(1);
-    rig.offloader->begin_commit(step_info(1));
-    rig.offloader->finish_commit();
+    rig.offloader->commits().begin(step_info(1));
+    rig.offloader->commits().finish();
     const std::vector<std::byte> expected = rig.records();
     std::vector<std::byte> expected_frozen;
-    rig.offloader->export_frozen([&](std::span<const std::byte> bytes) {
+    rig.offloader->state().export_frozen([&](std::span<const std::byte> bytes) {
       expected_frozen.insert(expected_frozen.end(), bytes.begin(), bytes.end());
     });
-    std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+    std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
     EXPECT_EQ(epoch->epoch(), 1u);
     EXPECT_EQ(epoch->info(), step_info(1));
-    EXPECT_EQ(epoch->record_tile_count(), rig.offloader->record_tile_count());
-    EXPECT_EQ(epoch->frozen_bytes(), rig.offloader->frozen_bytes());
+    EXPECT_EQ(epoch->record_tile_count(), rig.offloader->state().record_tile_count());
+    EXPECT_EQ(epoch->frozen_bytes(), rig.offloader->state().frozen_bytes());
     std::atomic<bool> differs{false}, reads{true};
     std::thread copy([&] {
       for (const uint64_t tiles : {1u, 7u, 16u, 1000u})
@@ -57,9 +57,9 @@ TEST(PinnedEpoch, StaysAsItIsWhileTrainingGoesOn) {
     while (reads || step < 5) rig.step(step++);
     copy.join();
     EXPECT_FALSE(differs);
-    rig.offloader->begin_commit(step_info(step));
-    EXPECT_EQ(rig.offloader->finish_commit(), 2u);
-    std::unique_ptr<PinnedEpoch> next = rig.offloader->pin_epoch();
+    rig.offloader->commits().begin(step_info(step));
+    EXPECT_EQ(rig.offloader->commits().finish(), 2u);
+    std::unique_ptr<PinnedEpoch> next = rig.offloader->commits().pin();
     EXPECT_EQ(read_all(*next, 5), rig.records());
   }
 }
@@ -67,8 +67,8 @@ TEST(PinnedEpoch, StaysAsItIsWhileTrainingGoesOn) {
 TEST(PinnedEpoch, PutsTheNextCommitOff) {
   const ScratchFolder folder;
   EpochRig rig({}, folder.path());
-  rig.offloader->begin_commit("one");
-  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+  rig.offloader->commits().begin("one");
+  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
   const std::vector<std::byte> expected = rig.records();
   rig.step(1);
   rig.step(2);
@@ -80,17 +80,17 @@ TEST(PinnedEpoch, PutsTheNextCommitOff) {
     differs = read_all(*epoch, 3) != expected;
     epoch.reset();
   });
-  rig.offloader->begin_commit("two");
+  rig.offloader->commits().begin("two");
   copy.join();
   EXPECT_FALSE(differs);
-  EXPECT_EQ(rig.offloader->finish_commit(), 2u);
+  EXPECT_EQ(rig.offloader->commits().finish(), 2u);
 }
 
 TEST(PinnedEpoch, NamesAFlippedByteAndReadsOn) {
   const ScratchFolder folder;
   EpochRig rig({.cached_quarters = 0}, folder.path());
-  rig.offloader->begin_commit("one");
-  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+  rig.offloader->commits().begin("one");
+  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
   {
     std::fstream bytes(folder.path() / "terrace-tier" / "records.tier",
                        std::ios::in | std::ios::out | std::ios::binary);
@@ -150,10 +150,10 @@ TEST(PinnedEpoch, IsClonedWhereTheFileSystemSharesBlocks) {
   EpochRig rig({.parameters = Placement::nvme, .with_frozen = true, .chunk_elements = 32 * kTileElements},
                folder.path());
   rig.step(1);
-  rig.offloader->begin_commit(step_info(1));
-  rig.offloader->finish_commit();
+  rig.offloader->commits().begin(step_info(1));
+  rig.offloader->commits().finish();
   const std::vector<std::byte> expected = rig.records();
-  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
   const auto clone = [&](const char* name, auto body) {
     const int fd = open((folder.path() / name).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     EXPECT_TRUE(body(fd));
@@ -168,17 +168,17 @@ TEST(PinnedEpoch, IsClonedWhereTheFileSystemSharesBlocks) {
   // What training writes later is not in the clone.
   for (uint64_t step = 2; step <= 4; ++step) {
     rig.step(step);
-    rig.offloader->begin_commit(step_info(step));
+    rig.offloader->commits().begin(step_info(step));
   }
-  rig.offloader->finish_commit();
+  rig.offloader->commits().finish();
   EXPECT_EQ(bytes_of_file(folder.path() / "states.bin"), expected);
 }
 
 TEST(PinnedEpoch, SaysWhereItCannotBeCloned) {
   const ScratchFolder folder;
   EpochRig rig({}, folder.path());
-  rig.offloader->begin_commit("one");
-  const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+  rig.offloader->commits().begin("one");
+  const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
   const int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
   EXPECT_FALSE(epoch->clone_records(fd));
   close(fd);

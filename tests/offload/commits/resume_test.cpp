@@ -17,12 +17,12 @@ namespace {
 // Trains to `step`, committing on the way there, and some steps further; then the process "dies".
 void train_and_drop(const EpochCase& c, const std::filesystem::path& folder, uint64_t step) {
   EpochRig rig(c, folder);
-  rig.offloader->begin_commit(step_info(0));
+  rig.offloader->commits().begin(step_info(0));
   for (uint64_t s = 1; s <= step; ++s) {
     rig.step(s);
-    if (s == step || s % 2 == 0) rig.offloader->begin_commit(step_info(s));
+    if (s == step || s % 2 == 0) rig.offloader->commits().begin(step_info(s));
   }
-  rig.offloader->finish_commit();
+  rig.offloader->commits().finish();
   rig.step(step + 1);
   rig.step(step + 2);
 }
@@ -39,11 +39,11 @@ TEST(Resume, GoesOnFromTheEpochWhateverThePlacement) {
       after.threads = 1;
       after.start = TierStart::resume;
       EpochRig rig(after, folder.path());
-      EXPECT_EQ(rig.offloader->taken_up_info(), step_info(3));
-      EXPECT_GT(rig.offloader->last_epoch(), 0u);
+      EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(3));
+      EXPECT_GT(rig.offloader->commits().last(), 0u);
       EXPECT_EQ(rig.state(), expected[3]) << name_of(parameters) << " " << quarters;
       rig.step(4);
-      rig.offloader->begin_commit(step_info(4));
+      rig.offloader->commits().begin(step_info(4));
       rig.step(5);
       EXPECT_EQ(rig.state(), expected[5]) << name_of(parameters) << " " << quarters;
     }
@@ -59,11 +59,11 @@ TEST(Resume, TakesUpARunAgainAndAgain) {
   for (uint64_t step = 2; step <= 7; ++step) {
     c.cached_quarters = step % 5;
     EpochRig rig(c, folder.path());
-    ASSERT_EQ(rig.offloader->taken_up_info(), step_info(step - 1));
+    ASSERT_EQ(rig.offloader->commits().taken_up_info(), step_info(step - 1));
     EXPECT_EQ(rig.state(), expected[step - 1]) << step;
     rig.step(step);
-    rig.offloader->begin_commit(step_info(step));
-    rig.offloader->finish_commit();
+    rig.offloader->commits().begin(step_info(step));
+    rig.offloader->commits().finish();
     if (step < 7) rig.step(step + 1);
   }
 }
@@ -75,8 +75,8 @@ TEST(Resume, WritesNothingThatItHasRead) {
   train_and_drop(c, folder.path(), 2);
   c.start = TierStart::resume;
   EpochRig rig(c, folder.path());
-  rig.offloader->begin_commit("again");
-  rig.offloader->finish_commit();
+  rig.offloader->commits().begin("again");
+  rig.offloader->commits().finish();
   EXPECT_EQ(rig.offloader->counters().commit_write_bytes, 0u);
 }
 
@@ -94,7 +94,7 @@ TEST(Resume, RefusesAnEpochThatIsCutDifferently) {
   }
   c.chunk_elements = kTileElements;
   EpochRig rig(c, folder.path());  // and the refusal cost nothing
-  EXPECT_EQ(rig.offloader->taken_up_info(), step_info(1));
+  EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(1));
 }
 
 TEST(Resume, RefusesToStartAnewOverAnEpochUnlessItIsTold) {
@@ -105,7 +105,7 @@ TEST(Resume, RefusesToStartAnewOverAnEpochUnlessItIsTold) {
   c.discard = true;
   const auto expected = states_without_epochs(c, 1);
   EpochRig rig(c, folder.path());
-  EXPECT_EQ(rig.offloader->taken_up_info(), "");
+  EXPECT_EQ(rig.offloader->commits().taken_up_info(), "");
   EXPECT_EQ(rig.state(), expected[0]);
 }
 
@@ -113,12 +113,12 @@ TEST(Resume, RefusesToStartAnewOverAnEpochUnlessItIsTold) {
 void begin_over(EpochCase c, const std::filesystem::path& folder, uint64_t steps, bool commits) {
   c.discard = true;
   EpochRig rig(c, folder);
-  EXPECT_TRUE(rig.offloader->earlier_epoch_stays());
+  EXPECT_TRUE(rig.offloader->commits().earlier_stays());
   for (uint64_t step = 1; step <= steps; ++step) rig.step(step);
   if (!commits) return;
-  rig.offloader->begin_commit(step_info(steps));
-  rig.offloader->finish_commit();
-  EXPECT_FALSE(rig.offloader->earlier_epoch_stays());
+  rig.offloader->commits().begin(step_info(steps));
+  rig.offloader->commits().finish();
+  EXPECT_FALSE(rig.offloader->commits().earlier_stays());
 }
 
 class BeginOver : public ::testing::TestWithParam<EpochCase> {};
@@ -132,14 +132,14 @@ TEST_P(BeginOver, LeavesTheEpochOfBeforeUntilItsFirstCommit) {
   c.start = TierStart::resume;
   {
     EpochRig rig(c, folder.path());
-    EXPECT_EQ(rig.offloader->taken_up_info(), step_info(2));
+    EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(2));
     EXPECT_EQ(rig.state(), expected[2]);
   }
   c.start = TierStart::fresh;
   begin_over(c, folder.path(), 3, true);
   c.start = TierStart::resume;
   EpochRig rig(c, folder.path());
-  EXPECT_EQ(rig.offloader->taken_up_info(), step_info(3));
+  EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(3));
   EXPECT_EQ(rig.state(), expected[3]);
 }
 
@@ -160,8 +160,8 @@ TEST(Resume, RemovesTheEpochAtOnceWhereTheNewStateHasNoRoomBesideIt) {
     if (other_chunks) c.chunk_elements = 2 * kTileElements;
     c.discard = true;
     EpochRig rig(c, folder.path());
-    EXPECT_EQ(rig.offloader->last_epoch(), 0u);
-    EXPECT_FALSE(rig.offloader->earlier_epoch_stays());
+    EXPECT_EQ(rig.offloader->commits().last(), 0u);
+    EXPECT_FALSE(rig.offloader->commits().earlier_stays());
   }
 }
 
@@ -197,7 +197,7 @@ TEST(Resume, NamesAFlippedByteBeforeItReachesAWeightAndKeepsTheFiles) {
   }
   EpochRig rig(c, folder.path());
   EXPECT_EQ(rig.state(), expected[2]);
-  EXPECT_EQ(named, rig.offloader->record_tile_count());
+  EXPECT_EQ(named, rig.offloader->state().record_tile_count());
 }
 
 TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
@@ -214,8 +214,8 @@ TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
     EpochRig rig(c, folder.path());
     for (uint64_t step = 1; step <= 6; ++step) {
       rig.step(step);
-      rig.offloader->begin_commit(step_info(step), step % 2 == 0);  // 2, 4, 6
-      rig.offloader->finish_commit();
+      rig.offloader->commits().begin(step_info(step), step % 2 == 0);  // 2, 4, 6
+      rig.offloader->commits().finish();
       const size_t retained = std::min<size_t>(step / 2, 2);
       EXPECT_EQ(manifests(), retained + (step % 2 == 0 ? 0 : 1)) << step;
     }
@@ -224,9 +224,9 @@ TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
   EpochRig rig(c, folder.path());
   for (uint64_t step = 7; step <= 9; ++step) {
     rig.step(step);
-    rig.offloader->begin_commit(step_info(step));
+    rig.offloader->commits().begin(step_info(step));
   }
-  rig.offloader->finish_commit();
+  rig.offloader->commits().finish();
   EXPECT_EQ(rig.state(), expected[9]);
   EXPECT_EQ(manifests(), 3u);
 }
@@ -242,7 +242,7 @@ TEST(Resume, MayRetainMoreThanTheRunBefore) {
     EpochRig rig(c, folder.path());
     for (uint64_t step = 2; step <= 7; ++step) {
       rig.step(step);
-      rig.offloader->begin_commit(step_info(step), true);
+      rig.offloader->commits().begin(step_info(step), true);
     }
   }
   // Fewer again: those that are there stay.
@@ -250,9 +250,9 @@ TEST(Resume, MayRetainMoreThanTheRunBefore) {
   EpochRig rig(c, folder.path());
   for (uint64_t step = 8; step <= 9; ++step) {
     rig.step(step);
-    rig.offloader->begin_commit(step_info(step));
+    rig.offloader->commits().begin(step_info(step));
   }
-  rig.offloader->finish_commit();
+  rig.offloader->commits().finish();
   EXPECT_EQ(rig.state(), expected[9]);
 }
 
@@ -262,8 +262,8 @@ TEST(Resume, RemovesTheFilesOnlyWhenItIsToldOrNoEpochNeedsThem) {
     {
       EpochRig rig({}, folder.path());
       rig.step(1);
-      if (commit) rig.offloader->begin_commit(step_info(1));
-      if (keep) rig.offloader->keep_tier(*keep);
+      if (commit) rig.offloader->commits().begin(step_info(1));
+      if (keep) rig.offloader->commits().keep_tier(*keep);
     }
     return std::filesystem::exists(folder.path() / "terrace-tier" / "records.tier");
   };

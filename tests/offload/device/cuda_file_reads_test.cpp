@@ -48,7 +48,8 @@ std::string moved(const Offloader& offloader) {
 
 std::string host_uses(const Offloader& offloader) {
   std::string text;
-  for (const TierUse& use : offloader.host_ledger()) text += fmt::format("{} {}; ", use.purpose, use.bytes);
+  for (const TierUse& use : offloader.budget().ledger())
+    text += fmt::format("{} {}; ", use.purpose, use.bytes);
   return text;
 }
 

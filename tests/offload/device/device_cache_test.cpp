@@ -10,7 +10,7 @@ namespace {
 
 constexpr ChunkId kFrozen{2};
 
-struct DeviceCacheTest : testing::Test {
+struct DeviceCacheTest : ::testing::Test {
   // Chunks 0 and 1 are trained, chunk 2 is frozen; there are two slots.
   void make(Placement parameters = Placement::cpu, bool strict = false) {
     rig = std::make_unique<HomesRig>(

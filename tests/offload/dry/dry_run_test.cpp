@@ -25,7 +25,8 @@ std::string counted(const Offloader& offloader) {
 
 std::string ledger_of(const Offloader& offloader) {
   std::string text;
-  for (const TierUse& use : offloader.host_ledger()) text += fmt::format("{} {}; ", use.purpose, use.bytes);
+  for (const TierUse& use : offloader.budget().ledger())
+    text += fmt::format("{} {}; ", use.purpose, use.bytes);
   return text;
 }
 
@@ -46,8 +47,8 @@ void expect_planned_as_run(const EpochCase& c) {
     EXPECT_EQ(counted(*dry.offloader), counted(*rig.offloader)) << "step " << step;
     if (!c.durable || step == 3) continue;
     for (Offloader* offloader : {rig.offloader.get(), dry.offloader.get()}) {
-      offloader->begin_commit(step_info(step));
-      offloader->finish_commit();
+      offloader->commits().begin(step_info(step));
+      offloader->commits().finish();
     }
   }
   rig.offloader->finish_update();
@@ -161,7 +162,7 @@ TEST(DryRun, HasNoMemoryAndNoFiles) {
   MemoryLog log;
   Workers workers(1);
   Offloader offloader(space, options, recorder.trace(), device, workers, log);
-  offloader.initialise([](TensorId, uint64_t, std::span<float>) { FAIL() << "values are computed"; });
+  offloader.state().initialise([](TensorId, uint64_t, std::span<float>) { FAIL() << "values are computed"; });
   offloader.begin_step();
   run(offloader);
   offloader.end_micro_batch();

@@ -11,7 +11,7 @@ namespace {
 constexpr ChunkId kChunk{1};
 constexpr uint32_t kMicroBatches = 3;
 
-struct AccumulatedInHostTest : testing::Test {
+struct AccumulatedInHostTest : ::testing::Test {
   AccumulatedInHostTest() : landing{rig.take(rig.plan.slot_bytes), rig.take(rig.plan.slot_bytes)} {}
   std::unique_ptr<AccumulatedInHost> store(bool layer_major = false) {
     return std::make_unique<AccumulatedInHost>(rig.space, rig.device, *rig.cache, rig.arithmetic(),

@@ -44,7 +44,7 @@ class OneGradient final : public GradientSource {
   bool is_open_now = false;
 };
 
-struct GradientArithmeticTest : testing::Test {
+struct GradientArithmeticTest : ::testing::Test {
   std::unique_ptr<GradientArithmetic> on_device() {
     return std::make_unique<DeviceGradients>(rig.space, rig.sums(), DataType::fp32, played,
                                              DeviceSums(played, rig.device, scratch, rig.watch));

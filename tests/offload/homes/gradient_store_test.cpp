@@ -146,7 +146,8 @@ TEST(Gradients, WhatTookOverIsRestoredOnceAndItsCostIsCounted) {
   overflow(rig, 2, 1);
   const OffloadCounters counters = rig.offloader->counters();
   EXPECT_EQ(counters.restored_chunk_count, rig.space.chunk_count());
-  EXPECT_EQ(counters.restore_read_bytes, rig.offloader->record_tile_count() * RecordLayout{}.tile_bytes());
+  EXPECT_EQ(counters.restore_read_bytes,
+            rig.offloader->state().record_tile_count() * RecordLayout{}.tile_bytes());
   rig.step(2, 1);
   EXPECT_EQ(rig.offloader->counters().restored_chunk_count, rig.space.chunk_count());
 }

@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-class GradientSumsTest : public testing::Test {
+class GradientSumsTest : public ::testing::Test {
  protected:
   // A chunk of two blocks that is trained, one that is frozen, and a last one that is trained.
   const FlatSpace space{{{"a", {2 * kTileElements}, DataType::bf16},

@@ -11,7 +11,7 @@ namespace {
 
 constexpr ChunkId kChunk{1};
 
-struct GradientsInHostTest : testing::Test {
+struct GradientsInHostTest : ::testing::Test {
   std::unique_ptr<GradientsInHost> store(bool take_over = false) {
     return std::make_unique<GradientsInHost>(rig.space, rig.device, *rig.cache, rig.arithmetic(),
                                              GradientsInHost::Places{rig.slots, spilled.get()}, take_over);

@@ -40,7 +40,7 @@ TEST(GradientsOnDevice, TakeASlotForZeros) {
   gradients.release(kChunk);
 }
 
-struct AccumulatedOnDeviceTest : testing::TestWithParam<bool> {
+struct AccumulatedOnDeviceTest : ::testing::TestWithParam<bool> {
   AccumulatedOnDeviceTest() : rig({.budget_bytes = 8 * kMiB, .strict = GetParam()}) {
     rig.plan.device_accumulator_slots = HomesRig::kChunks;
     gradients = std::make_unique<AccumulatedOnDevice>(rig.space, rig.plan, rig.device, *rig.cache,
@@ -61,7 +61,7 @@ struct AccumulatedOnDeviceTest : testing::TestWithParam<bool> {
   GradientRig rig;
   std::unique_ptr<AccumulatedOnDevice> gradients;
 };
-INSTANTIATE_TEST_SUITE_P(Strict, AccumulatedOnDeviceTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Strict, AccumulatedOnDeviceTest, ::testing::Bool());
 
 TEST_P(AccumulatedOnDeviceTest, AreAddedAtOnceAndGiveTheirSlotsBack) {
   land(0, 1);

@@ -7,7 +7,7 @@
 namespace terrace {
 namespace {
 
-class OldParametersTest : public testing::Test {
+class OldParametersTest : public ::testing::Test {
  protected:
   OldParametersTest() : homes(HomesRig::kChunks) {
     rig.plan.old_parameter_slots = 1;

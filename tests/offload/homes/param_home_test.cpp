@@ -10,7 +10,7 @@ namespace {
 
 constexpr ChunkId kChunk{1};
 
-struct ParamHomeTest : testing::Test {
+struct ParamHomeTest : ::testing::Test {
   // On nvme `kept` chunks have host slots, and there are `staging` slots for the others. Chunk c holds bytes
   // of the seed 100 + c.
   void make(Placement placement, uint32_t kept = HomesRig::kChunks, uint32_t staging = 1,

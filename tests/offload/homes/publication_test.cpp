@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kChunks = HomesRig::kChunks;
 
-class PublicationTest : public testing::Test {
+class PublicationTest : public ::testing::Test {
  protected:
   PublicationTest() : homes(kChunks) { rig.make_store_of(rig.plan.slot_bytes); }
   std::unique_ptr<Publication> publication() {

@@ -7,7 +7,7 @@
 namespace terrace {
 namespace {
 
-class RecordStoreTest : public testing::Test {
+class RecordStoreTest : public ::testing::Test {
  protected:
   RecordStoreTest() : bytes(rig.plan.record_slot_bytes) {
     rig.make_store_of(bytes);

@@ -54,9 +54,9 @@ TEST(SpillCrashChild, DISABLED_TrainsUntilItIsKilled) {
   std::ofstream durable(folder / "durable");
   for (uint64_t step = 1; step <= kSteps; ++step) {
     rig.step(step);
-    rig.offloader->begin_commit(step_info(step));
+    rig.offloader->commits().begin(step_info(step));
     if (step % 2 == 0) continue;
-    rig.offloader->finish_commit();
+    rig.offloader->commits().finish();
     durable << step << std::endl;
   }
 }
@@ -100,12 +100,12 @@ TEST(SpillCrash, AtAnyRequestForAGradientLosesNoEpochAndChangesNoBit) {
     {
       EpochRig rig(c, life.folders);
       ASSERT_GT(rig.offloader->plan().spilled_chunks, 0u);
-      const uint64_t step = step_of(rig.offloader->taken_up_info());
+      const uint64_t step = step_of(rig.offloader->commits().taken_up_info());
       EXPECT_GE(step, noted);
       EXPECT_EQ(rig.state(), expected[step]);
       for (uint64_t s = step + 1; s <= kSteps; ++s) {
         rig.step(s);
-        rig.offloader->begin_commit(step_info(s));
+        rig.offloader->commits().begin(step_info(s));
       }
       EXPECT_EQ(rig.state(), expected[kSteps]);
     }

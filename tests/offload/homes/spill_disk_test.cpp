@@ -107,8 +107,8 @@ TEST(SpillDisk, RoomThatATierTakesUpAlreadyCounts) {
   {
     EpochRig rig(c, disks.paths());
     rig.step(1);
-    rig.offloader->begin_commit(step_info(1));
-    rig.offloader->finish_commit();
+    rig.offloader->commits().begin(step_info(1));
+    rig.offloader->commits().finish();
     state = rig.state();
   }
   c.start = TierStart::resume;

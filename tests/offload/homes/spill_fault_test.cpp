@@ -75,10 +75,10 @@ Ending train(EpochCase c, const std::filesystem::path& folder) {
   Ending ending;
   EpochRig rig(c, folder);
   try {
-    rig.offloader->begin_commit(step_info(0));
+    rig.offloader->commits().begin(step_info(0));
     for (ending.at = 1; ending.at <= kSteps; ++ending.at) {
       rig.step(ending.at);
-      rig.offloader->begin_commit(step_info(ending.at));
+      rig.offloader->commits().begin(step_info(ending.at));
     }
     rig.offloader->finish_update();
   } catch (const Error& error) {
@@ -103,7 +103,7 @@ void expect_to_lead_on(EpochCase c, const std::filesystem::path& folder, uint64_
   c.decorate = nullptr;
   c.start = TierStart::resume;
   EpochRig rig(c, folder);
-  const uint64_t last = step_of(rig.offloader->taken_up_info());
+  const uint64_t last = step_of(rig.offloader->commits().taken_up_info());
   ASSERT_LT(last, failed_at);
   EXPECT_GE(last + 2, failed_at) << "a step that was whole is lost";
   EXPECT_EQ(rig.state(), expected[last]);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kBytes = kTileElements * sizeof(float);
 
-class SpilledGradientsTest : public testing::Test {
+class SpilledGradientsTest : public ::testing::Test {
  protected:
   SpilledGradientsTest() {
     rig.plan.spill_slots = 2;
@@ -78,7 +78,7 @@ TEST_F(SpilledGradientsTest, NameTheChunkOfATransferThatFails) {
   make({{.index = 0, .error = EIO, .operation = io::OpKind::write}});
   land(ChunkId{2}, 1);
   EXPECT_THAT(error_of([&] { spilled->finish_writes(); }).what(),
-              testing::HasSubstr("gradient of chunk 2: "));
+              ::testing::HasSubstr("gradient of chunk 2: "));
   EXPECT_FALSE(spilled->is_written(ChunkId{2}));
 }
 

@@ -110,7 +110,7 @@ std::vector<Call> calls() {
        [settings](Rig& rig) { rig.offloader->announce_update(settings(rig)); }},
       {"set_host_budget",
        {State::idle},
-       [](Rig& rig) { rig.offloader->set_host_budget(rig.offloader->host_budget()); }},
+       [](Rig& rig) { rig.offloader->budget().set(rig.offloader->budget().in_force()); }},
       {"begin_evaluation", {State::idle}, [](Rig& rig) { rig.offloader->begin_evaluation(); }},
       {"end_evaluation", {State::evaluation}, [](Rig& rig) { rig.offloader->end_evaluation(); }},
       {"forward",
@@ -125,13 +125,13 @@ std::vector<Call> calls() {
        {},
        [](Rig& rig) { rig.offloader->gradient(TensorId{0}); }},  // of a lease that goes forward
       {"select_micro_batch", {}, [](Rig& rig) { rig.offloader->select_micro_batch(2); }},
-      {"begin_commit", {}, [](Rig& rig) { rig.offloader->begin_commit(""); }},  // where none are kept
-      {"pin_epoch", {}, [](Rig& rig) { rig.offloader->pin_epoch(); }},
-      {"export_records", {State::idle}, [](Rig& rig) { rig.offloader->export_records([](auto) {}); }},
-      {"import_frozen", {State::idle}, [](Rig& rig) { rig.offloader->import_frozen([](auto) {}); }},
+      {"begin_commit", {}, [](Rig& rig) { rig.offloader->commits().begin(""); }},  // where none are kept
+      {"pin_epoch", {}, [](Rig& rig) { rig.offloader->commits().pin(); }},
+      {"export_records", {State::idle}, [](Rig& rig) { rig.offloader->state().export_records([](auto) {}); }},
+      {"import_frozen", {State::idle}, [](Rig& rig) { rig.offloader->state().import_frozen([](auto) {}); }},
       {"read_parameter",
        {},
-       [](Rig& rig) { rig.offloader->read_parameter(TensorId{0}, {}); }},  // into nothing
+       [](Rig& rig) { rig.offloader->state().read_parameter(TensorId{0}, {}); }},  // into nothing
   };
 }
 
@@ -166,7 +166,7 @@ TEST(CallOrder, IsHeldByTheOffloaderWhichGoesOnAsIfNothingHadBeenCalled) {
   }
   std::vector<std::byte> records[2];
   for (Rig* rig : {&attacked, &left_alone}) {
-    rig->offloader->export_records([&](std::span<const std::byte> tiles) {
+    rig->offloader->state().export_records([&](std::span<const std::byte> tiles) {
       records[rig == &attacked].insert(records[rig == &attacked].end(), tiles.begin(), tiles.end());
     });
   }

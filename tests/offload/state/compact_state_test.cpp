@@ -87,11 +87,11 @@ TEST(CompactState, GivesTheValuesOfMastersToWeightFiles) {
       EpochRig rig(c, folder.path());
       rig.step(1);
       found[compact].resize(rig.specs.size());
-      rig.offloader->export_values([](TensorId tensor) { return index_of(tensor) != 2; },
-                                   [&](TensorId tensor, uint64_t, std::span<const float> values) {
-                                     auto& all = found[compact][index_of(tensor)];
-                                     all.insert(all.end(), values.begin(), values.end());
-                                   });
+      rig.offloader->state().export_values([](TensorId tensor) { return index_of(tensor) != 2; },
+                                           [&](TensorId tensor, uint64_t, std::span<const float> values) {
+                                             auto& all = found[compact][index_of(tensor)];
+                                             all.insert(all.end(), values.begin(), values.end());
+                                           });
     }
     EXPECT_EQ(found[0], found[1]);
   }
@@ -113,7 +113,7 @@ TEST(CompactState, GoesOnFromACheckpointOfThePlainFormAndTheOtherWayRound) {
       EpochRig second(c, second_folder.path());
       second.step(1);  // of what is replaced
       std::span<const std::byte> left = saved;
-      second.offloader->import_records([&](std::span<std::byte> tiles) {
+      second.offloader->state().import_records([&](std::span<std::byte> tiles) {
         ASSERT_LE(tiles.size(), left.size());
         std::ranges::copy(left.first(tiles.size()), tiles.begin());
         left = left.subspan(tiles.size());
@@ -208,9 +208,9 @@ TEST(CompactState, AllocatesNothingInItsUpdates) {
     EpochRig rig({.parameters = parameters, .threads = 1, .layout = kCompact}, folder.path());
     for (uint64_t step = 1; step <= 3; ++step) {
       rig.step(step);
-      rig.offloader->begin_commit(step_info(step));
+      rig.offloader->commits().begin(step_info(step));
     }
-    rig.offloader->finish_commit();
+    rig.offloader->commits().finish();
     rig.offloader->begin_step();
     toy::run_micro_batch(*rig.offloader, rig.specs, 0);
     rig.offloader->end_micro_batch();
@@ -265,10 +265,10 @@ TEST(RecordLayouts, OfEveryOptimizerChangeNoBitWhateverThePlacementAndTheForm) {
           {
             EpochRig rig(c, folder.path());
             for (uint64_t step = 1; step <= 2; ++step) rig.step(step);
-            rig.offloader->begin_commit(step_info(2));
-            rig.offloader->finish_commit();
+            rig.offloader->commits().begin(step_info(2));
+            rig.offloader->commits().finish();
             EXPECT_EQ(rig.state(), expected[2]);
-            const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+            const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
             EXPECT_EQ(epoch->record_layout(), c.layout.canonical());
             std::vector<std::byte> tiles(epoch->record_tile_count() * c.layout.canonical().tile_bytes());
             epoch->read_records(0, tiles);

@@ -15,13 +15,13 @@ namespace {
 
 // With room for the records of so many chunks.
 void keep(EpochRig& rig, uint32_t chunks) {
-  rig.offloader->set_host_budget(rig.offloader->least_host_budget() +
-                                 chunks * rig.offloader->plan().record_slot_bytes);
+  rig.offloader->budget().set(rig.offloader->budget().least() +
+                              chunks * rig.offloader->plan().record_slot_bytes);
 }
 
 uint64_t ledger_bytes(const Offloader& offloader) {
   uint64_t bytes = 0;
-  for (const TierUse& use : offloader.host_ledger()) bytes += use.bytes;
+  for (const TierUse& use : offloader.budget().ledger()) bytes += use.bytes;
   return bytes;
 }
 
@@ -54,7 +54,7 @@ TEST(HostBudget, ChangesNoBitAndMovesTheLeastWhateverTheOrderOfChanges) {
       ASSERT_EQ(most, rig.offloader->plan().record_chunks);
       const std::array<uint32_t, 6> kept = {most / 2, 0, most, most - 1, 3, most};
       for (uint64_t step = 1; step <= kept.size(); ++step) {
-        if (commits) rig.offloader->begin_commit(step_info(step - 1));
+        if (commits) rig.offloader->commits().begin(step_info(step - 1));
         const OffloadCounters before = rig.offloader->counters();
         keep(rig, kept[step - 1]);
         rig.step(step);
@@ -79,10 +79,10 @@ TEST(HostBudget, LeavesAnEpochThatARunWithAnotherBudgetTakesUp) {
   {
     EpochRig rig(c, folder.path());
     rig.step(1);
-    rig.offloader->begin_commit(step_info(1));
+    rig.offloader->commits().begin(step_info(1));
     keep(rig, 2);
     rig.step(2);
-    rig.offloader->begin_commit(step_info(2));
+    rig.offloader->commits().begin(step_info(2));
     keep(rig, 5);
     rig.step(3);
     keep(rig, 1);  // newer than the last epoch, and written: the epoch must not see it
@@ -90,7 +90,7 @@ TEST(HostBudget, LeavesAnEpochThatARunWithAnotherBudgetTakesUp) {
   c.start = TierStart::resume;
   c.cached_quarters = 1;
   EpochRig rig(c, folder.path());
-  EXPECT_EQ(rig.offloader->taken_up_info(), step_info(2));
+  EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(2));
   EXPECT_EQ(rig.state(), expected[2]);
   keep(rig, 0);
   rig.step(3);
@@ -106,8 +106,8 @@ TEST(HostBudget, WritesNothingTwiceAndCommitsWhatChangedAlone) {
   const uint64_t slot = rig.offloader->plan().record_slot_bytes;
   const auto committed = [&] {
     const uint64_t before = rig.offloader->counters().commit_write_bytes;
-    rig.offloader->begin_commit("");
-    rig.offloader->finish_commit();
+    rig.offloader->commits().begin("");
+    rig.offloader->commits().finish();
     return rig.offloader->counters().commit_write_bytes - before;
   };
   keep(rig, 4);
@@ -130,7 +130,7 @@ TEST(HostBudget, RefusesLessThanTheRunNeedsAndChangesNothing) {
   rig.step(1);
   const OffloadCounters before = rig.offloader->counters();
   try {
-    rig.offloader->set_host_budget(rig.offloader->least_host_budget() - 1);
+    rig.offloader->budget().set(rig.offloader->budget().least() - 1);
     FAIL() << "less than the least was taken";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::capacity);
@@ -158,25 +158,25 @@ TEST(HostBudget, GivesItsPagesBackToTheSystem) {
   Workers workers(2);
   SimulatedDevice device({options.device_budget_bytes});
   Offloader offloader(space, options, {}, device, workers, log);
-  offloader.initialise(
+  offloader.state().initialise(
       [](TensorId, uint64_t, std::span<float> values) { std::fill(values.begin(), values.end(), 0.5f); });
   const uint64_t slot = offloader.plan().record_slot_bytes;
   ASSERT_EQ(offloader.plan().host_record_slots, 8u);
-  EXPECT_FALSE(offloader.host_budget_has_changed());
+  EXPECT_FALSE(offloader.budget().has_changed());
   const auto expect_use = [&](uint64_t backed, uint64_t ledger, uint64_t fallen) {
     EXPECT_EQ(ledger - ledger_bytes(offloader), fallen);
     EXPECT_EQ(backed - huge_mappings_bytes(), fallen);
-    EXPECT_EQ(offloader.host_peak_bytes(), ledger);
+    EXPECT_EQ(offloader.budget().peak_bytes(), ledger);
   };
   // Pages that are registered with an engine would stay where they are.
-  EXPECT_LE(pinned_bytes(), offloader.least_host_budget() + 2 * kHugePageBytes);
+  EXPECT_LE(pinned_bytes(), offloader.budget().least() + 2 * kHugePageBytes);
   const uint64_t backed = huge_mappings_bytes(), ledger = ledger_bytes(offloader);
   EXPECT_EQ(ledger, offloader.plan().host_bytes);
-  offloader.set_host_budget(offloader.least_host_budget() + 3 * slot + slot / 2);
+  offloader.budget().set(offloader.budget().least() + 3 * slot + slot / 2);
   expect_use(backed, ledger, 5 * slot);
-  offloader.set_host_budget(offloader.least_host_budget());
+  offloader.budget().set(offloader.budget().least());
   expect_use(backed, ledger, 8 * slot);
-  offloader.set_host_budget(options.host_budget_bytes);
+  offloader.budget().set(options.host_budget_bytes);
   expect_use(backed, ledger, 0);
 }
 

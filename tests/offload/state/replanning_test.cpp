@@ -72,7 +72,7 @@ class Mixture {
     device_ = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{options.device_budget_bytes});
     offloader_ =
         std::make_unique<Offloader>(space_, options, std::span<const TensorUse>(), *device_, workers_, log_);
-    offloader_->initialise(
+    offloader_->state().initialise(
         [](TensorId, uint64_t, std::span<float> values) { std::ranges::fill(values, 0.5f); });
   }
 

@@ -56,10 +56,10 @@ TEST_P(RegisteredTierFiles, CarryEveryTransferOfStepsCommitsAndPinnedEpochs) {
     EpochRig rig(c, {one.path(), two.path()});
     for (uint64_t step = 1; step <= 2; ++step) {
       rig.step(step);
-      rig.offloader->begin_commit(step_info(step));
+      rig.offloader->commits().begin(step_info(step));
     }
-    rig.offloader->finish_commit();
-    const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->pin_epoch();
+    rig.offloader->commits().finish();
+    const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
     std::vector<std::byte> tiles(epoch->record_tile_count() * RecordLayout{}.tile_bytes());
     epoch->read_records(0, tiles);
     lines = rig.log.lines();

@@ -10,13 +10,13 @@
 namespace terrace {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kBlock = BlockStoreRig::kBlock;
 constexpr ChunkId kChunk{1};
 constexpr uint32_t kBlocks = 3;
 
-class Transfers : public testing::Test {
+class Transfers : public ::testing::Test {
  protected:
   std::unique_ptr<BlockStore> make_store(bool in_place = true) {
     BlockStoreOptions options;

@@ -22,7 +22,7 @@ class FailingArithmetic final : public DeviceArithmetic {
   void sums_of_squares(const std::byte*, DataType, uint64_t, std::span<double>) override {}
 };
 
-struct DeviceLanesTest : testing::Test {
+struct DeviceLanesTest : ::testing::Test {
   DeviceLanesTest() : records(rig.make_records(Placement::cpu)) {
     rig.plan.device_lanes = 2;
     rig.plan.device_lane_tiles = 1;

@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-struct OptimizerPipelineTest : testing::Test {
+struct OptimizerPipelineTest : ::testing::Test {
   void make(Placement states, Placement parameters = Placement::cpu, std::vector<io::Fault> faults = {}) {
     rig = std::make_unique<UpdateRig>(parameters);
     records = rig->make_records(states);

@@ -26,16 +26,16 @@ TEST(UpdateModeEpochs, AreTheStateOfTheirStepWhateverRunsMeanwhile) {
       {
         EpochRig rig(c, folder.path());
         rig.offloader->set_update_mode(mode);
-        rig.offloader->begin_commit(step_info(0));
+        rig.offloader->commits().begin(step_info(0));
         for (uint64_t number = 1; number <= 4; ++number) {
           rig.step(number);
-          rig.offloader->begin_commit(step_info(number));
+          rig.offloader->commits().begin(step_info(number));
         }
       }
       c.start = TierStart::resume;
       EpochRig rig(c, folder.path());
       rig.offloader->set_update_mode(mode);
-      ASSERT_EQ(rig.offloader->taken_up_info(), step_info(4)) << name_of(mode);
+      ASSERT_EQ(rig.offloader->commits().taken_up_info(), step_info(4)) << name_of(mode);
       EXPECT_EQ(rig.state(), expected[4]) << name_of(mode);
       for (uint64_t number = 5; number <= 6; ++number) rig.step(number);
       EXPECT_EQ(rig.state(), expected[6]) << name_of(mode);
@@ -52,9 +52,9 @@ TEST(UpdateModeEpochs, AreThereWhenSomebodyWaitsForThem) {
   for (uint64_t number = 1; number <= 3; ++number) {
     rig.step(number);
     EXPECT_TRUE(rig.offloader->update_pending());
-    rig.offloader->begin_commit(step_info(number));
-    EXPECT_TRUE(rig.offloader->commit_in_progress());
-    EXPECT_EQ(rig.offloader->finish_commit(), number);
+    rig.offloader->commits().begin(step_info(number));
+    EXPECT_TRUE(rig.offloader->commits().in_progress());
+    EXPECT_EQ(rig.offloader->commits().finish(), number);
     EXPECT_FALSE(rig.offloader->update_pending());
   }
   EXPECT_EQ(rig.state(), expected[3]);
@@ -136,11 +136,11 @@ TEST(UpdateModeFaults, LeaveTheLastEpochWhole) {
       {
         EpochRig rig(c, folder.path());
         rig.offloader->set_update_mode(mode);
-        rig.offloader->begin_commit(step_info(0));
+        rig.offloader->commits().begin(step_info(0));
         try {
           for (uint64_t number = 1; number <= 5; ++number) {
             rig.step(number);
-            rig.offloader->begin_commit(step_info(number));
+            rig.offloader->commits().begin(step_info(number));
           }
           rig.offloader->finish_update();
           FAIL() << "the disk did not fail";
@@ -149,15 +149,15 @@ TEST(UpdateModeFaults, LeaveTheLastEpochWhole) {
         }
         // The commit that was put off to the update is lost with it, which is said to whoever waits for it.
         if (mode == UpdateMode::next_forward) {
-          EXPECT_THROW(rig.offloader->finish_commit(), Error);
+          EXPECT_THROW(rig.offloader->commits().finish(), Error);
         }
-        const uint64_t last = rig.offloader->finish_commit();
-        EXPECT_EQ(last, rig.offloader->last_epoch());
+        const uint64_t last = rig.offloader->commits().finish();
+        EXPECT_EQ(last, rig.offloader->commits().last());
       }
       c.decorate = nullptr;
       c.start = TierStart::resume;
       EpochRig rig(c, folder.path());
-      const uint64_t last = step_of(rig.offloader->taken_up_info());
+      const uint64_t last = step_of(rig.offloader->commits().taken_up_info());
       ASSERT_LT(last, 5u);
       EXPECT_GT(last, 0u);
       EXPECT_EQ(rig.state(), expected[last]) << name_of(mode);

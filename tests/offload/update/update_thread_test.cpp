@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-struct UpdateThreadTest : testing::Test {
+struct UpdateThreadTest : ::testing::Test {
   UpdateThreadTest() : records(rig.make_records(Placement::cpu)), tiles(rig.make_tiles()) {
     thread = std::make_unique<UpdateThread>(HomesRig::kChunks, pipeline, progress, nullptr, rig.workers,
                                             rig.watch);

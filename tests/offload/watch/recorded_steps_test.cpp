@@ -80,7 +80,7 @@ TEST(RecordedSteps, HaveTheTransfersOfSpilledGradientsToo) {
 }
 
 // A rig of which the last step is looked at; what was asked for in the one before is recorded too.
-class OneRecordedStep : public testing::Test {
+class OneRecordedStep : public ::testing::Test {
  protected:
   OneRecordedStep() : recorded_(kSteps - 1) {
     rig_ = std::make_unique<Rig>(Case{.parameters = Placement::nvme,
@@ -195,9 +195,9 @@ TEST(RecordedSteps, SayWhatACommitWrote) {
       recorded.begin(step, *rig.offloader);
       rig.step(step);
       recorded.end(*rig.offloader);
-      rig.offloader->begin_commit("info");
+      rig.offloader->commits().begin("info");
     }
-    rig.offloader->finish_commit();
+    rig.offloader->commits().finish();
     written = rig.offloader->counters().commit_write_bytes;
   }
   recorded.take();

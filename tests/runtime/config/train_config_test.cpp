@@ -403,7 +403,7 @@ TEST(TrainConfig, TakesNullForAnAbsentKey) {
 }
 
 TEST(TrainConfig, ReadsAFileAndNamesItInOrigins) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "train_config_test";
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "train_config_test";
   std::filesystem::create_directories(folder);
   const std::filesystem::path path = folder / "own.json";
   std::ofstream(path) << "{\"gradient_clipping\": 2}";

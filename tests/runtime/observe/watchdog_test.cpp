@@ -112,7 +112,7 @@ std::string line_about(Victim victim, const std::string& fragment) {
   OffloadOptions options = toy::least_nvme_options(space, uses, folder.path());
   Gate gate;
   uint32_t made = 0;
-  options.decorate_engine = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
+  options.hooks.decorate_engine = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
     if (made++ != static_cast<uint32_t>(victim)) return engine;
     std::vector<io::Fault> plan = {
         {.index = io::kEveryIndex, .kind = io::FaultKind::delay, .delay_ns = kSecond}};

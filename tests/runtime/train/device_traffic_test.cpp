@@ -75,7 +75,7 @@ class Replayed {
     options.device_budget_bytes = roomy.device_minimum_bytes + spare_slots * roomy.slot_bytes;
     device_ = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{options.device_budget_bytes});
     offloader_ = std::make_unique<Offloader>(*space_, options, trace_, *device_, workers_, log_);
-    offloader_->initialise(
+    offloader_->state().initialise(
         [](TensorId, uint64_t, std::span<float> values) { std::ranges::fill(values, 0.5f); });
   }
 

@@ -134,7 +134,7 @@ TEST(Fp16Training, EndsWithAnErrorAtTheSmallestScaleAndLeavesTheWeights) {
 
 // Weights beyond fp16 are infinite there: no loss comes of them.
 void make_huge(Rig& rig) {
-  rig.trainer.offloader().initialise([](TensorId, uint64_t, std::span<float> values) {
+  rig.trainer.offloader().state().initialise([](TensorId, uint64_t, std::span<float> values) {
     std::fill(values.begin(), values.end(), std::numeric_limits<float>::max());
   });
 }

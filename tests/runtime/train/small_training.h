@@ -14,7 +14,7 @@ struct SmallTraining : private ScratchFolder, trainer_tests::TrainerRun {
                          const std::string& memory_pressure = "true")
       : TrainerRun(options_for(ScratchFolder::path(), update, clock, system_root, memory_pressure)) {}
 
-  uint32_t kept() { return trainer->offloader().kept_record_chunks(); }
+  uint32_t kept() { return trainer->offloader().budget().resident_chunks(); }
   uint64_t slot() { return trainer->plan().memory.record_slot_bytes; }
 
  private:

@@ -45,7 +45,8 @@ TEST(TrainerEpochs, AreCommittedWhenStepsOrTheClockSaySo) {
   options.commit_every_steps = "3";
   options.clock = &clock;
   TrainerRun run(options);
-  ASSERT_TRUE(run.trainer->offloader().keeps_epochs()) << run.trainer->offloader().why_no_epochs();
+  ASSERT_TRUE(run.trainer->offloader().commits().are_kept())
+      << run.trainer->offloader().commits().why_not_kept();
   run.train(2);
   run.trainer->look_after_state();
   EXPECT_FALSE(run.trainer->finish_commit().epoch_step);
@@ -159,7 +160,7 @@ TEST(TrainerEpochs, BecomeTheCheckpointThatASaveOfTheirStepWouldBeWhileTrainingG
     ASSERT_TRUE(checkpoint);
     EXPECT_EQ(checkpoint->step, 2u);
     expect_same_checkpoint(expected, checkpoint->folder);
-    run.trainer->offloader().keep_tier(false);
+    run.trainer->offloader().commits().keep_tier(false);
   }
 }
 
@@ -191,7 +192,7 @@ TEST(TrainerEpochs, CostTheRecordsInHostMemoryAndAManifest) {
     const FoundTier tier = look_at_tier(paths);
     ASSERT_EQ(tier.epochs.size(), 1u);
     EXPECT_EQ(now.manifest_bytes - before.manifest_bytes, fs::file_size(tier.epochs[0].path));
-    run.trainer->offloader().keep_tier(false);
+    run.trainer->offloader().commits().keep_tier(false);
   }
 }
 

@@ -24,7 +24,7 @@ OffloadCounters moved_by_a_step(SmallTraining& run, std::vector<double>& losses)
 
 uint64_t host_bytes(SmallTraining& run) {
   uint64_t bytes = 0;
-  for (const TierUse& use : run.trainer->offloader().host_ledger()) bytes += use.bytes;
+  for (const TierUse& use : run.trainer->offloader().budget().ledger()) bytes += use.bytes;
   return bytes;
 }
 
@@ -42,7 +42,7 @@ TEST(TrainerMemory, HalvedInMidRunIsInForceWithTheNextStepAndChangesNoLoss) {
     EXPECT_EQ(moved_by_a_step(run, losses).record_read_bytes, 0u);
 
     const uint64_t full = run.trainer->plan().memory.host_bytes;
-    const uint64_t least = run.trainer->offloader().least_host_budget();
+    const uint64_t least = run.trainer->offloader().budget().least();
     const uint64_t held = host_bytes(run);
     const uint64_t half = least + (full - least) / 2;
     HostBudgetChange change = run.trainer->set_host_budget(half);
@@ -64,15 +64,15 @@ TEST(TrainerMemory, HalvedInMidRunIsInForceWithTheNextStepAndChangesNoLoss) {
     EXPECT_EQ(moved_by_a_step(run, losses).record_read_bytes, 0u);
     for (const double loss : run.train(2)) losses.push_back(loss);
     EXPECT_EQ(losses, expected);
-    run.trainer->offloader().keep_tier(false);
-    plain.trainer->offloader().keep_tier(false);
+    run.trainer->offloader().commits().keep_tier(false);
+    plain.trainer->offloader().commits().keep_tier(false);
   }
 }
 
 TEST(TrainerMemory, CountsWhatAChangeMovesInTheNextStepsReport) {
   SmallTraining run("after_backward");
   run.train(1);
-  const HostBudgetChange change = run.trainer->set_host_budget(run.trainer->offloader().least_host_budget());
+  const HostBudgetChange change = run.trainer->set_host_budget(run.trainer->offloader().budget().least());
   EXPECT_EQ(change.kept_chunks, 0u);
   const StepReport report = run.trainer->step();
   EXPECT_EQ(report.moved.cache_write_bytes, change.write_bytes);
@@ -84,8 +84,7 @@ TEST(TrainerMemory, OfLessThanTheRunNeedsIsRefusedAndNothingChanges) {
   SmallTraining run;
   run.train(1);
   const uint32_t kept = run.kept();
-  const HostBudgetChange change =
-      run.trainer->set_host_budget(run.trainer->offloader().least_host_budget() - 1);
+  const HostBudgetChange change = run.trainer->set_host_budget(run.trainer->offloader().budget().least() - 1);
   ASSERT_TRUE(change.refusal);
   EXPECT_EQ(change.refusal->kind(), ErrorKind::capacity);
   EXPECT_EQ(change.kept_chunks, kept);
@@ -131,7 +130,7 @@ TEST(TrainerMemory, ShrinksUnderPressureAndComesBackWithoutIt) {
     losses.push_back(run.train(1).front());
   }
   EXPECT_EQ(run.kept(), all);
-  EXPECT_EQ(run.trainer->offloader().host_budget(), 64 * kMiB);
+  EXPECT_EQ(run.trainer->offloader().budget().in_force(), 64 * kMiB);
   clock.advance(60 * kSecondNs);
   EXPECT_FALSE(run.trainer->look_after_memory());
   losses.push_back(run.train(1).front());
@@ -143,7 +142,7 @@ TEST(TrainerMemory, ComesBackToWhatWasAskedForAndNoFurther) {
   FakeClock clock;
   clock.advance(100 * kSecondNs);
   SmallTraining run("after_backward", &clock, machine.root());
-  const uint64_t least = run.trainer->offloader().least_host_budget();
+  const uint64_t least = run.trainer->offloader().budget().least();
   EXPECT_EQ(run.trainer->set_host_budget(least + 3 * run.slot()).kept_chunks, 3u);
   machine.set(16 * run.slot(), 16 * run.slot(), 0, 0);
   EXPECT_TRUE(run.trainer->look_after_memory());

@@ -79,7 +79,7 @@ TEST(TrainerResume, GoesOnFromPlainStateWithCompactStateAndTheOtherWayRoundBitFo
           TrainerRun first(options);
           first.train(2);
           checkpoint = first.trainer->save(first.saves_in(saved.path()));
-          first.trainer->offloader().keep_tier(false);
+          first.trainer->offloader().commits().keep_tier(false);
         }
         options.compact = from_compact ? "false" : "true";
         TrainerRun second(options);

@@ -118,7 +118,7 @@ std::vector<std::byte> TrainerRun::state() {
 std::unique_ptr<Trainer> TrainerRun::make(const RunOptions& run) {
   if (!run.model && !run.decorate) return std::make_unique<Trainer>(options, data, log);
   TrainingSetup setup = plan_training(options);
-  setup.offload.decorate_engine = run.decorate;
+  setup.offload.hooks.decorate_engine = run.decorate;
   if (run.model) setup.model = run.model(std::move(setup.model));
   return std::make_unique<Trainer>(options, std::move(setup), data, log);
 }

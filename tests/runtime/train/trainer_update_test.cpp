@@ -62,7 +62,7 @@ TEST(TrainerUpdate, AppliedInPartEndsTheRunAndTheLastEpochAndCheckpointLeadOn) {
         EXPECT_EQ(run.trainer->completed_steps(), 3u);
         // What a program may still try: nothing of these weights is committed, saved or exported.
         if (!loss) {
-          EXPECT_THROW(run.trainer->offloader().begin_commit("no step's"), Error);
+          EXPECT_THROW(run.trainer->offloader().commits().begin("no step's"), Error);
           EXPECT_THROW(run.state(), Error);
         }
         run.trainer->finish_commit();
@@ -78,7 +78,7 @@ TEST(TrainerUpdate, AppliedInPartEndsTheRunAndTheLastEpochAndCheckpointLeadOn) {
         EXPECT_TRUE(run.state() == expected[3]);
         run.train(2);
         EXPECT_TRUE(run.state() == expected[5]);
-        run.trainer->offloader().keep_tier(false);
+        run.trainer->offloader().commits().keep_tier(false);
       }
       options.start = TierStart::fresh;
       options.discard = true;

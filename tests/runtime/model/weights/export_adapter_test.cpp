@@ -32,12 +32,12 @@ std::vector<AdapterSpec> adapters() {
 class ExportAdapter : public ::testing::Test {
  protected:
   ExportAdapter() : rig_(model_tensors(), Placement::cpu) {
-    rig_.offloader->initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
+    rig_.offloader->state().initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
       for (uint64_t e = 0; e < values.size(); ++e) values[e] = exact_value(index_of(tensor), first + e);
     });
   }
   void give(FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
-    rig_.offloader->export_values(wanted, sink);
+    rig_.offloader->state().export_values(wanted, sink);
   }
   std::vector<float> read(const std::string& name) const {
     const WeightFolder folder(fs::is_directory(path_ / "") && fs::exists(path_ / "adapter_model.safetensors")

@@ -38,7 +38,7 @@ class ExportWeights : public ::testing::Test {
  protected:
   void make_rig(Placement placement, DataType type) {
     rig_ = std::make_unique<WeightsRig>(model_tensors(type), placement);
-    rig_->offloader->initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
+    rig_->offloader->state().initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
       for (uint64_t e = 0; e < values.size(); ++e) values[e] = first_value(index_of(tensor), first + e);
     });
   }
@@ -47,7 +47,7 @@ class ExportWeights : public ::testing::Test {
     return export_weights(
         path_, weights, rig_->tensors, options,
         [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
-          rig_->offloader->export_values(wanted, sink);
+          rig_->offloader->state().export_values(wanted, sink);
         },
         rig_->log);
   }
@@ -122,7 +122,7 @@ TEST_F(ExportWeights, ComesBackAsTheSameState) {
   WeightsRig other(model_tensors(DataType::fp32), Placement::nvme, 4 * kTileElements);
   const WeightFolder folder(path_);
   const WeightSource source(folder, model_weights(), other.tensors);
-  other.offloader->initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+  other.offloader->state().initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
     if (source.has(tensor)) source.read(tensor, first, values);
   });
   for (const uint32_t t : {0u, 1u, 2u, 4u}) EXPECT_EQ(other.values(TensorId{t}), rig_->values(TensorId{t}));
@@ -245,13 +245,13 @@ TEST_F(ExportWeights, SaysThatTheDiskIsTooSmallBeforeWriting) {
 TEST_F(ExportWeights, TakesTheSameMemoryForTensorsOfAnySize) {
   const auto taken = [&](uint64_t rows) {
     WeightsRig rig({{"w", {rows, 1000}, DataType::bf16, true, 0, 1}}, Placement::nvme, 16 * kTileElements);
-    rig.offloader->initialise([](TensorId, uint64_t, std::span<float>) {});
+    rig.offloader->state().initialise([](TensorId, uint64_t, std::span<float>) {});
     const std::vector<WeightSpec> weights = {{"w", {rows, 1000}, {TensorId{0}}}};
     const uint64_t before = terrace::testing::allocated_bytes_of_this_thread();
     export_weights(
         path_, weights, rig.tensors, {.replace = true},
         [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
-          rig.offloader->export_values(wanted, sink);
+          rig.offloader->state().export_values(wanted, sink);
         },
         rig.log);
     return terrace::testing::allocated_bytes_of_this_thread() - before;

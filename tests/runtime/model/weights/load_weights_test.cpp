@@ -52,7 +52,7 @@ TEST_F(LoadWeights, PutsEveryElementInItsPlaceWhereverTensorsLive) {
         WeightsRig rig(model_tensors(type), placement);
         const WeightSource source(folder, model_weights(), rig.tensors);
         EXPECT_FALSE(source.has(TensorId{4}));
-        rig.offloader->initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+        rig.offloader->state().initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
           if (source.has(tensor)) return source.read(tensor, first, values);
           std::fill(values.begin(), values.end(), 0.5f);
         });
@@ -168,12 +168,13 @@ TEST_F(LoadWeights, TakesTheSameMemoryForTensorsOfAnySize) {
     const WeightFolder folder(path_);
     const std::vector<WeightSpec> weights = {{"w", {rows, 1000}, {TensorId{0}}}};
     const WeightSource source(folder, weights, rig.tensors);
-    rig.offloader->initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+    rig.offloader->state().initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
       source.read(tensor, first, values);
     });
     uint64_t seen = 0;
-    rig.offloader->export_values([](TensorId) { return true; },
-                                 [&](TensorId, uint64_t, std::span<const float> v) { seen += v.size(); });
+    rig.offloader->state().export_values(
+        [](TensorId) { return true; },
+        [&](TensorId, uint64_t, std::span<const float> v) { seen += v.size(); });
     EXPECT_EQ(seen, rows * 1000);
     return terrace::testing::allocated_bytes_of_this_thread() - before;
   };

@@ -32,11 +32,11 @@ class WeightsRig {
   // Every value of a tensor, as export_values() gives it. Each element must come once, in order.
   std::vector<float> values(TensorId wanted) {
     std::vector<float> all;
-    offloader->export_values([&](TensorId tensor) { return tensor == wanted; },
-                             [&](TensorId, uint64_t first, std::span<const float> run) {
-                               EXPECT_EQ(first, all.size());
-                               all.insert(all.end(), run.begin(), run.end());
-                             });
+    offloader->state().export_values([&](TensorId tensor) { return tensor == wanted; },
+                                     [&](TensorId, uint64_t first, std::span<const float> run) {
+                                       EXPECT_EQ(first, all.size());
+                                       all.insert(all.end(), run.begin(), run.end());
+                                     });
     return all;
   }
 

@@ -28,7 +28,7 @@ size_t files_in(const std::filesystem::path& folder) {
   return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
 }
 
-class TraceFiles : public testing::Test {
+class TraceFiles : public ::testing::Test {
  protected:
   TraceFiles() : root_(folder_.path()), path_(root_ / "trace.json") {
     events_.set_facts({.device_slot_count = 4, .nvme_paths = {"/mnt/\"a\""}});

@@ -19,8 +19,9 @@ using namespace checkpoint_tests;
 class HeldSource final : public StateSource {
  public:
   explicit HeldSource(Offloader& offloader) {
-    offloader.export_records([&](auto run) { states_.insert(states_.end(), run.begin(), run.end()); });
-    offloader.export_frozen([&](auto run) { frozen_.insert(frozen_.end(), run.begin(), run.end()); });
+    offloader.state().export_records(
+        [&](auto run) { states_.insert(states_.end(), run.begin(), run.end()); });
+    offloader.state().export_frozen([&](auto run) { frozen_.insert(frozen_.end(), run.begin(), run.end()); });
   }
 
   RecordLayout layout() const override { return {}; }

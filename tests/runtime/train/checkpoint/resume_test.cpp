@@ -147,10 +147,10 @@ TEST(Checkpoint, HoldsTheRecordsInFlatOrderAndNothingElse) {
   TrainingRig rig(options);
   const fs::path path = rig.initialise().train(1, 1).save(folder.path(), 1);
   std::string records, frozen;
-  rig.offloader->export_records([&](std::span<const std::byte> tiles) {
+  rig.offloader->state().export_records([&](std::span<const std::byte> tiles) {
     records.append(reinterpret_cast<const char*>(tiles.data()), tiles.size());
   });
-  rig.offloader->export_frozen([&](std::span<const std::byte> parameters) {
+  rig.offloader->state().export_frozen([&](std::span<const std::byte> parameters) {
     frozen.append(reinterpret_cast<const char*>(parameters.data()), parameters.size());
   });
   EXPECT_GT(records.size(), 5u * 16 * RecordLayout{}.tile_bytes());

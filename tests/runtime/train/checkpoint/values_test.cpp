@@ -41,7 +41,7 @@ TEST(CheckpointValues, AreThoseOfTheRunThatSavedThem) {
       for (const uint32_t left_out : {UINT32_MAX, 0u, 2u, 5u}) {
         const auto wanted = [&](TensorId tensor) { return index_of(tensor) != left_out; };
         const std::vector<Piece> expected =
-            joined([&](auto sink) { rig.offloader->export_values(wanted, sink); });
+            joined([&](auto sink) { rig.offloader->state().export_values(wanted, sink); });
         const std::vector<Piece> found =
             joined([&](auto sink) { read_checkpoint_values(folder.path(), space, wanted, sink); });
         EXPECT_EQ(found.size(), rig.specs.size() - (left_out == UINT32_MAX ? 0 : 1));

@@ -195,7 +195,7 @@ TEST(Tokenizer, RefusesOfSentencePieceWhatItWouldDoOtherwise) {
 
 TEST(Tokenizer, BeginsATextWithoutTheSpaceThatWasPutThere) {
   const Tokenizer llama = Tokenizer::parse(fixture("llama2.json"), "llama2");
-  EXPECT_THAT(llama.description(), testing::StartsWith("SentencePiece BPE, "));
+  EXPECT_THAT(llama.description(), ::testing::StartsWith("SentencePiece BPE, "));
   const std::vector<int32_t> tokens = encode(llama, "the quick");
   EXPECT_EQ(decode(llama, tokens), " the quick");
   EXPECT_EQ(llama.bytes_of(tokens[0], true), llama.bytes_of(tokens[0]).substr(1));

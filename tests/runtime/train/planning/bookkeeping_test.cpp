@@ -37,7 +37,7 @@ HeapUse heap_use(RunOptions run, const char* chunk_elements) {
   training.stop_recording();
   training.step();
   training.step();
-  if (training.offloader().keeps_epochs()) training.commit();
+  if (training.offloader().commits().are_kept()) training.commit();
   return {setup.plan.memory.parameter_chunks, heap_bytes() - before};
 }
 

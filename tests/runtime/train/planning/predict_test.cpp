@@ -102,7 +102,7 @@ TEST(Prediction, OfBytesAndMemoryIsWhatTheTrainerCounts) {
     }
     EXPECT_EQ(prediction.tiers[0].peak_bytes, trainer.device_peak_bytes());
     uint64_t host_bytes = 0;
-    for (const TierUse& use : trainer.offloader().host_ledger()) host_bytes += use.bytes;
+    for (const TierUse& use : trainer.offloader().budget().ledger()) host_bytes += use.bytes;
     EXPECT_EQ(prediction.tiers[1].peak_bytes, host_bytes);
     if (run.nvme.empty()) continue;
     EXPECT_EQ(prediction.tiers[2].peak_bytes, trainer.offloader().tier_file_bytes());

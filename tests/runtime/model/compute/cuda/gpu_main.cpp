@@ -27,7 +27,7 @@ const std::string& LibraryUnderTest::why_none() const {
 }  // namespace terrace::testing
 
 int main(int argument_count, char** arguments) {
-  testing::InitGoogleTest(&argument_count, arguments);
+  ::testing::InitGoogleTest(&argument_count, arguments);
   if (const std::string reason = terrace::testing::why_no_device(); !reason.empty()) {
     std::printf("gpu.kernels: Skipped\n%s\n", reason.c_str());
     return 77;

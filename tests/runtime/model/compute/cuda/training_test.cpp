@@ -167,8 +167,8 @@ Sided train_sided(const RunOptions& run, DecisionLog* decisions, DecisionSource*
   Sided sided;
   sided.planned = predict_run(options.config, setup, workers);
   sided.on_device = updated_on_device(FlatSpace(setup.tensors, setup.plan.chunk_elements), setup.offload);
-  setup.offload.decisions = decisions;
-  setup.offload.replay = replay;
+  setup.offload.hooks.decisions = decisions;
+  setup.offload.hooks.replay = replay;
   MemoryLog log;
   const TrainingData data(TrainerRun::tokens(1), {kContext, options.config.terrace.seed, 0});
   Trainer trainer(options, std::move(setup), data, log);
