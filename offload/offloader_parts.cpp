@@ -95,7 +95,7 @@ Offloader::Parts::Parts(const FlatSpace& flat_space, const OffloadOptions& offlo
   take_turns();
   tile_update = std::make_unique<TileUpdate>(space, *gradients, *home, plan.record_layout, instruction_set,
                                              options.device_arithmetic, options.dry);
-  device_side = updated_on_device(space, options);
+  device_side = plan.device_side;
   if (plan.device_lanes > 0 && options.lock_host_memory && !options.dry)
     records->lock_for_device(device_side);
   if (plan.device_lanes > 0)
