@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
+#include <terrace/base/assert.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/offload/offloader.h>
@@ -50,6 +52,19 @@ constexpr std::array kOptionWords = {
     // The trainer's own
     TERRACE_OPTION(TerraceConfig, device_memory_bytes, "--device-memory", "terrace.device_memory"),
     TERRACE_OPTION(TerraceConfig, host_memory_bytes, "--host-memory", "terrace.host_memory"),
+    TERRACE_OPTION(TerraceConfig, chunk_elements, "--chunk-elements", "terrace.chunk_elements"),
+    TERRACE_OPTION(TerraceConfig, compact_state, "--compact-state", "terrace.compact_state"),
+    TERRACE_OPTION(TerraceConfig, durable, "", "terrace.durable"),
+    TERRACE_OPTION(TerraceConfig, update, "--update", "terrace.update"),
+    TERRACE_OPTION(PlacementConfig, parameters, "--offload-param", "zero_optimization.offload_param.device"),
+    TERRACE_OPTION(PlacementConfig, states, "--offload-optimizer", "zero_optimization.offload_optimizer.device"),
+    TERRACE_OPTION(PlacementConfig, processor_share, "--update-ratio", "zero_optimization.offload_optimizer.ratio"),
+    TERRACE_OPTION(BatchConfig, micro_batch_size, "--micro-batch", "train_micro_batch_size_per_gpu"),
+    TERRACE_OPTION(BatchConfig, accumulation_steps, "--accumulation", "gradient_accumulation_steps"),
+    TERRACE_OPTION(BatchConfig, layer_major, "--microbatch-order batch", ""),  // false
+    TERRACE_OPTION(ActivationConfig, offload, "", "terrace.offload_activations"),
+    TERRACE_OPTION(TrainConfig, precision, "", "bf16.enabled true"),  // bf16
+    TERRACE_OPTION(ModelConfig, context, "--context", ""),
     TERRACE_OPTION(TrainerOptions, tier_start, "--resume nvme", ""),
     TERRACE_OPTION(TrainerOptions, discard_epochs, "--fresh", ""),
     TERRACE_OPTION(TrainerOptions, weights, "--model", ""),
@@ -76,7 +91,33 @@ std::string worded(const OptionWords& words, bool in_parentheses) {
   return in_parentheses ? key + ", " + flag : flag + " (" + key + ")";
 }
 
+const OptionWords* words_of(std::string_view option) {
+  const auto* const found = std::ranges::find(kOptionWords, option, &OptionWords::option);
+  return found == kOptionWords.end() ? nullptr : found;
+}
+
+// What stands for one value alone, or for "true", has it already.
+std::string with_value(std::string_view word, const std::string& value, bool is_switch) {
+  const bool has_value = word.find(' ') != std::string_view::npos || (is_switch && value == "true");
+  return std::string(word) + (has_value ? "" : " " + value);
+}
+
 }  // namespace
+
+std::string in_flags_and_keys(std::span<const ChangedOption> changes) {
+  std::string flags;
+  std::string settings;
+  for (const ChangedOption& change : changes) {
+    const OptionWords* const words = words_of(change.option);
+    TERRACE_ASSERT(words != nullptr, change.option + " has no row");
+    if (!words->flag.empty())
+      flags += (flags.empty() ? "" : " ") + with_value(words->flag, change.value, true);
+    else
+      settings += (settings.empty() ? "" : " and ") + with_value(words->key, change.value, false);
+  }
+  if (settings.empty()) return flags;
+  return flags + (flags.empty() ? "" : ", with ") + settings + " in the configuration";
+}
 
 std::string in_flags_and_keys(std::string_view text) {
   std::string result;
@@ -90,10 +131,10 @@ std::string in_flags_and_keys(std::string_view text) {
       continue;
     }
     const std::string_view name = text.substr(0, size);
-    const auto* const words = std::ranges::find(kOptionWords, name, &OptionWords::option);
+    const OptionWords* const words = words_of(name);
     text.remove_prefix(size);
     const bool in_parentheses = result.ends_with('(') && text.starts_with(')');
-    result += words == kOptionWords.end() ? std::string(name) : worded(*words, in_parentheses);
+    result += words == nullptr ? std::string(name) : worded(*words, in_parentheses);
   }
   return result;
 }

@@ -3,8 +3,11 @@
 // name nothing that the program does not take.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
+
+#include <terrace/runtime/train/planning/ways_out.h>
 
 namespace terrace {
 
@@ -12,5 +15,9 @@ namespace terrace {
 // (terrace.host_memory)"; where an option stands in parentheses by itself, "(terrace.host_memory,
 // --host-memory)".
 std::string in_flags_and_keys(std::string_view text);
+
+// How changes are asked for together, flags first: "--context 512, with bf16.enabled true in the
+// configuration". Each of their options has a row.
+std::string in_flags_and_keys(std::span<const ChangedOption> changes);
 
 }  // namespace terrace

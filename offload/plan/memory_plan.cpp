@@ -99,9 +99,8 @@ void require_whole_granules(const SpaceLayout& space, const MemoryPlan& plan) {
 
 // A block of records is a run, or a chunk where that is less.
 void plan_lanes(const SpaceLayout& space, const OffloadOptions& options, MemoryPlan& plan) {
-  const std::vector<bool> on_device = updated_on_device(space, options);
-  plan.device_update_chunks = static_cast<uint32_t>(std::ranges::count(on_device, true));
-  if (plan.device_update_chunks == 0) return;
+  plan.device_side = updated_on_device(space, options);
+  if (plan.device_update_chunks() == 0) return;
   const uint64_t parameter_bytes = plan.slot_bytes / space.chunk_elements();
   const uint64_t gradient_bytes =
       options.accumulation_steps > 1 ? bytes_of(options.accumulation_type) : parameter_bytes;

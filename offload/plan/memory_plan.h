@@ -43,9 +43,13 @@ struct MemoryPlan {
   uint64_t device_activation_bytes() const {
     return round_up(device_activation_entries * activation_entry_bytes, device_granularity_bytes);
   }
-  // Lanes of DeviceLanes, for chunks that are updated on the device while their states live below it; 0:
-  // there are none. A lane holds a run of tiles: records, gradients and parameters.
-  uint32_t device_update_chunks = 0;
+  // By chunk: whether it is updated on the device while its states live below it (update_side.h).
+  std::vector<bool> device_side;
+  uint32_t device_update_chunks() const {
+    return static_cast<uint32_t>(std::ranges::count(device_side, true));
+  }
+  // Lanes of DeviceLanes, for these chunks; 0: there are none. A lane holds a run of tiles: records,
+  // gradients and parameters.
   uint32_t device_lanes = 0;
   uint64_t device_lane_tiles = 0;
   uint64_t device_lane_gradient_bytes = 0;

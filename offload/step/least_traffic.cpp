@@ -1,10 +1,8 @@
 #include <terrace/offload/step/least_traffic.h>
 
 #include <algorithm>
-#include <vector>
 
 #include <terrace/offload/plan/least_fetches.h>
-#include <terrace/offload/plan/update_side.h>
 
 namespace terrace {
 namespace {
@@ -27,10 +25,9 @@ class LeastTraffic {
         states_move_(run.options.states != Placement::none) {}
 
   TrafficBound of(const Schedule& schedule, StepStart start) {
-    const std::vector<bool> on_device = updated_on_device(run_.space, run_.options);
     for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
       if (!run_.is_trained(ChunkId{c})) continue;
-      add_links(ChunkId{c}, on_device[c]);
+      add_links(ChunkId{c}, run_.plan.device_side[c]);
       add_spilled_gradient(ChunkId{c});
       if (homes_.params.is_in_memory(ChunkId{c})) continue;
       bound_.param_write_bytes += run_.space.param_bytes(ChunkId{c});

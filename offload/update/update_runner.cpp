@@ -8,7 +8,6 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
-#include <terrace/offload/plan/update_side.h>
 
 namespace terrace {
 
@@ -27,7 +26,7 @@ UpdateRunner::UpdateRunner(const RunContext& run, const StateHomes& homes, Devic
                  : std::make_unique<DeviceLanes>(tiles_, run.device, run.workers, run.watch, run.plan,
                                                  run.options.dry)),
       pipeline_(run.space, homes.records, homes.gradients, homes.params, tiles_, progress_, run.watch, ring,
-                run.plan, {.on_device = updated_on_device(run.space, run.options), .lanes = lanes_.get()}),
+                run.plan, {.on_device = run.plan.device_side, .lanes = lanes_.get()}),
       in_order_(run.space.chunk_count()),
       unsettled_(run.space.chunk_count()),
       unsettled_chunks_(run.space.tensor_count()),
@@ -36,7 +35,7 @@ UpdateRunner::UpdateRunner(const RunContext& run, const StateHomes& homes, Devic
     homes_.params.update_over(chunk, failure);
   });
   if (lanes_ != nullptr && run.options.lock_host_memory && !run.options.dry)
-    homes.records.lock_for_device(updated_on_device(run.space, run.options));
+    homes.records.lock_for_device(run.plan.device_side);
   if (run.options.states == Placement::none)
     device_update_ =
         std::make_unique<DeviceUpdate>(run.space, homes.records, homes.gradients, homes.params, tiles_, cache,

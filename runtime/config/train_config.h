@@ -1,7 +1,7 @@
 // TrainConfig: what a DeepSpeed JSON file and the command line ask for, resolved and checked.
 // Nothing in it is silent: every value has an origin, every key without effect is in a warning, everything
-// else that cannot be done is an Error. It must never look at the machine: budgets that were not given stay
-// empty.
+// else that cannot be done is an Error. Resolving never looks at the machine: settle()
+// (runtime/train/planning/settle.h) does, and budgets that were not given stay empty until a plan is made.
 #pragma once
 
 #include <cstdint>
@@ -117,14 +117,15 @@ struct PlacementConfig {
   bool pin_states = true;
   // Of trained elements whose states are on cpu or nvme: what the processor updates, and not the device.
   double processor_share = 1;
-  // The ratio is "auto": rates that have been measured decide instead, chunk by chunk, where
-  // settle_update_sides() (runtime/train/planning/update_sides.h) has found that the device may take part.
+  // The ratio is "auto": rates that have been measured decide instead, chunk by chunk, where settle()
+  // (runtime/train/planning/settle.h) has found that the device may take part.
   bool measures_sides = false;
+  std::string sides_origin;  // what settle() has found of that, in words
   std::optional<UpdateRates> update_rates;
 };
 
 // Whether the device reads parameters on nvme by itself, past host memory. automatic: where it can, which
-// settle_file_reads() (runtime/train/setup/run_plan.h) finds out; nobody does where it was not asked.
+// settle() (runtime/train/planning/settle.h) finds out.
 enum class FileReads : uint8_t { off, on, automatic };
 
 // The "aio" section; what was not given is the engine's own choice.
@@ -182,7 +183,8 @@ struct TerraceConfig {
 struct ResolvedValue {
   std::string key;    // "zero_optimization.offload_param.device"
   std::string value;  // a JSON literal: "nvme" with its quotes, 16, 1e-08, true, null
-  // "ds.json:12:5", "auto (ds.json:12:5)", "default", "mapped from cpu_offload (...)", "--lr".
+  // "ds.json:12:5", "auto (ds.json:12:5)", "default", "mapped from cpu_offload (...)", "--lr"; behind it, or
+  // instead of "default", what settle() found: "from the tuning in FILE", "measured on this machine".
   std::string origin;
   std::string note;  // what it means in this configuration, where that needs words; else empty
 };

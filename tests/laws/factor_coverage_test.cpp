@@ -64,7 +64,7 @@ const Standings& standing_of_options() {
       {"policy", kPolicy},
       {"prefetch_uses", kPrefetch},
       {"prefetch_elements", kNoLayout},
-      {"reads_past_host", Reason{"of a GPU with cuFile: cuda_file_reads_test, file_reads_test"}},
+      {"reads_past_host", Reason{"of a GPU with cuFile: cuda_file_reads_test, settle_test"}},
       {"io", kEngine},
       {"decorate_engine", kFromElsewhere},
       {"verify_checksums", Reason{"off, what a disk corrupts is not found, as its documentation says"}},

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/config/tuning/tuning.h>
+#include <terrace/runtime/train/planning/settle.h>
 
 #ifdef TERRACE_CUDA_KERNELS
 #include <terrace/runtime/model/compute/cuda/cuda_compute.h>
@@ -66,6 +68,11 @@ ComputeChoice::ComputeChoice(const TerraceConfig& wanted, Log& log) {
                     wants_more ? ", where terrace.gpu_products and terrace.gpu_compute have no effect" : "",
                     parts.subject, parts.reason));
   }
+}
+
+TrainConfig ComputeChoice::settle(const TrainConfig& config, const std::filesystem::path& replayed,
+                                  Log& log) const {
+  return terrace::settle(config, {.tuning = tuning_folder(), .compute = device(), .replayed = replayed}, log);
 }
 
 }  // namespace terrace

@@ -1,7 +1,8 @@
 // ComputeChoice: the device that a subcommand computes on, as terrace.device asks for it, and with it who
-// multiplies matrices there.
+// multiplies matrices there; and what a configuration comes to on it.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,10 @@ class ComputeChoice {
 
   // Null: the simulated device.
   const ComputeDevice* device() const { return compute_.get(); }
+  // The configuration that a run there has, settled by what this user's machine remembers and shows; of one
+  // that follows decisions, by those in `replayed` too. Says what it has found to `log`, and throws as
+  // terrace::settle() does.
+  TrainConfig settle(const TrainConfig& config, const std::filesystem::path& replayed, Log& log) const;
 
  private:
   std::unique_ptr<CudaGpu> gpu_;

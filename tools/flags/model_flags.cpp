@@ -133,7 +133,7 @@ TrainedModel::TrainedModel(const ModelFlags& flags)
 std::unique_ptr<Inference> TrainedModel::load(uint32_t batch, uint32_t sequence, bool evaluates, Log& log) {
   for (const std::string& warning : config_.warnings) log.warning(warning);
   compute_ = std::make_unique<ComputeChoice>(config_.terrace, log);
-  settle_file_reads(config_, compute_->device(), log);
+  config_ = compute_->settle(config_, {}, log);
   auto inference = std::make_unique<Inference>(
       std::move(model_), InferenceOptions{config_, batch, sequence, evaluates, compute_->device()}, log);
   const TrainerPlan& plan = inference->plan();

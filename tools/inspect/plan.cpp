@@ -20,7 +20,7 @@
 #include <terrace/runtime/train/planning/chunk_size.h>
 #include <terrace/runtime/train/planning/disk_rates.h>
 #include <terrace/runtime/train/planning/predict.h>
-#include <terrace/runtime/train/planning/update_sides.h>
+#include <terrace/runtime/train/planning/settle.h>
 #include <terrace/runtime/train/planning/ways_out.h>
 
 #include "command_line.h"
@@ -79,7 +79,6 @@ class Plan final : public Subcommand {
 
   const std::string name_ = "plan";
   TrainFlags flags_;
-  std::string measured_sides_;  // settle_update_sides()
   std::string endurance_, disk_read_, disk_write_, disk_mixed_;
   double endurance_terabytes_ = 0;  // 0: not given
   bool best_ = false;
@@ -210,11 +209,9 @@ int Plan::run() {
     if (!best_ || !warning.starts_with("--nvme-path has no effect")) console_.warning(warning);
   }
   require_no_files(nvme_paths(options.config));
-  apply_tuning(tuning_folder(), options.config, console_);
   const ComputeChoice compute(options.config.terrace, console_);
   options.compute = compute.device();
-  settle_file_reads(options.config, options.compute, console_);
-  measured_sides_ = settle_update_sides(options.config, options.compute, flags_.replay_decisions);
+  options.config = compute.settle(options.config, flags_.replay_decisions, console_);
   Workers workers = make_compute_threads(options.config.terrace);
   try {
     return plan(options, workers);
@@ -226,7 +223,8 @@ int Plan::run() {
 int Plan::plan(const TrainerOptions& options, Workers& workers) {
   const TrainConfig& config = options.config;
   const TrainingSetup setup = set_up_with_fastest_chunks(config, options.model, workers, options.compute);
-  if (!measured_sides_.empty()) console_.info(update_sides_text(measured_sides_, config, setup));
+  const std::string sides = update_sides_text(config, setup);
+  if (!sides.empty()) console_.info(sides);
   require_disk_room(setup.plan.memory, setup.offload);
   std::optional<MeasuredMachine> machine = measure(config, setup, workers);
   const PlanPrediction prediction = predict_run(config, setup, workers, machine ? &*machine : nullptr);

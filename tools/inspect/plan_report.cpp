@@ -12,6 +12,7 @@
 #include <terrace/offload/watch/binding_resource.h>
 #include <terrace/offload/watch/counter_table.h>
 
+#include "option_words.h"
 #include "text_table.h"
 #include "train/step_log.h"
 
@@ -240,7 +241,7 @@ Error with_ways_out(const Error& reason, const Shortage& shortage) {
           ? "it fits, as planned, with any one of these, memory rounded up to whole MiB:"
           : "it fits, as planned, with this alone of what was tried, memory rounded up to whole MiB:";
   for (const WayOut& way : shortage.ways)
-    parts.advice += fmt::format("\n    {}  ({})", way.change, way.effect);
+    parts.advice += fmt::format("\n    {}  ({})", in_flags_and_keys(way.changes), way.effect);
   return Error(reason.kind(), std::move(parts));
 }
 
@@ -253,7 +254,7 @@ std::string shortage_json(const Shortage& shortage, const std::string& reason,
     json.members({{"needed_bytes", tier.needed_bytes}, {"missing_bytes", tier.missing_bytes()}}).end();
   });
   json.member("reason", reason).list("ways", shortage.ways, [&](const WayOut& way) {
-    json.object({{"change", way.change}, {"effect", way.effect}});
+    json.object({{"change", in_flags_and_keys(way.changes)}, {"effect", way.effect}});
   });
   write_splits(json, splits);
   return json.end().take() + "\n";

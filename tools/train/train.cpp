@@ -12,11 +12,10 @@
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/runtime/config/compute_threads.h>
-#include <terrace/runtime/config/tuning/tuning.h>
 #include <terrace/runtime/observe/control/job_control.h>
 #include <terrace/runtime/observe/trace/schedule_file.h>
 #include <terrace/runtime/observe/watchdog.h>
-#include <terrace/runtime/train/planning/update_sides.h>
+#include <terrace/runtime/train/planning/settle.h>
 #include <terrace/runtime/train/planning/ways_out.h>
 
 #include "command_line.h"
@@ -58,15 +57,19 @@ class Train final : public Subcommand {
   }
 
  private:
+  TrainConfig settled(const TrainConfig& config) {
+    return ComputeChoice(config.terrace, console_).settle(config, flags_.replay_decisions, console_);
+  }
   int explain() {
-    print_result(config_explanation(resolve_config(flags_), flags_.explain));
+    print_result(config_explanation(settled(resolve_config(flags_)), flags_.explain));
     return kDone;
   }
   int print_config() {
     const TrainConfig config = resolve_config(flags_);
     for (const std::string& warning : config.warnings) console_.warning(warning);
     choose_model(flags_);  // a name that is none is as wrong here
-    print_result(flags_.json ? config_json(config) : config_table(config));
+    const TrainConfig in_force = settled(config);
+    print_result(flags_.json ? config_json(in_force) : config_table(in_force));
     return kDone;
   }
 
@@ -184,18 +187,16 @@ int Train::train(RunReport& report) {
     settle_steps(flags_, *data, options, console_);
   }
   check_nvme_folders(options.config.placement);
-  apply_tuning(tuning_folder(), options.config, console_);
   const ComputeChoice compute(options.config.terrace, console_);
   options.compute = compute.device();
-  settle_file_reads(options.config, options.compute, console_);
-  const std::string measured_sides =
-      settle_update_sides(options.config, options.compute, flags_.replay_decisions);
+  options.config = compute.settle(options.config, flags_.replay_decisions, console_);
   StepRecording recording(flags_, console_);
   const RunStart start = choose_start(flags_, options.config, console_);
   options.tier_start = start.epoch ? TierStart::resume : TierStart::fresh;
   options.discard_epochs = !start.epoch && start.discard_epochs;
   TrainingSetup setup = plan_or_refuse(options);
-  if (!measured_sides.empty()) console_.info(update_sides_text(measured_sides, options.config, setup));
+  const std::string sides = update_sides_text(options.config, setup);
+  if (!sides.empty()) console_.info(sides);
   const TrainerPlan plan = setup.plan;
   require_machine_memory(plan, setup.dry.device.own_memory.has_value(), probe_machine(),
                          current_memory_use().pss_bytes, console_);

@@ -125,8 +125,8 @@ std::string update_text(const TrainConfig& config) {
 
 // Of states below the device. Empty where nothing was asked for and the processor does all.
 std::string side_text(const PlacementConfig& placement, const TrainerPlan& plan) {
-  if (plan.memory.device_update_chunks == 0 && placement.processor_share == 1) return "";
-  if (plan.memory.device_update_chunks == 0)
+  if (plan.memory.device_update_chunks() == 0 && placement.processor_share == 1) return "";
+  if (plan.memory.device_update_chunks() == 0)
     return fmt::format(
         "the processor does all of it: chunks are whole, and a ratio of {} leaves the device none of them",
         placement.processor_share);

@@ -27,8 +27,9 @@ program from the same table that the parser uses.
   over the run in a line.
 - Files that give no batch size rely on their trainer for it; here they get one sequence at a time.
 - Known keys that have no effect here are accepted and listed in one warning, section by section.
-- `--print-config` shows every value in force and where it came from: the line of the file, a flag, `auto` or a default;
-  `--explain KEY` says what one key means and what it is in this run.
+- `--print-config` shows every value in force on this machine and where it came from: the line of the file, a flag, `auto`, a
+  default, or what was found here, such as the tuning of a path. `--explain KEY` says what one key means and what it is in
+  this run.
 
 Effects: **honoured** keys do here what they do in DeepSpeed, or what the note says; **mapped** keys stand for another
 key; keys **without effect** are accepted; **refused** keys are an error unless they have a value that changes nothing,

@@ -60,9 +60,4 @@ std::optional<PathTuning> find_tuning(const std::filesystem::path& folder, const
 // Several paths as one: settings are those of the fastest one, with the depths of all of them together.
 PathTuning combined_tuning(std::span<const PathTuning> tunings);
 
-// Gives the configuration what is remembered in `folder` (empty: nothing) of the paths it names, where it is
-// silent: the engine's settings when every path was measured, and the rates of the paths that were. A line
-// per thing that was taken or is stale goes to `log`.
-void apply_tuning(const std::filesystem::path& folder, TrainConfig& config, Log& log);
-
 }  // namespace terrace

@@ -12,6 +12,7 @@
 #include <terrace/offload/plan/budget_shortage.h>
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/runtime/train/planning/predict.h>
+#include <terrace/runtime/train/planning/settle.h>
 
 namespace terrace {
 namespace {
@@ -26,19 +27,6 @@ constexpr uint32_t kMicroBatches = 4;
 // So many sizes in a row that are no better end the search in one direction.
 constexpr int kPatience = 2;
 
-// Rates of both directions of the paths that are known; 0: not of all.
-double known_disk_rate(const PlacementConfig& placement) {
-  std::set<std::filesystem::path> paths(placement.state_paths.begin(), placement.state_paths.end());
-  paths.insert(placement.parameter_paths.begin(), placement.parameter_paths.end());
-  double sum = 0;
-  for (const std::filesystem::path& path : paths) {
-    const auto rate = placement.measured_rates.find(path);
-    if (rate == placement.measured_rates.end()) return 0;
-    sum += rate->second;
-  }
-  return sum;
-}
-
 // Of a typical machine with so many threads; where `has_gpu`, of one beside them.
 MachineRates reference_rates(const PlacementConfig& placement, size_t threads, bool has_gpu) {
   MachineRates rates;
@@ -51,7 +39,9 @@ MachineRates reference_rates(const PlacementConfig& placement, size_t threads, b
   rates.update_elements = 1.2e9;
   rates.update_together_elements = 0.6e9 * static_cast<double>(threads);
   rates.checksum_bytes = 20e9;
-  const double known = known_disk_rate(placement);
+  std::set<std::filesystem::path> paths(placement.state_paths.begin(), placement.state_paths.end());
+  paths.insert(placement.parameter_paths.begin(), placement.parameter_paths.end());
+  const double known = measured_rate(placement, std::vector(paths.begin(), paths.end()));
   rates.disk_mixed_bytes = known > 0 ? known : 1.7e9;
   rates.disk_read_bytes = 1.5 * rates.disk_mixed_bytes;
   rates.disk_write_bytes = rates.disk_mixed_bytes;
@@ -159,9 +149,8 @@ TrainingSetup set_up_with_fastest_chunks(const TrainConfig& config, const ModelC
     cut.terrace.chunk_elements = best;
     setup = set_up_training(cut, model, workers, compute);
   }
-  const uint64_t bound = config.max_chunk_elements;
-  setup.plan.chunk_origin = bound > 0 && best * 2 > bound ? "the largest that sub_group_size allows"
-                                                          : "with which a step should take least time";
+  setup.plan.chunk_origin =
+      chunk_origin(best, config.max_chunk_elements, "with which a step should take least time");
   return setup;
 }
 

@@ -89,7 +89,7 @@ PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, Up
   DryTraining training(config, setup, mode, workers);
   std::optional<StepModel> model;
   if (times != nullptr) {
-    model.emplace(StepModelInput{config, setup, mode, times->rates, times->operation_time});
+    model.emplace(StepModelInput{config, setup, mode, *times});
   } else {
     training.stop_recording();
   }

@@ -29,15 +29,14 @@ void place(Placement parameters, Placement states, PlacementConfig& placement) {
 }
 
 // Where what comes to nvme has no folder yet: the one that the other role has, as place() takes it.
-std::string nvme_flags(const PlacementConfig& now, Placement parameters, Placement states) {
+void add_folders(const PlacementConfig& now, Placement parameters, Placement states,
+                 std::vector<ChangedOption>& options) {
   const bool parameters_lack = parameters == Placement::nvme && now.parameter_paths.empty();
   const bool states_lack = states == Placement::nvme && now.state_paths.empty();
-  if (!parameters_lack && !states_lack) return "";
+  if (!parameters_lack && !states_lack) return;
   const Paths& known = now.parameter_paths.empty() ? now.state_paths : now.parameter_paths;
-  if (known.empty()) return " --nvme-path DIR";
-  std::string flags;
-  for (const std::filesystem::path& path : known) flags += fmt::format(" --nvme-path {}", path.string());
-  return flags;
+  for (const std::filesystem::path& path : known) options.push_back({"TierPath::path", path.string()});
+  if (known.empty()) options.push_back({"TierPath::path", "DIR"});
 }
 
 const char* place_name(Placement place) {
@@ -48,10 +47,10 @@ const char* place_name(Placement place) {
 Change placement_change(const PlacementConfig& now, Placement parameters, Placement states) {
   const bool moves_parameters = parameters != now.parameters;
   const bool moves_states = states != now.states;
-  std::string flags;
-  if (moves_parameters) flags += fmt::format(" --offload-param {}", name_of(parameters));
-  if (moves_states) flags += fmt::format(" --offload-optimizer {}", name_of(states));
-  flags += nvme_flags(now, parameters, states);
+  std::vector<ChangedOption> options;
+  if (moves_parameters) options.push_back({"PlacementConfig::parameters", std::string(name_of(parameters))});
+  if (moves_states) options.push_back({"PlacementConfig::states", std::string(name_of(states))});
+  add_folders(now, parameters, states, options);
   std::string effect;
   if (moves_parameters && moves_states && parameters == states) {
     effect = fmt::format("parameters and states {}", place_name(states));
@@ -59,7 +58,7 @@ Change placement_change(const PlacementConfig& now, Placement parameters, Placem
     if (moves_parameters) effect = fmt::format("parameters {}", place_name(parameters));
     if (moves_states) effect += fmt::format("{}states {}", effect.empty() ? "" : ", ", place_name(states));
   }
-  return {ChangeKind::placement, flags.substr(1), "", std::move(effect),
+  return {ChangeKind::placement, std::move(options), std::move(effect),
           [parameters, states](ChangeableRun& run) { place(parameters, states, run.config.placement); }};
 }
 
@@ -88,11 +87,12 @@ void add_smaller_micro_batches(const BatchConfig& batch, std::vector<Change>& ch
     if (smaller.accumulation_steps > kMostMicroBatches / parts) return;
     smaller.accumulation_steps *= parts;
     // An order that was asked for and had no effect with one micro-batch would have one now.
-    const char* const order = batch.accumulation_steps == 1 ? " --microbatch-order batch" : "";
-    changes.push_back({ChangeKind::batch,
-                       fmt::format("--micro-batch {} --accumulation {}{}", smaller.micro_batch_size,
-                                   smaller.accumulation_steps, order),
-                       "", "the same batch in smaller pieces", [smaller](ChangeableRun& run) {
+    std::vector<ChangedOption> options = {
+        {"BatchConfig::micro_batch_size", std::to_string(smaller.micro_batch_size)},
+        {"BatchConfig::accumulation_steps", std::to_string(smaller.accumulation_steps)}};
+    if (batch.accumulation_steps == 1) options.push_back({"BatchConfig::layer_major", "false"});
+    changes.push_back({ChangeKind::batch, std::move(options), "the same batch in smaller pieces",
+                       [smaller](ChangeableRun& run) {
                          run.config.batch.micro_batch_size = smaller.micro_batch_size;
                          run.config.batch.accumulation_steps = smaller.accumulation_steps;
                        }});
@@ -103,7 +103,9 @@ void add_smaller_chunks(const TerraceConfig& terrace, std::vector<Change>& chang
   if (!terrace.chunk_elements) return;
   for (uint64_t elements = *terrace.chunk_elements / 2 / kTileElements * kTileElements; elements > 0;
        elements = elements / 2 / kTileElements * kTileElements) {
-    changes.push_back({ChangeKind::chunks, fmt::format("--chunk-elements {}", elements), "", "smaller chunks",
+    changes.push_back({ChangeKind::chunks,
+                       {{"TerraceConfig::chunk_elements", std::to_string(elements)}},
+                       "smaller chunks",
                        [elements](ChangeableRun& run) { run.config.terrace.chunk_elements = elements; }});
   }
 }
@@ -114,22 +116,28 @@ std::vector<Change> possible_changes(const TrainConfig& config, const ModelConfi
   std::vector<Change> changes;
   const std::optional<UpdateMode> update = config.terrace.update;
   if (update && *update != UpdateMode::after_backward && config.placement.parameters == Placement::none)
-    changes.push_back({ChangeKind::update, "--update after_backward", "",
+    changes.push_back({ChangeKind::update,
+                       {{"TerraceConfig::update", "after_backward"}},
                        "updates of their own after backward, with the same numbers",
                        [](ChangeableRun& run) { run.config.terrace.update = UpdateMode::after_backward; }});
   add_placements(config.placement, changes);
   if (config.placement.states != Placement::none && config.placement.processor_share < 1)
-    changes.push_back({ChangeKind::update_side, "--update-ratio 1", "", "no update on the device",
+    changes.push_back({ChangeKind::update_side,
+                       {{"PlacementConfig::processor_share", "1"}},
+                       "no update on the device",
                        [](ChangeableRun& run) { run.config.placement.processor_share = 1; }});
   const ActivationConfig& activations = config.activations;
   if (activations.checkpoint && !activations.checkpoint_for_order &&
       activations.offload == ActivationOffload::none)
-    changes.push_back({ChangeKind::activations, "", "terrace.offload_activations cpu",
+    changes.push_back({ChangeKind::activations,
+                       {{"ActivationConfig::offload", "cpu"}},
                        "checkpointed activations in host memory",
                        [](ChangeableRun& run) { run.config.activations.offload = ActivationOffload::cpu; }});
   if (config.batch.layer_major)
-    changes.push_back({ChangeKind::order, "--microbatch-order batch", "",
-                       "micro-batches one after the other, with the same numbers", [](ChangeableRun& run) {
+    changes.push_back({ChangeKind::order,
+                       {{"BatchConfig::layer_major", "false"}},
+                       "micro-batches one after the other, with the same numbers",
+                       [](ChangeableRun& run) {
                          run.config.batch.layer_major = false;
                          ActivationConfig& kept = run.config.activations;
                          if (std::exchange(kept.checkpoint_for_order, false)) kept.checkpoint = false;
@@ -137,31 +145,26 @@ std::vector<Change> possible_changes(const TrainConfig& config, const ModelConfi
   add_smaller_micro_batches(config.batch, changes);
   add_smaller_chunks(config.terrace, changes);
   if (config.precision == DataType::bf16 && !config.terrace.compact_state)
-    changes.push_back({ChangeKind::master, "--compact-state", "",
+    changes.push_back({ChangeKind::master,
+                       {{"TerraceConfig::compact_state", "true"}},
                        "2 bytes of a master weight instead of 4, with the same numbers",
                        [](ChangeableRun& run) { run.config.terrace.compact_state = true; }});
   if (config.placement.states == Placement::nvme && config.terrace.durable)
-    changes.push_back({ChangeKind::durability, "", "terrace.durable false",
+    changes.push_back({ChangeKind::durability,
+                       {{"TerraceConfig::durable", "false"}},
                        "no way back to the last commit after a crash",
                        [](ChangeableRun& run) { run.config.terrace.durable = false; }});
   if (config.precision == DataType::fp32)
-    changes.push_back({ChangeKind::precision, "", "bf16.enabled true", "parameters and gradients in 16 bits",
+    changes.push_back({ChangeKind::precision,
+                       {{"TrainConfig::precision", "bf16"}},
+                       "parameters and gradients in 16 bits",
                        [](ChangeableRun& run) { run.config.precision = DataType::bf16; }});
   for (uint32_t context = model.context / 2; context >= kShortestContext; context /= 2)
-    changes.push_back({ChangeKind::context, fmt::format("--context {}", context), "", "shorter sequences",
+    changes.push_back({ChangeKind::context,
+                       {{"ModelConfig::context", std::to_string(context)}},
+                       "shorter sequences",
                        [context](ChangeableRun& run) { run.model.context = context; }});
   return changes;
-}
-
-std::string text_of(const std::vector<const Change*>& changes, const std::string& more_flags) {
-  std::string flags = more_flags;
-  std::string settings;
-  for (const Change* change : changes) {
-    if (!change->flags.empty()) flags += (flags.empty() ? "" : " ") + change->flags;
-    if (!change->setting.empty()) settings += (settings.empty() ? "" : " and ") + change->setting;
-  }
-  if (settings.empty()) return flags;
-  return fmt::format("{}{}{} in the configuration", flags, flags.empty() ? "" : ", with ", settings);
 }
 
 std::string effect_of(const std::vector<const Change*>& changes) {

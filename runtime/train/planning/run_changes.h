@@ -1,5 +1,5 @@
 // Changes of a run that may let it fit where it does not: where things live, how a batch is cut, how exact
-// and how long it is. Each says how it is asked for.
+// and how long it is. Each says which options it changes.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include <terrace/runtime/config/train_config.h>
 #include <terrace/runtime/model/transformer/model_config.h>
+#include <terrace/runtime/train/planning/ways_out.h>
 
 namespace terrace {
 
@@ -35,9 +36,8 @@ enum class ChangeKind {
 
 struct Change {
   ChangeKind kind;
-  std::string flags;    // "--offload-optimizer cpu"; empty where there is none for it
-  std::string setting;  // "bf16.enabled true", of the configuration; empty where there are flags
-  std::string effect;   // "states in host memory"
+  std::vector<ChangedOption> options;
+  std::string effect;  // "states in host memory"
   std::function<void(ChangeableRun&)> apply;
 };
 
@@ -46,8 +46,6 @@ struct Change {
 // current one stands.
 std::vector<Change> possible_changes(const TrainConfig& config, const ModelConfig& model);
 
-// How they are asked for together: flags first.
-std::string text_of(const std::vector<const Change*>& changes, const std::string& more_flags);
 std::string effect_of(const std::vector<const Change*>& changes);
 
 }  // namespace terrace

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <terrace/memory/space/flat_space.h>
-#include <terrace/offload/plan/update_side.h>
 
 namespace terrace {
 namespace {
@@ -41,21 +40,21 @@ class StepModel::Replay {
   explicit Replay(const StepModelInput& input)
       : in_(input),
         space_(input.setup.tensors, input.setup.plan.chunk_elements),
-        threads_(static_cast<double>(input.rates.thread_count)),
-        device_(input.rates.device ? &*input.rates.device : nullptr),
-        in_link_(device_ != nullptr ? device_->link.to_device : input.rates.copy_bytes),
-        out_link_(device_ != nullptr ? device_->link.to_host : input.rates.copy_bytes),
+        threads_(static_cast<double>(input.times.rates.thread_count)),
+        device_(input.times.rates.device ? &*input.times.rates.device : nullptr),
+        in_link_(device_ != nullptr ? device_->link.to_device : input.times.rates.copy_bytes),
+        out_link_(device_ != nullptr ? device_->link.to_host : input.times.rates.copy_bytes),
         passes_engine_(engine_of_passes(input.setup)),
         updated_at_(space_.chunk_count(), 0) {
     for (const TensorUse& use : input.setup.dry.trace) {
       uint64_t elements = 0;
       for (const TensorId tensor : use.tensors) elements += space_.tensor(tensor).element_count();
-      times_.push_back(input.operation_time(use.operation, elements));
+      times_.push_back(input.times.operation_time(use.operation, elements));
     }
     for (const Section& section : space_.sections()) {
       if (section.trainable) trainable_elements_ += static_cast<double>(section.elements);
     }
-    const std::vector<bool> on_device = updated_on_device(space_, input.setup.offload);
+    const std::vector<bool>& on_device = input.setup.plan.memory.device_side;
     for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
       if (on_device[c]) device_elements_ += static_cast<double>(space_.chunk(ChunkId{c}).elements);
     }
@@ -185,7 +184,7 @@ class StepModel::Replay {
         return copy_out(event);
       case Kind::attach:
         wait_for_slot(slots_[event.number]);
-        return spend(in_.rates.chunk_seconds, TimeCause::overhead);
+        return spend(in_.times.rates.chunk_seconds, TimeCause::overhead);
       case Kind::detach:
         slots_[event.number].used_until = operations_end_;
         return;
@@ -230,7 +229,7 @@ class StepModel::Replay {
   double end_phase() { return reached() - std::exchange(phase_began_, reached()); }
 
   void clear(uint64_t bytes) {
-    const double rate = device_ != nullptr ? device_->clear_bytes : in_.rates.clear_bytes;
+    const double rate = device_ != nullptr ? device_->clear_bytes : in_.times.rates.clear_bytes;
     operate(quotient(static_cast<double>(bytes), rate), TimeCause::overhead);
   }
   void copy_in(const RecordedEvent& event, size_t index) {
@@ -256,7 +255,7 @@ class StepModel::Replay {
                                                                  bytes_of(in_.config.precision);
     disk_free_at_ = std::max(disk_free_at_, ready_to_fill(slot, index));
     passes_read_bytes_ += bytes;
-    disk(bytes, in_.rates.disk_read_bytes);
+    disk(bytes, in_.times.rates.disk_read_bytes);
     slot.behind_read = true;
     slot.free_at = disk_free_at_;
   }
@@ -276,19 +275,19 @@ class StepModel::Replay {
   void read(const RecordedEvent& event) {
     if (event.number != passes_engine_) return;  // the update's, which is modelled as a whole
     passes_read_bytes_ += event.amount;
-    const double seconds = disk(event.amount, in_.rates.disk_read_bytes);
+    const double seconds = disk(event.amount, in_.times.rates.disk_read_bytes);
     if (update_ends_at_ > now_) update_ends_at_ += seconds;  // they share the disk
     reads_pending_ = true;
   }
   void write(const RecordedEvent& event) {
-    if (event.number == passes_engine_) disk(event.amount, in_.rates.disk_mixed_bytes);
+    if (event.number == passes_engine_) disk(event.amount, in_.times.rates.disk_mixed_bytes);
   }
 
   // --- Gradients ---
 
   void land(const Landing& landing) {
     const bool accumulates = in_.config.batch.accumulation_steps > 1;
-    const double rate = accumulates ? in_.rates.accumulate_elements : in_.rates.sum_elements;
+    const double rate = accumulates ? in_.times.rates.accumulate_elements : in_.times.rates.sum_elements;
     compute(quotient(landing.elements, rate), TimeCause::compute);
   }
   void land_what_is_there() {
@@ -330,21 +329,21 @@ class StepModel::Replay {
   UpdateWork update_work(const OffloadCounters& moved) const {
     UpdateWork work;
     work.disk = quotient(static_cast<double>(update_disk_bytes(moved, passes_read_bytes_)),
-                         in_.rates.disk_mixed_bytes);
+                         in_.times.rates.disk_mixed_bytes);
     const double tile_bytes = static_cast<double>(in_.setup.plan.memory.record_layout.tile_bytes());
     const double streamed = static_cast<double>(moved.record_read_bytes) / tile_bytes * kTileElements;
     const bool hashes = in_.setup.offload.verify_checksums || in_.setup.plan.memory.keeps_epochs;
-    work.alone = quotient(streamed, in_.rates.update_elements);
+    work.alone = quotient(streamed, in_.times.rates.update_elements);
     // What streams and what rests in memory is spread evenly over both sides.
     const double share = trainable_elements_ > 0 ? device_elements_ / trainable_elements_ : 0;
     work.alone *= 1 - share;
     const double resident = (trainable_elements_ - streamed) * (1 - share);
     if (device_ != nullptr) work.there = quotient(device_elements_, device_->update_elements);
-    work.together =
-        quotient(resident + (device_ != nullptr ? 0 : device_elements_), in_.rates.update_together_elements);
+    work.together = quotient(resident + (device_ != nullptr ? 0 : device_elements_),
+                             in_.times.rates.update_together_elements);
     if (hashes)
       work.alone += quotient(static_cast<double>(moved.record_read_bytes + moved.record_write_bytes),
-                             in_.rates.checksum_bytes);
+                             in_.times.rates.checksum_bytes);
     add_copies(work);
     return work;
   }
@@ -358,7 +357,7 @@ class StepModel::Replay {
     const double parameters = made_there ? 0 : parameter;
     const bool has_old = options.record_layout.master == MasterForm::remainder;
     // Both directions are busy all the time.
-    const double both = device_ != nullptr ? device_->link.each_way : in_.rates.copy_bytes;
+    const double both = device_ != nullptr ? device_->link.each_way : in_.times.rates.copy_bytes;
     work.up = quotient(device_elements_ * (record + gradient + (has_old ? parameters : 0)), both);
     work.down = quotient(device_elements_ * (record + parameters), both);
     if (device_ == nullptr) work.together += (work.up + work.down) / threads_;
@@ -415,7 +414,7 @@ class StepModel::Replay {
     if (lands_to_stay()) return pass;
     const MemoryPlan& plan = in_.setup.plan.memory;
     const double ring = static_cast<double>(plan.ring_slots * plan.ring_slot_bytes) / 2;
-    return std::min(pass, quotient(ring, in_.rates.disk_mixed_bytes));
+    return std::min(pass, quotient(ring, in_.times.rates.disk_mixed_bytes));
   }
 
   // In forward order; each chunk is there when its part of the work is over.

@@ -12,15 +12,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <string_view>
 #include <vector>
 
-#include <terrace/base/function_ref.h>
 #include <terrace/offload/dry/step_record.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/plan/update_mode.h>
-#include <terrace/runtime/train/planning/machine_rates.h>
-#include <terrace/runtime/train/planning/operation_times.h>
+#include <terrace/runtime/train/planning/predict.h>
 #include <terrace/runtime/train/setup/training_setup.h>
 
 namespace terrace {
@@ -50,9 +47,7 @@ struct StepModelInput {
   const TrainConfig& config;
   const TrainingSetup& setup;
   UpdateMode mode = UpdateMode::after_backward;
-  const MachineRates& rates;
-  // Of a use by its key and the elements of its tensors.
-  FunctionRef<OperationTime(std::string_view operation, uint64_t elements)> operation_time;
+  const StepTimes& times;
 };
 
 class StepModel {

@@ -19,18 +19,18 @@ namespace {
 // A budget that is not given follows from the other one, which may have to be raised because of that.
 constexpr int kMostRaises = 3;
 
-struct BudgetFlag {
+struct TierBudget {
   const char* tier;
-  const char* flag;
+  const char* option;
   std::optional<uint64_t> TerraceConfig::*budget;
 };
-constexpr std::array kBudgetFlags = {
-    BudgetFlag{"device", "--device-memory", &TerraceConfig::device_memory_bytes},
-    BudgetFlag{"host", "--host-memory", &TerraceConfig::host_memory_bytes}};
+constexpr std::array kBudgets = {
+    TierBudget{"device", "TerraceConfig::device_memory_bytes", &TerraceConfig::device_memory_bytes},
+    TierBudget{"host", "TerraceConfig::host_memory_bytes", &TerraceConfig::host_memory_bytes}};
 
-const BudgetFlag* flag_of(const TierShortage& shortage) {
-  const auto found = std::ranges::find(kBudgetFlags, shortage.tier, &BudgetFlag::tier);
-  return found == kBudgetFlags.end() ? nullptr : &*found;
+const TierBudget* budget_of(const TierShortage& shortage) {
+  const auto found = std::ranges::find(kBudgets, shortage.tier, &TierBudget::tier);
+  return found == kBudgets.end() ? nullptr : &*found;
 }
 
 using Changes = std::vector<const Change*>;
@@ -75,9 +75,9 @@ class Search {
   bool raise(Attempt& tried) {
     for (int raises = 0; raises < kMostRaises && tried.lack && !tried.lack->empty(); ++raises) {
       for (const TierShortage& shortage : *tried.lack) {
-        const BudgetFlag* const flag = flag_of(shortage);
-        if (flag == nullptr) return false;
-        tried.run.config.terrace.*flag->budget = round_up(shortage.needed_bytes, kMiB);
+        const TierBudget* const held = budget_of(shortage);
+        if (held == nullptr) return false;
+        tried.run.config.terrace.*held->budget = round_up(shortage.needed_bytes, kMiB);
       }
       look(tried);
     }
@@ -97,16 +97,19 @@ class Search {
 
  private:
   WayOut way_of(const Attempt& tried) const {
-    std::string flags, effect;
-    for (const BudgetFlag& flag : kBudgetFlags) {
-      const std::optional<uint64_t> budget = tried.run.config.terrace.*flag.budget;
-      if (!budget || budget == run_.config.terrace.*flag.budget) continue;
-      flags += fmt::format("{}{} {}MiB", flags.empty() ? "" : " ", flag.flag, *budget / kMiB);
+    std::vector<ChangedOption> options;
+    std::string effect;
+    for (const TierBudget& held : kBudgets) {
+      const std::optional<uint64_t> budget = tried.run.config.terrace.*held.budget;
+      if (!budget || budget == run_.config.terrace.*held.budget) continue;
+      options.push_back({held.option, fmt::format("{}MiB", *budget / kMiB)});
       effect +=
-          fmt::format("{}{} of {} memory", effect.empty() ? "" : ", ", format_bytes(*budget), flag.tier);
+          fmt::format("{}{} of {} memory", effect.empty() ? "" : ", ", format_bytes(*budget), held.tier);
     }
+    for (const Change* change : tried.changes)
+      options.insert(options.end(), change->options.begin(), change->options.end());
     const std::string changed = effect_of(tried.changes);
-    return {text_of(tried.changes, flags), changed + (changed.empty() || effect.empty() ? "" : ", ") + effect,
+    return {std::move(options), changed + (changed.empty() || effect.empty() ? "" : ", ") + effect,
             tried.run.config, tried.run.model};
   }
   // A budget that is rounded up may be more than there is where what the run takes is not.
@@ -118,9 +121,9 @@ class Search {
   static bool loses_guarantee(const Change* change) { return change->kind == ChangeKind::durability; }
   // Whether the other one changes the same and more, with budgets no smaller.
   static bool is_part(const Attempt& one, const Attempt& other) {
-    for (const BudgetFlag& flag : kBudgetFlags) {
+    for (const TierBudget& held : kBudgets) {
       const auto bytes = [&](const Attempt& tried) {
-        return (tried.run.config.terrace.*flag.budget).value_or(0);
+        return (tried.run.config.terrace.*held.budget).value_or(0);
       };
       if (bytes(one) > bytes(other)) return false;
     }

@@ -14,9 +14,16 @@
 
 namespace terrace {
 
-// A configuration that fits, and what is other in it, as flags where there are some.
+// What is other in a configuration.
+struct ChangedOption {
+  std::string option;  // "TerraceConfig::device_memory_bytes"
+  std::string value;   // "96MiB", as a configuration has it
+  bool operator==(const ChangedOption&) const = default;
+};
+
+// A configuration that fits, and how it is asked for.
 struct WayOut {
-  std::string change;  // "--device-memory 96MiB"
+  std::vector<ChangedOption> changes;
   std::string effect;  // "19.4 MiB more device memory"
   TrainConfig config;
   ModelConfig model;

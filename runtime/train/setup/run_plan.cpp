@@ -62,10 +62,8 @@ void choose_budgets(const TrainConfig& config, const Machine& machine, const std
     plan.chunk_origin = "as configured";
   } else {
     plan.chunk_elements = choose_chunk_elements(tensors, dry.trace, options, config.max_chunk_elements);
-    const uint64_t bound = config.max_chunk_elements;
-    plan.chunk_origin = bound > 0 && plan.chunk_elements * 2 > bound
-                            ? "the largest that sub_group_size allows"
-                            : "the largest with which the budgets leave least to move";
+    plan.chunk_origin = chunk_origin(plan.chunk_elements, config.max_chunk_elements,
+                                     "the largest with which the budgets leave least to move");
   }
 }
 
@@ -100,24 +98,8 @@ void place_activations(const TrainConfig& config, OffloadOptions& options) {
 
 }  // namespace
 
-void settle_file_reads(TrainConfig& config, const ComputeDevice* device, Log& log) {
-  const FileReads wanted = config.aio.file_reads;
-  config.aio.file_reads = FileReads::off;
-  if (wanted == FileReads::off || config.placement.parameters != Placement::nvme) return;
-  const SimulatedCompute simulated;
-  const std::string reason =
-      (device != nullptr ? *device : simulated).why_no_file_reads(config.placement.parameter_paths);
-  if (reason.empty()) {
-    config.aio.file_reads = FileReads::on;
-    return;
-  }
-  if (wanted == FileReads::on) {
-    throw Error(ErrorKind::config,
-                {"the device cannot read parameters on nvme by itself, as wanted by", "aio.use_gds", reason,
-                 "see `terrace report`, or set aio.use_gds to auto, which goes through host memory where it "
-                 "must, or to false"});
-  }
-  log.warning_once("aio.use_gds is auto, and parameters go through host memory: " + reason);
+std::string chunk_origin(uint64_t elements, uint64_t bound, const char* otherwise) {
+  return bound > 0 && elements * 2 > bound ? "the largest that sub_group_size allows" : otherwise;
 }
 
 OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
@@ -178,7 +160,7 @@ TrainerPlan plan_run(const TrainConfig& config, const std::vector<TensorSpec>& t
     plan.memory = plan_memory(space, dry.trace, options);
   }
   if (config.terrace.update) require_mode(*config.terrace.update, space, plan.memory, options);
-  plan.processor_share = share_of_processor(space, updated_on_device(space, options));
+  plan.processor_share = share_of_processor(space, plan.memory.device_side);
   plan.disk = share_disk(plan.memory, options);
   plan.parameter_count = space.parameter_count();
   plan.trainable_count = space.trainable_count();

@@ -51,10 +51,9 @@ struct DryRun {
   ComputeFacts device = {};                         // where it was run
 };
 
-// Whether the device, which may be null, reads parameters on nvme by itself as the configuration asks for it:
-// afterwards config.aio.file_reads is on or off. Where they may go through host memory and have to, one
-// warning says why; else throws Error(config). Before anything is planned.
-void settle_file_reads(TrainConfig& config, const ComputeDevice* device, Log& log);
+// Why chunks have so many elements: because `bound`, of the configuration (0: none), allows no more, or the
+// reason that they have `otherwise`.
+std::string chunk_origin(uint64_t elements, uint64_t bound, const char* otherwise);
 
 // All that does not depend on budgets.
 OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry);

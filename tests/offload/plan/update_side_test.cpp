@@ -195,7 +195,7 @@ TEST_P(UpdateSides, TrainBitForBitLikePlainVectors) {
   Rig rig(GetParam());
   expect_to_train(rig, 3);
   EXPECT_EQ(rig.device->used_bytes(), rig.offloader->plan().device_bytes);
-  EXPECT_GT(rig.offloader->plan().device_update_chunks, 0u);
+  EXPECT_GT(rig.offloader->plan().device_update_chunks(), 0u);
 }
 
 std::vector<Case> cases() {

@@ -79,19 +79,11 @@ class TuningCache : public ::testing::Test {
     return reason;
   }
   fs::path cache() const { return home_ / "below" / "terrace"; }
-  // A configuration with states in these folders.
-  static TrainConfig config_of(std::vector<fs::path> paths) {
-    TrainConfig config;
-    config.placement.states = Placement::nvme;
-    config.placement.state_paths = std::move(paths);
-    return config;
-  }
 
   ScratchFolder home_;
   ScratchFolder disk_;
   ScratchFolder other_disk_;
   TunedPlace place_;
-  MemoryLog log_;
 };
 
 TEST_F(TuningCache, RemembersAPathUntilItsDriveOrTheKernelIsAnother) {
@@ -123,59 +115,6 @@ TEST_F(TuningCache, SaysWhatIsWrongWithADamagedFile) {
   save_tuning(cache(), sample(place_));
   std::ofstream(tuning_file(cache(), place_)) << "{";
   EXPECT_THAT(why_not(place_), HasSubstr(tuning_file(cache(), place_).string()));
-  TrainConfig config = config_of({disk_.path()});
-  apply_tuning(cache(), config, log_);
-  ASSERT_EQ(log_.lines().size(), 1u);
-  EXPECT_THAT(log_.lines()[0].text, HasSubstr("is not used"));
-}
-
-TEST_F(TuningCache, FillsInWhatAConfigurationDoesNotSay) {
-  save_tuning(cache(), sample(place_));
-  TrainConfig config = config_of({disk_.path()});
-  config.aio.queue_depth = 4;
-  apply_tuning(cache(), config, log_);
-  EXPECT_EQ(config.aio.block_bytes, 524288u);
-  EXPECT_EQ(config.aio.queue_depth, 4u);
-  EXPECT_FALSE(config.aio.thread_count.has_value());         // of the threads engine only
-  EXPECT_EQ(config.terrace.engine, io::EngineKind::libaio);  // not what would be chosen
-  EXPECT_EQ(config.placement.measured_rates.at(disk_.path()), 2.875e9);
-  ASSERT_EQ(log_.lines().size(), 1u);
-  EXPECT_EQ(log_.lines()[0].text,
-            "measured by `terrace tune` on 2026-01-31T12:00:00Z: " + disk_.path().string() +
-                " 2.88 GB/s; terrace.engine libaio, aio.block_size 524288");
-}
-
-TEST_F(TuningCache, LeavesSettingsToTheEngineThatWasAskedForInstead) {
-  save_tuning(cache(), sample(place_));
-  TrainConfig config = config_of({disk_.path()});
-  config.terrace.engine = io::EngineKind::threads;
-  apply_tuning(cache(), config, log_);
-  EXPECT_FALSE(config.aio.block_bytes.has_value());
-  EXPECT_EQ(config.placement.measured_rates.size(), 1u);
-}
-
-TEST_F(TuningCache, TakesRatesButNoSettingsWhenAPathWasNotMeasured) {
-  save_tuning(cache(), sample(place_));
-  TrainConfig config = config_of({disk_.path(), other_disk_.path()});
-  apply_tuning(cache(), config, log_);
-  EXPECT_FALSE(config.aio.block_bytes.has_value());
-  EXPECT_EQ(config.placement.measured_rates.size(), 1u);
-  PathTuning slower = sample(find_tuned_place(other_disk_.path()));
-  slower.mixed_bytes_per_second = 1e9;
-  slower.block_bytes = 4096;
-  slower.queue_depth = 8;
-  save_tuning(cache(), slower);
-  apply_tuning(cache(), config, log_);
-  EXPECT_EQ(config.aio.block_bytes, 524288u);  // of the faster one
-  EXPECT_EQ(config.aio.queue_depth, 24u);      // of both together
-}
-
-TEST_F(TuningCache, IsSilentWhereNothingWasMeasured) {
-  TrainConfig config = config_of({disk_.path(), disk_ / "nowhere"});
-  apply_tuning(cache(), config, log_);
-  apply_tuning({}, config, log_);
-  EXPECT_TRUE(log_.lines().empty());
-  EXPECT_FALSE(config.aio.block_bytes.has_value());
 }
 
 }  // namespace

@@ -22,6 +22,12 @@ using namespace trainer_tests;
 constexpr uint64_t kMachineBytes = 64 * kGiB;
 constexpr uint64_t kBoundless = uint64_t{1} << 50;
 
+std::string text_of(const std::vector<ChangedOption>& changes) {
+  std::string text;
+  for (const ChangedOption& change : changes) text += change.option + " " + change.value + ";";
+  return text;
+}
+
 std::vector<TierShortage> lack_of(const TrainConfig& config, const ModelConfig& model, Workers& workers) {
   try {
     set_up_training(config, model, workers);
@@ -44,9 +50,9 @@ Shortage shortage_of(const TrainerOptions& options, uint64_t machine_bytes = kMa
 
 void expect_two_ways(const Shortage& shortage, Workers& workers) {
   ASSERT_EQ(shortage.ways.size(), 2u);
-  EXPECT_NE(shortage.ways[0].change, shortage.ways[1].change);
+  EXPECT_NE(shortage.ways[0].changes, shortage.ways[1].changes);
   for (const WayOut& way : shortage.ways)
-    EXPECT_TRUE(lack_of(way.config, way.model, workers).empty()) << way.change;
+    EXPECT_TRUE(lack_of(way.config, way.model, workers).empty()) << text_of(way.changes);
 }
 
 // To the byte: no less of one tier is enough under any budget of those that are not named, and of the second
@@ -97,12 +103,12 @@ TEST(WaysOut, OfTooLittleDeviceMemoryBesideLittleHostMemoryLeadToNvme) {
   const Shortage shortage = shortage_of(options, 10 * kMiB);
   EXPECT_EQ(shortage.tiers[0].tier, "device");
   ASSERT_FALSE(shortage.ways.empty());
-  const std::string first = shortage.ways[0].change;
+  const std::string first = text_of(shortage.ways[0].changes);
   for (const WayOut& way : shortage.ways) {
     const bool is_first = &way == &shortage.ways[0];
-    EXPECT_TRUE(is_first || way.change.find(first) == std::string::npos) << "more than is needed";
-    EXPECT_NE(way.change.find("nvme"), std::string::npos) << way.change;
-    EXPECT_NO_THROW(set_up_training(way.config, way.model, workers)) << way.change;
+    EXPECT_TRUE(is_first || text_of(way.changes).find(first) == std::string::npos) << "more than is needed";
+    EXPECT_NE(text_of(way.changes).find("nvme"), std::string::npos) << text_of(way.changes);
+    EXPECT_NO_THROW(set_up_training(way.config, way.model, workers)) << text_of(way.changes);
   }
 }
 
@@ -140,7 +146,8 @@ TEST(WaysOut, OfAFixedUpdateCountTheGradientsThatItNeedsHeld) {
     const Shortage shortage = shortage_of(options);
     expect_two_ways(shortage, workers);
     bool other_mode = false;
-    for (const WayOut& way : shortage.ways) other_mode |= way.change == "--update after_backward";
+    for (const WayOut& way : shortage.ways)
+      other_mode |= text_of(way.changes) == "TerraceConfig::update after_backward;";
     EXPECT_TRUE(other_mode);
   }
 }
@@ -181,7 +188,7 @@ TEST(WaysOut, GiveNoGuaranteeUpForNothing) {
   const Shortage shortage = shortage_of(options);
   ASSERT_EQ(shortage.ways.size(), 2u);
   for (const WayOut& way : shortage.ways)
-    EXPECT_EQ(way.change.find("terrace.durable"), std::string::npos) << way.change;
+    EXPECT_EQ(text_of(way.changes).find("TerraceConfig::durable"), std::string::npos) << text_of(way.changes);
 }
 
 TEST(WaysOut, SayOneByteAsOne) {
@@ -216,7 +223,7 @@ TEST(WaysOut, AreConfigurationsThatCanBeGiven) {
   change_of(kept, ChangeKind::order)->apply(changed);
   EXPECT_TRUE(changed.config.activations.checkpoint);
   // terrace.offload_activations was said, and what contradicts it cannot be said beside it.
-  EXPECT_EQ(change_of(kept, ChangeKind::activations)->setting, "terrace.offload_activations cpu");
+  EXPECT_EQ(text_of(change_of(kept, ChangeKind::activations)->options), "ActivationConfig::offload cpu;");
 }
 
 // What comes to nvme says where, unless that was said.
@@ -224,14 +231,15 @@ TEST(WaysOut, NameTheFoldersThatTheOtherRoleHas) {
   TrainConfig config = options_of({}).config;
   config.placement.parameters = Placement::nvme;
   config.placement.parameter_paths = {"/one", "/other"};
-  const auto flags_of_states_on_nvme = [&config] {
+  const auto states_on_nvme = [&config] {
     for (const Change& change : possible_changes(config, model_preset("gpt2")))
-      if (change.flags.starts_with("--offload-optimizer nvme")) return change.flags;
+      if (change.options.front() == ChangedOption{"PlacementConfig::states", "nvme"})
+        return text_of(change.options);
     return std::string();
   };
-  EXPECT_EQ(flags_of_states_on_nvme(), "--offload-optimizer nvme --nvme-path /one --nvme-path /other");
+  EXPECT_EQ(states_on_nvme(), "PlacementConfig::states nvme;TierPath::path /one;TierPath::path /other;");
   config.placement.state_paths = {"/third"};
-  EXPECT_EQ(flags_of_states_on_nvme(), "--offload-optimizer nvme");
+  EXPECT_EQ(states_on_nvme(), "PlacementConfig::states nvme;");
 }
 
 // Budgets that the machine has not got are no way.
@@ -248,7 +256,7 @@ TEST(WaysOut, NeverTakeMoreMemoryThanThereIs) {
       const bool raised =
           way.config.terrace.host_memory_bytes != kMiB ||
           way.config.terrace.device_memory_bytes != options.config.terrace.device_memory_bytes;
-      EXPECT_TRUE(!raised || plan.device_bytes + plan.host_bytes <= machine_bytes) << way.change;
+      EXPECT_TRUE(!raised || plan.device_bytes + plan.host_bytes <= machine_bytes) << text_of(way.changes);
     }
   }
 }

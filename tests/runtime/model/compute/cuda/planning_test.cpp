@@ -5,7 +5,7 @@
 
 #include <terrace/runtime/train/planning/dry_training.h>
 #include <terrace/runtime/train/planning/predict.h>
-#include <terrace/runtime/train/planning/update_sides.h>
+#include <terrace/runtime/train/planning/settle.h>
 #include <terrace/runtime/train/planning/ways_out.h>
 
 #include "played_gpu.h"
@@ -45,9 +45,9 @@ TEST(CudaPlanning, OffersWaysOutThatFitWhenTheyAreTried) {
   const TrainerOptions options = too_large_for(gpu);
   const Shortage shortage = shortage_of(options);
   ASSERT_EQ(shortage.ways.size(), 2u);
-  EXPECT_TRUE(shortage.ways[0].change.starts_with("--device-memory")) << shortage.ways[0].change;
+  EXPECT_EQ(shortage.ways[0].changes.front().option, "TerraceConfig::device_memory_bytes");
   for (const WayOut& way : shortage.ways) {
-    SCOPED_TRACE(way.change);
+    SCOPED_TRACE(way.effect);
     TrainerOptions tried = options;
     tried.config = way.config;
     tried.model = way.model;
@@ -72,7 +72,7 @@ TEST(CudaPlanning, OffersNoMoreMemoryThanIsFreeOnTheGpu) {
   ASSERT_FALSE(shortage.ways.empty());
   for (const WayOut& way : shortage.ways)
     EXPECT_LE(*way.config.terrace.device_memory_bytes, facts_of(small.compute.get()).own_memory->budget_bytes)
-        << way.change;
+        << way.effect;
 }
 
 // A GPU of which it is noted how much memory is asked for at once.
@@ -218,15 +218,15 @@ TEST(CudaPlanning, MeasuresBothSidesOfTheUpdateBeforeARun) {
   run.compute = gpu.compute.get();
   run.parameters = "cpu";
   run.ratio = "auto";
-  TrainerOptions options = options_of(run);
-  const std::string found = settle_update_sides(options.config, options.compute, {});
-  ASSERT_TRUE(options.config.placement.update_rates);
-  EXPECT_GT(options.config.placement.update_rates->processor_elements, 0);
-  EXPECT_GT(options.config.placement.update_rates->link_bytes, 0);
-  EXPECT_EQ(options.config.placement.update_rates->nvme_bytes, 0);
+  MemoryLog log;
+  const PlacementConfig placement = settle(options_of(run).config, {.compute = run.compute}, log).placement;
+  ASSERT_TRUE(placement.update_rates);
+  EXPECT_GT(placement.update_rates->processor_elements, 0);
+  EXPECT_GT(placement.update_rates->link_bytes, 0);
+  EXPECT_EQ(placement.update_rates->nvme_bytes, 0);
   EXPECT_GT(gpu.driver.calls("cuMemHostRegister"), 0u);
   EXPECT_EQ(gpu.driver.used_bytes(), 0u);
-  EXPECT_NE(found.find("GB/s each way"), std::string::npos) << found;
+  EXPECT_NE(placement.sides_origin.find("GB/s each way"), std::string::npos) << placement.sides_origin;
 }
 
 }  // namespace

@@ -7,12 +7,11 @@
 #include <string>
 #include <vector>
 
-#include <terrace/offload/plan/update_side.h>
 #include <terrace/runtime/train/inference.h>
 #include <terrace/runtime/train/planning/decision_file.h>
 #include <terrace/runtime/train/planning/dry_training.h>
 #include <terrace/runtime/train/planning/predict.h>
-#include <terrace/runtime/train/planning/update_sides.h>
+#include <terrace/runtime/train/planning/settle.h>
 
 #include "played_gpu.h"
 #include "runtime/train/trainer_rig.h"
@@ -166,7 +165,7 @@ Sided train_sided(const RunOptions& run, DecisionLog* decisions, DecisionSource*
   TrainingSetup setup = plan_training(options);
   Sided sided;
   sided.planned = predict_run(options.config, setup, workers);
-  sided.on_device = updated_on_device(FlatSpace(setup.tensors, setup.plan.chunk_elements), setup.offload);
+  sided.on_device = setup.plan.memory.device_side;
   setup.offload.hooks.decisions = decisions;
   setup.offload.hooks.replay = replay;
   MemoryLog log;
@@ -209,9 +208,9 @@ TEST_P(CudaTraining, HasTheSameBitsWhicheverSideRatesChooseAndInAReplay) {
   EXPECT_TRUE(moves_the_same(both.last, both.planned.step));
 
   run.update_rates.reset();
-  TrainerOptions replayed = options_of(run);
-  settle_update_sides(replayed.config, replayed.compute, path);
-  run.update_rates = replayed.config.placement.update_rates;
+  const TrainConfig replayed =
+      settle(options_of(run).config, {.compute = run.compute, .replayed = path}, log);
+  run.update_rates = replayed.placement.update_rates;
   DecisionReplay replay(path, subject(options_of(run)));
   const Sided again = train_sided(run, nullptr, &replay);
   EXPECT_EQ(replay.next(), nullptr);
