@@ -77,8 +77,7 @@ std::optional<DeviceCache::Asked> DeviceCache::take_asked(ChunkId chunk) {
 }
 
 void DeviceCache::begin_in_place(ChunkId chunk, CacheSlot& slot) {
-  wait_watched(slot.out, watch_,
-               {"a device slot to be empty", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
+  slot.out.wait(watch_);
   set_state(chunk, ChunkState::resident);
   hold_param(chunk, slot);
 }
@@ -159,8 +158,7 @@ CacheSlot& DeviceCache::param_slot(ChunkId chunk) {
 void DeviceCache::begin_gradient(ChunkId chunk, CacheSlot& slot) {
   GradientEntry& entry = gradients_[index_of(chunk)];
   TERRACE_ASSERT(entry.slot == kNone, fmt::format("chunk {} has a gradient already", index_of(chunk)));
-  wait_watched(slot.out, watch_,
-               {"a device slot to be empty", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
+  slot.out.wait(watch_);
   decisions_.made(DecisionKind::gradient, index_of(chunk));
   device_.attach(slot.id, gradient_address(chunk));
   entry = {index_in_pool(slot), 0, true};
@@ -319,7 +317,7 @@ void DeviceCache::record_slot(TraceKind kind, TransferRole role, ChunkId chunk) 
   watch_.events()->record(event);
 }
 
-const Event* DeviceCache::arriving(ChunkId chunk) const {
+const DeviceCopy* DeviceCache::arriving(ChunkId chunk) const {
   const ParamEntry& entry = params_[index_of(chunk)];
   return entry.state == ChunkState::fetching ? &slots_[entry.slot].in : nullptr;
 }
@@ -327,18 +325,9 @@ const Event* DeviceCache::arriving(ChunkId chunk) const {
 // Ends a fetch: resident, or absent with the failure.
 std::exception_ptr DeviceCache::finish_fetch(ChunkId chunk) {
   const CacheSlot& slot = slots_[params_[index_of(chunk)].slot];
-  const Event& in = slot.in;
-  if (!in.done() && slot.read != nullptr)
-    wait_done_watched(*slot.read, watch_,
-                      {"parameters",
-                       slot.read == &in ? "nvme -> device" : "nvme -> host -> device",
-                       TimeCause::read,
-                       chunk,
-                       nullptr,
-                       {}});
-  wait_done_watched(in, watch_,
-                    {"parameters", "on their way to the device", TimeCause::device_copy, chunk, nullptr, {}});
-  const std::exception_ptr failure = in.failure();
+  if (!slot.in.done() && slot.read != nullptr) wait_done_watched(*slot.read, watch_, slot.read_subject);
+  slot.in.wait_done(watch_);
+  const std::exception_ptr failure = slot.in.failure();
   set_state(chunk, failure == nullptr ? ChunkState::resident : ChunkState::failed);
   if (failure == nullptr) return nullptr;
   leave_slot(chunk);

@@ -27,6 +27,7 @@
 #include <terrace/memory/space/tensor_state.h>
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/transfer/device_copy.h>
 #include <terrace/offload/watch/decision_log.h>
 #include <terrace/offload/watch/step_watch.h>
 
@@ -34,12 +35,13 @@ namespace terrace {
 
 struct CacheSlot {
   DeviceSlot id{};
-  Event in;     // the last copy into the slot
-  Event out;    // the last copy out of the slot
-  Event fence;  // orders the to-device stream after `out` when a copy must also wait for something else
-  // While `in` is not done: the read from nvme that the copy into the slot is queued behind, `in` itself
-  // where the device reads, or null.
+  DeviceCopy in;     // the last copy into the slot, or read of it
+  DeviceCopy out;    // the last copy out of the slot
+  DeviceCopy fence;  // orders the to-device stream after `out` when a copy must also wait for something else
+  // While `in` is not done: the read from nvme that the copy into the slot is queued behind, or null, and
+  // what a wait for it waits for.
   const Event* read = nullptr;
+  WaitSubject read_subject;
 };
 
 enum class StaleParams : uint8_t { trainable, all };
@@ -119,7 +121,7 @@ class DeviceCache final : public GuardDescriber {
   std::span<const ChunkId> residents();
 
   // The copy into the slot of a chunk that is being fetched, or null.
-  const Event* arriving(ChunkId chunk) const;
+  const DeviceCopy* arriving(ChunkId chunk) const;
   // Where whoever moves chunks says what it waits for.
   StepWatch& watch() { return watch_; }
 

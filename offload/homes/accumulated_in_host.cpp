@@ -30,7 +30,7 @@ void AccumulatedInHost::land(const GradientLanding& landing) {
 void AccumulatedInHost::accumulate(Staged& from) {
   if (from.source == nullptr) return;
   const ChunkId chunk = from.landing.chunk;
-  wait_out(*from.source, chunk);
+  from.source->out.wait(cache_.watch());
   from.source = nullptr;
   add(from.landing, from.memory);
   if (!rules_.layer_major || from.landing.ends) put_away(chunk);

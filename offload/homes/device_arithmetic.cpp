@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include <terrace/base/assert.h>
-#include <terrace/base/event.h>
+#include <terrace/offload/transfer/device_copy.h>
 
 namespace terrace {
 
@@ -33,8 +33,8 @@ void DeviceSums::add(const std::byte* gradient, DataType type, uint64_t count, s
 // The copies go to the host in order, so the last one says that all have.
 void DeviceSums::finish() {
   if (parts_.empty()) return;
-  Event done;
-  done.begin(static_cast<uint32_t>(parts_.size()));
+  DeviceCopy done;
+  done.begin(to_host_copy("the norm of gradients"), static_cast<uint32_t>(parts_.size()));
   for (const Part& part : parts_) {
     device_.copy_work_to_host(std::as_writable_bytes(part.sums).data(),
                               std::as_bytes(scratch_.subspan(part.first)).data(), part.sums.size_bytes(),
@@ -42,9 +42,7 @@ void DeviceSums::finish() {
   }
   parts_.clear();
   used_ = 0;
-  wait_watched(
-      done, watch_,
-      {"the norm of gradients", "device -> host", TimeCause::device_copy, std::nullopt, nullptr, {}});
+  done.wait(watch_);
 }
 
 }  // namespace terrace

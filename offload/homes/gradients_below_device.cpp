@@ -74,7 +74,7 @@ void GradientsBelowDevice::put_all_away(bool ends_step) {
 CacheSlot& GradientsBelowDevice::copy_out(ChunkId chunk, std::span<const GradientRun> runs, std::byte* to) {
   const uint64_t element_bytes = bytes_of(space_.section_of(chunk).type);
   CacheSlot& slot = cache_.release_gradient(chunk);
-  slot.out.begin(static_cast<uint32_t>(runs.size()));
+  slot.out.begin(to_host_copy("gradients", chunk), static_cast<uint32_t>(runs.size()));
   for (const GradientRun& run : runs) {
     const uint64_t offset = run.first_element * element_bytes, bytes = run.element_count * element_bytes;
     d2h_bytes_ += bytes;
@@ -83,13 +83,6 @@ CacheSlot& GradientsBelowDevice::copy_out(ChunkId chunk, std::span<const Gradien
         from_device_note(cache_.watch().events(), TransferRole::grad, TransferReason::step, index_of(chunk)));
   }
   return slot;
-}
-
-// The slot may have been taken and left again since; its last copy out is then a later one, and waiting for
-// it is waiting for this one too.
-void GradientsBelowDevice::wait_out(const CacheSlot& slot, ChunkId chunk) {
-  wait_watched(slot.out, cache_.watch(),
-               {"gradients", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
 }
 
 std::byte* GradientsBelowDevice::slot_below(ChunkId chunk) const {

@@ -62,9 +62,9 @@ class GradientsBelowDevice : public GradientStore {
   void put_away(ChunkId chunk);
   // Nothing is on its way to a place any more.
   void put_all_away(bool ends_step);
-  // Copies the runs from the chunk's device slot, which it gives up, to the same offsets of `to`.
+  // Copies the runs from the chunk's device slot, which it gives up, to the same offsets of `to`. The slot
+  // may be taken and left again before that is over: a wait for its last copy out is one for this copy too.
   CacheSlot& copy_out(ChunkId chunk, std::span<const GradientRun> runs, std::byte* to);
-  void wait_out(const CacheSlot& slot, ChunkId chunk);
   std::byte* slot_below(ChunkId chunk) const override;
 
   const FlatSpace& space_;

@@ -35,10 +35,7 @@ void GradientsInHost::land_zero(const GradientLanding& landing) {
 // Of a fetch that no operation has come for, the copy may be under way.
 void GradientsInHost::displace(ChunkId chunk) {
   if (!take_over_ || !is_held(chunk)) return;
-  if (const Event* arriving = cache_.arriving(chunk)) {
-    wait_done_watched(*arriving, cache_.watch(),
-                      {"parameters", "host -> device", TimeCause::device_copy, chunk, nullptr, {}});
-  }
+  if (const DeviceCopy* arriving = cache_.arriving(chunk)) arriving->wait_done(cache_.watch());
   displaced_[index_of(chunk)] = true;
 }
 
@@ -52,7 +49,7 @@ void GradientsInHost::finish_landing(ChunkId chunk) {
 
 void GradientsInHost::finish_next() {
   const auto [source, chunk] = leaving_[finished_];
-  wait_out(*source, chunk);
+  source->out.wait(cache_.watch());
   arithmetic_->take(chunk, type(chunk), place(chunk));
   put_away(chunk);
   ++finished_;

@@ -63,7 +63,7 @@ void OldParameters::start_copy(Staging& staging, DeviceCache* cache) {
   const uint64_t bytes = space_.param_bytes(staging.chunk);
   cache->detach_param(staging.chunk);
   CacheSlot& slot = cache->param_slot(staging.chunk);
-  staging.copied.begin();
+  staging.copied.begin(to_host_copy("old parameters", staging.chunk));
   device_.copy_to_host(staging.memory, slot.id, 0, bytes, &slot.in, staging.copied,
                        from_device_note(watch_.events(), TransferRole::param, TransferReason::update,
                                         index_of(staging.chunk)));
@@ -89,8 +89,7 @@ void OldParameters::wait_open(ChunkId chunk) {
   TERRACE_ASSERT(index != kNone, fmt::format("chunk {} was not opened", index_of(chunk)));
   const Staging& staging = staging_[index];
   if (store_ != nullptr) return staging.read.wait_done(watch_);
-  wait_done_watched(staging.copied, watch_,
-                    {"old parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
+  staging.copied.wait_done(watch_);
 }
 
 const std::byte* OldParameters::parameters(ChunkId chunk) const {

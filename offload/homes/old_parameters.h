@@ -58,7 +58,7 @@ class OldParameters {
     std::byte* memory = nullptr;
     ChunkId chunk{};
     ChunkTransfer read;  // from the tier file
-    Event copied;        // from the device
+    DeviceCopy copied;   // from the device
   };
   static constexpr uint32_t kNone = UINT32_MAX;
   const Event& arrived(const Staging& staging) const {

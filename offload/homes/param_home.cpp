@@ -89,6 +89,10 @@ WaitSubject ParamHome::update_subject(ChunkId chunk) {
   return {"the update", "host -> device", TimeCause::update, chunk, nullptr, {}};
 }
 
+WaitSubject ParamHome::copy_subject(ChunkId chunk) {
+  return to_device_copy("parameters", chunk);
+}
+
 // Which waits for the chunk's update where that is not over: its transfers are the update's until then.
 void ParamHome::wait_read(const Staging& staging) {
   if (staging.read().done()) return;
@@ -110,8 +114,7 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
     if (staging.copy > copy_of_[index_of(chunk)]) break;
     wait_read(staging);
   }
-  wait_done_watched(arriving, watch_,
-                    {"parameters", "host -> device", TimeCause::device_copy, chunk, nullptr, {}});
+  wait_done_watched(arriving, watch_, copy_subject(chunk));
 }
 
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
@@ -140,7 +143,7 @@ const std::byte* ParamHome::in_host_memory(ChunkId chunk) const {
 void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   h2d_bytes_ += space_.param_bytes(chunk);
   publication_.note_made_on_device(chunk);
-  slot.in.begin();
+  slot.in.begin(copy_subject(chunk));
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
   copy_in(chunk, slot, in_host_memory(chunk), expected_[index_of(chunk)], TransferReason::update);
@@ -151,10 +154,8 @@ void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
 void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source, const Event* after,
                         TransferReason reason) {
   if (after != nullptr && !slot.out.done()) {
-    wait_done_watched(
-        slot.fence, watch_,
-        {"a device slot to be empty", "device -> host", TimeCause::device_copy, std::nullopt, nullptr, {}});
-    slot.fence.begin();
+    slot.fence.wait_done(watch_);
+    slot.fence.begin(slot.out.subject());
     device_.copy_to_device(slot.id, 0, source, 0, &slot.out, slot.fence);
   }
   device_.copy_to_device(
@@ -171,14 +172,15 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   if (file_reader_ != nullptr && in_host_memory(chunk) == nullptr) return read_into_slot(chunk, slot);
   h2d_bytes_ += space_.param_bytes(chunk);
   if (const std::byte* source = in_host_memory(chunk)) {
-    slot.in.begin();
+    slot.in.begin(copy_subject(chunk));
     return copy_in(chunk, slot, source, updated, TransferReason::step);
   }
   Staging& staging = take_staging(chunk, slot);
   staging.copy = copy_of_[index_of(chunk)];
-  slot.in.begin();
+  slot.in.begin(copy_subject(chunk));
   slot.read = &staging.read();
   expect_read(chunk, staging.reading, staging.memory, TransferReason::step);
+  slot.read_subject = staging.reading.transfer.subject();
   if (updated == nullptr) {
     submit_read(chunk);
   } else {
@@ -193,10 +195,9 @@ void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
   Reading& reading = *read_past_host_[index_of(chunk)];
   std::byte* const memory = device_.begin_file_reads(slot.id, blocks, &slot.out);
   direct_read_bytes_ += space_.param_bytes(chunk);
-  slot.read = &slot.in;
-  slot.in.begin(blocks);
   reading.slot = &slot;
   expect_read(chunk, reading, memory, TransferReason::step);
+  slot.in.begin(reading.transfer.subject(), blocks);
   if (const Event* const updated = expected_[index_of(chunk)]) return read_behind_update(chunk, *updated);
   submit_read(chunk);
 }
@@ -247,9 +248,7 @@ void ParamHome::fetch_finished(ChunkId chunk) {
 void ParamHome::release_staging(uint32_t index) {
   Staging& staging = staging_[index];
   wait_read(staging);
-  wait_done_watched(
-      staging.target->in, watch_,
-      {"parameters", "host -> device", TimeCause::device_copy, ChunkId{staging.chunk}, nullptr, {}});
+  staging.target->in.wait_done(watch_);
   staging_of_[staging.chunk] = kNone;
   reading_of_[staging.chunk] = nullptr;
   staging.target = nullptr;

@@ -11,6 +11,7 @@ namespace {
 
 // For which there is memory from the beginning; more are seldom under way.
 constexpr uint32_t kWritesAtOnce = 64;
+constexpr std::string_view kWhat = "fresh parameters";
 
 }  // namespace
 
@@ -30,18 +31,13 @@ Publication::Publication(const FlatSpace& space, Placement placement, const Memo
 }
 
 WaitSubject Publication::subject() const {
-  for (const auto& [gone, write] : leaving_) {
-    if (gone->done() || write == nullptr) continue;
+  for (const auto& [gone, write, copy] : leaving_) {
+    if (gone->done()) continue;
+    if (copy != nullptr) return copy->subject();
     const WaitSubject subject = write->subject();
     if (subject.request != nullptr) return subject;
   }
-  const bool to_device = placement_ == Placement::none;
-  return {"fresh parameters",
-          to_device ? "host -> device" : "host -> nvme",
-          to_device ? TimeCause::device_copy : TimeCause::write,
-          std::nullopt,
-          nullptr,
-          {}};
+  return {kWhat, "host -> nvme", TimeCause::write, std::nullopt, nullptr, {}};
 }
 
 const Event* Publication::publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine,
@@ -61,22 +57,22 @@ const Event* Publication::publish(ChunkId chunk, const std::byte* buffer, io::En
 const Event* Publication::publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache& device) {
   device.detach_param(chunk);
   CacheSlot& slot = device.param_slot(chunk);
-  slot.in.begin();
+  slot.in.begin(to_device_copy(kWhat, chunk));
   device_.copy_to_device(
       slot.id, 0, buffer, space_.param_bytes(chunk), nullptr, slot.in,
       to_device_note(watch_.events(), TransferRole::param, TransferReason::update, index_of(chunk)));
   h2d_bytes_ += space_.param_bytes(chunk);
   made_on_device_[index_of(chunk)] = true;
-  leaving_.push_back({&slot.in, nullptr});
+  leaving_.push_back({&slot.in, nullptr, &slot.in});
   return &slot.in;
 }
 
 const Event* Publication::publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine& engine) {
   ChunkTransfer& write = take_write();
-  leaving_.push_back({&write.event(), &write});
+  leaving_.push_back({&write.event(), &write, nullptr});
   write.start_write(
       stores_.of(space_, chunk), chunk, buffer, TransferPort(engine),
-      {.what = "fresh parameters",
+      {.what = kWhat,
        .tag = transfer_tag(watch_.events(), TransferRole::param, TransferReason::update, chunk)},
       [&](uint32_t block, std::span<const std::byte> source, BlockStore::Write& taken) {
         take_slot(chunk, block, source, taken, engine);

@@ -71,7 +71,8 @@ class Publication {
  private:
   struct Leaving {
     const Event* gone;
-    ChunkTransfer* write;  // to the tier file; null: to the device
+    ChunkTransfer* write;    // to the tier file; or null
+    const DeviceCopy* copy;  // to the device; or null
   };
   const Event* publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache& device);
   const Event* publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine& engine);

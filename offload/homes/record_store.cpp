@@ -4,8 +4,8 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
-#include <terrace/base/event.h>
 #include <terrace/offload/plan/host_slots.h>
+#include <terrace/offload/transfer/device_copy.h>
 
 namespace terrace {
 namespace {
@@ -107,13 +107,12 @@ void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> 
   } else if (placement_ == Placement::none) {
     const DeviceSlot slot = device_slots_[index_of(chunk)];
     if (!device_.strict()) device_.detach(slot);
-    Event done;
-    done.begin();
+    DeviceCopy done;
+    done.begin(to_host_copy(kWhat, chunk));
     device_.copy_to_host(
         tiles.data(), slot, offset, tiles.size(), nullptr, done,
         from_device_note(watch_.events(), TransferRole::state, TransferReason::other, index_of(chunk)));
-    wait_watched(done, watch_,
-                 {"optimizer states", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
+    done.wait(watch_);
     if (!device_.strict()) device_.attach(slot, resident(chunk));
   } else {
     std::memcpy(tiles.data(), resident(chunk) + offset, tiles.size());
@@ -128,13 +127,12 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
   } else if (placement_ == Placement::none) {
     const DeviceSlot slot = device_slots_[index_of(chunk)];
     if (!device_.strict()) device_.detach(slot);
-    Event done;
-    done.begin();
+    DeviceCopy done;
+    done.begin(to_device_copy(kWhat, chunk));
     device_.copy_to_device(
         slot, offset, tiles.data(), tiles.size(), nullptr, done,
         to_device_note(watch_.events(), TransferRole::state, TransferReason::other, index_of(chunk)));
-    wait_watched(done, watch_,
-                 {"optimizer states", "host -> device", TimeCause::device_copy, chunk, nullptr, {}});
+    done.wait(watch_);
     if (!device_.strict()) device_.attach(slot, resident(chunk));
   } else {
     is_newer_[index_of(chunk)] = true;

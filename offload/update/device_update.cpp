@@ -83,13 +83,12 @@ void DeviceUpdate::send_home(ChunkId chunk) {
   std::byte* const buffer = slot_at_home != nullptr ? slot_at_home : landing();
   cache_.detach_param(chunk);
   CacheSlot& slot = cache_.param_slot(chunk);
-  slot.out.begin();
+  slot.out.begin(to_host_copy("fresh parameters", chunk));
   device_.copy_to_host(buffer, slot.id, 0, space_.param_bytes(chunk), nullptr, slot.out,
                        from_device_note(cache_.watch().events(), TransferRole::param, TransferReason::update,
                                         index_of(chunk)));
   d2h_bytes_ += space_.param_bytes(chunk);
-  wait_watched(slot.out, cache_.watch(),
-               {"fresh parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
+  slot.out.wait(cache_.watch());
   const Event* const gone = home_.publication().publish(chunk, buffer, engine_, &cache_);
   if (gone != nullptr) leaving_[lane_] = gone;
   // What is updated first is needed first by the next forward: it may stay as long as the next one has room.

@@ -12,6 +12,7 @@
 
 #include <terrace/base/record_layout.h>
 #include <terrace/memory/space/flat_space.h>
+#include <terrace/offload/homes/device_arithmetic.h>
 #include <terrace/offload/homes/gradient_source.h>
 #include <terrace/offload/homes/param_home.h>
 #include <terrace/optimizer_cpu/instruction_set.h>

@@ -42,7 +42,7 @@ struct DeviceCacheTest : ::testing::Test {
 
   MemoryLog log;
   Decisions decisions{nullptr, nullptr, log};
-  const Schedule unknown;
+  const Schedule unknown{};
   std::unique_ptr<HomesRig> rig;
   std::unique_ptr<TensorStates> states;
   std::unique_ptr<DeviceCache> cache;

@@ -28,7 +28,8 @@ struct AccumulatedInHostTest : ::testing::Test {
     spilled->leave_through(*io);
   }
   // Micro-batch m has gradients of m + 1 in every chunk, but for zeros in `zero`.
-  void step(AccumulatedInHost& gradients, std::optional<uint32_t> zero = std::nullopt) {
+  void step(AccumulatedInHost& gradients, std::optional<uint32_t> zero = std::nullopt,
+            bool open_together = false) {
     for (uint32_t m = 0; m < kMicroBatches; ++m) {
       for (uint32_t c = 0; c < HomesRig::kChunks; ++c) {
         if (m == zero) {
@@ -38,7 +39,8 @@ struct AccumulatedInHostTest : ::testing::Test {
           gradients.land(rig.landing(ChunkId{c}, m, kMicroBatches));
         }
       }
-      gradients.finish_micro_batch(m + 1 == kMicroBatches);
+      const bool is_last = m + 1 == kMicroBatches;
+      if (!open_together || is_last) gradients.finish_micro_batch(is_last);
     }
   }
   void expect_opened(AccumulatedInHost& gradients, float value) {
@@ -94,6 +96,15 @@ TEST_F(AccumulatedInHostTest, StayInTheirLandingSlotWhileMicroBatchesAreOpenToge
     }
     EXPECT_EQ(spilled->landing_write_bytes() - before,
               (layer_major ? 1 : kMicroBatches) * rig.plan.accumulator_slot_bytes);
+  }
+}
+
+TEST_F(AccumulatedInHostTest, LeaveTheirLandingSlotForAnotherThatNeedsItAndComeBackToBeAddedTo) {
+  spill();
+  for (const std::optional<uint32_t> zero : {std::optional<uint32_t>(), std::optional(1u)}) {
+    const auto gradients = store(true);
+    step(*gradients, zero, true);
+    expect_opened(*gradients, zero ? 4.0f : 6.0f);
   }
 }
 

@@ -132,7 +132,6 @@ TEST_F(OptimizerPipelineTest, ThrowsAFailedReadAndIsReadyForAnotherUpdateAfterIt
   const Error failure = error_of([&] { advance(); });
   EXPECT_EQ(failure.kind(), ErrorKind::io);
   pipeline->fail(std::make_exception_ptr(failure));
-  pipeline->fail(std::make_exception_ptr(std::runtime_error("a later one")));
   EXPECT_EQ(error_of([&] { pipeline->end(); }).kind(), ErrorKind::io);
   bool all_done = true;
   for (uint32_t c = 0; c < HomesRig::kChunks; ++c) {
@@ -146,6 +145,20 @@ TEST_F(OptimizerPipelineTest, ThrowsAFailedReadAndIsReadyForAnotherUpdateAfterIt
   advance();
   EXPECT_TRUE(pipeline->idle());
   pipeline->end();
+}
+
+TEST_F(OptimizerPipelineTest, ThrowsTheFirstReasonToStopWhenItEnds) {
+  make(Placement::cpu);
+  rig->gradients.failure = std::make_exception_ptr(std::runtime_error("the first"));
+  begin_all();
+  EXPECT_THROW(advance(), std::runtime_error);
+  pipeline->fail(rig->gradients.failure);
+  pipeline->fail(std::make_exception_ptr(std::logic_error("a later one")));
+  EXPECT_THROW(pipeline->end(), std::runtime_error);
+  for (uint32_t c = 0; c < HomesRig::kChunks; ++c) {
+    EXPECT_FALSE(progress.updated(ChunkId{c}).done());
+    progress.complete(ChunkId{c});
+  }
 }
 
 }  // namespace
