@@ -30,7 +30,7 @@ void EarlyUpdate::announce(const UpdateSettings& settings) {
   if (runner_.mode() != UpdateMode::during_backward) return;
   if (runner_.is_running())
     throw Error(ErrorKind::misuse,
-                {"cannot announce an update", "", "the last micro-batch goes backward already",
+                {"cannot announce an update", "of this step", "its last micro-batch goes backward already",
                  "announce it before the first backward use of that"});
   runner_.require(settings);
   announced_ = true;

@@ -78,7 +78,7 @@ Trainer::Parts::Parts(const TrainerOptions& given, TrainingSetup planned, const 
 // The plan knows no device that is in use.
 OffloadOptions Trainer::Parts::offload_there() const {
   OffloadOptions there = setup.offload;
-  there.device_arithmetic = compute->arithmetic();
+  there.hooks.device_arithmetic = compute->arithmetic();
   return there;
 }
 

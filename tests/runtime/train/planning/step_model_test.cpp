@@ -33,7 +33,8 @@ class Planned {
   StepSeconds seconds(const MachineRates& rates) const { return seconds(rates, steps_); }
   StepSeconds seconds(const MachineRates& rates, std::span<const PlannedStep> steps) const {
     const auto a_second = [](std::string_view, uint64_t) { return OperationTime{kOperationSeconds, 0}; };
-    StepModel model({options_.config, setup_, mode_, rates, a_second});
+    const StepTimes times{rates, a_second};
+    StepModel model({options_.config, setup_, mode_, times});
     StepSeconds last;
     for (const PlannedStep& step : steps) last = model.next(step);
     return last;
