@@ -8,6 +8,7 @@
 
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
+#include <terrace/offload/homes/make_gradients.h>
 #include <terrace/offload/plan/disk_room.h>
 
 namespace terrace {
