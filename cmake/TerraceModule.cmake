@@ -1,3 +1,9 @@
+# GCC 12 takes short strings for overrun where their headers were precompiled.
+set(TERRACE_PRECOMPILED_WARNINGS
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overflow>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overread>)
+
 # terrace_add_module(NAME [APART] PUBLIC headers... [DEPENDS modules...] [LIBRARIES private libraries...]
 #   [HEADER_ONLY private libraries...])
 # Makes a library of the sources in the current folder and below: NAME is that folder as seen from the root of the tree,
@@ -61,10 +67,7 @@ function(terrace_add_module name)
       list(APPEND known "<${header}>")
     endforeach()
     target_precompile_headers(terrace_${target} PRIVATE ${known} <fmt/format.h>)
-    # GCC 12 takes short strings for overrun where their headers were precompiled.
-    foreach(warning IN ITEMS array-bounds stringop-overflow stringop-overread)
-      target_compile_options(terrace_${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-${warning}>)
-    endforeach()
+    target_compile_options(terrace_${target} PRIVATE ${TERRACE_PRECOMPILED_WARNINGS})
   endif()
   set_property(TARGET terrace_${target} PROPERTY TERRACE_PUBLIC_HEADERS "${public_headers}")
   set_property(GLOBAL APPEND PROPERTY TERRACE_MODULES "${target}")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <terrace/offload/homes/make_gradients.h>
 #include <terrace/offload/plan/disk_room.h>
 
 namespace terrace {

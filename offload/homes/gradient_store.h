@@ -15,17 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/base/workers.h>
-#include <terrace/memory/device/device.h>
-#include <terrace/memory/host/host_arena.h>
-#include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/gradient_arithmetic.h>
 #include <terrace/offload/homes/gradient_runs.h>
 #include <terrace/offload/homes/gradient_source.h>
-#include <terrace/offload/homes/param_home.h>
-#include <terrace/offload/homes/spilled_gradients.h>
-#include <terrace/offload/options/offload_options.h>
-#include <terrace/offload/plan/memory_plan.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
@@ -86,24 +78,5 @@ class GradientStore : public GradientSource {
   const std::unique_ptr<GradientArithmetic> arithmetic_;
   const std::vector<std::byte*> landing_slots_;
 };
-
-// What gradients of a run are made with. All references outlive the store.
-struct GradientParts {
-  const FlatSpace& space;
-  const OffloadOptions& options;
-  const MemoryPlan& plan;
-  HostArena& arena;
-  Device& device;
-  DeviceCache& cache;
-  const ParamHome& home;
-  const GradientRuns& runs;
-  SpilledGradients* spilled;  // null where nothing is
-  Workers& workers;
-  InstructionSet instruction_set;
-  std::span<std::byte> work_memory;
-};
-
-// The store that the options ask for, in memory as the plan divides it.
-std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts);
 
 }  // namespace terrace

@@ -11,6 +11,7 @@
 #include <terrace/base/workers.h>
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/commits/whole_state.h>
+#include <terrace/offload/homes/make_gradients.h>
 #include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/state/call_order.h>
 #include <terrace/offload/state/state_blocks.h>

@@ -1,4 +1,4 @@
-#include <terrace/offload/homes/gradient_store.h>
+#include <terrace/offload/homes/make_gradients.h>
 
 #include <terrace/offload/homes/accumulated_in_host.h>
 #include <terrace/offload/homes/accumulated_on_device.h>
