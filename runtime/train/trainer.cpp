@@ -5,17 +5,25 @@
 #include <algorithm>
 #include <utility>
 
-#include <terrace/base/assert.h>
+#include <terrace/base/clock.h>
 #include <terrace/base/error.h>
 #include <terrace/base/progress.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/config/compute_threads.h>
+#include <terrace/runtime/model/compute/compute_device.h>
 #include <terrace/runtime/model/weights/load_weights.h>
-#include <terrace/runtime/train/internal/trainer_parts.h>
-#include <terrace/runtime/train/pass_timer.h>
+#include <terrace/runtime/train/between_steps.h>
+#include <terrace/runtime/train/budget_keeper.h>
+#include <terrace/runtime/train/checkpoint/checkpoint.h>
+#include <terrace/runtime/train/checkpoint/found_epoch.h>
+#include <terrace/runtime/train/checkpoint/load_steps.h>
+#include <terrace/runtime/train/micro_batches.h>
 #include <terrace/runtime/train/planning/chunk_size.h>
 #include <terrace/runtime/train/planning/dry_training.h>
 #include <terrace/runtime/train/planning/training_schedule.h>
+#include <terrace/runtime/train/run_identity.h>
+#include <terrace/runtime/train/run_position.h>
+#include <terrace/runtime/train/step_updates.h>
 
 namespace terrace {
 namespace {
@@ -33,238 +41,285 @@ TrainingSetup set_up(const TrainerOptions& options) {
   return setup;
 }
 
+// Before anything is opened.
+std::optional<FoundEpoch> epoch_to_take_up(const TrainerOptions& options, const FlatSpace& space,
+                                           const CheckpointInfo& mine) {
+  if (options.tier_start != TierStart::resume) return std::nullopt;
+  FoundEpoch found = require_epoch(options.config);
+  // Another model has other tokens, too.
+  checkpoint::require_tensors(found.manifest, found.info.run, mine.model, space);
+  require_same_training(found.info.run, found.manifest, mine);
+  return found;
+}
+
+// The plan knows no device that is in use.
+OffloadOptions offload_on(Computing& compute, const TrainingSetup& setup) {
+  OffloadOptions there = setup.offload;
+  there.device_arithmetic = compute.arithmetic();
+  return there;
+}
+
 }  // namespace
 
-Trainer::Parts::Parts(const TrainerOptions& given, TrainingSetup planned, const TrainingData& user_data,
-                      Log& user_log)
+// A training run: what it computes with, and what does each part of a step and of the work between two steps.
+struct Trainer::Run {
+  Run(const TrainerOptions& given, TrainingSetup planned, const TrainingData& user_data, Log& user_log);
+  void set_first_values();
+  void take_up_epoch();
+
+  const TrainerOptions options;
+  Log& log;
+  SteadyClock steady_clock;
+  const Clock& clock;
+  Workers workers;
+  const TrainingSetup setup;
+  const Model& model;
+  const TrainingData& data;
+  FlatSpace space;
+  RunPosition state;
+  const std::optional<FoundEpoch> taken_up;  // checked to be of this run
+  const std::unique_ptr<Computing> compute;
+  Offloader offloader;
+  BetweenSteps between;
+  MicroBatches micro_batches;
+  StepUpdates updates;
+  BudgetKeeper host_budget;
+  StateKeeper keeper;
+};
+
+Trainer::Run::Run(const TrainerOptions& given, TrainingSetup planned, const TrainingData& user_data,
+                  Log& user_log)
     : options(given),
       log(user_log),
       clock(given.clock != nullptr ? *given.clock : steady_clock),
       workers(make_compute_threads(given.config.terrace)),
       setup(std::move(planned)),
-      model(setup.model.get()),
+      model(*setup.model),
       data(user_data),
       space(setup.tensors, setup.plan.chunk_elements),
-      taken_up(epoch_to_take_up()),
-      compute(begin_computing(setup.compute, setup.offload.device_budget_bytes, given.config.terrace.strict,
+      state(run_identity(options.config, options.steps, model, space, data), space.chunk_elements(),
+            options.config.fp16),
+      taken_up(epoch_to_take_up(options, space, state.identity())),
+      compute(begin_computing(setup.compute, setup.offload.device_budget_bytes, options.config.terrace.strict,
                               workers)),
-      ops(compute->ops()),
-      offloader(space, offload_there(), setup.dry.trace, compute->device(), workers, user_log),
-      arena(offloader.work_memory()),
-      groups(given.config, given.steps),
-      tokens(given.config.batch.micro_batch_size * model->config().context),
-      targets(tokens.size()),
-      layer_major(given.config.batch, tokens.size()),
+      offloader(space, offload_on(*compute, setup), setup.dry.trace, compute->device(), workers, log),
+      between(offloader),
+      micro_batches(model, data, compute->ops(), offloader, options.config.batch, clock),
+      updates(offloader, state, between, options.config, options.steps, log),
+      host_budget(offloader, between, log),
       keeper(offloader, space,
-             {given.config.terrace.commit_every_steps, given.config.terrace.commit_every_seconds, clock},
+             {options.config.terrace.commit_every_steps, options.config.terrace.commit_every_seconds, clock},
              log) {
-  TERRACE_ASSERT(data.context() == model->config().context && data.vocabulary() <= model->config().vocabulary,
-                 fmt::format("samples of {} tokens below {} for {} below {}", data.context(),
-                             data.vocabulary(), model->config().context, model->config().vocabulary));
-  if (model->options().type == DataType::fp16) scaler.emplace(given.config.fp16);
-  if (given.config.terrace.memory_pressure && setup.offload.states == Placement::nvme) {
-    pressure.emplace(given.system_root, clock);
-    wanted_host_bytes = offloader.budget().in_force();
-    wanted_chunks = offloader.budget().resident_chunks();
-  }
+  if (options.config.terrace.memory_pressure && setup.offload.states == Placement::nvme)
+    host_budget.watch(options.system_root, clock);
   if (taken_up) {
     take_up_epoch();
   } else {
     set_first_values();
   }
-  begin_update_mode();
+  updates.begin_mode(update_rules(options.config, setup));
 }
 
-// The plan knows no device that is in use.
-OffloadOptions Trainer::Parts::offload_there() const {
-  OffloadOptions there = setup.offload;
-  there.hooks.device_arithmetic = compute->arithmetic();
-  return there;
-}
-
-Trainer::Trainer(const TrainerOptions& options, const TrainingData& data, Log& log)
-    : Trainer(options, set_up(options), data, log) {}
-Trainer::Trainer(const TrainerOptions& options, TrainingSetup setup, const TrainingData& data, Log& log)
-    : parts_(std::make_unique<Parts>(options, std::move(setup), data, log)) {}
-Trainer::~Trainer() = default;
-
-const TrainerPlan& Trainer::plan() const {
-  return parts_->setup.plan;
-}
-const TrainingData& Trainer::data() const {
-  return parts_->data;
-}
-Offloader& Trainer::offloader() {
-  return parts_->offloader;
-}
-const FlatSpace& Trainer::space() const {
-  return parts_->space;
-}
-uint64_t Trainer::completed_steps() const {
-  return parts_->completed;
-}
-uint64_t Trainer::consumed_samples() const {
-  return parts_->consumed_samples;
-}
-
-bool Trainer::has_whole_state() const {
-  return parts_->counts_are_of_weights && parts_->offloader.has_whole_state();
-}
-
-uint64_t Trainer::applied_updates() const {
-  return parts_->applied_updates();
-}
-
-LayerMajorTokens::LayerMajorTokens(const BatchConfig& batch, size_t tokens_each) {
-  if (!batch.layer_major) return;
-  tokens.resize(batch.accumulation_steps * tokens_each);
-  targets.resize(tokens.size());
-  prefixes = micro_batch_prefixes(batch);
-  const uint32_t sequence = static_cast<uint32_t>(tokens_each / batch.micro_batch_size);
-  for (uint32_t m = 0; m < batch.accumulation_steps; ++m) {
-    runs.push_back(
-        {{std::span(tokens).subspan(m * tokens_each, tokens_each),
-          std::span(targets).subspan(m * tokens_each, tokens_each), batch.micro_batch_size, sequence},
-         prefixes[m]});
-  }
-}
-
-// The report's loss is the mean over them.
-void Trainer::Parts::run_micro_batches(StepReport& report) {
-  const uint32_t accumulation = options.config.batch.accumulation_steps;
-  const float scale = loss_scale() / static_cast<float>(accumulation);
-  use_ns.clear();
-  PassTimer timed(offloader, clock, use_ns);
-  if (layer_major.runs.empty()) {
-    run_in_turn(report, timed, scale);
-  } else {
-    run_together(report, timed, scale);
-  }
-  report.forward_ns = timed.forward_ns();
-  report.loss /= accumulation;
-  report.tokens = tokens.size() * accumulation;
-}
-
-void Trainer::Parts::run_in_turn(StepReport& report, PassTimer& timed, float scale) {
-  const uint32_t accumulation = options.config.batch.accumulation_steps;
-  for (uint32_t m = 0; m < accumulation; ++m) {
-    timed.begin_micro_batch();
-    if (m + 1 == accumulation) announce_update();
-    data.fill(consumed_samples + uint64_t{m} * options.config.batch.micro_batch_size, tokens, targets);
-    {
-      // Operations without a lease compute too; what the offloader does in between it says itself.
-      const TimeScope computing(offloader.time(), TimeCause::compute);
-      report.loss += model->train_micro_batch(ops, timed, arena, batch(), scale, micro_batch_prefix(m),
-                                              offloader.activations());
-    }
-    offloader.end_micro_batch();
-  }
-}
-
-void Trainer::Parts::run_together(StepReport& report, PassTimer& timed, float scale) {
-  timed.begin_micro_batch();
-  announce_update();
-  const uint32_t samples = options.config.batch.micro_batch_size;
-  for (size_t m = 0; m < layer_major.runs.size(); ++m) {
-    data.fill(consumed_samples + m * samples,
-              std::span(layer_major.tokens).subspan(m * tokens.size(), tokens.size()),
-              std::span(layer_major.targets).subspan(m * tokens.size(), tokens.size()));
-  }
-  {
-    const TimeScope computing(offloader.time(), TimeCause::compute);
-    model->train_layer_major(ops, timed, arena, layer_major.runs, scale, offloader.activations());
-  }
-  offloader.end_micro_batch();
-  for (const MicroBatchRun& run : layer_major.runs) report.loss += run.loss;
-}
-
-// Right behind the update: whatever fails after this, the state that is kept has the right number.
-void Trainer::Parts::count_step(const StepReport& report, const UpdateResult& update) {
-  if (update.partly_applied) throw applied_in_part(report);
-  counts_are_of_weights = !update.applied;
-  if (report.skipped && !scaler) throw not_applied(report);
-  if (scaler) scaler->update(report.skipped);
-  completed = report.step;
-  consumed_samples += report.tokens / model->config().context;
-  counts_are_of_weights = true;
-}
-
-StepReport Trainer::step() {
-  Parts& p = *parts_;
-  StepReport report;
-  report.step = p.completed + 1;
-  StepEvents* const events = p.setup.offload.hooks.step_events;
-  if (events != nullptr) events->begin_step(report.step);
-  const OffloadCounters before = p.offloader.counters();
-  p.offloader.begin_step();
-  p.counts_are_of_weights = false;
-  p.run_micro_batches(report);
-  report.forward_backward_ns = (p.offloader.time().parts() - before.time).total_ns();
-  const UpdateResult update = p.update(report);
-  report.gradient_norm = update.gradient_norm;
-  report.skipped = !update.applied;
-  p.count_step(report, update);
-  report.moved = p.offloader.counters() - before + p.kept_moved;
-  if (events != nullptr) events->end_step();
-  report.total_ns = report.moved.time.total_ns();
-  report.keeping_ns = p.kept_moved.time.total_ns();
-  report.update_ns = report.total_ns - report.keeping_ns - report.forward_backward_ns;
-  p.kept_moved = {};
-  report.next_loss_scale = p.loss_scale();
-  p.choose_update_mode(report);
-  return report;
-}
-
-double Trainer::evaluate(uint64_t samples) {
-  Parts& p = *parts_;
-  const uint32_t batch = p.options.config.batch.micro_batch_size;
-  const uint64_t runs = divide_up(std::max<uint64_t>(samples, 1), batch);
-  double sum = 0;
-  p.finish_update_between_steps();
-  p.offloader.begin_evaluation();
-  ProgressReport progress(p.log, fmt::format("evaluating step {}", p.completed), runs * batch, "sequences");
-  for (uint64_t r = 0; r < runs; ++r) {
-    p.data.fill_validation(r * batch, runs * batch, p.tokens, p.targets);
-    sum += p.model->evaluate(p.ops, p.offloader, p.arena, p.batch(), fmt::format("eval{}/", r));
-    progress.add(batch);
-  }
-  p.offloader.end_evaluation();
-  return sum / static_cast<double>(runs);
-}
-
-void Trainer::Parts::set_first_values() {
+void Trainer::Run::set_first_values() {
   if (options.weights.empty()) {
-    ProgressReport progress(log, "making the first weights", model->parameter_count() * sizeof(float));
+    ProgressReport progress(log, "making the first weights", model.parameter_count() * sizeof(float));
     offloader.state().initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
-      model->initial_values(tensor, first, values);
+      model.initial_values(tensor, first, values);
       progress.add(values.size_bytes());
     });
     return;
   }
   const uint64_t start = clock.now_ns();
-  load_weights(WeightFolder(options.weights), *model, offloader, log);
+  load_weights(WeightFolder(options.weights), model, offloader, log);
   log.info(fmt::format("loaded the weights of {} in {}", options.weights.string(),
                        format_duration(clock.now_ns() - start)));
 }
 
+// The offloader has the state already.
+void Trainer::Run::take_up_epoch() {
+  if (offloader.commits().taken_up_info() != epoch_info_text(taken_up->info)) {
+    throw Error(ErrorKind::io, {"cannot go on from the commit on nvme", taken_up->manifest.string(),
+                                "another job changed it meanwhile", "start again when that job has ended"});
+  }
+  const CheckpointInfo& saved = taken_up->info.run;
+  state.go_on_from(saved, taken_up->manifest.string(), log);
+  keeper.took_up(saved.step);
+  log.info(fmt::format("resumed at step {} in place, from commit {} ({})", saved.step, taken_up->number,
+                       taken_up->manifest.string()));
+}
+
+Trainer::Trainer(const TrainerOptions& options, const TrainingData& data, Log& log)
+    : Trainer(options, set_up(options), data, log) {}
+Trainer::Trainer(const TrainerOptions& options, TrainingSetup setup, const TrainingData& data, Log& log)
+    : run_(std::make_unique<Run>(options, std::move(setup), data, log)) {}
+Trainer::~Trainer() = default;
+
+const TrainerPlan& Trainer::plan() const {
+  return run_->setup.plan;
+}
+const TrainingData& Trainer::data() const {
+  return run_->data;
+}
+Offloader& Trainer::offloader() {
+  return run_->offloader;
+}
+const FlatSpace& Trainer::space() const {
+  return run_->space;
+}
+uint64_t Trainer::completed_steps() const {
+  return run_->state.completed_steps();
+}
+uint64_t Trainer::consumed_samples() const {
+  return run_->state.consumed_samples();
+}
+uint64_t Trainer::applied_updates() const {
+  return run_->state.applied_updates();
+}
+uint64_t Trainer::run_id() const {
+  return run_->state.identity().run_id;
+}
+bool Trainer::has_whole_state() const {
+  return run_->state.counts_are_of_weights() && run_->offloader.has_whole_state();
+}
+
+StepReport Trainer::step() {
+  Run& r = *run_;
+  StepReport report;
+  report.step = r.state.completed_steps() + 1;
+  StepEvents* const events = r.setup.offload.hooks.step_events;
+  if (events != nullptr) events->begin_step(report.step);
+  const OffloadCounters before = r.offloader.counters();
+  r.offloader.begin_step();
+  r.state.begin_step();
+  const MicroBatches::Result computed =
+      r.micro_batches.run(r.state.consumed_samples(), r.state.loss_scale(), [&] { r.updates.announce(); });
+  report.loss = computed.loss;
+  report.tokens = computed.tokens;
+  report.forward_ns = computed.forward_ns;
+  report.forward_backward_ns = (r.offloader.time().parts() - before.time).total_ns();
+  r.updates.run(report, computed.samples, r.keeper.durable_step());
+  const OffloadCounters kept = r.between.take();
+  report.moved = r.offloader.counters() - before + kept;
+  if (events != nullptr) events->end_step();
+  report.total_ns = report.moved.time.total_ns();
+  report.keeping_ns = kept.time.total_ns();
+  report.update_ns = report.total_ns - report.keeping_ns - report.forward_backward_ns;
+  r.updates.choose_mode(report);
+  return report;
+}
+
+UpdateMode Trainer::update_mode() const {
+  return run_->offloader.update_mode();
+}
+
+FinishedUpdate Trainer::finish_update() {
+  Offloader& offloader = run_->offloader;
+  const OffloadCounters before = offloader.counters();
+  offloader.finish_update();
+  const OffloadCounters moved = offloader.counters() - before;
+  return {moved.time.total_ns(), moved};
+}
+
+double Trainer::evaluate(uint64_t samples) {
+  Run& r = *run_;
+  const uint32_t batch = r.options.config.batch.micro_batch_size;
+  const uint64_t runs = divide_up(std::max<uint64_t>(samples, 1), batch);
+  double sum = 0;
+  r.between.finish_update();
+  r.offloader.begin_evaluation();
+  ProgressReport progress(r.log, fmt::format("evaluating step {}", completed_steps()), runs * batch,
+                          "sequences");
+  for (uint64_t number = 0; number < runs; ++number) {
+    sum += r.micro_batches.evaluate(number, runs);
+    progress.add(batch);
+  }
+  r.offloader.end_evaluation();
+  return sum / static_cast<double>(runs);
+}
+
+HostBudgetChange Trainer::set_host_budget(uint64_t bytes) {
+  return run_->host_budget.set(bytes);
+}
+bool Trainer::look_after_memory() {
+  return run_->host_budget.look();
+}
+
+KeptState Trainer::look_after_state() {
+  Run& r = *run_;
+  return r.between.keep(
+      [&] { return r.keeper.look_after(completed_steps(), [&] { return r.state.info(); }); });
+}
+KeptState Trainer::begin_commit(bool retain) {
+  Run& r = *run_;
+  const auto describe = [&] { return r.state.info(); };
+  return r.between.keep([&] { return r.keeper.begin_commit(completed_steps(), describe, retain); });
+}
+KeptState Trainer::finish_commit() {
+  return run_->between.keep([&] { return run_->keeper.finish_commit(); });
+}
+std::optional<uint64_t> Trainer::durable_step() const {
+  return run_->keeper.durable_step();
+}
+KeptState Trainer::begin_save(const CheckpointFolder& folder) {
+  Run& r = *run_;
+  const auto describe = [&] { return r.state.info(); };
+  return r.between.keep([&] { return r.keeper.begin_save(folder, completed_steps(), describe); });
+}
+KeptState Trainer::finish_save() {
+  return run_->between.keep([&] { return run_->keeper.finish_save(); });
+}
+
+std::filesystem::path Trainer::save(const CheckpointFolder& folder) {
+  Run& r = *run_;
+  r.between.finish_update();
+  return save_checkpoint(folder, r.state.info().run, r.space, r.offloader, r.log);
+}
+
+ExportReport Trainer::export_weights(const std::filesystem::path& folder, const ExportOptions& options) {
+  Run& r = *run_;
+  r.between.finish_update();
+  return export_model(
+      folder, r.model, options,
+      [&](FunctionRef<bool(TensorId)> wanted, ValueSink sink) {
+        r.offloader.state().export_values(wanted, sink);
+      },
+      r.log);
+}
+
+void Trainer::require_resumable(const std::filesystem::path& folder, const TrainerOptions& options,
+                                const TrainingSetup& setup, const TrainingData& data) {
+  const FlatSpace space(setup.tensors, setup.plan.chunk_elements);
+  const CheckpointInfo mine = run_identity(options.config, options.steps, *setup.model, space, data);
+  require_same_training(read_checkpoint_info(folder), folder, mine);
+  require_loadable_checkpoint(folder, mine.model, space, setup.plan.memory.record_layout);
+}
+
+void Trainer::resume(const std::filesystem::path& folder) {
+  Run& r = *run_;
+  const CheckpointInfo saved = read_checkpoint_info(folder);
+  require_same_training(saved, folder, r.state.identity());
+  load_checkpoint(folder, model_description(), r.space, r.offloader, r.log);
+  r.state.go_on_from(saved, folder.string(), r.log);
+}
+
 std::string Trainer::model_description() const {
-  return parts_->model->description();
+  return run_->model.description();
 }
 
 SimSchedule Trainer::recorded_schedule() const {
-  const Parts& p = *parts_;
+  const Run& r = *run_;
   TrainingScheduleOptions recorded;
-  recorded.chunk_elements = p.space.chunk_elements();
-  recorded.use_ns = p.use_ns;
-  return training_schedule(*p.model, p.options.config, p.setup.dry, recorded);
+  recorded.chunk_elements = r.space.chunk_elements();
+  recorded.use_ns = r.micro_batches.use_ns();
+  return training_schedule(r.model, r.options.config, r.setup.dry, recorded);
 }
 
 const std::vector<TierUse> Trainer::device_ledger() const {
-  return terrace::device_ledger(parts_->setup.plan.memory);
+  return terrace::device_ledger(run_->setup.plan.memory);
 }
 
 uint64_t Trainer::device_peak_bytes() const {
-  return parts_->compute->device().peak_bytes();
+  return run_->compute->device().peak_bytes();
 }
 
 TrainingSetup plan_training(const TrainerOptions& options) {

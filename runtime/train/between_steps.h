@@ -1,0 +1,49 @@
+// BetweenSteps: work for the state between two steps, whose bytes and time the report of the next step has.
+// It must never count work that failed.
+#pragma once
+
+#include <utility>
+
+#include <terrace/base/function_ref.h>
+#include <terrace/offload/offloader.h>
+#include <terrace/runtime/train/checkpoint/state_keeper.h>
+
+namespace terrace {
+
+class BetweenSteps {
+ public:
+  // `offloader` outlives this.
+  explicit BetweenSteps(Offloader& offloader) : offloader_(offloader) {}
+
+  // Does `action` and returns what it moved and took, which is counted too.
+  OffloadCounters count(FunctionRef<void()> action) {
+    const OffloadCounters before = offloader_.counters();
+    action();
+    const OffloadCounters moved = offloader_.counters() - before;
+    moved_ = moved_ + moved;
+    return moved;
+  }
+  // The same for keeping the state: its time is that of a commit.
+  KeptState keep(FunctionRef<KeptState()> action) {
+    KeptState kept;
+    count([&] {
+      const TimeScope keeping(offloader_.time(), TimeCause::commit);
+      kept = action();
+    });
+    return kept;
+  }
+  void finish_update() {
+    keep([&] {
+      offloader_.finish_update();
+      return KeptState{};
+    });
+  }
+  // Everything counted since the last call.
+  OffloadCounters take() { return std::exchange(moved_, {}); }
+
+ private:
+  Offloader& offloader_;
+  OffloadCounters moved_;
+};
+
+}  // namespace terrace

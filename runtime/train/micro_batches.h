@@ -1,0 +1,65 @@
+// MicroBatches: runs the micro-batches of a step forward and backward, one after the other or all of them
+// layer by layer, and those of an evaluation forward. It must never change a weight, nor know what an update
+// is.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/base/clock.h>
+#include <terrace/base/function_ref.h>
+#include <terrace/memory/host/stack_arena.h>
+#include <terrace/offload/offloader.h>
+#include <terrace/runtime/config/train_config.h>
+#include <terrace/runtime/model/transformer/model.h>
+#include <terrace/runtime/train/data/training_data.h>
+#include <terrace/runtime/train/pass_timer.h>
+
+namespace terrace {
+
+class MicroBatches {
+ public:
+  struct Result {
+    double loss = 0;  // the mean over the tokens of all micro-batches, unscaled
+    uint64_t samples = 0;
+    uint64_t tokens = 0;
+    uint64_t forward_ns = 0;  // of all of them until backward first asks for parameters
+  };
+
+  // All references outlive this. Samples are as long as the context of the model.
+  MicroBatches(const Model& model, const TrainingData& data, const Ops& ops, Offloader& offloader,
+               const BatchConfig& batch, const Clock& clock);
+  MicroBatches(const MicroBatches&) = delete;
+  MicroBatches& operator=(const MicroBatches&) = delete;
+
+  // Runs those of a step, which begins with sample number `first_sample`. Gradients are those of `loss_scale`
+  // times the mean loss. `before_last` is called when all that is missing is the last micro-batch, or all of
+  // them where they run together.
+  Result run(uint64_t first_sample, float loss_scale, FunctionRef<void()> before_last);
+  // What each use of the last run computed.
+  const std::vector<uint64_t>& use_ns() const { return use_ns_; }
+
+  // The mean loss of micro-batch number `run` of the `runs` that are spread over the validation part.
+  double evaluate(uint64_t run, uint64_t runs);
+
+ private:
+  double run_in_turn(uint64_t first_sample, PassTimer& timed, float scale, FunctionRef<void()> before_last);
+  double run_together(uint64_t first_sample, PassTimer& timed, float scale);
+
+  const Model& model_;
+  const TrainingData& data_;
+  const Ops& ops_;
+  Offloader& offloader_;
+  const BatchConfig batch_;
+  const Clock& clock_;
+  StackArena arena_;
+  std::vector<int32_t> tokens_;  // of one micro-batch, or of all that run together
+  std::vector<int32_t> targets_;
+  std::vector<std::string> prefixes_;
+  std::vector<MicroBatchRun> runs_;  // views of the three above
+  std::vector<uint64_t> use_ns_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,26 @@
+// What a run is, as its saved states say it: its model, tensors, data, seed and settings. A run goes on from
+// a saved state only where these agree.
+#pragma once
+
+#include <filesystem>
+
+#include <terrace/runtime/config/train_config.h>
+#include <terrace/runtime/model/transformer/model.h>
+#include <terrace/runtime/train/checkpoint/checkpoint.h>
+#include <terrace/runtime/train/data/training_data.h>
+
+namespace terrace {
+
+// The name of the count of samples in CheckpointInfo::position: where in the data a run goes on.
+inline constexpr const char* kConsumedSamples = "consumed_samples";
+
+// The facts of a run of `steps` steps that has not begun: without an id, and at step 0.
+CheckpointInfo run_identity(const TrainConfig& config, uint64_t steps, const Model& model,
+                            const FlatSpace& space, const TrainingData& data);
+
+// Throws Error(config) unless what was saved in `where` was trained on the data of `mine`, with its seed and
+// an optimizer whose moments it can go on with. Whether the tensors are the same is for whoever reads them.
+void require_same_training(const CheckpointInfo& saved, const std::filesystem::path& where,
+                           const CheckpointInfo& mine);
+
+}  // namespace terrace

@@ -1,0 +1,60 @@
+// What the classes of a step work on: the offloader of a tiny model with its first values, and its data,
+// without a Trainer.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <terrace/runtime/model/compute/compute_device.h>
+#include <terrace/runtime/train/between_steps.h>
+#include <terrace/runtime/train/micro_batches.h>
+#include <terrace/runtime/train/run_identity.h>
+#include <terrace/runtime/train/run_position.h>
+#include <terrace/runtime/train/setup/training_setup.h>
+#include <terrace/runtime/train/step_updates.h>
+
+#include "runtime/train/trainer_rig.h"
+#include "support/offloaders.h"
+
+namespace terrace::trainer_tests {
+
+class StepRig {
+ public:
+  explicit StepRig(const RunOptions& run)
+      : options(options_of(run)),
+        data(TrainerRun::tokens(run.data), {kContext, options.config.terrace.seed, run.validation_fraction}),
+        setup(set_up_training(options.config, options.model, workers)),
+        space(setup.tensors, setup.plan.chunk_elements),
+        compute(begin_computing(setup.compute, setup.offload.device_budget_bytes, false, workers)),
+        offloader(space, setup.offload, setup.dry.trace, compute->device(), workers, log),
+        between(offloader) {
+    offloader.state().initialise([&](TensorId tensor, uint64_t first, std::span<float> values) {
+      setup.model->initial_values(tensor, first, values);
+    });
+  }
+
+  MicroBatches micro_batches() {
+    return {*setup.model, data, compute->ops(), offloader, options.config.batch, clock};
+  }
+  RunPosition run_position() const {
+    return {run_identity(options.config, options.steps, *setup.model, space, data), space.chunk_elements(),
+            options.config.fp16};
+  }
+  StepUpdates updates(RunPosition& state) {
+    return {offloader, state, between, options.config, options.steps, log};
+  }
+  std::vector<std::byte> state_bytes() { return testing::state_of(offloader, space); }
+
+  TrainerOptions options;
+  SteadyClock clock;
+  Workers workers{1};
+  MemoryLog log;
+  TrainingData data;
+  TrainingSetup setup;
+  FlatSpace space;
+  std::unique_ptr<Computing> compute;
+  Offloader offloader;
+  BetweenSteps between;
+};
+
+}  // namespace terrace::trainer_tests
