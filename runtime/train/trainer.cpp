@@ -55,7 +55,7 @@ std::optional<FoundEpoch> epoch_to_take_up(const TrainerOptions& options, const 
 // The plan knows no device that is in use.
 OffloadOptions offload_on(Computing& compute, const TrainingSetup& setup) {
   OffloadOptions there = setup.offload;
-  there.device_arithmetic = compute.arithmetic();
+  there.hooks.device_arithmetic = compute.arithmetic();
   return there;
 }
 
