@@ -1,8 +1,11 @@
 #include <terrace/offload/offloader_rooms.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include <terrace/base/error.h>
 #include <terrace/offload/homes/make_gradients.h>
 #include <terrace/offload/plan/disk_room.h>
 
@@ -15,6 +18,19 @@ MemoryPlan plan_with_disk(const FlatSpace& space, std::span<const TensorUse> tra
   MemoryPlan plan = plan_memory(space, trace, options);
   if (!options.dry) require_disk_room(plan, options);
   return plan;
+}
+
+// A tensor that spans chunks is one run of addresses, so that a chunk's bytes are as many as its slot's:
+// those of all chunks would have to be, and a chunk has E elements whatever their type.
+void require_one_type(const FlatSpace& space) {
+  for (const Section& section : space.sections()) {
+    if (section.type == space.sections().front().type) continue;
+    throw Error(ErrorKind::config,
+                {"cannot mix parameter types in one offloader",
+                 fmt::format("{} and {}", name_of(space.sections().front().type), name_of(section.type)),
+                 "chunks of different types have different bytes, and slots of the device have one size",
+                 "give every tensor the same data type, or use an offloader for each"});
+  }
 }
 
 bool has_frozen_section(const FlatSpace& space) {
@@ -57,7 +73,7 @@ std::unique_ptr<PlacedActivations> make_activations(const RunContext& run, const
 Offloader::Rooms::Rooms(const FlatSpace& flat_space, const OffloadOptions& offload_options,
                         std::span<const TensorUse> trace, Device& accelerator, Workers& compute_workers,
                         Log& user_log, InstructionSet set)
-    : space(flat_space),
+    : space((require_one_type(flat_space), flat_space)),
       options(offload_options),
       device(accelerator),
       plan(plan_with_disk(space, trace, options)),

@@ -35,8 +35,7 @@ constexpr auto kPolicies = testing::enumerator_names<PolicyKind>();
 constexpr auto kEngines = testing::enumerator_names<io::EngineKind>();
 constexpr std::array<std::string_view, 3> kChunks = {"4096", "12288", "65536"};
 constexpr std::array<std::string_view, 3> kThreadCounts = {"1", "2", "3"};
-// DataType, in its order; "mixed": fp32 norms beside bf16 matrices.
-constexpr std::array<std::string_view, 4> kPrecisions = {"fp32", "bf16", "fp16", "mixed"};
+constexpr auto kPrecisions = testing::enumerator_names<DataType>();
 constexpr std::array<std::string_view, 2> kAccumulations = {"1", "3"};
 constexpr std::array<std::string_view, 2> kClippings = {"0", "0.5"};
 constexpr std::array<std::string_view, 3> kPrefetches = {"0", "2", "32"};

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -90,19 +89,7 @@ DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, Acti
 
 namespace {
 
-uint64_t trained_elements(std::span<const Section> sections) {
-  uint64_t elements = 0;
-  for (const Section& section : sections) elements += section.trainable ? section.elements : 0;
-  return elements;
-}
-
-// Where a trained tensor begins, with the trainable sections laid end to end.
-uint64_t first_element_of(const FlatSpace& space, TensorId tensor) {
-  const TensorPlace& place = space.place(tensor);
-  return trained_elements(std::span(space.sections()).first(place.section)) + place.first_element;
-}
-
-// Everything of the trainable sections laid end to end, as the flat space does it, in fp32.
+// Everything of the trainable section laid end to end, as the flat space does it, in fp32.
 struct FlatState {
   FlatState(uint64_t elements, const RecordLayout& shape)
       : layout(shape), master(elements), gradient(elements) {
@@ -140,17 +127,17 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
   const std::vector<OptimizerSettings> groups = settings(step, optimizer);
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (!space.tensor(TensorId{t}).trainable) continue;
-    const uint64_t first = first_element_of(space, TensorId{t});
+    const TensorPlace& place = space.place(TensorId{t});
     ArrayRun arrays;
     arrays.layout = state.layout;
-    arrays.master = reinterpret_cast<std::byte*>(state.master.data() + first);
+    arrays.master = reinterpret_cast<std::byte*>(state.master.data() + place.first_element);
     for (uint32_t m = 0; m < state.layout.moment_count; ++m)
-      arrays.moments[m] = state.moments[m].data() + first * bytes_of(state.layout.moment_type);
-    arrays.gradients = reinterpret_cast<const std::byte*>(state.gradient.data() + first);
+      arrays.moments[m] = state.moments[m].data() + place.first_element * bytes_of(state.layout.moment_type);
+    arrays.gradients = reinterpret_cast<const std::byte*>(state.gradient.data() + place.first_element);
     arrays.gradient_type = DataType::fp32;
     arrays.parameters = parameters.parameter_bytes(TensorId{t}).data();
     arrays.parameter_type = space.tensor(TensorId{t}).type;
-    arrays.element_count = space.place(TensorId{t}).elements;
+    arrays.element_count = place.elements;
     update_arrays(InstructionSet::scalar,
                   make_optimizer_step(groups[space.tensor(TensorId{t}).group], step, scale), arrays);
   }
@@ -185,12 +172,13 @@ Outcome train_plainly(const Model& model, const Training& training) {
                                          [&](TensorId tensor, uint64_t first, std::span<float> out) {
                                            model.initial_values(tensor, first, out);
                                          });
-  FlatState state(trained_elements(space.sections()), training.layout());
+  const auto trainable = std::find_if(space.sections().begin(), space.sections().end(),
+                                      [](const Section& section) { return section.trainable; });
+  FlatState state(trainable->elements, training.layout());
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (!space.tensor(TensorId{t}).trainable) continue;
-    model.initial_values(
-        TensorId{t}, 0,
-        {state.master.data() + first_element_of(space, TensorId{t}), space.place(TensorId{t}).elements});
+    const TensorPlace& place = space.place(TensorId{t});
+    model.initial_values(TensorId{t}, 0, {state.master.data() + place.first_element, place.elements});
   }
   Outcome outcome;
   uint64_t updates = 0;
@@ -205,7 +193,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
       for (uint32_t t = 0; t < space.tensor_count(); ++t) {
         if (!space.tensor(TensorId{t}).trainable) continue;
         const std::vector<float> gradient = parameters.gradient_values(TensorId{t});
-        float* sum = state.gradient.data() + first_element_of(space, TensorId{t});
+        float* sum = state.gradient.data() + space.place(TensorId{t}).first_element;
         for (size_t e = 0; e < gradient.size(); ++e)
           sum[e] = m == 0 ? gradient[e] : rounded(sum[e] + gradient[e], training.accumulation_type);
       }

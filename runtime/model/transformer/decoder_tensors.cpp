@@ -84,8 +84,6 @@ TableTensors Builder::add_table(std::string name, uint32_t backward_uses) {
 NormTensors Builder::add_norm(const std::string& name, uint64_t width, bool biased) {
   NormTensors norm{add(name + ".weight", {width}, 1.0f, 0.0f), std::nullopt, width};
   if (biased) norm.bias = add(name + ".bias", {width}, 0.0f, 0.0f);
-  for (TensorId id = norm.weight; id != next(); id = TensorId{index_of(id) + 1})
-    list_.specs[index_of(id)].type = options_.norm_type.value_or(options_.type);
   return norm;
 }
 

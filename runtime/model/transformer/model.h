@@ -27,9 +27,8 @@ namespace terrace {
 
 // How a model is trained; none of it changes what its weights mean.
 struct ModelOptions {
-  DataType type = DataType::bf16;          // of parameters and gradients
-  std::optional<DataType> norm_type = {};  // of the norms' own; nothing: as all the others
-  uint64_t seed = 42;                      // of the first values
+  DataType type = DataType::bf16;  // of parameters and gradients
+  uint64_t seed = 42;              // of the first values
   // Keep the inputs of checkpoint_count segments of layers only, and compute the rest again in backward. 0: a
   // segment per layer.
   bool checkpoint_activations = true;
