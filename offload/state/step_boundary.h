@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
-#include <terrace/offload/state/call_order.h>
 #include <terrace/offload/commits/whole_state.h>
+#include <terrace/offload/state/call_order.h>
 #include <terrace/offload/update/update_runner.h>
 
 namespace terrace {
