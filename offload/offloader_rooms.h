@@ -12,7 +12,6 @@
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/memory/space/schedule.h>
 #include <terrace/memory/space/tensor_state.h>
-#include <terrace/offload/state/call_order.h>
 #include <terrace/offload/commits/whole_state.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/gradient_runs.h>
@@ -21,6 +20,7 @@
 #include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/offloader.h>
 #include <terrace/offload/plan/run_context.h>
+#include <terrace/offload/state/call_order.h>
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/state/step_boundary.h>
 #include <terrace/offload/step/gradient_landings.h>

@@ -13,9 +13,7 @@ namespace terrace {
 
 StateBlocks::StateBlocks(const RunContext& run, const StateHomes& homes, DeviceCache& cache,
                          TierStores& tiers, io::RingBuffer& ring, TensorStates& states)
-    : run_(run), homes_(homes), cache_(cache), tiers_(tiers), ring_(ring), states_(states) {
-  if (run.is_compact()) canonical_tile_.resize(run.plan.record_layout.canonical().tile_bytes());
-}
+    : run_(run), homes_(homes), cache_(cache), tiers_(tiers), ring_(ring), states_(states) {}
 
 // --- Parameters ---
 
@@ -143,6 +141,7 @@ void StateBlocks::place_masters(const float* masters, DataType type, std::byte* 
 void StateBlocks::join_each(std::span<const std::byte> tiles, const std::byte* parameters,
                             FunctionRef<void(uint64_t, std::span<const std::byte>)> body) {
   const RecordLayout& layout = run_.plan.record_layout;
+  canonical_tile_.resize(layout.canonical().tile_bytes());
   for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
     join_tiles(run_.instruction_set, layout, tiles.data() + t * layout.tile_bytes(),
                parameters + t * kTileElements * sizeof(Bf16), canonical_tile_.data(), 1);
@@ -153,6 +152,7 @@ void StateBlocks::join_each(std::span<const std::byte> tiles, const std::byte* p
 void StateBlocks::split_each(std::span<std::byte> tiles, std::byte* parameters,
                              FunctionRef<void(std::span<std::byte>)> source) {
   const RecordLayout& layout = run_.plan.record_layout;
+  canonical_tile_.resize(layout.canonical().tile_bytes());
   for (uint64_t t = 0; t * layout.tile_bytes() < tiles.size(); ++t) {
     source(canonical_tile_);
     split_tiles(run_.instruction_set, layout, canonical_tile_.data(), tiles.data() + t * layout.tile_bytes(),

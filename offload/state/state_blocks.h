@@ -92,7 +92,7 @@ class StateBlocks {
   TierStores& tiers_;
   io::RingBuffer& ring_;
   TensorStates& states_;
-  std::vector<std::byte> canonical_tile_;  // where records are compact
+  std::vector<std::byte> canonical_tile_;  // where records are compact, once it is needed
 };
 
 }  // namespace terrace
