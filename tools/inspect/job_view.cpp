@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <utility>
 
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
@@ -47,28 +46,20 @@ std::string hits_line(const JobStatus& status) {
       format_bytes(status.least_host_bytes), format_bytes(status.most_host_bytes));
 }
 
-// Of a program that knows other ways to wait, the key.
-std::string wait_name(const std::string& key) {
-  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"fetch_wait", "for parameters"},
-      {"activation_wait", "for activations"},
-      {"landing_wait", "for gradients to land"},
-      {"update_wait", "for the disk in the update"},
-      {"turn_wait", "for a turn on the drive"},
-      {"pending_update_wait", "for a pending update"},
-      {"commit_wait", "for commits"},
-  };
-  for (const auto& [known, name] : kNames) {
-    if (key == known) return std::string(name);
+// The name of a counter, or its key where another version of the program has counters that this one does not.
+template <typename Entries>
+std::string name_in(const Entries& entries, const std::string& key) {
+  for (const CounterEntry& entry : entries) {
+    if (key == entry.key) return std::string(entry.name);
   }
   return key;
 }
 
-std::string link_name(const std::string& key) {
-  for (const CounterEntry& link : kLinks) {
-    if (key == link.key) return std::string(link.name);
-  }
-  return key;
+// The line begins with "waited" already.
+std::string wait_name(const std::string& key) {
+  constexpr std::string_view kWaiting = "waiting ";
+  const std::string name = name_in(kWaits, key);
+  return name.starts_with(kWaiting) ? name.substr(kWaiting.size()) : name;
 }
 
 // Of what is not 0.
@@ -113,7 +104,7 @@ std::string job_view(const JobStatus& status) {
   std::string text = fmt::format("job {}  {}\n", status.pid, shown_line(status.model));
   text += step_line(status) + tier_lines(status) + hits_line(status);
   text += list_line("moved", status.links, [](const LinkBytes& link) {
-    return link.bytes > 0 ? link_name(link.name) + " " + format_bytes(link.bytes) : std::string();
+    return link.bytes > 0 ? name_in(kLinks, link.name) + " " + format_bytes(link.bytes) : std::string();
   });
   text += list_line("waited", status.waits, [](const WaitTime& wait) {
     return wait.ns > 0 ? wait_name(wait.name) + " " + format_duration(wait.ns) : std::string();
