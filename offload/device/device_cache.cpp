@@ -325,7 +325,10 @@ const DeviceCopy* DeviceCache::arriving(ChunkId chunk) const {
 // Ends a fetch: resident, or absent with the failure.
 std::exception_ptr DeviceCache::finish_fetch(ChunkId chunk) {
   const CacheSlot& slot = slots_[params_[index_of(chunk)].slot];
-  if (!slot.in.done() && slot.read != nullptr) wait_done_watched(*slot.read, watch_, slot.read_subject);
+  if (!slot.in.done() && slot.read != nullptr) {
+    constexpr auto kFromNvme = CopyName::Link::nvme_to_host;
+    wait_done_watched(*slot.read, watch_, CopyName{"parameters", index_of(chunk), kFromNvme}.subject());
+  }
   slot.in.wait_done(watch_);
   const std::exception_ptr failure = slot.in.failure();
   set_state(chunk, failure == nullptr ? ChunkState::resident : ChunkState::failed);

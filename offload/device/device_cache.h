@@ -35,13 +35,11 @@ namespace terrace {
 
 struct CacheSlot {
   DeviceSlot id{};
-  DeviceCopy in;     // the last copy into the slot, or read of it
-  DeviceCopy out;    // the last copy out of the slot
-  DeviceCopy fence;  // orders the to-device stream after `out` when a copy must also wait for something else
-  // While `in` is not done: the read from nvme that the copy into the slot is queued behind, or null, and
-  // what a wait for it waits for.
+  DeviceCopy in;   // the last copy into the slot, or read of it
+  DeviceCopy out;  // the last copy out of the slot
+  Event fence;     // orders the to-device stream after `out` when a copy must also wait for something else
+  // While `in` is not done: the read from nvme that the copy into the slot is queued behind, or null.
   const Event* read = nullptr;
-  WaitSubject read_subject;
 };
 
 enum class StaleParams : uint8_t { trainable, all };

@@ -89,7 +89,7 @@ WaitSubject ParamHome::update_subject(ChunkId chunk) {
   return {"the update", "host -> device", TimeCause::update, chunk, nullptr, {}};
 }
 
-WaitSubject ParamHome::copy_subject(ChunkId chunk) {
+CopyName ParamHome::copy_name(ChunkId chunk) {
   return to_device_copy("parameters", chunk);
 }
 
@@ -114,7 +114,7 @@ void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
     if (staging.copy > copy_of_[index_of(chunk)]) break;
     wait_read(staging);
   }
-  wait_done_watched(arriving, watch_, copy_subject(chunk));
+  wait_done_watched(arriving, watch_, copy_name(chunk).subject());
 }
 
 bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
@@ -143,7 +143,7 @@ const std::byte* ParamHome::in_host_memory(ChunkId chunk) const {
 void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   h2d_bytes_ += space_.param_bytes(chunk);
   publication_.note_made_on_device(chunk);
-  slot.in.begin(copy_subject(chunk));
+  slot.in.begin(copy_name(chunk));
   copy_of_[index_of(chunk)] = ++copy_count_;
   slot.read = nullptr;
   copy_in(chunk, slot, in_host_memory(chunk), expected_[index_of(chunk)], TransferReason::update);
@@ -154,8 +154,8 @@ void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
 void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source, const Event* after,
                         TransferReason reason) {
   if (after != nullptr && !slot.out.done()) {
-    slot.fence.wait_done(watch_);
-    slot.fence.begin(slot.out.subject());
+    wait_done_watched(slot.fence, watch_, slot.out.subject());
+    slot.fence.begin();
     device_.copy_to_device(slot.id, 0, source, 0, &slot.out, slot.fence);
   }
   device_.copy_to_device(
@@ -172,15 +172,14 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   if (file_reader_ != nullptr && in_host_memory(chunk) == nullptr) return read_into_slot(chunk, slot);
   h2d_bytes_ += space_.param_bytes(chunk);
   if (const std::byte* source = in_host_memory(chunk)) {
-    slot.in.begin(copy_subject(chunk));
+    slot.in.begin(copy_name(chunk));
     return copy_in(chunk, slot, source, updated, TransferReason::step);
   }
   Staging& staging = take_staging(chunk, slot);
   staging.copy = copy_of_[index_of(chunk)];
-  slot.in.begin(copy_subject(chunk));
+  slot.in.begin(copy_name(chunk));
   slot.read = &staging.read();
   expect_read(chunk, staging.reading, staging.memory, TransferReason::step);
-  slot.read_subject = staging.reading.transfer.subject();
   if (updated == nullptr) {
     submit_read(chunk);
   } else {
@@ -197,7 +196,7 @@ void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
   direct_read_bytes_ += space_.param_bytes(chunk);
   reading.slot = &slot;
   expect_read(chunk, reading, memory, TransferReason::step);
-  slot.in.begin(reading.transfer.subject(), blocks);
+  slot.in.begin({"parameters", index_of(chunk), CopyName::Link::nvme_to_device}, blocks);
   if (const Event* const updated = expected_[index_of(chunk)]) return read_behind_update(chunk, *updated);
   submit_read(chunk);
 }

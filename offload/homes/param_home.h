@@ -123,7 +123,7 @@ class ParamHome {
     const Event& read() const { return reading.transfer.event(); }
   };
   // The name of a copy of the chunk's parameters to the device.
-  static WaitSubject copy_subject(ChunkId chunk);
+  static CopyName copy_name(ChunkId chunk);
   static constexpr uint32_t kNone = UINT32_MAX;
   static constexpr uint8_t kFetchWaits = 1;  // in meeting_
   static constexpr uint8_t kUpdateOver = 2;

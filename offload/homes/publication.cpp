@@ -11,7 +11,7 @@ namespace {
 
 // For which there is memory from the beginning; more are seldom under way.
 constexpr uint32_t kWritesAtOnce = 64;
-constexpr std::string_view kWhat = "fresh parameters";
+constexpr const char* kWhat = "fresh parameters";
 
 }  // namespace
 

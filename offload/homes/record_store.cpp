@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-constexpr std::string_view kWhat = "optimizer states";  // for the watch
+constexpr const char* kStates = "optimizer states";  // for the watch
 
 }  // namespace
 
@@ -102,13 +102,14 @@ void RecordStore::read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> 
   const uint64_t offset = first_tile * tile_bytes_;
   if (is_streamed(chunk)) {
     BlockTransfer reading;
-    reading.start_read(*store_, chunk, block_at(first_tile), tiles, TransferPort(*engine_), {.what = kWhat});
+    reading.start_read(*store_, chunk, block_at(first_tile), tiles, TransferPort(*engine_),
+                       {.what = kStates});
     reading.finish(watch_);
   } else if (placement_ == Placement::none) {
     const DeviceSlot slot = device_slots_[index_of(chunk)];
     if (!device_.strict()) device_.detach(slot);
     DeviceCopy done;
-    done.begin(to_host_copy(kWhat, chunk));
+    done.begin(to_host_copy(kStates, chunk));
     device_.copy_to_host(
         tiles.data(), slot, offset, tiles.size(), nullptr, done,
         from_device_note(watch_.events(), TransferRole::state, TransferReason::other, index_of(chunk)));
@@ -128,7 +129,7 @@ void RecordStore::start_write(ChunkId chunk, uint64_t first_tile, std::span<cons
     const DeviceSlot slot = device_slots_[index_of(chunk)];
     if (!device_.strict()) device_.detach(slot);
     DeviceCopy done;
-    done.begin(to_device_copy(kWhat, chunk));
+    done.begin(to_device_copy(kStates, chunk));
     device_.copy_to_device(
         slot, offset, tiles.data(), tiles.size(), nullptr, done,
         to_device_note(watch_.events(), TransferRole::state, TransferReason::other, index_of(chunk)));
@@ -145,7 +146,7 @@ void RecordStore::start_block_write(ChunkId chunk, uint32_t block, std::span<con
   while (!begin_write(chunk, block, bytes, write.write(), *engine_))
     wait_watched(*engine_, watch_,
                  {"room in the tier", "host -> nvme", TimeCause::write, chunk, nullptr, {}});
-  write.start_write(*store_, TransferPort(*engine_), {.what = kWhat});
+  write.start_write(*store_, TransferPort(*engine_), {.what = kStates});
 }
 
 }  // namespace terrace

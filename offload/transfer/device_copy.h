@@ -11,36 +11,56 @@
 
 namespace terrace {
 
-inline WaitSubject to_device_copy(std::string_view what, std::optional<ChunkId> chunk = std::nullopt) {
-  return {what, "host -> device", TimeCause::device_copy, chunk, nullptr, {}};
+// Kept small: every slot of the device has several.
+struct CopyName {
+  enum class Link : uint8_t { none, host_to_device, device_to_host, nvme_to_host, nvme_to_device };
+  static constexpr uint32_t kNoChunk = UINT32_MAX;
+
+  const char* what = "a copy";  // a literal
+  uint32_t chunk = kNoChunk;
+  Link link = Link::none;
+
+  WaitSubject subject() const {
+    constexpr std::string_view kPaths[] = {"", "host -> device", "device -> host", "nvme -> host -> device",
+                                           "nvme -> device"};
+    const bool reads = link == Link::nvme_to_host || link == Link::nvme_to_device;
+    return {what,
+            kPaths[static_cast<size_t>(link)],
+            reads ? TimeCause::read : TimeCause::device_copy,
+            chunk == kNoChunk ? std::nullopt : std::optional(ChunkId{chunk}),
+            nullptr,
+            {}};
+  }
+};
+
+inline CopyName to_device_copy(const char* what, std::optional<ChunkId> chunk = std::nullopt) {
+  return {what, chunk ? index_of(*chunk) : CopyName::kNoChunk, CopyName::Link::host_to_device};
 }
-inline WaitSubject to_host_copy(std::string_view what, std::optional<ChunkId> chunk = std::nullopt) {
-  return {what, "device -> host", TimeCause::device_copy, chunk, nullptr, {}};
+inline CopyName to_host_copy(const char* what, std::optional<ChunkId> chunk = std::nullopt) {
+  return {what, chunk ? index_of(*chunk) : CopyName::kNoChunk, CopyName::Link::device_to_host};
 }
 
 class DeviceCopy : public Event {
  public:
-  // Expects `count` copies of that name, which the caller starts with this as their event.
-  void begin(const WaitSubject& name, uint32_t count = 1) {
+  // Expects `count` copies of that name, which the caller starts with this as their event. Without a name
+  // whoever waits for them names them.
+  void begin(const CopyName& name, uint32_t count = 1) {
     name_ = name;
     Event::begin(count);
   }
-  // Expects copies that whoever waits for them names himself.
-  void begin(uint32_t count = 1) {
-    begin(WaitSubject{"a copy", {}, TimeCause::device_copy, {}, nullptr, {}}, count);
-  }
+  void begin(uint32_t count = 1) { begin(CopyName{}, count); }
 
   // What a wait for the last copies waits for.
-  const WaitSubject& subject() const { return name_; }
+  WaitSubject subject() const { return name_.subject(); }
   using Event::wait;
   using Event::wait_done;
   // Waits, watched, and throws the failure.
-  void wait(StepWatch& watch) const { wait_watched(*this, watch, name_); }
+  void wait(StepWatch& watch) const { wait_watched(*this, watch, subject()); }
   // Waits, watched; the failure is left to failure().
-  void wait_done(StepWatch& watch) const noexcept { wait_done_watched(*this, watch, name_); }
+  void wait_done(StepWatch& watch) const noexcept { wait_done_watched(*this, watch, subject()); }
 
  private:
-  WaitSubject name_;
+  CopyName name_;
 };
 
 }  // namespace terrace

@@ -52,14 +52,14 @@ void LossScaler::update(bool overflow) {
   if (is_static() && skipped_in_a_row_ + 1 == kSkippedInARow) {
     throw Error(ErrorKind::cancelled,
                 {fmt::format("gradients overflow in fp16 in {} steps in a row", kSkippedInARow),
-                 fmt::format("loss scale {} (fp16.loss_scale)", scale_), "",
+                 fmt::format("loss scale {} (fp16.loss_scale)", scale_), "the scale is static",
                  "lower fp16.loss_scale, set it to 0 for a dynamic scale, or train in bf16"});
   }
   if (!is_static() && hysteresis_ == 1) {
     if (scale_ == options_.min_loss_scale) {
       throw Error(ErrorKind::cancelled,
                   {"gradients overflow in fp16 even at the smallest loss scale",
-                   fmt::format("loss scale {} (fp16.min_loss_scale)", scale_), "",
+                   fmt::format("loss scale {} (fp16.min_loss_scale)", scale_), "no smaller scale is allowed",
                    "lower the learning rate or clip gradients, lower fp16.min_loss_scale, or train in bf16"});
     }
     scale_ = std::max(scale_ / kFactor, options_.min_loss_scale);

@@ -83,6 +83,7 @@ TEST(ParameterFetches, WaitForTheUpdateOfWhatTheyFetch) {
   f.rig.land_all(0.5f);
   f.runner.set_constants(f.rig.settings, 0);
   f.runner.run(f.schedule);
+  f.rig.gradients->end_displacement();  // new parameters are on their way
   OpenUse use = f.rig.use("first", UseKind::forward, {0});
   f.begin(use, 0);
   EXPECT_EQ(to_float(*reinterpret_cast<const Bf16*>(f.rig.cache.param_address(ChunkId{0}))), 0.5f);
