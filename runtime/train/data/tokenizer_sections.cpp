@@ -14,7 +14,7 @@ using Kind = JsonNode::Kind;
 
 // A longer one makes no sense, and would make the search for them slow.
 constexpr size_t kLongestAddedToken = 1024;
-constexpr double kLargestId = 1 << 24;
+constexpr double kLargestNumber = 1 << 24;
 // What GPT-2 cuts text by (Radford et al., 2019), as the ByteLevel step of the tokenizers library does.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -33,9 +33,9 @@ bool bool_member(const JsonNode& object, const char* key, bool otherwise) {
 }
 
 uint32_t id_of(const JsonNode& node, const char* key) {
-  if (!node.is(Kind::number) || node.number < 0 || node.number > kLargestId ||
+  if (!node.is(Kind::number) || node.number < 0 || node.number > kLargestNumber ||
       node.number != std::floor(node.number))
-    refuse_tokenizer(node.origin, key, fmt::format("a whole number up to {} is expected", kLargestId));
+    refuse_tokenizer(node.origin, key, fmt::format("a whole number up to {} is expected", kLargestNumber));
   return static_cast<uint32_t>(node.number);
 }
 

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kRatio = "zero_optimization.offload_optimizer.ratio";
 constexpr std::string_view kGds = "aio.use_gds";
-constexpr std::string_view kMeasured = "measured on this machine";
+constexpr std::string_view kMeasuredHere = "measured on this machine";
 constexpr std::string_view kFound = "found on this machine";
 
 // What a key is from now on, and how that was found, behind who left it open.
@@ -198,7 +198,7 @@ void settle_sides(TrainConfig& config, const RunMachine& machine) {
   } else {
     placement.update_rates = measure_sides(config, *machine.compute);
     found = rates_text(*placement.update_rates);
-    how = kMeasured;
+    how = kMeasuredHere;
   }
   // Rates decide chunk by chunk, in the plan.
   const std::string value =
