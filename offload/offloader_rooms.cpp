@@ -102,8 +102,7 @@ Offloader::Rooms::Rooms(const FlatSpace& flat_space, const OffloadOptions& offlo
       spilled(tiers.gradients() == nullptr
                   ? nullptr
                   : std::make_unique<SpilledGradients>(space, plan, arena, *tiers.gradients(), watch)),
-      gradients(make_gradient_store({space, options, plan, arena, device, cache, params, runs, spilled.get(),
-                                     compute_workers, set, work_memory})),
+      gradients(make_gradient_store({run, arena, cache, params, runs, spilled.get(), work_memory})),
       records(space, options.states, plan, record_arena, device, tiers.records(),
               tiers.records() != nullptr ? tiers.engine() : nullptr, watch),
       homes{params, *gradients, records},

@@ -319,7 +319,8 @@ void DeviceCache::record_slot(TraceKind kind, TransferRole role, ChunkId chunk) 
 
 const DeviceCopy* DeviceCache::arriving(ChunkId chunk) const {
   const ParamEntry& entry = params_[index_of(chunk)];
-  return entry.state == ChunkState::fetching ? &slots_[entry.slot].in : nullptr;
+  const bool may_arrive = entry.state == ChunkState::fetching || (!params_may_leave_ && entry.slot != kNone);
+  return may_arrive ? &slots_[entry.slot].in : nullptr;
 }
 
 // Ends a fetch: resident, or absent with the failure.

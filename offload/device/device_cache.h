@@ -118,7 +118,8 @@ class DeviceCache final : public GuardDescriber {
   // The chunks whose parameters have a slot, ascending; valid until the next call.
   std::span<const ChunkId> residents();
 
-  // The copy into the slot of a chunk that is being fetched, or null.
+  // The copy into the chunk's slot that may be on its way: of a fetch, or of new parameters that live on the
+  // device; null where there is none.
   const DeviceCopy* arriving(ChunkId chunk) const;
   // Where whoever moves chunks says what it waits for.
   StepWatch& watch() { return watch_; }

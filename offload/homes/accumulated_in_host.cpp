@@ -52,13 +52,8 @@ void AccumulatedInHost::finish_landing(ChunkId chunk) {
 
 void AccumulatedInHost::land_zero(const GradientLanding& landing) {
   finish_landing(landing.chunk);
-  is_held(landing.chunk) ? land_zero_held(landing) : land_zero_spilled(landing);
-}
-
-// Zeros add nothing to what earlier micro-batches have left.
-void AccumulatedInHost::land_zero_held(const GradientLanding& landing) {
-  if (std::ranges::any_of(landing.runs, &GradientRun::is_first) || rules_.is_last(landing))
-    add(landing, nullptr);
+  if (!is_held(landing.chunk)) return land_zero_spilled(landing);
+  if (rules_.changes_with_zeros(landing)) add(landing, nullptr);
 }
 
 void AccumulatedInHost::land_zero_spilled(const GradientLanding& landing) {

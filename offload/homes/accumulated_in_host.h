@@ -43,7 +43,6 @@ class AccumulatedInHost final : public GradientsBelowDevice {
   // Waits for the copy into it. Older ones come first: the micro-batches of a tensor are added in order.
   void accumulate(Staged& from);
   void add(const GradientLanding& landing, const std::byte* gradient);
-  void land_zero_held(const GradientLanding& landing);
   void land_zero_spilled(const GradientLanding& landing);
 
   const AccumulationRules rules_;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include <terrace/base/assert.h>
@@ -42,9 +41,8 @@ void AccumulatedOnDevice::land(const GradientLanding& landing) {
   cache_.drop_gradient(chunk);
 }
 
-// Zeros add nothing to what earlier micro-batches have left.
 void AccumulatedOnDevice::land_zero(const GradientLanding& landing) {
-  if (std::ranges::none_of(landing.runs, &GradientRun::is_first) && !rules_.is_last(landing)) return;
+  if (!rules_.changes_with_zeros(landing)) return;
   open(landing.chunk);
   arithmetic_->add(landing, gradient(landing.chunk), nullptr, rules_.is_last(landing));
   close(landing.chunk);

@@ -10,6 +10,7 @@
 // its constructor only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -41,6 +42,11 @@ struct AccumulationRules {
   uint32_t micro_batches = 1;
   bool layer_major = false;  // all micro-batches are open together
   bool is_last(const GradientLanding& landing) const { return landing.micro_batch + 1 == micro_batches; }
+  // Zeros that land add nothing to what earlier micro-batches have left. The first of a run clear it, and the
+  // last complete the sum.
+  bool changes_with_zeros(const GradientLanding& landing) const {
+    return std::ranges::any_of(landing.runs, &GradientRun::is_first) || is_last(landing);
+  }
 };
 
 class GradientRuns {

@@ -11,17 +11,17 @@ namespace {
 
 // By chunk: the host slot where its gradient is held; null where it is spilled, or frozen.
 std::vector<std::byte*> host_slots(const GradientParts& parts) {
-  const MemoryPlan& plan = parts.plan;
+  const MemoryPlan& plan = parts.run.plan;
   std::vector<std::byte*> carved =
       carve_slots(parts.arena, plan.slot_bytes, plan.host_gradient_slots, "gradients");
   if (plan.host_accumulator_slots > 0)
     carved = carve_slots(parts.arena, plan.accumulator_slot_bytes, plan.host_accumulator_slots,
                          "gradient accumulators");
-  std::vector<std::byte*> slots(parts.space.chunk_count(), nullptr);
+  std::vector<std::byte*> slots(parts.run.space.chunk_count(), nullptr);
   size_t next = 0;
-  for (uint32_t c = 0; c < parts.space.chunk_count(); ++c) {
+  for (uint32_t c = 0; c < parts.run.space.chunk_count(); ++c) {
     const ChunkId chunk{c};
-    if (!parts.space.section_of(chunk).trainable) continue;
+    if (!parts.run.is_trained(chunk)) continue;
     if (parts.spilled != nullptr && parts.spilled->is_spilled(chunk)) continue;
     slots[c] = plan.gradients_take_over ? parts.home.host_slot(chunk) : carved[next++];
   }
@@ -29,47 +29,50 @@ std::vector<std::byte*> host_slots(const GradientParts& parts) {
 }
 
 std::unique_ptr<GradientArithmetic> make_arithmetic(const GradientParts& parts) {
-  const OffloadOptions& options = parts.options;
+  const OffloadOptions& options = parts.run.options;
   std::span<std::byte> memory;
-  if (parts.plan.gradient_sum_bytes > 0)
-    memory = parts.arena.take(parts.plan.gradient_sum_bytes, "gradient sums");
-  GradientSums sums(parts.space, memory, options.dry);
-  StepWatch& watch = parts.cache.watch();
+  if (parts.run.plan.gradient_sum_bytes > 0)
+    memory = parts.arena.take(parts.run.plan.gradient_sum_bytes, "gradient sums");
+  GradientSums sums(parts.run.space, memory, options.dry);
   if (options.states == Placement::none && options.hooks.device_arithmetic != nullptr) {
     return std::make_unique<DeviceGradients>(
-        parts.space, std::move(sums), options.accumulation_type, *options.hooks.device_arithmetic,
-        DeviceSums(*options.hooks.device_arithmetic, parts.device, parts.work_memory, watch));
+        parts.run.space, std::move(sums), options.accumulation_type, *options.hooks.device_arithmetic,
+        DeviceSums(*options.hooks.device_arithmetic, parts.run.device, parts.work_memory, parts.run.watch));
   }
-  return std::make_unique<WorkerGradients>(parts.space, std::move(sums), options.accumulation_type,
-                                           parts.workers, parts.instruction_set, watch, options.dry);
+  return std::make_unique<WorkerGradients>(parts.run.space, std::move(sums), options.accumulation_type,
+                                           parts.run.workers, parts.run.instruction_set, parts.run.watch,
+                                           options.dry);
 }
 
 }  // namespace
 
 std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts) {
-  const OffloadOptions& options = parts.options;
+  const OffloadOptions& options = parts.run.options;
   const AccumulationRules rules{options.accumulation_type, options.accumulation_steps, options.layer_major};
   const bool accumulates = options.accumulation_steps > 1;
   std::vector<std::byte*> slots;
   if (options.states != Placement::none) slots = host_slots(parts);
   std::vector<std::byte*> landing =
-      carve_slots(parts.arena, parts.plan.slot_bytes, parts.plan.landing_slots, "landing gradients");
+      carve_slots(parts.arena, parts.run.plan.slot_bytes, parts.run.plan.landing_slots, "landing gradients");
   std::unique_ptr<GradientArithmetic> arithmetic = make_arithmetic(parts);
   if (options.states == Placement::none && accumulates) {
-    return std::make_unique<AccumulatedOnDevice>(parts.space, parts.plan, parts.device, parts.cache,
-                                                 std::move(arithmetic), std::move(landing), rules);
+    return std::make_unique<AccumulatedOnDevice>(parts.run.space, parts.run.plan, parts.run.device,
+                                                 parts.cache, std::move(arithmetic), std::move(landing),
+                                                 rules);
   }
   if (options.states == Placement::none) {
-    return std::make_unique<GradientsOnDevice>(parts.space, parts.cache, std::move(arithmetic),
+    return std::make_unique<GradientsOnDevice>(parts.run.space, parts.cache, std::move(arithmetic),
                                                std::move(landing));
   }
   GradientsInHost::Places places{std::move(slots), parts.spilled, std::move(landing)};
   if (accumulates) {
-    return std::make_unique<AccumulatedInHost>(parts.space, parts.device, parts.cache, std::move(arithmetic),
-                                               std::move(places), rules, parts.runs.most_runs());
+    return std::make_unique<AccumulatedInHost>(parts.run.space, parts.run.device, parts.cache,
+                                               std::move(arithmetic), std::move(places), rules,
+                                               parts.runs.most_runs());
   }
-  return std::make_unique<GradientsInHost>(parts.space, parts.device, parts.cache, std::move(arithmetic),
-                                           std::move(places), parts.plan.gradients_take_over);
+  return std::make_unique<GradientsInHost>(parts.run.space, parts.run.device, parts.cache,
+                                           std::move(arithmetic), std::move(places),
+                                           parts.run.plan.gradients_take_over);
 }
 
 }  // namespace terrace

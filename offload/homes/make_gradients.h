@@ -5,34 +5,24 @@
 #include <memory>
 #include <span>
 
-#include <terrace/base/workers.h>
-#include <terrace/memory/device/device.h>
 #include <terrace/memory/host/host_arena.h>
-#include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/gradient_runs.h>
 #include <terrace/offload/homes/gradient_store.h>
 #include <terrace/offload/homes/param_home.h>
 #include <terrace/offload/homes/spilled_gradients.h>
-#include <terrace/offload/options/offload_options.h>
-#include <terrace/offload/plan/memory_plan.h>
-#include <terrace/optimizer_cpu/instruction_set.h>
+#include <terrace/offload/plan/run_context.h>
 
 namespace terrace {
 
 // What gradients of a run are made with. All references outlive the store.
 struct GradientParts {
-  const FlatSpace& space;
-  const OffloadOptions& options;
-  const MemoryPlan& plan;
+  const RunContext& run;
   HostArena& arena;
-  Device& device;
   DeviceCache& cache;
   const ParamHome& home;
   const GradientRuns& runs;
   SpilledGradients* spilled;  // null where nothing is
-  Workers& workers;
-  InstructionSet instruction_set;
   std::span<std::byte> work_memory;
 };
 

@@ -35,12 +35,11 @@ void StateBlocks::copy_to_host(ChunkId chunk, std::byte* destination) {
   CacheSlot& slot = cache_.param_slot(chunk);
   homes_.params.wait_arrived(chunk, slot.in);
   slot.in.wait();  // for what it failed with
-  slot.out.begin();
+  slot.out.begin(to_host_copy("parameters", chunk));
   run_.device.copy_to_host(destination, slot.id, 0, run_.space.param_bytes(chunk), nullptr, slot.out,
                            from_device_note(run_.options.hooks.step_events, TransferRole::param,
                                             TransferReason::other, index_of(chunk)));
-  wait_watched(slot.out, run_.watch,
-               {"parameters", "device -> host", TimeCause::device_copy, chunk, nullptr, {}});
+  slot.out.wait(run_.watch);
 }
 
 void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
@@ -65,9 +64,7 @@ void StateBlocks::forget_fresh() {
   for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
     const ChunkId chunk{c};
     if (!homes_.params.has_fresh(chunk)) continue;
-    const Event* const arriving =
-        run_.params_live_on_device() ? &cache_.param_slot(chunk).in : cache_.arriving(chunk);
-    if (arriving != nullptr) homes_.params.wait_arrived(chunk, *arriving);
+    if (const DeviceCopy* arriving = cache_.arriving(chunk)) homes_.params.wait_arrived(chunk, *arriving);
   }
   homes_.params.forget_fresh();
 }

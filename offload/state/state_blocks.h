@@ -86,7 +86,7 @@ class StateBlocks {
  private:
   void copy_to_host(ChunkId chunk, std::byte* destination);
 
-  const RunContext run_;
+  const RunContext& run_;
   const StateHomes homes_;
   DeviceCache& cache_;
   TierStores& tiers_;

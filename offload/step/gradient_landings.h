@@ -51,7 +51,7 @@ class GradientLandings {
   void land(ChunkId chunk, uint32_t micro_batch);
   void note_tensors_landing(ChunkId chunk, uint32_t micro_batch);
 
-  const RunContext run_;
+  const RunContext& run_;
   GradientRuns& runs_;
   GradientStore& gradients_;
   DeviceCache& cache_;

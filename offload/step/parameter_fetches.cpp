@@ -65,7 +65,7 @@ void ParameterFetches::wait_for_chunks(const OpenUse& use) {
   const bool on_device = run_.params_live_on_device();
   for (const ChunkId chunk : use.chunks) {
     if (updates_.is_unsettled(chunk)) updates_.wait_updated(chunk);
-    const Event* const arriving = on_device ? &cache_.param_slot(chunk).in : cache_.arriving(chunk);
+    const DeviceCopy* const arriving = cache_.arriving(chunk);
     if (arriving != nullptr) homes_.params.wait_arrived(chunk, *arriving);
     if (on_device) arriving->wait();
     cache_.attach_param(chunk);

@@ -48,7 +48,7 @@ class ParameterFetches {
   void fetch_as_prescribed();
   bool start_ahead(ChunkId chunk, CacheSlot* slot);
 
-  const RunContext run_;
+  const RunContext& run_;
   const StateHomes homes_;
   DeviceCache& cache_;
   UpdateRunner& updates_;

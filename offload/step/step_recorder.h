@@ -39,7 +39,7 @@ class StepRecorder {
   bool is_on() const { return is_recording(run_.options.hooks.step_events); }
   void gauge(TraceGauge gauge, uint64_t amount) const;
 
-  const RunContext run_;
+  const RunContext& run_;
   const StateHomes homes_;
   DeviceCache& cache_;
   const HostMemory host_;

@@ -44,7 +44,7 @@ class EarlyUpdate {
  private:
   void give_if_finite(ChunkId chunk);
 
-  const RunContext run_;
+  const RunContext& run_;
   const StateHomes homes_;
   DeviceCache& cache_;
   TensorStates& states_;

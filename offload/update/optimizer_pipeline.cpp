@@ -296,6 +296,21 @@ WaitSubject OptimizerPipeline::io_subject() const {
   return subject ? *subject : home_.publication().subject();
 }
 
+std::exception_ptr OptimizerPipeline::run(const UpdateRun& run, FunctionRef<void()> body) {
+  try {
+    begin(run);
+    body();
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  try {
+    end();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
 void OptimizerPipeline::end() {
   if (sides_.lanes != nullptr) end_sending();
   records_.give_back_turn();

@@ -26,6 +26,7 @@
 #include <terrace/aio/engine.h>
 #include <terrace/aio/ring_buffer.h>
 #include <terrace/base/clock.h>
+#include <terrace/base/function_ref.h>
 #include <terrace/base/workers.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/gradient_source.h>
@@ -92,6 +93,8 @@ class OptimizerPipeline {
   // What advance() threw, or another reason to stop: end() throws the first of them.
   void fail(std::exception_ptr failure);
   void end();
+  // A whole update: begin(), what `body` does with it, and end(). Returns what went wrong first, or null.
+  std::exception_ptr run(const UpdateRun& run, FunctionRef<void()> body);
 
   // Of updates that are over.
   Totals totals() const;

@@ -116,8 +116,8 @@ void UpdateRunner::begin_beside(bool allowed) {
 // On this thread, to the end.
 void UpdateRunner::run_here() {
   collect_by_residence();
-  pipeline_.begin({.engine = tiers_.engine(), .workers = &run_.workers, .device = &cache_});
-  try {
+  const UpdateRun here = {.engine = tiers_.engine(), .workers = &run_.workers, .device = &cache_};
+  const std::exception_ptr failure = pipeline_.run(here, [this] {
     pipeline_.allow(constants_);
     for (const ChunkId chunk : order_) {
       progress_.begin(chunk);
@@ -126,15 +126,7 @@ void UpdateRunner::run_here() {
     while (pipeline_.advance()) {
     }
     TERRACE_ASSERT(pipeline_.idle(), "an update ends when every chunk is updated");
-  } catch (...) {
-    pipeline_.fail(std::current_exception());
-  }
-  std::exception_ptr failure;
-  try {
-    pipeline_.end();
-  } catch (...) {
-    failure = std::current_exception();
-  }
+  });
   for (const ChunkId chunk : order_) {
     if (!progress_.updated(chunk).done()) progress_.complete(chunk, failure);
   }

@@ -89,7 +89,7 @@ class UpdateRunner {
   void collect_in_order_of(const Schedule& schedule);
   void await(ChunkId chunk);
 
-  const RunContext run_;
+  const RunContext& run_;
   const StateHomes homes_;
   DeviceCache& cache_;
   TierStores& tiers_;

@@ -111,20 +111,9 @@ void UpdateThread::work() {
 void UpdateThread::run(bool in_order) {
   taken_ = 0;
   allowed_ = false;
-  try {
-    pipeline_.begin(
-        {.engine = engine_.get(), .workers = &workers_, .blocks_of_a_worker = 1, .in_order = in_order});
-    update();
-  } catch (...) {
-    pipeline_.fail(std::current_exception());
-  }
-  std::exception_ptr failure;
-  try {
-    pipeline_.end();
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  complete_rest(failure);
+  const UpdateRun beside = {
+      .engine = engine_.get(), .workers = &workers_, .blocks_of_a_worker = 1, .in_order = in_order};
+  complete_rest(pipeline_.run(beside, [this] { update(); }));
 }
 
 void UpdateThread::update() {

@@ -26,15 +26,7 @@ struct GradientRig : HomesRig {
     return std::make_unique<WorkerGradients>(space, sums(), DataType::fp32, workers, InstructionSet::scalar,
                                              watch, false);
   }
-  // The chunk has a gradient on the device, every element of which is `value`.
-  void make_gradient(ChunkId chunk, float value) {
-    const Schedule unknown;
-    cache->begin_gradient(chunk, *cache->take_slot(EvictionContext{unknown, kNever}));
-    cache->pin_gradient(chunk);
-    auto* const elements = reinterpret_cast<Bf16*>(cache->gradient_address(chunk));
-    for (uint64_t e = 0; e < kTileElements; ++e) elements[e] = to_bf16(value);
-    cache->unpin_gradient(chunk);
-  }
+  void make_gradient(ChunkId chunk, float value) { terrace::make_gradient(*cache, chunk, value); }
   // All of the chunk lands, in one of `micro_batches`.
   GradientLanding landing(ChunkId chunk, uint32_t micro_batch = 0, uint32_t micro_batches = 1) {
     whole = {0, kTileElements, micro_batch == 0};

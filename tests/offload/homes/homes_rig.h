@@ -5,6 +5,7 @@
 #include <terrace/aio/io_thread.h>
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/memory/host/host_arena.h>
+#include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/plan/memory_plan.h>
 #include <terrace/offload/watch/step_watch.h>
 
@@ -51,6 +52,16 @@ struct HomesRig : BlockStoreRig {
   StepWatch watch;
   std::unique_ptr<BlockStore> store;
 };
+
+// Gives the chunk, of a tile, a gradient on the device, every element of which is `value`.
+inline void make_gradient(DeviceCache& cache, ChunkId chunk, float value) {
+  const Schedule unknown;
+  cache.begin_gradient(chunk, *cache.take_slot(EvictionContext{unknown, kNever}));
+  cache.pin_gradient(chunk);
+  auto* const elements = reinterpret_cast<Bf16*>(cache.gradient_address(chunk));
+  for (uint64_t e = 0; e < kTileElements; ++e) elements[e] = to_bf16(value);
+  cache.unpin_gradient(chunk);
+}
 
 inline bool hold_seed(const std::byte* bytes, uint64_t seed, uint64_t size) {
   const std::vector<std::byte> expected = HomesRig::bytes_of_seed(seed, size);

@@ -19,6 +19,7 @@
 #include <terrace/offload/update/early_update.h>
 #include <terrace/offload/update/update_runner.h>
 
+#include "offload/homes/homes_rig.h"
 #include "support/offloaders.h"
 
 namespace terrace {
@@ -55,18 +56,9 @@ struct StepRig {
   float master(uint32_t chunk) const {
     return *reinterpret_cast<const float*>(records.resident(ChunkId{chunk}));
   }
-  // The chunk has a gradient on the device, every element of which is `value`.
-  void make_gradient(ChunkId chunk, float value) {
-    const Schedule unknown;
-    cache.begin_gradient(chunk, *cache.take_slot(EvictionContext{unknown, kNever}));
-    cache.pin_gradient(chunk);
-    auto* const elements = reinterpret_cast<Bf16*>(cache.gradient_address(chunk));
-    for (uint64_t e = 0; e < kTileElements; ++e) elements[e] = to_bf16(value);
-    cache.unpin_gradient(chunk);
-  }
   // All of the chunk's gradient has landed below the device, and its tensor waits for the update.
   void land_gradient(uint32_t chunk, float value) {
-    make_gradient(ChunkId{chunk}, value);
+    make_gradient(cache, ChunkId{chunk}, value);
     runs.complete(TensorId{chunk}, 0);
     gradients->land(runs.take(ChunkId{chunk}, 0));
   }
@@ -107,18 +99,8 @@ struct StepRig {
   io::RingBuffer ring{arena.take(4 * plan.ring_slot_bytes, "a ring"), plan.ring_slot_bytes};
   ParamHome params{space, Placement::cpu, plan, arena, device, ParameterStores{}, nullptr, watch};
   GradientRuns runs{space, 1};
-  std::unique_ptr<GradientStore> gradients = make_gradient_store({space,
-                                                                  options,
-                                                                  plan,
-                                                                  arena,
-                                                                  device,
-                                                                  cache,
-                                                                  params,
-                                                                  runs,
-                                                                  nullptr,
-                                                                  workers,
-                                                                  InstructionSet::scalar,
-                                                                  {}});
+  std::unique_ptr<GradientStore> gradients =
+      make_gradient_store({run, arena, cache, params, runs, nullptr, {}});
   RecordStore records{space, Placement::cpu, plan, arena, device, nullptr, nullptr, watch};
   const StateHomes homes{params, *gradients, records};
   // SGD, a rate of 1: an update takes the gradient from the master.
