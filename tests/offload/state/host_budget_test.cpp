@@ -143,6 +143,17 @@ TEST(HostBudget, RefusesLessThanTheRunNeedsAndChangesNothing) {
 }
 
 // The ledger and the operating system agree.
+TEST(HostBudget, IsNeverMoreThanWasPlanned) {
+  EpochCase c;
+  c.cached_quarters = 4;
+  const ScratchFolder folder;
+  EpochRig rig(c, folder.path());
+  const uint64_t planned = rig.offloader->budget().in_force();
+  rig.offloader->budget().set(2 * planned);
+  EXPECT_EQ(rig.offloader->budget().in_force(), planned);
+  EXPECT_FALSE(rig.offloader->budget().has_changed());
+}
+
 TEST(HostBudget, GivesItsPagesBackToTheSystem) {
   const std::vector<TensorSpec> specs = {{"weight", {4 * 1024 * 1024}}};
   const FlatSpace space(specs, 512 * 1024);  // eight chunks with records of 6 MiB

@@ -56,6 +56,21 @@ TEST_F(StepBoundaryTest, LeavesTheStateToTheStepThatChangesIt) {
   static_cast<void>(boundary.whole("cannot read"));
 }
 
+// As where the device is full of what the update of a step that goes backward still has.
+TEST_F(StepBoundaryTest, DoesNotTakeAnUpdateWithinAStepForItsEnd) {
+  runner.set_mode(UpdateMode::during_backward);
+  boundary.begin_step();
+  boundary.begin_change();
+  runner.set_constants(rig.settings, 0);
+  runner.begin_beside(true);
+  boundary.finish_update();
+  EXPECT_FALSE(boundary.is_updating());
+  EXPECT_FALSE(custody.is_whole());
+  EXPECT_TRUE(over.empty());
+  boundary.end_step(true);
+  EXPECT_TRUE(custody.is_whole());
+}
+
 TEST_F(StepBoundaryTest, RefusesWhileAnythingIsOpen) {
   order.begin_step();
   testing::expect_error(ErrorKind::cancelled, {"a step is open"},
