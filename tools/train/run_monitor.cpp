@@ -1,7 +1,5 @@
 #include "train/run_monitor.h"
 
-#include <fmt/format.h>
-
 #include <chrono>
 
 namespace terrace {
@@ -17,12 +15,10 @@ double seconds(uint64_t ns) {
 
 }  // namespace
 
-RunMonitor::RunMonitor(const TrainConfig& config, const Trainer& trainer, bool resumed, RunReport& report)
-    : trainer_(trainer),
-      monitor_(config, {trainer.consumed_samples(), resumed, wall_seconds()}),
-      report_(report) {}
+RunMonitor::RunMonitor(const TrainConfig& config, const Trainer& trainer, bool resumed)
+    : trainer_(trainer), monitor_(config, {trainer.consumed_samples(), resumed, wall_seconds()}) {}
 
-void RunMonitor::step(const StepReport& report) {
+void RunMonitor::step_done(const StepReport& report) {
   UpdateScalars scalars;
   scalars.samples = trainer_.consumed_samples();
   scalars.loss = report.loss;
@@ -34,23 +30,10 @@ void RunMonitor::step(const StepReport& report) {
   scalars.backward_seconds = seconds(report.forward_backward_ns - report.forward_ns);
   scalars.update_seconds = seconds(report.update_ns);
   monitor_.update(scalars, wall_seconds());
-  report_.step(report);
 }
 
-void RunMonitor::evaluation(double loss) {
+void RunMonitor::evaluated(uint64_t, double loss) {
   monitor_.evaluation(trainer_.consumed_samples(), loss, wall_seconds());
-  report_.evaluation(trainer_.completed_steps(), loss);
-}
-
-std::string time_line(const StepReport& report) {
-  const auto ms = [](uint64_t ns) { return static_cast<double>(ns) * 1e-6; };
-  const OffloadCounters& moved = report.moved;
-  std::string parts;
-  for (const TimeCause cause : kTimeCauses)
-    parts += fmt::format("{}{} {:.2f}", parts.empty() ? "" : ", ", name_of(cause), ms(moved.time[cause]));
-  return fmt::format("step {}: time (ms) | fwd: {:.2f} | bwd: {:.2f} | step: {:.2f} | {}", report.step,
-                     ms(report.forward_ns), ms(report.forward_backward_ns - report.forward_ns),
-                     ms(report.update_ns), parts);
 }
 
 }  // namespace terrace

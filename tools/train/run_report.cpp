@@ -38,53 +38,63 @@ void RunReport::begin(const TrainerOptions& options, const TrainerPlan& plan, st
   begun_ = true;
 }
 
-void RunReport::attach(Trainer& trainer, const TrainerPlan& plan) {
+void RunReport::attach(Trainer& trainer, const TrainerPlan& plan, StepRecording& recording) {
   trainer_ = &trainer;
   plan_ = &plan;
+  recording_ = &recording;
   record_.header.model = trainer.model_description();
   record_.header.resumed_at_step = trainer.completed_steps();
   record_.log().set_completed_steps(trainer.completed_steps());
 }
 
-void RunReport::step(const StepReport& report) {
+void RunReport::step_done(const StepReport& report) {
   if (file_ == nullptr) return;
+  take_picture();
   record_.step(report);
   least_.add(report.update_mode);
   if (file_->is_due()) write();
 }
 
-void RunReport::finished(const FinishedUpdate& update) {
+void RunReport::take_picture() {
+  if (std::optional<StepPicture> picture = recording_->take_picture()) record_.picture = std::move(picture);
+}
+
+void RunReport::update_finished(const FinishedUpdate& update) {
   if (file_ == nullptr) return;
   record_.finished(update);
 }
 
-void RunReport::evaluation(uint64_t step, double loss) {
+void RunReport::evaluated(uint64_t step, double loss) {
   if (file_ == nullptr) return;
   record_.evaluation(step, loss);
   least_.add_evaluation();
 }
 
-void RunReport::picture(std::optional<StepPicture> picture) {
-  if (picture) record_.picture = std::move(picture);
-}
-
-void RunReport::kept(const KeptState& kept) {
+void RunReport::state_kept(const KeptState& kept) {
   if (file_ == nullptr) return;
   if (kept.epoch_step) record_.epoch(*kept.epoch_step);
   if (kept.checkpoint) record_.checkpoint(kept.checkpoint->step, kept.checkpoint->folder.string());
 }
 
-void RunReport::end(const std::optional<Error>& failure, bool was_to_stop) {
+void RunReport::ended(const RunEnd& run) {
   if (!begun_) return;
-  const RunState state = !failure ? RunState::complete : was_to_stop ? RunState::stopped : RunState::failed;
-  record_.set_state(state, failure ? in_flags_and_keys(failure->what()) : "");
-  write();
-  begun_ = false;
+  take_picture();
+  end(run.failed             ? RunState::failed
+      : run.error != nullptr ? RunState::stopped
+                             : RunState::complete,
+      run.error);
 }
 
 void RunReport::give_up(const Error& failure) {
+  if (!begun_) return;
   trainer_ = nullptr;
-  end(failure, false);
+  end(RunState::failed, &failure);
+}
+
+void RunReport::end(RunState state, const Error* error) {
+  record_.set_state(state, error != nullptr ? in_flags_and_keys(error->what()) : "");
+  write();
+  begun_ = false;
 }
 
 void RunReport::write() {

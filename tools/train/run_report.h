@@ -8,20 +8,22 @@
 #include <string>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/observe/log/run_observer.h>
 #include <terrace/runtime/observe/page/least_traffic.h>
 #include <terrace/runtime/observe/page/report_file.h>
 #include <terrace/runtime/observe/page/run_record.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "console.h"
+#include "train/step_recording.h"
 
 namespace terrace {
 
-class RunReport {
+class RunReport final : public RunObserver {
  public:
   // Without a path it keeps nothing and writes nothing. From here on it has the console's warnings.
   RunReport(const std::string& path, Console& console);
-  ~RunReport();
+  ~RunReport() override;
   RunReport(const RunReport&) = delete;
   RunReport& operator=(const RunReport&) = delete;
 
@@ -29,21 +31,22 @@ class RunReport {
   // can be written.
   void begin(const TrainerOptions& options, const TrainerPlan& plan, std::vector<ReportFact> facts,
              double unigram_loss, const std::optional<PlanPrediction>& prediction);
-  // From here on it asks `trainer` of `plan`, which outlive it.
-  void attach(Trainer& trainer, const TrainerPlan& plan);
+  // From here on the report asks `trainer`, whose plan is `plan`, for its memory, and `recording`, which
+  // observes the run before the report does, for pictures. All outlive the report's calls.
+  void attach(Trainer& trainer, const TrainerPlan& plan, StepRecording& recording);
 
-  void step(const StepReport& report);
-  void finished(const FinishedUpdate& update);
-  void evaluation(uint64_t step, double loss);
-  void kept(const KeptState& kept);
-  void picture(std::optional<StepPicture> picture);
-  // The last page, unless there was no first: of a run that was to be stopped, that failed, or that came to
-  // its end.
-  void end(const std::optional<Error>& failure, bool was_to_stop);
-  // The same where the trainer is gone, or was never made.
+  void step_done(const StepReport& report) override;
+  void update_finished(const FinishedUpdate& update) override;
+  void evaluated(uint64_t step, double loss) override;
+  void state_kept(const KeptState& kept) override;
+  // Writes the last page, unless there was no first.
+  void ended(const RunEnd& end) override;
+  // Writes the last page of a run whose trainer is gone, or was never made.
   void give_up(const Error& failure);
 
  private:
+  void take_picture();
+  void end(RunState state, const Error* error);
   void write();
 
   Console& console_;
@@ -54,6 +57,7 @@ class RunReport {
   bool begun_ = false;
   Trainer* trainer_ = nullptr;
   const TrainerPlan* plan_ = nullptr;
+  StepRecording* recording_ = nullptr;
 };
 
 }  // namespace terrace

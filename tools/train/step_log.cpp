@@ -79,7 +79,7 @@ void StepLog::fault_on_purpose(uint64_t step, const std::string& spec) {
   put(json_object({{"event", "fault on purpose"}, {"step", step}, {"inject", spec}}));
 }
 
-void StepLog::step(const StepReport& report) {
+void StepLog::step_done(const StepReport& report) {
   JsonWriter json;
   json.begin_object().members({{"event", "step"}, {"step", report.step}, {"loss", report.loss}});
   json.members({{"lr", report.learning_rate}, {"gradient_norm", report.gradient_norm}});
@@ -96,24 +96,25 @@ void StepLog::step(const StepReport& report) {
   put(json);
 }
 
-void StepLog::evaluation(uint64_t step, double validation_loss) {
+void StepLog::evaluated(uint64_t step, double validation_loss) {
   put(json_object({{"event", "evaluation"}, {"step", step}, {"validation_loss", validation_loss}}));
 }
 
-void StepLog::epoch(uint64_t step) {
-  put(json_object({{"event", "commit"}, {"step", step}}));
+void StepLog::state_kept(const KeptState& kept) {
+  if (kept.epoch_step) put(json_object({{"event", "commit"}, {"step", *kept.epoch_step}}));
+  if (!kept.checkpoint) return;
+  const SavedCheckpoint& saved = *kept.checkpoint;
+  put(json_object({{"event", "checkpoint"}, {"step", saved.step}, {"folder", saved.folder.string()}}));
 }
 
-void StepLog::checkpoint(uint64_t step, const std::string& folder) {
-  put(json_object({{"event", "checkpoint"}, {"step", step}, {"folder", folder}}));
-}
-
-void StepLog::end(uint64_t step, std::string_view stopped_by) {
-  put(json_object({{"event", "end"}, {"step", step}, {"stopped_by", json_text_or_null(stopped_by)}}));
-}
-
-void StepLog::failed(uint64_t step, std::string_view what_failed, std::string_view survives) {
-  put(json_object({{"event", "failed"}, {"step", step}, {"failure", what_failed}, {"survives", survives}}));
+void StepLog::ended(const RunEnd& end) {
+  if (end.failed) {
+    put(json_object(
+        {{"event", "failed"}, {"step", end.step}, {"failure", end.stopped_by}, {"survives", end.survives}}));
+  } else {
+    put(json_object(
+        {{"event", "end"}, {"step", end.step}, {"stopped_by", json_text_or_null(end.stopped_by)}}));
+  }
 }
 
 void StepLog::put(const std::string& line) {

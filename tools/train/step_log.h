@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include <terrace/base/text/json_writer.h>
-#include <terrace/runtime/train/trainer.h>
+#include <terrace/runtime/observe/log/run_observer.h>
 
 namespace terrace {
 
@@ -17,25 +17,22 @@ void write_time_parts(JsonWriter& json, std::string_view key, const TimeParts& p
 // Writes the member "uses": what the bytes of a tier are for.
 void write_uses(JsonWriter& json, std::span<const TierUse> uses);
 
-class StepLog {
+class StepLog final : public RunObserver {
  public:
   // An empty path makes a log that keeps nothing. Appends to a file that is there, on a new line. Throws
   // Error(io).
   explicit StepLog(const std::string& path);
-  ~StepLog();
+  ~StepLog() override;
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
 
   // Throw Error(io) when the line is not in the file as a whole.
   void start(uint64_t completed_steps, uint64_t steps, const std::string& model, const TrainConfig& config);
   void fault_on_purpose(uint64_t step, const std::string& spec);
-  void step(const StepReport& report);
-  void evaluation(uint64_t step, double validation_loss);
-  void epoch(uint64_t step);
-  void checkpoint(uint64_t step, const std::string& folder);
-  void end(uint64_t step, std::string_view stopped_by);
-  // The run ends by an error; `survives` says what can be gone on from.
-  void failed(uint64_t step, std::string_view what_failed, std::string_view survives);
+  void step_done(const StepReport& report) override;
+  void evaluated(uint64_t step, double validation_loss) override;
+  void state_kept(const KeptState& kept) override;
+  void ended(const RunEnd& end) override;
 
  private:
   void put(const std::string& line);

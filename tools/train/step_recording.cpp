@@ -84,9 +84,10 @@ StepRecording::StepRecording(const TrainFlags& flags, Log& log)
 
 StepRecording::~StepRecording() = default;
 
-void StepRecording::begin(uint64_t completed, std::string description) {
+void StepRecording::begin(Trainer& trainer) {
   if (events_ == nullptr) return;
-  completed_ = completed;
+  trainer_ = &trainer;
+  const uint64_t completed = completed_ = trainer.completed_steps();
   // No sooner: from here on a signal ends the run in order, and nothing is left behind of the file.
   try {
     if (has_trace_) file_ = std::make_unique<TraceFile>(trace_, clock_.now_ns());
@@ -98,7 +99,6 @@ void StepRecording::begin(uint64_t completed, std::string description) {
     taker_.emplace(completed, events_->capacity());
     return;
   }
-  description_ = std::move(description);
   const StepRange range = wanted_ ? *wanted_ : default_step_range(completed, steps_);
   events_->choose_steps(range.first, range.last);
   if (has_page_) taker_.emplace(range.first - 1, events_->capacity());
@@ -111,15 +111,17 @@ void StepRecording::begin(uint64_t completed, std::string description) {
                         range.last, file_->path().string(), format_bytes(events_->memory_bytes())));
 }
 
-// What was asked for in the last step has ended within the one after it, but for a commit.
-void StepRecording::step_done(uint64_t step, bool committing) {
+// What was asked for in the last step has ended within the one after it, but for a commit: one that is still
+// in progress may have begun in a recorded step.
+void StepRecording::step_done(const StepReport& report) {
   if (events_ == nullptr) return;
+  const uint64_t step = report.step;
   take();
   if (taker_) {
     if (std::optional<StepPicture> picture = taker_->step_done(step, *events_)) picture_ = std::move(picture);
   }
   if (step <= events_->last_step()) return;
-  if (file_ != nullptr && !committing) finish_file();
+  if (file_ != nullptr && !trainer_->offloader().commits().in_progress()) finish_file();
   if (!has_trace_) choose_next(step);
 }
 
@@ -141,7 +143,7 @@ void StepRecording::take() {
   }
 }
 
-void StepRecording::finish() {
+void StepRecording::ended(const RunEnd&) {
   if (events_ == nullptr) return;
   take();
   if (taker_) {
@@ -153,7 +155,7 @@ void StepRecording::finish() {
 void StepRecording::finish_file() {
   if (file_ == nullptr) return;
   try {
-    file_->finish(*events_, description_);
+    file_->finish(*events_, "terrace " TERRACE_VERSION ", " + trainer_->model_description());
     const std::string what = fmt::format("{} events of steps {}-{} are in {}", file_->event_count(),
                                          events_->first_step(), events_->last_step(), file_->path().string());
     if (events_->left_out() == 0) {

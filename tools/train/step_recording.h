@@ -12,6 +12,7 @@
 #include <terrace/base/clock.h>
 #include <terrace/base/log.h>
 #include <terrace/offload/watch/step_events.h>
+#include <terrace/runtime/observe/log/run_observer.h>
 #include <terrace/runtime/observe/page/picture_taker.h>
 #include <terrace/runtime/observe/trace/trace_file.h>
 
@@ -29,24 +30,22 @@ StepRange parse_step_range(const std::string& text, uint64_t steps);
 // where the run is long enough.
 StepRange default_step_range(uint64_t completed, uint64_t steps);
 
-class StepRecording {
+class StepRecording final : public RunObserver {
  public:
   // Throws Error(config) for flags that are wrong. Without --trace and --report it does nothing at all.
   StepRecording(const TrainFlags& flags, Log& log);
-  ~StepRecording();
+  ~StepRecording() override;
   StepRecording(const StepRecording&) = delete;
   StepRecording& operator=(const StepRecording&) = delete;
 
   // Null where nothing is recorded.
   StepEvents* events() { return events_.get(); }
-  // The run is made: its first step is `completed` + 1.
-  void begin(uint64_t completed, std::string description);
-  // Between two steps: takes out what was recorded, and ends the trace when nothing more can come. A commit
-  // that is still `committing` may have begun in a recorded step.
-  void step_done(uint64_t step, bool committing);
-  // The run is over, or has failed.
-  void finish();
-  // Of the last step of which there is one since it was asked for before.
+  // `trainer` stands where the run goes on, and outlives the recording's calls.
+  void begin(Trainer& trainer);
+  // Takes out what was recorded, and ends the trace when nothing more can come.
+  void step_done(const StepReport& report) override;
+  void ended(const RunEnd& end) override;
+  // The picture of the latest pictured step; empty where there is none since the last call.
   std::optional<StepPicture> take_picture() { return std::exchange(picture_, std::nullopt); }
 
  private:
@@ -61,13 +60,13 @@ class StepRecording {
   const std::string trace_;  // the file
   const bool has_trace_;
   const bool has_page_;
+  Trainer* trainer_ = nullptr;
   uint64_t completed_ = 0;  // when the run began
   std::optional<StepRange> wanted_;
   std::unique_ptr<StepEvents> events_;
   std::unique_ptr<TraceFile> file_;
   std::optional<PictureTaker> taker_;  // where there is a page
   std::optional<StepPicture> picture_;
-  std::string description_;
 };
 
 }  // namespace terrace

@@ -27,7 +27,9 @@
 #include "inspect/plan_report.h"
 #include "train/run_monitor.h"
 #include "train/run_report.h"
+#include "train/run_saves.h"
 #include "train/step_log.h"
+#include "train/step_progress.h"
 #include "train/step_recording.h"
 #include "train/stop_signals.h"
 #include "train/train_decisions.h"
@@ -235,28 +237,27 @@ int Train::train(RunReport& report) {
   log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
   for (const std::string& spec : flags_.inject) log.fault_on_purpose(trainer.completed_steps(), spec);
 
-  recording.begin(trainer.completed_steps(), "terrace " TERRACE_VERSION ", " + trainer.model_description());
-  report.attach(trainer, plan);
-  RunMonitor monitor(options.config, trainer, start.is_resumed(), report);
+  recording.begin(trainer);
+  report.attach(trainer, plan, recording);
+  RunMonitor monitor(options.config, trainer, start.is_resumed());
+  StepProgress progress(flags_, options.config, console_);
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
   const std::unique_ptr<JobControl> control = start_control(trainer, signals);
-  const std::optional<Error> failure = TrainingRun(flags_, options, trainer, saves.get(), console_, log,
-                                                   recording, monitor, signals, control.get(), summary)
-                                           .run();
-  trainer.offloader().wait_for_copies();  // which the record counts where they end
-  recording.finish();
-  report.picture(recording.take_picture());
-  faults.say_what_was_done(console_);
+  // The report shows what those before it have to say.
+  std::vector<RunObserver*> observers = {&summary, &log, &recording, &faults, &report, &monitor, &progress};
+  if (control != nullptr) observers.push_back(control.get());
+  RunSaves kept(flags_, options, trainer, saves.get(), observers, console_);
+  TrainingRun training({flags_, trainer, kept, observers, signals, control.get(), console_});
+  training.run();
   record_schedule(trainer);
-  report.end(failure, signals.requested());
+  const std::optional<Error> failure = training.end();
   summary.model = trainer.model_description();
   summary.tokenizer = tokenizer_of(flags_);
   summary.parameter_count = plan.parameter_count;
   summary.planned_steps = options.steps;
   for (const std::filesystem::path& path : tier_paths(options.config.placement))
     summary.nvme_paths += (summary.nvme_paths.empty() ? "" : " ") + path.string();
-  summary.completed_steps = trainer.completed_steps();
   add_memory(summary, trainer, plan);
   try {
     print_result(flags_.json ? summary_json(summary) : summary_text(summary, flags_.verbose));

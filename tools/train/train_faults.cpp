@@ -14,6 +14,7 @@ InjectedFaults::InjectedFaults(const std::vector<std::string>& specs) : specs_(s
 
 void InjectedFaults::apply_to(OffloadOptions& options, Log& log) {
   if (plan_ == nullptr) return;
+  log_ = &log;
   if (options.parameters != Placement::nvme && options.states != Placement::nvme) {
     log.warning("--inject has no effect: nothing is on nvme");
     return;
@@ -25,9 +26,9 @@ void InjectedFaults::apply_to(OffloadOptions& options, Log& log) {
   options.hooks.decorate_engine = engines_with_faults(*plan_, log);
 }
 
-void InjectedFaults::say_what_was_done(Log& log) const {
+void InjectedFaults::ended(const RunEnd&) {
   if (plan_ == nullptr) return;
-  log.warning(fmt::format("--inject made {} transfers go wrong", plan_->faults_done()));
+  log_->warning(fmt::format("--inject made {} transfers go wrong", plan_->faults_done()));
 }
 
 }  // namespace terrace

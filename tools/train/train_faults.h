@@ -9,10 +9,11 @@
 #include <terrace/aio/engines/fault_plan.h>
 #include <terrace/base/log.h>
 #include <terrace/offload/options/offload_options.h>
+#include <terrace/runtime/observe/log/run_observer.h>
 
 namespace terrace {
 
-class InjectedFaults {
+class InjectedFaults final : public RunObserver {
  public:
   // One specification for each --inject, as runtime/train/fault_spec.h has them. Throws Error(config).
   explicit InjectedFaults(const std::vector<std::string>& specs);
@@ -20,12 +21,13 @@ class InjectedFaults {
   // Warns, and decorates the engines of a run that will be made with `options`. `log` and this object outlive
   // it.
   void apply_to(OffloadOptions& options, Log& log);
-  // How many transfers went wrong; nothing without --inject.
-  void say_what_was_done(Log& log) const;
+  // Says how many transfers went wrong.
+  void ended(const RunEnd& end) override;
 
  private:
   std::vector<std::string> specs_;
-  std::unique_ptr<io::FaultPlan> plan_;
+  std::unique_ptr<io::FaultPlan> plan_;  // null without --inject
+  Log* log_ = nullptr;
 };
 
 }  // namespace terrace

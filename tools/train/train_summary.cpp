@@ -201,8 +201,9 @@ void write_links(JsonWriter& json, const RunSummary& summary) {
 
 }  // namespace
 
-void RunSummary::add(const StepReport& report) {
+void RunSummary::step_done(const StepReport& report) {
   ++steps;
+  if (steps == 1) process_bytes = current_memory_use().pss_bytes;
   least.add(report.update_mode);
   predicted.add(report);
   tokens += report.tokens;
@@ -215,10 +216,26 @@ void RunSummary::add(const StepReport& report) {
   moved = moved + report.moved;
 }
 
-void RunSummary::add(const FinishedUpdate& last) {
+void RunSummary::update_finished(const FinishedUpdate& last) {
   total_ns += last.ns;
   update_ns += last.ns;
   moved = moved + last.moved;
+}
+
+void RunSummary::evaluated(uint64_t step, double loss) {
+  validation_loss = loss;
+  validation_step = step;
+  least.add_evaluation();
+}
+
+void RunSummary::state_kept(const KeptState& kept) {
+  if (kept.epoch_step) epoch_step = kept.epoch_step;
+  if (kept.checkpoint) checkpoint = kept.checkpoint->folder.string();
+}
+
+void RunSummary::ended(const RunEnd& end) {
+  completed_steps = end.step;
+  stopped_by = end.stopped_by;
 }
 
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/runtime/observe/log/run_observer.h>
 #include <terrace/runtime/observe/page/least_traffic.h>
 #include <terrace/runtime/observe/page/run_record.h>
 #include <terrace/runtime/train/trainer.h>
@@ -15,7 +16,7 @@
 
 namespace terrace {
 
-struct RunSummary {
+struct RunSummary final : public RunObserver {
   std::string model;
   uint64_t parameter_count = 0;
   uint64_t planned_steps = 0;    // of the whole run
@@ -51,8 +52,12 @@ struct RunSummary {
   std::vector<NvmePathUse> paths;
   uint64_t process_bytes = 0;  // the most that the operating system was seen to count for this process (Pss)
 
-  void add(const StepReport& report);
-  void add(const FinishedUpdate& last);
+  void step_done(const StepReport& report) override;
+  void update_finished(const FinishedUpdate& last) override;
+  void evaluated(uint64_t step, double loss) override;
+  void state_kept(const KeptState& kept) override;
+  void commits_removed() override { epoch_step.reset(); }
+  void ended(const RunEnd& end) override;
 };
 
 // The memory of the trainer as it is now, the bound, and what was committed.

@@ -47,14 +47,21 @@ void JobControl::step_done(const StepReport& report) {
   if (server_ == nullptr) return;
   set_last_step(next_, report);
   set_memory(next_, trainer_);
-  const MutexLock lock(mutex_);
-  published_ = next_;
+  publish();
 }
 
-void JobControl::kept(std::optional<uint64_t> epoch_step, std::optional<uint64_t> checkpoint_step) {
-  if (next_.epoch_step == epoch_step && next_.checkpoint_step == checkpoint_step) return;
-  next_.epoch_step = epoch_step;
-  next_.checkpoint_step = checkpoint_step;
+void JobControl::state_kept(const KeptState& kept) {
+  if (kept.epoch_step) next_.epoch_step = kept.epoch_step;
+  if (kept.checkpoint) next_.checkpoint_step = kept.checkpoint->step;
+  if (kept.epoch_step || kept.checkpoint) publish();
+}
+
+void JobControl::commits_removed() {
+  next_.epoch_step.reset();
+  publish();
+}
+
+void JobControl::publish() {
   const MutexLock lock(mutex_);
   published_ = next_;
 }
@@ -97,8 +104,7 @@ std::string JobControl::carry_out(const ControlRequest& request, const JobAction
   if (request.command == ControlCommand::set) {
     const HostBudgetChange change = actions.set_host_budget(request.host_memory_bytes);
     set_memory(next_, trainer_);
-    const MutexLock lock(mutex_);
-    published_ = next_;
+    publish();
     return change.refusal ? control_refusal(*change.refusal) : set_answer(change, next_.record_chunks);
   }
   const SaveAnswer saved = actions.save();

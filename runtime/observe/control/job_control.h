@@ -15,6 +15,7 @@
 #include <terrace/base/mutex.h>
 #include <terrace/runtime/observe/control/control_server.h>
 #include <terrace/runtime/observe/control/job_status.h>
+#include <terrace/runtime/observe/log/run_observer.h>
 #include <terrace/runtime/train/trainer.h>
 
 namespace terrace {
@@ -38,7 +39,7 @@ struct JobActions {
   FunctionRef<SaveAnswer()> save;
 };
 
-class JobControl {
+class JobControl final : public RunObserver {
  public:
   // Where no socket can be had, one warning says so and the run goes on without. `trainer` and `log` outlive
   // this.
@@ -48,17 +49,18 @@ class JobControl {
   // Only where it listens.
   std::filesystem::path socket() const { return server_->socket(); }
 
-  // --- Of the step thread, between two steps ---
-  void step_done(const StepReport& report);
-  void kept(std::optional<uint64_t> epoch_step, std::optional<uint64_t> checkpoint_step);
-  // Carries out what was asked for; costs nothing when that is nothing. Throws what an action throws, after
-  // it was answered.
+  void step_done(const StepReport& report) override;
+  void state_kept(const KeptState& kept) override;
+  void commits_removed() override;
+  // Carries out what was asked for, on the step thread between two steps; costs nothing when that is nothing.
+  // Throws what an action throws, after it was answered.
   void serve(const JobActions& actions);
 
  private:
   std::optional<std::string> answer_at_once(const ControlRequest& request);
   std::string carry_out(const ControlRequest& request, const JobActions& actions);
   std::string status_answer();
+  void publish();
 
   Trainer& trainer_;
   const JobControlOptions options_;

@@ -24,7 +24,7 @@ namespace {
 using data::cannot_read;
 using data::cannot_use;
 
-constexpr size_t kBeginningBytes = 8192;
+constexpr size_t kTextBeginningBytes = 8192;
 constexpr const char* kAdvice = "give a text file or a folder with text files";
 
 class OpenFile {
@@ -76,7 +76,7 @@ void refuse_parquet(const std::filesystem::path& path, std::span<const uint8_t> 
 
 // How to make something of a binary file that can be trained on.
 std::string advice_for_binary(const std::filesystem::path& path) {
-  std::array<uint8_t, kBeginningBytes> buffer;
+  std::array<uint8_t, kTextBeginningBytes> buffer;
   const std::span<const uint8_t> beginning(buffer.data(), OpenFile(path).read(0, buffer));
   if (begins_with(beginning, "\x1F\x8B")) return fmt::format("unpack it first: gunzip -k {}", path.string());
   if (begins_with(beginning, "\x28\xB5\x2F\xFD"))
@@ -176,7 +176,7 @@ void TextFiles::add_file(const std::filesystem::path& path, const std::string& n
   const OpenFile file(path);
   const struct stat status = file.status();
   const auto size = static_cast<uint64_t>(status.st_size);
-  std::array<uint8_t, kBeginningBytes> buffer;
+  std::array<uint8_t, kTextBeginningBytes> buffer;
   const std::span<const uint8_t> beginning(buffer.data(), file.read(0, buffer));
   if (beginning.empty()) {
     ++empty_count_;

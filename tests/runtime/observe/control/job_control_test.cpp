@@ -71,7 +71,7 @@ TEST(JobControl, SaysHowTheRunIsDoing) {
 
   const StepReport report = job.run.trainer->step();
   job.control.step_done(report);
-  job.control.kept(1, std::nullopt);
+  job.control.state_kept({.epoch_step = 1, .checkpoint = std::nullopt});
   status = job.status();
   EXPECT_EQ(status.step, 1u);
   EXPECT_EQ(status.loss, report.loss);
@@ -83,6 +83,14 @@ TEST(JobControl, SaysHowTheRunIsDoing) {
   EXPECT_EQ(status.epoch_step, 1u);
   EXPECT_EQ(status.tiers[0].peak_bytes, job.run.trainer->device_peak_bytes());
   EXPECT_EQ(status.tiers[2].used_bytes, job.run.trainer->offloader().tier_file_bytes());
+
+  // One fact does not undo the other.
+  job.control.state_kept({.epoch_step = std::nullopt, .checkpoint = SavedCheckpoint{1, "saves/step-1"}});
+  status = job.status();
+  EXPECT_EQ(status.epoch_step, 1u);
+  EXPECT_EQ(status.checkpoint_step, 1u);
+  job.control.commits_removed();
+  EXPECT_EQ(job.status().epoch_step, std::nullopt);
 }
 
 TEST(JobControl, ChangesTheHostBudgetAndSaysWhatCameOfIt) {
@@ -125,7 +133,7 @@ TEST(JobControl, GoesOnWhereNobodyCanReachItAndSaysSoOnce) {
   ControlledRun job(scratch.path() / "taken");
   EXPECT_FALSE(job.control.listens());
   job.step();
-  job.control.kept(1, 1);
+  job.control.state_kept({.epoch_step = 1, .checkpoint = std::nullopt});
   uint32_t warnings = 0;
   for (const MemoryLog::Line& line : job.run.log.lines()) {
     if (line.text.find("cannot be reached by `terrace ctl`") == std::string::npos) continue;

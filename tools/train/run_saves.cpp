@@ -1,0 +1,168 @@
+#include "train/run_saves.h"
+
+#include <fmt/format.h>
+
+#include <terrace/runtime/model/weights/export_folder.h>
+#include <terrace/runtime/train/checkpoint/checkpoint.h>
+
+namespace terrace {
+namespace {
+
+std::filesystem::path weights_folder(const TrainFlags& flags) {
+  return std::filesystem::path(flags.save) / "weights";
+}
+
+}  // namespace
+
+RunSaves::RunSaves(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer,
+                   const CheckpointFolder* folder, std::span<RunObserver* const> observers, Console& console)
+    : flags_(flags),
+      options_(options),
+      trainer_(trainer),
+      folder_(folder),
+      observers_(observers),
+      console_(console),
+      first_step_(trainer.completed_steps()) {}
+
+void RunSaves::begin() {
+  const uint64_t step = trainer_.completed_steps();
+  if (folder_ == nullptr || !options_.config.gather_16bit_weights_on_save || step == 0) return;
+  if (!why_not_saved(*folder_, trainer_.run_id(), step).empty()) return;
+  if (step_of_export(weights_folder(flags_)) != step) export_weights();
+}
+
+void RunSaves::look_after() {
+  const bool due = flags_.save_every > 0 && trainer_.completed_steps() % flags_.save_every == 0;
+  const bool retains =
+      options_.config.terrace.retained_checkpoints > 0 && trainer_.offloader().commits().are_kept();
+  if (due && retains) note(trainer_.begin_commit(true));
+  if (due) save();
+  note(trainer_.look_after_state());
+}
+
+void RunSaves::finish_update() {
+  const FinishedUpdate last = trainer_.finish_update();
+  for (RunObserver* observer : observers_) observer->update_finished(last);
+}
+
+void RunSaves::keep_last(bool complete) {
+  Offloader& offloader = trainer_.offloader();
+  const uint64_t step = trainer_.completed_steps();
+  if (has_trained() || trainer_.durable_step() == step) save();
+  note(trainer_.finish_save());
+  if (!offloader.commits().are_kept()) return;
+  if (has_trained()) note(trainer_.begin_commit());
+  note(trainer_.finish_commit());
+  if (!complete || !checkpoint_ || checkpoint_->step != step) return;
+  if (const std::string trouble = why_not_saved(*folder_, trainer_.run_id(), step); !trouble.empty()) {
+    console_.warning(
+        fmt::format("the files on nvme stay: the checkpoint of step {} in {} is not what was saved ({})",
+                    step, flags_.save, trouble));
+    return;
+  }
+  offloader.commits().keep_tier(false);
+  for (RunObserver* observer : observers_) observer->commits_removed();
+  console_.info(fmt::format("the run is complete and saved in {}: its files on nvme are removed",
+                            checkpoint_->folder.string()));
+}
+
+SaveAnswer RunSaves::save_as_asked() {
+  SaveAnswer answer;
+  answer.checkpoint = !flags_.save.empty();
+  answer.epoch = trainer_.offloader().commits().are_kept();
+  if (!answer.checkpoint && !answer.epoch) {
+    answer.refusal = Error(ErrorKind::config, {"cannot save the state of", "this run",
+                                               "it has neither --save nor optimizer states on nvme",
+                                               "start it with --save DIR"});
+    return answer;
+  }
+  console_.info(fmt::format("terrace ctl: saving step {}", trainer_.completed_steps()));
+  if (answer.checkpoint) {
+    save();
+  } else {
+    note(trainer_.begin_commit());
+  }
+  return answer;
+}
+
+void RunSaves::save() {
+  const uint64_t step = trainer_.completed_steps();
+  if (folder_ == nullptr || saving_step_ == step) return;
+  saving_step_ = step;
+  // Where commits are kept the checkpoint is copied from one, which waits for the update by itself.
+  if (!trainer_.offloader().commits().are_kept()) finish_update();
+  note(trainer_.begin_save(*folder_));
+  if (options_.config.gather_16bit_weights_on_save) export_weights();
+}
+
+void RunSaves::note(const KeptState& kept) {
+  if (!kept.epoch_step && !kept.checkpoint) return;
+  if (kept.checkpoint) checkpoint_ = kept.checkpoint;
+  for (RunObserver* observer : observers_) observer->state_kept(kept);
+  // After a failure the state may have gone wrong some steps ago: then the older ones are what is left.
+  if (kept.checkpoint && flags_.keep_last && !failed_)
+    remove_older_checkpoints(*folder_, trainer_.run_id(), checkpoint_->step, *flags_.keep_last, console_);
+}
+
+// Beside the checkpoints, those of the latest save: what DeepSpeed's save_16bit_model leaves.
+void RunSaves::export_weights() {
+  ExportOptions options;
+  options.type = options_.config.precision == DataType::fp16 ? DataType::fp16 : DataType::bf16;
+  options.replace = true;
+  options.source = options_.weights;
+  options.step = trainer_.completed_steps();
+  trainer_.export_weights(weights_folder(flags_), options);
+}
+
+void RunSaves::after_failure(const Error& failure) {
+  failed_ = true;
+  const auto in_passing = [&](FunctionRef<void()> action) {
+    try {
+      action();
+    } catch (const Error& second) {
+      if (second.parts().what_failed != failure.parts().what_failed) console_.error(second.what());
+    }
+  };
+  in_passing([&] { finish_update(); });
+  in_passing([&] { note(trainer_.finish_save()); });
+  if (!trainer_.has_whole_state() || !has_trained()) return;
+  const uint64_t step = trainer_.completed_steps();
+  if (folder_ != nullptr && (!checkpoint_ || checkpoint_->step != step))
+    in_passing([&] { note({{}, SavedCheckpoint{step, trainer_.save(*folder_)}}); });
+  if (!trainer_.offloader().commits().are_kept()) return;
+  in_passing([&] {
+    note(trainer_.begin_commit());
+    note(trainer_.finish_commit());
+  });
+}
+
+std::string RunSaves::what_survives() const {
+  std::string kept;
+  if (const std::optional<uint64_t> durable = trainer_.durable_step())
+    kept = fmt::format("the last commit on nvme is of step {}: go on with --resume nvme", *durable);
+  if (checkpoint_) {
+    kept += fmt::format("{}the last checkpoint is {}: go on with --resume {}", kept.empty() ? "" : "; ",
+                        checkpoint_->folder.string(), flags_.save);
+  }
+  if (!kept.empty()) return kept;
+  if (!flags_.resume.empty())
+    return fmt::format("this run kept nothing: what it was resumed from is as it was (--resume {})",
+                       flags_.resume);
+  if (trainer_.offloader().commits().earlier_stays())
+    return "this run kept nothing: the commit that was on nvme is still there (--resume nvme)";
+  return "nothing was kept: no commit was made and no checkpoint was saved yet";
+}
+
+std::string RunSaves::how_to_go_on() const {
+  const std::string folder = checkpoint_ ? checkpoint_->folder.string() : "";
+  if (trainer_.durable_step() == trainer_.completed_steps()) {
+    return fmt::format("the state is on nvme{}; the same command with --resume auto goes on",
+                       checkpoint_ ? " and in " + folder : "");
+  }
+  if (checkpoint_)
+    return fmt::format("the state is in {}; the same command with --resume auto goes on", folder);
+  if (!flags_.save.empty()) return "no step was done in this run, so nothing was saved";
+  return "nothing was saved, because --save was not given";
+}
+
+}  // namespace terrace
