@@ -76,7 +76,7 @@ File File::open(const std::filesystem::path& path, const FileOptions& options) {
   if (options.no_follow) flags |= O_NOFOLLOW;
   int fd;
   do {
-    fd = ::open(path.c_str(), flags, 0600);
+    fd = ::open(path.c_str(), flags, options.mode);
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) {
     const int error = errno;

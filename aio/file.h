@@ -20,7 +20,8 @@ enum class FileAccess : uint8_t { read, write, read_write };
 
 struct FileOptions {
   FileAccess access = FileAccess::read;
-  bool create = false;           // a new file with mode 0600; one that exists already is an error
+  bool create = false;           // a new file; one that exists already is an error
+  uint32_t mode = 0600;          // of a new file, less the umask
   bool direct = false;           // past the page cache (O_DIRECT), where the file system has that
   bool no_follow = true;         // a symbolic link as the last part of the path is an error
   FileEvents* events = nullptr;  // told of create, resize and sync; outlives the file

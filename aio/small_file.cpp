@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <string>
 
+#include <terrace/aio/aside_file.h>
 #include <terrace/aio/file.h>
 #include <terrace/aio/folder.h>
 #include <terrace/base/units.h>
@@ -16,33 +16,6 @@ namespace {
 [[noreturn]] void fail(const char* what_failed, const std::filesystem::path& path, int error) {
   throw Error(ErrorKind::io, {what_failed, path.string(), system_reason(error), ""});
 }
-
-void write_all(const File& file, std::span<const std::byte> bytes, FileEvents* events) {
-  const std::span<const std::byte> all = bytes;
-  while (!bytes.empty()) {
-    const ssize_t written = write(file.fd(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) fail("cannot write the file", file.path(), written < 0 ? errno : EIO);
-    bytes = bytes.subspan(static_cast<size_t>(written));
-  }
-  if (events != nullptr) events->written(file.path(), 0, all);
-}
-
-// Removes the file unless it is kept.
-class Aside {
- public:
-  Aside(std::filesystem::path path, FileEvents* events) : path_(std::move(path)), events_(events) {}
-  ~Aside() {
-    if (!path_.empty() && unlink(path_.c_str()) == 0 && events_ != nullptr) events_->removed(path_);
-  }
-  Aside(const Aside&) = delete;
-  Aside& operator=(const Aside&) = delete;
-  void keep() { path_.clear(); }
-
- private:
-  std::filesystem::path path_;
-  FileEvents* events_;
-};
 
 }  // namespace
 
@@ -61,23 +34,9 @@ void sync_folder(const std::filesystem::path& folder, FileEvents* events) {
 
 void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes,
                            FileEvents* events) {
-  const std::filesystem::path aside_path(path.string() + ".new");
-  if (unlink(aside_path.c_str()) == 0) {
-    if (events != nullptr) events->removed(aside_path);
-  } else if (errno != ENOENT) {
-    fail("cannot remove the file", aside_path, errno);
-  }
-  {
-    File file = File::open(aside_path, {.access = FileAccess::write, .create = true, .events = events});
-    Aside aside(aside_path, events);
-    write_all(file, bytes, events);
-    file.sync();
-    if (rename(aside_path.c_str(), path.c_str()) != 0) fail("cannot replace the file", path, errno);
-    if (events != nullptr) events->renamed(aside_path, path);
-    aside.keep();
-  }
-  const std::filesystem::path folder = path.parent_path();
-  sync_folder(folder.empty() ? "." : folder, events);
+  AsideFile file(path, {.suffix = ".new", .what = "the file", .advice = "", .events = events});
+  file.write(0, bytes);
+  file.publish();
 }
 
 std::vector<std::byte> read_whole_file(const std::filesystem::path& path, uint64_t max_bytes) {

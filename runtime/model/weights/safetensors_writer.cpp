@@ -1,15 +1,12 @@
 // Writing a safetensors file from its first byte to its last.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <cstring>
+#include <optional>
 
-#include <terrace/aio/file.h>
-#include <terrace/aio/folder.h>
+#include <terrace/aio/aside_file.h>
 #include <terrace/base/assert.h>
-#include <terrace/base/error.h>
 #include <terrace/base/units.h>
 #include <terrace/runtime/model/weights/internal/elements.h>
 #include <terrace/runtime/model/weights/safetensors.h>
@@ -19,34 +16,18 @@ namespace {
 
 constexpr uint64_t kBufferBytes = kMiB;
 
-// With the permissions of any file that the user makes: weights are made to be given away.
-io::File create(const std::filesystem::path& path) {
-  int fd;
-  do {
-    fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) {
-    throw Error(ErrorKind::io, {"cannot create the file", path.string(), system_reason(errno),
-                                "the folder must exist and be writable"});
-  }
-  close(fd);
-  return io::File::open(path, {.access = io::FileAccess::write});
-}
-
 }  // namespace
 
 struct SafetensorsWriter::Parts {
   std::filesystem::path path;
-  std::filesystem::path aside;
   std::vector<SafetensorsSpec> tensors;
-  std::optional<io::File> file;
+  std::optional<io::AsideFile> file;
   std::vector<std::byte> buffer;
   size_t filled = 0;    // of buffer
   uint64_t offset = 0;  // in the file, of buffer
   uint64_t bytes = 0;   // of the whole file
   size_t current = 0;   // tensor
   uint64_t left = 0;    // elements of it
-  bool finished = false;
 
   void skip_complete();
   void append(std::span<const std::byte> more);
@@ -69,21 +50,8 @@ void SafetensorsWriter::Parts::append(std::span<const std::byte> more) {
 }
 
 void SafetensorsWriter::Parts::flush() {
-  std::span<const std::byte> bytes_left(buffer.data(), filled);
-  while (!bytes_left.empty()) {
-    const ssize_t written =
-        pwrite(file->fd(), bytes_left.data(), bytes_left.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) {
-      const int error = written < 0 ? errno : EIO;
-      const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-      throw Error(full ? ErrorKind::capacity : ErrorKind::io,
-                  {fmt::format("cannot write at offset {} of", offset), aside.string(), system_reason(error),
-                   full ? "free some space, or choose a folder on another disk" : ""});
-    }
-    offset += static_cast<uint64_t>(written);
-    bytes_left = bytes_left.subspan(static_cast<size_t>(written));
-  }
+  file->write(offset, std::span(buffer).first(filled));
+  offset += filled;
   filled = 0;
 }
 
@@ -92,29 +60,24 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
     : parts_(std::make_unique<Parts>()) {
   Parts& p = *parts_;
   p.path = path;
-  p.aside = path.string() + ".new";
   p.tensors = std::move(tensors);
   const std::string head = safetensors_head(p.tensors, metadata);
   p.bytes = head.size();
   for (const SafetensorsSpec& tensor : p.tensors)
     p.bytes += count_elements(tensor.shape) * bytes_of(tensor.type);
   p.buffer.resize(std::min(kBufferBytes, p.bytes));
-  if (unlink(p.aside.c_str()) != 0 && errno != ENOENT)
-    throw Error(ErrorKind::io, {"cannot remove the file", p.aside.string(), system_reason(errno), ""});
-  p.file = create(p.aside);
-  try {
-    p.file->preallocate(p.bytes);
-    p.append(std::as_bytes(std::span(head)));
-  } catch (...) {
-    unlink(p.aside.c_str());
-    throw;
-  }
+  // Weights are made to be given away.
+  p.file.emplace(path, io::AsideOptions{.suffix = ".new",
+                                        .for_the_user = true,
+                                        .what = "the weights",
+                                        .advice = "the folder must exist and be writable",
+                                        .events = nullptr});
+  p.file->file().preallocate(p.bytes);
+  p.append(std::as_bytes(std::span(head)));
   if (!p.tensors.empty()) p.left = count_elements(p.tensors.front().shape);
 }
 
-SafetensorsWriter::~SafetensorsWriter() {
-  if (!parts_->finished) unlink(parts_->aside.c_str());
-}
+SafetensorsWriter::~SafetensorsWriter() = default;
 
 uint64_t SafetensorsWriter::file_bytes() const {
   return parts_->bytes;
@@ -138,11 +101,7 @@ void SafetensorsWriter::finish() {
   p.flush();
   TERRACE_ASSERT(p.left == 0 && p.offset == p.bytes,
                  fmt::format("{} got {} of {} bytes", p.path.string(), p.offset, p.bytes));
-  p.file->sync();
-  io::rename_path(p.aside, p.path);
-  p.finished = true;
-  const std::filesystem::path folder = p.path.parent_path();
-  io::sync_folder(folder.empty() ? "." : folder);
+  p.file->publish();
 }
 
 }  // namespace terrace

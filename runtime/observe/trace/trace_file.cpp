@@ -1,12 +1,10 @@
 #include <terrace/runtime/observe/trace/trace_file.h>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <span>
 #include <utility>
 
 #include <terrace/base/error.h>
@@ -46,9 +44,18 @@ std::string_view name_of(UseKind kind) {
   return "";
 }
 
-[[noreturn]] void fail(ErrorKind kind, const std::filesystem::path& path, int error) {
-  throw Error(kind, {"cannot write the trace", path.string(), system_reason(error),
-                     "name a file that can be written, or train without a trace"});
+// A run that cannot begin its trace is refused, as for any flag that is wrong.
+std::unique_ptr<io::AsideFile> open_aside(const std::filesystem::path& path) {
+  try {
+    return std::make_unique<io::AsideFile>(
+        path, io::AsideOptions{.suffix = fmt::format(".{}.partial", getpid()),
+                               .for_the_user = true,
+                               .what = "the trace",
+                               .advice = "name a file that can be written, or train without a trace",
+                               .events = nullptr});
+  } catch (const Error& error) {
+    throw Error(ErrorKind::config, error.parts());
+  }
 }
 
 // Exactly.
@@ -59,25 +66,13 @@ std::string microseconds(uint64_t ns) {
 }  // namespace
 
 TraceFile::TraceFile(std::filesystem::path path, uint64_t begun_ns)
-    : path_(std::move(path)),
-      aside_(fmt::format("{}.{}.partial", path_.string(), getpid())),
-      begun_ns_(begun_ns) {
-  if (std::filesystem::is_directory(path_)) fail(ErrorKind::config, path_, EISDIR);
-  fd_ = open(aside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (fd_ < 0) fail(ErrorKind::config, aside_, errno);
-  // Who may read the one before may read this one.
-  struct stat before {};
-  if (stat(path_.c_str(), &before) == 0) static_cast<void>(fchmod(fd_, before.st_mode & 0777));
+    : path_(std::move(path)), begun_ns_(begun_ns), file_(open_aside(path_)) {
   json_.text().reserve(kWriteBytes + 4096);
   json_.begin_object().member("displayTimeUnit", "ms").begin_list("traceEvents");
   name_processes();
 }
 
-TraceFile::~TraceFile() {
-  if (fd_ < 0) return;
-  close(fd_);
-  unlink(aside_.c_str());
-}
+TraceFile::~TraceFile() = default;
 
 void TraceFile::add(const StepEvents& events, const TraceEvent& event) {
   ++event_count_;
@@ -307,13 +302,9 @@ void TraceFile::end_event() {
 }
 
 void TraceFile::write_out() {
-  std::string_view rest = json_.text();
-  while (!rest.empty()) {
-    const ssize_t written = write(fd_, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) fail(ErrorKind::io, aside_, written < 0 ? errno : ENOSPC);
-    rest.remove_prefix(static_cast<size_t>(written));
-  }
+  const std::string& text = json_.text();
+  file_->write(written_bytes_, std::as_bytes(std::span(text)));
+  written_bytes_ += text.size();
   json_.text().clear();
 }
 
@@ -331,12 +322,8 @@ void TraceFile::finish(const StepEvents& events, std::string_view description) {
   json_.member("chunks", facts.chunk_count).member("chunks_with_states", facts.trainable_chunk_count);
   json_.end().end().text() += '\n';
   write_out();
-  const int error = fsync(fd_) != 0 ? errno : 0;
-  close(std::exchange(fd_, -1));
-  if (error == 0 && rename(aside_.c_str(), path_.c_str()) == 0) return;
-  const int reason = error != 0 ? error : errno;
-  unlink(aside_.c_str());
-  fail(ErrorKind::io, path_, reason);
+  file_->publish();
+  file_.reset();
 }
 
 }  // namespace terrace

@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include <terrace/aio/aside_file.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/offload/watch/step_events.h>
 
@@ -78,9 +80,9 @@ class TraceFile {
   void write_out();
 
   const std::filesystem::path path_;
-  const std::filesystem::path aside_;
   const uint64_t begun_ns_;
-  int fd_ = -1;
+  std::unique_ptr<io::AsideFile> file_;  // until the trace is complete
+  uint64_t written_bytes_ = 0;
   JsonWriter json_;  // its text is not in the file yet
   uint64_t event_count_ = 0;
   std::vector<Lane> lanes_;

@@ -13,7 +13,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <random>
+#include <span>
 
+#include <terrace/aio/aside_file.h>
 #include <terrace/aio/file.h>
 #include <terrace/base/clock.h>
 #include <terrace/base/error.h>
@@ -66,48 +69,15 @@ class TokenHash {
   XXH3_state_t state_;
 };
 
-// A file being written: locked, so that others know it from what a dead process left, and gone unless it gets
-// its name.
-class PartialFile {
- public:
-  explicit PartialFile(const fs::path& final_path) : final_path_(final_path) {
-    path_ = final_path.string() + std::string(kPartial) + "XXXXXX";
-    fd_ = ::mkostemp(path_.data(), O_CLOEXEC);
-    if (fd_ < 0) fail("cannot create the file of tokens", path_, errno);
-    ::flock(fd_, LOCK_EX | LOCK_NB);
-  }
-  ~PartialFile() {
-    if (!is_named_) ::unlink(path_.c_str());
-    ::close(fd_);
-  }
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
-
-  void write(const void* data, size_t size, uint64_t offset) {
-    const auto* bytes = static_cast<const char*>(data);
-    while (size > 0) {
-      const ssize_t count = ::pwrite(fd_, bytes, size, static_cast<off_t>(offset));
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) fail("cannot write the file of tokens", path_, count < 0 ? errno : EIO);
-      bytes += count;
-      size -= static_cast<size_t>(count);
-      offset += static_cast<uint64_t>(count);
-    }
-  }
-  // The tokens are on the disk before the name is.
-  void give_name() {
-    if (::fsync(fd_) != 0) fail("cannot write the file of tokens", path_, errno);
-    if (::rename(path_.c_str(), final_path_.c_str()) != 0)
-      fail("cannot rename the file of tokens", path_, errno);
-    is_named_ = true;
-  }
-
- private:
-  fs::path final_path_;
-  std::string path_;
-  int fd_ = -1;
-  bool is_named_ = false;
-};
+// A name of its own for each process, and a lock, by which others know the file from what a dead process
+// left.
+io::AsideOptions partial_options() {
+  std::random_device random;
+  return {.suffix = fmt::format("{}{:08x}{:08x}", kPartial, random(), random()),
+          .what = "the file of tokens",
+          .advice = "name a cache folder that can be written to",
+          .events = nullptr};
+}
 
 void remove_dead_partials(const fs::path& folder, Log& log) {
   std::error_code error;
@@ -179,7 +149,7 @@ bool has_tokens(const fs::path& path, uint64_t key, uint64_t token_bytes, Log& l
 // Tokenizes segment by segment, several at a time, and writes them in order.
 class Tokenization {
  public:
-  Tokenization(const TextFiles& files, const Tokenizer* tokenizer, uint64_t token_bytes, PartialFile& out,
+  Tokenization(const TextFiles& files, const Tokenizer* tokenizer, uint64_t token_bytes, io::AsideFile& out,
                Log& log)
       : files_(files),
         tokenizer_(tokenizer),
@@ -223,7 +193,7 @@ class Tokenization {
       for (uint64_t b = 0; b < token_bytes_; ++b)
         bytes_[i * token_bytes_ + b] = static_cast<uint8_t>(static_cast<uint32_t>(tokens[i]) >> (8 * b));
     }
-    out_.write(bytes_.data(), bytes_.size(), sizeof(Header) + token_count_ * token_bytes_);
+    out_.write(sizeof(Header) + token_count_ * token_bytes_, std::as_bytes(std::span(bytes_)));
     hash_.add(bytes_.data(), bytes_.size());
     token_count_ += tokens.size();
     forced_count_ += slot.segment.is_forced ? 1 : 0;
@@ -253,7 +223,7 @@ class Tokenization {
   const TextFiles& files_;
   const Tokenizer* tokenizer_;
   uint64_t token_bytes_;
-  PartialFile& out_;
+  io::AsideFile& out_;
   Log& log_;
   ProgressReport progress_;
   Workers workers_;
@@ -272,11 +242,12 @@ void make_tokens(const TextFiles& files, const Tokenizer* tokenizer, const fs::p
                  Log& log) {
   log.info(
       fmt::format("tokenizing {} of text, once, into {}", format_bytes(files.byte_count()), path.string()));
-  PartialFile out(path);
+  io::AsideFile out(path, partial_options());
+  out.file().try_lock();
   Tokenization(files, tokenizer, header.token_bytes, out, log).run(header);
   header.hash = header.hash_of_rest();
-  out.write(&header, sizeof(header), 0);
-  out.give_name();
+  out.write(0, std::as_bytes(std::span(&header, 1)));
+  out.publish();  // the tokens are on the disk before the name is
 }
 
 std::string description_of(const TextFiles& files, const Tokenizer* tokenizer) {
