@@ -1,5 +1,5 @@
-// Faults on purpose as one line of text: what `terrace train --inject` takes, for rehearsals and tests. It
-// must never turn a word it does not know into nothing.
+// Deliberate faults as one line of text, the value of `terrace train --inject`, for rehearsals and tests. An
+// unknown word must never be ignored.
 //
 //   SPEC   words separated by "," or ":", each at most once; so a path with one of these in it cannot be
 //          named
