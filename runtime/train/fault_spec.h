@@ -20,8 +20,8 @@
 //          after=10s                not before so much of the run has passed
 //          probability=P            each with this chance; seed=N chooses other ones
 //
-// A transfer is a piece of a request as it goes to the system: what engines put right (short transfers,
-// EINTR, EAGAIN) never shows above them.
+// A transfer is a piece of a request as it goes to the system. Engines repair some faults (short transfers,
+// EINTR, EAGAIN), which never show above them.
 #pragma once
 
 #include <functional>
@@ -34,11 +34,11 @@
 
 namespace terrace {
 
-// Throws Error(config) naming the word that is wrong.
+// Throws Error(config) naming the wrong word.
 io::Fault parse_fault_spec(std::string_view spec);
 
-// Gives an engine of the same options over a transport with the faults of `plan`, which outlives it: for
-// OffloadHooks::decorate_engine.
+// Returns a function for OffloadHooks::decorate_engine. It makes an engine of the same options over a
+// transport with the faults of `plan`, which outlives it.
 std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> engines_with_faults(
     io::FaultPlan& plan, Log& log);
 
