@@ -26,8 +26,7 @@ struct RunMachine {
 //   engine, block size,  not given and every path tuned: the tuned values; also the measured rates of the
 //   depth and threads    tuned paths
 //   aio.use_gds          "auto": on if the device can read parameters on nvme by itself
-//   offload_optimizer's  "auto": the rates of both sides of the update, measured on this machine or taken
-// from
+//   offload_optimizer's  "auto": the rates of both sides of the update, measured here or taken from
 //   ratio                the decisions; or that the processor updates everything
 // No bit of a training depends on any of them. `log` is told the values from `terrace tune`, and about
 // tunings that are stale or may not have the intended effect. With the ratio "auto" on a GPU it takes a
