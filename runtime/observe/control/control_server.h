@@ -24,7 +24,7 @@
 namespace terrace {
 
 inline constexpr size_t kMostControlConnections = 16;  // further ones are refused in words
-inline constexpr size_t kMostQueuedRequests = 16;      // as above; the clients of some may have left
+inline constexpr size_t kMostQueuedRequests = 16;  // further ones are refused; clients of some may have left
 
 class ControlServer {
  public:

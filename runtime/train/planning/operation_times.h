@@ -31,13 +31,13 @@ class OperationTimes {
 
   // `operation` is the key of a use ("mb0/h.3.mlp.fc/forward"), whose tensors have `elements` elements.
   OperationTime of(std::string_view operation, uint64_t elements) const;
-  // Describes the trial: "1 layer, 1 x 256 tokens, 3 times".
+  // Describes the trial: "one layer and 512 of 50257 words, 1 x 256 tokens, 3 times".
   const std::string& description() const { return description_; }
 
  private:
   struct Measured {
     double leased_seconds = 0;
-    double seconds_per_element = 0;  // part of leased_seconds
+    double seconds_per_element = 0;  // leased_seconds per element of the tensors
     double after_seconds = 0;
   };
   class Timer;

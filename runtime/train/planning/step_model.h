@@ -7,7 +7,6 @@
 // the step thread only queues them and goes on to its next wait. Copies of a slot run behind the operations
 // that used it. A step then ends with the later of the two lines, and its parts are those of the later line:
 // work or waits of one line cost no time while the other still computes.
-// the later one does: what one of them does or waits for while the other one still computes takes no time.
 #pragma once
 
 #include <cstdint>

@@ -3,15 +3,14 @@
 // compute: its arithmetic takes the same cores wherever it runs. The class never changes a number of the
 // training.
 //
-// With A micro-batches per step, F, B, U the times of forward, backward and update, W the part of U that
-// waits for the disk, P the time that the disk needs for the parameters of one forward or backward pass, and
-// G that for the gradients that one backward pass spills:
+// Let a step have A micro-batches, and let F, B and U be the times of forward, backward and update. W is the
+// part of U that waits for the drives, P the drives' time for the parameters of one forward or backward pass,
+// G their time for the gradients that one backward pass spills, and e the embeddings' part of the weights:
 //   after_backward   F + B + U
-//   next_forward     less min(F / A - P, W (1 - e)); e: the part of the weights that the embeddings are,
-//                    which the forward needs before it can compute anything
-//   during_backward  less min(B / A - P - G, W (1 - e)) where each gradient can be applied as soon as it is
-//                    complete, and that of the embeddings is the last one; else records are read ahead into
-//                    M bytes only: less min(B / A - P - G, W, the disk's time for M bytes)
+//   next_forward     less min(F / A - P, W (1 - e)): forward needs the embeddings before it computes anything
+//   during_backward  less min(B / A - P - G, W (1 - e)) if each gradient can be applied as soon as it is
+//                    complete; the embeddings' is the last. Else records are only read ahead into M bytes:
+//                    less min(B / A - P - G, W, the drives' time for M bytes)
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,9 @@
 namespace terrace::data {
 
 // True if a file has JSON lines, judged by its name (.jsonl, .ndjson) or its first two lines. `beginning`
-// holds these lines, or a MiB; `is_all` says that it is the whole file. Throws Error(config) for lines
-// without texts, and for a JSON array of objects under any name: nobody wants to train on JSON syntax.
+// holds at least the first of them, or a MiB; `is_all` says that it is the whole file. Throws Error(config)
+// for lines without texts, and for a JSON array of objects under any name: nobody wants to train on JSON
+// syntax.
 bool are_json_lines(const std::filesystem::path& path, std::string_view beginning, bool is_all);
 
 // The place in its file where a line begins.
