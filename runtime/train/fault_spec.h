@@ -12,7 +12,7 @@
 //          corrupt | corrupt=BYTE   flips a bit of what is read, anywhere or in this byte
 //          torn=BYTES               writes only so many bytes and claims all
 //          lost                     writes nothing and claims all
-//          full-after=BYTES         the disk has room for so much; then ENOSPC
+//          full-after=BYTES         the drive has room for so much; then ENOSPC
 //          rate=200MB/s             all of these transfers together move no faster
 //   when   at=N                     the N-th of these transfers, counted from 1 (default: every one)
 //          from=N                   the N-th and those after it

@@ -46,7 +46,7 @@ struct ExportReport {
 };
 
 // Writes `weights`, whose parts are tensors of `tensors`, as the folder `target`. Throws Error(config) when
-// the folder may not be replaced, Error(capacity) when the disk is too small and Error(io) otherwise; the
+// the folder may not be replaced, Error(capacity) when the drive is too small and Error(io) otherwise; the
 // folder is then unchanged.
 ExportReport export_weights(const std::filesystem::path& target, std::span<const WeightSpec> weights,
                             std::span<const TensorSpec> tensors, const ExportOptions& options,
