@@ -1,5 +1,6 @@
-// Command: a command of the program, its flags and what they fill, without the parser's headers, which take
-// longer to compile than what is said with them here. Values and commands outlive the parsing.
+// Command: a command of the program with its flags and the values that they fill. This header leaves out the
+// parser's headers, which take longer to compile than the code that uses it. Values and commands outlive the
+// parsing.
 #pragma once
 
 #include <functional>
@@ -13,47 +14,47 @@ class Option;
 
 namespace terrace {
 
-// A flag, or a word in its place, that was added; each call says one more thing of it.
+// A flag or positional word that was added; each call sets one more property.
 class Flag {
  public:
   explicit Flag(CLI::Option& option) : option_(option) {}
 
-  // The headline of --help under which it is.
+  // Sets the headline of --help above the flag.
   Flag& group(const std::string& name);
-  // How --help writes its value: "SIZE".
+  // Sets the name of its value in --help: "SIZE".
   Flag& type_name(const std::string& name);
   Flag& required();
-  // Each time that it is given it has one value more.
+  // Allows the flag several times, with one value each time.
   Flag& repeated();
-  // May be given several times, with several values each time.
+  // Allows the flag several times, with several values each time.
   Flag& take_all();
 
  private:
   CLI::Option& option_;
 };
 
-// One that is known to the parser, which owns it.
+// A command that the parser knows and owns.
 class Command {
  public:
   explicit Command(CLI::App& app) : app_(&app) {}
 
   CLI::App& app() const { return *app_; }
   Command add_subcommand(const std::string& name, const std::string& description);
-  // One of its subcommands has to be given.
+  // Requires one of the subcommands.
   void require_subcommand();
-  // The one that was given.
+  // Returns the name of the given subcommand.
   std::string chosen_subcommand() const;
 
-  // A name without dashes is that of a word in its place.
+  // A name without dashes makes a positional word.
   Flag add_option(const std::string& name, std::string& value, const std::string& help);
   Flag add_option(const std::string& name, std::vector<std::string>& values, const std::string& help);
-  // `take` is called with its value.
+  // Calls `take` with the flag's value.
   Flag add_option_function(const std::string& name, std::function<void(const std::string&)> take,
                            const std::string& help);
   Flag add_flag(const std::string& name, bool& value, const std::string& help);
-  // One that was added before.
+  // Returns a flag that was added before.
   Flag flag(const std::string& name);
-  // What --help ends with.
+  // Sets the end of --help.
   void footer(const std::string& text);
 
  private:

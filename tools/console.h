@@ -1,5 +1,5 @@
-// Console: everything the program says while it works, on stderr: log lines, blocks of text and one progress
-// line that is rewritten in place on a terminal. Results go to stdout and are none of its business.
+// Console: all messages of the program while it works, on stderr: log lines, blocks of text and one progress
+// line that is rewritten in place on a terminal. It does not print results, which go to stdout.
 #pragma once
 
 #include <mutex>
@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// Of the terminal behind `fd`, 80 where it does not say; 0: it is none.
+// Returns the columns of the terminal behind `fd`, 80 if it does not say; 0 if it is no terminal.
 size_t terminal_columns(int fd);
 
 // Thread-safe: a log line of another thread never lands inside the progress line.
@@ -23,21 +23,22 @@ class Console final : public Log {
   Console& operator=(const Console&) = delete;
 
   bool is_terminal() const { return is_terminal_; }
-  // Of the terminal; 0 where there is none.
+  // Returns the terminal's columns; 0 if there is none.
   size_t columns() const;
-  // Whoever else is to have the lines of the log; null: nobody. Before other threads write.
+  // Sets another receiver of the log's lines; null: none. Call before other threads write.
   void copy_to(Log* other) { other_ = other; }
-  // "terrace: warning: ..." on a line of its own, in the program's words (option_words.h); so are its copies.
+  // Writes "terrace: warning: ..." on a line of its own, in the program's words (option_words.h), as its
+  // copies are.
   void write(LogLevel level, std::string_view line) override;
-  // As progress(), unless a step was shown a moment ago; elsewhere than on a terminal a line every ten
-  // seconds.
+  // Writes as progress() does, unless a step was shown a moment ago. Without a terminal it writes a line
+  // every ten seconds.
   void in_passing(std::string_view line) override;
   void end_passing() override;
-  // Several lines; the text ends with a newline.
+  // Prints several lines; the text ends with a newline.
   void print(std::string_view text);
-  // On a terminal the line takes the place of the last one, cut to the width; elsewhere it is a line.
+  // On a terminal the line replaces the last one, cut to the width; elsewhere it is a line of its own.
   void progress(std::string_view line);
-  // What was written last stays.
+  // Leaves the last progress line on the terminal.
   void end_progress();
 
  private:
@@ -50,8 +51,8 @@ class Console final : public Log {
   bool is_terminal_;
   bool line_is_open_ = false;
   SteadyClock clock_;
-  uint64_t progress_ns_ = 0;  // when progress() was called last
-  uint64_t passing_ns_ = 0;   // when in_passing() wrote a line last
+  uint64_t progress_ns_ = 0;  // time of the last progress()
+  uint64_t passing_ns_ = 0;   // time of in_passing()'s last line
 };
 
 }  // namespace terrace

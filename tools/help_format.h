@@ -1,5 +1,5 @@
-// HelpFormatter: --help as the terminal shows it: lines end at words, at its width, and groups stand one
-// empty line apart.
+// HelpFormatter: --help for the terminal: lines break between words at its width, and an empty line separates
+// groups.
 #pragma once
 
 #include <memory>

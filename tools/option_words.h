@@ -1,6 +1,6 @@
-// The library's advice names its own options, as an embedding program sets them: OffloadOptions::durable.
-// Whoever runs the program has flags and keys of the configuration instead. One table says which; it must
-// name nothing that the program does not take.
+// The library's advice names its own options, as an embedding program sets them: OffloadOptions::durable. The
+// program has flags and keys of the configuration instead. One table maps the options to them; it must name
+// nothing that the program does not take.
 #pragma once
 
 #include <span>
@@ -11,13 +11,12 @@
 
 namespace terrace {
 
-// The same text with the options of the table as the program has them: "raise --host-memory
-// (terrace.host_memory)"; where an option stands in parentheses by itself, "(terrace.host_memory,
-// --host-memory)".
+// Returns the text with the program's names for the options of the table: "raise --host-memory
+// (terrace.host_memory)". An option alone in parentheses becomes "(terrace.host_memory, --host-memory)".
 std::string in_flags_and_keys(std::string_view text);
 
-// How changes are asked for together, flags first: "--context 512, with bf16.enabled true in the
-// configuration". Each of their options has a row.
+// Returns the request for several changes together, flags first: "--context 512, with bf16.enabled true in
+// the configuration". Each of their options has a row in the table.
 std::string in_flags_and_keys(std::span<const ChangedOption> changes);
 
 }  // namespace terrace

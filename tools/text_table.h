@@ -13,20 +13,20 @@ class TextTable {
   // The first column is aligned to the left, the others to the right.
   explicit TextTable(std::vector<std::string> headings);
   void add(std::vector<std::string> cells);
-  // Lines with newlines, without spaces at their ends.
+  // Returns lines with newlines, without spaces at their ends.
   std::string text() const;
 
  private:
   std::vector<std::vector<std::string>> rows_;
 };
 
-// 12345678 -> "12,345,678".
+// Returns "12,345,678" for 12345678.
 std::string grouped(unsigned long long number);
-// "1 commit", "2,000 commits", for nouns that take an s.
+// Returns "1 commit", "2,000 commits", for nouns that take an s.
 std::string counted(unsigned long long number, std::string_view noun);
-// 0.000123 -> "0.000 s", 83.4 -> "83.4 s": seconds for tables.
+// Returns seconds for tables: "0.000 s" for 0.000123, "83.4 s" for 83.4.
 std::string seconds_text(double seconds);
-// The share of a whole in percent; "-" when there is no whole.
+// Returns the share of a whole in percent; "-" if the whole is 0.
 std::string percent_text(double part, double whole);
 
 }  // namespace terrace

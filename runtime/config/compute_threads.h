@@ -1,4 +1,4 @@
-// The compute threads that a configuration asks for, and what is said about them.
+// Compute threads as a configuration asks for them, and the text that reports them.
 #pragma once
 
 #include <string>
@@ -8,10 +8,11 @@
 
 namespace terrace {
 
-// As many as terrace.threads says, bound to processors unless terrace.bind_threads says otherwise.
+// Makes terrace.threads threads, bound to processors unless terrace.bind_threads is false.
 Workers make_compute_threads(const TerraceConfig& config);
 
-// "2 compute threads, bound one per core, node by node", "2 compute threads, not bound (...)".
+// Returns for example "2 compute threads, bound one per core, node by node", "2 compute threads, not bound
+// (...)".
 std::string compute_threads_text(const Workers& workers);
 
 }  // namespace terrace

@@ -1,9 +1,10 @@
-// Learning-rate schedules with DeepSpeed's arithmetic (0.19.8), as pure functions of the number of updates:
-// nothing to save, nothing to restore. They must never look at the clock, the loss or how often they were
-// asked.
+// Learning-rate schedules with DeepSpeed's arithmetic (0.19.8). They are pure functions of the number of
+// updates, with nothing to save or restore: they must never look at the clock, the loss or the number of
+// calls.
 //
-// DeepSpeed steps its scheduler after its optimizer: update k (from 0) runs with what the scheduler has left
-// in iteration i = k - 1, and the very first one with what its constructor leaves, called i = -1 here.
+// DeepSpeed steps its scheduler after its optimizer: update k (from 0) runs with the rate that the scheduler
+// set in iteration i = k - 1. The first update runs with the rate that its constructor sets, called i = -1
+// here.
 // With W warm-up steps, T steps in all and the warm-up factor
 //   w(i) = 0 for i < 0, log(i + 1) / log(W) (log) or i / W (linear) for i < W
 // the rates are
@@ -30,10 +31,10 @@ enum class LrScheduleKind : uint8_t {
   constant,       // the optimizer's learning rate, always
   linear,         // the optimizer's learning rate, linearly down to zero after the last step
   warmup,         // WarmupLR: from the minimum to the maximum, then constant
-  warmup_decay,   // WarmupDecayLR: the same, then linearly down to zero at the last step
-  warmup_cosine,  // WarmupCosineLR: the same in parts of the optimizer's rate, down along a cosine
+  warmup_decay,   // WarmupDecayLR: as warmup, then linearly down to zero at the last step
+  warmup_cosine,  // WarmupCosineLR: as warmup in parts of the optimizer's rate, then down along a cosine
   one_cycle,      // OneCycle: up, down, and a slow decay
-  range_test,     // LRRangeTest: ever higher
+  range_test,     // LRRangeTest: rising without end
 };
 std::string_view name_of(LrScheduleKind kind);
 
@@ -42,10 +43,10 @@ std::string_view name_of(WarmupShape shape);
 
 struct OneCycleOptions {
   double decay_lr_rate = 0;
-  uint64_t first_step_count = 2000;            // of the rising half, at least 1
-  std::optional<uint64_t> second_step_count;   // of the falling half; nullopt: as many
+  uint64_t first_step_count = 2000;            // steps of the rising half, at least 1
+  std::optional<uint64_t> second_step_count;   // steps of the falling half; nullopt: the rising half's
   uint64_t first_stair_count = 0;              // 0: no stairs
-  std::optional<uint64_t> second_stair_count;  // nullopt: as many
+  std::optional<uint64_t> second_stair_count;  // nullopt: as many as first_stair_count
   uint64_t decay_step_size = 0;                // 0: no decay
   bool cycle_momentum = true;
   std::vector<double> minimum_momentum = {0.8};
@@ -67,17 +68,17 @@ struct LrScheduleOptions {
   std::vector<double> maximum_lr;          // warmup_max_lr, cycle_max_lr; empty: base_lr
   uint64_t warmup_step_count = 1000;       // fewer than 2 count as 2
   WarmupShape warmup_shape = WarmupShape::log;
-  std::optional<uint64_t> total_step_count;  // nullopt: as many as the run has, to be filled in
+  std::optional<uint64_t> total_step_count;  // nullopt: the run's steps, to be filled in
   double warmup_min_ratio = 0;
   double cos_min_ratio = 1e-4;
   OneCycleOptions cycle;
   RangeTestOptions range_test;
 };
 
-// What a schedule sets for one parameter group in one update.
+// The values that a schedule sets for one parameter group in one update.
 struct ScheduledValues {
   double lr = 0;
-  // Adam's betas where OneCycle cycles the momentum. DeepSpeed sets the second one to 0.99 then, whatever the
+  // Adam's betas where OneCycle cycles the momentum. DeepSpeed then sets the second one to 0.99, whatever the
   // optimizer's is.
   std::optional<double> beta1;
   std::optional<double> beta2;
@@ -88,11 +89,12 @@ class LrSchedule {
   // Decaying schedules need their total_step_count; the lists must not be empty.
   explicit LrSchedule(LrScheduleOptions options);
 
-  // Of update number `update` (from 0). Updates that fp16 skips do not count, as in DeepSpeed.
+  // Returns the values for update number `update` (from 0). Updates that fp16 skips do not count, as in
+  // DeepSpeed.
   ScheduledValues at(uint64_t update, uint32_t group = 0) const;
 
-  // The first update whose momentum is 1 or more, which decay_mom_rate comes to in the end: no Adam update
-  // can be computed from there on.
+  // Returns the first update whose momentum is 1 or more, which a positive decay_mom_rate reaches in the end.
+  // No Adam update can be computed from there on.
   std::optional<uint64_t> first_update_without_momentum() const;
 
   const LrScheduleOptions& options() const { return options_; }
@@ -110,7 +112,7 @@ class LrSchedule {
   LrScheduleOptions options_;
   double inverse_log_warmup_;
   double total_;       // steps in all
-  double first_half_;  // of the cycle
+  double first_half_;  // steps of the cycle's first half
   double second_half_;
 };
 

@@ -1,5 +1,5 @@
-// How many micro-batches a step may have. Each is planned by itself, before anything is trained: with more of
-// them that would take hours.
+// The most micro-batches that a step may have. Each is planned by itself before training starts; with more of
+// them planning would take hours.
 #pragma once
 
 #include <cstdint>

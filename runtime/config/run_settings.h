@@ -1,5 +1,5 @@
-// RunSettings: what of a configuration shapes the numbers of a run and may yet change when it resumes. It
-// goes into checkpoints, so that a resumed run can say what it does otherwise; nothing is decided by it.
+// The settings of a run that shape its numbers and may still change when it resumes. Checkpoints keep them so
+// that a resumed run can report the differences; nothing is decided by them.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@
 
 namespace terrace {
 
-// By key of the configuration, each as the JSON literal that --print-config shows; and "steps".
+// Returns the settings by key of the configuration, and "steps"; each value is the JSON literal that
+// --print-config shows.
 std::map<std::string, std::string> settings_of(const TrainConfig& config, uint64_t steps);
 
-// One line per setting that differs: "optimizer.params.lr differs from the checkpoint's run: 0.0005 now,
-// 0.001 there". `saved` may be empty: then nothing is known and nothing differs.
+// Returns one line per setting that differs: "optimizer.params.lr differs from the checkpoint's run: 0.0005
+// now, 0.001 there". An empty `saved` gives no lines.
 std::vector<std::string> changed_settings(const std::map<std::string, std::string>& saved,
                                           const std::map<std::string, std::string>& now);
 

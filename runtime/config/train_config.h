@@ -1,7 +1,7 @@
-// TrainConfig: what a DeepSpeed JSON file and the command line ask for, resolved and checked.
-// Nothing in it is silent: every value has an origin, every key without effect is in a warning, everything
-// else that cannot be done is an Error. Resolving never looks at the machine: settle()
-// (runtime/train/planning/settle.h) does, and budgets that were not given stay empty until a plan is made.
+// TrainConfig: the settings that a DeepSpeed JSON file and the command line ask for, resolved and checked.
+// Nothing in it is silent: every value has an origin, every key without effect is in a warning, and
+// everything else that cannot be done is an Error. Resolving never looks at the machine: settle()
+// (runtime/train/planning/settle.h) does. Budgets that were not given stay empty until a plan is made.
 #pragma once
 
 #include <cstdint>
@@ -26,19 +26,19 @@ namespace terrace {
 struct BatchConfig {
   uint32_t micro_batch_size = 1;    // sequences
   uint32_t accumulation_steps = 1;  // micro-batches per update
-  // All of them go through a layer before the next layer; only where there are several.
+  // All micro-batches go through a layer before the next layer; true only if a step has several.
   bool layer_major = false;
   uint64_t train_batch_size() const { return uint64_t{micro_batch_size} * accumulation_steps; }
 };
 
-// As the configuration names them.
+// Optimizers by the names of the configuration.
 enum class OptimizerType : uint8_t { adam, adamw, adagrad, lion, sgd };
 std::string_view name_of(OptimizerType type);
-// Which settings it has.
+// These functions say which settings an optimizer has.
 bool has_betas(OptimizerType type);
 bool has_epsilon(OptimizerType type);
 
-// What an optimizer has no key for has no effect.
+// A setting that the optimizer has no key for has no effect.
 struct OptimizerConfig {
   OptimizerType type = OptimizerType::adamw;
   bool decoupled_weight_decay = true;  // adam, adamw; false: the decay is added to the gradient
@@ -48,15 +48,15 @@ struct OptimizerConfig {
   double epsilon = 1e-8;  // adam, adamw, adagrad
   double weight_decay = 0.0;
   bool bias_correction = true;  // adam, adamw
-  double momentum = 0.0;        // sgd, and what follows
+  double momentum = 0.0;        // sgd only, as are dampening and nesterov
   double dampening = 0.0;
   bool nesterov = false;
-  DataType moment_type = DataType::fp32;  // of what it keeps beside the master weights: fp32, or bf16
+  DataType moment_type = DataType::fp32;  // type of the state beside the master weights: fp32, or bf16
 };
 
-// The loss scale of fp16 training; without effect in other precisions.
+// The loss scale of fp16 training. It has no effect in other precisions.
 struct Fp16Config {
-  double loss_scale = 0;                // 0: dynamic, else this one always
+  double loss_scale = 0;                // 0: dynamic, else a constant
   uint32_t initial_scale_power = 16;    // the dynamic scale starts at 2 to this power
   uint32_t loss_scale_window = 1000;    // updates without overflow until the scale is doubled
   uint32_t hysteresis = 2;              // overflows until the scale is halved
@@ -64,29 +64,29 @@ struct Fp16Config {
   double min_loss_scale = 1;
 };
 
-// Where the kept inputs of layers wait for backward. cpu: in host memory. nvme: there, as far as host memory
-// has no room for them. automatic: in device memory as far as that has room, then as the former where
-// parameters or states are on nvme, else as cpu.
+// The place where the kept inputs of layers wait for backward. cpu is host memory. nvme is host memory first
+// and drives for the rest. automatic is device memory first; the rest goes as with nvme if parameters or
+// states are on nvme, else as with cpu.
 enum class ActivationOffload : uint8_t { none, cpu, nvme, automatic };
 std::optional<ActivationOffload> activation_offload_from_name(std::string_view name);
 
-// What is kept of a forward pass until backward.
+// The activations that a forward pass keeps until backward.
 struct ActivationConfig {
   bool checkpoint = true;             // keep layer inputs only and compute the rest again
-  bool checkpoint_for_order = false;  // that, against what was asked for: micro-batches go layer by layer
+  bool checkpoint_for_order = false;  // set against the configuration, since micro-batches go layer by layer
   uint32_t checkpoint_count = 0;      // how many inputs are kept; 0: one per layer
   ActivationOffload offload = ActivationOffload::none;
 };
 
-// Adapters beside frozen weights.
+// The adapters beside frozen weights.
 struct LoraConfig {
   uint32_t rank = 8;
   double alpha = 16;
-  std::vector<std::string> targets;  // glob patterns over module names; empty: what the model's family adapts
+  std::vector<std::string> targets;  // glob patterns over module names; empty: the family's own choice
 };
 
-// Optimizer settings of the weights whose name matches one of the patterns; what is not given is the
-// optimizer's.
+// Optimizer settings of the weights whose name matches one of the patterns. The optimizer's own value stands
+// for a setting that is not given.
 struct GroupConfig {
   std::vector<std::string> match;  // glob patterns over weight names
   std::optional<double> lr, weight_decay, beta1, beta2, epsilon;
@@ -107,28 +107,28 @@ struct MonitorConfig {
 struct PlacementConfig {
   Placement parameters = Placement::none;
   Placement states = Placement::none;
-  // Folders, none of them named twice in one list; used as one space. The two lists may overlap.
+  // Each list holds different folders that are used as one space. The two lists may overlap.
   std::vector<std::filesystem::path> parameter_paths;  // not empty when parameters are on nvme
   std::vector<std::filesystem::path> state_paths;      // not empty when states are on nvme
-  // Bytes per second of folders above, reads and writes mixed, where they were measured
-  // (runtime/config/tuning/tuning.h).
+  // Measured bytes per second of these folders, reads and writes mixed (runtime/config/tuning/tuning.h).
   std::map<std::filesystem::path, double> measured_rates;
   bool pin_parameters = true;  // page-lock the host memory of this role where the system allows it
   bool pin_states = true;
-  // Of trained elements whose states are on cpu or nvme: what the processor updates, and not the device.
+  // The share of trained elements with states on cpu or nvme that the processor updates; the device updates
+  // the others.
   double processor_share = 1;
-  // The ratio is "auto": rates that have been measured decide instead, chunk by chunk, where settle()
-  // (runtime/train/planning/settle.h) has found that the device may take part.
+  // True if the ratio is "auto". Measured rates then decide chunk by chunk if settle()
+  // (runtime/train/planning/settle.h) finds that the device may take part.
   bool measures_sides = false;
-  std::string sides_origin;  // what settle() has found of that, in words
+  std::string sides_origin;  // the text of what settle() found about the sides
   std::optional<UpdateRates> update_rates;
 };
 
-// Whether the device reads parameters on nvme by itself, past host memory. automatic: where it can, which
-// settle() (runtime/train/planning/settle.h) finds out.
+// The device's own reads of parameters on nvme, past host memory. automatic: on if settle()
+// (runtime/train/planning/settle.h) finds that the device can.
 enum class FileReads : uint8_t { off, on, automatic };
 
-// The "aio" section; what was not given is the engine's own choice.
+// The "aio" section. The engine chooses the values that are not given.
 struct AioConfig {
   std::optional<uint64_t> block_bytes;    // largest single request, a multiple of 4096
   std::optional<uint32_t> queue_depth;    // requests in flight
@@ -136,17 +136,17 @@ struct AioConfig {
   FileReads file_reads = FileReads::off;  // use_gds; on and automatic: parameters on nvme, without checksums
 };
 
-// The keys of our own, under "terrace".
-// Where operations compute. automatic: on a GPU where there is one that this build can use.
+// The place where operations compute. automatic: a GPU that this build can use, if there is one.
 enum class DeviceChoice : uint8_t { simulated, cuda, automatic };
 std::optional<DeviceChoice> device_choice_from_name(std::string_view name);
 
-// Who multiplies matrices on a GPU. automatic: cuBLASLt where one is installed that its driver can run.
+// The implementation of matrix products on a GPU. automatic: cuBLASLt if one is installed that the driver can
+// run.
 enum class GpuProducts : uint8_t { automatic, cublas_lt, own };
 std::optional<GpuProducts> gpu_products_from_name(std::string_view name);
 
-// In which type matrices are multiplied on a GPU: that of the parameters, to which what meets them is
-// rounded, or fp32, to which they are widened.
+// Type of GPU matrix products: the parameters' own (activations are rounded to it) or fp32 (parameters are
+// widened).
 enum class GpuCompute : uint8_t { parameter_type, fp32 };
 std::optional<GpuCompute> gpu_compute_from_name(std::string_view name);
 
@@ -159,40 +159,41 @@ struct TerraceConfig {
   std::optional<uint64_t> chunk_elements;  // a multiple of kTileElements
   PolicyKind policy = PolicyKind::opt;
   std::optional<io::EngineKind> engine;  // nullopt: the best that works here
-  bool io_uring_sqpoll = false;          // of io_uring: see io::EngineOptions
+  bool io_uring_sqpoll = false;          // io_uring only: see io::EngineOptions
   bool io_uring_iopoll = false;
   uint32_t prefetch_uses = 16;  // 0 fetches on demand only
   bool strict = false;
   bool verify_checksums = true;
-  // bf16 parameters are the upper halves of their master weights, and records keep the lower ones only.
+  // bf16 parameters are the upper halves of their master weights, and records keep only the lower ones.
   bool compact_state = false;
-  std::optional<UpdateMode> update;  // nullopt: what the first steps show to be the fastest
+  std::optional<UpdateMode> update;  // nullopt: the fastest in the first steps
   uint32_t thread_count = 0;         // compute threads; 0: one per available core
-  bool bind_threads = true;          // to processors of their own, where that helps
+  bool bind_threads = true;          // bind threads to processors of their own, where that helps
   uint64_t seed = 42;
-  // Of states on nvme only.
+  // The members below apply to states on nvme only.
   bool memory_pressure = true;          // give host memory back before the kernel kills the run
-  bool device_token = true;             // turns on the drive with other processes
-  bool durable = true;                  // false: in place, without commits
-  uint64_t commit_every_steps = 0;      // 0: steps do not decide
-  uint64_t commit_every_seconds = 300;  // 0: time does not decide
-  uint32_t retained_checkpoints = 0;    // commits that are kept beside the last one
+  bool device_token = true;             // take turns on the drive with other processes
+  bool durable = true;                  // false: updates in place, without commits
+  uint64_t commit_every_steps = 0;      // 0: the number of steps does not matter
+  uint64_t commit_every_seconds = 300;  // 0: the time does not matter
+  uint32_t retained_checkpoints = 0;    // commits kept beside the last one
 };
 
 // One line of --print-config.
 struct ResolvedValue {
   std::string key;    // "zero_optimization.offload_param.device"
   std::string value;  // a JSON literal: "nvme" with its quotes, 16, 1e-08, true, null
-  // "ds.json:12:5", "auto (ds.json:12:5)", "default", "mapped from cpu_offload (...)", "--lr"; behind it, or
-  // instead of "default", what settle() found: "from the tuning in FILE", "measured on this machine".
+  // The place of the value: "ds.json:12:5", "auto (ds.json:12:5)", "default", "mapped from cpu_offload
+  // (...)", "--lr". A value that settle() changed adds, or has instead of "default", "from the tuning in
+  // FILE" or "measured on this machine".
   std::string origin;
-  std::string note;  // what it means in this configuration, where that needs words; else empty
+  std::string note;  // its meaning in this configuration, if that needs words; else empty
 };
 
 struct TrainConfig {
   BatchConfig batch;
   OptimizerConfig optimizer;
-  // Its maximum is the optimizer's learning rate unless the scheduler says otherwise.
+  // The schedule's maximum is the optimizer's learning rate unless the scheduler says otherwise.
   LrScheduleOptions schedule;
   DataType precision = DataType::fp32;
   Fp16Config fp16;
@@ -214,11 +215,10 @@ struct TrainConfig {
   bool gather_16bit_weights_on_save = false;  // a save also exports the weights in 16 bits as safetensors
 
   std::vector<ResolvedValue> resolved;  // every key that has an effect, in the order of the schema
-  std::vector<std::string> warnings;    // for the log, of one line or more
+  std::vector<std::string> warnings;    // for the log, one line or more each
 };
 
-// A value from somewhere else than the file, for example from the command line. It takes the place of the
-// file's.
+// A value from another place than the file, for example the command line. It replaces the file's value.
 struct ConfigOverride {
   std::string key;     // "terrace.device_memory", "optimizer.params.lr"
   std::string value;   // as typed: "256MiB", "3e-4", "true", "[0.9, 0.95]"
@@ -231,19 +231,19 @@ TrainConfig parse_train_config(std::string_view text, std::string_view name,
                                std::span<const ConfigOverride> overrides = {});
 TrainConfig load_train_config(const std::filesystem::path& path,
                               std::span<const ConfigOverride> overrides = {});
-// Without a file.
+// Returns the configuration without a file.
 TrainConfig default_train_config(std::span<const ConfigOverride> overrides = {});
 
-// The resolved values as aligned columns (key, value, origin) with their notes below, and as a JSON array of
-// objects.
+// Return the resolved values as aligned columns (key, value, origin) with their notes below, and as a JSON
+// array of objects.
 std::string config_table(const TrainConfig& config);
 std::string config_json(const TrainConfig& config);
 
-// What one key means, what it is in this configuration and where that comes from, in a few lines. `key` is a
-// path, or the last word of one. Throws Error(config) when there is no such key.
+// Explains one key in a few lines: its meaning, its value in this configuration and where that comes from.
+// `key` is a path, or the last word of one. Throws Error(config) if there is no such key.
 std::string config_explanation(const TrainConfig& config, std::string_view key);
 
-// docs/config.md: every known key with its type, default and effect.
+// Returns docs/config.md: every known key with its type, default and effect.
 std::string config_reference_markdown();
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// Watchdog: says what a training step waits for when it makes no progress. It ends nothing by itself unless
-// it was told to, and it touches nothing of the step.
+// Watchdog reports what a training step waits for when it makes no progress. It ends the run only if it was
+// told to, and it touches nothing of the step.
 #pragma once
 
 #include <condition_variable>
@@ -16,19 +16,19 @@
 namespace terrace {
 
 struct WatchdogOptions {
-  uint64_t warn_after_ns = 60'000'000'000;  // of one and the same wait; then again after twice as long
+  uint64_t warn_after_ns = 60'000'000'000;  // age of one wait; repeated at twice the age or earlier
   uint64_t abort_after_ns = 0;              // 0: never
 };
 
-// The decision alone: what to say at which moment. One thread.
+// The decision alone: which message is due at a moment. Used by one thread.
 class Watchdog {
  public:
-  // Both outlive the watchdog.
+  // The watch and the log outlive the watchdog.
   Watchdog(const StepWatch& watch, const WatchdogOptions& options, Log& log)
       : watch_(watch), options_(options), log_(log) {}
 
-  // One look at the watch; times never go back. A wait is as old as the first look that saw it. True when it
-  // is old enough to abort, which has been said then.
+  // Looks at the watch once; times never go back. The age of a wait counts from the first look that saw it.
+  // Returns true, after a message, if the wait is old enough to abort.
   bool look(uint64_t now_ns);
 
  private:

@@ -1,5 +1,5 @@
-// BetweenSteps: work for the state between two steps, whose bytes and time the report of the next step has.
-// It must never count work that failed.
+// BetweenSteps: work for the state between two steps, whose bytes and time go into the report of the next
+// step. It must never count work that failed.
 #pragma once
 
 #include <utility>
@@ -15,7 +15,7 @@ class BetweenSteps {
   // `offloader` outlives this.
   explicit BetweenSteps(Offloader& offloader) : offloader_(offloader) {}
 
-  // Does `action` and returns what it moved and took, which is counted too.
+  // Does `action`; counts and returns the bytes that it moved and the time that it took.
   OffloadCounters count(FunctionRef<void()> action) {
     const OffloadCounters before = offloader_.counters();
     action();
@@ -23,7 +23,7 @@ class BetweenSteps {
     moved_ = moved_ + moved;
     return moved;
   }
-  // The same for keeping the state: its time is that of a commit.
+  // Does `action` for keeping the state; its time counts as that of a commit.
   KeptState keep(FunctionRef<KeptState()> action) {
     KeptState kept;
     count([&] {
@@ -38,7 +38,7 @@ class BetweenSteps {
       return KeptState{};
     });
   }
-  // Everything counted since the last call.
+  // Returns and resets everything counted since the last call.
   OffloadCounters take() { return std::exchange(moved_, {}); }
 
  private:

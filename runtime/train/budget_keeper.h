@@ -1,5 +1,5 @@
-// BudgetKeeper: keeps the host budget of a run while it trains: as somebody asks for it, and as the system
-// has the memory. It must never change a number of the training.
+// BudgetKeeper keeps the host budget of a run while it trains: as a caller asks for it, and as the system has
+// the memory. It must never change a number of the training.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ class BudgetKeeper {
 
   // From now on the budget follows the memory of the machine whose proc/ and sys/ lie in `system_root`.
   void watch(const std::filesystem::path& system_root, const Clock& clock);
-  // As Trainer::set_host_budget().
+  // Does what Trainer::set_host_budget() does.
   HostBudgetChange set(uint64_t bytes);
-  // As Trainer::look_after_memory().
+  // Does what Trainer::look_after_memory() does.
   bool look();
 
  private:
@@ -34,8 +34,8 @@ class BudgetKeeper {
   Offloader& offloader_;
   BetweenSteps& between_;
   Log& log_;
-  std::optional<MemoryPressure> pressure_;  // null where nothing is to be given back, or must not be
-  // The host budget when there is no pressure, and the chunks whose states it has room for.
+  std::optional<MemoryPressure> pressure_;  // null: memory is never given back
+  // The host budget without pressure, and the chunks whose states then have room.
   uint64_t wanted_bytes_ = 0;
   uint32_t wanted_chunks_ = 0;
 };

@@ -1,5 +1,5 @@
-// Faults on purpose as one line of text: what `terrace train --inject` takes, for rehearsals and tests. It
-// must never turn a word it does not know into nothing.
+// Deliberate faults as one line of text, the value of `terrace train --inject`, for rehearsals and tests. An
+// unknown word must never be ignored.
 //
 //   SPEC   words separated by "," or ":", each at most once; so a path with one of these in it cannot be
 //          named
@@ -12,7 +12,7 @@
 //          corrupt | corrupt=BYTE   flips a bit of what is read, anywhere or in this byte
 //          torn=BYTES               writes only so many bytes and claims all
 //          lost                     writes nothing and claims all
-//          full-after=BYTES         the disk has room for so much; then ENOSPC
+//          full-after=BYTES         the drive has room for so much; then ENOSPC
 //          rate=200MB/s             all of these transfers together move no faster
 //   when   at=N                     the N-th of these transfers, counted from 1 (default: every one)
 //          from=N                   the N-th and those after it
@@ -20,8 +20,8 @@
 //          after=10s                not before so much of the run has passed
 //          probability=P            each with this chance; seed=N chooses other ones
 //
-// A transfer is a piece of a request as it goes to the system: what engines put right (short transfers,
-// EINTR, EAGAIN) never shows above them.
+// A transfer is a piece of a request as it goes to the system. Engines repair some faults (short transfers,
+// EINTR, EAGAIN), which never show above them.
 #pragma once
 
 #include <functional>
@@ -34,11 +34,11 @@
 
 namespace terrace {
 
-// Throws Error(config) naming the word that is wrong.
+// Throws Error(config) naming the wrong word.
 io::Fault parse_fault_spec(std::string_view spec);
 
-// Gives an engine of the same options over a transport with the faults of `plan`, which outlives it: for
-// OffloadHooks::decorate_engine.
+// Returns a function for OffloadHooks::decorate_engine. It makes an engine of the same options over a
+// transport with the faults of `plan`, which outlives it.
 std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> engines_with_faults(
     io::FaultPlan& plan, Log& log);
 

@@ -1,6 +1,5 @@
-// MicroBatches: runs the micro-batches of a step forward and backward, one after the other or all of them
-// layer by layer, and those of an evaluation forward. It must never change a weight, nor know what an update
-// is.
+// MicroBatches runs the micro-batches of a step forward and backward, one after the other or together layer
+// by layer, and those of an evaluation forward. It must never change a weight or know what an update is.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +24,7 @@ class MicroBatches {
     double loss = 0;  // the mean over the tokens of all micro-batches, unscaled
     uint64_t samples = 0;
     uint64_t tokens = 0;
-    uint64_t forward_ns = 0;  // of all of them until backward first asks for parameters
+    uint64_t forward_ns = 0;  // time of all of them until backward first asks for parameters
   };
 
   // All references outlive this. Samples are as long as the context of the model.
@@ -34,14 +33,14 @@ class MicroBatches {
   MicroBatches(const MicroBatches&) = delete;
   MicroBatches& operator=(const MicroBatches&) = delete;
 
-  // Runs those of a step, which begins with sample number `first_sample`. Gradients are those of `loss_scale`
-  // times the mean loss. `before_last` is called when all that is missing is the last micro-batch, or all of
-  // them where they run together.
+  // Runs the micro-batches of a step, which begins with sample number `first_sample`. Gradients are those of
+  // `loss_scale` times the mean loss. `before_last` is called before the last micro-batch, or before all of
+  // them if they run together.
   Result run(uint64_t first_sample, float loss_scale, FunctionRef<void()> before_last);
-  // What each use of the last run computed.
+  // The compute time of each use of the last run.
   const std::vector<uint64_t>& use_ns() const { return use_ns_; }
 
-  // The mean loss of micro-batch number `run` of the `runs` that are spread over the validation part.
+  // Returns the mean loss of micro-batch number `run` of `runs` that are spread over the validation part.
   double evaluate(uint64_t run, uint64_t runs);
 
  private:

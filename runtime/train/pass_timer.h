@@ -1,5 +1,5 @@
 // PassTimer: parameter access that notes when forward ends, at the first backward use of a micro-batch, and
-// how long each use computes. It changes nothing and costs two looks at the clock per use.
+// how long each use computes. It changes nothing and reads the clock twice per use.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace terrace {
 
 class PassTimer final : public ParameterAccess {
  public:
-  // All outlive the timer. `use_ns` gets the time of each use from when its tensors are there to its end.
+  // The collaborators outlive the timer. `use_ns` gets the time of each use from when its tensors are there
+  // to its end.
   PassTimer(ParameterAccess& access, const Clock& clock, std::vector<uint64_t>& use_ns)
       : access_(access), clock_(clock), use_ns_(use_ns) {}
 
@@ -22,7 +23,7 @@ class PassTimer final : public ParameterAccess {
     start_ns_ = clock_.now_ns();
     forward_ = true;
   }
-  // Of all micro-batches so far.
+  // The forward time of all micro-batches so far.
   uint64_t forward_ns() const { return forward_ns_; }
 
   void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override {

@@ -1,5 +1,5 @@
-// What a run is, as its saved states say it: its model, tensors, data, seed and settings. A run goes on from
-// a saved state only where these agree.
+// The identity of a run in its saved states: its model, tensors, data, seed and settings. A run goes on from
+// a saved state only if these agree.
 #pragma once
 
 #include <filesystem>
@@ -11,15 +11,15 @@
 
 namespace terrace {
 
-// The name of the count of samples in CheckpointInfo::position: where in the data a run goes on.
+// The name of the count of samples in CheckpointInfo::position, the place in the data at which a run goes on.
 inline constexpr const char* kConsumedSamples = "consumed_samples";
 
-// The facts of a run of `steps` steps that has not begun: without an id, and at step 0.
+// Returns the facts of a run of `steps` steps that has not begun: without an id, and at step 0.
 CheckpointInfo run_identity(const TrainConfig& config, uint64_t steps, const Model& model,
                             const FlatSpace& space, const TrainingData& data);
 
-// Throws Error(config) unless what was saved in `where` was trained on the data of `mine`, with its seed and
-// an optimizer whose moments it can go on with. Whether the tensors are the same is for whoever reads them.
+// Throws Error(config) unless the state saved in `where` was trained on the data of `mine`, with its seed and
+// an optimizer whose moments it can use. The reader of the tensors compares the tensors.
 void require_same_training(const CheckpointInfo& saved, const std::filesystem::path& where,
                            const CheckpointInfo& mine);
 

@@ -1,5 +1,5 @@
-// StepUpdates: the update of each step: with which settings, when it runs, what a step that is not finite
-// comes to, and how its outcome is counted. It must never touch a gradient itself.
+// StepUpdates: the update of each step: its settings, its time, its result for a step that is not finite, and
+// the count of its outcome. It must never touch a gradient itself.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,20 @@ namespace terrace {
 
 class StepUpdates {
  public:
-  // Of a run of `run_updates` updates. All references outlive this; `between` is of the same offloader.
+  // The run has `run_updates` updates. All references outlive this; `between` is of the same offloader.
   StepUpdates(Offloader& offloader, RunPosition& state, BetweenSteps& between, const TrainConfig& config,
               uint64_t run_updates, Log& log);
 
-  // Before the first step: sets the mode that the configuration asks for. Where that leaves the choice, the
-  // first steps run after backward and `rules` say what they show.
+  // Call before the first step: sets the mode that the configuration asks for. If the configuration leaves
+  // the choice, the first steps run after backward, and `rules` judge their times.
   void begin_mode(const UpdateRules& rules);
-  // Before the last micro-batch goes backward.
+  // Call before the last micro-batch goes backward.
   void announce();
-  // Applies the update of the step whose loss and samples these are, counts the step, and fills in what the
-  // report says of both. Throws Error(cancelled) when the loss or a gradient is not finite, outside of fp16:
-  // the step has changed nothing then; and Error(corrupt) when it has. `durable_step` is for the advice.
+  // Applies the update of the step with this loss and these samples, counts the step, and fills in their part
+  // of the report. Outside of fp16 it throws when the loss or a gradient is not finite: Error(cancelled) if
+  // the step has changed nothing, Error(corrupt) if it has. `durable_step` is for the advice.
   void run(StepReport& report, uint64_t samples, std::optional<uint64_t> durable_step);
-  // After a step whose report is complete: may set another mode for those that follow.
+  // Call after a step whose report is complete: it may set another mode for later steps.
   void choose_mode(const StepReport& report);
 
  private:
@@ -44,7 +44,7 @@ class StepUpdates {
   const TrainConfig& config_;
   GroupSettings groups_;
   Log& log_;
-  std::optional<UpdateChoice> choice_;  // until the mode of the update is decided
+  std::optional<UpdateChoice> choice_;  // set until the mode of the update is decided
 };
 
 }  // namespace terrace

@@ -1,6 +1,6 @@
-// Trainer: a model of any size, tokens, a configuration and budgets in; steps, losses and checkpoints out.
-// It decides nothing about memory: it runs the model dry, hands the trace to the planner, and feeds the
-// Offloader.
+// Trainer takes a model of any size, tokens, a configuration and budgets, and gives steps, losses and
+// checkpoints. It decides nothing about memory: it runs the model dry, hands the trace to the planner, and
+// feeds the Offloader.
 #pragma once
 
 #include <cstdint>
@@ -28,26 +28,26 @@ namespace terrace {
 struct TrainerOptions {
   TrainConfig config;
   ModelConfig model;
-  // A folder of weights to begin with (weight_folder.h); empty: the model's own first values. Not needed by a
-  // run that resumes.
+  // A folder of weights to begin with (weight_folder.h); empty: the model's own first values. A run that
+  // resumes does not need it.
   std::filesystem::path weights = {};
-  uint64_t steps = 100;  // of the whole run: schedules that need a length use it
-  // resume: the run goes on from the commit that its nvme paths hold, which must be of this run; chunks are
-  // those of the commit then. fresh: a commit there is an Error(config), unless it is to be discarded.
+  uint64_t steps = 100;  // steps of the whole run, for schedules that need a length
+  // resume: the run goes on from the commit on its nvme paths, which must be this run's; chunks are then
+  // those of the commit. fresh: a commit there is an Error(config) unless discard_epochs is set.
   TierStart tier_start = TierStart::fresh;
   bool discard_epochs = false;
   const Clock* clock = nullptr;             // null: the steady one; outlives the trainer
   const ComputeDevice* compute = nullptr;   // null: the simulated device; outlives the trainer
-  std::filesystem::path system_root = "/";  // in which proc/ and sys/ lie
+  std::filesystem::path system_root = "/";  // where proc/ and sys/ lie
 };
 
 class Trainer {
  public:
-  // Plans, allocates and initialises. Throws Error: config for what does not fit together, capacity for
-  // budgets that are too small, io for paths that cannot be used. `data` has the context of the model and the
-  // seed of the configuration; it and `log` outlive the trainer.
+  // Plans, allocates and initialises. Throws Error: config for settings that do not fit together, capacity
+  // for budgets that are too small, io for paths that cannot be used. `data` has the context of the model and
+  // the seed of the configuration; it and `log` outlive the trainer.
   Trainer(const TrainerOptions& options, const TrainingData& data, Log& log);
-  // The same without planning again: `setup` is plan_training(options).
+  // Does not plan again: `setup` is plan_training(options).
   Trainer(const TrainerOptions& options, TrainingSetup setup, const TrainingData& data, Log& log);
   ~Trainer();
   Trainer(const Trainer&) = delete;
@@ -58,74 +58,76 @@ class Trainer {
   Offloader& offloader();
   const FlatSpace& space() const;
 
-  // One optimizer step: all its micro-batches, then the update, which may end in the next step only
-  // (UpdateMode). Throws Error when bytes cannot be moved and when the loss or the gradient is not finite;
-  // the state is then that of the step before, unless the update had begun: such an Error is of kind corrupt,
-  // and nothing can be saved after it. In fp16 what is not finite is skipped instead, until the loss scale
+  // Runs one optimizer step: all its micro-batches, then the update, which may end only in the next step
+  // (UpdateMode). Throws Error when bytes cannot be moved and when the loss or the gradient is not finite.
+  // The state is then that of the step before, unless the update had begun: such an Error is of kind corrupt,
+  // and nothing can be saved after it. fp16 skips a step that is not finite instead, until the loss scale
   // cannot be lowered any more.
   StepReport step();
   uint64_t completed_steps() const;
-  // The state in memory is that of completed_steps() and can be kept. False while an update is pending, and
-  // for good after a failure in a step or in its update; a failure of anything else leaves it as it is.
+  // True if the state in memory is that of completed_steps() and can be kept. It is false while an update is
+  // pending, and for good after a failure in a step or in its update; no other failure changes it.
   bool has_whole_state() const;
-  // Of these, the steps that changed the weights: all of them but those skipped in fp16.
+  // Returns the completed steps that changed the weights: all but those skipped in fp16.
   uint64_t applied_updates() const;
-  // The position in the data: how many samples the steps so far were made of.
+  // Returns the position in the data: the number of samples in all steps so far.
   uint64_t consumed_samples() const;
 
-  // When updates run: as the configuration says, or as the first steps have shown to be the fastest.
+  // Returns the mode of updates: the configured one, or the fastest in the first steps.
   UpdateMode update_mode() const;
   // Waits until the last step's update is complete; evaluations, checkpoints and exports do so themselves.
   FinishedUpdate finish_update();
 
   // --- The host budget, between two steps; it changes no number ---
-  // As HostBudget::set(), of which the next step's report has the bytes and the time. More than
-  // the run began with has no effect. Throws what moving records failed with.
+  // Does what HostBudget::set() does; the next step's report has the bytes and the time. A budget above the
+  // initial one has no effect. Throws the failure of moving records.
   HostBudgetChange set_host_budget(uint64_t bytes);
-  // Where terrace.memory_pressure asks for it: looks at the memory cgroup and changes the host budget as
-  // runtime/train/memory_pressure.h has it, saying so in one line. True when it has. Throws the same.
+  // If terrace.memory_pressure is set, looks at the memory cgroup and changes the host budget by the rule of
+  // runtime/train/memory_pressure.h, with one line in the log. Returns true if it changed. Throws as
+  // set_host_budget() does.
   bool look_after_memory();
 
-  // The mean loss over `samples` windows spread over the validation part.
+  // Returns the mean loss over `samples` windows spread over the validation part.
   double evaluate(uint64_t samples);
 
   // --- Keeping the state, between two steps (runtime/train/checkpoint/state_keeper.h) ---
-  // Call it after every step: commits where offloader().commits().are_kept() and the configuration says
-  // that it is time, and sees what has ended. Throws what a commit or a checkpoint failed with; the state is
-  // whole then.
+  // Call it after every step: it commits when offloader().commits().are_kept() and a commit is due by the
+  // configuration, and notices saves that have ended. Throws the failure of a commit or a checkpoint; the
+  // state is whole then.
   KeptState look_after_state();
-  // Begins a commit of the state; with `retain` it outlives those after it.
+  // Begins a commit of the state; with `retain` later commits do not remove it.
   KeptState begin_commit(bool retain = false);
   KeptState finish_commit();
-  std::optional<uint64_t> durable_step() const;  // whose commit is durable
-  // Saves in `folder`, which outlives the save: with commits while training goes on, else before it returns.
+  std::optional<uint64_t> durable_step() const;  // the step whose commit is durable
+  // Saves in `folder`, which outlives the save. With commits it saves while training goes on, else before it
+  // returns.
   KeptState begin_save(const CheckpointFolder& folder);
   KeptState finish_save();
-  // Saves what is in memory, without any commit; returns the folder of this step.
+  // Saves the state in memory without any commit; returns the folder of this step.
   std::filesystem::path save(const CheckpointFolder& folder);
-  // Of the training from its first step on, whatever it was resumed from since: checkpoints have it.
+  // Identifies the training from its first step on, through every resume; checkpoints have it.
   uint64_t run_id() const;
-  // Writes the weights, between two steps, as a folder that transformers loads. Errors as of
-  // runtime/model/weights/export_weights.h.
+  // Writes the weights, between two steps, as a folder that transformers loads. Throws as the functions of
+  // runtime/model/weights/export_weights.h do.
   ExportReport export_weights(const std::filesystem::path& folder, const ExportOptions& options);
-  // Takes up a saved state, whatever placement and budgets it was saved with. Throws Error(config) when it is
-  // of another model or was trained on other data, and Error(corrupt) when it is damaged; the trainer is then
-  // not to be used but to resume from another checkpoint. Settings that differ from those of the checkpoint's
-  // run are said to the log.
+  // Restores a saved state, whatever placement and budgets it was saved with. Throws Error(config) when it is
+  // of another model or was trained on other data, and Error(corrupt) when it is damaged; the trainer can
+  // then only resume from another checkpoint. The log names settings that differ from those of the
+  // checkpoint's run.
   void resume(const std::filesystem::path& folder);
 
-  // Throws what resume() of a trainer that is made of these would throw. Reads every byte of the checkpoint
-  // and changes nothing: for what must be known before the state that is there goes.
+  // Throws as resume() of a trainer of these options would. Reads every byte of the checkpoint and changes
+  // nothing; call it before discarding the current state.
   static void require_resumable(const std::filesystem::path& folder, const TrainerOptions& options,
                                 const TrainingSetup& setup, const TrainingData& data);
 
-  // "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".
+  // Returns "gpt2 7 layers x 512, 8 heads, context 256, vocabulary 256, bf16".
   std::string model_description() const;
   const std::vector<TierUse> device_ledger() const;
-  // What a step uses, with the time that each use computed in the last one; of updates the time is estimated
+  // Returns the uses of a step with their compute times in the last step; the times of updates are estimated
   // (runtime/train/planning/training_schedule.h).
   SimSchedule recorded_schedule() const;
-  // The most device memory that was ever taken.
+  // Returns the most device memory that was ever taken.
   uint64_t device_peak_bytes() const;
 
  private:
@@ -133,8 +135,8 @@ class Trainer {
   std::unique_ptr<Run> run_;
 };
 
-// What a Trainer of these options would plan, checked as a whole: runs the model dry, looks at the weights
-// that are named, and allocates nothing but bookkeeping.
+// Returns the checked plan of a Trainer of these options: runs the model dry, looks at the named weights, and
+// allocates nothing but bookkeeping.
 TrainingSetup plan_training(const TrainerOptions& options);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// ComputeChoice: the device that a subcommand computes on, as terrace.device asks for it, and with it who
-// multiplies matrices there; and what a configuration comes to on it.
+// ComputeChoice: the device on which a subcommand computes, as terrace.device asks for it, with the library
+// of its matrix products. It also settles a configuration for that device.
 #pragma once
 
 #include <filesystem>
@@ -15,15 +15,15 @@ namespace terrace {
 
 class ComputeChoice {
  public:
-  // Opens a GPU only where one is asked for. Throws Error(config) for what is asked for and cannot be used.
-  // `log` outlives it.
+  // Opens a GPU only if one is asked for. Throws Error(config) for a device that cannot be used. `log`
+  // outlives it.
   ComputeChoice(const TerraceConfig& wanted, Log& log);
 
-  // Null: the simulated device.
+  // Returns null for the simulated device.
   const ComputeDevice* device() const { return compute_.get(); }
-  // The configuration that a run there has, settled by what this user's machine remembers and shows; of one
-  // that follows decisions, by those in `replayed` too. Says what it has found to `log`, and throws as
-  // terrace::settle() does.
+  // Returns the configuration of a run on the device, settled with this machine's tunings and measurements;
+  // with the decisions in `replayed` too if the run follows some. Reports its findings to `log`, and throws
+  // as terrace::settle() does.
   TrainConfig settle(const TrainConfig& config, const std::filesystem::path& replayed, Log& log) const;
 
  private:

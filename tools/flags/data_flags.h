@@ -1,5 +1,5 @@
-// DataFlags and DataChoice: which data a subcommand reads, and what makes tokens of text. Shared by whoever
-// takes --data.
+// DataFlags and DataChoice: the data that a subcommand reads, and the tokenizer of text. Every subcommand
+// with --data uses them.
 #pragma once
 
 #include <filesystem>
@@ -24,23 +24,23 @@ struct DataFlags {
   void add_to(Command& app, const char* group);
 };
 
-// What the flags come to: looked at, and not opened yet.
+// The data that the flags choose: checked, and not opened yet.
 class DataChoice {
  public:
   // Text is tokenized by --tokenizer, else by the tokenizer.json of `model_folder` (may be empty), else it is
-  // bytes; files of tokens need none, and the folder's is not looked at. Throws Error(config) for what is
-  // missing or does not fit together, and for a tokenizer that cannot be used.
+  // bytes. Files of tokens need no tokenizer, and the folder's is not read. Throws Error(config) for flags
+  // that are missing or do not fit together, and for a tokenizer that cannot be used.
   DataChoice(const DataFlags& flags, const std::filesystem::path& model_folder);
 
-  // Null where text is bytes; of files of tokens, what --tokenizer names.
+  // Returns null if text is bytes; for files of tokens, the tokenizer of --tokenizer.
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
   bool are_token_files() const { return are_token_files_; }
-  // Of a model that is made for these data; nothing where the data do not say.
+  // Returns the vocabulary of a model that is made for these data; nothing if the data do not say.
   std::optional<uint32_t> vocabulary() const;
-  // For a model with that many tokens; says to `log` what makes them. Throws Error(config) when the data have
-  // more, and when the model is of tokens and the text would be read as bytes.
+  // Opens the data for a model with that many tokens and names their tokenizer in `log`. Throws Error(config)
+  // when the data have more tokens, and when the model has a tokenizer but the text would be read as bytes.
   OpenTokens open(uint32_t model_vocabulary, Log& log) const;
-  // The same as far as no tokens must be made of text: then nothing, and the text has been found.
+  // Opens the data if no text must be tokenized; else returns nothing, and the text has been found.
   std::optional<OpenTokens> open_as_they_are(uint32_t model_vocabulary) const;
 
  private:
@@ -50,7 +50,7 @@ class DataChoice {
   std::filesystem::path cache_folder_;
   std::filesystem::path tokenizer_path_;
   bool are_token_files_ = false;
-  uint32_t token_bytes_ = 0;  // as TokenOptions has it
+  uint32_t token_bytes_ = 0;  // TokenOptions::token_bytes
   std::optional<Tokenizer> tokenizer_;
 };
 

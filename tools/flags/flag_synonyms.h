@@ -1,12 +1,12 @@
-// Flags of other trainers, and what does the same here.
+// Flags of other trainers, and their equivalents here.
 #pragma once
 
 #include <string_view>
 
 namespace terrace {
 
-// What to write instead of a flag of another trainer: a flag ("--lr"), or words where it is none. Empty for a
-// flag that is not known here.
+// Returns the replacement for a flag of another trainer: a flag ("--lr"), or words if no flag fits. Empty for
+// an unknown flag.
 std::string_view synonym_of(std::string_view flag);
 
 }  // namespace terrace

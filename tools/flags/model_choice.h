@@ -1,5 +1,5 @@
-// Which model `terrace train` trains, and on sequences of which length: a released one by its name, the
-// config.json of one, or a folder with the weights of one.
+// The model that `terrace train` trains, and the length of its sequences: a released model by its name, a
+// config.json, or a folder with weights.
 #pragma once
 
 #include <filesystem>
@@ -15,16 +15,16 @@ struct TrainFlags;
 struct ModelChoice {
   ModelConfig config;
   std::filesystem::path weights;  // a folder; empty: first values
-  // The vocabulary is the model's own, whatever the data are: it came with a file.
+  // True if the vocabulary came with a file: it is then the model's own, whatever the data are.
   bool own_vocabulary = false;
   std::vector<std::string> warnings;
 };
 
-// The folder that --model names, with weights and perhaps a tokenizer; empty when it names no folder.
+// Returns the folder of --model, with weights and perhaps a tokenizer; empty if --model names no folder.
 std::filesystem::path model_folder(const TrainFlags& flags);
 
-// Reads config.json at most. Throws Error(config) for flags that contradict the weights, and for a model that
-// Terrace would compute differently.
+// Reads no file but config.json. Throws Error(config) for flags that contradict the weights, and for a model
+// that Terrace would compute differently.
 ModelChoice choose_model(const TrainFlags& flags);
 
 }  // namespace terrace

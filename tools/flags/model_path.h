@@ -1,5 +1,5 @@
-// What --model names: a folder or a file, a model in the cache of Hugging Face, or a released model of which
-// only the sizes are known here.
+// The value of --model: a folder or a file, a model in the cache of Hugging Face, or a released model of
+// which only the sizes are known here.
 #pragma once
 
 #include <filesystem>
@@ -7,12 +7,12 @@
 
 namespace terrace {
 
-// What is there under that name: a folder or file, then a folder of the cache ("Qwen/Qwen2.5-0.5B", in any
-// case). Empty for the name of a released model. Throws Error(config) where a path or "OWNER/NAME" leads
+// Returns the path of that name: a folder or file, then a folder of the cache ("Qwen/Qwen2.5-0.5B", in any
+// case). Empty for the name of a released model. Throws Error(config) when a path or "OWNER/NAME" leads
 // nowhere, with the command that downloads it.
 std::filesystem::path model_path(const std::string& model);
 
-// What --tokenizer names, in the same ways: a tokenizer.json, or a folder with one.
+// Finds the value of --tokenizer in the same ways: a tokenizer.json, or a folder with one.
 std::filesystem::path tokenizer_path(const std::string& flag);
 
 }  // namespace terrace

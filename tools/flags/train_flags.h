@@ -1,5 +1,5 @@
-// TrainFlags: what the flags of `terrace train` say, and what they and the configuration file come to
-// together. Nothing is touched here but the configuration file, which is read.
+// TrainFlags: the flags of `terrace train`, and the configuration that they make together with the
+// configuration file. The code here touches only that file, and reads it.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 
 namespace terrace {
 
-// As --resume: the newest of the commit on nvme and the checkpoints of --save, or none.
+// The value of --resume for the newest of the commit on nvme and the checkpoints of --save, or none.
 inline constexpr const char* kResumeAuto = "auto";
-// The commit on the nvme paths.
+// The value of --resume for the commit on the nvme paths.
 inline constexpr const char* kResumeNvme = "nvme";
 
 struct TrainFlags {
@@ -38,43 +38,43 @@ struct TrainFlags {
   bool no_control = false;
   std::string save;
   uint64_t save_every = 0;            // 0: at the end only
-  std::optional<uint64_t> keep_last;  // without it every checkpoint is kept
+  std::optional<uint64_t> keep_last;  // nullopt: every checkpoint is kept
   std::string resume;                 // a path, kResumeAuto or kResumeNvme
   bool fresh = false;
   std::string log;
   std::string record_schedule;
   std::string report;
   std::string trace;
-  std::string trace_steps;  // "3-5"; empty: chosen
+  std::string trace_steps;  // "3-5"; empty: the program chooses
   std::string trace_memory;
   std::string decisions, replay_decisions;
-  std::optional<uint64_t> decisions_limit_bytes;  // without it 1 GiB
+  std::optional<uint64_t> decisions_limit_bytes;  // nullopt: 1 GiB
   uint64_t stall_warning_seconds = 60;            // 0: never
   uint64_t stall_abort_seconds = 0;               // 0: never
-  std::vector<std::string> inject;                // faults, as runtime/train/fault_spec.h has them
+  std::vector<std::string> inject;                // faults in the form of runtime/train/fault_spec.h
   bool print_config = false;
   std::string explain;  // a key
   bool json = false;
   bool verbose = false;
-  // By position in the table of flags that stand for a key of the configuration.
+  // The values of flags that stand for a key of the configuration, by position in their table.
   std::vector<std::string> key_values;
 
   // Adds the flags to `app`; this object must stay where it is.
   void add_to(Command& app);
 };
 
-// The configuration in force. Throws Error(config) with a line per problem.
+// Returns the configuration in force. Throws Error(config) with a line per problem.
 TrainConfig resolve_config(const TrainFlags& flags);
 
-// All of the run but its data, of which a model that is made for them has `data_vocabulary`. Throws
-// Error(config) for flags that are missing or contradict each other.
+// Returns the options of the run without its data. A model that is made for the data gets `data_vocabulary`.
+// Throws Error(config) for flags that are missing or contradict each other.
 TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t> data_vocabulary);
-// With --epochs: sets the steps of both to as many as that many passes over the data have, and says so.
+// With --epochs: sets the steps of both to the number in that many passes over the data, and says so.
 void settle_steps(TrainFlags& flags, const TrainingData& data, TrainerOptions& options, Log& log);
-// The data, as the model of `options` takes them.
+// Opens the data in the form that the model of `options` takes.
 TrainingData open_training_data(const TrainFlags& flags, const DataChoice& data,
                                 const TrainerOptions& options, Log& log);
-// Throws what that would, as far as it can be known without making tokens of text.
+// Throws the errors of open_training_data() that show without tokenizing text.
 void require_training_data(const TrainFlags& flags, const DataChoice& data, const TrainerOptions& options);
 
 }  // namespace terrace

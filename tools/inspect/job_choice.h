@@ -1,4 +1,4 @@
-// Which running job is meant: a process id, a socket, or the only one there is.
+// The running job that a command names: by a process id, a socket, or as the only one.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace terrace {
 
-// Whether a word can be a job: digits, or a path.
+// True if a word can name a job: digits, or a path.
 bool is_job(const std::string& word);
 
-// `job` may be empty. Throws Error(config) when several run and none is named, saying which; Error(io) when
-// there is none.
+// `job` may be empty. Throws Error(config) when several jobs run and none is named, listing them; Error(io)
+// when none runs.
 RunningJob find_job(const std::string& job);
 
-// Asks a job for what it says of itself.
+// Asks a job for its status.
 JobStatus ask_status(ControlClient& client);
 
 }  // namespace terrace

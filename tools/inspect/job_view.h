@@ -1,4 +1,4 @@
-// What a running job says of itself, as a block of text for people.
+// The status of a running job as a block of text for people.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace terrace {
 
-// Lines with newlines; no line depends on a terminal.
+// Returns lines with newlines; no line depends on a terminal.
 std::string job_view(const JobStatus& status);
 
-// "[#####---------------]  25 %"; "disk" without a budget.
+// Returns "[#####---------------]  25 %"; "disk" without a budget.
 std::string occupancy_bar(uint64_t used_bytes, uint64_t budget_bytes);
 
 }  // namespace terrace

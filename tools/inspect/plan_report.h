@@ -1,4 +1,4 @@
-// What `terrace plan` says, in its two forms: aligned text and JSON.
+// The report of `terrace plan`, as aligned text and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace terrace {
 
-// What a run writes to its drives.
+// The bytes that a run writes to its drives.
 struct DriveWrites {
-  uint64_t step_bytes = 0;  // by a step, commits apart
-  double bytes_a_day = 0;   // with commits; 0: not known
-  double days = 0;          // until the endurance is used up; 0: not known
+  uint64_t step_bytes = 0;  // per step, without commits
+  double bytes_a_day = 0;   // with commits; 0: unknown
+  double days = 0;          // until the endurance is used up; 0: unknown
 };
-// `endurance_terabytes` may be written to the drives, as they are rated; 0: not known.
+// `endurance_terabytes` is the drives' rated endurance; 0: unknown.
 DriveWrites drive_writes(const TrainConfig& config, const PlanPrediction& prediction,
                          double endurance_terabytes);
 
 // One way to split a run over the tiers.
 struct Split {
   std::string flags;    // "--offload-param cpu --offload-optimizer nvme"
-  std::string refusal;  // why it does not fit; empty when it does
+  std::string refusal;  // why it does not fit; empty if it does
   PlanPrediction prediction;
 };
 
@@ -33,20 +33,20 @@ struct PlanReport {
   std::string model;
   TrainerPlan plan;
   PlanPrediction prediction;
-  std::string operations;  // what was measured of them; empty: nothing
-  std::string no_times;    // why there are none; empty when there are
+  std::string operations;  // how operations were measured; empty: not at all
+  std::string no_times;    // why there are no times; empty if there are
   DriveWrites writes;
   double endurance_terabytes = 0;  // 0: not given
-  std::string rates;               // of nvme, that times were computed with; empty: none
+  std::string rates;               // of nvme, which the times rest on; empty: none
   std::vector<Split> splits;       // fastest first
 };
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);
-// Of a run that does not fit: `reason`, with what is missing and ways out.
+// Returns the error of a run that does not fit: `reason` with the shortage and ways out.
 Error with_ways_out(const Error& reason, const Shortage& shortage);
-// `splits`: those of --best, or none.
+// `splits` are those of --best, or none.
 std::string shortage_json(const Shortage& shortage, const std::string& reason, std::span<const Split> splits);
-// `rates`: what the times were computed with; may be empty.
+// `rates` names the rates on which the times rest; may be empty.
 std::string splits_text(std::span<const Split> splits, const std::string& rates);
 
 }  // namespace terrace

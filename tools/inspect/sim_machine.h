@@ -1,4 +1,4 @@
-// The machine that `terrace sim` replays on, as its flags describe it.
+// The machine of a replay by `terrace sim`, as its flags describe it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace terrace {
 
 struct SimMachineFlags {
-  std::vector<std::string> tiers;  // from the top, instead of the flags that name one of three
+  std::vector<std::string> tiers;  // from the top; they replace the flags for three named tiers
   std::string device_memory, host_memory;
   std::string h2d, d2h, link_latency;
   std::string nvme_read, nvme_write, nvme_latency, nvme_path;

@@ -1,4 +1,4 @@
-// What `terrace sim` found, as a table for people and as JSON.
+// The results of `terrace sim`, as a table for people and as JSON.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace terrace {
 struct SimReport {
   SimSchedule schedule;
   SimMachine machine;
-  std::vector<LowerBound> bounds;  // of each link
+  std::vector<LowerBound> bounds;  // one per link
   std::vector<PolicyKind> policies;
-  std::vector<SimResult> results;  // of each policy
+  std::vector<SimResult> results;  // one per policy
 };
 
 std::string sim_text(const SimReport& report);

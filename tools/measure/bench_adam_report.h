@@ -1,4 +1,4 @@
-// What `terrace bench adam` measured, in words and as JSON. It must never measure.
+// The results of `terrace bench adam`, in words and as JSON. The code here must never measure.
 #pragma once
 
 #include <string>

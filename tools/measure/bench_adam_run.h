@@ -1,5 +1,6 @@
-// What `terrace bench adam` does once its flags have been checked: an optimizer's kernel and simple in-place
-// kernels in turn over the same memory. It must never print but to the console it is given.
+// The measurements of `terrace bench adam` after its flags have been checked: an optimizer's kernel and
+// simple in-place kernels in turn over the same memory. The code here must never print except to the given
+// console.
 #pragma once
 
 #include <array>
@@ -27,28 +28,28 @@ struct AdamPlan {
   std::vector<InstructionSet> sets;
   uint64_t rounds = 0;
 
-  // Parameters are written over the gradients, as training does it where their sizes agree and nothing else
+  // True if parameters are written over the gradients. Training does so if their sizes agree and nothing else
   // is to be read there.
   bool over_gradients() const;
-  // Read and written by the kernel, per parameter.
+  // Returns the bytes that the kernel reads and writes per parameter.
   double bytes_per_parameter() const;
-  // Of memory, for all of it.
+  // Returns the memory of the whole measurement.
   uint64_t memory_bytes() const;
 };
 
-// The simple kernels: so many streams are read, changed and written in place.
+// The simple kernels: each reads, changes and writes this many streams in place.
 inline constexpr std::array<size_t, 3> kStreamCounts = {1, 3, 4};
 
-// Of one number of threads: one value per round.
+// The results of one number of threads, one value per round.
 struct AdamThreads {
   uint64_t threads = 0;
   uint64_t bound = 0;  // threads that have a processor of their own
   std::array<std::vector<double>, kStreamCounts.size()> stream_bytes_per_second;
-  std::vector<std::vector<double>> kernel_seconds;  // of one pass, by instruction set
+  std::vector<std::vector<double>> kernel_seconds;  // of one pass, by instruction set and round
 };
 
-// One entry for each number of threads. In every round everything is measured once, so that all of it sees
-// the same machine. Throws what goes wrong.
+// Returns one entry for each number of threads. Every round measures everything once, so that all see the
+// same machine. Throws any failure.
 std::vector<AdamThreads> measure_adam(const AdamPlan& plan, Console& console);
 
 }  // namespace terrace

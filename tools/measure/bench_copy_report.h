@@ -1,4 +1,4 @@
-// What `terrace bench copy` measured, in words and as JSON. It must never measure.
+// The results of `terrace bench copy`, in words and as JSON. The code here must never measure.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// What `terrace bench copy` does once its flags have been checked: copies of a device's streams and plain
-// ones in turn, over the same memory. It must never print but to the console it is given.
+// The measurements of `terrace bench copy` after its flags have been checked: copies of a device's streams
+// and plain ones in turn, over the same memory. The code here must never print except to the given console.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ struct CopyBenchPlan {
   CopyPlan copies;
   std::unique_ptr<CudaGpu> gpu;  // null: the simulated device
 
-  // Of host memory: buffers, those that play the device's included.
+  // Returns the host memory of all buffers, those of a simulated device included.
   uint64_t host_bytes() const;
 };
 
@@ -27,7 +27,7 @@ struct CopyBenchResult {
   std::vector<CopyMeasurement> measurements;
 };
 
-// Throws what goes wrong.
+// Throws any failure.
 CopyBenchResult measure_copies(const CopyBenchPlan& plan, Console& console);
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// What `terrace bench io` measured, in words and as JSON with fio's names. It must never measure.
+// The results of `terrace bench io`, in words and as JSON with fio's names. The code here must never measure.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct IoReport {
   uint64_t region_bytes = 0;
   bool direct = true;
   io::StreamResult result;
-  io::EngineStats stats;  // of the measured part alone
+  io::EngineStats stats;  // of the measured part only
 };
 
 double io_seconds(const IoReport& report);
@@ -28,7 +28,7 @@ double cpu_seconds(const IoReport& report);
 uint64_t moved_bytes(const IoReport& report);
 
 std::string io_report_text(const IoReport& report);
-// One object; "jobs"[0] has fio's names and units, and beside them "terrace" with what fio does not have.
+// Returns one object. "jobs"[0] has fio's names and units; "terrace" beside it has the values that fio lacks.
 std::string io_report_json(const IoReport& report);
 
 }  // namespace terrace

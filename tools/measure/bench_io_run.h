@@ -1,5 +1,6 @@
-// What `terrace bench io` does once its flags have been checked: the file, and one measured stream, or one
-// for each of many sizes of ring and block. It must never print but to the console it is given.
+// The measurements of `terrace bench io` after its flags have been checked: it makes the file and measures
+// one stream, or one for each of many sizes of ring and block. The code here must never print except to the
+// given console.
 #pragma once
 
 #include <filesystem>
@@ -21,14 +22,14 @@ struct IoPlan {
   io::EngineOptions engine;  // queue_depth blocks in flight, and slots of the ring
   std::string engine_reason;
   std::filesystem::path file;
-  bool own_file = true;  // made for this, 0600, and gone however the program ends
+  bool own_file = true;  // made for this run, 0600, and gone however the program ends
   bool direct = true;
   bool register_memory = true;
   bool register_file = true;
-  bool device_token = true;  // measure with the drive to itself, as far as Terrace's processes go
+  bool device_token = true;  // keep Terrace's other processes off the drive meanwhile
 };
 
-// Throws what goes wrong.
+// Throws any failure.
 IoReport measure_io(const IoPlan& plan, Console& console);
 
 struct SweepCell {
@@ -38,7 +39,7 @@ struct SweepCell {
   double cpu_seconds_per_byte = 0;
 };
 
-// One stream for each size of ring and block that fit together, in rounds, in each round every one of them
+// Measures one stream for each size of ring and block that fit together; every round measures each of them
 // once.
 std::vector<SweepCell> sweep_io(const IoPlan& plan, uint64_t round_count, Console& console);
 std::string sweep_text(const IoPlan& plan, const std::vector<SweepCell>& cells);

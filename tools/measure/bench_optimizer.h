@@ -14,9 +14,10 @@ struct BenchOptimizer {
   double momentum = 0;
   bool nesterov = false;
 
-  // --optimizer, --momentum and --nesterov, under the headline `group`.
+  // Adds --optimizer, --momentum and --nesterov under the headline `group`.
   void add_flags(Command& command, const char* group);
-  // Any case of the name. Throws Error(config) for what there is not or does not fit together.
+  // The name may have any case. Throws Error(config) for an unknown optimizer or settings that do not fit
+  // together.
   OptimizerSettings settings() const;
 };
 

@@ -1,8 +1,8 @@
-// What `terrace bench step` does once its flags have been checked: a model of tensors of noise on the tiers,
-// trained without its arithmetic. In every step each tensor is leased as by a forward and a backward pass,
-// and noise is written as its gradient in the memory of the simulated device; what follows (gradients
-// crossing to the host, the update, parameters going home) is what training does, through the Offloader and
-// nothing else. It must never print but to the console it is given.
+// The measurements of `terrace bench step` after its flags have been checked: a model of tensors of noise on
+// the tiers is trained without its arithmetic. Every step leases each tensor as a forward and a backward pass
+// do, and writes noise as its gradient in the memory of the simulated device. The rest (gradients cross to
+// the host, the update runs, parameters go home) is what training does, through the Offloader alone. The code
+// here must never print except to the given console.
 #pragma once
 
 #include <cstdint>
@@ -28,18 +28,19 @@ struct StepPlan {
   OffloadOptions options;  // budgets included
   std::string engine_reason;
   uint32_t threads = 0;  // 0: one per core
-  uint32_t rounds = 5;   // after one that is not counted
-  // After every step the records' bytes move through a ring of the same size once more, without an update.
+  uint32_t rounds = 5;   // after one round that does not count
+  // True: after every step the records' bytes move once more through a ring of the same size, without an
+  // update.
   bool against_io = false;
 };
 
-// Tensors of one chunk each, the last one of what is left.
+// Returns tensors of one chunk each; the last one takes the rest.
 std::vector<TensorSpec> step_tensors(const StepPlan& plan);
-// The uses of one step.
+// Returns the uses of one step.
 std::vector<TensorUse> step_trace(const StepPlan& plan, const std::vector<TensorSpec>& tensors);
 
 struct StepRound {
-  double seconds = 0;  // of the update; of the whole step where it has no time of its own
+  double seconds = 0;  // of the update, or of the whole step if the update has no time of its own
   double step_seconds = 0;
   double cpu_seconds = 0;  // of the whole process meanwhile
   OffloadCounters moved;   // of the whole step
@@ -59,10 +60,10 @@ struct StepBenchReport {
   uint64_t device_bytes = 0;
   uint64_t process_bytes = 0;  // as the system counts it
   uint64_t tier_bytes = 0;
-  uint64_t stream_bytes = 0;  // of --against-io, each way and round
+  uint64_t stream_bytes = 0;  // of --against-io, each way per round
 };
 
-// Throws what goes wrong.
+// Throws any failure.
 StepBenchReport measure_step(const StepPlan& plan, Console& console);
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// Spread: what several rounds of a measurement come to.
+// Spread: the median, least and greatest result of several rounds of a measurement.
 #pragma once
 
 #include <string_view>
@@ -12,9 +12,9 @@ struct Spread {
   double median = 0, least = 0, most = 0;
 };
 
-// Of at least one value.
+// `values` has at least one value.
 Spread spread_of(std::vector<double> values);
-// Writes the member {"median": 1.5, "least": 1.0, "most": 2.0}, with so many decimals.
+// Writes the member {"median": 1.5, "least": 1.0, "most": 2.0}, with this many decimals.
 void write_spread(JsonWriter& json, std::string_view key, const Spread& spread, int decimals = 6);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// TuneMeasure: one path, measured with what a training step does: blocks of records through the ring, read,
-// and written back from the same memory. Its file has no name any more once it is made, so that nothing
+// TuneMeasure measures one path with the work of a training step: blocks of records are read through the ring
+// and written back from the same memory. Its file loses its name as soon as it is made, so that nothing
 // remains of it however the program ends. It decides nothing: tune.cpp does.
 #pragma once
 
@@ -17,14 +17,14 @@ namespace terrace {
 
 class TuneMeasure {
  public:
-  // A file of `bytes`, rounded down to whole blocks, with its space reserved. Throws Error(config) when there
-  // is no such folder and Error(capacity) when there is too little space.
+  // Makes a file of `bytes`, rounded down to whole blocks, with its space reserved. Throws Error(config) when
+  // the folder does not exist and Error(capacity) when there is too little space.
   TuneMeasure(const std::filesystem::path& folder, uint64_t bytes, Log& log);
 
-  // Writes the file from its beginning until all of it or `runtime_ns` is over, and measures what was written
-  // from then on. Fresh space is slower to write, and reads of it never reach the device.
+  // Writes the file from its beginning until all of it is written or `runtime_ns` is over; later measurements
+  // use the written part. Fresh space is slower to write, and reads of it never reach the drive.
   void fill(const io::EngineOptions& options, uint64_t runtime_ns);
-  // Bytes per second, both directions together. Throws Error(io).
+  // Returns bytes per second, both directions together. Throws Error(io).
   double rate(io::StreamKind kind, const io::EngineOptions& options, uint64_t runtime_ns);
 
   uint64_t region_bytes() const { return region_bytes_; }
@@ -35,7 +35,7 @@ class TuneMeasure {
   static constexpr uint64_t least_bytes() { return 4 * kRing.slot_bytes * kRing.slot_count; }
 
  private:
-  // As the plan gives a training run on nvme, where its budget allows.
+  // The ring that a plan gives a training run on nvme, if its budget allows.
   static constexpr io::RingOptions kRing{};
 
   io::StreamResult stream(const io::EngineOptions& engine, const io::StreamOptions& options);

@@ -1,4 +1,4 @@
-// What `terrace tune` found, in words, curves and JSON. It must never measure.
+// The results of `terrace tune`, in words, curves and JSON. The code here must never measure.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace terrace {
 
-// One setting, measured.
+// One measured setting.
 struct TunePoint {
   io::EngineKind engine = io::EngineKind::io_uring;
   uint64_t block_bytes = 0;
@@ -20,15 +20,15 @@ struct TunePoint {
 struct TunedPath {
   std::string name;  // as it was given
   PathTuning tuning;
-  std::vector<TunePoint> curve;    // of the engine that was chosen, in the order of blocks and depths
-  std::vector<TunePoint> engines;  // every engine that works, at the setting that was chosen
+  std::vector<TunePoint> curve;    // of the chosen engine, in the order of blocks and depths
+  std::vector<TunePoint> engines;  // every engine that works, at the chosen setting
   uint64_t file_bytes = 0;
   uint64_t written_bytes = 0;
-  std::string direct_refusal;  // empty: past the page cache
+  std::string direct_refusal;  // why not past the page cache; empty: past it
   std::string saved_as;        // empty: not saved
 };
 
-// The sections to paste into a configuration: one JSON object.
+// Returns the sections to paste into a configuration, as one JSON object.
 std::string config_section(const PathTuning& tuning);
 std::string tune_text(const std::vector<TunedPath>& paths);
 std::string tune_json(const std::vector<TunedPath>& paths);

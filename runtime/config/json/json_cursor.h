@@ -1,5 +1,5 @@
-// JsonCursor: reads a JSON text once, from front to back, and keeps nothing: for files with a million values,
-// of which a tree would take a hundred times the memory. Nesting is bounded; every error names the byte.
+// JsonCursor reads a JSON text once, from front to back, and keeps nothing. It suits files with a million
+// values, whose tree would take a hundred times the memory. Nesting is bounded; every error names the byte.
 #pragma once
 
 #include <cstddef>
@@ -12,35 +12,37 @@
 
 namespace terrace {
 
-// What a cursor throws: `what_failed` on the file that it was given, "`place` N: <reason>", `advice`.
+// The parts of the Error that a cursor throws: `what_failed` on the given file, "`place` N: <reason>",
+// `advice`.
 struct JsonCursorErrors {
   ErrorKind kind = ErrorKind::config;
   const char* what_failed = "";
   const char* place = "byte";
   const char* advice = "";
-  uint64_t bytes_before = 0;  // of the file, before the text; N counts from the first of them
+  uint64_t bytes_before = 0;  // bytes of the file before the text; N counts from the file's first byte
 };
 
 class JsonCursor {
  public:
-  // `name` stands for the file in messages; text and name outlive the cursor. Throws as `errors` say when the
-  // text is not UTF-8, as every function here does when the text is not what it asks for.
+  // `name` stands for the file in messages. The text and the name outlive the cursor. Every function here
+  // throws as `errors` says when the text does not hold the value that it reads; the constructor throws when
+  // the text is not UTF-8.
   JsonCursor(std::string_view text, std::string_view name, const JsonCursorErrors& errors);
 
-  // The first character of the value that comes next: '{', '[', '"', 't', ...
+  // Returns the first character of the next value: '{', '[', '"', 't', ...
   char next();
   // Calls `member` with each key; it must read the value.
   void object(FunctionRef<void(std::string& key)> member);
-  // Calls `item` before each item; it must read it.
+  // Calls `item` before each item; `item` must read it.
   void list(FunctionRef<void()> item);
   std::string text();
   uint64_t whole_number(uint64_t largest);
   bool boolean();
-  // Takes null when that comes next.
+  // Takes the next value if it is null.
   bool take_null();
   // Steps over a value of any kind and returns its text.
   std::string_view skip();
-  // Nothing but white space must follow.
+  // Throws unless only white space follows.
   void end();
 
   [[noreturn]] void fail(const std::string& reason) const;

@@ -1,6 +1,6 @@
-// A JSON document as people write configuration files: //, # and /* */ comments, trailing commas, and no
-// comma needed where a line ends (as in Hjson, which DeepSpeed reads). Every value knows its line and column.
-// Duplicate keys, broken UTF-8 and half-written numbers are errors, never a guess.
+// A JSON document as people write configuration files: comments start with // or # or stand in /* */,
+// trailing commas are allowed, and no comma is needed where a line ends (as in Hjson, which DeepSpeed reads).
+// Every value knows its line and column. Duplicate keys, broken UTF-8 and half-written numbers are errors.
 #pragma once
 
 #include <cstddef>
@@ -20,29 +20,30 @@ struct JsonNode {
   Kind kind = Kind::null;
   bool boolean = false;
   double number = 0;
-  std::string text;                 // of a text; of a number its literal as written
-  std::vector<JsonNode> items;      // of a list
-  std::vector<JsonMember> members;  // of an object, in the order of the file
-  std::string origin;               // of the value: "ds.json:14:9", or the flag that gave it
+  std::string text;                 // a text's characters, or a number's literal as written
+  std::vector<JsonNode> items;      // a list's items
+  std::vector<JsonMember> members;  // an object's members, in the order of the file
+  std::string origin;               // where the value is from: "ds.json:14:9", or the flag that gave it
 
   bool is(Kind other) const { return kind == other; }
-  // The member of an object; null where there is none.
+  // Returns the member of an object; null if there is none.
   const JsonNode* find(std::string_view key) const;
-  // A number that is written as a whole one, without sign, and fits; nothing for any other value.
+  // Returns the value of a number that is written whole and without a sign and fits; nothing for any other
+  // value.
   std::optional<uint64_t> whole_number() const;
 };
 
 struct JsonMember {
   std::string key;
-  std::string origin;  // of the key: "ds.json:14:7"
+  std::string origin;  // where the key is: "ds.json:14:7"
   JsonNode value;
 };
 
-// `name` stands for the document in origins and messages. Throws Error(config), naming line and column,
-// unless the text is one JSON value. `first_line`: of the text in its document.
+// `name` stands for the document in origins and messages; `first_line` is the line of the document at which
+// the text starts. Throws Error(config), naming line and column, unless the text is one JSON value.
 JsonNode parse_json(std::string_view text, std::string_view name, size_t first_line = 1);
 
-// A value as one line of JSON.
+// Returns a value as one line of JSON.
 std::string json_text(const JsonNode& node);
 
 }  // namespace terrace

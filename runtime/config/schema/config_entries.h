@@ -1,5 +1,5 @@
-// ConfigEntries: the values of a document that the schema knows, checked one by one. Contradictions between
-// them are not its business: see train_config.cpp.
+// ConfigEntries: the values of a document that the schema knows, checked one by one. It does not look for
+// contradictions between them: resolve/ does.
 #pragma once
 
 #include <map>
@@ -15,36 +15,38 @@
 
 namespace terrace {
 
-// What is wrong with a configuration: the first problems in words, the others as a number.
+// The problems of a configuration: the first ones in words, the others as a number.
 class ConfigProblems {
  public:
-  // "ds.json:14:7: unknown key ...". `about`: the key whose note says what would be right; null: none.
+  // Adds a problem, "ds.json:14:7: unknown key ...". `about` is the key whose note says what would be right;
+  // null: none.
   void add(const std::string& origin, const std::string& text, const SchemaKey* about = nullptr);
-  // Whether the next one will be said in words.
+  // True if the next problem will be reported in words.
   bool says_next() const;
   void throw_if_any() const;
 
  private:
   std::vector<std::string> lines_;
   size_t count_ = 0;
-  const SchemaKey* about_ = nullptr;  // of the first problem
+  const SchemaKey* about_ = nullptr;  // the key of the first problem
 };
 
 // A key that has no effect.
 struct IdleKey {
   std::string key;     // as written, with its section
-  std::string reason;  // in this configuration only, such as "its device is none"; or empty
+  std::string reason;  // why not in this configuration, such as "its device is none"; else empty
 };
 
 struct ConfigEntry {
-  const SchemaKey* row;     // of the key that has the effect, where the file may have had another
+  const SchemaKey* row;     // the row of the key that has the effect, even if the file has another key for it
   std::string written_key;  // "zero_optimization.cpu_offload"
   std::string written_at;   // "ds.json:14:7", "--lr"
   bool is_auto;
   bool from_override;
   JsonNode value;  // of the type of its row; not set for "auto"
 
-  // For people: "ds.json:14:7", "auto (ds.json:14:7)", "mapped from cpu_offload (ds.json:14:7)".
+  // Returns the origin for people: "ds.json:14:7", "auto (ds.json:14:7)", "mapped from cpu_offload
+  // (ds.json:14:7)".
   std::string origin() const;
 };
 
@@ -52,20 +54,21 @@ class ConfigEntries {
  public:
   using EntryMap = std::map<std::string, ConfigEntry, std::less<>>;  // by path
 
-  // Collects what is wrong into `problems`.
+  // Adds the problems that it finds to `problems`.
   ConfigEntries(const JsonNode& document, std::span<const ConfigOverride> overrides,
                 ConfigProblems& problems);
 
-  // The honoured key `path`, or null when neither the file nor an override has it.
+  // Returns the entry of the honoured key `path`; null if neither the file nor an override has it.
   const ConfigEntry* find(std::string_view path) const;
   const EntryMap& all() const { return by_path_; }
-  // The objects of a section list, in the order of the file; the paths of their entries have no position.
+  // Returns the objects of a section list, in the order of the file. The paths of their entries hold no
+  // position.
   std::span<const EntryMap> items(std::string_view path) const;
-  // Whether the section is there, if only empty.
+  // True if the document has the section, even an empty one.
   bool has_section(std::string_view path) const { return sections_.contains(path); }
-  // In the order of the file.
+  // The keys without effect, in the order of the file.
   const std::vector<IdleKey>& without_effect() const { return without_effect_; }
-  // Whether any value of the document is "auto", which a trainer that has settings of its own fills in.
+  // True if any value of the document is "auto", which a trainer with settings of its own fills in.
   bool has_auto() const { return has_auto_; }
 
  private:
@@ -87,7 +90,7 @@ class ConfigEntries {
   bool has_auto_ = false;
 };
 
-// The value of a node whose type has been checked.
+// Returns the value of a node whose type has been checked.
 uint64_t whole_number(const JsonNode& node);
 
 }  // namespace terrace

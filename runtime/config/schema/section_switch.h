@@ -1,4 +1,4 @@
-// The switch "enabled" of a section whose keys are not checked, at whatever depth.
+// The key "enabled", at any depth, of a section whose keys are not checked.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@ namespace terrace {
 
 enum class SectionSwitch : uint8_t { absent, off, on };
 
-// `on` when one of them is.
+// Returns `on` if any switch in the section is on.
 SectionSwitch switch_of(const JsonNode& section);
 
-// The first key that is "enabled", misspelt; null: none.
+// Returns the first key that looks like a misspelt "enabled"; null if there is none.
 const JsonMember* misspelt_switch(const JsonNode& section);
 
 }  // namespace terrace

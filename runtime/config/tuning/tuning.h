@@ -1,6 +1,6 @@
-// What `terrace tune` measured of a path, and the file that remembers it: one per machine and path, in the
-// user's cache folder. What it says makes a run faster or slower and never changes a result; a file that is
-// damaged, of another format, or of another drive or kernel is as good as none, with a reason. Nothing here
+// The measurements that `terrace tune` took of a path, and the file that keeps them: one per machine and
+// path, in the user's cache folder. They make a run faster or slower and never change a result. A file that
+// is damaged, of another format, or of another drive or kernel is ignored with a reason. Nothing here
 // measures.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace terrace {
 
-// What a measurement is only good for.
+// The place that a measurement holds for.
 struct TunedPlace {
   std::string machine;         // its id, or its name where it has none
   std::filesystem::path path;  // canonical
@@ -34,30 +34,30 @@ struct PathTuning {
   uint32_t thread_count = 0;  // aio.intra_op_parallelism
   double read_bytes_per_second = 0;
   double write_bytes_per_second = 0;
-  double mixed_bytes_per_second = 0;  // both directions together, of blocks that are read and written back
+  double mixed_bytes_per_second = 0;  // both directions together, blocks being read and written back
   bool operator==(const PathTuning&) const = default;
 };
 
-// This machine, and an existing folder on it. Throws Error(io) when the folder cannot be examined.
+// Returns this machine with an existing folder on it. Throws Error(io) when the folder cannot be examined.
 TunedPlace find_tuned_place(const std::filesystem::path& path);
 
-// $XDG_CACHE_HOME/terrace, or ~/.cache/terrace; empty when the environment names neither.
+// Returns $XDG_CACHE_HOME/terrace, or ~/.cache/terrace; empty if the environment names neither.
 std::filesystem::path tuning_folder();
-// The file of a place, in `folder`.
+// Returns the file of a place in `folder`.
 std::filesystem::path tuning_file(const std::filesystem::path& folder, const TunedPlace& place);
 
 std::string tuning_text(const PathTuning& tuning);
-// Throws Error(corrupt) for anything but what tuning_text() writes, and Error(config) for another format.
+// Throws Error(corrupt) for any text that tuning_text() does not write, and Error(config) for another format.
 PathTuning parse_tuning(std::string_view text, std::string_view name);
 
-// Atomically; makes the folder. Throws Error.
+// Writes the file atomically and makes the folder. Throws Error.
 void save_tuning(const std::filesystem::path& folder, const PathTuning& tuning);
-// What is remembered of a place; none when there is nothing or it is stale, and then `why_not` says why where
-// there was something. Throws nothing but bad_alloc.
+// Returns the tuning of a place, or none if there is none or it is stale; `why_not` then says why if there
+// was one. Throws nothing but bad_alloc.
 std::optional<PathTuning> find_tuning(const std::filesystem::path& folder, const TunedPlace& place,
                                       std::string& why_not);
 
-// Several paths as one: settings are those of the fastest one, with the depths of all of them together.
+// Combines several paths: the settings of the fastest one, with the sum of all queue depths.
 PathTuning combined_tuning(std::span<const PathTuning> tunings);
 
 }  // namespace terrace

@@ -1,8 +1,8 @@
-// ComputeDevice: where a model computes. A Device and the operations on its memory belong together and are
-// made together, in one place; who trains or infers takes them as they are.
+// ComputeDevice: the place where a model computes. A Device and the operations on its memory are made
+// together, in one place; the code that trains or infers takes them as they are.
 //
 //   SimulatedCompute   the simulated device, whose memory the host's operations reach
-//   CUDA               CudaDevice and CudaOps on its stream (compute/cuda/internal/cuda_compute.h)
+//   CUDA               CudaDevice and CudaOps on its stream (compute/cuda/cuda_compute.h)
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@
 
 namespace terrace {
 
-// What a plan has to know of it.
+// The facts of a compute device that a plan needs.
 struct ComputeFacts {
-  uint64_t granularity_bytes = 1;  // of its memory; 1: pages of the host, which every plan keeps to
-  // The budget where none is asked for, and where it comes from. Nothing: its memory is the host's.
+  uint64_t granularity_bytes = 1;  // of the device's memory; 1: the host's pages, which every plan keeps to
+  // The default budget and its origin. Nothing: the device's memory is the host's.
   struct OwnMemory {
     uint64_t budget_bytes = 0;
     std::string origin;
@@ -30,30 +30,29 @@ struct ComputeFacts {
   std::optional<OwnMemory> own_memory = std::nullopt;
 };
 
-// A device in use. It ends after whatever computes and copies with it.
+// A device in use. It ends after everything that computes and copies with it.
 class Computing {
  public:
   virtual ~Computing() = default;
   virtual Device& device() = 0;
   virtual const Ops& ops() const = 0;
-  // Until every operation that was asked for is over: for who takes their time; a step never waits so. Throws
-  // Error(device).
+  // Waits for every queued operation, so that they can be timed; a step never waits so. Throws Error(device).
   virtual void wait() = 0;
-  // As OffloadHooks::device_arithmetic.
+  // Returns the value for OffloadHooks::device_arithmetic.
   virtual DeviceArithmetic* arithmetic() = 0;
 };
 
-// Thread-safe; outlives what it has made.
+// A ComputeDevice is thread-safe and outlives the objects that it makes.
 class ComputeDevice {
  public:
   virtual ~ComputeDevice() = default;
   virtual ComputeFacts facts() const = 0;
-  // Of a dry run: what operations there take of the arena.
+  // Makes the operations of a dry run, which only take their memory from the arena.
   virtual std::unique_ptr<Ops> make_dry_ops(Workers& workers) const = 0;
   // `workers` outlive it. Throws Error(device).
   virtual std::unique_ptr<Computing> begin(uint64_t budget_bytes, bool strict, Workers& workers) const = 0;
-  // Why it cannot read files in one of these folders by itself; empty when it can. May make a file in each
-  // for a moment.
+  // Says why the device cannot itself read files in one of these folders; empty when it can. It may make a
+  // file in each folder for a moment.
   virtual std::string why_no_file_reads(std::span<const std::filesystem::path> folders) const;
 };
 
@@ -64,7 +63,7 @@ class SimulatedCompute final : public ComputeDevice {
   std::unique_ptr<Computing> begin(uint64_t budget_bytes, bool strict, Workers& workers) const override;
 };
 
-// The same for a device that may be null, which is the simulated one.
+// These functions take a device that may be null, which stands for the simulated one.
 ComputeFacts facts_of(const ComputeDevice* device);
 std::unique_ptr<Ops> make_dry_ops(const ComputeDevice* device, Workers& workers);
 std::unique_ptr<Computing> begin_computing(const ComputeDevice* device, uint64_t budget_bytes, bool strict,

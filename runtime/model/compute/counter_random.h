@@ -1,6 +1,7 @@
-// Random numbers as a pure function of (seed, stream, element): the same in any order, on any thread, cut
-// into any pieces, and on every machine (no library function whose last bit may differ is used). The bits are
-// Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// Random numbers as a pure function of (seed, stream, element). They are the same in any order, on any
+// thread, cut into any pieces, and on every machine, since they use no library function whose last bit may
+// differ. The bits are Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2,
+// 3", SC 2011.
 #pragma once
 
 #include <array>
@@ -18,9 +19,9 @@ struct RandomStream {
 // The block cipher itself: 128 random bits for a counter and a key.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-// 32 uniform bits for each element; four elements share a block.
+// Returns 32 uniform bits for each element; four elements share a block.
 uint32_t random_bits(const RandomStream& stream, uint64_t element);
-// In [0, 1), multiples of 2^-24.
+// Returns a multiple of 2^-24 in [0, 1).
 float uniform(const RandomStream& stream, uint64_t element);
 // out[i] = deviation * the standard normal value of element first_element + i.
 void fill_normal(const RandomStream& stream, uint64_t first_element, float deviation, std::span<float> out);

@@ -1,9 +1,10 @@
 // Products of matrices with the same bits on any number of threads.
 //
-// An element of a product is one chain over the depth in ascending order, c = fma(a, b, c), started from
-// zero, from a bias or from what is there (c = c + a * b where the instruction set has no fused operation).
-// So it depends on no blocking and no thread, and AVX2 and AVX-512 agree. Operands are fp32, bf16 or fp16;
-// 16 bits are widened while a block is packed. Nothing here allocates: packing memory comes from the caller.
+// An element of a product is one chain over the depth in ascending order, c = fma(a, b, c), or c = c + a * b
+// where the instruction set has no fused operation. It starts from zero, from a bias or from the target's
+// value. So it depends on no blocking and no thread, and AVX2 and AVX-512 agree. Operands are fp32, bf16 or
+// fp16; 16 bits are widened while a block is packed. Nothing here allocates: packing memory comes from the
+// caller.
 #pragma once
 
 #include <cstddef>
@@ -46,16 +47,16 @@ struct ProductShape {
 struct ProductTarget {
   float* data = nullptr;
   uint64_t stride = 0;
-  bool accumulate = false;      // start from what is there
+  bool accumulate = false;      // start from the values in `data`
   const float* bias = nullptr;  // start every row from these `columns` values
 };
 
-// Equal parts of scratch memory, one for each compute thread, taken from an arena for as long as its frame
-// lasts.
+// Equal parts of scratch memory, one for each compute thread. They are taken from an arena until its frame
+// ends.
 class ThreadScratch {
  public:
   ThreadScratch(StackArena& arena, const Workers& workers, uint64_t floats_per_thread);
-  // The part of the calling worker; not in a dry run.
+  // The part of the calling worker. Not for dry runs.
   float* mine() const { return floats_.data() + workers_.current_thread_index() * stride_; }
 
  private:
@@ -72,14 +73,14 @@ class Products {
   // Floats of scratch that a thread needs for a product.
   static uint64_t workspace_floats();
 
-  // On all workers. `scratch` has workspace_floats() for each.
+  // Multiplies on all workers. `scratch` has workspace_floats() for each.
   void multiply(const ProductShape& shape, const Operand& a, const Operand& b, const ProductTarget& target,
                 const ThreadScratch& scratch) const;
-  // The same into a dense gradient [rows x columns]: the whole product in fp32, landed once.
+  // Multiplies on all workers into a dense gradient [rows x columns]: the whole product in fp32, landed once.
   void multiply_into(const ProductShape& shape, const Operand& a, const Operand& b,
                      const GradientTarget& target, const ThreadScratch& scratch) const;
-  // On the calling thread, for use inside a parallel loop. `workspace` has workspace_floats(), aligned to 64
-  // bytes.
+  // Multiplies on the calling thread, for use inside a parallel loop. `workspace` has workspace_floats(),
+  // aligned to 64 bytes.
   void multiply_here(const ProductShape& shape, const Operand& a, const Operand& b,
                      const ProductTarget& target, float* workspace) const;
 

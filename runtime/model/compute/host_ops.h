@@ -1,4 +1,4 @@
-// HostOps: the operations on the host's threads, which reach the device's memory as any other (ops.h). Each
+// HostOps: the operations on the host's threads, which reach the device's memory like any other (ops.h). Each
 // is done when its call returns. Work is cut by shape alone, so results do not depend on the number of
 // threads.
 #pragma once
@@ -18,7 +18,7 @@ namespace terrace {
 
 class HostOps final : public Ops {
  public:
-  // Attention's memory: a block of so many rows of probabilities per thread, whatever the sequence.
+  // The rows of probabilities in attention's memory, per thread and whatever the sequence.
   static constexpr uint64_t kQueryBlock = 96;
 
   HostOps(Workers& workers, InstructionSet set, bool dry_run = false);
@@ -95,13 +95,12 @@ class HostOps final : public Ops {
               uint64_t vocabulary, std::span<float> logits, StackArena& arena) const override;
 
  private:
-  // The values of a short parameter (a bias, a norm's weights) as fp32: where they are, or converted into the
-  // arena.
+  // Returns the values of a short parameter (a bias, a norm's weights) as fp32: in their place, or converted
+  // into the arena.
   std::span<const float> as_floats(ParameterView parameter, uint64_t count, StackArena& arena) const;
-  // body(first, count) for blocks of `rows` of about the same work, each row `width` elements long.
+  // Calls body(first, count) for blocks of `rows` of about the same work; each row is `width` elements long.
   void for_row_blocks(uint64_t rows, uint64_t width, FunctionRef<void(uint64_t, uint64_t)> body) const;
-  // sums = the gradients of keys or values that the query heads of each group left apart; see
-  // attention_backward.
+  // sums = the gradients of keys or values, added over the query heads of each group; see attention_backward.
   void add_groups(const AttentionShape& shape, std::span<const float> apart, uint64_t stride,
                   std::span<float> sums) const;
   void land(const float* values, const GradientTarget& target, uint64_t first_element, uint64_t count) const;

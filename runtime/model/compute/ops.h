@@ -1,17 +1,17 @@
-// Ops: the operations of a transformer, forward and backward, wherever they are computed. Implementations:
-// HostOps (host_ops.h) on the host's threads, CudaOps on a GPU.
+// Ops: the operations of a transformer, forward and backward, wherever they are computed. HostOps
+// (host_ops.h) runs them on the host's threads, CudaOps on a GPU.
 //
 // Activations are row-major fp32, a row per token. Parameters and gradients have the type of their tensor; a
-// gradient's whole contribution is computed in fp32 and lands once, value = round(value + contribution). Who
-// implements it may round what it multiplies a parameter with to the parameter's type; sums are fp32. Work
-// is cut by shape alone and every reduction has a fixed order. A gradient without an address is of a tensor
-// that is not trained, and is not computed. In a dry run an operation takes its scratch memory from the arena
-// and touches nothing. Nothing here knows tiers, leases or models, and nothing allocates memory but from the
-// arena. Every method is called from one thread.
+// gradient's whole contribution is computed in fp32 and lands once, value = round(value + contribution). An
+// implementation may round the other operand of a product with a parameter to the parameter's type; sums are
+// fp32. Work is cut by shape alone and every reduction has a fixed order. A gradient without an address
+// belongs to a tensor that is not trained; it is not computed. In a dry run an operation takes its scratch
+// memory from the arena and touches nothing. Nothing here knows tiers, leases or models, and nothing
+// allocates memory but from the arena. Every method is called from one thread.
 //
 // Parameters, gradients, activations and the arena lie in the memory of the device, which the host may be
-// unable to reach, and operations may be queued there: they happen in the order of their calls, but later.
-// What the host gives to operations and wants from them goes by the methods of the first group alone.
+// unable to reach. Operations may be queued there: they run in the order of their calls, but later. The host
+// gives values to operations and gets values from them only through the methods of the first group.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ struct PositionShape {
   uint64_t context = 0;  // rows of the position table
 };
 
-// The places of a micro-batch's tokens grouped by token id, ascending within an id: those of `id` end at
+// The places of a micro-batch's tokens grouped by token id, ascending within an id. The places of `id` end at
 // ends[id].
 struct TokenOrder {
   std::span<uint32_t> ends;    // vocabulary + 1
@@ -80,7 +80,7 @@ struct AdapterShape {
   float scale = 1.0f;  // alpha / rank
 };
 
-// Consecutive query heads share a key-value head; with as many of both every head has its own.
+// Consecutive query heads share a key-value head; if there are as many of both, every head has its own.
 struct AttentionShape {
   uint64_t batch = 0;
   uint64_t sequence = 0;
@@ -92,7 +92,7 @@ struct AttentionShape {
   uint64_t key_value_width() const { return key_value_heads * head_size; }
 };
 
-// Queries, keys and values of all tokens, a row per token, head by head; rows lie `stride` elements apart, so
+// Queries, keys and values of all tokens, a row per token, head by head. Rows lie `stride` elements apart, so
 // that all three may be columns of one matrix.
 template <typename Float>
 struct AttentionRows {
@@ -111,14 +111,14 @@ struct RotaryShape {
   uint64_t head_size = 0;  // even
 };
 
-// Of every place in a sample and every pair: [sequence, head_size / 2].
+// The cosine and sine of every place in a sample and every pair: [sequence, head_size / 2].
 struct RotaryTable {
   std::span<float> cosines;
   std::span<float> sines;
 };
 
-// A part of the vocabulary: the tokens [first_row, first_row + rows) of all. Parts come in ascending order;
-// all but the last have a multiple of kLossColumns rows, so that no bit depends on how a table is cut.
+// A part of the vocabulary: the tokens [first_row, first_row + rows). Parts come in ascending order; all but
+// the last have a multiple of kLossColumns rows, so that no bit depends on the cuts.
 struct VocabularyShape {
   static constexpr uint64_t kLossColumns = 128;
   uint64_t tokens = 0;
@@ -127,16 +127,16 @@ struct VocabularyShape {
   uint64_t rows = 0;
 };
 
-// The softmax's denominator of a row of logits that come tile by tile, sum * exp(largest), and the logit of
-// the row's target.
+// The loss of a row of logits that come tile by tile: the softmax's denominator, sum * exp(largest), and the
+// logit of the row's target.
 struct RunningLoss {
   float largest;
   float sum;
   float target_logit;
 };
 
-// What a norm keeps for its backward pass: a value per row. A root-mean-square norm has no means, and the
-// inverse roots in the place of inverse deviations.
+// The values that a norm keeps for its backward pass, one per row. A root-mean-square norm has no means and
+// keeps inverse roots in place of inverse deviations.
 struct NormStatistics {
   std::span<float> means;
   std::span<float> inverse_deviations;
@@ -151,22 +151,23 @@ class Ops {
   bool is_dry_run() const { return dry_run_; }
 
   // --- Between the host and the device ---
-  // Memory of the arena for token ids that operations are to read, to be filled by send_ids(); empty where
-  // they read those of the host. `ids` may be changed when send_ids() returns.
+  // memory_for_ids() takes memory of the arena for token ids, which send_ids() fills; it is empty where
+  // operations read the host's ids. `ids` may be changed when send_ids() returns.
   virtual std::span<int32_t> memory_for_ids(uint64_t count, StackArena& arena) const = 0;
   virtual void send_ids(std::span<const int32_t> ids, std::span<int32_t> memory) const = 0;
-  // Fills the table with what `fill` computes in memory of the host: a table of this size, and memory for a
-  // frequency of each of a head's `pairs`.
+  // Fills the table with the values that `fill` computes in host memory: a table of this size, and memory for
+  // one frequency per pair of a head (`pairs`).
   using RotaryFill = FunctionRef<void(const RotaryTable& table, std::span<float> frequencies)>;
   virtual void fill_rotary(const RotaryTable& table, uint64_t pairs, RotaryFill fill,
                            StackArena& arena) const = 0;
-  // Where operations leave numbers that the host wants: `wanted` itself, or as much of the arena, from where
-  // fetch() brings them. They are in `wanted` when finish() returns; until then it stays.
+  // memory_for_results() returns the memory in which operations leave numbers for the host: `wanted` itself,
+  // or as much of the arena, from where fetch() brings them. The numbers are in `wanted` when finish()
+  // returns; `wanted` must live until then.
   virtual std::span<float> memory_for_results(std::span<float> wanted, StackArena& arena) const = 0;
   virtual void fetch(std::span<const float> results, std::span<float> wanted) const = 0;
-  // Waits for everything that was asked for. Throws Error(device) when an operation failed.
+  // Waits for everything that is queued. Throws Error(device) when an operation failed.
   virtual void finish() const = 0;
-  // What was to be fetched and has not been is no longer wanted.
+  // Drops the results that fetch() has not brought yet.
   virtual void forget_results() const noexcept = 0;
 
   // --- Moving numbers ---
@@ -175,7 +176,7 @@ class Ops {
   virtual void set_zero(std::span<float> x) const = 0;
 
   // --- The operations ---
-  // y[place] = the table's row of tokens[place], for the places whose token is in this part of the table.
+  // y[place] = the table's row of tokens[place], for places whose token is in this part of the table.
   virtual void embedding_forward(const EmbeddingShape& shape, std::span<const int32_t> tokens,
                                  ParameterView table, std::span<float> y) const = 0;
   // Fills `order` for ids below ends.size() - 1.
@@ -189,7 +190,7 @@ class Ops {
   virtual void position_backward(const PositionShape& shape, std::span<const float> dy,
                                  const GradientTarget& gradient, StackArena& arena) const = 0;
 
-  // Over each row.
+  // Layer norm of each row.
   virtual void layer_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
                                   ParameterView beta, std::span<float> y, const NormStatistics& statistics,
                                   StackArena& arena) const = 0;
@@ -199,7 +200,7 @@ class Ops {
                                    std::span<const float> dy, std::span<float> dx,
                                    const GradientTarget& gamma_gradient, const GradientTarget& beta_gradient,
                                    StackArena& arena) const = 0;
-  // Zhang and Sennrich, arXiv:1910.07467.
+  // Root-mean-square norm of each row (Zhang and Sennrich, arXiv:1910.07467).
   virtual void rms_norm_forward(const NormShape& shape, std::span<const float> x, ParameterView gamma,
                                 std::span<float> y, const NormStatistics& statistics,
                                 StackArena& arena) const = 0;
@@ -212,7 +213,7 @@ class Ops {
   // y = x * weight + bias.
   virtual void linear_forward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
                               ParameterView bias, std::span<float> y, StackArena& arena) const = 0;
-  // What becomes of an existing dx.
+  // What linear_backward() does with an existing dx.
   enum class InputGradient : uint8_t { overwrite, add };
   virtual void linear_backward(const LinearShape& shape, std::span<const float> x, ParameterView weight,
                                std::span<const float> dy, std::span<float> dx, InputGradient existing,
@@ -222,7 +223,7 @@ class Ops {
   // y += scale * (x * A^T) * B^T.
   virtual void adapter_forward(const AdapterShape& shape, std::span<const float> x, ParameterView a,
                                ParameterView b, std::span<float> y, StackArena& arena) const = 0;
-  // dx += the gradient, or is empty when nobody wants it.
+  // dx += the gradient; dx may be empty if it is not needed.
   virtual void adapter_backward(const AdapterShape& shape, std::span<const float> x, ParameterView a,
                                 ParameterView b, std::span<const float> dy, std::span<float> dx,
                                 const GradientTarget& a_gradient, const GradientTarget& b_gradient,
@@ -239,8 +240,8 @@ class Ops {
                                   std::span<const float> dy, const AttentionRows<float>& gradients,
                                   StackArena& arena) const = 0;
 
-  // Turns every head of every row by the angles of its position, in place; `inverse` turns back, which is the
-  // gradient's way.
+  // Turns every head of every row by the angles of its position, in place. `inverse` turns back, as the
+  // gradient does.
   virtual void rotate(const RotaryShape& shape, const RotaryTable& table, bool inverse,
                       std::span<float> x) const = 0;
 
@@ -251,7 +252,7 @@ class Ops {
   virtual void swiglu_backward(std::span<const float> gate, std::span<const float> up, std::span<float> dy,
                                std::span<float> dup) const = 0;
 
-  // In the tanh form of GPT-2.
+  // GELU in the tanh form of GPT-2.
   virtual void gelu_forward(std::span<const float> x, std::span<float> y) const = 0;
   // dy becomes dx.
   virtual void gelu_backward(std::span<const float> x, std::span<float> dy) const = 0;
@@ -264,18 +265,18 @@ class Ops {
   virtual void cross_entropy_forward(const VocabularyShape& part, std::span<const float> x,
                                      ParameterView weight, std::span<const int32_t> targets,
                                      std::span<RunningLoss> running, StackArena& arena) const = 0;
-  // After the last part: the loss, into memory_for_results(), and for each token the logarithm of its
-  // denominator.
+  // Call after the last part: computes the loss, into memory_for_results(), and for each token the logarithm
+  // of its denominator.
   virtual void cross_entropy_loss(std::span<const RunningLoss> running, std::span<float> log_sums,
                                   std::span<float, 1> loss) const = 0;
-  // The gradient of the mean loss times `loss_scale`. The first part overwrites dx and the others add to it;
-  // without dx only the weight's gradient is computed.
+  // Computes the gradient of the mean loss times `loss_scale`. The first part overwrites dx and the others
+  // add to it; without dx only the weight's gradient is computed.
   virtual void cross_entropy_backward(const VocabularyShape& part, std::span<const float> x,
                                       ParameterView weight, std::span<const int32_t> targets,
                                       std::span<const float> log_sums, float loss_scale, std::span<float> dx,
                                       const GradientTarget& weight_gradient, StackArena& arena) const = 0;
-  // The logits of this part into their columns of `logits`, whose rows are `vocabulary` long;
-  // memory_for_results().
+  // Writes the logits of this part into their columns of `logits`, whose rows are `vocabulary` long and lie
+  // in memory_for_results().
   virtual void logits(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
                       uint64_t vocabulary, std::span<float> logits, StackArena& arena) const = 0;
 

@@ -1,5 +1,5 @@
-// Low-rank adapters (LoRA) as a model has them: which tensors they are, which weight they stand beside, and
-// what that weight is when the adapter is merged into it.
+// Low-rank adapters (LoRA) of a model: their tensors, the weights that they stand beside, and the merged
+// weights.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,23 @@
 
 namespace terrace {
 
-// Adapters beside linear layers, whose own weights, like all others, are then frozen.
+// Adapters beside linear layers. The layers' own weights, like all others, are then frozen.
 struct LoraOptions {
   uint32_t rank = 8;
-  double alpha = 16;  // the product of the matrices counts alpha / rank times
-  // Patterns over whole module names, or last parts of names ("q_proj"). Empty: what PEFT adapts by default,
-  // queries and values, which in GPT-2 are one module.
+  double alpha = 16;  // the product of the matrices is scaled by alpha / rank
+  // Patterns over whole module names, or last parts of names ("q_proj"). Empty: PEFT's default, queries and
+  // values, which in GPT-2 are one module.
   std::vector<std::string> targets = {};
   bool operator==(const LoraOptions&) const = default;
 };
 
-// What empty targets stand for.
+// Returns the targets that stand in for empty ones.
 std::vector<std::string> default_adapter_targets(ModelFamily family);
 
 // The merged weight is W + scale * B A, or W + scale * (B A)^T where W is [inputs, outputs].
 struct AdapterSpec {
   std::string module;  // "model.layers.0.self_attn.q_proj": the weight's name without ".weight"
-  size_t weight = 0;   // in Model::weights()
+  size_t weight = 0;   // an index into Model::weights()
   TensorId a{};        // [rank, inputs]
   TensorId b{};        // [outputs, rank]
   uint64_t inputs = 0;
@@ -39,8 +39,8 @@ struct AdapterSpec {
   bool outputs_first = false;  // W is [outputs, inputs], else [inputs, outputs]
 };
 
-// Adds the adapter to elements [first_element, first_element + values.size()) of its weight, in fp32: for
-// each element one chain over the ranks in ascending order. `a` and `b` are whole. Thread-safe.
+// Adds the adapter to elements [first_element, first_element + values.size()) of its weight, in fp32, as one
+// chain per element over the ranks in ascending order. `a` and `b` are whole. Thread-safe.
 void merge_adapter(const AdapterSpec& adapter, std::span<const float> a, std::span<const float> b,
                    uint64_t first_element, std::span<float> values);
 

@@ -11,8 +11,8 @@
 
 namespace terrace {
 
-// All but gpt2 are one computation: mistral is llama as long as its window is not shorter than the context,
-// qwen2 has biases of queries, keys and values, and qwen3 a root-mean-square norm over every head of queries
+// All families but gpt2 are one computation. mistral is llama if its window is not shorter than the context;
+// qwen2 has biases of queries, keys and values; qwen3 has a root-mean-square norm over every head of queries
 // and keys.
 enum class ModelFamily : uint8_t { gpt2, llama, mistral, qwen2, qwen3 };
 std::string_view name_of(ModelFamily family);
@@ -33,7 +33,8 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-// Token ids that mean nothing to the computation: kept for whoever generates with an exported model.
+// Token ids without meaning to the computation; they are kept for programs that generate with an exported
+// model.
 struct SpecialTokens {
   std::optional<int32_t> begin, padding;
   std::vector<int32_t> end;  // of text; none, one or several
@@ -47,38 +48,41 @@ struct ModelConfig {
   uint32_t key_value_heads = 0;  // 0: as many as heads
   uint32_t head_size = 0;        // 0: width / heads
   uint32_t width = 768;
-  uint32_t hidden = 0;          // of the feed-forward part; 0: 4 * width
-  uint32_t context = 1024;      // the longest sequence of a run
-  uint32_t positions = 0;       // gpt2: rows of the position table; else what it was released for; 0: context
+  uint32_t hidden = 0;      // width of the feed-forward part; 0: 4 * width
+  uint32_t context = 1024;  // the longest sequence of a run
+  uint32_t positions = 0;   // gpt2: rows of the position table; else the released model's context; 0: context
   uint32_t sliding_window = 0;  // tokens that attention may look back, which bound the context; 0: all
   uint32_t vocabulary = 50257;
   float norm_epsilon = 1e-5f;
   double rope_theta = 10000.0;
   RopeScaling rope;
   bool tied_embeddings = true;  // the head is the token table
-  bool attention_bias = true;   // of queries, keys and values
-  bool output_bias = true;      // of the attention's output projection
+  bool attention_bias = true;   // biases of queries, keys and values
+  bool output_bias = true;      // bias of the attention's output projection
   bool mlp_bias = true;
   float init_std = 0.02f;
   SpecialTokens special_tokens;
   bool operator==(const ModelConfig&) const = default;
 };
 
-// The same with every 0 that stands for something else replaced. Throws Error(config) when the sizes do not
-// fit together.
+// Returns the configuration with every 0 that stands for another value replaced. Throws Error(config) when
+// the sizes do not fit together.
 ModelConfig completed(const ModelConfig& config);
 
-// The architecture of a released model by its public name ("gpt2-medium", "llama-3.2-1b", "qwen2.5-0.5b"),
-// in any case, with its own vocabulary. Throws Error(config) on another name, naming them all.
+// Returns the architecture of a released model by its public name ("gpt2-medium", "llama-3.2-1b",
+// "qwen2.5-0.5b"), in any case, with its own vocabulary. Throws Error(config) on another name, naming them
+// all.
 ModelConfig model_preset(std::string_view name);
 
 // Reads a config.json of Hugging Face: gpt2, llama, mistral, qwen2 or qwen3. `name` is the file's, for
-// messages. Throws Error(config), naming the key, for what is missing and for what would be computed
-// differently here. `warnings` receives what changes training but not the model: dropout is not applied.
+// messages. Throws Error(config), naming the key, for a missing key and for a value that would compute
+// another model here. `warnings` receives the settings that change training but not the model: dropout is not
+// applied.
 ModelConfig parse_model_config(std::string_view json, std::string_view name,
                                std::vector<std::string>* warnings = nullptr);
 
-// A config.json from which transformers makes the same model. `type` is that of the weights beside it.
+// Returns a config.json from which transformers makes the same model. `type` is that of the weights beside
+// it.
 std::string model_config_json(const ModelConfig& config, DataType type);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// The next token out of logits: greedy, or drawn with temperature, top-k and nucleus (top-p, Holtzman et al.,
-// 2020). A pure function of its arguments.
+// Picks the next token from logits: greedy, or drawn with temperature, top-k and nucleus (top-p, Holtzman et
+// al., 2020). It is a pure function of its arguments.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace terrace {
 
 struct SamplingOptions {
-  double temperature = 1.0;  // 0: the most likely token, of equals the one with the lowest number
+  double temperature = 1.0;  // 0: the most likely token; on a tie the lowest id
   uint32_t top_k = 0;        // only among the k most likely; 0: all
   double top_p = 1.0;        // only among the fewest most likely whose probabilities reach this sum
 };

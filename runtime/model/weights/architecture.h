@@ -1,5 +1,5 @@
-// A model as checkpoints name it, so that its tensors and weights are known without the command line that
-// trained it: {"model_config": <config.json>, ...}, one line of JSON.
+// The text by which checkpoints name a model, so that its tensors and weights are known without the command
+// line that trained it: {"model_config": <config.json>, ...}, one line of JSON.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,11 @@
 
 namespace terrace {
 
-// Everything on which Model::tensors() and Model::weights() depend, but the data type of the parameters.
+// Returns all that Model::tensors() and Model::weights() depend on, except the data type of the parameters.
 std::string architecture_text(const Model& model);
 
-// A model with the same tensors and weights. `name` is the checkpoint's, for messages. Throws Error(config)
-// when a part of the text is not known here or does not make a model.
+// Makes a model with the same tensors and weights. `name` is the checkpoint's, for messages. Throws
+// Error(config) when a part of the text is not known here or does not make a model.
 std::unique_ptr<Model> make_model_of(std::string_view architecture, DataType type, std::string_view name);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// Low-rank adapters on their way out of Terrace: merged into the weights beside which they stand, or alone,
-// in the files of PEFT.
+// The export of low-rank adapters: merged into the weights beside which they stand, or alone, in the files of
+// PEFT.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,7 @@ class AdapterMerge {
   // `adapters` outlives the merge.
   AdapterMerge(std::span<const AdapterSpec> adapters, std::span<const TensorSpec> tensors,
                ValueSource source);
-  // An ExportOptions::transform: adds to a run of a weight what its adapter is.
+  // Adds the adapter of a weight to a run of it; an ExportOptions::transform.
   void apply(size_t weight, uint64_t first_element, std::span<float> values) const;
 
  private:
@@ -26,18 +26,18 @@ class AdapterMerge {
   std::vector<std::vector<size_t>> of_weight_;
 };
 
-// What adapter_config.json says beside the adapters themselves.
+// The values of adapter_config.json that the adapters themselves do not hold.
 struct AdapterConfig {
   double alpha = 16;
   std::string base_model;  // a name or path from which PEFT loads the model; may be empty
 };
 
-// Those of a model, alone. Throws Error(config) when it has none.
+// Exports the adapters of a model alone. Throws Error(config) when it has none.
 ExportReport export_model_adapter(const std::filesystem::path& target, const Model& model,
                                   const std::string& base_model, const ExportOptions& options,
                                   ValueSource source, Log& log);
 
-// Writes adapter_model.safetensors and adapter_config.json. Errors as of export_weights().
+// Writes adapter_model.safetensors and adapter_config.json. Throws as export_weights() does.
 ExportReport export_adapter(const std::filesystem::path& target, std::span<const AdapterSpec> adapters,
                             std::span<const TensorSpec> tensors, const AdapterConfig& config,
                             ExportOptions options, ValueSource source, Log& log);

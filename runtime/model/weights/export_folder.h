@@ -1,5 +1,5 @@
-// ExportFolder: a folder of weights for others appears whole or not at all: it is written beside its name and
-// renamed at the end. It must never replace files that no export wrote.
+// ExportFolder: an exported folder of weights, which appears whole or not at all. It is written beside its
+// final name and renamed at the end. It must never replace files that no export wrote.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@ namespace terrace {
 
 class ExportFolder {
  public:
-  // `target` does not exist, is an empty folder, or is an earlier export that `replace` allows to replace;
-  // else Error(config). Makes the folder to write into, removing what a dead job left there. `log` outlives
+  // `target` must not exist, be an empty folder, or be an earlier export while `replace` is true; else
+  // Error(config). Makes the folder to write into, removing a partial export of a dead job. `log` outlives
   // this.
   ExportFolder(const std::filesystem::path& target, bool replace, Log& log);
-  // Removes what was not committed.
+  // Removes the folder if it was not committed.
   ~ExportFolder();
   ExportFolder(const ExportFolder&) = delete;
   ExportFolder& operator=(const ExportFolder&) = delete;
 
   const std::filesystem::path& target() const { return target_; }
-  // Where files are written until then.
+  // The folder into which files are written before commit().
   const std::filesystem::path& path() const { return partial_; }
   void write_text(const std::string& name, const std::string& text) const;
-  // Copies those of these files that `source` has.
+  // Copies the listed files that `source` has.
   void copy_existing(const std::filesystem::path& source, const std::vector<std::string>& names) const;
 
-  // Everything is written: adds the list of files by which an export is known, with the step that it is of,
-  // and gives the folder its name.
+  // Call when everything is written: adds the list of files that identifies an export, with its step, and
+  // gives the folder its name.
   void commit(std::optional<uint64_t> step = {});
 
  private:
@@ -41,7 +41,8 @@ class ExportFolder {
   bool committed_ = false;
 };
 
-// What the export in a folder was committed with; nothing where none is whole there.
+// Returns the step with which the export in a folder was committed; nothing if no whole export is there or it
+// has none.
 std::optional<uint64_t> step_of_export(const std::filesystem::path& folder);
 
 }  // namespace terrace

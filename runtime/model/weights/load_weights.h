@@ -1,5 +1,5 @@
-// Weights of a Hugging Face folder into a model: matched by name, checked as a whole, and then read as the
-// memory manager asks for them, so that no tensor is ever whole in memory.
+// Loads the weights of a Hugging Face folder into a model. They are matched by name, checked as a whole, and
+// then read as the memory manager asks for them, so that no tensor is ever whole in memory.
 #pragma once
 
 #include <span>
@@ -12,13 +12,13 @@
 
 namespace terrace {
 
-// Where each tensor of a model lies in a folder. Reading is thread-safe and allocates nothing.
+// Finds the place of each tensor of a model in a folder. Reading is thread-safe and allocates nothing.
 class WeightSource {
  public:
   // `folder` outlives the source. Throws Error(config) with every weight that is missing, that is not the
   // model's, or whose shape or element type does not fit: up to ten of each. The names of the files may lack
-  // the prefix of the model ("wte.weight" for "transformer.wte.weight"); buffers of attention that are no
-  // weights are passed over; a head that is tied to the token table may be there when it equals it.
+  // the prefix of the model ("wte.weight" for "transformer.wte.weight"). Buffers of attention that are no
+  // weights are skipped. A head that is tied to the token table may be there if it equals it.
   WeightSource(const WeightFolder& folder, std::span<const WeightSpec> weights,
                std::span<const TensorSpec> tensors);
 
@@ -31,13 +31,13 @@ class WeightSource {
   struct PartPlace {
     WeightFolder::Place weight;
     uint64_t first_element = 0;      // in the weight
-    DataType type = DataType::fp32;  // of the tensor
+    DataType type = DataType::fp32;  // type of the tensor
   };
   std::vector<PartPlace> places_;  // by TensorId
 };
 
-// Sets every tensor of `offloader`, which holds those of `model`: from the weights, and the first values of
-// the model for tensors that are part of no weight. Frozen tensors too. Moments start at 0.
+// Sets every tensor of `offloader`, which holds those of `model`, frozen ones included. Values come from the
+// weights; a tensor that is part of no weight gets the model's first values. Moments start at 0.
 void load_weights(const WeightFolder& folder, const Model& model, Offloader& offloader, Log& log);
 
 }  // namespace terrace

@@ -1,8 +1,9 @@
-// Safetensors files: the format in which Hugging Face keeps weights. Eight bytes of length (little-endian), a
-// JSON header that names every tensor with its element type, shape and place, then the tensors' bytes.
+// Safetensors files: the format in which Hugging Face keeps weights. A file is eight bytes of length
+// (little-endian), a JSON header that names every tensor with its element type, shape and place, and the
+// tensors' bytes.
 //
-// Reading trusts nothing: whoever made the file, a header is checked as a whole before one tensor is read.
-// Neither reading nor writing must ever hold more than a piece of a tensor in memory.
+// Reading trusts no file: a header is checked as a whole before one tensor is read. Neither reading nor
+// writing must ever hold more than a piece of a tensor in memory.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +21,10 @@
 
 namespace terrace {
 
-// What the reference implementation reads at most.
+// The largest header that the reference implementation reads.
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
-// How many elements a tensor of this shape has; 1 without dimensions.
+// Returns the number of elements of a tensor of this shape; 1 without dimensions.
 constexpr uint64_t count_elements(std::span<const uint64_t> shape) {
   uint64_t count = 1;
   for (const uint64_t extent : shape) count *= extent;
@@ -38,9 +39,9 @@ struct SafetensorsTensor {
   uint64_t begin_byte = 0;      // in the file
   uint64_t end_byte = 0;
 
-  // Without overflow in a checked header.
+  // Never overflows in a checked header.
   uint64_t element_count() const { return count_elements(shape); }
-  // The type of Terrace, or nothing when Terrace has no such type.
+  // Returns the type in Terrace, or nothing if Terrace has no such type.
   std::optional<DataType> data_type() const;
 };
 
@@ -51,17 +52,17 @@ struct SafetensorsHeader {
   const SafetensorsTensor* find(std::string_view name) const;
 };
 
-// `head` is the file from its first byte, at least to the end of its header; `file_bytes` the size of all of
-// it and `name` what errors call it. Throws Error(corrupt), naming the tensor and what is wrong, unless every
+// `head` is the file from its first byte, at least to the end of its header; `file_bytes` is the size of the
+// file and `name` its name in errors. Throws Error(corrupt), naming the tensor and the defect, unless every
 // tensor is described once and completely and their bytes cover the rest of the file without holes or
-// overlaps. The memory taken is a small multiple of the header's own length, whatever it claims.
+// overlaps. It takes a small multiple of the header's length in memory, whatever the header claims.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, uint64_t file_bytes,
                                            std::string_view name);
 
-// A file, open. Reading is thread-safe and allocates nothing.
+// An open file. Reading is thread-safe and allocates nothing.
 class SafetensorsFile {
  public:
-  // Throws Error(io) when the file cannot be read and what parse_safetensors_header() throws.
+  // Throws Error(io) when the file cannot be read, and as parse_safetensors_header() does.
   explicit SafetensorsFile(const std::filesystem::path& path);
   ~SafetensorsFile();
   SafetensorsFile(SafetensorsFile&&) noexcept;
@@ -70,11 +71,11 @@ class SafetensorsFile {
   const std::filesystem::path& path() const;
   const SafetensorsHeader& header() const;
 
-  // The elements [first, first + values.size()) of one of this file's tensors, as fp32, which holds every
-  // F32, F16 and BF16 number exactly. Throws Error(config) for a tensor of another type and Error(io) when
-  // the bytes cannot be read.
+  // Reads the elements [first_element, first_element + values.size()) of one of this file's tensors, as fp32,
+  // which holds every F32, F16 and BF16 number exactly. Throws Error(config) for a tensor of another type and
+  // Error(io) when the bytes cannot be read.
   void read(const SafetensorsTensor& tensor, uint64_t first_element, std::span<float> values) const;
-  // Bytes of a tensor as they are in the file, from `first_byte` of the tensor.
+  // Reads bytes of a tensor as they are in the file, from the tensor's `first_byte` on.
   void read_raw(const SafetensorsTensor& tensor, uint64_t first_byte, std::span<std::byte> bytes) const;
 
  private:
@@ -89,27 +90,28 @@ struct SafetensorsSpec {
   std::vector<uint64_t> shape;
 };
 
-// The first bytes of a file with these tensors in this order: length and header, a multiple of eight bytes.
+// Returns the first bytes of a file with these tensors in this order: length and header, a multiple of eight
+// bytes.
 std::string safetensors_head(std::span<const SafetensorsSpec> tensors,
                              const std::map<std::string, std::string>& metadata);
 
-// Writes a file from its first byte to its last. What is at `path` stays as it was until finish() returns:
-// the bytes go to "<path>.new". The file gets the permissions that the user's umask leaves.
+// Writes a file from its first byte to its last. A file at `path` stays unchanged until finish() returns: the
+// bytes go to "<path>.new". The file gets the permissions that the user's umask leaves.
 class SafetensorsWriter {
  public:
-  // Takes the disk space at once: Error(capacity) when the file system has too little, Error(io) when the
-  // file cannot be made.
+  // Takes the disk space at once. Throws Error(capacity) when the file system has too little, and Error(io)
+  // when the file cannot be made.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<SafetensorsSpec> tensors,
                     const std::map<std::string, std::string>& metadata);
-  // Removes what an unfinished writer has written.
+  // Removes the bytes of an unfinished writer.
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  // The next elements of the tensor at which the writer is, rounded to its type. A run never reaches into the
-  // next tensor.
+  // Writes the next elements of the current tensor, rounded to its type. A run never reaches into the next
+  // tensor.
   void write(std::span<const float> values);
-  // Everything is written: returns when the file has its name and is on the device.
+  // Call when everything is written: returns when the file has its name and is on the drive.
   void finish();
 
   uint64_t file_bytes() const;

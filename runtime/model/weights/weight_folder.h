@@ -1,5 +1,6 @@
-// WeightFolder: the weights of a model as Hugging Face folders hold them: one model.safetensors, or shards
-// that model.safetensors.index.json lists. It knows names and places; it must never hold a tensor in memory.
+// WeightFolder: the weights of a model as Hugging Face folders hold them, in one model.safetensors or in
+// shards that model.safetensors.index.json lists. It knows names and places; it must never hold a tensor in
+// memory.
 #pragma once
 
 #include <filesystem>
@@ -18,16 +19,16 @@ class WeightFolder {
     explicit operator bool() const { return tensor != nullptr; }
   };
 
-  // `path` is a folder, or one .safetensors file. Throws Error(config) when there are no weights that Terrace
+  // `path` is a folder, or one .safetensors file. Throws Error(config) when it has no weights that Terrace
   // reads, Error(io) when a shard is missing, and Error(corrupt) when a file is damaged or the index and the
   // shards disagree.
   explicit WeightFolder(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  // Where a tensor lies; nothing when the folder has none of that name.
+  // Returns the place of a tensor; nothing if the folder has none of that name.
   Place find(std::string_view name) const;
-  // All of them, by name.
+  // Every tensor, by name.
   const std::vector<Place>& tensors() const { return tensors_; }
 
  private:

@@ -1,5 +1,5 @@
-// ControlClient: asks a running job over its control socket. It waits for answers as long as the job lives;
-// a long step is no reason to give up.
+// ControlClient sends requests to a running job over its control socket. It waits for answers as long as the
+// job lives; a long step is no reason to give up.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,15 @@ namespace terrace {
 
 class ControlClient {
  public:
-  // Throws Error(io) when nobody listens there. `patience_ms` is how long one answer may take; none: for
-  // ever.
+  // Throws Error(io) when nobody listens there. `patience_ms` limits the wait for one answer; none: no limit.
   explicit ControlClient(const std::filesystem::path& socket, std::optional<int> patience_ms = std::nullopt);
 
-  // Throws the Error that the job answers with; Error(cancelled) when a signal came meanwhile, or when the
-  // job has ended (has_ended()).
+  // Throws the Error that the job answers with, and Error(cancelled) when a signal came meanwhile or the job
+  // has ended (has_ended()).
   JsonNode ask(const ControlRequest& request);
-  // Of the answers from now on; none: for ever.
+  // Limits the wait for each later answer; none: no limit.
   void set_patience(std::optional<int> patience_ms) { patience_ms_ = patience_ms; }
-  // The job closed the connection.
+  // True if the job has closed the connection.
   bool has_ended() const { return ended_; }
 
  private:

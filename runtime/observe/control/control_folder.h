@@ -1,6 +1,6 @@
-// ControlFolder: where jobs that train listen: one Unix socket per job, PID.sock, in a folder of the user's
-// alone. It must never follow a link, use a folder that somebody else may write to, or remove a socket that
-// somebody listens on.
+// ControlFolder: the folder in which training jobs listen, with one Unix socket per job, PID.sock. It belongs
+// to the user alone. The class must never follow a link, use a folder that another user may write to, or
+// remove a socket on which a job listens.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-// A file descriptor that is closed with its owner.
+// A file descriptor that its owner closes.
 class OwnedFd {
  public:
   OwnedFd() = default;
@@ -32,21 +32,21 @@ struct RunningJob {
 
 class ControlFolder {
  public:
-  // $XDG_RUNTIME_DIR/terrace, or /tmp/terrace-<uid>.
+  // Returns $XDG_RUNTIME_DIR/terrace, or /tmp/terrace-<uid>.
   static std::filesystem::path default_path();
 
-  // Creates the folder (0700) when it is not there. Throws Error(io) when it cannot be used, is a link, or
-  // others may read or write in it.
+  // Creates the folder (0700) if it is missing. Throws Error(io) when it cannot be used, is a link, or other
+  // users may read or write in it.
   explicit ControlFolder(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path socket_of(uint64_t pid) const;
 
-  // Listens under this number. A socket there that nobody listens on any more is replaced. Throws Error(io).
+  // Listens under this number and replaces a dead job's socket there. Throws Error(io).
   OwnedFd listen(uint64_t pid) const;
-  // What listen() made goes.
+  // Removes the socket that listen() made.
   void remove(uint64_t pid) const;
-  // Who listens, by number. Sockets of dead jobs are removed.
+  // Returns the listening jobs by number. Removes sockets of dead jobs.
   std::vector<RunningJob> jobs() const;
 
  private:
@@ -56,10 +56,10 @@ class ControlFolder {
   OwnedFd fd_;
 };
 
-// Connects to a socket wherever it lies; paths may be of any length. Throws Error(io) when nobody listens
-// there, or somebody does who is neither this user nor root.
+// Connects to a socket in any folder; its path may have any length. Throws Error(io) when nobody listens
+// there, or when the listener is neither this user nor root.
 OwnedFd connect_to_job(const std::filesystem::path& socket);
-// Whether the process at the other end is this user's or root's.
+// True if the process at the other end is this user's or root's.
 bool is_of_this_user(int socket_fd);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// The protocol of the control socket: lines of JSON, one request and one answer at a time
-// (docs/control.md). Everything here is text in and values out; it knows no socket and no trainer.
+// The protocol of the control socket: lines of JSON, one request and one answer at a time (docs/control.md).
+// The code here converts text and values and knows no socket and no trainer.
 #pragma once
 
 #include <cstddef>
@@ -24,34 +24,34 @@ std::string_view name_of(ControlCommand command);
 
 struct ControlRequest {
   ControlCommand command = ControlCommand::status;
-  uint64_t host_memory_bytes = 0;  // of set
+  uint64_t host_memory_bytes = 0;  // for set
 };
 
-// "status" -> status. Throws Error(config), with a suggestion where one is near.
+// Returns the command of a name such as "status". Throws Error(config), with a suggestion if one is near.
 ControlCommand control_command_from_name(const std::string& name);
-// What set can change: "host-memory" alone. Throws Error(config) for anything else.
+// Throws Error(config) unless `key` is "host-memory", the only key that set can change.
 void require_settable(const std::string& key);
 
-// One line without its newline. Throws Error(config) for what is no request of this version.
+// Parses one line without its newline. Throws Error(config) for a line that is no request of this version.
 ControlRequest parse_control_request(std::string_view line);
-// One line with its newline.
+// Returns one line with its newline.
 std::string control_request(const ControlRequest& request);
 
-// {"terrace": 1, "ok": true, <members>} and a newline.
+// Returns {"terrace": 1, "ok": true, <members>} and a newline.
 std::string control_answer(std::initializer_list<JsonWriter::Member> members);
 std::string control_refusal(const Error& error);
-// The answer as it came. Throws the Error that it tells of, or Error(io) when it is none.
+// Returns the answer as it came. Throws the Error that it reports, or Error(io) if it is no answer.
 JsonNode parse_control_answer(std::string_view line);
 
-// Lines out of pieces of any size.
+// Makes lines of pieces of any size.
 class LineBuffer {
  public:
   explicit LineBuffer(size_t longest_bytes) : longest_bytes_(longest_bytes) {}
 
   void add(std::string_view bytes) { text_.append(bytes); }
-  // The next line without its newline; none when it is not complete.
+  // Returns the next line without its newline; none if it is not complete.
   std::optional<std::string> next();
-  // What is there begins with more than a line may have. Nothing after that can be understood.
+  // True if the input begins with more than one line may have. Nothing after that can be understood.
   bool too_long() const;
 
  private:

@@ -1,9 +1,9 @@
 // ControlServer: one small thread that owns the control socket of a job. It reads requests, answers at once
-// what it can, and queues the rest for the step thread. It must never wait for the step thread, nor the step
-// thread for it; and nothing that a client does or leaves undone may end the run.
+// if it can, and queues the other requests for the step thread. It must never wait for the step thread, nor
+// the step thread for it. No act or omission of a client may end the run.
 //
 // A connection has one request in progress: nothing more is read from it until that is answered and the
-// answer is taken. Connections and queued requests are bounded, and what is too much is refused in words.
+// answer is taken. Connections and queued requests are bounded; further ones are refused in words.
 #pragma once
 
 #include <atomic>
@@ -24,26 +24,26 @@
 namespace terrace {
 
 inline constexpr size_t kMostControlConnections = 16;  // further ones are refused in words
-inline constexpr size_t kMostQueuedRequests = 16;      // the same; some may be of clients that have left
+inline constexpr size_t kMostQueuedRequests = 16;  // further ones are refused; clients of some may have left
 
 class ControlServer {
  public:
-  // Called on the socket's thread: the answer's line, or nothing where the step thread is to give it.
+  // Returns the answer's line, or nothing if the step thread shall answer. Called on the socket's thread.
   using AtOnce = std::function<std::optional<std::string>(const ControlRequest&)>;
 
-  // Listens in `folder` under the number of this process, and removes what dead jobs left there. Throws
+  // Listens in `folder` under the number of this process, and removes the sockets of dead jobs. Throws
   // Error(io).
   ControlServer(const std::filesystem::path& folder, AtOnce at_once);
-  // Answers what is queued with a refusal, and removes the socket.
+  // Refuses the queued requests and removes the socket.
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
   std::filesystem::path socket() const { return folder_.socket_of(pid_); }
-  // Of any thread, and costs nothing.
+  // True if a request is queued. Any thread may call it; it costs nothing.
   bool has_requests() const { return queued_count_.load(std::memory_order_relaxed) > 0; }
-  // Of the step thread: gives an answer's line for each queued request. What is thrown is answered as a
-  // refusal, and passed on.
+  // Called by the step thread: `carry_out` returns an answer's line for each queued request. An exception
+  // that it throws is answered as a refusal and passed on.
   void serve(FunctionRef<std::string(const ControlRequest&)> carry_out);
 
  private:
@@ -53,7 +53,7 @@ class ControlServer {
     LineBuffer input{kLongestRequestBytes};
     std::string output;
     bool waits = false;  // for the step thread
-    bool ends = false;   // when its output is out
+    bool ends = false;   // close the connection when its output is sent
   };
   struct Queued {
     uint64_t connection = 0;
@@ -83,7 +83,7 @@ class ControlServer {
   std::atomic<size_t> queued_count_{0};
   std::atomic<bool> stop_{false};
 
-  // Of the socket's thread.
+  // The members below belong to the socket's thread.
   std::vector<Connection> connections_;
   uint64_t next_id_ = 1;
 

@@ -1,6 +1,6 @@
-// JobControl: a training run that can be asked and told things while it runs (`terrace ctl`,
-// docs/control.md). Questions are answered at once from what the last step left behind; what changes the run
-// is done by its own thread between two steps. It must never end a run because nobody can reach it.
+// JobControl: a training run that answers questions and takes commands while it runs (`terrace ctl`,
+// docs/control.md). Questions are answered at once from the state after the last step; the run's own thread
+// carries out changes between two steps. It must never end a run because nobody can reach it.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,14 @@ struct JobControlOptions {
   std::function<void()> stop;    // asks the run to end after its step; called on any thread
 };
 
-// What a request to save came to: what was begun, unless there is nothing to save to.
+// The result of a request to save: the save that has begun, unless there is nothing to save to.
 struct SaveAnswer {
   bool checkpoint = false;
   bool epoch = false;
   std::optional<Error> refusal;
 };
 
-// What the run does itself, between two steps.
+// The actions of the run itself, between two steps.
 struct JobActions {
   FunctionRef<HostBudgetChange(uint64_t)> set_host_budget;
   FunctionRef<SaveAnswer()> save;
@@ -41,19 +41,19 @@ struct JobActions {
 
 class JobControl final : public RunObserver {
  public:
-  // Where no socket can be had, one warning says so and the run goes on without. `trainer` and `log` outlive
-  // this.
+  // If no socket can be opened, one warning says so and the run goes on without it. `trainer` and `log`
+  // outlive this.
   JobControl(Trainer& trainer, const JobControlOptions& options, Log& log);
 
   bool listens() const { return server_ != nullptr; }
-  // Only where it listens.
+  // Only for a JobControl that listens.
   std::filesystem::path socket() const { return server_->socket(); }
 
   void step_done(const StepReport& report) override;
   void state_kept(const KeptState& kept) override;
   void commits_removed() override;
-  // Carries out what was asked for, on the step thread between two steps; costs nothing when that is nothing.
-  // Throws what an action throws, after it was answered.
+  // Carries out the queued requests, on the step thread between two steps; costs nothing if there are none.
+  // Throws what an action throws, after answering.
   void serve(const JobActions& actions);
 
  private:
@@ -64,7 +64,7 @@ class JobControl final : public RunObserver {
 
   Trainer& trainer_;
   const JobControlOptions options_;
-  JobStatus next_;  // of the step thread
+  JobStatus next_;  // belongs to the step thread
   Mutex mutex_;
   JobStatus published_ TERRACE_GUARDED_BY(mutex_);
   std::unique_ptr<ControlServer> server_;  // last: its thread uses the others

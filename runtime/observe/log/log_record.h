@@ -1,5 +1,5 @@
-// LogRecord: the warnings and errors of a run's log, and with which step each came. It is bounded: what comes
-// when it is full is counted and not kept.
+// LogRecord: the warnings and errors of a run's log, each with the steps completed before it. It is bounded:
+// lines that come when it is full are counted and not kept.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace terrace {
 
 struct LoggedLine {
   LogLevel level = LogLevel::warning;
-  uint64_t completed_steps = 0;  // when it was written
+  uint64_t completed_steps = 0;  // steps completed when the line was written
   std::string text;
 };
 
@@ -24,9 +24,9 @@ class LogRecord final : public Log {
  public:
   explicit LogRecord(size_t room) : room_(room) {}
 
-  // Thread-safe. What is neither a warning nor an error is none of its business.
+  // Thread-safe. Ignores lines that are neither warnings nor errors.
   void write(LogLevel level, std::string_view line) override;
-  // Of what is written from now on.
+  // Sets the completed steps of later lines.
   void set_completed_steps(uint64_t steps) { completed_steps_ = steps; }
 
   std::vector<LoggedLine> lines() const;

@@ -1,7 +1,7 @@
-// CsvFiles: scalars as CSV, one file per tag in one folder, as DeepSpeed lays them out:
-// "Train/Samples/lr" is Train_Samples_lr.csv, with the line "step,lr" and a line "samples,value" per update,
-// each ended by CR LF. A resumed run cuts off what lies behind its start; it must never change a file that
-// does not begin with "step,".
+// CsvFiles: scalars as CSV, one file per tag in one folder, in DeepSpeed's layout. "Train/Samples/lr" is
+// Train_Samples_lr.csv, with the line "step,lr" and a line "samples,value" per update, each ended by CR LF. A
+// resumed run cuts off the lines behind its start. The class must never change a file that does not begin
+// with "step,".
 #pragma once
 
 #include <filesystem>
@@ -16,16 +16,16 @@ class AppendFile;
 
 class CsvFiles {
  public:
-  // In `folder`, which exists. Throws Error: config where a run that is not resumed finds such files, io.
+  // `folder` exists. Throws Error: config when a run that is not resumed finds such files; io.
   CsvFiles(const std::filesystem::path& folder, const MonitorStart& start);
   ~CsvFiles();
   CsvFiles(const CsvFiles&) = delete;
   CsvFiles& operator=(const CsvFiles&) = delete;
 
-  // Throws Error(config) where `folder` has scalars of a run.
+  // Throws Error(config) if `folder` has scalars of a run.
   static void require_none(const std::filesystem::path& folder);
 
-  // In the files when it returns. Throws Error(io).
+  // Returns when the values are in the files. Throws Error(io).
   void write(const ScalarEvent& event);
 
  private:

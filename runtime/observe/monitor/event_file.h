@@ -25,24 +25,24 @@ class AppendFile;
 
 class EventFile {
  public:
-  // In `folder`, which exists. The name sorts behind those of the event files that are there. Throws Error:
-  // config where a run that is not resumed finds events, io.
+  // `folder` exists. The new name sorts behind those of its event files. Throws Error: config when a run that
+  // is not resumed finds events; io.
   EventFile(const std::filesystem::path& folder, const MonitorStart& start);
   ~EventFile();
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  // Throws Error(config) where `folder` has events of a run.
+  // Throws Error(config) if `folder` has events of a run.
   static void require_none(const std::filesystem::path& folder);
 
-  // In the file when it returns. Throws Error(io).
+  // Returns when the values are in the file. Throws Error(io).
   void write(const ScalarEvent& event);
   const std::filesystem::path& path() const { return path_; }
 
  private:
   std::filesystem::path path_;
   std::unique_ptr<AppendFile> file_;
-  std::string records_;  // kept for its memory
+  std::string records_;  // a member so that its memory is kept
   std::string message_;
 };
 

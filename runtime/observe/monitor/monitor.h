@@ -1,5 +1,5 @@
-// Monitor: what the configuration wants to be shown of every update, in TensorBoard's event files and in CSV
-// files under <output_path>/<job_name>, with DeepSpeed's tags and with the sequences seen as the step.
+// Monitor shows every update as the configuration asks: in TensorBoard's event files and in CSV files under
+// <output_path>/<job_name>, with DeepSpeed's tags and with the sequences seen as the step.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +13,35 @@ namespace terrace {
 class CsvFiles;
 class EventFile;
 
-// What monitors show of an update.
+// The values of an update that monitors show.
 struct UpdateScalars {
   uint64_t samples = 0;  // sequences seen so far
   double loss = 0;
   double learning_rate = 0;
   double gradient_norm = 0;
   double loss_scale = 0;       // shown in fp16 only
-  bool skipped = false;        // by fp16: there is no gradient norm
-  double forward_seconds = 0;  // these three with wall_clock_breakdown only
+  bool skipped = false;        // by fp16; there is then no gradient norm
+  double forward_seconds = 0;  // set, like the next two, with wall_clock_breakdown only
   double backward_seconds = 0;
   double update_seconds = 0;
 };
 
-// Throws Error(config) where the folders of the monitors have scalars of a run already: a new run is to be
-// refused before it has done anything.
+// Throws Error(config) if the folders of the monitors already have scalars of a run, so that a new run is
+// refused before it does anything.
 void require_empty_monitors(const TrainConfig& config);
 
 class Monitor {
  public:
-  // Makes the folders and looks at what is in them; with everything switched off it touches nothing. Throws
-  // Error: config where a run that is not resumed finds another's scalars, io.
+  // Makes the folders and reads their contents; touches nothing if everything is switched off. Throws Error:
+  // config when a run that is not resumed finds another's scalars; io.
   Monitor(const TrainConfig& config, const MonitorStart& start);
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
 
-  // In the files when they return. Throw Error(io).
+  // These return when the values are in the files. They throw Error(io).
   void update(const UpdateScalars& scalars, double wall_seconds);
-  // One where a resumed run begins is there already, from the run before.
+  // An evaluation at the start of a resumed run is skipped: the earlier run has written it.
   void evaluation(uint64_t samples, double loss, double wall_seconds);
 
  private:

@@ -1,4 +1,4 @@
-// A value of one update, under the name that monitors show it by.
+// A value of one update, with the name under which monitors show it.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct ScalarEvent {
   std::span<const Scalar> scalars;
 };
 
-// Where a run goes on: what lies behind it is not of this run.
+// The start of a run: scalars behind it are not of this run.
 struct MonitorStart {
-  uint64_t samples = 0;  // seen so far
+  uint64_t samples = 0;  // sequences seen so far
   bool resumed = false;  // false: a folder that has scalars already is refused
   double wall_seconds = 0;
 };

@@ -1,6 +1,6 @@
-// PictureTaker: of the events that are recorded, picks the steps of which a page has a picture, and makes it
-// when the step's last transfer has ended: with the step after it, or at the end of the run. It has the
-// events of two steps at most, and counts what it has no room for.
+// PictureTaker picks from the recorded events the steps that a page pictures. It makes a picture when the
+// step's last transfer has ended: with the step after it, or at the end of the run. It holds the events of
+// two steps at most, and counts those that it has no room for.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ namespace terrace {
 
 class PictureTaker {
  public:
-  // `before`: the step before the first one that is recorded.
+  // `before` is the step before the first recorded one.
   PictureTaker(uint64_t before, size_t room) : before_(before), room_(room) {}
 
-  // As they are taken out of the recorder.
+  // Adds the events in the order in which the recorder gives them.
   void add(const TraceEvent& event);
-  // All that was recorded until the end of this step was added. A picture, when one is complete.
+  // Call when all events until the end of this step have been added. Returns a picture when one is complete.
   std::optional<StepPicture> step_done(uint64_t step, const StepEvents& recorder);
-  // Nothing more comes.
+  // Call when no more events come.
   std::optional<StepPicture> finish(const StepEvents& recorder);
 
  private:
@@ -32,8 +32,8 @@ class PictureTaker {
   const size_t room_;
   std::vector<TraceEvent> events_;
   uint64_t left_out_ = 0;
-  uint64_t recorder_left_out_ = 0;   // of all steps before the one that is open
-  std::optional<uint64_t> pending_;  // of it there is to be a picture
+  uint64_t recorder_left_out_ = 0;   // of all steps before the open one
+  std::optional<uint64_t> pending_;  // the step that awaits its picture
 };
 
 }  // namespace terrace

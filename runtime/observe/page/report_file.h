@@ -1,6 +1,6 @@
-// ReportFile: the page of a run on disk, replaced as a whole: a browser that loads it meanwhile sees the old
-// one or the new one. It is kept current for what that costs: a page is written when at least kLeastPauseNs
-// have passed since the last, and no more of the run's time than one part in kShare goes into it.
+// ReportFile: the page of a run as a file. It is replaced as a whole, so a browser that loads it meanwhile
+// sees the old page or the new one. Its cost is bounded: a page is written at least kLeastPauseNs after the
+// last, and takes at most one part in kShare of the run's time.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ class ReportFile {
   ReportFile(std::filesystem::path path, const Clock& clock) : path_(std::move(path)), clock_(clock) {}
 
   const std::filesystem::path& path() const { return path_; }
-  // Whether the page is old enough.
+  // True if the page is old enough to be written again.
   bool is_due() const { return clock_.now_ns() >= due_ns_; }
-  // Takes the place of what has the path; nothing of it is there when the page is not. Throws Error(io).
+  // Replaces the file at the path, or leaves it unchanged if writing fails. Throws Error(io).
   void write(const RunRecord& record, int64_t written_at);
 
  private:

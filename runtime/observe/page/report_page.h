@@ -1,5 +1,5 @@
-// The page of a run: one HTML file that needs nothing but a browser. It asks for nothing over the network and
-// forbids itself to (its own content security policy).
+// The page of a run: one HTML file that needs only a browser. It loads nothing over the network, and its own
+// content security policy forbids it to.
 #pragma once
 
 #include <cstdint>

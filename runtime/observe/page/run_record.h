@@ -1,6 +1,6 @@
-// RunRecord: what a run of `terrace train` was and did, as far as its page tells it (docs/run_report.md). It
-// is bounded: however many steps a run has, the record has the same size. It must never look at anything by
-// itself: it has what it was given.
+// RunRecord: the facts and events of a run of `terrace train` that its page shows (docs/run_report.md). It is
+// bounded: its size does not grow with the steps. It must never observe anything itself: others give it
+// everything.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,20 @@
 
 namespace terrace {
 
-// A line of what the program says of a run or a machine; without a name it goes on with the line before.
+// A line about a run or a machine; without a name it continues the line before.
 struct ReportFact {
   std::string name;
   std::string text;
-  bool is_detail = false;  // how it is done: for whoever asks
+  bool is_detail = false;  // a detail of how it is done
 };
 
-// Known before the first step.
+// The facts known before the first step.
 struct RunHeader {
   std::string version;
   std::string model;
   uint64_t parameter_count = 0;
-  uint64_t planned_steps = 0;    // of the whole run
-  uint64_t resumed_at_step = 0;  // how many it had when this run began
+  uint64_t planned_steps = 0;    // steps of the whole run
+  uint64_t resumed_at_step = 0;  // completed steps when this run began
   double unigram_loss = 0;       // of the data
   int64_t started_at = 0;        // seconds since 1970
   std::vector<ReportFact> facts;
@@ -43,29 +43,29 @@ struct RunHeader {
 
 struct TierSummary {
   std::string name;           // "device"
-  uint64_t budget_bytes = 0;  // 0: the disk
-  std::string origin;         // of the budget
+  uint64_t budget_bytes = 0;  // 0: bounded by the drive alone
+  std::string origin;         // origin of the budget
   uint64_t planned_bytes = 0;
   uint64_t peak_bytes = 0;
-  std::vector<TierUse> uses;  // what the peak was used for
+  std::vector<TierUse> uses;  // the uses of the peak
 };
 
-// What can be asked at any moment, as it was last.
+// The latest values that can be read at any moment.
 struct RunMemory {
   std::vector<TierSummary> tiers;
   std::vector<NvmePathUse> paths;
-  TrafficBound bound;          // of one step, in the mean (LeastTraffic)
-  uint64_t process_bytes = 0;  // the most that the system was seen to count for the process (Pss)
+  TrafficBound bound;          // mean of one step (LeastTraffic)
+  uint64_t process_bytes = 0;  // the highest process size that the system reported (Pss)
 };
 
 enum class RunState : uint8_t {
   starting,  // nothing is trained yet
   running,
   complete,
-  stopped,  // somebody wanted it to
+  stopped,  // on request
   failed,
 };
-// "complete": for programs.
+// Returns the key for programs: "complete".
 std::string_view key_of(RunState state);
 
 struct EvaluationMark {
@@ -92,16 +92,16 @@ class RunRecord {
 
   RunHeader header;
   RunMemory memory;
-  std::optional<StepPicture> picture;  // of the last step that was recorded
+  std::optional<StepPicture> picture;  // of the last recorded step
 
-  // --- What happens, in its order ---
+  // --- Events, in their order ---
   void step(const StepReport& report);
-  // What the last step had left to be done.
+  // Adds the update that was pending after the last step.
   void finished(const FinishedUpdate& update);
   void evaluation(uint64_t step, double loss) { evaluations_.add({step, loss}); }
   void epoch(uint64_t step) { epochs_.add({step}); }
   void checkpoint(uint64_t step, const std::string& folder) { checkpoints_.add({step, folder}); }
-  // `text` says in words what the state does not: by what the run was stopped, or what it failed with.
+  // `text` says why the run stopped or failed.
   void set_state(RunState state, std::string text);
   // Thread-safe.
   LogRecord& log() { return log_; }
@@ -109,7 +109,7 @@ class RunRecord {
   RunState state() const { return state_; }
   const std::string& state_text() const { return state_text_; }
   const StepSeries& series() const { return series_; }
-  // Of all steps, without what finished() had.
+  // Returns the sum of all steps, without finished().
   const StepPoint& all() const { return all_; }
   const std::optional<StepReport>& last_step() const { return last_step_; }
   const FinishedUpdate& rest() const { return rest_; }

@@ -1,6 +1,6 @@
-// StepSeries: the steps of a run as a bounded number of points, each of which is so many steps after each
-// other, added up. While there is room a point is one step; when there is none, neighbours become one, and
-// points hold twice as many steps from then on. Sums stay exact whatever is merged.
+// StepSeries: the steps of a run as a bounded number of points, each the sum of consecutive steps. While
+// there is room a point is one step. When there is none, neighbours are merged, and from then on points hold
+// twice as many steps. Sums stay exact under merging.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace terrace {
 
-// Of the finite ones among some values.
+// The range of the finite values among those added.
 struct ValueRange {
   uint64_t count = 0;
   double sum = 0;
@@ -25,17 +25,17 @@ struct ValueRange {
   double mean() const { return count > 0 ? sum / static_cast<double>(count) : 0; }
 };
 
-// Some steps after each other.
+// Consecutive steps, added up.
 struct StepPoint {
   uint64_t first_step = 0;
   uint64_t count = 0;
-  uint64_t skipped = 0;  // of these, in fp16
+  uint64_t skipped = 0;  // skipped steps among them, in fp16
   uint64_t tokens = 0;
   ValueRange loss;
   ValueRange gradient_norm;
   ValueRange step_ns;
-  double learning_rate = 0;  // of the last of them
-  double loss_scale = 1;     // of the last of them
+  double learning_rate = 0;  // the last step's
+  double loss_scale = 1;     // the last step's
   uint64_t total_ns = 0;
   uint64_t forward_backward_ns = 0;
   uint64_t update_ns = 0;
@@ -48,13 +48,13 @@ struct StepPoint {
 
 class StepSeries {
  public:
-  // Allocates all of it; `room` is even.
+  // Allocates all of its memory; `room` is even.
   explicit StepSeries(size_t room);
 
-  // The step after the one before.
+  // Adds the next step.
   void add(const StepReport& step);
   std::span<const StepPoint> points() const { return points_; }
-  // In every point but the last, which may have fewer.
+  // The steps in every point but the last, which may have fewer.
   uint64_t steps_per_point() const { return steps_per_point_; }
 
  private:

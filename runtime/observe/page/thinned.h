@@ -1,5 +1,5 @@
-// Thinned: a list that never grows beyond its room. When it is full, every second item goes, and from then on
-// only every second one that would have been kept is.
+// Thinned: a list that never grows beyond its room. When it is full, every second item is dropped, and from
+// then on half as many are kept.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace terrace {
 
-// Invariant: items() are those whose number in the order of adding, from 0, is a multiple of stride(); their
-// count is at most the room.
+// Invariant: items() are the added items whose number, from 0 in the order of adding, is a multiple of
+// stride(); their count is at most the room.
 template <typename Item>
 class Thinned {
  public:
@@ -33,7 +33,7 @@ class Thinned {
   }
 
   std::span<const Item> items() const { return items_; }
-  uint64_t count() const { return count_; }  // that were added
+  uint64_t count() const { return count_; }  // items added
   uint64_t stride() const { return stride_; }
 
  private:

@@ -1,8 +1,8 @@
-// TraceFile: the events of recorded steps as a file that Perfetto and chrome://tracing open
-// (docs/trace.md has the tracks and the keys). It must never keep more of them in memory than it is given at
-// a time, nor leave a file under its name that is not whole.
+// TraceFile: the events of recorded steps as a file that Perfetto and chrome://tracing open (docs/trace.md
+// has the tracks and the keys). It must never keep more events in memory than one call gives it, nor leave an
+// incomplete file under its name.
 //
-// It is written beside its name and takes it in finish(); what was there before stays until then.
+// The file is written beside its name and takes it in finish(); a file with that name stays until then.
 #pragma once
 
 #include <array>
@@ -23,21 +23,21 @@ namespace terrace {
 
 class TraceFile {
  public:
-  // `begun_ns`, of the recorder's clock, is where the time of the trace begins. Throws Error(config) when no
-  // file can be made there.
+  // `begun_ns`, on the recorder's clock, is the zero of the trace's time. Throws Error(config) when no file
+  // can be made there.
   TraceFile(std::filesystem::path path, uint64_t begun_ns);
-  // Without finish() nothing stays.
+  // Removes a file that finish() has not completed.
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // Adds an event, of this recorder. Throws Error(io).
+  // Adds an event of this recorder. Throws Error(io).
   void add(const StepEvents& events, const TraceEvent& event);
-  // The trace is complete. `description` says of which run it is. Throws Error(io).
+  // Completes the trace. `description` names its run. Throws Error(io).
   void finish(const StepEvents& events, std::string_view description);
 
   const std::filesystem::path& path() const { return path_; }
-  // Events that were added.
+  // The number of added events.
   uint64_t event_count() const { return event_count_; }
 
  private:
@@ -45,7 +45,7 @@ class TraceFile {
     uint32_t process;
     uint32_t thread;
   };
-  // The transfers of one direction of a path overlap; in a lane none does.
+  // A lane holds transfers of one direction of a path that do not overlap.
   struct Lane {
     TraceLink link;
     uint8_t path;
@@ -83,18 +83,18 @@ class TraceFile {
   const uint64_t begun_ns_;
   std::unique_ptr<io::AsideFile> file_;  // until the trace is complete
   uint64_t written_bytes_ = 0;
-  JsonWriter json_;  // its text is not in the file yet
+  JsonWriter json_;  // text that is not in the file yet
   uint64_t event_count_ = 0;
   std::vector<Lane> lanes_;
   std::vector<bool> named_workers_;
-  // Of fetches whose use has not come: when their copy to the device began, by chunk.
+  // By chunk, the copies to the device of fetches whose use has not come.
   struct Copy {
     uint64_t id;
     uint64_t begin_ns;
   };
   std::unordered_map<uint32_t, Copy> copies_;
   uint32_t cache_step_ = 0;
-  std::array<uint64_t, 3> cache_counts_{};  // of that step so far
+  std::array<uint64_t, 3> cache_counts_{};  // of cache_step_ so far
 };
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// BackgroundSave: a checkpoint that is written by a thread of its own while training goes on, from a source
-// that training does not change. It leaves on the disk what save_checkpoint() leaves, whenever the job dies.
+// BackgroundSave: a checkpoint that a thread of its own writes while training goes on, from a source that
+// training does not change. Whenever the job dies, it leaves on the drive what save_checkpoint() would leave.
 #pragma once
 
 #include <atomic>
@@ -16,18 +16,19 @@ namespace terrace {
 
 class BackgroundSave {
  public:
-  // Begins at once. `info` with its tensor_hash; `folder` and `log` outlive this.
+  // Begins at once. `info` has its tensor_hash; `folder` and `log` outlive this.
   BackgroundSave(const CheckpointFolder& folder, CheckpointInfo info, std::unique_ptr<StateSource> source,
                  Log& log);
-  // Gives up what is not done: nothing of it stays.
+  // Gives up and removes an unfinished checkpoint.
   ~BackgroundSave();
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
   uint64_t step() const { return info_.step; }
-  // It was saved, or it failed: finish() does not wait.
+  // True after the save succeeded or failed: finish() then does not wait.
   bool done() const { return done_; }
-  // Waits, lets go of the source, and returns the folder of the step. Throws as save_checkpoint() does. Once.
+  // Waits, releases the source, and returns the folder of the step. Throws as save_checkpoint() does. Call it
+  // once.
   std::filesystem::path finish();
 
  private:
@@ -39,8 +40,8 @@ class BackgroundSave {
   Log& log_;
   std::atomic<bool> cancelled_ = false;
   std::atomic<bool> done_ = false;
-  std::filesystem::path saved_;  // the thread's until it ends
-  std::exception_ptr failure_;   // the same
+  std::filesystem::path saved_;  // belongs to the thread until it ends
+  std::exception_ptr failure_;   // belongs to the thread until it ends
   std::thread thread_;
 };
 

@@ -1,5 +1,5 @@
-// CheckpointFolder: the folder that a run saves its checkpoints into, which is the run's alone for as long as
-// this lives. It must never remove what no save has made.
+// CheckpointFolder: the folder into which a run saves its checkpoints. The run has it alone while this object
+// lives. It must never remove a file that no save made.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace terrace {
 
 class CheckpointFolder {
  public:
-  // Makes the folder when it is missing, takes its lock, and brings it in order after jobs that died:
-  // unfinished checkpoints are removed, one that was being replaced gets its name back, and `latest` names
+  // Makes the folder when it is missing, takes its lock, and repairs it after jobs that died: it removes
+  // unfinished checkpoints, gives a checkpoint that was being replaced its name back, and lets `latest` name
   // one that was complete when its job died. `log` outlives this. Throws Error(io) when the folder cannot be
   // used or another job saves there.
   CheckpointFolder(std::filesystem::path folder, Log& log);
@@ -25,7 +25,7 @@ class CheckpointFolder {
   std::filesystem::path partial_path(uint64_t step) const;
   std::filesystem::path replaced_path(uint64_t step) const;
 
-  // Returns when the names in the folder are on the device. Thread-safe.
+  // Returns when the names in the folder are on the drive. Thread-safe.
   void sync() const;
 
  private:

@@ -1,5 +1,5 @@
-// CommitCadence: when the state is committed again. It decides by steps and by time alone, and at most
-// once a step.
+// CommitCadence decides when the state is committed again. It looks only at steps and time, and is due at
+// most once a step.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@ namespace terrace {
 
 class CommitCadence {
  public:
-  // 0: that does not decide; both 0: never due. Time begins now; `clock` outlives this.
+  // A limit of 0 does not count; with both 0 it is never due. Time begins now; `clock` outlives this.
   CommitCadence(uint64_t every_steps, uint64_t every_seconds, const Clock& clock);
 
-  // The state of so many steps is being committed, or is: both counts begin again.
+  // Call when the state at `step` is committed or being committed: both counts start again.
   void begun(uint64_t step);
-  // Whether the state of so many steps shall be committed.
+  // True if the state at `step` shall be committed.
   bool due(uint64_t step) const;
 
  private:

@@ -1,5 +1,5 @@
-// What a commit of the nvme tier says of the run that it is of: the facts of a checkpoint, as the text that
-// the tier keeps in its manifest. docs/checkpoint_format.md has the format. Nothing here reads a file.
+// The facts of a run in a commit of the nvme tier: those of a checkpoint, as the text that the tier keeps in
+// its manifest. docs/checkpoint_format.md has the format. Nothing here reads a file.
 #pragma once
 
 #include <filesystem>
@@ -12,13 +12,13 @@ namespace terrace {
 
 struct EpochInfo {
   CheckpointInfo run;           // with its tensor_hash
-  uint64_t chunk_elements = 0;  // of the flat space: the commit can only be taken up with the same
+  uint64_t chunk_elements = 0;  // of the flat space: a run that goes on needs the same
 };
 
 std::string epoch_info_text(const EpochInfo& info);
 
-// `manifest` is named in errors. Throws Error(corrupt) unless the text is, byte for byte, one that
-// epoch_info_text() writes, and Error(config) when a later version wrote it.
+// `manifest` is named in errors. Throws Error(corrupt) unless epoch_info_text() writes the text byte for
+// byte, and Error(config) when a later version wrote it.
 EpochInfo parse_epoch_info(std::string_view text, const std::filesystem::path& manifest);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// What the tier folders of a run's nvme paths hold before the run begins: nothing, what a dead job left, or
-// a commit to go on from. It must never change, lock or remove anything.
+// The contents of the tier folders of a run's nvme paths before the run begins: none, the remains of a dead
+// job, or a commit to go on from. Code here must never change, lock or remove anything.
 #pragma once
 
 #include <cstdint>
@@ -17,25 +17,25 @@ namespace terrace {
 struct FoundEpoch {
   uint64_t number = 0;
   EpochInfo info;
-  std::filesystem::path manifest;  // its file
-  bool has_older_epochs = false;   // beside it: damage of this one must not cost those
+  std::filesystem::path manifest;  // the commit's file
+  bool has_older_epochs = false;   // other commits are there, which damage of this one must not cost
 };
 
 struct TierContents {
-  bool in_use = false;               // another job has it
-  bool has_epochs = false;           // manifests are there; without any, what is there is worth nothing
-  uint64_t epoch_count = 0;          // retained ones too
-  bool paths_fit = false;            // they are all the paths of one run
-  std::optional<FoundEpoch> newest;  // when it can be gone on from, as far as manifests say
-  std::string trouble;               // why it cannot be; empty without commits
+  bool in_use = false;               // another job uses the folders
+  bool has_epochs = false;           // manifests are there; without any, the contents are worth nothing
+  uint64_t epoch_count = 0;          // with the retained ones
+  bool paths_fit = false;            // the given paths are all those of one run
+  std::optional<FoundEpoch> newest;  // set if a run can go on from it, as far as manifests say
+  std::string trouble;               // why no run can go on; empty without commits
 };
 
-// Every path that the configuration has something on, those of the states first, no two alike.
+// Returns every path on which the configuration places something, each once, those of the states first.
 std::vector<std::filesystem::path> tier_paths(const PlacementConfig& placement);
 TierContents look_for_epoch(std::span<const std::filesystem::path> paths);
 
-// Of a run that is to be taken up. Throws Error(config) where there is no commit, or with states that are not
-// on nvme, and Error(corrupt) where it is damaged.
+// Finds the commit of a run that is to be resumed. Throws Error(config) when there is no commit or the states
+// are not on nvme, and Error(corrupt) when it is damaged.
 FoundEpoch require_epoch(const TrainConfig& config);
 
 }  // namespace terrace

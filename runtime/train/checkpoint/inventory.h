@@ -1,6 +1,6 @@
-// What saved states are at a path, and whether they are whole: checkpoints of a --save folder and commits of
-// the nvme tier. Nothing here changes, locks or removes anything but prune_*(), and nothing holds more than a
-// block of a state.
+// The saved states at a path, and whether they are whole: checkpoints of a --save folder and commits of the
+// nvme tier. Only prune_*() changes, locks or removes anything, and nothing holds more than a block of a
+// state.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ struct SavedState {
   Kind kind = Kind::checkpoint;
   std::filesystem::path path;  // the folder of the step, or the file of the commit's manifest
   std::filesystem::file_time_type time;
-  uint64_t epoch = 0;  // its number; 0 for a checkpoint
+  uint64_t epoch = 0;  // the commit's number; 0 for a checkpoint
   uint64_t step = 0;
   std::string model;
   uint64_t bytes = 0;      // of the state
-  bool is_latest = false;  // the one that a run would take up
-  std::string trouble;     // as far as manifests and sizes say; empty: whole
+  bool is_latest = false;  // a run would resume from this one
+  std::string trouble;     // judged by manifests and sizes; empty: whole
 };
 std::string_view name_of(SavedState::Kind kind);
 
@@ -40,19 +40,21 @@ bool is_checkpoint(const std::filesystem::path& path);  // one step's folder
 bool is_checkpoint_folder(
     const std::filesystem::path& path);  // holds such folders, or the name of the latest
 
-// Of a step's folder, or of the folder above, the oldest first. Throws Error(io) when it cannot be read.
+// Lists a step's folder, or the folders in the one above, oldest first. Throws Error(io) when it cannot be
+// read.
 std::vector<SavedState> list_checkpoints(const std::filesystem::path& path);
 
-// Why no run could take up what `latest` names in this folder, as far as names say; empty when one could.
+// Returns why no run could resume from the checkpoint that `latest` names in this folder, judged by names;
+// empty if one could.
 std::string latest_trouble(const std::filesystem::path& folder);
 
-// Reads every byte of a checkpoint and tells of each block that is not as it was saved. Returns the bytes
-// read. What is wrong with its manifest or with a whole file is an Error.
+// Reads every byte of a checkpoint, reports each damaged block and returns the bytes read. A fault of its
+// manifest or of a whole file is an Error.
 uint64_t verify_checkpoint(const std::filesystem::path& folder, FunctionRef<void(const BadBlock&)> bad);
 
-// Removes the checkpoints that `goes` names and returns those that are gone; the one that `latest` names goes
-// last, and its name with it. A folder that holds a file that is not of a checkpoint is left alone, with a
-// warning. A crash leaves each whole or gone. Throws Error(io) when another job is saving there.
+// Removes the checkpoints that `goes` names and returns the removed ones. The one that `latest` names goes
+// last, together with `latest`. A folder with a file that no save makes is left alone, with a warning. A
+// crash leaves each whole or gone. Throws Error(io) when another job is saving there.
 std::vector<std::filesystem::path> prune_checkpoints(const std::filesystem::path& folder,
                                                      FunctionRef<bool(const SavedState&)> goes, Log& log);
 

@@ -1,4 +1,4 @@
-// What every reader of a checkpoint does before it reads the state.
+// The steps of every reader of a checkpoint before it reads the state.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 
 namespace terrace::checkpoint {
 
-// `folder` is one checkpoint's. Throws Error(io) or what parse_manifest() throws.
+// `folder` is one checkpoint's. Throws Error(io), and as parse_manifest() does.
 Manifest read_manifest_of(const std::filesystem::path& folder);
 
-// Throws Error(config) when what was saved in `where` is of other tensors than `space`, those of `model`.
+// Throws Error(config) unless the state saved in `where` has the tensors of `space`, which are those of
+// `model`.
 void require_tensors(const std::filesystem::path& where, const CheckpointInfo& saved, std::string_view model,
                      const FlatSpace& space);
 
-// Throws Error(config) when the checkpoint is of other tensors than `space`, those of `model`, and
-// Error(corrupt) when its files are not as long as these make them.
+// Throws Error(config) unless the checkpoint has the tensors of `space`, which are those of `model`, and
+// Error(corrupt) unless its files have the length that follows from them.
 void require_same_tensors(const std::filesystem::path& folder, const Manifest& manifest,
                           std::string_view model, const FlatSpace& space, uint64_t states_bytes,
                           uint64_t frozen_bytes);

@@ -1,7 +1,7 @@
-// StateKeeper: keeps what training has reached: commits on nvme at their times, and checkpoints, which are
-// copied from a commit while training goes on where there are commits. It must never let a failure
-// of either pass, and never begin a commit while a checkpoint is being copied: the disk has room for two
-// states of the records, not three.
+// StateKeeper keeps the state of a training run: commits on nvme at their times, and checkpoints. With
+// commits, a checkpoint is copied from one while training goes on. It must never let a failure of either
+// pass, and never begin a commit while a checkpoint is being copied: the drives have room for two states of
+// the records, not three.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ struct SavedCheckpoint {
   std::filesystem::path folder;  // of the step
 };
 
-// What has become durable since the last time that somebody asked.
+// The states that have become durable since the last call.
 struct KeptState {
-  std::optional<uint64_t> epoch_step;         // the last commit is that of so many steps
-  std::optional<SavedCheckpoint> checkpoint;  // a checkpoint is complete
+  std::optional<uint64_t> epoch_step;         // step of the last commit, now durable
+  std::optional<SavedCheckpoint> checkpoint;  // a complete checkpoint
 };
 
 // Used by the thread that trains, between two steps.
@@ -40,24 +40,24 @@ class StateKeeper {
   // Gives up a checkpoint that is not complete.
   ~StateKeeper();
 
-  // The run went on from the commit in the tier, which is of so many steps.
+  // Call when the run goes on from the commit in the tier, which is that of `step`.
   void took_up(uint64_t step);
 
-  // Sees what has ended, throwing what it failed with, starts the copy of a checkpoint whose commit is
+  // Notices saves that have ended and throws their failure, starts the copy of a checkpoint whose commit is
   // durable, and begins a commit when one is due. Waits for nothing.
   KeptState look_after(uint64_t step, Describe describe);
-  // Begins a commit of the state; not again when it is committed or being committed, unless it is to be
-  // retained. Waits for a commit or a copy that is in progress.
+  // Begins a commit of the state, unless it is already committed or being committed and need not be retained.
+  // Waits for a commit or a copy that is in progress.
   KeptState begin_commit(uint64_t step, Describe describe, bool retain);
   // Waits until the last commit is durable.
   KeptState finish_commit();
-  // The step whose commit is durable.
+  // Returns the step whose commit is durable.
   std::optional<uint64_t> durable_step() const { return durable_step_; }
 
-  // Saves the state into `folder`, which outlives the save: where commits are kept without waiting for it,
-  // but for a checkpoint that is being copied still. A checkpoint that is returned is complete.
+  // Saves the state into `folder`, which outlives the save. Where commits are kept it waits only for a
+  // checkpoint that is still being copied. A returned checkpoint is complete.
   KeptState begin_save(const CheckpointFolder& folder, uint64_t step, Describe describe);
-  // Waits for the checkpoint that was begun, if any.
+  // Waits for the checkpoint that begin_save() started, if any.
   KeptState finish_save();
   bool is_saving() const { return wanted_ || save_; }
 
@@ -76,7 +76,7 @@ class StateKeeper {
   const FlatSpace& space_;
   CommitCadence cadence_;
   Log& log_;
-  std::optional<uint64_t> committing_step_;  // not known to be durable yet
+  std::optional<uint64_t> committing_step_;  // set while that commit may not be durable
   std::optional<uint64_t> durable_step_;
   std::optional<Wanted> wanted_;  // a checkpoint that waits for its commit
   std::unique_ptr<BackgroundSave> save_;

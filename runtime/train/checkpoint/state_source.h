@@ -1,5 +1,5 @@
-// StateSource: where a save takes the training state from. It gives the bytes of a checkpoint's data files
-// from the first to the last, however the state is placed, and must never give two states mixed.
+// StateSource: the training state as a save reads it. It gives the bytes of a checkpoint's data files from
+// the first to the last, wherever the state is placed, and must never mix two states.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,16 @@ class StateSource {
   virtual RecordLayout layout() const = 0;  // of the states, with whole masters
   virtual uint64_t states_bytes() const = 0;
   virtual uint64_t frozen_bytes() const = 0;
-  // In runs, in order. Throw what reading fails with, and what the sink throws.
+  // These give the bytes in runs, in order. They throw a failure of reading, and what the sink throws.
   virtual void read_states(Sink sink) = 0;
   virtual void read_frozen(Sink sink) = 0;
-  // Make an empty file share the bytes instead of copying them; false where that cannot be, and then the file
-  // may hold anything.
+  // These make an empty file share the bytes instead of copying them. They return false if that is
+  // impossible; the file may then hold anything.
   virtual bool clone_states(int) { return false; }
   virtual bool clone_frozen(int) { return false; }
 };
 
-// The state as it is between two steps; training waits for the save.
+// The state between two steps; training waits for the save.
 class OffloaderSource final : public StateSource {
  public:
   explicit OffloaderSource(Offloader& offloader) : offloader_(offloader) {}

@@ -1,4 +1,4 @@
-// ByteTokens: text as tokens, one per byte. It knows no encoding: every byte is a token, whatever it means.
+// ByteTokens: text with one token per byte. It knows no encoding: every byte is a token, whatever it means.
 #pragma once
 
 #include <terrace/runtime/train/data/text_files.h>

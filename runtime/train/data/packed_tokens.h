@@ -1,6 +1,6 @@
-// PackedTokens: files of tokens as fixed-size little-endian numbers, end to end: .bin files as nanoGPT has
-// them (uint16, or uint32 for larger vocabularies) and the files of the token cache. Files stay open; nothing
-// of them is kept in memory. It must never hand out a token that the model does not have.
+// PackedTokens: files of tokens as fixed-size little-endian numbers, end to end. They are .bin files in
+// nanoGPT's format (uint16, or uint32 for larger vocabularies) or files of the token cache. Files stay open;
+// nothing of them is kept in memory. It must never return a token that the model does not have.
 #pragma once
 
 #include <optional>
@@ -16,11 +16,10 @@ struct PackedFormat {
   uint32_t vocabulary = 0;
 };
 
-// The bytes of a token in a file without a header, as its beginning looks: 4 where all numbers of four bytes
-// are tokens of the vocabulary (every other uint16 of a text would have to be 0, or one of the first few),
-// else
-// 2. Nothing where the file is too short or all zero, and where it is no regular file. Throws Error(config)
-// for what looks like int64.
+// Guesses the bytes of a token in a file without a header from its beginning: 4 if all its four-byte numbers
+// are tokens of the vocabulary (in a file of uint16, every other token would have to be 0 or one of the first
+// few), else 2. Returns nothing if the file is too short, all zero or no regular file. Throws Error(config)
+// for a file that looks like int64.
 std::optional<uint32_t> apparent_token_bytes(const std::filesystem::path& path, uint32_t vocabulary);
 
 class PackedTokens final : public TokenSource {

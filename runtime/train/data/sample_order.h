@@ -1,6 +1,6 @@
-// SampleOrder: which sample is the n-th of a run: epochs, each a permutation of all samples that the seed and
-// the epoch alone decide. It stores nothing, so a position in the data is one number, and a run that resumes
-// may cut its samples into micro-batches in another way.
+// SampleOrder says which sample is the n-th of a run. The run goes through epochs, each a permutation of all
+// samples that depends on the seed and the epoch alone. It stores nothing, so a position in the data is one
+// number, and a run that resumes may cut its samples into micro-batches in another way.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@ namespace terrace {
 
 class SampleOrder {
  public:
-  // Over `sample_count` samples, at least one.
+  // `sample_count` is at least one.
   SampleOrder(uint64_t seed, uint64_t sample_count);
 
   uint64_t sample_count() const { return sample_count_; }
   uint64_t epoch_of(uint64_t sample_number) const { return sample_number / sample_count_; }
-  // The sample that is number `sample_number` of the run, in [0, sample_count()). Every sample comes once per
-  // epoch. Takes constant time on average.
+  // Returns the sample with number `sample_number` of the run, in [0, sample_count()). Every sample comes
+  // once per epoch. Takes constant time on average.
   uint64_t at(uint64_t sample_number) const;
 
  private:
@@ -23,7 +23,8 @@ class SampleOrder {
 
   uint64_t seed_;
   uint64_t sample_count_;
-  // The permutation works on numbers of high_bits_ + low_bits_ bits, fewer than twice sample_count_ of them.
+  // The permutation works on numbers of high_bits_ + low_bits_ bits; there are fewer than twice sample_count_
+  // of them.
   uint32_t low_bits_;
   uint32_t high_bits_;
 };

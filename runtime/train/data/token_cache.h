@@ -1,6 +1,6 @@
-// Text as tokens, tokenized once: the tokens go to a file of a cache folder, and later runs over the same
-// text with the same tokenizer read that. Nothing is ever written beside the text. What is in the cache may
-// be deleted at any time between runs.
+// Text that is tokenized once: the tokens go to a file of a cache folder, which later runs over the same text
+// with the same tokenizer read. Nothing is ever written beside the text. Files of the cache may be deleted at
+// any time between runs.
 #pragma once
 
 #include <filesystem>
@@ -13,14 +13,14 @@
 
 namespace terrace {
 
-// $XDG_CACHE_HOME/terrace, else $HOME/.cache/terrace. Throws Error(config) when neither is set.
+// Returns $XDG_CACHE_HOME/terrace, else $HOME/.cache/terrace. Throws Error(config) when neither is set.
 std::filesystem::path default_cache_folder();
 
-// The tokens of all texts (a file is one, and so is a line of JSON), each between what the tokenizer puts
-// around a text, with its end-of-text token behind it. Without a tokenizer a token is a byte, and a text of
-// JSON lines ends with a newline. Tokenizes on all cores, in memory that does not grow with the text, unless
-// the cache has them; `log` hears of progress and of bytes that are no UTF-8. Throws Error: io or capacity
-// for the cache, io for the text.
+// Returns the tokens of all texts (a file is one, and so is a line of JSON). Each text has the tokenizer's
+// prefix and suffix, and its end-of-text token behind it. Without a tokenizer a token is a byte, and a text
+// of JSON lines ends with a newline. Unless the cache has the tokens, it tokenizes on all cores in memory
+// that does not grow with the text; `log` gets progress and the bytes that are no UTF-8. Throws Error: io or
+// capacity for the cache, io for the text.
 std::unique_ptr<TokenSource> tokenize_cached(const TextFiles& files, const Tokenizer* tokenizer,
                                              const std::filesystem::path& cache_folder, Log& log);
 

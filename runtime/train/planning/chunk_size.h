@@ -1,6 +1,6 @@
-// The size of chunks with which a step takes least time. Small chunks leave more of the budgets to what is
-// kept, so that fewer bytes move; large ones are fewer, and each costs some microseconds beside its bytes to
-// come to the device. Which of the two weighs more is found by planning the step with several sizes.
+// The size of chunks with which a step takes the least time. Small chunks leave more of the budgets to
+// resident data, so that fewer bytes move. Large chunks are fewer, and each costs some microseconds beside
+// its bytes to come to the device. The step is planned with several sizes to find which effect is larger.
 #pragma once
 
 #include <terrace/base/workers.h>
@@ -10,16 +10,15 @@
 
 namespace terrace {
 
-// set_up_training(), with the size of chunks that should be the fastest where the configuration names none.
-// Times are those of predict_by_reference() and not of what is measured: the same configuration has the
-// same chunks in a plan, in its run and in the next run, however busy the machine was. Throws as
-// set_up_training() does.
+// Does set_up_training() with the size of chunks that should be the fastest if the configuration names none.
+// Times are those of predict_by_reference() and not measured ones: the same configuration has the same chunks
+// in a plan, in its run and in the next run, however busy the machine was. Throws as set_up_training() does.
 TrainingSetup set_up_with_fastest_chunks(const TrainConfig& config, const ModelConfig& model,
                                          Workers& workers, const ComputeDevice* compute = nullptr);
 
-// The step of `setup`, which is that of `config`, on a typical machine with as many threads as `workers`, and
-// with a typical GPU where it runs on one. The disk is that of the paths' measured rates
-// (PlacementConfig::measured_rates), else a typical one.
+// Predicts the step of `setup`, which belongs to `config`, on a typical machine with as many threads as
+// `workers`, and with a typical GPU if it runs on one. The drives have the paths' measured rates
+// (PlacementConfig::measured_rates), else typical ones.
 PlanPrediction predict_by_reference(const TrainConfig& config, const TrainingSetup& setup, Workers& workers);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// How fast a device with memory of its own does what a step consists of beside its operations. Measured for a
-// moment with the very code that the step runs, on memory that is given back before this returns.
+// The rates of a device with memory of its own for the work of a step beside its operations. Each is measured
+// briefly with the code that the step runs, on memory that is given back before the function returns.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace terrace {
 
 struct DeviceRateBounds {
-  uint64_t device_bytes = 0;  // the most that is taken of its memory; what does not fit is not known
+  uint64_t device_bytes = 0;  // the most device memory to take; rates that need more stay unknown
   bool lock_host_memory = true;
 };
 

@@ -1,4 +1,4 @@
-// The rates of the nvme paths of a run: what `terrace tune` remembers of each, taken together.
+// The rates of the nvme paths of a run: those that `terrace tune` keeps of each path, taken together.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +8,8 @@
 
 namespace terrace {
 
-// Paths work side by side, so their rates add up. Nothing changes unless every path is remembered in `folder`
-// (runtime/config/tuning/tuning.h).
+// Adds the rates of the paths, since they work side by side. Nothing changes unless `folder` has a tuning of
+// every path (runtime/config/tuning/tuning.h).
 void take_tuned_rates(const std::filesystem::path& folder, const std::vector<std::filesystem::path>& paths,
                       MachineRates& rates);
 

@@ -1,6 +1,6 @@
-// DryTraining: the steps of a run, planned. The model runs dry on the real Offloader, which runs dry too
-// (OffloadOptions::dry), so that everything the run will decide is decided here by the same code. No memory
-// is taken, no file made and nothing computed.
+// DryTraining plans the steps of a run. The model runs dry on the real Offloader, which runs dry too
+// (OffloadOptions::dry), so that the same code decides here everything that the run will decide. It takes no
+// memory, makes no file and computes nothing.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,22 @@ namespace terrace {
 
 class DryTraining {
  public:
-  // `setup` is complete and outlives this, as `workers` do. `mode` is possible (Offloader::why_not).
+  // `setup` is complete; it and `workers` outlive this. `mode` is possible (Offloader::why_not).
   DryTraining(const TrainConfig& config, const TrainingSetup& setup, UpdateMode mode, Workers& workers);
 
-  // One more step: what it moves and counts. Times mean nothing.
+  // Plans one more step and returns the bytes that it moves and its counts. Times mean nothing.
   OffloadCounters step();
-  // What happened since the last call. Engines are numbered as OffloadHooks::decorate_engine has them.
+  // Returns the events since the last call. Engines are numbered as OffloadHooks::decorate_engine numbers
+  // them.
   std::deque<RecordedEvent> take_record() { return record_.take(); }
-  // Where nobody asks for what happens from now on.
+  // Call if no later event is needed.
   void stop_recording() { record_.stop(); }
-  // In which chunks were updated by the last update that was finished.
+  // Returns the chunks in the order in which the last finished update updated them.
   std::vector<ChunkId> update_order();
-  // What a commit between two steps moves; where commits are kept (Commits::are_kept).
+  // Returns the bytes that a commit between two steps moves. Only if commits are kept (Commits::are_kept).
   OffloadCounters commit();
   Offloader& offloader() { return offloader_; }
-  // What every tier holds at its peak, by what for.
+  // Returns the peak of every tier, by use.
   std::vector<PredictedTier> tiers() const;
 
  private:
@@ -52,13 +53,13 @@ class DryTraining {
   std::vector<OptimizerSettings> groups_;
   double loss_scale_ = 1;
   uint64_t steps_ = 0;
-  uint32_t uses_ = 0;  // of this step, until now
+  uint32_t uses_ = 0;  // uses of this step so far
 };
 
-// Whether two steps move and count the same.
+// True if two steps move and count the same.
 bool moves_the_same(const OffloadCounters& one, const OffloadCounters& other);
 
-// What device memory is used for.
+// Returns the uses of device memory.
 std::vector<TierUse> device_ledger(const MemoryPlan& plan);
 
 }  // namespace terrace

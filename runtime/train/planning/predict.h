@@ -1,5 +1,5 @@
-// What a run will move, hold and take: its steps, planned until they repeat, and gone through with the rates
-// of this machine. Nothing of the run's is allocated.
+// The bytes, memory and time of a run, predicted: its steps are planned until they repeat, and timed with the
+// rates of this machine. Nothing of the run is allocated.
 #pragma once
 
 #include <cstdint>
@@ -16,38 +16,38 @@
 
 namespace terrace {
 
-// Of a model and a batch on this machine: whatever the budgets and placements.
+// The measurements of a model and a batch on this machine, valid for all budgets and placements.
 struct MeasuredMachine {
   MachineRates rates;
   OperationTimes operations;
 };
-// How long, about.
+// The approximate time to measure.
 struct MeasuringTime {
   double operations_seconds = 1.0;
-  uint64_t rate_ns = 60'000'000;  // each
+  uint64_t rate_ns = 60'000'000;  // per rate
 };
-// Where `setup` runs on a device with memory of its own, of that too: what is measured there takes no more of
-// its memory than the run will, and has given it back when this returns.
+// Also measures the device on which `setup` runs, if it has memory of its own. That takes no more of its
+// memory than the run will, and gives it back before the function returns.
 MeasuredMachine measure_machine(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
                                 const MeasuringTime& time = {});
 
-// What the time of a step is made of.
+// The inputs of the time of a step.
 struct StepTimes {
   const MachineRates& rates;
-  // Of a use by its key and the elements of its tensors.
+  // Returns the time of a use by its key and the elements of its tensors.
   FunctionRef<OperationTime(std::string_view operation, uint64_t elements)> operation_time;
 };
 
-// `setup` is that of `config`. Updates run in `mode`, which is possible. Without `times`, and where their
-// disk is not known and needed, the prediction has no times.
+// `setup` belongs to `config`. Updates run in `mode`, which is possible. The prediction has no times without
+// `times`, or if it needs a drive whose rates are unknown.
 PlanPrediction predict(const TrainConfig& config, const TrainingSetup& setup, UpdateMode mode,
                        Workers& workers, const StepTimes* times = nullptr);
 
-// The same in the mode that the configuration names; else in the one that `predict_update()` takes for the
-// fastest by what is predicted, which is after_backward where there are no times.
+// Predicts the mode that the configuration names, else the mode that predict_update() takes for the fastest
+// by the predicted times; without times that is after_backward.
 PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
                            const StepTimes* times);
-// With what was measured of this machine; null: without times.
+// Predicts with the measurements of this machine; null: without times.
 PlanPrediction predict_run(const TrainConfig& config, const TrainingSetup& setup, Workers& workers,
                            const MeasuredMachine* machine = nullptr);
 

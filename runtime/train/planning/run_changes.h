@@ -1,5 +1,5 @@
-// Changes of a run that may let it fit where it does not: where things live, how a batch is cut, how exact
-// and how long it is. Each says which options it changes.
+// Changes of a run that may let it fit: placements, the cut of a batch, precision, and the length of
+// sequences. Each says which options it changes.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace terrace {
 
-// A run, as much of it as may be changed.
+// The parts of a run that may change.
 struct ChangeableRun {
   TrainConfig config;
   ModelConfig model;
 };
 
-// Two of one kind exclude each other.
+// Two changes of one kind exclude each other.
 enum class ChangeKind {
   placement,
   update_side,
@@ -41,9 +41,9 @@ struct Change {
   std::function<void(ChangeableRun&)> apply;
 };
 
-// All that change something, of a kind the mildest first; what has the least price comes first of all. States
-// and parameters that go to nvme take each other's folders, or where there are none DIR, for which the
-// current one stands.
+// Returns all changes that change something: the cheapest kinds first, and within a kind the mildest first.
+// States and parameters that move to nvme take each other's folders. Without any, the option names DIR, for
+// which the current folder stands.
 std::vector<Change> possible_changes(const TrainConfig& config, const ModelConfig& model);
 
 std::string effect_of(const std::vector<const Change*>& changes);

@@ -1,6 +1,6 @@
-// settle(): from the configuration that was resolved to the one that a run on this machine has. Every program
-// that makes a run, plans one or shows its configuration takes it from here, and nobody else writes into a
-// configuration because of what a machine is. Budgets and chunks are not settled: a plan decides them.
+// settle() turns the resolved configuration into that of a run on this machine. Every program that makes a
+// run, plans one or shows its configuration calls it, and no other code changes a configuration because of
+// the machine. Budgets and chunks are not settled: a plan decides them.
 #pragma once
 
 #include <filesystem>
@@ -15,30 +15,30 @@
 namespace terrace {
 
 struct RunMachine {
-  // The folder in which `terrace tune` remembers what it measured; empty: it measured nothing.
+  // The folder in which `terrace tune` keeps its measurements; empty: there are none.
   std::filesystem::path tuning = {};
-  const ComputeDevice* compute = nullptr;  // where it is to run; null: the simulated device
-  std::filesystem::path replayed = {};     // the decisions that it follows; empty: it decides by itself
+  const ComputeDevice* compute = nullptr;  // where the run computes; null: the simulated device
+  std::filesystem::path replayed = {};     // the decisions that the run follows; empty: it decides by itself
 };
 
 // Settles, and writes each value with its origin into TrainConfig::resolved:
-//   terrace.device       "auto": where it is to run
-//   engine, block size,  where the configuration is silent and each of its paths was tuned: what was measured
-//   depth and threads    there; the measured rates of the paths that were
-//   aio.use_gds          "auto": whether the device can read parameters on nvme by itself
-//   offload_optimizer's  "auto": what both sides of the update do in a second, measured on this machine or as
-//   ratio                the decisions have it; or that the processor updates all
-// No bit of a training depends on any of them. `log` is told what was measured by `terrace tune`, and what is
-// stale or goes another way than it may have been meant. With the ratio "auto" on a GPU it takes a moment,
-// 128 MiB of host memory, and what measure_link_rates() takes there. Throws Error: config where the device
+//   terrace.device       "auto": the device on which the run computes
+//   engine, block size,  not given and every path tuned: the tuned values; also the measured rates of the
+//   depth and threads    tuned paths
+//   aio.use_gds          "auto": on if the device can read parameters on nvme by itself
+//   offload_optimizer's  "auto": the rates of both sides of the update, measured here or taken from
+//   ratio                the decisions; or that the processor updates everything
+// No bit of a training depends on any of them. `log` is told the values from `terrace tune`, and about
+// tunings that are stale or may not have the intended effect. With the ratio "auto" on a GPU it takes a
+// moment, 128 MiB of host memory, and the memory of measure_link_rates(). Throws Error: config if the device
 // must read by itself and cannot, or for decisions that cannot be read; io, device, capacity.
 TrainConfig settle(TrainConfig config, const RunMachine& machine, Log& log);
 
-// Bytes per second of all these folders of a settled configuration together; 0: they are not known of each.
+// Returns the sum of the bytes per second of these folders of a settled configuration; 0 if one is unknown.
 double measured_rate(const PlacementConfig& placement, std::span<const std::filesystem::path> folders);
 
-// A line for people: what was found of a ratio that is "auto", and what it comes to in this run. Empty where
-// the ratio is another.
+// Returns a line for people about a ratio that is "auto": the rates found, and the result in this run. Empty
+// if the ratio is not "auto".
 std::string update_sides_text(const TrainConfig& config, const TrainingSetup& setup);
 
 }  // namespace terrace

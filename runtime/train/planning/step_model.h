@@ -1,12 +1,12 @@
-// How long planned steps take. It goes through what a dry run has recorded, in its order, with a
-// clock of its own: the step thread computes and waits, each link and the disk do one thing after another at
-// their rates, and an update that runs beside the step thread is a second line of work. It decides nothing:
-// what is moved, when it is asked for and what waits for it is the record's.
+// The time of planned steps. The model goes through the events that a dry run has recorded, in their order,
+// with a clock of its own: the step thread computes and waits, each link and the drives do one thing after
+// another at their rates, and an update that runs beside the step thread is a second line of work. It decides
+// nothing: the record says what is moved, when it is asked for and what waits for it.
 //
-// Where a device computes beside the host (MachineRates::device), operations are a line of work of their own:
-// the step thread only asks for them, and goes on to what it has to wait for. Copies of a slot come behind
-// the operations that used it. A step is then over when the later one of the two is, and its parts are what
-// the later one does: what one of them does or waits for while the other one still computes takes no time.
+// If a device computes beside the host (MachineRates::device), operations are a line of work of their own:
+// the step thread only queues them and goes on to its next wait. Copies of a slot run behind the operations
+// that used it. A step then ends with the later of the two lines, and its parts are those of the later line:
+// work or waits of one line cost no time while the other still computes.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@
 
 namespace terrace {
 
-// One step, as it was planned.
+// One planned step.
 struct PlannedStep {
   std::deque<RecordedEvent> events;
   OffloadCounters moved;
-  std::vector<ChunkId> update_order;  // of the update that its end began
+  std::vector<ChunkId> update_order;  // order of the update that the step's end began
 };
 
 struct StepSeconds {
@@ -38,7 +38,7 @@ struct StepSeconds {
   double copy_in_busy = 0;
   double copy_out_busy = 0;
   double disk_busy = 0;
-  // Where a device computes beside the host: what each of them computes.
+  // Set if a device computes beside the host: the computing time of each.
   double device_busy = 0;
   double processor_busy = 0;
 };
@@ -52,10 +52,10 @@ struct StepModelInput {
 
 class StepModel {
  public:
-  // What the input refers to outlives the model.
+  // Everything that the input refers to outlives the model.
   explicit StepModel(const StepModelInput& input);
   ~StepModel();
-  // The step after those before, which set the scene; and is not needed any more.
+  // Returns the time of the step that follows the steps given before; `step` is not needed afterwards.
   StepSeconds next(const PlannedStep& step);
 
  private:

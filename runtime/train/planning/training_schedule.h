@@ -1,5 +1,5 @@
-// The schedule of a training step of a model, for sim: what a dry run says that it uses, with times
-// that are estimated from sizes. It measures nothing.
+// The schedule of a training step of a model, for `terrace sim`: the uses of a dry run, with times that are
+// estimated from sizes. It measures nothing.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ namespace terrace {
 
 struct TrainingScheduleOptions {
   uint64_t chunk_elements = uint64_t{1} << 20;  // a multiple of kTileElements
-  // What an operation takes: 2 operations for each element that it reads and each token, in backward 4.
+  // An operation takes 2 operations for each element that it reads and each token, 4 in backward.
   double operations_per_second = 1e12;
-  // Of each use of the trace, where it was measured; of another length: not.
+  // The measured time of each use of the trace; ignored if its length differs.
   std::span<const uint64_t> use_ns = {};
-  // What the update of a chunk takes: all bytes that it reads and writes in host memory.
+  // The update of a chunk takes the time of all bytes that it reads and writes in host memory.
   double host_bytes_per_second = 10e9;
 };
 
 // Three tiers: the device (0), host memory (1) and nvme (2). Items are chunks of parameters, gradients and
-// records. Parameters and records have their homes on nvme, or in host memory where the configuration places
-// them on cpu; gradients in host memory. A gradient is made by the first backward use of its chunk in the
-// step and changed by the others; an update in host memory follows for each trainable chunk. Activations
-// occupy the device, and those that rest on the host occupy that, all the time.
+// records. Parameters and records have their homes on nvme, or in host memory if the configuration places
+// them on cpu; gradients have theirs in host memory. The first backward use of a chunk in the step makes its
+// gradient and the others change it; an update in host memory follows for each trainable chunk. Activations
+// occupy the device, and those that wait on the host occupy host memory, all the time.
 SimSchedule training_schedule(const Model& model, const TrainConfig& config, const DryRun& dry,
                               const TrainingScheduleOptions& options);
 

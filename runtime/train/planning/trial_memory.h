@@ -1,6 +1,6 @@
-// TrialMemory: what a model is tried on to take the times of its operations: the operations, an arena, and
-// parameters and gradients that nobody else has, in memory of the host or of a device. What is computed there
-// is of no use to anybody. All of it is given back with the object.
+// TrialMemory: the memory in which the operations of a model are timed. It has the operations, an arena, and
+// parameters and gradients of its own, in memory of the host or of a device. Its results are of no use. The
+// object gives all memory back at its end.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@
 
 namespace terrace {
 
-// Where a model is tried.
+// The place of a trial.
 struct TrialPlace {
   const ComputeDevice* compute = nullptr;  // null: the host
-  uint64_t device_bytes = 0;               // the most that is taken of a device
+  uint64_t device_bytes = 0;               // the most memory to take of a device
 };
 
 class TrialMemory {
@@ -27,23 +27,23 @@ class TrialMemory {
   virtual ~TrialMemory() = default;
 
   virtual const Ops& ops() const = 0;
-  // Until every operation that was asked for is over.
+  // Waits until every queued operation is over.
   virtual void wait() = 0;
   StackArena& arena() { return *arena_; }
   const std::byte* parameter(TensorId tensor) const { return memory_of(tensor); }
-  // Of a tensor that is trained.
+  // `tensor` is trained.
   std::byte* gradient(TensorId tensor) const { return gradients_ + gradient_offsets_[index_of(tensor)]; }
 
  protected:
   std::byte* memory_of(TensorId tensor) const { return parameters_ + offsets_[index_of(tensor)]; }
-  // Takes what `shares` says of memory in which the arena comes first.
+  // The parts of the memory; the arena comes first.
   struct Shares {
     uint64_t work_bytes = 0;
     uint64_t parameter_bytes = 0;
     uint64_t gradient_bytes = 0;
     uint64_t all_bytes() const { return work_bytes + parameter_bytes + gradient_bytes; }
   };
-  // What is best of `room_bytes`, or the least where that is more.
+  // Returns the best parts of `room_bytes`, or the least if that is more.
   static Shares shares_of(const std::vector<TensorSpec>& tensors, uint64_t work_bytes, uint64_t room_bytes);
   void use(std::span<std::byte> memory, const std::vector<TensorSpec>& tensors, const Shares& shares);
 
@@ -57,11 +57,11 @@ class TrialMemory {
   std::vector<uint64_t> gradient_offsets_;
 };
 
-// The least memory of a device that a trial with so much work memory does with: tensors share memory there.
+// Returns the least memory of a device for a trial with this work memory: tensors share memory there.
 uint64_t least_trial_bytes(const std::vector<TensorSpec>& tensors, uint64_t work_bytes);
 
-// Filled with the first values of every tensor, as often as they fit. On a device each tensor has memory of
-// its own where place.device_bytes, which are no less than least_trial_bytes(), are enough for that.
+// Makes the memory and fills it with the first values of every tensor, as often as they fit. On a device each
+// tensor has memory of its own if place.device_bytes are enough; they are no less than least_trial_bytes().
 // `workers` outlive it.
 std::unique_ptr<TrialMemory> make_trial_memory(const Model& model, const std::vector<TensorSpec>& tensors,
                                                uint64_t work_bytes, const TrialPlace& place,

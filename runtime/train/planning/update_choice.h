@@ -1,17 +1,16 @@
-// UpdateChoice: which mode of the update is the fastest, from what steps take that run it after backward.
-// What another mode can save is the time in which the update waits for the disk while there is something to
-// compute, and nothing else: its arithmetic takes the same cores wherever it runs. Arithmetic alone; it never
-// changes a number of the training.
+// UpdateChoice finds the fastest mode of the update from the times of steps that run it after backward.
+// Another mode can only save the time in which the update waits for the drives while there is something to
+// compute: its arithmetic takes the same cores wherever it runs. The class never changes a number of the
+// training.
 //
-// With A micro-batches per step, F, B, U the times of forward, backward and update, W the part of U that
-// waits for the disk, P the time that the disk needs for the parameters of one forward or backward pass, and
-// G that for the gradients that one backward pass spills:
+// Let a step have A micro-batches, and let F, B and U be the times of forward, backward and update. W is the
+// part of U that waits for the drives, P the drives' time for the parameters of one forward or backward pass,
+// G their time for the gradients that one backward pass spills, and e the embeddings' part of the weights:
 //   after_backward   F + B + U
-//   next_forward     less min(F / A - P, W (1 - e)); e: the part of the weights that the embeddings are,
-//                    which the forward needs before it can compute anything
-//   during_backward  less min(B / A - P - G, W (1 - e)) where each gradient can be applied as soon as it is
-//                    complete, and that of the embeddings is the last one; else records are read ahead into
-//                    M bytes only: less min(B / A - P - G, W, the disk's time for M bytes)
+//   next_forward     less min(F / A - P, W (1 - e)): forward needs the embeddings before it computes anything
+//   during_backward  less min(B / A - P - G, W (1 - e)) if each gradient can be applied as soon as it is
+//                    complete; the embeddings' is the last. Else records are only read ahead into M bytes:
+//                    less min(B / A - P - G, W, the drives' time for M bytes)
 #pragma once
 
 #include <cstdint>
@@ -25,28 +24,28 @@
 
 namespace terrace {
 
-// What does not change from step to step.
+// The facts that do not change from step to step.
 struct UpdateRules {
-  uint32_t accumulation_steps = 1;  // passes through the model, of which an update runs beside one
+  uint32_t accumulation_steps = 1;  // passes through the model; an update runs beside one of them
   bool clips = false;               // the update needs the norm of all gradients
-  bool scales_loss = false;         // the same: an overflow anywhere skips the step
-  double embedding_part = 0;        // of the trainable weights, 0 to 1
+  bool scales_loss = false;         // the update waits for all gradients: an overflow skips the step
+  double embedding_part = 0;        // part of the trainable weights, 0 to 1
   uint64_t read_ahead_bytes = 0;
 };
 UpdateRules update_rules(const TrainConfig& config, const TrainingSetup& setup);
 
-// Of one step; times in seconds.
+// The times of one step in seconds, and its bytes.
 struct UpdateTimes {
   double forward = 0;
   double backward = 0;
   double update = 0;
   double disk_wait = 0;        // part of update
-  double update_bytes = 0;     // moved on the disk by the update, both ways
-  double parameter_bytes = 0;  // read from the disk by forward and backward
-  double gradient_bytes = 0;   // of spilled gradients, moved on the disk by backward, both ways
+  double update_bytes = 0;     // moved on the drives by the update, both ways
+  double parameter_bytes = 0;  // read from the drives by forward and backward
+  double gradient_bytes = 0;   // spilled gradients, moved on the drives by backward, both ways
 };
 
-// Without the times: the bytes of a step.
+// Returns the bytes of a step, without times.
 UpdateTimes disk_bytes_of(const OffloadCounters& moved);
 
 struct UpdatePrediction {
@@ -55,8 +54,8 @@ struct UpdatePrediction {
   double during_backward = 0;
   UpdateMode fastest = UpdateMode::after_backward;
 };
-// Another mode than after_backward must save 2 % of a step, and during_backward, in which a gradient that is
-// not finite ends the run, 2 % more than next_forward.
+// Another mode than after_backward must save 2 % of a step. during_backward, in which a gradient that is not
+// finite ends the run, must save 2 % more than next_forward.
 UpdatePrediction predict_update(const UpdateTimes& times, const UpdateRules& rules);
 
 // Decides once, after the first steps, and looks at the outcome once.
@@ -69,12 +68,12 @@ class UpdateChoice {
 
   explicit UpdateChoice(const UpdateRules& rules) : rules_(rules) {}
 
-  // Steps that run after backward before anything is decided: the first is not looked at.
+  // Steps that run after backward before the decision; the first does not count.
   static constexpr uint32_t kMeasuredSteps = 3;
-  // Steps in another mode until it is judged: the first of them, in which two updates may meet, is not.
+  // Steps in another mode until it is judged; the first, in which two updates may meet, does not count.
   static constexpr uint32_t kJudgedSteps = 3;
 
-  // After each step in which an update was applied. What is returned holds from the next step on.
+  // Call after each step in which an update was applied. The returned decision holds from the next step on.
   std::optional<Decision> add(uint64_t step, const UpdateTimes& times);
   bool is_done() const { return state_ == State::done; }
 

@@ -1,5 +1,5 @@
-// What to do about a run that does not fit: which tiers are short of how much, and changes of the
-// configuration with which it fits, each found by planning the run with it. Nothing is allocated.
+// Ways out for a run that does not fit: the shortage of each tier, and changes of the configuration with
+// which the run fits. Each change is found by planning the run with it. Nothing is allocated.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 
 namespace terrace {
 
-// What is other in a configuration.
+// A changed option of a configuration.
 struct ChangedOption {
   std::string option;  // "TerraceConfig::device_memory_bytes"
-  std::string value;   // "96MiB", as a configuration has it
+  std::string value;   // "96MiB", as a configuration writes it
   bool operator==(const ChangedOption&) const = default;
 };
 
-// A configuration that fits, and how it is asked for.
+// A configuration that fits, and the changes that lead to it.
 struct WayOut {
   std::vector<ChangedOption> changes;
   std::string effect;  // "19.4 MiB more device memory"
@@ -31,20 +31,20 @@ struct WayOut {
 
 struct Shortage {
   std::vector<TierShortage> tiers;
-  std::vector<WayOut> ways;  // as many as were wanted, where the machine has the memory for so many
+  std::vector<WayOut> ways;  // as many as wanted, if the machine has the memory for them
 };
 
-// What ways out may take, and how many are looked for.
+// The limits of ways out, and how many are looked for.
 struct WaysOutBounds {
-  uint64_t machine_bytes = 0;  // of the host, in which a device without memory of its own has its budget too
+  uint64_t machine_bytes = 0;  // host memory, with the budget of a device without its own
   size_t wanted = 2;
 };
 
-// Of a run that `refusal` was thrown for by set_up_training() or require_disk_room(), on the same `compute`
-// (null: the simulated device). Other budgets first, then one change or two within the budgets, then such
-// with other budgets as well. What is suggested of a budget is what is needed, rounded up to whole MiB; with
-// it the run takes no more memory than the bounds have and, of a device with memory of its own, than what is
-// to be had of that (ComputeFacts::OwnMemory).
+// Finds ways out for a run for which set_up_training() or require_disk_room() threw `refusal`, on the same
+// `compute` (null: the simulated device). It tries other budgets first, then one or two changes within the
+// budgets, then changes with other budgets. A suggested budget is the needed one, rounded up to whole MiB.
+// The run then takes no more memory than the bounds and, of a device with memory of its own, than its budget
+// (ComputeFacts::OwnMemory).
 Shortage find_ways_out(const ShortageError& refusal, const TrainConfig& config, const ModelConfig& model,
                        Workers& workers, const ComputeDevice* compute, const WaysOutBounds& bounds);
 

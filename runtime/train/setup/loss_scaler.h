@@ -1,6 +1,6 @@
-// LossScaler: the factor on the loss that keeps fp16 gradients between underflow and overflow, and what
-// becomes of it step by step. A state machine over outcomes of steps: it must never look at a gradient, a
-// clock or a log.
+// LossScaler: the factor on the loss that keeps fp16 gradients between underflow and overflow, and its
+// changes from step to step. It is a state machine over outcomes of steps: it must never look at a gradient,
+// a clock or a log.
 //
 // The arithmetic is DeepSpeed's (runtime/fp16/loss_scaler.py), so that a run with the same overflows has the
 // same scales:
@@ -13,8 +13,8 @@
 //                                  hysteresis
 //
 // So the first doubling comes with the good step after loss_scale_window good ones. A static scale
-// (loss_scale above 0) never changes; steps that overflow are skipped all the same, and ten of them in a row
-// are an error, which DeepSpeed does not have: nothing would be trained for ever.
+// (loss_scale above 0) never changes. Steps that overflow are skipped all the same, and ten of them in a row
+// are an error, unlike in DeepSpeed: training would make no progress for ever.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +27,20 @@ namespace terrace {
 
 class LossScaler {
  public:
-  // Throws Error(config) when the scale to start with is not a positive number of fp32.
+  // Throws Error(config) when the initial scale is not a positive number of fp32.
   explicit LossScaler(const Fp16Config& options);
 
   double scale() const { return scale_; }
   uint64_t skipped_steps() const { return skipped_steps_; }
 
   // Takes the outcome of a step. Throws Error(cancelled), and changes nothing, when the scale would have to
-  // go below its minimum, or a static one is too large for ten steps in a row.
+  // go below its minimum, or when a static one was too large for ten steps in a row.
   void update(bool overflow);
 
   // The state as whole numbers by name, for checkpoints (docs/checkpoint_format.md).
   std::map<std::string, uint64_t> state() const;
-  // Takes such a state up. A static scale stays the configured one, and hysteresis is at most what is
-  // configured. Throws Error(corrupt) naming `origin` when a number is missing or means nothing.
+  // Restores such a state. A static scale stays the configured one, and hysteresis is at most the configured
+  // one. Throws Error(corrupt) naming `origin` when a number is missing or meaningless.
   void restore(const std::map<std::string, uint64_t>& state, const std::string& origin);
 
  private:
@@ -49,9 +49,9 @@ class LossScaler {
   Fp16Config options_;
   double scale_;
   uint32_t hysteresis_;
-  uint64_t good_steps_ = 0;  // since the last overflow, or since the start
+  uint64_t good_steps_ = 0;  // steps without overflow since the last one, or since the start
   uint64_t skipped_steps_ = 0;
-  uint32_t skipped_in_a_row_ = 0;  // in this process: a resumed run counts anew
+  uint32_t skipped_in_a_row_ = 0;  // in this process: a resumed run counts from 0
 };
 
 }  // namespace terrace

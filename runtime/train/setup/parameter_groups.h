@@ -1,4 +1,4 @@
-// Parameter groups: which optimizer settings apply to which tensor, and what they are in which update.
+// Parameter groups: the optimizer settings of each tensor in each update.
 //
 // A configuration with n groups of its own makes 2 (n + 1) groups of TensorSpec::group: group i of the
 // configuration has 2 i for weights that decay and 2 i + 1 for those that do not (biases and norms), and
@@ -19,22 +19,22 @@
 
 namespace terrace {
 
-// Sets the group of every tensor, which is that of its model (Model::kDecayGroup, kNoDecayGroup) before.
-// Throws Error(config) for a pattern that matches no weight, naming the nearest names.
+// Sets the group of every tensor, which before is its model's (Model::kDecayGroup, kNoDecayGroup). Throws
+// Error(config) for a pattern that matches no weight, naming the nearest names.
 void resolve_parameter_groups(const TrainConfig& config, std::span<TensorSpec> tensors);
 
-// Whose update a run computes, and what its records consist of.
+// Returns the optimizer whose update a run computes, which decides the contents of its records.
 OptimizerKind optimizer_kind(OptimizerType type);
 RecordLayout record_layout(const TrainConfig& config);
 
 class GroupSettings {
  public:
-  // For a run of `run_updates` updates. Throws Error(config) where no Adam update can be computed in all of
+  // `run_updates` is the number of the run's updates. Throws Error(config) when Adam cannot compute one of
   // them.
   GroupSettings(const TrainConfig& config, uint64_t run_updates);
 
-  // Of every group in update number `update` (from 0; those that fp16 skips do not count), until the next
-  // call. Allocates nothing.
+  // Returns the settings of every group in update number `update` (from 0; updates that fp16 skips do not
+  // count), valid until the next call. Allocates nothing.
   std::span<const OptimizerSettings> at(uint64_t update);
 
   const LrSchedule& schedule() const { return schedule_; }
@@ -49,7 +49,7 @@ class GroupSettings {
   std::vector<OptimizerSettings> current_;
 };
 
-// What is odd about a schedule for a run of so many updates: one line, or empty.
+// Returns a line about an odd schedule for a run of this many updates; empty if nothing is odd.
 std::string schedule_warning(const LrScheduleOptions& schedule, uint64_t run_updates);
 
 }  // namespace terrace

@@ -1,6 +1,6 @@
-// Resolver: from checked entries to a TrainConfig: inference, defaults, and contradictions between keys. It
-// records the final value and the origin of every key that has an effect. It must never accept one of two
-// keys that contradict each other.
+// Resolver makes a TrainConfig from checked entries: it infers values, fills in defaults and finds
+// contradictions between keys. It records the final value and the origin of every key that has an effect. It
+// must never accept one of two keys that contradict each other.
 #pragma once
 
 #include <map>
@@ -21,10 +21,10 @@ class Resolver {
   TrainConfig resolve();
 
  private:
-  // The entry when the configuration gives a value; null when it is absent or "auto".
+  // Returns the entry of a key to which the configuration gives a value; null if it is absent or "auto".
   const ConfigEntry* given(std::string_view path) const;
   bool is_auto(std::string_view path) const;
-  // Notes the final value of a key. Where it was not given, it comes `otherwise` from somewhere.
+  // Notes the final value of a key. `otherwise` is the origin of a value that was not given.
   void record(std::string_view path, std::string value, std::string_view otherwise = "default");
 
   bool boolean(std::string_view path, bool by_default, bool when_auto);
@@ -39,7 +39,7 @@ class Resolver {
 
   void resolve_batch();
   void check_batch(const ConfigEntry& train, const ConfigEntry& micro, const ConfigEntry& accumulation);
-  // Whether the file leaves its optimizer to the trainer that fills in "auto".
+  // True if the file leaves its optimizer to the trainer that fills in "auto".
   bool comes_with_a_trainer() const { return entries_.has_auto() && !entries_.has_section("optimizer"); }
   void resolve_optimizer();
   void check_optimizer_keys();
@@ -98,18 +98,18 @@ class Resolver {
   ConfigProblems& problems_;
   TrainConfig config_;
   std::map<std::string, ResolvedValue> recorded_;
-  std::vector<IdleKey> idle_;  // in this configuration only
+  std::vector<IdleKey> idle_;  // keys without effect in this configuration only
 };
 
-// The origin of what Hugging Face's trainer would fill in.
+// The origin of a value that Hugging Face's trainer would fill in.
 inline constexpr std::string_view kTrainersOwn =
     "Hugging Face's trainer has it: the file holds \"auto\" and no optimizer";
 
-// "scheduler.params" and "lr" as one path.
+// Returns "scheduler.params" and "lr" as one path.
 std::string joined_path(std::string_view section, std::string_view key);
-// 0.001, or [0.001, 0.002].
+// Returns 0.001, or [0.001, 0.002].
 std::string list_text(const std::vector<double>& values);
-// "train_batch_size (ds.json:2:3)"
+// Returns "train_batch_size (ds.json:2:3)".
 std::string named(const ConfigEntry& entry);
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// WithoutEffect: the warning about keys that are known and change nothing, by section, in lines that a
+// WithoutEffect: the warning about known keys that change nothing, grouped by section, in lines that a
 // terminal shows whole.
 #pragma once
 
@@ -10,12 +10,12 @@ namespace terrace {
 
 class WithoutEffect {
  public:
-  // `reason` is why in this configuration only, or empty.
+  // `reason` says why the key has no effect in this configuration; it is empty if the key never has one.
   void add(const std::string& key, const std::string& reason);
   bool empty() const { return count_ == 0; }
 
-  // No line is longer than 100 columns, the "terrace: warning: " before the first one included, unless a
-  // single key is:
+  // Returns the warning. No line is longer than 100 columns, with "terrace: warning: " before the first one,
+  // unless a single key is:
   //   7 known keys have no effect here (docs/config.md says why):
   //     zero_optimization: overlap_comm, contiguous_gradients
   //     fp16 (fp16.enabled is false): loss_scale

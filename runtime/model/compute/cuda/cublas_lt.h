@@ -1,6 +1,7 @@
-// CublasLt: the calls of cuBLASLt that Terrace uses, as a table that is filled at run time. No header of
-// cuBLAS is needed to build: what is declared here is its documented binary interface, the same in cuBLAS 12
-// and 13, and a test compares it with cublasLt.h where that is found. It must never call anything by itself.
+// CublasLt: the calls of cuBLASLt that Terrace uses, in a table that is filled at run time. The build needs
+// no header of cuBLAS: this header declares the documented binary interface, which is the same in cuBLAS 12
+// and 13, and a test compares it with cublasLt.h where that is found. CublasLt must never call anything by
+// itself.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +33,8 @@ inline constexpr uint32_t kEpilogueBias = 4;  // a value for each row of the (co
 // cublasLtMatmulPreferenceAttributes_t
 inline constexpr int kMaxWorkspaceBytes = 1, kReductionSchemeMask = 3;
 inline constexpr int kMinAlignmentA = 5, kMinAlignmentB = 6, kMinAlignmentC = 7, kMinAlignmentD = 8;
-// cublasLtReductionScheme_t: parts of the depth are added in fp32, in a step of their own. What is masked out
-// adds them in the output, in the output's type.
+// cublasLtReductionScheme_t: parts of the depth are added in fp32, in a step of their own. The schemes that
+// the mask leaves out add them in the output and in its type.
 inline constexpr uint32_t kReduceInFp32 = 2;
 
 struct Algorithm {
@@ -93,11 +94,11 @@ struct CublasLt {
   // Loads `library` and looks up every call; the library stays loaded until the process ends. Throws
   // Error(device) when it is not there or lacks a call.
   static std::unique_ptr<const CublasLt> load(const std::string& library);
-  // The newest that is installed and that a driver for this version of CUDA (as CudaFacts has it) can run.
+  // Finds the newest installed library that a driver for this version of CUDA (as CudaFacts has it) can run.
   static CublasLtFound find_installed(int driver_version);
 
   std::string version_text() const;  // "12.4.5"
-  // "cublasLtMatmul: the function failed to launch on the GPU".
+  // Returns "cublasLtMatmul: the function failed to launch on the GPU".
   std::string reason(cublas_lt::Status status, std::string_view call) const;
   // Throws Error(device) naming the call and `subject`, the product.
   void check(cublas_lt::Status status, std::string_view call, const std::string& subject) const;
@@ -105,7 +106,7 @@ struct CublasLt {
 
 struct CublasLtFound {
   std::unique_ptr<const CublasLt> library;
-  std::string reason;  // why there is none
+  std::string reason;  // why there is no library
 };
 
 }  // namespace terrace

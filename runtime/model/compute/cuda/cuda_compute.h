@@ -1,5 +1,5 @@
-// The GPU as a ComputeDevice: CudaDevice, and the kernels on its stream. Where the kernels are not compiled
-// by nvcc there is no such function; a program asks for it only where it is linked to them.
+// The GPU as a ComputeDevice: CudaDevice, and the kernels on its stream. The function exists only where nvcc
+// compiles the kernels; a program calls it only if it is linked to them.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@
 namespace terrace {
 
 struct CudaComputeOptions {
-  // Who multiplies matrices; null: the kernels of this build.
+  // The library of matrix products; null: the kernels of this build.
   std::unique_ptr<const CublasLt> library = nullptr;
   uint64_t workspace_bytes = kLibraryWorkspaceBytes;
   bool rounds_rows = true;  // as CudaOpsOptions has it
 };
 
-// `gpu` outlives it; it is the first that the CUDA runtime counts, where kernels run.
+// `gpu` outlives the result. It is the first GPU that the CUDA runtime counts, since kernels run there.
 std::unique_ptr<ComputeDevice> make_cuda_compute(const CudaGpu& gpu, CudaComputeOptions options);
 
 }  // namespace terrace

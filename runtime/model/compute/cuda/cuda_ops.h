@@ -1,12 +1,12 @@
-// CudaOps: the operations (ops.h) on a GPU. Every address is one of device memory, the arena's included. A
-// call queues kernels on its stream and returns; what it took from the arena is free for what is queued on
-// the same stream later.
+// CudaOps: the operations (ops.h) on a GPU. Every address, the arena's included, is one of device memory. A
+// call queues kernels on its stream and returns; later operations on the same stream may use the arena's
+// memory that it took.
 //
 // Numbers. Results depend on shapes alone, never on the grid: every reduction has a fixed order and nothing
 // uses atomic operations. With one exception each operation has the arithmetic of the host's AVX2 and AVX-512
-// kernels in the same order, and gives the same bits for the same inputs. The exception is what looks at a
-// row of scores once and cannot know its largest before its end: attention's forward pass rescales as it
-// goes, and the running loss uses the device's exponential and logarithm.
+// kernels in the same order, and gives the same bits for the same inputs. The exception is operations that
+// read a row of scores once and do not know its largest until the end: attention's forward pass rescales as
+// it goes, and the running loss uses the device's exponential and logarithm.
 //
 // The same source is compiled by nvcc and, as plain C++, for the emulator of the tests. Nothing here
 // allocates memory, knows tiers, leases or models, or waits for the device.
@@ -26,13 +26,13 @@ struct CUstream_st;
 
 namespace terrace {
 
-// Where kernels are queued, and the most blocks that one launch asks for: kernels walk over what is left.
+// The stream for kernels, and the most blocks of one launch: kernels loop over the rest.
 struct CudaLaunch {
   CUstream_st* stream = nullptr;
   uint32_t block_limit = 1u << 20;
 };
 
-// What a product works in, besides its operands and its target.
+// The memory in which a product works, besides its operands and its target.
 struct ProductMemory {
   std::span<std::byte> workspace;
   std::span<float> scratch;
@@ -41,23 +41,23 @@ struct ProductTypes {
   DataType a, b, target;
 };
 
-// Matrix products on the device: the seam for a library of products. Operands are dense, their stride is
-// their width.
+// Matrix products on the device; a library of products implements this interface. Operands are dense: their
+// stride is their width.
 class CudaProducts {
  public:
   virtual ~CudaProducts() = default;
-  // What such a product is to be given, taken from the arena. It depends on nothing else, so that a dry run
+  // Takes the memory of such a product from the arena. Its size depends on nothing else, so that a dry run
   // takes the same.
   virtual ProductMemory take_memory(const ProductShape& shape, const ProductTypes& types,
                                     StackArena& arena) const = 0;
   virtual void multiply(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
                         const Operand& b, const ProductTarget& target, const ProductMemory& memory) = 0;
-  // Into a dense gradient [rows x columns]: the whole product in fp32, landed once.
+  // Multiplies into a dense gradient [rows x columns]: the whole product in fp32, landed once.
   virtual void multiply_into(const CudaLaunch& where, const ProductShape& shape, const Operand& a,
                              const Operand& b, const GradientTarget& target, const ProductMemory& memory) = 0;
 };
 
-// The products of gemm.h, element by element the same chain of fused multiply-adds. They need no memory.
+// The products of gemm.h: each element is the same chain of fused multiply-adds. They need no memory.
 class TiledProducts final : public CudaProducts {
  public:
   ProductMemory take_memory(const ProductShape&, const ProductTypes&, StackArena&) const override {
@@ -70,17 +70,17 @@ class TiledProducts final : public CudaProducts {
 };
 
 struct CudaOpsOptions {
-  // What goes between the host and the device by; a dry run has none, and operations alone need none.
+  // The link between the host and the device. A dry run has none; operations alone need none.
   CudaHostLink* link = nullptr;
   bool dry_run = false;
-  // In a product with a parameter of 16 bits, or into its gradient, fp32 rows are rounded to its type first,
-  // in memory of the arena. Else such a parameter is widened, and what is multiplied is fp32.
+  // True: in a product with a parameter of 16 bits, or into its gradient, fp32 rows are first rounded to its
+  // type, in memory of the arena. False: the parameter is widened and the product is one of fp32.
   bool rounds_rows = false;
 };
 
 class CudaOps final : public Ops {
  public:
-  // Of attention's heads.
+  // Elements of the largest head that attention takes.
   static constexpr uint64_t kLargestHead = 256;
 
   CudaOps(CudaProducts& products, const CudaLaunch& launch, const CudaOpsOptions& options = {})
@@ -101,8 +101,8 @@ class CudaOps final : public Ops {
   void copy(std::span<const float> x, std::span<float> y) const override;
   void set_zero(std::span<float> x) const override;
 
-  // Heads of at most kLargestHead elements. Memory of attention: none in the forward pass, a number per head
-  // and token in the backward pass.
+  // Attention takes nothing from the arena in the forward pass, and a number per head and token in the
+  // backward pass.
   void embedding_forward(const EmbeddingShape& shape, std::span<const int32_t> tokens, ParameterView table,
                          std::span<float> y) const override;
   void order_tokens(std::span<const int32_t> tokens, const TokenOrder& order) const override;
@@ -163,9 +163,9 @@ class CudaOps final : public Ops {
   void logits(const VocabularyShape& part, std::span<const float> x, ParameterView weight,
               uint64_t vocabulary, std::span<float> logits, StackArena& arena) const override;
 
-  // target = values, or target + values, rounded once; nothing where the target has no address.
+  // Sets target = values, or target + values, rounded once; does nothing if the target has no address.
   void land(std::span<const float> values, const GradientTarget& target) const;
-  // Element-wise, with the one rounding of base/data_type.h; widening is exact.
+  // These convert element by element, with the one rounding of base/data_type.h; widening is exact.
   void convert_from_float(std::span<const float> from, std::byte* to, DataType type) const;
   void convert_to_float(ParameterView from, std::span<float> to) const;
 
@@ -174,12 +174,12 @@ class CudaOps final : public Ops {
   void scale(float factor, std::span<float> values) const;
   void land_column_sums(const RowShape& shape, const float* dy, const GradientTarget& target,
                         StackArena& arena) const;
-  // Rows as they are multiplied with a parameter of this type; rounded ones are memory of the arena.
+  // Returns rows in the type in which they meet this parameter; rounded rows take memory of the arena.
   Operand rows_for(DataType parameter, std::span<const float> rows, uint64_t width, StackArena& arena) const;
   void adapter_down(const AdapterShape& shape, const Operand& x, ParameterView a, std::span<float> down,
                     StackArena& arena) const;
   bool is_wanted(const GradientTarget& gradient) const;
-  // Products with the memory that they need; a dry run takes that alone.
+  // These take the memory that a product needs and run it; a dry run only takes the memory.
   void multiply(const ProductShape& shape, const Operand& a, const Operand& b, const ProductTarget& target,
                 StackArena& arena) const;
   void multiply_into(const ProductShape& shape, const Operand& a, const Operand& b,
@@ -189,19 +189,21 @@ class CudaOps final : public Ops {
   CudaLaunch launch_;
   CudaHostLink* link_;
   const bool rounds_rows_;
-  mutable std::vector<float> host_values_;  // that the host computes for the device
+  mutable std::vector<float> host_values_;  // values that the host computes for the device
 };
 
-// update_tiles() of optimizer_cpu/optimizer.h on records in device memory: the same bits in masters, moments
-// and parameters, whichever NaN may stand in a moment excepted.
+// Does what update_tiles() of optimizer_cpu/optimizer.h does on records in device memory. Masters, moments
+// and parameters get the same bits, except that a NaN in a moment may be another NaN.
 void cuda_update_tiles(const CudaLaunch& where, const OptimizerStep& step, const TileRun& tiles);
 
-// accumulate() of optimizer_cpu/gradient.h in device memory, the same bits; and zeros.
+// cuda_accumulate() does what accumulate() of optimizer_cpu/gradient.h does in device memory, with the same
+// bits; cuda_set_zero() writes zeros.
 void cuda_accumulate(const CudaLaunch& where, const Accumulation& part);
 void cuda_set_zero(const CudaLaunch& where, std::byte* elements, DataType type, uint64_t count);
 
-// sum_of_squares_block() of optimizer_cpu/gradient.h, the same bits, for every block of `count` elements that
-// begin at a block of the flat space: sums[i] is that of the elements from i * kSumBlockElements on.
+// Does what sum_of_squares_block() of optimizer_cpu/gradient.h does, with the same bits, for every block of
+// `count` elements that start at a block of the flat space: sums[i] covers the elements from i *
+// kSumBlockElements on.
 void cuda_sums_of_squares(const CudaLaunch& where, ParameterView gradient, uint64_t count,
                           std::span<double> sums);
 

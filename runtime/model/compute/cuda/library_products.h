@@ -1,19 +1,18 @@
-// LibraryProducts: products of matrices by cuBLASLt, in the place of TiledProducts. Sums are in fp32; bits
+// LibraryProducts: products of matrices by cuBLASLt, in place of TiledProducts. Sums are in fp32; their bits
 // are the library's own.
 //
-// The library multiplies operands of one type. Where a parameter of 16 bits meets fp32, it is widened, which
-// is exact, into scratch memory: all at once or, where that is small, so many stored lines after the other,
-// which are added up where they lie along the depth. A product of fp32 that lands in 16 bits goes by scratch
-// memory too, so many rows after the other. What the library does not do goes to the plain products, and the
-// log says once why.
+// The library multiplies operands of one type. A parameter of 16 bits that meets fp32 is widened, which is
+// exact, into scratch memory. If that is small, its stored lines are widened in groups, and groups that lie
+// along the depth are added up. A product of fp32 that lands in 16 bits passes through scratch memory too, in
+// groups of rows. The plain products do the work that the library does not, and the log says once why.
 //
-// Deterministic: the library is asked for an algorithm once for a shape, types, strides and alignments, with
-// a workspace of one size, and that is used from then on; parts of a depth that it splits are added in fp32
-// in a step of their own. Of an alignment no more is told than all memory of the arena and every tensor has,
-// so that the question does not depend on where memory happens to lie. So a run repeats itself bit for bit,
-// wherever its state rests, as far as the library gives the same answer for the same question, which it is
-// documented to do on the same GPU and version; and everything has to be queued on one stream, whose order
-// guards scratch and workspace. It must never allocate device memory or wait for the device.
+// Results repeat. The library is asked once for an algorithm for a shape, types, strides, alignments and one
+// size of workspace, and that algorithm is used from then on. Parts of a depth that it splits are added in
+// fp32 in a step of their own. The question names no alignment larger than that of the arena and of every
+// tensor, so it does not depend on the place of memory. A run then repeats bit for bit, wherever its state
+// rests, if the library gives the same answer to the same question; it is documented to do so on the same GPU
+// and version. Everything must be queued on one stream, whose order guards scratch and workspace.
+// LibraryProducts must never allocate device memory or wait for the device.
 #pragma once
 
 #include <compare>
@@ -30,19 +29,19 @@
 
 namespace terrace {
 
-// What NVIDIA recommends for the GPUs that want most (Hopper and later).
+// The size that NVIDIA recommends for the GPUs that want most (Hopper and later).
 inline constexpr uint64_t kLibraryWorkspaceBytes = 32 * kMiB;
 
-// The memory of a product by the library: a workspace of this size, and scratch memory for what is widened or
-// lands in 16 bits, at most 16 MiB of it unless a single line is longer.
+// Takes the memory of a product by the library: a workspace of this size, and scratch memory for operands to
+// widen or results that land in 16 bits. The scratch is at most 16 MiB unless a single line is longer.
 ProductMemory take_library_memory(const ProductShape& shape, const ProductTypes& types,
                                   uint64_t workspace_bytes, StackArena& arena);
 
-// Not thread-safe. The calling thread's context is that of the GPU, or none: then the library takes that of
+// Not thread-safe. The calling thread's context is that of the GPU, or none: the library then takes that of
 // the first GPU.
 class LibraryProducts final : public CudaProducts {
  public:
-  // All of these outlive it. Throws Error(device).
+  // The library, the plain products and the log outlive it. Throws Error(device).
   LibraryProducts(const CublasLt& library, TiledProducts& plain, uint64_t workspace_bytes, Log& log);
   ~LibraryProducts() override;
 
@@ -50,7 +49,7 @@ class LibraryProducts final : public CudaProducts {
                             StackArena& arena) const override {
     return take_library_memory(shape, types, workspace_bytes_, arena);
   }
-  // Their workspace has the size that was given; scratch may be any.
+  // The workspace has the size that was given to the constructor; scratch may have any size.
   void multiply(const CudaLaunch& where, const ProductShape& shape, const Operand& a, const Operand& b,
                 const ProductTarget& target, const ProductMemory& memory) override;
   void multiply_into(const CudaLaunch& where, const ProductShape& shape, const Operand& a, const Operand& b,
@@ -64,16 +63,16 @@ class LibraryProducts final : public CudaProducts {
     bool accumulate;
     const float* bias;  // null: none
   };
-  // What the choice of an algorithm may depend on.
+  // Everything on which the choice of an algorithm depends.
   struct Question {
     uint64_t rows, columns, depth, a_stride, b_stride, stride;
-    uint32_t a_alignment, b_alignment, alignment, bias_alignment;  // the last 0: no bias
+    uint32_t a_alignment, b_alignment, alignment, bias_alignment;  // bias_alignment is 0 without a bias
     DataType a_type, b_type, type;
     bool a_transposed, b_transposed;
     auto operator<=>(const Question&) const = default;
   };
   struct Answer;
-  // What the log has been told.
+  // A message that the log already has.
   struct Said {
     uint64_t rows, columns, depth;
     DataType a_type, b_type, type;
@@ -81,7 +80,7 @@ class LibraryProducts final : public CudaProducts {
     auto operator<=>(const Said&) const = default;
   };
 
-  // False, and said in the log, where the library does not do it.
+  // Returns false, with a message in the log, if the library does not do the product.
   bool run(const CudaLaunch& where, const ProductShape& shape, const Operand& a, const Operand& b,
            const Target& target, std::span<std::byte> workspace);
   Answer& answer_to(const Question& question, const Target& target);

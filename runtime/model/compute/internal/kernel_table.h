@@ -1,4 +1,4 @@
-// Which table of kernels an instruction set has, and the bridge from the program's types to theirs.
+// The table of kernels of each instruction set, and the bridge from the program's types to theirs.
 #pragma once
 
 #include <terrace/base/assert.h>

@@ -7,7 +7,7 @@
 //
 // Numbers. Everything here runs on one thread and depends on its arguments alone. An element of a product is
 // one chain over the depth in ascending order, c = fma(a, b, c) with AVX2 and AVX-512 and c = c + a * b
-// without them, started from zero or from a given value: it depends on no blocking. Sums over a row use 16
+// without them. It starts from zero or from a given value and depends on no blocking. Sums over a row use 16
 // lanes and one fixed tree.
 #pragma once
 
@@ -40,9 +40,9 @@ struct KernelProduct {
   float* workspace;       // kProductWorkspaceFloats, 64-byte aligned
 };
 
-// The blocks of a product: a block of A and a block of B share the second-level cache of 1 MiB, a sliver of A
-// (12 rows) lives in the first-level cache. The row block is a multiple of every kernel's sliver, as is the
-// column block.
+// The blocks of a product. A block of A and a block of B share the second-level cache of 1 MiB; a sliver of A
+// (12 rows) lives in the first-level cache. The row block and the column block are multiples of every
+// kernel's sliver.
 inline constexpr uint64_t kRowBlock = 264;
 inline constexpr uint64_t kColumnBlock = 256;
 inline constexpr uint64_t kDepthBlock = 256;
@@ -52,7 +52,7 @@ inline constexpr uint64_t kProductWorkspaceFloats =
 static_assert(kRowBlock % 12 == 0 && kRowBlock % 6 == 0 && kColumnBlock % 32 == 0);
 static_assert(kProductWorkspaceFloats % 16 == 0, "workspaces of neighbouring threads stay aligned");
 
-// How many columns column_sums and its kin take at once.
+// The most columns that column_sums and its kin take at once.
 inline constexpr uint64_t kColumnSlab = 64;
 
 struct Kernels {

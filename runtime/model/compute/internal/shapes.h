@@ -1,5 +1,5 @@
-// What an operation holds its arguments to and how it cuts its work, wherever it runs. Sizes alone: nothing
-// here touches the memory of an argument.
+// The checks of an operation's arguments and the cuts of its work, wherever it runs. They use sizes alone:
+// nothing here touches the memory of an argument.
 #pragma once
 
 #include <algorithm>
@@ -102,7 +102,8 @@ inline void require_loss_rows(const VocabularyShape& part, size_t x, size_t targ
                  "a part of the vocabulary begins inside of a sum");
 }
 
-// Columns of logits that exist at once, for all tokens: 16 MiB of fp32, and never fewer than kLossColumns.
+// The columns of logits that exist at once, for all tokens: 16 MiB of fp32, and never fewer than
+// kLossColumns.
 inline uint64_t logit_columns(const VocabularyShape& part) {
   constexpr uint64_t kLogits = 4 * 1024 * 1024, kLossColumns = VocabularyShape::kLossColumns;
   const uint64_t fitting = kLogits / std::max<uint64_t>(part.tokens, 1) / kLossColumns * kLossColumns;

@@ -1,4 +1,4 @@
-// AdapterTargets: which linear layers of a model get an adapter.
+// AdapterTargets decides which linear layers of a model get an adapter.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ class AdapterTargets {
   AdapterTargets(const ModelConfig& config, const ModelOptions& options);
 
   bool wants(std::string_view module);
-  // Every module has been asked for: throws Error(config) for a pattern that fitted none.
+  // Call after asking for every module: throws Error(config) for a pattern that fits none.
   void check(std::string_view example) const;
 
  private:

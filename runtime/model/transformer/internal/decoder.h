@@ -1,5 +1,5 @@
-// Decoder: every family of this release. They are pre-norm transformer decoders that differ in their tensors
-// (decoder_tensors.h), the kind of norm, the positions and the feed-forward part.
+// Decoder: the model of every supported family. All are pre-norm transformer decoders that differ in their
+// tensors (decoder_tensors.h), the kind of norm, the positions and the feed-forward part.
 #pragma once
 
 #include <terrace/runtime/model/transformer/internal/decoder_tensors.h>

@@ -1,5 +1,5 @@
-// DecoderPass: one run of a decoder over one micro-batch: training, evaluation, or the logits of what comes
-// next.
+// DecoderPass: one run of a decoder over one micro-batch. It trains, evaluates, or computes the logits of the
+// next token.
 //
 // A layer is a few leases in each direction: {norm, queries, keys, values}, {attention's projection}, {norm,
 // gate or hidden}, {up}, {output}. A vocabulary table is one lease per part. Nothing allocates but the arena.
@@ -17,7 +17,7 @@
 
 namespace terrace::decoder {
 
-// How the operations of a pass use their tensors, and the end of their keys.
+// How the operations of a pass use their tensors, and the suffix of their keys.
 struct Phase {
   UseKind kind;
   std::string_view suffix;
@@ -59,30 +59,30 @@ class TensorList {
   size_t size_ = 0;
 };
 
-// From `offset` on; a dry run's null address stays one.
+// Returns the elements from `offset` on; a dry run's null address stays null.
 template <typename Float>
 std::span<Float> from(std::span<Float> all, uint64_t offset) {
   return {all.data() == nullptr ? nullptr : all.data() + offset, all.size() - offset};
 }
 
-// What a layer's backward pass needs besides the layer's input.
+// The values that a layer's backward pass needs besides the layer's input.
 struct LayerActivations {
   NormStatistics statistics1;
   NormStatistics statistics2;
   std::span<float> norm1;
   AttentionRows<float> qkv;
-  std::span<float> raw_queries, raw_keys;  // before their norms, where there are any
+  std::span<float> raw_queries, raw_keys;  // before their norms, if there are any
   NormStatistics query_statistics, key_statistics;
   std::span<float> log_sums;
   std::span<float> attention;
   std::span<float> middle;  // the residual stream between attention and the feed-forward part
   std::span<float> norm2;
   std::span<float> hidden;  // before the activation function
-  std::span<float> up;      // beside a gate
+  std::span<float> up;      // if the layer has a gate
   std::span<float> activated;
 };
 
-// What the head's backward pass needs besides its input.
+// The values that the head's backward pass needs besides its input.
 struct HeadActivations {
   NormStatistics statistics;
   std::span<float> normalised;
@@ -101,7 +101,7 @@ struct PassContext {
   ActivationStore* store = nullptr;
 };
 
-// Layers [first, layers) cut into segments whose inputs are kept: `wanted` of them, 0 for one a layer.
+// Layers [first, layers) cut into segments whose inputs are kept: `wanted` segments; 0: one per layer.
 struct Segments {
   Segments(uint32_t first_layer, uint32_t layer_end, uint32_t wanted)
       : first(first_layer), layers(layer_end) {
@@ -121,7 +121,7 @@ struct Segments {
 class DecoderPass : protected PassContext {
  public:
   explicit DecoderPass(const PassContext& context) : PassContext(context) {}
-  ~DecoderPass() { ops.forget_results(); }  // of a pass that failed: what wanted them is gone
+  ~DecoderPass() { ops.forget_results(); }  // for a pass that failed, whose results have no place any more
   DecoderPass(const DecoderPass&) = delete;
   DecoderPass& operator=(const DecoderPass&) = delete;
 
@@ -131,30 +131,31 @@ class DecoderPass : protected PassContext {
 
  protected:
   // --- decoder_pass.cpp: the order of everything ---
-  // The lowest layer through which gradients go: below it nothing is trained.
+  // The lowest layer through which gradients go; nothing below it is trained.
   uint32_t lowest_backward_layer() const;
   bool embedding_is_trainable() const;
-  // Runs `above` and, forward and backward, the layers [layer, end) below it, all of whose activations stay.
-  // dx becomes the gradient of x. Without `above` the gradient of the last layer's output is already in dx.
+  // Runs `above` and, forward and backward, the layers [layer, end) below it, keeping all their activations.
+  // dx becomes the gradient of x. Without `above`, dx already holds the gradient of the last layer's output.
   void run_keeping(uint32_t layer, uint32_t end, std::span<const float> x, std::span<float> dx, Phase phase,
                    const FunctionRef<void(std::span<const float>)>* above);
-  // The same with the inputs of segments alone: `above` is run on the last layer's output.
+  // Runs the layers [first, layers) keeping only the inputs of segments, and `above` on the last layer's
+  // output.
   void run_checkpointed(uint32_t first, std::span<float> x, std::span<float> dx,
                         const FunctionRef<void(std::span<const float>)>& above);
   void run_stored(const Segments& segments, std::span<float> x, std::span<float> dx,
                   const FunctionRef<void(std::span<const float>)>& above);
-  // Layers [layer, end) forward from x to y, which may be x; their activations are forgotten.
+  // Runs layers [layer, end) forward from x to y, which may be x, and keeps no activations.
   void run_forgetting(uint32_t layer, uint32_t end, std::span<const float> x, std::span<float> y,
                       Phase phase);
   std::span<const float> run_inference();
 
   // --- decoder_layer.cpp ---
   LayerActivations allocate_layer();
-  // Everything of a layer but its output projection.
+  // Runs all of a layer but its output projection.
   void layer_forward(uint32_t layer, std::span<const float> x, const LayerActivations& kept, Phase phase);
   void attention_forward(uint32_t layer, std::span<const float> x, const LayerActivations& kept, Phase phase);
   void hidden_forward(uint32_t layer, const LayerActivations& kept, Phase phase);
-  // `y` may be the layer's input: it is no longer read.
+  // `y` may be the layer's input, which is no longer read.
   void layer_output(uint32_t layer, const LayerActivations& kept, std::span<float> y, Phase phase);
   // dx is the gradient of the layer's output and becomes that of its input.
   void layer_backward(uint32_t layer, std::span<const float> x, const LayerActivations& kept,
@@ -165,7 +166,7 @@ class DecoderPass : protected PassContext {
   bool below_attention_is_trained(uint32_t layer) const;
   AttentionRows<float> allocate_qkv(uint32_t layer);
   TensorList qkv_tensors(const LayerTensors& own) const;
-  // The gradients of queries and keys become those of what their norms were given.
+  // Turns the gradients of queries and keys into those of their norms' inputs.
   void head_norms_backward(const Lease& lease, const LayerTensors& own, const LayerActivations& kept,
                            AttentionRows<float>& gradients);
 
@@ -173,13 +174,13 @@ class DecoderPass : protected PassContext {
   void embed(std::span<float> x, Phase phase);
   void embed_part(uint32_t part, std::span<float> x, Phase phase);
   void embed_positions(std::span<float> x, Phase phase);
-  // With a late head gradient, `head` is what the head left behind.
+  // `head` is the state that the head leaves for a late head gradient.
   void embed_backward(std::span<const float> dx, const HeadActivations& head, float loss_scale);
   void embed_part_backward(uint32_t part, const TokenOrder& order, std::span<const float> dx,
                            const HeadActivations& head, float loss_scale);
   void embed_positions_backward(std::span<const float> dx);
   HeadActivations allocate_head();
-  // The loss is there after ops.finish().
+  // `loss` is valid after ops.finish().
   void head_forward(std::span<const float> x, const HeadActivations& kept, Phase phase, float& loss);
   void head_loss(std::span<const RunningLoss> running, const HeadActivations& kept, float& loss);
   void head_norm_forward(std::span<const float> x, const HeadActivations& kept, Phase phase);
@@ -194,7 +195,7 @@ class DecoderPass : protected PassContext {
                           std::span<const float> dnormalised, std::span<float> dx);
   bool head_gradient_is_late() const { return config.tied_embeddings && options.late_head_gradient; }
 
-  // --- decoder_steps.cpp: what all parts are made of ---
+  // --- decoder_steps.cpp: the steps of all parts ---
   void norm_forward(const Lease& lease, const NormTensors& norm, std::span<const float> x, std::span<float> y,
                     const NormStatistics& statistics);
   void norm_backward(const Lease& lease, const NormTensors& norm, std::span<const float> x,
@@ -204,7 +205,7 @@ class DecoderPass : protected PassContext {
   void linear_backward(const Lease& lease, const LinearTensors& linear, std::span<const float> x,
                        std::span<const float> dy, std::span<float> dx, Ops::InputGradient existing);
   AdapterShape adapter_shape(const LinearTensors& linear) const;
-  // As operations read them; their memory belongs to the caller's frame.
+  // Returns token ids where operations can read them; their memory belongs to the caller's frame.
   std::span<const int32_t> readable(std::span<const int32_t> ids);
   void prepare_rotation();
   void rotate(const AttentionRows<float>& rows, bool inverse);
@@ -228,7 +229,7 @@ class DecoderPass : protected PassContext {
   ParameterView view(const Lease& lease, TensorId tensor) const {
     return {lease.parameter<std::byte>(tensor), options.type};
   }
-  // Without an address for a tensor that is not trained.
+  // The target has no address if the tensor is not trained.
   GradientTarget target(const Lease& lease, TensorId tensor) const {
     return {tensors.trainable(tensor) ? lease.gradient(tensor) : GradientView{}, options.type};
   }

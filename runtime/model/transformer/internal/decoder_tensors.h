@@ -1,5 +1,5 @@
-// Which tensors a decoder is made of: the list that is placed, the list that weight files have, and for every
-// step of the computation the tensors it takes. GPT-2 and the Llama family differ in these tables alone.
+// The tensors of a decoder: the list that is placed, the list that weight files have, and the tensors of
+// every step of the computation. GPT-2 and the Llama family differ in these tables alone.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace terrace::decoder {
 struct NormTensors {
   TensorId weight{};
   std::optional<TensorId> bias;  // a layer norm has one, a root-mean-square norm has none
-  uint64_t width = 0;            // of what is normalized: the model's, or a head's
+  uint64_t width = 0;            // of the normalized rows: the model's width, or a head's
 };
 
 struct AdapterTensors {
@@ -54,15 +54,16 @@ struct LayerTensors {
   std::optional<NormTensors> query_norm, key_norm;  // over every head; both or neither
   LinearTensors attention_output;
   NormTensors mlp_norm;
-  LinearTensors hidden;             // the gate, where there is one
-  std::optional<LinearTensors> up;  // beside a gate
+  LinearTensors hidden;             // the gate, if there is one
+  std::optional<LinearTensors> up;  // if the layer has a gate
   LinearTensors mlp_output;
   TensorId first{};  // the layer's tensors are [first, end)
   TensorId end{};
 };
 
-// What a tensor starts with: every element `constant`, or from element `first_element` of the stream `stream`
-// on normal with `deviation` or, where there is a `bound`, uniform within it.
+// The first values of a tensor. If `deviation` or `bound` is set, they come from element `first_element` on
+// of the stream `stream`: normal with `deviation`, or uniform within `bound`. Else every element is
+// `constant`.
 struct FirstValues {
   float constant = 0.0f;
   float deviation = 0.0f;
@@ -81,15 +82,15 @@ struct DecoderTensors {
   std::optional<TensorId> positions;
   std::vector<LayerTensors> layers;
   NormTensors final_norm;
-  TableTensors head;  // the token table itself, or one of its own
+  TableTensors head;  // the token table, or a table of its own
 
   bool trainable(TensorId tensor) const { return specs[index_of(tensor)].trainable; }
   bool any_trainable(TensorId first, TensorId end) const;
   bool any_trainable(const TableTensors& table) const;
 };
 
-// `config` is complete and checked. Throws Error(config) when a pattern of options.frozen fits no weight, or
-// one of options.lora no linear layer.
+// `config` is complete and checked. Throws Error(config) when a pattern of options.frozen fits no weight or a
+// pattern of options.lora fits no linear layer.
 DecoderTensors tensors_of(const ModelConfig& config, const ModelOptions& options);
 
 }  // namespace terrace::decoder

@@ -1,8 +1,8 @@
-// LayerMajorPass: one run of a decoder over several micro-batches, layer by layer. Everything that is
-// computed is DecoderPass's; here is only the order, and what is kept of every micro-batch meanwhile.
+// LayerMajorPass: one run of a decoder over several micro-batches, layer by layer. DecoderPass computes; this
+// class holds the order and the values that are kept of every micro-batch.
 //
-// Kept: the inputs of all segments of layers (in the arena or in the ActivationStore), the activation and the
-// gradient that go from layer to layer, and what the head needs. Forward goes layer by layer, backward
+// It keeps the inputs of all segments of layers (in the arena or in the ActivationStore), the activation and
+// the gradient that go from layer to layer, and the head's activations. Forward goes layer by layer, backward
 // segment by segment: a segment of several layers is computed again for one micro-batch after the other.
 #pragma once
 
@@ -15,20 +15,20 @@ namespace terrace::decoder {
 
 class LayerMajorPass : private DecoderPass {
  public:
-  // `runs` have one shape, which is that of context.batch.
+  // `runs` have one shape, that of context.batch.
   LayerMajorPass(const PassContext& context, std::span<MicroBatchRun> runs)
       : DecoderPass(context), runs_(runs) {}
 
   void train(float loss_scale);
 
  private:
-  // An array of rows of one micro-batch.
+  // Returns the array of rows of one micro-batch.
   using RowsOf = FunctionRef<std::span<float>(uint32_t run)>;
 
   uint32_t count() const { return static_cast<uint32_t>(runs_.size()); }
-  // The operations that follow are this micro-batch's.
+  // The operations that follow belong to this micro-batch.
   void select(uint32_t run);
-  // body(run), each with its micro-batch selected.
+  // Calls body(run) for each micro-batch, with it selected.
   template <typename Body>
   void for_each_run(Body body) {
     for (uint32_t run = 0; run < count(); ++run) {
@@ -36,7 +36,7 @@ class LayerMajorPass : private DecoderPass {
       body(run);
     }
   }
-  // One micro-batch's part of what was allocated for all. A dry run's null address stays one.
+  // Returns one micro-batch's part of an array for all. A dry run's null address stays null.
   template <typename T>
   std::span<T> of(std::span<T> all, uint32_t run) const {
     const uint64_t size = all.size() / count();

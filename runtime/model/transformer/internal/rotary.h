@@ -1,4 +1,4 @@
-// The angles of rotary positions, with every way of stretching them that a configuration may ask for.
+// The angles of rotary positions, with every way of stretching them that a configuration can choose.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace terrace::decoder {
 
-// What a position is multiplied with for each of a head's head_size / 2 pairs, as transformers computes it,
-// in fp32 where it does. `sequence` matters to RopeScalingKind::dynamic alone. Allocates nothing.
+// Fills the factor of a position for each of a head's head_size / 2 pairs, as transformers computes it, in
+// fp32 where it does. `sequence` matters only for RopeScalingKind::dynamic. Allocates nothing.
 void fill_rotary_frequencies(const ModelConfig& config, uint64_t sequence, std::span<float> frequencies);
 
-// RotaryTable's values: for each position, those of all pairs.
+// Fills the values of a RotaryTable: for each position, those of all pairs.
 void fill_rotary_table(const ModelConfig& config, uint64_t sequence, std::span<const float> frequencies,
                        std::span<float> cosines, std::span<float> sines);
 

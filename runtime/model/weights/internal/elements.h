@@ -1,4 +1,4 @@
-// Numbers of weight files to fp32 and back, a run at a time. Little-endian on both sides.
+// Conversion of the numbers of weight files to fp32 and back, a run at a time. Both sides are little-endian.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,13 @@ namespace terrace::weights {
 
 static_assert(std::endian::native == std::endian::little, "weight files hold the bytes of memory");
 
-// Where the bytes of `values.size()` elements of `type` go before widen() turns them into numbers in place:
-// the last bytes of `values`.
+// Returns the last bytes of `values`, which receive the bytes of values.size() elements of `type` before
+// widen_in_place() turns them into numbers.
 inline std::span<std::byte> narrow_part(DataType type, std::span<float> values) {
   return std::as_writable_bytes(values).last(values.size() * bytes_of(type));
 }
 
-// Element i is written to bytes [4i, 4i + 4), which never reach a byte of an element that is still to be
-// read.
+// Element i is written to bytes [4i, 4i + 4), which never overlap an element that is still to be read.
 template <typename Narrow>
 void widen_in_place(std::span<float> values) {
   static_assert(sizeof(Narrow) == 2);

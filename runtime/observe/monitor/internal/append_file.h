@@ -1,5 +1,5 @@
-// AppendFile: a file that only grows, by whole pieces: what append() was given is in the file, all of it,
-// when it returns.
+// AppendFile: a file that only grows, by whole pieces. When append() returns, all of its bytes are in the
+// file.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@ namespace terrace {
 
 class AppendFile {
  public:
-  // Creates it unless it is there. Throws Error(io).
+  // Creates the file unless it exists. Throws Error(io).
   explicit AppendFile(std::filesystem::path path);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept;

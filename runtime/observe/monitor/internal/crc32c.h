@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78) and the mask that record files put over it.
+// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78) with the mask that record files apply to it.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 namespace terrace {
 
 uint32_t crc32c(std::string_view bytes);
-// Rotated and shifted, so that a checksum of data that contains checksums is no accident.
+// Returns the checksum rotated and shifted, since data may contain checksums of their own.
 uint32_t masked_crc32c(std::string_view bytes);
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// The files of page/, as they were when the library was built (cmake/TerraceEmbed.cmake).
+// The files of page/, embedded when the library was built (cmake/TerraceEmbed.cmake).
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,6 @@
-// What a saved state says of the run that it is of: the members that the manifest of a checkpoint and the
-// text of a commit have in common, written and read in one place. A fact that only one of the two knew would
-// be lost on the way.
+// The facts of a run in a saved state: the members that the manifest of a checkpoint and the text of a commit
+// have in common. They are written and read in one place, since a fact that only one of the two had would be
+// lost.
 #pragma once
 
 #include <terrace/base/text/json_writer.h>
@@ -9,7 +9,7 @@
 
 namespace terrace::checkpoint {
 
-// Writes the facts as members, in their order; an architecture only where the format has one.
+// Writes the facts as members, in their order. `with_architecture`: the format has an architecture.
 void write_facts(JsonWriter& json, const CheckpointInfo& info, bool with_architecture);
 CheckpointInfo read_facts(Members& members, bool with_architecture);
 

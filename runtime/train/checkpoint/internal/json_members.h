@@ -1,5 +1,5 @@
 // JSON that only Terrace writes, read member by member. Nothing of it is trusted: a member that is missing,
-// of another type, or not known makes the whole text an Error(corrupt).
+// of another type, or unknown makes the whole text an Error(corrupt).
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ namespace terrace::checkpoint {
 
 inline constexpr size_t kChecksumDigits = 16;
 
-// Exactly sixteen lower-case digits.
+// Accepts exactly sixteen lower-case digits.
 bool read_hex(std::string_view text, uint64_t& value);
 
-// `path` is named in errors: Error(corrupt) for what is no object.
+// `path` is named in errors. Throws Error(corrupt) for a text that is no object.
 JsonNode parse_object(std::string_view text, const std::filesystem::path& path);
 
-// The members of one JSON object, each asked for once; a member nobody asked for is an error as well.
+// The members of one JSON object, each read once. A member that is never read is an error as well.
 class Members {
  public:
-  // All three outlive this.
+  // The object and the path outlive this.
   Members(const JsonNode& object, std::string name, const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -33,7 +33,7 @@ class Members {
   uint64_t whole_number(const std::string& key);
   std::string text(const std::string& key);
   uint64_t hash(const std::string& key);
-  // Objects of names and whole numbers, and of names and texts.
+  // These return objects of names and whole numbers, and of names and texts.
   std::map<std::string, uint64_t> numbers(const std::string& key);
   std::map<std::string, std::string> texts(const std::string& key);
   void require_nothing_else() const;

@@ -1,5 +1,5 @@
-// Manifest: what manifest.json of a checkpoint says, to text and back. It must never trust a byte of the
-// text: see parse_manifest().
+// Manifest: the contents of a checkpoint's manifest.json, converted to text and back. Parsing must never
+// trust a byte of the text: see parse_manifest().
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace terrace::checkpoint {
 
-inline constexpr uint64_t kFormatVersion = 4;  // of what is written; earlier ones are read
+inline constexpr uint64_t kFormatVersion = 4;  // version that is written; earlier ones are read
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kStatesName = "states.bin";
 inline constexpr const char* kFrozenName = "frozen.bin";
 
-// The unit of checksums in both data files, whole tiles of every layout. The last block of a file is short.
+// The unit of checksums in both data files: whole tiles of every layout. The last block of a file is short.
 inline constexpr uint64_t kBlockBytes = 768 * 1024;
 static_assert(kBlockBytes == 16 * RecordLayout{}.tile_bytes());
-// Checksums of 12 TiB of state; what is longer is refused before it is read.
+// Room for the checksums of 12 TiB of state. A longer manifest is refused before it is read.
 inline constexpr uint64_t kMaxManifestBytes = 256 * 1024 * 1024;
 
 struct DataFile {
@@ -31,20 +31,20 @@ struct DataFile {
 struct Manifest {
   CheckpointInfo info;
   DataFile states;
-  DataFile frozen;  // without bytes there is no such file
+  DataFile frozen;  // there is no such file if it has no bytes
   uint64_t version = kFormatVersion;
-  RecordLayout layout = {};  // of the states; masters are always whole. Versions before 3 knew the default
+  RecordLayout layout = {};  // of the states, whose masters are always whole; the default before version 3
 };
 
 uint64_t block_count(uint64_t bytes);
-// Sixteen hexadecimal digits, lower case.
+// Returns sixteen hexadecimal digits, lower case.
 std::string hex_text(uint64_t value);
 
 std::string manifest_text(const Manifest& manifest);
-// A manifest up to its last member, without the closing brace, made whole with the checksum of what it says.
+// Completes a manifest, given up to its last member without the closing brace, with the checksum of its text.
 std::string with_checksum(const std::string& body);
-// `path` is named in errors. Throws Error(corrupt) unless the text is, byte for byte, a manifest as
-// manifest_text() writes them, and Error(config) when a later version wrote it.
+// `path` is named in errors. Throws Error(corrupt) unless manifest_text() writes the text byte for byte, and
+// Error(config) when a later version wrote it.
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& path);
 
 }  // namespace terrace::checkpoint

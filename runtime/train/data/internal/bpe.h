@@ -1,6 +1,6 @@
-// Byte-pair encoding (Sennrich et al., 2016) of one word: its bytes or characters, joined pair by pair,
-// always the pair whose merge was learnt first and of these the leftmost. It knows words and numbers, nothing
-// of text.
+// Byte-pair encoding (Sennrich et al., 2016) of one word. Its bytes or characters are joined pair by pair:
+// always the pair whose merge was learnt first, and the leftmost of these. It knows words and numbers,
+// nothing of text.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace terrace::data {
 
-// Which pair becomes what: an open hash table that is written once.
+// The merge of each pair: an open hash table that is written once.
 class MergeTable {
  public:
   struct Entry {
@@ -25,7 +25,7 @@ class MergeTable {
     uint32_t merged = 0;
   };
   explicit MergeTable(size_t merge_count);
-  // Of two merges of one pair the last counts.
+  // The last of two merges of one pair counts.
   void add(uint32_t left, uint32_t right, uint32_t rank, uint32_t merged);
   const Entry* find(uint32_t left, uint32_t right) const;
 
@@ -39,10 +39,10 @@ class MergeTable {
 
 class Bpe {
  public:
-  // What one thread needs to encode.
+  // The memory in which one thread encodes.
   class Scratch;
 
-  // Throws Error(config) when the vocabulary lacks a byte that a word may have, or what a merge makes.
+  // Throws Error(config) when the vocabulary lacks a byte that a word may have, or the result of a merge.
   Bpe(const TokenizerFile& file, std::string_view name);
 
   // Appends the tokens of a word of at most 2^31 bytes.
@@ -55,19 +55,19 @@ class Bpe {
   void find_bytes(const TokenizerFile& file, const Ids& ids, std::string_view name);
   void find_characters(const TokenizerFile& file, const Ids& ids, std::string_view name);
   void find_merges(const TokenizerFile& file, const Ids& ids, std::string_view name);
-  // What a word is before anything is joined.
+  // These write a word as single tokens, before any are joined.
   void spell_bytes(std::string_view word, Scratch& scratch) const;
   void spell_characters(std::string_view word, Scratch& scratch) const;
   void merge(std::string_view word, Scratch& scratch, std::vector<int32_t>& tokens) const;
 
   bool is_byte_level_;
-  std::array<uint32_t, 256> byte_tokens_{};  // of the byte level, or what stands for bytes of characters
+  std::array<uint32_t, 256> byte_tokens_{};  // of the byte level, or for the bytes of characters
   std::unordered_map<char32_t, uint32_t> character_tokens_;
   bool byte_fallback_;
   std::optional<uint32_t> unknown_;
   bool fuses_unknown_;
   MergeTable merges_;
-  // Where words that are tokens are not put together: every token by its text.
+  // A word that is a token is that token, without merges.
   bool ignore_merges_;
   Ids tokens_;
 };
@@ -106,7 +106,7 @@ class Bpe::Scratch {
 
   std::vector<Symbol> symbols_;
   std::vector<Candidate> heap_;
-  // Words already encoded, and their tokens end to end.
+  // The words already encoded, and their tokens end to end.
   std::unordered_map<std::string, Place, WordHash, std::equal_to<>> words_;
   std::vector<int32_t> word_tokens_;
 };

@@ -1,5 +1,5 @@
-// The alphabet in which byte-level tokenizers write bytes: every byte stands as one printable character
-// (Radford et al., 2019): those of Latin-1 that are printable as themselves, the others from U+0100 on.
+// The alphabet in which byte-level tokenizers write bytes (Radford et al., 2019). Every byte is one printable
+// character: itself if it is printable in Latin-1, else one from U+0100 on.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace terrace::data {
 
-// The character that stands for a byte.
+// Returns the character of a byte.
 char32_t character_of_byte(uint8_t byte);
-// The bytes that a token's text stands for; nothing when a character of it is not of the alphabet.
+// Returns the bytes of a token's text; nothing if a character is not in the alphabet.
 std::optional<std::string> bytes_of_characters(std::string_view text);
 
 }  // namespace terrace::data

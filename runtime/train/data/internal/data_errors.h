@@ -1,4 +1,4 @@
-// What is thrown for training data that cannot be read or used. Nothing but words.
+// The errors for training data that cannot be read or used.
 #pragma once
 
 #include <filesystem>
@@ -8,10 +8,10 @@ namespace terrace::data {
 
 inline constexpr const char* kCheckFileSystem = "check the file system";
 
-// Error(io): the system refused.
+// Throws Error(io): the system refused.
 [[noreturn]] void cannot_read(const std::filesystem::path& path, const std::string& reason,
                               const std::string& advice);
-// Error(config): it is there, and it is not what it must be.
+// Throws Error(config): the data are there, but not as they must be.
 [[noreturn]] void cannot_use(const std::filesystem::path& path, const std::string& reason,
                              const std::string& advice);
 

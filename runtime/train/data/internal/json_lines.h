@@ -1,4 +1,4 @@
-// Files of JSON lines, an object on each, whose "text" is a text. It knows nothing of tokens.
+// Files of JSON lines: each line is an object whose "text" is a text. Code here knows nothing of tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,13 @@
 
 namespace terrace::data {
 
-// Whether a file is of JSON lines, by its name (.jsonl, .ndjson) or by its first two lines. `beginning` has
-// the first of them, or a MiB; `is_all` says whether it is the whole file. Throws Error(config) when they
-// have no texts, and for a JSON array of objects under any name: nobody wants to train on their syntax.
+// True if a file has JSON lines, judged by its name (.jsonl, .ndjson) or its first two lines. `beginning`
+// holds at least the first of them, or a MiB; `is_all` says that it is the whole file. Throws Error(config)
+// for lines without texts, and for a JSON array of objects under any name: nobody wants to train on JSON
+// syntax.
 bool are_json_lines(const std::filesystem::path& path, std::string_view beginning, bool is_all);
 
-// Where a line begins in its file.
+// The place in its file where a line begins.
 struct LinePlace {
   uint64_t line = 1;  // the first line is 1
   uint64_t byte = 0;

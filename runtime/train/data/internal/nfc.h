@@ -1,4 +1,4 @@
-// Unicode normalisation form C, as the tokenizers library computes it: by the tables of Unicode 9.
+// Unicode normalisation form C, with the tables of Unicode 9, as the tokenizers library computes it.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace terrace::data {
 
-// NFC of a well-formed text; `out` is where it goes when it is another text. Takes memory for a multiple of
-// the text meanwhile.
+// Returns the NFC of a well-formed text: the text itself, or `out`, which then holds it. Takes memory for a
+// multiple of the text meanwhile.
 std::string_view composed(std::string_view text, std::string& out);
 
 }  // namespace terrace::data

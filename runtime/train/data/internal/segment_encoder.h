@@ -1,4 +1,4 @@
-// SegmentEncoder: the tokens of a segment of text files, with what goes around every text. Without a
+// SegmentEncoder: the tokens of a segment of text files, with the tokens that surround every text. Without a
 // tokenizer a token is a byte.
 #pragma once
 
@@ -14,13 +14,13 @@ namespace terrace::data {
 
 class SegmentEncoder {
  public:
-  // The tokenizer outlives this; null: bytes.
+  // The tokenizer outlives this; null: a token is a byte.
   explicit SegmentEncoder(const Tokenizer* tokenizer);
 
   struct Result {
     std::vector<int32_t> tokens;
-    size_t broken_count = 0;  // of pieces that are no UTF-8
-    size_t first_broken = 0;  // in the segment
+    size_t broken_count = 0;  // pieces that are no UTF-8
+    size_t first_broken = 0;  // byte in the segment
   };
   // Throws Error(config) for lines that are no JSON with a text.
   void encode(const TextSegment& segment, Result& result);

@@ -1,6 +1,7 @@
 // SplitPattern: the regular expressions by which tokenizers cut text into words, through PCRE2. They are
-// written for another engine (Oniguruma): what the two read alike is used as it is, what can be said in both
-// is translated, anything else is refused by name. A pattern is never matched in a way it was not meant.
+// written for another engine (Oniguruma). An expression that both engines read alike is used as it is, one
+// that both can express is translated, and any other is refused by name. A pattern never matches in another
+// way than it was meant.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +12,10 @@
 
 namespace terrace::data {
 
-// The pattern as PCRE2 reads it. Throws Error(config) naming the part that has no translation; `name` stands
-// for where the pattern is written.
+// Returns the pattern as PCRE2 reads it. Throws Error(config) naming the part that has no translation; `name`
+// is the place of the pattern in messages.
 std::string pcre2_pattern(std::string_view pattern, std::string_view name);
-// A text as a pattern that matches exactly that.
+// Returns a pattern that matches exactly this text.
 std::string quoted_pattern(std::string_view text);
 
 class SplitPattern {
@@ -23,16 +24,16 @@ class SplitPattern {
     size_t begin = 0;
     size_t end = 0;
   };
-  // What one thread needs to match.
+  // The memory in which one thread matches.
   class Scratch;
 
-  // `pattern` as PCRE2 reads it.
+  // `pattern` is one of pcre2_pattern().
   SplitPattern(const std::string& pattern, std::string_view name);
   SplitPattern(SplitPattern&&) noexcept;
   ~SplitPattern();
 
-  // The first match at or after `offset` of well-formed UTF-8. Throws Error(config) when the pattern takes
-  // unreasonably long.
+  // Returns the first match at or after `offset` of well-formed UTF-8. Throws Error(config) when the pattern
+  // takes unreasonably long.
   std::optional<Match> find(std::string_view text, size_t offset, Scratch& scratch) const;
 
  private:

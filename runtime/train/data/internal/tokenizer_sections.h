@@ -1,5 +1,5 @@
-// The sections of a tokenizer.json around the vocabulary: small, nested, and with many keys of which few are
-// understood here. Each function throws Error(config) naming the key that asks for something else.
+// The sections of a tokenizer.json around the vocabulary. They are small and nested; few of their many keys
+// are understood here. Each function throws Error(config) naming a key that asks for something else.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace terrace::data {
 
-// `origin` stands for the file and what encloses the key.
+// `origin` stands for the file and the sections around the key.
 [[noreturn]] void refuse_tokenizer(const std::string& origin, const std::string& key,
                                    const std::string& reason);
 
