@@ -14,7 +14,7 @@ enum class ErrorKind {
   device,     // the accelerator failed
   corrupt,    // bytes on disk are not what was written
   cancelled,  // the user or a signal asked to stop
-  misuse,     // a call that was not the caller's to make now: out of order, or of what is not open
+  misuse,     // a call out of order, or on something that is not open
 };
 
 // The four parts of every message. `reason` may be empty when the operation speaks for itself.
@@ -25,7 +25,7 @@ struct ErrorParts {
   std::string advice;       // what to do about it, in options of the library: "raise OffloadOptions::..."
 };
 
-// what() reads "<what_failed> "<subject>": <reason>\n  <advice>", with whatever a terminal would obey in it
+// what() reads "<what_failed> "<subject>": <reason>\n  <advice>", with everything that a terminal would obey
 // escaped (shown_text.h); parts() holds the parts as they were given. Thread-safe to copy and read.
 class Error : public std::runtime_error {
  public:

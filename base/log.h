@@ -1,4 +1,4 @@
-// Where a line for the user goes. The library writes nothing to a stream by itself.
+// Log: takes the lines that are meant for the user. The library writes nothing to a stream by itself.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ enum class LogLevel : uint8_t { info, warning, error };
 class Log {
  public:
   virtual ~Log() = default;
-  // One line without its newline. Thread-safe.
+  // Writes one line, given without its newline. Thread-safe.
   virtual void write(LogLevel level, std::string_view line) = 0;
-  // A line that the next one may take the place of, and that it need not any more: how far something has
-  // come. Not kept by logs that say nothing else of it. Thread-safe.
+  // Shows how far something has come, in a line that the next one may replace; end_passing() ends the series.
+  // By default both do nothing. Thread-safe.
   virtual void in_passing(std::string_view) {}
   virtual void end_passing() {}
 
