@@ -1,8 +1,8 @@
-// FileEvents: told of everything that changes what a disk would hold after a power cut. For the tests that
-// simulate one; null everywhere else. It must never be asked for a decision: it only listens.
+// FileEvents: hears of everything that changes what a drive would hold after a power cut. Tests that simulate
+// one use it; it is null everywhere else. It must never be asked for a decision: it only listens.
 //
 // Every call but sync_begins() comes after the system said that the operation succeeded, on the thread that
-// made it; several threads may call at once. Transfers of an Engine are not told here: what decorates the
+// made it; several threads may call at once. Transfers of an Engine are not reported here; a decorator of the
 // engine sees them.
 #pragma once
 
