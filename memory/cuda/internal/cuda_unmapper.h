@@ -22,25 +22,25 @@ class CudaUnmapper {
   struct Range {
     std::byte* address;
     uint64_t bytes;
-    // Recorded behind the last use. Ranges come in the order of one stream, so that what is waiting is
-    // unmapped as one batch behind the event of its last range. An event that is recorded anew meanwhile only
-    // makes the batch wait longer.
+    // This event is recorded behind the last use. Ranges come in the order of one stream, so all that wait
+    // are unmapped as one batch behind the event of the last one. An event that is recorded anew meanwhile
+    // only makes the batch wait longer.
     CUevent last_use;
     const std::string* subject;
   };
-  // When as many ranges wait, add() blocks.
+  // add() blocks while so many ranges wait.
   static constexpr size_t kMaxWaiting = 64;
 
   explicit CudaUnmapper(const CudaGpu& gpu);
-  // Unmaps what waits.
+  // Unmaps the ranges that wait.
   ~CudaUnmapper();
   CudaUnmapper(const CudaUnmapper&) = delete;
   CudaUnmapper& operator=(const CudaUnmapper&) = delete;
 
-  // Both are the owner's thread's, allocate nothing, and rethrow the first failure, again and again: from
-  // then on it is not known what is mapped.
+  // The owner's thread calls add() and wait_for(). They allocate nothing. Both rethrow the first failure
+  // every time, because from then on it is not known what is mapped.
   void add(const Range& range);
-  // Returns when nothing of these addresses waits.
+  // Returns when no range at these addresses waits.
   void wait_for(const std::byte* address, uint64_t bytes);
 
  private:
