@@ -112,8 +112,8 @@ struct EngineStats {
 
 class Engine {
  public:
-  // Finishes everything that was accepted, running the callbacks; with requests in flight only on the owner
-  // thread.
+  // Finishes every accepted request and runs its callback. With requests in flight only the owner thread may
+  // do this.
   virtual ~Engine() = default;
 
   virtual EngineKind kind() const = 0;
@@ -128,7 +128,7 @@ class Engine {
   // callback.
   virtual void submit(std::span<const Request> requests) = 0;
 
-  // Runs the callbacks of what has completed and returns how many; never blocks.
+  // Runs the callbacks of completed requests and returns how many; never blocks.
   virtual size_t poll() = 0;
 
   // Blocks until at least min(min_count, in_flight()) requests have completed and their callbacks have run,

@@ -1,5 +1,5 @@
 // File: one open file of a tier or a checkpoint, and the small helpers for files that are read and written
-// whole. It must never transfer bulk data: that is an Engine's, through fd(). Errors are Error(io), or
+// whole. It must never transfer bulk data, which an Engine does through fd(). Errors are Error(io), or
 // Error(capacity) where a file system is full.
 #pragma once
 
@@ -42,8 +42,8 @@ class File {
   int fd() const { return fd_; }
   const std::filesystem::path& path() const { return path_; }
 
-  // Whether transfers go past the page cache. When that was asked for and refused, the file works buffered
-  // and direct_refusal() is the reason, for the caller to warn once.
+  // Whether transfers go past the page cache. When the system refuses that, the file works buffered and
+  // direct_refusal() is the reason, for the caller to warn once.
   bool direct() const { return direct_; }
   const std::string& direct_refusal() const { return direct_refusal_; }
   // Addresses, offsets and sizes of transfers must be multiples of this; 1 for a buffered file.
@@ -64,8 +64,8 @@ class File {
   // Throws Error(io) when path() no longer leads to this file, because somebody removed it or put another in
   // its place.
   void require_named() const;
-  // Takes the exclusive lock of this file until it is closed; false when another open file has it, in this
-  // process or another. A process that dies leaves no lock.
+  // Takes the exclusive lock of this file until it is closed. Returns false when another open file has it, in
+  // this process or another. A process that dies leaves no lock.
   bool try_lock();
 
  private:
@@ -90,8 +90,8 @@ Error describe_failure(const Request& request, const Completion& completion,
                        const std::filesystem::path& path);
 
 // Replaces or creates `path` so that after a crash at any instruction it holds either the old bytes or the
-// new ones: writes "<path>.new" (removing what a dead process left there), fsyncs, renames, fsyncs the
-// folder. The file has mode 0600. A path may have one writer at a time.
+// new ones: it writes "<path>.new" (removing one of a dead process), fsyncs, renames, and fsyncs the folder.
+// The file has mode 0600. A path may have one writer at a time.
 void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes,
                            FileEvents* events = nullptr);
 

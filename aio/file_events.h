@@ -23,7 +23,7 @@ class FileEvents {
   virtual void created(const Path& path) = 0;  // an empty file
   virtual void resized(const Path& path, uint64_t bytes) = 0;
   virtual void written(const Path& path, uint64_t offset, std::span<const std::byte> bytes) = 0;
-  // A sync makes durable what was written before it began, and says so when it has ended.
+  // A sync makes durable the writes before sync_begins(); synced() says that it has ended.
   virtual void sync_begins(const Path& path) = 0;
   virtual void synced(const Path& path) = 0;
   virtual void renamed(const Path& from, const Path& to) = 0;

@@ -42,7 +42,7 @@ void make_folders(const std::filesystem::path& path);
 // Makes the names in the open folder durable.
 void sync_descriptor(int fd, const std::filesystem::path& path);
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
-// Swaps two names in one instant; false when the file system cannot.
+// Swaps two names in one instant. Returns false when the file system cannot.
 bool exchange_paths(const std::filesystem::path& one, const std::filesystem::path& other);
 
 }  // namespace terrace::io

@@ -2,11 +2,11 @@
 // Any thread submits; callbacks run on the I/O thread and must be short, since nothing is submitted or
 // completed meanwhile.
 //
-// How it sleeps. With nothing in flight it waits on a condition variable. With something in flight it blocks
-// in Engine::wait(1), where a completion ends the sleep, and so does Engine::wake(), called by a submit()
-// that brings something the engine has room for. With io_uring, wake() writes an eventfd that the ring itself
-// polls, so both kinds of news arrive in the one completion queue: no time-outs, no busy loop, no second
-// thread.
+// Sleeping: with nothing in flight the thread waits on a condition variable. With something in flight it
+// blocks in Engine::wait(1), where a completion ends the sleep, and so does Engine::wake(), called by a
+// submit() that brings something the engine has room for. With io_uring, wake() writes an eventfd that the
+// ring itself polls, so both kinds of news arrive in the one completion queue: no time-outs, no busy loop, no
+// second thread.
 //
 // Lock order: mutex_ is the only lock and no engine call is made under it, wake() apart, which never blocks.
 #pragma once

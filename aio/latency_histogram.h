@@ -24,7 +24,7 @@ class LatencyHistogram {
 
  private:
   static constexpr uint32_t kBits =
-      6;  // values that share their highest bits: 64 buckets for each power of two
+      6;  // values with the same highest bits share a bucket: 64 buckets for each power of two
   static uint32_t bucket_of(uint64_t ns);
   static uint64_t upper_end(uint32_t bucket);
 

@@ -1,8 +1,8 @@
 // RingBuffer: the small buffer through which everything is streamed, block by block.
 //
 // Its slots are handed out last-in first-out, so that a stream touches no more memory than it has blocks in
-// flight and stays in the last-level cache; 2 MiB pages are most of what a registered buffer gains. It must
-// never grow.
+// flight and stays in the last-level cache; most of the gain of a registered buffer comes from 2 MiB pages.
+// It must never grow.
 #pragma once
 
 #include <cstddef>

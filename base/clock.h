@@ -13,7 +13,7 @@ class Clock {
   virtual uint64_t now_ns() const = 0;
 };
 
-// CLOCK_MONOTONIC.
+// Reads CLOCK_MONOTONIC.
 class SteadyClock final : public Clock {
  public:
   uint64_t now_ns() const override;

@@ -25,7 +25,7 @@ class Log {
   void info(std::string_view line) { write(LogLevel::info, line); }
   void warning(std::string_view line) { write(LogLevel::warning, line); }
   void error(std::string_view line) { write(LogLevel::error, line); }
-  // The same warning is written once in the life of this log.
+  // Writes a warning only the first time that it is given to this log.
   void warning_once(std::string_view line);
 
  private:
@@ -33,7 +33,7 @@ class Log {
   std::set<std::string, std::less<>> said_;
 };
 
-// "terrace: warning: ..." on stderr.
+// Writes "terrace: warning: ..." to stderr.
 class StderrLog final : public Log {
  public:
   void write(LogLevel level, std::string_view line) override;

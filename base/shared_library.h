@@ -1,4 +1,4 @@
-// SharedLibrary: a library of others that is loaded at run time, because not every machine has it.
+// SharedLibrary: a third-party library that is loaded at run time, because not every machine has it.
 #pragma once
 
 #include <string>

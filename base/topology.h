@@ -47,9 +47,9 @@ Topology read_topology(const std::string& root, const std::vector<uint32_t>& all
 // Reads this machine, limited to the processors that this process may use.
 Topology read_topology();
 
-// Spreads pages of [memory, memory + bytes) that have not been touched yet over `nodes`, in turn; for memory
-// that threads of all nodes use. Returns 0, or the errno with which the system refused: pages then lie where
-// they are first touched.
+// Spreads the untouched pages of [memory, memory + bytes) over `nodes`, in turn, for memory that threads of
+// all nodes use. Returns 0, or the errno with which the system refused: pages then lie where they are first
+// touched.
 int interleave_memory(void* memory, size_t bytes, const std::vector<uint32_t>& nodes);
 
 // "0-3,8,10-11" -> {0, 1, 2, 3, 8, 10, 11}; none for anything else.

@@ -123,9 +123,9 @@ struct OptimizerStep {
 OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t step,
                                   float gradient_scale = 1.0f);
 
-// A run of elements of a record. All pointers are those of element 0 of the same run of tiles, whatever
-// `first_element` is. Only elements [first_element, first_element + element_count) are read or written; the
-// run may begin and end anywhere inside tiles.
+// A run of elements of a record. All pointers are those of element 0 of the same run of tiles, for any
+// `first_element`. Only elements [first_element, first_element + element_count) are read or written; the run
+// may begin and end anywhere inside tiles.
 struct TileRun {
   RecordLayout layout = {};              // with the moments of the optimizer
   std::byte* record = nullptr;           // the start of a tile, aligned for float

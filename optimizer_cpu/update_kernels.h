@@ -27,8 +27,7 @@ struct UpdateRun {
   DataType moment_type;
   DataType gradient_type;
   DataType parameter_type;
-  // The bytes between the end of each array and the place where the caller goes on in it after this run. Only
-  // prefetches use them.
+  // The bytes between the end of each array and its place in the caller's next run. Only prefetches use them.
   size_t master_gap_bytes;
   size_t moment_gap_bytes;
 

@@ -28,8 +28,8 @@ struct SimItem {
   bool operator==(const SimItem&) const = default;
 };
 
-// One operation. The three lists are positions in SimSchedule::items, ascending, and no item is in two of
-// them.
+// A use is one operation. The three lists are positions in SimSchedule::items, ascending, and no item is in
+// two of them.
 struct SimUse {
   std::string operation;  // the key: the same operation has the same key in every step
   uint32_t tier = 0;      // where it computes

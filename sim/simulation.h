@@ -4,10 +4,10 @@
 //
 // Model. A tier keeps copies of items that live below it, in the memory that homes and occupied bytes leave.
 // Tier 0 holds all items of a use together while it computes. In the tiers below, items pass through staging
-// (which belongs to the occupied bytes) and take room only when they stay. A tier's decisions depend on what
-// the tier above asks of it, never the other way round. A dirty item is written down when it leaves, or when
-// a tier below needs it, unless its bytes will be made anew. The step is repeated until the state at its end
-// repeats, and the results are means over that period.
+// (which belongs to the occupied bytes) and take room only when they stay. A tier's decisions depend on the
+// transfers that the tier above asks of it, never the other way round. A dirty item is written down when it
+// leaves, or when a tier below needs it, unless its bytes will be made anew. The step is repeated until the
+// state at its end repeats, and the results are means over that period.
 //
 // Policies are those of memory/space/eviction_policy.h, but for three things. opt is a plan of which items
 // stay between which uses, made from the whole step with sizes and the cost of writing back, or Belady's rule

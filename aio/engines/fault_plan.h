@@ -19,7 +19,7 @@ enum class FaultKind : uint8_t {
   fail,            // moves `bytes` bytes, then ends with `error` (EIO, ENOSPC, kEndOfFile ...)
   short_transfer,  // moves only `bytes` bytes and says so; FaultTransport only: an Engine never ends short
   delay,           // completes no sooner than `delay_ns` after it was submitted
-  corrupt_read,    // flips the lowest bit of byte `bytes` of what was read
+  corrupt_read,    // flips the lowest bit of byte `bytes` of the bytes read
   torn_write,      // moves only `bytes` bytes and claims all; 0 bytes: a lost write
   full,            // writes find room for `bytes` bytes in all, then fail with ENOSPC
   rate_limit,      // transfers pass one after the other at `bytes_per_second`
@@ -52,7 +52,7 @@ struct Fault {
   uint64_t seed = 0;
 };
 
-// `prototype` at about `per_million` of a million of the indices in [0, count), chosen by the seed.
+// Returns `prototype` at about `per_million` of a million of the indices in [0, count), chosen by the seed.
 std::vector<Fault> seeded_faults(uint64_t seed, uint64_t count, uint32_t per_million, const Fault& prototype);
 
 // How delayed completions see time pass. A blocking call with nothing else to wait for sleeps until the next
@@ -61,9 +61,10 @@ struct FaultTime {
   const Clock* clock;
   std::function<void(uint64_t ns)> sleep_until;
 };
-// Real time.
+// Returns the FaultTime of real time.
 FaultTime real_time();
-// Sleeping advances the clock: blocking calls simulate time and take none. `clock` must outlive the plan.
+// Returns a FaultTime in which sleeping advances the clock: blocking calls simulate time and take none.
+// `clock` must outlive the plan.
 FaultTime simulated_time(FakeClock& clock);
 
 // The effects of the plan on one transfer.

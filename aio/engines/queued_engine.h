@@ -1,5 +1,5 @@
-// QueuedEngine: the one Engine. Cuts requests into pieces, keeps a transport's queue full, continues what is
-// short, retries what was interrupted, and runs callbacks. It must never allocate after its constructor nor
+// QueuedEngine: the one Engine. It cuts requests into pieces, keeps a transport's queue full, continues short
+// transfers, retries interrupted ones, and runs callbacks. It must never allocate after its constructor nor
 // know how a transport moves bytes.
 //
 //   submit -> backlog (per priority) -> pieces in flight (transport) -> ready -> callback

@@ -1,5 +1,5 @@
-// ThreadTransport: a pool of threads doing pread and pwrite; works wherever files do. It must never run a
-// callback: its threads move bytes and nothing else.
+// ThreadTransport: a pool of threads that call pread and pwrite; it works wherever files do. It must never
+// run a callback: its threads only move bytes.
 #pragma once
 
 #include <condition_variable>

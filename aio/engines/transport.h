@@ -1,6 +1,6 @@
-// Transport: the small thing below an Engine that moves single pieces and knows nothing of requests,
-// continuation, retries or callbacks. Those are written once, above it, so a transport that is short, slow or
-// broken on purpose (FaultTransport, the tests' fakes) exercises the same code as the kernel does.
+// Transport: the layer below an Engine that moves single pieces and knows nothing of requests, continuation,
+// retries or callbacks. Those are written once, above it, so a transport that is short, slow or broken on
+// purpose (FaultTransport, the tests' fakes) exercises the same code as the kernel does.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // UringRing: one io_uring with its tables of registered buffers and files. It must never let liburing's
-// header into another file, nor decide what is started when: that is UringTransport's.
+// header into another file, nor decide which pieces are started when: UringTransport does.
 //
 // The completion queue cannot overflow: the kernel makes it twice as long as the submission queue, whose
 // length is the most that the caller ever has in flight.
@@ -43,8 +43,8 @@ class UringRing {
   };
   static constexpr uint64_t kWakeId = UINT64_MAX;
 
-  // Null with the reason in `words` when io_uring does not work here; otherwise `words` is empty or says what
-  // an older kernel lacks.
+  // Returns null, with the reason in `words`, when io_uring does not work here; otherwise `words` is empty or
+  // says what an older kernel lacks.
   static std::unique_ptr<UringRing> create(RingMode mode, uint32_t most_in_flight, std::string& words);
   ~UringRing();
   UringRing(const UringRing&) = delete;

@@ -45,7 +45,7 @@ class JsonValue {
   friend JsonValue json_fixed(double value, int decimals);
   // A value that is JSON already.
   friend JsonValue json_raw(std::string_view json);
-  // Null for an empty text.
+  // The text, or null when it is empty.
   friend JsonValue json_text_or_null(std::string_view text);
 
  private:

@@ -7,9 +7,9 @@
 // lies between the two.
 //
 // Order. Operations belong on compute_stream(). Detaching records an event there, and a later copy of the
-// slot waits for it on the GPU: the host waits for nothing. A copy of work memory waits for what
-// compute_stream() held when the copy was asked for. The functions of Device that act in the order of the
-// operations enqueue on compute_stream() and do not wait.
+// slot waits for it on the GPU: the host waits for nothing. A copy of work memory waits for the operations
+// that compute_stream() held when the copy was asked for. The functions of Device that act in the order of
+// the operations enqueue on compute_stream() and do not wait.
 //
 // Unmapping waits for that event too, on a thread of its own and in batches: cuMemUnmap has no stream order,
 // and its cost is not documented. So after detach() the old addresses stay readable for a moment (strict
@@ -45,7 +45,7 @@ struct CudaDeviceOptions {
   uint64_t budget_bytes = 0;
   // Fresh and poisoned memory holds NaN, and addresses fault as soon as their slot is detached.
   bool strict = false;
-  uint64_t host_piece_bytes = kCudaHostPieceBytes;  // as of CudaPageLock
+  uint64_t host_piece_bytes = kCudaHostPieceBytes;  // the pieces of CudaPageLock
 };
 
 // Makes a CudaDevice, for programs that are also built without CUDA.

@@ -1,7 +1,7 @@
 // CudaGpu: one NVIDIA GPU of this machine, its driver and its primary context. It must never allocate memory
-// of the GPU: that is CudaDevice's, within a budget.
+// of the GPU: CudaDevice does, within a budget.
 //
-// Public headers know nothing of cuda.h. Where Terrace is built without it, everything links as ever, and
+// Public headers know nothing of cuda.h. Where Terrace is built without it, everything still links, and
 // CudaGpu::open() says so.
 #pragma once
 
@@ -28,7 +28,7 @@ struct CudaFacts {
   int copy_engines = 0;         // 2 and more: copies both ways at once
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;         // when the GPU was opened
-  uint64_t granularity_bytes = 0;  // of physical memory; 0 without virtual memory
+  uint64_t granularity_bytes = 0;  // granularity of physical memory; 0 without virtual memory
 };
 // "12.4"
 std::string cuda_version_text(int version);

@@ -20,7 +20,7 @@ class CopyObserver {
 
 // CopyNote: goes with a copy that moves bytes over a link. The observer gives `tag` and `id` their meaning.
 struct CopyNote {
-  CopyObserver* observer = nullptr;  // null: nobody is told, and no clock is looked at for it
+  CopyObserver* observer = nullptr;  // null: the copy is not reported, and no clock is read for it
   uint64_t tag = 0;
   uint64_t id = 0;
 };

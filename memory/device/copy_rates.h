@@ -74,7 +74,7 @@ class PlainCopies : public CopyWay {
 std::unique_ptr<CopyWay> make_plain_memory_copies(CopyBuffers device);
 
 struct CopyPlan {
-  std::vector<uint64_t> sizes;  // of one copy
+  std::vector<uint64_t> sizes;  // bytes of one copy
   uint64_t buffer_bytes = 0;    // at least the largest size
   uint64_t moved_bytes = 0;     // about so many bytes in each direction of a measurement
   uint64_t rounds = 0;

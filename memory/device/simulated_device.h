@@ -64,7 +64,7 @@ class SimulatedDevice final : public Device {
   bool strict() const override { return options_.strict; }
   void poison(DeviceSlot slot) override;
 
-  // Where the slot's memory is while it is detached; for tests and messages.
+  // The address of the slot's memory while it is detached; for tests and messages.
   const std::byte* home(DeviceSlot slot) const;
 
  private:

@@ -23,7 +23,7 @@ struct Machine {
   std::vector<uint32_t> cores;  // those that this process may run on (affinity and cpuset), ascending
   uint64_t page_bytes = 0;
   std::string
-      huge_page_mode;  // of anonymous memory: "always", "madvise", "never", or "none" when not built in
+      huge_page_mode;  // for anonymous memory: "always", "madvise", "never", or "none" when not built in
   uint64_t huge_page_bytes = 0;  // 0 when there are none
 
   bool huge_pages_on_request() const { return huge_page_mode == "always" || huge_page_mode == "madvise"; }

@@ -97,7 +97,7 @@ class BlockStore {
   // completed, failed or not.
   io::Request read_request(ChunkId chunk, uint32_t block, std::span<std::byte> destination);
   // Throws Error(io) for a failed completion, and Error(corrupt) naming file, chunk, offset and both
-  // checksums when the bytes are not the written ones.
+  // checksums when the bytes differ from those written.
   void end_read(ChunkId chunk, uint32_t block, const io::Request& request, const io::Completion& completion);
   // These are end_read() in two steps, for callers that want the checked bytes in a cache: end_transfer()
   // when the request has completed, verify() when the bytes are needed.

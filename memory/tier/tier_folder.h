@@ -62,7 +62,7 @@ class TierFolder {
   static constexpr uint64_t kMarkBytes = 4096;
   static std::span<const std::byte, kMarkBytes> mark();
 
-  // The bytes on the drive taken by all files in the tier folder of `path`, whoever made them; 0 without a
+  // The bytes on the drive taken by all files in the tier folder of `path`, of any origin; 0 without a
   // folder.
   static uint64_t bytes_at(const std::filesystem::path& path);
   // The bytes that an ordinary user may still write on this file system.

@@ -45,7 +45,7 @@ struct TierSpaceOptions {
   std::vector<TierPath> paths;  // at least one, no two alike
   // fresh removes the files of a dead job, with a line; a commit, or files that may be part of one, are an
   // Error(config) unless `discard_epochs`. resume needs paths that hold a whole commit, else it is an Error;
-  // their order is that of the run that made them, whatever order is given here.
+  // their order is that of the run that made them, not the order given here.
   TierStart start = TierStart::fresh;
   bool discard_epochs = false;
   // For plans: the paths need not be there, no folder is made or locked, and nothing is written. The start is
@@ -61,7 +61,7 @@ class TierSpace {
   // Locks the folders for its lifetime. Throws Error(io) when a path cannot be used or another job has it,
   // Error(config) and Error(corrupt) when the files there must not be removed, or cannot be resumed.
   TierSpace(TierSpaceOptions options, Log& log);
-  // Removes its files unless keep_files(true) was the last word, and unlocks.
+  // Removes its files, unless the last keep_files() said true, and unlocks.
   ~TierSpace();
   TierSpace(const TierSpace&) = delete;
   TierSpace& operator=(const TierSpace&) = delete;

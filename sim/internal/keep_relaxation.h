@@ -52,7 +52,7 @@ class KeepRelaxation {
   std::vector<double> first_weight_;  // per arc over the cycle's end: the part of its first piece
   // The following are of the last solve.
   std::vector<int64_t> arc_value_;  // saved per unit, in parts of kScale
-  double paid_bytes_ = 0;           // moved whatever the shares of the open arcs
+  double paid_bytes_ = 0;           // bytes moved for any shares of the open arcs
   std::vector<double> share_, second_share_;
   std::vector<double> best_shares_, best_disagreement_;
 };

@@ -11,7 +11,7 @@ namespace terrace::sim {
 
 class PlanState {
  public:
-  // Nothing is kept. `problem` outlives it.
+  // Begins with no arc kept. `problem` outlives this object.
   explicit PlanState(const KeepProblem& problem)
       : problem_(&problem),
         kept_(problem.arcs.size(), false),

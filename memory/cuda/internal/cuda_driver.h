@@ -1,6 +1,6 @@
 // CudaDriver: the calls of the CUDA driver that Terrace uses, as a table that is filled at run time. So a
-// program is built with cuda.h alone, is linked to nothing of CUDA, and runs where there is none; and a test
-// can fill the table with calls of its own. It must never call anything by itself.
+// program is built with cuda.h alone, is not linked to CUDA, and runs on machines without it; and a test can
+// fill the table with calls of its own. It must never call anything by itself.
 //
 // The CUDA runtime is not used: contexts, streams and memory are the driver's. A program that uses the
 // runtime as well (as PyTorch does) shares the same primary context.

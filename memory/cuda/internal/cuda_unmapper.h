@@ -1,7 +1,7 @@
 // CudaUnmapper: takes detached slots away from their flat addresses, behind the owner's back. Unmapping is
 // not in the order of any stream, so it has to wait for the operations that use the addresses, and its cost
 // is not known before it is measured; a thread of its own keeps both out of the step. It must never unmap
-// what an operation may still use, nor let an address be mapped that it has not unmapped yet.
+// memory that an operation may still use, nor let an address be mapped that it has not unmapped yet.
 #pragma once
 
 #include <condition_variable>

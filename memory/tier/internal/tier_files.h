@@ -18,7 +18,7 @@ namespace terrace::tier {
 inline constexpr std::string_view kFolderName = "terrace-tier";
 inline constexpr const char* kLockName = "lock";
 inline constexpr const char* kLabelName = "space";
-inline constexpr std::string_view kAsideSuffix = ".new";  // of io::write_file_atomically()
+inline constexpr std::string_view kAsideSuffix = ".new";  // suffix of io::write_file_atomically()
 
 inline constexpr std::string_view kLabelMagic = "TRCSPACE";
 inline constexpr std::string_view kManifestMagic = "TRCEPOCH";
@@ -70,7 +70,8 @@ std::array<std::byte, kLabelBytes> serialise(const Label& label);
 // Throws Error(corrupt), or Error(config) for a newer format.
 Label parse_label(std::span<const std::byte> bytes, const std::string& path);
 
-// For the two parsers: the whole file's checksum, then its version. `what` is "the label of a tier folder".
+// check_head() checks the whole file's checksum, then its version, for both parsers. `what` is "the label of
+// a tier folder".
 struct FileHead {
   std::string_view what;
   std::string_view magic;
