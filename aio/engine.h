@@ -4,13 +4,13 @@
 //  - A request is cut into pieces of `block_bytes`; at most `queue_depth` pieces are in flight at once.
 //  - A short transfer is continued until the request is whole; EINTR and EAGAIN are retried.
 //  - Reading past the end of the file ends with kEndOfFile and the bytes that were there.
-//  - Where the system stops serving the engine itself (io_uring_enter or io_getevents fail for about a
-//    second), every request ends with engine_stopped(), in flight or still to come, as soon as the kernel has
+//  - When the system stops serving the engine itself (io_uring_enter or io_getevents fail for about a
+//    second), every request, in flight or still to come, ends with engine_stopped() as soon as the kernel has
 //    let go of its memory.
 //  - Sizes and offsets are 64 bits wide: a request of more than 4 GiB is an ordinary request.
 //  - Requests have no order among each other; two that overlap must not be in flight together.
 //  - Every accepted request gets exactly one callback, whatever happens to it. Nothing here throws after
-//  creation.
+//    creation.
 //
 // Threads: one owner thread (the first to submit, poll or wait) uses an engine; only wake() may be called by
 // others. Callbacks run on the owner thread, inside submit(), poll() or wait(), and may submit again: see
@@ -40,8 +40,8 @@ enum class Priority : uint8_t { critical, background };
 // The error of a read that reached the end of its file. No file operation reports ENODATA by itself.
 inline constexpr int kEndOfFile = ENODATA;
 
-// The error of a request of an engine that the system serves no more: the errno of the failed call, moved out
-// of the way of what a file can fail with.
+// The error of a request whose engine the system no longer serves: the errno of the failed call, moved above
+// every errno of a file operation.
 inline constexpr int kEngineStopped = 1 << 16;
 constexpr int engine_stopped(int call_error) {
   return kEngineStopped + call_error;
@@ -68,7 +68,7 @@ struct Request {
   Priority priority = Priority::critical;
 };
 
-// io_uring and libaio let the kernel move the bytes, libaio only those of direct files; threads works
+// With io_uring and libaio the kernel moves the bytes, with libaio only those of direct files; threads works
 // wherever files do.
 enum class EngineKind : uint8_t { io_uring, libaio, threads };
 
@@ -81,17 +81,17 @@ struct EngineOptions {
   EngineKind kind = EngineKind::io_uring;
   // Measured (`terrace bench io --sweep`, docs/benchmarks.md): throughput is flat from 8 MiB in flight and
   // blocks of 512 KiB on; larger blocks cost less processor time, and blocks that are too large for the
-  // system to send to the device whole gain nothing more. 32 of 1 MiB stays fast where other work delays this
-  // thread.
+  // system to send to the drive whole gain nothing more. 32 pieces of 1 MiB stay fast where other work delays
+  // this thread.
   uint32_t queue_depth = 32;     // pieces in flight: 1 to 4096
   uint64_t block_bytes = kMiB;   // a multiple of 4 KiB, at most 1 GiB
-  uint32_t thread_count = 2;     // of the threads engine: 1 to 256
+  uint32_t thread_count = 2;     // threads only: 1 to 256
   uint32_t backlog_count = 256;  // requests that may wait for a place in flight: 1 to 65536
-  // Of io_uring: a kernel thread takes new pieces, which saves system calls and costs a core while it is
-  // busy. Where the kernel refuses, the engine works without and says why.
+  // io_uring only: a kernel thread takes new pieces, which saves system calls and costs a core while it is
+  // busy. Where the kernel refuses, the engine works without one and says why.
   bool io_uring_sqpoll = false;
-  // Of io_uring: the device is asked for completions and does not interrupt; wait() keeps its core busy.
-  // Files whose device refuses are served without, and why is said once.
+  // io_uring only: the engine polls the drive for completions, without interrupts; wait() keeps its core
+  // busy. Files whose drive refuses are served without polling, and the reason is logged once.
   bool io_uring_iopoll = false;
 };
 
@@ -101,8 +101,8 @@ struct EngineStats {
   uint64_t bytes_read = 0;  // moved by the system, also for requests that failed later
   uint64_t bytes_written = 0;
   uint64_t pieces = 0;                   // handed to the system, continuations included
-  uint64_t registered_pieces = 0;        // of these, through a registered buffer
-  uint64_t registered_file_pieces = 0;   // of these, through a registered file
+  uint64_t registered_pieces = 0;        // pieces through a registered buffer
+  uint64_t registered_file_pieces = 0;   // pieces through a registered file
   uint64_t submit_calls = 0;             // system calls that handed pieces over; none with sqpoll or threads
   uint64_t short_transfers = 0;          // continued
   uint64_t retries = 0;                  // after EINTR and EAGAIN
@@ -112,8 +112,8 @@ struct EngineStats {
 
 class Engine {
  public:
-  // Finishes everything that was accepted, running the callbacks; with requests in flight only on the owner
-  // thread.
+  // Finishes every accepted request and runs its callback. With requests in flight only the owner thread may
+  // do this.
   virtual ~Engine() = default;
 
   virtual EngineKind kind() const = 0;
@@ -122,13 +122,13 @@ class Engine {
   // Accepts all of `requests`, which are copied, and starts as many pieces as there is room for, in one
   // batch. At most queue_depth + backlog_count requests are held; when there is no room for the next one,
   // submit() waits for completions and runs their callbacks until there is. A request of zero bytes completes
-  // before the outermost submit() returns. Otherwise submit() runs no callbacks. From inside a callback: the
-  // place of the completing request is free already, so submitting one request never waits; submitting more
-  // than there is room for runs other callbacks inside this one. poll() and wait() must not be called from a
+  // before the outermost submit() returns. Otherwise submit() runs no callbacks. Inside a callback the place
+  // of the completing request is free already, so submitting one request never waits; submitting more than
+  // there is room for runs other callbacks inside this one. poll() and wait() must not be called from a
   // callback.
   virtual void submit(std::span<const Request> requests) = 0;
 
-  // Runs the callbacks of what has completed and returns how many; never blocks.
+  // Runs the callbacks of completed requests and returns how many; never blocks.
   virtual size_t poll() = 0;
 
   // Blocks until at least min(min_count, in_flight()) requests have completed and their callbacks have run,
@@ -141,19 +141,19 @@ class Engine {
   // Requests accepted whose callback has not started yet.
   virtual uint64_t in_flight() const = 0;
 
-  // Optional acceleration of transfers that lie inside `memory` (io_uring fixed buffers, in pieces of at most
-  // 1 GiB). False means that nothing changed and transfers work as before; registration_refusal() says why.
-  // The memory must be unregistered before it is unmapped. Called by the owner thread, or before there is
-  // one.
+  // Speeds up transfers that lie inside `memory`, where the engine can (io_uring fixed buffers, in pieces of
+  // at most 1 GiB). False means that nothing changed and transfers work as before; registration_refusal()
+  // says why. The memory must be unregistered before it is unmapped. The owner thread calls this, or any
+  // thread before there is an owner.
   virtual bool register_buffer(std::span<std::byte> memory) = 0;
-  // Takes exactly what was registered; no transfer of it may be in flight.
+  // Takes exactly a registered `memory`, of which no transfer may be in flight.
   virtual void unregister_buffer(std::span<std::byte> memory) = 0;
-  // The same for transfers of the open file `fd` (io_uring fixed files), which must not be registered
-  // already. The kernel keeps a registered file open: it must be unregistered before it is closed, or
-  // requests for the next file that is given this number would go to the old one, and before what its closing
-  // ends (a lock, the space of a removed file) counts as ended.
+  // Speeds up transfers of the open file `fd` likewise (io_uring fixed files); it must not be registered
+  // already. The kernel keeps a registered file open. So it must be unregistered before it is closed, or
+  // requests for the next file with this number would go to the old one; until then its lock, or the space of
+  // a removed file, is not free either.
   virtual bool register_file(int fd) = 0;
-  // No transfer of it may be in flight.
+  // No transfer of the file may be in flight.
   virtual void unregister_file(int fd) = 0;
   // Why the last register_buffer() or register_file() that returned false did so.
   virtual std::string_view registration_refusal() const = 0;
@@ -178,9 +178,9 @@ struct EngineChoice {
 // an explicitly wanted kind does not work.
 EngineChoice choose_engine(std::optional<EngineKind> wanted);
 
-// Throws Error(config) for options out of range and Error(io) when the engine cannot be created. What an
-// older kernel lacks and the engine does without is said to `log`, which must outlive an engine with
-// io_uring_iopoll. The engine may be handed to another thread before its first use.
+// Throws Error(config) for options out of range and Error(io) when the engine cannot be created. Features
+// that an older kernel lacks and the engine does without are reported to `log`, which must outlive an engine
+// with io_uring_iopoll. The engine may be handed to another thread before its first use.
 std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log);
 
 }  // namespace terrace::io

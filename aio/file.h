@@ -1,5 +1,5 @@
 // File: one open file of a tier or a checkpoint, and the small helpers for files that are read and written
-// whole. It must never transfer bulk data: that is an Engine's, through fd(). Errors are Error(io), or
+// whole. It must never transfer bulk data, which an Engine does through fd(). Errors are Error(io), or
 // Error(capacity) where a file system is full.
 #pragma once
 
@@ -24,7 +24,7 @@ struct FileOptions {
   uint32_t mode = 0600;          // of a new file, less the umask
   bool direct = false;           // past the page cache (O_DIRECT), where the file system has that
   bool no_follow = true;         // a symbolic link as the last part of the path is an error
-  FileEvents* events = nullptr;  // told of create, resize and sync; outlives the file
+  FileEvents* events = nullptr;  // hears of create, resize and sync; outlives the file
 };
 
 // Owns a descriptor of a regular file, closed on exec. Movable; one thread at a time, but any number of
@@ -32,8 +32,7 @@ struct FileOptions {
 class File {
  public:
   static File open(const std::filesystem::path& path, const FileOptions& options);
-  // The name of a file that is not made, with a descriptor through which nothing can be transferred: for
-  // plans.
+  // For plans: names a file without making it. Nothing can be transferred through its descriptor.
   static File without_file(const std::filesystem::path& path);
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
@@ -44,29 +43,30 @@ class File {
   int fd() const { return fd_; }
   const std::filesystem::path& path() const { return path_; }
 
-  // Whether transfers go past the page cache. When that was asked for and refused, the file works buffered
-  // and direct_refusal() is the reason, for the caller to warn once.
+  // Whether transfers go past the page cache. When the system refuses that, the file works buffered and
+  // direct_refusal() is the reason, for the caller to warn once.
   bool direct() const { return direct_; }
   const std::string& direct_refusal() const { return direct_refusal_; }
-  // What addresses, offsets and sizes of transfers must be multiples of; 1 for a buffered file.
+  // Addresses, offsets and sizes of transfers must be multiples of this; 1 for a buffered file.
   uint64_t alignment_bytes() const { return alignment_bytes_; }
 
   uint64_t size_bytes() const;
-  // New space reads as zeros and takes no disk until it is written.
+  // New space reads as zeros and takes no space on the drive until it is written.
   void resize(uint64_t bytes);
-  // Makes the file at least `bytes` long with disk space for all of it, or throws Error(capacity) with the
-  // free space and leaves it as it was. False when the file system cannot reserve space: then the size is
-  // set, and the space was free just now.
+  // Makes the file at least `bytes` long with space on the drive for all of it, or throws Error(capacity)
+  // with the free space and leaves it as it was. Returns false when the file system cannot reserve space:
+  // then only the size is set, and the space was free just now.
   bool preallocate(uint64_t bytes);
-  // Returns when the data, and what is needed to read it back, is on the device.
+  // Returns when the data, and the metadata needed to read it back, are on the drive.
   void sync();
-  // Gives it another name, which nothing has: Error(io) where something does. Durable once the folder is.
+  // Gives the file another name. Throws Error(io) when something has that name. The name is durable once the
+  // folder is.
   void rename(const std::filesystem::path& to);
-  // Throws Error(io) unless path() still leads to this file: somebody removed it, or put another in its
-  // place.
+  // Throws Error(io) when path() no longer leads to this file, because somebody removed it or put another in
+  // its place.
   void require_named() const;
-  // Takes the exclusive lock of this file until it is closed; false when another open file has it, in this
-  // process or another. A process that dies leaves no lock.
+  // Takes the exclusive lock of this file until it is closed. Returns false when another open file has it, in
+  // this process or another. A process that dies leaves no lock.
   bool try_lock();
 
  private:
@@ -86,20 +86,20 @@ class File {
 // Bytes an ordinary user can still write to the file system that holds `path`.
 uint64_t free_bytes_at(const std::filesystem::path& path);
 
-// What to throw for a completion with an error: what was done, path, offset, bytes and the system's words.
+// The Error to throw for a failed completion: operation, path, offset, bytes and the system's words.
 Error describe_failure(const Request& request, const Completion& completion,
                        const std::filesystem::path& path);
 
 // Replaces or creates `path` so that after a crash at any instruction it holds either the old bytes or the
-// new ones: writes "<path>.new" (removing what a dead process left there), fsyncs, renames, fsyncs the
-// folder. Mode 0600. For one writer per path at a time.
+// new ones: it writes "<path>.new" (removing one of a dead process), fsyncs, renames, and fsyncs the folder.
+// The file has mode 0600. A path may have one writer at a time.
 void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes,
                            FileEvents* events = nullptr);
 
-// Returns when the names in this folder are on the device.
+// Returns when the names in this folder are on the drive.
 void sync_folder(const std::filesystem::path& folder, FileEvents* events = nullptr);
 
-// A regular file of at most `max_bytes`; a longer one is an Error(io) before anything is read.
+// Reads a regular file of at most `max_bytes`; a longer one is an Error(io) before anything is read.
 std::vector<std::byte> read_whole_file(const std::filesystem::path& path, uint64_t max_bytes);
 
 }  // namespace terrace::io

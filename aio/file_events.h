@@ -1,8 +1,8 @@
-// FileEvents: told of everything that changes what a disk would hold after a power cut. For the tests that
-// simulate one; null everywhere else. It must never be asked for a decision: it only listens.
+// FileEvents: hears of everything that changes what a drive would hold after a power cut. Tests that simulate
+// one use it; it is null everywhere else. It must never be asked for a decision: it only listens.
 //
 // Every call but sync_begins() comes after the system said that the operation succeeded, on the thread that
-// made it; several threads may call at once. Transfers of an Engine are not told here: what decorates the
+// made it; several threads may call at once. Transfers of an Engine are not reported here; a decorator of the
 // engine sees them.
 #pragma once
 
@@ -23,7 +23,7 @@ class FileEvents {
   virtual void created(const Path& path) = 0;  // an empty file
   virtual void resized(const Path& path, uint64_t bytes) = 0;
   virtual void written(const Path& path, uint64_t offset, std::span<const std::byte> bytes) = 0;
-  // A sync makes durable what was written before it began, and says so when it has ended.
+  // A sync makes durable the writes before sync_begins(); synced() says that it has ended.
   virtual void sync_begins(const Path& path) = 0;
   virtual void synced(const Path& path) = 0;
   virtual void renamed(const Path& from, const Path& to) = 0;

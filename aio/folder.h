@@ -1,5 +1,6 @@
-// Folders that others may find only whole: they are made under another name and take their place by a rename.
-// A call that fails throws Error(io), or Error(capacity) where the disk is full, with the system's reason.
+// Helpers for folders that others may find only whole: such a folder is made under another name and takes its
+// place by a rename. A call that fails throws Error(io), or Error(capacity) where the drive is full, with the
+// system's reason.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +12,8 @@
 
 namespace terrace::io {
 
-// Removes what lies at a path when it goes out of scope; whatever fails is a warning.
+// Removes the file or folder at a path, with everything in it, when it goes out of scope; a failure is a
+// warning.
 class RemovedAtEnd {
  public:
   RemovedAtEnd(std::filesystem::path path, Log& log) : path_(std::move(path)), log_(log) {}
@@ -25,22 +27,22 @@ class RemovedAtEnd {
   Log& log_;
 };
 
-// Whether a name exists; a link that leads nowhere does.
+// Whether a name exists; a broken link does.
 bool is_there(const std::filesystem::path& path);
-// The names of a folder that `wanted` takes, sorted.
+// The names in a folder that `wanted` accepts, sorted.
 std::vector<std::string> names_in(const std::filesystem::path& folder,
                                   FunctionRef<bool(const std::string& name)> wanted);
-// Throws what the system said of a folder.
+// Throws the Error for an operation on a folder that failed with this errno.
 [[noreturn]] void fail_folder(const std::string& what_failed, const std::filesystem::path& path, int error);
 
-// A new folder of mode 0700.
+// Creates a folder with mode 0700.
 void make_folder(const std::filesystem::path& path);
-// Every missing folder of the path, each of them durable.
+// Creates every missing folder of the path, each of them durable.
 void make_folders(const std::filesystem::path& path);
-// Makes what was written to the open folder durable.
+// Makes the names in the open folder durable.
 void sync_descriptor(int fd, const std::filesystem::path& path);
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
-// Swaps two names in one instant; false when the file system cannot.
+// Swaps two names in one instant. Returns false when the file system cannot.
 bool exchange_paths(const std::filesystem::path& one, const std::filesystem::path& other);
 
 }  // namespace terrace::io

@@ -2,11 +2,11 @@
 // Any thread submits; callbacks run on the I/O thread and must be short, since nothing is submitted or
 // completed meanwhile.
 //
-// How it sleeps. With nothing in flight it waits on a condition variable. With something in flight it blocks
-// in Engine::wait(1), where a completion ends the sleep, and so does Engine::wake(), called by a submit()
-// that brings something the engine has room for. With io_uring, wake() writes an eventfd that the ring itself
-// polls, so both kinds of news arrive in the one completion queue: no time-outs, no busy loop, no second
-// thread.
+// Sleeping: with nothing in flight the thread waits on a condition variable. With something in flight it
+// blocks in Engine::wait(1), where a completion ends the sleep, and so does Engine::wake(), called by a
+// submit() that brings something the engine has room for. With io_uring, wake() writes an eventfd that the
+// ring itself polls, so both kinds of news arrive in the one completion queue: no time-outs, no busy loop, no
+// second thread.
 //
 // Lock order: mutex_ is the only lock and no engine call is made under it, wake() apart, which never blocks.
 #pragma once
@@ -48,7 +48,8 @@ class IoThread {
   // as well. Thread-safe; not to be called from a callback.
   void drain();
 
-  // As the engine's, run on the I/O thread; thread-safe, not to be called from a callback.
+  // These run the engine's functions of the same names on the I/O thread. Thread-safe; not to be called from
+  // a callback.
   bool register_buffer(std::span<std::byte> memory);
   void unregister_buffer(std::span<std::byte> memory);
   bool register_file(int fd);
@@ -60,7 +61,7 @@ class IoThread {
   const EngineOptions& options() const { return engine_->options(); }
 
  private:
-  // First in, first out, of fixed capacity.
+  // A first-in first-out queue of fixed capacity.
   class Queue {
    public:
     explicit Queue(size_t capacity) : requests_(capacity) {}
@@ -88,7 +89,7 @@ class IoThread {
   void go_round();
 
   std::unique_ptr<Engine> engine_;  // destroyed by the I/O thread, its owner
-  std::vector<Request> batch_;      // of the I/O thread
+  std::vector<Request> batch_;      // used by the I/O thread alone
 
   mutable Mutex mutex_;
   std::condition_variable_any work_added_;  // for the I/O thread

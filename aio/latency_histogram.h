@@ -1,4 +1,4 @@
-// LatencyHistogram: how long operations took, in buckets of at most 1/64 of their value, as fio has them. It
+// LatencyHistogram: how long operations took, in buckets at most 1/64 of their value wide, like fio's. It
 // must never allocate after its constructor.
 #pragma once
 
@@ -14,17 +14,17 @@ class LatencyHistogram {
   void add(uint64_t ns);
 
   uint64_t count() const { return count_; }
-  // All 0 when nothing was added.
+  // The numbers below are 0 when nothing was added.
   uint64_t min_ns() const { return count_ == 0 ? 0 : min_ns_; }
   uint64_t max_ns() const { return max_ns_; }
   double mean_ns() const;
   double stddev_ns() const;  // of the operations that were added
-  // The least upper end of a bucket below which `percent` of the operations lie, at most max_ns().
+  // The upper end of the first bucket up to which `percent` of the operations lie, but at most max_ns().
   uint64_t percentile_ns(double percent) const;
 
  private:
   static constexpr uint32_t kBits =
-      6;  // values that share their highest bits: 64 buckets for each power of two
+      6;  // values with the same highest bits share a bucket: 64 buckets for each power of two
   static uint32_t bucket_of(uint64_t ns);
   static uint64_t upper_end(uint32_t bucket);
 

@@ -1,8 +1,8 @@
 // RingBuffer: the small buffer through which everything is streamed, block by block.
 //
 // Its slots are handed out last-in first-out, so that a stream touches no more memory than it has blocks in
-// flight and stays in the last-level cache; 2 MiB pages are most of what a registered buffer gains. It must
-// never grow.
+// flight and stays in the last-level cache; most of the gain of a registered buffer comes from 2 MiB pages.
+// It must never grow.
 #pragma once
 
 #include <cstddef>
@@ -26,15 +26,15 @@ class RingBuffer {
   // Owns its memory: anonymous, 2 MiB aligned, in 2 MiB pages where the system has them, touched before it
   // returns. Throws Error(capacity) when there is not enough.
   explicit RingBuffer(const RingOptions& options);
-  // Over memory of the caller's, 4 KiB aligned, which must outlive the ring; as many whole slots as fit, at
-  // least one.
+  // Uses the caller's `memory`, 4 KiB aligned, which must outlive the ring. It has as many whole slots as
+  // fit, at least one.
   RingBuffer(std::span<std::byte> memory, uint64_t slot_bytes);
   ~RingBuffer();  // asserts that every slot has been released
   RingBuffer(const RingBuffer&) = delete;
   RingBuffer& operator=(const RingBuffer&) = delete;
 
-  // The slot released last, whole; an empty span when all are out. Never blocks on anything slow.
-  // Thread-safe.
+  // Returns the slot released last, whole, or an empty span when all are out. It never blocks on anything
+  // slow. Thread-safe.
   std::span<std::byte> acquire();
   // Takes a span that acquire() returned. Thread-safe.
   void release(std::span<std::byte> slot);
@@ -42,9 +42,9 @@ class RingBuffer {
   uint64_t slot_bytes() const { return slot_bytes_; }
   uint32_t slot_count() const { return slot_count_; }
   uint32_t free_count() const;
-  // What to register with an engine.
+  // The whole memory of the ring, for registration with an engine.
   std::span<std::byte> memory() const { return memory_; }
-  // Why the ring lies in 4 KiB pages; empty when nothing is known to forbid 2 MiB pages, and over memory of
+  // Why the ring lies in 4 KiB pages; empty when nothing is known to forbid 2 MiB pages, and for memory of
   // the caller's.
   std::string_view huge_page_refusal() const { return huge_page_refusal_; }
 

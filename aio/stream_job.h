@@ -1,7 +1,7 @@
-// run_stream(): one stream of equal blocks between a file and the ring, measured; what `terrace bench io` and
-// the measuring of a path stand on. The ring's free slots are the only buffers: as many blocks are in flight
-// as it has slots, and each slot is used again as soon as it is free. It must never touch bytes outside the
-// region it is given, nor the data that it moves.
+// run_stream(): measures one stream of equal blocks between a file and the ring, for `terrace bench io` and
+// the measuring of a path. The ring's free slots are the only buffers: as many blocks are in flight as it has
+// slots, and each slot is used again as soon as it is free. It must never touch bytes outside the region it
+// is given, nor the data that it moves.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ enum class StreamKind : uint8_t {
 
 struct StreamOptions {
   StreamKind kind = StreamKind::read;
-  bool random = false;         // every block of the region once, in no order, before any comes again
-  uint32_t read_percent = 50;  // of mixed
+  bool random = false;         // in random order; every block of the region comes once before any comes again
+  uint32_t read_percent = 50;  // mixed only
   uint64_t block_bytes = 0;    // at most the ring's slots
-  uint64_t region_bytes = 0;   // of the file, from its beginning; a multiple of block_bytes
-  // When the stream ends: when so many bytes have been moved, both directions together, or so much time has
-  // passed, whichever comes first. Not both 0.
+  uint64_t region_bytes = 0;   // from the beginning of the file; a multiple of block_bytes
+  // The stream ends when it has moved `io_bytes`, both directions together, or when `runtime_ns` has passed,
+  // whichever comes first. 0 is no limit; one of them must be positive.
   uint64_t io_bytes = 0;
   uint64_t runtime_ns = 0;
   uint64_t seed = 1;
@@ -38,7 +38,7 @@ struct StreamDirection {
   uint64_t bytes = 0;
   uint64_t operations = 0;
   LatencyHistogram submission;  // until the engine has taken the operation
-  LatencyHistogram completion;  // from there to its end
+  LatencyHistogram completion;  // from then until it has completed
   LatencyHistogram total;
 };
 
@@ -51,7 +51,7 @@ struct StreamResult {
   StreamDirection read;
   StreamDirection write;
   uint64_t elapsed_ns = 0;
-  // Of the whole process, which runs nothing else meanwhile.
+  // The counters below are those of the whole process, which must run nothing else meanwhile.
   uint64_t user_ns = 0;
   uint64_t system_ns = 0;
   uint64_t context_switches = 0;

@@ -1,4 +1,4 @@
-// What every thread of this folder does first.
+// The set-up that every thread of this folder begins with.
 #pragma once
 
 namespace terrace::io {

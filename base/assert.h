@@ -1,4 +1,5 @@
-// TERRACE_ASSERT: a programmer's mistake ends the program with a message that holds the values. Always on.
+// TERRACE_ASSERT: a programmer's mistake ends the program with a message that holds the values. It is always
+// on.
 #pragma once
 
 #include <string>

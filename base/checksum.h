@@ -1,6 +1,6 @@
 #pragma once
-// The checksum of everything that Terrace writes to a disk: of blocks of the nvme tier and of its manifests,
-// and of checkpoints. Part of both formats: it never changes.
+// The checksum of everything that Terrace writes to a drive: blocks and manifests of the nvme tier, and
+// checkpoints. It is part of both formats and never changes.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// XXH3 with 64 bits and seed 0. The same on every machine; thread-safe, allocates nothing.
+// Returns the 64-bit XXH3 with seed 0, which is the same on every machine. Thread-safe; allocates nothing.
 uint64_t checksum_of(std::span<const std::byte> bytes);
 
 }  // namespace terrace

@@ -13,7 +13,7 @@ class Clock {
   virtual uint64_t now_ns() const = 0;
 };
 
-// CLOCK_MONOTONIC.
+// Reads CLOCK_MONOTONIC.
 class SteadyClock final : public Clock {
  public:
   uint64_t now_ns() const override;
@@ -24,7 +24,7 @@ class FakeClock final : public Clock {
  public:
   uint64_t now_ns() const override { return now_ns_.load(); }
   void advance(uint64_t ns) { now_ns_.fetch_add(ns); }
-  // To that moment, unless it has passed.
+  // Advances to that moment unless it has passed.
   void advance_to(uint64_t ns) {
     uint64_t now = now_ns_.load();
     while (now < ns && !now_ns_.compare_exchange_weak(now, ns)) {

@@ -31,8 +31,8 @@ constexpr float to_float(float value) {
   return value;
 }
 
-// Nearest, ties away from zero (one rule everywhere, so that master = bf16 + int16 remainder is lossless);
-// NaN stays NaN (quieted, its sign kept); denormals are kept; overflow rounds to infinity.
+// Rounds to nearest, ties away from zero (one rule everywhere, so that master = bf16 + int16 remainder is
+// lossless). NaN stays NaN (quieted, its sign kept); denormals are kept; overflow rounds to infinity.
 constexpr Bf16 to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return Bf16{static_cast<uint16_t>((bits >> 16) | 0x0040u)};
@@ -41,7 +41,7 @@ constexpr Bf16 to_bf16(float value) {
 
 // Whether the number is finite and stays so in `type`.
 constexpr bool fits(float value, DataType type) {
-  // What rounds to infinity: half way from the largest number to the next power of two, and everything above.
+  // Half way from the largest number to the next power of two, and everything above, rounds to infinity.
   const uint32_t infinite = type == DataType::fp32   ? 0x7f800000u
                             : type == DataType::bf16 ? 0x7f7f8000u
                                                      : 0x477ff000u;
@@ -54,7 +54,7 @@ struct Fp16 {
 };
 static_assert(sizeof(Fp16) == 2);
 
-// Exact; a signalling NaN becomes quiet, as the processors' F16C instructions have it.
+// The conversion is exact; a signalling NaN becomes quiet, as with the processors' F16C instructions.
 constexpr float to_float(Fp16 value) {
   const uint32_t sign = (value.bits & 0x8000u) << 16;
   const uint32_t magnitude = value.bits & 0x7fffu;
@@ -69,8 +69,8 @@ constexpr float to_float(Fp16 value) {
   return std::bit_cast<float>(sign | bits);
 }
 
-// Nearest, ties to even, denormals kept; 65520 and above become infinity; NaN stays NaN (quieted, with its
-// sign and the upper bits of its payload). Bit for bit what F16C gives.
+// Rounds to nearest, ties to even. Denormals are kept; 65520 and above become infinity; NaN stays NaN
+// (quieted, with its sign and the upper bits of its payload). The result is that of F16C, bit for bit.
 constexpr Fp16 to_fp16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;

@@ -1,5 +1,5 @@
-// The one exception of Terrace: what the environment or an input did wrong, in four parts.
-// A mistake inside of Terrace is never an Error: see assert.h.
+// Error: the one exception of Terrace. It reports a fault of the environment or of an input, in four parts. A
+// mistake inside of Terrace is never an Error: see assert.h.
 #pragma once
 
 #include <stdexcept>
@@ -9,12 +9,12 @@ namespace terrace {
 
 enum class ErrorKind {
   config,     // a key, flag or value that cannot be used
-  capacity,   // a budget, disk or limit that is too small
-  io,         // a file or device operation failed
+  capacity,   // a budget, drive or limit that is too small
+  io,         // a file or drive operation failed
   device,     // the accelerator failed
-  corrupt,    // bytes on disk are not what was written
+  corrupt,    // bytes on a drive differ from those written
   cancelled,  // the user or a signal asked to stop
-  misuse,     // a call that was not the caller's to make now: out of order, or of what is not open
+  misuse,     // a call out of order, or on something that is not open
 };
 
 // The four parts of every message. `reason` may be empty when the operation speaks for itself.
@@ -25,7 +25,7 @@ struct ErrorParts {
   std::string advice;       // what to do about it, in options of the library: "raise OffloadOptions::..."
 };
 
-// what() reads "<what_failed> "<subject>": <reason>\n  <advice>", with whatever a terminal would obey in it
+// what() reads "<what_failed> "<subject>": <reason>\n  <advice>", with everything that a terminal would obey
 // escaped (shown_text.h); parts() holds the parts as they were given. Thread-safe to copy and read.
 class Error : public std::runtime_error {
  public:

@@ -1,4 +1,5 @@
-// Event: what one thread waits for and another completes. Reusable, allocation-free while nothing fails.
+// Event: one thread waits for it and others complete it. It is reusable and allocates nothing while nothing
+// fails.
 #pragma once
 
 #include <atomic>

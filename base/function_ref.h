@@ -1,4 +1,4 @@
-// A view of a callable: no ownership, no allocation. Valid while the callable lives.
+// FunctionRef: a view of a callable, without ownership or allocation. It is valid while the callable lives.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Where a line for the user goes. The library writes nothing to a stream by itself.
+// Log: takes the lines that are meant for the user. The library writes nothing to a stream by itself.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@ enum class LogLevel : uint8_t { info, warning, error };
 class Log {
  public:
   virtual ~Log() = default;
-  // One line without its newline. Thread-safe.
+  // Writes one line, given without its newline. Thread-safe.
   virtual void write(LogLevel level, std::string_view line) = 0;
-  // A line that the next one may take the place of, and that it need not any more: how far something has
-  // come. Not kept by logs that say nothing else of it. Thread-safe.
+  // Shows how far something has come, in a line that the next one may replace; end_passing() ends the series.
+  // By default both do nothing. Thread-safe.
   virtual void in_passing(std::string_view) {}
   virtual void end_passing() {}
 
   void info(std::string_view line) { write(LogLevel::info, line); }
   void warning(std::string_view line) { write(LogLevel::warning, line); }
   void error(std::string_view line) { write(LogLevel::error, line); }
-  // The same warning is written once in the life of this log.
+  // Writes a warning only the first time that it is given to this log.
   void warning_once(std::string_view line);
 
  private:
@@ -33,7 +33,7 @@ class Log {
   std::set<std::string, std::less<>> said_;
 };
 
-// "terrace: warning: ..." on stderr.
+// Writes "terrace: warning: ..." to stderr.
 class StderrLog final : public Log {
  public:
   void write(LogLevel level, std::string_view line) override;

@@ -1,5 +1,5 @@
-// ProgressReport: tells a log how far something has come that may take a while: from its second second on,
-// and at most five times a second.
+// ProgressReport: tells a log how far a long operation has come, from one second after its start and at most
+// five times a second.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@ namespace terrace {
 
 class ProgressReport {
  public:
-  // `what`: "saving step 12". `total` counts bytes, or what `unit` names ("sequences"). Log and clock (null:
-  // the steady one) outlive this.
+  // `what` names the operation ("saving step 12"). `total` counts bytes, or the things that `unit` names
+  // ("sequences"). Log and clock (null: the steady one) outlive this.
   ProgressReport(Log& log, std::string what, uint64_t total, std::string_view unit = {},
                  const Clock* clock = nullptr);
   ~ProgressReport();

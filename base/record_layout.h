@@ -1,9 +1,9 @@
-// RecordLayout: what the optimizer state of one tile of elements consists of. A record is a run of tiles
+// RecordLayout: the parts of the optimizer state of one tile of elements. A record is a run of tiles
 //
 //   [master | moment 0 | moment 1] x kTileElements
 //
-// each part contiguous, so that any run of tiles is one transfer each way. Arithmetic on sizes only; it must
-// never know an optimizer.
+// Each part is contiguous, so that any run of tiles is one transfer each way. The layout is arithmetic on
+// sizes; it must never know an optimizer.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace terrace {
 
 inline constexpr uint64_t kTileElements = 4096;
 
-// Of the master weight of an element.
+// How the master weight of an element is kept.
 enum class MasterForm : uint8_t {
   whole,      // the fp32 value
   remainder,  // int16: the fp32 bits less those of the bf16 parameter, which is kept elsewhere (compact
@@ -27,13 +27,13 @@ struct RecordLayout {
   uint32_t moment_count = 2;              // 0 to 2
   DataType moment_type = DataType::fp32;  // or bf16
 
-  // Moments that are not kept have no type.
+  // Without moments, their type does not count.
   constexpr bool operator==(const RecordLayout& other) const {
     return master == other.master && moment_count == other.moment_count &&
            (moment_count == 0 || moment_type == other.moment_type);
   }
 
-  // Of one tile.
+  // Sizes and offsets are those of one tile.
   constexpr uint64_t master_bytes() const {
     return kTileElements * (master == MasterForm::whole ? sizeof(float) : sizeof(int16_t));
   }
@@ -51,7 +51,7 @@ struct RecordLayout {
   }
   static constexpr uint64_t kBlockBytesWanted = 640 * 1024;
 
-  // The same state with nothing kept elsewhere: what a checkpoint holds.
+  // The layout of the same state in a checkpoint, with nothing kept elsewhere.
   constexpr RecordLayout canonical() const { return {MasterForm::whole, moment_count, moment_type}; }
 };
 

@@ -1,20 +1,20 @@
-// SharedLibrary: a library of others that is loaded at run time, because not every machine has it.
+// SharedLibrary: a third-party library that is loaded at run time, because not every machine has it.
 #pragma once
 
 #include <string>
 
 namespace terrace {
 
-// It stays loaded until the process ends, also when this is gone: what was found in it stays valid.
+// The library stays loaded until the process ends, so functions found in it outlive this object.
 class SharedLibrary {
  public:
-  // Tries to load it, by its name or path.
+  // Tries to load the library by its name or path.
   explicit SharedLibrary(const std::string& name);
 
-  // Why it cannot be loaded; empty when it is.
+  // Why the library cannot be loaded; empty when it is loaded.
   const std::string& reason() const { return reason_; }
-  // Sets `call` to the function of that name, whose type it has to have. False, and null, when the library
-  // lacks it.
+  // Sets `call`, which must have the function's type, to the function of that name. Returns false and sets
+  // null when the library lacks it.
   template <class Function>
   bool find(Function*& call, const char* symbol) const {
     call = reinterpret_cast<Function*>(address_of(symbol));

@@ -15,40 +15,41 @@ namespace terrace {
 struct Cpu {
   uint32_t id = 0;
   uint32_t core = 0;  // the lowest id among the hardware threads of its core
-  uint32_t node = 0;  // of memory
+  uint32_t node = 0;  // its memory node
 
   bool operator==(const Cpu&) const = default;
 };
 
-// What threads are to be bound to, and why: the processor of each thread, or none.
+// The processor that each thread is bound to, if any, and the reason.
 struct Binding {
   std::vector<uint32_t> cpus;  // by thread index; empty: not bound
   std::string reason;          // in words: "one per core, over 2 memory nodes", "one memory node, ..."
 };
 
 struct Topology {
-  std::vector<Cpu> cpus;  // that this process may run on, ascending; at least one
+  std::vector<Cpu> cpus;  // those that this process may run on, ascending; at least one
   uint32_t quota = 0;     // whole processors that its cgroups give it, rounded up; 0: no limit
 
-  std::vector<uint32_t> nodes() const;  // that have some of them, ascending
+  std::vector<uint32_t> nodes() const;  // the memory nodes of `cpus`, ascending
   size_t core_count() const;
-  // One per processor, and no more than the quota.
+  // Returns one thread per processor, but no more than the quota.
   size_t default_thread_count() const;
-  // Threads get processors of their own where that keeps something apart that the system's scheduler may mix
-  // up: memory nodes, or hardware threads of one core. One per core first, node by node, then the cores'
-  // other threads. More threads than processors, or than the quota, are left alone.
+  // Gives threads processors of their own where that keeps apart what the system's scheduler may mix up:
+  // memory nodes, or hardware threads of one core. The threads take one hardware thread per core first, node
+  // by node, then the cores' other hardware threads. More threads than processors, or than the quota, are not
+  // bound.
   Binding binding_for(size_t thread_count) const;
 };
 
-// The machine under `root`, limited to the processors in `allowed`. What /sys does not say is taken to be
-// simple: a core for every processor, one node.
+// Reads the machine under `root`, limited to the processors in `allowed`. Where /sys says nothing, every
+// processor counts as a core of its own and all share one node.
 Topology read_topology(const std::string& root, const std::vector<uint32_t>& allowed);
-// This process on this machine.
+// Reads this machine, limited to the processors that this process may use.
 Topology read_topology();
 
-// Spreads pages of [memory, memory + bytes) that have not been touched yet over `nodes`, in turn; for memory
-// that threads of all nodes use. Returns 0, or the errno with which the system refused: pages then lie where
-// they are first touched.
+// Spreads the untouched pages of [memory, memory + bytes) over `nodes`, in turn, for memory that threads of
+// all nodes use. Returns 0, or the errno with which the system refused: pages then lie where they are first
+// touched.
 int interleave_memory(void* memory, size_t bytes, const std::vector<uint32_t>& nodes);
 
 // "0-3,8,10-11" -> {0, 1, 2, 3, 8, 10, 11}; none for anything else.

@@ -15,9 +15,9 @@ class Workers {
   // `thread_count` includes the calling thread; 0 means one per available core. The threads run where the
   // system puts them.
   explicit Workers(size_t thread_count);
-  // As Topology::binding_for() has it, all but the calling thread are bound to a processor of their own, from
-  // when they join a loop until they leave it. The calling thread is not: threads that it starts would
-  // inherit that.
+  // Binds every thread but the calling one to a processor of its own, as Topology::binding_for() says, from
+  // when it joins a loop until it leaves it. The calling thread is not bound, because threads that it starts
+  // would inherit the binding.
   Workers(size_t thread_count, const Topology& topology);
   ~Workers();
   Workers(const Workers&) = delete;
@@ -28,13 +28,13 @@ class Workers {
 
   // Calls body(i) once for every i in [0, count), on any of the threads, and returns when all are done. Every
   // thread runs with the default floating-point environment (round to nearest, denormals kept). The first
-  // exception thrown by `body` is rethrown here. Not to be called from two threads at once (see beside()),
-  // nor from inside `body`.
+  // exception thrown by `body` is rethrown here. It must not be called from two threads at once (see
+  // beside()), nor from inside `body`.
   void parallel_for(size_t count, FunctionRef<void(size_t)> body);
 
-  // Loops for a second thread, beside those of the first: neither waits for the other's, and the threads that
-  // help are the same few, which go where there is work. A thread is bound to nothing there: two loops would
-  // meet on one processor and leave another idle.
+  // Returns workers for the loops of a second thread. Neither thread waits for the other's loops; the same
+  // few threads help in both and go where there is work. No thread is bound in the second thread's loops: two
+  // loops would meet on one processor and leave another idle.
   Workers beside() const;
 
   // The index of the calling worker in [0, thread_count()), valid inside `body`; for per-thread scratch

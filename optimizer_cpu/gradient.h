@@ -1,6 +1,6 @@
-// What happens to gradients and parameters outside the update itself: accumulation, the sum of squares behind
-// the norm, conversion. Free functions over runs of elements of any DataType; no threads, no allocation. All
-// give the same bits on every instruction set.
+// Operations on gradients and parameters outside the update itself: accumulation, the sum of squares for the
+// norm, conversion. They are free functions over runs of elements of any DataType, without threads or
+// allocation, and give the same bits on every instruction set.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 namespace terrace {
 
 // accumulator[i] = gradient[i] when `first`, else accumulator[i] = round(accumulator[i] + gradient[i]): the
-// sum in fp32, rounded once to the accumulator's type. An accumulator is fp32, or of the gradients' own type.
+// sum is in fp32 and rounded once to the accumulator's type. An accumulator is fp32, or of the gradients' own
+// type.
 struct Accumulation {
   std::byte* accumulator = nullptr;  // any alignment, like the gradient; the two do not overlap
   DataType accumulator_type = DataType::fp32;
@@ -26,29 +27,30 @@ void accumulate(InstructionSet set, const Accumulation& arguments);
 // The global norm is the sum over blocks of this many consecutive elements of the flat space, in block order.
 inline constexpr size_t kSumBlockElements = 4096;
 
-// Sum of squares of one block (count <= kSumBlockElements; the last block of a section may be short) in fp64,
-// in an order that does not depend on the instruction set: 16 lanes start at 0; lane l adds the squares of
-// the elements l, l + 16, l + 32, ... in that order; then lane i += lane i + 8 for i < 8, the same with 4, 2
-// and 1; lane 0 is the sum. The square of an fp32 is exact in fp64 and the sum of a block cannot overflow: it
-// is finite exactly when every element is.
+// Returns the sum of squares of one block (count <= kSumBlockElements; the last block of a section may be
+// short) in fp64, in an order that does not depend on the instruction set: 16 lanes start at 0; lane l adds
+// the squares of the elements l, l + 16, l + 32, ... in that order; then lane i += lane i + 8 for i < 8, the
+// same with 4, 2 and 1; lane 0 is the sum. The square of an fp32 is exact in fp64 and the sum of a block
+// cannot overflow: it is finite exactly when every element is.
 double sum_of_squares_block(InstructionSet set, const std::byte* gradient, DataType type, size_t count);
 
-// accumulate() and then sum_of_squares_block() of the accumulator, in one pass over one block: the same bits
-// in both.
+// Does accumulate() and then sum_of_squares_block() of the accumulator, in one pass over one block, with the
+// same bits.
 double accumulate_block(InstructionSet set, const Accumulation& block);
 
-// The sums of the blocks of the flat space, added one after the other in that order.
+// GradientNorm: adds the sums of the blocks of the flat space one after the other, in block order.
 struct GradientNorm {
   double sum_of_squares = 0;
 
   void add_blocks(std::span<const double> block_sums);
   // False when any element is infinite or NaN.
   bool finite() const;
-  // Of the gradients divided by `scale`.
+  // The norm of the gradients divided by `scale`.
   double norm(double scale = 1) const;
 };
 
-// Element-wise, with the one rounding of base/data_type.h; widening is exact. `from` and `to` do not overlap.
+// Convert element by element, with the one rounding of base/data_type.h; widening is exact. `from` and `to`
+// do not overlap.
 void convert_from_float(InstructionSet set, const float* from, std::byte* to, DataType type, size_t count);
 void convert_to_float(InstructionSet set, const std::byte* from, DataType type, float* to, size_t count);
 

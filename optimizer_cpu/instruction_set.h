@@ -1,4 +1,4 @@
-// InstructionSet: which implementation of the kernels runs. Chosen by an argument, so that tests and a run
+// InstructionSet: the implementation of the kernels that runs. It is an argument, so that tests and a run
 // that must repeat another machine's numbers can ask for one; it never changes an element-wise result.
 #pragma once
 
@@ -8,18 +8,19 @@
 
 namespace terrace {
 
-// From slow to fast. `scalar` is the specification and runs everywhere.
+// The sets are ordered from slow to fast. `scalar` is the specification and runs everywhere.
 enum class InstructionSet : uint8_t { scalar, avx2, avx512 };
 
 std::string_view name_of(InstructionSet set);
-// "scalar", "avx2" or "avx512". Throws Error(config) on any other name and on a set this machine cannot run.
+// Takes "scalar", "avx2" or "avx512". Throws Error(config) on any other name and on a set this machine cannot
+// run.
 InstructionSet instruction_set_from_name(std::string_view name);
 
-// What this processor, its operating system and this build can run, from slow to fast; never empty.
+// The sets that this processor, its operating system and this build can run, from slow to fast; never empty.
 // Thread-safe.
 std::span<const InstructionSet> supported_instruction_sets();
 bool is_supported(InstructionSet set);
-// The fastest of them.
+// The fastest of the supported sets.
 InstructionSet best_instruction_set();
 
 }  // namespace terrace

@@ -1,6 +1,6 @@
 // Master weights in their two forms (MasterForm): the fp32 value, or the bf16 parameter and an int16
-// remainder below it. Free functions over elements and over whole tiles; no threads, no allocation; the same
-// bits on every instruction set.
+// remainder below it. They are free functions over elements and over whole tiles, without threads or
+// allocation, and give the same bits on every instruction set.
 //
 //   split:  parameter = to_bf16(master), remainder = low half of bits(master), 0 when master is NaN
 //   join:   bits(master) = (bits(parameter) << 16) + remainder
@@ -19,19 +19,19 @@
 
 namespace terrace {
 
-// Any alignment. What is written overlaps nothing else.
+// The arrays may have any alignment. A written array overlaps nothing else.
 void split_masters(InstructionSet set, const std::byte* masters, std::byte* parameters, std::byte* remainders,
                    size_t count);
 void join_masters(InstructionSet set, const std::byte* parameters, const std::byte* remainders,
                   std::byte* masters, size_t count);
 
-// Whole tiles between a layout with remainders and its canonical form, whose moments are the same. Both
-// records start at a tile and overlap nothing else; `parameters` are the bf16 of the same tiles.
+// These convert whole tiles between a layout with remainders and its canonical form, whose moments are the
+// same. Both records start at a tile and overlap nothing else; `parameters` are the bf16 of the same tiles.
 //
-// The compact record and the parameters of a canonical one.
+// Makes the compact record and the parameters from a canonical record.
 void split_tiles(InstructionSet set, const RecordLayout& compact, const std::byte* canonical_record,
                  std::byte* compact_record, std::byte* parameters, size_t tile_count);
-// The canonical record of a compact one and its parameters.
+// Makes the canonical record from a compact record and its parameters.
 void join_tiles(InstructionSet set, const RecordLayout& compact, const std::byte* compact_record,
                 const std::byte* parameters, std::byte* canonical_record, size_t tile_count);
 

@@ -1,10 +1,10 @@
 // The optimizers: Adam, AdamW, Adagrad, Lion and SGD over fp32 master weights. One pass reads a gradient,
-// updates the master and its moments in place and writes the parameter in its own precision. No threads, no
-// allocation, no state beyond the arguments.
+// updates the master and its moments in place and writes the parameter in its own precision. There are no
+// threads, no allocation and no state beyond the arguments.
 //
-// The arithmetic, per element, every operation rounded to fp32 once and in this order (update_scalar.cpp is
+// The arithmetic is per element, every operation rounded to fp32 once and in this order (update_scalar.cpp is
 // the specification; the vector kernels give the same bits). Constants are computed in double once per step
-// and rounded to fp32 once. For all of them
+// and rounded to fp32 once. All optimizers begin with
 //
 //   p = master, g = to_float(gradient) * gradient_scale
 //
@@ -29,7 +29,7 @@
 //                            g = g + momentum * b with nesterov, else b
 //             p = p - lr * g
 //
-// and for all of them at the end
+// and all end with
 //
 //   a p that is NaN becomes the NaN 0x7fc00000
 //   parameter = rounded(p)
@@ -45,20 +45,18 @@
 // Moments in bf16 (RecordLayout::moment_type) are widened when they are read and rounded by to_bf16() when
 // they are written; the weight moves by the moments before that rounding.
 //
-// Compact masters (MasterForm::remainder) are the bf16 parameter and the int16 remainder together:
-// bits(p) = (bits(bf16) << 16) + remainder. Every p that is no NaN survives that exactly, so the compact form
-// gives the bits of the whole form, in every step, for masters, moments and parameters. Of a NaN that was
-// loaded, to_bf16() keeps sign and upper payload and the remainder is 0; from the first update on it is
-// 0x7fc00000 in both forms.
+// Compact masters (MasterForm::remainder) are the bf16 parameter and the int16 remainder together: bits(p) =
+// (bits(bf16) << 16) + remainder. Every p that is no NaN survives that exactly, so the compact form gives the
+// bits of the whole form, in every step, for masters, moments and parameters. A loaded NaN keeps its sign and
+// upper payload by to_bf16(), with remainder 0; from the first update on it is 0x7fc00000 in both forms.
 //
-// No fused multiply-add, no approximate reciprocals; denormals are kept (callers run with the default
-// floating-point environment). Infinities and NaN follow IEEE 754:
+// The kernels use no fused multiply-add and no approximate reciprocals; denormals are kept (callers run with
+// the default floating-point environment). Infinities and NaN follow IEEE 754:
 //   - a NaN gradient leaves NaN in master, moments and parameter, whatever the optimizer;
 //   - an infinite gradient leaves NaN in the parameter with Adam, AdamW and Adagrad (infinity / infinity), an
-//   infinite
-//     parameter with SGD, and moves the weight by lr with Lion, whose moment is then infinite;
+//     infinite parameter with SGD, and moves the weight by lr with Lion, whose moment is then infinite;
 //   - a finite gradient whose square overflows makes v or s infinite, and the weight stays where it is from
-//   then on;
+//     then on;
 //   - eps = 0 makes NaN of a parameter that has never had a gradient (Adam, AdamW, Adagrad);
 //   - which NaN stands in a moment is not specified.
 #pragma once
@@ -81,8 +79,8 @@ constexpr uint32_t moment_count(OptimizerKind kind, double momentum = 0) {
   return kind == OptimizerKind::sgd && momentum == 0 ? 0 : 1;
 }
 
-// One parameter group, as its configuration has it. In double, as other trainers hold these: 1 - beta2 of an
-// fp32 beta2 = 0.999 is off by 1e-5. What an optimizer's formula does not name has no effect on it.
+// The configuration of one parameter group. Its numbers are double, as in other trainers: 1 - beta2 of an
+// fp32 beta2 = 0.999 is off by 1e-5. A setting that an optimizer's formula does not name has no effect on it.
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::adam;
   double lr = 1e-3;
@@ -94,7 +92,7 @@ struct OptimizerSettings {
   bool bias_correction = true;
   double momentum = 0;
   double dampening = 0;
-  bool nesterov = false;  // asks for a momentum and no dampening, as in torch
+  bool nesterov = false;  // needs a momentum and no dampening, as in torch
 
   bool operator==(const OptimizerSettings&) const = default;
 };
@@ -120,24 +118,25 @@ struct OptimizerStep {
 };
 
 // `step` counts from 1 and is the same for every parameter of one optimizer step. `gradient_scale` multiplies
-// every gradient: 1 / loss scale, times the clip coefficient. Everything finite, betas in [0, 1), eps >= 0,
-// momentum >= 0.
+// every gradient: it is 1 / loss scale, times the clip coefficient. All arguments must be finite, with betas
+// in [0, 1), eps >= 0 and momentum >= 0.
 OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t step,
                                   float gradient_scale = 1.0f);
 
-// A run of elements of a record. All pointers are those of element 0 of the same run of tiles, whatever
-// `first_element` is. Only elements [first_element, first_element + element_count) are read or written; the
-// run may begin and end anywhere inside tiles.
+// A run of elements of a record. All pointers are those of element 0 of the same run of tiles, for any
+// `first_element`. Only elements [first_element, first_element + element_count) are read or written; the run
+// may begin and end anywhere inside tiles.
 struct TileRun {
   RecordLayout layout = {};              // with the moments of the optimizer
   std::byte* record = nullptr;           // the start of a tile, aligned for float
   const std::byte* gradients = nullptr;  // any alignment
   DataType gradient_type = DataType::fp32;
-  // Any alignment. Either the very memory of `gradients`, when both types are of one size, or memory that
-  // overlaps neither the gradients nor the record. bf16 with MasterForm::remainder.
+  // The parameters may have any alignment. They are either the very memory of `gradients`, when both types
+  // are of one size, or memory that overlaps neither the gradients nor the record. They are bf16 with
+  // MasterForm::remainder.
   std::byte* parameters = nullptr;
   DataType parameter_type = DataType::fp32;
-  // With MasterForm::remainder: the bf16 parameters that the last update wrote. The very memory of
+  // With MasterForm::remainder, the bf16 parameters that the last update wrote: the very memory of
   // `parameters`, or memory that does not overlap it; never that of the gradients.
   const std::byte* old_parameters = nullptr;
   size_t first_element = 0;
@@ -145,15 +144,15 @@ struct TileRun {
 };
 void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& tiles);
 
-// The same over plain arrays of `element_count` elements, of any alignment: the types are those of `layout`,
-// its sizes are not used.
+// A run of `element_count` elements in plain arrays of any alignment. The types are those of `layout`, whose
+// sizes are not used.
 struct ArrayRun {
   RecordLayout layout = {};
   std::byte* master = nullptr;  // fp32, or int16 remainders
   std::array<std::byte*, 2> moments{};
   const std::byte* gradients = nullptr;
   DataType gradient_type = DataType::fp32;
-  std::byte* parameters = nullptr;  // as in TileRun, as are the old ones
+  std::byte* parameters = nullptr;  // parameters and old parameters are as in TileRun
   DataType parameter_type = DataType::fp32;
   const std::byte* old_parameters = nullptr;
   size_t element_count = 0;

@@ -1,5 +1,5 @@
 // The kernels of the optimizer step as one table of plain functions for each instruction set, by rule.
-// Element types and the form of the masters are data, looked at once for every few vectors, so that their
+// Element types and the form of the masters are data, checked once for every few vectors, so that their
 // number multiplies neither code nor compile time.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace terrace::kernels {
 
-// Consecutive elements: each pointer at the first of `count`.
+// A run of consecutive elements: each pointer is at the first of `count`.
 struct UpdateRun {
   std::byte* master;  // fp32, or int16 remainders
   std::array<std::byte*, 2> moments;
@@ -27,8 +27,7 @@ struct UpdateRun {
   DataType moment_type;
   DataType gradient_type;
   DataType parameter_type;
-  // Where the caller goes on after this run: bytes between the end of each array and the place where that
-  // array continues. Only prefetches use them.
+  // The bytes between the end of each array and its place in the caller's next run. Only prefetches use them.
   size_t master_gap_bytes;
   size_t moment_gap_bytes;
 
@@ -50,7 +49,7 @@ struct UpdateRun {
 
 using UpdateKernel = void (*)(const OptimizerStep&, const UpdateRun&);
 
-// One per formula of optimizer.h.
+// There is one rule per formula of optimizer.h.
 enum class Rule : uint8_t { adam, adamw, adagrad, lion, sgd, sgd_momentum };
 inline constexpr size_t kRules = 6;
 using UpdateKernels = std::array<UpdateKernel, kRules>;  // by Rule
@@ -63,13 +62,13 @@ constexpr float join_master(Bf16 parameter, int16_t remainder) {
   const uint32_t upper = static_cast<uint32_t>(parameter.bits) << 16;
   return std::bit_cast<float>(upper + static_cast<uint32_t>(int32_t{remainder}));
 }
-// What is left of a master beside to_bf16(master): its low half. Of a NaN nothing is kept.
+// The remainder of a master beside to_bf16(master) is its low half; that of a NaN is 0.
 constexpr int16_t remainder_of(float master) {
   const uint32_t bits = std::bit_cast<uint32_t>(master);
   return (bits & 0x7fffffffu) > 0x7f800000u ? int16_t{0} : static_cast<int16_t>(static_cast<uint16_t>(bits));
 }
 
-// masters.h
+// The kernels of masters.h.
 struct MasterKernels {
   void (*split)(const std::byte* masters, std::byte* parameters, std::byte* remainders, size_t count);
   void (*join)(const std::byte* parameters, const std::byte* remainders, std::byte* masters, size_t count);
@@ -78,10 +77,10 @@ struct MasterKernels {
 // Null where this build has no such kernels (another processor family).
 const UpdateKernels* find_update_kernels(InstructionSet set);
 const MasterKernels* find_master_kernels(InstructionSet set);
-// Whether it has every table.
+// Whether this build has every table of `set`.
 bool compiled_in(InstructionSet set);
 
-// The implementations behind them.
+// The implementations behind these functions.
 extern const UpdateKernels kScalarUpdate;
 extern const MasterKernels kScalarMasters;
 const UpdateKernels* find_vector_update_kernels(InstructionSet set);

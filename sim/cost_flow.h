@@ -1,6 +1,6 @@
-// CostFlow: the cheapest flow through a graph whose edges all lead from a lower to a higher node. Successive
-// shortest paths with potentials (Dijkstra), several paths at a time; costs may be negative. Integers only,
-// so the result is exact.
+// CostFlow: the cheapest flow through a graph whose edges all lead from a lower to a higher node. It takes
+// successive shortest paths with potentials (Dijkstra), several paths at a time; costs may be negative. All
+// numbers are integers, so the result is exact.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ class CostFlow {
  public:
   explicit CostFlow(uint32_t node_count);
 
-  // from < to. Returns the edge's number.
+  // Adds an edge with from < to and returns its number.
   uint32_t add_edge(uint32_t from, uint32_t to, int64_t capacity, int64_t cost);
-  // Positive: so much begins at the node; negative: so much ends there. In all it is 0.
+  // Sets how much begins at the node (positive) or ends there (negative). The supplies add up to 0.
   void set_supply(uint32_t node, int64_t units);
 
-  // Returns false when the supplies cannot get to where they end. Once.
+  // Finds the flow. Returns false when the supplies cannot reach their ends. It may be called once.
   bool solve();
   int64_t flow_of(uint32_t edge) const { return edges_[size_t{edge} * 2 + 1].room; }
 
@@ -43,7 +43,7 @@ class CostFlow {
   std::vector<Edge> edges_;
   std::vector<std::vector<uint32_t>> leaving_;
   std::vector<int64_t> supply_, potential_;
-  std::vector<uint32_t> next_;  // of each node, the edge that push() tries next
+  std::vector<uint32_t> next_;  // by node: the edge that push() tries next
   std::vector<bool> on_path_;
 };
 

@@ -8,32 +8,32 @@
 namespace terrace {
 
 enum class SimDecisionKind : uint8_t {
-  load,        // comes up, and stays for now
-  make,        // gets a place, and its bytes are made there
-  drop,        // leaves; what is below is as new, or nobody needs it
-  write_back,  // leaves, and its bytes go down
-  flush,       // its bytes go down, and it stays
-  stream_in,   // comes up through staging and does not stay
-  stream_out,  // goes down through staging
+  load,        // the item comes up, and stays for now
+  make,        // the item gets a place, and its bytes are made there
+  drop,        // the item leaves; its copy below is as new, or its bytes are not needed
+  write_back,  // the item leaves, and its bytes go down
+  flush,       // the item's bytes go down, and it stays
+  stream_in,   // the item comes up through staging and does not stay
+  stream_out,  // the item goes down through staging
 };
 std::string_view name_of(SimDecisionKind kind);
 
 struct SimDecision {
   uint32_t cycle;   // counts from 0
-  uint32_t moment;  // of the cycle
+  uint32_t moment;  // counts from 0 in the cycle
   uint32_t item;
   SimDecisionKind kind;
 
   bool operator==(const SimDecision&) const = default;
 };
 
-// The decisions of a tier from the empty beginning until everything repeats. A cycle is as many steps as the
-// tier above takes to repeat itself; at the top, one.
+// The decisions of a tier from the empty beginning until everything repeats. A cycle has as many steps as the
+// period of the tier above; at the top it is one step.
 struct SimLevelLog {
   std::vector<SimDecision> decisions;  // of all cycles: those before the period, then the period
-  uint32_t first_cycle = 0;            // of the period
-  uint32_t cycle_count = 1;            // of the period
-  bool steady = true;  // else nothing repeated, and the period is the last cycles that were looked at
+  uint32_t first_cycle = 0;            // number of the period's first cycle
+  uint32_t cycle_count = 1;            // cycles in the period
+  bool steady = true;  // false: nothing repeated, and the period is the last cycles that were simulated
 
   bool operator==(const SimLevelLog&) const = default;
 };

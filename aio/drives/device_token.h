@@ -1,11 +1,11 @@
 // DeviceToken: one process at a time streams to and from a drive, each for a bounded turn.
 //
-// A drive is two lock files in a folder of the user's, locked by flock: `token` is the right to use the
-// drive, `gate` the right to be the next. Who waits for the token holds the gate, and who wants another turn
-// must pass the gate first: two processes that want the drive alternate. Who has the token writes its process
-// number into the file, for the messages of those who wait. A process that dies leaves no lock, only the
-// files. The token is a courtesy among processes of one user: where it cannot be had, work goes on without,
-// and it must never decide whether anything is written, only when.
+// A drive has two lock files in a folder of the user's, locked by flock: `token` is the right to use the
+// drive, `gate` the right to be the next. A process that waits for the token holds the gate, and a process
+// that wants another turn must pass the gate first, so two processes that want the drive alternate. The
+// process that has the token writes its number into the file, for the messages of those that wait. A process
+// that dies leaves no lock, only the files. The token is a courtesy among processes of one user: where it
+// cannot be had, work goes on without it. It must never decide whether anything is written, only when.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 namespace terrace::io {
 
 struct DeviceTokenOptions {
-  std::filesystem::path folder;  // of the lock files; empty: default_token_folder()
-  // How long to wait for another process at most; one that is stopped holds the token for as long as that.
+  std::filesystem::path folder;  // holds the lock files; empty: default_token_folder()
+  // The longest wait for another process, which may have been stopped while it holds the token.
   uint64_t patience_ns = 10'000'000'000;
 };
 
@@ -41,15 +41,16 @@ class DeviceToken {
 
   // Takes the token when nobody has it or waits for it.
   bool try_acquire();
-  // Waits for it. False when patience was at an end, or nothing is usable: then work goes on without.
+  // Waits for the token. Returns false when patience has run out or usable() is false; work then goes on
+  // without the token.
   bool acquire();
   void release();
   bool held() const { return held_; }
   // Whether another process waits for a drive that this one holds. Cheap enough for every turn.
   bool wanted() const;
-  // Which process has one of the drives, as far as their files say; 0: none, or not known.
+  // The number of a process that holds one of the drives, as far as their files say; 0: none, or not known.
   uint64_t holder() const;
-  // The lock file waited for or held, for messages; of the first drive.
+  // The token file of the first drive, for messages.
   const std::string& name() const { return name_; }
 
  private:

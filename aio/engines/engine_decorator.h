@@ -1,4 +1,4 @@
-// EngineDecorator: an engine over another one, the same in everything that a derived class does not change
+// EngineDecorator: an engine that forwards everything to another one, but for what a derived class overrides
 // (faults, gates, tracing). It must never decide anything by itself.
 #pragma once
 

@@ -1,9 +1,9 @@
 // Faults on purpose, for tests and rehearsals: decorators that go wrong exactly as a FaultPlan says and are
 // otherwise transparent.
 //
-//   FaultEngine     counts requests, above the common engine: what a user of engines must survive.
-//   FaultTransport  counts pieces, below it: what the common engine must hide (short transfers, EINTR) or
-//   report.
+//   FaultEngine     counts requests, above the common engine; users of engines must survive its faults.
+//   FaultTransport  counts pieces, below the common engine, which must hide its faults (short transfers,
+//                   EINTR) or report them.
 //
 // They allocate as they go and must never be part of a training run that is not a test or a rehearsal.
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace terrace::io {
 
-// Waits for a moment as the FaultTime says. Waking it is thread-safe and lasts until it is taken.
+// Waits for a moment as the FaultTime says. wake() is thread-safe and holds until take_woken().
 class FaultSleeper {
  public:
   // Returns at once when it has been woken.
@@ -36,9 +36,9 @@ class FaultSleeper {
 
 class FaultEngine final : public EngineDecorator {
  public:
-  // A plan of its own.
+  // Makes a plan of its own.
   FaultEngine(std::unique_ptr<Engine> base, std::vector<Fault> faults, FaultTime time = real_time());
-  // A plan that may be shared, and outlives the engine.
+  // Uses a plan that may be shared and must outlive the engine.
   FaultEngine(std::unique_ptr<Engine> base, FaultPlan& plan);
   ~FaultEngine() override;
   FaultEngine(const FaultEngine&) = delete;
@@ -49,7 +49,8 @@ class FaultEngine final : public EngineDecorator {
   size_t wait(size_t min_count) override;
   void wake() noexcept override;
   uint64_t in_flight() const override { return in_flight_; }
-  // Of the plan. In stats(), which are the base's, a request that failed without reaching it counts nowhere.
+  // The plan's count. stats() are the base's, so a request that failed without reaching the base counts
+  // nowhere.
   uint64_t faults_done() const { return plan_.faults_done(); }
 
  private:
@@ -71,7 +72,8 @@ class FaultEngine final : public EngineDecorator {
   uint64_t completed_ = 0;
 };
 
-// A piece that fails moves nothing; one that fills the disk is short, and what follows it fails.
+// FaultTransport: a piece that fails moves nothing; a piece that fills the drive is short, and the pieces
+// after it fail.
 class FaultTransport final : public Transport {
  public:
   FaultTransport(std::unique_ptr<Transport> base, std::vector<Fault> faults, FaultTime time = real_time());

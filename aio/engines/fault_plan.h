@@ -1,5 +1,5 @@
-// FaultPlan: what goes wrong, when and where, said as an explicit list, so that a failing run can be printed
-// and repeated. It must never do the damage itself: fault_engine.h does, as the plan says.
+// FaultPlan: an explicit list of what goes wrong, when and where, so that a failing run can be printed and
+// repeated. It must never do the damage itself: fault_engine.h does, as the plan says.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,21 @@ enum class FaultKind : uint8_t {
   fail,            // moves `bytes` bytes, then ends with `error` (EIO, ENOSPC, kEndOfFile ...)
   short_transfer,  // moves only `bytes` bytes and says so; FaultTransport only: an Engine never ends short
   delay,           // completes no sooner than `delay_ns` after it was submitted
-  corrupt_read,    // flips the lowest bit of byte `bytes` of what was read
-  torn_write,      // moves only `bytes` bytes and claims all; none: a lost write
-  full,            // writes find room for `bytes` bytes in all; from then on ENOSPC
-  rate_limit,      // everything passes one after the other, `bytes_per_second` of it
+  corrupt_read,    // flips the lowest bit of byte `bytes` of the bytes read
+  torn_write,      // moves only `bytes` bytes and claims all; 0 bytes: a lost write
+  full,            // writes find room for `bytes` bytes in all, then fail with ENOSPC
+  rate_limit,      // transfers pass one after the other at `bytes_per_second`
 };
 
-// In a Fault's index: every transfer.
+// As a Fault's index: every transfer.
 inline constexpr uint64_t kEveryIndex = UINT64_MAX;
 // As the `bytes` of corrupt_read: some byte, chosen by the seed.
 inline constexpr uint64_t kAnyByte = UINT64_MAX;
 
-// What happens to transfers (requests of an engine, pieces of a transport) of this `operation` at this `path`
-// or `file`. They are numbered from 0 in the order of submission, each fault counting those that it is about;
-// it happens to those that meet every other condition. Several faults may meet in one transfer. Of the rate
-// limits of one path the last in the list whose time has come is in force.
+// A fault is about the transfers (requests of an engine, pieces of a transport) of its `operation` at its
+// `path` or `file`. It numbers these from 0 in the order of submission, and happens to those that meet every
+// other condition. Several faults may meet in one transfer. Among the rate limits of one path, the last in
+// the list whose time has come is in force.
 struct Fault {
   uint64_t index = kEveryIndex;
   FaultKind kind = FaultKind::fail;
@@ -46,27 +46,28 @@ struct Fault {
   std::string path = {};                 // a file, or a folder and all below; empty: anywhere
   std::string file = {};                 // the last part of the path; empty: any
   uint64_t from_index = 0;               // the first it may happen to
-  uint64_t every = 1;                    // only to every n-th, counted from that one
+  uint64_t every = 1;                    // only to every n-th, counted from from_index
   uint64_t from_ns = 0;                  // not before this time since the plan was made
   double probability = 1;                // decided by hash of the seed and the number
   uint64_t seed = 0;
 };
 
-// `prototype` at about `per_million` of a million of the indices in [0, count), chosen by the seed.
+// Returns `prototype` at about `per_million` of a million of the indices in [0, count), chosen by the seed.
 std::vector<Fault> seeded_faults(uint64_t seed, uint64_t count, uint32_t per_million, const Fault& prototype);
 
 // How delayed completions see time pass. A blocking call with nothing else to wait for sleeps until the next
-// one is due: with `sleep_until`, or, without it, for real.
+// completion is due, by `sleep_until` or, if that is empty, in real time.
 struct FaultTime {
   const Clock* clock;
   std::function<void(uint64_t ns)> sleep_until;
 };
-// Real time.
+// Returns the FaultTime of real time.
 FaultTime real_time();
-// Sleeping advances the clock: blocking calls simulate time and take none. `clock` must outlive the plan.
+// Returns a FaultTime in which sleeping advances the clock: blocking calls simulate time and take none.
+// `clock` must outlive the plan.
 FaultTime simulated_time(FakeClock& clock);
 
-// What happens to one transfer.
+// The effects of the plan on one transfer.
 struct FaultEffects {
   bool any = false;
   uint64_t moved_bytes = 0;  // really moved
@@ -77,17 +78,17 @@ struct FaultEffects {
   uint64_t due_ns = 0;  // completes no sooner
 };
 
-// May be shared by several engines, whose transfers it then numbers together and whose bytes share the rates.
-// Thread-safe.
+// Several engines may share a plan: it then numbers their transfers together, and their bytes share the
+// rates. Thread-safe.
 class FaultPlan {
  public:
   explicit FaultPlan(std::vector<Fault> faults, FaultTime time = real_time());
 
-  // Numbers this transfer.
+  // Numbers this transfer and returns the effects on it.
   FaultEffects effects_on(OpKind kind, int fd, uint64_t bytes);
   const FaultTime& time() const { return time_; }
   const std::vector<Fault>& faults() const { return faults_; }
-  // All transfers so far, and those that anything has happened to.
+  // transfers() counts all transfers so far, faults_done() those that anything has happened to.
   uint64_t transfers() const;
   uint64_t faults_done() const;
 
@@ -109,7 +110,7 @@ class FaultPlan {
   bool names_files_ = false;
   mutable Mutex mutex_;
   std::vector<State> states_ TERRACE_GUARDED_BY(mutex_);  // by fault
-  // By path and file: when everything that was submitted will have passed.
+  // By path and file: the time at which everything submitted so far will have passed.
   std::map<std::string, uint64_t> passed_ns_ TERRACE_GUARDED_BY(mutex_);
   uint64_t transfers_ TERRACE_GUARDED_BY(mutex_) = 0;
   uint64_t faults_done_ TERRACE_GUARDED_BY(mutex_) = 0;

@@ -14,7 +14,7 @@
 
 namespace terrace::io {
 
-// Null with the reason in `words` when native asynchronous I/O does not work here.
+// Returns null, with the reason in `words`, when native asynchronous I/O does not work here.
 std::unique_ptr<Transport> make_libaio_transport(uint32_t queue_depth, std::string& words);
 
 }  // namespace terrace::io

@@ -1,6 +1,6 @@
-// PieceLedger: which pieces a transport has handed to the kernel and has no answer for, and those that the
-// kernel would not take. It is what a transport needs on the day when the kernel stops serving it: every
-// piece still gets exactly one answer. It must never allocate after its constructor. One thread uses it.
+// PieceLedger: the pieces that a transport has handed to the kernel and has no answer for, and those that the
+// kernel would not take. By it every piece gets exactly one answer, even when the kernel stops serving the
+// transport. It must never allocate after its constructor. One thread uses it.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class PieceLedger {
     in_kernel_[id] = false;
     refused_.push_back({id, result});
   }
-  // The same for every piece without an answer. The kernel must have let go of their memory.
+  // Refuses every piece without an answer. The kernel must have let go of their memory.
   void refuse_all(int64_t result) {
     for (uint32_t id = 0; id < in_kernel_.size(); ++id) {
       if (in_kernel_[id]) refuse(id, result);
@@ -43,11 +43,10 @@ class PieceLedger {
   std::vector<PieceResult> refused_;
 };
 
-// How a system call that hands pieces over or waits for them is asked again while it fails, and when it is
-// given up.
+// Decides how long a failing system call that hands pieces over or waits for them is made again.
 class CallPatience {
  public:
-  // Returns the errno once the call has failed this often in a row, before that 0 after a pause.
+  // Returns 0 after a pause: make the call again. Once it has failed too often in a row, returns the errno.
   int failed(int error);
   void succeeded() { failures_ = 0; }
 

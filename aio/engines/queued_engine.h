@@ -1,11 +1,11 @@
-// QueuedEngine: the one Engine. Cuts requests into pieces, keeps a transport's queue full, continues what is
-// short, retries what was interrupted, and runs callbacks. It must never allocate after its constructor nor
+// QueuedEngine: the one Engine. It cuts requests into pieces, keeps a transport's queue full, continues short
+// transfers, retries interrupted ones, and runs callbacks. It must never allocate after its constructor nor
 // know how a transport moves bytes.
 //
 //   submit -> backlog (per priority) -> pieces in flight (transport) -> ready -> callback
 //
-// Invariants: every slot is free, or belongs to one request in exactly one of: a backlog, only in flight,
-// ready. Only the head of a backlog is partly issued. pieces in flight + free pieces = queue_depth.
+// Invariants: every slot is free, or belongs to one request that is in a backlog, only in flight, or ready.
+// Only the head of a backlog is partly issued. pieces in flight + free pieces = queue_depth.
 #pragma once
 
 #include <array>
@@ -54,7 +54,7 @@ class QueuedEngine final : public Engine {
     Piece piece;
     uint32_t slot;
     uint32_t fruitless_tries;  // EINTR and EAGAIN in a row
-    uint32_t rewinds;          // to the block in which a short transfer ended
+    uint32_t rewinds;          // how often it went back to the block in which a short transfer ended
     uint32_t moved_bytes;
   };
   // Slots linked through Slot::next.

@@ -1,5 +1,5 @@
-// ThreadTransport: a pool of threads doing pread and pwrite; works wherever files do. It must never run a
-// callback: its threads move bytes and nothing else.
+// ThreadTransport: a pool of threads that call pread and pwrite; it works wherever files do. It must never
+// run a callback: its threads only move bytes.
 #pragma once
 
 #include <condition_variable>
@@ -13,13 +13,14 @@
 
 namespace terrace::io {
 
-// What the threads call in place of pread and pwrite, for memory that these do not reach.
+// FileCalls: the threads call these in place of pread and pwrite, for memory that those do not reach.
 class FileCalls {
  public:
   virtual ~FileCalls() = default;
-  // Bytes moved or a negated error, as PieceResult has it. Called by several threads at once; may wait.
+  // Returns the bytes moved or a negated error, as in PieceResult. Several threads call it at once; it may
+  // wait.
   virtual int64_t move(const Piece& piece) noexcept = 0;
-  // As those of Engine.
+  // These do what Engine's functions of the same names do.
   virtual bool register_file(int fd) = 0;
   virtual void unregister_file(int fd) = 0;
   virtual std::string_view registration_refusal() const = 0;
@@ -27,7 +28,7 @@ class FileCalls {
 
 class ThreadTransport final : public Transport {
  public:
-  // Null `calls` are pread and pwrite. Throws Error(io) when the threads cannot be started.
+  // Null `calls` stand for pread and pwrite. Throws Error(io) when the threads cannot be started.
   ThreadTransport(uint32_t queue_depth, uint32_t thread_count, std::unique_ptr<FileCalls> calls = nullptr);
   ~ThreadTransport() override;
   ThreadTransport(const ThreadTransport&) = delete;
@@ -55,7 +56,8 @@ class ThreadTransport final : public Transport {
   Mutex mutex_;
   std::condition_variable_any work_added_;
   std::condition_variable_any work_done_;
-  // Both are rings or stacks of fixed capacity queue_depth: the engine never has more in flight.
+  // todo_ is a ring and done_ a stack, both of fixed capacity queue_depth: the engine never has more in
+  // flight.
   std::vector<Piece> todo_ TERRACE_GUARDED_BY(mutex_);
   size_t todo_first_ TERRACE_GUARDED_BY(mutex_) = 0;
   size_t todo_count_ TERRACE_GUARDED_BY(mutex_) = 0;

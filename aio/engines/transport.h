@@ -1,6 +1,6 @@
-// Transport: the small thing below an Engine that moves single pieces and knows nothing of requests,
-// continuation, retries or callbacks. Those are written once, above it, so a transport that is short, slow or
-// broken on purpose (FaultTransport, the tests' fakes) exercises the same code as the kernel does.
+// Transport: the layer below an Engine that moves single pieces and knows nothing of requests, continuation,
+// retries or callbacks. Those are written once, above it, so a transport that is short, slow or broken on
+// purpose (FaultTransport, the tests' fakes) exercises the same code as the kernel does.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct Piece {
 
 struct PieceResult {
   uint32_t id;
-  int64_t result;  // bytes moved, as read(2) and write(2) say it, or a negated error as of Completion
+  int64_t result;  // bytes moved, as read(2) and write(2) return them, or a negated error of Completion
 };
 
 struct Reaped {
@@ -47,14 +47,15 @@ class Transport {
   virtual EngineKind kind() const = 0;
   // Hands all pieces over in one batch; does not wait for them.
   virtual void start(std::span<const Piece> pieces) = 0;
-  // Takes finished pieces. With `block`, and something in flight, returns no sooner than one has finished or
-  // wake() was called. A transport that the system serves no more answers every piece with engine_stopped().
+  // Takes finished pieces. With `block`, and something in flight, it returns no sooner than one has finished
+  // or wake() was called. A transport that the system no longer serves answers every piece with
+  // engine_stopped().
   virtual Reaped reap(std::span<PieceResult> results, bool block) = 0;
-  // Thread-safe; sticky until the next reap. Where the system fails the wake itself, a reap that sleeps
-  // already learns of it with the next piece that finishes.
+  // Ends the reap() that sleeps, or else the next one. Thread-safe. When the system fails the wake itself, a
+  // reap() that sleeps already learns of it with the next piece that finishes.
   virtual void wake() noexcept = 0;
 
-  // As Engine::register_buffer and its companions.
+  // These do what Engine's functions of the same names do.
   virtual bool register_buffer(std::span<std::byte> memory) = 0;
   virtual void unregister_buffer(std::span<std::byte> memory) = 0;
   virtual bool register_file(int fd) = 0;
@@ -66,10 +67,10 @@ class Transport {
 // Throws Error(config) naming the option that is out of range.
 void check_options(const EngineOptions& options);
 
-// The transport of options.kind. Throws like make_engine().
+// Makes the transport of options.kind. Throws as make_engine() does.
 std::unique_ptr<Transport> make_transport(const EngineOptions& options, Log& log);
 
-// The engine every kind shares, over any transport. Throws Error(config) for options out of range.
+// Makes the engine that all kinds share, over any transport. Throws Error(config) for options out of range.
 std::unique_ptr<Engine> make_engine_over(std::unique_ptr<Transport> transport, const EngineOptions& options);
 
 }  // namespace terrace::io

@@ -1,5 +1,5 @@
 // UringRing: one io_uring with its tables of registered buffers and files. It must never let liburing's
-// header into another file, nor decide what is started when: that is UringTransport's.
+// header into another file, nor decide which pieces are started when: UringTransport does.
 //
 // The completion queue cannot overflow: the kernel makes it twice as long as the submission queue, whose
 // length is the most that the caller ever has in flight.
@@ -10,12 +10,11 @@
 // The ring is created disabled, in any thread, so that make_engine() reports what fails; enable() makes the
 // calling thread its only user (SINGLE_ISSUER).
 //
-// mode             | who submits     | how completions come      | what it takes
-// by_interrupt     | submit()        | the device interrupts     | anything
-// by_kernel_thread | a kernel thread | the device interrupts     | anything
-// by_polling       | submit()        | take() asks the device    | direct reads and writes; others come back
-// with
-//                  |                 |                           | EOPNOTSUPP, and no wake is possible
+// mode             | who submits     | how completions come     | accepted requests
+// by_interrupt     | submit()        | the drive interrupts     | all
+// by_kernel_thread | a kernel thread | the drive interrupts     | all
+// by_polling       | submit()        | take() asks the drive    | direct reads and writes; others come back
+//                  |                 |                          | with EOPNOTSUPP, and no wake is possible
 #pragma once
 
 #include <cstddef>
@@ -44,37 +43,37 @@ class UringRing {
   };
   static constexpr uint64_t kWakeId = UINT64_MAX;
 
-  // Null with the reason in `words` when io_uring does not work here; otherwise `words` is empty or says what
-  // an older kernel lacks.
+  // Returns null, with the reason in `words`, when io_uring does not work here; otherwise `words` is empty or
+  // says what an older kernel lacks.
   static std::unique_ptr<UringRing> create(RingMode mode, uint32_t most_in_flight, std::string& words);
   ~UringRing();
   UringRing(const UringRing&) = delete;
   UringRing& operator=(const UringRing&) = delete;
 
-  void enable();  // a kernel that refuses makes it a ring that has failed
+  void enable();  // if the kernel refuses, the ring has failed
   bool enabled() const { return enabled_; }
-  // The errno of the call that the kernel would not serve; 0 while the ring works.
+  // The errno of the call that the kernel refused; 0 while the ring works.
   int failure() const { return failure_; }
-  // Ends the ring. Returns when the kernel has let go of every piece, which moved or did not.
+  // Ends the ring. Returns when the kernel has let go of every piece, moved or not.
   void retire();
 
-  // What of the piece goes through a registration.
+  // The parts of a piece that go through a registration.
   struct Registered {
     bool memory;
     bool file;
   };
-  // Queued until submit().
+  // Queues the piece until submit().
   Registered add(const Piece& piece);
-  // Completes with kWakeId once `event_fd` can be read.
+  // Queues a wait that completes with kWakeId once `event_fd` can be read.
   void add_wake(int event_fd);
-  // One system call for all that was added, unless the kernel refuses for a moment; then it is asked again.
-  // Returns how many calls it was; none by_kernel_thread, which is woken only when it sleeps.
+  // Hands over all that was added, in one system call unless the kernel refuses for a moment and is asked
+  // again. Returns the number of calls; 0 by_kernel_thread, where a call only wakes a thread that sleeps.
   uint64_t submit();
-  // The next completion; with `block` it is waited for, by polling never. False when there is none, the wait
-  // was interrupted, or the kernel refused it.
+  // Takes the next completion; with `block`, which by_polling does not have, it waits for one. Returns false
+  // when there is none, the wait was interrupted, or the kernel refused it.
   bool take(Taken& taken, bool block);
 
-  // As Transport's.
+  // These do what Transport's functions of the same names do.
   bool register_buffer(std::span<std::byte> memory);
   void unregister_buffer(std::span<std::byte> memory);
   bool register_file(int fd);
@@ -111,8 +110,8 @@ class UringRing {
   CallPatience patience_;
   bool has_buffer_table_ = false;
   bool has_file_table_ = false;
-  std::vector<uint32_t> free_buffers_;            // places of that table, the lowest last
-  std::vector<uint32_t> free_files_;              // likewise
+  std::vector<uint32_t> free_buffers_;            // free places of the buffer table, the lowest last
+  std::vector<uint32_t> free_files_;              // free places of the file table, the lowest last
   std::vector<RegisteredMemory> registered_;      // by address
   std::vector<RegisteredFile> registered_files_;  // few
   std::string refusal_;

@@ -1,6 +1,6 @@
 // JsonWriter: JSON text, written from front to back. It adds every separator, quote and escape itself, so
-// that what it wrote is one well-formed document, and it allocates nothing but the text. A wrong order of
-// calls (a member outside an object, a container that is never ended) is a programmer's mistake and ends the
+// that its output is one well-formed document, and it allocates nothing but the text. A wrong order of calls
+// (a member outside an object, a container that is never ended) is a programmer's mistake and ends the
 // program.
 //
 //   JsonWriter json;
@@ -40,12 +40,12 @@ class JsonValue {
   template <typename T>
   JsonValue(const std::optional<T>& value) : JsonValue(value ? JsonValue(*value) : JsonValue(nullptr)) {}
 
-  // A number with this many decimals. A double that is given without it is written as the shortest decimal
-  // that is read as the same double. A number that is not finite is null either way, because JSON has none.
+  // A number with this many decimals. Without json_fixed(), a double is written as the shortest decimal that
+  // reads back as the same double. A number that is not finite is null either way, because JSON has none.
   friend JsonValue json_fixed(double value, int decimals);
   // A value that is JSON already.
   friend JsonValue json_raw(std::string_view json);
-  // Null for an empty text.
+  // The text, or null when it is empty.
   friend JsonValue json_text_or_null(std::string_view text);
 
  private:
@@ -61,7 +61,7 @@ class JsonValue {
     uint64_t unsigned_whole_;
     double number_;
   };
-  int decimals_ = -1;  // of a number; below 0: as many as it takes
+  int decimals_ = -1;  // below 0: as many as the number takes
 };
 
 inline JsonValue json_fixed(double value, int decimals) {
@@ -117,7 +117,7 @@ class JsonWriter {
   JsonWriter& member(std::string_view key, const JsonValue& value) { return this->key(key).value(value); }
   JsonWriter& members(std::initializer_list<Member> members);
 
-  // Whole containers.
+  // These functions write whole containers.
   JsonWriter& object(std::initializer_list<Member> all) { return begin_object().members(all).end(); }
   JsonWriter& object(std::string_view key, std::initializer_list<Member> all) {
     return this->key(key).object(all);
@@ -139,13 +139,12 @@ class JsonWriter {
     return end();
   }
 
-  // Begins a new line, indented by so many spaces, before what is written next: a member, an item or the end
-  // of the container.
+  // Begins a new line, indented by so many spaces, before the next member, item or end of the container.
   JsonWriter& break_line(size_t indentation = 0);
 
-  // What was written so far. The caller may take it away and clear the text before the document is complete.
+  // The text written so far. The caller may take it away and clear it before the document is complete.
   std::string& text() { return text_; }
-  // The document, which must be complete.
+  // Returns the document, which must be complete.
   std::string take();
 
  private:

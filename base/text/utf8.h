@@ -1,5 +1,5 @@
-// UTF-8: code points of text, and what becomes of bytes that are none. It knows nothing of tokens. All of it
-// is thread-safe and throws nothing but std::bad_alloc.
+// UTF-8: the code points of a text, and the repair of bytes that are not well-formed. It knows nothing of
+// tokens. Every function is thread-safe and throws nothing but std::bad_alloc.
 #pragma once
 
 #include <cstddef>

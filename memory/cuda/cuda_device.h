@@ -7,19 +7,18 @@
 // lies between the two.
 //
 // Order. Operations belong on compute_stream(). Detaching records an event there, and a later copy of the
-// slot waits for it on the GPU: the host waits for nothing. A copy of work memory waits for what
-// compute_stream() held when the copy was asked for. What Device has in the order of the operations is put on
-// compute_stream(), and not waited for.
+// slot waits for it on the GPU: the host waits for nothing. A copy of work memory waits for the operations
+// that compute_stream() held when the copy was asked for. The functions of Device that act in the order of
+// the operations enqueue on compute_stream() and do not wait.
 //
-// Unmapping waits for that event too, and goes on a thread of its own, in batches: cuMemUnmap has no stream
-// order, and its cost is the driver's secret. So after detach() the old addresses stay readable for a moment
-// (strict mode: detach() waits until they fault). attach() waits for a pending unmapping of its addresses
-// only.
+// Unmapping waits for that event too, on a thread of its own and in batches: cuMemUnmap has no stream order,
+// and its cost is not documented. So after detach() the old addresses stay readable for a moment (strict
+// mode: detach() waits until they fault). attach() waits for a pending unmapping of its addresses only.
 //
 // Copies: one GPU stream per direction, each with a CopyStream, which waits for `after` on a thread of its
-// own; several copies are on the GPU's stream at once. Counted time is the host's.
+// own; several copies are on the GPU's stream at once. Busy times are by the host's clock.
 //
-// Reads of files go by cuFile, on threads of their own, into homes as copies do.
+// Reads of files go by cuFile, on threads of their own, into homes, like copies.
 //
 // The budget counts physical memory in whole granules (usually 2 MiB). The context of the process, which
 // takes some hundred MiB, is not in it: a budget has to leave room for that.
@@ -46,10 +45,10 @@ struct CudaDeviceOptions {
   uint64_t budget_bytes = 0;
   // Fresh and poisoned memory holds NaN, and addresses fault as soon as their slot is detached.
   bool strict = false;
-  uint64_t host_piece_bytes = kCudaHostPieceBytes;  // as CudaPageLock has it
+  uint64_t host_piece_bytes = kCudaHostPieceBytes;  // the pieces of CudaPageLock
 };
 
-// What a program makes that is also built without CUDA.
+// Makes a CudaDevice, for programs that are also built without CUDA.
 std::unique_ptr<Device> make_cuda_device(const CudaGpu& gpu, CudaDeviceOptions options);
 
 class CudaDevice final : public Device {
@@ -59,9 +58,9 @@ class CudaDevice final : public Device {
   // Finishes the copies that were asked for; the events they wait for must still come.
   ~CudaDevice() override;
 
-  // Where operations run, in order.
+  // The stream on which operations run in order.
   CUstream_st* compute_stream() const;
-  // Until everything there is over. Throws Error(device) naming `subject`.
+  // Waits until everything on compute_stream() is over. Throws Error(device) naming `subject`.
   void wait_for_operations(const std::string& subject);
 
   std::unique_ptr<HostMemoryLock> lock_host_memory(std::span<std::byte> memory) override;
@@ -87,7 +86,7 @@ class CudaDevice final : public Device {
                          Event& done, const CopyNote& note = {}) override;
   void copy_work_in_order(std::byte* to, const std::byte* from, uint64_t bytes) override;
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
-  // cuFile's reads, by options.thread_count threads; slots are not registered with it.
+  // The engine reads by cuFile, on options.thread_count threads; slots are not registered with cuFile.
   std::unique_ptr<io::Engine> make_file_reader(const io::EngineOptions& options) override;
   std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count, const Event* after) override;
   void end_file_read(DeviceSlot slot) noexcept override;
@@ -102,7 +101,7 @@ class CudaDevice final : public Device {
   struct Slot;
   struct State;
 
-  // Zeros, or NaN in strict mode; not waited for.
+  // Fills memory with zeros, or NaN in strict mode, without waiting.
   void fill_fresh(std::byte* memory, uint64_t bytes, const std::string& subject);
   // Puts a copy of a slot behind the operations that its last detach() waited for.
   void enqueue_slot_copy(CopyStream& stream, DeviceSlot slot, CopyTask task);

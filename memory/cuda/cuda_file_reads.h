@@ -1,4 +1,4 @@
-// Whether a GPU can read files past the host (GPUDirect Storage): asked before anything is planned on it.
+// Tells whether a GPU can read files past the host (GPUDirect Storage), before a plan counts on it.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +9,9 @@
 
 namespace terrace {
 
-// Why files in one of these folders cannot be read into the GPU's memory by cuFile; empty when they can, as
-// far as that is known before one is read: the library is there, its driver opens, and it takes a file of
-// each folder, which is made for a moment. Never throws for what is missing.
+// Why cuFile cannot read files in one of these folders into the GPU's memory; empty when it can, as far as
+// that is known before a read: the library is there, its driver opens, and it takes a file in each folder,
+// which is made for a moment. Never throws for what is missing.
 std::string why_no_file_reads(const CudaGpu& gpu, std::span<const std::filesystem::path> folders);
 
 }  // namespace terrace

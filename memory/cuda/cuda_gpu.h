@@ -1,7 +1,7 @@
 // CudaGpu: one NVIDIA GPU of this machine, its driver and its primary context. It must never allocate memory
-// of the GPU: that is CudaDevice's, within a budget.
+// of the GPU: CudaDevice does, within a budget.
 //
-// Public headers know nothing of cuda.h. Where Terrace is built without it, everything links as ever, and
+// Public headers know nothing of cuda.h. Where Terrace is built without it, everything still links, and
 // CudaGpu::open() says so.
 #pragma once
 
@@ -20,7 +20,7 @@ struct CudaDriver;
 struct CuFileCalls;
 class CuFile;
 
-// What a GPU and its driver can do. "driver version" is the newest CUDA that the driver runs.
+// The abilities of a GPU and its driver. "driver version" is the newest CUDA that the driver runs.
 struct CudaFacts {
   std::string name;
   int driver_version = 0;       // as CUDA counts: 12040 is 12.4
@@ -28,7 +28,7 @@ struct CudaFacts {
   int copy_engines = 0;         // 2 and more: copies both ways at once
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;         // when the GPU was opened
-  uint64_t granularity_bytes = 0;  // of physical memory; 0 without virtual memory
+  uint64_t granularity_bytes = 0;  // granularity of physical memory; 0 without virtual memory
 };
 // "12.4"
 std::string cuda_version_text(int version);
@@ -38,11 +38,11 @@ class CudaGpu {
  public:
   static constexpr int kLeastDriverVersion = 11000;
 
-  // Loads the driver. Both throw Error(device) in one clear line when there is no driver, it is too old, or
-  // the machine has no such GPU. `log` must outlive the GPU.
+  // Loads the driver. open() and the constructors throw Error(device) in one clear line when there is no
+  // driver, it is too old, or the machine has no such GPU. `log` must outlive the GPU.
   static std::unique_ptr<CudaGpu> open(int ordinal, Log& log);
   CudaGpu(std::unique_ptr<const CudaDriver> driver, int ordinal, Log& log);
-  // With another cuFile than that of the machine, which is loaded when it is first wanted.
+  // Uses the given cuFile in place of the machine's, which is otherwise loaded when it is first wanted.
   CudaGpu(std::unique_ptr<const CudaDriver> driver, int ordinal, Log& log,
           std::unique_ptr<const CuFileCalls> cu_file);
   ~CudaGpu();
@@ -53,10 +53,10 @@ class CudaGpu {
   int device() const { return device_; }
   const CudaDriver& driver() const { return *driver_; }
   Log& log() const { return log_; }
-  // Opened when it is first wanted. Throws Error(device), then and again, when that fails.
+  // Opens cuFile's driver when it is first wanted. Every call throws Error(device) when that fails.
   const CuFile& cu_file() const;
 
-  // For what goes away and cannot throw: one warning when a call (a CUresult) failed.
+  // Logs one warning when a call failed (`result` is a CUresult); for destructors, which cannot throw.
   void report(int result, const char* call, const std::string& subject) const noexcept;
 
  private:
@@ -73,8 +73,8 @@ class CudaGpu {
   mutable std::unique_ptr<const CuFile> cu_file_ TERRACE_GUARDED_BY(mutex_);
 };
 
-// While it lives the GPU's context is the calling thread's; then the one before it is again, so that a
-// program's own context is never lost. Throws Error(device).
+// While a CudaContext lives, the GPU's context is the calling thread's; afterwards the previous one is again,
+// so that a program's own context is never lost. Throws Error(device).
 class CudaContext {
  public:
   explicit CudaContext(const CudaGpu& gpu);

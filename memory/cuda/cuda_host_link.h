@@ -1,6 +1,6 @@
-// CudaHostLink: the few numbers that the host gives to operations on a GPU and wants from them (token ids,
-// tables, losses), in the order of those operations. Everything large goes by the copies of CudaDevice, and
-// only those are counted. Used by one thread.
+// CudaHostLink: passes small data (token ids, tables, losses) between the host and operations on a GPU, in
+// the order of those operations. Everything large goes by the copies of CudaDevice, and only those are
+// counted. One thread uses it.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@ namespace terrace {
 
 class CudaHostLink {
  public:
-  // What may be on its way to the GPU at once. More is taken in turns, and then waited for.
+  // The most that may be on its way to the GPU at once. send() takes more in turns, and waits.
   static constexpr uint64_t kSendBytes = 1024 * 1024;
-  // What may be fetched without waiting at once.
+  // The most that may be fetched without waiting.
   static constexpr uint64_t kFetchBytes = 4096;
 
   // `stream` is where operations run (CudaDevice::compute_stream()); both outlive the link. Throws
@@ -28,13 +28,13 @@ class CudaHostLink {
   CudaHostLink(const CudaHostLink&) = delete;
   CudaHostLink& operator=(const CudaHostLink&) = delete;
 
-  // Behind what the stream holds; `from` may be changed when this returns.
+  // Copies to the GPU behind everything that the stream holds; `from` may be changed when this returns.
   void send(std::byte* to, std::span<const std::byte> from);
-  // What operations before leave at `from` is at `to` when finish() returns.
+  // Asks for the bytes at `from` as operations before leave them; they are at `to` when finish() returns.
   void fetch(std::span<std::byte> to, const std::byte* from);
-  // Waits for what is to be fetched, and for nothing else.
+  // Waits for the fetches that were asked for, and for nothing else.
   void finish();
-  // What has not been fetched is not wanted any more.
+  // Gives up the fetches that are not finished.
   void forget() noexcept;
 
  private:

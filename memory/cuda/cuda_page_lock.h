@@ -1,6 +1,6 @@
 // CudaPageLock: memory of the host that a GPU reaches directly while this lives. Copies of such memory run at
-// the link's full rate beside everything else; of other memory the driver copies every byte once more. It
-// must never be what a run depends on: where it is refused, one line says so and copies are slower.
+// the link's full rate beside everything else; the driver copies every byte of other memory once more. A run
+// must never depend on it: where it is refused, one line says so and copies are slower.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,15 @@
 
 namespace terrace {
 
-// Registered memory is cut where its address is a multiple of so many bytes: registering holds locks of the
-// process, and fails as a whole. A copy must not go across a cut, so CudaDevice cuts its copies there too.
+// Memory is registered in pieces, cut at addresses that are multiples of this, because one call holds locks
+// of the process and fails as a whole. A copy must not cross a cut, so CudaDevice cuts its copies there too.
 inline constexpr uint64_t kCudaHostPieceBytes = kGiB;
 
 class CudaPageLock final : public HostMemoryLock {
  public:
   // `memory` is whole pages and stays mapped, and none of it is given back to the system
-  // (HostArena::release), while this lives. All of it or nothing: half would make a run's speed a matter of
-  // addresses.
+  // (HostArena::release), while this lives. Either all of it is locked or nothing: with half of it, a run's
+  // speed would depend on addresses.
   CudaPageLock(const CudaGpu& gpu, std::span<std::byte> memory, uint64_t piece_bytes = kCudaHostPieceBytes);
   // No copy of the memory may be under way.
   ~CudaPageLock() override;

@@ -1,5 +1,5 @@
 // The driver's own copies, plain: one GPU stream per direction, one asynchronous call after the other, and
-// one wait at the end. What the copies of a CudaDevice are measured beside; nothing else is to use them.
+// one wait at the end. The copies of a CudaDevice are measured against these; nothing else may use them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace terrace {
 
-// `device` is memory of the GPU. Copies are cut where CudaPageLock has cut: see there. Throws Error(device).
+// `device` is memory of the GPU. Copies are cut at the same addresses as by CudaPageLock. Throws
+// Error(device).
 std::unique_ptr<CopyWay> make_plain_cuda_copies(const CudaGpu& gpu, CopyBuffers device,
                                                 uint64_t host_piece_bytes = kCudaHostPieceBytes);
 

@@ -1,4 +1,4 @@
-// Who is told of a copy when it is over. It must never decide anything about copies.
+// CopyObserver: hears of a copy when it is over. It must never decide anything about copies.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,20 @@ namespace terrace {
 
 struct CopyNote;
 
-// Called on the thread that copies.
+// The thread that copies calls these functions.
 class CopyObserver {
  public:
   virtual uint64_t now_ns() const noexcept = 0;
-  // The bytes have arrived; the copy began at `begun_ns`, when what it was queued behind was over.
+  // The bytes have arrived. The copy began at `begun_ns`, when the one before it in the queue was over.
   virtual void copied(const CopyNote& note, uint64_t bytes, uint64_t begun_ns) noexcept = 0;
 
  protected:
   ~CopyObserver() = default;
 };
 
-// Goes with a copy that moves bytes over a link; what `tag` and `id` mean is the observer's affair.
+// CopyNote: goes with a copy that moves bytes over a link. The observer gives `tag` and `id` their meaning.
 struct CopyNote {
-  CopyObserver* observer = nullptr;  // null: nobody is told, and no clock is looked at for it
+  CopyObserver* observer = nullptr;  // null: the copy is not reported, and no clock is read for it
   uint64_t tag = 0;
   uint64_t id = 0;
 };

@@ -3,8 +3,7 @@
 //
 // Slots move by mremap: the pages go from the home of the slot to the flat address and back, and the
 // addresses they leave become inaccessible at once, without a moment in which another thread's mmap could
-// land there. Sizes that are multiples of 2 MiB live in huge pages, which makes a move a matter of
-// microseconds.
+// land there. Slots whose size is a multiple of 2 MiB live in huge pages, so that a move takes microseconds.
 #pragma once
 
 #include <memory>
@@ -25,7 +24,7 @@ struct SimulatedDeviceOptions {
   // Fresh and poisoned slots hold NaN, and a touch of the home of an attached slot ends the program with its
   // name.
   bool strict = false;
-  // Link rates to play; 0: as fast as memory.
+  // The rates of the simulated link; 0: as fast as memory.
   uint64_t h2d_bytes_per_second = 0;
   uint64_t d2h_bytes_per_second = 0;
 };
@@ -65,7 +64,7 @@ class SimulatedDevice final : public Device {
   bool strict() const override { return options_.strict; }
   void poison(DeviceSlot slot) override;
 
-  // Where the slot's memory is while it is detached; for tests and messages.
+  // The address of the slot's memory while it is detached; for tests and messages.
   const std::byte* home(DeviceSlot slot) const;
 
  private:

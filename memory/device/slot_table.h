@@ -1,6 +1,5 @@
-// SlotTable: what every Device keeps of its slots, whatever its memory is: the budget, who is attached where,
-// and which copies are in flight. It checks the rules of Device and knows addresses only: it must never touch
-// memory.
+// SlotTable: the books of every Device about its slots: the budget, the address of each attached slot, and
+// the copies in flight. It checks the rules of Device and knows addresses only: it must never touch memory.
 #pragma once
 
 #include <atomic>
@@ -17,8 +16,8 @@
 
 namespace terrace {
 
-// As fp32 a signalling NaN, as two bf16 two signalling NaNs, as two fp16 two (quiet) NaNs: every bit pattern
-// that is a signalling NaN in bf16 has fp16's quiet bit set.
+// kPoison is a signalling NaN as fp32, two signalling NaNs as bf16 and two (quiet) NaNs as fp16: every bit
+// pattern that is a signalling NaN in bf16 has fp16's quiet bit set.
 inline constexpr uint32_t kPoison = 0x7fa07fa0u;
 
 struct SlotEntry {
@@ -48,25 +47,25 @@ class SlotTable {
 
   // Takes `bytes` of the budget or throws Error(capacity); the only place that compares with it.
   void charge(uint64_t bytes, std::string_view purpose);
-  // Gives back what was charged for something that could not be made.
+  // Gives back the charge for something that could not be made.
   void refund(uint64_t bytes) { used_bytes_ -= bytes; }
   // The bytes of `count` slots, which must be whole and countable.
   uint64_t total_bytes(uint64_t slot_bytes, uint32_t count) const;
 
   void add_addresses(std::span<std::byte> reserved) { reserved_.push_back(reserved); }
   void add_work_memory(std::span<std::byte> memory) { work_memory_.push_back(memory); }
-  // After it attaching slots allocates nothing.
+  // Adds a slot; attaching it later allocates nothing.
   DeviceSlot add_slot(std::byte* home, uint64_t bytes);
   SlotEntry& at(DeviceSlot slot) const;
 
-  // Asserts that the slot may be attached there, and that it may be detached.
+  // Assert that the slot may be attached at `address`, and that it is attached.
   void require_attachable(DeviceSlot slot, const std::byte* address) const;
   void require_attached(DeviceSlot slot) const;
-  // Notes that it was.
+  // Note that the slot was attached or detached.
   void note_attached(DeviceSlot slot, std::byte* address);
   void note_detached(DeviceSlot slot);
 
-  // The tasks that Device's copies are, checked; those of slots are counted as in flight.
+  // Make the tasks of Device's copies and check them; copies of slots are counted as in flight.
   CopyTask to_slot(DeviceSlot slot, uint64_t offset, const std::byte* source, uint64_t bytes,
                    const Event* after, Event& done, const CopyNote& note) const;
   CopyTask from_slot(std::byte* destination, DeviceSlot slot, uint64_t offset, uint64_t bytes,
@@ -76,11 +75,11 @@ class SlotTable {
   CopyTask from_work(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
                      Event& done, const CopyNote& note) const;
 
-  // The same for reads of files, which are no copies: they are counted as in flight until end_file_read().
+  // Checks reads of files into a slot, which count as copies in flight until end_file_read().
   std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count) const;
   void end_file_read(DeviceSlot slot) const noexcept;
 
-  // What is filled now and on the calling thread: the first `bytes` of the slot, which is idle.
+  // The first `bytes` of the slot, which must be idle, for filling at once on the calling thread.
   std::span<std::byte> idle_memory(DeviceSlot slot, uint64_t bytes, const char* intention) const;
   void require_work_memory(const std::byte* work, uint64_t bytes) const;
 

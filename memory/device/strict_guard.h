@@ -1,6 +1,6 @@
-// Turns a stray access into guarded addresses into a message that names what was touched. For strict mode:
-// chunks that nobody leases are inaccessible, so a touch of them is a SIGSEGV, and this says whose bytes they
-// are. It must never change what happens otherwise: accesses elsewhere go to the handler that was there
+// StrictGuard: turns a stray access to guarded addresses into a message that names the bytes touched. In
+// strict mode chunks that nobody leases are inaccessible, so a touch of them is a SIGSEGV, and the guard says
+// whose bytes they are. It must never change anything else: faults elsewhere go to the handler that was there
 // before.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace terrace {
 
-// Appends text to a buffer with nothing but stores, so that it can be used in a signal handler. What does not
-// fit is cut off.
+// Appends text to a buffer with nothing but stores, so that it can be used in a signal handler. Text that
+// does not fit is cut off.
 class SignalSafeText {
  public:
   explicit SignalSafeText(std::span<char> buffer) : buffer_(buffer) {}
@@ -27,12 +27,12 @@ class SignalSafeText {
   size_t size_ = 0;
 };
 
-// Says what a guarded address is.
+// GuardDescriber: describes a guarded address.
 class GuardDescriber {
  public:
   virtual ~GuardDescriber() = default;
-  // Writes what lies at `address` (tensor, chunk, state, last lease) as one or more lines into `out`. Runs in
-  // a signal handler, on any thread, in the middle of anything: it may only read plain memory that is kept up
+  // Writes the tensor, chunk, state and last lease at `address` as one or more lines into `out`. It runs in a
+  // signal handler, on any thread, in the middle of anything: it may only read plain memory that is kept up
   // to date, and must neither allocate nor lock nor call the system.
   virtual void describe(const std::byte* address, SignalSafeText& out) const noexcept = 0;
 };
@@ -40,9 +40,9 @@ class GuardDescriber {
 // While it lives, a fault at an address of `range` on any thread prints
 //   terrace: error: stray access to 0x...: <description>
 // to stderr and ends the program by the default action of SIGSEGV. The first guard installs the handler, the
-// last one restores what was there. The handler runs on the alternate stack of the faulting thread if it has
-// one; the thread that makes a guard gets one. Construct and destroy under no lock of your own; at most
-// kMaxGuards at once.
+// last one restores the previous handler. The handler runs on the alternate stack of the faulting thread if
+// it has one; the thread that makes a guard gets one. Construct and destroy under no lock of your own; at
+// most kMaxGuards at once.
 class StrictGuard {
  public:
   static constexpr size_t kMaxGuards = 256;

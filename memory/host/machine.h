@@ -1,6 +1,6 @@
-// What this machine, container and user offer, read from /proc and /sys, and the budgets that follow when
-// none are given. It only looks: it must never change a setting. Every function takes the root under which
-// proc/ and sys/ lie, so that tests can describe any machine.
+// Machine: the resources of this machine, container and user, read from /proc and /sys, and the default
+// budgets that follow. It only looks and must never change a setting. Every function takes the root under
+// which proc/ and sys/ lie, so that tests can describe any machine.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-// A number and where it comes from, in words for the user.
+// A number and its origin in words for the user.
 struct SourcedBytes {
   uint64_t bytes = 0;
   std::string origin;       // "MemAvailable of /proc/meminfo", "memory.max of cgroup /job7"
@@ -20,16 +20,16 @@ struct SourcedBytes {
 struct Machine {
   SourcedBytes memory_limit;  // the least of the cgroup limits (v1 and v2, all ancestors) and MemAvailable
   std::optional<uint64_t> memlock_limit_bytes;  // how much may be locked; none: without limit
-  std::vector<uint32_t> cores;  // that this process may run on (affinity and cpuset), ascending
+  std::vector<uint32_t> cores;  // those that this process may run on (affinity and cpuset), ascending
   uint64_t page_bytes = 0;
   std::string
-      huge_page_mode;  // of anonymous memory: "always", "madvise", "never", or "none" when not built in
+      huge_page_mode;  // for anonymous memory: "always", "madvise", "never", or "none" when not built in
   uint64_t huge_page_bytes = 0;  // 0 when there are none
 
   bool huge_pages_on_request() const { return huge_page_mode == "always" || huge_page_mode == "madvise"; }
 };
 
-// Throws Error(io) naming the file when /proc does not have what every Linux has.
+// Throws Error(io) naming the file when /proc lacks something that every Linux has.
 Machine probe_machine(const std::string& root = "/");
 
 struct DefaultBudget {
@@ -39,15 +39,14 @@ struct DefaultBudget {
 
 // 80 % of the memory limit.
 DefaultBudget default_host_budget(const Machine& machine);
-// The most a simulated device takes at first without being told: 25 % of the memory limit. The plan may need
-// less, and where it needs more it takes that of the host's.
+// The most that a simulated device takes at first without an option: 25 % of the memory limit. The plan may
+// need less; where it needs more, it takes that from the host's budget.
 DefaultBudget largest_simulated_device_budget(const Machine& machine);
 
-// What the operating system says is in use, for comparison with the ledgers.
+// The memory in use as the operating system sees it, for comparison with the ledgers.
 struct MemoryUse {
-  uint64_t pss_bytes = 0;  // this process: its pages, shared ones in proportion; 0: the system does not say
-  // All processes of this process's memory cgroup: anonymous and shared memory; none when there is no such
-  // cgroup.
+  uint64_t pss_bytes = 0;  // pages of this process, shared ones in proportion; 0: not known
+  // Anonymous and shared memory of all processes in this process's memory cgroup; none without such a cgroup.
   std::optional<uint64_t> cgroup_anon_and_shmem_bytes;
 };
 MemoryUse current_memory_use(const std::string& root = "/");

@@ -1,5 +1,5 @@
-// StackArena: last-in first-out memory for activations and workspaces inside one permanent allocation, and,
-// without memory, the dry run of the same code that tells how much it needs.
+// StackArena: last-in first-out memory for activations and workspaces inside one permanent allocation.
+// Without memory it serves a dry run of the same code, which tells how much the code needs.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,13 @@ class StackArena {
 
   // Uses `memory`, which must be aligned to kAlignment and outlive the arena.
   explicit StackArena(std::span<std::byte> memory) : base_(memory.data()), capacity_(memory.size()) {}
-  // Counts only: spans have the right size but a null address and must not be touched.
+  // The arena only counts: spans have the right size but a null address and must not be touched.
   static StackArena dry_run() { return StackArena(); }
 
   bool is_dry_run() const { return base_ == nullptr; }
 
-  // Uninitialised. Running out is a programmer's mistake: the plan came from a dry run of the same code.
+  // Returns uninitialised memory. Running out is a programmer's mistake: the plan came from a dry run of the
+  // same code.
   template <typename T>
   std::span<T> allocate(uint64_t count) {
     const uint64_t begin = used_;
@@ -36,7 +37,7 @@ class StackArena {
     return {reinterpret_cast<T*>(base_ + begin), static_cast<size_t>(count)};
   }
 
-  // Frees on destruction whatever was allocated after it was made.
+  // A Frame frees on destruction everything that was allocated after it was made.
   class Frame {
    public:
     explicit Frame(StackArena& arena) : arena_(arena), used_(arena.used_) {}

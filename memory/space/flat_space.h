@@ -1,8 +1,9 @@
-// FlatSpace: every parameter laid end to end, cut into equal chunks. Pure arithmetic: it owns no memory.
+// FlatSpace: every parameter laid end to end, cut into equal chunks. It is pure arithmetic and owns no
+// memory.
 //
-// SpaceLayout says where tensors lie; this adds a table of the chunks and of what each of them holds. Chunk i
-// of every role (param, grad, state) covers the same elements. Invariants: see check(). The space is
-// immutable: any thread may read it.
+// SpaceLayout says where tensors lie; FlatSpace adds a table of the chunks and their contents. Chunk i of
+// every role (param, grad, state) covers the same elements. Invariants: see check(). The space is immutable:
+// any thread may read it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace terrace {
 struct ChunkInfo {
   uint32_t section;
   uint32_t index_in_section;
-  uint64_t first_element;  // in the section: index_in_section * E
+  uint64_t first_element;  // in its section: index_in_section * E
   uint64_t elements;       // a multiple of kTileElements; E but for the last chunk of a section
   uint64_t tile_count() const { return elements / kTileElements; }
 };
@@ -36,7 +37,7 @@ struct Segment {
 
 class FlatSpace : public SpaceLayout {
  public:
-  // As SpaceLayout, and throws Error(config) when names repeat.
+  // Throws Error(config) as SpaceLayout does, and when names repeat.
   FlatSpace(std::vector<TensorSpec> tensors, uint64_t chunk_elements);
 
   const ChunkInfo& chunk(ChunkId id) const { return chunks_[index_of(id)]; }

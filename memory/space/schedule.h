@@ -20,7 +20,7 @@ struct ScheduledUse {
   std::string operation;
   UseKind kind = UseKind::forward;
   std::vector<ChunkId> chunks;  // sorted, unique; may be empty
-  // Of the tier's places for chunks, what something else (gradients) takes while the operation computes.
+  // The places for chunks that something else (gradients) takes while the operation computes.
   uint32_t occupied_slots = 0;
 
   bool operator==(const ScheduledUse&) const = default;
@@ -28,7 +28,7 @@ struct ScheduledUse {
 
 inline constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
 
-// Immutable once built. Positions count uses from the start of the step; as the position of "now", kNever
+// A schedule is immutable. Positions count uses from the start of the step; as the position of "now", kNever
 // stands for the moment before the first use.
 class Schedule {
  public:
@@ -42,14 +42,14 @@ class Schedule {
   const ScheduledUse& use(uint32_t position) const { return uses_[position]; }
   std::span<const ScheduledUse> uses() const { return uses_; }
 
-  // How many uses after `position` the chunk is used next: 1 for the use right after it. Uses at `position`
-  // itself do not count. Wraps into the next step: after its last use in this step a chunk is next used at
-  // its first use in the next one. kNever if no use names it, or none before it is renewed, and for every
-  // chunk of an empty schedule. O(log uses of the chunk).
+  // How many uses after `position` the chunk is used next: 1 for the use right after it; a use at `position`
+  // itself does not count. The distance wraps into the next step: after its last use in this step a chunk is
+  // next used at its first use in the next one. It is kNever when no use names the chunk, or none before it
+  // is renewed, and for every chunk of an empty schedule. O(log uses of the chunk).
   uint32_t distance_to_next_use(ChunkId chunk, uint32_t position) const;
-  // The same for chunks that are renewed too, as if a copy of them served the next step.
+  // Like distance_to_next_use(), but wraps for renewed chunks too, as if a copy of them served the next step.
   uint32_t distance_across_steps(ChunkId chunk, uint32_t position) const;
-  // The same without the wrap: kNever when the chunk is not used again in this step.
+  // Like distance_to_next_use(), but never wraps: kNever when the chunk is not used again in this step.
   uint32_t distance_within_step(ChunkId chunk, uint32_t position) const;
 
   // The first position >= `from` with this operation key, or kNever. O(log uses).
@@ -66,36 +66,37 @@ class Schedule {
   std::vector<bool> renewed_;             // per chunk, or empty
 };
 
-// Follows a step as it happens, compares it with the schedule of the step before and records the new one.
-// Skipped, repeated and unknown operations never fail: they only make the next schedule differ. A step that
-// matches its schedule allocates nothing. Owned and used by one thread.
+// ScheduleCursor: follows a step as it happens, compares it with the schedule of the step before and records
+// the new one. Skipped, repeated and unknown operations never fail: they only make the next schedule differ.
+// A step that matches its schedule allocates nothing. Owned and used by one thread.
 class ScheduleCursor {
  public:
-  // `renewed` as in Schedule.
+  // `renewed` is that of Schedule.
   explicit ScheduleCursor(uint32_t chunk_count, std::vector<bool> renewed = {})
       : chunk_count_(chunk_count), renewed_(std::move(renewed)) {}
 
-  // Uses a schedule known beforehand (a dry run) from the next begin_step() on. Not within a step.
+  // Uses a schedule known beforehand (from a dry run) from the next begin_step() on. It must not be called
+  // within a step.
   void set_schedule(Schedule schedule);
   const Schedule& schedule() const { return schedule_; }
 
-  // A step that was begun and never ended was abandoned: it leaves no trace.
+  // Begins a step. A step before it that was never ended leaves no trace.
   void begin_step();
-  // The use that happens now. Returns its position in the schedule, or kNever when the schedule does not have
-  // it (the position of the last known use stays in force). A scheduled use is recognised by operation and
-  // kind: an evaluation that runs a training operation's key is not that use. Outside a step nothing is
-  // followed: kNever.
+  // Follows the use that happens now. Returns its position in the schedule, or kNever when the schedule does
+  // not have it (the position of the last known use stays in force). A scheduled use is recognised by
+  // operation and kind: an evaluation that runs a training operation's key is not that use. Outside a step
+  // nothing is followed, and the result is kNever.
   //
   // The use expected next is tried first, then the uses after it (some were skipped), then those already
-  // passed: the step goes through a part of itself again, and what followed there is the best guess at what
-  // follows now. A wrong guess costs little, because the next use is looked for forwards again.
+  // passed: a step that repeats a part of itself will most likely go on as it did there. A wrong guess costs
+  // little, because the next use is looked for forwards again.
   uint32_t advance(std::string_view operation, UseKind kind, std::span<const ChunkId> chunks,
                    uint32_t occupied_slots = 0);
   // The position of the last use of this step that was found in the schedule; kNever before the first and
   // between steps.
   uint32_t position() const { return position_; }
-  // Ends the step; when what happened differs from the schedule, what happened becomes the schedule.
-  // Returns whether it changed.
+  // Ends the step. When it differs from the schedule, its uses become the schedule. Returns whether the
+  // schedule changed.
   bool end_step();
 
  private:
@@ -109,8 +110,8 @@ class ScheduleCursor {
   Schedule schedule_;
   bool in_step_ = false;
   uint32_t position_ = kNever;
-  // While the step equals the schedule's first `matched_count_` uses nothing is recorded; from the first
-  // difference on `recorded_` holds every use of the step.
+  // While the step equals the schedule's first `matched_count_` uses, nothing is recorded; from the first
+  // difference on, `recorded_` holds every use of the step.
   bool deviates_ = false;
   uint32_t matched_count_ = 0;
   std::vector<ScheduledUse> recorded_;

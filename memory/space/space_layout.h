@@ -40,8 +40,8 @@ struct TensorPlace {
 
 class SpaceLayout {
  public:
-  // `chunk_elements` is E, a positive multiple of kTileElements. Throws Error(config) when a shape is empty
-  // or has a zero, or sizes overflow (kMaxElements, 2^32 chunks); naming the tensor.
+  // `chunk_elements` is E, a positive multiple of kTileElements. Throws Error(config), naming the tensor,
+  // when a shape is empty or has a zero, or when sizes overflow (kMaxElements, 2^32 chunks).
   SpaceLayout(std::vector<TensorSpec> tensors, uint64_t chunk_elements);
 
   uint64_t chunk_elements() const { return chunk_elements_; }
@@ -53,7 +53,7 @@ class SpaceLayout {
   std::span<const TensorPlace> places() const { return places_; }
   const TensorSpec& tensor(TensorId id) const { return tensors_[index_of(id)]; }
   const TensorPlace& place(TensorId id) const { return places_[index_of(id)]; }
-  // Of the chunk with this place in a section: E, but for the last chunk.
+  // The elements of the chunk with this place in a section: E, but for the last chunk.
   uint64_t elements_of_chunk(const Section& section, uint32_t index_in_section) const {
     return std::min(chunk_elements_, section.elements - index_in_section * chunk_elements_);
   }

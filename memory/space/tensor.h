@@ -1,4 +1,4 @@
-// What a parameter tensor is, before anything is placed.
+// TensorSpec: a parameter tensor before anything is placed.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct TensorSpec {
   DataType type = DataType::bf16;
   bool trainable = true;
   uint32_t group = 0;  // parameter group: which optimizer settings apply
-  // In how many backward uses per micro-batch its gradient arises (tied tensors: 2).
+  // The number of backward uses per micro-batch in which its gradient arises (tied tensors: 2).
   uint32_t backward_uses = 1;
 
   uint64_t element_count() const {

@@ -33,7 +33,7 @@ struct Transition {
   std::string_view when;
 };
 
-// The only legal transitions. Order: as a training step meets them.
+// The only legal transitions, in the order in which a training step meets them.
 inline constexpr std::array kTransitions = {
     Transition{TensorState::free, TensorState::hold, "initialised or loaded"},
     Transition{TensorState::hold, TensorState::compute, "leased by an operation"},
@@ -61,7 +61,7 @@ inline constexpr std::array kTransitions = {
 
 std::string_view name_of(TensorState state);
 bool is_legal(TensorState from, TensorState to);
-// Only chunks whose tensors are all in one of these may leave the device.
+// A chunk may leave the device only while all its tensors are in one of these states.
 constexpr bool is_hold(TensorState state) {
   return state == TensorState::free || state == TensorState::hold ||
          state == TensorState::hold_after_forward || state == TensorState::hold_after_backward ||
@@ -70,7 +70,7 @@ constexpr bool is_hold(TensorState state) {
 // The table as GitHub Markdown, for docs/architecture.md.
 std::string transition_table_markdown();
 
-// What a chunk is doing on its way between tiers.
+// The state of a chunk on its way between tiers.
 enum class ChunkState : uint8_t {
   absent,    // this tier has no valid copy
   fetching,  // its bytes are on their way into this tier
@@ -104,8 +104,8 @@ class TensorStates {
   explicit TensorStates(const FlatSpace& space);
 
   TensorState state(TensorId id) const { return entries_[index_of(id)].state; }
-  // Throws std::logic_error naming the tensor, both states and its last eight transitions when the table has
-  // no such row. The only function that changes a state.
+  // Changes the tensor's state; no other function does. Throws std::logic_error naming the tensor, both
+  // states and its last eight transitions when the table has no such row.
   void change(TensorId id, TensorState to);
   bool all_hold(std::span<const TensorId> ids) const;
   // "hold -> compute -> hold_after_forward", the oldest first: at most eight transitions, the last into

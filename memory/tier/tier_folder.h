@@ -1,6 +1,6 @@
 // TierFolder: the one folder below a path of the user in which the files of the nvme tier live, held by one
-// job at a time. It must never touch a file that is not of Terrace's making, nor anything outside of its
-// folder, and it does not decide which of the files may go: that is TierSpace's.
+// job at a time. It must never touch a file that Terrace did not make, nor anything outside of its folder.
+// TierSpace decides which of the files may go.
 #pragma once
 
 #include <sys/types.h>
@@ -26,15 +26,14 @@ class FileEvents;
 //   space         0600, the label: which folder of which space this is
 //   <name>.tier   0600, tier files; <name> is made of a-z, 0-9 and _
 //   commit-<16 digits>.manifest, .retained   0600, commits; earlier ones begin with "epoch-"
-// docs/nvme_format.md describes them byte by byte. A file of a user's that only has such a name is left
-// alone.
+// docs/nvme_format.md describes them byte by byte. A user's file that merely has such a name is left alone.
 class TierFolder {
  public:
   // `path` must exist and be writable. Removes nothing. Throws Error(io) when it cannot be used, or when
   // another job holds the lock (naming its pid and host). `events` outlives the folder.
   TierFolder(const std::string& path, Log& log, io::FileEvents* events = nullptr);
-  // Unlocks. Unless files are kept, removes them, the lock and, when nothing else is in it, the folder. Not
-  // in a forked child.
+  // Unlocks the folder. Unless files are kept, it removes them, the lock and, when nothing else is in it, the
+  // folder. In a forked child it does nothing of this.
   ~TierFolder();
   TierFolder(const TierFolder&) = delete;
   TierFolder& operator=(const TierFolder&) = delete;
@@ -44,7 +43,7 @@ class TierFolder {
   // "<folder>/<name>.tier".
   std::string file_path(std::string_view name) const;
 
-  // Throws Error(io) unless the lock that this holds is still the one that another job would take.
+  // Throws Error(io) unless the lock held here is still the one that another job would take.
   void require_held() const;
 
   void keep_files(bool keep) { keep_files_ = keep; }
@@ -53,26 +52,27 @@ class TierFolder {
     uint64_t files = 0;
     uint64_t bytes = 0;
   };
-  // Removes the files of Terrace's making but the lock: manifests first, so that no commit is ever there
+  // Removes the files that Terrace made, but for the lock: manifests first, so that no commit is ever there
   // without its blocks.
   Removed remove_files();
-  // Of these only the manifests.
+  // Removes only the manifests.
   Removed remove_manifests();
 
-  // The last bytes of every tier file, written before anything else of it; page-aligned.
+  // mark() is the last bytes of every tier file, written before anything else of it; page-aligned.
   static constexpr uint64_t kMarkBytes = 4096;
   static std::span<const std::byte, kMarkBytes> mark();
 
-  // Taken on the disk by the files in the tier folder of `path`, whoever made them; 0 where there is none.
+  // The bytes on the drive taken by all files in the tier folder of `path`, of any origin; 0 without a
+  // folder.
   static uint64_t bytes_at(const std::filesystem::path& path);
-  // What an ordinary user may still write on this file system.
+  // The bytes that an ordinary user may still write on this file system.
   uint64_t free_bytes() const;
   // Throws Error(capacity) naming `what`, the bytes needed and the bytes free.
   void require_free(uint64_t bytes, std::string_view what) const;
 
  private:
   Removed remove_until(bool manifests_only);
-  // Both are false when the folder or its lock vanished meanwhile: try again from the start.
+  // Both return false when the folder or its lock vanished meanwhile: try again from the start.
   bool open_folder();
   bool take_lock();
   bool lock_is_named() const;

@@ -1,7 +1,6 @@
-// TierManifest: what a commit consists of: for every block of every store, the path and slot that hold it and
-// its checksum, and the words of the caller about it. docs/nvme_format.md describes the file byte by byte.
-// Whoever reads one must never trust a number of it before the checksum at its end and every limit are
-// checked.
+// TierManifest: the contents of a commit: for every block of every store, the path and slot that hold it and
+// its checksum; and information of the caller's. docs/nvme_format.md describes the file byte by byte. A
+// reader must never trust a number in it before the checksum at its end and every limit are checked.
 #pragma once
 
 #include <array>
@@ -17,7 +16,7 @@
 
 namespace terrace {
 
-// One set of tier folders, made by one run; drawn at random.
+// The id of one set of tier folders, drawn at random by the run that makes them.
 struct SpaceId {
   std::array<std::byte, 16> bytes{};
   bool operator==(const SpaceId&) const = default;
@@ -27,7 +26,7 @@ std::string text_of(const SpaceId& id);
 
 inline constexpr uint32_t kNoPath = std::numeric_limits<uint32_t>::max();
 
-// Where a block lies, and the xxh3 (64 bits) of its bytes. kNoPath: it was never written, and the rest is 0.
+// The place of a block and the xxh3 (64 bits) of its bytes. kNoPath: it was never written, and the rest is 0.
 struct StoredBlock {
   uint32_t path = kNoPath;
   uint32_t slot = 0;
@@ -35,10 +34,10 @@ struct StoredBlock {
   bool operator==(const StoredBlock&) const = default;
 };
 
-// A store as one commit has it.
+// A store in one commit.
 struct StoreLayout {
   std::string name;
-  uint64_t block_bytes = 0;           // of a slot
+  uint64_t block_bytes = 0;           // bytes of a slot
   std::vector<uint64_t> chunk_bytes;  // by ChunkId; 0: not in this store
   std::vector<uint32_t> slot_counts;  // by path of the space; 0: no file there
   std::vector<StoredBlock> blocks;    // chunk by chunk, divide_up(chunk_bytes, block_bytes) each
@@ -48,19 +47,19 @@ struct StoreLayout {
 struct TierManifest {
   SpaceId space;
   uint64_t epoch = 0;  // counts from 1
-  std::string info;    // opaque; of whoever committed
+  std::string info;    // opaque bytes of the committer's
   std::vector<StoreLayout> stores;
-  RecordLayout layout = {};  // of the tiles of optimizer state
-  uint32_t version = 2;      // of the format; version 1 knew one layout, the default
+  RecordLayout layout = {};  // layout of the optimizer state
+  uint32_t version = 2;      // version of the format; version 1 has only the default layout
   bool operator==(const TierManifest&) const = default;
 };
 
-// What a manifest may hold at most; more is refused when it is read, and is an assertion when it is written.
+// The limits of a manifest; more is refused when it is read, and is an assertion when it is written.
 inline constexpr uint64_t kLargestTierBlockBytes = uint64_t{1} << 30;
 inline constexpr uint64_t kLargestManifestBytes = uint64_t{1} << 34;
 
 std::vector<std::byte> serialise(const TierManifest& manifest);
-// Only what serialise() writes is accepted. Throws Error(corrupt), or Error(config) for a format that is
+// Accepts only bytes that serialise() writes. Throws Error(corrupt), or Error(config) for a format that is
 // newer than this program; `name` is the file's, for the message.
 TierManifest parse_tier_manifest(std::span<const std::byte> bytes, const std::filesystem::path& name);
 

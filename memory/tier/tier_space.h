@@ -1,6 +1,6 @@
 // TierSpace: the tier folders of one run, one per path, as one space with one id, and the commits in them. It
-// must never remove or overwrite what a whole commit needs unless it was told to, nor any file that is not of
-// its own making.
+// must never remove or overwrite anything that a whole commit needs unless it was told to, nor any file that
+// Terrace did not make.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,8 @@ struct TierPath {
   bool operator==(const TierPath&) const = default;
 };
 
-// A manifest among the files of path 0. A passing one goes when the next commit is durable.
+// A manifest among the files of path 0. A passing (not retained) one is removed when the next commit is
+// durable.
 struct EpochFile {
   uint64_t epoch = 0;
   std::filesystem::path path;
@@ -42,14 +43,15 @@ struct EpochFile {
 
 struct TierSpaceOptions {
   std::vector<TierPath> paths;  // at least one, no two alike
-  // fresh: what a dead job left is removed, with a line; a commit, or what may be part of one, is an
-  // Error(config) unless `discard_epochs`. resume: the paths hold a whole commit, or it is an Error; their
-  // order is that of the run which made them, whatever order is given here.
+  // fresh removes the files of a dead job, with a line; a commit, or files that may be part of one, are an
+  // Error(config) unless `discard_epochs`. resume needs paths that hold a whole commit, else it is an Error;
+  // their order is that of the run that made them, not the order given here.
   TierStart start = TierStart::fresh;
   bool discard_epochs = false;
-  // For plans: the paths need not be there, no folder is made or locked, and nothing is written. Fresh.
+  // For plans: the paths need not be there, no folder is made or locked, and nothing is written. The start is
+  // fresh.
   bool dry = false;
-  io::FileEvents* events = nullptr;  // told of every change of the disk; outlives the space
+  io::FileEvents* events = nullptr;  // hears of every change on the drives; outlives the space
   const Clock* clock = nullptr;      // null: the steady one
 };
 
@@ -57,34 +59,33 @@ struct TierSpaceOptions {
 class TierSpace {
  public:
   // Locks the folders for its lifetime. Throws Error(io) when a path cannot be used or another job has it,
-  // Error(config) and Error(corrupt) when what is there must not be removed, or cannot be resumed.
+  // Error(config) and Error(corrupt) when the files there must not be removed, or cannot be resumed.
   TierSpace(TierSpaceOptions options, Log& log);
-  // Removes its files unless keep_files(true) was the last word, and unlocks.
+  // Removes its files, unless the last keep_files() said true, and unlocks.
   ~TierSpace();
   TierSpace(const TierSpace&) = delete;
   TierSpace& operator=(const TierSpace&) = delete;
 
   size_t path_count() const { return paths_.size(); }
   bool is_dry() const { return options_.dry; }
-  // Not where it is dry.
+  // A dry space has no folders.
   TierFolder& folder(size_t path) { return *folders_[path]; }
-  // By path, in the order of the space.
+  // The paths in the order of the space.
   const std::vector<TierPath>& paths() const { return paths_; }
   PathBalancer& balancer() { return *balancer_; }
   const SpaceId& id() const { return id_; }
   io::FileEvents* events() const { return options_.events; }
   void keep_files(bool keep);
 
-  // The commits in the folders, oldest first. Passing ones that a later commit has taken the place of are
-  // none.
+  // The commits in the folders, oldest first, without passing ones that a later commit has replaced.
   const std::vector<EpochFile>& epochs() const { return epochs_; }
   TierManifest read_epoch(uint64_t epoch) const;
-  // Durable when it returns: written aside, fsync, rename, fsync of the folder; what the manifest refers to
-  // must be durable before. The manifest of the passing commit before it is then removed. Returns its bytes.
-  // The commit is later than all others. Throws Error(io) where a lock of the folders was taken away. On any
-  // one thread while nobody calls anything else here.
+  // Writes a manifest, later than all others, and returns its bytes. It is durable when this returns: written
+  // aside, fsync, rename, fsync of the folder. The blocks that it names must be durable before. The manifest
+  // of the previous passing commit is then removed. Throws Error(io) when a lock of the folders was taken
+  // away. Any one thread may call it while no other call of this object runs.
   uint64_t write_epoch(const TierManifest& manifest);
-  // A retained commit stays until it is removed. Both are durable when they return.
+  // A retained commit stays until it is removed. The changes of both functions are durable when they return.
   void retain_epoch(uint64_t epoch);
   void remove_epoch(uint64_t epoch);
 
@@ -111,18 +112,19 @@ class TierSpace {
   std::vector<EpochFile> epochs_;
 };
 
-// What is in the tier folders of these paths, without locking or changing anything; for plans and listings.
+// The contents of the tier folders of some paths, found without locking or changing anything; for plans and
+// listings.
 struct FoundTier {
   bool present = false;  // files of a space, whole or not
   bool whole = false;    // `newest` can be resumed from these paths, as far as manifests and labels say
-  uint64_t epoch = 0;    // of `newest`
-  TierManifest newest;   // where there is one; not only when `whole`
-  std::string trouble;   // why not whole; in words
+  uint64_t epoch = 0;    // the number of `newest`
+  TierManifest newest;   // the newest commit, if any, whole or not
+  std::string trouble;   // why it is not whole, in words
   std::vector<EpochFile> epochs;
   bool has_manifests = false;  // files of commits, readable or not
   bool paths_fit = false;      // by their labels, these are all the paths of one space
   bool in_use = false;         // a job has one of the folders now
-  uint32_t path_count = 0;     // of the space, by the labels; 0: none can be read
+  uint32_t path_count = 0;     // paths of the space, by the labels; 0: no label can be read
 };
 FoundTier look_at_tier(std::span<const std::filesystem::path> paths);
 

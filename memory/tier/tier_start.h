@@ -1,4 +1,4 @@
-// TierStart: what a run does with the commit that it finds in its tier folders.
+// TierStart: a run starts afresh, or resumes from the commit that it finds in its tier folders.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// One element of any type at any address, as the scalar kernels read and write it.
+// Loads and stores of one element of any type at any address, for the scalar kernels.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The gradient kernels of one instruction set as a table of plain functions: what gradient.h chooses from.
+// The gradient kernels of one instruction set, as a table of plain functions; gradient.cpp chooses from it.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ inline constexpr size_t kTypes = 3;
 constexpr size_t index_of(DataType type) {
   return static_cast<size_t>(type);
 }
-// The same of a C++ type: float, Bf16 or Fp16.
+// The index of a C++ type: float, Bf16 or Fp16.
 template <typename T>
 inline constexpr size_t kIndexOf = index_of(std::is_same_v<T, float>  ? DataType::fp32
                                             : std::is_same_v<T, Bf16> ? DataType::bf16
@@ -36,7 +36,7 @@ struct GradientKernels {
   std::array<Add, kTypes> add;                 // into fp32, by the gradient's type
   std::array<Add, kTypes> add_same;            // into the gradient's own type
   std::array<AddSquares, kTypes> add_squares;  // element i goes to lane i % kSumLanes
-  // Both in one pass: the squares are those of the new sums.
+  // These add and square in one pass: the squares are those of the new sums.
   std::array<AddAndSquare, kTypes> add_and_square;
   std::array<AddAndSquare, kTypes> add_and_square_same;
   std::array<Convert, kTypes> narrow;  // from fp32, by the target's type
@@ -46,7 +46,7 @@ struct GradientKernels {
 // Null where this build has no such kernels (another processor family).
 const GradientKernels* find_gradient_kernels(InstructionSet set);
 
-// The implementations behind it.
+// The implementations behind find_gradient_kernels().
 extern const GradientKernels kScalarGradient;
 const GradientKernels* find_vector_gradient_kernels(InstructionSet set);
 

@@ -1,5 +1,5 @@
-// What the vector kernel files share: how Highway compiles them, loads and stores of elements as fp32
-// vectors, and the choice of a table. Such a file starts with
+// The common part of the vector kernel files: their compilation by Highway, loads and stores of elements as
+// fp32 vectors, and the choice of a table. Such a file starts with
 //
 //   #undef HWY_TARGET_INCLUDE
 //   #define HWY_TARGET_INCLUDE "terrace/optimizer_cpu/<itself>"
@@ -48,8 +48,8 @@ HWY_INLINE HWY_ATTR hn::Vec<D> load_floats(D d, const std::byte* from, Bf16 /*el
   const auto upper = hn::LoadU(halves, reinterpret_cast<const uint16_t*>(from));
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(bits, upper)));
 }
-// The processor's own conversions, both ways: to_fp16() and to_float() of base/data_type.h are defined by
-// them.
+// These are the processor's own conversions, both ways; to_fp16() and to_float() of base/data_type.h give
+// their bits.
 template <typename D>
 HWY_INLINE HWY_ATTR hn::Vec<D> load_floats(D d, const std::byte* from, Fp16 /*element*/) {
   const hn::Rebind<hwy::float16_t, D> halves;
@@ -85,7 +85,8 @@ HWY_INLINE HWY_ATTR FloatVector join_floats(const std::byte* parameters, const s
   const auto low = hn::PromoteTo(bits, hn::LoadU(halves, reinterpret_cast<const int16_t*>(remainders)));
   return hn::BitCast(Floats(), hn::Add(hn::ShiftLeft<16>(upper), hn::BitCast(du, low)));
 }
-// What to_bf16() leaves of numbers that are no NaN, or the canonical one: their low halves.
+// Stores the remainders beside to_bf16(), which are the low halves, of numbers that are no NaN or the
+// canonical one.
 HWY_INLINE HWY_ATTR void store_low_halves(FloatVector values, std::byte* to) {
   const hn::Rebind<uint32_t, Floats> du;
   const hn::Rebind<uint16_t, Floats> halves;

@@ -1,7 +1,7 @@
-// The exact optimum where all sizes are equal and nothing has to be written back: sweeping through cycle
-// after cycle, whenever too much would stay, what is needed last goes (L. A. Belady, 1966, with bypass; that
-// this keeps the most arcs where the room changes over time is the usual exchange of intervals). It is
-// optimal over any number of cycles, so once it repeats itself its average is the least that can be.
+// The exact optimum where all sizes are equal and nothing has to be written back. It sweeps through cycle
+// after cycle; whenever too much would stay, the item needed last goes (L. A. Belady, 1966, with bypass; an
+// exchange of intervals shows that this keeps the most arcs even where the room changes over time). It is
+// optimal over any number of cycles, so once it repeats itself its average is the least possible.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 namespace terrace::sim {
 
 struct CycleAverage {
-  uint64_t bytes = 0;  // of all cycles together
+  uint64_t bytes = 0;  // bytes of all cycles together
   uint32_t cycles = 1;
-  bool steady = true;  // else the cycles are many, and nothing repeated
+  bool steady = true;  // false: nothing repeated in many cycles
 
   double per_cycle() const { return static_cast<double>(bytes) / cycles; }
 };
 
-// `problem.equal_and_clean()`.
+// `problem.equal_and_clean()` must hold.
 CycleAverage belady_optimum(const KeepProblem& problem);
 
 }  // namespace terrace::sim

@@ -1,5 +1,5 @@
-// CacheLevel: what happens to the items of one bounded tier during a step, whoever decides what stays there.
-// Policies and lower bounds read the same description. It decides nothing.
+// CacheLevel: the uses of the items of one bounded tier during a cycle of steps, under any policy. Policies
+// and lower bounds read the same description. It decides nothing.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ enum class TouchKind : uint8_t {
   read,
   change,          // read and written
   make,            // written without being read
-  foreign_read,    // read in a tier below: what is newer here has to be there first
+  foreign_read,    // read in a tier below: newer bytes here have to be there first
   foreign_change,  // read and written below: the copy here is worthless afterwards
   foreign_make,    // written below without being read: the copy here was worthless already
 };
@@ -37,8 +37,8 @@ struct Touch {
 };
 
 struct Moment {
-  uint32_t step;  // of the cycle
-  uint32_t use;   // of the schedule: which one causes it
+  uint32_t step;  // its number in the cycle
+  uint32_t use;   // the use of the schedule that causes it
   // All items touched here are in the tier together; else they go through staging one by one, and need a
   // place only when they stay.
   bool holds;
@@ -47,27 +47,27 @@ struct Moment {
 };
 
 struct CacheLevel {
-  std::vector<uint64_t> item_bytes;  // of all items of the schedule, whether they come here or not
+  std::vector<uint64_t> item_bytes;  // by item of the schedule, whether it comes here or not
   std::vector<Moment> moments;
-  uint32_t step_count = 1;  // how many steps a cycle has; then the moments begin anew
+  uint32_t step_count = 1;  // the steps of a cycle, after which the moments begin anew
 };
 
-// What one level asks of the next at one of its moments.
+// The transfers that one level asks of the next at one of its moments.
 struct Traffic {
   uint32_t use;
-  std::vector<uint32_t> loads;         // come up for the use
-  std::vector<uint32_t> writes;        // go down before it, whole
-  std::vector<uint32_t> writes_after;  // go down after it: it used them itself
+  std::vector<uint32_t> loads;         // items that come up for the use
+  std::vector<uint32_t> writes;        // items that go down before the use, whole
+  std::vector<uint32_t> writes_after;  // items that go down after the use, which used them itself
 };
 
-// The level of `tier` under one that asked for `above_by_step[s]` in step s, in the order of its uses; one
-// empty step for tier 0. Each step of `above_by_step` is a step of the level.
+// Returns the level of `tier`, below a level that asks for `above_by_step[s]` in step s, in the order of its
+// uses; for tier 0 that is one empty step. Each step of `above_by_step` is a step of the level.
 CacheLevel level_below(const SimSchedule& schedule, const SimMachine& machine, uint32_t tier,
                        const std::vector<std::vector<Traffic>>& above_by_step);
 
-// The tiers 0 to `tier` as if they were one with the memory of all: no placement of items in them can make
-// its traffic with the tiers below less than that of this level. Memory of a tier counts as far as items come
-// there: none is above the tiers that use it.
+// Returns the tiers 0 to `tier` as one level with the memory of all: no placement of items in them can make
+// the traffic with the tiers below less than that of this level. A tier's memory counts only as far as items
+// come there: an item never comes into a tier above the tiers that use it.
 CacheLevel merged_level(const SimSchedule& schedule, const SimMachine& machine, uint32_t tier);
 
 }  // namespace terrace::sim

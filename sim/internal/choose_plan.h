@@ -1,4 +1,4 @@
-// How much is spent on a plan, by the size of the problem.
+// Chooses a plan with an effort that depends on the size of the problem.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace terrace::sim {
 
-// Small enough for branch and bound.
+// Whether the problem is small enough for branch and bound.
 bool is_small(const KeepProblem& problem);
-// For the relaxation of one that is not.
+// The rounds of the relaxation of a problem that is not small.
 uint32_t relaxation_rounds(const KeepProblem& problem);
-// The best plan of a small problem, a good one of another.
+// Returns the best plan found by branch and bound for a small problem, a good plan for any other.
 FoundPlan choose_plan(const KeepProblem& problem);
 
 // The decisions of PolicyKind::opt for a level.

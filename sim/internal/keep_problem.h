@@ -1,6 +1,6 @@
-// KeepProblem: what a level asks, in another form. Between two uses an item either stays (an arc is kept) or
-// goes and comes back. What fits when, and what it saves, is all that is left of the schedule; a plan is a
-// set of arcs. Bounds and plans work on this.
+// KeepProblem: the placement problem of a level as arcs. Between two uses an item either stays (its arc is
+// kept) or goes and comes back. Only the room in each slot and the bytes that each arc saves are left of the
+// schedule; a plan is a set of kept arcs. Bounds and plans work on this.
 //
 // Bytes of a plan that is repeated = fixed_bytes + bytes of every arc that is not kept + bytes of every write
 // that has an arc that is not kept.
@@ -17,12 +17,13 @@ inline constexpr uint32_t kNoWrite = UINT32_MAX;
 
 struct KeepArc {
   uint32_t item;
-  uint32_t moment, touch;  // where it begins
-  uint64_t bytes;          // what it takes while it lasts, and the load that it saves
-  // It needs room in the slots [first, last); beyond slots(), in the next cycle, modulo slots().
+  uint32_t moment, touch;  // the touch at which it begins
+  uint64_t bytes;          // the room that it takes while it lasts, and the load that it saves
+  // The arc needs room in the slots [first, last); slots beyond slots() are in the next cycle, modulo
+  // slots().
   uint32_t first, last;
-  // What was written at or before its beginning and is not below yet: it is written down once, unless all
-  // arcs of that write are kept. kNoWrite where that is not this arc's matter.
+  // The write of bytes that changed at or before the beginning of the arc and are not below yet: they are
+  // written down once, unless all arcs of that write are kept. kNoWrite when no write depends on this arc.
   uint32_t write;
 };
 
@@ -31,10 +32,10 @@ struct KeepWrite {
   std::vector<uint32_t> arcs;  // not empty
 };
 
-// Slot 2m is moment m, slot 2m + 1 the time until the next one. At moment m an arc that begins or ends there
-// needs no room of its own: what is held there has been taken off.
+// Slot 2m is moment m, and slot 2m + 1 the time until the next one. At moment m an arc that begins or ends
+// there needs no room of its own, because free_bytes excludes the items held there.
 struct KeepProblem {
-  std::vector<uint64_t> free_bytes;  // of each slot
+  std::vector<uint64_t> free_bytes;  // by slot
   std::vector<KeepArc> arcs;
   std::vector<KeepWrite> writes;
   uint64_t fixed_bytes = 0;
@@ -46,7 +47,7 @@ struct KeepProblem {
 
 KeepProblem keep_problem(const CacheLevel& level);
 
-// Of a plan: which arcs are kept.
+// `kept` is a plan: whether each arc is kept.
 uint64_t bytes_of(const KeepProblem& problem, const std::vector<bool>& kept);
 bool fits(const KeepProblem& problem, const std::vector<bool>& kept);
 KeepPlan plan_of(const CacheLevel& level, const KeepProblem& problem, const std::vector<bool>& kept);

@@ -1,10 +1,11 @@
-// KeepRelaxation: less than any placement can move, by a flow of least cost. Memory is a current through the
-// slots of a cycle, an arc a branch of it that may carry a part of its item; so sizes are relaxed to shares.
-// Two more things are relaxed, each with multipliers that are improved from round to round: what a write
-// saves is spread over its arcs, and an arc over the cycle's end is two that need not agree. The last also
-// makes it a bound for placements that change from step to step: their average satisfies it.
+// KeepRelaxation: a lower bound of the bytes that any placement moves, by a flow of least cost. Memory is a
+// flow through the slots of a cycle, and an arc is a branch of it that may carry a part of its item; so sizes
+// are relaxed to shares. Two more things are relaxed, each with multipliers that improve from round to round:
+// the bytes that a write saves are spread over its arcs, and an arc over the cycle's end becomes two that
+// need not agree. The second also makes it a bound for placements that change from step to step: their
+// average satisfies it.
 //
-// What it keeps is no plan; it says which arcs are worth keeping.
+// The shares that it keeps are no plan; they show which arcs are worth keeping.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +23,11 @@ class KeepRelaxation {
   // `problem` outlives it.
   explicit KeepRelaxation(const KeepProblem& problem);
 
-  // Bytes of a cycle that no plan with these fates goes below; infinite where none fits. After `rounds`
-  // rounds, of which the best counts; multipliers stay for the next call.
+  // Returns bytes of a cycle that no plan with these fates goes below; infinite where none fits. The best of
+  // `rounds` rounds counts; multipliers stay for the next call.
   double bound(std::span<const ArcFate> fates, uint32_t rounds);
-  // Of the best round: how much of each arc is kept, 0 to 1. Of an arc over the cycle's end, the mean.
+  // How much of each arc the best round keeps, 0 to 1; for an arc over the cycle's end, the mean of its two
+  // parts.
   std::span<const double> shares() const { return best_shares_; }
   // How far apart the two parts of an arc over the cycle's end are.
   double disagreement(uint32_t arc) const { return best_disagreement_[arc]; }
@@ -46,11 +48,11 @@ class KeepRelaxation {
   const KeepProblem& problem_;
   uint64_t unit_bytes_ = 1;
   std::vector<Piece> pieces_;
-  std::vector<double> write_weight_;  // per arc: its part of what its write saves
+  std::vector<double> write_weight_;  // per arc: its part of the bytes that its write saves
   std::vector<double> first_weight_;  // per arc over the cycle's end: the part of its first piece
-  // Of the last solve.
+  // The following are of the last solve.
   std::vector<int64_t> arc_value_;  // saved per unit, in parts of kScale
-  double paid_bytes_ = 0;           // lost to what is dropped for certain
+  double paid_bytes_ = 0;           // bytes moved for any shares of the open arcs
   std::vector<double> share_, second_share_;
   std::vector<double> best_shares_, best_disagreement_;
 };

@@ -1,6 +1,6 @@
-// Finding plans. A good one: arcs are taken by what the relaxation thinks of them and by what they save, and
-// then exchanged as long as that helps. The best one: branch and bound over the relaxation, for small
-// problems. Both are deterministic.
+// The search for plans. good_plan() takes arcs by their shares in the relaxation and by the bytes that they
+// save, and then exchanges arcs as long as that helps. best_plan() is branch and bound over the relaxation,
+// for small problems. Both are deterministic.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace terrace::sim {
 struct FoundPlan {
   std::vector<bool> kept;
   uint64_t bytes = 0;
-  bool is_best = false;  // proved to be
+  bool is_best = false;  // proved to be the best
 };
 
-// `shares`: of each arc, how much a relaxation keeps of it.
+// `shares` has, for each arc, how much of it a relaxation keeps.
 FoundPlan good_plan(const KeepProblem& problem, std::span<const double> shares);
 
-// The least of all plans that are the same in every cycle; where that is not found within `most_nodes`
-// relaxations, the least that was seen.
+// Returns the plan of least bytes among all plans that are the same in every cycle, or, when that is not
+// proved within `most_nodes` relaxations, the best one found.
 FoundPlan best_plan(const KeepProblem& problem, uint32_t most_nodes);
 
 }  // namespace terrace::sim

@@ -1,6 +1,6 @@
-// Replays the cycles of one level under a rule, or under a plan of what stays, until the state at a cycle's
-// end is one that it was in before: from there on everything repeats. Deterministic; every decision is
-// logged, and a log can be replayed without the rule.
+// Replays the cycles of one level under a rule, or under a plan of the items that stay, until the state at a
+// cycle's end is one that it was in before: from there on everything repeats. The replay is deterministic;
+// every decision is logged, and a log can be replayed without the rule.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace terrace::sim {
 
-// For each moment and each of its touches: does the item stay until its next touch?
+// For each moment and each of its touches, whether the item stays until its next touch.
 using KeepPlan = std::vector<std::vector<bool>>;
 
 using LevelRun = SimLevelLog;
@@ -28,11 +28,11 @@ LevelRun replay_rule(const CacheLevel& level, VictimRule& rule);
 // The plan must fit the level at each of its moments (an assertion).
 LevelRun replay_plan(const CacheLevel& level, const KeepPlan& plan);
 
-// Goes through the decisions alone, asserts that each is possible and that every use finds its items, and
-// counts those of the period.
+// Replays the decisions alone, asserts that each is possible and that every use finds its items, and returns
+// the totals of the period.
 LevelTotals replay_log(const CacheLevel& level, const LevelRun& run);
 
-// What the period asks of the level below, a list for each step.
+// The traffic that the period asks of the level below, a list for each step.
 std::vector<std::vector<Traffic>> traffic_of(const CacheLevel& level, const LevelRun& run);
 
 }  // namespace terrace::sim

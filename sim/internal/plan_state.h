@@ -1,5 +1,5 @@
-// PlanState: a plan in the making, with what it takes of each slot and what it loses. Adding and removing
-// arcs keeps the sums; whether it fits is asked before.
+// PlanState: a plan in the making, with the bytes that it uses of each slot and the bytes that it moves.
+// Adding and removing arcs updates the sums; the caller asks before whether an arc fits.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace terrace::sim {
 
 class PlanState {
  public:
-  // Nothing is kept. `problem` outlives it.
+  // Begins with no arc kept. `problem` outlives this object.
   explicit PlanState(const KeepProblem& problem)
       : problem_(&problem),
         kept_(problem.arcs.size(), false),
@@ -36,7 +36,8 @@ class PlanState {
   }
   bool is_overfull(uint32_t slot) const { return used_[slot] > problem_->free_bytes[slot]; }
 
-  // What the plan loses less when the arc is kept (of one that is not), or more when it goes.
+  // The bytes by which the plan moves less when the arc is kept, if it is not, or more when it is removed, if
+  // it is kept.
   uint64_t worth(uint32_t arc) const {
     const KeepArc& a = problem_->arcs[arc];
     if (a.write == kNoWrite || missing_[a.write] != (kept_[arc] ? 0u : 1u)) return a.bytes;

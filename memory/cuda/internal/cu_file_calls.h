@@ -1,6 +1,6 @@
 // CuFileCalls: the calls of cuFile that Terrace uses, as a table that is filled at run time. No header of
-// cuFile is needed to build: what is declared here is its documented binary interface, and a test compares it
-// with cufile.h where that is found. It must never call anything by itself.
+// cuFile is needed to build: this file declares its documented binary interface, and a test compares it with
+// cufile.h where that is found. It must never call anything by itself.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +23,7 @@ struct Status {
 };
 inline constexpr int kDriverError = 5011, kAlreadyOpen = 5026;
 
-// CUfileHandle_t: of a registered file.
+// CUfileHandle_t: a registered file.
 using Handle = void*;
 // CUfileDescr_t.
 struct Descriptor {
@@ -32,7 +32,7 @@ struct Descriptor {
     int fd;
     void* handle;
   } file;
-  const void* operations;  // of file systems in user space; null
+  const void* operations;  // calls of a file system in user space; null
 };
 inline constexpr int kFileDescriptor = 1;  // CU_FILE_HANDLE_TYPE_OPAQUE_FD
 
@@ -58,7 +58,7 @@ struct CuFileCalls {
   static std::unique_ptr<const CuFileCalls> load(const std::string& library);
 };
 
-// Of a call that failed, with what the CUDA driver said where it was that.
+// The reason of a failed call, with the CUDA driver's own words when the driver failed.
 std::string cu_file_reason(const cu_file::Status& status, std::string_view call);
 
 }  // namespace terrace

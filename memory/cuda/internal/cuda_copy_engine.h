@@ -14,8 +14,8 @@
 
 namespace terrace {
 
-// What a copy is ordered behind on the GPU: whatever the stream of operations held when `event` was last
-// recorded there, which may be never. And the words for its failures.
+// CudaOrder: a copy with this order runs on the GPU behind everything that the stream of operations held when
+// `event` was last recorded there, which may be never. `subject` is for messages of failures.
 struct CudaOrder {
   CudaOrder(const CudaGpu& gpu, std::string subject_, bool pooled_)
       : event(gpu, subject_), subject(std::move(subject_)), pooled(pooled_) {}
@@ -25,8 +25,8 @@ struct CudaOrder {
   const bool pooled;  // belongs to a CudaOrderPool
 };
 
-// Orders of copies of work memory, which have no slot to keep theirs. Grows to as many as were ever in use at
-// once. Thread-safe.
+// Orders of copies of work memory, which have no slot to keep theirs. The pool grows to as many as were ever
+// in use at once. Thread-safe.
 class CudaOrderPool {
  public:
   explicit CudaOrderPool(const CudaGpu& gpu) : gpu_(gpu) {}
@@ -44,10 +44,10 @@ class CudaOrderPool {
 class CudaCopyEngine final : public CopyEngine {
  public:
   enum class Direction : uint8_t { to_device, to_host };
-  // So many copies are on the GPU's stream at once: enough that it never waits for the host between two.
+  // The most copies on the GPU's stream at once: enough that it never waits for the host between two.
   static constexpr uint32_t kDepth = 8;
 
-  // Copies are cut where the host's address is a multiple of `host_piece_bytes`: see CudaPageLock.
+  // Copies are cut where the host's address is a multiple of `host_piece_bytes` (see CudaPageLock).
   CudaCopyEngine(const CudaGpu& gpu, Direction direction, uint64_t host_piece_bytes, CudaOrderPool& orders);
 
   uint32_t depth() const override { return kDepth; }

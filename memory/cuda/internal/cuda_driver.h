@@ -1,9 +1,9 @@
 // CudaDriver: the calls of the CUDA driver that Terrace uses, as a table that is filled at run time. So a
-// program is built with cuda.h alone, is linked to nothing of CUDA, and runs where there is none; and a test
-// can fill the table with calls of its own. It must never call anything by itself.
+// program is built with cuda.h alone, is not linked to CUDA, and runs on machines without it; and a test can
+// fill the table with calls of its own. It must never call anything by itself.
 //
-// No CUDA runtime: contexts, streams and memory are the driver's, and a program that uses the runtime beside
-// it (as PyTorch does) meets the same primary context.
+// The CUDA runtime is not used: contexts, streams and memory are the driver's. A program that uses the
+// runtime as well (as PyTorch does) shares the same primary context.
 #pragma once
 
 #include <cuda.h>
@@ -68,8 +68,8 @@ struct CudaDriver {
 
   // "cuMemCreate: out of memory (CUDA_ERROR_OUT_OF_MEMORY)".
   std::string reason(CUresult result, std::string_view call) const;
-  // What went wrong with `subject`, which names the slot or purpose and the tier. Out of memory is
-  // Error(capacity), all else Error(device).
+  // The Error for a failed call on `subject`, which names the slot or purpose and the tier: Error(capacity)
+  // when out of memory, else Error(device).
   Error error(CUresult result, std::string_view call, const std::string& subject) const;
   void check(CUresult result, std::string_view call, const std::string& subject) const {
     if (result != CUDA_SUCCESS) throw error(result, call, subject);

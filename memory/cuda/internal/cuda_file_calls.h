@@ -1,10 +1,10 @@
-// CudaFileCalls: what the threads of an engine call to read files into slots of a GPU: cuFile. It must never
-// decide what is read or when; it knows addresses and descriptors only.
+// CudaFileCalls: the threads of an engine read files into slots of a GPU by these calls of cuFile. They know
+// addresses and descriptors only and must never decide what is read or when.
 //
 // Order. A read writes the slot's memory by its home. On the host it comes behind the slot's `after`, on the
 // GPU behind the operations that the slot's last detach() recorded: cuFileRead is in the order of no stream,
-// so the thread that is about to call it waits for both. It returns when the bytes are there, and whatever is
-// launched later sees them.
+// so the thread that is about to call it waits for both. cuFileRead returns when the bytes are there, and
+// everything launched later sees them.
 #pragma once
 
 #include <cstddef>
@@ -33,9 +33,9 @@ struct CudaFill {
 // The slots of a device that are being filled, or may be. Thread-safe.
 class CudaFills {
  public:
-  // Replaces what there was of that home.
+  // Replaces the fill with the same home.
   void set(const CudaFill& fill);
-  // Of the slot that has this address, which must have been set.
+  // Returns the fill of the slot that has this address; it must have been set.
   CudaFill at(const std::byte* address) const;
 
  private:
@@ -45,7 +45,7 @@ class CudaFills {
 
 class CudaFileCalls final : public io::FileCalls {
  public:
-  // All of them outlive it.
+  // All arguments outlive the object.
   CudaFileCalls(const CudaGpu& gpu, const CuFile& cu_file, const CudaFills& fills)
       : gpu_(gpu), cu_file_(cu_file), fills_(fills) {}
   ~CudaFileCalls() override;
@@ -66,7 +66,7 @@ class CudaFileCalls final : public io::FileCalls {
   const CudaGpu& gpu_;
   const CuFile& cu_file_;
   const CudaFills& fills_;
-  std::string refusal_;  // of the owner of the engine
+  std::string refusal_;  // used by the engine's owner thread alone
   mutable Mutex mutex_;
   std::vector<File> files_ TERRACE_GUARDED_BY(mutex_);
 };

@@ -1,6 +1,6 @@
-// Owners of what the driver hands out for CudaDevice: addresses, physical memory, streams and events. Each is
-// made whole or throws, and gives back what it has; they must never wait for anything but their own end. The
-// caller has the GPU's context.
+// Owners of the driver's objects for CudaDevice: addresses, physical memory, streams and events. A
+// constructor makes the whole object or throws; a destructor gives it back and must never wait for anything
+// else. The caller has the GPU's context.
 #pragma once
 
 #include <cuda.h>
@@ -16,7 +16,7 @@
 
 namespace terrace {
 
-// Memory of the GPU `device` and of nobody else.
+// The properties of physical memory of the GPU `device`, which is not shared.
 inline CUmemAllocationProp cuda_allocation_properties(CUdevice device) {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -81,7 +81,7 @@ class CudaStream {
   CUstream stream_ = nullptr;
 };
 
-// Without timing, which makes recording cheaper. Waiting threads sleep.
+// An event without timing, which makes recording cheaper. Threads that wait for it sleep.
 class CudaEvent {
  public:
   CudaEvent(const CudaGpu& gpu, const std::string& subject);

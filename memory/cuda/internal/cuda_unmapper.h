@@ -1,7 +1,7 @@
 // CudaUnmapper: takes detached slots away from their flat addresses, behind the owner's back. Unmapping is
 // not in the order of any stream, so it has to wait for the operations that use the addresses, and its cost
 // is not known before it is measured; a thread of its own keeps both out of the step. It must never unmap
-// what an operation may still use, nor let an address be mapped that it has not unmapped yet.
+// memory that an operation may still use, nor let an address be mapped that it has not unmapped yet.
 #pragma once
 
 #include <condition_variable>
@@ -22,25 +22,25 @@ class CudaUnmapper {
   struct Range {
     std::byte* address;
     uint64_t bytes;
-    // Recorded behind the last use. Ranges come in the order of one stream, so that what is waiting is
-    // unmapped as one batch behind the event of its last range. An event that is recorded anew meanwhile only
-    // makes the batch wait longer.
+    // This event is recorded behind the last use. Ranges come in the order of one stream, so all that wait
+    // are unmapped as one batch behind the event of the last one. An event that is recorded anew meanwhile
+    // only makes the batch wait longer.
     CUevent last_use;
     const std::string* subject;
   };
-  // When as many ranges wait, add() blocks.
+  // add() blocks while so many ranges wait.
   static constexpr size_t kMaxWaiting = 64;
 
   explicit CudaUnmapper(const CudaGpu& gpu);
-  // Unmaps what waits.
+  // Unmaps the ranges that wait.
   ~CudaUnmapper();
   CudaUnmapper(const CudaUnmapper&) = delete;
   CudaUnmapper& operator=(const CudaUnmapper&) = delete;
 
-  // Both are the owner's thread's, allocate nothing, and rethrow the first failure, again and again: from
-  // then on it is not known what is mapped.
+  // The owner's thread calls add() and wait_for(). They allocate nothing. Both rethrow the first failure
+  // every time, because from then on it is not known what is mapped.
   void add(const Range& range);
-  // Returns when nothing of these addresses waits.
+  // Returns when no range at these addresses waits.
   void wait_for(const std::byte* address, uint64_t bytes);
 
  private:

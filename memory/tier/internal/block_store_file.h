@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-inline constexpr uint64_t kDirectAlignment = 4096;  // of blocks, in memory and in the file
+inline constexpr uint64_t kDirectAlignment = 4096;  // alignment of blocks, in memory and in the file
 
 struct BlockStore::File {
   File(io::File opened, uint32_t path_index, uint32_t slots)
@@ -18,10 +18,10 @@ struct BlockStore::File {
 
   io::File file;
   std::string path;      // does not change once the store is made
-  const uint32_t index;  // of its path in the space
+  const uint32_t index;  // index of its path in the space
   const uint32_t slot_count;
   std::atomic<bool> unsynced{true};  // written since the last sync began
-  bool lost = false;                 // a sync failed; of sync()
+  bool lost = false;                 // a sync failed; used by sync() alone
 };
 
 }  // namespace terrace

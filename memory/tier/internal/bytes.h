@@ -1,5 +1,5 @@
 // ByteWriter and ByteReader: little-endian numbers in and out of bytes. A reader must never be asked for more
-// than there is: whoever reads a file compares left() first.
+// than there is, so code that reads a file compares left() first.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class ByteWriter {
     written_.insert(written_.end(), bytes.begin(), bytes.end());
   }
   void text(std::string_view text) { bytes(std::as_bytes(std::span(text))); }
-  // Zeros up to the next multiple of 8.
+  // Writes zeros up to the next multiple of 8.
   void pad() { written_.resize((written_.size() + 7) / 8 * 8); }
   std::span<const std::byte> written() const { return written_; }
   std::vector<std::byte> take() { return std::move(written_); }
@@ -55,7 +55,7 @@ class ByteReader {
     at_ += count;
     return bytes_.subspan(at_ - count, count);
   }
-  // False: what is skipped up to the next multiple of 8 is not all zeros, or not there.
+  // Skips to the next multiple of 8. Returns false when the skipped bytes are not all zeros, or not there.
   bool skip_padding() {
     while (at_ % 8 != 0) {
       if (left() == 0 || bytes_[at_] != std::byte{0}) return false;

@@ -1,5 +1,5 @@
-// The files of a tier folder: their names, by what they are recognised, and the small one that labels a
-// folder as part of a space. docs/nvme_format.md has the bytes. Nothing here changes a file.
+// The files of a tier folder: their names, their recognition, and the small file that labels a folder as part
+// of a space. docs/nvme_format.md describes the bytes. Nothing here changes a file.
 #pragma once
 
 #include <array>
@@ -18,15 +18,15 @@ namespace terrace::tier {
 inline constexpr std::string_view kFolderName = "terrace-tier";
 inline constexpr const char* kLockName = "lock";
 inline constexpr const char* kLabelName = "space";
-inline constexpr std::string_view kAsideSuffix = ".new";  // of io::write_file_atomically()
+inline constexpr std::string_view kAsideSuffix = ".new";  // suffix of io::write_file_atomically()
 
 inline constexpr std::string_view kLabelMagic = "TRCSPACE";
 inline constexpr std::string_view kManifestMagic = "TRCEPOCH";
 
-// What both formats end with: xxh3 of everything before.
+// Both formats end with the xxh3 of everything before.
 inline constexpr size_t kChecksumBytes = 8;
 
-// 1 to 64 of a-z, 0-9 and _.
+// Whether the name is 1 to 64 characters of a-z, 0-9 and _.
 bool is_store_name(std::string_view name);
 std::string blocks_file_name(std::string_view store);
 
@@ -34,9 +34,9 @@ struct EpochName {
   uint64_t epoch = 0;
   bool retained = false;
 };
-// "commit-0000000000000012.manifest", or ".retained".
+// Returns "commit-0000000000000012.manifest", or ".retained".
 std::string epoch_file_name(const EpochName& name);
-// Knows the former names, "epoch-0000000000000012.manifest", too.
+// Accepts the former names, "epoch-0000000000000012.manifest", too.
 std::optional<EpochName> parse_epoch_file_name(std::string_view name);
 
 enum class FileKind : uint8_t {
@@ -50,10 +50,10 @@ struct Entry {
   std::string name;
   FileKind kind{};
   uint64_t bytes = 0;
-  bool regular = false;  // and not a link, a folder ...
-  bool ours = false;     // by its bytes, not only by its name
+  bool regular = false;  // a regular file, not a link or a folder
+  bool ours = false;     // made by Terrace, judged by its bytes
 };
-// What has a name of the above, in no order. `folder` is for messages. Throws Error(io).
+// Lists the entries with names of the kinds above, in no order. `folder` is for messages. Throws Error(io).
 std::vector<Entry> list_files(int folder_fd, const std::string& folder);
 
 // A folder whose label has version 1 holds manifests by their former name alone; a program that knows no
@@ -70,11 +70,12 @@ std::array<std::byte, kLabelBytes> serialise(const Label& label);
 // Throws Error(corrupt), or Error(config) for a newer format.
 Label parse_label(std::span<const std::byte> bytes, const std::string& path);
 
-// For the two parsers: the whole file's checksum, then its version. `what` is "the label of a tier folder".
+// check_head() checks the whole file's checksum, then its version, for both parsers. `what` is "the label of
+// a tier folder".
 struct FileHead {
   std::string_view what;
   std::string_view magic;
-  uint32_t version = 0;  // the newest that is known; all from 1 on are
+  uint32_t version = 0;  // the newest known version; all from 1 on are known
 };
 // Returns the version.
 uint32_t check_head(std::span<const std::byte> bytes, const FileHead& head, const std::string& path);
