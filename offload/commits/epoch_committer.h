@@ -5,9 +5,8 @@
 //   begin()          takes a snapshot of the tier's blocks and queues the newer chunks in host memory; no I/O
 //   thread           writes queued chunks from host memory to free slots, calls fdatasync, writes the
 //                    manifest; then the commit before gives up its slots
-//   before_change()  the update is about to change a cached chunk: if the chunk is queued, it is written
-//   next,
-//                    and only the caller waits for it
+//   before_change()  says that the update is about to change a cached chunk: if the chunk is queued, it is
+//                    written next, and only the caller waits for it
 //
 // The state of a chunk in host memory, compared with the tier:
 //   clean  --change-->  dirty  --begin-->  queued  --written-->  clean
