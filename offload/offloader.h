@@ -127,7 +127,7 @@ class Offloader final : public ParameterAccess {
   const std::byte* parameter(TensorId tensor) const override;
   GradientView gradient(TensorId tensor) override;
 
-  // --- What happened ---
+  // --- Reports ---
   OffloadCounters counters() const;
   // The least bytes that a step can move with these budgets. Without `start` the bound is for a step that
   // follows another one in the current update mode.

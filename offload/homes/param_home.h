@@ -56,8 +56,9 @@ class ParamHome {
   // The number of the chunk's last copy to the device; 0: there was none.
   uint64_t copy_number(ChunkId chunk) const { return copy_of_[index_of(chunk)]; }
 
-  // --- Updates that run beside the step thread --- Says that the chunk's new parameters are complete when
-  // `updated` is done. From then they also lie at `fresh` until forget_fresh(), unless it is null.
+  // --- Updates that run beside the step thread ---
+  // Says that the chunk's new parameters are complete when `updated` is done. From then they also lie at
+  // `fresh` until forget_fresh(), unless it is null.
   void expect(ChunkId chunk, const Event& updated, const std::byte* fresh);
   // The thread that runs the update calls this just before `updated` is done: a fetch that waits for it and
   // must be read starts reading, or fails as the update did.

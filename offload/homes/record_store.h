@@ -75,8 +75,8 @@ class RecordStore {
   void start_write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
                    BlockTransfer& write);
 
-  // --- The budget changes; between steps, states on nvme --- The number of chunks whose records are
-  // resident.
+  // --- The budget changes; between steps, states on nvme ---
+  // The number of chunks whose records are resident.
   uint32_t kept_count() const { return kept_count_; }
   // Makes `count` chunks resident, at most the plan's number. Records that leave are written where the tier
   // does not have them, and their pages go back to the system; records that enter are read. Nothing else

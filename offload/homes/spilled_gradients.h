@@ -41,8 +41,8 @@ class SpilledGradients {
   // Sets the thread that gradients leave through, before the first one leaves. `io` outlives this.
   void leave_through(io::IoThread& io) { io_ = &io; }
 
-  // --- On the way out; the step thread --- The chunk whose gradient is still filling the slot that begin()
-  // takes next, if any: call write() first.
+  // --- On the way out; the step thread ---
+  // The chunk whose gradient is still filling the slot that begin() takes next, if any: call write() first.
   std::optional<ChunkId> filling_next() const;
   std::optional<ChunkId> filling() const;  // any filling chunk
   bool is_filling(ChunkId chunk) const;
@@ -62,8 +62,9 @@ class SpilledGradients {
   // True if the chunk's last landing has been written, or the gradient is zero.
   bool is_written(ChunkId chunk) const { return written_[index_of(chunk)].load(std::memory_order_acquire); }
 
-  // --- To the update; one thread at a time --- Starts reading the chunk's gradient into a staging slot.
-  // Returns false when the gradient is not written yet, or no staging slot is free.
+  // --- To the update; one thread at a time ---
+  // Starts reading the chunk's gradient into a staging slot. Returns false when the gradient is not written
+  // yet, or no staging slot is free.
   bool start_open(ChunkId chunk, io::Engine& engine);
   // True when the gradient has been read; throws the failure of the reads.
   bool is_open(ChunkId chunk) const;

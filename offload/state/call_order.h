@@ -24,15 +24,15 @@ class CallOrder {
   // `micro_batches` is the number per step; with `layer_major` all of a step are open together.
   CallOrder(const FlatSpace& space, uint32_t micro_batches, bool layer_major);
 
-  // --- What is open ---
+  // --- Open calls ---
   bool nothing_is_open() const { return open_ == Open::nothing; }
   // The open step's current or selected micro-batch; equal to the number of micro-batches when all have
   // ended.
   uint32_t micro_batch() const { return micro_batch_; }
   bool last_micro_batch_is_open() const { return layer_major_ || micro_batch_ + 1 == micro_batches_; }
 
-  // --- Demands; `action` begins the error's message: "cannot commit" --- Demands that nothing is open, or
-  // throws Error(cancelled): a failure within a step leaves the step open.
+  // --- Demands; `action` begins the error's message: "cannot commit" ---
+  // Demands that nothing is open, or throws Error(cancelled): a failure within a step leaves the step open.
   void require_nothing_open(std::string_view action) const;
   // Demands an open step without an open use.
   void require_step_between_uses(std::string_view action) const;
@@ -49,7 +49,7 @@ class CallOrder {
   void require_leased(TensorId tensor, std::span<const TensorId> leased) const;
   void require_gradient(TensorId tensor, std::span<const TensorId> leased) const;
 
-  // --- What was allowed has been done ---
+  // --- Changes of order, once a call was allowed and done ---
   void begin_step() { open_ = Open::step, micro_batch_ = 0; }
   void begin_evaluation() { open_ = Open::evaluation; }
   void end_evaluation();  // demands an open evaluation too

@@ -67,7 +67,8 @@ class Commits {
   // commit in progress. Only one pin exists at a time; it must be destroyed before the offloader.
   std::unique_ptr<PinnedEpoch> pin();
 
-  // --- For the Offloader --- Throws the failure of an earlier commit, if there is one.
+  // --- For the Offloader ---
+  // Throws the failure of an earlier commit, if there is one.
   void throw_failure();
   // Says that the update which a commit waits for is over, and whether it left a whole state.
   void update_over(bool is_whole);

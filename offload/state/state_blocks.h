@@ -61,8 +61,9 @@ class StateBlocks {
   // Drops the device's copies of parameters, which are about to change below the device.
   void drop_device_copies(StaleParams stale);
 
-  // --- Records --- Reads the blocks of the wanted chunks' records on nvme, several at a time, and hands them
-  // on in order, verified. Allocates nothing, because a skipped step calls it too.
+  // --- Records ---
+  // Reads the blocks of the wanted chunks' records on nvme, several at a time, and hands them on in order,
+  // verified. Allocates nothing, because a skipped step calls it too.
   void read_records(FunctionRef<bool(ChunkId)> wanted, FunctionRef<void(const BlockTransfer&)> take);
   // The tile of the chunk with which a block of its records begins.
   uint64_t first_tile_of(const BlockTransfer& block) const;

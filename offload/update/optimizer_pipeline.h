@@ -11,8 +11,7 @@
 //   allow()    gives the settings of the update; before, nothing is changed, and states are only read ahead
 //   add()      adds a chunk whose gradient is complete
 //   advance()  does the work that can be done now, or waits for work in flight or for a turn; returns false
-//   if
-//              only add() or allow() can help
+//              if only add() or allow() can help
 //   end()      ends everything in flight and throws the first failure
 //
 // One thread at a time runs it and owns the engine meanwhile. Only the step thread may make it use a device.
@@ -135,8 +134,8 @@ class OptimizerPipeline {
   void hand_on(ChunkId chunk);
   void forget_left();
 
-  // --- What is updated on the device: see optimizer_pipeline_device.cpp --- True if the chunk's new
-  // parameters are made from the old ones in device memory, where they live.
+  // --- Chunks that the device updates: see optimizer_pipeline_device.cpp ---
+  // True if the chunk's new parameters are made from the old ones in device memory, where they live.
   bool is_made_there(ChunkId chunk) const {
     return is_on_device(chunk) && run_.device != nullptr && home_.placement() == Placement::none;
   }

@@ -27,7 +27,8 @@ class UpdateProgress {
   using OnCompletion = std::function<void(ChunkId, const std::exception_ptr& failure)>;
   void set_on_completion(OnCompletion on_completion) { on_completion_ = std::move(on_completion); }
 
-  // --- Of the step thread --- Begins a new update without chunks. The update before must be over.
+  // --- For the step thread ---
+  // Begins a new update without chunks. The update before must be over.
   void begin_update() { order_.clear(); }
   // Begins the update of a chunk, behind those begun before.
   void begin(ChunkId chunk);
@@ -39,7 +40,7 @@ class UpdateProgress {
   void end_update();
   std::span<const ChunkTimes> last_times() const { return last_times_; }
 
-  // --- Of the thread that runs the update ---
+  // --- For the thread that runs the update ---
   void note_read(ChunkId chunk) { times_[index_of(chunk)].read_ns = clock_.now_ns(); }
   void complete(ChunkId chunk, std::exception_ptr failure = nullptr);
 

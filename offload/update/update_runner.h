@@ -43,8 +43,8 @@ class UpdateRunner {
   // Throws Error(misuse) where an update is not possible with these settings.
   void require(const UpdateSettings& settings) const;
 
-  // --- One update --- Sets the constants of every parameter group for the next update. `gradient_norm` is
-  // the step's norm.
+  // --- One update ---
+  // Sets the constants of every parameter group for the next update. `gradient_norm` is the step's norm.
   void set_constants(const UpdateSettings& settings, double gradient_norm);
   // Runs the update; all gradients must be complete. In after_backward and during_backward the update is over
   // on return, and its failure is thrown. In next_forward it runs on, in the order in which `schedule` needs
@@ -62,7 +62,8 @@ class UpdateRunner {
   // Waits for the end of the running update and throws its failure.
   void wait();
 
-  // --- Chunks of an update that may not be over --- True from give() until settle() for the chunk.
+  // --- Chunks of an update that may not be over ---
+  // True from give() until settle() for the chunk.
   bool is_unsettled(ChunkId chunk) const { return unsettled_[index_of(chunk)]; }
   // Waits for the chunk's new parameters, which an operation needs now.
   void wait_updated(ChunkId chunk);

@@ -55,13 +55,13 @@ class StepEvents {
   StepEvents(const StepEvents&) = delete;
   StepEvents& operator=(const StepEvents&) = delete;
 
-  // --- Of whoever trains, on the step thread; steps count from 1 ---
+  // --- For the training program, on the step thread; steps count from 1 ---
   void begin_step(uint64_t step);
   // Call after reading the step's counters. Transfers started from here to the next begin_step() belong to no
   // step.
   void end_step();
 
-  // --- Of any thread ---
+  // --- For any thread ---
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   uint64_t now_ns() const { return clock_.now_ns(); }
   // The open step; 0: between two steps.
@@ -92,14 +92,14 @@ class StepEvents {
   };
   OpenFile file_of(int descriptor) const;
 
-  // --- Of the step thread --- Says whether the transfers of the update that begins are counted in this step
-  // or in the next one.
+  // --- For the step thread ---
+  // Says whether the transfers of the update that begins are counted in this step or in the next one.
   void begin_update(bool in_next_step);
   // The number of an operation, the same for the same name; 0 when there is no room for another name.
   uint32_t number_of(std::string_view operation);
 
-  // --- Before the first step, and of the step thread --- Replaces the range of recorded steps given by the
-  // options.
+  // --- For the step thread, before the first step ---
+  // Replaces the range of recorded steps given by the options.
   void choose_steps(uint64_t first, uint64_t last);
   // Sets the facts of the run that is being constructed and forgets the files of an earlier run.
   void set_facts(TraceFacts facts);
@@ -109,9 +109,9 @@ class StepEvents {
   // anything is recorded.
   void add_file(int descriptor, uint32_t path, TransferRole role);
 
-  // --- Of the thread that takes the events out, which is the step thread's between steps --- Hands the
-  // complete recorded events to `sink`, in the order of their ends as nearly as threads allow, and removes
-  // them. Returns how many.
+  // --- For the thread that takes events out, which is the step thread between steps ---
+  // Hands the complete recorded events to `sink`, in the order of their ends as nearly as threads allow, and
+  // removes them. Returns how many.
   uint64_t take(FunctionRef<void(const TraceEvent&)> sink);
   const TraceFacts& facts() const { return facts_; }
   const std::vector<std::string>& engines() const { return engines_; }

@@ -43,8 +43,9 @@ class StepWatch {
   StepWatch(const StepWatch&) = delete;
   StepWatch& operator=(const StepWatch&) = delete;
 
-  // --- Of the step thread --- Sets the step thread's activity: an operation's key, or "the update". The text
-  // stays valid until the next one is set.
+  // --- For the step thread ---
+  // Sets the step thread's activity: an operation's key, or "the update". The text stays valid until the next
+  // one is set.
   void set_activity(std::string_view activity) { activity_ = activity; }
   // Mark the begin and the end of arithmetic within another activity.
   void begin_computing();
@@ -53,11 +54,12 @@ class StepWatch {
   void begin(const WaitSubject& subject);
   void end();
 
-  // --- Of the thread that runs updates --- Makes the calling thread the one whose waits are those of
-  // updates.
+  // --- For the thread that runs updates ---
+  // Makes the calling thread the one whose waits are those of updates.
   void set_update_thread();
 
-  // --- Of any thread --- The recorder of steps; null where no step is recorded.
+  // --- For any thread ---
+  // The recorder of steps; null where no step is recorded.
   StepEvents* events() const { return events_; }
   // The number of the step thread's wait in progress, or nothing. Every wait has another number.
   std::optional<uint64_t> current() const;
