@@ -68,7 +68,7 @@ class DeviceCache final : public GuardDescriber {
   // A pinned chunk stays on the device (or on its way there), whatever its state.
   void pin_param(ChunkId chunk) { ++params_[index_of(chunk)].pins; }
   // Waits for the copy and attaches the slot of a pinned chunk at its address: fetching or resident ->
-  // resident. Throws what made the copy fail; the chunk is then absent again.
+  // resident. Throws the copy's failure; the chunk is then absent again.
   void attach_param(ChunkId chunk);
   void unpin_param(ChunkId chunk);
   // Gives the chunk a slot that is about to be filled with its parameters: absent -> resident.

@@ -83,7 +83,7 @@ class ParamHome {
   // The way home of new parameters.
   Publication& publication() { return publication_; }
   const Publication& publication() const { return publication_; }
-  // With compact state the parameters before an update, which are an input of it.
+  // The parameters before an update, which are an input of it with compact state.
   OldParameters& old() { return old_; }
   const OldParameters& old() const { return old_; }
 

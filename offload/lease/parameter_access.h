@@ -10,7 +10,8 @@
 
 namespace terrace {
 
-// Where an operation writes a gradient: as many elements as the tensor, in the tensor's own data type.
+// GradientView: the memory for an operation's gradient, with as many elements as the tensor, in its own data
+// type.
 struct GradientView {
   std::byte* data = nullptr;
   // True when an earlier use of this micro-batch has written here: the operation computes its whole

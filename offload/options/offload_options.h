@@ -98,7 +98,7 @@ inline const std::vector<TierPath>& passing_paths(const OffloadOptions& options)
   return options.states == Placement::nvme ? options.state_paths : options.parameter_paths;
 }
 
-// Whether a gradient that is complete stays in its device slot until the update.
+// True if a complete gradient stays in its device slot until the update.
 inline bool gradients_stay(const OffloadOptions& options) {
   return options.states == Placement::none && options.accumulation_steps == 1;
 }

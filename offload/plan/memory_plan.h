@@ -66,7 +66,7 @@ struct MemoryPlan {
   uint64_t device_minimum_bytes = 0;
 
   // Host. Slots of slot_bytes serve as homes of parameters, as gradients and for staging.
-  uint32_t host_param_slots = 0;         // cpu: every chunk; nvme: the cached ones
+  uint32_t host_param_slots = 0;         // cpu: every chunk; nvme: the resident ones
   uint32_t host_frozen_param_slots = 0;  // of host_param_slots, for frozen chunks
   // True if the gradient of a chunk whose parameters have a host slot lands in that slot, where the new
   // parameters are made as well.
@@ -82,7 +82,7 @@ struct MemoryPlan {
   uint32_t staging_slots = 0;        // parameters on their way from the tier file
   uint32_t old_parameter_slots = 0;  // compact state: parameters on their way into an update
   uint32_t landing_slots = 0;        // gradients before they are accumulated, parameters on their way out
-  uint32_t host_record_slots = 0;    // cpu: every trainable chunk; nvme: the cached ones
+  uint32_t host_record_slots = 0;    // cpu: every trainable chunk; nvme: the resident ones
   uint32_t host_activation_entries = 0;
   uint32_t nvme_activation_entries = 0;
   uint32_t activation_slots = 0;        // the slots that entries on nvme pass through

@@ -22,7 +22,7 @@ enum class Resource : uint8_t {
 };
 
 // "the processor", "copies to the device", "copies from the device", "disk reads", "disk writes", "operations
-// of the device": for people.
+// of the device". These are for people.
 std::string_view name_of(Resource resource);
 // "processor", "h2d", "d2h", "disk_reads", "disk_writes", "device_compute": for programs.
 std::string_view key_of(Resource resource);
@@ -45,7 +45,8 @@ uint64_t disk_write_bytes(const OffloadCounters& counted);
 // direction that was waited for longer, or, without any wait, the direction with more bytes. The processor
 // wins ties.
 ResourceUse resource_use(const OffloadCounters& counted);
-// How long the device and the processor compute, where this is known and operations run beside the processor.
+// ComputeUse: the measured compute times of the device and the processor, where operations run beside the
+// processor.
 struct ComputeUse {
   uint64_t device_ns = 0;
   uint64_t processor_ns = 0;

@@ -23,7 +23,7 @@ enum class DecisionKind : uint8_t {
   bypass,      // a chunk's parameters leave after a single use
   stale,       // a chunk's copy of parameters is dropped: it is out of date
   gradient,    // a chunk's gradient takes a slot
-  landed,      // a chunk's gradient leaves its slot, complete
+  landed,      // a chunk's gradient leaves its slot
 };
 std::string_view name_of(DecisionKind kind);
 

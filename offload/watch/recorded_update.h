@@ -11,16 +11,16 @@ namespace terrace {
 
 class RecordedUpdate {
  public:
-  // For a thread that is outside of any worker loop: the event has lane 0. `events` may be null.
+  // Records on lane 0, for a thread outside of any worker loop. `events` may be null.
   RecordedUpdate(StepEvents* events, ChunkId chunk, uint64_t record_bytes) : events_(events) {
     if (is_recording(events)) begin(0, chunk, record_bytes);
   }
-  // For a thread in a loop of `workers`.
+  // Records on the lane of the calling thread, in a loop of `workers`.
   RecordedUpdate(StepEvents* events, const Workers& workers, ChunkId chunk, uint64_t record_bytes)
       : events_(events) {
     if (is_recording(events)) begin(workers.current_thread_index(), chunk, record_bytes);
   }
-  // For a given lane.
+  // Records on the given lane.
   RecordedUpdate(StepEvents* events, uint16_t lane, ChunkId chunk, uint64_t record_bytes) : events_(events) {
     if (is_recording(events)) begin(lane, chunk, record_bytes);
   }

@@ -16,7 +16,7 @@ struct StepSpan {
   uint64_t begin_ns = 0;
   uint64_t end_ns = 0;
 };
-// Nothing where the step was not recorded to its end.
+// The span of a step; nothing if the step was not recorded to its end.
 std::optional<StepSpan> span_of_step(std::span<const TraceEvent> events, uint32_t step);
 
 // A sample holds from `at_ns` until the next sample. The first sample is at the beginning of the span.
