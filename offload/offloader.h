@@ -133,7 +133,7 @@ class Offloader final : public ParameterAccess {
   // follows another one in the current update mode.
   TrafficBound traffic_bound(StepStart start) const;
   TrafficBound traffic_bound() const;
-  // The schedule of a training step: the announced one, or the last recorded one.
+  // The schedule of a training step: the announced one, or that of the last step as it went.
   const Schedule& schedule() const;
   // The times of the chunks of the last finished update, in its order; valid until the next update finishes.
   std::span<const ChunkTimes> last_update_times() const;
