@@ -10,14 +10,14 @@
 //     for every micro-batch: { ...operations open Leases on `offloader`...; offloader.end_micro_batch(); }
 //     offloader.update(settings);
 //
-// With options.layer_major all micro-batches of a step are open together, select_micro_batch() says whose the
-// uses that follow are, and end_micro_batch() ends them all.
+// With options.layer_major all micro-batches of a step are open together: select_micro_batch() names the one
+// that the following uses belong to, and end_micro_batch() ends them all.
 //
-// Used by one thread. After an Error has_whole_state() says whether the state in memory is still that of a
-// step: a step or an update that failed leaves none, and from then on commits, exports, evaluations and steps
-// throw Error(cancelled) until a whole state is loaded anew. What a commit, an export or a change of the host
-// budget failed with leaves the state as it was. A call out of its order throws Error(misuse), which says
-// what is open, and changes nothing (offload/state/call_order.h).
+// An Offloader is used by one thread. After an Error has_whole_state() says whether the state in memory is
+// still that of a step boundary. A failed step or update leaves no whole state: from then on commits,
+// exports, evaluations and steps throw Error(cancelled) until a whole state is loaded anew. A failed commit,
+// export or change of the host budget leaves the state as it was. A call out of order throws Error(misuse),
+// which says what is open, and changes nothing (offload/state/call_order.h).
 #pragma once
 
 #include <memory>
@@ -48,20 +48,20 @@
 
 namespace terrace {
 
-// What has gone over one nvme path since the Offloader was made, at its making included.
+// The traffic of one nvme path since the Offloader was constructed, its construction included.
 struct NvmePathUse {
   std::string path;
   uint64_t bytes = 0;           // read and written
   uint64_t busy_ns = 0;         // with at least one transfer in flight
-  double bytes_per_second = 0;  // as new blocks are placed by now
+  double bytes_per_second = 0;  // the rate by which new blocks are placed now
 };
 
 class Offloader final : public ParameterAccess {
  public:
-  // Allocates every budget at once. `trace` is that of one training step (all its micro-batches), or empty
-  // when the first step shall be recorded. `device` has a budget of options.device_budget_bytes. All
-  // references outlive the offloader. Throws Error(capacity) when the plan does not fit and Error(io) when a
-  // tier folder cannot be used.
+  // The constructor allocates every budget at once. `trace` holds the uses of one training step (all its
+  // micro-batches); if it is empty, the first step is recorded. `device` has a budget of
+  // options.device_budget_bytes. All references outlive the offloader. Throws Error(capacity) when the plan
+  // does not fit and Error(io) when a tier folder cannot be used.
   Offloader(const FlatSpace& space, const OffloadOptions& options, std::span<const TensorUse> trace,
             Device& device, Workers& workers, Log& log,
             InstructionSet instruction_set = best_instruction_set());
@@ -72,47 +72,49 @@ class Offloader final : public ParameterAccess {
   const MemoryPlan& plan() const;
   // Device memory for activations and workspaces: options.work_bytes, 2 MiB aligned.
   std::span<std::byte> work_memory();
-  // Where options.activation_entries rest, or null when there are none.
+  // The store of options.activation_entries; null when there are none.
   ActivationStore* activations();
-  // The state in and out: initial values, checkpoints, weights.
+  // The door through which state is loaded and exported: initial values, checkpoints, weights.
   TrainingState& state();
   const TrainingState& state() const;
   // Committed states on nvme.
   Commits& commits();
   const Commits& commits() const;
-  // The bytes of host memory, which may change between steps.
+  // The host budget, which may change between steps.
   HostBudget& budget();
   const HostBudget& budget() const;
 
   // --- Training ---
   void begin_step();
-  // options.layer_major only, between uses. In backward the micro-batches of a tensor follow each other in
-  // their order, and a tensor's backward uses in one micro-batch are over before another one's begin.
+  // Call this with options.layer_major only, between uses. In backward the micro-batches of a tensor follow
+  // each other in their order, and a tensor's backward uses in one micro-batch end before those in another
+  // begin.
   void select_micro_batch(uint32_t micro_batch) override;
   void end_micro_batch();
   UpdateResult update(const UpdateSettings& settings);
-  // Ends a step before its update, in any micro-batch and between leases: its gradients are dropped and the
-  // weights are those of the step before.
+  // Ends a step before its update, in any micro-batch and between leases. The step's gradients are dropped
+  // and the weights are those of the step before.
   void abandon_step();
-  // Between two steps: waits for the copies from and to the device that a step began ahead of their use. What
-  // one of them failed with is thrown where it is used.
+  // Waits, between two steps, for the copies to and from the device that a step began ahead of their use. The
+  // failure of a copy is thrown where its bytes are used.
   void wait_for_copies() const noexcept;
-  // Whether the state in memory is that of a step boundary: no step is open, no update is pending, and
-  // whatever changed the state last ended well (offload/commits/whole_state.h).
+  // True when the state in memory is that of a step boundary: no step is open, no update is pending, and the
+  // last change of the state ended well (offload/commits/whole_state.h).
   bool has_whole_state() const;
 
-  // When updates run from the next one on; between steps. Finishes what is pending. Throws Error(config) for
-  // another mode than after_backward where states are on the device.
+  // Sets when updates run, from the next one on. Call it between steps; it finishes a pending update. Throws
+  // Error(config) for another mode than after_backward where states are on the device.
   void set_update_mode(UpdateMode mode);
   UpdateMode update_mode() const;
   // Why a mode is not possible here, in words for the log; empty when it is.
   std::string why_not(UpdateMode mode) const;
-  // during_backward only: what update() will be given at the end of this step; before the last micro-batch
-  // goes backward. Without clipping and with a loss scale of 1 chunks are updated as their gradients become
-  // complete. Otherwise, and in a step without this call, states are read ahead and updated in update().
+  // Announces the settings that update() will be given at the end of this step. Call it in during_backward
+  // only, before the last micro-batch goes backward. Without clipping and with a loss scale of 1 chunks are
+  // updated as their gradients become complete. Otherwise, and in a step without this call, states are read
+  // ahead and updated in update().
   void announce_update(const UpdateSettings& settings);
-  // Waits until no update is pending; throws what went wrong with it. Whatever else needs the state between
-  // two steps (evaluation, export, import, commits) calls it.
+  // Waits until no update is pending and throws its failure. Every other call that needs the state between
+  // two steps (evaluation, export, import, commits) finishes the update itself.
   void finish_update();
   bool update_pending() const;
 
@@ -125,22 +127,22 @@ class Offloader final : public ParameterAccess {
   const std::byte* parameter(TensorId tensor) const override;
   GradientView gradient(TensorId tensor) override;
 
-  // --- What happened ---
+  // --- Reports ---
   OffloadCounters counters() const;
-  // The least that a step can move with these budgets; without `start`, a step that follows another one in
-  // the mode of updates as it is.
+  // The least bytes that a step can move with these budgets. Without `start` the bound is for a step that
+  // follows another one in the current update mode.
   TrafficBound traffic_bound(StepStart start) const;
   TrafficBound traffic_bound() const;
-  // Of a training step: as announced, or as the last one went.
+  // The schedule of a training step: the announced one, or that of the last step as it went.
   const Schedule& schedule() const;
-  // The chunks of the last update that was finished, in its order. Valid until the next one is.
+  // The times of the chunks of the last finished update, in its order; valid until the next update finishes.
   std::span<const ChunkTimes> last_update_times() const;
   uint64_t tier_file_bytes() const;             // on all nvme paths together
   std::vector<NvmePathUse> nvme_paths() const;  // none when nothing is on nvme
-  // For a program that knows better than the offloader what its time goes into: outside of leases, where it
-  // computes too.
+  // The account of the step thread's time, for a program that names causes the offloader cannot know, such as
+  // computing outside of leases.
   TimeAccount& time();
-  // What the thread that trains waits for, for another thread to read (runtime/observe/watchdog.h).
+  // The current wait of the step thread, for another thread to read (runtime/observe/watchdog.h).
   const StepWatch& watch() const;
   // The state and the last transitions of every tensor, for messages.
   const TensorStates& states() const;

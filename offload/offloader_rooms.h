@@ -1,5 +1,5 @@
-// The rooms of an Offloader in the order in which they are made. Only this assembly knows them all: each of
-// them knows those that it is given.
+// Offloader::Rooms: the parts of an Offloader in the order of their construction. Only this assembly knows
+// them all: each part knows those that it is given.
 #pragma once
 
 #include <exception>
@@ -44,7 +44,7 @@ struct Offloader::Rooms {
   // The place of a tensor's first element in the flat ranges of the device.
   uint64_t byte_offset(TensorId tensor) const;
 
-  // What is asked, and what is watched.
+  // The request and the observers.
   const FlatSpace& space;
   const OffloadOptions options;
   Device& device;
@@ -55,10 +55,10 @@ struct Offloader::Rooms {
   Decisions decisions;
   const RunContext run;
 
-  // Memory, and what lies in it.
+  // Memory and its contents.
   HostArena arena;                              // registered with the engines
-  HostArena record_arena;                       // of states in host memory, which may be given back
-  std::unique_ptr<HostMemoryLock> device_lock;  // of the arena; goes after whatever copies
+  HostArena record_arena;                       // resident states; its pages may be given back
+  std::unique_ptr<HostMemoryLock> device_lock;  // locks the arena; destroyed after everything that copies
   std::span<std::byte> work_memory;
   TensorStates states;
   DeviceCache cache;
@@ -71,7 +71,7 @@ struct Offloader::Rooms {
   RecordStore records;
   const StateHomes homes;
 
-  // A step, and what is done between two of them.
+  // The parts that work in a step and between steps.
   CallOrder order;
   StateCustody custody;
   UpdateRunner updates;
@@ -84,16 +84,16 @@ struct Offloader::Rooms {
   Commits commits;
   TrainingState state;
   HostBudget budget;
-  std::unique_ptr<PlacedActivations> activations;  // null where none leave the work memory
+  std::unique_ptr<PlacedActivations> activations;  // null where all stay in the work memory
 
   ScheduleCursor training_cursor;
   ScheduleCursor evaluation_cursor;
   ScheduleCursor* cursor = &training_cursor;
   OpenUse use;
-  // Of end_use(), which destructors of leases call: the next call throws it.
+  // A failure of end_use(), which destructors of leases call; the next call throws it.
   std::exception_ptr landing_failure;
-  uint64_t step_count = 0, evaluation_count = 0;  // begun
-  OffloadCounters counters;                       // what the facade itself counts
+  uint64_t step_count = 0, evaluation_count = 0;  // begun so far
+  OffloadCounters counters;                       // counted by the facade itself
 };
 
 }  // namespace terrace

@@ -1,20 +1,20 @@
 // EpochCommitter: makes the state of a step boundary durable while the next step runs, on a thread and an
-// engine of its own. It must never write what is clean, give up the last commit before the next one is
+// engine of its own. It must never write a clean chunk, give up the last commit before the next one is
 // durable, or read memory that the update has begun to change.
 //
-//   begin()   a snapshot of what the tier holds; what is newer in host memory is queued. No I/O.
-//   thread    queued chunks -> free slots, straight from host memory; fdatasync; manifest. Then the commit
-//             before lets go of its slots.
-//   before_change()  the update is about to change a cached chunk: a queued one is written next, and only the
-//             caller waits for it.
+//   begin()          takes a snapshot of the tier's blocks and queues the newer chunks in host memory; no I/O
+//   thread           writes queued chunks from host memory to free slots, calls fdatasync, writes the
+//                    manifest; then the commit before gives up its slots
+//   before_change()  says that the update is about to change a cached chunk: if the chunk is queued, it is
+//                    written next, and only the caller waits for it
 //
-// What a chunk in host memory is to the tier:
+// The state of a chunk in host memory, compared with the tier:
 //   clean  --change-->  dirty  --begin-->  queued  --written-->  clean
 //                         ^------- the commit fails ------'
 //
-// begin() to wait_idle() belong to the step thread, but for may_change(), before_change() and begin_write(),
-// which are those of the thread that runs the update; pins belong to any. One mutex; nothing slow happens
-// under it.
+// The step thread calls begin() to wait_idle(), except may_change(), before_change() and begin_write(), which
+// the thread that runs the update calls. Any thread may pin. There is one mutex; nothing slow happens under
+// it.
 #pragma once
 
 #include <array>
@@ -45,8 +45,8 @@
 
 namespace terrace {
 
-// What a commit consists of, each in a store of its own. Parameters that are trained are part of it where
-// records do not hold whole masters.
+// EpochPart: the parts of a commit, each in a store of its own. Trained parameters are a part where records
+// do not hold whole masters.
 enum class EpochPart : uint8_t { records, frozen, parameters };
 inline constexpr std::array<EpochPart, 3> kEpochParts = {EpochPart::records, EpochPart::frozen,
                                                          EpochPart::parameters};
@@ -54,7 +54,7 @@ constexpr size_t index_of(EpochPart part) {
   return static_cast<size_t>(part);
 }
 
-// What a commit holds on to: the slots of its blocks.
+// EpochSlots: the slots of a commit's blocks, which the commit keeps from being reused.
 struct EpochSlots {
   uint64_t epoch = 0;
   std::string info;
@@ -64,11 +64,11 @@ struct EpochSlots {
   BlockStore::Snapshot& operator[](EpochPart part) { return parts[index_of(part)]; }
 };
 
-// Where the stores of a commit are; all outlive the committer.
+// EpochStores: the stores of a commit; all outlive the committer.
 struct EpochStores {
   TierSpace* space = nullptr;
   std::array<BlockStore*, kEpochParts.size()> parts{};  // null: the commits have no such store
-  RecordLayout layout = {};                             // of the records
+  RecordLayout layout = {};                             // the layout of the records
 
   BlockStore* operator[](EpochPart part) const { return parts[index_of(part)]; }
 };
@@ -79,51 +79,55 @@ class EpochCommitter {
     uint64_t commits = 0;
     uint64_t written_bytes = 0;
     uint64_t manifest_bytes = 0;
-    uint64_t wait_ns = 0;  // of the step thread and of updates
+    uint64_t wait_ns = 0;  // waits of the step thread and of updates
   };
 
   EpochCommitter(EpochStores stores, uint32_t chunk_count, uint32_t retained_epochs,
                  std::unique_ptr<io::Engine> engine, StepWatch& watch, Log& log);
-  ~EpochCommitter();  // after the commit in progress
+  ~EpochCommitter();  // waits for the commit in progress
   EpochCommitter(const EpochCommitter&) = delete;
   EpochCommitter& operator=(const EpochCommitter&) = delete;
 
-  // What lives in host memory, where it stays from now on. `dirty`: newer than in the tier.
+  // Adds a part of a chunk that is resident in host memory and stays there from now on. `dirty`: it is newer
+  // than in the tier.
   void add_cached(EpochPart part, ChunkId chunk, const std::byte* memory, bool dirty);
-  // What was added for the chunk is newer than in the tier.
+  // True if the added part of the chunk is newer than in the tier.
   bool is_newer(EpochPart part, ChunkId chunk);
-  // What was added for the chunk leaves host memory; no commit is in progress.
+  // Forgets the added part of the chunk, which leaves host memory; no commit is in progress.
   void forget_cached(EpochPart part, ChunkId chunk);
-  // Everything is about to be loaded anew; waits for a commit in progress.
+  // Forgets everything that was added, because all state is about to be loaded anew; waits for a commit in
+  // progress.
   void forget_cached();
-  // The stores hold the blocks of this commit; `retained`, oldest first, stay with it.
+  // Takes up the commit whose blocks the stores hold; the `retained` commits, oldest first, stay beside it.
   void take_up(EpochSlots epoch, bool is_retained, std::vector<EpochSlots> retained);
 
-  // Commits the state that is proved whole. Waits for a commit in progress and for a pin to go; throws what
-  // the last commit failed with.
+  // Commits the state that `state` proves whole. Waits for a commit in progress and for the end of a pin;
+  // throws the failure of the last commit.
   void begin(const WholeState& state, std::string_view info, bool retain);
   bool in_progress() const;
-  // Waits until no commit is in progress and returns the number of the last one that is durable; throws what
-  // the last one failed with.
+  // Waits until no commit is in progress and returns the number of the last durable one; throws the failure
+  // of the last commit.
   uint64_t finish();
   void throw_failure();
   uint64_t last_epoch() const;
-  uint64_t next_epoch() const { return next_number_; }  // what begin() makes; of the thread that begins
+  // The number that the next begin() gives its commit. Only the thread that calls begin() may ask.
+  uint64_t next_epoch() const { return next_number_; }
 
-  // Whether what is cached of the chunk may be changed without waiting. When not, it is written next.
+  // True if the added parts of the chunk may be changed without waiting. If not, a queued part is written
+  // next.
   bool may_change(ChunkId chunk);
-  // It is about to be changed; waits until that is allowed.
+  // Waits until the added parts of the chunk may be changed, and marks them dirty.
   void before_change(ChunkId chunk);
-  // As BlockStore::begin_write() of a part's store, but waits for the commit in progress where that has the
-  // slots, after telling `before_waiting`. False: only writes of `engine`, which is the caller's, may still
-  // free one. Throws Error(capacity) when there are none.
+  // Calls BlockStore::begin_write() of the part's store, but where the commit in progress has the slots,
+  // calls `before_waiting` and waits for the commit. Returns false if only writes of `engine`, the caller's,
+  // may still free a slot. Throws Error(capacity) when there is none.
   bool begin_write(EpochPart part, const io::Engine& engine, ChunkId chunk, uint32_t block,
                    std::span<const std::byte> source, BlockStore::Write& write,
                    FunctionRef<void()> before_waiting);
   // Waits until no commit is in progress.
   void wait_idle();
 
-  // Nothing is committed between these two. There is a durable commit.
+  // No commit begins between pin() and unpin(). There must be a durable commit.
   const EpochSlots& pin();
   void unpin();
 
@@ -136,10 +140,10 @@ class EpochCommitter {
     ChunkId chunk;
     const std::byte* memory;
     State state = State::dirty;
-    uint32_t blocks_begun = 0;  // of the commit in progress
+    uint32_t blocks_begun = 0;  // by the commit in progress
     uint32_t blocks_written = 0;
   };
-  // A block on its way; of the committer's thread.
+  // A block in flight, owned by the committer's thread.
   struct Transfer {
     EpochCommitter* committer = nullptr;
     uint32_t cached = 0;
@@ -166,7 +170,8 @@ class EpochCommitter {
   TierManifest make_manifest() const;
   void make_last(uint64_t manifest_bytes);
   void remove_manifest(uint64_t epoch);
-  // Blocks the step thread until `condition`, with the mutex held; the watch says what for.
+  // Blocks the calling thread until `condition`, with the mutex held; `what` and `chunk` name the wait in the
+  // watch.
   template <typename Condition>
   void wait_until(Condition condition, std::optional<ChunkId> chunk, std::string_view what);
 
@@ -177,17 +182,17 @@ class EpochCommitter {
   StepWatch& watch_;
   Log& log_;
   std::unique_ptr<io::Engine> engine_;  // destroyed by the thread, its owner
-  std::vector<uint32_t> cached_of_;     // by part and chunk
+  std::vector<uint32_t> cached_of_;     // by part and chunk; kNone
   std::vector<Transfer> transfers_;
-  std::vector<uint32_t> queue_;  // of the commit in progress, in order; of the thread
+  std::vector<uint32_t> queue_;  // by the thread: the commit in progress, in order
   size_t queue_front_ = 0;
-  std::exception_ptr write_failure_;  // the first of the commit in progress; of the thread
-  // By the commit in progress, of each part's store.
+  std::exception_ptr write_failure_;  // by the thread: the commit's first failure
+  // The slots of each part's store that the commit in progress still needs.
   std::array<std::atomic<uint64_t>, kEpochParts.size()> slots_wanted_{};
 
   mutable Mutex mutex_;
   std::condition_variable_any work_added_;  // for the thread
-  std::condition_variable_any progress_;    // for everyone who waits for it
+  std::condition_variable_any progress_;    // for every thread that waits for a commit
   std::vector<Cached> cached_ TERRACE_GUARDED_BY(mutex_);
   std::optional<uint32_t> hurried_ TERRACE_GUARDED_BY(mutex_);
   bool in_progress_ TERRACE_GUARDED_BY(mutex_) = false;
@@ -197,10 +202,11 @@ class EpochCommitter {
   uint64_t last_epoch_ TERRACE_GUARDED_BY(mutex_) = 0;
   Counters counters_ TERRACE_GUARDED_BY(mutex_);
 
-  // Of the thread while a commit is in progress, else of whoever holds the mutex.
+  // The committer's thread owns these while a commit is in progress, else the holder of the mutex.
   std::optional<EpochSlots> last_;
   std::optional<EpochSlots> next_;
-  // A commit failed when its manifest may be on disk already: its slots stay until another one is durable.
+  // The slots of failed commits whose manifest may be on the drive already; they stay until another commit is
+  // durable.
   std::vector<EpochSlots> uncertain_;
   std::deque<EpochSlots> retained_;
   bool retain_next_ = false;

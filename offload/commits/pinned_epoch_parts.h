@@ -1,4 +1,4 @@
-// The inside of a PinnedEpoch. Not for others.
+// PinnedEpoch::Parts: the inside of a PinnedEpoch, private to the offloader.
 #pragma once
 
 #include <memory>
@@ -16,18 +16,20 @@ namespace terrace {
 
 class PinnedEpoch::Parts {
  public:
-  // `memory` holds blocks of either store and is this object's until it goes. All references outlive it.
+  // `memory` holds blocks of any store and belongs to this object for its life. All references outlive this
+  // object.
   Parts(EpochCommitter& committer, const EpochStores& stores, const FlatSpace& space,
         std::unique_ptr<io::Engine> engine, std::span<std::byte> memory, uint64_t block_bytes,
         InstructionSet set);
   ~Parts();
 
-  // The blocks of one store that are part of the commit, end to end in flat order.
+  // Run: the blocks of one store that are part of the commit, end to end in flat order.
   class Run {
    public:
     Run(BlockStore* store, const BlockStore::Snapshot& snapshot, const FlatSpace& space, bool trainable);
     uint64_t bytes() const { return bytes_; }
-    // The block that has this byte of the run: where it begins in the run, and its size.
+    // Extent: where a block begins in the run, and its size. block_at() gives that of the block with this
+    // byte of the run.
     struct Extent {
       uint64_t begin = 0;
       uint64_t bytes = 0;
@@ -38,7 +40,7 @@ class PinnedEpoch::Parts {
     friend class Parts;
     struct Piece {
       ChunkId chunk;
-      uint64_t begin;  // byte of the run
+      uint64_t begin;  // the chunk's first byte in the run
     };
     BlockStore* store_;
     const BlockStore::Snapshot& snapshot_;
@@ -46,7 +48,7 @@ class PinnedEpoch::Parts {
     uint64_t bytes_ = 0;
   };
   void read(const Run& run, uint64_t begin, std::span<std::byte> destination);
-  // Canonical tiles, joined of records and parameters of this commit where it has no whole masters.
+  // Reads canonical tiles, joined from records and parameters of this commit where it has no whole masters.
   void read_records(uint64_t first_tile, std::span<std::byte> tiles);
   bool clone(const Run& run, int fd);
 
@@ -56,7 +58,7 @@ class PinnedEpoch::Parts {
   const RecordLayout& layout() const { return layout_; }
 
  private:
-  // A block of memory, and the part of its contents that is wanted.
+  // A block of memory and the wanted part of its contents.
   struct Buffer {
     std::span<std::byte> memory;
     std::span<std::byte> destination;
@@ -64,7 +66,7 @@ class PinnedEpoch::Parts {
     BlockTransfer read;
   };
   static void finish(Buffer& buffer);
-  // The parameters of a tile, from the block that was read last where they are in it.
+  // The parameters of a tile; reads a block unless the last one read holds them.
   const std::byte* parameters_of_tile(uint64_t tile);
 
   EpochCommitter& committer_;
@@ -76,9 +78,9 @@ class PinnedEpoch::Parts {
   const Run parameters_;
   const RecordLayout layout_;
   const InstructionSet instruction_set_;
-  std::span<std::byte> unjoined_records_;  // a block of each, where they are joined
+  std::span<std::byte> unjoined_records_;  // one block of each, where tiles are joined
   std::span<std::byte> unjoined_parameters_;
-  Run::Extent unjoined_extent_;  // of the parameters that are there
+  Run::Extent unjoined_extent_;  // of the parameters in unjoined_parameters_
 };
 
 }  // namespace terrace

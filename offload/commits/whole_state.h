@@ -1,8 +1,8 @@
 // WholeState: the proof that the records and parameters in memory are those of one step boundary. A commit,
-// an export, an evaluation and the next step need it. There is at most one: whatever changes the state takes
-// it away before the first byte and gives it back after the last. A change that fails, or that nobody ends,
-// so leaves no proof, and nothing that it half did can get into a commit or a checkpoint. Only loading a
-// whole state anew makes another one.
+// an export, an evaluation and the next step need it. There is at most one: a change of the state takes it
+// away before the first byte and gives it back after the last. A change that fails, or is never ended, leaves
+// no proof, so a half-done change cannot get into a commit or a checkpoint. Only loading a whole state anew
+// makes another proof.
 //
 //   nothing --begin_loading/end_loading of every part--> whole --begin_change--> changing --end_change-->
 //   whole
@@ -28,26 +28,29 @@ class WholeState {
   WholeState() = default;
 };
 
-// Loaded one after the other, each as a whole.
+// StatePart: the parts of the state, loaded one after the other, each as a whole.
 enum class StatePart : uint8_t { trained, frozen };
 
-// Keeps the proof of one Offloader.
+// StateCustody keeps the proof of one Offloader.
 class StateCustody {
  public:
   // `has_frozen`: frozen parameters are part of the state.
   explicit StateCustody(bool has_frozen) : has_frozen_(has_frozen) {}
 
   bool is_whole() const { return whole_.has_value(); }
-  // Throws Error(cancelled) where there is none; `action` is what asks for it, as in "cannot commit".
+  // Returns the proof. Throws Error(cancelled) where there is none; `action` begins its message, as in
+  // "cannot commit".
   const WholeState& whole(std::string_view action) const;
 
-  // `change` names what is about to change the state: words that outlive this. Throws as whole() does.
+  // Takes the proof away. `change` names the change in words that outlive this object. Throws as whole()
+  // does.
   void begin_change(std::string_view change);
-  // The change has ended well. There is one.
+  // Gives the proof back after a change that ended well. A change must be in progress.
   void end_change();
   bool is_changing() const { return !change_.empty(); }
 
-  // A part is about to be written over with what is loaded, and has been.
+  // begin_loading() says that a part is about to be overwritten by loading, end_loading() that it has been
+  // loaded.
   void begin_loading(StatePart part);
   void end_loading(StatePart part);
 
@@ -56,7 +59,7 @@ class StateCustody {
   bool has_trained_part_ = false;
   bool has_frozen_part_ = false;
   std::optional<WholeState> whole_;
-  std::string_view change_;  // in progress, or what failed
+  std::string_view change_;  // the change in progress, or the failed one
 };
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// DeviceCache: which chunks have parameters or gradients in device memory, and under which addresses.
+// DeviceCache: the chunks that have parameters or gradients in device memory, and their addresses.
 //
 // The flat parameter range and the flat gradient range are address space; a chunk is there while a slot is
 // attached at its place. Slots of one pool serve both. A slot is in exactly one of these conditions:
@@ -8,8 +8,8 @@
 //   param     holds the parameters of one chunk (fetching: their copy is under way; resident: it is done)
 //   gradient  holds the gradient of one chunk
 //
-// Every decision depends on the sequence of calls alone, never on when a copy happens to finish.
-// Used by the step thread only.
+// Every decision depends on the sequence of calls alone, never on when a copy happens to finish. Only the
+// step thread uses it.
 #pragma once
 
 #include <exception>
@@ -35,10 +35,10 @@ namespace terrace {
 
 struct CacheSlot {
   DeviceSlot id{};
-  DeviceCopy in;   // the last copy into the slot, or read of it
+  DeviceCopy in;   // the last copy or file read into the slot
   DeviceCopy out;  // the last copy out of the slot
   Event fence;     // orders the to-device stream after `out` when a copy must also wait for something else
-  // While `in` is not done: the read from nvme that the copy into the slot is queued behind, or null.
+  // The read from nvme that the copy into the slot is queued behind, or null; valid while `in` is not done.
   const Event* read = nullptr;
 };
 
@@ -46,7 +46,8 @@ enum class StaleParams : uint8_t { trainable, all };
 
 class DeviceCache final : public GuardDescriber {
  public:
-  // `parameters` is where they live: what lives on the device is never evicted, there is no other copy.
+  // `parameters` is the placement of parameters: those that live on the device are never evicted, since there
+  // is no other copy.
   DeviceCache(const FlatSpace& space, Device& device, const MemoryPlan& plan, Placement parameters,
               PolicyKind policy, TensorStates& states, StepWatch& watch, Decisions& decisions);
   ~DeviceCache() override;
@@ -56,9 +57,9 @@ class DeviceCache final : public GuardDescriber {
   // Gives the chunk a slot for its parameters: absent -> fetching. The caller starts the copy into it
   // (slot.in).
   CacheSlot& begin_fetch(ChunkId chunk, CacheSlot& slot);
-  // The operation whose use has begun needs that fetch: it was not ahead of anything.
+  // Notes that the open use needed the chunk's fetch when it was begun: it was not ahead of time.
   void note_demand(ChunkId chunk) { params_[index_of(chunk)].on_demand = true; }
-  // When a fetch was begun that is served for the first time now, where it was recorded.
+  // take_asked() tells, once per recorded fetch, when it was begun and whether it was on demand.
   struct Asked {
     uint64_t at_ns = 0;
     bool on_demand = false;
@@ -67,20 +68,20 @@ class DeviceCache final : public GuardDescriber {
   // A pinned chunk stays on the device (or on its way there), whatever its state.
   void pin_param(ChunkId chunk) { ++params_[index_of(chunk)].pins; }
   // Waits for the copy and attaches the slot of a pinned chunk at its address: fetching or resident ->
-  // resident. Throws what made the copy fail; the chunk is then absent again.
+  // resident. Throws the copy's failure; the chunk is then absent again.
   void attach_param(ChunkId chunk);
   void unpin_param(ChunkId chunk);
-  // Gives the chunk a slot that an operation is about to fill with its parameters: absent -> resident.
+  // Gives the chunk a slot that is about to be filled with its parameters: absent -> resident.
   void begin_in_place(ChunkId chunk, CacheSlot& slot);
-  // A resident copy that is worthless: resident -> absent, its slot becomes free. The chunk must not be
-  // pinned, and may be absent, or on its way: that is waited for.
+  // Drops an out-of-date copy: resident -> absent, and its slot becomes free. The chunk must not be pinned.
+  // It may be absent; a copy on its way is waited for.
   void drop_stale_param(ChunkId chunk);
-  // Drops the copies whose parameters have a newer version elsewhere: after an update those of the trainable
-  // sections. Copies under way are waited for.
+  // Drops the copies of all parameters, or of the trainable sections, because newer ones are elsewhere.
+  // Copies under way are waited for.
   void drop_params(StaleParams stale);
   std::byte* param_address(ChunkId chunk) const { return param_base_ + index_of(chunk) * slot_bytes_; }
   std::byte* param_base() const { return param_base_; }
-  // The slot of a chunk that has one.
+  // The slot of the chunk's parameters; the chunk must have one.
   CacheSlot& param_slot(ChunkId chunk);
   // Detaches a resident chunk's slot so that copies can act on it.
   void detach_param(ChunkId chunk);
@@ -94,37 +95,37 @@ class DeviceCache final : public GuardDescriber {
   // Detaches the gradient's slot for a copy out (the caller starts it on slot.out); the chunk has no gradient
   // any more and the slot is leaving.
   CacheSlot& release_gradient(ChunkId chunk);
-  // The same without a copy: the slot becomes free.
+  // Drops the chunk's gradient without a copy: the slot becomes free.
   void drop_gradient(ChunkId chunk);
   std::byte* gradient_address(ChunkId chunk) const { return gradient_base_ + index_of(chunk) * slot_bytes_; }
   std::byte* gradient_base() const { return gradient_base_; }
 
   // --- Slots ---
-  // A slot for a chunk: a free one, else one that is leaving, else that of the victim which the policy
-  // chooses among resident, unpinned chunks whose tensors all hold. Null when there is none.
+  // Takes a slot for a chunk: a free one, else one that is leaving, else that of the policy's victim among
+  // resident, unpinned chunks whose tensors all hold. Null when there is none.
   CacheSlot* take_slot(const EvictionContext& context);
-  // A slot that is free or leaving, or null.
+  // Takes a slot that is free or leaving; null when there is none.
   CacheSlot* take_unused();
-  // The slot of the chunk's parameters becomes free; false where they may not leave.
+  // Evicts the chunk's parameters, whose slot becomes free. Returns false where they may not leave.
   bool make_leave(ChunkId chunk);
-  // For a fetch ahead of time: like take_slot, but no victim is needed again within this step in `distance`
-  // uses or fewer, and `reserved` slots remain that could be taken in the same way.
+  // Takes a slot for a fetch ahead of time. It works as take_slot, but no victim is needed again within this
+  // step in `distance` uses or fewer, and `reserved` slots remain that could be taken in the same way.
   CacheSlot* take_slot_ahead(const EvictionContext& context, uint32_t distance, uint32_t reserved);
   void give_back(CacheSlot& slot);
-  // How many slots take_slot could still give without evicting.
+  // The number of slots that take_slot could still give without evicting.
   uint32_t unused_slot_count() const { return static_cast<uint32_t>(free_.size() + leaving_.size()); }
   uint32_t slot_count() const { return slot_count_; }
   uint32_t gradient_slot_count() const { return gradient_slot_count_; }
   // The chunks whose parameters have a slot, ascending; valid until the next call.
   std::span<const ChunkId> residents();
 
-  // The copy into the chunk's slot that may be on its way: of a fetch, or of new parameters that live on the
+  // The copy into the chunk's slot that may be on its way, of a fetch or of new parameters that live on the
   // device; null where there is none.
   const DeviceCopy* arriving(ChunkId chunk) const;
-  // Where whoever moves chunks says what it waits for.
+  // The watch for waits of the classes that move chunks.
   StepWatch& watch() { return watch_; }
 
-  // Waits until no copy touches any slot; failures are left to whoever uses the slot next.
+  // Waits until no copy touches any slot; failures are left to the next user of the slot.
   void drain() const noexcept;
 
   void note_use(ChunkId chunk) {
@@ -132,10 +133,10 @@ class DeviceCache final : public GuardDescriber {
     ++params_[index_of(chunk)].uses;
   }
   uint64_t eviction_count() const { return eviction_count_; }
-  // Records which chunks have slots now.
+  // Records the chunks that have slots now.
   void record_slots() const;
   bool strict() const { return device_.strict(); }
-  // For messages about a stray access to the flat ranges.
+  // Describes the address, for messages about a stray access to the flat ranges.
   void describe(const std::byte* address, SignalSafeText& out) const noexcept override;
   void set_last_operation(std::string_view operation) { last_operation_ = operation; }
 
@@ -145,10 +146,10 @@ class DeviceCache final : public GuardDescriber {
     ChunkState state = ChunkState::absent;
     uint32_t slot = kNone;
     uint32_t pins = 0;
-    uint32_t uses = 0;  // since it came
+    uint32_t uses = 0;  // uses since the copy arrived
     bool attached = false;
-    bool on_demand = false;    // of the fetch,
-    uint64_t asked_at_ns = 0;  // and when it was begun; 0: it was not recorded, or has been served
+    bool on_demand = false;    // the fetch was on demand
+    uint64_t asked_at_ns = 0;  // when the fetch was begun; 0: not recorded, or taken
   };
   struct GradientEntry {
     uint32_t slot = kNone;
@@ -160,19 +161,19 @@ class DeviceCache final : public GuardDescriber {
   void hold_param(ChunkId chunk, CacheSlot& slot);
   uint32_t index_in_pool(const CacheSlot& slot) const { return static_cast<uint32_t>(&slot - slots_.get()); }
   bool may_leave(ChunkId chunk) const;
-  // That of a replay, or the policy's.
+  // The victim of a replay, or the policy's.
   ChunkId choose_victim(const EvictionContext& context);
-  // Fills candidates_ with what take_slot may evict; ascending.
+  // Fills candidates_ with the chunks that take_slot may evict, ascending.
   void collect_candidates();
   std::exception_ptr finish_fetch(ChunkId chunk);
   void leave_slot(ChunkId chunk);
   void drop_param(ChunkId chunk);
-  // For whoever records steps.
+  // Records the event where steps are recorded.
   void note_slot(TraceKind kind, TransferRole role, ChunkId chunk) const {
     if (is_recording(watch_.events())) record_slot(kind, role, chunk);
   }
   void record_slot(TraceKind kind, TransferRole role, ChunkId chunk) const;
-  // Waits for fetches nobody leased yet, so that their chunks may leave; only when nothing else can.
+  // Waits for the fetches under way, so that their chunks may leave; used only when no other chunk can.
   void settle_fetches();
 
   const FlatSpace& space_;
@@ -192,11 +193,11 @@ class DeviceCache final : public GuardDescriber {
   std::vector<uint32_t> param_of_slot_;   // per slot: the chunk whose parameters it holds, or kNone
   std::vector<uint32_t> free_;            // last in, first out
   std::vector<uint32_t> leaving_;         // first in, first out
-  std::vector<ChunkId> candidates_;       // kept for its memory, as is the next
+  std::vector<ChunkId> candidates_;       // a member so that its memory is reused, as is residents_
   std::vector<ChunkId> residents_;
   uint64_t eviction_count_ = 0;
-  uint32_t param_slot_count_ = 0;     // that hold parameters, or will,
-  uint32_t gradient_slot_count_ = 0;  // and gradients
+  uint32_t param_slot_count_ = 0;     // slots that hold parameters, or will
+  uint32_t gradient_slot_count_ = 0;  // slots that hold gradients
   std::string last_operation_;
   std::vector<std::unique_ptr<StrictGuard>> guards_;
 };

@@ -1,10 +1,11 @@
-// FetchAhead: which chunks come to the device before the use that needs them, and which leave for them.
+// FetchAhead: chooses the chunks that come to the device before the use that needs them, and the chunks that
+// leave for them.
 //
-// It goes through the next uses of the schedule as Belady's rule would (farthest next use first, with the
-// room that gradients leave at each moment) where every chunk comes one use ahead of its own. That fixes what
-// is moved. When it is moved is open: what the rule is going to evict without another use may leave now, and
-// a fetch may take its place as long as everything that the rule keeps has room until then. So fetching ahead
-// moves no byte more, however deep it goes, and takes no place that a gradient is going to need.
+// It simulates Belady's rule (evict the farthest next use, within the room that gradients leave at each
+// moment) over the next uses of the schedule, where every chunk comes one use ahead of its own. This fixes
+// the chunks that move, but not when. A chunk that the rule will evict without another use may leave now, and
+// a fetch may take its place as long as every chunk that the rule keeps has room until then. So fetching
+// ahead moves no more bytes, however deep it goes, and takes no slot that a gradient will need.
 //
 // Pure arithmetic on a schedule: it holds no slots and moves nothing. After warm-up it allocates nothing.
 #pragma once
@@ -22,35 +23,37 @@ class FetchAhead {
  public:
   struct Now {
     const Schedule& schedule;
-    uint32_t position;                   // of the use in progress; kNever: before the first
-    uint32_t slots;                      // of the tier
-    uint32_t occupied_slots;             // by gradients, at this moment
-    std::span<const ChunkId> in_use;     // ascending
-    std::span<const ChunkId> residents;  // ascending, each once: all that have a slot, those in use included
+    uint32_t position;                   // position of the use in progress; kNever: before the first use
+    uint32_t slots;                      // all slots of the device
+    uint32_t occupied_slots;             // slots that gradients hold now
+    std::span<const ChunkId> in_use;     // ascending; the chunks of the use in progress
+    std::span<const ChunkId> residents;  // ascending; all chunks with a slot, those in use included
   };
   struct Fetch {
     ChunkId chunk;
-    uint32_t position;  // of the use that it is for
+    uint32_t position;  // the position of the use that needs it
   };
 
   explicit FetchAhead(uint32_t chunk_count) : entry_of_(chunk_count, kNone) {}
 
-  // Of the next `uses` uses, without wrapping. `can_fetch` says which chunks have parameters to be fetched.
+  // Plans for the next `uses` uses, without wrapping. `can_fetch` says which chunks have parameters to be
+  // fetched.
   void plan(const Now& now, uint32_t uses, FunctionRef<bool(ChunkId)> can_fetch);
-  // What may be fetched now, in the order of need.
+  // The chunks that may be fetched now, in the order of need.
   std::span<const Fetch> fetches() const { return fetches_; }
-  // Residents that the rule evicts before they are used again, in its order: what may leave for the fetches.
+  // The residents that may leave for the fetches: those that the rule evicts before they are used again, in
+  // its order.
   std::span<const ChunkId> victims() const { return victims_; }
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  // A chunk's stay. Times count uses from now, which is 0.
+  // Entry: a chunk's stay on the device. Times count uses from now, which is 0.
   struct Entry {
     ChunkId chunk;
     uint32_t next_use;  // kNever: none
     uint32_t came;
-    uint32_t last_use;     // before it is gone, where it is used at all
-    uint32_t fetched_for;  // the time of the use that it comes for; 0: it was here
+    uint32_t last_use;     // the last use before it is gone, if is_used
+    uint32_t fetched_for;  // time of the use that it is fetched for; 0: it was resident
     bool is_used = false;
     bool is_gone = false;
   };
@@ -73,12 +76,12 @@ class FetchAhead {
 
   const Now* now_ = nullptr;
   uint32_t first_ = 0;  // position of the use at time 1
-  uint32_t end_ = 0;    // one behind the last time
+  uint32_t end_ = 0;    // one after the last time
   uint32_t held_ = 0;
   std::vector<uint32_t> entry_of_;  // per chunk
   std::vector<Entry> entries_;
   std::vector<Candidate> heap_;
-  std::vector<uint32_t> kept_;  // per time: chunks whose stay is worth it
+  std::vector<uint32_t> kept_;  // per time: the number of chunks that must have room
   std::vector<Fetch> fetches_;
   std::vector<ChunkId> victims_;
 };

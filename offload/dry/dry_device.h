@@ -1,9 +1,9 @@
-// DryDevice: a device of a plan. It grants addresses and slots within its budget and counts copies as any
-// device does, and has no memory: any access to what it hands out faults. It must never read or write a byte,
+// DryDevice: the device of a dry run. It grants addresses and slots within its budget and counts copies as
+// any device does, but has no memory: any access to its addresses faults. It must never read or write a byte,
 // and tells no observer of a copy.
 //
-// A copy is over when the call returns: what it is to come after is waited for. So whoever asks for a copy
-// must not be the thread that completes its `after`, as with any device.
+// A copy is over when the call returns: the call waits for `after`. So the thread that requests a copy must
+// not be the one that completes its `after`, as with any device.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,7 @@ class DryDevice final : public Device {
                          Event& done, const CopyNote& note) override;
   void copy_work_in_order(std::byte*, const std::byte*, uint64_t) override {}
   void zero_in_order(DeviceSlot slot, uint64_t bytes) override;
-  // Of a DryEngine, whose requests go nowhere.
+  // File reads go to a DryEngine, whose requests move nothing.
   std::byte* begin_file_reads(DeviceSlot slot, uint32_t request_count, const Event* after) override;
   void end_file_read(DeviceSlot) noexcept override {}
   uint64_t h2d_bytes() const override { return h2d_bytes_.load(std::memory_order_relaxed); }

@@ -1,5 +1,5 @@
-// DryEngine: an engine of a plan. It accepts and completes requests as every engine does and moves nothing.
-// It must never use a descriptor or touch the memory of a request.
+// DryEngine: the engine of a dry run. It accepts and completes requests as every engine does and moves
+// nothing. It must never use a descriptor or touch the memory of a request.
 #pragma once
 
 #include <deque>
@@ -19,7 +19,7 @@ class DryEngine final : public io::Engine {
   const io::EngineOptions& options() const override { return options_; }
   void submit(std::span<const io::Request> requests) override;
   size_t poll() override;
-  // Everything that is in flight completes.
+  // Completes everything that is in flight.
   size_t wait(size_t) override { return poll(); }
   void wake() noexcept override {}  // no wait blocks
   uint64_t in_flight() const override { return accepted_.size(); }

@@ -1,4 +1,4 @@
-// StepRecord: what a dry run does, in the order in which the step thread comes to it, for a model of its
+// StepRecord: the events of a dry run, in the order in which the step thread makes them, for a model of its
 // time. It must never decide anything or be read while it is written.
 #pragma once
 
@@ -12,29 +12,30 @@ namespace terrace {
 
 struct RecordedEvent {
   enum class Kind : uint8_t {
-    begin_use,        // number: of the use in the step
-    ready,            // its tensors are there: it computes
-    end_use,          // it has computed
-    end_micro_batch,  // its gradients begin to be waited for
+    begin_use,        // a use begins; number: the use in the step
+    ready,            // the tensors of the use have arrived: it computes
+    end_use,          // the use has computed
+    end_micro_batch,  // the wait for the micro-batch's gradients begins
     begin_update,     // every micro-batch is over
     end_step,
-    copy_in,   // number: of the device slot, `amount` bytes to it; behind what was read since the last one
-    copy_out,  // bytes from it
-    attach,    // the slot gets addresses, once no copy is on its way; amount: the place of these, in slots
-    detach,    // the slot loses them; later copies of it come behind the operations before this
-    clear,     // bytes of it are made zero by the step thread
-    work_in,   // bytes to work memory
+    copy_in,   // `amount` bytes are copied to device slot `number`, behind the reads since the last copy_in
+    copy_out,  // `amount` bytes are copied from device slot `number`
+    attach,    // the slot gets addresses, once no copy of it is under way; amount: their place, in slots
+    detach,    // the slot loses its addresses; its later copies come behind the operations before this
+    clear,     // the step thread clears `amount` bytes of the slot
+    work_in,   // `amount` bytes are copied to work memory
     work_out,
-    read_in,  // the device itself is going to read into the slot from a file
-    read,     // bytes by the engine `number`, in the order of their making
-    write,    // the same
+    read_in,  // the device itself will read a file into the slot
+    read,     // engine `number`, counted in the order of construction, reads `amount` bytes
+    write,    // engine `number` writes `amount` bytes
   };
   Kind kind;
   uint32_t number = 0;
   uint64_t amount = 0;
 };
 
-// Thread-safe. A step of many chunks has millions of events: they lie in blocks, which nothing copies.
+// StepRecord is thread-safe. A step of many chunks has millions of events, so a deque holds them: it grows
+// without copying.
 class StepRecord {
  public:
   void add(const RecordedEvent& event) {
@@ -45,7 +46,7 @@ class StepRecord {
     const MutexLock lock(mutex_);
     return std::exchange(events_, {});
   }
-  // Nothing is recorded from now on.
+  // Ends the recording.
   void stop() {
     const MutexLock lock(mutex_);
     stopped_ = true;

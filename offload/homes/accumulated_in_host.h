@@ -1,10 +1,10 @@
-// AccumulatedInHost: gradients of a step of several micro-batches, with optimizer states on the host. What
-// lands of a chunk is copied to staging and added to the chunk's accumulator from there: a host slot, or a
-// landing slot of spilled gradients with what was written of earlier micro-batches. Accumulators are fp32, or
-// of the parameters' type (OffloadOptions::accumulation_type).
+// AccumulatedInHost: gradients of a step of several micro-batches, with optimizer states on the host. A
+// landing is copied to staging and added from there to the chunk's accumulator: a host slot, or a landing
+// slot of spilled gradients into which the sum of earlier micro-batches was read back. Accumulators are fp32,
+// or of the parameters' type (OffloadOptions::accumulation_type).
 //
-// Chunks that hold tensors of several layers land in parts (GradientRuns) where all micro-batches of a step
-// are open together. A tensor's micro-batches are added in the order in which they land.
+// Where all micro-batches of a step are open together, chunks that hold tensors of several layers land in
+// parts (GradientRuns). A tensor's micro-batches are added in the order in which they land.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace terrace {
 class AccumulatedInHost final : public GradientsBelowDevice {
  public:
   using GradientsBelowDevice::Places;
-  // `most_runs`: of a landing.
+  // `most_runs` is the largest number of runs in a landing.
   AccumulatedInHost(const FlatSpace& space, Device& device, DeviceCache& cache,
                     std::unique_ptr<GradientArithmetic> arithmetic, Places places,
                     const AccumulationRules& rules, size_t most_runs);
@@ -37,17 +37,18 @@ class AccumulatedInHost final : public GradientsBelowDevice {
     GradientLanding landing;      // with `runs`
     std::vector<GradientRun> runs;
   };
-  // The one that landed `age` landings after the oldest that may still be on its way.
+  // The staging of the landing that is `age` landings younger than the oldest that may still be on its way.
   Staged& staged(size_t age) { return staged_[(next_staged_ + age) % staged_.size()]; }
   void finish_landing(ChunkId chunk) override;
-  // Waits for the copy into it. Older ones come first: the micro-batches of a tensor are added in order.
+  // Waits for the copy into `from` and adds it. Call it for older stagings first: the micro-batches of a
+  // tensor are added in order.
   void accumulate(Staged& from);
   void add(const GradientLanding& landing, const std::byte* gradient);
   void land_zero_spilled(const GradientLanding& landing);
 
   const AccumulationRules rules_;
   std::vector<Staged> staged_;
-  uint32_t next_staged_ = 0;  // the oldest
+  uint32_t next_staged_ = 0;  // index of the oldest
 };
 
 }  // namespace terrace

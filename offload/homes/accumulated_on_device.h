@@ -1,5 +1,5 @@
 // AccumulatedOnDevice: gradients of a step of several micro-batches, with optimizer states on the device.
-// Each chunk has an accumulator in device memory, to which what lands is added at once.
+// Each chunk has an accumulator in device memory, to which every landing is added at once.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,8 @@
-// DeviceArithmetic: what the memory manager computes on gradients and records that rest in device memory,
-// where the host cannot reach that. It happens in the order of the operations, after those that were asked
-// for before; nothing here waits. Where the host reaches device memory the workers do the same with
-// optimizer_cpu/, and no bit differs.
+// DeviceArithmetic: the memory manager's computation on gradients and records in device memory that the host
+// cannot reach. Calls are queued in order behind the operations requested before; none of them waits. Where
+// the host reaches device memory, the workers compute the same with optimizer_cpu/, and no bit differs.
 //
-// Of the step thread; update_tiles() also of DeviceLanes, beside it.
+// The step thread calls it; DeviceLanes calls update_tiles() beside the step thread.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +18,7 @@
 
 namespace terrace {
 
-// Every address is one of device memory.
+// Every address is in device memory.
 class DeviceArithmetic {
  public:
   virtual ~DeviceArithmetic() = default;
@@ -27,24 +26,24 @@ class DeviceArithmetic {
   virtual void update_tiles(const OptimizerStep& step, const TileRun& tiles) = 0;
   virtual void accumulate(const Accumulation& part) = 0;
   virtual void set_zero(std::byte* elements, DataType type, uint64_t count) = 0;
-  // Of each block of kSumBlockElements elements, the last one as long as it is.
+  // Computes the sum of each block of kSumBlockElements elements; the last block may be shorter.
   virtual void sums_of_squares(const std::byte* gradient, DataType type, uint64_t count,
                                std::span<double> sums) = 0;
 };
 
-// The sums of squares of many gradients, brought to the host. Used by the step thread.
+// DeviceSums brings the sums of squares of many gradients to the host. The step thread uses it.
 class DeviceSums {
  public:
   // `scratch` is work memory that nobody else uses from the first add() to finish().
   DeviceSums(DeviceArithmetic& arithmetic, Device& device, std::span<std::byte> scratch, StepWatch& watch);
 
-  // `sums` is of the host, and filled when finish() returns.
+  // `sums` is host memory, filled when finish() returns.
   void add(const std::byte* gradient, DataType type, uint64_t count, std::span<double> sums);
   void finish();
 
  private:
   struct Part {
-    uint64_t first;  // of scratch_
+    uint64_t first;  // index into scratch_
     std::span<double> sums;
   };
 

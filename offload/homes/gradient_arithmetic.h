@@ -1,5 +1,5 @@
-// GradientArithmetic: what is computed on gradients between backward and update: accumulation, and the sums
-// of squares behind the norm. It must never know where a gradient rests.
+// GradientArithmetic: the computation on gradients between backward and update: accumulation, and the sums of
+// squares for the norm. It must never know where a gradient rests.
 //
 // WorkerGradients takes the sums while a gradient lands, block by block and fused with the last accumulation,
 // so no pass over all gradients remains for the update. DeviceGradients is for device memory that the host
@@ -34,11 +34,13 @@ class GradientArithmetic {
 
   // The chunk's gradient is complete at `gradient`; its sums are taken now, or by finish_step().
   virtual void take(ChunkId chunk, DataType type, const std::byte* gradient) = 0;
-  // Adds what has landed of a chunk, from its first element on, to its accumulator. Null: zeros have landed.
-  // The gradient is complete when the landing ends it. `takes_sums`: the blocks that are reached may be.
+  // Adds a landing to the chunk's accumulator; both addresses are those of the chunk's first element. A null
+  // `gradient` stands for zeros. The gradient is complete when the landing ends it. `takes_sums`: the sums of
+  // the blocks that the landing reaches are taken, since these blocks may be complete.
   virtual void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
                    bool takes_sums) = 0;
-  // Everything of the step has landed in `gradients`: the sums of all that are complete are known afterwards.
+  // Call when the whole step has landed in `gradients`; afterwards the sums of all complete gradients are
+  // known.
   virtual void finish_step(GradientSource& gradients) { (void)gradients; }
 
  protected:

@@ -1,8 +1,8 @@
 // GradientSums: the sums of squares of a step's gradients, one per block of the flat space, and which
-// gradients are complete. The norm is made of the sums in the order of the flat space, so when a gradient
-// lands makes no difference to it.
+// gradients are complete. The norm adds the sums in the order of the flat space, so it does not depend on the
+// order of landings.
 //
-// The step thread changes it; is_complete() may be called, and forget() too, by the thread of the update.
+// The step thread changes it; the thread of the update may call is_complete() and forget().
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ namespace terrace {
 
 class GradientSums {
  public:
-  // `memory` has room for a double per block of the trainable chunks and outlives this. `dry`: there are no
-  // numbers, and all are finite.
+  // `memory` has room for a double per block of the trainable chunks and outlives this. With `dry` there are
+  // no numbers, and all count as finite.
   GradientSums(const FlatSpace& space, std::span<std::byte> memory, bool dry);
 
   // The sums of the chunk's blocks.
@@ -29,15 +29,15 @@ class GradientSums {
 
   bool dry() const { return dry_; }
 
-  // The chunk's gradient of this step is complete where it rests in memory.
+  // Notes that the chunk's gradient of this step is complete in memory.
   void note_complete(ChunkId chunk) { complete_[index_of(chunk)].store(true, std::memory_order_release); }
   bool is_complete(ChunkId chunk) const { return complete_[index_of(chunk)].load(std::memory_order_acquire); }
-  // Another gradient takes its place, or an update has used it.
+  // Forgets a gradient because another one takes its place, or an update has used it.
   void forget(ChunkId chunk) { complete_[index_of(chunk)].store(false, std::memory_order_relaxed); }
 
-  // Whether every element of the chunk's gradient is finite, of a gradient whose sums are known.
+  // True if every element of the chunk's gradient is finite. Its sums must be known.
   bool is_finite(ChunkId chunk) const;
-  // Over the whole flat space; all sums are known.
+  // The norm over the whole flat space. All sums must be known.
   GradientNorm norm() const;
 
  private:
@@ -45,7 +45,7 @@ class GradientSums {
   uint64_t count_of(ChunkId chunk) const { return first_[index_of(chunk) + 1] - first_of(chunk); }
 
   const bool dry_;
-  std::vector<uint64_t> first_;  // per chunk, and one more entry: of sums_
+  std::vector<uint64_t> first_;  // per chunk, and one more: index into sums_
   std::span<double> sums_;
   std::unique_ptr<std::atomic<bool>[]> complete_;  // per chunk
 };

@@ -1,5 +1,6 @@
-// GradientsBelowDevice: what is common to gradients that leave the device. A chunk's gradient is held in a
-// host slot for life, or is spilled to nvme where the plan has no room for it on the host (SpilledGradients).
+// GradientsBelowDevice: the common part of stores whose gradients leave the device. A chunk's gradient is
+// always held in its host slot, or spilled to nvme where the plan has no room for it on the host
+// (SpilledGradients).
 //
 // Where all micro-batches of a step are open together (OffloadOptions::layer_major), a spilled gradient stays
 // in its landing slot from one micro-batch to the next, until the slot is needed.
@@ -44,26 +45,26 @@ class GradientsBelowDevice : public GradientStore {
  protected:
   struct Places {
     std::vector<std::byte*> slots;         // by chunk: its host slot, or null
-    SpilledGradients* spilled = nullptr;   // of trainable chunks without a slot
-    std::vector<std::byte*> landing = {};  // for any gradient, on its way to its place
+    SpilledGradients* spilled = nullptr;   // for trainable chunks without a slot; null where none is spilled
+    std::vector<std::byte*> landing = {};  // slots for any gradient on its way to its place
   };
   // All references outlive this.
   GradientsBelowDevice(const FlatSpace& space, Device& device, DeviceCache& cache,
                        std::unique_ptr<GradientArithmetic> arithmetic, Places places);
 
-  // There is a place for what lands, whoever was in the way has left.
+  // Makes room at the landing's place; a gradient in the way leaves first.
   void make_place(const GradientLanding& landing);
-  // Of what is on its way to the chunk's place, whatever is needed for it to leave from there.
+  // Finishes the landings on their way to the chunk's place, so that the gradient can leave from there.
   virtual void finish_landing(ChunkId chunk) = 0;
-  // Where the chunk's gradient is made complete, with what landed of it before.
+  // The place where the chunk's gradient is accumulated; it holds the earlier landings.
   std::byte* place(ChunkId chunk);
   bool has_old(ChunkId chunk) const { return is_held(chunk) || spilled_->has_old(chunk); }
-  // The place holds what is to be kept.
+  // Says that the place holds the bytes to keep: a spilled gradient starts leaving.
   void put_away(ChunkId chunk);
-  // Nothing is on its way to a place any more.
+  // Puts all gradients away; no landing may be on its way.
   void put_all_away(bool ends_step);
   // Copies the runs from the chunk's device slot, which it gives up, to the same offsets of `to`. The slot
-  // may be taken and left again before that is over: a wait for its last copy out is one for this copy too.
+  // may be reused before the copy is over: a wait for its last copy out then covers this copy too.
   CacheSlot& copy_out(ChunkId chunk, std::span<const GradientRun> runs, std::byte* to);
   std::byte* slot_below(ChunkId chunk) const override;
 
@@ -71,7 +72,7 @@ class GradientsBelowDevice : public GradientStore {
   Device& device_;
   DeviceCache& cache_;
   const std::vector<std::byte*> slots_;  // by chunk
-  SpilledGradients* const spilled_;      // null where nothing is
+  SpilledGradients* const spilled_;      // null where none is spilled
 
  private:
   uint64_t d2h_bytes_ = 0;

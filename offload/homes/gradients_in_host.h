@@ -2,8 +2,8 @@
 // to its place below the device, and its sums are taken when it has arrived.
 //
 // Taking over: a gradient that lands in the slot of its parameters displaces them. From then to the update
-// the chunk has parameters on the device only, if there; the update makes new ones of the masters, and a step
-// without one has them restored from there.
+// the chunk has parameters on the device only, if at all. The update makes new parameters from the masters; a
+// step without an update restores the old ones from the masters.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class GradientsInHost final : public GradientsBelowDevice {
   void end_displacement() override { displaced_.assign(displaced_.size(), false); }
 
  private:
-  // A gradient whose copy to its place may not be over.
+  // A gradient whose copy to its place may still be running.
   struct Leaving {
     CacheSlot* source;
     ChunkId chunk;
@@ -41,7 +41,7 @@ class GradientsInHost final : public GradientsBelowDevice {
 
   const bool take_over_;
   std::vector<bool> displaced_;   // by chunk
-  std::vector<Leaving> leaving_;  // in the order of the copies; the first finished_ of them are done with
+  std::vector<Leaving> leaving_;  // in the order of the copies; the first finished_ are finished
   size_t finished_ = 0;
 };
 

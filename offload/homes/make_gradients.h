@@ -1,4 +1,4 @@
-// Which store a run's gradients have, and the memory that it takes.
+// make_gradient_store(): chooses the store of a run's gradients and the memory that it takes.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,18 @@
 
 namespace terrace {
 
-// What gradients of a run are made with. All references outlive the store.
+// GradientParts: the collaborators of a gradient store. All references outlive the store.
 struct GradientParts {
   const RunContext& run;
   HostArena& arena;
   DeviceCache& cache;
   const ParamHome& home;
   const GradientRuns& runs;
-  SpilledGradients* spilled;  // null where nothing is
+  SpilledGradients* spilled;  // null where none is spilled
   std::span<std::byte> work_memory;
 };
 
-// The store that the options ask for, in memory as the plan divides it.
+// Makes the store that the options ask for, in memory as the plan divides it.
 std::unique_ptr<GradientStore> make_gradient_store(const GradientParts& parts);
 
 }  // namespace terrace

@@ -1,12 +1,12 @@
 // NvmeActivations: checkpointed activations that neither device nor host memory has room for. They lie on
 // nvme between forward and backward, each block with its checksum, and pass through a few slots of host
-// memory on the way there and back. They are no part of any commit.
+// memory on the way there and back. No commit contains them.
 //
-// Slots are taken in turn on the way out, and what is still in one when it is wanted back is taken from
-// there. On the way back the entries that come next are read into slots that nobody needs any more, ahead of
-// time and in the order of the dry run. Which bytes move depends on the sequence of calls alone.
+// Slots are taken in turn on the way out; an entry that is still in its slot when it comes back is taken from
+// there. On the way back the next entries are read ahead into unneeded slots, in the order of the dry run.
+// The bytes that move depend on the sequence of calls alone.
 //
-// Used by the step thread; the disk works on the thread of `io`.
+// The step thread uses it; transfers to and from nvme run on the thread of `io`.
 #pragma once
 
 #include <cstddef>
@@ -33,19 +33,19 @@ class NvmeActivations {
     Device& device;
     StepWatch& watch;
   };
-  // `memory` is the slots, each of store.chunk_bytes() of an entry. `get_order`: every entry once, in the
-  // order in which they come back. All outlive this.
+  // `memory` holds the slots, each of store.chunk_bytes() of an entry. `get_order` has every entry once, in
+  // the order of their return. Memory and tiers outlive this object.
   NvmeActivations(std::span<std::byte> memory, std::vector<uint32_t> get_order, const Tiers& tiers);
   ~NvmeActivations();
   NvmeActivations(const NvmeActivations&) = delete;
   NvmeActivations& operator=(const NvmeActivations&) = delete;
 
-  // As ActivationStore.
+  // These work as in ActivationStore.
   void start_put(uint32_t entry, std::span<const float> values);
   void start_get(uint32_t entry, std::span<float> values);
   void wait(uint32_t entry);
 
-  // Of what was asked for, when it was.
+  // Bytes of requested transfers, counted at the request.
   uint64_t d2h_bytes() const { return d2h_bytes_; }
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t read_bytes() const { return read_bytes_; }
@@ -53,15 +53,15 @@ class NvmeActivations {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  // At rest with an entry: it was put here, or read.
+  // rests: the slot has no copy under way; an entry that it holds was put here, or read.
   enum class Phase : uint8_t { rests, putting, getting };
   struct Slot {
     std::byte* memory = nullptr;
     uint32_t entry = kNone;
     Phase phase = Phase::rests;
-    bool was_read = false;   // `transfer` brought what is here
-    Event copied;            // from the device or to it
-    ChunkTransfer transfer;  // from nvme or to it
+    bool was_read = false;   // `transfer` read the entry from nvme
+    Event copied;            // the copy from the device or to it
+    ChunkTransfer transfer;  // the transfer from nvme or to it
   };
 
   Slot* slot_of(uint32_t entry);
@@ -80,7 +80,7 @@ class NvmeActivations {
   uint32_t next_ = 0;                // the slot that the next entry is put into
   std::vector<uint32_t> get_order_;  // entries
   std::vector<uint32_t> get_turn_;   // by entry: its place in get_order_
-  std::vector<uint64_t> put_bytes_;  // by entry; 0: nothing
+  std::vector<uint64_t> put_bytes_;  // by entry; 0: nothing was put
   uint64_t d2h_bytes_ = 0;
   uint64_t h2d_bytes_ = 0;
   uint64_t read_bytes_ = 0;

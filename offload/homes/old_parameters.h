@@ -1,8 +1,9 @@
-// OldParameters: the bf16 parameters of before an update where records hold only what is below them (compact
-// state): an input of the update then. A home slot is one itself; from the tier file and from the device they
-// come into staging slots of their own. It must never be asked for what an update has written already.
+// OldParameters: the bf16 parameters before an update, which are an input of the update where records are
+// compact (hold only the masters' lower bits). A home slot holds them itself; from the tier file and from the
+// device they come into staging slots of their own. It must never be asked for parameters that an update has
+// written already.
 //
-// Used by the thread that runs the update, on its engine; for parameters on the device that is the thread of
+// The thread that runs the update uses it, on its engine; for parameters on the device this is the thread of
 // the device cache.
 #pragma once
 
@@ -26,30 +27,31 @@ namespace terrace {
 
 class OldParameters {
  public:
-  // `homes`: host slots by chunk, or null. `store` is null unless parameters are on nvme. All outlive this.
+  // `homes` has the host slots by chunk, or null. `store` is null unless parameters are on nvme. All outlive
+  // this.
   OldParameters(const FlatSpace& space, const MemoryPlan& plan, HostArena& arena, Device& device,
                 BlockStore* store, std::span<std::byte* const> homes, StepWatch& watch);
-  // Nothing is on its way.
+  // No transfer may be under way.
   ~OldParameters();
   OldParameters(const OldParameters&) = delete;
   OldParameters& operator=(const OldParameters&) = delete;
 
-  // The chunk's parameters start on their way to host memory: from the tier file through `engine`, whose
-  // completions make them open, or from their slot of `cache`, which may be null elsewhere. False when no
-  // staging slot is free: release() another one first. Nothing to do, and true, for a chunk with a home slot,
-  // and for one that is open.
+  // Starts the chunk's parameters on their way to host memory: from the tier file through `engine`, whose
+  // completions make them open, or from their slot of `cache`, which may be null unless parameters live on
+  // the device. Returns false when no staging slot is free: release() another one first. For a chunk with a
+  // home slot, and for an open one, there is nothing to do and it returns true.
   bool start_open(ChunkId chunk, io::Engine* engine, DeviceCache* cache);
   bool is_open(ChunkId chunk) const;
-  // Some chunk is on its way from the tier file.
+  // True if some chunk is being read from the tier file.
   bool is_reading() const;
-  // Blocks until it is.
+  // Blocks until the chunk is open.
   void wait_open(ChunkId chunk);
-  // Of an open chunk. Throws Error(io) and Error(corrupt) when they could not be read.
+  // The parameters of an open chunk. Throws Error(io) and Error(corrupt) when they could not be read.
   const std::byte* parameters(ChunkId chunk) const;
-  // The update is done with them: their staging slot is free.
+  // Frees the chunk's staging slot, since the update is done with its parameters.
   void release(ChunkId chunk);
 
-  // Asked for.
+  // Bytes of requested transfers.
   uint64_t nvme_read_bytes() const { return nvme_read_bytes_; }
   uint64_t d2h_bytes() const { return d2h_bytes_; }
 

@@ -1,5 +1,5 @@
-// ParamHome: where the parameters of every chunk live below the device, and how one chunk's parameters get to
-// the device and come back after an update.
+// ParamHome: the place of every chunk's parameters below the device, and the way of one chunk's parameters to
+// the device and back after an update.
 //
 //   cpu   every chunk has a host slot
 //   nvme  some chunks have a host slot (the cache), the others live in the tier file and pass through
@@ -7,8 +7,8 @@
 //   none  there is no home below the device: fetches never happen, publishing copies straight to the
 //         device slot
 //
-// Used by the step thread; reads from the tier file complete on the I/O thread. While an update runs beside
-// the step thread, publication() and old() are the update's.
+// The step thread uses it; reads from the tier file complete on the I/O thread. While an update runs beside
+// the step thread, publication() and old() belong to the update.
 #pragma once
 
 #include <atomic>
@@ -35,84 +35,87 @@ namespace terrace {
 
 class ParamHome {
  public:
-  // There are `stores` and a `reader` where parameters are on nvme; all references outlive the home.
+  // `stores` and `reader` are given where parameters are on nvme. All references outlive the home.
   ParamHome(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
             Device& device, const ParameterStores& stores, io::IoThread* reader, StepWatch& watch);
   ~ParamHome();
 
-  // Before the first fetch: what lives in the tier file is read by this, the device's own engine, and nothing
-  // of it is verified. Whatever else is read goes through host memory as ever.
+  // Fetches chunks that live in the tier file through `reader`, the device's own engine, without verifying
+  // them. Call it before the first fetch. All other reads still go through host memory.
   void read_past_host(io::IoThread& reader);
 
   Placement placement() const { return placement_; }
-  // Whether a fetch would start without waiting for an earlier one.
+  // True if a fetch would start without waiting for an earlier one.
   bool can_fetch_ahead(ChunkId chunk) const;
-  // Starts the copy of a chunk's parameters into `slot` (begins slot.in), behind an update that is expected,
-  // without waiting for that. Waits for the oldest staged fetch when all staging slots are taken.
+  // Starts the copy of a chunk's parameters into `slot` (begins slot.in). The copy is queued behind an
+  // expected update, without waiting for it. Waits for the oldest staged fetch when all staging slots are
+  // taken.
   void start_fetch(ChunkId chunk, CacheSlot& slot);
-  // The chunk's copy has arrived (its slot.in is done): its staging slot serves the next one.
+  // Frees the staging slot of a chunk whose copy has arrived (its slot.in is done).
   void fetch_finished(ChunkId chunk);
   // The number of the chunk's last copy to the device; 0: there was none.
   uint64_t copy_number(ChunkId chunk) const { return copy_of_[index_of(chunk)]; }
 
   // --- Updates that run beside the step thread ---
-  // The chunk's parameters are those that are complete when `updated` is done. Then they also lie at `fresh`,
-  // until forget_fresh(); null: they do not.
+  // Says that the chunk's new parameters are complete when `updated` is done. From then they also lie at
+  // `fresh` until forget_fresh(), unless it is null.
   void expect(ChunkId chunk, const Event& updated, const std::byte* fresh);
-  // On the thread that runs the update, just before `updated` is done: what was asked for meanwhile and must
-  // be read starts to be, or fails as the update did.
+  // The thread that runs the update calls this just before `updated` is done: a fetch that waits for it and
+  // must be read starts reading, or fails as the update did.
   void update_over(ChunkId chunk, const std::exception_ptr& failure);
-  // `updated` is done.
+  // Ends expect(): `updated` is done.
   void stop_expecting(ChunkId chunk);
   bool has_fresh(ChunkId chunk) const { return fresh_[index_of(chunk)] != nullptr; }
-  // That memory is about to change; nothing is copied from it any more.
+  // Forgets the memory at `fresh`, which is about to change; no copy from it may be under way.
   void forget_fresh();
-  // Where the chunk's parameters are in host memory, or will be when its update is over; null: they must be
-  // read.
+  // The place of the chunk's parameters in host memory, where they are or will be when its update is over;
+  // null: they must be read.
   const std::byte* in_host_memory(ChunkId chunk) const;
-  // Copies what is fresh of a chunk that lives on the device to its slot there, which is detached.
+  // Copies the fresh parameters of a chunk that lives on the device to its slot there, which must be
+  // detached.
   void send_to_device(ChunkId chunk, CacheSlot& slot);
 
-  // Waits until the chunk's copy to the device is over: first for what that is queued behind, each by its
-  // name. Its failure is left to whoever uses the slot.
+  // Waits until the chunk's copy to the device is over. It first waits for everything that the copy is queued
+  // behind, each by its name. The copy's failure is left to the user of the slot.
   void wait_arrived(ChunkId chunk, const Event& arriving);
-  // A wait for the chunk's update.
+  // The subject of a wait for the chunk's update.
   static WaitSubject update_subject(ChunkId chunk);
-  // The way home of what an update made.
+  // The way home of new parameters.
   Publication& publication() { return publication_; }
   const Publication& publication() const { return publication_; }
-  // Compact state: the parameters of before an update, which are an input of it.
+  // The parameters before an update, which are an input of it with compact state.
   OldParameters& old() { return old_; }
   const OldParameters& old() const { return old_; }
 
-  // Parameters are part of commits: what is cached of them is changed once a commit has written it, and
-  // what goes to the tier file takes slots that commits leave.
+  // Makes parameters part of commits: resident parameters are changed only once a commit has written them,
+  // and writes to the tier file take slots that commits leave.
   void commit_with(EpochCommitter* committer);
-  // Waits until a commit lets the chunk's home slot be changed; records of the chunk are waited for as well.
+  // Waits until the commit in progress allows changes of the chunk's home slot and of its resident records.
   void before_change(ChunkId chunk);
 
   // Copies the chunk's parameters from their home to `destination` (at least the chunk's bytes), blocking.
   // Not for placement none.
   void read(ChunkId chunk, std::byte* destination);
 
-  // False: in the tier file.
+  // False if the chunk's parameters live in the tier file.
   bool is_in_memory(ChunkId chunk) const {
     return placement_ != Placement::nvme || home_[index_of(chunk)] != nullptr;
   }
-  // Its host slot, or null; the same for life.
+  // The chunk's host slot, or null; it never changes.
   std::byte* host_slot(ChunkId chunk) const { return home_[index_of(chunk)]; }
-  // Of copies asked for, when they are asked for: the same in every run.
+  // Bytes of requested copies, counted at the request: the same in every run.
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t nvme_read_bytes() const { return nvme_read_bytes_; }
-  uint64_t direct_read_bytes() const { return direct_read_bytes_; }  // of these, by the device itself
+  // The device itself reads these of the nvme_read_bytes().
+  uint64_t direct_read_bytes() const { return direct_read_bytes_; }
 
  private:
-  // A chunk on its way from the tier file. It belongs to who is going to have the chunk, so that there are as
-  // many as can be on their way, and not one for every chunk.
+  // A chunk on its way from the tier file. The receiver of the chunk owns it, so there are as many as can be
+  // under way, and not one for every chunk.
   struct Reading {
     ChunkTransfer transfer;
     ParamHome* home = nullptr;
-    CacheSlot* slot = nullptr;  // into which the device reads; null: host memory
+    CacheSlot* slot = nullptr;  // the slot that the device reads into; null: host memory
   };
   struct Staging {
     std::byte* memory = nullptr;
@@ -125,7 +128,8 @@ class ParamHome {
   // The name of a copy of the chunk's parameters to the device.
   static CopyName copy_name(ChunkId chunk);
   static constexpr uint32_t kNone = UINT32_MAX;
-  static constexpr uint8_t kFetchWaits = 1;  // in meeting_
+  // The following are the bits of meeting_.
+  static constexpr uint8_t kFetchWaits = 1;
   static constexpr uint8_t kUpdateOver = 2;
   static constexpr uint8_t kUpdateFailed = 4;
   static void on_direct_read(void* context, ChunkTransfer& transfer, const io::Completion& completion,
@@ -136,7 +140,7 @@ class ParamHome {
   void wait_read(const Staging& staging);
   Staging& take_staging(ChunkId chunk, CacheSlot& slot);
   void release_staging(uint32_t index);
-  // The chunk is going to be read: submit_read() starts it. What comes to host memory is verified.
+  // Prepares the read of a chunk, which submit_read() starts. Reads to host memory are verified.
   void expect_read(ChunkId chunk, Reading& reading, std::byte* memory, TransferReason reason);
   void submit_read(ChunkId chunk);
   Error direct_read_error(ChunkId chunk, const io::Completion& completion, const Error& failure) const;
@@ -151,20 +155,20 @@ class ParamHome {
   Device& device_;
   const ParameterStores stores_;
   io::IoThread* reader_;
-  io::IoThread* file_reader_ = nullptr;  // the device's
+  io::IoThread* file_reader_ = nullptr;  // the device's own; null: all reads go through host memory
   StepWatch& watch_;
   std::vector<std::byte*> home_;         // per chunk: its host slot, or null
-  std::vector<const Event*> expected_;   // per chunk: of an update that may not be over, or null
-  std::vector<const std::byte*> fresh_;  // per chunk: what an update made outside of its home, or null
-  // Per chunk: which of a fetch that must be read and the update that it is behind has come. The second one
-  // starts the read, so that no thread waits for the other.
+  std::vector<const Event*> expected_;   // per chunk: the event of an update that may be running, or null
+  std::vector<const std::byte*> fresh_;  // per chunk: new parameters outside of its home, or null
+  // Per chunk the bits kFetchWaits, kUpdateOver and kUpdateFailed. The later one of a fetch that must be read
+  // and the update before it starts the read, so no thread waits for the other.
   std::unique_ptr<std::atomic<uint8_t>[]> meeting_;
   OldParameters old_;
   Publication publication_;
   EpochCommitter* committer_ = nullptr;
   uint64_t most_blocks_;              // of a chunk
-  std::vector<Reading*> reading_of_;  // per chunk: what was asked for last, or null
-  // Per chunk of the tier file that the device reads.
+  std::vector<Reading*> reading_of_;  // per chunk: the last requested read, or null
+  // Per chunk; null unless the device itself reads it from the tier file.
   std::vector<std::unique_ptr<Reading>> read_past_host_;
   std::unique_ptr<Staging[]> staging_;
   uint32_t staging_count_ = 0;

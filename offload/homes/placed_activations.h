@@ -1,6 +1,6 @@
-// PlacedActivations: every checkpointed activation in the tier that the plan gives it. The last ones that are
-// put away are wanted back first, so they stay nearest: entries are on nvme up to some number, then in host
-// memory, then on the device.
+// PlacedActivations: keeps every checkpointed activation in the tier that the plan gives it. The activations
+// put away last come back first, so they stay nearest: the first entries are on nvme, the next in host
+// memory, the last on the device.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace terrace {
 
 class PlacedActivations final : public ActivationStore {
  public:
-  // `device_memory` is work memory of the device. Null: no entry is in that tier.
+  // `device_memory` is work memory of the device. A null store or empty memory means that no entry is in that
+  // tier.
   PlacedActivations(const MemoryPlan& plan, std::unique_ptr<NvmeActivations> nvme,
                     std::unique_ptr<HostActivations> host, std::span<std::byte> device_memory,
                     Device& device);
@@ -25,10 +26,10 @@ class PlacedActivations final : public ActivationStore {
   void start_get(uint32_t index, std::span<float> values) override;
   void wait(uint32_t index) override;
 
-  // Over the link between device and host.
+  // Bytes over the link between device and host.
   uint64_t d2h_bytes() const;
   uint64_t h2d_bytes() const;
-  // Over that between host and nvme.
+  // Bytes between host and nvme.
   uint64_t read_bytes() const { return nvme_ != nullptr ? nvme_->read_bytes() : 0; }
   uint64_t write_bytes() const { return nvme_ != nullptr ? nvme_->write_bytes() : 0; }
   uint64_t wait_ns() const { return wait_ns_; }
@@ -39,7 +40,7 @@ class PlacedActivations final : public ActivationStore {
   std::span<std::byte> device_entry(uint32_t index) const;
 
   const uint32_t nvme_entries_;
-  const uint32_t below_device_;  // entries
+  const uint32_t below_device_;  // entries on nvme or in host memory
   const uint64_t entry_bytes_;
   std::unique_ptr<NvmeActivations> nvme_;
   std::unique_ptr<HostActivations> host_;

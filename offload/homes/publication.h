@@ -1,7 +1,7 @@
-// Publication: the way home of fresh parameters. They leave the memory where an update made them for the tier
+// Publication: the way home of new parameters. They leave the memory where an update made them for the tier
 // file or for their slot on the device; those with a host slot are made there and are home already.
 //
-// Used by the thread that runs the update, on its engine.
+// The thread that runs the update uses it, on its engine.
 #pragma once
 
 #include <cstddef>
@@ -25,9 +25,9 @@
 
 namespace terrace {
 
-// Where parameters lie in the tier. Both are null where nothing of theirs is on nvme.
+// ParameterStores: the stores of parameters in the tier. Both are null where no parameters are on nvme.
 struct ParameterStores {
-  BlockStore* all = nullptr;     // what no other store has
+  BlockStore* all = nullptr;     // all parameters, or the trained ones
   BlockStore* frozen = nullptr;  // null: frozen ones are in `all`
 
   BlockStore& of(const FlatSpace& space, ChunkId chunk) const {
@@ -37,46 +37,47 @@ struct ParameterStores {
 
 class Publication {
  public:
-  // `homes`: host slots by chunk, or null. All references outlive this.
+  // `homes` has the host slots by chunk, or null. All references outlive this.
   Publication(const FlatSpace& space, Placement placement, const MemoryPlan& plan, Device& device,
               const ParameterStores& stores, std::span<std::byte* const> homes, StepWatch& watch);
 
-  // From now on what goes to the tier file takes slots that commits leave; null: there are none.
+  // Makes writes to the tier file take slots that commits leave; null: there are no commits.
   void commit_with(EpochCommitter* committer) { committer_ = committer; }
 
-  // `buffer` holds the chunk's new parameters: they go home. Returns the event of their leaving `buffer`, or
-  // null where they are home: `buffer` is their host slot. They go to the tier file through `engine`, which
-  // the caller owns and polls; where they live on the device, to their slot in `device`. The caller forgets
-  // what is published when it has left, or finishes everything.
+  // Sends the chunk's new parameters in `buffer` home. Returns the event that is done when they have left
+  // `buffer`, or null if they are home already because `buffer` is their host slot. They go to the tier file
+  // through `engine`, which the caller owns and polls; where they live on the device, to their slot in
+  // `device`. The caller calls forget() when the event is done, or finish() for everything.
   const Event* publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine, DeviceCache* device);
-  // `gone` is done, and nobody looks at it any more; finish() throws its failure.
+  // Forgets `gone`, which is done and no longer used by anyone; finish() throws its failure.
   void forget(const Event& gone);
-  // Everything published is done; its failures were seen.
+  // Forgets everything published, which is done, with its failures.
   void forget_all();
-  // Waits for what publish() returned; finish() throws its failure.
+  // Waits for an event that publish() returned; finish() throws its failure.
   void wait(const Event& gone, io::Engine* engine);
   // Waits for everything published; throws the first failure.
   void finish(io::Engine* engine);
-  // What a wait for what is published waits for at the moment.
+  // The current subject of a wait for published parameters.
   WaitSubject subject() const;
 
-  // Parameters that live on the device are newer there than in any commit, since take_made_on_device().
+  // Notes that the chunk's parameters on the device are newer than in any commit. take_made_on_device()
+  // returns and clears the note.
   void note_made_on_device(ChunkId chunk) { made_on_device_[index_of(chunk)] = true; }
   bool take_made_on_device(ChunkId chunk);
 
-  // Of copies and writes asked for: the same in every run.
+  // Bytes of requested copies and writes: the same in every run.
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t nvme_write_bytes() const { return nvme_write_bytes_; }
 
  private:
   struct Leaving {
     const Event* gone;
-    ChunkTransfer* write;    // to the tier file; or null
-    const DeviceCopy* copy;  // to the device; or null
+    ChunkTransfer* write;    // the write to the tier file, or null
+    const DeviceCopy* copy;  // the copy to the device, or null
   };
   const Event* publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache& device);
   const Event* publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine& engine);
-  // Takes a slot of the store for the block; waits for one that only writes of `engine` may free.
+  // Takes a slot of the store for the block; if only writes of `engine` may free one, waits for them.
   void take_slot(ChunkId chunk, uint32_t block, std::span<const std::byte> source, BlockStore::Write& write,
                  io::Engine& engine);
   ChunkTransfer& add_write();
@@ -89,11 +90,11 @@ class Publication {
   const std::span<std::byte* const> homes_;
   StepWatch& watch_;
   EpochCommitter* committer_ = nullptr;
-  const uint64_t most_blocks_;  // of a chunk
+  const uint64_t most_blocks_;  // the most blocks of a chunk
   std::vector<Leaving> leaving_;
   std::vector<std::unique_ptr<ChunkTransfer>> writes_;  // as many as were ever under way at once
   std::vector<ChunkTransfer*> free_writes_;
-  std::exception_ptr failure_;        // the first of what was forgotten
+  std::exception_ptr failure_;        // the first failure of forgotten events
   std::vector<bool> made_on_device_;  // per chunk
   uint64_t h2d_bytes_ = 0;
   uint64_t nvme_write_bytes_ = 0;

@@ -1,8 +1,8 @@
-// RecordStore: where the optimizer states of every trainable chunk live: device memory, host slots, or the
-// tier file with some chunks kept in host slots. Which ones are kept changes with the host budget alone:
-// records are all used once per step and all dirty, so a fixed set is the least traffic any policy reaches
-// (least recently used would reach none of it). Used by one thread at a time: the step thread, or the one
-// that runs an update for it.
+// RecordStore: the place of every trainable chunk's optimizer states: device memory, host slots, or the tier
+// file with some chunks resident in host slots. The resident set changes with the host budget alone: all
+// records are used once per step and become dirty, so a fixed set has the least traffic of any policy (least
+// recently used would save nothing). One thread at a time uses it: the step thread, or the thread that runs
+// an update for it.
 #pragma once
 
 #include <memory>
@@ -25,65 +25,68 @@ namespace terrace {
 
 class RecordStore {
  public:
-  // `store` and `engine` are null unless states are on nvme.
-  // Host slots are carved from `arena`; nobody else registers them, so that their pages can be given back.
+  // `store` and `engine` are null unless states are on nvme. Host slots are carved from `arena`. No engine
+  // registers them, so their pages can be given back.
   RecordStore(const FlatSpace& space, Placement placement, const MemoryPlan& plan, HostArena& arena,
               Device& device, BlockStore* store, io::Engine* engine, StepWatch& watch);
 
   Placement placement() const { return placement_; }
   bool is_streamed(ChunkId chunk) const;
-  // The chunk's records where they are computed with: a host slot, or device memory (between open() and
-  // close()).
+  // The chunk's records in the memory where they are updated: a host slot, or device memory (between open()
+  // and close()).
   std::byte* resident(ChunkId chunk) const { return memory_[index_of(chunk)]; }
   void open(ChunkId chunk);
   void close(ChunkId chunk);
 
-  // Whether resident records were changed since the tier file had them, as far as commits are not concerned.
+  // True if resident records were changed since the store last wrote or read them. Writes by commits do not
+  // count.
   bool is_newer(ChunkId chunk) const { return is_newer_[index_of(chunk)]; }
 
-  // From now on the device copies what is in host slots of `chunks`, whose pages it has locked for that while
-  // they are there.
+  // Locks the pages of the host slots of `chunks` for copies by the device, as long as these chunks are
+  // resident.
   void lock_for_device(const std::vector<bool>& chunks);
 
-  // From now on commits read what is resident and share the store's slots; null: there are none.
+  // Lets commits read resident records and share the store's slots; null: there are no commits.
   void commit_with(EpochCommitter* committer) { committer_ = committer; }
-  // Whether resident records may be changed without waiting for a commit; if not, it writes them next.
+  // True if resident records may be changed without waiting for a commit. If not, the commit writes them
+  // next.
   bool may_change(ChunkId chunk) { return committer_ == nullptr || committer_->may_change(chunk); }
-  // They are about to be changed: waits until they may be.
+  // Waits until resident records may be changed, and marks them newer.
   void before_change(ChunkId chunk);
-  // As BlockStore::begin_write(), but waits for the commit in progress where that has the slots. False: only
-  // writes of `engine` may still free one. Throws Error(capacity) when there are none.
+  // Calls BlockStore::begin_write(), but waits for the commit in progress where it has the slots. Returns
+  // false if only writes of `engine` may still free a slot. Throws Error(capacity) when there is none.
   bool begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source, BlockStore::Write& write,
                    const io::Engine& engine);
 
-  // From now on the update reads blocks in turns with other processes; null: whenever it likes.
+  // Makes the update read blocks in turns with other processes; null: it takes no turns.
   void take_turns(DriveTurns* turns) { turns_ = turns; }
   uint64_t turn_wait_ns() const { return turns_ == nullptr ? 0 : turns_->wait_ns(); }
   bool may_read() { return turns_ == nullptr || turns_->may_read(); }
-  // Where may_read() said no: waits until the next block may be read.
+  // Waits, after may_read() returned false, until the next block may be read.
   void wait_for_turn();
   void give_back_turn() {
     if (turns_ != nullptr) turns_->give_back();
   }
 
-  // Copies of one block of tiles, for initialisation and checkpoints.
+  // read() and start_write() copy one block of tiles, for initialisation and checkpoints.
   void read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles);
-  // `write` and `tiles` stay until write.finish(). Where records are not streamed it is done when this
-  // returns.
+  // `write` and `tiles` stay until write.finish(). Where records are not streamed, the copy is done on
+  // return.
   void start_write(ChunkId chunk, uint64_t first_tile, std::span<const std::byte> tiles,
                    BlockTransfer& write);
 
   // --- The budget changes; between steps, states on nvme ---
-  // How many chunks' records are in host slots.
+  // The number of chunks whose records are resident.
   uint32_t kept_count() const { return kept_count_; }
-  // From now on so many are, at most those of the plan. What leaves is written where the tier has not got it,
-  // and its pages go back to the system; what enters is read. Nothing else moves. No commit is in progress;
-  // `knows_cached`: the committer does. Throws Error(capacity) when the system has not got the pages, and
-  // what a transfer failed with: the chunks before that one have changed places then.
+  // Makes `count` chunks resident, at most the plan's number. Records that leave are written where the tier
+  // does not have them, and their pages go back to the system; records that enter are read. Nothing else
+  // moves. No commit may be in progress; `knows_cached` says that the committer knows the resident chunks.
+  // Throws Error(capacity) when the system does not have the pages, and the failure of a transfer: the chunks
+  // before the failed one have then moved.
   void keep(uint32_t count, bool knows_cached);
-  // Of host slots whose pages the system has.
+  // Bytes of the host slots whose pages were given back to the system.
   uint64_t given_back_bytes() const { return free_slots_.size() * slot_bytes_; }
-  uint64_t left_bytes() const { return left_bytes_; }  // written because they left
+  uint64_t left_bytes() const { return left_bytes_; }  // bytes written because records left host memory
   uint64_t entered_bytes() const { return entered_bytes_; }
 
   BlockStore* store() const { return store_; }
@@ -110,14 +113,14 @@ class RecordStore {
   io::Engine* engine_;
   StepWatch& watch_;
   HostArena& arena_;
-  uint64_t slot_bytes_;  // of a chunk's records
+  uint64_t slot_bytes_;  // bytes of a chunk's records
   uint64_t tile_bytes_;
-  uint64_t block_tiles_;                                // of the store's blocks
+  uint64_t block_tiles_;                                // tiles of a block of the store
   std::vector<std::byte*> memory_;                      // per chunk; null: in the tier file, or frozen
-  std::vector<bool> is_newer_;                          // per chunk in a host slot: than in the tier file
-  std::vector<std::byte*> free_slots_;                  // of the host, whose pages the system has
-  std::vector<bool> locked_for_device_;                 // per chunk: where it is in a host slot
-  std::vector<std::unique_ptr<HostMemoryLock>> locks_;  // of these
+  std::vector<bool> is_newer_;                          // per resident chunk: newer than the tier file
+  std::vector<std::byte*> free_slots_;                  // host slots whose pages were given back
+  std::vector<bool> locked_for_device_;                 // per chunk: locked while it is resident
+  std::vector<std::unique_ptr<HostMemoryLock>> locks_;  // the locks of locked_for_device_
   std::vector<DeviceSlot> device_slots_;                // per chunk, placement none
   uint32_t kept_count_ = 0;
   uint64_t left_bytes_ = 0;

@@ -1,8 +1,8 @@
 // ActivationStore: where the inputs of checkpointed layers rest between forward and backward when they do not
 // stay in device memory. A model puts each input away while the layer computes with it and gets it back while
-// the layer above runs backward; it knows nothing of where the bytes go.
+// the layer above runs backward. The model never knows where the bytes go.
 //
-// Entries are numbered from 0 within a micro-batch. One thread.
+// Entries are numbered from 0 within a micro-batch. A store is used by one thread.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +20,16 @@ class ActivationStore {
  public:
   virtual ~ActivationStore() = default;
 
-  // Starts to copy `values` away, or back. Until wait(index), `values` must stay where they are, unchanged
-  // when put, untouched when got. An entry is got at most as long as it was put.
+  // Start the copy of `values` away, or back. Until wait(index), `values` must stay where they are: unchanged
+  // after start_put(), untouched after start_get(). An entry is read back at most as long as it was put.
   virtual void start_put(uint32_t index, std::span<const float> values) = 0;
   virtual void start_get(uint32_t index, std::span<float> values) = 0;
-  // The entry's copy is over; throws its failure.
+  // Waits until the entry's copy is over; throws its failure.
   virtual void wait(uint32_t index) = 0;
 };
 
-// For dry runs: moves nothing and learns how much room a micro-batch needs, and in which order entries come
-// back. (Where micro-batches run together, that of all of them.)
+// ActivationRecorder moves nothing: in a dry run it learns how much room a micro-batch needs (or all
+// micro-batches, where they run together) and in which order entries come back.
 class ActivationRecorder final : public ActivationStore {
  public:
   void start_put(uint32_t index, std::span<const float> values) override;
@@ -37,8 +37,8 @@ class ActivationRecorder final : public ActivationStore {
   void wait(uint32_t) override {}
 
   uint32_t entry_count() const { return entry_count_; }
-  uint64_t entry_bytes() const { return entry_bytes_; }  // of the largest
-  // Each once.
+  uint64_t entry_bytes() const { return entry_bytes_; }  // of the largest entry
+  // Every entry once, in the order of its return.
   std::span<const uint32_t> get_order() const { return get_order_; }
 
  private:
@@ -47,12 +47,12 @@ class ActivationRecorder final : public ActivationStore {
   std::vector<uint32_t> get_order_;
 };
 
-// What a wait for the copy of an activation waits for.
+// The subject of a wait for the copy of an activation.
 inline constexpr WaitSubject kActivationCopy = {
     "checkpointed activations", "device <-> host", TimeCause::device_copy, std::nullopt, nullptr, {}};
 
-// Entries in host memory, each in its own `entry_bytes` of `memory`, which outlives the store as the device
-// does.
+// HostActivations keeps every entry in its own `entry_bytes` of host `memory`. `memory` and the device
+// outlive the store.
 class HostActivations final : public ActivationStore {
  public:
   HostActivations(std::span<std::byte> memory, uint64_t entry_bytes, Device& device, StepWatch& watch);
@@ -62,14 +62,14 @@ class HostActivations final : public ActivationStore {
   void start_get(uint32_t index, std::span<float> values) override;
   void wait(uint32_t index) override;
 
-  // Of copies asked for: away from the device, and back.
+  // Bytes of requested copies: away from the device, and back.
   uint64_t d2h_bytes() const { return d2h_bytes_; }
   uint64_t h2d_bytes() const { return h2d_bytes_; }
 
  private:
   struct Entry {
     std::byte* memory = nullptr;
-    uint64_t bytes = 0;  // of what was put; 0: nothing
+    uint64_t bytes = 0;  // length of the put; 0: nothing was put
     Event moved;
   };
   Entry& entry(uint32_t index);

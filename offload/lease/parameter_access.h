@@ -1,5 +1,5 @@
-// ParameterAccess: how operations reach parameters and gradients, wherever those live between uses.
-// An operation opens a Lease for the tensors it needs, computes on the pointers, and lets the lease go.
+// ParameterAccess: how operations reach parameters and gradients, wherever those live between uses. An
+// operation opens a Lease for the tensors it needs, computes on the pointers, and ends the lease.
 #pragma once
 
 #include <cstddef>
@@ -10,34 +10,35 @@
 
 namespace terrace {
 
-// Where an operation writes a gradient: as many elements as the tensor, in the tensor's own data type.
+// GradientView: the memory for an operation's gradient, with as many elements as the tensor, in its own data
+// type.
 struct GradientView {
   std::byte* data = nullptr;
   // True when an earlier use of this micro-batch has written here: the operation computes its whole
-  // contribution in fp32 and adds it once, value = round(to_float(value) + contribution). False: it
-  // overwrites.
+  // contribution in fp32 and adds it once, value = round(to_float(value) + contribution). If false, the
+  // operation overwrites.
   bool accumulate = false;
 };
 
-// One use at a time, all calls from one thread.
+// One use is open at a time; all calls come from one thread.
 class ParameterAccess {
  public:
   virtual ~ParameterAccess() = default;
 
-  // Makes the tensors readable until end_use(); for backward uses of trainable tensors also their gradients
+  // Makes the tensors readable until end_use(), and in a backward use the gradients of trainable tensors
   // writable. `operation` is the key of this use: the same in every step, different for every use within a
-  // step. May block while bytes arrive; throws Error when they cannot.
+  // step. The call may block while bytes arrive; it throws Error when they cannot.
   virtual void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) = 0;
-  // Throws nothing of what it does, since destructors call it: the next call reports that. Error(misuse)
-  // where no use is open.
+  // Destructors call end_use(), so it does not throw failures of its work: the next call throws them. Throws
+  // Error(misuse) where no use is open.
   virtual void end_use() = 0;
 
-  // The uses that follow belong to this micro-batch of the step; 0 at first. Only where several are open
-  // together (OffloadOptions::layer_major) does it matter.
+  // Assigns the following uses to this micro-batch of the step; 0 at first. It matters only where several
+  // micro-batches are open together (OffloadOptions::layer_major).
   virtual void select_micro_batch(uint32_t) {}
 
-  // Valid between begin_use and end_use for the tensors named there. The address of a parameter is the same
-  // in every use.
+  // Both addresses are valid between begin_use and end_use, for the tensors named there. The address of a
+  // parameter is the same in every use.
   virtual const std::byte* parameter(TensorId tensor) const = 0;
   virtual GradientView gradient(TensorId tensor) = 0;
 };

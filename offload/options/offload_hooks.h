@@ -1,5 +1,5 @@
-// OffloadHooks: who watches an offloader, or takes the place of a part of it. None of them changes a result.
-// All of them outlive the offloader; what is null is not there.
+// OffloadHooks: observers of an offloader, and replacements for parts of it. None of them changes a result.
+// All of them outlive the offloader; each may be null.
 #pragma once
 
 #include <functional>
@@ -20,23 +20,23 @@ class StepEvents;
 class DeviceArithmetic;
 
 struct OffloadHooks {
-  // Wraps every engine the offloader makes (faults, tracing): first the step thread's, then that of the
-  // parameter reads where parameters are on nvme, then that of the commits where there are any, then that of
-  // gradients on their way to nvme where it is not that of the parameter reads; that of the updates when a
-  // mode other than after_backward is first set, and one for every PinnedEpoch when it is made.
+  // Wraps every engine the offloader makes (faults, tracing) but the device's own file reader. The
+  // constructor makes them in this order: the step thread's engine; the reader's, where parameters are on
+  // nvme; the committer's, where commits are kept; the reader's, where only gradients or activations need it.
+  // The engine of the updates is made when a mode other than after_backward is first set, and one more with
+  // every PinnedEpoch.
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate_engine;
-  // Told of every change of the disk but the engines' writes. For simulated power cuts.
+  // Receives every change of a drive but the engines' writes, for simulated power cuts.
   io::FileEvents* file_events = nullptr;
-  // Told of every decision about device slots, and a source of those to be made.
+  // `decisions` receives every decision about device slots; `replay` prescribes them.
   DecisionLog* decisions = nullptr;
   DecisionSource* replay = nullptr;
-  // By which the step's time is charged and the rates of paths are observed; null: the steady one.
+  // The clock of the step's time account and of the observed rates of paths; null: the steady clock.
   const Clock* clock = nullptr;
-  // Computes with what rests in device memory where the host cannot reach that; null: the workers do. Its
-  // sums take the work memory between two micro-batches.
+  // Computes on gradients and records in device memory where the host cannot reach it; null: the workers
+  // compute. Its sums use the work memory between two micro-batches.
   DeviceArithmetic* device_arithmetic = nullptr;
-  // Records what happens in steps. Whoever trains tells it
-  // where steps begin and end.
+  // Records the events of steps. The training program tells it where steps begin and end.
   StepEvents* step_events = nullptr;
 };
 

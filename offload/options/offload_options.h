@@ -1,4 +1,4 @@
-// What an embedding program decides about a run. Everything else follows from the plan.
+// OffloadOptions: the decisions of an embedding program about a run. Everything else follows from the plan.
 #pragma once
 
 #include <cstdint>
@@ -23,80 +23,82 @@ struct OffloadOptions {
   Placement parameters = Placement::none;
   Placement states = Placement::none;
   std::vector<TierPath> parameter_paths;  // existing folders; used when parameters are on nvme
-  std::vector<TierPath> state_paths;      // the same for states
+  std::vector<TierPath> state_paths;      // existing folders; used when states are on nvme
 
-  // Commits (Commits::begin): every write of a record goes to a free slot, and the last commit stays
-  // whole whatever happens. Takes twice the disk for records. Without effect where no commit is
-  // possible (Commits::why_not_kept).
+  // Keeps commits (Commits::begin): every write of a record goes to a free slot, and the last commit stays
+  // whole whatever happens. Records then take twice the room on the drives. The option has no effect where no
+  // commit is possible (Commits::why_not_kept).
   bool durable = false;
   uint32_t retained_epochs = 0;  // commits that stay beside the last one; each takes room for all records
-  // resume: go on from the last commit in the tier folders; then chunk_elements of the space is that of the
-  // commit. fresh: what no commit needs is removed, and a commit is refused unless `discard_epochs`; then it
-  // goes with the first commit where the new state has room beside it (Commits::earlier_stays), else
-  // at once.
+  // resume: the run goes on from the last commit in the tier folders; the chunk_elements of the space must be
+  // that of the commit. fresh: files that no commit needs are removed, and a commit in the folders is an
+  // error unless `discard_epochs` is set. A discarded commit goes with the first commit of this run where the
+  // new state has room beside it (Commits::earlier_stays), else at once.
   TierStart tier_start = TierStart::fresh;
   bool discard_epochs = false;
 
   RecordLayout record_layout;  // of the optimizer states
-  // Of the trained elements whose states live below the device: what the processor updates, 0 to 1. The rest
-  // is updated on the device, through which records and gradients pass meanwhile (update_side.h).
+  // The processor's share, 0 to 1, of the trained elements whose states live below the device. The device
+  // updates the rest; records and gradients pass through it meanwhile (update_side.h).
   double processor_share = 1;
-  // Given, it decides that chunk by chunk instead: to the side that is done with a chunk first.
+  // If given, these rates replace processor_share: each chunk goes to the side that finishes it first.
   std::optional<UpdateRates> update_rates;
 
   uint64_t device_budget_bytes = 0;  // parameters, gradients, states placed there, and work memory
-  // Of the device's memory, a power of two: chunks of parameters must be multiples of it, and all else there
-  // is rounded up to it. 1: pages, to which every plan keeps.
+  // The granularity of device memory, a power of two: chunks of parameters must be multiples of it, and all
+  // other device memory is rounded up to it. 1: only whole pages are required, which every plan has.
   uint64_t device_granularity_bytes = 1;
   uint64_t host_budget_bytes = 0;  // everything in the host arena, I/O buffers included
   uint64_t work_bytes = 0;         // device memory for activations and workspaces
-  // Checkpointed activations of a micro-batch that leave the work memory; none: they stay in it.
+  // The number of checkpointed activations of a micro-batch that leave the work memory; 0: all stay in it.
   uint32_t activation_entries = 0;
-  uint64_t activation_entry_bytes = 0;  // of the largest
-  // The lowest tier that they go to. nvme: the host keeps what it has room for; parameters or states are
-  // there too.
+  uint64_t activation_entry_bytes = 0;  // of the largest entry
+  // The lowest tier that activations go to. With nvme the host keeps as many as it has room for; parameters
+  // or states must be on nvme too.
   Placement activations = Placement::cpu;
-  bool activations_fill_device = false;        // the device keeps what it has room for
-  std::vector<uint32_t> activation_get_order;  // in which they come back, each once; of nvme only
+  bool activations_fill_device = false;        // the device keeps as many as it has room for
+  std::vector<uint32_t> activation_get_order;  // every entry once, in the order of its return; nvme only
   bool lock_host_memory = true;                // page-lock the host arena where the system allows it
 
   uint32_t accumulation_steps = 1;  // micro-batches per update; above 1 gradients accumulate
-  // All micro-batches of a step are open together, so that each operation can run for all of them before the
-  // next one and its parameters come once. Their gradients are added in the same order: no bit depends on it.
+  // Opens all micro-batches of a step together, so that each operation can run for all of them before the
+  // next operation, and its parameters come once. Gradients are added in the same order either way: no bit
+  // depends on this option.
   bool layer_major = false;
-  // No gradient is spilled to nvme: host memory without room for all of them is too little
+  // No gradient is spilled to nvme: a host budget without room for all gradients is too small
   // (mode_holds_gradients).
   bool holds_gradients = false;
-  // In what they accumulate: fp32, or the parameters' own type, which takes less memory and rounds every sum.
+  // The type of gradient accumulators: fp32, or the parameters' own type, which takes less memory and rounds
+  // every sum.
   DataType accumulation_type = DataType::fp32;
   PolicyKind policy = PolicyKind::opt;
   uint32_t prefetch_uses = 16;  // how many uses ahead to fetch at most; 0 fetches on demand only
-  uint64_t prefetch_elements = std::numeric_limits<uint64_t>::max();  // and how many elements at most
+  uint64_t prefetch_elements = std::numeric_limits<uint64_t>::max();  // elements ahead to fetch at most
 
-  // Parameters on nvme that have no place in host memory are read by the device itself
-  // (Device::make_file_reader), through no slot there. Nobody compares them with their checksums, so it goes
-  // with verify_checksums = false only.
+  // The device itself reads parameters on nvme that are not resident in host memory
+  // (Device::make_file_reader), without a host slot. Their checksums are not verified, so this requires
+  // verify_checksums = false.
   bool reads_past_host = false;
 
   io::EngineOptions io;
   bool verify_checksums = true;
-  // Updates that stream take turns on the drives of state_paths with those of other processes of this user;
-  // nothing: they do not, and no lock files are made.
+  // Updates that stream from nvme take turns on the drives of state_paths with the updates of this user's
+  // other processes. Without a value they take no turns and make no lock files.
   std::optional<DriveTurnOptions> drive_turns;
-  // Plan only: every decision is made and every byte counted as in a run, with a DryDevice, addresses without
-  // memory, files that are not made and arithmetic that is left out. Nothing it answers about the weights,
-  // norms included, means anything. Starts fresh.
+  // Plans only: every decision is made and every byte counted as in a run, with a DryDevice, with addresses
+  // that have no memory, and without files and arithmetic. Its weights and norms are meaningless. A dry run
+  // starts fresh.
   bool dry = false;
   OffloadHooks hooks;
 };
 
-// Of what only passes through nvme and is never part of a commit: the paths of the states, or those of the
-// parameters where only these are there.
+// The paths of data that only passes through nvme and is never part of a commit: those of the states, or
+// those of the parameters where the states are not on nvme.
 inline const std::vector<TierPath>& passing_paths(const OffloadOptions& options) {
   return options.states == Placement::nvme ? options.state_paths : options.parameter_paths;
 }
 
-// Whether a gradient that is complete stays in its device slot until the update.
+// True if a complete gradient stays in its device slot until the update.
 inline bool gradients_stay(const OffloadOptions& options) {
   return options.states == Placement::none && options.accumulation_steps == 1;
 }

@@ -1,4 +1,4 @@
-// Where a role lives between uses, in the words of the configuration files people have.
+// Placement: where parameters, states or activations live between uses, in the words of configuration files.
 #pragma once
 
 #include <cstdint>

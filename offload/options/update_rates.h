@@ -1,13 +1,13 @@
-// UpdateRates: how fast the two sides of an update are on this machine, as somebody has measured them.
+// UpdateRates: the measured speed of the two sides of an update on this machine.
 #pragma once
 
 namespace terrace {
 
-// In a second. The first two are above 0.
+// Every rate is per second. The first two are above 0.
 struct UpdateRates {
-  double processor_elements = 0;  // that the processor updates
-  double link_bytes = 0;          // to the device and from it, each way while both go
-  double nvme_bytes = 0;          // of the drives of the states, both ways together; 0: not known
+  double processor_elements = 0;  // elements that the processor updates
+  double link_bytes = 0;          // in each direction of the device's link while both are busy
+  double nvme_bytes = 0;          // reads and writes together on the drives of the states; 0: not known
 
   bool operator==(const UpdateRates&) const = default;
 };

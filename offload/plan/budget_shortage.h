@@ -1,5 +1,5 @@
-// What a run that does not fit is short of. Of chunks of several sizes the one counts with which least is
-// missing, so that what is named is the least that would do, to the byte.
+// ShortageError: the tiers that have too little room for a run. Among chunks of several sizes the size with
+// the smallest shortage counts, so an error names the least budget that would do, to the byte.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace terrace {
 // A tier with too little room: one byte less than `needed_bytes` would be too little as well.
 struct TierShortage {
   std::string tier;           // "device", "host", "nvme"
-  uint64_t budget_bytes = 0;  // of nvme: what is free
+  uint64_t budget_bytes = 0;  // for nvme the free bytes
   uint64_t needed_bytes = 0;
   uint64_t missing_bytes() const { return needed_bytes - budget_bytes; }
 };
@@ -25,8 +25,9 @@ struct TierShortage {
 // "4096 bytes (4.00 KiB) are missing".
 std::string missing_text(const TierShortage& shortage);
 
-// Error(capacity) with its figures. Where two tiers are named, neither alone is enough: that is the least of
-// the device under any budget of the host, and the least of the host beside it.
+// ShortageError is an Error(capacity) with its figures. If it names two tiers, raising one budget alone is
+// not enough: the figures are the least device budget under any host budget, and the least host budget beside
+// it.
 class ShortageError final : public Error {
  public:
   ShortageError(ErrorParts parts, std::vector<TierShortage> tiers)
@@ -37,12 +38,13 @@ class ShortageError final : public Error {
   std::vector<TierShortage> tiers_;
 };
 
-// Of two ways to do the same, neither of which fits, what the one is short of with which least is missing.
+// The shortage that is easier to remove, of two ways to do the same that both do not fit.
 const ShortageError& lesser(const ShortageError& one, const ShortageError& other);
 
-// plan_memory() where budgets may be too small: then the plan has what the run needs at least,
-// device_minimum_bytes and host_minimum_bytes (beside the device budget, or the least of it where that is
-// more), and is not to be followed.
+// plan_needs() is plan_memory() for budgets that may be too small. If they are, the plan only holds the least
+// that the run needs, device_minimum_bytes and host_minimum_bytes, and must not be followed.
+// host_minimum_bytes is the least beside the device budget, or beside device_minimum_bytes where that is
+// more.
 MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace,
                       const OffloadOptions& options);
 inline bool fits(const MemoryPlan& plan, const OffloadOptions& options) {
@@ -50,17 +52,17 @@ inline bool fits(const MemoryPlan& plan, const OffloadOptions& options) {
          plan.host_minimum_bytes <= options.host_budget_bytes;
 }
 
-// One size of chunks, and what a run needs with it.
+// ChunkCut: one size of chunks and the needs of a run with it.
 struct ChunkCut {
   uint64_t elements;
   MemoryPlan plan;  // plan_needs() with the budgets of the run
 };
 
-// plan_needs() with chunks of so many elements and so large a device budget.
+// NeedsOf gives plan_needs() for chunks of `chunk_elements` and a device budget of `device_budget_bytes`.
 using NeedsOf = FunctionRef<MemoryPlan(uint64_t chunk_elements, uint64_t device_budget_bytes)>;
 
-// Throws ShortageError: with none of `cuts`, of which there are some, the budgets of `options` are enough.
-// Where either budget alone could be raised, it is the host's that is named.
+// Throws ShortageError because the budgets of `options` are too small for every one of `cuts`, which is not
+// empty. If raising either budget alone would do, the error names the host.
 [[noreturn]] void refuse_budgets(NeedsOf needs_of, std::span<const ChunkCut> cuts,
                                  const OffloadOptions& options);
 

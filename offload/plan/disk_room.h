@@ -1,5 +1,6 @@
-// Whether the disks have room for the tier of a plan, before anything is allocated or created. It must never
-// change anything there, and refuses only what cannot succeed: the stores look once more, each for itself.
+// require_disk_room(): checks that the drives have room for the tier of a plan, before anything is allocated
+// or created. It must never change anything on a drive. It refuses only what cannot succeed: every store
+// checks again for itself.
 #pragma once
 
 #include <terrace/offload/options/offload_options.h>
@@ -8,8 +9,8 @@
 namespace terrace {
 
 // Throws Error(capacity) where the file systems of all nvme paths together have less room than the plan
-// takes, what a tier that is there already takes up included. Paths that cannot be looked at are left to
-// whoever opens them.
+// takes; the room that an existing tier takes up counts as free. Paths that cannot be examined are left to
+// the code that opens them.
 void require_disk_room(const MemoryPlan& plan, const OffloadOptions& options);
 
 }  // namespace terrace

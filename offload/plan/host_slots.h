@@ -1,4 +1,4 @@
-// HostSlots: equal pieces of the host arena, one for a chunk of one role, for life.
+// Host slots: equal pieces of the host arena. Each belongs to one chunk and one role for the life of the run.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-// `count` slots of `slot_bytes` carved from the arena at once, each aligned for direct I/O.
+// Carves `count` slots of `slot_bytes` from the arena at once, each aligned for direct I/O.
 inline std::vector<std::byte*> carve_slots(HostArena& arena, uint64_t slot_bytes, uint32_t count,
                                            std::string_view purpose) {
   std::vector<std::byte*> slots;
@@ -21,8 +21,8 @@ inline std::vector<std::byte*> carve_slots(HostArena& arena, uint64_t slot_bytes
   return slots;
 }
 
-// Which of `count` things are kept when only `kept` can be, spread evenly so that work on kept ones fills the
-// pauses between the others.
+// Says whether the item `index` of `count` is kept when only `kept` can be. Kept items are spread evenly, so
+// that work on them fills the pauses between the others.
 constexpr bool is_kept(uint32_t index, uint32_t kept, uint32_t count) {
   return static_cast<uint64_t>(index + 1) * kept / count != static_cast<uint64_t>(index) * kept / count;
 }

@@ -1,6 +1,7 @@
-// The least that the fetches of a step can cost, whoever decides what stays on the device: every chunk takes
-// one slot, and a fetch costs what its caller says. Between two uses a chunk either stays, in its slot, or is
-// fetched again; which stay is a flow of least cost through the slots, and exact.
+// least_fetch_cost(): the least cost of a step's fetches under any choice of the chunks that stay on the
+// device. Every chunk takes one slot, and the caller gives the cost of a fetch. Between two uses a chunk
+// either stays in its slot or is fetched again; the best choice is a flow of least cost through the slots,
+// and exact.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +11,22 @@
 
 namespace terrace {
 
-// What the end of a step leaves of a chunk that has been on the device.
+// AfterStep: the fate of a chunk's copy on the device at the end of a step.
 enum class AfterStep : uint8_t {
-  kept,     // what was there still is, if it stayed to the end
-  renewed,  // copies are worthless: it changes elsewhere
-  made      // it is made there, whether it was there or not
+  kept,     // the copy stays valid if it stayed to the end
+  renewed,  // the copy is out of date: the chunk changes elsewhere
+  made      // the new chunk is made on the device, whether it was there or not
 };
 
 struct FetchCosts {
   FunctionRef<AfterStep(ChunkId)> after_step;
-  // Of a fetch for a use: bytes. `is_first`: in its step.
+  // The cost of a fetch for a use, in bytes. `is_first`: the use is the chunk's first in its step.
   FunctionRef<uint64_t(ChunkId, bool is_first)> cost;
 };
 
-// On average over `steps` steps in a row, of which the first finds on the device whatever it likes best: so
-// the mean of any number of steps that repeat costs no less. One step is enough where none is kept.
+// The average cost per step over `steps` steps in a row, where the first step finds the chunks of its choice
+// on the device. Any number of repeated steps costs at least this on average. One step is enough where no
+// chunk is `kept`.
 uint64_t least_fetch_cost(const Schedule& schedule, uint32_t slots, uint32_t chunk_count, uint32_t steps,
                           const FetchCosts& costs);
 

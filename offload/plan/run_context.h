@@ -1,5 +1,6 @@
-// RunContext: what the rooms of an Offloader are told about the run: the shapes, the wishes, the plan, and
-// whom they ask for copies, threads and messages. It owns nothing; all of it outlives whoever holds it.
+// RunContext: the facts of a run that the parts of an Offloader share: the shapes, the options, the plan, and
+// the providers of copies, threads and messages. It owns nothing; everything it refers to outlives its
+// holders.
 #pragma once
 
 #include <terrace/base/clock.h>
@@ -28,7 +29,7 @@ struct RunContext {
   InstructionSet instruction_set;
 
   bool is_trained(ChunkId chunk) const { return space.section_of(chunk).trainable; }
-  // Records hold only what the parameters do not.
+  // True if a record holds only the bits of the master that the parameter does not.
   bool is_compact() const { return plan.record_layout.master == MasterForm::remainder; }
   bool params_live_on_device() const { return options.parameters == Placement::none; }
 };

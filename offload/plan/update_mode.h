@@ -16,10 +16,10 @@ struct MemoryPlan;
 struct OffloadOptions;
 
 enum class UpdateMode : uint8_t {
-  after_backward,   // a phase of its own
-  next_forward,     // each chunk just before the next forward first needs it
-  during_backward,  // each chunk as soon as its gradient is complete, where nothing must be known of the
-                    // others
+  after_backward,  // a phase of its own
+  next_forward,    // each chunk just before the next forward first needs it
+  // each chunk as soon as its gradient is complete, unless its update depends on the other gradients
+  during_backward,
 };
 
 constexpr std::string_view name_of(UpdateMode mode) {
@@ -35,17 +35,18 @@ constexpr std::optional<UpdateMode> update_mode_from_name(std::string_view name)
   return std::nullopt;
 }
 
-// Why a mode is not possible with this plan, in words; empty when it is.
+// The reason why a mode is not possible with this plan, in words; empty if it is possible.
 std::string why_not(UpdateMode mode, const FlatSpace& space, const MemoryPlan& plan,
                     const OffloadOptions& options);
-// Throws Error(config) where it is not; the latter where no plan makes it possible.
+// Throws Error(config) where the mode is not possible with this plan, or, without a plan, with any plan.
 void require_mode(UpdateMode mode, const FlatSpace& space, const MemoryPlan& plan,
                   const OffloadOptions& options);
 void require_mode(UpdateMode mode, const OffloadOptions& options);
-// Whether a mode that these options allow is possible only where host memory holds every gradient.
+// True if the mode, which these options allow, is possible only where host memory holds every gradient.
 bool mode_holds_gradients(UpdateMode mode, const OffloadOptions& options);
 
-// Moments of one chunk in one update, on Clock. 0: what did not happen; records in memory are not read.
+// The moments of one chunk in one update, on Clock; 0 if the event did not happen. Resident records are not
+// read.
 struct ChunkTimes {
   ChunkId chunk{};
   uint64_t read_ns = 0;     // the last of its states was in memory

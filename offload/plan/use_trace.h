@@ -1,5 +1,5 @@
-// The uses of one training step in terms of tensors: known before the first step when the model can be run
-// dry.
+// TensorUse and UseRecorder: the uses of one training step in terms of tensors. They are known before the
+// first step when the model can be run dry.
 #pragma once
 
 #include <span>
@@ -20,7 +20,7 @@ struct TensorUse {
   uint32_t micro_batch = 0;
 };
 
-// Records uses; its addresses are null. A model run dry on it yields its trace.
+// UseRecorder records uses; its addresses are null. A model run dry on it yields the model's trace.
 class UseRecorder final : public ParameterAccess {
  public:
   void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override;
@@ -41,10 +41,11 @@ class UseRecorder final : public ParameterAccess {
 void collect_chunks(const SpaceLayout& space, std::span<const TensorId> tensors,
                     std::vector<ChunkId>& chunks);
 
-// Which chunks an update changes.
+// By chunk: true if an update changes it.
 std::vector<bool> renewed_chunks(const FlatSpace& space);
 
-// Gradients occupy slots until they are complete, or to the step's end where they `stay`.
+// The schedule of a trace. Gradients occupy slots until they are complete, or to the step's end where they
+// `stay`.
 enum class CompleteGradients : uint8_t { leave, stay };
 Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, CompleteGradients complete);
 
@@ -53,7 +54,7 @@ Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, C
 // `resident_parameters` and `resident_gradients` say which roles never leave the device.
 struct SlotDemand {
   uint32_t slots = 0;
-  std::string operation;  // where the peak is
+  std::string operation;  // the operation with the peak
 };
 SlotDemand minimum_slots(const SpaceLayout& space, std::span<const TensorUse> trace, bool resident_parameters,
                          bool resident_gradients);

@@ -1,8 +1,8 @@
-// CallOrder: which calls of an Offloader may follow each other. It knows what is open (a step with its
-// micro-batches, an evaluation, a use of tensors) and nothing of what the calls do.
+// CallOrder: the order in which an Offloader's calls may follow each other. It knows what is open (a step
+// with its micro-batches, an evaluation, a use of tensors) and nothing about the work of the calls.
 //
 // A call out of order throws Error(misuse), which says what is open, and changes nothing: the caller may go
-// on as it should have. Whoever sits above, an interpreter for one, can so let its users make mistakes.
+// on with the right call. So an embedding interpreter can let its users make mistakes.
 //
 //   begin_step  { [select_micro_batch]  { begin_use  end_use }  end_micro_batch }  update | abandon_step
 //   begin_evaluation  { begin_use  end_use }  end_evaluation
@@ -21,39 +21,41 @@ namespace terrace {
 
 class CallOrder {
  public:
-  // The micro-batches of a step; with `layer_major` they are all open together.
+  // `micro_batches` is the number per step; with `layer_major` all of a step are open together.
   CallOrder(const FlatSpace& space, uint32_t micro_batches, bool layer_major);
 
-  // --- What is open ---
+  // --- Open calls ---
   bool nothing_is_open() const { return open_ == Open::nothing; }
-  // Of the step: the one that goes on, or was selected; all of them have ended when it is their number.
+  // The open step's current or selected micro-batch; equal to the number of micro-batches when all have
+  // ended.
   uint32_t micro_batch() const { return micro_batch_; }
   bool last_micro_batch_is_open() const { return layer_major_ || micro_batch_ + 1 == micro_batches_; }
 
-  // --- Demands; `action` says what cannot be done: "cannot commit" ---
-  // Nothing is open, or Error(cancelled): what failed within a step leaves it open.
+  // --- Demands; `action` begins the error's message: "cannot commit" ---
+  // Demands that nothing is open, or throws Error(cancelled): a failure within a step leaves the step open.
   void require_nothing_open(std::string_view action) const;
-  // A step is open, and no use in it.
+  // Demands an open step without an open use.
   void require_step_between_uses(std::string_view action) const;
-  // All micro-batches of the open step have ended.
+  // Demands that all micro-batches of the open step have ended.
   void require_whole_step(std::string_view action) const;
-  // Micro-batches of the open step are still to end.
+  // Demands that a micro-batch of the open step has not ended.
   void require_micro_batch(std::string_view action) const;
-  // The micro-batch may be selected.
+  // Demands that the micro-batch may be selected.
   void require_selectable(uint32_t micro_batch) const;
-  // A use of that kind may begin.
+  // Demands that a use of this kind may begin.
   void require_use(std::string_view operation, UseKind kind) const;
-  // The use that is open has the tensor; for its gradient it goes backward, and the tensor is trained.
+  // Demand that the open use has the tensor; for its gradient the use must go backward and the tensor be
+  // trained.
   void require_leased(TensorId tensor, std::span<const TensorId> leased) const;
   void require_gradient(TensorId tensor, std::span<const TensorId> leased) const;
 
-  // --- What was allowed has been done ---
+  // --- Changes of order, once a call was allowed and done ---
   void begin_step() { open_ = Open::step, micro_batch_ = 0; }
   void begin_evaluation() { open_ = Open::evaluation; }
-  void end_evaluation();  // which it demands too
+  void end_evaluation();  // demands an open evaluation too
   // `operation` stays until end_use().
   void begin_use(std::string_view operation, UseKind kind);
-  void end_use();  // which it demands too
+  void end_use();  // demands an open use too
   void select_micro_batch(uint32_t micro_batch) { micro_batch_ = micro_batch; }
   void select_last_micro_batch() { micro_batch_ = micro_batches_ - 1; }
   void end_micro_batch() { ++micro_batch_; }  // layer_major: with the last all have ended

@@ -1,7 +1,7 @@
-// Commits: committed states on nvme that survive any crash; between steps only, on the thread that trains.
+// Commits: durable states on nvme that survive any crash. The step thread calls it, between steps only.
 //
-// Where commits are kept (are_kept()), a commit costs the blocks that are newer in host memory than in the
-// tier, and becomes durable while training goes on.
+// Where commits are kept (are_kept()), a commit writes only the blocks that are newer in host memory than in
+// the tier, and becomes durable while training goes on.
 #pragma once
 
 #include <cstddef>
@@ -28,53 +28,54 @@ struct EpochStores;
 
 class Commits {
  public:
-  // Made by the Offloader. Goes on from what the tier has, as the options say. All references outlive this.
+  // The Offloader constructs it. It takes up the commits in the tier as the options say. All references
+  // outlive it.
   Commits(StateBlocks& blocks, StepBoundary& boundary, HostArena& arena);
   // Waits for a commit in progress.
   ~Commits();
   Commits(const Commits&) = delete;
   Commits& operator=(const Commits&) = delete;
 
-  // The options ask for commits and they are possible.
+  // True if the options ask for commits and commits are possible.
   bool are_kept() const { return committer_ != nullptr; }
-  // Why not, in words for the log; empty when they are kept.
+  // The reason why no commits are kept, in words for the log; empty if they are kept.
   const std::string& why_not_kept() const;
 
-  // Begins a commit of the whole state between two steps, with `info`, opaque text of the caller's. Returns
-  // as soon as training may go on; the commit becomes durable meanwhile. Waits first for a commit in progress
-  // and for the end of a PinnedEpoch. With `retain` the commit outlives those after it: the last
-  // options.retained_epochs of these stay. Throws what an earlier commit failed with; so does begin_step().
-  // While an update is pending the commit is put off to its end: the first backward use of the next step, or
-  // whatever finishes the update before. An update that fails takes the commit with it, and finish() says so,
-  // whoever the failure itself was thrown to. Throws Error(cancelled) where the state is not whole and no
-  // update is pending, Error(misuse) where no commits are kept.
+  // Begins a commit of the whole state between two steps. `info` is opaque text of the caller. The call
+  // returns as soon as training may go on; the commit becomes durable meanwhile. It waits first for a commit
+  // in progress and for the end of a PinnedEpoch. With `retain` the commit outlives later ones: the last
+  // options.retained_epochs retained commits stay. While an update is pending the commit is put off to the
+  // update's end: the first backward use of the next step, or an earlier call that finishes the update. If
+  // that update fails, the commit is not made, and finish() says so in any case. Throws the failure of an
+  // earlier commit, as begin_step() does; Error(cancelled) where the state is not whole and no update is
+  // pending; Error(misuse) where no commits are kept.
   void begin(std::string_view info, bool retain = false);
   bool in_progress() const;
-  // Waits until the commit in progress, if any, is durable and returns the number of the last one. Throws
-  // what went wrong, once; the commit before is still there then. That it returns proves that the commit of
-  // the last begin() is durable.
+  // Waits until the commit in progress, if any, is durable, and returns the number of the last commit. Throws
+  // its failure once; the commit before is still there then. If finish() returns, the commit of the last
+  // begin() is durable.
   uint64_t finish();
-  uint64_t last() const;  // in the tier; 0: none
+  uint64_t last() const;  // the last commit in the tier; 0: none
   // The text of the commit that TierStart::resume went on from; empty otherwise.
   const std::string& taken_up_info() const { return taken_up_info_; }
-  // The commit of an earlier run that is to be discarded is still there: until this run's first one.
+  // True while the discarded commit of an earlier run is still there, which is until this run's first commit.
   bool earlier_stays() const { return earlier_ > 0 && last() == earlier_; }
-  // What becomes of the files of a tier that has a commit, at the end; they stay unless this says otherwise.
-  // Without a commit nothing stays.
+  // Says whether the files of a tier with a commit stay at the end; by default they do. Without a commit no
+  // files stay.
   void keep_tier(bool keep) { keeps_tier_ = keep; }
-  // The last commit, to be read by one other thread while training goes on; there must be one. Waits for a
-  // commit in progress. Goes before the offloader does; one at a time.
+  // Pins the last commit, which must exist, for one other thread to read while training goes on. Waits for a
+  // commit in progress. Only one pin exists at a time; it must be destroyed before the offloader.
   std::unique_ptr<PinnedEpoch> pin();
 
   // --- For the Offloader ---
-  // What an earlier commit failed with.
+  // Throws the failure of an earlier commit, if there is one.
   void throw_failure();
-  // The update that commits were put off for is over, and has left a whole state or failed.
+  // Says that the update which a commit waits for is over, and whether it left a whole state.
   void update_over(bool is_whole);
   void wait_idle();
-  // What is in host memory is about to be loaded anew.
+  // Forgets the resident chunks, because they are about to be loaded anew.
   void forget_cached();
-  // The committer knows what is in host memory.
+  // True if the committer knows the resident chunks.
   bool knows_cached() const { return knows_cached_; }
   void count(OffloadCounters& counters) const;
 
@@ -97,13 +98,13 @@ class Commits {
   StepBoundary& boundary_;
   std::span<std::byte> pin_memory_;
   std::unique_ptr<EpochCommitter> committer_;  // null where no commits are kept
-  std::optional<PutOff> put_off_;              // to the end of the update that is running
-  uint64_t begun_ = 0;                         // of the last begin(), until finish() answers it
+  std::optional<PutOff> put_off_;              // the commit that waits for the running update
+  uint64_t begun_ = 0;                         // the number of the last begin(), until finish()
   std::string taken_up_info_;
-  uint64_t earlier_ = 0;  // of another run, which goes with the first commit of this one
+  uint64_t earlier_ = 0;  // a discarded commit of another run, until this run's first commit
   bool keeps_tier_ = true;
   bool knows_cached_ = false;
-  uint64_t copied_bytes_ = 0;  // of parameters that live on the device
+  uint64_t copied_bytes_ = 0;  // parameters that live on the device
 };
 
 }  // namespace terrace

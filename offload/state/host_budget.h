@@ -1,8 +1,9 @@
-// HostBudget: the bytes of host memory that a run may use, which may change between its steps. Optimizer
-// states that are resident make room or take it up: what leaves is written where the tier has not got it, and
-// its pages go back to the system at once; what enters is read.
+// HostBudget: the bytes of host memory that a run may use, which may change between its steps. Resident
+// optimizer states make room for a smaller budget or fill a larger one. A chunk's states that leave are
+// written where the tier does not have them, and their pages go back to the system at once; states that enter
+// are read.
 //
-// On the thread that trains. The plan's budget is the most: a larger one has no effect.
+// The step thread uses it. A budget above the plan's has no effect.
 #pragma once
 
 #include <cstdint>
@@ -27,32 +28,33 @@ struct TierUse {
 
 class HostBudget {
  public:
-  // `arena` has what the run cannot do without, `record_arena` the optimizer states. All references outlive
-  // this.
+  // `arena` holds the memory that the run cannot do without, `record_arena` the resident optimizer states.
+  // All references outlive the HostBudget.
   struct Memory {
     const HostArena& arena;
     const HostArena& record_arena;
     RecordStore& records;
   };
-  // Made by the Offloader. `on_change` is told that other chunks are resident now.
+  // The Offloader constructs it. `on_change` is called when other chunks have become resident.
   HostBudget(const RunContext& run, const Memory& memory, StepBoundary& boundary, Commits& commits,
              std::function<void()> on_change);
   ~HostBudget();
 
-  // The budget from now on; between steps. Waits for a commit in progress. Throws Error(capacity) below
-  // least(), and then nothing has changed; or when the system has not got the memory any more.
+  // Sets the budget; call it between steps. Waits for a commit in progress. Throws Error(capacity) below
+  // least(), where nothing has changed, or when the system does not have the memory any more.
   void set(uint64_t bytes);
-  // Everything but resident optimizer states, as this plan has it.
+  // The least budget: the host bytes of the run without the optimizer states that can leave for nvme.
   uint64_t least() const;
   uint64_t in_force() const { return in_force_; }
-  // The budget has changed so that other chunks are resident: steps differ in their least traffic.
+  // True if the budget has changed so that other chunks are resident: steps then differ in their least
+  // traffic.
   bool has_changed() const { return has_changed_; }
-  // How many chunks' optimizer states are in host memory now: what a step need not read and write.
+  // The number of chunks whose optimizer states are resident now: a step need not read and write these.
   uint32_t resident_chunks() const;
 
-  // What takes host memory now.
+  // The present uses of host memory.
   std::vector<TierUse> ledger() const;
-  // The most that it was: before any of it was given back.
+  // The peak of host memory, before any of it was given back.
   uint64_t peak_bytes() const;
 
  private:

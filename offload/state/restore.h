@@ -1,5 +1,6 @@
-// Parameters made of their masters again, where gradients have displaced them and no update followed: a step
-// that was skipped or abandoned. Exact, since parameters are always the rounded masters. Streamed.
+// Restores parameters from their masters where gradients have displaced them and no update followed, in a
+// skipped or abandoned step. The result is exact, since parameters are always the rounded masters. Records
+// are streamed.
 #pragma once
 
 #include <terrace/offload/state/state_blocks.h>
@@ -7,7 +8,7 @@
 
 namespace terrace {
 
-// Adds what it restored and read to `counters`.
+// Adds the restored chunks and the bytes read to `counters`.
 void restore_displaced_parameters(StateBlocks& blocks, OffloadCounters& counters);
 
 }  // namespace terrace

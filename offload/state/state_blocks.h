@@ -1,9 +1,8 @@
-// StateBlocks: reads and makes the state chunk by chunk and block by block, wherever it lives: what loading,
-// exporting, restoring and commits have in common. Between steps only, on the step thread.
+// StateBlocks: reads and makes the state chunk by chunk and block by block, wherever it lives. Loading,
+// exporting, restoring and commits share it. The step thread uses it, between steps only.
 //
 // Records of one chunk are a run of tiles; the ring holds a block of them at a time. Host memory for a
-// chunk's parameters is their home slot where they have one, else a slot of gradients, which are spent
-// between steps.
+// chunk's parameters is their home slot, or, without one, a slot of gradients, which are spent between steps.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +21,7 @@
 
 namespace terrace {
 
-// A block of the ring, for the life of this object.
+// RingBlock: a block of the ring, held for the life of this object.
 class RingBlock {
  public:
   explicit RingBlock(io::RingBuffer& ring) : ring_(ring), memory_(ring.acquire()) {}
@@ -50,20 +49,21 @@ class StateBlocks {
   // --- Parameters ---
   // Host memory in which the chunk's parameters can be made.
   std::byte* memory_for(ChunkId chunk) const;
-  // The chunk's parameters in host memory: where they are, or copied to memory_for() it.
+  // The chunk's parameters in host memory: in place, or copied to memory_for(chunk).
   const std::byte* parameters_of(ChunkId chunk);
-  // The chunk's parameters were made at `parameters`: they go home, and are home when this returns.
+  // Sends the chunk's new parameters at `parameters` home; they are home when this returns.
   void publish(ChunkId chunk, const std::byte* parameters);
-  // Its tensors have values.
+  // Notes that the chunk's tensors have values.
   void note_loaded(ChunkId chunk);
-  // The memory in which an update left new parameters is about to change: copies from there are waited for.
+  // Waits for copies from the memory in which an update left new parameters, because this memory is about to
+  // change.
   void forget_fresh();
-  // Parameters are about to change below the device: its copies are stale.
+  // Drops the device's copies of parameters, which are about to change below the device.
   void drop_device_copies(StaleParams stale);
 
   // --- Records ---
   // Reads the blocks of the wanted chunks' records on nvme, several at a time, and hands them on in order,
-  // verified. Allocates nothing: a step that is skipped comes here too.
+  // verified. Allocates nothing, because a skipped step calls it too.
   void read_records(FunctionRef<bool(ChunkId)> wanted, FunctionRef<void(const BlockTransfer&)> take);
   // The tile of the chunk with which a block of its records begins.
   uint64_t first_tile_of(const BlockTransfer& block) const;
@@ -71,12 +71,12 @@ class StateBlocks {
   // --- Arithmetic. `parameters` are those of the first of the tiles ---
   // Rounds whole masters to parameters.
   void derive_parameters(ChunkId chunk, std::span<const std::byte> tiles, std::byte* parameters) const;
-  // The masters of one tile, in the form in which records and parameters of `type` hold them.
+  // Stores the masters of one tile in the record's `tile` and in `parameters` of `type`.
   void place_masters(const float* masters, DataType type, std::byte* tile, std::byte* parameters) const;
-  // The tiles in checkpoint form, with whole masters, one at a time.
+  // Calls `body` for each tile in checkpoint form, with whole masters.
   void join_each(std::span<const std::byte> tiles, const std::byte* parameters,
                  FunctionRef<void(uint64_t tile, std::span<const std::byte> canonical)> body);
-  // The reverse: `source` fills a tile in checkpoint form, for each of the tiles.
+  // Makes tiles and parameters from tiles in checkpoint form, which `source` fills one at a time.
   void split_each(std::span<std::byte> tiles, std::byte* parameters,
                   FunctionRef<void(std::span<std::byte> canonical)> source);
   uint64_t parameter_tile_bytes(ChunkId chunk) const {
@@ -92,7 +92,7 @@ class StateBlocks {
   TierStores& tiers_;
   io::RingBuffer& ring_;
   TensorStates& states_;
-  std::vector<std::byte> canonical_tile_;  // where records are compact, once it is needed
+  std::vector<std::byte> canonical_tile_;  // for compact records; empty until first needed
 };
 
 }  // namespace terrace

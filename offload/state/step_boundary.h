@@ -1,6 +1,6 @@
-// StepBoundary: whether the state is that of a step boundary, and what must end before it is. Whatever reads
-// or replaces the state between two steps comes through here: the update that is still running is finished
-// first, and the commit that waits for it is begun. Used by the step thread.
+// StepBoundary: brings the state to a step boundary. Every reader or replacement of the state between two
+// steps comes through here: a running update is finished first, and a commit that waits for it is begun. The
+// step thread uses it.
 #pragma once
 
 #include <functional>
@@ -19,28 +19,29 @@ class StepBoundary {
   StepBoundary(const CallOrder& order, StateCustody& custody, UpdateRunner& updates)
       : order_(order), custody_(custody), updates_(updates) {}
 
-  // Called when an update that ran beside the step thread has ended: with true the state is whole, with false
-  // the update has failed.
+  // Sets the action at the end of an update that ran beside the step thread. Its argument is true if the
+  // state is whole, false if the update failed.
   void on_update_over(std::function<void(bool is_whole)> action) { on_update_over_ = std::move(action); }
 
   bool is_updating() const { return updates_.is_running(); }
-  // Waits for a running update, and throws what it failed with.
+  // Waits for a running update and throws its failure.
   void finish_update();
-  // Nothing is open, but an update may be running. Throws Error(cancelled); `action` is what needs it, as in
-  // "cannot commit".
+  // Demands that nothing is open; an update may be running. Throws Error(cancelled); `action` begins its
+  // message, as in "cannot commit".
   void require_nothing_open(std::string_view action) const { order_.require_nothing_open(action); }
-  // Nothing is open, and a running update is finished first. Throws Error(cancelled).
+  // Demands that nothing is open, and finishes a running update. Throws Error(cancelled).
   void require_rest(std::string_view action);
-  // As require_rest(), and the state is whole.
+  // Calls require_rest() and returns the proof of a whole state. Throws Error(cancelled).
   const WholeState& whole(std::string_view action);
-  // The same at the begin of a step, which an update may go on beside.
+  // Demands, for the begin of a step, that nothing is open and that the state is whole or an update is
+  // running.
   void require_whole_or_updating(std::string_view action) const;
 
   // --- A step changes the state from its first gradient on ---
   void begin_step() { step_changes_state_ = false; }
   bool step_changes_state() const { return step_changes_state_; }
   void begin_change();
-  // The step is over, and has left a whole state or not.
+  // Ends the step, which has left a whole state or not.
   void end_step(bool is_whole);
 
   StateCustody& custody() { return custody_; }

@@ -1,4 +1,4 @@
-// The parts of tensors that lie in a run of elements of a chunk.
+// for_each_tensor_in(): the parts of tensors that lie in a run of elements of a chunk.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// GradientLandings: the gradients of a step on the device: they are opened by the first backward use that
-// adds to them, and land, which means they leave for the place of the update, when the last one has. Used by
-// the step thread.
+// GradientLandings: opens and lands the gradients of a step on the device. The first backward use that adds
+// to a gradient opens it; after the last one the gradient lands, which means it leaves for the place of the
+// update. The step thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -27,24 +27,24 @@ class GradientLandings {
   void begin_micro_batch();
 
   // --- One use, in `micro_batch` ---
-  // Slots that gradients take, with those that the use is about to begin.
+  // The number of slots that gradients take, with those that the use is about to begin.
   uint32_t slots_with(const OpenUse& use) const;
   // Pins the gradients of the use's chunks; `take_slot` is asked for those that have none yet.
   void open(const OpenUse& use, uint32_t micro_batch, FunctionRef<CacheSlot&()> take_slot);
-  // The use has added to them: what is complete lands.
+  // Ends the use, which has added to its gradients: the complete ones land.
   void close(const OpenUse& use, uint32_t micro_batch);
-  // Something was added to the tensor's gradient in this micro-batch.
+  // True if a use has added to the tensor's gradient in this micro-batch.
   bool has_gradient(TensorId tensor) const { return backward_uses_[index_of(tensor)] > 0; }
 
   // --- Between uses ---
-  // layer_major: the uses that follow are those of another micro-batch than `micro_batch`, and what is
-  // complete of this one makes room for it. Throws Error(misuse) where something is not: the other
-  // micro-batch would need a second slot.
+  // Lands the complete gradients of `micro_batch` to make room for another micro-batch, which the following
+  // uses belong to (layer_major). Throws Error(misuse) where a gradient on the device is not complete: the
+  // other micro-batch would need a second slot.
   void land_open(uint32_t micro_batch);
-  // What the micro-batches that are open did not use has a gradient of zero. `micro_batch` is the last of
+  // Completes the gradients that the open micro-batches did not use, with zero. `micro_batch` is the last of
   // them.
   void complete_unused(uint32_t micro_batch);
-  // Gradients that are still on the device are dropped.
+  // Drops the gradients that are still on the device.
   void drop();
 
  private:
@@ -59,7 +59,7 @@ class GradientLandings {
   EarlyUpdate& early_update_;
   std::vector<uint32_t> backward_uses_;    // per tensor
   std::vector<uint32_t> unlanded_chunks_;  // per tensor: its chunks whose gradient has not left
-  std::vector<ChunkId> holding_;           // layer_major: chunks whose slot holds what has not left
+  std::vector<ChunkId> holding_;           // layer_major: chunks whose gradient has not left
 };
 
 }  // namespace terrace

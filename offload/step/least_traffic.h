@@ -1,4 +1,4 @@
-// The least traffic of a training step for the budgets of a plan.
+// least_traffic(): the least traffic of a training step for the budgets of a plan.
 #pragma once
 
 #include <terrace/memory/space/schedule.h>
@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// Of a step with this schedule that begins as `start` says.
+// The bound for a step with this schedule that begins as `start` says.
 TrafficBound least_traffic(const RunContext& run, const StateHomes& homes, const Schedule& schedule,
                            StepStart start);
 

@@ -1,4 +1,4 @@
-// OpenUse: the use of tensors that an operation has begun and not ended.
+// OpenUse: a use of tensors that an operation has begun and not ended.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@ struct OpenUse {
   std::string operation;
   UseKind kind = UseKind::inference;
   std::vector<TensorId> tensors;
-  std::vector<ChunkId> chunks;             // that hold them, ascending
-  std::array<uint32_t, 3> chunks_found{};  // when it began: on the device, on their way, neither
+  std::vector<ChunkId> chunks;             // the chunks that hold the tensors, ascending
+  std::array<uint32_t, 3> chunks_found{};  // at its begin: on the device, on their way, neither
 };
 
 }  // namespace terrace

@@ -1,6 +1,6 @@
-// ParameterFetches: brings the parameters that a use needs to the device, and ahead of it those of the uses
-// that follow. What leaves for them, the policy of the device cache decides, FetchAhead, or a replayed log.
-// Used by the step thread.
+// ParameterFetches: brings the parameters of a use to the device, and ahead of time those of the following
+// uses. The policy of the device cache, FetchAhead or a replayed log chooses the chunks that leave for them.
+// The step thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +28,16 @@ class ParameterFetches {
   ParameterFetches(const RunContext& run, const StateHomes& homes, DeviceCache& cache, UpdateRunner& updates,
                    Decisions& decisions, std::function<void()> finish_update);
 
-  // Pins the chunks of the use, and asks for those that are neither on the device nor on their way.
+  // Pins the chunks of the use and fetches those that are neither on the device nor on their way.
   void fetch_missing(OpenUse& use, const EvictionContext& now);
-  // Waits until all of them are there.
+  // Waits until all chunks of the use are on the device.
   void wait_for_chunks(const OpenUse& use);
-  // A slot for the `role` of a use, as in "parameters". Throws Error(capacity) when all are taken.
+  // Takes a slot for the `role` of a use, as in "parameters". Throws Error(capacity) when all slots are
+  // taken.
   CacheSlot& require_slot(std::string_view role, const OpenUse& use, const EvictionContext& now);
 
-  // Begins what can be begun for the uses after `position` of the schedule; kNever: from its first use on.
-  // `leased`: the chunks of the use in progress.
+  // Begins the fetches that are possible for the uses after `position` of the schedule; kNever: from its
+  // first use on. `leased` are the chunks of the use in progress.
   void fetch_ahead(const Schedule& schedule, uint32_t position, std::span<const ChunkId> leased);
 
   void count(OffloadCounters& counters) const;

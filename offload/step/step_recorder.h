@@ -1,5 +1,5 @@
-// StepRecorder: tells whoever records steps (OffloadHooks::step_events) of budgets, slots and uses. It
-// decides nothing. Used by the step thread.
+// StepRecorder: records budgets, slots and uses with OffloadHooks::step_events. It decides nothing. The step
+// thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace terrace {
 
 class StepRecorder {
  public:
-  // What of host memory is counted.
+  // HostMemory: the counted parts of host memory.
   struct HostMemory {
     const HostArena& arena;
     const HostArena& record_arena;
@@ -28,10 +28,10 @@ class StepRecorder {
   // All references outlive this.
   StepRecorder(const RunContext& run, const StateHomes& homes, DeviceCache& cache, const HostMemory& host);
 
-  // Once, before anything is recorded: what there is.
+  // Describes the run to the recorder; call it once, before anything is recorded.
   void describe(const TierStores& tiers) const;
   void begin_step() const;
-  void host_budget() const;  // it has changed
+  void host_budget() const;  // records a change of the host budget
   void begin_use(const OpenUse& use, uint32_t micro_batch);
   void end_use();
 
@@ -43,7 +43,7 @@ class StepRecorder {
   const StateHomes homes_;
   DeviceCache& cache_;
   const HostMemory host_;
-  std::optional<TraceEvent> use_;  // in progress
+  std::optional<TraceEvent> use_;  // the use in progress, where it is recorded
 };
 
 }  // namespace terrace

@@ -1,5 +1,6 @@
-// TierStores: what an Offloader has on nvme: one tier space, a store of blocks for each role, and the engines
-// that move them. Stores are made, or opened as the last commit left them. It must never move a block itself.
+// TierStores: an Offloader's part on nvme: one tier space, a store of blocks for each role, and the engines
+// that move them. Stores are created, or opened as the last commit left them. It must never move a block
+// itself.
 #pragma once
 
 #include <cstdint>
@@ -22,44 +23,47 @@
 
 namespace terrace {
 
-// Used by the step thread. Its stores live as long as it does.
+// The step thread uses it. Its stores live as long as it does.
 class TierStores {
  public:
-  // Creates or opens everything that the options place on nvme, or nothing. All references outlive this;
-  // engines register the memory of `arena`. Throws Error(capacity) where the space is not there,
-  // Error(config) where a commit that is resumed does not fit, else Error(io).
+  // Creates or opens everything that the options place on nvme, if anything. All references outlive this;
+  // engines register the memory of `arena`. Throws Error(capacity) where room is missing, Error(config) where
+  // a resumed commit does not fit, else Error(io).
   TierStores(const FlatSpace& space, const OffloadOptions& options, const MemoryPlan& plan, Device& device,
              HostArena& arena, Log& log);
   TierStores(const TierStores&) = delete;
   TierStores& operator=(const TierStores&) = delete;
 
-  // Null where nothing is on nvme.
+  // The tier space and the step thread's engine are null where nothing is on nvme.
   TierSpace* tier() const { return tier_.get(); }
-  io::Engine* engine() const { return engine_.get(); }  // the step thread's
-  // Of each role; null where it has none.
+  io::Engine* engine() const { return engine_.get(); }
+  // The stores of each role; null where the role has none.
   BlockStore* params() const { return params_.get(); }
-  BlockStore* frozen() const { return frozen_.get(); }  // where commits are kept, of which it is part
+  BlockStore* frozen() const { return frozen_.get(); }  // with commits, which frozen parameters are part of
   BlockStore* records() const { return records_.get(); }
   BlockStore* copied() const {
+    // Parameters that live elsewhere have a copy here, which only commits write.
     return copied_.get();
-  }  // of parameters that live elsewhere, written by commits alone
-  BlockStore* gradients() const { return gradients_.get(); }  // never part of a commit, as are the next
+  }
+  // No commit contains gradients and activations.
+  BlockStore* gradients() const { return gradients_.get(); }
   BlockStore* activations() const { return activations_.get(); }
-  // For what goes on while the step thread computes: parameters and activations on their way in, gradients on
-  // their way out. Null where there is none of these.
+  // The engine for transfers while the step thread computes: parameters and activations on their way in,
+  // gradients and activations on their way out. Null where there are none of these.
   io::IoThread* reader() const { return reader_.get(); }
   io::IoThread* file_reader() const {
+    // The device's own engine with options.reads_past_host; else null.
     return file_reader_.get();
-  }  // the device's own; options.reads_past_host
+  }
 
-  // Makes the reader where gradients or activations alone go through it; parameters have it from the
-  // beginning.
+  // Makes the reader where only gradients or activations go through it; with parameters on nvme the
+  // constructor makes it.
   void make_reader();
-  // One more engine that knows the files. `purpose` is its name where steps are recorded.
+  // Makes one more engine that knows the files. `purpose` is its name where steps are recorded.
   std::unique_ptr<io::Engine> make_engine(std::string_view purpose);
-  // The same, and it knows the memory of the arena.
+  // Makes an engine that knows the files and the memory of the arena.
   std::unique_ptr<io::Engine> make_engine_with_memory(std::string_view purpose);
-  // The commits of a tier that is resumed, oldest first; once.
+  // The commits that were found in the tier, oldest first. take_found_commits() may be called once.
   bool has_found_commits() const { return !found_commits_.empty(); }
   const TierManifest& last_found_commit() const { return found_commits_.back(); }
   std::vector<TierManifest> take_found_commits() { return std::exchange(found_commits_, {}); }
@@ -72,7 +76,7 @@ class TierStores {
   std::vector<uint64_t> record_bytes() const;
   std::vector<uint64_t> trained_param_bytes() const;
   std::vector<uint32_t> numbers_of(const std::vector<TierPath>& paths) const;
-  // On disk, of stores that are made later than this one.
+  // The bytes on the drives of stores that are made later than this one.
   uint64_t bytes_of_later_stores(std::string_view store) const;
   void make_param_stores();
   void make_record_store();

@@ -1,6 +1,6 @@
-// BlockTransfer: one block on its way between a store and memory. Every block of a tier moves through it: it
-// makes the request, checks what was read, submits a write again that the store leads to another slot, and
-// knows by which name a thread waits for it. It must never decide when a block moves.
+// BlockTransfer: one block on its way between a store and memory. Every block of a tier moves through it. It
+// makes the request, checks the bytes read, submits a write again if the store redirects it to another slot,
+// and knows the name of a wait for it. It must never decide when a block moves.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace terrace {
 
-// Where requests go: to an engine of the calling thread, or to the thread of one.
+// TransferPort: the destination of requests, which is an engine of the calling thread or an IoThread.
 class TransferPort {
  public:
   TransferPort() = default;
@@ -25,7 +25,7 @@ class TransferPort {
   TransferPort(io::IoThread& thread, io::Priority priority) : thread_(&thread), priority_(priority) {}
 
   void submit(io::Request& request) const;
-  // The engine that the waiting thread has to poll; null where a thread of its own does.
+  // The engine that the waiting thread has to poll; null where an IoThread polls.
   io::Engine* engine() const { return engine_; }
 
  private:
@@ -34,33 +34,34 @@ class TransferPort {
   io::Priority priority_ = io::Priority::critical;
 };
 
-// What a transfer is of, for whoever waits for it and for recorded steps.
+// TransferName: the name of a transfer, for waits and for recorded steps.
 struct TransferName {
-  std::string_view what;       // "parameters"; stays for as long as the transfer
+  std::string_view what;       // "parameters"; outlives the transfer
   uint64_t tag = 0;            // transfer_tag()
   std::string_view link = {};  // empty: "nvme -> host" or "host -> nvme"
 };
 
-// The wait for a transfer of that name. `request` is null, or a request to `store` that is not over.
+// The subject of a wait for a transfer of that name. `request` is null, or a request to `store` that is not
+// over.
 WaitSubject subject_of(const TransferName& name, bool reads, ChunkId chunk, const BlockStore& store,
                        const io::Request* request);
 
-// One transfer after the other, each started and waited for by one thread. Stays where it is while it is
-// under way.
+// A BlockTransfer serves one transfer after the other, each started and waited for by one thread. The object
+// must not move while a transfer is under way.
 class BlockTransfer {
  public:
-  // Called when a transfer is over, on the thread that completes it. May start the next one.
+  // OnEnd is called when a transfer is over, on the thread that completes it. It may start the next one.
   using OnEnd = void (*)(void* context, BlockTransfer& ended, const io::Completion& completion,
                          std::exception_ptr failure) noexcept;
-  // When the bytes that were read are compared with their checksum: at once, or by verify().
+  // Check: whether bytes are compared with their checksum as soon as they are read, or by verify().
   enum class Check : uint8_t { at_once, later };
 
   BlockTransfer() = default;
-  ~BlockTransfer();  // nothing is under way
+  ~BlockTransfer();  // no transfer may be under way
   BlockTransfer(const BlockTransfer&) = delete;
   BlockTransfer& operator=(const BlockTransfer&) = delete;
 
-  // From now on `on_end` is told, and finish() throws nothing.
+  // Sets `on_end`, which then receives failures; finish() throws nothing.
   void tell(OnEnd on_end, void* context);
 
   // Reads the block to the start of `memory`.
@@ -69,9 +70,9 @@ class BlockTransfer {
   // Reads the block as it was at the snapshot, which outlives the transfer.
   void start_read(BlockStore& store, const BlockStore::Snapshot& snapshot, ChunkId chunk, uint32_t block,
                   std::span<std::byte> memory, const TransferPort& port, const TransferName& name);
-  // Compares what was read with Check::later. Throws Error(corrupt).
+  // Compares bytes that were read with Check::later with their checksum. Throws Error(corrupt).
   void verify() const { store_->verify(write_.chunk, write_.block, write_.request); }
-  // Filled by BlockStore::begin_write(), for start_write().
+  // The write for start_write(), which BlockStore::begin_write() fills.
   BlockStore::Write& write() { return write_; }
   const BlockStore::Write& write() const { return write_; }
   void start_write(BlockStore& store, const TransferPort& port, const TransferName& name);
@@ -83,12 +84,12 @@ class BlockTransfer {
   // The memory that was read into, or written from.
   std::span<std::byte> bytes() const { return {write_.request.data, write_.request.bytes}; }
 
-  // Waits and throws the failure: Error(io), or Error(corrupt) for bytes that are not those that were
-  // written. Nothing to do where nothing was started since the last call. Only for transfers through an
+  // Waits for the transfer and throws its failure: Error(io), or Error(corrupt) for bytes that differ from
+  // those written. Does nothing if no transfer was started since the last call. Only for transfers through an
   // engine of this thread.
   void finish(StepWatch& watch);
-  void finish();  // of a thread that nobody watches
-  // Waits where another failure is on its way already.
+  void finish();  // for a thread that nobody watches
+  // Waits for the transfer and drops its failure, because another failure is being reported already.
   void settle(StepWatch& watch) noexcept;
   WaitSubject subject() const { return subject_of(name_, reads_, write_.chunk, *store_, &write_.request); }
 
@@ -99,7 +100,7 @@ class BlockTransfer {
 
   BlockStore* store_ = nullptr;
   const BlockStore::Snapshot* snapshot_ = nullptr;
-  BlockStore::Write write_{};  // of a read only chunk, block and request
+  BlockStore::Write write_{};  // for a read only chunk, block and request are set
   TransferPort port_;
   TransferName name_;
   OnEnd on_end_ = nullptr;

@@ -1,5 +1,5 @@
 // ChunkTransfer: all blocks of a chunk on their way between memory and a store, with one event for all of
-// them. Who owns it decides when; what the bytes mean it must never know.
+// them. Its owner decides when they move. It must never know what the bytes mean.
 #pragma once
 
 #include <atomic>
@@ -19,15 +19,15 @@
 
 namespace terrace {
 
-// Started and waited for by its owner, one transfer after the other; completed by the threads of the engines.
+// The owner starts and waits for one transfer after the other; the threads of the engines complete them.
 class ChunkTransfer {
  public:
-  // Called for each block as it ends, on the completing thread and before event() counts it. May put other
-  // words into the failure, which is null for a block that arrived.
+  // OnBlock is called for each block as it ends, on the completing thread and before event() counts it. It
+  // may replace the failure, which is null for a block that arrived.
   using OnBlock = void (*)(void* context, ChunkTransfer& transfer, const io::Completion& completion,
                            std::exception_ptr& failure) noexcept;
-  // Takes a slot of the store for a block that is to be written; as BlockStore::begin_write(), but may wait,
-  // and throws where there is none.
+  // TakeSlot takes a slot of the store for a block to be written. It works as BlockStore::begin_write(), but
+  // may wait, and throws where there is no slot.
   using TakeSlot =
       FunctionRef<void(uint32_t block, std::span<const std::byte> source, BlockStore::Write& write)>;
 
@@ -36,36 +36,37 @@ class ChunkTransfer {
   ChunkTransfer(const ChunkTransfer&) = delete;
   ChunkTransfer& operator=(const ChunkTransfer&) = delete;
 
-  // Once, before the first transfer: there are chunks of at most so many blocks.
+  // Prepares for chunks of at most `most_blocks` blocks; call it once, before the first transfer.
   void prepare(uint64_t most_blocks);
-  // Once, before the first transfer.
+  // Sets `on_block`; call it once, before the first transfer.
   void tell(OnBlock on_block, void* context);
 
-  // `memory` is the chunk's and stays until event() is done.
+  // `memory` has room for the chunk and stays until event() is done.
   void start_read(BlockStore& store, ChunkId chunk, std::byte* memory, const TransferPort& port,
                   const TransferName& name);
-  // The first half of start_read(): event() is not done any more. Nothing moves before submit_read(), which
-  // any one thread may call, or fail_read() in its place.
+  // Begins the first half of start_read(): event() is not done any more. Nothing moves before submit_read(),
+  // which any one thread may call, or fail_read() in its place.
   void expect_read(BlockStore& store, ChunkId chunk, std::byte* memory, const TransferName& name);
   void submit_read(const TransferPort& port, BlockTransfer::Check check = BlockTransfer::Check::at_once);
   void fail_read(const std::exception_ptr& failure);
 
-  // To a store that is written in place. `written`, where it is not null, becomes true when all of the chunk
-  // is in the store, before event() is done.
+  // Writes to a store that is written in place. `written`, if it is not null, becomes true when all of the
+  // chunk is in the store, before event() is done.
   void start_write(BlockStore& store, ChunkId chunk, const std::byte* memory, const TransferPort& port,
                    const TransferName& name, std::atomic<bool>* written);
-  // To slots that `take_slot` finds. What that throws is the failure of the blocks which have not started.
+  // Writes to the slots of `take_slot`. An exception of `take_slot` is the failure of all blocks that have
+  // not started.
   void start_write(BlockStore& store, ChunkId chunk, const std::byte* memory, const TransferPort& port,
                    const TransferName& name, TakeSlot take_slot);
 
   ChunkId chunk() const { return chunk_; }
-  // Of the last transfer. Its failure is that of the first block that failed.
+  // The event of the last transfer. Its failure is that of the first block that failed.
   const Event& event() const { return done_; }
-  // What a wait for it waits for: its oldest block that is under way.
+  // The subject of a wait for the transfer: its first block that is under way.
   WaitSubject subject() const;
-  // Waits for it, watched, and throws its failure.
+  // Waits for the transfer, watched, and throws its failure.
   void wait(StepWatch& watch) const;
-  // Waits for it, watched; its failure is left to event().
+  // Waits for the transfer, watched; its failure is left to event().
   void wait_done(StepWatch& watch) const noexcept;
 
  private:
@@ -81,7 +82,7 @@ class ChunkTransfer {
   void* context_ = nullptr;
   BlockStore* store_ = nullptr;
   ChunkId chunk_{};
-  uint32_t count_ = 0;  // of its blocks
+  uint32_t count_ = 0;  // blocks of the chunk
   std::byte* memory_ = nullptr;
   TransferPort port_;
   TransferName name_;
@@ -92,7 +93,7 @@ class ChunkTransfer {
   std::atomic<bool> failed_{false};
 };
 
-// The failure, put into other words by `reword` where it is an Error; null stays null.
+// Returns the failure, replaced by reword()'s where it is an Error; null stays null.
 std::exception_ptr reworded(const std::exception_ptr& failure, FunctionRef<Error(const Error&)> reword);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// DeviceCopy: copies between device and host memory that are waited for together. Who starts them says by
-// which name a thread waits for them, and whoever waits finds it here.
+// DeviceCopy: one event for copies between device and host memory. The thread that starts them names them,
+// and a waiting thread finds the name here.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// Kept small: every slot of the device has several.
+// CopyName is kept small, because every slot of the device has several.
 struct CopyName {
   enum class Link : uint8_t { none, host_to_device, device_to_host, nvme_to_host, nvme_to_device };
   static constexpr uint32_t kNoChunk = UINT32_MAX;
@@ -42,21 +42,21 @@ inline CopyName to_host_copy(const char* what, std::optional<ChunkId> chunk = st
 
 class DeviceCopy : public Event {
  public:
-  // Expects `count` copies of that name, which the caller starts with this as their event. Without a name
-  // whoever waits for them names them.
+  // Expects `count` copies of that name, which the caller starts with this as their event. Without a name the
+  // waiting thread names them.
   void begin(const CopyName& name, uint32_t count = 1) {
     name_ = name;
     Event::begin(count);
   }
   void begin(uint32_t count = 1) { begin(CopyName{}, count); }
 
-  // What a wait for the last copies waits for.
+  // The subject of a wait for the last copies.
   WaitSubject subject() const { return name_.subject(); }
   using Event::wait;
   using Event::wait_done;
-  // Waits, watched, and throws the failure.
+  // Waits for the copies, watched, and throws their failure.
   void wait(StepWatch& watch) const { wait_watched(*this, watch, subject()); }
-  // Waits, watched; the failure is left to failure().
+  // Waits for the copies, watched; their failure is left to failure().
   void wait_done(StepWatch& watch) const noexcept { wait_done_watched(*this, watch, subject()); }
 
  private:

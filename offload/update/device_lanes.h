@@ -1,14 +1,14 @@
-// DeviceLanes: the update on the device of tiles whose records live below it. A lane is a piece of device
-// memory that a run of tiles passes through: its records and gradients are copied up, the device computes
-// with them, records and new parameters are copied down to where they belong. While one run is computed with
-// the next ones are on their way up and the one before is on its way down.
+// DeviceLanes: updates tiles on the device whose records live below it. A lane is a piece of device memory
+// that a run of tiles passes through: its records and gradients are copied up, the device computes with them,
+// and records and new parameters are copied down to their places. While one run is being computed, the next
+// ones are on their way up and the one before is on its way down.
 //
-//   send()       a run, which takes the first lane that comes free; runs keep their order
-//   take_back()  one that is over
+//   send()       sends a run, which takes the first lane that comes free; runs keep their order
+//   take_back()  takes back a run that is over
 //
-// A thread of its own goes with the runs from copy to computation to copy; copies are asked for, and the
-// update too, in the order of the runs. It must never know where records live or what becomes of a chunk.
-// All calls are those of the one thread that runs the update.
+// A thread of its own takes the runs from copy to computation to copy; copies and updates are requested in
+// the order of the runs. DeviceLanes must never know where records live or what happens to a chunk. Only the
+// thread that runs the update calls it.
 #pragma once
 
 #include <condition_variable>
@@ -33,49 +33,54 @@
 
 namespace terrace {
 
-// Tiles of one chunk. All but `there` is memory of the host, and stays until the run is taken back.
+// LaneRun: a run of tiles of one chunk. All memory but `there` is host memory, and stays until the run is
+// taken back.
 struct LaneRun {
   ChunkId chunk{};
   uint64_t first_tile = 0;
   uint64_t tile_count = 0;
   std::byte* records = nullptr;  // updated in place
   const std::byte* gradients = nullptr;
-  const std::byte* old = nullptr;  // parameters before the update, where the records hold only what is below
-  std::byte* fresh = nullptr;      // where the new parameters go;
-  std::byte* there = nullptr;      // else parameters in device memory: the old ones, and then the new ones
-  RecordStream::Block* block = nullptr;  // of whoever sends it
+  const std::byte* old = nullptr;  // compact records: parameters before the update; else null
+  std::byte* fresh = nullptr;      // where the new parameters go; null where `there` is set
+  // Parameters in device memory, first the old ones, then the new ones; null where `fresh` is set.
+  std::byte* there = nullptr;
+  RecordStream::Block* block = nullptr;  // for the sender only
 };
 
 class DeviceLanes {
  public:
-  // Takes the plan's device memory. `workers` are those of the step thread; all references outlive this.
+  // The constructor takes the plan's device memory. `workers` are those of the step thread. All references
+  // outlive this.
   DeviceLanes(const TileUpdate& tiles, Device& device, const Workers& workers, StepWatch& watch,
               const MemoryPlan& plan, bool dry);
   ~DeviceLanes();
   DeviceLanes(const DeviceLanes&) = delete;
   DeviceLanes& operator=(const DeviceLanes&) = delete;
 
-  // Whose wait() is to end when a run is over, until the next call; null: nobody's.
+  // Sets the engine whose wait() ends when a run is over, until the next call; null: none.
   void wake(io::Engine* engine);
   // The most tiles of a run.
   uint64_t run_tiles() const { return lane_tiles_; }
   bool has_room() const;
   void send(const LaneRun& run);
-  // The first that is over and was not taken back, in the order of sending. Throws what went wrong with it.
+  // Takes back the first finished run, in the order of sending; nothing if none has finished. Throws the
+  // run's failure.
   std::optional<LaneRun> take_back();
-  // Everything that was sent was taken back.
+  // True if every run that was sent was taken back.
   bool empty() const;
-  // Until take_back() has something to give; not empty().
+  // Waits until take_back() has a run to return. There must be one: not empty().
   void wait_for_one();
-  // Nothing is under way any more, and what was sent is forgotten.
+  // Waits until no run is under way, and forgets all runs.
   void finish();
 
-  // Of runs that were sent.
+  // Bytes copied for the runs that were sent.
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t d2h_bytes() const { return d2h_bytes_; }
 
  private:
-  // More than the processor sends between two looks at what came back.
+  // The most runs that were sent and not taken back; more than the sender ever sends before it takes runs
+  // back.
   static constexpr size_t kMostSent = 256;
   struct Lane {
     std::byte* records = nullptr;
@@ -105,14 +110,14 @@ class DeviceLanes {
 
   const TileUpdate& tiles_;
   Device& device_;
-  Workers workers_;  // beside those of the step thread
+  Workers workers_;  // loops beside those of the step thread
   StepWatch& watch_;
   const uint64_t tile_bytes_;
   const uint64_t gradient_tile_bytes_;
   const uint64_t parameter_tile_bytes_;
   const uint64_t lane_tiles_;
   const uint32_t lane_count_;
-  const bool dry_;  // runs are counted, and over at once
+  const bool dry_;  // runs are counted, and end at once
   std::unique_ptr<Lane[]> lanes_;
   uint64_t h2d_bytes_ = 0;
   uint64_t d2h_bytes_ = 0;
@@ -120,9 +125,9 @@ class DeviceLanes {
   mutable Mutex mutex_;
   std::condition_variable_any changed_;
   std::vector<Sent> sent_runs_ TERRACE_GUARDED_BY(mutex_);
-  // How many runs have come how far: taken_ <= over_ <= computed_ <= started_ <= sent_.
+  // The number of runs at each stage. Invariant: taken_ <= over_ <= computed_ <= started_ <= sent_.
   uint64_t sent_ TERRACE_GUARDED_BY(mutex_) = 0;
-  uint64_t started_ TERRACE_GUARDED_BY(mutex_) = 0;   // on their way up, in a lane
+  uint64_t started_ TERRACE_GUARDED_BY(mutex_) = 0;   // in a lane, on their way up
   uint64_t computed_ TERRACE_GUARDED_BY(mutex_) = 0;  // on their way down
   uint64_t over_ TERRACE_GUARDED_BY(mutex_) = 0;
   uint64_t taken_ TERRACE_GUARDED_BY(mutex_) = 0;

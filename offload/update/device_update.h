@@ -1,5 +1,6 @@
-// DeviceUpdate: the update where optimizer states live in device memory. Gradients and the fresh parameters
-// are there too; parameters with another home leave from there. On the step thread, which owns the device.
+// DeviceUpdate: runs the update where optimizer states live in device memory. Gradients and new parameters
+// are there too; parameters with another home leave from there. The step thread, which owns the device, uses
+// it.
 #pragma once
 
 #include <array>
@@ -26,8 +27,8 @@ class DeviceUpdate {
                TileUpdate& tiles, DeviceCache& cache, Device& device, Workers& workers, io::Engine* engine,
                const MemoryPlan& plan);
 
-  // Updates every trainable chunk; gradients are complete. Throws the first failure after everything in
-  // flight has ended.
+  // Updates every trainable chunk; all gradients must be complete. Throws the first failure after everything
+  // in flight has ended.
   void run(std::span<const OptimizerStep> steps);
 
   uint64_t d2h_bytes() const { return d2h_bytes_; }
@@ -49,7 +50,8 @@ class DeviceUpdate {
   io::Engine* engine_;
   const uint64_t tile_bytes_;
   const uint64_t block_tiles_;
-  // Landing slots, taken in turns: what the parameters that may still leave one are waited for by.
+  // Per landing slot, the event of the parameters that last left it; null: the slot is empty. The slots are
+  // taken in turns.
   std::array<const Event*, 2> leaving_{};
   uint32_t lane_ = 0;
   uint64_t d2h_bytes_ = 0;

@@ -1,6 +1,6 @@
-// EarlyUpdate: the update of the mode during_backward, within one step. Once the last micro-batch goes
-// backward, chunks are given to the update as their gradients land; where the settings depend on the
-// gradients' norm, states are read ahead instead. Used by the step thread.
+// EarlyUpdate: runs the update of the mode during_backward, within one step. Once the last micro-batch goes
+// backward, chunks are given to the update as their gradients land. With clipping or a loss scale other than
+// 1 states are read ahead instead. The step thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,25 @@ class EarlyUpdate {
   EarlyUpdate(const RunContext& run, const StateHomes& homes, DeviceCache& cache, TensorStates& states,
               UpdateRunner& runner);
 
-  // A step begins, or the one that went on is dropped.
+  // Call at the begin of a step, and when an open step is dropped.
   void begin_step();
-  // What the update at the end of this step will be given. Throws Error(misuse) when it has begun already.
+  // Announces the settings of the update at the end of this step; ignored in other modes. Throws
+  // Error(misuse) when the update has begun already.
   void announce(const UpdateSettings& settings);
-  // The last micro-batch is about to go backward: begins, where it was announced.
+  // Begins the update if it was announced. Call it when the last micro-batch is about to go backward.
   void begin();
-  // Chunks are updated as they land.
+  // True while chunks are updated as they land.
   bool takes_landings() const { return as_landed_ && runner_.is_running(); }
-  // Throws Error(misuse) where the update that has begun is not that of `settings`.
+  // Throws Error(misuse) where the update has begun with other settings than `settings`.
   void require_announced(const UpdateSettings& settings) const;
-  // The chunk's gradient is on its way, complete. Its copy on the device is stale from now on.
+  // Notes that the chunk's complete gradient is on its way. The chunk's parameters on the device are stale
+  // from now on.
   void note_landing(ChunkId chunk);
-  // Gives the update what has landed meanwhile; never waits.
+  // Gives the update the chunks that have landed meanwhile; never waits.
   void take_landed();
-  // Every chunk has landed: waits for the update. Returns whether all chunks were updated.
+  // Waits for the update, once every chunk has landed. Returns whether all chunks were updated.
   bool end();
-  // Some chunks were given to the update and not all: a gradient was not finite.
+  // True if a gradient overflowed after some chunks had been given to the update.
   bool is_partly_applied() const { return partly_applied_; }
 
  private:
@@ -50,12 +52,12 @@ class EarlyUpdate {
   TensorStates& states_;
   UpdateRunner& runner_;
   bool announced_ = false;
-  bool as_landed_ = false;  // the constants are known before the gradients
+  bool as_landed_ = false;  // the update's constants are known before the gradients
   bool found_infinite_ = false;
   bool partly_applied_ = false;
-  std::vector<ChunkId> landing_;             // in the order in which they were sent off
-  size_t landed_count_ = 0;                  // of landing_: given to the update
-  std::vector<uint32_t> unfinished_chunks_;  // per tensor: those of which something is still to land
+  std::vector<ChunkId> landing_;             // in the order in which they left the device
+  size_t landed_count_ = 0;                  // chunks of landing_ that were given to the update
+  std::vector<uint32_t> unfinished_chunks_;  // per tensor: its chunks that are still to land
 };
 
 }  // namespace terrace

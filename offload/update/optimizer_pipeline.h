@@ -1,20 +1,20 @@
-// OptimizerPipeline: the update of chunks whose records are on the host or on nvme. It opens a chunk (its
-// gradient where that is spilled, its old parameters where they are an input), streams its records block by
-// block through the ring, computes in it, and hands the chunk's new parameters on as soon as its last block
-// is done. Reads, computation and writes overlap; records that are resident are updated in the pauses. The
-// result depends neither on where anything lives nor on the order.
+// OptimizerPipeline: updates chunks whose records are on the host or on nvme. It opens a chunk (its gradient
+// if that is spilled, its old parameters if they are an input), streams its records block by block through
+// the ring, computes in the ring, and hands on the chunk's new parameters as soon as its last block is done.
+// Reads, computation and writes overlap; resident records are updated in the pauses. The result depends
+// neither on places nor on the order.
 //
-// Chunks that are updated on the device (update_side.h) go the same way, but a block is sent there and comes
-// back (DeviceLanes) while the processor goes on with others.
+// Chunks that are updated on the device (update_side.h) go the same way, but their blocks are sent there and
+// come back (DeviceLanes) while the processor goes on with other blocks.
 //
-//   begin()   an engine and an order; no chunk yet
-//   allow()   the settings of the update: before this nothing is changed, and states are only read ahead
-//   add()     one more chunk may be updated: its gradient is complete
-//   advance() does what can be done now, waiting for the disk at most; false: only add() or allow() can help
-//   end()     ends everything in flight and throws what went wrong first
+//   begin()    starts an update with an engine and an order, and no chunk yet
+//   allow()    gives the settings of the update; before, nothing is changed, and states are only read ahead
+//   add()      adds a chunk whose gradient is complete
+//   advance()  does the work that can be done now, or waits for work in flight or for a turn; returns false
+//              if only add() or allow() can help
+//   end()      ends everything in flight and throws the first failure
 //
-// Run by one thread at a time, which owns the engine meanwhile and never asks a device for anything unless it
-// is the step thread.
+// One thread at a time runs it and owns the engine meanwhile. Only the step thread may make it use a device.
 #pragma once
 
 #include <cstdint>
@@ -39,43 +39,44 @@
 
 namespace terrace {
 
-// Who runs an update, and how.
+// UpdateRun: the means and the order of one update.
 struct UpdateRun {
   io::Engine* engine = nullptr;  // null when nothing lives on nvme
-  Workers* workers = nullptr;    // for resident records
-  // At a time, of resident records; what streams is looked after in between, before the ring has run dry.
-  // With other loops beside it the calling thread may have to do them all.
+  Workers* workers = nullptr;    // threads for resident records
+  // The blocks of resident records that each worker updates at a time; in between the pipeline tends the
+  // stream, before the ring runs dry. With other loops beside it the calling thread may have to update all of
+  // these blocks.
   uint32_t blocks_of_a_worker = 4;
-  // Where parameters live on the device they are copied there. Null: they stay where they were made, for
-  // whoever owns the device to copy.
+  // Where parameters live on the device, they are copied to this cache. Null: they stay where they were made,
+  // and the owner of the device copies them.
   DeviceCache* device = nullptr;
-  // Chunks are finished in the order in which they are added, as nearly as streaming allows; else in the
-  // order that keeps every path busy.
+  // True: chunks are finished in the order of add(), as nearly as streaming allows. False: the order keeps
+  // every path busy.
   bool in_order = false;
 };
 
 class OptimizerPipeline {
  public:
-  // Of the thread that runs the update: where its time went. What is left is submitting, reaping and handing
-  // parameters on.
+  // Times: where the time of the thread that runs the update went. The rest is submitting, reaping and
+  // handing parameters on.
   struct Times {
     uint64_t read_wait_ns = 0;
-    uint64_t write_wait_ns = 0;  // with nothing left to be read
+    uint64_t write_wait_ns = 0;  // while nothing is being read
     uint64_t compute_ns = 0;
-    uint64_t check_ns = 0;        // checksums of what was read and of what is written
-    uint64_t device_wait_ns = 0;  // with nothing left to be done here but what comes back from the device
+    uint64_t check_ns = 0;        // checksums of blocks read and of blocks to write
+    uint64_t device_wait_ns = 0;  // nothing left to do but wait for the device
   };
   struct Totals {
     uint64_t record_read_bytes = 0;
     uint64_t record_write_bytes = 0;
-    uint64_t h2d_bytes = 0;  // of what is updated on the device,
-    uint64_t d2h_bytes = 0;  // and comes back
+    uint64_t h2d_bytes = 0;  // copied for chunks that the device updates
+    uint64_t d2h_bytes = 0;  // copied back from there
     Times times;
   };
 
-  // Where chunks are updated.
+  // Sides: where chunks are updated.
   struct Sides {
-    std::vector<bool> on_device;   // by ChunkId
+    std::vector<bool> on_device;   // by ChunkId: true if the device updates the chunk
     DeviceLanes* lanes = nullptr;  // null: none is updated there
   };
 
@@ -85,18 +86,19 @@ class OptimizerPipeline {
 
   void begin(const UpdateRun& run);
   void allow(std::span<const OptimizerStep> steps);
-  // Each chunk once, begun in UpdateProgress, where it is completed when its new parameters can be had.
+  // Adds a chunk, each once, that was begun in UpdateProgress. It is completed there when its new parameters
+  // are available.
   void add(ChunkId chunk);
   bool advance();
-  // Everything that was added is updated and handed on.
+  // True if every chunk that was added is updated and handed on.
   bool idle() const { return turn_ == order_.size() && leaving_.empty(); }
-  // What advance() threw, or another reason to stop: end() throws the first of them.
+  // Notes an exception of advance(), or another reason to stop; end() throws the first one.
   void fail(std::exception_ptr failure);
   void end();
-  // A whole update: begin(), what `body` does with it, and end(). Returns what went wrong first, or null.
+  // Runs a whole update: begin(), `body` and end(). Returns the first failure, or null.
   std::exception_ptr run(const UpdateRun& run, FunctionRef<void()> body);
 
-  // Of updates that are over.
+  // The totals of finished updates.
   Totals totals() const;
 
  private:
@@ -105,7 +107,7 @@ class OptimizerPipeline {
   struct Leaving {
     ChunkId chunk;
     const Event* gone;
-    bool complete_then;  // they can be had when they have arrived, and not before
+    bool complete_then;  // they are available only when they have arrived
   };
   // A chunk whose resident records are being updated.
   struct Resident {
@@ -123,7 +125,7 @@ class OptimizerPipeline {
   bool update_something();
   void update_block(RecordStream::Block& block);
   void before_change(ChunkId chunk);
-  // The resident chunk whose turn it is, or one for a pause.
+  // The resident chunk whose turn it is; resident_for_pause() gives one for a pause.
   std::optional<ChunkId> resident_in_turn() const;
   std::optional<ChunkId> resident_for_pause();
   void update_resident(ChunkId chunk);
@@ -132,8 +134,8 @@ class OptimizerPipeline {
   void hand_on(ChunkId chunk);
   void forget_left();
 
-  // --- What is updated on the device: see optimizer_pipeline_device.cpp ---
-  // Its new parameters are made where they live, of the old ones.
+  // --- Chunks that the device updates: see optimizer_pipeline_device.cpp ---
+  // True if the chunk's new parameters are made from the old ones in device memory, where they live.
   bool is_made_there(ChunkId chunk) const {
     return is_on_device(chunk) && run_.device != nullptr && home_.placement() == Placement::none;
   }
@@ -161,22 +163,22 @@ class OptimizerPipeline {
   RecordStream stream_;
   const uint64_t tile_bytes_;
   const uint64_t block_tiles_;
-  const bool needs_old_;  // parameters of before the update: records hold only what is below them
+  const bool needs_old_;  // compact records: the old parameters are an input
   const Sides sides_;
   const SteadyClock clock_;
 
   UpdateRun run_;
   bool allowed_ = false;
-  std::vector<ChunkId> order_;        // as they were added
+  std::vector<ChunkId> order_;        // chunks in the order of add()
   std::vector<uint64_t> tiles_left_;  // by ChunkId
   std::vector<uint32_t> position_;    // by ChunkId, in order_; or kNone
-  size_t turn_ = 0;                   // of order_: those before are done
-  size_t opened_ = 0;                 // the first that is not opened,
-  size_t opened_gradients_ = 0;       // and whose gradient is not
-  size_t streamed_ = 0;               // the first that has not been given to the stream
+  size_t turn_ = 0;                   // in order_: all chunks before it are done
+  size_t opened_ = 0;                 // in order_: the first chunk that is not opened
+  size_t opened_gradients_ = 0;       // in order_: the first chunk whose gradient is not opened
+  size_t streamed_ = 0;               // in order_: the first chunk not yet given to the stream
   std::optional<Resident> resident_;
-  std::optional<Resident> sending_;   // the same, to the device
-  std::vector<uint64_t> tiles_sent_;  // by ChunkId, of those that are updated there
+  std::optional<Resident> sending_;   // the resident chunk that is being sent to the device
+  std::vector<uint64_t> tiles_sent_;  // by ChunkId, for chunks that the device updates
   std::vector<Leaving> leaving_;
   std::exception_ptr failure_;
   Times times_;

@@ -1,7 +1,7 @@
-// ReadOrder: in which order the update reads its blocks, so that every path of the tier has something to do
-// and a slow one holds up no other. Of each path the blocks come in the order in which their chunks were
-// added; the next one is of the path that will be idle soonest. With one path that is the order of the
-// chunks. It never changes a result: the update is done element by element.
+// ReadOrder: the order in which the update reads its blocks, so that every path of the tier stays busy and a
+// slow path holds up no other. The blocks of one path come in the order in which their chunks were added; the
+// next block is on the path that will be idle soonest. With one path this is the order of the chunks. It
+// never changes a result: the update works element by element.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,20 @@ class ReadOrder {
   struct Item {
     ChunkId chunk{};
     uint32_t block = 0;
-    uint32_t turn = 0;  // of its chunk: how many were added before
+    uint32_t turn = 0;  // the number of chunks added before its chunk
   };
 
-  // Of `chunks` at most, which have blocks in `store`; that outlives this. Null: there are none.
+  // `chunks` are all chunks that may be added; they have blocks in `store`, which outlives this. A null store
+  // has no blocks.
   ReadOrder(const BlockStore* store, std::span<const ChunkId> chunks);
 
-  // From the start, with no chunk. Blocks are looked up where they lie when their turn comes. Chunk by chunk:
-  // all blocks of a chunk come before any of the next one.
+  // Starts anew with no chunk. The path of a block is looked up when its chunk's turn comes. With
+  // `chunk_by_chunk` all blocks of a chunk come before any of the next one.
   void begin(bool chunk_by_chunk);
-  // Each chunk once.
+  // Adds a chunk; each chunk once.
   void add(ChunkId chunk);
   bool empty() const { return left_ == 0; }
-  // Not when empty().
+  // Takes the next block; must not be called when empty().
   Item take();
 
  private:
@@ -42,12 +43,12 @@ class ReadOrder {
   void fill();
 
   const BlockStore* store_;
-  std::vector<ChunkId> chunks_;  // as they were added
-  std::vector<Item> items_;      // of the chunks at hand, path by path
+  std::vector<ChunkId> chunks_;  // in the order of add()
+  std::vector<Item> items_;      // blocks of the chunks at hand, path by path
   std::vector<Run> runs_;        // by path
   bool chunk_by_chunk_ = false;
-  size_t next_chunk_ = 0;  // not among the items yet
-  uint64_t in_items_ = 0;  // of these, not taken
+  size_t next_chunk_ = 0;  // the first chunk that is not among the items yet
+  uint64_t in_items_ = 0;  // items that are not taken yet
   uint64_t left_ = 0;
 };
 

@@ -1,8 +1,8 @@
-// RecordStream: the records of chunks, block by block through the ring: read ahead as far as it has room,
-// handed out as they arrive, written back from the same memory. It computes nothing; whoever takes a block
-// gives it back by write().
+// RecordStream: moves the records of chunks block by block through the ring. Blocks are read ahead as far as
+// the ring has room, handed out as they arrive, and written back from the same memory. It computes nothing;
+// the taker of a block gives it back by write().
 //
-// Used by one thread at a time, which owns the engine between begin() and end().
+// One thread at a time uses it and owns the engine between begin() and end().
 #pragma once
 
 #include <cstdint>
@@ -31,56 +31,57 @@ class RecordStream {
   enum class Phase : uint8_t { idle, reading, ready, writing };
   struct Block {
     RecordStream* stream = nullptr;
-    std::span<std::byte> slot;  // of the ring
+    std::span<std::byte> slot;  // a slot of the ring
     ChunkId chunk{};
     uint64_t first_tile = 0;
     uint64_t tile_count = 0;
-    uint64_t number = 0;  // of its read in this update
+    uint64_t number = 0;  // counts the reads of this update
     Phase phase = Phase::idle;
     BlockTransfer transfer;
   };
   struct Totals {
     uint64_t read_bytes = 0;
     uint64_t write_bytes = 0;
-    uint64_t check_ns = 0;  // checksums of what was read and of what is written
+    uint64_t check_ns = 0;  // checksums of blocks read and of blocks to write
   };
 
   // The ring's slots hold a block each. `events` is null where nothing is recorded.
   RecordStream(const FlatSpace& space, RecordStore& records, io::RingBuffer& ring, const MemoryPlan& plan,
                UpdateProgress& progress, StepEvents* events);
 
-  // `engine` is null when nothing streams. Chunk by chunk: all blocks of a chunk are read before any of the
-  // next one; else in the order that keeps every path busy.
+  // `engine` is null when nothing streams. With `chunk_by_chunk` all blocks of a chunk are read before any of
+  // the next one; without, the order keeps every path busy.
   void begin(io::Engine* engine, bool chunk_by_chunk);
   // The chunk's blocks may be read from now on.
   void add(ChunkId chunk) { order_.add(chunk); }
-  // Starts what the ring and the turns on the drive have room for; no more than half of the ring is being
-  // read at once, so that reads go on while what was read is computed with and written: with all of it on its
-  // way in the disk would have nothing to do, and then only writes, whenever it is done with them.
+  // Starts as many reads as the ring and the turn on the drive allow. At most half of the ring is being read
+  // at once, so that reads go on while other blocks are computed and written: with the whole ring being read,
+  // the drive would be idle after the reads, and then only write.
   void start_reads();
-  // Every block that was added has been started.
+  // True if the read of every added block has been started.
   bool all_started() const { return order_.empty(); }
-  // More could be started now.
+  // True if another read could be started now.
   bool can_start() const { return !order_.empty() && ring_.free_count() > 0; }
-  // The last block that was to be read might be; else the turn on the drive was over.
+  // False if the last read was not started because the turn on the drive was over.
   bool has_turn() const { return has_turn_; }
-  // Whether any block is on its way in.
+  // True if any block is being read.
   bool is_reading() const;
 
-  // The block that arrived first of those whose chunk `may_take`, verified; or null.
+  // The earliest arrived block whose chunk `may_take` accepts, verified; or null.
   Block* take_ready(FunctionRef<bool(ChunkId)> may_take);
-  // Its tiles were changed: they go back. False: there is no slot for them until something in flight ends.
+  // Writes the block's changed tiles back. Returns false if there is no slot for them until a transfer in
+  // flight ends.
   bool write(Block& block);
   std::span<std::byte> tiles_of(const Block& block) const {
     return block.slot.first(block.tile_count * tile_bytes_);
   }
 
-  // Nothing of the stream is in flight any more: what is left in the ring is dropped.
+  // Ends the stream, of which nothing may be in flight; blocks left in the ring are dropped.
   void end();
-  // What went wrong with a transfer since begin().
+  // The first failure of a transfer since begin(); null if none failed.
   std::exception_ptr failure() const { return failure_; }
 
-  // The oldest read, else any write; nothing where neither is under way.
+  // The subject of a wait for the oldest read, else for any write; nothing if neither is under way.
   std::optional<WaitSubject> subject() const;
   const Totals& totals() const { return totals_; }
 
@@ -92,7 +93,7 @@ class RecordStream {
   void was_read(Block& block);
   void was_written(Block& block);
   void note_failure(std::exception_ptr failure);
-  void note_ring() const;  // whose slots have been taken, or given back
+  void note_ring() const;  // records a change of the ring's free slots
   uint32_t number_of(const Block& block) const {
     return static_cast<uint32_t>(block.first_tile / block_tiles_);
   }
@@ -108,7 +109,7 @@ class RecordStream {
   io::Engine* engine_ = nullptr;
   ReadOrder order_;
   std::vector<Block> blocks_;  // one per ring slot
-  std::vector<Block*> ready_;  // were read, in the order in which they arrived
+  std::vector<Block*> ready_;  // blocks that were read, in the order of arrival
   uint64_t reads_started_ = 0;
   size_t reading_count_ = 0;
   bool has_turn_ = true;

@@ -1,9 +1,10 @@
-// TileUpdate: the arithmetic of an update on the tiles of one chunk: which gradient, which settings, and
-// where the new parameters go. It moves nothing between tiers and waits for nothing.
+// TileUpdate: the arithmetic of an update on the tiles of one chunk. It finds the tiles' gradients, their
+// settings and the place of their new parameters. It moves nothing between tiers and waits for nothing.
 //
-// New parameters that are made on the host go straight into the chunk's home slot where it has one. Elsewhere
-// they go over its gradient, which is spent: into the same place where both are of one type, and beside a
-// wider gradient into each tile's own bytes, to be drawn together when all tiles are done.
+// New parameters made on the host go straight into the chunk's home slot, if it has one. Without one they
+// overwrite the chunk's gradient, which is spent: element by element where both have one type; under a wider
+// gradient each tile's parameters go to the start of its gradient's bytes, and complete() draws them
+// together.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,8 @@
 
 namespace terrace {
 
-// Where a run of tiles is in device memory, each part from its first element on. `parameters` are the old
-// ones, where the records need them, and then the new ones.
+// TilePlaces: the addresses of a run of tiles in device memory, each of the run's first element. `parameters`
+// holds first the old parameters, where the records need them, then the new ones.
 struct TilePlaces {
   std::byte* records = nullptr;
   const std::byte* gradients = nullptr;
@@ -33,29 +34,29 @@ class TileUpdate {
   TileUpdate(const FlatSpace& space, GradientSource& gradients, ParamHome& home, const RecordLayout& layout,
              InstructionSet instruction_set, DeviceArithmetic* device_arithmetic, bool dry);
 
-  // The constants of each parameter group, for the update that begins; they stay until it is over.
+  // Begins an update with the constants of each parameter group; `steps` stay until it is over.
   void begin(std::span<const OptimizerStep> steps) { steps_ = steps; }
 
-  // A run of tiles whose records are at `records`; any number of runs at once. Each tile once: its gradient
-  // is gone then.
+  // Updates a run of tiles whose records are at `records`. Several threads may update runs at once. Each tile
+  // is updated once, since its gradient is overwritten.
   void update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const;
-  // Every tile of the chunk was updated: where its new parameters lie, one after the other. `run_tiles`: of
-  // runs that were updated elsewhere and came back, each to output_of() its first tile.
+  // Returns the address of the chunk's new parameters, contiguous, after every tile was updated. `run_tiles`
+  // is the length of runs that were updated elsewhere and came back, each to output_of() of its first tile.
   std::byte* complete(ChunkId chunk, uint64_t run_tiles = 1) const;
-  // Those of a run; of host memory.
+  // The gradients of a run of tiles, in host memory.
   const std::byte* gradients_of(ChunkId chunk, uint64_t first_tile) const;
-  // In host memory, where the new parameters of a run of tiles may lie until complete().
+  // The address in host memory for the new parameters of a run of tiles until complete().
   std::byte* output_of(ChunkId chunk, uint64_t first_tile) const;
-  // The old parameters of a run, where records hold only what is below them; else null. Of host memory.
+  // The old parameters of a run, in host memory, where records are compact; else null.
   const std::byte* old_parameters_of(ChunkId chunk, uint64_t first_tile) const;
 
-  // The same in device memory, with the chunk's parameters at `parameters`, the old ones and the new ones;
-  // they are not its gradient's bytes.
+  // Updates a run of tiles in device memory. `parameters` is the address of the chunk's parameters, old and
+  // then new; they must not overlap its gradient.
   void update_into(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records,
                    std::byte* parameters) const;
-  // The same of a run that was copied there.
+  // Updates a run of tiles that was copied to device memory.
   void update_there(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, const TilePlaces& places) const;
-  // Whether the workers do that.
+  // True if the workers compute in device memory.
   bool is_on_workers() const { return device_arithmetic_ == nullptr; }
 
  private:
@@ -67,7 +68,7 @@ class TileUpdate {
     std::byte* output;
   };
   Parts parts_at(ChunkId chunk, uint64_t first_tile, std::byte* records, std::byte* output) const;
-  // Every part from the first element on. `device` is null: the host computes.
+  // Updates tiles whose parts all begin with the run's first element. If `device` is null, the host computes.
   void run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, const Parts& parts,
            DeviceArithmetic* device = nullptr) const;
 

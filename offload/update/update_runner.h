@@ -1,9 +1,9 @@
-// UpdateRunner: runs updates, on the step thread or beside it, and looks after the chunks that an update has
-// and the step thread wants: what the step thread does with such a chunk is queued behind the update, or
-// waits for it. Nothing here asks whether an update is over already, so that no decision depends on time.
+// UpdateRunner: runs updates, on the step thread or beside it. If the step thread needs a chunk of a running
+// update, its work on the chunk is queued behind the update, or waits for it. Nothing here asks whether an
+// update is over already, so no decision depends on time.
 //
-// It does not know steps and their gradients: whoever starts an update says that they are complete.
-// Used by the step thread.
+// It does not know steps and their gradients: the caller that starts an update says that they are complete.
+// The step thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -38,44 +38,48 @@ class UpdateRunner {
                io::RingBuffer& ring, TensorStates& states);
 
   UpdateMode mode() const { return mode_; }
-  // Of the updates from now on; none is running. The mode is a possible one (require_mode).
+  // Sets the mode of the next updates. None may be running, and the mode must be possible (require_mode).
   void set_mode(UpdateMode mode);
-  // Throws Error(misuse) where an update could not be made with these.
+  // Throws Error(misuse) where an update is not possible with these settings.
   void require(const UpdateSettings& settings) const;
 
   // --- One update ---
-  // The constants of every parameter group, for the next update. `gradient_norm` is that of the step.
+  // Sets the constants of every parameter group for the next update. `gradient_norm` is the step's norm.
   void set_constants(const UpdateSettings& settings, double gradient_norm);
-  // All gradients are complete. In after_backward and during_backward the update is over when this returns,
-  // and its failure is thrown; in next_forward it runs on, in the order in which `schedule` needs the chunks.
+  // Runs the update; all gradients must be complete. In after_backward and during_backward the update is over
+  // on return, and its failure is thrown. In next_forward it runs on, in the order in which `schedule` needs
+  // the chunks.
   void run(const Schedule& schedule);
-  // during_backward: the thread begins with no chunk. With `allowed` it may change what it is given, by the
-  // constants of now; else every chunk's states are read ahead until run().
+  // Begins an update of during_backward beside the step thread. With `allowed` it updates the chunks of
+  // give() with the present constants. Without, it reads every chunk's states ahead and changes nothing until
+  // run().
   void begin_beside(bool allowed);
-  // The chunk's gradient is complete. From now on its parameters are those that the update makes.
+  // Gives the update a chunk whose gradient is complete. From now on its parameters are those that the update
+  // makes.
   void give(ChunkId chunk);
-  // An update goes on beside the step thread, or waits for more chunks.
+  // True while an update runs beside the step thread, or waits for more chunks.
   bool is_running() const { return thread_ != nullptr && thread_->busy(); }
-  // Waits for its end and throws its failure.
+  // Waits for the end of the running update and throws its failure.
   void wait();
 
-  // --- Chunks of an update that may not be over ---
-  // Whether the update of the chunk was not seen to be over.
+  // --- Chunks of an update that may not be over --- True while the chunk's update has not been seen to be
+  // over: until settle().
   bool is_unsettled(ChunkId chunk) const { return unsettled_[index_of(chunk)]; }
-  // An operation goes no further without the chunk's new parameters.
+  // Waits for the chunk's new parameters, which an operation needs now.
   void wait_updated(ChunkId chunk);
-  // The chunk's update is over.
+  // Notes that the chunk's update is over.
   void settle(ChunkId chunk);
-  // Where parameters live on the device: the chunk's new ones go there, queued behind its update.
+  // Sends the chunk's new parameters, where parameters live on the device, to their slot there, queued behind
+  // the chunk's update.
   void send_updated(ChunkId chunk);
 
-  // Adds what updates have counted. While one runs, it counts as much as there was before.
+  // Adds the totals of updates to `counters`. A running update is not included.
   void count(OffloadCounters& counters);
-  // The chunks of the last update that was finished, in its order. Valid until the next one is.
+  // The times of the chunks of the last finished update, in its order; valid until the next update finishes.
   std::span<const ChunkTimes> last_times() const { return progress_.last_times(); }
 
  private:
-  // What updates that are over have counted: the same in every run.
+  // The counts of finished updates: the same in every run.
   struct Totals {
     OptimizerPipeline::Totals pipeline;
     uint64_t param_write_bytes = 0;
@@ -102,14 +106,14 @@ class UpdateRunner {
   std::unique_ptr<DeviceUpdate> device_update_;  // null unless states are on the device
   std::unique_ptr<UpdateThread> thread_;         // null until a mode needs it
   UpdateMode mode_ = UpdateMode::after_backward;
-  std::vector<OptimizerStep> constants_;  // by parameter group; kept for its memory, as is the next
+  std::vector<OptimizerStep> constants_;  // by parameter group
   std::vector<ChunkId> order_;
   std::vector<bool> in_order_;              // per chunk
   std::vector<bool> unsettled_;             // per chunk
   std::vector<uint32_t> unsettled_chunks_;  // per tensor
-  std::vector<bool> unsent_;                // per chunk, of parameters that live on the device
+  std::vector<bool> unsent_;                // per chunk: send_updated() is still to come
   Totals totals_;
-  uint64_t wait_ns_ = 0;  // of the step thread, for updates beside it
+  uint64_t wait_ns_ = 0;  // waits of the step thread for updates beside it
 };
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// What the caller of an update says, and what it is told.
+// UpdateSettings and UpdateResult: the arguments and the result of an update.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@ namespace terrace {
 struct UpdateSettings {
   std::span<const OptimizerSettings> groups;  // by TensorSpec::group
   uint64_t step = 1;                          // counts from 1
-  double clip_norm = 0;                       // the largest global gradient norm; 0 does not clip
-  double loss_scale = 1;                      // gradients are those of the loss times this
+  double clip_norm = 0;                       // the largest global gradient norm; 0: no clipping
+  double loss_scale = 1;                      // gradients are those of the loss times loss_scale
 };
 
 struct UpdateResult {
-  double gradient_norm = 0;  // of the gradients divided by the loss scale, before clipping
+  double gradient_norm = 0;  // norm of the gradients divided by the loss scale, before clipping
   bool applied = true;       // false: the norm is not finite and nothing was changed
-  // during_backward only: the norm is not finite, and chunks had been updated before that was known. Only
-  // resuming from a commit or a checkpoint leads on from here.
+  // during_backward only: a gradient overflowed after part of the step had been applied. The run can only go
+  // on by resuming from a commit or a checkpoint.
   bool partly_applied = false;
 };
 

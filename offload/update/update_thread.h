@@ -1,9 +1,9 @@
 // UpdateThread: runs an update beside the step thread, with an engine of its own and loops of its own over
-// the compute threads. It takes what the step thread gives it and decides nothing: which chunks are updated,
-// with what and in which order is said by begin(), allow() and add(). It must never touch the device.
+// the compute threads. It decides nothing: begin(), allow() and add() give it the order, the constants and
+// the chunks. It must never touch the device.
 //
-// All calls are the step thread's. A failure stops the update: chunks that it leaves undone are completed
-// with it in UpdateProgress, and finish() throws it.
+// Only the step thread calls it. A failure stops the update: the chunks left undone are completed with the
+// failure in UpdateProgress, and finish() throws it.
 #pragma once
 
 #include <condition_variable>
@@ -29,29 +29,30 @@ class UpdateThread {
   // outlive this.
   UpdateThread(uint32_t chunk_count, OptimizerPipeline& pipeline, UpdateProgress& progress,
                std::unique_ptr<io::Engine> engine, const Workers& workers, StepWatch& watch);
-  ~UpdateThread();  // after the update in progress
+  ~UpdateThread();  // waits for the update in progress
   UpdateThread(const UpdateThread&) = delete;
   UpdateThread& operator=(const UpdateThread&) = delete;
 
-  // Starts an update of no chunk, which may not change anything yet. As UpdateRun::in_order.
+  // Starts an update without chunks, which may not change anything yet. `in_order` is UpdateRun::in_order.
   void begin(bool in_order);
-  // It may: `steps` holds the constants of each parameter group and stays until finish().
+  // Allows the update to change the state. `steps` holds the constants of each parameter group and stays
+  // until finish().
   void allow(std::span<const OptimizerStep> steps);
-  // One more chunk, begun in UpdateProgress.
+  // Adds a chunk, which was begun in UpdateProgress.
   void add(ChunkId chunk);
-  // No more chunks follow.
+  // Says that no more chunks follow.
   void close();
-  // Between begin() and finish().
+  // True between begin() and finish().
   bool busy() const { return busy_; }
-  // Waits for everything that was added, and for the end of what is in flight; of an update that was never
-  // allowed for that only. Throws what went wrong.
+  // Waits for the update of all added chunks and for the end of everything in flight; if the update was never
+  // allowed, only for the latter. Throws the update's failure.
   void finish();
 
  private:
   void work();
   void run(bool in_order);
   void update();
-  // Hands on what came since the last time. True: no more will come.
+  // Gives the pipeline what came since the last call. Returns true if no more will come.
   bool take_news();
   bool has_news() const TERRACE_REQUIRES(mutex_);
   void complete_rest(const std::exception_ptr& failure);
@@ -59,11 +60,11 @@ class UpdateThread {
   OptimizerPipeline& pipeline_;
   UpdateProgress& progress_;
   std::unique_ptr<io::Engine> engine_;  // destroyed by the thread, its owner
-  Workers workers_;                     // beside those of the step thread
+  Workers workers_;                     // loops beside those of the step thread
   StepWatch& watch_;
-  bool busy_ = false;     // of the step thread
-  size_t taken_ = 0;      // of the thread: of added_
-  bool allowed_ = false;  // of the thread: the pipeline was told
+  bool busy_ = false;     // used by the step thread
+  size_t taken_ = 0;      // used by this thread: chunks taken from added_
+  bool allowed_ = false;  // used by this thread: the pipeline was told
 
   mutable Mutex mutex_;
   std::condition_variable_any news_;   // for the thread

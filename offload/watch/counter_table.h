@@ -1,5 +1,5 @@
-// The one table of an Offloader's counters: sums and differences, the log of steps, reports and the page of a
-// run are made of it. A counter that is added to OffloadCounters has a row here, or does not compile.
+// The one table of an Offloader's counters. Sums and differences, the log of steps, reports and the page of a
+// run are made from it. A counter in OffloadCounters without a row here does not compile.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,12 @@ namespace terrace {
 enum class CounterUnit : uint8_t { bytes, count, ns };
 
 struct CounterEntry {
-  std::string_view key;   // for programs: "h2d"; empty: in no log
-  std::string_view name;  // for people; empty: in no report
+  std::string_view key;   // for programs: "h2d"; empty: no log has it
+  std::string_view name;  // for people; empty: no report has it
   CounterUnit unit;
   uint64_t OffloadCounters::*value;
-  bool is_link;                   // over which a step moves bytes
-  uint64_t TrafficBound::*bound;  // of a link; null: nothing is left to choice
+  bool is_link;                   // a step moves bytes over it
+  uint64_t TrafficBound::*bound;  // the bound of a link; null: no decision changes the bytes
 
   constexpr bool is_wait() const { return !name.empty() && unit == CounterUnit::ns; }
 };
@@ -30,7 +30,7 @@ constexpr CounterEntry link(std::string_view key, std::string_view name, uint64_
                             uint64_t TrafficBound::*bound) {
   return {key, name, CounterUnit::bytes, value, true, bound};
 }
-// One of the ways in which somebody waits, which overlap with each other.
+// The time that a thread waits for one thing; the times of several rows may overlap.
 constexpr CounterEntry wait(std::string_view key, std::string_view name, uint64_t OffloadCounters::*value) {
   return {key, name, CounterUnit::ns, value, false, nullptr};
 }
@@ -41,7 +41,7 @@ constexpr CounterEntry inner(CounterUnit unit, uint64_t OffloadCounters::*value)
   return {"", "", unit, value, false, nullptr};
 }
 
-// In the order in which logs and reports have them.
+// The rows are in the order of logs and reports.
 inline constexpr auto kAll = std::to_array<CounterEntry>({
     link("h2d", "host -> device", &OffloadCounters::h2d_bytes, &TrafficBound::h2d_bytes),
     link("d2h", "device -> host", &OffloadCounters::d2h_bytes, &TrafficBound::d2h_bytes),
@@ -116,13 +116,14 @@ inline constexpr auto kWaits =
     counter_table::chosen<std::count_if(kCounters.begin(), kCounters.end(), counter_table::is_wait)>(
         counter_table::is_wait);
 
-// The link of that key, which there is.
+// The link with this key; the key must exist.
 constexpr const CounterEntry& link_of(std::string_view key) {
   return *std::find_if(kLinks.begin(), kLinks.end(),
                        [key](const CounterEntry& link) { return link.key == key; });
 }
 
-// Of `steps` steps that moved this in all, one at a time; what is left to no choice is its own least.
+// The least bytes per step over the link, for `steps` steps that moved `moved` in all. A link without a bound
+// has its own average as the least.
 inline uint64_t least_per_step(const CounterEntry& link, const TrafficBound& bound,
                                const OffloadCounters& moved, uint64_t steps) {
   if (link.bound != nullptr) return bound.*link.bound;

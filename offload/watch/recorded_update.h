@@ -1,4 +1,4 @@
-// RecordedUpdate: a run of tiles that is being updated, for the life of this object.
+// RecordedUpdate: records the update of a run of tiles as an event, which lasts as long as this object.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,16 @@ namespace terrace {
 
 class RecordedUpdate {
  public:
-  // On the calling thread, which is no worker's now. `events` may be null.
+  // Records on lane 0, for a thread outside of any worker loop. `events` may be null.
   RecordedUpdate(StepEvents* events, ChunkId chunk, uint64_t record_bytes) : events_(events) {
     if (is_recording(events)) begin(0, chunk, record_bytes);
   }
-  // In a loop of `workers`.
+  // Records on the lane of the calling thread, in a loop of `workers`.
   RecordedUpdate(StepEvents* events, const Workers& workers, ChunkId chunk, uint64_t record_bytes)
       : events_(events) {
     if (is_recording(events)) begin(workers.current_thread_index(), chunk, record_bytes);
   }
-  // As that lane.
+  // Records on the given lane.
   RecordedUpdate(StepEvents* events, uint16_t lane, ChunkId chunk, uint64_t record_bytes) : events_(events) {
     if (is_recording(events)) begin(lane, chunk, record_bytes);
   }

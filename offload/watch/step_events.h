@@ -1,14 +1,13 @@
-// StepEvents: records what happens in chosen steps, from all threads, for whoever draws a picture of it
-// afterwards. It must never decide anything, wait for anything or allocate while it records, and what it has
-// no room for it counts.
+// StepEvents: records the events of chosen steps, from all threads, for timelines and reports. It must never
+// decide, wait or allocate while it records. Events without room are counted.
 //
-// Memory: one buffer of `memory_bytes`, taken when it is made and in no budget. Recording threads share it
-// without locks; one thread takes the events out between steps, which makes room. When it is full events are
-// left out, and left_out() says how many.
+// Memory: one buffer of `memory_bytes`, allocated by the constructor and in no budget. Recording threads
+// share it without locks; one thread takes the events out between steps, which makes room. A full buffer
+// leaves events out, and left_out() says how many.
 //
-// Which steps: those of `first_step` to `last_step`, from begin_step() of the first to begin_step() of the
-// one after the last. A transfer belongs to the step in which it is counted, whenever it ends; those of a
-// chosen step are all recorded, and no others. So the bytes of a step's transfers are the step's counters.
+// Steps: `first_step` to `last_step`, from begin_step() of the first to begin_step() of the one after the
+// last. A transfer belongs to the step in which it is counted, whenever it ends. All transfers of a chosen
+// step are recorded, and no others, so the bytes of a step's transfers equal the step's counters.
 #pragma once
 
 #include <atomic>
@@ -29,23 +28,23 @@
 namespace terrace {
 
 struct StepEventsOptions {
-  uint64_t memory_bytes = 32 << 20;  // at least that of one event
+  uint64_t memory_bytes = 32 << 20;  // at least the size of one event
   uint64_t first_step = 1;
-  uint64_t last_step = (uint64_t{1} << 27) - 1;  // the largest there is
+  uint64_t last_step = (uint64_t{1} << 27) - 1;  // the largest step number
 };
 
-// What does not change while the run goes on; said by the Offloader when it is made.
+// TraceFacts: the constants of a run, set by the Offloader's constructor.
 struct TraceFacts {
   uint32_t chunk_count = 0;
   uint32_t device_slot_count = 0;  // for parameters and gradients
   uint64_t device_slot_bytes = 0;
-  // Of the device beside these slots: work memory, states and accumulators.
+  // Device memory beside these slots: work memory, states and accumulators.
   uint64_t device_other_bytes = 0;
   uint64_t device_budget_bytes = 0;
   uint64_t host_budget_bytes = 0;
   uint32_t ring_slot_count = 0;
   uint64_t ring_slot_bytes = 0;
-  uint32_t trainable_chunk_count = 0;  // those that have records
+  uint32_t trainable_chunk_count = 0;  // chunks that have records
   std::vector<std::string> nvme_paths;
 };
 
@@ -56,35 +55,36 @@ class StepEvents {
   StepEvents(const StepEvents&) = delete;
   StepEvents& operator=(const StepEvents&) = delete;
 
-  // --- Of whoever trains, on the step thread; steps count from 1 ---
+  // --- For the training program, on the step thread; steps count from 1 ---
   void begin_step(uint64_t step);
-  // Its counters have been read: what is asked for until the next step is of none.
+  // Call after reading the step's counters. Transfers started from here to the next begin_step() belong to no
+  // step.
   void end_step();
 
-  // --- Of any thread ---
+  // --- For any thread ---
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   uint64_t now_ns() const { return clock_.now_ns(); }
-  // The step that is open; 0: between two.
+  // The open step; 0: between two steps.
   uint32_t step() const { return step_.load(std::memory_order_relaxed); }
-  // An event of this kind that begins now and is of the step that is open.
+  // An event of this kind that begins now and belongs to the open step.
   TraceEvent begun(TraceKind kind) const;
-  // The same at its end, or of a moment.
+  // Records the event with the current time as its end.
   void record_until_now(TraceEvent event) noexcept {
     event.end_ns = now_ns();
     record(event);
   }
-  // Keeps the event, or counts it as left out.
+  // Records the event, or counts it as left out.
   void record(const TraceEvent& event) noexcept;
 
-  // What goes with a transfer from where it is asked for to where it ends; 0 where it is not to be recorded.
+  // The tag that a transfer carries from its request to its end; 0 where the transfer is not recorded.
   uint64_t tag(TransferRole role, TransferReason reason, uint32_t chunk) const;
   static bool is_tag(uint64_t tag) { return tag >> 63 != 0; }
-  // An event of that transfer, without its times.
+  // The event of the tag's transfer, without its times.
   static TraceEvent event_of(uint64_t tag);
-  // The same for copies to the device and from it.
+  // The notes that copies to and from the device carry; empty where the copy is not recorded.
   CopyNote to_device(TransferRole role, TransferReason reason, uint32_t chunk, uint64_t id = 0);
   CopyNote from_device(TransferRole role, TransferReason reason, uint32_t chunk);
-  // What was added, else what is on path 0.
+  // The file added for a descriptor; without one, path 0 and the role state.
   struct OpenFile {
     int descriptor = -1;
     uint8_t path = 0;
@@ -92,32 +92,32 @@ class StepEvents {
   };
   OpenFile file_of(int descriptor) const;
 
-  // --- Of the step thread ---
-  // The transfers of the update that begins are counted in this step, or in the next one.
+  // --- For the step thread ---
+  // Says whether the transfers of the update that begins are counted in this step or in the next one.
   void begin_update(bool in_next_step);
-  // A number for an operation, the same for the same; 0 when there is no room for another name.
+  // The number of an operation, the same for the same name; 0 when there is no room for another name.
   uint32_t number_of(std::string_view operation);
 
-  // --- Before the first step, and of the step thread ---
-  // Which steps are recorded from now on, instead of those of the options.
+  // --- For the step thread, before the first step ---
+  // Replaces the range of recorded steps given by the options.
   void choose_steps(uint64_t first, uint64_t last);
-  // Of a run that is being made: the files of one before are not its.
+  // Sets the facts of the run that is being constructed and forgets the files of an earlier run.
   void set_facts(TraceFacts facts);
-  // The lane of an engine's events; the same for the same name.
+  // The lane of the events of the engine with this name; the same for the same name.
   uint16_t add_engine(std::string_view name);
-  // The files of the tier: what is open as `descriptor` lies on that path and holds that role. Before
+  // Says that the tier file open as `descriptor` lies on that path and holds that role. Call it before
   // anything is recorded.
   void add_file(int descriptor, uint32_t path, TransferRole role);
 
-  // --- Of the thread that takes the events out, which is the step thread's between steps ---
-  // What was recorded and is complete, in the order in which it ended, as nearly as threads allow. Returns
-  // how many.
+  // --- For the thread that takes events out, which is the step thread between steps ---
+  // Hands the complete recorded events to `sink`, in the order of their ends as nearly as threads allow, and
+  // removes them. Returns how many.
   uint64_t take(FunctionRef<void(const TraceEvent&)> sink);
   const TraceFacts& facts() const { return facts_; }
   const std::vector<std::string>& engines() const { return engines_; }
   std::string_view name(uint32_t number) const;
 
-  // Events that there was no room for so far, and operations whose name there was no room for.
+  // The number of events that had no room so far, and of the number_of() calls whose name had no room.
   uint64_t left_out() const { return left_out_.load(std::memory_order_relaxed); }
   uint64_t nameless() const { return nameless_; }
   uint64_t capacity() const { return capacity_; }
@@ -126,8 +126,8 @@ class StepEvents {
   uint64_t last_step() const { return last_step_; }
 
  private:
-  // A place in the buffer; `turn` says whose turn it is: that of the recording thread whose event has this
-  // number, or, when it is one more, that of the thread that takes it out.
+  // A cell of the buffer. `turn` is the number of the event that may be written here, or one more than the
+  // number of the event that may be taken out.
   struct Cell {
     std::atomic<uint64_t> turn{0};
     TraceEvent event;
@@ -150,7 +150,7 @@ class StepEvents {
   uint64_t last_step_ = 0;
   std::unique_ptr<Cell[]> cells_;
   std::atomic<uint64_t> next_{0};  // the number of the next event
-  uint64_t taken_ = 0;             // of the thread that takes them out
+  uint64_t taken_ = 0;             // owned by the thread that takes events out
   std::atomic<uint64_t> left_out_{0};
   std::atomic<bool> recording_{false};
   std::atomic<uint32_t> step_{0};
@@ -177,7 +177,7 @@ class StepEvents {
 inline bool is_recording(const StepEvents* events) {
   return events != nullptr && events->recording();
 }
-// Its tag where it is recorded, else 0.
+// The transfer's tag where it is recorded, else 0.
 inline uint64_t transfer_tag(const StepEvents* events, TransferRole role, TransferReason reason,
                              ChunkId chunk) {
   return events == nullptr ? 0 : events->tag(role, reason, index_of(chunk));

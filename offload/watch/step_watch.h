@@ -1,12 +1,12 @@
-// StepWatch: what the step thread waits for at the moment, for another thread to read. It never waits,
-// decides or measures anything itself, and while the step thread does not block it costs nothing but a name.
+// StepWatch: the current wait of the step thread, for another thread to read. It never waits, decides or
+// measures anything itself. While the step thread does not block, it costs only the setting of a name.
 //
-// A thread that runs updates has a place of its own in it: where the step thread waits for an update, what
-// that waits for is said too.
+// A thread that runs updates has a wait of its own here: where the step thread waits for an update, the
+// update's wait is reported too.
 //
-// As it sees every wait, it charges them to the step thread's TimeAccount: the time of a wait to its cause,
-// and that of a wait for an update to what the update waits for meanwhile, if it does. For the same reason it
-// has them recorded where steps are (StepEvents), and is where others find the recorder.
+// StepWatch charges every wait of the step thread to its TimeAccount: a wait to its cause, and a wait for an
+// update to the cause of the update's own wait, if there is one. It also records waits where steps are
+// recorded (StepEvents), and hands the recorder to others.
 #pragma once
 
 #include <cstdint>
@@ -24,49 +24,52 @@
 
 namespace terrace {
 
-// Everything here is the waiting thread's and stays as it is while the wait lasts.
+// The subject of a wait. The waiting thread owns everything here and leaves it unchanged while the wait
+// lasts.
 struct WaitSubject {
   std::string_view what;                  // "parameters"
   std::string_view link;                  // "nvme -> host -> device"
-  TimeCause cause = TimeCause::overhead;  // update: what the thread of the updates does
+  TimeCause cause = TimeCause::overhead;  // update: the wait is for an update
   std::optional<ChunkId> chunk;
-  const io::Request* request = nullptr;  // the oldest that is not over, of `file`
-  std::string_view file;                 // without a request: what is waited for, in words
+  const io::Request* request = nullptr;  // the oldest unfinished request, to `file`
+  std::string_view file;                 // without a request: the subject in words
 };
 
 class StepWatch {
  public:
-  // Both outlive the watch; null: nothing is charged, nothing is recorded.
+  // Both references outlive the watch. A null `account` charges nothing; null `events` record nothing.
   explicit StepWatch(TimeAccount* account = nullptr, StepEvents* events = nullptr)
       : account_(account), events_(events) {}
   StepWatch(const StepWatch&) = delete;
   StepWatch& operator=(const StepWatch&) = delete;
 
-  // --- Of the step thread ---
-  // What it is at: an operation's key, "the update". The text stays until the next one is set.
+  // --- For the step thread ---
+  // Sets the step thread's activity: an operation's key, or "the update". The text stays valid until the next
+  // one is set.
   void set_activity(std::string_view activity) { activity_ = activity; }
-  // Arithmetic begins or ends, in the midst of something else.
+  // Mark the begin and the end of arithmetic within another activity.
   void begin_computing();
   void end_computing();
-  // A wait of the calling thread begins or ends; waits do not nest.
+  // Mark the begin and the end of a wait of the calling thread; waits do not nest.
   void begin(const WaitSubject& subject);
   void end();
 
-  // --- Of the thread that runs updates ---
-  // From now on its waits are those of updates.
+  // --- For the thread that runs updates ---
+  // Makes the calling thread the one whose waits are those of updates.
   void set_update_thread();
 
-  // --- Of any thread ---
-  // Null where no step is recorded at all.
+  // --- For any thread ---
+  // The recorder of steps; null where no step is recorded.
   StepEvents* events() const { return events_; }
-  // The number of the wait in progress, or nothing. Another wait is another number.
+  // The number of the step thread's wait in progress, or nothing. Every wait has another number.
   std::optional<uint64_t> current() const;
-  // "mb0/h3/forward waits for parameters of chunk 17 (nvme -> host -> device): reading 768.00 KiB at offset
-  // 12582912 of /nvme/terrace-tier/params.tier"; nothing when that wait is over.
+  // The wait in words: "mb0/h3/forward waits for parameters of chunk 17 (nvme -> host -> device): reading
+  // 768.00 KiB at offset 12582912 of /nvme/terrace-tier/params.tier"; nothing when that wait is over.
   std::optional<std::string> describe(uint64_t wait) const;
 
  private:
-  std::string_view activity_;  // read by others between begin() and end() only, when it does not change
+  // Other threads read this between begin() and end() only, when it does not change.
+  std::string_view activity_;
   struct Wait {
     uint64_t count = 0;
     bool in_progress = false;
@@ -76,11 +79,12 @@ class StepWatch {
   void begin_recording(Wait& wait, bool of_update);
   void end_recording(Wait& wait);
   bool on_update_thread() const TERRACE_REQUIRES(mutex_);
-  // To what the step thread's wait is charged now.
+  // The cause to which the step thread's wait is charged now.
   TimeCause cause_of_step() const TERRACE_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
-  // Of the step thread; under the mutex, while that waits, also of the thread that it waits for.
+  // The step thread uses the account; while it waits, the thread it waits for may use the account under the
+  // mutex.
   TimeAccount* const account_;
   StepEvents* const events_;
   Wait step_ TERRACE_GUARDED_BY(mutex_);
@@ -88,7 +92,7 @@ class StepWatch {
   std::thread::id update_thread_ TERRACE_GUARDED_BY(mutex_);
 };
 
-// A wait for the life of this object.
+// WatchedWait: a wait that lasts as long as this object.
 class WatchedWait {
  public:
   WatchedWait(StepWatch& watch, const WaitSubject& subject) : watch_(watch) { watch.begin(subject); }
@@ -100,7 +104,7 @@ class WatchedWait {
   StepWatch& watch_;
 };
 
-// Arithmetic for the life of this object.
+// ComputingScope: arithmetic that lasts as long as this object.
 class ComputingScope {
  public:
   explicit ComputingScope(StepWatch& watch) : watch_(watch) { watch.begin_computing(); }
@@ -112,18 +116,18 @@ class ComputingScope {
   StepWatch& watch_;
 };
 
-// Event::wait_done(), watched where it blocks.
+// Calls Event::wait_done(), watched where it blocks.
 inline void wait_done_watched(const Event& event, StepWatch& watch, const WaitSubject& subject) noexcept {
   if (event.done()) return;
   const WatchedWait wait(watch, subject);
   event.wait_done();
 }
-// Event::wait(), the same.
+// Calls Event::wait(), watched where it blocks.
 inline void wait_watched(const Event& event, StepWatch& watch, const WaitSubject& subject) {
   wait_done_watched(event, watch, subject);
   event.wait();
 }
-// Engine::wait(1), the same.
+// Calls Engine::wait(1), watched.
 inline void wait_watched(io::Engine& engine, StepWatch& watch, const WaitSubject& subject) {
   const WatchedWait wait(watch, subject);
   engine.wait(1);

@@ -1,8 +1,9 @@
-// TimeAccount: what the step thread's time goes into. Every nanosecond belongs to exactly one cause, so that
-// the parts of any span of time add up to it by construction: there is one clock, looked at once per change
-// of cause, and what passed since the last look is charged to the innermost cause.
+// TimeAccount: the step thread's time by cause. Every nanosecond belongs to exactly one cause, so the parts
+// of any span of time add up to it by construction: one clock is read once per change of cause, and the time
+// since the last reading is charged to the innermost cause.
 //
-// It must never decide anything, allocate, or be asked by a thread that the step thread does not wait for.
+// It must never decide anything or allocate, and only the step thread, or a thread that it waits for, may
+// call it.
 #pragma once
 
 #include <array>
@@ -33,7 +34,7 @@ std::string_view name_of(TimeCause cause);
 // "read_wait": for programs.
 std::string_view key_of(TimeCause cause);
 
-// A span of time by its causes.
+// TimeParts: a span of time by its causes.
 struct TimeParts {
   std::array<uint64_t, kTimeCauseCount> ns{};
 
@@ -45,9 +46,9 @@ struct TimeParts {
 TimeParts operator-(const TimeParts& later, const TimeParts& earlier);
 TimeParts operator+(const TimeParts& one, const TimeParts& other);
 
-// Invariant: parts().total_ns() is the time since the account was made.
-// Of the step thread. While that is blocked in a wait, whoever it waits for may call change() in its stead,
-// under a mutex that the step thread takes before it goes on (StepWatch).
+// Invariant: parts().total_ns() is the time since the account was constructed. The step thread uses the
+// account. While it is blocked in a wait, the thread it waits for may call change() in its stead, under a
+// mutex that the step thread takes before it goes on (StepWatch).
 class TimeAccount {
  public:
   explicit TimeAccount(const Clock& clock)
@@ -55,13 +56,13 @@ class TimeAccount {
   TimeAccount(const TimeAccount&) = delete;
   TimeAccount& operator=(const TimeAccount&) = delete;
 
-  // From now on time is charged to `cause`, until leave(); outside of all it is overhead.
+  // enter() charges time to `cause` until the matching leave(); time outside of every cause is overhead.
   void enter(TimeCause cause);
   void leave();
-  // Another cause for what was entered last.
+  // Replaces the innermost cause.
   void change(TimeCause cause);
   TimeCause current() const { return causes_[depth_]; }
-  // Since the account was made, until now.
+  // The parts of the time from the account's construction until now.
   TimeParts parts();
 
  private:
@@ -70,13 +71,13 @@ class TimeAccount {
 
   const Clock& clock_;
   const uint64_t begin_ns_;
-  uint64_t charged_ns_;  // up to here
+  uint64_t charged_ns_;  // time up to here is charged
   TimeParts parts_;
   std::array<TimeCause, kDepth> causes_ = {TimeCause::overhead};
   size_t depth_ = 0;
 };
 
-// A cause for the life of this object.
+// TimeScope: a cause that lasts as long as this object.
 class TimeScope {
  public:
   TimeScope(TimeAccount& account, TimeCause cause) : account_(account) { account.enter(cause); }

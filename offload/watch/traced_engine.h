@@ -1,8 +1,8 @@
-// TracedEngine: an engine whose transfers are recorded: when each was handed over, when its owner saw it end,
-// and how many were on their way. It must never change what a request does, nor when.
+// TracedEngine: an engine that records its transfers: when each was submitted, when its owner saw it end, and
+// how many were in flight. It must never change what a request does, nor when.
 //
-// A request with a tag of StepEvents is the transfer that the tag says; of one without, made while a step is
-// recorded, the file says what it is.
+// A request with a tag of StepEvents is recorded as the tag's transfer. A request without a tag, submitted
+// while a step is recorded, takes its role from its file.
 #pragma once
 
 #include <memory>
@@ -17,14 +17,14 @@ namespace terrace {
 
 class TracedEngine final : public io::EngineDecorator {
  public:
-  // `events` outlives the engine and knows it by `name` from now on.
+  // `events` outlives the engine and shows it under `name`.
   TracedEngine(std::unique_ptr<io::Engine> base, StepEvents& events, std::string_view name);
   ~TracedEngine() override;
 
   void submit(std::span<const io::Request> requests) override;
 
  private:
-  // A request on its way.
+  // A request in flight.
   struct Place {
     TracedEngine* engine = nullptr;
     TraceEvent event;
