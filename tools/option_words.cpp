@@ -45,7 +45,6 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(OffloadOptions, lock_host_memory, "", "zero_optimization.offload_optimizer.pin_memory"),
     TERRACE_OPTION(OffloadOptions, reads_past_host, "", "aio.use_gds"),
     TERRACE_OPTION(OffloadOptions, verify_checksums, "", "terrace.verify_checksums"),
-    TERRACE_OPTION(OffloadOptions, drive_turns, "", "terrace.device_token"),
     TERRACE_OPTION(Offloader, set_update_mode, "--update", "terrace.update"),
     TERRACE_OPTION(FlatSpace, chunk_elements, "--chunk-elements", "terrace.chunk_elements"),
     TERRACE_OPTION(TierPath, path, "--nvme-path", "nvme_path"),

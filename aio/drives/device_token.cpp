@@ -7,9 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <set>
 
@@ -26,9 +24,6 @@ namespace fs = std::filesystem;
 // A waiting process looks again after this time: flock() alone would wait for a stopped process for ever.
 constexpr uint64_t kFirstPauseNs = 50'000;
 constexpr uint64_t kLongestPauseNs = 500'000;
-
-// A number, spaces to the length of the longest, a newline.
-using HolderText = std::array<char, 21>;
 
 uint64_t now_ns() {
   return SteadyClock().now_ns();
@@ -136,7 +131,6 @@ bool DeviceToken::acquire_until(uint64_t deadline_ns) {
     return false;
   }
   held_ = !drives_.empty();
-  if (held_) write_holder(static_cast<uint64_t>(getpid()));
   return held_;
 }
 
@@ -150,31 +144,8 @@ bool DeviceToken::acquire() {
 
 void DeviceToken::release() {
   if (!held_) return;
-  write_holder(0);
   for (const Drive& drive : drives_) flock(drive.token, LOCK_UN);
   held_ = false;
-}
-
-// A file that cannot be written names nobody, which is no harm.
-void DeviceToken::write_holder(uint64_t process) const {
-  HolderText text;
-  text.fill(' ');
-  text.back() = '\n';
-  std::to_chars(text.data(), text.data() + text.size() - 1, process);
-  for (const Drive& drive : drives_) {
-    if (pwrite(drive.token, text.data(), text.size(), 0) < 0) return;
-  }
-}
-
-uint64_t DeviceToken::holder() const {
-  for (const Drive& drive : drives_) {
-    HolderText text{};
-    const ssize_t bytes = pread(drive.token, text.data(), text.size(), 0);
-    uint64_t process = 0;
-    if (bytes > 0) std::from_chars(text.data(), text.data() + bytes, process);
-    if (process != 0) return process;
-  }
-  return 0;
 }
 
 bool DeviceToken::wanted() const {

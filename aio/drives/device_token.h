@@ -1,9 +1,8 @@
-// DeviceToken: one process at a time streams to and from a drive, each for a bounded turn.
+// DeviceToken: one process at a time measures a drive.
 //
 // A drive has two lock files in a folder of the user's, locked by flock: `token` is the right to use the
 // drive, `gate` the right to be the next. A process that waits for the token holds the gate, and a process
-// that wants another turn must pass the gate first, so two processes that want the drive alternate. The
-// process that has the token writes its number into the file, for the messages of those that wait. A process
+// that wants another turn must pass the gate first, so two processes that want the drive alternate. A process
 // that dies leaves no lock, only the files. The token is a courtesy among processes of one user: where it
 // cannot be had, work goes on without it. It must never decide whether anything is written, only when.
 #pragma once
@@ -48,8 +47,6 @@ class DeviceToken {
   bool held() const { return held_; }
   // Whether another process waits for a drive that this one holds. Cheap enough for every turn.
   bool wanted() const;
-  // The number of a process that holds one of the drives, as far as their files say; 0: none, or not known.
-  uint64_t holder() const;
   // The token file of the first drive, for messages.
   const std::string& name() const { return name_; }
 
@@ -61,7 +58,6 @@ class DeviceToken {
   bool open_drive(int folder_fd, const std::string& number);
   bool acquire_until(uint64_t deadline_ns);
   bool take(const Drive& drive, uint64_t deadline_ns);
-  void write_holder(uint64_t process) const;
   void close_all();
 
   DeviceTokenOptions options_;

@@ -181,8 +181,7 @@ void EpochCommitter::before_change(ChunkId chunk) {
 }
 
 bool EpochCommitter::begin_write(EpochPart part, const io::Engine& engine, ChunkId chunk, uint32_t block,
-                                 std::span<const std::byte> source, BlockStore::Write& write,
-                                 FunctionRef<void()> before_waiting) {
+                                 std::span<const std::byte> source, BlockStore::Write& write) {
   BlockStore& store = *stores_[part];
   while (true) {
     // Asked before the attempt: a commit that ends after it has freed its slots.
@@ -190,7 +189,6 @@ bool EpochCommitter::begin_write(EpochPart part, const io::Engine& engine, Chunk
     const bool may_take = idle || may_take_slot(part);
     if (may_take && store.begin_write(chunk, block, source, write)) return true;
     if (idle) break;
-    before_waiting();
     may_take ? wait_idle() : wait_for_slots(part);
   }
   if (engine.in_flight() > 0) return false;

@@ -119,11 +119,10 @@ class EpochCommitter {
   // Waits until the added parts of the chunk may be changed, and marks them dirty.
   void before_change(ChunkId chunk);
   // Calls BlockStore::begin_write() of the part's store, but where the commit in progress has the slots,
-  // calls `before_waiting` and waits for the commit. Returns false if only writes of `engine`, the caller's,
+  // waits for the commit. Returns false if only writes of `engine`, the caller's,
   // may still free a slot. Throws Error(capacity) when there is none.
   bool begin_write(EpochPart part, const io::Engine& engine, ChunkId chunk, uint32_t block,
-                   std::span<const std::byte> source, BlockStore::Write& write,
-                   FunctionRef<void()> before_waiting);
+                   std::span<const std::byte> source, BlockStore::Write& write);
   // Waits until no commit is in progress.
   void wait_idle();
 

@@ -78,21 +78,13 @@ void RecordStore::close(ChunkId chunk) {
 
 void RecordStore::before_change(ChunkId chunk) {
   is_newer_[index_of(chunk)] = true;
-  if (committer_ == nullptr) return;
-  if (!committer_->may_change(chunk)) give_back_turn();
-  committer_->before_change(chunk);
-}
-
-void RecordStore::wait_for_turn() {
-  TERRACE_ASSERT(turns_ != nullptr, "only where turns are taken is there one to wait for");
-  turns_->wait();
+  if (committer_ != nullptr) committer_->before_change(chunk);
 }
 
 bool RecordStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source,
                               BlockStore::Write& write, const io::Engine& engine) {
   if (committer_ != nullptr)
-    return committer_->begin_write(EpochPart::records, engine, chunk, block, source, write,
-                                   [this] { give_back_turn(); });
+    return committer_->begin_write(EpochPart::records, engine, chunk, block, source, write);
   const bool begun = store_->begin_write(chunk, block, source, write);
   TERRACE_ASSERT(begun, "a block that is written in place has its slot");
   return true;

@@ -18,7 +18,6 @@
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/plan/memory_plan.h>
 #include <terrace/offload/transfer/block_transfer.h>
-#include <terrace/offload/transfer/drive_turns.h>
 #include <terrace/offload/watch/step_watch.h>
 
 namespace terrace {
@@ -57,16 +56,6 @@ class RecordStore {
   // false if only writes of `engine` may still free a slot. Throws Error(capacity) when there is none.
   bool begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source, BlockStore::Write& write,
                    const io::Engine& engine);
-
-  // Makes the update read blocks in turns with other processes; null: it takes no turns.
-  void take_turns(DriveTurns* turns) { turns_ = turns; }
-  uint64_t turn_wait_ns() const { return turns_ == nullptr ? 0 : turns_->wait_ns(); }
-  bool may_read() { return turns_ == nullptr || turns_->may_read(); }
-  // Waits, after may_read() returned false, until the next block may be read.
-  void wait_for_turn();
-  void give_back_turn() {
-    if (turns_ != nullptr) turns_->give_back();
-  }
 
   // read() and start_write() copy one block of tiles, for initialisation and checkpoints.
   void read(ChunkId chunk, uint64_t first_tile, std::span<std::byte> tiles);
@@ -109,7 +98,6 @@ class RecordStore {
   Device& device_;
   BlockStore* store_;
   EpochCommitter* committer_ = nullptr;
-  DriveTurns* turns_ = nullptr;
   io::Engine* engine_;
   StepWatch& watch_;
   HostArena& arena_;

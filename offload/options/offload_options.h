@@ -15,7 +15,6 @@
 #include <terrace/offload/options/offload_hooks.h>
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/options/update_rates.h>
-#include <terrace/offload/transfer/drive_turns.h>
 
 namespace terrace {
 
@@ -82,9 +81,6 @@ struct OffloadOptions {
 
   io::EngineOptions io;
   bool verify_checksums = true;
-  // Updates that stream from nvme take turns on the drives of state_paths with the updates of this user's
-  // other processes. Without a value they take no turns and make no lock files.
-  std::optional<DriveTurnOptions> drive_turns;
   // Plans only: every decision is made and every byte counted as in a run, with a DryDevice, with addresses
   // that have no memory, and without files and arithmetic. Its weights and norms are meaningless. A dry run
   // starts fresh.

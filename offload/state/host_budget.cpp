@@ -14,7 +14,6 @@
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/state/commits.h>
 #include <terrace/offload/state/step_boundary.h>
-#include <terrace/offload/transfer/drive_turns.h>
 
 namespace terrace {
 
@@ -25,11 +24,7 @@ HostBudget::HostBudget(const RunContext& run, const Memory& memory, StepBoundary
       boundary_(boundary),
       commits_(commits),
       on_change_(std::move(on_change)),
-      in_force_(run.options.host_budget_bytes) {
-  take_turns();
-}
-
-HostBudget::~HostBudget() = default;
+      in_force_(run.options.host_budget_bytes) {}
 
 bool HostBudget::can_change() const {
   return run_.options.states == Placement::nvme;
@@ -66,20 +61,10 @@ void HostBudget::set(uint64_t bytes) {
   } catch (...) {
     failure = std::current_exception();
   }
-  if (turns_ == nullptr) take_turns();
   on_change_();
   // What could not be done leaves some of it done.
   in_force_ = failure == nullptr ? wish : least() + uint64_t{memory_.records.kept_count()} * slot_bytes;
   if (failure != nullptr) std::rethrow_exception(failure);
-}
-
-// On the drives of what is streamed, if anything is.
-void HostBudget::take_turns() {
-  if (!run_.options.drive_turns || run_.options.dry || memory_.records.streamed_bytes() == 0) return;
-  std::vector<std::filesystem::path> folders;
-  for (const TierPath& path : run_.options.state_paths) folders.push_back(path.path);
-  turns_ = std::make_unique<DriveTurns>(folders, *run_.options.drive_turns, run_.clock, run_.watch, run_.log);
-  memory_.records.take_turns(turns_.get());
 }
 
 uint32_t HostBudget::resident_chunks() const {

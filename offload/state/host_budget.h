@@ -15,7 +15,6 @@
 namespace terrace {
 
 class Commits;
-class DriveTurns;
 class HostArena;
 class RecordStore;
 class StepBoundary;
@@ -38,7 +37,6 @@ class HostBudget {
   // The Offloader constructs it. `on_change` is called when other chunks have become resident.
   HostBudget(const RunContext& run, const Memory& memory, StepBoundary& boundary, Commits& commits,
              std::function<void()> on_change);
-  ~HostBudget();
 
   // Sets the budget; call it between steps. Waits for a commit in progress. Throws Error(capacity) below
   // least(), where nothing has changed, or when the system does not have the memory any more.
@@ -59,14 +57,12 @@ class HostBudget {
 
  private:
   bool can_change() const;
-  void take_turns();
 
   const RunContext& run_;
   const Memory memory_;
   StepBoundary& boundary_;
   Commits& commits_;
   const std::function<void()> on_change_;
-  std::unique_ptr<DriveTurns> turns_;  // null where none are taken
   uint64_t in_force_;
   bool has_changed_ = false;
 };

@@ -259,12 +259,9 @@ bool OptimizerPipeline::wait_for_something(std::optional<ChunkId> opening) {
     wait_done_watched(*leaving_.front().gone, watch_, home_.publication().subject());
   } else if (opening) {
     home_.old().wait_open(*opening);
-  } else if (!stream_.has_turn() && !stream_.all_started()) {
-    records_.wait_for_turn();
   } else if (sides_.lanes != nullptr && allowed_ && send_resident(true)) {
     return true;                      // what a commit had not written
   } else if (!stream_.can_start()) {  // else what has just been written made room
-    records_.give_back_turn();
     return false;
   }
   return true;
@@ -313,7 +310,6 @@ std::exception_ptr OptimizerPipeline::run(const UpdateRun& run, FunctionRef<void
 
 void OptimizerPipeline::end() {
   if (sides_.lanes != nullptr) end_sending();
-  records_.give_back_turn();
   if (run_.engine != nullptr) {
     while (run_.engine->in_flight() > 0) wait_for_io();
   }

@@ -10,7 +10,7 @@
 //   begin()    starts an update with an engine and an order, and no chunk yet
 //   allow()    gives the settings of the update; before, nothing is changed, and states are only read ahead
 //   add()      adds a chunk whose gradient is complete
-//   advance()  does the work that can be done now, or waits for work in flight or for a turn; returns false
+//   advance()  does the work that can be done now, or waits for work in flight; returns false
 //              if only add() or allow() can help
 //   end()      ends everything in flight and throws the first failure
 //

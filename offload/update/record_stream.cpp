@@ -43,7 +43,6 @@ void RecordStream::begin(io::Engine* engine, bool chunk_by_chunk) {
   order_.begin(chunk_by_chunk);
   ready_.clear();
   reads_started_ = 0;
-  has_turn_ = true;
   failure_ = nullptr;
 }
 
@@ -52,11 +51,8 @@ void RecordStream::start_reads() {
     if (reading_count_ >= divide_up(blocks_.size(), 2)) return;
     const std::span<std::byte> slot = ring_.acquire();
     if (slot.empty()) return;
-    has_turn_ = records_.may_read();
-    if (!has_turn_) return ring_.release(slot);
     start_read(slot);
   }
-  records_.give_back_turn();
 }
 
 void RecordStream::start_read(std::span<std::byte> slot) {

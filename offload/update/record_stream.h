@@ -54,7 +54,7 @@ class RecordStream {
   void begin(io::Engine* engine, bool chunk_by_chunk);
   // The chunk's blocks may be read from now on.
   void add(ChunkId chunk) { order_.add(chunk); }
-  // Starts as many reads as the ring and the turn on the drive allow. At most half of the ring is being read
+  // Starts as many reads as the ring allows. At most half of the ring is being read
   // at once, so that reads go on while other blocks are computed and written: with the whole ring being read,
   // the drive would be idle after the reads, and then only write.
   void start_reads();
@@ -62,8 +62,6 @@ class RecordStream {
   bool all_started() const { return order_.empty(); }
   // True if another read could be started now.
   bool can_start() const { return !order_.empty() && ring_.free_count() > 0; }
-  // False if the last read was not started because the turn on the drive was over.
-  bool has_turn() const { return has_turn_; }
   // True if any block is being read.
   bool is_reading() const;
 
@@ -112,7 +110,6 @@ class RecordStream {
   std::vector<Block*> ready_;  // blocks that were read, in the order of arrival
   uint64_t reads_started_ = 0;
   size_t reading_count_ = 0;
-  bool has_turn_ = true;
   std::exception_ptr failure_;
   Totals totals_;
 };

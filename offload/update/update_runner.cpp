@@ -229,8 +229,7 @@ void UpdateRunner::send_updated(ChunkId chunk) {
 const UpdateRunner::Totals& UpdateRunner::totals() {
   if (!is_running())
     totals_ = {pipeline_.totals(), homes_.params.publication().nvme_write_bytes(),
-               homes_.params.old().nvme_read_bytes(), homes_.gradients.opening_read_bytes(),
-               homes_.records.turn_wait_ns()};
+               homes_.params.old().nvme_read_bytes(), homes_.gradients.opening_read_bytes()};
   return totals_;
 }
 
@@ -251,7 +250,6 @@ void UpdateRunner::count(OffloadCounters& counters) {
   counters.update_compute_ns += times.compute_ns;
   counters.update_check_ns += times.check_ns;
   counters.update_device_wait_ns += times.device_wait_ns;
-  counters.turn_wait_ns += totals.turn_wait_ns;
   counters.pending_update_wait_ns += wait_ns_;
 }
 

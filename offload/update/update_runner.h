@@ -85,7 +85,6 @@ class UpdateRunner {
     uint64_t param_write_bytes = 0;
     uint64_t old_param_read_bytes = 0;
     uint64_t gradient_read_bytes = 0;
-    uint64_t turn_wait_ns = 0;
   };
   const Totals& totals();
   void run_here();

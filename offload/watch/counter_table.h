@@ -70,7 +70,6 @@ inline constexpr auto kAll = std::to_array<CounterEntry>({
     wait("activation_wait", "waiting for activations", &OffloadCounters::activation_wait_ns),
     wait("landing_wait", "waiting for gradients to land", &OffloadCounters::landing_wait_ns),
     wait("update_wait", "update waiting for the disk", &OffloadCounters::update_wait_ns),
-    wait("turn_wait", "waiting for a turn on the drive", &OffloadCounters::turn_wait_ns),
     wait("pending_update_wait", "waiting for a pending update", &OffloadCounters::pending_update_wait_ns),
     logged("commit_write", CounterUnit::bytes, &OffloadCounters::commit_write_bytes),
     logged("manifest", CounterUnit::bytes, &OffloadCounters::manifest_bytes),

@@ -36,7 +36,6 @@ struct OffloadCounters {
   uint64_t activation_wait_ns = 0;
   uint64_t landing_wait_ns = 0;  // waiting for gradients to reach the place of the update
   uint64_t update_wait_ns = 0;   // the update waiting for the drives
-  uint64_t turn_wait_ns = 0;     // the update waiting for its turn on the drives; not in update_wait_ns
   // The step thread waiting for an update that runs beside it: operations for their parameters (also in
   // fetch_wait_ns), the first backward use for the rest, and the end of the step in during_backward (also in
   // update_ns).

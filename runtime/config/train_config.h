@@ -172,7 +172,6 @@ struct TerraceConfig {
   uint64_t seed = 42;
   // The members below apply to states on nvme only.
   bool memory_pressure = true;          // give host memory back before the kernel kills the run
-  bool device_token = true;             // take turns on the drive with other processes
   bool durable = true;                  // false: updates in place, without commits
   uint64_t commit_every_steps = 0;      // 0: the number of steps does not matter
   uint64_t commit_every_seconds = 300;  // 0: the time does not matter

@@ -19,7 +19,7 @@ UpdateTimes times_of(const StepReport& report) {
   times.forward = kSecondsPerNs * static_cast<double>(report.forward_ns);
   times.backward = kSecondsPerNs * static_cast<double>(report.forward_backward_ns - report.forward_ns);
   times.update = kSecondsPerNs * static_cast<double>(report.update_ns);
-  times.disk_wait = kSecondsPerNs * static_cast<double>(moved.update_wait_ns + moved.turn_wait_ns);
+  times.disk_wait = kSecondsPerNs * static_cast<double>(moved.update_wait_ns);
   return times;
 }
 

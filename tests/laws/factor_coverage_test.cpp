@@ -68,7 +68,6 @@ const Standings& standing_of_options() {
       {"io", kEngine},
       {"decorate_engine", kFromElsewhere},
       {"verify_checksums", Reason{"off, what a disk corrupts is not found, as its documentation says"}},
-      {"drive_turns", kNoLayout},
       {"dry", Reason{"a plan, which keeps nothing"}},
       {"file_events", kLooksOn},
       {"decisions", kLooksOn},

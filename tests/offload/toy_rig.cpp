@@ -68,7 +68,6 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.retained_epochs = c.retained;
   options.tier_start = c.start;
   options.discard_epochs = c.discard;
-  options.drive_turns = c.drive_turns;
   options.hooks.decorate_engine = c.decorate;
   options.hooks.file_events = c.events;
   options.hooks.clock = c.clock;

@@ -60,7 +60,6 @@ struct ToyCase {
 
   RecordLayout layout = {};
   OptimizerKind kind = OptimizerKind::adam;
-  std::optional<DriveTurnOptions> drive_turns = std::nullopt;
   WrapEngine decorate = nullptr;
   io::FileEvents* events = nullptr;
   UpdateMode mode = UpdateMode::after_backward;

@@ -183,7 +183,7 @@ void BenchIo::add_engine_flags(Command& command) {
   command.add_flag("--hipri", flags_.iopoll, "io_uring: poll for completions").group(kHow);
   command
       .add_flag("--no-device-token", flags_.no_device_token,
-                "Do not wait for other programs of Terrace on the drive, nor have them wait")
+                "Do not wait for other measurements of the drive, nor have them wait")
       .group(kHow);
   command.add_option("--output-format", flags_.output_format, "normal (default) or json, with fio's names")
       .type_name("FORMAT")

@@ -64,7 +64,7 @@ void require_success(const IoPlan& plan, const io::StreamResult& result) {
   throw io::describe_failure(result.failure->request, result.failure->completion, plan.file);
 }
 
-// Another process on the drive would be measured as well; an update of a training run waits for its turn.
+// Two measurements at once would measure each other.
 class MeasuringTurn {
  public:
   MeasuringTurn(const IoPlan& plan, Console& console) {

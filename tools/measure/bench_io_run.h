@@ -26,7 +26,7 @@ struct IoPlan {
   bool direct = true;
   bool register_memory = true;
   bool register_file = true;
-  bool device_token = true;  // keep Terrace's other processes off the drive meanwhile
+  bool device_token = true;  // keep other measurements off the drive meanwhile
 };
 
 // Throws any failure.

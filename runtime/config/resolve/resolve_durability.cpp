@@ -1,4 +1,4 @@
-// When the state on nvme is committed, and how drives and memory are shared with others. What is said of
+// When the state on nvme is committed, and how memory is shared with others. What is said of
 // commits where there can be none has no effect, and is listed as such.
 #include <fmt/format.h>
 
@@ -7,7 +7,6 @@
 namespace terrace {
 namespace {
 
-constexpr std::string_view kToken = "terrace.device_token";
 constexpr std::string_view kPressure = "terrace.memory_pressure";
 constexpr std::string_view kDurable = "terrace.durable";
 constexpr std::string_view kSteps = "terrace.commit_every_steps";
@@ -18,7 +17,6 @@ constexpr std::string_view kRetained = "terrace.retained_checkpoints";
 
 void Resolver::resolve_durability() {
   TerraceConfig& own = config_.terrace;
-  own.device_token = boolean(kToken, own.device_token);
   own.memory_pressure = boolean(kPressure, own.memory_pressure);
   own.durable = boolean(kDurable, own.durable);
   own.commit_every_steps = integer(kSteps, own.commit_every_steps);
@@ -30,7 +28,6 @@ void Resolver::resolve_durability() {
   const bool on_nvme = config_.placement.states == Placement::nvme;
   const std::string elsewhere = "optimizer states are not on nvme";
   if (!on_nvme) {
-    idle(kToken, elsewhere);
     idle(kPressure, elsewhere);
     idle(kDurable, elsewhere);
   }

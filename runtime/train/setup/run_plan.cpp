@@ -131,7 +131,6 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   if (config.max_prefetch_elements) options.prefetch_elements = *config.max_prefetch_elements;
   options.verify_checksums = config.terrace.verify_checksums;
   options.reads_past_host = config.aio.file_reads == FileReads::on && options.parameters == Placement::nvme;
-  if (config.terrace.device_token) options.drive_turns.emplace();
   if (config.aio.queue_depth) options.io.queue_depth = *config.aio.queue_depth;
   if (config.aio.block_bytes) options.io.block_bytes = *config.aio.block_bytes;
   if (config.aio.thread_count) options.io.thread_count = *config.aio.thread_count;

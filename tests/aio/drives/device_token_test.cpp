@@ -101,27 +101,6 @@ TEST_F(DeviceTokens, ExcludeOthersUntilTheyAreReleased) {
   EXPECT_FALSE(ours.try_acquire());
 }
 
-TEST_F(DeviceTokens, NameTheProcessThatHasTheDrive) {
-  DeviceToken ours(paths(), options());
-  DeviceToken theirs(paths(), options());
-  EXPECT_EQ(theirs.holder(), 0u);
-  const pid_t holder = child([&] {
-    DeviceToken token(paths(), options());
-    if (token.acquire()) ++shared_->started;
-    while (shared_->started < 2) usleep(100);
-    token.release();
-  });
-  while (shared_->started == 0) usleep(100);
-  EXPECT_EQ(theirs.holder(), static_cast<uint64_t>(holder));
-  ++shared_->started;
-  end(holder);
-  EXPECT_EQ(theirs.holder(), 0u);
-  EXPECT_TRUE(ours.acquire());
-  EXPECT_EQ(theirs.holder(), static_cast<uint64_t>(getpid()));
-  ours.release();
-  EXPECT_EQ(theirs.holder(), 0u);
-}
-
 TEST_F(DeviceTokens, GoWithTheProcessThatDies) {
   const pid_t holder = child([&] {
     DeviceToken token(paths(), options());

@@ -196,9 +196,6 @@ TEST(TrainConfigRules, ListsWhatIsSaidOfEpochsWhereThereAreNone) {
   EXPECT_THAT(
       parse(R"({"terrace": {"durable": true, "commit_every_steps": 7}, )" + states_on + on_cpu).warnings,
       ElementsAre(HasSubstr("terrace (optimizer states are not on nvme): durable, commit_every_steps")));
-  EXPECT_THAT(parse(R"({"terrace": {"device_token": false}, )" + states_on + on_cpu).warnings,
-              ElementsAre(HasSubstr("terrace (optimizer states are not on nvme): device_token")));
-  EXPECT_THAT(parse(R"({"terrace": {"device_token": false}, )" + states_on + nvme).warnings, ElementsAre());
   EXPECT_TRUE(honoured.terrace.memory_pressure);
   EXPECT_THAT(parse(R"({"terrace": {"memory_pressure": true}, )" + states_on + on_cpu).warnings,
               ElementsAre(HasSubstr("terrace (optimizer states are not on nvme): memory_pressure")));

@@ -341,7 +341,7 @@ TEST(TrainConfig, ReadsTheKeysOfItsOwn) {
   const TrainConfig config = parse(R"({"terrace": {"device_memory": "256MiB", "host_memory": 1073741824,
       "chunk_elements": 8192, "policy": "lru", "engine": "io_uring", "io_uring_sqpoll": true,
       "io_uring_iopoll": true, "prefetch_depth": 3, "strict": true,
-      "verify_checksums": false, "device_token": false, "memory_pressure": false, "threads": 2, "bind_threads": false, "seed": 7}})");
+      "verify_checksums": false, "memory_pressure": false, "threads": 2, "bind_threads": false, "seed": 7}})");
   EXPECT_EQ(config.terrace.device_memory_bytes, 256u << 20);
   EXPECT_EQ(config.terrace.host_memory_bytes, 1u << 30);
   EXPECT_EQ(config.terrace.chunk_elements, 8192u);
@@ -352,7 +352,6 @@ TEST(TrainConfig, ReadsTheKeysOfItsOwn) {
   EXPECT_EQ(config.terrace.prefetch_uses, 3u);
   EXPECT_TRUE(config.terrace.strict);
   EXPECT_FALSE(config.terrace.verify_checksums);
-  EXPECT_FALSE(config.terrace.device_token);
   EXPECT_FALSE(config.terrace.memory_pressure);
   EXPECT_EQ(config.terrace.thread_count, 2u);
   EXPECT_FALSE(config.terrace.bind_threads);
