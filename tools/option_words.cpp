@@ -37,7 +37,7 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(OffloadOptions, states, "--offload-optimizer", "zero_optimization.offload_optimizer.device"),
     TERRACE_OPTION(OffloadOptions, durable, "", "terrace.durable"),
     TERRACE_OPTION(OffloadOptions, tier_start, "--resume nvme", ""),
-    TERRACE_OPTION(OffloadOptions, discard_epochs, "--fresh", ""),
+    TERRACE_OPTION(OffloadOptions, discard_commits, "--fresh", ""),
     TERRACE_OPTION(OffloadOptions, record_layout, "--compact-state", "terrace.compact_state"),
     TERRACE_OPTION(OffloadOptions, processor_share, "--update-ratio", "zero_optimization.offload_optimizer.ratio"),
     TERRACE_OPTION(OffloadOptions, device_budget_bytes, "--device-memory", "terrace.device_memory"),
@@ -65,7 +65,7 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(TrainConfig, precision, "", "bf16.enabled true"),  // bf16
     TERRACE_OPTION(ModelConfig, context, "--context", ""),
     TERRACE_OPTION(TrainerOptions, tier_start, "--resume nvme", ""),
-    TERRACE_OPTION(TrainerOptions, discard_epochs, "--fresh", ""),
+    TERRACE_OPTION(TrainerOptions, discard_commits, "--fresh", ""),
     TERRACE_OPTION(TrainerOptions, weights, "--model", ""),
     TERRACE_OPTION(TokenOptions, paths, "--data", ""),
     TERRACE_OPTION(TokenOptions, token_bytes, "--token-type", ""),

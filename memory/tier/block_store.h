@@ -67,7 +67,7 @@ class BlockStore {
   // Opens the files of a commit of this space, with its blocks and the slots kept for retained commits (see
   // take_retained()). Throws Error(config) when the layout does not fit the options, Error(corrupt) when
   // files are not as the manifests say. Such a store is never in place.
-  BlockStore(TierSpace& space, BlockStoreOptions options, const StoreLayout& epoch,
+  BlockStore(TierSpace& space, BlockStoreOptions options, const StoreLayout& commit,
              std::span<const StoreLayout> retained, Log& log);
   // All snapshots must be gone. In place the files are removed now; otherwise the space removes or keeps
   // them.

@@ -238,12 +238,12 @@ void BlockStore::write_zeros(io::Engine& engine, const File& file, uint64_t firs
   throw io_error(request_at(writes.first_failure.tag), writes.first_failure);
 }
 
-BlockStore::BlockStore(TierSpace& space, BlockStoreOptions options, const StoreLayout& epoch,
+BlockStore::BlockStore(TierSpace& space, BlockStoreOptions options, const StoreLayout& commit,
                        std::span<const StoreLayout> retained, Log& log)
     : space_(space), options_(std::move(options)), log_(log), files_(space.path_count()) {
   TERRACE_ASSERT(!options_.in_place, "a commit is never written over in place");
   number_blocks();
-  std::vector<const StoreLayout*> layouts{&epoch};
+  std::vector<const StoreLayout*> layouts{&commit};
   for (const StoreLayout& layout : retained) layouts.push_back(&layout);
   std::vector<uint32_t> counts(space.path_count(), 0);
   for (const StoreLayout* layout : layouts) {
@@ -260,7 +260,7 @@ BlockStore::BlockStore(TierSpace& space, BlockStoreOptions options, const StoreL
   }
   map_ = std::make_unique<SlotMap>(counts, first_block_.back());
   candidates_.reserve(counts.size());
-  map_->restore(epoch.blocks);
+  map_->restore(commit.blocks);
   for (const StoreLayout& layout : retained)
     retained_.push_back(Snapshot(*this, map_->open_snapshot(layout.blocks)));
 }

@@ -57,7 +57,7 @@ FoundTier look_once(std::span<const std::filesystem::path> paths) {
   found.trouble = arrangement.trouble;
   found.paths_fit = arrangement.trouble.empty();
   for (const tier::FolderSurvey& folder : folders) {
-    found.has_manifests |= !tier::survey_epochs(folder).epochs.empty();
+    found.has_manifests |= !tier::survey_commits(folder).commits.empty();
     if (folder.label) found.path_count = std::max(found.path_count, folder.label->path_count);
   }
   const auto note = [&](std::string trouble) {
@@ -65,19 +65,19 @@ FoundTier look_once(std::span<const std::filesystem::path> paths) {
   };
   for (const tier::FolderSurvey& folder : folders) {
     if (!folder.label || folder.label->path_index != 0) continue;
-    const std::vector<EpochFile> epochs = tier::survey_epochs(folder).epochs;
-    for (const EpochFile& file : epochs) {
+    const std::vector<CommitFile> commits = tier::survey_commits(folder).commits;
+    for (const CommitFile& file : commits) {
       try {
-        found.newest = tier::load_epoch(file, folder.label->space, folder.label->path_count);
-        found.epoch = file.epoch;
-        found.epochs.push_back(file);
+        found.newest = tier::load_commit(file, folder.label->space, folder.label->path_count);
+        found.commit = file.commit;
+        found.commits.push_back(file);
       } catch (const Error& error) {
-        if (file.epoch == epochs.back().epoch) note(error.what());
+        if (file.commit == commits.back().commit) note(error.what());
       }
     }
     break;
   }
-  if (found.epochs.empty()) note("nothing was committed there");
+  if (found.commits.empty()) note("nothing was committed there");
   if (found.trouble.empty()) note(tier::missing_blocks(found.newest, folders, arrangement.order));
   found.whole = found.trouble.empty();
   return found;

@@ -84,7 +84,7 @@ std::optional<RecordLayout> layout_of(uint64_t number) {
 }
 
 std::string why_not(const TierManifest& manifest) {
-  if (manifest.epoch == 0) return "commits are numbered from 1";
+  if (manifest.commit == 0) return "commits are numbered from 1";
   if (manifest.layout.moment_count > kMostMoments || manifest.layout.moment_type == DataType::fp16)
     return "no optimizer has such states";
   for (size_t s = 0; s < manifest.stores.size(); ++s) {
@@ -175,7 +175,7 @@ std::vector<std::byte> serialise(const TierManifest& manifest) {
   writer.number(manifest.version);
   writer.number(static_cast<uint32_t>(manifest.stores.size()));
   writer.bytes(manifest.space.bytes);
-  writer.number(manifest.epoch);
+  writer.number(manifest.commit);
   writer.number(uint64_t{manifest.info.size()});
   writer.number(manifest.version < kFirstWithLayout ? 0 : number_of(manifest.layout));
   writer.text(manifest.info);
@@ -198,7 +198,7 @@ TierManifest parse_tier_manifest(std::span<const std::byte> bytes, const std::fi
   manifest.version = version;
   const auto store_count = reader.number<uint32_t>();
   std::ranges::copy(reader.bytes(manifest.space.bytes.size()), manifest.space.bytes.begin());
-  manifest.epoch = reader.number<uint64_t>();
+  manifest.commit = reader.number<uint64_t>();
   const auto info_bytes = reader.number<uint64_t>();
   const auto layout_number = reader.number<uint64_t>();
   const std::optional<RecordLayout> layout = layout_of(layout_number);

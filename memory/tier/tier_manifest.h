@@ -46,8 +46,8 @@ struct StoreLayout {
 
 struct TierManifest {
   SpaceId space;
-  uint64_t epoch = 0;  // counts from 1
-  std::string info;    // opaque bytes of the committer's
+  uint64_t commit = 0;  // counts from 1
+  std::string info;     // opaque bytes of the committer's
   std::vector<StoreLayout> stores;
   RecordLayout layout = {};  // layout of the optimizer state
   uint32_t version = 2;      // version of the format; version 1 has only the default layout

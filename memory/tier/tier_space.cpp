@@ -26,13 +26,13 @@ namespace {
   throw Error(ErrorKind::config,
               {"will not remove the training state in", folder, std::move(reason),
                "name another folder; or go on training from it (OffloadOptions::tier_start), or remove it "
-               "(OffloadOptions::discard_epochs)"});
+               "(OffloadOptions::discard_commits)"});
 }
 
 [[noreturn]] void cannot_resume(const std::string& subject, std::string reason, ErrorKind kind) {
   throw Error(kind, {"cannot resume from the nvme tier in", subject, std::move(reason),
                      "name the paths of the run that is to go on; or go on from a checkpoint, with "
-                     "OffloadOptions::discard_epochs"});
+                     "OffloadOptions::discard_commits"});
 }
 
 // A file of a user's with a name that is going to be written, or a tier file that has lost its mark. Stores
@@ -153,7 +153,7 @@ void TierSpace::remove_leftovers() {
 void TierSpace::require_nothing_to_lose() {
   const std::vector<tier::FolderSurvey> folders = survey(folders_);
   for (const tier::FolderSurvey& folder : folders) {
-    for (const EpochFile& file : tier::survey_epochs(folder).epochs) {
+    for (const CommitFile& file : tier::survey_commits(folder).commits) {
       std::string state = "is damaged";
       try {
         parse_tier_manifest(io::read_whole_file(file.path, kLargestManifestBytes), file.path);
@@ -161,10 +161,10 @@ void TierSpace::require_nothing_to_lose() {
       } catch (const Error& error) {
         if (error.kind() == ErrorKind::config) throw;  // of a newer Terrace: not ours to remove
       }
-      if (!options_.discard_epochs)
-        will_not_remove(folder.folder, fmt::format("its commit {} {}", file.epoch, state));
+      if (!options_.discard_commits)
+        will_not_remove(folder.folder, fmt::format("its commit {} {}", file.commit, state));
     }
-    if (options_.discard_epochs || !folder.label || folder.label->path_index == 0) continue;
+    if (options_.discard_commits || !folder.label || folder.label->path_index == 0) continue;
     const bool first_is_here = std::ranges::any_of(folders, [&](const tier::FolderSurvey& other) {
       return other.label && other.label->path_index == 0 && other.label->space == folder.label->space;
     });
@@ -210,13 +210,13 @@ void TierSpace::start_resumed() {
   folders_ = std::move(ordered);
   const tier::FolderSurvey& first = folders[arrangement.order.front()];
   id_ = first.label->space;
-  const tier::EpochSurvey found = tier::survey_epochs(first);
-  if (found.epochs.empty()) cannot_resume(first.folder, "nothing was committed there", ErrorKind::config);
-  take_up_epochs(found.epochs);
+  const tier::CommitSurvey found = tier::survey_commits(first);
+  if (found.commits.empty()) cannot_resume(first.folder, "nothing was committed there", ErrorKind::config);
+  take_up_commits(found.commits);
   const std::string missing =
-      tier::missing_blocks(read_epoch(epochs_.back().epoch), folders, arrangement.order);
+      tier::missing_blocks(read_commit(commits_.back().commit), folders, arrangement.order);
   if (!missing.empty()) cannot_resume(first.folder, missing, ErrorKind::corrupt);
-  for (const EpochFile& file : found.passed) remove_file(file.path);
+  for (const CommitFile& file : found.passed) remove_file(file.path);
   for (const tier::FolderSurvey& folder : folders) remove_unnamed(folder);
   // The manifests to come have a name that an earlier Terrace would not see: it has to refuse the folders.
   if (std::ranges::any_of(folders, [](const tier::FolderSurvey& folder) {
@@ -229,8 +229,8 @@ void TierSpace::start_resumed() {
 // What a crash cut short, and tier files that are in no commit.
 void TierSpace::remove_unnamed(const tier::FolderSurvey& folder) {
   std::set<std::string> named;
-  for (const EpochFile& file : epochs_) {
-    for (const StoreLayout& store : read_epoch(file.epoch).stores)
+  for (const CommitFile& file : commits_) {
+    for (const StoreLayout& store : read_commit(file.commit).stores)
       named.insert(tier::blocks_file_name(store.name));
   }
   for (const tier::Entry& entry : folder.entries) {
@@ -242,13 +242,13 @@ void TierSpace::remove_unnamed(const tier::FolderSurvey& folder) {
 }
 
 // The newest must be whole: to go on from an older one is not for this to decide.
-void TierSpace::take_up_epochs(const std::vector<EpochFile>& found) {
-  for (const EpochFile& file : found) {
+void TierSpace::take_up_commits(const std::vector<CommitFile>& found) {
+  for (const CommitFile& file : found) {
     try {
-      tier::load_epoch(file, id_, folders_.size());
-      epochs_.push_back(file);
+      tier::load_commit(file, id_, folders_.size());
+      commits_.push_back(file);
     } catch (const Error& error) {
-      if (error.kind() == ErrorKind::config || file.epoch == found.back().epoch) throw;
+      if (error.kind() == ErrorKind::config || file.commit == found.back().commit) throw;
       log_.warning(fmt::format("a retained commit is lost, and its slots are used again: {}", error.what()));
     }
   }
@@ -260,52 +260,53 @@ void TierSpace::remove_file(const std::filesystem::path& path) {
   if (options_.events != nullptr) options_.events->removed(path);
 }
 
-std::vector<EpochFile>::iterator TierSpace::find_epoch(uint64_t epoch) {
-  const auto found = std::ranges::find(epochs_, epoch, &EpochFile::epoch);
-  TERRACE_ASSERT(found != epochs_.end(), "there is no commit " + std::to_string(epoch));
+std::vector<CommitFile>::iterator TierSpace::find_commit(uint64_t commit) {
+  const auto found = std::ranges::find(commits_, commit, &CommitFile::commit);
+  TERRACE_ASSERT(found != commits_.end(), "there is no commit " + std::to_string(commit));
   return found;
 }
 
-TierManifest TierSpace::read_epoch(uint64_t epoch) const {
-  const auto found = std::ranges::find(epochs_, epoch, &EpochFile::epoch);
-  TERRACE_ASSERT(found != epochs_.end(), "there is no commit " + std::to_string(epoch));
-  return tier::load_epoch(*found, id_, folders_.size());
+TierManifest TierSpace::read_commit(uint64_t commit) const {
+  const auto found = std::ranges::find(commits_, commit, &CommitFile::commit);
+  TERRACE_ASSERT(found != commits_.end(), "there is no commit " + std::to_string(commit));
+  return tier::load_commit(*found, id_, folders_.size());
 }
 
-uint64_t TierSpace::write_epoch(const TierManifest& manifest) {
+uint64_t TierSpace::write_commit(const TierManifest& manifest) {
   TERRACE_ASSERT(manifest.space == id_, "a manifest of another space");
-  TERRACE_ASSERT(epochs_.empty() || manifest.epoch > epochs_.back().epoch,
-                 "commit " + std::to_string(manifest.epoch) + " is not later than those before");
+  TERRACE_ASSERT(commits_.empty() || manifest.commit > commits_.back().commit,
+                 "commit " + std::to_string(manifest.commit) + " is not later than those before");
   const std::vector<std::byte> bytes = serialise(manifest);
   if (options_.dry) {
-    epochs_ = {{manifest.epoch, {}, false}};
+    commits_ = {{manifest.commit, {}, false}};
     return bytes.size();
   }
   for (const std::unique_ptr<TierFolder>& folder : folders_) folder->require_held();
-  const EpochFile file{manifest.epoch,
-                       folders_.front()->path() + "/" + tier::epoch_file_name({.epoch = manifest.epoch}),
-                       false};
+  const CommitFile file{manifest.commit,
+                        folders_.front()->path() + "/" + tier::commit_file_name({.commit = manifest.commit}),
+                        false};
   io::write_file_atomically(file.path, bytes, options_.events);
-  epochs_.push_back(file);
+  commits_.push_back(file);
   // Only now: before, the one before was what a crash would have left. One that stays is passed all the same.
-  for (const EpochFile& before : epochs_) {
-    if (before.retained || before.epoch == manifest.epoch) continue;
+  for (const CommitFile& before : commits_) {
+    if (before.retained || before.commit == manifest.commit) continue;
     try {
       remove_file(before.path);
     } catch (const Error& error) {
       log_.warning(error.what());
     }
   }
-  std::erase_if(epochs_,
-                [&](const EpochFile& before) { return !before.retained && before.epoch < manifest.epoch; });
+  std::erase_if(commits_, [&](const CommitFile& before) {
+    return !before.retained && before.commit < manifest.commit;
+  });
   return bytes.size();
 }
 
-void TierSpace::retain_epoch(uint64_t epoch) {
-  EpochFile& file = *find_epoch(epoch);
+void TierSpace::retain_commit(uint64_t commit) {
+  CommitFile& file = *find_commit(commit);
   if (file.retained) return;
   const std::filesystem::path to =
-      folders_.front()->path() + "/" + tier::epoch_file_name({.epoch = epoch, .retained = true});
+      folders_.front()->path() + "/" + tier::commit_file_name({.commit = commit, .retained = true});
   if (rename(file.path.c_str(), to.c_str()) != 0)
     throw Error(ErrorKind::io, {"cannot rename the manifest", file.path.string(), system_reason(errno), ""});
   if (options_.events != nullptr) options_.events->renamed(file.path, to);
@@ -314,10 +315,10 @@ void TierSpace::retain_epoch(uint64_t epoch) {
   io::sync_folder(folders_.front()->path(), options_.events);
 }
 
-void TierSpace::remove_epoch(uint64_t epoch) {
-  const auto file = find_epoch(epoch);
+void TierSpace::remove_commit(uint64_t commit) {
+  const auto file = find_commit(commit);
   remove_file(file->path);
-  epochs_.erase(file);
+  commits_.erase(file);
   // Its slots are written again: after a power cut it must not be back.
   io::sync_folder(folders_.front()->path(), options_.events);
 }

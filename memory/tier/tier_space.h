@@ -35,8 +35,8 @@ struct TierPath {
 
 // A manifest among the files of path 0. A passing (not retained) one is removed when the next commit is
 // durable.
-struct EpochFile {
-  uint64_t epoch = 0;
+struct CommitFile {
+  uint64_t commit = 0;
   std::filesystem::path path;
   bool retained = false;
 };
@@ -44,10 +44,10 @@ struct EpochFile {
 struct TierSpaceOptions {
   std::vector<TierPath> paths;  // at least one, no two alike
   // fresh removes the files of a dead job, with a line; a commit, or files that may be part of one, are an
-  // Error(config) unless `discard_epochs`. resume needs paths that hold a whole commit, else it is an Error;
+  // Error(config) unless `discard_commits`. resume needs paths that hold a whole commit, else it is an Error;
   // their order is that of the run that made them, not the order given here.
   TierStart start = TierStart::fresh;
-  bool discard_epochs = false;
+  bool discard_commits = false;
   // For plans: the paths need not be there, no folder is made or locked, and nothing is written. The start is
   // fresh.
   bool dry = false;
@@ -78,16 +78,16 @@ class TierSpace {
   void keep_files(bool keep);
 
   // The commits in the folders, oldest first, without passing ones that a later commit has replaced.
-  const std::vector<EpochFile>& epochs() const { return epochs_; }
-  TierManifest read_epoch(uint64_t epoch) const;
+  const std::vector<CommitFile>& commits() const { return commits_; }
+  TierManifest read_commit(uint64_t commit) const;
   // Writes a manifest, later than all others, and returns its bytes. It is durable when this returns: written
   // aside, fsync, rename, fsync of the folder. The blocks that it names must be durable before. The manifest
   // of the previous passing commit is then removed. Throws Error(io) when a lock of the folders was taken
   // away. Any one thread may call it while no other call of this object runs.
-  uint64_t write_epoch(const TierManifest& manifest);
+  uint64_t write_commit(const TierManifest& manifest);
   // A retained commit stays until it is removed. The changes of both functions are durable when they return.
-  void retain_epoch(uint64_t epoch);
-  void remove_epoch(uint64_t epoch);
+  void retain_commit(uint64_t commit);
+  void remove_commit(uint64_t commit);
 
  private:
   void lock_folders();
@@ -97,8 +97,8 @@ class TierSpace {
   void remove_leftovers();
   TierFolder::Removed remove_durably(TierFolder& folder);
   void write_labels();
-  void take_up_epochs(const std::vector<EpochFile>& found);
-  std::vector<EpochFile>::iterator find_epoch(uint64_t epoch);
+  void take_up_commits(const std::vector<CommitFile>& found);
+  std::vector<CommitFile>::iterator find_commit(uint64_t commit);
   void remove_unnamed(const tier::FolderSurvey& folder);
   void remove_file(const std::filesystem::path& path);
 
@@ -109,7 +109,7 @@ class TierSpace {
   std::vector<std::unique_ptr<TierFolder>> folders_;
   std::unique_ptr<PathBalancer> balancer_;
   SpaceId id_;
-  std::vector<EpochFile> epochs_;
+  std::vector<CommitFile> commits_;
 };
 
 // The contents of the tier folders of some paths, found without locking or changing anything; for plans and
@@ -117,10 +117,10 @@ class TierSpace {
 struct FoundTier {
   bool present = false;  // files of a space, whole or not
   bool whole = false;    // `newest` can be resumed from these paths, as far as manifests and labels say
-  uint64_t epoch = 0;    // the number of `newest`
+  uint64_t commit = 0;   // the number of `newest`
   TierManifest newest;   // the newest commit, if any, whole or not
   std::string trouble;   // why it is not whole, in words
-  std::vector<EpochFile> epochs;
+  std::vector<CommitFile> commits;
   bool has_manifests = false;  // files of commits, readable or not
   bool paths_fit = false;      // by their labels, these are all the paths of one space
   bool in_use = false;         // a job has one of the folders now

@@ -301,7 +301,7 @@ Error ParamHome::direct_read_error(ChunkId chunk, const io::Completion& completi
   return Error(failure.kind(), std::move(parts));
 }
 
-void ParamHome::commit_with(EpochCommitter* committer) {
+void ParamHome::commit_with(Committer* committer) {
   committer_ = committer;
   publication_.commit_with(committer);
 }

@@ -22,7 +22,7 @@
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/memory/tier/block_store.h>
-#include <terrace/offload/commits/epoch_committer.h>
+#include <terrace/offload/commits/committer.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/old_parameters.h>
 #include <terrace/offload/homes/publication.h>
@@ -89,7 +89,7 @@ class ParamHome {
 
   // Makes parameters part of commits: resident parameters are changed only once a commit has written them,
   // and writes to the tier file take slots that commits leave.
-  void commit_with(EpochCommitter* committer);
+  void commit_with(Committer* committer);
   // Waits until the commit in progress allows changes of the chunk's home slot and of its resident records.
   void before_change(ChunkId chunk);
 
@@ -165,7 +165,7 @@ class ParamHome {
   std::unique_ptr<std::atomic<uint8_t>[]> meeting_;
   OldParameters old_;
   Publication publication_;
-  EpochCommitter* committer_ = nullptr;
+  Committer* committer_ = nullptr;
   uint64_t most_blocks_;              // of a chunk
   std::vector<Reading*> reading_of_;  // per chunk: the last requested read, or null
   // Per chunk; null unless the device itself reads it from the tier file.

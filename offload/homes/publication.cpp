@@ -89,7 +89,7 @@ void Publication::take_slot(ChunkId chunk, uint32_t block, std::span<const std::
     TERRACE_ASSERT(begun, "no slot is free for a block of parameters");
     return;
   }
-  while (!committer_->begin_write(EpochPart::parameters, engine, chunk, block, source, write))
+  while (!committer_->begin_write(CommitPart::parameters, engine, chunk, block, source, write))
     wait_watched(engine, watch_, subject());
 }
 

@@ -16,7 +16,7 @@
 #include <terrace/memory/device/device.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/memory/tier/block_store.h>
-#include <terrace/offload/commits/epoch_committer.h>
+#include <terrace/offload/commits/committer.h>
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/plan/memory_plan.h>
@@ -42,7 +42,7 @@ class Publication {
               const ParameterStores& stores, std::span<std::byte* const> homes, StepWatch& watch);
 
   // Makes writes to the tier file take slots that commits leave; null: there are no commits.
-  void commit_with(EpochCommitter* committer) { committer_ = committer; }
+  void commit_with(Committer* committer) { committer_ = committer; }
 
   // Sends the chunk's new parameters in `buffer` home. Returns the event that is done when they have left
   // `buffer`, or null if they are home already because `buffer` is their host slot. They go to the tier file
@@ -89,7 +89,7 @@ class Publication {
   const ParameterStores stores_;
   const std::span<std::byte* const> homes_;
   StepWatch& watch_;
-  EpochCommitter* committer_ = nullptr;
+  Committer* committer_ = nullptr;
   const uint64_t most_blocks_;  // the most blocks of a chunk
   std::vector<Leaving> leaving_;
   std::vector<std::unique_ptr<ChunkTransfer>> writes_;  // as many as were ever under way at once

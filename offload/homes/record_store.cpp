@@ -84,7 +84,7 @@ void RecordStore::before_change(ChunkId chunk) {
 bool RecordStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std::byte> source,
                               BlockStore::Write& write, const io::Engine& engine) {
   if (committer_ != nullptr)
-    return committer_->begin_write(EpochPart::records, engine, chunk, block, source, write);
+    return committer_->begin_write(CommitPart::records, engine, chunk, block, source, write);
   const bool begun = store_->begin_write(chunk, block, source, write);
   TERRACE_ASSERT(begun, "a block that is written in place has its slot");
   return true;

@@ -14,7 +14,7 @@
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/memory/tier/block_store.h>
-#include <terrace/offload/commits/epoch_committer.h>
+#include <terrace/offload/commits/committer.h>
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/plan/memory_plan.h>
 #include <terrace/offload/transfer/block_transfer.h>
@@ -46,7 +46,7 @@ class RecordStore {
   void lock_for_device(const std::vector<bool>& chunks);
 
   // Lets commits read resident records and share the store's slots; null: there are no commits.
-  void commit_with(EpochCommitter* committer) { committer_ = committer; }
+  void commit_with(Committer* committer) { committer_ = committer; }
   // True if resident records may be changed without waiting for a commit. If not, the commit writes them
   // next.
   bool may_change(ChunkId chunk) { return committer_ == nullptr || committer_->may_change(chunk); }
@@ -97,7 +97,7 @@ class RecordStore {
   Placement placement_;
   Device& device_;
   BlockStore* store_;
-  EpochCommitter* committer_ = nullptr;
+  Committer* committer_ = nullptr;
   io::Engine* engine_;
   StepWatch& watch_;
   HostArena& arena_;

@@ -57,9 +57,9 @@ void RecordStore::keep(uint32_t count, bool knows_cached) {
 
 void RecordStore::leave(ChunkId chunk, bool knows_cached) {
   const uint32_t c = index_of(chunk);
-  const bool newer = is_newer_[c] && (!knows_cached || committer_->is_newer(EpochPart::records, chunk));
+  const bool newer = is_newer_[c] && (!knows_cached || committer_->is_newer(CommitPart::records, chunk));
   if (newer) write_back(chunk);
-  if (knows_cached) committer_->forget_cached(EpochPart::records, chunk);
+  if (knows_cached) committer_->forget_cached(CommitPart::records, chunk);
   is_newer_[c] = false;
   locks_[c].reset();
   arena_.release({memory_[c], slot_bytes_});
@@ -81,7 +81,7 @@ void RecordStore::enter(ChunkId chunk, bool knows_cached) {
   free_slots_.pop_back();
   memory_[index_of(chunk)] = memory;
   lock(chunk);
-  if (knows_cached) committer_->add_cached(EpochPart::records, chunk, memory, false);
+  if (knows_cached) committer_->add_cached(CommitPart::records, chunk, memory, false);
   ++kept_count_;
   streamed_bytes_ -= record_bytes(chunk);
 }

@@ -24,7 +24,7 @@ struct OffloadHooks {
   // constructor makes them in this order: the step thread's engine; the reader's, where parameters are on
   // nvme; the committer's, where commits are kept; the reader's, where only gradients or activations need it.
   // The engine of the updates is made when a mode other than after_backward is first set, and one more with
-  // every PinnedEpoch.
+  // every PinnedCommit.
   std::function<std::unique_ptr<io::Engine>(std::unique_ptr<io::Engine>)> decorate_engine;
   // Receives every change of a drive but the engines' writes, for simulated power cuts.
   io::FileEvents* file_events = nullptr;

@@ -28,13 +28,13 @@ struct OffloadOptions {
   // whole whatever happens. Records then take twice the room on the drives. The option has no effect where no
   // commit is possible (Commits::why_not_kept).
   bool durable = false;
-  uint32_t retained_epochs = 0;  // commits that stay beside the last one; each takes room for all records
+  uint32_t retained_commits = 0;  // commits that stay beside the last one; each takes room for all records
   // resume: the run goes on from the last commit in the tier folders; the chunk_elements of the space must be
   // that of the commit. fresh: files that no commit needs are removed, and a commit in the folders is an
-  // error unless `discard_epochs` is set. A discarded commit goes with the first commit of this run where the
-  // new state has room beside it (Commits::earlier_stays), else at once.
+  // error unless `discard_commits` is set. A discarded commit goes with the first commit of this run where
+  // the new state has room beside it (Commits::earlier_stays), else at once.
   TierStart tier_start = TierStart::fresh;
-  bool discard_epochs = false;
+  bool discard_commits = false;
 
   RecordLayout record_layout;  // of the optimizer states
   // The processor's share, 0 to 1, of the trained elements whose states live below the device. The device

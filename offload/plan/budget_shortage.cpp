@@ -72,7 +72,7 @@ Need host_need(const MemoryPlan& plan, const OffloadOptions& options) {
                {"activation checkpoints", plan.host_activation_bytes()},
                {"staging and I/O",
                 (plan.staging_slots + plan.old_parameter_slots + plan.landing_slots) * plan.slot_bytes +
-                    plan.ring_slots * plan.ring_slot_bytes + plan.epoch_slots * plan.epoch_slot_bytes},
+                    plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes},
                {"bookkeeping of chunks", plan.bookkeeping_bytes}}),
       std::move(advice)};
 }

@@ -51,7 +51,7 @@ std::string advice_for(const MemoryPlan& plan, const OffloadOptions& options, ui
     advice += fmt::format(", or keep activation checkpoints in memory ({} of that)",
                           format_bytes(plan.activation_file_bytes));
   }
-  if (plan.keeps_epochs && options.tier_start != TierStart::resume) {
+  if (plan.keeps_commits && options.tier_start != TierStart::resume) {
     advice +=
         ", or set OffloadOptions::durable to false, which halves that and gives up resuming after a crash";
   }

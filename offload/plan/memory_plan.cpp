@@ -31,7 +31,7 @@ constexpr uint32_t kRingSlotsMinimum = 4;
 constexpr uint64_t kRingBytesWanted =
     16 * kMiB;                            // stays in a last-level cache and is the fastest size measured
 constexpr uint64_t kRingShareOfHost = 8;  // and never more than this fraction of a small budget
-constexpr uint32_t kEpochSlots = 4;       // blocks being read of a commit that is copied
+constexpr uint32_t kCommitSlots = 4;      // blocks being read of a commit that is copied
 constexpr uint32_t kJoinSlots = 2;        // a block of records and one of parameters, before they are joined
 constexpr uint32_t kOldParameterSlotsMinimum = 2;  // one chunk is updated while the next one is read
 constexpr uint32_t kOldParameterSlotsWanted = 4;
@@ -160,7 +160,7 @@ uint64_t host_total(const MemoryPlan& plan) {
              plan.slot_bytes +
          plan.host_accumulator_slots * plan.accumulator_slot_bytes + plan.gradient_sum_bytes +
          2 * plan.spill_slots * plan.spill_slot_bytes + plan.host_record_slots * plan.record_slot_bytes +
-         plan.ring_slots * plan.ring_slot_bytes + plan.epoch_slots * plan.epoch_slot_bytes +
+         plan.ring_slots * plan.ring_slot_bytes + plan.commit_slots * plan.commit_slot_bytes +
          plan.host_activation_bytes() + plan.bookkeeping_bytes;
 }
 
@@ -205,9 +205,9 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
       std::min(plan.record_layout.block_tiles() * plan.record_layout.tile_bytes(), plan.record_slot_bytes);
   // Elsewhere one block serves initialisation and checkpoints.
   plan.ring_slots = options.states == Placement::nvme ? kRingSlotsMinimum : 1;
-  if (plan.keeps_epochs) {
-    plan.epoch_slots = kEpochSlots + (has_parameters_in_epochs(plan) ? kJoinSlots : 0);
-    plan.epoch_slot_bytes = std::max(plan.ring_slot_bytes, plan.param_block_bytes());
+  if (plan.keeps_commits) {
+    plan.commit_slots = kCommitSlots + (has_parameters_in_commits(plan) ? kJoinSlots : 0);
+    plan.commit_slot_bytes = std::max(plan.ring_slot_bytes, plan.param_block_bytes());
   }
 }
 
@@ -307,22 +307,22 @@ void plan_disk(const SpaceLayout& space, const OffloadOptions& options, const Co
   const uint64_t block_bytes = plan.param_block_bytes();
   if (options.parameters == Placement::nvme) {
     // While a frozen chunk is loaded once more, before there is a commit, the one before is still there.
-    if (plan.keeps_epochs && counts.trainable_chunks < counts.chunks)
+    if (plan.keeps_commits && counts.trainable_chunks < counts.chunks)
       plan.frozen_spare_slots = divide_up(plan.slot_bytes, block_bytes);
     plan.parameter_file_bytes = (counts.param_blocks + plan.frozen_spare_slots) * block_bytes;
     if (plan.frozen_spare_slots > 0)
       plan.frozen_file_bytes = plan.parameter_file_bytes - counts.trainable_param_blocks * block_bytes;
   }
-  if (has_parameters_in_epochs(plan)) {
-    plan.parameter_spare_slots = (1 + options.retained_epochs) * counts.trainable_param_blocks +
+  if (has_parameters_in_commits(plan)) {
+    plan.parameter_spare_slots = (1 + options.retained_commits) * counts.trainable_param_blocks +
                                  kChunksBeingWritten * divide_up(plan.slot_bytes, block_bytes);
     if (options.parameters != Placement::nvme)
       plan.parameter_file_bytes = counts.trainable_param_blocks * block_bytes;
     plan.parameter_file_bytes += plan.parameter_spare_slots * block_bytes;
   }
   if (options.states == Placement::nvme) {
-    if (plan.keeps_epochs)
-      plan.record_spare_slots = (1 + options.retained_epochs) * counts.record_blocks + plan.ring_slots;
+    if (plan.keeps_commits)
+      plan.record_spare_slots = (1 + options.retained_commits) * counts.record_blocks + plan.ring_slots;
     plan.record_file_bytes = (counts.record_blocks + plan.record_spare_slots) * plan.ring_slot_bytes;
   }
   const std::vector<bool> spilled = spilled_gradients(space, plan);
@@ -390,8 +390,8 @@ MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace
   const Counts counts = count(space, options.record_layout);
   MemoryPlan plan;
   plan.record_layout = options.record_layout;
-  plan.why_no_epochs = reason_without_epochs(space, options);
-  plan.keeps_epochs = plan.why_no_epochs.empty();
+  plan.why_no_commits = reason_without_commits(space, options);
+  plan.keeps_commits = plan.why_no_commits.empty();
   plan.parameter_chunks = counts.chunks;
   plan.record_chunks = counts.trainable_chunks;
   plan_device(space, trace, options, counts, plan);
@@ -426,7 +426,7 @@ std::vector<bool> spilled_gradients(const SpaceLayout& space, const MemoryPlan& 
   return spilled;
 }
 
-std::string reason_without_epochs(const SpaceLayout& space, const OffloadOptions& options) {
+std::string reason_without_commits(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.states != Placement::nvme) return "optimizer states are not on nvme";
   if (!options.durable) return "records are written in place";
   if (std::ranges::none_of(space.sections(), &Section::trainable)) return "nothing is trained";

@@ -92,8 +92,8 @@ struct MemoryPlan {
   }
   uint32_t ring_slots = 0;  // blocks of RecordLayout::block_tiles()
   uint64_t ring_slot_bytes = 0;
-  uint32_t epoch_slots = 0;  // blocks for reading a pinned commit while training goes on
-  uint64_t epoch_slot_bytes = 0;
+  uint32_t commit_slots = 0;  // blocks for reading a pinned commit while training goes on
+  uint64_t commit_slot_bytes = 0;
   uint64_t bookkeeping_bytes = 0;  // heap memory beside the arena
   uint64_t host_bytes = 0;
   uint64_t host_minimum_bytes = 0;
@@ -102,8 +102,8 @@ struct MemoryPlan {
   // Drives. There is room for every chunk, resident or not, so that a budget may shrink later. With commits,
   // records have a second slot for every block, one slot for each block of the ring, and one slot per block
   // for every retained commit, so an update waits for room only while a commit is in progress.
-  bool keeps_epochs = false;
-  std::string why_no_epochs;
+  bool keeps_commits = false;
+  std::string why_no_commits;
   uint32_t parameter_chunks = 0;    // all
   uint32_t record_chunks = 0;       // trainable ones
   uint64_t record_spare_slots = 0;  // each of ring_slot_bytes, beyond one for each block
@@ -140,11 +140,11 @@ MemoryPlan plan_memory(const SpaceLayout& space, std::span<const TensorUse> trac
 std::vector<bool> spilled_gradients(const SpaceLayout& space, const MemoryPlan& plan);
 
 // The reason why a run with these options keeps no commits, in words for the log; empty if it keeps them.
-std::string reason_without_epochs(const SpaceLayout& space, const OffloadOptions& options);
+std::string reason_without_commits(const SpaceLayout& space, const OffloadOptions& options);
 
 // True if commits hold parameters of their own, because records do not hold whole masters.
-inline bool has_parameters_in_epochs(const MemoryPlan& plan) {
-  return plan.keeps_epochs && plan.record_layout.master == MasterForm::remainder;
+inline bool has_parameters_in_commits(const MemoryPlan& plan) {
+  return plan.keeps_commits && plan.record_layout.master == MasterForm::remainder;
 }
 
 // The device bytes beyond which more would stay unused.

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/offload/commits/epoch_committer.h>
+#include <terrace/offload/commits/committer.h>
 #include <terrace/offload/state/commits.h>
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/state/step_boundary.h>
@@ -14,23 +14,23 @@ namespace terrace {
 
 // They are this run's from now on.
 void Commits::adopt_found() {
-  const EpochStores stores = this->stores();
+  const CommitStores stores = this->stores();
   const auto slots_of = [&](const TierManifest& manifest, auto snapshot_of) {
-    EpochSlots slots;
-    slots.epoch = manifest.epoch;
+    CommitSlots slots;
+    slots.commit = manifest.commit;
     slots.info = manifest.info;
-    for (const EpochPart part : kEpochParts) {
+    for (const CommitPart part : kCommitParts) {
       if (stores[part] != nullptr) slots[part] = snapshot_of(*stores[part]);
     }
     return slots;
   };
   const std::vector<TierManifest> found = blocks_.tiers().take_found_commits();
-  std::vector<EpochSlots> retained;
+  std::vector<CommitSlots> retained;
   for (size_t e = 0; e + 1 < found.size(); ++e)
     retained.push_back(slots_of(found[e], [e](BlockStore& store) { return store.take_retained(e); }));
   const TierManifest& last = found.back();
   committer_->take_up(slots_of(last, [](BlockStore& store) { return store.snapshot(); }),
-                      blocks_.tiers().tier()->epochs().back().retained, std::move(retained));
+                      blocks_.tiers().tier()->commits().back().retained, std::move(retained));
 }
 
 // Every block is read once and taken in order: verified, kept where it is resident, and the parameters made
@@ -42,13 +42,13 @@ void Commits::load_last() {
   for (const StatePart part : {StatePart::trained, StatePart::frozen}) custody.begin_loading(part);
   blocks_.read_records([](ChunkId) { return true; },
                        [this](const BlockTransfer& read) { take_records(read); });
-  const EpochStores stores = this->stores();
+  const CommitStores stores = this->stores();
   for (uint32_t c = 0; c < run.space.chunk_count(); ++c) {
     const ChunkId chunk{c};
     if (!run.is_trained(chunk)) {
-      load_parameters(chunk, *stores[EpochPart::frozen]);
+      load_parameters(chunk, *stores[CommitPart::frozen]);
     } else if (run.is_compact()) {
-      load_parameters(chunk, *stores[EpochPart::parameters]);
+      load_parameters(chunk, *stores[CommitPart::parameters]);
       blocks_.homes().params.publication().take_made_on_device(chunk);  // nothing that the tier lacks
     }
   }
@@ -91,12 +91,10 @@ void Commits::copy_parameters() {
   io::Engine& engine = *blocks_.tiers().engine();
   std::array<BlockTransfer, 4> writes;
   size_t turn = 0;
-  const auto nothing = [] {};
   const auto start_write = [&](ChunkId chunk, uint32_t block, std::span<const std::byte> bytes) {
     BlockTransfer& write = writes[turn++ % writes.size()];
     write.finish(run.watch);
-    while (
-        !committer_->begin_write(EpochPart::parameters, engine, chunk, block, bytes, write.write(), nothing))
+    while (!committer_->begin_write(CommitPart::parameters, engine, chunk, block, bytes, write.write()))
       wait_watched(engine, run.watch,
                    {"room in the tier", "host -> nvme", TimeCause::write, chunk, nullptr, {}});
     const uint64_t tag =

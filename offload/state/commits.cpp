@@ -4,8 +4,8 @@
 
 #include <terrace/base/error.h>
 #include <terrace/memory/host/host_arena.h>
-#include <terrace/offload/commits/epoch_committer.h>
-#include <terrace/offload/commits/pinned_epoch_parts.h>
+#include <terrace/offload/commits/committer.h>
+#include <terrace/offload/commits/pinned_commit_parts.h>
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/state/step_boundary.h>
 
@@ -14,21 +14,20 @@ namespace terrace {
 Commits::Commits(StateBlocks& blocks, StepBoundary& boundary, HostArena& arena)
     : blocks_(blocks), boundary_(boundary) {
   const RunContext& run = blocks.run();
-  if (!run.plan.keeps_epochs) return;
+  if (!run.plan.keeps_commits) return;
   TierStores& tiers = blocks.tiers();
-  pin_memory_ = arena.take(run.plan.epoch_slots * run.plan.epoch_slot_bytes, "reading commits");
-  committer_ =
-      std::make_unique<EpochCommitter>(stores(), run.space.chunk_count(), run.options.retained_epochs,
-                                       tiers.make_engine("commits"), run.watch, run.log);
+  pin_memory_ = arena.take(run.plan.commit_slots * run.plan.commit_slot_bytes, "reading commits");
+  committer_ = std::make_unique<Committer>(stores(), run.space.chunk_count(), run.options.retained_commits,
+                                           tiers.make_engine("commits"), run.watch, run.log);
   blocks.homes().records.commit_with(committer_.get());
-  if (has_parameters_in_epochs(run.plan)) blocks.homes().params.commit_with(committer_.get());
+  if (has_parameters_in_commits(run.plan)) blocks.homes().params.commit_with(committer_.get());
   if (!tiers.has_found_commits()) return;
   if (run.options.tier_start == TierStart::resume) {
     taken_up_info_ = tiers.last_found_commit().info;
     adopt_found();
     load_last();
   } else {
-    earlier_ = tiers.last_found_commit().epoch;
+    earlier_ = tiers.last_found_commit().commit;
     adopt_found();
   }
 }
@@ -36,22 +35,22 @@ Commits::Commits(StateBlocks& blocks, StepBoundary& boundary, HostArena& arena)
 Commits::~Commits() {
   if (committer_ == nullptr) return;
   committer_->wait_idle();
-  blocks_.tiers().tier()->keep_files(keeps_tier_ && committer_->last_epoch() > 0);
+  blocks_.tiers().tier()->keep_files(keeps_tier_ && committer_->last_commit() > 0);
 }
 
 const std::string& Commits::why_not_kept() const {
-  return blocks_.run().plan.why_no_epochs;
+  return blocks_.run().plan.why_no_commits;
 }
 
-EpochStores Commits::stores() const {
+CommitStores Commits::stores() const {
   const TierStores& tiers = blocks_.tiers();
   const MemoryPlan& plan = blocks_.run().plan;
-  EpochStores stores;
+  CommitStores stores;
   stores.space = tiers.tier();
-  stores.parts[index_of(EpochPart::records)] = tiers.records();
-  stores.parts[index_of(EpochPart::frozen)] = tiers.frozen();
-  if (has_parameters_in_epochs(plan))
-    stores.parts[index_of(EpochPart::parameters)] =
+  stores.parts[index_of(CommitPart::records)] = tiers.records();
+  stores.parts[index_of(CommitPart::frozen)] = tiers.frozen();
+  if (has_parameters_in_commits(plan))
+    stores.parts[index_of(CommitPart::parameters)] =
         tiers.params() != nullptr ? tiers.params() : tiers.copied();
   stores.layout = plan.record_layout;
   return stores;
@@ -71,7 +70,7 @@ void Commits::begin(std::string_view info, bool retain) {
   require_kept("cannot commit");
   blocks_.run().watch.set_activity("a commit");
   if (put_off_) boundary_.finish_update();  // which begins that one
-  const uint64_t number = committer_->next_epoch();
+  const uint64_t number = committer_->next_commit();
   begun_ = 0;
   if (boundary_.is_updating()) {
     committer_->throw_failure();
@@ -114,17 +113,17 @@ uint64_t Commits::finish() {
 }
 
 uint64_t Commits::last() const {
-  return committer_ != nullptr ? committer_->last_epoch() : 0;
+  return committer_ != nullptr ? committer_->last_commit() : 0;
 }
 
-std::unique_ptr<PinnedEpoch> Commits::pin() {
+std::unique_ptr<PinnedCommit> Commits::pin() {
   require_kept("cannot read a commit of");
   const RunContext& run = blocks_.run();
   run.watch.set_activity("a copy of the last commit");
   boundary_.finish_update();
-  return std::make_unique<PinnedEpoch>(std::make_unique<PinnedEpoch::Parts>(
+  return std::make_unique<PinnedCommit>(std::make_unique<PinnedCommit::Parts>(
       *committer_, stores(), run.space, blocks_.tiers().make_engine("copies of commits"), pin_memory_,
-      run.plan.epoch_slot_bytes, run.instruction_set));
+      run.plan.commit_slot_bytes, run.instruction_set));
 }
 
 // --- What they must know ---
@@ -152,19 +151,19 @@ void Commits::add_cached(bool dirty) {
     const ChunkId chunk{c};
     if (run.is_trained(chunk)) {
       if (!homes.records.is_streamed(chunk))
-        committer_->add_cached(EpochPart::records, chunk, homes.records.resident(chunk),
+        committer_->add_cached(CommitPart::records, chunk, homes.records.resident(chunk),
                                dirty && homes.records.is_newer(chunk));
       if (run.is_compact() && homes.params.host_slot(chunk) != nullptr)
-        committer_->add_cached(EpochPart::parameters, chunk, homes.params.host_slot(chunk), dirty);
+        committer_->add_cached(CommitPart::parameters, chunk, homes.params.host_slot(chunk), dirty);
     } else if (homes.params.host_slot(chunk) != nullptr) {
-      committer_->add_cached(EpochPart::frozen, chunk, homes.params.host_slot(chunk), dirty);
+      committer_->add_cached(CommitPart::frozen, chunk, homes.params.host_slot(chunk), dirty);
     }
   }
 }
 
 void Commits::count(OffloadCounters& counters) const {
   if (committer_ == nullptr) return;
-  const EpochCommitter::Counters commits = committer_->counters();
+  const Committer::Counters commits = committer_->counters();
   counters.commit_count += commits.commits;
   counters.commit_write_bytes += commits.written_bytes + copied_bytes_;
   counters.manifest_bytes += commits.manifest_bytes;

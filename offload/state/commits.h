@@ -13,18 +13,18 @@
 #include <string_view>
 
 #include <terrace/memory/space/tensor.h>
-#include <terrace/offload/commits/pinned_epoch.h>
+#include <terrace/offload/commits/pinned_commit.h>
 #include <terrace/offload/watch/counters.h>
 
 namespace terrace {
 
 class BlockStore;
 class BlockTransfer;
-class EpochCommitter;
+class Committer;
 class HostArena;
 class StateBlocks;
 class StepBoundary;
-struct EpochStores;
+struct CommitStores;
 
 class Commits {
  public:
@@ -43,8 +43,8 @@ class Commits {
 
   // Begins a commit of the whole state between two steps. `info` is opaque text of the caller. The call
   // returns as soon as training may go on; the commit becomes durable meanwhile. It waits first for a commit
-  // in progress and for the end of a PinnedEpoch. With `retain` the commit outlives later ones: the last
-  // options.retained_epochs retained commits stay. While an update is pending the commit is put off to the
+  // in progress and for the end of a PinnedCommit. With `retain` the commit outlives later ones: the last
+  // options.retained_commits retained commits stay. While an update is pending the commit is put off to the
   // update's end: the first backward use of the next step, or an earlier call that finishes the update. If
   // that update fails, the commit is not made, and finish() says so in any case. Throws the failure of an
   // earlier commit, as begin_step() does; Error(cancelled) where the state is not whole and no update is
@@ -65,7 +65,7 @@ class Commits {
   void keep_tier(bool keep) { keeps_tier_ = keep; }
   // Pins the last commit, which must exist, for one other thread to read while training goes on. Waits for a
   // commit in progress. Only one pin exists at a time; it must be destroyed before the offloader.
-  std::unique_ptr<PinnedEpoch> pin();
+  std::unique_ptr<PinnedCommit> pin();
 
   // --- For the Offloader ---
   // Throws the failure of an earlier commit, if there is one.
@@ -85,7 +85,7 @@ class Commits {
     bool retain;
   };
   void require_kept(std::string_view action) const;
-  EpochStores stores() const;
+  CommitStores stores() const;
   void adopt_found();
   void load_last();
   void take_records(const BlockTransfer& read);
@@ -97,9 +97,9 @@ class Commits {
   StateBlocks& blocks_;
   StepBoundary& boundary_;
   std::span<std::byte> pin_memory_;
-  std::unique_ptr<EpochCommitter> committer_;  // null where no commits are kept
-  std::optional<PutOff> put_off_;              // the commit that waits for the running update
-  uint64_t begun_ = 0;                         // the number of the last begin(), until finish()
+  std::unique_ptr<Committer> committer_;  // null where no commits are kept
+  std::optional<PutOff> put_off_;         // the commit that waits for the running update
+  uint64_t begun_ = 0;                    // the number of the last begin(), until finish()
   std::string taken_up_info_;
   uint64_t earlier_ = 0;  // a discarded commit of another run, until this run's first commit
   bool keeps_tier_ = true;

@@ -31,16 +31,16 @@ const StoreLayout* find_layout(const TierManifest& manifest, std::string_view na
   return found != manifest.stores.end() ? &*found : nullptr;
 }
 
-// Opened as the last of `epochs` has it, or made anew where there are none.
+// Opened as the last of `commits` has it, or made anew where there are none.
 std::unique_ptr<BlockStore> make_store(TierSpace& tier, BlockStoreOptions options,
-                                       std::span<const TierManifest> epochs, io::Engine& engine, Log& log) {
-  if (epochs.empty()) return std::make_unique<BlockStore>(tier, std::move(options), engine, log);
+                                       std::span<const TierManifest> commits, io::Engine& engine, Log& log) {
+  if (commits.empty()) return std::make_unique<BlockStore>(tier, std::move(options), engine, log);
   std::vector<StoreLayout> layouts;
-  for (const TierManifest& epoch : epochs) {
-    const StoreLayout* layout = find_layout(epoch, options.name);
+  for (const TierManifest& commit : commits) {
+    const StoreLayout* layout = find_layout(commit, options.name);
     if (layout == nullptr) {
       cannot_resume(tier.folder(0).path(),
-                    fmt::format("its commit {} has no \"{}\"", epoch.epoch, options.name),
+                    fmt::format("its commit {} has no \"{}\"", commit.commit, options.name),
                     "what is trained and what is frozen is that of the run which is to go on");
     }
     layouts.push_back(*layout);
@@ -103,7 +103,7 @@ TierStores::TierStores(const FlatSpace& space, const OffloadOptions& options, co
     open_tier();
     if (options_.parameters == Placement::nvme) make_param_stores();
     if (options_.states == Placement::nvme) make_record_store();
-    if (has_parameters_in_epochs(plan_) && params_ == nullptr) make_copied_store();
+    if (has_parameters_in_commits(plan_) && params_ == nullptr) make_copied_store();
     if (plan_.spilled_chunks > 0) make_gradient_store();
     if (plan_.nvme_activation_entries > 0) make_activation_store();
     if (params_ != nullptr) make_reader();
@@ -111,7 +111,7 @@ TierStores::TierStores(const FlatSpace& space, const OffloadOptions& options, co
     register_files(*engine_);
   } catch (const Error& error) {
     // What a resumed run must keep cannot be halved.
-    if (error.kind() != ErrorKind::capacity || !plan_.keeps_epochs ||
+    if (error.kind() != ErrorKind::capacity || !plan_.keeps_commits ||
         options_.tier_start == TierStart::resume)
       throw;
     ErrorParts parts = error.parts();
@@ -136,40 +136,40 @@ void TierStores::open_tier() {
   if (options_.states == Placement::nvme) add_paths(options_.state_paths);
   if (options_.parameters == Placement::nvme) add_paths(options_.parameter_paths);
   const bool resumes = options_.tier_start == TierStart::resume;
-  if (resumes && !plan_.keeps_epochs) {
-    cannot_resume(tier_options.paths.front().path.string(), plan_.why_no_epochs,
+  if (resumes && !plan_.keeps_commits) {
+    cannot_resume(tier_options.paths.front().path.string(), plan_.why_no_commits,
                   "place the state as the run did that is to go on, or go on from a checkpoint");
   }
-  const bool writes_beside = can_write_beside_epoch(tier_options.paths);
+  const bool writes_beside = can_write_beside_commit(tier_options.paths);
   tier_options.start = writes_beside ? TierStart::resume : options_.tier_start;
-  tier_options.discard_epochs = options_.discard_epochs;
+  tier_options.discard_commits = options_.discard_commits;
   tier_options.dry = options_.dry;
   tier_options.events = options_.hooks.file_events;
   tier_options.clock = options_.hooks.clock;
   tier_ = std::make_unique<TierSpace>(std::move(tier_options), log_);
-  for (const EpochFile& file : tier_->epochs()) found_commits_.push_back(tier_->read_epoch(file.epoch));
+  for (const CommitFile& file : tier_->commits()) found_commits_.push_back(tier_->read_commit(file.commit));
   if (resumes) require_found_layout();
   if (writes_beside) {
     log_.info(fmt::format("commit {} stays in {} until this run has made its first one",
-                          found_commits_.back().epoch, tier_->folder(0).path()));
+                          found_commits_.back().commit, tier_->folder(0).path()));
   }
 }
 
 // A step writes its records beside those of the last commit. So a new state can be written beside a commit
 // that is to be discarded, if it has the same blocks in the same folders. Frozen parameters have no second
 // place, and a retained commit would stay for ever.
-bool TierStores::can_write_beside_epoch(std::span<const TierPath> paths) const {
-  const bool may_be = options_.tier_start == TierStart::fresh && options_.discard_epochs && !options_.dry;
-  if (!may_be || !plan_.keeps_epochs || plan_.frozen_spare_slots > 0) return false;
+bool TierStores::can_write_beside_commit(std::span<const TierPath> paths) const {
+  const bool may_be = options_.tier_start == TierStart::fresh && options_.discard_commits && !options_.dry;
+  if (!may_be || !plan_.keeps_commits || plan_.frozen_spare_slots > 0) return false;
   std::vector<std::filesystem::path> folders;
   for (const TierPath& path : paths) folders.push_back(path.path);
   const FoundTier found = look_at_tier(folders);
-  if (!found.whole || found.epochs.size() != 1 || found.epochs.front().retained) return false;
+  if (!found.whole || found.commits.size() != 1 || found.commits.front().retained) return false;
   const auto fits = [&](const char* name, uint64_t block_bytes, const std::vector<uint64_t>& chunk_bytes) {
     const StoreLayout* const layout = find_layout(found.newest, name);
     return layout != nullptr && layout->block_bytes == block_bytes && layout->chunk_bytes == chunk_bytes;
   };
-  const bool has_parameters = has_parameters_in_epochs(plan_);
+  const bool has_parameters = has_parameters_in_commits(plan_);
   return found.newest.layout == plan_.record_layout &&
          found.newest.stores.size() == (has_parameters ? 2 : 1) &&
          fits(kRecords, plan_.ring_slot_bytes, record_bytes()) &&
@@ -231,8 +231,8 @@ void TierStores::make_param_stores() {
   params.verify = options_.verify_checksums;
   params.paths = numbers_of(options_.parameter_paths);
   params.leave_bytes = bytes_of_later_stores(kParameters);
-  const bool are_in_epochs = has_parameters_in_epochs(plan_);
-  params.in_place = !are_in_epochs;
+  const bool are_in_commits = has_parameters_in_commits(plan_);
+  params.in_place = !are_in_commits;
   params.spare_slots = plan_.parameter_spare_slots;
   BlockStoreOptions frozen = params;
   frozen.name = kFrozen;
@@ -246,7 +246,7 @@ void TierStores::make_param_stores() {
       space_, [&](ChunkId c) { return space_.section_of(c).trainable ? 0 : space_.param_bytes(c); });
   const std::span<const TierManifest> found = found_commits_;
   params_ =
-      make_store(*tier_, std::move(params), found.first(are_in_epochs ? found.size() : 0), *engine_, log_);
+      make_store(*tier_, std::move(params), found.first(are_in_commits ? found.size() : 0), *engine_, log_);
   if (apart) frozen_ = make_store(*tier_, std::move(frozen), found_commits_, *engine_, log_);
 }
 
@@ -320,7 +320,7 @@ void TierStores::make_record_store() {
   store.verify = options_.verify_checksums;
   store.paths = numbers_of(options_.state_paths);
   store.leave_bytes = bytes_of_later_stores(kRecords);
-  store.in_place = !plan_.keeps_epochs;
+  store.in_place = !plan_.keeps_commits;
   store.spare_slots = plan_.record_spare_slots;
   store.chunk_bytes = record_bytes();
   records_ = make_store(*tier_, std::move(store), found_commits_, *engine_, log_);

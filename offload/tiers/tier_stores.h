@@ -71,7 +71,7 @@ class TierStores {
  private:
   void register_files(io::Engine& with);
   void open_tier();
-  bool can_write_beside_epoch(std::span<const TierPath> paths) const;
+  bool can_write_beside_commit(std::span<const TierPath> paths) const;
   void require_found_layout() const;
   std::vector<uint64_t> record_bytes() const;
   std::vector<uint64_t> trained_param_bytes() const;

@@ -33,7 +33,7 @@ void RunPosition::count_step(uint64_t samples, bool skipped) {
   counts_are_of_weights_ = true;
 }
 
-EpochInfo RunPosition::info() const {
+CheckpointInfo RunPosition::info() const {
   if (!counts_are_of_weights_) {
     throw Error(ErrorKind::cancelled, {"cannot keep", "the state in memory",
                                        "the last step did not end: the weights are of no step",
@@ -43,7 +43,8 @@ EpochInfo RunPosition::info() const {
   run.step = completed_;
   run.position[kConsumedSamples] = consumed_samples_;
   if (scaler_) run.loss_scaler = scaler_->state();
-  return {std::move(run), chunk_elements_};
+  run.chunk_elements = chunk_elements_;
+  return run;
 }
 
 void RunPosition::go_on_from(const CheckpointInfo& saved, const std::string& where, Log& log) {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include <terrace/base/log.h>
-#include <terrace/runtime/train/checkpoint/epoch_info.h>
+#include <terrace/runtime/train/checkpoint/commit_info.h>
 #include <terrace/runtime/train/setup/loss_scaler.h>
 
 namespace terrace {
@@ -38,7 +38,7 @@ class RunPosition {
   bool counts_are_of_weights() const { return counts_are_of_weights_; }
 
   // Returns the facts for a saved state. Throws Error(cancelled) when the weights belong to no step.
-  EpochInfo info() const;
+  CheckpointInfo info() const;
   // Goes on from the end of `saved`, which lies in `where`, and names the changed settings in `log`. Throws
   // Error(corrupt) when its loss scale is meaningless.
   void go_on_from(const CheckpointInfo& saved, const std::string& where, Log& log);

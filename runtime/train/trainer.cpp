@@ -15,7 +15,7 @@
 #include <terrace/runtime/train/between_steps.h>
 #include <terrace/runtime/train/budget_keeper.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
-#include <terrace/runtime/train/checkpoint/found_epoch.h>
+#include <terrace/runtime/train/checkpoint/found_commit.h>
 #include <terrace/runtime/train/checkpoint/load_steps.h>
 #include <terrace/runtime/train/micro_batches.h>
 #include <terrace/runtime/train/planning/chunk_size.h>
@@ -32,23 +32,23 @@ TrainingSetup set_up(const TrainerOptions& options) {
   Workers workers = make_compute_threads(options.config.terrace);
   TrainConfig config = options.config;
   const bool goes_on = options.tier_start == TierStart::resume;
-  if (goes_on) config.terrace.chunk_elements = require_epoch(config).info.chunk_elements;
+  if (goes_on) config.terrace.chunk_elements = require_commit(config).run.chunk_elements;
   TrainingSetup setup = set_up_with_fastest_chunks(config, options.model, workers, options.compute);
   setup.offload.hooks.clock = options.clock;
   setup.offload.tier_start = options.tier_start;
-  setup.offload.discard_epochs = options.discard_epochs;
+  setup.offload.discard_commits = options.discard_commits;
   if (goes_on) setup.plan.chunk_origin = "that of the commit which the run goes on from";
   return setup;
 }
 
 // Before anything is opened.
-std::optional<FoundEpoch> epoch_to_take_up(const TrainerOptions& options, const FlatSpace& space,
-                                           const CheckpointInfo& mine) {
+std::optional<SavedState> commit_to_take_up(const TrainerOptions& options, const FlatSpace& space,
+                                            const CheckpointInfo& mine) {
   if (options.tier_start != TierStart::resume) return std::nullopt;
-  FoundEpoch found = require_epoch(options.config);
+  SavedState found = require_commit(options.config);
   // Another model has other tokens, too.
-  checkpoint::require_tensors(found.manifest, found.info.run, mine.model, space);
-  require_same_training(found.info.run, found.manifest, mine);
+  checkpoint::require_tensors(found.path, found.run, mine.model, space);
+  require_same_training(found.run, found.path, mine);
   return found;
 }
 
@@ -65,7 +65,7 @@ OffloadOptions offload_on(Computing& compute, const TrainingSetup& setup) {
 struct Trainer::Run {
   Run(const TrainerOptions& given, TrainingSetup planned, const TrainingData& user_data, Log& user_log);
   void set_first_values();
-  void take_up_epoch();
+  void take_up_commit();
 
   const TrainerOptions options;
   Log& log;
@@ -77,7 +77,7 @@ struct Trainer::Run {
   const TrainingData& data;
   FlatSpace space;
   RunPosition state;
-  const std::optional<FoundEpoch> taken_up;  // checked to be of this run
+  const std::optional<SavedState> taken_up;  // checked to be of this run
   const std::unique_ptr<Computing> compute;
   Offloader offloader;
   BetweenSteps between;
@@ -99,7 +99,7 @@ Trainer::Run::Run(const TrainerOptions& given, TrainingSetup planned, const Trai
       space(setup.tensors, setup.plan.chunk_elements),
       state(run_identity(options.config, options.steps, model, space, data), space.chunk_elements(),
             options.config.fp16),
-      taken_up(epoch_to_take_up(options, space, state.identity())),
+      taken_up(commit_to_take_up(options, space, state.identity())),
       compute(begin_computing(setup.compute, setup.offload.device_budget_bytes, options.config.terrace.strict,
                               workers)),
       offloader(space, offload_on(*compute, setup), setup.dry.trace, compute->device(), workers, log),
@@ -113,7 +113,7 @@ Trainer::Run::Run(const TrainerOptions& given, TrainingSetup planned, const Trai
   if (options.config.terrace.memory_pressure && setup.offload.states == Placement::nvme)
     host_budget.watch(options.system_root, clock);
   if (taken_up) {
-    take_up_epoch();
+    take_up_commit();
   } else {
     set_first_values();
   }
@@ -136,16 +136,16 @@ void Trainer::Run::set_first_values() {
 }
 
 // The offloader has the state already.
-void Trainer::Run::take_up_epoch() {
-  if (offloader.commits().taken_up_info() != epoch_info_text(taken_up->info)) {
-    throw Error(ErrorKind::io, {"cannot go on from the commit on nvme", taken_up->manifest.string(),
+void Trainer::Run::take_up_commit() {
+  if (offloader.commits().taken_up_info() != commit_info_text(taken_up->run)) {
+    throw Error(ErrorKind::io, {"cannot go on from the commit on nvme", taken_up->path.string(),
                                 "another job changed it meanwhile", "start again when that job has ended"});
   }
-  const CheckpointInfo& saved = taken_up->info.run;
-  state.go_on_from(saved, taken_up->manifest.string(), log);
+  const CheckpointInfo& saved = taken_up->run;
+  state.go_on_from(saved, taken_up->path.string(), log);
   keeper.took_up(saved.step);
-  log.info(fmt::format("resumed at step {} in place, from commit {} ({})", saved.step, taken_up->number,
-                       taken_up->manifest.string()));
+  log.info(fmt::format("resumed at step {} in place, from commit {} ({})", saved.step, taken_up->commit,
+                       taken_up->path.string()));
 }
 
 Trainer::Trainer(const TrainerOptions& options, const TrainingData& data, Log& log)
@@ -272,7 +272,7 @@ KeptState Trainer::finish_save() {
 std::filesystem::path Trainer::save(const CheckpointFolder& folder) {
   Run& r = *run_;
   r.between.finish_update();
-  return save_checkpoint(folder, r.state.info().run, r.space, r.offloader, r.log);
+  return save_checkpoint(folder, r.state.info(), r.space, r.offloader, r.log);
 }
 
 ExportReport Trainer::export_weights(const std::filesystem::path& folder, const ExportOptions& options) {

@@ -33,9 +33,9 @@ struct TrainerOptions {
   std::filesystem::path weights = {};
   uint64_t steps = 100;  // steps of the whole run, for schedules that need a length
   // resume: the run goes on from the commit on its nvme paths, which must be this run's; chunks are then
-  // those of the commit. fresh: a commit there is an Error(config) unless discard_epochs is set.
+  // those of the commit. fresh: a commit there is an Error(config) unless discard_commits is set.
   TierStart tier_start = TierStart::fresh;
-  bool discard_epochs = false;
+  bool discard_commits = false;
   const Clock* clock = nullptr;             // null: the steady one; outlives the trainer
   const ComputeDevice* compute = nullptr;   // null: the simulated device; outlives the trainer
   std::filesystem::path system_root = "/";  // where proc/ and sys/ lie

@@ -1,7 +1,7 @@
-// The manifest of a checkpoint, and the text that an epoch has of the same facts. Its last member is a
+// The manifest of a checkpoint, and the text that a commit has of the same facts. Its last member is a
 // checksum of everything before, which no mutation keeps; so every input is also tried as the text that a
 // right checksum is put behind.
-#include <terrace/runtime/train/checkpoint/epoch_info.h>
+#include <terrace/runtime/train/checkpoint/commit_info.h>
 #include <terrace/runtime/train/checkpoint/internal/manifest.h>
 
 #include "fuzz_input.h"
@@ -16,12 +16,12 @@ void parse(std::string_view text) {
   fuzz::require(checkpoint::manifest_text(manifest) == text, "only what Terrace writes is a manifest");
 }
 
-void parse_epoch(std::string_view text) {
+void parse_commit(std::string_view text) {
   using namespace terrace;
-  EpochInfo info;
-  const auto parsed = [&] { info = parse_epoch_info(text, "epoch.manifest"); };
+  CheckpointInfo info;
+  const auto parsed = [&] { info = parse_commit_info(text, "epoch.manifest"); };
   if (!fuzz::accepts({ErrorKind::corrupt, ErrorKind::config}, parsed)) return;
-  fuzz::require(epoch_info_text(info) == text, "only what Terrace writes is of an epoch");
+  fuzz::require(commit_info_text(info) == text, "only what Terrace writes is of a commit");
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ void parse_epoch(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text = terrace::fuzz::as_text(data, size);
   parse(text);
-  parse_epoch(text);
+  parse_commit(text);
   parse(terrace::checkpoint::with_checksum(std::string(text)));
   return 0;
 }

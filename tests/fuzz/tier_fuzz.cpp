@@ -1,4 +1,4 @@
-// The manifest of an epoch in the nvme tier, and the label of a tier folder. Both end with a checksum of
+// The manifest of a commit in the nvme tier, and the label of a tier folder. Both end with a checksum of
 // everything before, which no mutation keeps; so every input is also tried with a right one behind it.
 #include <algorithm>
 #include <span>

@@ -1,5 +1,5 @@
 // Law 3 for commits: whatever any request of a commit does wrong, the training beside it keeps its bits, the
-// failure is reported, and what can be resumed is a whole epoch: the new one or the one before.
+// failure is reported, and what can be resumed is a whole commit: the new one or the one before.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <terrace/aio/engines/fault_engine.h>
 #include <terrace/base/error.h>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 #include "support/enum_values.h"
 
 namespace terrace {
@@ -22,14 +22,14 @@ struct Ending {
 };
 
 // Two steps and a commit after each, with these faults in the requests of the commits.
-Ending train_with(EpochCase c, const std::filesystem::path& folder, std::vector<io::Fault> faults) {
+Ending train_with(CommitCase c, const std::filesystem::path& folder, std::vector<io::Fault> faults) {
   io::FaultEngine* faulty = nullptr;
   c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
     auto wrapped = std::make_unique<io::FaultEngine>(std::move(engine), faults);
     faulty = wrapped.get();
     return wrapped;
   });
-  EpochRig rig(c, folder);
+  CommitRig rig(c, folder);
   Ending ending;
   const auto finish = [&] {
     try {
@@ -56,12 +56,12 @@ struct Found {
   std::string text;
   std::optional<ErrorKind> kind;
 };
-Found resume(EpochCase c, const std::filesystem::path& folder,
+Found resume(CommitCase c, const std::filesystem::path& folder,
              const std::vector<std::vector<std::byte>>& expected) {
   c.start = TierStart::resume;
   Found found;
   try {
-    EpochRig rig(c, folder);
+    CommitRig rig(c, folder);
     found.step = step_of(rig.offloader->commits().taken_up_info());
     EXPECT_EQ(rig.state(), expected[*found.step]);
   } catch (const Error& error) {
@@ -74,10 +74,10 @@ Found resume(EpochCase c, const std::filesystem::path& folder,
 constexpr auto kModes = testing::enumerator_names<UpdateMode>();
 
 // A mode of the update, and the processor's share of it.
-using CommitCase = std::pair<UpdateMode, double>;
+using FaultLawCase = std::pair<UpdateMode, double>;
 
-std::vector<CommitCase> commit_cases() {
-  std::vector<CommitCase> cases;
+std::vector<FaultLawCase> commit_cases() {
+  std::vector<FaultLawCase> cases;
   for (size_t m = 0; m < kModes.size(); ++m) {
     const auto mode = static_cast<UpdateMode>(m);
     cases.emplace_back(mode, 1);
@@ -86,20 +86,20 @@ std::vector<CommitCase> commit_cases() {
   return cases;
 }
 
-std::string name_of(const ::testing::TestParamInfo<CommitCase>& instance) {
+std::string name_of(const ::testing::TestParamInfo<FaultLawCase>& instance) {
   const auto [mode, share] = instance.param;
   return std::string(kModes[static_cast<size_t>(mode)]) +
          (share < 1 ? "_half_on_the_device" : "_by_the_processor");
 }
 
-class CommitFaultLaw : public ::testing::TestWithParam<CommitCase> {
+class CommitFaultLaw : public ::testing::TestWithParam<FaultLawCase> {
  protected:
-  const EpochCase case_{.parameters = Placement::nvme,
-                        .with_frozen = true,
-                        .cached_quarters = 3,
-                        .mode = GetParam().first,
-                        .processor_share = GetParam().second};
-  const std::vector<std::vector<std::byte>> expected_ = states_without_epochs(case_, 3);
+  const CommitCase case_{.parameters = Placement::nvme,
+                         .with_frozen = true,
+                         .cached_quarters = 3,
+                         .mode = GetParam().first,
+                         .processor_share = GetParam().second};
+  const std::vector<std::vector<std::byte>> expected_ = states_without_commits(case_, 3);
 
   uint64_t request_count() {
     const ScratchFolder folder;
@@ -151,7 +151,7 @@ TEST_P(CommitFaultLaw, ABadSlotCostsNothing) {
 }
 
 // A disk that claims what it did not do is found out before a weight is made of it.
-TEST_P(CommitFaultLaw, ATornWriteIsFoundWhenTheEpochIsTakenUp) {
+TEST_P(CommitFaultLaw, ATornWriteIsFoundWhenTheCommitIsTakenUp) {
   const uint64_t requests = request_count();
   uint64_t corrupt = 0;
   for (uint64_t index = 0; index < requests; index += 2) {

@@ -41,9 +41,9 @@ const Standings& standing_of_options() {
       {"parameter_paths", kPaths},
       {"state_paths", kPaths},
       {"durable", kCommits},
-      {"retained_epochs", kRetained},
+      {"retained_commits", kRetained},
       {"tier_start", kBegins},
-      {"discard_epochs", kBegins},
+      {"discard_commits", kBegins},
       {"record_layout", kMaster},
       {"processor_share", kShare},
       {"update_rates", Reason{"a share that is decided chunk by chunk; update_sides_test"}},
@@ -108,7 +108,7 @@ const Standings& standing_of_enums() {
       {"DecisionKind", kInside},
       {"StaleParams", kInside},
       {"StepStart", Reason{"of a bound that is computed"}},
-      {"EpochPart", kInside},
+      {"CommitPart", kInside},
       {"AfterStep", Reason{"of a bound that is computed"}},
       {"Placement", kParameters},
       {"TimeCause", kLooksOn},
@@ -204,7 +204,7 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
     seen.accumulation_types.insert(options.accumulation_type);
     seen.optimizers.insert(training_of(c).optimizer.kind);
     seen.shares.insert(options.processor_share), seen.paths.insert(options.state_paths.size());
-    seen.retained.insert(options.retained_epochs);
+    seen.retained.insert(options.retained_commits);
     seen.durable.insert(training.offloader().commits().are_kept());
     seen.layer_major.insert(options.layer_major);
     seen.spills.insert(training.offloader().plan().spilled_chunks > 0);

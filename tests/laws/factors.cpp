@@ -45,7 +45,7 @@ constexpr std::array<std::string_view, 5> kModels = {"gpt2", "llama", "frozen", 
 // What becomes of them until backward: "cpu" and "nvme" are where checkpointed ones go to.
 constexpr std::array<std::string_view, 4> kActivationPlaces = {"kept", "checkpointed", "cpu", "nvme"};
 
-// Where optimizer states are on nvme: written in place, or with epochs that are committed every so many
+// Where optimizer states are on nvme: written in place, or with commits that are committed every so many
 // steps.
 constexpr std::array<std::string_view, 4> kCommitCadences = {"in place", "0", "1", "2"};
 
@@ -64,11 +64,11 @@ constexpr std::array<std::string_view, 2> kOrders = {"batch", "layer"};  // of s
 constexpr std::array<std::string_view, 4> kShares = {"1", "0.5", "0", "0.3"};
 
 constexpr std::array<std::string_view, 2> kPathCounts = {"1", "2"};
-constexpr std::array<std::string_view, 2> kRetainedEpochs = {"0", "1"};
-// Beside the training, of the epoch before; "background": by a thread of its own, through a PinnedEpoch.
+constexpr std::array<std::string_view, 2> kRetainedCommits = {"0", "1"};
+// Beside the training, of the commit before; "background": by a thread of its own, through a PinnedCommit.
 constexpr std::array<std::string_view, 2> kSaveWays = {"none", "background"};
-// In empty folders, or over the epoch of a run that is given up.
-constexpr std::array<std::string_view, 2> kBeginnings = {"anew", "over an epoch"};
+// In empty folders, or over the commit of a run that is given up.
+constexpr std::array<std::string_view, 2> kBeginnings = {"anew", "over a commit"};
 
 constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"parameters", kPlacements},
@@ -96,7 +96,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"order", kOrders},
     {"processor share", kShares},
     {"paths", kPathCounts},
-    {"retained", kRetainedEpochs},
+    {"retained", kRetainedCommits},
     {"saves", kSaveWays},
     {"begins", kBeginnings},
 }};

@@ -1,6 +1,6 @@
 // Law 3, not one byte: whichever byte of a tier's files changes after a commit, the next run says in which
-// file, chunk and place before any weight is made of it; or no epoch needed that byte, and the state is what
-// it was. What an epoch needs is decided by a reader that is not the product's.
+// file, chunk and place before any weight is made of it; or no commit needed that byte, and the state is what
+// it was. What a commit needs is decided by a reader that is not the product's.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -104,10 +104,10 @@ class KeptTier {
   std::vector<std::byte> state_;
 };
 
-// What a reader sees depends neither on the engine that it reads through nor on older epochs.
+// What a reader sees depends neither on the engine that it reads through nor on older commits.
 const std::vector<Combination>& combinations() {
   static const std::vector<Combination> list =
-      covering_array_with_epochs({{kEngine, {"threads"}}, {kRetained, {"0"}}, {kSaves, {"none"}}});
+      covering_array_with_commits({{kEngine, {"threads"}}, {kRetained, {"0"}}, {kSaves, {"none"}}});
   return list;
 }
 
@@ -134,7 +134,7 @@ TEST_P(FlipLaw, EveryFlippedByteIsNamedOrNobodys) {
                 std::string::npos)
           << said;
     } else if (flip.file.extension() == ".tier") {
-      // The mark at the end of a file is no epoch's, and yet a file without it is not taken for one.
+      // The mark at the end of a file is no commit's, and yet a file without it is not taken for one.
       EXPECT_TRUE(said.empty() || said.find(flip.file.filename().string()) != std::string::npos) << said;
     } else {
       EXPECT_NE(said.find(flip.file.filename().string()), std::string::npos) << said;

@@ -1,5 +1,5 @@
 // Law 3 under every factor of law 1: whatever goes wrong at any transfer of a step and of the steps after it,
-// all that is kept is the state of a step. Neither an epoch, nor a copy of one, nor what is read from memory
+// all that is kept is the state of a step. Neither a commit, nor a copy of one, nor what is read from memory
 // afterwards is ever anything else, whatever the owner of the offloader asks for after a failure; and what is
 // left leads on to the bits of a run to which nothing happened.
 #include <fmt/format.h>
@@ -86,7 +86,7 @@ std::vector<io::Fault> faults_of(Attack attack, uint64_t index) {
 
 struct Ending {
   std::string error;     // empty: it ended well
-  uint64_t durable = 0;  // the step of the last epoch that is known to be durable
+  uint64_t durable = 0;  // the step of the last commit that is known to be durable
   uint64_t completed = 0;
   std::vector<uint64_t> transfers;             // before each step, and in the end
   std::optional<std::vector<std::byte>> read;  // from memory, in the end
@@ -103,7 +103,7 @@ void in_passing(const std::function<void()>& action) {
 void train_on(LawTraining& training, Ending& ending, const std::function<void()>& before_step,
               std::optional<uint64_t> poisoned_step) {
   uint64_t committed = 0;
-  if (training.offloader().commits().earlier_stays()) ending.durable = 1;  // until this training has an epoch
+  if (training.offloader().commits().earlier_stays()) ending.durable = 1;  // until this training has a commit
   while (training.completed_steps() < kTrained) {
     const uint64_t step = training.completed_steps() + 1;
     if (step == kFinished) {
@@ -185,9 +185,9 @@ struct Calm {
   uint64_t first_transfer = 0, last_transfer = 0;
 };
 
-// Where epochs are kept, and where what is in memory is all there is.
+// Where commits are kept, and where what is in memory is all there is.
 const std::vector<Combination>& combinations_on_nvme() {
-  static const std::vector<Combination> list = covering_array_with_epochs({});
+  static const std::vector<Combination> list = covering_array_with_commits({});
   return list;
 }
 const std::vector<Combination>& combinations_in_memory() {

@@ -27,7 +27,7 @@ void expect_same_bits(LawTraining& training, const std::vector<std::vector<std::
 
 }  // namespace
 
-std::vector<Combination> covering_array_with_epochs(std::vector<OnlyLevels> only) {
+std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> only) {
   only.insert(only.end(), {{kStates, {"nvme"}}, {kCommits, {"1", "2"}}, {kChunk, {"4096"}}});
   std::vector<Combination> all = covering_array(Strength::pairs, only);
   for (Combination& c : all) {

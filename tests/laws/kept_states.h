@@ -11,9 +11,9 @@
 
 namespace terrace::laws {
 
-// A covering array of pairs whose combinations all keep epochs: states on nvme, committed now and then. A
+// A covering array of pairs whose combinations all keep commits: states on nvme, committed now and then. A
 // model with frozen parts keeps them only where its parameters are on nvme as well.
-std::vector<Combination> covering_array_with_epochs(std::vector<OnlyLevels> only);
+std::vector<Combination> covering_array_with_commits(std::vector<OnlyLevels> only);
 
 struct StatesByStep {
   std::vector<std::vector<std::byte>> states;  // [0] is the one before the first step
@@ -21,9 +21,9 @@ struct StatesByStep {
 };
 StatesByStep states_by_step(Combination combination, uint64_t steps);
 
-// The epoch below `folder` is that of the step `durable` or of a later one and leads on, with a commit under
+// The commit below `folder` is that of the step `durable` or of a later one and leads on, with a commit under
 // way, to the last of `states`; there is none only where `durable` is 0. Corrupt data may be refused instead
-// where `may_be_corrupt`. Returns whether there was an epoch.
+// where `may_be_corrupt`. Returns whether there was a commit.
 bool expect_gone_on_from(const Combination& combination, const std::filesystem::path& folder,
                          const StatesByStep& expected, uint64_t durable, bool may_be_corrupt);
 

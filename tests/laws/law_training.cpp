@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include <terrace/offload/commits/pinned_epoch.h>
+#include <terrace/offload/commits/pinned_commit.h>
 
 #include "support/offloaders.h"
 
@@ -60,9 +60,9 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.io.kind = *io::engine_kind_from_name(level_of(c, kEngine));
   options.durable = level_of(c, kCommits) != "in place";
   if (options.durable && options.states == Placement::nvme)
-    options.retained_epochs = static_cast<uint32_t>(number_of(c, kRetained));
+    options.retained_commits = static_cast<uint32_t>(number_of(c, kRetained));
   options.tier_start = surroundings.start;
-  options.discard_epochs = surroundings.start == TierStart::fresh;
+  options.discard_commits = surroundings.start == TierStart::fresh;
   options.hooks.decorate_engine = surroundings.decorate;
   options.hooks.step_events = surroundings.step_events;
   const MemoryPlan roomy = testing::plan_roomy(options, space, dry.trace);
@@ -126,7 +126,7 @@ std::vector<std::filesystem::path> tier_folders(const Combination& c, const std:
 }
 
 // What is given up by the training that begins over it.
-static void leave_epoch(Combination c, const std::filesystem::path& folder) {
+static void leave_commit(Combination c, const std::filesystem::path& folder) {
   set_level(c, kBegins, "anew");
   LawTraining before(c, {.folder = folder});
   if (!before.offloader().commits().are_kept()) return;
@@ -137,7 +137,7 @@ static void leave_epoch(Combination c, const std::filesystem::path& folder) {
 }
 
 struct LawTraining::Save {
-  std::unique_ptr<PinnedEpoch> epoch;
+  std::unique_ptr<PinnedCommit> commit;
   uint64_t step = 0;
   std::vector<std::byte> records;
   std::exception_ptr failure;
@@ -145,21 +145,21 @@ struct LawTraining::Save {
 
   void copy() {
     try {
-      const uint64_t tile_bytes = epoch->record_layout().tile_bytes();
-      records.resize(epoch->record_tile_count() * tile_bytes);
-      const uint64_t run = epoch->block_tiles();
-      for (uint64_t first = 0; first < epoch->record_tile_count(); first += run) {
-        const uint64_t tiles = std::min(run, epoch->record_tile_count() - first);
-        epoch->read_records(first, std::span(records).subspan(first * tile_bytes, tiles * tile_bytes));
+      const uint64_t tile_bytes = commit->record_layout().tile_bytes();
+      records.resize(commit->record_tile_count() * tile_bytes);
+      const uint64_t run = commit->block_tiles();
+      for (uint64_t first = 0; first < commit->record_tile_count(); first += run) {
+        const uint64_t tiles = std::min(run, commit->record_tile_count() - first);
+        commit->read_records(first, std::span(records).subspan(first * tile_bytes, tiles * tile_bytes));
       }
     } catch (...) {
       failure = std::current_exception();
     }
-    epoch.reset();  // which the next commit may wait for
+    commit.reset();  // which the next commit may wait for
   }
 };
 
-// Of an epoch: "<step> <updates>".
+// Of a commit: "<step> <updates>".
 LawTraining::LawTraining(const Combination& combination, const LawSurroundings& surroundings)
     : c_(combination),
       training_(training_of(combination)),
@@ -167,8 +167,8 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
       space_(model_->tensors(), number_of(combination, kChunk)),
       workers_(number_of(combination, kThreads)),
       ops_(workers_, best_instruction_set()) {
-  if (surroundings.start == TierStart::fresh && level_of(c_, kBegins) == "over an epoch")
-    leave_epoch(c_, surroundings.folder);
+  if (surroundings.start == TierStart::fresh && level_of(c_, kBegins) == "over a commit")
+    leave_commit(c_, surroundings.folder);
   const DryRun dry = dry_run_of(c_, *model_, workers_);
   options_ = options_of(c_, space_, dry, surroundings);
   device_ = std::make_unique<SimulatedDevice>(
@@ -243,7 +243,7 @@ bool LawTraining::commits_now() const {
 void LawTraining::begin_commit() {
   const uint64_t step = completed_;
   offloader_->commits().begin(fmt::format("{} {}", step, updates_),
-                              options_.retained_epochs > 0 && step == 2);
+                              options_.retained_commits > 0 && step == 2);
 }
 
 void LawTraining::change_budget() {
@@ -258,8 +258,8 @@ void LawTraining::begin_save() {
   finish_save();
   if (!offloader_->commits().are_kept() || offloader_->commits().finish() == 0) return;
   save_ = std::make_unique<Save>();
-  save_->epoch = offloader_->commits().pin();
-  save_->step = std::stoull(save_->epoch->info());
+  save_->commit = offloader_->commits().pin();
+  save_->step = std::stoull(save_->commit->info());
   save_->thread = std::thread([save = save_.get()] { save->copy(); });
 }
 

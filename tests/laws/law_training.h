@@ -1,5 +1,5 @@
 // One training of the laws: a small model under a combination of factors, through an Offloader, a step at a
-// time. On a fresh tier or taken up from an epoch; with engines and files that a law may stand between.
+// time. On a fresh tier or taken up from a commit; with engines and files that a law may stand between.
 #pragma once
 
 #include <bit>
@@ -41,7 +41,7 @@ bool is_layer_major(const Combination& combination);
 
 class LawTraining {
  public:
-  // Started fresh, it is initialised; over an epoch, that is of the first step of the same training. Throws
+  // Started fresh, it is initialised; over a commit, that is of the first step of the same training. Throws
   // what the product throws.
   LawTraining(const Combination& combination, const LawSurroundings& surroundings);
   ~LawTraining();  // waits for a copy in progress
@@ -52,12 +52,12 @@ class LawTraining {
   UpdateResult step(std::vector<uint32_t>* losses = nullptr, bool poisoned = false);
   uint64_t completed_steps() const { return completed_; }
 
-  // Where there are epochs and this step is to be one.
+  // Where there are commits and this step is to be one.
   bool commits_now() const;
   void begin_commit();
   // The change of the host budget that is due after this step.
   void change_budget();
-  // Copies the last epoch in a thread of its own from now on, where that is wanted and possible; whoever
+  // Copies the last commit in a thread of its own from now on, where that is wanted and possible; whoever
   // calls next waits for the copy of before and throws what that failed with.
   void begin_save();
   void finish_save();

@@ -1,5 +1,5 @@
 // A reader of tier folders that shares nothing with the product's: written from docs/nvme_format.md, without
-// a check of anything. It answers one question: does any epoch own this byte of this file?
+// a check of anything. It answers one question: does any commit own this byte of this file?
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class NaiveTier {
     if (slots_.empty()) throw std::runtime_error("no commit in " + folders.front().string());
   }
 
-  // Null: no epoch needs this byte of this tier file.
+  // Null: no commit needs this byte of this tier file.
   const Owner* owner(const std::filesystem::path& file, uint64_t offset) const {
     const auto found = slots_.find(file.string());
     if (found == slots_.end()) return nullptr;
@@ -63,7 +63,7 @@ class NaiveTier {
     bytes_.assign(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
     at_ = 8 + 4;  // magic, version
     const auto stores = take<uint32_t>();
-    at_ += 16 + 8;  // space, epoch
+    at_ += 16 + 8;  // space, commit
     const auto info_bytes = take<uint64_t>();
     at_ += 8 + info_bytes;
     align();

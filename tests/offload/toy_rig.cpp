@@ -65,9 +65,9 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.policy = c.policy;
   options.io.kind = c.engine;
   options.durable = c.durable;
-  options.retained_epochs = c.retained;
+  options.retained_commits = c.retained;
   options.tier_start = c.start;
-  options.discard_epochs = c.discard;
+  options.discard_commits = c.discard;
   options.hooks.decorate_engine = c.decorate;
   options.hooks.file_events = c.events;
   options.hooks.clock = c.clock;

@@ -1,7 +1,7 @@
-// Law 3 for the nvme tier: whatever the disks hold after the power went, the last epoch whose commit had
+// Law 3 for the nvme tier: whatever the disks hold after the power went, the last commit whose commit had
 // returned is there, or a later one, every block of it as it was, and work goes on from it. Over two paths,
-// with writes between snapshot and manifest, a retained epoch and its removal; and in the end, when all of it
-// is removed, what is left stands in no later run's way.
+// with writes between snapshot and manifest, a retained commit and its removal; and in the end, when all of
+// it is removed, what is left stands in no later run's way.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,40 +49,40 @@ void write_some(BlockStoreRig& rig, BlockStore& store, std::mt19937_64& random, 
   }
 }
 
-// Commits the blocks as they are now, while training goes on; notes them in `epochs`.
+// Commits the blocks as they are now, while training goes on; notes them in `commits`.
 BlockStore::Snapshot commit_beside_writes(BlockStoreRig& rig, BlockStore& store, std::mt19937_64& random,
-                                          Seeds& seeds, std::map<uint64_t, Seeds>& epochs) {
-  const uint64_t epoch = epochs.empty() ? 1 : epochs.rbegin()->first + 1;
-  write_some(rig, store, random, epoch == 1, seeds);
+                                          Seeds& seeds, std::map<uint64_t, Seeds>& commits) {
+  const uint64_t commit = commits.empty() ? 1 : commits.rbegin()->first + 1;
+  write_some(rig, store, random, commit == 1, seeds);
   BlockStore::Snapshot snapshot = store.snapshot();
-  epochs[epoch] = seeds;
+  commits[commit] = seeds;
   write_some(rig, store, random, false, seeds);
-  EXPECT_EQ(rig.commit(store, snapshot, "epoch " + std::to_string(epoch)), epoch);
+  EXPECT_EQ(rig.commit(store, snapshot, "epoch " + std::to_string(commit)), commit);
   return snapshot;
 }
 
-// The blocks of every epoch that was committed to `root`, by its number.
+// The blocks of every commit that was committed to `root`, by its number.
 std::map<uint64_t, Seeds> run_and_commit(const fs::path& root, DiskLog& log) {
   fs::create_directory(root / "a");
   fs::create_directory(root / "b");
   io::sync_folder(root);
-  std::map<uint64_t, Seeds> epochs;
+  std::map<uint64_t, Seeds> commits;
   std::mt19937_64 random(7);
   Seeds seeds(kChunks * kBlocks);
   BlockStoreRig rig;
   rig.space = std::make_unique<TierSpace>(space_options(root, TierStart::fresh), rig.log);
   auto store = rig.make_store(store_options());
   BlockStore::Snapshot committed, retained;
-  for (uint64_t epoch = 1; epoch <= 5; ++epoch) {
-    BlockStore::Snapshot snapshot = commit_beside_writes(rig, *store, random, seeds, epochs);
-    log.mark(std::to_string(epoch));
+  for (uint64_t commit = 1; commit <= 5; ++commit) {
+    BlockStore::Snapshot snapshot = commit_beside_writes(rig, *store, random, seeds, commits);
+    log.mark(std::to_string(commit));
     committed = std::move(snapshot);
-    if (epoch == kRetained) {
-      rig.space->retain_epoch(epoch);
+    if (commit == kRetained) {
+      rig.space->retain_commit(commit);
       retained = std::move(committed);
     }
-    if (epoch == 4) {
-      rig.space->remove_epoch(kRetained);
+    if (commit == 4) {
+      rig.space->remove_commit(kRetained);
       retained = {};
     }
   }
@@ -91,7 +91,7 @@ std::map<uint64_t, Seeds> run_and_commit(const fs::path& root, DiskLog& log) {
   log.mark("0");  // nobody wants them any more
   rig.space->keep_files(false);
   rig.space.reset();
-  return epochs;
+  return commits;
 }
 
 // The folders as an earlier Terrace leaves them: labels of version 1, and manifests that are called
@@ -105,7 +105,7 @@ void give_former_names(const fs::path& root) {
     io::write_file_atomically(file, tier::serialise(label));
     std::vector<fs::path> manifests;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-      if (tier::parse_epoch_file_name(entry.path().filename().string())) manifests.push_back(entry.path());
+      if (tier::parse_commit_file_name(entry.path().filename().string())) manifests.push_back(entry.path());
     for (const fs::path& manifest : manifests)
       fs::rename(manifest, folder / ("epoch" + manifest.filename().string().substr(strlen("commit"))));
     io::sync_folder(folder);
@@ -118,7 +118,7 @@ std::map<uint64_t, Seeds> go_on_from_former_names(const fs::path& root, DiskLog&
   fs::create_directory(root / "a");
   fs::create_directory(root / "b");
   io::sync_folder(root);
-  std::map<uint64_t, Seeds> epochs;
+  std::map<uint64_t, Seeds> commits;
   std::mt19937_64 random(11);
   Seeds seeds(kChunks * kBlocks);
   {
@@ -126,9 +126,9 @@ std::map<uint64_t, Seeds> go_on_from_former_names(const fs::path& root, DiskLog&
     rig.space = std::make_unique<TierSpace>(space_options(root, TierStart::fresh), rig.log);
     const auto store = rig.make_store(store_options());
     std::vector<BlockStore::Snapshot> kept;
-    for (uint64_t epoch = 1; epoch <= 3; ++epoch) {
-      kept.push_back(commit_beside_writes(rig, *store, random, seeds, epochs));
-      if (epoch == kRetained) rig.space->retain_epoch(epoch);
+    for (uint64_t commit = 1; commit <= 3; ++commit) {
+      kept.push_back(commit_beside_writes(rig, *store, random, seeds, commits));
+      if (commit == kRetained) rig.space->retain_commit(commit);
     }
     rig.space->keep_files(true);
   }
@@ -136,30 +136,30 @@ std::map<uint64_t, Seeds> go_on_from_former_names(const fs::path& root, DiskLog&
   log.mark("3");
   BlockStoreRig rig;
   rig.space = std::make_unique<TierSpace>(space_options(root, TierStart::resume), rig.log);
-  const StoreLayout retained = rig.space->read_epoch(kRetained).stores.front();
-  BlockStore store(*rig.space, store_options(), rig.space->read_epoch(3).stores.front(),
+  const StoreLayout retained = rig.space->read_commit(kRetained).stores.front();
+  BlockStore store(*rig.space, store_options(), rig.space->read_commit(3).stores.front(),
                    std::span(&retained, 1), rig.log);
   const BlockStore::Snapshot before = store.snapshot();
-  seeds = epochs.at(3);
-  commit_beside_writes(rig, store, random, seeds, epochs);
+  seeds = commits.at(3);
+  commit_beside_writes(rig, store, random, seeds, commits);
   log.mark("4");
-  return epochs;
+  return commits;
 }
 
-// Opens the newest epoch, compares it, and commits another.
-void expect_resumed(const fs::path& disk, uint64_t durable, const std::map<uint64_t, Seeds>& epochs) {
+// Opens the newest commit, compares it, and commits another.
+void expect_resumed(const fs::path& disk, uint64_t durable, const std::map<uint64_t, Seeds>& commits) {
   BlockStoreRig rig;
   rig.space = std::make_unique<TierSpace>(space_options(disk, TierStart::resume), rig.log);
-  ASSERT_FALSE(rig.space->epochs().empty());
-  const uint64_t newest = rig.space->epochs().back().epoch;
+  ASSERT_FALSE(rig.space->commits().empty());
+  const uint64_t newest = rig.space->commits().back().commit;
   EXPECT_GE(newest, durable);
   std::vector<StoreLayout> retained;
-  for (const EpochFile& file : rig.space->epochs())
-    if (file.epoch != newest) retained.push_back(rig.space->read_epoch(file.epoch).stores.front());
+  for (const CommitFile& file : rig.space->commits())
+    if (file.commit != newest) retained.push_back(rig.space->read_commit(file.commit).stores.front());
   if (durable > kRetained && durable < 4) {
     EXPECT_EQ(retained.size(), 1u);
   }
-  const TierManifest manifest = rig.space->read_epoch(newest);
+  const TierManifest manifest = rig.space->read_commit(newest);
   EXPECT_EQ(manifest.info, "epoch " + std::to_string(newest));
   BlockStore store(*rig.space, store_options(), manifest.stores.front(), retained, rig.log);
   store.check();
@@ -167,14 +167,14 @@ void expect_resumed(const fs::path& disk, uint64_t durable, const std::map<uint6
     for (uint32_t i = 0; i < kChunks * kBlocks; ++i)
       EXPECT_TRUE(rig.holds(store, ChunkId{i / kBlocks}, i % kBlocks, seeds[i])) << "block " << i;
   };
-  expect_blocks(epochs.at(newest));
+  expect_blocks(commits.at(newest));
   if (!retained.empty()) {
     const BlockStore::Snapshot kept = store.take_retained(0);
     for (uint32_t i = 0; i < kChunks * kBlocks; ++i)
-      EXPECT_TRUE(rig.holds(store, kept, ChunkId{i / kBlocks}, i % kBlocks, epochs.at(kRetained)[i]));
+      EXPECT_TRUE(rig.holds(store, kept, ChunkId{i / kBlocks}, i % kBlocks, commits.at(kRetained)[i]));
   }
   std::mt19937_64 random(durable);
-  Seeds seeds = epochs.at(newest);
+  Seeds seeds = commits.at(newest);
   const BlockStore::Snapshot before = store.snapshot();
   write_some(rig, store, random, false, seeds);
   const BlockStore::Snapshot snapshot = store.snapshot();
@@ -182,10 +182,10 @@ void expect_resumed(const fs::path& disk, uint64_t durable, const std::map<uint6
   expect_blocks(seeds);
 }
 
-TEST(TierPowerCut, LeavesTheLastEpochOrALaterOneWhole) {
+TEST(TierPowerCut, LeavesTheLastCommitOrALaterOneWhole) {
   const ScratchFolder folder;
   DiskLog log(folder.path());
-  const std::map<uint64_t, Seeds> epochs = run_and_commit(folder.path(), log);
+  const std::map<uint64_t, Seeds> commits = run_and_commit(folder.path(), log);
   uint64_t resumed = 0, fresh = 0;
   power_cut::for_each_cut(log.stop(), 20260108, 4, [&](const CutCase& cut, const fs::path& disk) {
     SCOPED_TRACE(cut.words);
@@ -195,7 +195,7 @@ TEST(TierPowerCut, LeavesTheLastEpochOrALaterOneWhole) {
     const FoundTier found = look_at_tier(paths);
     if (found.whole) {
       ++resumed;
-      ASSERT_NO_THROW(expect_resumed(disk, durable, epochs));
+      ASSERT_NO_THROW(expect_resumed(disk, durable, commits));
       return;
     }
     EXPECT_EQ(durable, 0u) << found.trouble;
@@ -212,13 +212,13 @@ TEST(TierPowerCut, LeavesTheLastEpochOrALaterOneWhole) {
 TEST(TierPowerCut, LeavesACommitWholeThatHasTheNameOfAnEarlierTerrace) {
   const ScratchFolder folder;
   DiskLog log(folder.path());
-  const std::map<uint64_t, Seeds> epochs = go_on_from_former_names(folder.path(), log);
+  const std::map<uint64_t, Seeds> commits = go_on_from_former_names(folder.path(), log);
   uint64_t resumed = 0;
   power_cut::for_each_cut(log.stop(), 20260109, 4, [&](const CutCase& cut, const fs::path& disk) {
     SCOPED_TRACE(cut.words);
     if (::testing::Test::HasFailure() || cut.marked.empty()) return;
     ++resumed;
-    ASSERT_NO_THROW(expect_resumed(disk, std::stoull(cut.marked), epochs));
+    ASSERT_NO_THROW(expect_resumed(disk, std::stoull(cut.marked), commits));
   });
   EXPECT_GT(resumed, 50u);
 }

@@ -300,9 +300,9 @@ TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t>
           "say where checkpoints are saved with --save DIR");
   require(!flags.decisions_limit_bytes || !flags.decisions.empty(), "--decisions-limit",
           "--decisions is not given", "say which file with --decisions FILE");
-  const bool has_epochs =
+  const bool has_commits =
       options.config.placement.states == Placement::nvme && options.config.terrace.durable;
-  require(flags.resume != kResumeAuto || !flags.save.empty() || has_epochs, "--resume auto",
+  require(flags.resume != kResumeAuto || !flags.save.empty() || has_commits, "--resume auto",
           "--save is not given, and nothing is committed on nvme",
           "it goes on from what --save DIR holds: give that, or name a folder with --resume DIR");
   require(!flags.fresh || (flags.resume != kResumeAuto && flags.resume != kResumeNvme), "--fresh",

@@ -12,7 +12,7 @@
 #include <terrace/base/text/json_writer.h>
 #include <terrace/base/text/shown_text.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/train/checkpoint/epoch_inventory.h>
+#include <terrace/runtime/train/checkpoint/commit_inventory.h>
 #include <terrace/runtime/train/checkpoint/inventory.h>
 
 #include "command_line.h"
@@ -53,8 +53,8 @@ Places sort_out(const std::vector<std::string>& paths, bool may_be_empty) {
 
 void write_state(JsonWriter& json, const SavedState& state) {
   json.begin_object().members({{"kind", name_of(state.kind)}, {"path", state.path.string()}});
-  json.member("step", state.step).member("commit", state.epoch > 0 ? JsonValue(state.epoch) : nullptr);
-  json.members({{"time", time_text(state.time)}, {"model", state.model}, {"bytes", state.bytes}});
+  json.member("step", state.run.step).member("commit", state.commit > 0 ? JsonValue(state.commit) : nullptr);
+  json.members({{"time", time_text(state.time)}, {"model", state.run.model}, {"bytes", state.bytes}});
   json.members({{"latest", state.is_latest}, {"trouble", json_text_or_null(state.trouble)}}).end();
 }
 
@@ -126,7 +126,7 @@ class Checkpoint final : public Subcommand {
       const std::vector<SavedState> more = list_checkpoints(path);
       listed.states.insert(listed.states.end(), more.begin(), more.end());
     }
-    if (!places.nvme.empty()) listed.tier = list_epochs(places.nvme);
+    if (!places.nvme.empty()) listed.tier = list_commits(places.nvme);
     listed.states.insert(listed.states.end(), listed.tier.states.begin(), listed.tier.states.end());
     return listed;
   }
@@ -163,12 +163,12 @@ int Checkpoint::list(const Places& places) {
   } else {
     TextTable table({"saved state", "kind", "step", "date (UTC)", "size", "whole", "model"});
     for (const SavedState& state : listed.states) {
-      table.add({state.path.string(), std::string(name_of(state.kind)), grouped(state.step),
+      table.add({state.path.string(), std::string(name_of(state.kind)), grouped(state.run.step),
                  time_text(state.time), format_bytes(state.bytes),
                  !state.trouble.empty() ? "NO"
                  : state.is_latest      ? "yes, latest"
                                         : "yes",
-                 state.model});
+                 state.run.model});
     }
     text = table.text();
     for (const SavedState& state : listed.states) {
@@ -231,11 +231,11 @@ int Checkpoint::verify(const Places& places) {
     try {
       const uint64_t read = state.kind == SavedState::Kind::checkpoint
                                 ? verify_checkpoint(state.path, tell)
-                                : verify_epoch(places.nvme, state, tell, console_);
+                                : verify_commit(places.nvme, state, tell, console_);
       bytes += read;
       if (!json_ && bad_count == before)
         print_result(
-            fmt::format("good {}: step {}, {}\n", state.path.string(), state.step, format_bytes(read)));
+            fmt::format("good {}: step {}, {}\n", state.path.string(), state.run.step, format_bytes(read)));
     } catch (const Error& failure) {
       tell({failure.parts().subject, "all of it", 0, state.bytes, failure.parts().reason});
     }
@@ -271,7 +271,7 @@ bool Checkpoint::is_damaged(const Places& places, const SavedState& state) {
     if (state.kind == SavedState::Kind::checkpoint) {
       verify_checkpoint(state.path, tell);
     } else {
-      verify_epoch(places.nvme, state, tell, console_);
+      verify_commit(places.nvme, state, tell, console_);
     }
   } catch (const Error& failure) {
     if (failure.kind() != ErrorKind::corrupt && failure.kind() != ErrorKind::io) throw;
@@ -307,7 +307,7 @@ int Checkpoint::prune(const Places& places) {
                                       "name the folder above with --keep or --all"});
     }
   }
-  const TierListing tier = places.nvme.empty() ? TierListing{} : list_epochs(places.nvme);
+  const TierListing tier = places.nvme.empty() ? TierListing{} : list_commits(places.nvme);
   require_all_paths(places, tier);  // before anything is removed elsewhere
   std::set<fs::path> chosen;
   const auto goes = [&](const SavedState& state) { return chosen.contains(state.path); };
@@ -319,7 +319,7 @@ int Checkpoint::prune(const Places& places) {
   if (!places.nvme.empty()) {
     chosen = chosen_to_go(places, tier.states);
     if (all_ || !chosen.empty()) {
-      const std::vector<fs::path> more = prune_epochs(places.nvme, goes, console_);
+      const std::vector<fs::path> more = prune_commits(places.nvme, goes, console_);
       removed.insert(removed.end(), more.begin(), more.end());
     }
   }

@@ -170,9 +170,9 @@ void Ctl::wait_for(ControlClient& client, const ControlRequest& request, const J
   if (request.command == ControlCommand::stop) return end.wait();
   while (true) {
     const JobStatus status = ask_status(client);
-    const bool has_epoch = !commits(answer) || status.epoch_step >= step;
+    const bool has_commit = !commits(answer) || status.commit_step >= step;
     const bool has_checkpoint = !is_true(answer, "checkpoint") || status.checkpoint_step >= step;
-    if (has_epoch && has_checkpoint) return;
+    if (has_commit && has_checkpoint) return;
     pause_between_questions();
   }
 }

@@ -84,7 +84,7 @@ std::string bound_text(const JobStatus& status) {
 
 std::string kept_line(const JobStatus& status) {
   std::string line;
-  if (status.epoch_step) line += fmt::format("commit of step {}", *status.epoch_step);
+  if (status.commit_step) line += fmt::format("commit of step {}", *status.commit_step);
   if (status.checkpoint_step)
     line += fmt::format("{}checkpoint of step {}", line.empty() ? "" : ", ", *status.checkpoint_step);
   return fmt::format("{:<7} {}\n", "saved", line.empty() ? "nothing yet" : line);

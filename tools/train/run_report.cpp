@@ -72,7 +72,7 @@ void RunReport::evaluated(uint64_t step, double loss) {
 
 void RunReport::state_kept(const KeptState& kept) {
   if (file_ == nullptr) return;
-  if (kept.epoch_step) record_.epoch(*kept.epoch_step);
+  if (kept.commit_step) record_.commit(*kept.commit_step);
   if (kept.checkpoint) record_.checkpoint(kept.checkpoint->step, kept.checkpoint->folder.string());
 }
 

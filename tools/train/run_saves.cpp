@@ -69,8 +69,8 @@ void RunSaves::keep_last(bool complete) {
 SaveAnswer RunSaves::save_as_asked() {
   SaveAnswer answer;
   answer.checkpoint = !flags_.save.empty();
-  answer.epoch = trainer_.offloader().commits().are_kept();
-  if (!answer.checkpoint && !answer.epoch) {
+  answer.commit = trainer_.offloader().commits().are_kept();
+  if (!answer.checkpoint && !answer.commit) {
     answer.refusal = Error(ErrorKind::config, {"cannot save the state of", "this run",
                                                "it has neither --save nor optimizer states on nvme",
                                                "start it with --save DIR"});
@@ -96,7 +96,7 @@ void RunSaves::save() {
 }
 
 void RunSaves::note(const KeptState& kept) {
-  if (!kept.epoch_step && !kept.checkpoint) return;
+  if (!kept.commit_step && !kept.checkpoint) return;
   if (kept.checkpoint) checkpoint_ = kept.checkpoint;
   for (RunObserver* observer : observers_) observer->state_kept(kept);
   // After a failure the state may have gone wrong some steps ago: then the older ones are what is left.

@@ -101,7 +101,7 @@ void StepLog::evaluated(uint64_t step, double validation_loss) {
 }
 
 void StepLog::state_kept(const KeptState& kept) {
-  if (kept.epoch_step) put(json_object({{"event", "commit"}, {"step", *kept.epoch_step}}));
+  if (kept.commit_step) put(json_object({{"event", "commit"}, {"step", *kept.commit_step}}));
   if (!kept.checkpoint) return;
   const SavedCheckpoint& saved = *kept.checkpoint;
   put(json_object({{"event", "checkpoint"}, {"step", saved.step}, {"folder", saved.folder.string()}}));

@@ -194,8 +194,8 @@ int Train::train(RunReport& report) {
   options.config = compute.settle(options.config, flags_.replay_decisions, console_);
   StepRecording recording(flags_, console_);
   const RunStart start = choose_start(flags_, options.config, console_);
-  options.tier_start = start.epoch ? TierStart::resume : TierStart::fresh;
-  options.discard_epochs = !start.epoch && start.discard_epochs;
+  options.tier_start = start.commit ? TierStart::resume : TierStart::fresh;
+  options.discard_commits = !start.commit && start.discard_commits;
   TrainingSetup setup = plan_or_refuse(options);
   const std::string sides = update_sides_text(options.config, setup);
   if (!sides.empty()) console_.info(sides);
@@ -233,7 +233,7 @@ int Train::train(RunReport& report) {
     console_.info(fmt::format("step {} is reached already (--steps {}): there is nothing left to train",
                               trainer.completed_steps(), options.steps));
   }
-  summary.epoch_step = trainer.durable_step();
+  summary.commit_step = trainer.durable_step();
   log.start(trainer.completed_steps(), options.steps, trainer.model_description(), options.config);
   for (const std::string& spec : flags_.inject) log.fault_on_purpose(trainer.completed_steps(), spec);
 

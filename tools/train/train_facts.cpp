@@ -75,7 +75,7 @@ std::string host_text(const TrainerPlan& plan) {
       (memory.staging_slots + memory.old_parameter_slots + memory.landing_slots) * memory.slot_bytes +
           2 * memory.spill_slots * memory.spill_slot_bytes);
   add("I/O ring", memory.ring_slots * memory.ring_slot_bytes);
-  add("copies of commits", memory.epoch_slots * memory.epoch_slot_bytes);
+  add("copies of commits", memory.commit_slots * memory.commit_slot_bytes);
   add("bookkeeping of chunks", memory.bookkeeping_bytes);
   return text;
 }
@@ -198,7 +198,7 @@ std::string model_text(const TrainFlags& flags, const TrainerOptions& options, c
 }
 
 std::string weights_text(const TrainerOptions& options, const RunStart& start) {
-  if (start.epoch) return "those of the state on nvme that is gone on from";
+  if (start.commit) return "those of the state on nvme that is gone on from";
   if (!start.checkpoints.empty())
     return fmt::format("those of the checkpoint that is gone on from, {}",
                        start.checkpoints.front().string());

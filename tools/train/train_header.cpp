@@ -99,9 +99,9 @@ std::string checkpoint_notice(const TrainFlags& flags) {
 }  // namespace
 
 std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, const TrainerPlan& plan) {
-  if (!plan.memory.keeps_epochs) {
+  if (!plan.memory.keeps_commits) {
     const std::string why =
-        fmt::format("nothing is committed on nvme, because {}", plan.memory.why_no_epochs);
+        fmt::format("nothing is committed on nvme, because {}", plan.memory.why_no_commits);
     return config.placement.states == Placement::nvme ? why + "; " + checkpoint_notice(flags)
                                                       : checkpoint_notice(flags);
   }

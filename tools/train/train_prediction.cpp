@@ -10,7 +10,7 @@
 #include <terrace/offload/watch/counter_table.h>
 #include <terrace/runtime/config/compute_threads.h>
 #include <terrace/runtime/config/tuning/tuning.h>
-#include <terrace/runtime/train/checkpoint/found_epoch.h>
+#include <terrace/runtime/train/checkpoint/found_commit.h>
 #include <terrace/runtime/train/planning/disk_rates.h>
 #include <terrace/runtime/train/planning/predict.h>
 

@@ -54,14 +54,13 @@ std::vector<fs::path> readable_checkpoints(const std::string& folder, Log& log) 
   return candidates;
 }
 
-std::string described(const FoundEpoch& epoch) {
-  std::error_code ignored;
-  return fmt::format("step {} of \"{}\", committed {}", epoch.info.run.step, epoch.info.run.model,
-                     time_text(fs::last_write_time(epoch.manifest, ignored)));
+std::string described(const SavedState& commit) {
+  return fmt::format("step {} of \"{}\", committed {}", commit.run.step, commit.run.model,
+                     time_text(commit.time));
 }
 
 void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::path>& paths) {
-  if (!tier.has_epochs) return;
+  if (!tier.has_commits) return;
   throw Error(
       ErrorKind::config,
       {"this run would destroy the state of another", names_of(paths),
@@ -73,13 +72,13 @@ void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::pat
 }
 
 // What must agree when one of two saved states takes the place of the other.
-void require_one_run(const CheckpointInfo& epoch, const CheckpointInfo& checkpoint, const fs::path& folder,
+void require_one_run(const CheckpointInfo& commit, const CheckpointInfo& checkpoint, const fs::path& folder,
                      const std::vector<fs::path>& paths) {
   const auto same = [&](const char* fact) {
-    const auto one = epoch.position.find(fact), other = checkpoint.position.find(fact);
-    return one != epoch.position.end() && other != checkpoint.position.end() && one->second == other->second;
+    const auto one = commit.position.find(fact), other = checkpoint.position.find(fact);
+    return one != commit.position.end() && other != checkpoint.position.end() && one->second == other->second;
   };
-  if (epoch.tensor_hash == checkpoint.tensor_hash && epoch.seed == checkpoint.seed &&
+  if (commit.tensor_hash == checkpoint.tensor_hash && commit.seed == checkpoint.seed &&
       same("data_fingerprint") && same("train_tokens") && same("context"))
     return;
   throw Error(
@@ -87,12 +86,12 @@ void require_one_run(const CheckpointInfo& epoch, const CheckpointInfo& checkpoi
       {"cannot choose where to go on from", names_of(paths),
        fmt::format(
            "the commit there (step {} of \"{}\") and the checkpoint {} (step {} of \"{}\") are of two runs",
-           epoch.step, epoch.model, folder.string(), checkpoint.step, checkpoint.model),
+           commit.step, commit.model, folder.string(), checkpoint.step, checkpoint.model),
        "name the one that is meant: --resume nvme with another --save, or --resume DIR with --fresh"});
 }
 
 // What a fall-back to a checkpoint, or a new start, would remove may be better than that.
-[[noreturn]] void older_epochs_stay(const std::vector<fs::path>& paths, const std::string& damage) {
+[[noreturn]] void older_commits_stay(const std::vector<fs::path>& paths, const std::string& damage) {
   throw Error(ErrorKind::corrupt,
               {"cannot go on from the newest commit in", names_of(paths), damage,
                fmt::format("there are older ones: `terrace checkpoint prune {} --damaged` removes what is "
@@ -106,28 +105,28 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
   RunStart start;
   start.checkpoints = readable_checkpoints(flags.save, log);
   if (tier.newest) {
-    const uint64_t step = tier.newest->info.run.step;
+    const uint64_t step = tier.newest->run.step;
     uint64_t saved = 0;
     if (!start.checkpoints.empty()) {
       const CheckpointInfo info = read_checkpoint_info(start.checkpoints.front());
-      require_one_run(tier.newest->info.run, info, start.checkpoints.front(), paths);
+      require_one_run(tier.newest->run, info, start.checkpoints.front(), paths);
       saved = info.step;
     }
-    start.discard_epochs = !start.checkpoints.empty();
+    start.discard_commits = !start.checkpoints.empty();
     if (start.checkpoints.empty() || step >= saved) {
-      start.epoch = require_epoch(config);
+      start.commit = require_commit(config);
       log.info(fmt::format("--resume auto: going on from the commit in {}, step {}", names_of(paths), step));
       return start;
     }
     log.info(fmt::format("the commit in {} is of step {}, earlier than the checkpoint: it is given up",
                          names_of(paths), step));
-  } else if (tier.has_epochs) {
+  } else if (tier.has_commits) {
     // Throws what is wrong. With a path left out nothing is damaged.
-    if (tier.paths_fit && tier.epoch_count > 1) older_epochs_stay(paths, tier.trouble);
-    if (start.checkpoints.empty() || !tier.paths_fit) require_epoch(config);
+    if (tier.paths_fit && tier.commit_count > 1) older_commits_stay(paths, tier.trouble);
+    if (start.checkpoints.empty() || !tier.paths_fit) require_commit(config);
     log.warning(fmt::format("THE COMMIT IN {} CANNOT BE USED and a checkpoint is taken instead: {}",
                             names_of(paths), tier.trouble));
-    start.discard_epochs = true;
+    start.discard_commits = true;
   }
   if (start.checkpoints.empty()) {
     const std::string where = flags.save.empty() ? names_of(paths) : flags.save;
@@ -159,19 +158,19 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
   const std::vector<fs::path> paths = tier_paths(config.placement);
   RunStart start;
   if (flags.resume == kResumeNvme) {
-    start.epoch = require_epoch(config);
+    start.commit = require_commit(config);
     const std::vector<fs::path> saved = readable_checkpoints(flags.save, log);
     if (!saved.empty())
-      require_one_run(start.epoch->info.run, read_checkpoint_info(saved.front()), saved.front(), paths);
+      require_one_run(start.commit->run, read_checkpoint_info(saved.front()), saved.front(), paths);
     return start;
   }
-  TierContents tier = look_for_epoch(paths);
-  if (flags.fresh && tier.has_epochs) {
+  TierContents tier = look_for_commit(paths);
+  if (flags.fresh && tier.has_commits) {
     log.warning(
         fmt::format("--fresh: the state in {} will be removed, by the first commit of this run where its "
                     "files can stay so long, else when it begins{}",
                     names_of(paths), tier.newest ? ": " + described(*tier.newest) : ""));
-    start.discard_epochs = true;
+    start.discard_commits = true;
     tier = {};
   }
   if (flags.resume == kResumeAuto) return choose_by_itself(flags, config, tier, paths, log);
@@ -186,24 +185,25 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
 std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& options, TrainingSetup setup,
                                       const TrainingData& data,
                                       FunctionRef<void(TrainingSetup&)> before_making, Log& log) {
-  if (start.epoch) {
+  if (start.commit) {
     try {
       before_making(setup);
       return std::make_unique<Trainer>(options, std::move(setup), data, log);
     } catch (const Error& failure) {
-      if (is_damage(failure) && start.epoch->has_older_epochs)
-        older_epochs_stay(tier_paths(options.config.placement), failure.what());
+      const std::vector<fs::path> paths = tier_paths(options.config.placement);
+      if (is_damage(failure) && look_for_commit(paths).commit_count > 1)
+        older_commits_stay(paths, failure.what());
       if (!is_damage(failure) || start.checkpoints.empty()) throw;
       log.warning(
           fmt::format("THE COMMIT OF STEP {} CANNOT BE USED and the checkpoint {} is taken instead: {}",
-                      start.epoch->info.run.step, start.checkpoints.front().string(), failure.what()));
+                      start.commit->run.step, start.checkpoints.front().string(), failure.what()));
     }
     options.tier_start = TierStart::fresh;
-    options.discard_epochs = start.discard_epochs;
+    options.discard_commits = start.discard_commits;
     setup = plan_training(options);
   }
   std::span<const fs::path> checkpoints = start.checkpoints;
-  if (options.discard_epochs) {  // which are gone once there is a trainer
+  if (options.discard_commits) {  // which are gone once there is a trainer
     const auto require = [&](const fs::path& checkpoint) {
       Trainer::require_resumable(checkpoint, options, setup, data);
       checkpoints = {&checkpoint, 1};

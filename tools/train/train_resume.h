@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <terrace/base/log.h>
-#include <terrace/runtime/train/checkpoint/found_epoch.h>
+#include <terrace/runtime/train/checkpoint/found_commit.h>
 #include <terrace/runtime/train/trainer.h>
 
 #include "flags/train_flags.h"
@@ -17,11 +17,11 @@
 namespace terrace {
 
 struct RunStart {
-  std::optional<FoundEpoch> epoch;                 // tried first
+  std::optional<SavedState> commit;                // tried first
   std::vector<std::filesystem::path> checkpoints;  // then these, the best first
-  bool discard_epochs = false;                     // when the run begins without `epoch`
+  bool discard_commits = false;                    // when the run begins without `commit`
 
-  bool is_resumed() const { return epoch || !checkpoints.empty(); }
+  bool is_resumed() const { return commit || !checkpoints.empty(); }
 };
 
 // Says what was chosen, with --resume auto. Reads manifests only. Throws Error when what must be used cannot

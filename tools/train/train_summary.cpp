@@ -123,15 +123,15 @@ std::string loss_text(const RunSummary& summary) {
 // Where the state is, and the command that goes on.
 std::string state_text(const RunSummary& summary) {
   std::string text;
-  if (summary.epoch_step)
-    text += fmt::format("commit of step {} in {} (`terrace checkpoint ls` lists it)\n", *summary.epoch_step,
+  if (summary.commit_step)
+    text += fmt::format("commit of step {} in {} (`terrace checkpoint ls` lists it)\n", *summary.commit_step,
                         summary.nvme_paths);
   if (!summary.checkpoint.empty()) {
     const std::string folder = std::filesystem::path(summary.checkpoint).parent_path().string();
     text +=
         fmt::format("checkpoint {}\nexport it with: terrace export {} --out FOLDER{}\n", summary.checkpoint,
                     folder, summary.tokenizer.empty() ? "" : " --tokenizer " + summary.tokenizer);
-  } else if (!summary.epoch_step) {
+  } else if (!summary.commit_step) {
     return text + "nothing was saved: --save FOLDER keeps the weights that are trained\n";
   }
   const bool is_done = summary.completed_steps >= summary.planned_steps;
@@ -140,7 +140,7 @@ std::string state_text(const RunSummary& summary) {
 }
 
 std::string commits_text(const RunSummary& summary) {
-  if (!summary.keeps_epochs) return "";
+  if (!summary.keeps_commits) return "";
   const OffloadCounters& done = summary.commits;
   return fmt::format("{}: {} of cached states and {} of manifests written\n",
                      counted(done.commit_count, "commit"), format_bytes(done.commit_write_bytes),
@@ -148,12 +148,12 @@ std::string commits_text(const RunSummary& summary) {
 }
 
 void write_commits(JsonWriter& json, const RunSummary& summary) {
-  if (!summary.keeps_epochs) {
+  if (!summary.keeps_commits) {
     json.member("commits", nullptr);
     return;
   }
   const OffloadCounters& done = summary.commits;
-  json.begin_object("commits").members({{"step", summary.epoch_step}, {"paths", summary.nvme_paths}});
+  json.begin_object("commits").members({{"step", summary.commit_step}, {"paths", summary.nvme_paths}});
   json.members({{"count", done.commit_count}, {"write_bytes", done.commit_write_bytes}});
   json.member("manifest_bytes", done.manifest_bytes);
   json.member("keeping_seconds", seconds(summary.keeping_ns)).end();
@@ -229,7 +229,7 @@ void RunSummary::evaluated(uint64_t step, double loss) {
 }
 
 void RunSummary::state_kept(const KeptState& kept) {
-  if (kept.epoch_step) epoch_step = kept.epoch_step;
+  if (kept.commit_step) commit_step = kept.commit_step;
   if (kept.checkpoint) checkpoint = kept.checkpoint->folder.string();
 }
 
@@ -272,7 +272,7 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
                               {"activation checkpoints", plan.memory.activation_file_bytes},
                               {"head-room of several paths", planned - std::min(planned, needed)}}});
   }
-  summary.keeps_epochs = plan.memory.keeps_epochs;
+  summary.keeps_commits = plan.memory.keeps_commits;
   summary.commits = trainer.offloader().counters();
   summary.paths = trainer.offloader().nvme_paths();
   summary.process_bytes = std::max(summary.process_bytes, current_memory_use().pss_bytes);

@@ -28,9 +28,9 @@ struct RunSummary final : public RunObserver {
   std::string tokenizer;         // as the user named it, or the folder of the model that has one; else empty
   std::string checkpoint;        // the last one of this run; empty when there is none
   // Commits of the nvme tier.
-  std::optional<uint64_t> epoch_step;  // of the one that stays there
+  std::optional<uint64_t> commit_step;  // of the one that stays there
   std::string nvme_paths;
-  bool keeps_epochs = false;
+  bool keeps_commits = false;
   OffloadCounters commits;  // of the whole run, what was committed after its last step included
 
   // Of the steps of this run.
@@ -56,7 +56,7 @@ struct RunSummary final : public RunObserver {
   void update_finished(const FinishedUpdate& last) override;
   void evaluated(uint64_t step, double loss) override;
   void state_kept(const KeptState& kept) override;
-  void commits_removed() override { epoch_step.reset(); }
+  void commits_removed() override { commit_step.reset(); }
   void ended(const RunEnd& end) override;
 };
 

@@ -27,7 +27,7 @@ constexpr std::string_view kCommitPrefix = "commit-";
 constexpr std::string_view kFormerPrefix = "epoch-";  // as an earlier Terrace names them
 constexpr std::string_view kPassingSuffix = ".manifest";
 constexpr std::string_view kRetainedSuffix = ".retained";
-constexpr size_t kEpochDigits = 16;
+constexpr size_t kCommitDigits = 16;
 
 bool is_blocks_name(std::string_view name) {
   return name.ends_with(kBlocksSuffix) && is_store_name(name.substr(0, name.size() - kBlocksSuffix.size()));
@@ -35,11 +35,11 @@ bool is_blocks_name(std::string_view name) {
 
 std::optional<FileKind> kind_of(std::string_view name) {
   if (name == kLabelName) return FileKind::label;
-  if (parse_epoch_file_name(name)) return FileKind::manifest;
+  if (parse_commit_file_name(name)) return FileKind::manifest;
   if (is_blocks_name(name)) return FileKind::blocks;
   if (!name.ends_with(kAsideSuffix)) return std::nullopt;
   const std::string_view target = name.substr(0, name.size() - kAsideSuffix.size());
-  if (target == kLabelName || parse_epoch_file_name(target)) return FileKind::aside;
+  if (target == kLabelName || parse_commit_file_name(target)) return FileKind::aside;
   return is_blocks_name(target) ? std::optional(FileKind::blocks_aside) : std::nullopt;
 }
 
@@ -89,22 +89,22 @@ std::string blocks_file_name(std::string_view store) {
   return fmt::format("{}{}", store, kBlocksSuffix);
 }
 
-std::string epoch_file_name(const EpochName& name) {
-  return fmt::format("{}{:016}{}", kCommitPrefix, name.epoch,
+std::string commit_file_name(const CommitName& name) {
+  return fmt::format("{}{:016}{}", kCommitPrefix, name.commit,
                      name.retained ? kRetainedSuffix : kPassingSuffix);
 }
 
-std::optional<EpochName> parse_epoch_file_name(std::string_view name) {
+std::optional<CommitName> parse_commit_file_name(std::string_view name) {
   const bool is_former = name.starts_with(kFormerPrefix);
   if (!is_former && !name.starts_with(kCommitPrefix)) return std::nullopt;
   name.remove_prefix(is_former ? kFormerPrefix.size() : kCommitPrefix.size());
-  if (name.size() < kEpochDigits) return std::nullopt;
-  const std::string_view suffix = name.substr(kEpochDigits);
+  if (name.size() < kCommitDigits) return std::nullopt;
+  const std::string_view suffix = name.substr(kCommitDigits);
   if (suffix != kPassingSuffix && suffix != kRetainedSuffix) return std::nullopt;
-  EpochName parsed{.retained = suffix == kRetainedSuffix};
-  const char* const end = name.data() + kEpochDigits;
-  const auto [stop, error] = std::from_chars(name.data(), end, parsed.epoch);
-  if (error != std::errc() || stop != end || parsed.epoch == 0) return std::nullopt;
+  CommitName parsed{.retained = suffix == kRetainedSuffix};
+  const char* const end = name.data() + kCommitDigits;
+  const auto [stop, error] = std::from_chars(name.data(), end, parsed.commit);
+  if (error != std::errc() || stop != end || parsed.commit == 0) return std::nullopt;
   return parsed;
 }
 
@@ -145,7 +145,7 @@ std::vector<Entry> list_files(int folder_fd, const std::string& folder) {
 void corrupt(std::string_view what, const std::string& path, std::string reason) {
   throw Error(ErrorKind::corrupt, {fmt::format("cannot use {}", what), path, std::move(reason),
                                    "go on from a checkpoint that was saved elsewhere; "
-                                   "OffloadOptions::discard_epochs removes what is here"});
+                                   "OffloadOptions::discard_commits removes what is here"});
 }
 
 // The checksum first: a flipped bit in the version must not look like a newer program.

@@ -30,14 +30,14 @@ inline constexpr size_t kChecksumBytes = 8;
 bool is_store_name(std::string_view name);
 std::string blocks_file_name(std::string_view store);
 
-struct EpochName {
-  uint64_t epoch = 0;
+struct CommitName {
+  uint64_t commit = 0;
   bool retained = false;
 };
 // Returns "commit-0000000000000012.manifest", or ".retained".
-std::string epoch_file_name(const EpochName& name);
+std::string commit_file_name(const CommitName& name);
 // Accepts the former names, "epoch-0000000000000012.manifest", too.
-std::optional<EpochName> parse_epoch_file_name(std::string_view name);
+std::optional<CommitName> parse_commit_file_name(std::string_view name);
 
 enum class FileKind : uint8_t {
   manifest,

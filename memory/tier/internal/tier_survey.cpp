@@ -60,31 +60,31 @@ Arrangement arrange(std::span<const FolderSurvey> folders) {
   return arrangement;
 }
 
-EpochSurvey survey_epochs(const FolderSurvey& folder) {
-  EpochSurvey survey;
+CommitSurvey survey_commits(const FolderSurvey& folder) {
+  CommitSurvey survey;
   uint64_t newest = 0;
   for (const Entry& entry : folder.entries) {
-    const std::optional<EpochName> name = parse_epoch_file_name(entry.name);
+    const std::optional<CommitName> name = parse_commit_file_name(entry.name);
     if (entry.kind != FileKind::manifest || !entry.regular || !name) continue;
-    newest = std::max(newest, name->epoch);
-    survey.epochs.push_back({name->epoch, folder.folder + "/" + entry.name, name->retained});
+    newest = std::max(newest, name->commit);
+    survey.commits.push_back({name->commit, folder.folder + "/" + entry.name, name->retained});
   }
-  const auto by_age = [](const EpochFile& one, const EpochFile& other) {
-    return one.epoch != other.epoch ? one.epoch < other.epoch : one.retained < other.retained;
+  const auto by_age = [](const CommitFile& one, const CommitFile& other) {
+    return one.commit != other.commit ? one.commit < other.commit : one.retained < other.retained;
   };
-  std::ranges::sort(survey.epochs, by_age);
-  const auto is_passed = [newest](const EpochFile& file) { return !file.retained && file.epoch < newest; };
-  std::ranges::copy_if(survey.epochs, std::back_inserter(survey.passed), is_passed);
-  std::erase_if(survey.epochs, is_passed);
+  std::ranges::sort(survey.commits, by_age);
+  const auto is_passed = [newest](const CommitFile& file) { return !file.retained && file.commit < newest; };
+  std::ranges::copy_if(survey.commits, std::back_inserter(survey.passed), is_passed);
+  std::erase_if(survey.commits, is_passed);
   return survey;
 }
 
-TierManifest load_epoch(const EpochFile& file, const SpaceId& space, size_t path_count) {
+TierManifest load_commit(const CommitFile& file, const SpaceId& space, size_t path_count) {
   constexpr std::string_view kWhat = "the manifest of a commit";
   const std::string path = file.path.string();
   TierManifest manifest = parse_tier_manifest(io::read_whole_file(path, kLargestManifestBytes), path);
   if (manifest.space != space) corrupt(kWhat, path, "it is of another run than the folder it lies in");
-  if (manifest.epoch != file.epoch) corrupt(kWhat, path, fmt::format("it is commit {}", manifest.epoch));
+  if (manifest.commit != file.commit) corrupt(kWhat, path, fmt::format("it is commit {}", manifest.commit));
   if (!manifest.stores.empty() && manifest.stores.front().slot_counts.size() != path_count)
     corrupt(kWhat, path, fmt::format("it is of {} paths", manifest.stores.front().slot_counts.size()));
   return manifest;

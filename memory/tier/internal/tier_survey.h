@@ -32,15 +32,15 @@ Arrangement arrange(std::span<const FolderSurvey> folders);
 
 // The commits that path 0 names, oldest first. Passing ones that a later commit has replaced are in `passed`
 // instead.
-struct EpochSurvey {
-  std::vector<EpochFile> epochs;
-  std::vector<EpochFile> passed;
+struct CommitSurvey {
+  std::vector<CommitFile> commits;
+  std::vector<CommitFile> passed;
 };
-EpochSurvey survey_epochs(const FolderSurvey& folder);
+CommitSurvey survey_commits(const FolderSurvey& folder);
 
 // Reads the manifest in `file`. Throws Error(corrupt), Error(config) and Error(io), also when it is not of
 // that commit of this space, with that many paths.
-TierManifest load_epoch(const EpochFile& file, const SpaceId& space, size_t path_count);
+TierManifest load_commit(const CommitFile& file, const SpaceId& space, size_t path_count);
 
 // Why the tier files in these folders (in the order of the space) cannot hold the manifest's blocks; empty
 // when they can. It looks at names, sizes and marks.

@@ -29,7 +29,7 @@ JobControl::JobControl(Trainer& trainer, const JobControlOptions& options, Log& 
   next_.step = trainer.completed_steps();
   next_.steps = options_.steps;
   next_.update_mode = name_of(trainer.update_mode());
-  next_.epoch_step = trainer.durable_step();
+  next_.commit_step = trainer.durable_step();
   next_.bound_by = "none";
   set_memory(next_, trainer);
   published_ = next_;
@@ -51,13 +51,13 @@ void JobControl::step_done(const StepReport& report) {
 }
 
 void JobControl::state_kept(const KeptState& kept) {
-  if (kept.epoch_step) next_.epoch_step = kept.epoch_step;
+  if (kept.commit_step) next_.commit_step = kept.commit_step;
   if (kept.checkpoint) next_.checkpoint_step = kept.checkpoint->step;
-  if (kept.epoch_step || kept.checkpoint) publish();
+  if (kept.commit_step || kept.checkpoint) publish();
 }
 
 void JobControl::commits_removed() {
-  next_.epoch_step.reset();
+  next_.commit_step.reset();
   publish();
 }
 
@@ -110,7 +110,7 @@ std::string JobControl::carry_out(const ControlRequest& request, const JobAction
   const SaveAnswer saved = actions.save();
   if (saved.refusal) return control_refusal(*saved.refusal);
   return control_answer(
-      {{"step", trainer_.completed_steps()}, {"checkpoint", saved.checkpoint}, {"commit", saved.epoch}});
+      {{"step", trainer_.completed_steps()}, {"checkpoint", saved.checkpoint}, {"commit", saved.commit}});
 }
 
 }  // namespace terrace

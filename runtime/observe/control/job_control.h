@@ -29,7 +29,7 @@ struct JobControlOptions {
 // The result of a request to save: the save that has begun, unless there is nothing to save to.
 struct SaveAnswer {
   bool checkpoint = false;
-  bool epoch = false;
+  bool commit = false;
   std::optional<Error> refusal;
 };
 

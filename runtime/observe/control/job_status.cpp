@@ -114,7 +114,7 @@ std::string job_status_json(const JobStatus& status) {
   json.members({{"kept_chunks", status.kept_chunks}, {"record_chunks", status.record_chunks}});
   write_members(json, "link_bytes", status.links, &LinkBytes::bytes);
   write_members(json, "wait_ns", status.waits, &WaitTime::ns);
-  json.members({{"bound_by", status.bound_by}, {"commit_step", status.epoch_step}});
+  json.members({{"bound_by", status.bound_by}, {"commit_step", status.commit_step}});
   json.members({{"checkpoint_step", status.checkpoint_step}, {"waits_for", status.waits_for}});
   return json.end().take();
 }
@@ -145,7 +145,7 @@ JobStatus parse_job_status(const JsonNode& node) {
   status.waits = parse_members<WaitTime>(require(node, "wait_ns", JsonNode::Kind::object));
   status.bound_by = text(node, "bound_by");
   // A job of an earlier Terrace says "epoch_step".
-  status.epoch_step = optional_whole(node, node.find("commit_step") ? "commit_step" : "epoch_step");
+  status.commit_step = optional_whole(node, node.find("commit_step") ? "commit_step" : "epoch_step");
   status.checkpoint_step = optional_whole(node, "checkpoint_step");
   status.waits_for = text(node, "waits_for");
   return status;

@@ -49,7 +49,7 @@ struct JobStatus {
   uint64_t most_host_bytes = 0;             // the highest host budget of use
   uint32_t kept_chunks = 0;                 // chunks whose states are resident: each saves a read and a write
   uint32_t record_chunks = 0;               // all chunks of states; 0 if they are on the device
-  std::optional<uint64_t> epoch_step;       // the last durable commit's
+  std::optional<uint64_t> commit_step;      // the last durable commit's
   std::optional<uint64_t> checkpoint_step;  // the step of this run's last complete checkpoint
 
   std::string waits_for;  // the present wait, in words; empty if the step thread does not wait

@@ -166,7 +166,7 @@ void write_marks(JsonWriter& json, const RunRecord& record) {
   write("evaluations", record.evaluations(), [&](const EvaluationMark& mark) {
     json.list({mark.step, mark.loss});
   });
-  write("commits", record.epochs(), [&](const EpochMark& mark) { json.value(mark.step); });
+  write("commits", record.commits(), [&](const CommitMark& mark) { json.value(mark.step); });
   write("checkpoints", record.checkpoints(), [&](const CheckpointMark& mark) {
     json.list({mark.step, json_raw(json_quoted(mark.folder, kLongestMark))});
   });

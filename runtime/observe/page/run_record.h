@@ -72,7 +72,7 @@ struct EvaluationMark {
   uint64_t step = 0;
   double loss = 0;
 };
-struct EpochMark {
+struct CommitMark {
   uint64_t step = 0;
 };
 struct CheckpointMark {
@@ -88,7 +88,7 @@ class RunRecord {
 
   RunRecord() : RunRecord(kPoints) {}
   explicit RunRecord(size_t points)
-      : series_(points), evaluations_(kMarks), epochs_(kMarks), checkpoints_(kMarks), log_(kLogLines) {}
+      : series_(points), evaluations_(kMarks), commits_(kMarks), checkpoints_(kMarks), log_(kLogLines) {}
 
   RunHeader header;
   RunMemory memory;
@@ -99,7 +99,7 @@ class RunRecord {
   // Adds the update that was pending after the last step.
   void finished(const FinishedUpdate& update);
   void evaluation(uint64_t step, double loss) { evaluations_.add({step, loss}); }
-  void epoch(uint64_t step) { epochs_.add({step}); }
+  void commit(uint64_t step) { commits_.add({step}); }
   void checkpoint(uint64_t step, const std::string& folder) { checkpoints_.add({step, folder}); }
   // `text` says why the run stopped or failed.
   void set_state(RunState state, std::string text);
@@ -114,7 +114,7 @@ class RunRecord {
   const std::optional<StepReport>& last_step() const { return last_step_; }
   const FinishedUpdate& rest() const { return rest_; }
   const Thinned<EvaluationMark>& evaluations() const { return evaluations_; }
-  const Thinned<EpochMark>& epochs() const { return epochs_; }
+  const Thinned<CommitMark>& commits() const { return commits_; }
   const Thinned<CheckpointMark>& checkpoints() const { return checkpoints_; }
   const LogRecord& log() const { return log_; }
 
@@ -124,7 +124,7 @@ class RunRecord {
   std::optional<StepReport> last_step_;
   FinishedUpdate rest_;
   Thinned<EvaluationMark> evaluations_;
-  Thinned<EpochMark> epochs_;
+  Thinned<CommitMark> commits_;
   Thinned<CheckpointMark> checkpoints_;
   LogRecord log_;
   RunState state_ = RunState::starting;

@@ -18,7 +18,7 @@ constexpr size_t kWriteBytes = 256 << 10;
 constexpr uint32_t kStepThread = 1;
 constexpr uint32_t kLinkTracks = 2;
 constexpr uint32_t kUpdate = 3;
-constexpr uint32_t kEpochs = 4;
+constexpr uint32_t kCommits = 4;
 constexpr uint32_t kMemory = 5;
 constexpr uint32_t kEngines = 6;
 
@@ -91,7 +91,7 @@ void TraceFile::add(const StepEvents& events, const TraceEvent& event) {
     case TraceKind::update:
       return add_update(event);
     case TraceKind::commit:
-      return put_span({kEpochs, 1}, fmt::format("commit {}", event.id), "commit", event,
+      return put_span({kCommits, 1}, fmt::format("commit {}", event.id), "commit", event,
                       {{"bytes", event.bytes}, {"failed", event.failed}});
     case TraceKind::fetch:
       return add_fetch(event);
@@ -231,7 +231,7 @@ void TraceFile::name_processes() {
   name(kStepThread, "the step thread");
   name(kLinkTracks, "links");
   name(kUpdate, "the update");
-  name(kEpochs, "commits");
+  name(kCommits, "commits");
   name(kMemory, "memory");
   name(kEngines, "engines");
   name_track({kStepThread, kSteps}, "steps");
@@ -241,7 +241,7 @@ void TraceFile::name_processes() {
   name_track({kLinkTracks, kToDevice}, "host to device");
   name_track({kLinkTracks, kFromDevice}, "device to host");
   name_track({kUpdate, kUpdateWaits}, "waits of an update beside the step");
-  name_track({kEpochs, 1}, "commits");
+  name_track({kCommits, 1}, "commits");
 }
 
 void TraceFile::name_worker(uint16_t worker) {

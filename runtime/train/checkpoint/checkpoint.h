@@ -38,6 +38,8 @@ struct CheckpointInfo {
   std::map<std::string, uint64_t> loss_scaler;
   // The settings that a resumed run may change and should report: text by name (both printable ASCII).
   std::map<std::string, std::string> settings;
+  // Elements of a chunk of the flat space, in commits alone: a run that goes on there needs the same.
+  uint64_t chunk_elements = 0;
 };
 
 // Saves the state between two steps as `<folder>/step-<info.step>` and returns that path. It replaces a

@@ -15,7 +15,7 @@
 #include <terrace/base/checksum.h>
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
-#include <terrace/runtime/train/checkpoint/epoch_inventory.h>
+#include <terrace/runtime/train/checkpoint/commit_inventory.h>
 #include <terrace/runtime/train/checkpoint/internal/folders.h>
 #include <terrace/runtime/train/checkpoint/internal/manifest.h>
 

@@ -35,11 +35,10 @@ SavedState look_at(const fs::path& folder) {
   state.path = folder;
   std::error_code ignored;
   state.time = fs::last_write_time(folder / checkpoint::kManifestName, ignored);
-  state.step = checkpoint::step_of(folder.filename().string()).value_or(0);
+  state.run.step = checkpoint::step_of(folder.filename().string()).value_or(0);
   try {
     const Manifest manifest = checkpoint::read_manifest_of(folder);
-    state.step = manifest.info.step;
-    state.model = manifest.info.model;
+    state.run = manifest.info;
     state.bytes = manifest.states.bytes + manifest.frozen.bytes;
     state.trouble = size_trouble(folder / checkpoint::kStatesName, manifest.states.bytes);
     if (state.trouble.empty() && manifest.frozen.bytes > 0)
@@ -92,9 +91,9 @@ std::string_view name_of(SavedState::Kind kind) {
   switch (kind) {
     case SavedState::Kind::checkpoint:
       return "checkpoint";
-    case SavedState::Kind::epoch:
+    case SavedState::Kind::commit:
       return "commit";
-    case SavedState::Kind::retained_epoch:
+    case SavedState::Kind::retained_commit:
       return "retained commit";
   }
   return "";

@@ -11,18 +11,18 @@
 
 #include <terrace/base/function_ref.h>
 #include <terrace/base/log.h>
+#include <terrace/runtime/train/checkpoint/checkpoint.h>
 
 namespace terrace {
 
 struct SavedState {
-  enum class Kind : uint8_t { checkpoint, epoch, retained_epoch };
+  enum class Kind : uint8_t { checkpoint, commit, retained_commit };
   Kind kind = Kind::checkpoint;
   std::filesystem::path path;  // the folder of the step, or the file of the commit's manifest
   std::filesystem::file_time_type time;
-  uint64_t epoch = 0;  // the commit's number; 0 for a checkpoint
-  uint64_t step = 0;
-  std::string model;
-  uint64_t bytes = 0;      // of the state
+  uint64_t commit = 0;     // the commit's number; 0 for a checkpoint
+  CheckpointInfo run;      // of a damaged state, as much as is known
+  uint64_t bytes = 0;      // of the state; 0 in TierContents
   bool is_latest = false;  // a run would resume from this one
   std::string trouble;     // judged by manifests and sizes; empty: whole
 };

@@ -36,9 +36,9 @@ KeptState StateKeeper::begin_commit(uint64_t step, Describe describe, bool retai
 }
 
 void StateKeeper::commit(uint64_t step, Describe describe, bool retain) {
-  const EpochInfo info = describe();
-  TERRACE_ASSERT(info.run.step == step, "the state that is described is another one");
-  offloader_.commits().begin(epoch_info_text(info), retain);
+  const CheckpointInfo info = describe();
+  TERRACE_ASSERT(info.step == step, "the state that is described is another one");
+  offloader_.commits().begin(commit_info_text(info), retain);
   committing_step_ = step;
   cadence_.begun(step);
 }
@@ -60,13 +60,13 @@ void StateKeeper::see_commit(bool wait, KeptState& kept) {
     wanted_.reset();
     throw;
   }
-  durable_step_ = kept.epoch_step = step;
+  durable_step_ = kept.commit_step = step;
   if (wanted_) start_copy();
 }
 
 KeptState StateKeeper::begin_save(const CheckpointFolder& folder, uint64_t step, Describe describe) {
   if (!offloader_.commits().are_kept()) {
-    const CheckpointInfo info = describe().run;
+    const CheckpointInfo info = describe();
     return {{}, SavedCheckpoint{step, save_checkpoint(folder, info, space_, offloader_, log_)}};
   }
   KeptState kept = finish_save();
@@ -83,11 +83,11 @@ KeptState StateKeeper::begin_save(const CheckpointFolder& folder, uint64_t step,
 
 void StateKeeper::start_copy() {
   const Wanted wanted = *std::exchange(wanted_, std::nullopt);
-  std::unique_ptr<PinnedEpoch> epoch = offloader_.commits().pin();
-  CheckpointInfo info = parse_epoch_info(epoch->info(), "the commit just made").run;
+  std::unique_ptr<PinnedCommit> commit = offloader_.commits().pin();
+  CheckpointInfo info = parse_commit_info(commit->info(), "the commit just made");
   TERRACE_ASSERT(info.step == wanted.step, "another commit than that of the checkpoint was pinned");
   save_ = std::make_unique<BackgroundSave>(*wanted.folder, std::move(info),
-                                           std::make_unique<EpochSource>(std::move(epoch)), log_);
+                                           std::make_unique<CommitSource>(std::move(commit)), log_);
 }
 
 KeptState StateKeeper::finish_save() {

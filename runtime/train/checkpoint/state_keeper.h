@@ -15,7 +15,7 @@
 #include <terrace/offload/offloader.h>
 #include <terrace/runtime/train/checkpoint/background_save.h>
 #include <terrace/runtime/train/checkpoint/commit_cadence.h>
-#include <terrace/runtime/train/checkpoint/epoch_info.h>
+#include <terrace/runtime/train/checkpoint/commit_info.h>
 
 namespace terrace {
 
@@ -26,14 +26,14 @@ struct SavedCheckpoint {
 
 // The states that have become durable since the last call.
 struct KeptState {
-  std::optional<uint64_t> epoch_step;         // step of the last commit, now durable
+  std::optional<uint64_t> commit_step;        // step of the last commit, now durable
   std::optional<SavedCheckpoint> checkpoint;  // a complete checkpoint
 };
 
 // Used by the thread that trains, between two steps.
 class StateKeeper {
  public:
-  using Describe = FunctionRef<EpochInfo()>;  // the state as it is now
+  using Describe = FunctionRef<CheckpointInfo()>;  // the state as it is now
 
   // All references outlive this.
   StateKeeper(Offloader& offloader, const FlatSpace& space, CommitCadence cadence, Log& log);

@@ -22,17 +22,17 @@ void read_in_blocks(uint64_t bytes, uint64_t block_bytes, StateSource::Sink sink
 }  // namespace
 
 // As many tiles at a time as a block of the tier has: none is read twice.
-void EpochSource::read_states(Sink sink) {
+void CommitSource::read_states(Sink sink) {
   const RecordLayout tiles = layout();
-  read_in_blocks(states_bytes(), epoch_->block_tiles() * tiles.tile_bytes(), sink,
+  read_in_blocks(states_bytes(), commit_->block_tiles() * tiles.tile_bytes(), sink,
                  [&](uint64_t offset, std::span<std::byte> part) {
-                   epoch_->read_records(offset / tiles.tile_bytes(), part);
+                   commit_->read_records(offset / tiles.tile_bytes(), part);
                  });
 }
 
-void EpochSource::read_frozen(Sink sink) {
+void CommitSource::read_frozen(Sink sink) {
   read_in_blocks(frozen_bytes(), checkpoint::kBlockBytes, sink,
-                 [&](uint64_t offset, std::span<std::byte> part) { epoch_->read_frozen(offset, part); });
+                 [&](uint64_t offset, std::span<std::byte> part) { commit_->read_frozen(offset, part); });
 }
 
 }  // namespace terrace

@@ -8,7 +8,7 @@
 #include <span>
 
 #include <terrace/base/function_ref.h>
-#include <terrace/offload/commits/pinned_epoch.h>
+#include <terrace/offload/commits/pinned_commit.h>
 #include <terrace/offload/offloader.h>
 
 namespace terrace {
@@ -47,19 +47,19 @@ class OffloaderSource final : public StateSource {
 };
 
 // A commit of the nvme tier; training goes on meanwhile.
-class EpochSource final : public StateSource {
+class CommitSource final : public StateSource {
  public:
-  explicit EpochSource(std::unique_ptr<PinnedEpoch> epoch) : epoch_(std::move(epoch)) {}
-  RecordLayout layout() const override { return epoch_->record_layout(); }
-  uint64_t states_bytes() const override { return epoch_->record_tile_count() * layout().tile_bytes(); }
-  uint64_t frozen_bytes() const override { return epoch_->frozen_bytes(); }
+  explicit CommitSource(std::unique_ptr<PinnedCommit> commit) : commit_(std::move(commit)) {}
+  RecordLayout layout() const override { return commit_->record_layout(); }
+  uint64_t states_bytes() const override { return commit_->record_tile_count() * layout().tile_bytes(); }
+  uint64_t frozen_bytes() const override { return commit_->frozen_bytes(); }
   void read_states(Sink sink) override;
   void read_frozen(Sink sink) override;
-  bool clone_states(int fd) override { return epoch_->clone_records(fd); }
-  bool clone_frozen(int fd) override { return epoch_->clone_frozen(fd); }
+  bool clone_states(int fd) override { return commit_->clone_records(fd); }
+  bool clone_frozen(int fd) override { return commit_->clone_frozen(fd); }
 
  private:
-  std::unique_ptr<PinnedEpoch> epoch_;
+  std::unique_ptr<PinnedCommit> commit_;
 };
 
 }  // namespace terrace

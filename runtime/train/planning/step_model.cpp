@@ -30,7 +30,7 @@ uint32_t engine_of_passes(const TrainingSetup& setup) {
   const MemoryPlan& plan = setup.plan.memory;
   if (setup.offload.parameters == Placement::nvme) return 1;
   if (plan.spilled_chunks == 0 && plan.nvme_activation_entries == 0) return kNoEngine;
-  return plan.keeps_epochs ? 2 : 1;
+  return plan.keeps_commits ? 2 : 1;
 }
 
 }  // namespace
@@ -332,7 +332,7 @@ class StepModel::Replay {
                          in_.times.rates.disk_mixed_bytes);
     const double tile_bytes = static_cast<double>(in_.setup.plan.memory.record_layout.tile_bytes());
     const double streamed = static_cast<double>(moved.record_read_bytes) / tile_bytes * kTileElements;
-    const bool hashes = in_.setup.offload.verify_checksums || in_.setup.plan.memory.keeps_epochs;
+    const bool hashes = in_.setup.offload.verify_checksums || in_.setup.plan.memory.keeps_commits;
     work.alone = quotient(streamed, in_.times.rates.update_elements);
     // What streams and what rests in memory is spread evenly over both sides.
     const double share = trainable_elements_ > 0 ? device_elements_ / trainable_elements_ : 0;

@@ -107,7 +107,7 @@ OffloadOptions offload_options(const TrainConfig& config, const DryRun& dry) {
   options.parameters = config.placement.parameters;
   options.states = config.placement.states;
   options.durable = config.terrace.durable;
-  options.retained_epochs = config.terrace.retained_checkpoints;
+  options.retained_commits = config.terrace.retained_checkpoints;
   const PlacementConfig& placement = config.placement;
   options.state_paths = space_paths(placement.state_paths, placement.measured_rates, {});
   options.parameter_paths =

@@ -49,7 +49,7 @@ class ModelRun : public BlockStoreRig {
     else if (what < 92)
       write_for_a_snapshot();
     else if (what < 97)
-      commit_epoch();
+      commit_commit();
     else
       crash();
     store_->check();
@@ -116,27 +116,27 @@ class ModelRun : public BlockStoreRig {
     held_.back().snapshot.adopt(*written);
     model_[block] = held_.back().model[block] = seed;
   }
-  void commit_epoch() {
+  void commit_commit() {
     BlockStore::Snapshot snapshot = store_->snapshot();
     commit(*store_, snapshot);
-    epoch_ = {std::move(snapshot), model_};
+    commit_ = {std::move(snapshot), model_};
   }
   // Everything in memory is gone; the files are as they are.
   void crash() {
-    if (!epoch_.snapshot) return;
+    if (!commit_.snapshot) return;
     ++crashes_;
     held_.clear();
-    const Model committed = epoch_.model;
-    epoch_ = {};
+    const Model committed = commit_.model;
+    commit_ = {};
     store_.reset();
     space->keep_files(true);
     space.reset();
     open_space(TierStart::resume);
     store_ = std::make_unique<BlockStore>(*space, options(kSpare),
-                                          space->read_epoch(space->epochs().back().epoch).stores[0],
+                                          space->read_commit(space->commits().back().commit).stores[0],
                                           std::span<const StoreLayout>(), log);
     model_ = committed;
-    epoch_ = {store_->snapshot(), model_};
+    commit_ = {store_->snapshot(), model_};
     for (uint32_t b = 0; b < kBlocks; ++b) {
       expect_holds(model_, b, store_->written(ChunkId{0}, b),
                    [&](uint64_t seed) { return holds(*store_, ChunkId{0}, b, seed); });
@@ -147,7 +147,7 @@ class ModelRun : public BlockStoreRig {
   std::vector<io::Fault> faults_;
   std::unique_ptr<BlockStore> store_;
   Model model_;
-  Held epoch_;
+  Held commit_;
   std::vector<Held> held_;
   uint64_t crashes_ = 0;
   uint64_t failures_ = 0;

@@ -54,7 +54,7 @@ class BlockStoreRig {
   }
   void open_space(TierStart start = TierStart::fresh, bool discard = false) {
     space = std::make_unique<TierSpace>(
-        TierSpaceOptions{.paths = paths(), .start = start, .discard_epochs = discard}, log);
+        TierSpaceOptions{.paths = paths(), .start = start, .discard_commits = discard}, log);
   }
   std::unique_ptr<BlockStore> make_store(BlockStoreOptions options) {
     if (space == nullptr) open_space();
@@ -102,12 +102,12 @@ class BlockStoreRig {
     store.end_read(snapshot, chunk, block, request, transfer(request));
     return is_of(destination, seed);
   }
-  // What a caller does for an epoch of this one store.
+  // What a caller does for a commit of this one store.
   uint64_t commit(BlockStore& store, const BlockStore::Snapshot& snapshot, const std::string& info = "") {
     store.sync();
-    const uint64_t epoch = space->epochs().empty() ? 1 : space->epochs().back().epoch + 1;
-    space->write_epoch({space->id(), epoch, info, {store.layout_of(snapshot)}});
-    return epoch;
+    const uint64_t commit = space->commits().empty() ? 1 : space->commits().back().commit + 1;
+    space->write_commit({space->id(), commit, info, {store.layout_of(snapshot)}});
+    return commit;
   }
 
   std::vector<ScratchFolder> places;

@@ -27,11 +27,11 @@ class FormerNamesTest : public ::testing::Test, public BlockStoreRig {
   FormerNamesTest() : BlockStoreRig(2) {}
 
   std::string folder(size_t place) const { return places[place] / "terrace-tier"; }
-  std::string former(uint64_t epoch, const char* suffix = ".manifest") const {
-    return folder(0) + fmt::format("/epoch-{:016}{}", epoch, suffix);
+  std::string former(uint64_t commit, const char* suffix = ".manifest") const {
+    return folder(0) + fmt::format("/epoch-{:016}{}", commit, suffix);
   }
-  std::string present(const tier::EpochName& name) const {
-    return folder(0) + "/" + tier::epoch_file_name(name);
+  std::string present(const tier::CommitName& name) const {
+    return folder(0) + "/" + tier::commit_file_name(name);
   }
   tier::Label label(size_t place) const {
     const std::string path = folder(place) + "/space";
@@ -57,7 +57,7 @@ class FormerNamesTest : public ::testing::Test, public BlockStoreRig {
       const auto store = make_store(options());
       for (uint32_t b = 0; b < 6; ++b) write(*store, ChunkId{0}, b, 100 + b);
       const BlockStore::Snapshot first = store->snapshot();
-      space->retain_epoch(commit(*store, first));
+      space->retain_commit(commit(*store, first));
       write(*store, ChunkId{0}, 0, 200);
       commit(*store, store->snapshot());
     }
@@ -66,12 +66,12 @@ class FormerNamesTest : public ::testing::Test, public BlockStoreRig {
   }
   void give_former_names() {
     for (size_t place = 0; place < places.size(); ++place) write_label(place, 1);
-    fs::rename(present({.epoch = 1, .retained = true}), former(1, ".retained"));
-    fs::rename(present({.epoch = 2}), former(2));
+    fs::rename(present({.commit = 1, .retained = true}), former(1, ".retained"));
+    fs::rename(present({.commit = 2}), former(2));
   }
   std::unique_ptr<BlockStore> reopen() {
-    const StoreLayout retained = space->read_epoch(space->epochs().front().epoch).stores[0];
-    const StoreLayout last = space->read_epoch(space->epochs().back().epoch).stores[0];
+    const StoreLayout retained = space->read_commit(space->commits().front().commit).stores[0];
+    const StoreLayout last = space->read_commit(space->commits().back().commit).stores[0];
     return std::make_unique<BlockStore>(*space, options(), last, std::span(&retained, 1), log);
   }
   FoundTier look() const {
@@ -82,7 +82,7 @@ class FormerNamesTest : public ::testing::Test, public BlockStoreRig {
     Names names;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder(0))) {
       const std::string name = entry.path().filename().string();
-      if (tier::parse_epoch_file_name(name)) names.push_back(name);
+      if (tier::parse_commit_file_name(name)) names.push_back(name);
     }
     std::ranges::sort(names);
     return names;
@@ -94,17 +94,17 @@ TEST_F(FormerNamesTest, AreFoundAndVerifiedAndNothingIsChanged) {
   give_former_names();
   const FoundTier found = look();
   EXPECT_TRUE(found.whole) << found.trouble;
-  ASSERT_EQ(found.epochs.size(), 2u);
-  EXPECT_EQ(found.epochs[0].path, former(1, ".retained"));
-  EXPECT_TRUE(found.epochs[0].retained);
-  EXPECT_EQ(found.epochs[1].path, former(2));
+  ASSERT_EQ(found.commits.size(), 2u);
+  EXPECT_EQ(found.commits[0].path, former(1, ".retained"));
+  EXPECT_TRUE(found.commits[0].retained);
+  EXPECT_EQ(found.commits[1].path, former(2));
   const fs::path paths[] = {places[0].path(), places[1].path()};
   const auto bad = [](const BadTierBlock& block) { ADD_FAILURE() << block.reason; };
   EXPECT_EQ(verify_tier_blocks(paths, found.newest, bad), 6 * kBlock);
-  expect_error(ErrorKind::config, {folder(0), "commit 1", "OffloadOptions::discard_epochs"},
+  expect_error(ErrorKind::config, {folder(0), "commit 1", "OffloadOptions::discard_commits"},
                [&] { open_space(); });
   EXPECT_EQ(label(0).version, 1u);
-  EXPECT_EQ(look().epochs.size(), 2u);
+  EXPECT_EQ(look().commits.size(), 2u);
 }
 
 // The next commit takes the place of the last one, by the names of today; what is retained stays until it is
@@ -117,7 +117,7 @@ TEST_F(FormerNamesTest, AreGoneOnFromAndSuperseded) {
   EXPECT_FALSE(fs::exists(former(3) + ".new"));
   EXPECT_EQ(label(0).version, tier::kLabelVersion);
   EXPECT_EQ(label(1).version, tier::kLabelVersion);
-  ASSERT_EQ(space->epochs().size(), 2u);
+  ASSERT_EQ(space->commits().size(), 2u);
   {
     const auto store = reopen();
     EXPECT_TRUE(holds(*store, ChunkId{0}, 0, 200));
@@ -127,9 +127,9 @@ TEST_F(FormerNamesTest, AreGoneOnFromAndSuperseded) {
   EXPECT_EQ(manifests(), (Names{"commit-0000000000000003.manifest", "epoch-0000000000000001.retained"}));
   space.reset();
   open_space(TierStart::resume);  // the names of both
-  ASSERT_EQ(space->epochs().size(), 2u);
+  ASSERT_EQ(space->commits().size(), 2u);
   EXPECT_TRUE(holds(*reopen(), ChunkId{0}, 1, 300));
-  space->remove_epoch(1);
+  space->remove_commit(1);
   EXPECT_EQ(manifests(), (Names{"commit-0000000000000003.manifest"}));
   space->keep_files(false);
   space.reset();
@@ -141,7 +141,7 @@ TEST_F(FormerNamesTest, BecomeThoseOfTodayWhenACommitIsRetained) {
   leave_two_commits();
   give_former_names();
   open_space(TierStart::resume);
-  space->retain_epoch(2);
+  space->retain_commit(2);
   EXPECT_EQ(manifests(), (Names{"commit-0000000000000002.retained", "epoch-0000000000000001.retained"}));
   EXPECT_TRUE(holds(*reopen(), ChunkId{0}, 0, 200));
 }
@@ -160,11 +160,11 @@ TEST_F(FormerNamesTest, AreRemovedByARunThatMayBeginAnew) {
 TEST_F(FormerNamesTest, AreNotTakenWhereALaterCommitIsDamaged) {
   leave_two_commits();
   give_former_names();
-  fs::copy(former(2), present({.epoch = 3}));
-  expect_error(ErrorKind::corrupt, {present({.epoch = 3}), "it is commit 2"},
+  fs::copy(former(2), present({.commit = 3}));
+  expect_error(ErrorKind::corrupt, {present({.commit = 3}), "it is commit 2"},
                [&] { open_space(TierStart::resume); });
   EXPECT_TRUE(fs::exists(former(2)));
-  EXPECT_TRUE(fs::exists(present({.epoch = 3})));
+  EXPECT_TRUE(fs::exists(present({.commit = 3})));
 }
 
 // A Terrace that knows no label of this version would not see its manifests, and says so.

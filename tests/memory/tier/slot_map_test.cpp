@@ -47,13 +47,13 @@ TEST(SlotMap, LaysBlocksThatAreWrittenTogetherNextToEachOther) {
   constexpr size_t kBlocks = 2000, kInFlight = 20;
   SlotMap map({2 * kBlocks + kInFlight}, kBlocks);
   std::mt19937_64 random(1);
-  uint32_t epoch = map.open_snapshot();
+  uint32_t commit = map.open_snapshot();
   for (int step = 0; step < 40; ++step) {
     const bool commits = step % 5 == 0;
-    const uint32_t next = commits ? map.open_snapshot() : epoch;
+    const uint32_t next = commits ? map.open_snapshot() : commit;
     std::vector<std::pair<size_t, StoredBlock>> writing;
     for (size_t block = 0; block < kBlocks + kInFlight; ++block) {
-      if (commits && block == kInFlight / 2) map.close_snapshot(std::exchange(epoch, next));
+      if (commits && block == kInFlight / 2) map.close_snapshot(std::exchange(commit, next));
       if (block < kBlocks) writing.push_back({block, {0, map.take(0), block}});
       if (writing.size() < kInFlight / 2 && block < kBlocks) continue;
       if (writing.empty()) break;
@@ -114,11 +114,11 @@ TEST(SlotMap, NeverGivesOutASlotThatWasSetAside) {
   map.check();
 }
 
-TEST(SlotMap, TakesUpAnEpochAndWhatIsRetainedBesideIt) {
+TEST(SlotMap, TakesUpACommitAndWhatIsRetainedBesideIt) {
   SlotMap map({4, 4}, 2);
-  const std::vector<StoredBlock> epoch = {{0, 2, 5}, {1, 1, 6}};
+  const std::vector<StoredBlock> commit = {{0, 2, 5}, {1, 1, 6}};
   const std::vector<StoredBlock> retained = {{0, 2, 5}, {0, 0, 7}};
-  map.restore(epoch);
+  map.restore(commit);
   const uint32_t snapshot = map.open_snapshot(retained);
   map.check();
   EXPECT_EQ(map.free_slots()[0], 2u);

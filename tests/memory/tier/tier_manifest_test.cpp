@@ -17,7 +17,7 @@ using testing::expect_error;
 TierManifest example() {
   TierManifest manifest;
   for (size_t b = 0; b < 16; ++b) manifest.space.bytes[b] = static_cast<std::byte>(b);
-  manifest.epoch = 12;
+  manifest.commit = 12;
   manifest.info = "step 100";
   manifest.info += " ";  // not a multiple of eight
   manifest.stores.push_back(
@@ -37,7 +37,7 @@ TEST(TierManifest, GivesBackWhatWasWritten) {
   const TierManifest manifest = example();
   EXPECT_EQ(parse_tier_manifest(serialise(manifest), "m"), manifest);
   TierManifest empty;
-  empty.epoch = 1;
+  empty.commit = 1;
   EXPECT_EQ(parse_tier_manifest(serialise(empty), "m"), empty);
 }
 
@@ -132,7 +132,7 @@ TEST(TierManifestDeathTest, IsNotWrittenWhenItCouldNotBeRead) {
   manifest.stores[1].slot_counts = {2};
   EXPECT_DEATH(serialise(manifest), "differ in the number of paths");
   manifest = example();
-  manifest.epoch = 0;
+  manifest.commit = 0;
   EXPECT_DEATH(serialise(manifest), "commits are numbered from 1");
 }
 
@@ -153,23 +153,23 @@ TEST(TierLabel, GivesBackWhatWasWrittenAndFindsEveryFlippedByte) {
 }
 
 TEST(TierNames, AreReadOnlyAsTheyAreWritten) {
-  EXPECT_EQ(tier::epoch_file_name({.epoch = 12}), "commit-0000000000000012.manifest");
-  EXPECT_EQ(tier::epoch_file_name({.epoch = 9999999999999999, .retained = true}),
+  EXPECT_EQ(tier::commit_file_name({.commit = 12}), "commit-0000000000000012.manifest");
+  EXPECT_EQ(tier::commit_file_name({.commit = 9999999999999999, .retained = true}),
             "commit-9999999999999999.retained");
   for (const std::string prefix : {"commit-", "epoch-"}) {
-    const auto parsed = tier::parse_epoch_file_name(prefix + "0000000000000012.retained");
+    const auto parsed = tier::parse_commit_file_name(prefix + "0000000000000012.retained");
     ASSERT_TRUE(parsed) << prefix;
-    EXPECT_EQ(parsed->epoch, 12u);
+    EXPECT_EQ(parsed->commit, 12u);
     EXPECT_TRUE(parsed->retained);
-    EXPECT_FALSE(tier::parse_epoch_file_name(prefix + "0000000000000012.manifest")->retained);
+    EXPECT_FALSE(tier::parse_commit_file_name(prefix + "0000000000000012.manifest")->retained);
     for (const char* rest :
          {"12.manifest", "000000000000001x.manifest", "0000000000000012", "", "0000000000000012.manifest.new",
           "0000000000000000.manifest", "-000000000000012.manifest"})
-      EXPECT_FALSE(tier::parse_epoch_file_name(prefix + rest)) << prefix << rest;
+      EXPECT_FALSE(tier::parse_commit_file_name(prefix + rest)) << prefix << rest;
   }
   for (const char* name : {"Commit-0000000000000012.manifest", "Epoch-0000000000000012.manifest",
                            "commits-0000000000000012.manifest", "commit-epoch-0000000000000012.manifest"})
-    EXPECT_FALSE(tier::parse_epoch_file_name(name)) << name;
+    EXPECT_FALSE(tier::parse_commit_file_name(name)) << name;
 }
 
 }  // namespace

@@ -63,10 +63,10 @@ TEST(TierOrder, IsTheOneThatACrashAtAnyMomentAllows) {
     EXPECT_EQ(recorder.take(),
               (Lines{"create " + two + ".new", "write " + two + ".new", "sync " + two + ".new",
                      "rename " + two + ".new " + two, "sync terrace-tier", "remove " + one}));
-    rig.space->retain_epoch(2);
+    rig.space->retain_commit(2);
     const std::string kept = "commit-0000000000000002.retained";
     EXPECT_EQ(recorder.take(), (Lines{"rename " + two + " " + kept, "sync terrace-tier"}));
-    rig.space->remove_epoch(2);
+    rig.space->remove_commit(2);
     EXPECT_EQ(recorder.take(), (Lines{"remove " + kept, "sync terrace-tier"}));
     rig.commit(*store, first);
     recorder.take();

@@ -23,8 +23,8 @@ class TierSpaceTest : public ::testing::Test, public BlockStoreRig {
  protected:
   TierSpaceTest() : BlockStoreRig(2) {}
   std::string folder(size_t place) const { return places[place] / "terrace-tier"; }
-  std::string manifest(uint64_t epoch = 1) const {
-    return folder(0) + "/" + tier::epoch_file_name({.epoch = epoch});
+  std::string manifest(uint64_t commit = 1) const {
+    return folder(0) + "/" + tier::commit_file_name({.commit = commit});
   }
   BlockStoreOptions options() const {
     return {.name = "records",
@@ -33,9 +33,9 @@ class TierSpaceTest : public ::testing::Test, public BlockStoreRig {
             .spare_slots = 8,
             .in_place = false};
   }
-  // An epoch whose block n holds bytes of 100 + n, over both paths; then the job is gone and its files are
+  // A commit whose block n holds bytes of 100 + n, over both paths; then the job is gone and its files are
   // not.
-  void leave_an_epoch() {
+  void leave_a_commit() {
     open_space();
     {
       const auto store = make_store(options());
@@ -47,7 +47,7 @@ class TierSpaceTest : public ::testing::Test, public BlockStoreRig {
   }
   std::unique_ptr<BlockStore> reopen() {
     return std::make_unique<BlockStore>(*space, options(),
-                                        space->read_epoch(space->epochs().back().epoch).stores[0],
+                                        space->read_commit(space->commits().back().commit).stores[0],
                                         std::span<const StoreLayout>(), log);
   }
   void resume(std::vector<TierPath> paths) {
@@ -72,7 +72,7 @@ TEST_F(TierSpaceTest, LeavesNothingBehindUnlessItIsKept) {
   EXPECT_TRUE(log.lines().empty());
 }
 
-TEST_F(TierSpaceTest, RemovesWhatADeadJobLeftWithoutAnEpochAndSaysHowMuch) {
+TEST_F(TierSpaceTest, RemovesWhatADeadJobLeftWithoutACommitAndSaysHowMuch) {
   open_space();
   { const auto store = make_store(options()); }
   space->keep_files(true);
@@ -86,10 +86,10 @@ TEST_F(TierSpaceTest, RemovesWhatADeadJobLeftWithoutAnEpochAndSaysHowMuch) {
       << lines[0].text;
 }
 
-TEST_F(TierSpaceTest, DoesNotRemoveAnEpochUnlessItIsTold) {
-  leave_an_epoch();
+TEST_F(TierSpaceTest, DoesNotRemoveACommitUnlessItIsTold) {
+  leave_a_commit();
   expect_error(ErrorKind::config,
-               {folder(0), "commit 1", "OffloadOptions::tier_start", "OffloadOptions::discard_epochs"},
+               {folder(0), "commit 1", "OffloadOptions::tier_start", "OffloadOptions::discard_commits"},
                [&] { open_space(); });
   EXPECT_TRUE(fs::exists(manifest()));
   EXPECT_TRUE(look().whole);
@@ -100,7 +100,7 @@ TEST_F(TierSpaceTest, DoesNotRemoveAnEpochUnlessItIsTold) {
 
 // Nothing is removed before it is known that the new files can be made.
 TEST_F(TierSpaceTest, RemovesNothingWhereATierFileHasLostItsMark) {
-  leave_an_epoch();
+  leave_a_commit();
   const std::string file = folder(1) + "/records.tier";
   fs::resize_file(file, fs::file_size(file) - 100);
   expect_error(ErrorKind::config, {file, "is none"}, [&] { open_space(TierStart::fresh, true); });
@@ -109,10 +109,10 @@ TEST_F(TierSpaceTest, RemovesNothingWhereATierFileHasLostItsMark) {
 }
 
 // It may be all that is left of a state.
-TEST_F(TierSpaceTest, DoesNotRemoveADamagedEpochEither) {
-  leave_an_epoch();
+TEST_F(TierSpaceTest, DoesNotRemoveADamagedCommitEither) {
+  leave_a_commit();
   fs::resize_file(manifest(), 100);
-  expect_error(ErrorKind::config, {folder(0), "commit 1 is damaged", "OffloadOptions::discard_epochs"},
+  expect_error(ErrorKind::config, {folder(0), "commit 1 is damaged", "OffloadOptions::discard_commits"},
                [&] { open_space(); });
   expect_error(ErrorKind::corrupt, {manifest()}, [&] { open_space(TierStart::resume); });
   EXPECT_TRUE(fs::exists(manifest()));
@@ -124,11 +124,11 @@ TEST_F(TierSpaceTest, DoesNotRemoveADamagedEpochEither) {
   open_space(TierStart::fresh, true);
 }
 
-TEST_F(TierSpaceTest, DoesNotRemoveThePathOfAnEpochThatLiesElsewhere) {
-  leave_an_epoch();
+TEST_F(TierSpaceTest, DoesNotRemoveThePathOfACommitThatLiesElsewhere) {
+  leave_a_commit();
   const auto second_alone = [&](bool discard) {
     space = std::make_unique<TierSpace>(
-        TierSpaceOptions{.paths = {{places[1].path()}}, .discard_epochs = discard}, log);
+        TierSpaceOptions{.paths = {{places[1].path()}}, .discard_commits = discard}, log);
   };
   expect_error(ErrorKind::config, {folder(1), "path 2 of 2"}, [&] { second_alone(false); });
   EXPECT_TRUE(fs::exists(folder(1) + "/records.tier"));
@@ -137,7 +137,7 @@ TEST_F(TierSpaceTest, DoesNotRemoveThePathOfAnEpochThatLiesElsewhere) {
 }
 
 TEST_F(TierSpaceTest, IsRecognisedWhateverTheOrderOfItsPaths) {
-  leave_an_epoch();
+  leave_a_commit();
   resume({{places[1].path(), 5.0}, {places[0].path(), 3.0}});
   EXPECT_EQ(space->folder(0).path(), folder(0));
   EXPECT_EQ(space->paths()[0].bytes_per_second, 3.0);
@@ -147,7 +147,7 @@ TEST_F(TierSpaceTest, IsRecognisedWhateverTheOrderOfItsPaths) {
 }
 
 TEST_F(TierSpaceTest, IsNotTakenUpFromPathsThatAreNotItsOwn) {
-  leave_an_epoch();
+  leave_a_commit();
   expect_error(ErrorKind::config, {"is one of 2 paths, and 1 is given"},
                [&] { resume({{places[0].path()}}); });
   const ScratchFolder other;
@@ -170,7 +170,7 @@ TEST_F(TierSpaceTest, IsNotTakenUpFromPathsThatAreNotItsOwn) {
 }
 
 TEST_F(TierSpaceTest, IsTakenUpFromFoldersThatWereMoved) {
-  leave_an_epoch();
+  leave_a_commit();
   const ScratchFolder moved;
   fs::rename(folder(0), moved / "terrace-tier");
   resume({{moved.path()}, {places[1].path()}});
@@ -179,7 +179,7 @@ TEST_F(TierSpaceTest, IsTakenUpFromFoldersThatWereMoved) {
 }
 
 TEST_F(TierSpaceTest, RefusesWhatANewerTerraceWroteAndLeavesIt) {
-  leave_an_epoch();
+  leave_a_commit();
   std::vector<std::byte> label(fs::file_size(folder(0) + "/space"));
   const int fd = open((folder(0) + "/space").c_str(), O_RDWR);
   ASSERT_EQ(pread(fd, label.data(), label.size(), 0), static_cast<ssize_t>(label.size()));
@@ -202,8 +202,8 @@ TEST_F(TierSpaceTest, ResumesNothingWhereThereIsNothing) {
   EXPECT_FALSE(found.whole);
 }
 
-TEST_F(TierSpaceTest, GoesOnFromTheNewestOfTwoPassingEpochs) {
-  leave_an_epoch();
+TEST_F(TierSpaceTest, GoesOnFromTheNewestOfTwoPassingCommits) {
+  leave_a_commit();
   // A crash between the new manifest and the removal of the one before leaves both.
   fs::copy(manifest(1), folder(0) + "/kept");
   resume(paths());
@@ -215,18 +215,18 @@ TEST_F(TierSpaceTest, GoesOnFromTheNewestOfTwoPassingEpochs) {
   }
   space.reset();
   fs::rename(folder(0) + "/kept", manifest(1));
-  EXPECT_EQ(look().epoch, 2u);
-  EXPECT_EQ(look().epochs.size(), 1u);
+  EXPECT_EQ(look().commit, 2u);
+  EXPECT_EQ(look().commits.size(), 1u);
   resume(paths());
-  ASSERT_EQ(space->epochs().size(), 1u);
-  EXPECT_EQ(space->epochs()[0].epoch, 2u);
+  ASSERT_EQ(space->commits().size(), 1u);
+  EXPECT_EQ(space->commits()[0].commit, 2u);
   EXPECT_FALSE(fs::exists(manifest(1)));
   EXPECT_TRUE(holds(*reopen(), ChunkId{0}, 0, 200));
 }
 
-// A manifest that never got its name, and a file of a store that no epoch has.
+// A manifest that never got its name, and a file of a store that no commit has.
 TEST_F(TierSpaceTest, RemovesWhatACrashCutShort) {
-  leave_an_epoch();
+  leave_a_commit();
   places[0].write("terrace-tier/commit-0000000000000002.manifest.new", "TRCEPOCH and then nothing");
   fs::copy(folder(1) + "/records.tier", folder(1) + "/params.tier");
   resume(paths());
@@ -236,15 +236,15 @@ TEST_F(TierSpaceTest, RemovesWhatACrashCutShort) {
 }
 
 TEST_F(TierSpaceTest, TellsWhoLooksWhatThereIsAndWhoHasIt) {
-  leave_an_epoch();
+  leave_a_commit();
   FoundTier found = look();
   EXPECT_TRUE(found.present);
   EXPECT_TRUE(found.whole) << found.trouble;
   EXPECT_FALSE(found.in_use);
-  EXPECT_EQ(found.epoch, 1u);
+  EXPECT_EQ(found.commit, 1u);
   EXPECT_EQ(found.newest.info, "the words of the caller");
-  ASSERT_EQ(found.epochs.size(), 1u);
-  EXPECT_EQ(found.epochs[0].path, manifest());
+  ASSERT_EQ(found.commits.size(), 1u);
+  EXPECT_EQ(found.commits[0].path, manifest());
   EXPECT_EQ(static_cast<unsigned>(fs::status(manifest()).permissions()), 0600u);
   resume(paths());
   EXPECT_TRUE(look().in_use);
@@ -257,12 +257,12 @@ TEST_F(TierSpaceTest, TellsWhoLooksWhatThereIsAndWhoHasIt) {
 }
 
 TEST_F(TierSpaceTest, IsRefusedToASecondJobWhichChangesNothing) {
-  leave_an_epoch();
+  leave_a_commit();
   resume(paths());
   MemoryLog quiet;
   for (const bool discard : {false, true}) {
     const Error error = error_of([&] {
-      TierSpace(TierSpaceOptions{.paths = {{places[1].path()}}, .discard_epochs = discard}, quiet);
+      TierSpace(TierSpaceOptions{.paths = {{places[1].path()}}, .discard_commits = discard}, quiet);
     });
     EXPECT_EQ(error.kind(), ErrorKind::io);
     EXPECT_NE(error.parts().reason.find("is using it"), std::string::npos) << error.what();
@@ -293,34 +293,34 @@ TEST_F(TierSpaceTest, DoesNotTakeAUsersFilesForItsOwn) {
   EXPECT_TRUE(fs::is_symlink(folder(1) + "/space"));
 }
 
-TEST_F(TierSpaceTest, LosesARetainedEpochThatIsDamagedAloudAndGoesOn) {
+TEST_F(TierSpaceTest, LosesARetainedCommitThatIsDamagedAloudAndGoesOn) {
   open_space();
   {
     const auto store = make_store(options());
     for (uint32_t b = 0; b < 6; ++b) write(*store, ChunkId{0}, b, 100 + b);
     const BlockStore::Snapshot first = store->snapshot();
-    space->retain_epoch(commit(*store, first));
+    space->retain_commit(commit(*store, first));
     write(*store, ChunkId{0}, 0, 200);
     commit(*store, store->snapshot());
     space->keep_files(true);
   }
   space.reset();
-  const std::string retained = folder(0) + "/" + tier::epoch_file_name({.epoch = 1, .retained = true});
+  const std::string retained = folder(0) + "/" + tier::commit_file_name({.commit = 1, .retained = true});
   ASSERT_TRUE(fs::exists(retained));
-  EXPECT_EQ(look().epochs.size(), 2u);
+  EXPECT_EQ(look().commits.size(), 2u);
   fs::resize_file(retained, 50);
   EXPECT_TRUE(look().whole);
   resume(paths());
   ASSERT_EQ(log.lines().size(), 1u);
   EXPECT_NE(log.lines()[0].text.find("a retained commit is lost"), std::string::npos);
   EXPECT_NE(log.lines()[0].text.find(retained), std::string::npos);
-  EXPECT_EQ(space->epochs().size(), 1u);
+  EXPECT_EQ(space->commits().size(), 1u);
   EXPECT_TRUE(holds(*reopen(), ChunkId{0}, 0, 200));
 }
 
 // Somebody's copy that is none.
 TEST_F(TierSpaceTest, SaysWhenATierFileHasOtherNamesAndTakesItsPermissionsAway) {
-  leave_an_epoch();
+  leave_a_commit();
   fs::create_hard_link(folder(1) + "/records.tier", places[1] / "backup");
   ASSERT_EQ(chmod((folder(1) + "/records.tier").c_str(), 0644), 0);
   resume(paths());

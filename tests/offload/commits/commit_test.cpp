@@ -6,7 +6,7 @@
 #include <terrace/aio/engines/fault_engine.h>
 #include <terrace/base/error.h>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 #include "support/allocation_counter.h"
 #include "support/expect_error.h"
 #include "support/sanitized.h"
@@ -15,21 +15,21 @@ namespace terrace {
 namespace {
 
 TEST(Commit, ChangesNoBitWhateverIsCachedAndHoweverOften) {
-  for (const EpochCase& base :
-       {EpochCase{}, EpochCase{.parameters = Placement::nvme, .with_frozen = true},
-        EpochCase{.parameters = Placement::none, .type = DataType::fp32, .accumulation = 3}}) {
-    const auto expected = states_without_epochs(base, 4);
+  for (const CommitCase& base :
+       {CommitCase{}, CommitCase{.parameters = Placement::nvme, .with_frozen = true},
+        CommitCase{.parameters = Placement::none, .type = DataType::fp32, .accumulation = 3}}) {
+    const auto expected = states_without_commits(base, 4);
     for (const io::EngineKind engine :
          {io::EngineKind::io_uring, io::EngineKind::libaio, io::EngineKind::threads}) {
       for (const uint32_t quarters : {0u, 1u, 4u}) {
         for (const uint64_t cadence : {1u, 3u}) {
-          EpochCase c = base;
+          CommitCase c = base;
           c.engine = engine;
           c.cached_quarters = quarters;
           const ScratchFolder first, second;
           std::vector<std::filesystem::path> folders = {first.path()};
           if (quarters == 1) folders.push_back(second.path());
-          EpochRig rig(c, folders);
+          CommitRig rig(c, folders);
           rig.offloader->commits().begin("start");
           for (uint64_t step = 1; step <= 4; ++step) {
             rig.step(step);
@@ -46,12 +46,12 @@ TEST(Commit, ChangesNoBitWhateverIsCachedAndHoweverOften) {
 
 TEST(Commit, WritesWhatIsNewerInMemoryAndNothingElse) {
   for (const bool with_frozen : {false, true}) {
-    EpochCase c;
+    CommitCase c;
     c.parameters = with_frozen ? Placement::nvme : Placement::cpu;
     c.with_frozen = with_frozen;
     c.cached_quarters = 3;
     const ScratchFolder folder;
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     const uint64_t cached = rig.cached_record_bytes();
     ASSERT_GT(cached, 0u);
     const auto commit = [&] {
@@ -87,7 +87,7 @@ TEST(Commit, WritesWhatIsNewerInMemoryAndNothingElse) {
 
 TEST(Commit, LeavesTheTrafficOfTheTrainingAtItsBound) {
   const ScratchFolder folder;
-  EpochRig rig({.parameters = Placement::nvme, .cached_quarters = 2}, folder.path());
+  CommitRig rig({.parameters = Placement::nvme, .cached_quarters = 2}, folder.path());
   rig.step(1);
   for (uint64_t step = 2; step <= 4; ++step) {
     rig.offloader->commits().begin(step_info(step - 1));
@@ -102,22 +102,22 @@ TEST(Commit, LeavesTheTrafficOfTheTrainingAtItsBound) {
 
 // The commit writes nothing until the update waits for it, so that both are at the same bytes: the update
 // must wait for each cached chunk, and must leave the commit the slots that it needs.
-void expect_epoch_of_its_moment(EpochCase c) {
+void expect_commit_of_its_moment(CommitCase c) {
   CommitGate gate;
-  const auto expected = states_without_epochs(c, 4);
+  const auto expected = states_without_commits(c, 4);
   c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
     return std::make_unique<GateEngine>(std::move(engine), [&gate] { gate(); });
   });
   const ScratchFolder folder;
   {
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     train_past_commit(rig, gate);
     EXPECT_EQ(rig.state(), expected[4]);
     if (rig.cached_record_bytes() > 0) {
       EXPECT_GT(gate.waits_seen(), 0u);
     }
   }
-  expect_epoch(c, folder.path(), 2, expected);
+  expect_commit(c, folder.path(), 2, expected);
 }
 
 TEST(Commit, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
@@ -128,19 +128,19 @@ TEST(Commit, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
       for (const uint64_t tiles : {1u, 2u}) {
         if (runs++ % testing::kOneIn != 0) continue;
         SCOPED_TRACE(fmt::format("{} {} {}", name_of(mode), quarters, tiles));
-        EpochCase c{.chunk_elements = tiles * kTileElements, .cached_quarters = quarters};
+        CommitCase c{.chunk_elements = tiles * kTileElements, .cached_quarters = quarters};
         c.mode = mode;
-        expect_epoch_of_its_moment(c);
+        expect_commit_of_its_moment(c);
       }
     }
   }
 }
 
-TEST(Commit, LeavesTheEpochBeforeWholeUntilItIsDurable) {
+TEST(Commit, LeavesTheCommitBeforeWholeUntilItIsDurable) {
   for (const uint32_t quarters : {1u, 3u}) {
     CommitGate gate;
-    EpochCase c{.cached_quarters = quarters};
-    const auto expected = states_without_epochs(c, 5);
+    CommitCase c{.cached_quarters = quarters};
+    const auto expected = states_without_commits(c, 5);
     c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
       return std::make_unique<GateEngine>(
           std::make_unique<io::FaultEngine>(
@@ -149,15 +149,15 @@ TEST(Commit, LeavesTheEpochBeforeWholeUntilItIsDurable) {
     });
     const ScratchFolder folder;
     {
-      EpochCase whole = c;
+      CommitCase whole = c;
       whole.decorate = nullptr;
-      EpochRig rig(whole, folder.path());
+      CommitRig rig(whole, folder.path());
       rig.step(1);
       rig.offloader->commits().begin(step_info(1));
     }
     c.start = TierStart::resume;
     {
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       gate.watch(rig.offloader.get());
       gate.open(false);
       rig.step(2);
@@ -175,21 +175,21 @@ TEST(Commit, LeavesTheEpochBeforeWholeUntilItIsDurable) {
       rig.step(5);
       EXPECT_EQ(rig.state(), expected[5]);
     }
-    expect_epoch(c, folder.path(), 1, expected);
+    expect_commit(c, folder.path(), 1, expected);
   }
 }
 
 TEST(Commit, ReportsItsFailureAtTheNextStepAndThenGoesOn) {
-  EpochCase c;
+  CommitCase c;
   c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
     // Beyond every attempt to write the first block elsewhere.
     std::vector<io::Fault> faults;
     for (uint64_t index = 0; index < 16; ++index) faults.push_back({index, io::FaultKind::fail});
     return std::make_unique<io::FaultEngine>(std::move(engine), std::move(faults));
   });
-  const auto expected = states_without_epochs(c, 2);
+  const auto expected = states_without_commits(c, 2);
   const ScratchFolder folder;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   rig.step(1);
   rig.offloader->commits().begin(step_info(1));
   while (rig.offloader->commits().in_progress()) std::this_thread::yield();
@@ -200,15 +200,15 @@ TEST(Commit, ReportsItsFailureAtTheNextStepAndThenGoesOn) {
   EXPECT_GT(rig.offloader->commits().finish(), 0u);
 }
 
-// A cleaner of temporary files must not make a run report epochs that nobody can go on from.
+// A cleaner of temporary files must not make a run report commits that nobody can go on from.
 TEST(Commit, FailsWhereAFileOfTheTierIsNotFoundByItsNameAnyMore) {
   namespace fs = std::filesystem;
   for (const char* name : {"records.tier", "lock"}) {
     for (const bool is_replaced : {false, true}) {
       SCOPED_TRACE(name);
-      const EpochCase c;
+      const CommitCase c;
       const ScratchFolder folder;
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       rig.step(1);
       rig.offloader->commits().begin(step_info(1));
       const uint64_t last = rig.offloader->commits().finish();
@@ -227,7 +227,7 @@ TEST(Commit, FailsWhereAFileOfTheTierIsNotFoundByItsNameAnyMore) {
 
 TEST(Commit, AllocatesNothingInTheStepsBetween) {
   const ScratchFolder folder;
-  EpochRig rig({.parameters = Placement::nvme, .threads = 1}, folder.path());
+  CommitRig rig({.parameters = Placement::nvme, .threads = 1}, folder.path());
   for (uint64_t step = 1; step <= 3; ++step) {
     rig.step(step);
     rig.offloader->commits().begin(step_info(step));
@@ -244,8 +244,8 @@ TEST(Commit, AllocatesNothingInTheStepsBetween) {
 
 TEST(Commit, CountsItsMemoryAndItsDiskInThePlan) {
   const ScratchFolder folder;
-  const EpochCase c{.cached_quarters = 0};
-  EpochRig rig(c, folder.path());
+  const CommitCase c{.cached_quarters = 0};
+  CommitRig rig(c, folder.path());
   const MemoryPlan& plan = rig.offloader->plan();
   uint64_t ledger = 0;
   for (const TierUse& use : rig.offloader->budget().ledger()) ledger += use.bytes;
@@ -261,15 +261,15 @@ TEST(Commit, CountsItsMemoryAndItsDiskInThePlan) {
   EXPECT_LE(on_disk, plan.record_file_bytes + 4096);
 }
 
-TEST(Commit, SaysWhyARunKeepsNoEpochs) {
-  const auto reason = [](EpochCase c, Placement states) {
+TEST(Commit, SaysWhyARunKeepsNoCommits) {
+  const auto reason = [](CommitCase c, Placement states) {
     const std::vector<TensorSpec> specs = toy::tensors(DataType::bf16, c.with_frozen);
     const FlatSpace space(specs, kTileElements);
     OffloadOptions options;
     options.parameters = c.parameters;
     options.states = states;
     options.durable = c.durable;
-    return reason_without_epochs(space, options);
+    return reason_without_commits(space, options);
   };
   EXPECT_EQ(reason({}, Placement::nvme), "");
   EXPECT_EQ(reason({.parameters = Placement::nvme, .with_frozen = true}, Placement::nvme), "");
@@ -277,7 +277,7 @@ TEST(Commit, SaysWhyARunKeepsNoEpochs) {
   EXPECT_NE(reason({.durable = false}, Placement::nvme).find("in place"), std::string::npos);
   EXPECT_NE(reason({}, Placement::cpu).find("not on nvme"), std::string::npos);
   const ScratchFolder folder;
-  EpochRig rig({.durable = false}, folder.path());
+  CommitRig rig({.durable = false}, folder.path());
   EXPECT_FALSE(rig.offloader->commits().are_kept());
   EXPECT_NE(rig.offloader->commits().why_not_kept(), "");
 }

@@ -1,4 +1,4 @@
-// Law 3: a process that dies at any request of training and commits leaves an epoch that was the last durable
+// Law 3: a process that dies at any request of training and commits leaves a commit that was the last durable
 // one or a later one, whole; and the run that takes it up ends with the bits of a run that never died.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include <terrace/base/error.h>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 #include "support/child_test.h"
 #include "support/dying_engine.h"
 #include "support/sanitized.h"
@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kSteps = 6;
 
 struct Life {
-  EpochCase c;
+  CommitCase c;
   uint64_t cadence = 1;
   int64_t requests = 0;  // that the child lives for, after the start
   bool after = false;
@@ -55,7 +55,7 @@ TEST(CrashChild, DISABLED_TrainsUntilItDies) {
   life.c.decorate = [&](std::unique_ptr<io::Engine> engine) {
     return std::make_unique<testing::DyingEngine>(std::move(engine), left, life.after);
   };
-  EpochRig rig(life.c, life.folders);
+  CommitRig rig(life.c, life.folders);
   left = life.requests;
   std::ofstream durable(folder / "durable");
   for (uint64_t step = 1; step <= kSteps; ++step) {
@@ -74,7 +74,7 @@ int run_child(uint32_t seed, const std::filesystem::path& folder) {
   return WEXITSTATUS(status);
 }
 
-TEST(Crash, AtAnyRequestLeavesTheLastEpochWhole) {
+TEST(Crash, AtAnyRequestLeavesTheLastCommitWhole) {
   uint32_t resumed = 0, died = 0;
   for (uint32_t seed = 1; seed <= 30; seed += testing::kOneIn) {
     const ScratchFolder folder;
@@ -89,18 +89,18 @@ TEST(Crash, AtAnyRequestLeavesTheLastEpochWhole) {
     }
     const FoundTier found = look_at_tier(life.folders);
     if (!found.whole) {
-      EXPECT_EQ(noted, 0u) << "seed " << seed << " lost an epoch: " << found.trouble;
-      EXPECT_FALSE(found.present && found.epoch > 0) << found.trouble;
+      EXPECT_EQ(noted, 0u) << "seed " << seed << " lost a commit: " << found.trouble;
+      EXPECT_FALSE(found.present && found.commit > 0) << found.trouble;
       continue;
     }
     ++resumed;
-    const auto expected = states_without_epochs(life.c, kSteps);
-    EpochCase c = life.c;
+    const auto expected = states_without_commits(life.c, kSteps);
+    CommitCase c = life.c;
     c.start = TierStart::resume;
     c.cached_quarters = (c.cached_quarters + seed) % 5;
     c.engine = io::EngineKind::threads;
     std::ranges::reverse(life.folders);
-    EpochRig rig(c, life.folders);
+    CommitRig rig(c, life.folders);
     const uint64_t step = step_of(rig.offloader->commits().taken_up_info());
     EXPECT_GE(step, noted) << "seed " << seed;
     ASSERT_LE(step, kSteps);
@@ -114,7 +114,7 @@ TEST(Crash, AtAnyRequestLeavesTheLastEpochWhole) {
   EXPECT_GT(died, 20 / testing::kOneIn);
   EXPECT_GT(resumed, 10 / testing::kOneIn);
   if (!testing::kSanitized) {
-    EXPECT_LT(resumed, 30u) << "none died before its first epoch";
+    EXPECT_LT(resumed, 30u) << "none died before its first commit";
   }
 }
 

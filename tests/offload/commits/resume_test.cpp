@@ -1,4 +1,4 @@
-// Taking up an epoch in place: the state is that of the commit to the last bit, whatever placement and budget
+// Taking up a commit in place: the state is that of the commit to the last bit, whatever placement and budget
 // the next run has, and what is damaged is found before anything is computed with it.
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -9,14 +9,14 @@
 
 #include <terrace/base/error.h>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 
 namespace terrace {
 namespace {
 
 // Trains to `step`, committing on the way there, and some steps further; then the process "dies".
-void train_and_drop(const EpochCase& c, const std::filesystem::path& folder, uint64_t step) {
-  EpochRig rig(c, folder);
+void train_and_drop(const CommitCase& c, const std::filesystem::path& folder, uint64_t step) {
+  CommitRig rig(c, folder);
   rig.offloader->commits().begin(step_info(0));
   for (uint64_t s = 1; s <= step; ++s) {
     rig.step(s);
@@ -27,18 +27,18 @@ void train_and_drop(const EpochCase& c, const std::filesystem::path& folder, uin
   rig.step(step + 2);
 }
 
-TEST(Resume, GoesOnFromTheEpochWhateverThePlacement) {
-  const EpochCase before{.cached_quarters = 2};
-  const auto expected = states_without_epochs(before, 5);
+TEST(Resume, GoesOnFromTheCommitWhateverThePlacement) {
+  const CommitCase before{.cached_quarters = 2};
+  const auto expected = states_without_commits(before, 5);
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
     for (const uint32_t quarters : {0u, 1u, 4u}) {
       const ScratchFolder folder;
       train_and_drop(before, folder.path(), 3);
-      EpochCase after{
+      CommitCase after{
           .parameters = parameters, .cached_quarters = quarters, .engine = io::EngineKind::io_uring};
       after.threads = 1;
       after.start = TierStart::resume;
-      EpochRig rig(after, folder.path());
+      CommitRig rig(after, folder.path());
       EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(3));
       EXPECT_GT(rig.offloader->commits().last(), 0u);
       EXPECT_EQ(rig.state(), expected[3]) << name_of(parameters) << " " << quarters;
@@ -51,14 +51,14 @@ TEST(Resume, GoesOnFromTheEpochWhateverThePlacement) {
 }
 
 TEST(Resume, TakesUpARunAgainAndAgain) {
-  EpochCase c{.parameters = Placement::nvme, .with_frozen = true, .cached_quarters = 1};
-  const auto expected = states_without_epochs(c, 7);
+  CommitCase c{.parameters = Placement::nvme, .with_frozen = true, .cached_quarters = 1};
+  const auto expected = states_without_commits(c, 7);
   const ScratchFolder folder;
   train_and_drop(c, folder.path(), 1);
   c.start = TierStart::resume;
   for (uint64_t step = 2; step <= 7; ++step) {
     c.cached_quarters = step % 5;
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     ASSERT_EQ(rig.offloader->commits().taken_up_info(), step_info(step - 1));
     EXPECT_EQ(rig.state(), expected[step - 1]) << step;
     rig.step(step);
@@ -70,49 +70,49 @@ TEST(Resume, TakesUpARunAgainAndAgain) {
 
 // What was read from the tier is clean: a commit without a step writes nothing.
 TEST(Resume, WritesNothingThatItHasRead) {
-  EpochCase c{.parameters = Placement::nvme, .with_frozen = true, .cached_quarters = 4};
+  CommitCase c{.parameters = Placement::nvme, .with_frozen = true, .cached_quarters = 4};
   const ScratchFolder folder;
   train_and_drop(c, folder.path(), 2);
   c.start = TierStart::resume;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   rig.offloader->commits().begin("again");
   rig.offloader->commits().finish();
   EXPECT_EQ(rig.offloader->counters().commit_write_bytes, 0u);
 }
 
-TEST(Resume, RefusesAnEpochThatIsCutDifferently) {
-  EpochCase c;
+TEST(Resume, RefusesACommitThatIsCutDifferently) {
+  CommitCase c;
   const ScratchFolder folder;
   train_and_drop(c, folder.path(), 1);
   c.start = TierStart::resume;
   c.chunk_elements = 2 * kTileElements;
   try {
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     FAIL() << "blocks were taken for others";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::config) << error.what();
   }
   c.chunk_elements = kTileElements;
-  EpochRig rig(c, folder.path());  // and the refusal cost nothing
+  CommitRig rig(c, folder.path());  // and the refusal cost nothing
   EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(1));
 }
 
-TEST(Resume, RefusesToStartAnewOverAnEpochUnlessItIsTold) {
-  EpochCase c;
+TEST(Resume, RefusesToStartAnewOverACommitUnlessItIsTold) {
+  CommitCase c;
   const ScratchFolder folder;
   train_and_drop(c, folder.path(), 1);
-  EXPECT_THROW(EpochRig(c, folder.path()), Error);
+  EXPECT_THROW(CommitRig(c, folder.path()), Error);
   c.discard = true;
-  const auto expected = states_without_epochs(c, 1);
-  EpochRig rig(c, folder.path());
+  const auto expected = states_without_commits(c, 1);
+  CommitRig rig(c, folder.path());
   EXPECT_EQ(rig.offloader->commits().taken_up_info(), "");
   EXPECT_EQ(rig.state(), expected[0]);
 }
 
-// A run that begins over the epoch of another, and is dropped after so many steps of its own.
-void begin_over(EpochCase c, const std::filesystem::path& folder, uint64_t steps, bool commits) {
+// A run that begins over the commit of another, and is dropped after so many steps of its own.
+void begin_over(CommitCase c, const std::filesystem::path& folder, uint64_t steps, bool commits) {
   c.discard = true;
-  EpochRig rig(c, folder);
+  CommitRig rig(c, folder);
   EXPECT_TRUE(rig.offloader->commits().earlier_stays());
   for (uint64_t step = 1; step <= steps; ++step) rig.step(step);
   if (!commits) return;
@@ -121,59 +121,59 @@ void begin_over(EpochCase c, const std::filesystem::path& folder, uint64_t steps
   EXPECT_FALSE(rig.offloader->commits().earlier_stays());
 }
 
-class BeginOver : public ::testing::TestWithParam<EpochCase> {};
+class BeginOver : public ::testing::TestWithParam<CommitCase> {};
 
-TEST_P(BeginOver, LeavesTheEpochOfBeforeUntilItsFirstCommit) {
-  EpochCase c = GetParam();
+TEST_P(BeginOver, LeavesTheCommitOfBeforeUntilItsFirstCommit) {
+  CommitCase c = GetParam();
   const ScratchFolder folder;
   train_and_drop(c, folder.path(), 2);
-  const auto expected = states_without_epochs(c, 3);
+  const auto expected = states_without_commits(c, 3);
   for (const uint64_t steps : {0, 1, 3}) begin_over(c, folder.path(), steps, false);
   c.start = TierStart::resume;
   {
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(2));
     EXPECT_EQ(rig.state(), expected[2]);
   }
   c.start = TierStart::fresh;
   begin_over(c, folder.path(), 3, true);
   c.start = TierStart::resume;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(3));
   EXPECT_EQ(rig.state(), expected[3]);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Resume, BeginOver,
-    ::testing::Values(EpochCase{}, EpochCase{.parameters = Placement::nvme, .cached_quarters = 0},
-                      EpochCase{.parameters = Placement::none, .mode = UpdateMode::after_backward},
-                      EpochCase{.parameters = Placement::nvme, .layout = kCompact},
-                      EpochCase{.cached_quarters = 4, .layout = kCompact, .mode = UpdateMode::next_forward},
-                      EpochCase{.mode = UpdateMode::during_backward, .processor_share = 0.5}));
+    ::testing::Values(CommitCase{}, CommitCase{.parameters = Placement::nvme, .cached_quarters = 0},
+                      CommitCase{.parameters = Placement::none, .mode = UpdateMode::after_backward},
+                      CommitCase{.parameters = Placement::nvme, .layout = kCompact},
+                      CommitCase{.cached_quarters = 4, .layout = kCompact, .mode = UpdateMode::next_forward},
+                      CommitCase{.mode = UpdateMode::during_backward, .processor_share = 0.5}));
 
 // Frozen parameters have no second place, the chunks of another size other blocks.
-TEST(Resume, RemovesTheEpochAtOnceWhereTheNewStateHasNoRoomBesideIt) {
+TEST(Resume, RemovesTheCommitAtOnceWhereTheNewStateHasNoRoomBesideIt) {
   for (const bool other_chunks : {false, true}) {
-    EpochCase c{.parameters = Placement::nvme, .with_frozen = !other_chunks};
+    CommitCase c{.parameters = Placement::nvme, .with_frozen = !other_chunks};
     const ScratchFolder folder;
     train_and_drop(c, folder.path(), 1);
     if (other_chunks) c.chunk_elements = 2 * kTileElements;
     c.discard = true;
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     EXPECT_EQ(rig.offloader->commits().last(), 0u);
     EXPECT_FALSE(rig.offloader->commits().earlier_stays());
   }
 }
 
 TEST(Resume, NamesAFlippedByteBeforeItReachesAWeightAndKeepsTheFiles) {
-  EpochCase c{.parameters = Placement::nvme, .with_frozen = true};
+  CommitCase c{.parameters = Placement::nvme, .with_frozen = true};
   const ScratchFolder folder;
   train_and_drop(c, folder.path(), 2);
   const std::filesystem::path file = folder.path() / "terrace-tier" / "records.tier";
   uint64_t named = 0;
   const uint64_t size = std::filesystem::file_size(file) - 4096;  // its mark says what the file is
   c.start = TierStart::resume;
-  const auto expected = states_without_epochs(c, 2);
+  const auto expected = states_without_commits(c, 2);
   for (uint64_t offset = 777; offset < size; offset += RecordLayout{}.tile_bytes()) {
     const auto flip = [&] {
       std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
@@ -184,8 +184,8 @@ TEST(Resume, NamesAFlippedByteBeforeItReachesAWeightAndKeepsTheFiles) {
     };
     flip();
     try {
-      EpochRig rig(c, folder.path());
-      EXPECT_EQ(rig.state(), expected[2]) << "byte " << offset;  // of a slot that the epoch has not
+      CommitRig rig(c, folder.path());
+      EXPECT_EQ(rig.state(), expected[2]) << "byte " << offset;  // of a slot that the commit has not
     } catch (const Error& error) {
       ++named;
       EXPECT_EQ(error.kind(), ErrorKind::corrupt);
@@ -195,13 +195,13 @@ TEST(Resume, NamesAFlippedByteBeforeItReachesAWeightAndKeepsTheFiles) {
     }
     flip();
   }
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   EXPECT_EQ(rig.state(), expected[2]);
   EXPECT_EQ(named, rig.offloader->state().record_tile_count());
 }
 
-TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
-  EpochCase c{.retained = 2};
+TEST(Resume, KeepsRetainedCommitsBesideTheLast) {
+  CommitCase c{.retained = 2};
   const ScratchFolder folder;
   const auto manifests = [&] {
     size_t count = 0;
@@ -209,9 +209,9 @@ TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
       count += entry.path().filename().string().starts_with("commit-") ? 1 : 0;
     return count;
   };
-  const auto expected = states_without_epochs(c, 9);
+  const auto expected = states_without_commits(c, 9);
   {
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     for (uint64_t step = 1; step <= 6; ++step) {
       rig.step(step);
       rig.offloader->commits().begin(step_info(step), step % 2 == 0);  // 2, 4, 6
@@ -221,7 +221,7 @@ TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
     }
   }
   c.start = TierStart::resume;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   for (uint64_t step = 7; step <= 9; ++step) {
     rig.step(step);
     rig.offloader->commits().begin(step_info(step));
@@ -232,14 +232,14 @@ TEST(Resume, KeepsRetainedEpochsBesideTheLast) {
 }
 
 TEST(Resume, MayRetainMoreThanTheRunBefore) {
-  EpochCase c{.cached_quarters = 1};
-  const auto expected = states_without_epochs(c, 9);
+  CommitCase c{.cached_quarters = 1};
+  const auto expected = states_without_commits(c, 9);
   const ScratchFolder folder;
   train_and_drop(c, folder.path(), 1);
   c.start = TierStart::resume;
   c.retained = 3;
   {
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     for (uint64_t step = 2; step <= 7; ++step) {
       rig.step(step);
       rig.offloader->commits().begin(step_info(step), true);
@@ -247,7 +247,7 @@ TEST(Resume, MayRetainMoreThanTheRunBefore) {
   }
   // Fewer again: those that are there stay.
   c.retained = 0;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   for (uint64_t step = 8; step <= 9; ++step) {
     rig.step(step);
     rig.offloader->commits().begin(step_info(step));
@@ -256,11 +256,11 @@ TEST(Resume, MayRetainMoreThanTheRunBefore) {
   EXPECT_EQ(rig.state(), expected[9]);
 }
 
-TEST(Resume, RemovesTheFilesOnlyWhenItIsToldOrNoEpochNeedsThem) {
+TEST(Resume, RemovesTheFilesOnlyWhenItIsToldOrNoCommitNeedsThem) {
   const auto files_left = [](bool commit, std::optional<bool> keep) {
     const ScratchFolder folder;
     {
-      EpochRig rig({}, folder.path());
+      CommitRig rig({}, folder.path());
       rig.step(1);
       if (commit) rig.offloader->commits().begin(step_info(1));
       if (keep) rig.offloader->commits().keep_tier(*keep);

@@ -5,7 +5,7 @@
 #include <terrace/offload/dry/dry_device.h>
 
 #include "memory/host/os_memory.h"
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 #include "offload/homes/spill_rig.h"
 
 namespace terrace {
@@ -30,14 +30,14 @@ std::string ledger_of(const Offloader& offloader) {
   return text;
 }
 
-void expect_planned_as_run(const EpochCase& c) {
+void expect_planned_as_run(const CommitCase& c) {
   SCOPED_TRACE(fmt::format("{}, chunks of {}, {}/4 cached, frozen {}, durable {}", text_of(c),
                            c.chunk_elements, c.cached_quarters, c.with_frozen, c.durable));
   const ScratchFolder folder;
-  EpochRig rig(c, folder.path());
-  EpochCase planned = c;
+  CommitRig rig(c, folder.path());
+  CommitCase planned = c;
   planned.dry = true;
-  EpochRig dry(planned, std::filesystem::path("/nowhere/at/all"));
+  CommitRig dry(planned, std::filesystem::path("/nowhere/at/all"));
   EXPECT_EQ(dry.device->used_bytes(), rig.device->used_bytes());
   EXPECT_EQ(ledger_of(*dry.offloader), ledger_of(*rig.offloader));
   EXPECT_EQ(dry.offloader->tier_file_bytes(), rig.offloader->tier_file_bytes());
@@ -60,7 +60,7 @@ TEST(DryRun, CountsWhatEveryPlacementMoves) {
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
     for (const Placement states : {Placement::none, Placement::cpu, Placement::nvme}) {
       for (const uint32_t accumulation : {1u, 3u}) {
-        EpochCase c{.parameters = parameters, .accumulation = accumulation, .durable = false};
+        CommitCase c{.parameters = parameters, .accumulation = accumulation, .durable = false};
         c.states = states;
         c.with_frozen = accumulation == 3;
         c.cached_quarters = accumulation == 1 ? 0 : 3;
@@ -81,7 +81,7 @@ TEST(DryRun, CountsWhatIsMovedWheneverUpdatesRun) {
       for (const Placement states : {Placement::cpu, Placement::nvme}) {
         for (const double clip_norm : {0.0, 0.5}) {
           if (clip_norm == 0 && (mode == UpdateMode::next_forward || states == Placement::cpu)) continue;
-          EpochCase c{.parameters = parameters, .durable = false};
+          CommitCase c{.parameters = parameters, .durable = false};
           c.states = states;
           c.mode = mode;
           c.clip_norm = clip_norm;
@@ -98,7 +98,7 @@ TEST(DryRun, CountsWhatPassesThroughTheDeviceForItsUpdates) {
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
     for (const Placement states : {Placement::cpu, Placement::nvme}) {
       for (const double share : {0.0, 0.5}) {
-        EpochCase c{.parameters = parameters, .accumulation = share == 0 ? 1u : 3u, .durable = false};
+        CommitCase c{.parameters = parameters, .accumulation = share == 0 ? 1u : 3u, .durable = false};
         c.states = states;
         c.processor_share = share;
         c.chunk_elements = 2 * kTileElements;
@@ -114,9 +114,9 @@ TEST(DryRun, CountsWhatPassesThroughTheDeviceForItsUpdates) {
 
 // Every third way to spill, each in another mode.
 TEST(DryRun, CountsSpilledGradients) {
-  std::vector<EpochCase> cases = spilling_cases();
+  std::vector<CommitCase> cases = spilling_cases();
   for (size_t i = 0; i < cases.size(); i += 3) {
-    EpochCase& c = cases[i];
+    CommitCase& c = cases[i];
     const UpdateMode mode = kUpdateModes[i / 3 % 3];
     if (may_run(c, mode)) c.mode = mode;
     c.host_budget = c.accumulation == 1 ? spill_some : spill_all;
@@ -126,7 +126,7 @@ TEST(DryRun, CountsSpilledGradients) {
 
 TEST(DryRun, CountsWhatCommitsWrite) {
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
-    EpochCase c{.parameters = parameters, .with_frozen = parameters == Placement::nvme};
+    CommitCase c{.parameters = parameters, .with_frozen = parameters == Placement::nvme};
     if (parameters != Placement::cpu) c.layout = kCompact;
     expect_planned_as_run(c);
   }

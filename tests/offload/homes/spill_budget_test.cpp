@@ -23,9 +23,9 @@ struct Trained {
   bool has_file = false;    // for gradients
 };
 
-Trained train(const EpochCase& c) {
+Trained train(const CommitCase& c) {
   const ScratchFolder folder;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   for (uint64_t step = 1; step <= kSteps; ++step) rig.step(step);
   Trained trained{rig.state(), rig.offloader->counters(), rig.offloader->plan()};
   for (const TierUse& use : rig.offloader->budget().ledger()) trained.host_bytes += use.bytes;
@@ -33,13 +33,13 @@ Trained train(const EpochCase& c) {
   return trained;
 }
 
-EpochCase with_budget(EpochCase c, std::function<uint64_t(const MemoryPlan&)> budget) {
+CommitCase with_budget(CommitCase c, std::function<uint64_t(const MemoryPlan&)> budget) {
   c.host_budget = std::move(budget);
   return c;
 }
 
 TEST(SpillBudget, TheLeastTrainsWithEveryGradientOnNvme) {
-  for (const EpochCase& c : spilling_cases()) {
+  for (const CommitCase& c : spilling_cases()) {
     SCOPED_TRACE(text_of(c));
     const Trained spilled = train(c);
     const Trained held = train(with_budget(c, spill_nothing));
@@ -54,17 +54,17 @@ TEST(SpillBudget, TheLeastTrainsWithEveryGradientOnNvme) {
 }
 
 TEST(SpillBudget, LessThanTheLeastIsRefusedWithTheBytesThatAreMissing) {
-  for (const EpochCase& c : spilling_cases()) {
+  for (const CommitCase& c : spilling_cases()) {
     SCOPED_TRACE(text_of(c));
     for (const uint64_t missing : {uint64_t{1}, uint64_t{1000}}) {
       const ScratchFolder folder;
       uint64_t least = 0;
-      const EpochCase less = with_budget(c, [&](const MemoryPlan& roomy) {
+      const CommitCase less = with_budget(c, [&](const MemoryPlan& roomy) {
         least = roomy.host_minimum_bytes;
         return least - missing;
       });
       try {
-        const EpochRig rig(less, folder.path());
+        const CommitRig rig(less, folder.path());
         ADD_FAILURE() << "a budget that is too small was taken";
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::capacity);
@@ -81,7 +81,7 @@ TEST(SpillBudget, LessThanTheLeastIsRefusedWithTheBytesThatAreMissing) {
 
 // The parts that a refusal lists are all of what is needed.
 TEST(SpillBudget, ARefusalCountsTheOldParametersOfCompactState) {
-  EpochCase c{.parameters = Placement::nvme, .durable = false, .layout = kCompact};
+  CommitCase c{.parameters = Placement::nvme, .durable = false, .layout = kCompact};
   MemoryPlan roomy;
   c.host_budget = [&](const MemoryPlan& plan) {
     roomy = plan;
@@ -89,7 +89,7 @@ TEST(SpillBudget, ARefusalCountsTheOldParametersOfCompactState) {
   };
   const ScratchFolder folder;
   try {
-    const EpochRig rig(c, folder.path());
+    const CommitRig rig(c, folder.path());
     FAIL() << "a budget that is too small was taken";
   } catch (const Error& error) {
     constexpr uint64_t kSlots = 2 + 2;  // staging, old parameters
@@ -100,7 +100,7 @@ TEST(SpillBudget, ARefusalCountsTheOldParametersOfCompactState) {
 }
 
 TEST(SpillBudget, TheOneThatHoldsAllSpillsNothingAndOneByteLessDoes) {
-  for (const EpochCase& c : spilling_cases()) {
+  for (const CommitCase& c : spilling_cases()) {
     SCOPED_TRACE(text_of(c));
     const Trained held = train(with_budget(c, spill_nothing));
     EXPECT_EQ(held.plan.spilled_chunks, 0u);
@@ -118,7 +118,7 @@ TEST(SpillBudget, TheOneThatHoldsAllSpillsNothingAndOneByteLessDoes) {
 
 TEST(SpillBudget, EveryOneInBetweenIsKeptAndSpillsNoMoreThanASmallerOne) {
   constexpr uint64_t kParts = 4;
-  for (const EpochCase& c : spilling_cases()) {
+  for (const CommitCase& c : spilling_cases()) {
     SCOPED_TRACE(text_of(c));
     const std::vector<std::byte> expected = train(with_budget(c, spill_nothing)).state;
     uint32_t before = UINT32_MAX;

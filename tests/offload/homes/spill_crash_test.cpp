@@ -1,5 +1,5 @@
-// A process that is killed while gradients are on their way to nvme or back leaves its last epoch whole; what
-// it had spilled is nobody's, and the run that goes on ends with the bits of one that never died.
+// A process that is killed while gradients are on their way to nvme or back leaves its last commit whole;
+// what it had spilled is nobody's, and the run that goes on ends with the bits of one that never died.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kSteps = 5;
 
 struct Life {
-  EpochCase c;
+  CommitCase c;
   uint64_t requests = 0;  // for spilled gradients, before the one at which it ends
   std::vector<std::filesystem::path> folders;
 };
@@ -50,7 +50,7 @@ TEST(SpillCrashChild, DISABLED_TrainsUntilItIsKilled) {
     if (left-- == 0) kill(getpid(), SIGKILL);
   });
   life.c.decorate = requests.decorator();
-  EpochRig rig(life.c, life.folders);
+  CommitRig rig(life.c, life.folders);
   std::ofstream durable(folder / "durable");
   for (uint64_t step = 1; step <= kSteps; ++step) {
     rig.step(step);
@@ -67,7 +67,7 @@ bool has_gradient_file(const Life& life) {
   });
 }
 
-TEST(SpillCrash, AtAnyRequestForAGradientLosesNoEpochAndChangesNoBit) {
+TEST(SpillCrash, AtAnyRequestForAGradientLosesNoCommitAndChangesNoBit) {
   uint32_t killed = 0, resumed = 0;
   for (uint32_t seed = 1; seed <= 30; seed += testing::kOneIn) {
     const ScratchFolder folder;
@@ -87,18 +87,18 @@ TEST(SpillCrash, AtAnyRequestForAGradientLosesNoEpochAndChangesNoBit) {
     while (durable >> noted) {
     }
     if (!look_at_tier(life.folders).whole) {
-      EXPECT_EQ(noted, 0u) << "an epoch is lost";
+      EXPECT_EQ(noted, 0u) << "a commit is lost";
       continue;
     }
     ++resumed;
-    EpochCase held = life.c;
+    CommitCase held = life.c;
     held.host_budget = spill_nothing;
-    const auto expected = states_without_epochs(held, kSteps);
-    EpochCase c = life.c;
+    const auto expected = states_without_commits(held, kSteps);
+    CommitCase c = life.c;
     c.start = TierStart::resume;
     c.engine = io::EngineKind::threads;
     {
-      EpochRig rig(c, life.folders);
+      CommitRig rig(c, life.folders);
       ASSERT_GT(rig.offloader->plan().spilled_chunks, 0u);
       const uint64_t step = step_of(rig.offloader->commits().taken_up_info());
       EXPECT_GE(step, noted);
@@ -114,7 +114,7 @@ TEST(SpillCrash, AtAnyRequestForAGradientLosesNoEpochAndChangesNoBit) {
   EXPECT_GT(killed, 20 / testing::kOneIn);
   EXPECT_GT(resumed, 8 / testing::kOneIn);
   if (!testing::kSanitized) {
-    EXPECT_LT(resumed, 30u) << "none died before its first epoch";
+    EXPECT_LT(resumed, 30u) << "none died before its first commit";
   }
 }
 

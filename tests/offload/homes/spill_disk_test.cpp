@@ -44,7 +44,7 @@ class SmallDisks {
 
 constexpr uint64_t kLabels = 64 * kKiB;  // marks, locks, labels: whatever a tier has beside its blocks
 
-MemoryPlan plan_of(const EpochCase& c) {
+MemoryPlan plan_of(const CommitCase& c) {
   const FlatSpace space(toy::tensors(c.type, c.with_frozen), c.chunk_elements);
   const ScratchFolder folder;
   const std::vector<TensorUse> uses = toy::trace(toy::tensors(c.type, c.with_frozen), c.accumulation);
@@ -52,13 +52,13 @@ MemoryPlan plan_of(const EpochCase& c) {
 }
 
 // With fp32 accumulators, so that they are a good part of what the disk must hold.
-EpochCase accumulating() {
-  EpochCase c{.parameters = Placement::nvme, .accumulation = 2, .durable = false};
+CommitCase accumulating() {
+  CommitCase c{.parameters = Placement::nvme, .accumulation = 2, .durable = false};
   c.host_budget = spill_all;
   return c;
 }
 
-void expect_refused(const EpochCase& c, const std::vector<fs::path>& paths, uint64_t needed) {
+void expect_refused(const CommitCase& c, const std::vector<fs::path>& paths, uint64_t needed) {
   const FlatSpace space(toy::tensors(c.type, c.with_frozen), c.chunk_elements);
   const std::vector<TensorUse> uses = toy::trace(toy::tensors(c.type, c.with_frozen), c.accumulation);
   const OffloadOptions options = toy_options(c, space, uses, paths);
@@ -75,21 +75,21 @@ void expect_refused(const EpochCase& c, const std::vector<fs::path>& paths, uint
 }
 
 TEST(SpillDisk, TooSmallForTheGradientsIsSaidBeforeAnythingIsAllocated) {
-  const EpochCase c = accumulating();
+  const CommitCase c = accumulating();
   const MemoryPlan plan = plan_of(c);
   ASSERT_GT(plan.gradient_file_bytes, 2 * kLabels);
   const SmallDisks disks(1, plan.file_bytes() - plan.gradient_file_bytes + kLabels);
   if (!disks) GTEST_SKIP() << "mounting a tmpfs needs root";
   expect_refused(c, disks.paths(), plan.file_bytes());
   // It is the gradients that have no room: with the memory that the message names the run fits.
-  EpochCase held = c;
+  CommitCase held = c;
   held.host_budget = spill_nothing;
-  EpochRig rig(held, disks.paths());
+  CommitRig rig(held, disks.paths());
   rig.step(1);
 }
 
 TEST(SpillDisk, SeveralThatAreTooSmallTogetherAreNamedTogether) {
-  const EpochCase c = accumulating();
+  const CommitCase c = accumulating();
   const MemoryPlan plan = plan_of(c);
   const SmallDisks disks(2, (plan.file_bytes() - plan.gradient_file_bytes + kLabels) / 2);
   if (!disks) GTEST_SKIP() << "mounting a tmpfs needs root";
@@ -98,14 +98,14 @@ TEST(SpillDisk, SeveralThatAreTooSmallTogetherAreNamedTogether) {
 
 // A run that died has left its tier: the next one takes its place, or takes it up.
 TEST(SpillDisk, RoomThatATierTakesUpAlreadyCounts) {
-  EpochCase c = accumulating();
+  CommitCase c = accumulating();
   c.durable = true;
   const MemoryPlan plan = plan_of(c);
   const SmallDisks disks(1, plan.file_bytes() + 4 * kLabels);
   if (!disks) GTEST_SKIP() << "mounting a tmpfs needs root";
   std::vector<std::byte> state;
   {
-    EpochRig rig(c, disks.paths());
+    CommitRig rig(c, disks.paths());
     rig.step(1);
     rig.offloader->commits().begin(step_info(1));
     rig.offloader->commits().finish();
@@ -113,25 +113,25 @@ TEST(SpillDisk, RoomThatATierTakesUpAlreadyCounts) {
   }
   c.start = TierStart::resume;
   {
-    EpochRig rig(c, disks.paths());
+    CommitRig rig(c, disks.paths());
     EXPECT_EQ(rig.state(), state);
     rig.step(2);
   }
   c.start = TierStart::fresh;
   c.discard = true;
-  EpochRig rig(c, disks.paths());
+  CommitRig rig(c, disks.paths());
   rig.step(1);
   EXPECT_EQ(rig.state(), state);
 }
 
 // Head-room of the states, by which the share of a path may grow, is no reason to have none for gradients.
 TEST(SpillDisk, TwoThatHaveJustEnoughTogetherDo) {
-  const EpochCase c = accumulating();
+  const CommitCase c = accumulating();
   const MemoryPlan plan = plan_of(c);
   const SmallDisks disks(2, plan.file_bytes() / 2 + kLabels);
   if (!disks) GTEST_SKIP() << "mounting a tmpfs needs root";
-  const auto expected = states_without_epochs(c, 2);
-  EpochRig rig(c, disks.paths());
+  const auto expected = states_without_commits(c, 2);
+  CommitRig rig(c, disks.paths());
   rig.step(1);
   rig.step(2);
   EXPECT_EQ(rig.state(), expected[2]);
@@ -139,11 +139,11 @@ TEST(SpillDisk, TwoThatHaveJustEnoughTogetherDo) {
 
 TEST(SpillDisk, SeveralShareTheGradientsAndChangeNoBit) {
   size_t runs = 0;  // in one mode after the other
-  for (EpochCase c : spilling_cases()) {
+  for (CommitCase c : spilling_cases()) {
     const UpdateMode mode = kUpdateModes[runs++ % std::size(kUpdateModes)];
     if (may_run(c, mode)) c.mode = mode;
     SCOPED_TRACE(text_of(c));
-    const auto expected = states_without_epochs(c, 3);
+    const auto expected = states_without_commits(c, 3);
     const ScratchFolder folder;
     std::vector<fs::path> paths;
     for (const char* name : {"a", "b", "c"}) {
@@ -152,7 +152,7 @@ TEST(SpillDisk, SeveralShareTheGradientsAndChangeNoBit) {
     }
     GradientRequests requests;
     c.decorate = requests.decorator();
-    EpochRig rig(c, paths);
+    CommitRig rig(c, paths);
     for (uint64_t step = 1; step <= 3; ++step) rig.step(step);
     EXPECT_EQ(rig.state(), expected[3]);
     const auto by_file = requests.totals().bytes_by_file;

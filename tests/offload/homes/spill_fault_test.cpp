@@ -1,5 +1,5 @@
 // Faults of the disk while gradients are on it: each becomes an Error that says where and whose bytes, no
-// weight is made of wrong ones, and the last epoch leads on.
+// weight is made of wrong ones, and the last commit leads on.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -56,12 +56,12 @@ std::vector<Damage> damages() {
 
 // The ways of a spilled gradient: into its parameters' place or past them, accumulated or not, whole masters
 // or compact ones.
-std::vector<EpochCase> cases() {
-  std::vector<EpochCase> list = {{.parameters = Placement::nvme},
-                                 {.parameters = Placement::cpu, .accumulation = 2},
-                                 {.parameters = Placement::nvme, .layout = kCompact},
-                                 {.parameters = Placement::none}};
-  for (EpochCase& c : list) c.host_budget = spill_all;
+std::vector<CommitCase> cases() {
+  std::vector<CommitCase> list = {{.parameters = Placement::nvme},
+                                  {.parameters = Placement::cpu, .accumulation = 2},
+                                  {.parameters = Placement::nvme, .layout = kCompact},
+                                  {.parameters = Placement::none}};
+  for (CommitCase& c : list) c.host_budget = spill_all;
   return list;
 }
 
@@ -71,9 +71,9 @@ struct Ending {
 };
 
 // Trains and commits after every step.
-Ending train(EpochCase c, const std::filesystem::path& folder) {
+Ending train(CommitCase c, const std::filesystem::path& folder) {
   Ending ending;
-  EpochRig rig(c, folder);
+  CommitRig rig(c, folder);
   try {
     rig.offloader->commits().begin(step_info(0));
     for (ending.at = 1; ending.at <= kSteps; ++ending.at) {
@@ -98,11 +98,11 @@ void expect_told(const Damage& damage, const Error& error) {
 }
 
 // What a run without faults takes up and goes on from.
-void expect_to_lead_on(EpochCase c, const std::filesystem::path& folder, uint64_t failed_at,
+void expect_to_lead_on(CommitCase c, const std::filesystem::path& folder, uint64_t failed_at,
                        const std::vector<std::vector<std::byte>>& expected) {
   c.decorate = nullptr;
   c.start = TierStart::resume;
-  EpochRig rig(c, folder);
+  CommitRig rig(c, folder);
   const uint64_t last = step_of(rig.offloader->commits().taken_up_info());
   ASSERT_LT(last, failed_at);
   EXPECT_GE(last + 2, failed_at) << "a step that was whole is lost";
@@ -111,12 +111,12 @@ void expect_to_lead_on(EpochCase c, const std::filesystem::path& folder, uint64_
   EXPECT_EQ(rig.state(), expected[kSteps]);
 }
 
-TEST(SpillFaults, NameFileOffsetAndChunkAndLeaveTheLastEpochWhole) {
+TEST(SpillFaults, NameFileOffsetAndChunkAndLeaveTheLastCommitWhole) {
   uint64_t runs = 0;  // early and late in them, by turns
-  for (EpochCase c : cases()) {
-    EpochCase held = c;
+  for (CommitCase c : cases()) {
+    CommitCase held = c;
     held.host_budget = spill_nothing;
-    const std::vector<std::vector<std::byte>> expected = states_without_epochs(held, kSteps);
+    const std::vector<std::vector<std::byte>> expected = states_without_commits(held, kSteps);
     for (const UpdateMode mode : kUpdateModes) {
       if (!may_run(c, mode)) continue;
       c.mode = mode;
@@ -134,7 +134,7 @@ TEST(SpillFaults, NameFileOffsetAndChunkAndLeaveTheLastEpochWhole) {
         io::Fault fault = damage.fault;
         fault.index = index;
         io::FaultPlan plan({fault});
-        EpochCase faulty = c;
+        CommitCase faulty = c;
         faulty.decorate = [&plan](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
           return std::make_unique<io::FaultEngine>(std::move(engine), plan);
         };
@@ -152,7 +152,7 @@ TEST(SpillFaults, NameFileOffsetAndChunkAndLeaveTheLastEpochWhole) {
 // What was to be read behind it is not: whoever waits for it learns why, and nobody sees what is there
 // instead.
 TEST(SpillFaults, AFetchBehindAnUpdateThatFailedFailsWithIt) {
-  EpochCase c{.parameters = Placement::nvme, .durable = false, .mode = UpdateMode::next_forward};
+  CommitCase c{.parameters = Placement::nvme, .durable = false, .mode = UpdateMode::next_forward};
   c.host_budget = spill_all;
   io::Fault fault = of_gradients(io::FaultKind::fail, io::OpKind::read);
   fault.index = 0;
@@ -161,7 +161,7 @@ TEST(SpillFaults, AFetchBehindAnUpdateThatFailedFailsWithIt) {
     return std::make_unique<io::FaultEngine>(std::move(engine), plan);
   };
   const ScratchFolder folder;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   rig.step(1);
   rig.offloader->begin_step();
   const std::vector<TensorId> first = {TensorId{0}};
@@ -175,13 +175,13 @@ TEST(SpillFaults, AFetchBehindAnUpdateThatFailedFailsWithIt) {
 
 // From one moment on, as disks fill: everything that is written to the file fails, and the run ends once.
 TEST(SpillFaults, ADiskThatIsFullEndsTheRunOnce) {
-  for (EpochCase c : cases()) {
+  for (CommitCase c : cases()) {
     for (const UpdateMode mode : kUpdateModes) {
       if (!may_run(c, mode)) continue;
       c.mode = mode;
-      EpochCase held = c;
+      CommitCase held = c;
       held.host_budget = spill_nothing;
-      const std::vector<std::vector<std::byte>> expected = states_without_epochs(held, kSteps);
+      const std::vector<std::vector<std::byte>> expected = states_without_commits(held, kSteps);
       GradientRequests requests;
       c.decorate = requests.decorator();
       const ScratchFolder clean;
@@ -190,7 +190,7 @@ TEST(SpillFaults, ADiskThatIsFullEndsTheRunOnce) {
       io::Fault full = of_gradients(io::FaultKind::full, io::OpKind::write);
       full.bytes = requests.totals().written_bytes / 2 + 4096;
       io::FaultPlan plan({full});
-      EpochCase faulty = c;
+      CommitCase faulty = c;
       faulty.decorate = [&plan](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
         return std::make_unique<io::FaultEngine>(std::move(engine), plan);
       };

@@ -113,13 +113,13 @@ TEST(SpillReadAhead, AnUpdateThatWaitsForAGradientSaysSo) {
   std::vector<std::string> said;
   const Offloader* offloader = nullptr;
   uint32_t made = 0;
-  EpochCase c{.parameters = Placement::nvme, .states = Placement::cpu, .durable = false};
+  CommitCase c{.parameters = Placement::nvme, .states = Placement::cpu, .durable = false};
   c.host_budget = spill_all;
   c.decorate = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
     if (made++ != 0) return engine;
     return std::make_unique<AskingEngine>(std::move(engine), offloader, said);
   };
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   offloader = rig.offloader.get();
   rig.step(1);
   rig.step(2);

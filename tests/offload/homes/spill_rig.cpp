@@ -12,14 +12,14 @@
 
 namespace terrace {
 
-std::string text_of(const EpochCase& c) {
+std::string text_of(const CommitCase& c) {
   return fmt::format("parameters {}, states {}, {} micro-batches in {}, {} masters, {}",
                      name_of(c.parameters), name_of(c.states), c.accumulation, name_of(c.accumulation_type),
                      c.layout.master == MasterForm::whole ? "whole" : "compact", name_of(c.mode));
 }
 
-std::vector<EpochCase> spilling_cases() {
-  std::vector<EpochCase> cases;
+std::vector<CommitCase> spilling_cases() {
+  std::vector<CommitCase> cases;
   uint64_t combinations = 0;
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
     for (const Placement states : {Placement::cpu, Placement::nvme}) {
@@ -31,7 +31,7 @@ std::vector<EpochCase> spilling_cases() {
             const bool in_homes =
                 accumulation == 1 && parameters == Placement::cpu && layout == RecordLayout{};
             if (in_homes || combinations++ % testing::kOneIn != 0) continue;
-            EpochCase c{.parameters = parameters, .accumulation = accumulation, .durable = false};
+            CommitCase c{.parameters = parameters, .accumulation = accumulation, .durable = false};
             c.layout = layout;
             c.states = states;
             c.accumulation_type = type;

@@ -11,7 +11,7 @@
 
 #include <terrace/base/mutex.h>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 
 namespace terrace {
 
@@ -29,13 +29,13 @@ inline uint64_t spill_some(const MemoryPlan& roomy) {
   return (roomy.host_minimum_bytes + roomy.host_holding_bytes) / 2;
 }
 
-std::string text_of(const EpochCase& c);
+std::string text_of(const CommitCase& c);
 
 // Every way to spill: wherever something is on nvme and gradients have a place of their own. Nothing durable.
-std::vector<EpochCase> spilling_cases();
+std::vector<CommitCase> spilling_cases();
 
 // Beside after_backward, where host memory does not hold the gradients of parameters that live on the device.
-inline bool may_run(const EpochCase& c, UpdateMode mode) {
+inline bool may_run(const CommitCase& c, UpdateMode mode) {
   return mode == UpdateMode::after_backward || c.parameters != Placement::none;
 }
 
@@ -45,7 +45,7 @@ class GradientRequests {
   using OnRequest = std::function<void(const io::Request&)>;
   explicit GradientRequests(OnRequest on_request = nullptr) : on_request_(std::move(on_request)) {}
 
-  // For EpochCase::decorate; this outlives the engines.
+  // For CommitCase::decorate; this outlives the engines.
   WrapEngine decorator();
 
   struct Totals {

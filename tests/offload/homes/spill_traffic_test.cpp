@@ -9,7 +9,7 @@ namespace terrace {
 namespace {
 
 // Of the gradients of spilled chunks, as they are held.
-uint64_t spilled_bytes(const EpochRig& rig, const EpochCase& c) {
+uint64_t spilled_bytes(const CommitRig& rig, const CommitCase& c) {
   const std::vector<bool> spilled = spilled_gradients(rig.space, rig.offloader->plan());
   uint64_t elements = 0;
   for (uint32_t chunk = 0; chunk < rig.space.chunk_count(); ++chunk)
@@ -17,11 +17,11 @@ uint64_t spilled_bytes(const EpochRig& rig, const EpochCase& c) {
   return elements * bytes_of(c.accumulation > 1 ? c.accumulation_type : c.type);
 }
 
-void expect_exact_bytes(EpochCase c) {
+void expect_exact_bytes(CommitCase c) {
   GradientRequests requests;
   c.decorate = requests.decorator();
   const ScratchFolder folder;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   const uint64_t bytes = spilled_bytes(rig, c);
   ASSERT_GT(bytes, 0u);
   rig.step(1);
@@ -45,7 +45,7 @@ void expect_exact_bytes(EpochCase c) {
 }
 
 TEST(SpillTraffic, IsEveryGradientOnceEachWayInItsPrecisionAndTheLeastPossible) {
-  for (EpochCase c : spilling_cases()) {
+  for (CommitCase c : spilling_cases()) {
     for (const auto& budget : {spill_all, spill_some}) {
       for (const UpdateMode mode : kUpdateModes) {
         if (!may_run(c, mode)) continue;
@@ -60,10 +60,10 @@ TEST(SpillTraffic, IsEveryGradientOnceEachWayInItsPrecisionAndTheLeastPossible) 
 
 TEST(SpillTraffic, OfFp32ParametersIsTwiceThatOfBf16Ones) {
   for (const DataType type : {DataType::fp32, DataType::bf16, DataType::fp16}) {
-    EpochCase c{.parameters = Placement::nvme, .type = type, .durable = false};
+    CommitCase c{.parameters = Placement::nvme, .type = type, .durable = false};
     c.host_budget = spill_all;
     const ScratchFolder folder;
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     rig.step(1);
     EXPECT_EQ(rig.offloader->counters().gradient_write_bytes, rig.trainable_elements() * bytes_of(type));
     expect_exact_bytes(c);

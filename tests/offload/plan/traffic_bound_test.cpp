@@ -1,7 +1,7 @@
 // The least bytes of a step, against steps that move them and against each other.
 #include <gtest/gtest.h>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 
 namespace terrace {
 namespace {
@@ -16,7 +16,7 @@ struct Step {
 // A step that is none of the first, with the least of budgets, or the least that holds gradients.
 Step step_with(Placement parameters, RecordLayout layout, UpdateMode mode = UpdateMode::after_backward,
                bool holds_gradients = false, double processor_share = 1) {
-  EpochCase c;
+  CommitCase c;
   c.processor_share = processor_share;
   c.holds_gradients = holds_gradients;
   c.parameters = parameters;
@@ -24,7 +24,7 @@ Step step_with(Placement parameters, RecordLayout layout, UpdateMode mode = Upda
   c.durable = false;
   c.cached_quarters = 0;
   const ScratchFolder folder;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   rig.offloader->set_update_mode(mode);
   rig.step(1);
   rig.step(2);

@@ -126,7 +126,7 @@ std::vector<Call> calls() {
        [](Rig& rig) { rig.offloader->gradient(TensorId{0}); }},  // of a lease that goes forward
       {"select_micro_batch", {}, [](Rig& rig) { rig.offloader->select_micro_batch(2); }},
       {"begin_commit", {}, [](Rig& rig) { rig.offloader->commits().begin(""); }},  // where none are kept
-      {"pin_epoch", {}, [](Rig& rig) { rig.offloader->commits().pin(); }},
+      {"pin", {}, [](Rig& rig) { rig.offloader->commits().pin(); }},
       {"export_records", {State::idle}, [](Rig& rig) { rig.offloader->state().export_records([](auto) {}); }},
       {"import_frozen", {State::idle}, [](Rig& rig) { rig.offloader->state().import_frozen([](auto) {}); }},
       {"read_parameter",

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 #include "support/allocation_counter.h"
 #include "support/expect_error.h"
 
@@ -14,34 +14,34 @@ namespace {
 
 using testing::expect_error;
 
-std::string words(const EpochCase& c) {
+std::string words(const CommitCase& c) {
   return fmt::format("parameters {}, states {}, {}/4 cached, chunks of {}, {} micro-batches",
                      name_of(c.parameters), name_of(c.states), c.cached_quarters, c.chunk_elements,
                      c.accumulation);
 }
 
-std::vector<EpochCase> placements() {
-  std::vector<EpochCase> cases = {{.parameters = Placement::none, .states = Placement::none}};
+std::vector<CommitCase> placements() {
+  std::vector<CommitCase> cases = {{.parameters = Placement::none, .states = Placement::none}};
   for (const Placement states : {Placement::cpu, Placement::nvme}) {
     for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
       for (const uint32_t quarters : {0u, 3u})
         cases.push_back({.parameters = parameters, .states = states, .cached_quarters = quarters});
     }
   }
-  for (EpochCase& c : cases) c.durable = false;
+  for (CommitCase& c : cases) c.durable = false;
   return cases;
 }
 
 TEST(CompactState, ChangesNoBitWhateverThePlacement) {
   for (const uint32_t accumulation : {1u, 3u}) {
-    const auto expected = states_without_epochs({.accumulation = accumulation}, 3);
-    for (EpochCase c : placements()) {
+    const auto expected = states_without_commits({.accumulation = accumulation}, 3);
+    for (CommitCase c : placements()) {
       c.accumulation = accumulation;
       c.chunk_elements = accumulation == 1 ? kTileElements : 2 * kTileElements;
       c.layout = kCompact;
       SCOPED_TRACE(words(c));
       const ScratchFolder folder;
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       EXPECT_EQ(rig.state(), expected[0]);
       for (uint64_t step = 1; step <= 3; ++step) {
         rig.step(step);
@@ -53,8 +53,8 @@ TEST(CompactState, ChangesNoBitWhateverThePlacement) {
 
 TEST(CompactState, ChangesNoBitWheneverUpdatesRun) {
   for (const double clip_norm : {0.0, 0.5}) {
-    const auto expected = states_without_epochs({.clip_norm = clip_norm}, 4);
-    for (EpochCase c : placements()) {
+    const auto expected = states_without_commits({.clip_norm = clip_norm}, 4);
+    for (CommitCase c : placements()) {
       if (c.states == Placement::none || c.parameters == Placement::none) continue;
       for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
         for (const uint64_t tiles : {1u, 2u}) {
@@ -64,7 +64,7 @@ TEST(CompactState, ChangesNoBitWheneverUpdatesRun) {
           c.clip_norm = clip_norm;
           SCOPED_TRACE(fmt::format("{}, {}, clipped to {}", words(c), name_of(mode), clip_norm));
           const ScratchFolder folder;
-          EpochRig rig(c, folder.path());
+          CommitRig rig(c, folder.path());
           for (uint64_t step = 1; step <= 4; ++step) {
             rig.step(step);
             if (step != 2) continue;
@@ -78,13 +78,13 @@ TEST(CompactState, ChangesNoBitWheneverUpdatesRun) {
 }
 
 TEST(CompactState, GivesTheValuesOfMastersToWeightFiles) {
-  for (EpochCase c : placements()) {
+  for (CommitCase c : placements()) {
     SCOPED_TRACE(words(c));
     std::vector<std::vector<float>> found[2];
     for (const bool compact : {false, true}) {
       c.layout = compact ? kCompact : RecordLayout{};
       const ScratchFolder folder;
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       rig.step(1);
       found[compact].resize(rig.specs.size());
       rig.offloader->state().export_values([](TensorId tensor) { return index_of(tensor) != 2; },
@@ -99,18 +99,18 @@ TEST(CompactState, GivesTheValuesOfMastersToWeightFiles) {
 
 // A checkpoint of either form leads on to the other.
 TEST(CompactState, GoesOnFromACheckpointOfThePlainFormAndTheOtherWayRound) {
-  const auto expected = states_without_epochs({}, 4);
+  const auto expected = states_without_commits({}, 4);
   for (const bool to_compact : {false, true}) {
     for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
-      EpochCase c{.parameters = parameters, .durable = false};
+      CommitCase c{.parameters = parameters, .durable = false};
       c.layout = to_compact ? RecordLayout{} : kCompact;
       const ScratchFolder first_folder, second_folder;
-      EpochRig first(c, first_folder.path());
+      CommitRig first(c, first_folder.path());
       first.step(1);
       first.step(2);
       const std::vector<std::byte> saved = first.records();
       c.layout = to_compact ? kCompact : RecordLayout{};
-      EpochRig second(c, second_folder.path());
+      CommitRig second(c, second_folder.path());
       second.step(1);  // of what is replaced
       std::span<const std::byte> left = saved;
       second.offloader->state().import_records([&](std::span<std::byte> tiles) {
@@ -128,11 +128,11 @@ TEST(CompactState, GoesOnFromACheckpointOfThePlainFormAndTheOtherWayRound) {
 }
 
 TEST(CompactState, LeavesAnUpdateThatOverflowsWithoutATrace) {
-  for (EpochCase c : placements()) {
+  for (CommitCase c : placements()) {
     c.layout = kCompact;
     SCOPED_TRACE(words(c));
     const ScratchFolder folder;
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     rig.step(1);
     const std::vector<std::byte> before = rig.state();
     rig.offloader->begin_step();
@@ -154,10 +154,10 @@ TEST(CompactState, MovesTheBytesThatArithmeticSays) {
     OffloadCounters moved[2];
     uint64_t elements = 0;
     for (const bool compact : {false, true}) {
-      EpochCase c{.parameters = parameters, .cached_quarters = 0, .durable = false};
+      CommitCase c{.parameters = parameters, .cached_quarters = 0, .durable = false};
       c.layout = compact ? kCompact : RecordLayout{};
       const ScratchFolder folder;
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       ASSERT_EQ(rig.offloader->plan().host_record_slots, 0u);
       elements = rig.trainable_elements();
       rig.step(1);
@@ -186,11 +186,11 @@ TEST(CompactState, MovesTheBytesThatArithmeticSays) {
 TEST(CompactState, ReadsNoParameterBackThatTheNextForwardMakes) {
   uint64_t read[2];
   for (const bool next_forward : {false, true}) {
-    EpochCase c{.parameters = Placement::nvme, .cached_quarters = 0, .durable = false, .layout = kCompact};
+    CommitCase c{.parameters = Placement::nvme, .cached_quarters = 0, .durable = false, .layout = kCompact};
     c.holds_gradients = true;  // what is fresh waits in their memory
     c.mode = next_forward ? UpdateMode::next_forward : UpdateMode::after_backward;
     const ScratchFolder folder;
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     for (uint64_t step = 1; step <= 3; ++step) rig.step(step);
     rig.offloader->finish_update();
     const OffloadCounters before = rig.offloader->counters();
@@ -205,7 +205,7 @@ TEST(CompactState, ReadsNoParameterBackThatTheNextForwardMakes) {
 TEST(CompactState, AllocatesNothingInItsUpdates) {
   for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
     const ScratchFolder folder;
-    EpochRig rig({.parameters = parameters, .threads = 1, .layout = kCompact}, folder.path());
+    CommitRig rig({.parameters = parameters, .threads = 1, .layout = kCompact}, folder.path());
     for (uint64_t step = 1; step <= 3; ++step) {
       rig.step(step);
       rig.offloader->commits().begin(step_info(step));
@@ -252,30 +252,30 @@ TEST(RecordLayouts, OfEveryOptimizerChangeNoBitWhateverThePlacementAndTheForm) {
   for (const Kind kind : {Kind{OptimizerKind::adagrad, 1}, Kind{OptimizerKind::lion, 1},
                           Kind{OptimizerKind::sgd, 0}, Kind{OptimizerKind::adam, 2}}) {
     for (const DataType moments : {DataType::fp32, DataType::bf16}) {
-      EpochCase base{.states = Placement::cpu, .durable = false, .kind = kind.kind};
+      CommitCase base{.states = Placement::cpu, .durable = false, .kind = kind.kind};
       base.layout = {MasterForm::whole, kind.moments, moments};
-      const auto expected = states_without_epochs(base, 3);
+      const auto expected = states_without_commits(base, 3);
       EXPECT_EQ(expected[0].size(), expected[3].size());
       for (const MasterForm master : {MasterForm::whole, MasterForm::remainder}) {
         for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
-          EpochCase c{.parameters = parameters, .chunk_elements = 2 * kTileElements, .kind = kind.kind};
+          CommitCase c{.parameters = parameters, .chunk_elements = 2 * kTileElements, .kind = kind.kind};
           c.layout = {master, kind.moments, moments};
           SCOPED_TRACE(fmt::format("optimizer {}, {}", static_cast<int>(kind.kind), text_of(c.layout)));
           const ScratchFolder folder;
           {
-            EpochRig rig(c, folder.path());
+            CommitRig rig(c, folder.path());
             for (uint64_t step = 1; step <= 2; ++step) rig.step(step);
             rig.offloader->commits().begin(step_info(2));
             rig.offloader->commits().finish();
             EXPECT_EQ(rig.state(), expected[2]);
-            const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
-            EXPECT_EQ(epoch->record_layout(), c.layout.canonical());
-            std::vector<std::byte> tiles(epoch->record_tile_count() * c.layout.canonical().tile_bytes());
-            epoch->read_records(0, tiles);
+            const std::unique_ptr<PinnedCommit> commit = rig.offloader->commits().pin();
+            EXPECT_EQ(commit->record_layout(), c.layout.canonical());
+            std::vector<std::byte> tiles(commit->record_tile_count() * c.layout.canonical().tile_bytes());
+            commit->read_records(0, tiles);
             EXPECT_EQ(tiles, rig.records());
           }
           c.start = TierStart::resume;
-          EpochRig rig(c, folder.path());
+          CommitRig rig(c, folder.path());
           EXPECT_EQ(rig.state(), expected[2]);
           rig.step(3);
           EXPECT_EQ(rig.state(), expected[3]);

@@ -8,13 +8,13 @@
 #include <terrace/memory/device/simulated_device.h>
 
 #include "memory/host/os_memory.h"
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 
 namespace terrace {
 namespace {
 
 // With room for the records of so many chunks.
-void keep(EpochRig& rig, uint32_t chunks) {
+void keep(CommitRig& rig, uint32_t chunks) {
   rig.offloader->budget().set(rig.offloader->budget().least() +
                               chunks * rig.offloader->plan().record_slot_bytes);
 }
@@ -26,7 +26,7 @@ uint64_t ledger_bytes(const Offloader& offloader) {
 }
 
 // A step moves exactly the records that are not kept.
-void expect_least_traffic(EpochRig& rig, const OffloadCounters& moved, uint32_t kept) {
+void expect_least_traffic(CommitRig& rig, const OffloadCounters& moved, uint32_t kept) {
   const MemoryPlan& plan = rig.offloader->plan();
   uint64_t all = 0;
   for (uint32_t c = 0; c < rig.space.chunk_count(); ++c) {
@@ -39,17 +39,17 @@ void expect_least_traffic(EpochRig& rig, const OffloadCounters& moved, uint32_t 
 }
 
 TEST(HostBudget, ChangesNoBitAndMovesTheLeastWhateverTheOrderOfChanges) {
-  for (const EpochCase& base :
-       {EpochCase{.durable = false}, EpochCase{},
-        EpochCase{.parameters = Placement::nvme, .with_frozen = true},
-        EpochCase{.parameters = Placement::none, .type = DataType::fp32, .accumulation = 3}}) {
-    const auto expected = states_without_epochs(base, 6);
+  for (const CommitCase& base :
+       {CommitCase{.durable = false}, CommitCase{},
+        CommitCase{.parameters = Placement::nvme, .with_frozen = true},
+        CommitCase{.parameters = Placement::none, .type = DataType::fp32, .accumulation = 3}}) {
+    const auto expected = states_without_commits(base, 6);
     for (const bool commits : {false, true}) {
       if (commits && !base.durable) continue;
-      EpochCase c = base;
+      CommitCase c = base;
       c.cached_quarters = 4;
       const ScratchFolder folder;
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       const uint32_t most = rig.offloader->plan().host_record_slots;
       ASSERT_EQ(most, rig.offloader->plan().record_chunks);
       const std::array<uint32_t, 6> kept = {most / 2, 0, most, most - 1, 3, most};
@@ -71,13 +71,13 @@ TEST(HostBudget, ChangesNoBitAndMovesTheLeastWhateverTheOrderOfChanges) {
   }
 }
 
-TEST(HostBudget, LeavesAnEpochThatARunWithAnotherBudgetTakesUp) {
-  EpochCase c;
+TEST(HostBudget, LeavesACommitThatARunWithAnotherBudgetTakesUp) {
+  CommitCase c;
   c.cached_quarters = 4;
-  const auto expected = states_without_epochs(c, 4);
+  const auto expected = states_without_commits(c, 4);
   const ScratchFolder folder;
   {
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     rig.step(1);
     rig.offloader->commits().begin(step_info(1));
     keep(rig, 2);
@@ -85,11 +85,11 @@ TEST(HostBudget, LeavesAnEpochThatARunWithAnotherBudgetTakesUp) {
     rig.offloader->commits().begin(step_info(2));
     keep(rig, 5);
     rig.step(3);
-    keep(rig, 1);  // newer than the last epoch, and written: the epoch must not see it
+    keep(rig, 1);  // newer than the last commit, and written: the commit must not see it
   }
   c.start = TierStart::resume;
   c.cached_quarters = 1;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(2));
   EXPECT_EQ(rig.state(), expected[2]);
   keep(rig, 0);
@@ -99,10 +99,10 @@ TEST(HostBudget, LeavesAnEpochThatARunWithAnotherBudgetTakesUp) {
 }
 
 TEST(HostBudget, WritesNothingTwiceAndCommitsWhatChangedAlone) {
-  EpochCase c;
+  CommitCase c;
   c.cached_quarters = 4;
   const ScratchFolder folder;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   const uint64_t slot = rig.offloader->plan().record_slot_bytes;
   const auto committed = [&] {
     const uint64_t before = rig.offloader->counters().commit_write_bytes;
@@ -122,11 +122,11 @@ TEST(HostBudget, WritesNothingTwiceAndCommitsWhatChangedAlone) {
 }
 
 TEST(HostBudget, RefusesLessThanTheRunNeedsAndChangesNothing) {
-  EpochCase c;
+  CommitCase c;
   c.durable = false;
-  const auto expected = states_without_epochs(c, 2);
+  const auto expected = states_without_commits(c, 2);
   const ScratchFolder folder;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   rig.step(1);
   const OffloadCounters before = rig.offloader->counters();
   try {
@@ -144,10 +144,10 @@ TEST(HostBudget, RefusesLessThanTheRunNeedsAndChangesNothing) {
 
 // The ledger and the operating system agree.
 TEST(HostBudget, IsNeverMoreThanWasPlanned) {
-  EpochCase c;
+  CommitCase c;
   c.cached_quarters = 4;
   const ScratchFolder folder;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   const uint64_t planned = rig.offloader->budget().in_force();
   rig.offloader->budget().set(2 * planned);
   EXPECT_EQ(rig.offloader->budget().in_force(), planned);

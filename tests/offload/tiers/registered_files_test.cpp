@@ -1,10 +1,10 @@
-// Every transfer of a step, a commit and a pinned epoch goes through registered files, where there are such.
+// Every transfer of a step, a commit and a pinned commit goes through registered files, where there are such.
 #include <gtest/gtest.h>
 
 #include <terrace/aio/engine.h>
 #include <terrace/aio/engines/engine_decorator.h>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 
 namespace terrace {
 namespace {
@@ -39,10 +39,10 @@ class StatsKeeper final : public io::EngineDecorator {
 
 class RegisteredTierFiles : public ::testing::TestWithParam<io::EngineKind> {};
 
-TEST_P(RegisteredTierFiles, CarryEveryTransferOfStepsCommitsAndPinnedEpochs) {
+TEST_P(RegisteredTierFiles, CarryEveryTransferOfStepsCommitsAndPinnedCommits) {
   if (!io::probe_engine(GetParam()).works) GTEST_SKIP() << "this engine does not work here";
   StatsKeeper::Sum sum;
-  EpochCase c;
+  CommitCase c;
   c.parameters = Placement::nvme;
   c.with_frozen = true;
   c.cached_quarters = 1;
@@ -53,18 +53,18 @@ TEST_P(RegisteredTierFiles, CarryEveryTransferOfStepsCommitsAndPinnedEpochs) {
   const ScratchFolder one, two;
   std::vector<MemoryLog::Line> lines;
   {
-    EpochRig rig(c, {one.path(), two.path()});
+    CommitRig rig(c, {one.path(), two.path()});
     for (uint64_t step = 1; step <= 2; ++step) {
       rig.step(step);
       rig.offloader->commits().begin(step_info(step));
     }
     rig.offloader->commits().finish();
-    const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
-    std::vector<std::byte> tiles(epoch->record_tile_count() * RecordLayout{}.tile_bytes());
-    epoch->read_records(0, tiles);
+    const std::unique_ptr<PinnedCommit> commit = rig.offloader->commits().pin();
+    std::vector<std::byte> tiles(commit->record_tile_count() * RecordLayout{}.tile_bytes());
+    commit->read_records(0, tiles);
     lines = rig.log.lines();
   }
-  EXPECT_EQ(sum.engines, 4u) << "of the step, of parameters, of commits, of the pinned epoch";
+  EXPECT_EQ(sum.engines, 4u) << "of the step, of parameters, of commits, of the pinned commit";
   EXPECT_GT(sum.pieces, 0u);
   const bool io_uring = GetParam() == io::EngineKind::io_uring;
   EXPECT_EQ(sum.registered_file_pieces, io_uring ? sum.pieces : 0);

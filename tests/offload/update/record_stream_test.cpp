@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 
 namespace terrace {
 namespace {
@@ -41,14 +41,14 @@ class BurstEngine final : public io::EngineDecorator {
 
 TEST(RecordStream, HasBothDirectionsInFlightBetweenFillAndDrain) {
   std::vector<Burst> bursts;
-  EpochCase c;
+  CommitCase c;
   c.durable = false;
   c.cached_quarters = 0;
   c.decorate = [&](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {
     return std::make_unique<BurstEngine>(std::move(engine), bursts);
   };
   const ScratchFolder folder;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   rig.step(1);
   bursts.clear();
   rig.step(2);

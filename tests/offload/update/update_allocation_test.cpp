@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 #include "support/allocation_counter.h"
 
 namespace terrace {
@@ -73,7 +73,7 @@ class WarmStep : public ::testing::TestWithParam<WarmCase> {};
 
 TEST_P(WarmStep, AllocatesNothingOnAnyThread) {
   const WarmCase& c = GetParam();
-  EpochCase options{.parameters = c.parameters, .cached_quarters = c.spills ? 0u : 2u, .threads = 1};
+  CommitCase options{.parameters = c.parameters, .cached_quarters = c.spills ? 0u : 2u, .threads = 1};
   options.durable = false;
   options.layout = c.compact ? kCompact : RecordLayout{};
   options.mode = c.mode;
@@ -81,7 +81,7 @@ TEST_P(WarmStep, AllocatesNothingOnAnyThread) {
   options.holds_gradients = !c.spills;
   // Where parameters have host slots of their own, plain gradients take these over and never spill.
   const ScratchFolder folder;
-  EpochRig rig(options, folder.path());
+  CommitRig rig(options, folder.path());
   const bool takes_over = c.parameters == Placement::cpu && !c.compact;
   ASSERT_EQ(rig.offloader->plan().spilled_chunks > 0, c.spills && !takes_over);
   const Leases leases;

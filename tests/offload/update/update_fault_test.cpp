@@ -6,7 +6,7 @@
 #include <terrace/aio/engines/fault_engine.h>
 #include <terrace/base/error.h>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
 
 namespace terrace {
@@ -17,14 +17,14 @@ constexpr UpdateMode kModes[] = {UpdateMode::after_backward, UpdateMode::next_fo
 
 // A commit after every step, most of them put off to the next one's backward pass; then the run ends without
 // a word, and another one goes on from what is there.
-TEST(UpdateModeEpochs, AreTheStateOfTheirStepWhateverRunsMeanwhile) {
+TEST(UpdateModeCommits, AreTheStateOfTheirStepWhateverRunsMeanwhile) {
   for (const UpdateMode mode : kModes) {
     for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
-      EpochCase c{.parameters = parameters, .cached_quarters = 2};
-      const std::vector<std::vector<std::byte>> expected = states_without_epochs(c, 6);
+      CommitCase c{.parameters = parameters, .cached_quarters = 2};
+      const std::vector<std::vector<std::byte>> expected = states_without_commits(c, 6);
       const ScratchFolder folder;
       {
-        EpochRig rig(c, folder.path());
+        CommitRig rig(c, folder.path());
         rig.offloader->set_update_mode(mode);
         rig.offloader->commits().begin(step_info(0));
         for (uint64_t number = 1; number <= 4; ++number) {
@@ -33,7 +33,7 @@ TEST(UpdateModeEpochs, AreTheStateOfTheirStepWhateverRunsMeanwhile) {
         }
       }
       c.start = TierStart::resume;
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       rig.offloader->set_update_mode(mode);
       ASSERT_EQ(rig.offloader->commits().taken_up_info(), step_info(4)) << name_of(mode);
       EXPECT_EQ(rig.state(), expected[4]) << name_of(mode);
@@ -43,11 +43,11 @@ TEST(UpdateModeEpochs, AreTheStateOfTheirStepWhateverRunsMeanwhile) {
   }
 }
 
-TEST(UpdateModeEpochs, AreThereWhenSomebodyWaitsForThem) {
-  EpochCase c{.parameters = Placement::cpu};
-  const std::vector<std::vector<std::byte>> expected = states_without_epochs(c, 3);
+TEST(UpdateModeCommits, AreThereWhenSomebodyWaitsForThem) {
+  CommitCase c{.parameters = Placement::cpu};
+  const std::vector<std::vector<std::byte>> expected = states_without_commits(c, 3);
   const ScratchFolder folder;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   rig.offloader->set_update_mode(UpdateMode::next_forward);
   for (uint64_t number = 1; number <= 3; ++number) {
     rig.step(number);
@@ -121,11 +121,11 @@ TEST(UpdateModeFaults, ReachTheStepThreadWithFileAndOffset) {
   }
 }
 
-TEST(UpdateModeFaults, LeaveTheLastEpochWhole) {
+TEST(UpdateModeFaults, LeaveTheLastCommitWhole) {
   for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
     for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
-      EpochCase c{.parameters = parameters};
-      const std::vector<std::vector<std::byte>> expected = states_without_epochs(c, 5);
+      CommitCase c{.parameters = parameters};
+      const std::vector<std::vector<std::byte>> expected = states_without_commits(c, 5);
       const ScratchFolder folder;
       uint32_t made = 0;
       io::FaultPlan plan({{.index = 5, .error = EIO, .operation = io::OpKind::read}});
@@ -134,7 +134,7 @@ TEST(UpdateModeFaults, LeaveTheLastEpochWhole) {
         return std::make_unique<io::FaultEngine>(std::move(engine), plan);
       };
       {
-        EpochRig rig(c, folder.path());
+        CommitRig rig(c, folder.path());
         rig.offloader->set_update_mode(mode);
         rig.offloader->commits().begin(step_info(0));
         try {
@@ -156,7 +156,7 @@ TEST(UpdateModeFaults, LeaveTheLastEpochWhole) {
       }
       c.decorate = nullptr;
       c.start = TierStart::resume;
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       const uint64_t last = step_of(rig.offloader->commits().taken_up_info());
       ASSERT_LT(last, 5u);
       EXPECT_GT(last, 0u);

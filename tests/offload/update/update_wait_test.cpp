@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
 
 namespace terrace {

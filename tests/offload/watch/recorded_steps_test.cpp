@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
 
 namespace terrace {
@@ -190,7 +190,7 @@ TEST(RecordedSteps, SayWhatACommitWrote) {
   RecordedSteps recorded;
   uint64_t written = 0;
   {
-    EpochRig rig({.step_events = &recorded.events}, folder.path());
+    CommitRig rig({.step_events = &recorded.events}, folder.path());
     for (uint64_t step = 1; step <= 2; ++step) {
       recorded.begin(step, *rig.offloader);
       rig.step(step);

@@ -180,7 +180,7 @@ TEST(TrainConfigRules, LetsTheDeviceReadFilesByItselfWhereNothingStandsAgainstIt
               ElementsAre(HasSubstr("aio (zero_optimization.offload_param.device is cpu): use_gds")));
 }
 
-TEST(TrainConfigRules, ListsWhatIsSaidOfEpochsWhereThereAreNone) {
+TEST(TrainConfigRules, ListsWhatIsSaidOfCommitsWhereThereAreNone) {
   const std::string states_on = R"("zero_optimization": {"stage": 3, "offload_optimizer": )";
   const std::string nvme = R"({"device": "nvme", "nvme_path": "/x"}}})";
   const TrainConfig honoured =

@@ -24,7 +24,7 @@ TEST(BetweenSteps, CountWhatIsDoneUntilItIsTaken) {
     pass_time(rig);
     return KeptState{7, {}};
   });
-  EXPECT_EQ(kept.epoch_step, 7u);
+  EXPECT_EQ(kept.commit_step, 7u);
   const OffloadCounters all = rig.between.take();
   EXPECT_GE(all.time.total_ns(), first.time.total_ns() + 1'000'000);
   EXPECT_GE(all.time[TimeCause::commit], 1'000'000u);

@@ -22,7 +22,7 @@ namespace {
 
 using namespace trainer_tests;
 
-constexpr uint64_t kDurable = 2;  // the step of an epoch from before
+constexpr uint64_t kDurable = 2;  // the step of a commit from before
 constexpr uint64_t kLeftAt = 3;   // the step that has ended when the run is left
 constexpr uint64_t kSteps = 5;
 constexpr int kDied = 9;

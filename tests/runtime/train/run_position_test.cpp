@@ -30,18 +30,18 @@ TEST(RunPosition, CountsStepsAndTheirSamples) {
   EXPECT_EQ(state.applied_updates(), 3u);
   EXPECT_EQ(state.consumed_samples(), 15u);
   EXPECT_EQ(state.loss_scale(), 1.0f);
-  const EpochInfo info = state.info();
+  const CheckpointInfo info = state.info();
   EXPECT_EQ(info.chunk_elements, 4096u);
-  EXPECT_EQ(info.run.step, 3u);
-  EXPECT_EQ(info.run.position, (std::map<std::string, uint64_t>{{"consumed_samples", 15}, {"context", 8}}));
-  EXPECT_TRUE(info.run.loss_scaler.empty());
+  EXPECT_EQ(info.step, 3u);
+  EXPECT_EQ(info.position, (std::map<std::string, uint64_t>{{"consumed_samples", 15}, {"context", 8}}));
+  EXPECT_TRUE(info.loss_scaler.empty());
 }
 
 TEST(RunPosition, HasAnIdOfItsOwn) {
   const RunPosition one(identity(), 4096, {}), other(identity(), 4096, {});
   EXPECT_NE(one.identity().run_id, 0u);
   EXPECT_NE(one.identity().run_id, other.identity().run_id);
-  EXPECT_EQ(one.info().run.run_id, one.identity().run_id);
+  EXPECT_EQ(one.info().run_id, one.identity().run_id);
 }
 
 TEST(RunPosition, IsOfNoStepWhileAStepIsUnderWay) {
@@ -51,7 +51,7 @@ TEST(RunPosition, IsOfNoStepWhileAStepIsUnderWay) {
   expect_error(ErrorKind::cancelled, {"the weights are of no step"}, [&] { state.info(); });
   state.note_unchanged();
   EXPECT_TRUE(state.counts_are_of_weights());
-  EXPECT_EQ(state.info().run.step, 0u);
+  EXPECT_EQ(state.info().step, 0u);
 }
 
 TEST(RunPosition, CountsASkippedStepAndNoUpdate) {
@@ -86,7 +86,7 @@ TEST(RunPosition, GoesOnFromWhatWasSavedAndSaysWhatIsOther) {
   other.settings["optimizer.params.lr"] = "0.2";
   RunPosition second(other, 8192, fp16);
   MemoryLog log;
-  second.go_on_from(first.info().run, "there", log);
+  second.go_on_from(first.info(), "there", log);
   EXPECT_EQ(second.identity().run_id, first.identity().run_id);
   EXPECT_EQ(second.completed_steps(), 1u);
   EXPECT_EQ(second.applied_updates(), 0u);
@@ -100,7 +100,7 @@ TEST(RunPosition, GoesOnFromWhatWasSavedAndSaysWhatIsOther) {
 TEST(RunPosition, KeepsItsIdWhereWhatWasSavedHasNone) {
   RunPosition state(identity(), 4096, {});
   const uint64_t own = state.identity().run_id;
-  CheckpointInfo saved = state.info().run;
+  CheckpointInfo saved = state.info();
   saved.run_id = 0;
   MemoryLog log;
   state.go_on_from(saved, "there", log);

@@ -92,7 +92,7 @@ TEST(TrainerResume, GoesOnFromPlainStateWithCompactStateAndTheOtherWayRoundBitFo
 }
 
 // In place records are as they lie there: nothing but the same layout will do, and what is refused stays.
-TEST(TrainerResume, RefusesAnEpochOfAnotherLayoutAndLeavesIt) {
+TEST(TrainerResume, RefusesACommitOfAnotherLayoutAndLeavesIt) {
   for (const bool compact : {false, true}) {
     const ScratchFolder nvme;
     RunOptions options = in_bf16();

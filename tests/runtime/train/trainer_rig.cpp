@@ -76,7 +76,7 @@ TrainerOptions options_of(const RunOptions& run) {
   options.config = default_train_config(overrides);
   options.model = tiny_model(run.preset, run.layers);
   options.tier_start = run.start;
-  options.discard_epochs = run.discard;
+  options.discard_commits = run.discard;
   options.clock = run.clock;
   options.system_root = run.system_root;
   options.compute = run.compute;

@@ -1,5 +1,5 @@
 // Steps of a Trainer that end badly, whenever its updates run: what is left of the state, what is kept of it,
-// and that the last epoch and checkpoint lead on.
+// and that the last commit and checkpoint lead on.
 #include <gtest/gtest.h>
 
 #include <terrace/base/error.h>
@@ -37,7 +37,7 @@ std::vector<std::vector<std::byte>> whole_run(uint64_t steps) {
   return states_of_calm_run(options, steps);
 }
 
-TEST(TrainerUpdate, AppliedInPartEndsTheRunAndTheLastEpochAndCheckpointLeadOn) {
+TEST(TrainerUpdate, AppliedInPartEndsTheRunAndTheLastCommitAndCheckpointLeadOn) {
   const auto expected = whole_run(5);
   for (const bool compact : {false, true}) {
     for (const bool loss : {false, true}) {
@@ -118,7 +118,7 @@ TEST(TrainerUpdate, ThatIsNotAppliedLeavesTheStateOfTheStepBefore) {
                    [&] { run.trainer->step(); });
       EXPECT_TRUE(run.state() == expected[2]);
       run.trainer->begin_commit();
-      EXPECT_EQ(run.trainer->finish_commit().epoch_step, 2u);
+      EXPECT_EQ(run.trainer->finish_commit().commit_step, 2u);
       run.train(2);
       EXPECT_TRUE(run.state() == expected[4]);
     }

@@ -65,13 +65,13 @@ TEST(JobControl, SaysHowTheRunIsDoing) {
   EXPECT_EQ(status.step, 0u);
   EXPECT_EQ(status.steps, 100u);
   EXPECT_FALSE(status.loss);
-  EXPECT_EQ(status.epoch_step, std::nullopt);
+  EXPECT_EQ(status.commit_step, std::nullopt);
   ASSERT_EQ(status.tiers.size(), 3u);
   EXPECT_EQ(status.tiers[1].budget_bytes, 64 * kMiB);
 
   const StepReport report = job.run.trainer->step();
   job.control.step_done(report);
-  job.control.state_kept({.epoch_step = 1, .checkpoint = std::nullopt});
+  job.control.state_kept({.commit_step = 1, .checkpoint = std::nullopt});
   status = job.status();
   EXPECT_EQ(status.step, 1u);
   EXPECT_EQ(status.loss, report.loss);
@@ -80,17 +80,17 @@ TEST(JobControl, SaysHowTheRunIsDoing) {
   EXPECT_EQ(status.links[0].bytes, report.moved.h2d_bytes);
   EXPECT_EQ(status.kept_chunks, job.run.kept());
   EXPECT_EQ(status.record_chunks, job.run.trainer->plan().memory.record_chunks);
-  EXPECT_EQ(status.epoch_step, 1u);
+  EXPECT_EQ(status.commit_step, 1u);
   EXPECT_EQ(status.tiers[0].peak_bytes, job.run.trainer->device_peak_bytes());
   EXPECT_EQ(status.tiers[2].used_bytes, job.run.trainer->offloader().tier_file_bytes());
 
   // One fact does not undo the other.
-  job.control.state_kept({.epoch_step = std::nullopt, .checkpoint = SavedCheckpoint{1, "saves/step-1"}});
+  job.control.state_kept({.commit_step = std::nullopt, .checkpoint = SavedCheckpoint{1, "saves/step-1"}});
   status = job.status();
-  EXPECT_EQ(status.epoch_step, 1u);
+  EXPECT_EQ(status.commit_step, 1u);
   EXPECT_EQ(status.checkpoint_step, 1u);
   job.control.commits_removed();
-  EXPECT_EQ(job.status().epoch_step, std::nullopt);
+  EXPECT_EQ(job.status().commit_step, std::nullopt);
 }
 
 TEST(JobControl, ChangesTheHostBudgetAndSaysWhatCameOfIt) {
@@ -133,7 +133,7 @@ TEST(JobControl, GoesOnWhereNobodyCanReachItAndSaysSoOnce) {
   ControlledRun job(scratch.path() / "taken");
   EXPECT_FALSE(job.control.listens());
   job.step();
-  job.control.state_kept({.epoch_step = 1, .checkpoint = std::nullopt});
+  job.control.state_kept({.commit_step = 1, .checkpoint = std::nullopt});
   uint32_t warnings = 0;
   for (const MemoryLog::Line& line : job.run.log.lines()) {
     if (line.text.find("cannot be reached by `terrace ctl`") == std::string::npos) continue;

@@ -158,7 +158,7 @@ TEST(JobStatus, ComesBackAsItWas) {
   status.most_host_bytes = 30;
   status.kept_chunks = 4;
   status.record_chunks = 8;
-  status.epoch_step = 2;
+  status.commit_step = 2;
   status.waits_for = "a \\ b";
   const std::string json = job_status_json(status);
   EXPECT_EQ(json.find('\n'), std::string::npos);
@@ -166,7 +166,7 @@ TEST(JobStatus, ComesBackAsItWas) {
   EXPECT_EQ(job_status_json(back), json);
   EXPECT_EQ(back.steps, UINT64_MAX);
   EXPECT_EQ(back.links[1].bytes, (uint64_t{1} << 62) + 1);
-  EXPECT_EQ(back.epoch_step, 2u);
+  EXPECT_EQ(back.commit_step, 2u);
   EXPECT_FALSE(back.checkpoint_step);
   EXPECT_EQ(back.waits_for, status.waits_for);
   EXPECT_EQ(back.bound_by, "disk_reads");
@@ -176,7 +176,7 @@ TEST(JobStatus, ComesBackAsItWas) {
   const std::string_view key = "commit_step";
   ASSERT_NE(former.find(key), std::string::npos);
   former.replace(former.find(key), key.size(), "epoch_step");
-  EXPECT_EQ(parse_job_status(parse_json(former, "a test")).epoch_step, 2u);
+  EXPECT_EQ(parse_job_status(parse_json(former, "a test")).commit_step, 2u);
 
   status.loss.reset();
   EXPECT_FALSE(parse_job_status(parse_json(job_status_json(status), "a test")).loss);

@@ -127,7 +127,7 @@ TEST(ReportPage, OfARunOfAnyLengthIsBelowThreeMebibytes) {
   for (uint64_t step = 1; step <= 100'000; ++step) {
     record.step(sample_step(step));
     record.evaluation(step, 1 / static_cast<double>(step));
-    record.epoch(step);
+    record.commit(step);
     record.checkpoint(step, path + std::to_string(step));
     record.log().warning(std::string(700, 'w') + std::to_string(step));
   }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kSecondNs = 1'000'000'000;
 
-TEST(CommitCadence, CountsStepsFromTheLastEpoch) {
+TEST(CommitCadence, CountsStepsFromTheLastCommit) {
   FakeClock clock;
   CommitCadence cadence(3, 0, clock);
   EXPECT_FALSE(cadence.due(0));
@@ -19,7 +19,7 @@ TEST(CommitCadence, CountsStepsFromTheLastEpoch) {
   EXPECT_TRUE(cadence.due(8));
 }
 
-TEST(CommitCadence, CountsSecondsFromTheLastEpoch) {
+TEST(CommitCadence, CountsSecondsFromTheLastCommit) {
   FakeClock clock;
   clock.advance(7 * kSecondNs);
   CommitCadence cadence(0, 10, clock);

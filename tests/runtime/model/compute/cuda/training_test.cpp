@@ -305,7 +305,7 @@ TEST_P(CudaTraining, KeepsItsBudgetToTheByteAndWaitsForNoStream) {
   EXPECT_LT(plan_training(options_of(less)).plan.memory.device_bytes, std::stoull(least.device_memory));
 }
 
-TEST_P(CudaTraining, GoesOnFromTheLastEpochWhenTheGpuFails) {
+TEST_P(CudaTraining, GoesOnFromTheLastCommitWhenTheGpuFails) {
   std::vector<double> expected;
   {
     PlayedGpu gpu;

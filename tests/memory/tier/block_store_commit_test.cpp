@@ -1,4 +1,4 @@
-// A store that writes to free slots: snapshots, epochs, and what a crash leaves.
+// A store that writes to free slots: snapshots, commits, and what a crash leaves.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -34,9 +34,9 @@ void for_each_block(const BlockStore& store, Body body) {
   }
 }
 
-class EpochTest : public ::testing::Test, public BlockStoreRig {
+class CommitTest : public ::testing::Test, public BlockStoreRig {
  protected:
-  EpochTest() : BlockStoreRig(2) { places.pop_back(); }
+  CommitTest() : BlockStoreRig(2) { places.pop_back(); }
   // Block n holds bytes of seed + n.
   void write_all(BlockStore& store, uint64_t seed) {
     for_each_block(store, [&](ChunkId c, uint32_t b, uint32_t n) { write(store, c, b, seed + n); });
@@ -52,15 +52,15 @@ class EpochTest : public ::testing::Test, public BlockStoreRig {
   }
   std::unique_ptr<BlockStore> reopen(uint64_t spare, std::vector<uint64_t> retained = {}) {
     open_space(TierStart::resume);
-    const auto layout = [&](uint64_t epoch) { return space->read_epoch(epoch).stores.at(0); };
+    const auto layout = [&](uint64_t commit) { return space->read_commit(commit).stores.at(0); };
     std::vector<StoreLayout> kept;
-    for (const uint64_t epoch : retained) kept.push_back(layout(epoch));
-    return std::make_unique<BlockStore>(*space, durable(spare), layout(space->epochs().back().epoch), kept,
+    for (const uint64_t commit : retained) kept.push_back(layout(commit));
+    return std::make_unique<BlockStore>(*space, durable(spare), layout(space->commits().back().commit), kept,
                                         log);
   }
 };
 
-TEST_F(EpochTest, ASnapshotStaysAsItWasWhateverIsWritten) {
+TEST_F(CommitTest, ASnapshotStaysAsItWasWhateverIsWritten) {
   const auto store = make_store(durable(7));
   write_all(*store, 100);
   const BlockStore::Snapshot before = store->snapshot();
@@ -71,7 +71,7 @@ TEST_F(EpochTest, ASnapshotStaysAsItWasWhateverIsWritten) {
   store->check();
 }
 
-TEST_F(EpochTest, RefusesAWriteOnlyAsLongAsSnapshotsHaveEverySlot) {
+TEST_F(CommitTest, RefusesAWriteOnlyAsLongAsSnapshotsHaveEverySlot) {
   const auto store = make_store(durable(2));
   write_all(*store, 100);
   BlockStore::Snapshot before = store->snapshot();
@@ -88,7 +88,7 @@ TEST_F(EpochTest, RefusesAWriteOnlyAsLongAsSnapshotsHaveEverySlot) {
 }
 
 // What a commit does with a block that is in memory only.
-TEST_F(EpochTest, ASnapshotTakesABlockThatIsWrittenForIt) {
+TEST_F(CommitTest, ASnapshotTakesABlockThatIsWrittenForIt) {
   const auto store = make_store(durable(7));
   write_all(*store, 100);
   BlockStore::Snapshot snapshot = store->snapshot();
@@ -102,7 +102,7 @@ TEST_F(EpochTest, ASnapshotTakesABlockThatIsWrittenForIt) {
   store->check();
 }
 
-TEST_F(EpochTest, IsWhatACrashLeavesAtAnyMoment) {
+TEST_F(CommitTest, IsWhatACrashLeavesAtAnyMoment) {
   // A job that commits one state, writes another over it in part, and dies.
   engine.reset();  // its threads could hold a lock in the moment of the fork, and the child would wait for it
   const pid_t child = fork();
@@ -112,9 +112,9 @@ TEST_F(EpochTest, IsWhatACrashLeavesAtAnyMoment) {
     const auto store = make_store(durable(8));
     write_all(*store, 100);
     commit(*store, store->snapshot(), "first");
-    auto* const epoch = new BlockStore::Snapshot(store->snapshot());
+    auto* const committed = new BlockStore::Snapshot(store->snapshot());
     write_all(*store, 200);
-    commit(*store, *epoch, "second, of the first state still");
+    commit(*store, *committed, "second, of the first state still");
     write(*store, ChunkId{0}, 0, 300);
     _exit(0);
   }
@@ -122,15 +122,15 @@ TEST_F(EpochTest, IsWhatACrashLeavesAtAnyMoment) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_EQ(status, 0);
   const auto store = reopen(8);
-  ASSERT_EQ(space->epochs().size(), 1u);
-  EXPECT_EQ(space->epochs()[0].epoch, 2u);
-  EXPECT_EQ(space->read_epoch(2).info, "second, of the first state still");
+  ASSERT_EQ(space->commits().size(), 1u);
+  EXPECT_EQ(space->commits()[0].commit, 2u);
+  EXPECT_EQ(space->read_commit(2).info, "second, of the first state still");
   expect_all(*store, 100);
   store->check();
   EXPECT_EQ(store->free_slot_count(), 8u);
 }
 
-TEST_F(EpochTest, GoesOnWhereTheLastRunEnded) {
+TEST_F(CommitTest, GoesOnWhereTheLastRunEnded) {
   {
     const auto store = make_store(durable(7));
     write_all(*store, 100);
@@ -152,30 +152,30 @@ TEST_F(EpochTest, GoesOnWhereTheLastRunEnded) {
 }
 
 // The one before goes only when the new one is there.
-TEST_F(EpochTest, ReplacesTheEpochBeforeAndNoRetainedOne) {
+TEST_F(CommitTest, ReplacesTheCommitBeforeAndNoRetainedOne) {
   const auto store = make_store(durable(14));
   write_all(*store, 100);
   const BlockStore::Snapshot first = store->snapshot();
-  space->retain_epoch(commit(*store, first));
+  space->retain_commit(commit(*store, first));
   write_all(*store, 200);
   commit(*store, store->snapshot());
   write_all(*store, 300);
   commit(*store, store->snapshot());
-  ASSERT_EQ(space->epochs().size(), 2u);
-  EXPECT_EQ(space->epochs()[0].epoch, 1u);
-  EXPECT_TRUE(space->epochs()[0].retained);
-  EXPECT_EQ(space->epochs()[1].epoch, 3u);
+  ASSERT_EQ(space->commits().size(), 2u);
+  EXPECT_EQ(space->commits()[0].commit, 1u);
+  EXPECT_TRUE(space->commits()[0].retained);
+  EXPECT_EQ(space->commits()[1].commit, 3u);
   EXPECT_FALSE(fs::exists(places[0] / "terrace-tier/commit-0000000000000002.manifest"));
   EXPECT_TRUE(fs::exists(places[0] / "terrace-tier/commit-0000000000000001.retained"));
   expect_all(*store, first, 100);
 }
 
-TEST_F(EpochTest, KeepsARetainedEpochThroughARestartUntilItIsDropped) {
+TEST_F(CommitTest, KeepsARetainedCommitThroughARestartUntilItIsDropped) {
   {
     const auto store = make_store(durable(14));
     write_all(*store, 100);
     const BlockStore::Snapshot first = store->snapshot();
-    space->retain_epoch(commit(*store, first));
+    space->retain_commit(commit(*store, first));
     write_all(*store, 200);
     commit(*store, store->snapshot());
     space->keep_files(true);
@@ -190,13 +190,13 @@ TEST_F(EpochTest, KeepsARetainedEpochThroughARestartUntilItIsDropped) {
   expect_all(*store, first, 100);
   expect_all(*store, second, 200);
   EXPECT_EQ(store->free_slot_count(), 0u);
-  space->remove_epoch(1);
+  space->remove_commit(1);
   first = {};
   EXPECT_EQ(store->free_slot_count(), 7u);
   store->check();
 }
 
-TEST_F(EpochTest, GetsMoreSpareSlotsWhenTheNextRunWantsThem) {
+TEST_F(CommitTest, GetsMoreSpareSlotsWhenTheNextRunWantsThem) {
   {
     const auto store = make_store(durable(3));
     write_all(*store, 100);
@@ -208,17 +208,17 @@ TEST_F(EpochTest, GetsMoreSpareSlotsWhenTheNextRunWantsThem) {
     const auto store = reopen(9);
     EXPECT_EQ(store->file_bytes(), 16 * kBlock);
     EXPECT_EQ(store->free_slot_count(), 9u);
-    const BlockStore::Snapshot epoch = store->snapshot();
+    const BlockStore::Snapshot commit = store->snapshot();
     write_all(*store, 200);
-    expect_all(*store, epoch, 100);
+    expect_all(*store, commit, 100);
   }
   space.reset();
-  const auto store = reopen(0);  // fewer: what is there stays; and the epoch is the one that was committed
+  const auto store = reopen(0);  // fewer: what is there stays; and the commit is the one that was committed
   EXPECT_EQ(store->file_bytes(), 16 * kBlock);
   expect_all(*store, 100);
 }
 
-TEST_F(EpochTest, WritesAgainElsewhereWhenAWriteFailsAndSaysSoOnce) {
+TEST_F(CommitTest, WritesAgainElsewhereWhenAWriteFailsAndSaysSoOnce) {
   make_engine({{.index = 4, .kind = io::FaultKind::fail, .bytes = 4096, .error = EIO},
                {.index = 5, .kind = io::FaultKind::fail, .error = ENOSPC},
                {.index = 9, .kind = io::FaultKind::fail, .error = EIO}});
@@ -249,7 +249,7 @@ TEST(BlockStorePaths, AWriteThatFailsGoesToAnotherPath) {
   EXPECT_NE(rig.log.lines().at(0).text.find(rig.space->folder(0).path()), std::string::npos);
 }
 
-TEST_F(EpochTest, GivesUpAfterAFewSlotsAndTheBlockIsWhatItWas) {
+TEST_F(CommitTest, GivesUpAfterAFewSlotsAndTheBlockIsWhatItWas) {
   const auto store = make_store(durable(7));
   write_all(*store, 100);
   make_engine({{.index = io::kEveryIndex, .kind = io::FaultKind::fail, .error = EIO}});
@@ -260,7 +260,7 @@ TEST_F(EpochTest, GivesUpAfterAFewSlotsAndTheBlockIsWhatItWas) {
   store->check();
 }
 
-TEST_F(EpochTest, DoesNotRetryARequestThatMakesNoSense) {
+TEST_F(CommitTest, DoesNotRetryARequestThatMakesNoSense) {
   const auto store = make_store(durable(7));
   make_engine({{.index = 0, .kind = io::FaultKind::fail, .error = EINVAL}});
   EXPECT_EQ(error_of([&] { write(*store, ChunkId{0}, 1, 7); }).kind(), ErrorKind::io);
@@ -269,7 +269,7 @@ TEST_F(EpochTest, DoesNotRetryARequestThatMakesNoSense) {
   store->check();
 }
 
-TEST_F(EpochTest, RefusesTheStoreOfAnotherModel) {
+TEST_F(CommitTest, RefusesTheStoreOfAnotherModel) {
   {
     const auto store = make_store(durable(7));
     write_all(*store, 100);
@@ -281,11 +281,11 @@ TEST_F(EpochTest, RefusesTheStoreOfAnotherModel) {
   BlockStoreOptions other = durable(7);
   other.chunk_bytes[1] += 4096;
   const Error error =
-      error_of([&] { BlockStore(*space, other, space->read_epoch(1).stores.at(0), {}, log); });
+      error_of([&] { BlockStore(*space, other, space->read_commit(1).stores.at(0), {}, log); });
   EXPECT_EQ(error.kind(), ErrorKind::config);
 }
 
-TEST_F(EpochTest, ReportsATierFileThatIsNotWhole) {
+TEST_F(CommitTest, ReportsATierFileThatIsNotWhole) {
   {
     const auto store = make_store(durable(7));
     write_all(*store, 100);
@@ -302,8 +302,8 @@ TEST_F(EpochTest, ReportsATierFileThatIsNotWhole) {
   EXPECT_TRUE(fs::exists(places[0] / "terrace-tier/commit-0000000000000001.manifest"));
 }
 
-// Every byte of every file of an epoch, flipped: an error that names a file, or a byte that no epoch needs.
-TEST_F(EpochTest, ReportsEveryFlippedByteOrDoesNotNeedIt) {
+// Every byte of every file of a commit, flipped: an error that names a file, or a byte that no commit needs.
+TEST_F(CommitTest, ReportsEveryFlippedByteOrDoesNotNeedIt) {
   {
     const auto store = make_store(durable(7));
     write_all(*store, 100);

@@ -14,12 +14,12 @@
 
 namespace terrace {
 
-using EpochCase = ToyCase<RigKind::commits>;
+using CommitCase = ToyCase<RigKind::commits>;
 
-class EpochRig : public ToyRig {
+class CommitRig : public ToyRig {
  public:
-  EpochRig(const EpochCase& c, const std::vector<std::filesystem::path>& folders) : ToyRig(c, folders) {}
-  EpochRig(const EpochCase& c, const std::filesystem::path& folder) : EpochRig(c, std::vector{folder}) {}
+  CommitRig(const CommitCase& c, const std::vector<std::filesystem::path>& folders) : ToyRig(c, folders) {}
+  CommitRig(const CommitCase& c, const std::filesystem::path& folder) : CommitRig(c, std::vector{folder}) {}
 
   // What lives in host memory of the records, in bytes of the tier.
   uint64_t cached_record_bytes() const;
@@ -27,7 +27,7 @@ class EpochRig : public ToyRig {
 };
 
 // The state after every step, from 0 on, of the same training in host memory.
-std::vector<std::vector<std::byte>> states_without_epochs(EpochCase c, uint64_t steps);
+std::vector<std::vector<std::byte>> states_without_commits(CommitCase c, uint64_t steps);
 
 std::string step_info(uint64_t step);
 uint64_t step_of(const std::string& info);
@@ -71,13 +71,13 @@ class CommitGate {
 };
 
 // Trains four steps, of which the last two meet the commit of the second one while the gate holds it back.
-void train_past_commit(EpochRig& rig, CommitGate& gate);
+void train_past_commit(CommitRig& rig, CommitGate& gate);
 
 // What `c` has left in the folder is taken up as of that step.
-void expect_epoch(EpochCase c, const std::filesystem::path& folder, uint64_t step,
-                  const std::vector<std::vector<std::byte>>& states);
+void expect_commit(CommitCase c, const std::filesystem::path& folder, uint64_t step,
+                   const std::vector<std::vector<std::byte>>& states);
 
 // Decorates the engine of the commits alone.
-WrapEngine decorate_commits(const EpochCase& c, WrapEngine wrap);
+WrapEngine decorate_commits(const CommitCase& c, WrapEngine wrap);
 
 }  // namespace terrace

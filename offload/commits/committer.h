@@ -1,4 +1,4 @@
-// EpochCommitter: makes the state of a step boundary durable while the next step runs, on a thread and an
+// Committer: makes the state of a step boundary durable while the next step runs, on a thread and an
 // engine of its own. It must never write a clean chunk, give up the last commit before the next one is
 // durable, or read memory that the update has begun to change.
 //
@@ -45,35 +45,35 @@
 
 namespace terrace {
 
-// EpochPart: the parts of a commit, each in a store of its own. Trained parameters are a part where records
+// CommitPart: the parts of a commit, each in a store of its own. Trained parameters are a part where records
 // do not hold whole masters.
-enum class EpochPart : uint8_t { records, frozen, parameters };
-inline constexpr std::array<EpochPart, 3> kEpochParts = {EpochPart::records, EpochPart::frozen,
-                                                         EpochPart::parameters};
-constexpr size_t index_of(EpochPart part) {
+enum class CommitPart : uint8_t { records, frozen, parameters };
+inline constexpr std::array<CommitPart, 3> kCommitParts = {CommitPart::records, CommitPart::frozen,
+                                                           CommitPart::parameters};
+constexpr size_t index_of(CommitPart part) {
   return static_cast<size_t>(part);
 }
 
-// EpochSlots: the slots of a commit's blocks, which the commit keeps from being reused.
-struct EpochSlots {
-  uint64_t epoch = 0;
+// CommitSlots: the slots of a commit's blocks, which the commit keeps from being reused.
+struct CommitSlots {
+  uint64_t commit = 0;
   std::string info;
-  std::array<BlockStore::Snapshot, kEpochParts.size()> parts;  // empty where there is no such store
+  std::array<BlockStore::Snapshot, kCommitParts.size()> parts;  // empty where there is no such store
 
-  const BlockStore::Snapshot& operator[](EpochPart part) const { return parts[index_of(part)]; }
-  BlockStore::Snapshot& operator[](EpochPart part) { return parts[index_of(part)]; }
+  const BlockStore::Snapshot& operator[](CommitPart part) const { return parts[index_of(part)]; }
+  BlockStore::Snapshot& operator[](CommitPart part) { return parts[index_of(part)]; }
 };
 
-// EpochStores: the stores of a commit; all outlive the committer.
-struct EpochStores {
+// CommitStores: the stores of a commit; all outlive the committer.
+struct CommitStores {
   TierSpace* space = nullptr;
-  std::array<BlockStore*, kEpochParts.size()> parts{};  // null: the commits have no such store
-  RecordLayout layout = {};                             // the layout of the records
+  std::array<BlockStore*, kCommitParts.size()> parts{};  // null: the commits have no such store
+  RecordLayout layout = {};                              // the layout of the records
 
-  BlockStore* operator[](EpochPart part) const { return parts[index_of(part)]; }
+  BlockStore* operator[](CommitPart part) const { return parts[index_of(part)]; }
 };
 
-class EpochCommitter {
+class Committer {
  public:
   struct Counters {
     uint64_t commits = 0;
@@ -82,24 +82,24 @@ class EpochCommitter {
     uint64_t wait_ns = 0;  // waits of the step thread and of updates
   };
 
-  EpochCommitter(EpochStores stores, uint32_t chunk_count, uint32_t retained_epochs,
-                 std::unique_ptr<io::Engine> engine, StepWatch& watch, Log& log);
-  ~EpochCommitter();  // waits for the commit in progress
-  EpochCommitter(const EpochCommitter&) = delete;
-  EpochCommitter& operator=(const EpochCommitter&) = delete;
+  Committer(CommitStores stores, uint32_t chunk_count, uint32_t retained_commits,
+            std::unique_ptr<io::Engine> engine, StepWatch& watch, Log& log);
+  ~Committer();  // waits for the commit in progress
+  Committer(const Committer&) = delete;
+  Committer& operator=(const Committer&) = delete;
 
   // Adds a part of a chunk that is resident in host memory and stays there from now on. `dirty`: it is newer
   // than in the tier.
-  void add_cached(EpochPart part, ChunkId chunk, const std::byte* memory, bool dirty);
+  void add_cached(CommitPart part, ChunkId chunk, const std::byte* memory, bool dirty);
   // True if the added part of the chunk is newer than in the tier.
-  bool is_newer(EpochPart part, ChunkId chunk);
+  bool is_newer(CommitPart part, ChunkId chunk);
   // Forgets the added part of the chunk, which leaves host memory; no commit is in progress.
-  void forget_cached(EpochPart part, ChunkId chunk);
+  void forget_cached(CommitPart part, ChunkId chunk);
   // Forgets everything that was added, because all state is about to be loaded anew; waits for a commit in
   // progress.
   void forget_cached();
   // Takes up the commit whose blocks the stores hold; the `retained` commits, oldest first, stay beside it.
-  void take_up(EpochSlots epoch, bool is_retained, std::vector<EpochSlots> retained);
+  void take_up(CommitSlots commit, bool is_retained, std::vector<CommitSlots> retained);
 
   // Commits the state that `state` proves whole. Waits for a commit in progress and for the end of a pin;
   // throws the failure of the last commit.
@@ -109,9 +109,9 @@ class EpochCommitter {
   // of the last commit.
   uint64_t finish();
   void throw_failure();
-  uint64_t last_epoch() const;
+  uint64_t last_commit() const;
   // The number that the next begin() gives its commit. Only the thread that calls begin() may ask.
-  uint64_t next_epoch() const { return next_number_; }
+  uint64_t next_commit() const { return next_number_; }
 
   // True if the added parts of the chunk may be changed without waiting. If not, a queued part is written
   // next.
@@ -121,13 +121,13 @@ class EpochCommitter {
   // Calls BlockStore::begin_write() of the part's store, but where the commit in progress has the slots,
   // waits for the commit. Returns false if only writes of `engine`, the caller's,
   // may still free a slot. Throws Error(capacity) when there is none.
-  bool begin_write(EpochPart part, const io::Engine& engine, ChunkId chunk, uint32_t block,
+  bool begin_write(CommitPart part, const io::Engine& engine, ChunkId chunk, uint32_t block,
                    std::span<const std::byte> source, BlockStore::Write& write);
   // Waits until no commit is in progress.
   void wait_idle();
 
   // No commit begins between pin() and unpin(). There must be a durable commit.
-  const EpochSlots& pin();
+  const CommitSlots& pin();
   void unpin();
 
   Counters counters() const;
@@ -135,7 +135,7 @@ class EpochCommitter {
  private:
   enum class State : uint8_t { clean, dirty, queued };
   struct Cached {
-    EpochPart part;
+    CommitPart part;
     ChunkId chunk;
     const std::byte* memory;
     State state = State::dirty;
@@ -144,7 +144,7 @@ class EpochCommitter {
   };
   // A block in flight, owned by the committer's thread.
   struct Transfer {
-    EpochCommitter* committer = nullptr;
+    Committer* committer = nullptr;
     uint32_t cached = 0;
     BlockTransfer block;
   };
@@ -153,11 +153,11 @@ class EpochCommitter {
 
   BlockStore& store_of(const Cached& cached) const { return *stores_[cached.part]; }
   // Index into cached_, or kNone.
-  uint32_t& cached_of(EpochPart part, ChunkId chunk) {
+  uint32_t& cached_of(CommitPart part, ChunkId chunk) {
     return cached_of_[index_of(part) * chunk_count_ + index_of(chunk)];
   }
-  bool may_take_slot(EpochPart part) const;
-  void wait_for_slots(EpochPart part);
+  bool may_take_slot(CommitPart part) const;
+  void wait_for_slots(CommitPart part);
   void work();
   std::optional<TraceEvent> begin_recording() const;
   void end_recording(TraceEvent commit, bool failed) const;
@@ -168,13 +168,13 @@ class EpochCommitter {
   void block_written(const Transfer& transfer, std::exception_ptr failure) noexcept;
   TierManifest make_manifest() const;
   void make_last(uint64_t manifest_bytes);
-  void remove_manifest(uint64_t epoch);
+  void remove_manifest(uint64_t commit);
   // Blocks the calling thread until `condition`, with the mutex held; `what` and `chunk` name the wait in the
   // watch.
   template <typename Condition>
   void wait_until(Condition condition, std::optional<ChunkId> chunk, std::string_view what);
 
-  const EpochStores stores_;
+  const CommitStores stores_;
   const uint32_t chunk_count_;
   const uint32_t retained_limit_;
   const SteadyClock clock_;
@@ -187,7 +187,7 @@ class EpochCommitter {
   size_t queue_front_ = 0;
   std::exception_ptr write_failure_;  // by the thread: the commit's first failure
   // The slots of each part's store that the commit in progress still needs.
-  std::array<std::atomic<uint64_t>, kEpochParts.size()> slots_wanted_{};
+  std::array<std::atomic<uint64_t>, kCommitParts.size()> slots_wanted_{};
 
   mutable Mutex mutex_;
   std::condition_variable_any work_added_;  // for the thread
@@ -198,16 +198,16 @@ class EpochCommitter {
   bool pinned_ TERRACE_GUARDED_BY(mutex_) = false;
   bool stopping_ TERRACE_GUARDED_BY(mutex_) = false;
   std::exception_ptr failure_ TERRACE_GUARDED_BY(mutex_);
-  uint64_t last_epoch_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint64_t last_commit_ TERRACE_GUARDED_BY(mutex_) = 0;
   Counters counters_ TERRACE_GUARDED_BY(mutex_);
 
   // The committer's thread owns these while a commit is in progress, else the holder of the mutex.
-  std::optional<EpochSlots> last_;
-  std::optional<EpochSlots> next_;
+  std::optional<CommitSlots> last_;
+  std::optional<CommitSlots> next_;
   // The slots of failed commits whose manifest may be on the drive already; they stay until another commit is
   // durable.
-  std::vector<EpochSlots> uncertain_;
-  std::deque<EpochSlots> retained_;
+  std::vector<CommitSlots> uncertain_;
+  std::deque<CommitSlots> retained_;
   bool retain_next_ = false;
   bool retain_last_ = false;
   uint64_t next_number_ = 1;

@@ -1,4 +1,4 @@
-#include <terrace/offload/commits/epoch_committer.h>
+#include <terrace/offload/commits/committer.h>
 
 #include <algorithm>
 #include <mutex>
@@ -16,25 +16,26 @@ constexpr size_t kWritesInFlightPerPath = 4;
 
 }  // namespace
 
-EpochCommitter::EpochCommitter(EpochStores stores, uint32_t chunk_count, uint32_t retained_epochs,
-                               std::unique_ptr<io::Engine> engine, StepWatch& watch, Log& log)
+Committer::Committer(CommitStores stores, uint32_t chunk_count, uint32_t retained_commits,
+                     std::unique_ptr<io::Engine> engine, StepWatch& watch, Log& log)
     : stores_(stores),
       chunk_count_(chunk_count),
-      retained_limit_(retained_epochs),
+      retained_limit_(retained_commits),
       watch_(watch),
       log_(log),
       engine_(std::move(engine)),
-      cached_of_(kEpochParts.size() * chunk_count, kNone),
+      cached_of_(kCommitParts.size() * chunk_count, kNone),
       transfers_(kWritesInFlightPerPath * stores_.space->path_count()) {
   for (Transfer& transfer : transfers_) {
     transfer.committer = this;
-    transfer.block.tell(&EpochCommitter::on_written, &transfer);
+    transfer.block.tell(&Committer::on_written, &transfer);
   }
-  for (const EpochFile& file : stores_.space->epochs()) next_number_ = std::max(next_number_, file.epoch + 1);
+  for (const CommitFile& file : stores_.space->commits())
+    next_number_ = std::max(next_number_, file.commit + 1);
   thread_ = std::thread([this] { work(); });
 }
 
-EpochCommitter::~EpochCommitter() {
+Committer::~Committer() {
   {
     const MutexLock lock(mutex_);
     TERRACE_ASSERT(!pinned_, "a pinned commit goes before the offloader");
@@ -44,7 +45,7 @@ EpochCommitter::~EpochCommitter() {
   thread_.join();
 }
 
-void EpochCommitter::add_cached(EpochPart part, ChunkId chunk, const std::byte* memory, bool dirty) {
+void Committer::add_cached(CommitPart part, ChunkId chunk, const std::byte* memory, bool dirty) {
   TERRACE_ASSERT(stores_[part] != nullptr, "what is cached has a store");
   const MutexLock lock(mutex_);
   TERRACE_ASSERT(!in_progress_, "what is cached does not change during a commit");
@@ -53,13 +54,13 @@ void EpochCommitter::add_cached(EpochPart part, ChunkId chunk, const std::byte* 
   queue_.reserve(cached_.size());
 }
 
-bool EpochCommitter::is_newer(EpochPart part, ChunkId chunk) {
+bool Committer::is_newer(CommitPart part, ChunkId chunk) {
   const MutexLock lock(mutex_);
   const uint32_t c = cached_of(part, chunk);
   return c != kNone && cached_[c].state != State::clean;
 }
 
-void EpochCommitter::forget_cached(EpochPart part, ChunkId chunk) {
+void Committer::forget_cached(CommitPart part, ChunkId chunk) {
   const MutexLock lock(mutex_);
   TERRACE_ASSERT(!in_progress_, "what is cached does not change during a commit");
   const uint32_t c = std::exchange(cached_of(part, chunk), kNone);
@@ -71,23 +72,23 @@ void EpochCommitter::forget_cached(EpochPart part, ChunkId chunk) {
   cached_.pop_back();
 }
 
-void EpochCommitter::forget_cached() {
+void Committer::forget_cached() {
   wait_idle();
   const MutexLock lock(mutex_);
   cached_.clear();
   std::ranges::fill(cached_of_, kNone);
 }
 
-void EpochCommitter::take_up(EpochSlots epoch, bool is_retained, std::vector<EpochSlots> retained) {
+void Committer::take_up(CommitSlots commit, bool is_retained, std::vector<CommitSlots> retained) {
   const MutexLock lock(mutex_);
-  last_epoch_ = epoch.epoch;
-  last_ = std::move(epoch);
+  last_commit_ = commit.commit;
+  last_ = std::move(commit);
   retain_last_ = is_retained;
-  for (EpochSlots& slots : retained) retained_.push_back(std::move(slots));
+  for (CommitSlots& slots : retained) retained_.push_back(std::move(slots));
 }
 
 template <typename Condition>
-void EpochCommitter::wait_until(Condition condition, std::optional<ChunkId> chunk, std::string_view what) {
+void Committer::wait_until(Condition condition, std::optional<ChunkId> chunk, std::string_view what) {
   if (condition()) return;
   const uint64_t start = clock_.now_ns();
   {
@@ -97,17 +98,17 @@ void EpochCommitter::wait_until(Condition condition, std::optional<ChunkId> chun
   counters_.wait_ns += clock_.now_ns() - start;
 }
 
-void EpochCommitter::begin(const WholeState&, std::string_view info, bool retain) {
+void Committer::begin(const WholeState&, std::string_view info, bool retain) {
   TERRACE_ASSERT(!retain || retained_limit_ > 0, "no room was planned for retained commits");
   {
     const MutexLock lock(mutex_);
     wait_until([this] { return !in_progress_ && !pinned_; }, std::nullopt, "the commit before");
   }
   throw_failure();
-  EpochSlots next;
-  next.epoch = next_number_++;
+  CommitSlots next;
+  next.commit = next_number_++;
   next.info = info;
-  for (const EpochPart part : kEpochParts) {
+  for (const CommitPart part : kCommitParts) {
     if (stores_[part] != nullptr) next[part] = stores_[part]->snapshot();
   }
   {
@@ -116,7 +117,7 @@ void EpochCommitter::begin(const WholeState&, std::string_view info, bool retain
     retain_next_ = retain;
     queue_.clear();
     queue_front_ = 0;
-    std::array<uint64_t, kEpochParts.size()> slots{};
+    std::array<uint64_t, kCommitParts.size()> slots{};
     for (uint32_t c = 0; c < cached_.size(); ++c) {
       Cached& cached = cached_[c];
       if (cached.state != State::dirty) continue;
@@ -132,18 +133,18 @@ void EpochCommitter::begin(const WholeState&, std::string_view info, bool retain
   work_added_.notify_all();
 }
 
-bool EpochCommitter::in_progress() const {
+bool Committer::in_progress() const {
   const MutexLock lock(mutex_);
   return in_progress_;
 }
 
-uint64_t EpochCommitter::finish() {
+uint64_t Committer::finish() {
   wait_idle();
   throw_failure();
-  return last_epoch();
+  return last_commit();
 }
 
-void EpochCommitter::throw_failure() {
+void Committer::throw_failure() {
   std::exception_ptr failure;
   {
     const MutexLock lock(mutex_);
@@ -152,14 +153,14 @@ void EpochCommitter::throw_failure() {
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
-uint64_t EpochCommitter::last_epoch() const {
+uint64_t Committer::last_commit() const {
   const MutexLock lock(mutex_);
-  return last_epoch_;
+  return last_commit_;
 }
 
-bool EpochCommitter::may_change(ChunkId chunk) {
+bool Committer::may_change(ChunkId chunk) {
   const MutexLock lock(mutex_);
-  for (const EpochPart part : kEpochParts) {
+  for (const CommitPart part : kCommitParts) {
     const uint32_t c = cached_of(part, chunk);
     if (c == kNone || cached_[c].state != State::queued) continue;
     hurried_ = c;
@@ -168,20 +169,20 @@ bool EpochCommitter::may_change(ChunkId chunk) {
   return true;
 }
 
-void EpochCommitter::before_change(ChunkId chunk) {
+void Committer::before_change(ChunkId chunk) {
   const MutexLock lock(mutex_);
-  for (const EpochPart part : kEpochParts) {
+  for (const CommitPart part : kCommitParts) {
     const uint32_t c = cached_of(part, chunk);
     if (c == kNone) continue;
     if (cached_[c].state == State::queued) hurried_ = c;
     wait_until([&] { return cached_[c].state != State::queued; }, chunk,
-               part == EpochPart::records ? "optimizer states of a commit" : "parameters of a commit");
+               part == CommitPart::records ? "optimizer states of a commit" : "parameters of a commit");
     cached_[c].state = State::dirty;
   }
 }
 
-bool EpochCommitter::begin_write(EpochPart part, const io::Engine& engine, ChunkId chunk, uint32_t block,
-                                 std::span<const std::byte> source, BlockStore::Write& write) {
+bool Committer::begin_write(CommitPart part, const io::Engine& engine, ChunkId chunk, uint32_t block,
+                            std::span<const std::byte> source, BlockStore::Write& write) {
   BlockStore& store = *stores_[part];
   while (true) {
     // Asked before the attempt: a commit that ends after it has freed its slots.
@@ -208,22 +209,22 @@ bool EpochCommitter::begin_write(EpochPart part, const io::Engine& engine, Chunk
 
 // Those that the commit in progress still needs are its own, or both would wait for ever. The order of the
 // two reads matters: a slot that the committer takes between them counts twice, never not at all.
-bool EpochCommitter::may_take_slot(EpochPart part) const {
+bool Committer::may_take_slot(CommitPart part) const {
   const uint64_t wanted = slots_wanted_[index_of(part)].load();
   return wanted == 0 || stores_[part]->free_slot_count() > wanted;
 }
 
-void EpochCommitter::wait_for_slots(EpochPart part) {
+void Committer::wait_for_slots(CommitPart part) {
   const MutexLock lock(mutex_);
   wait_until([&] { return !in_progress_ || may_take_slot(part); }, std::nullopt, "the slots of a commit");
 }
 
-void EpochCommitter::wait_idle() {
+void Committer::wait_idle() {
   const MutexLock lock(mutex_);
   wait_until([this] { return !in_progress_; }, std::nullopt, "a commit");
 }
 
-const EpochSlots& EpochCommitter::pin() {
+const CommitSlots& Committer::pin() {
   wait_idle();
   const MutexLock lock(mutex_);
   TERRACE_ASSERT(last_ && !pinned_, "there is one commit to pin, and one pin at a time");
@@ -231,7 +232,7 @@ const EpochSlots& EpochCommitter::pin() {
   return *last_;
 }
 
-void EpochCommitter::unpin() {
+void Committer::unpin() {
   {
     const MutexLock lock(mutex_);
     pinned_ = false;
@@ -239,14 +240,14 @@ void EpochCommitter::unpin() {
   progress_.notify_all();
 }
 
-EpochCommitter::Counters EpochCommitter::counters() const {
+Committer::Counters Committer::counters() const {
   const MutexLock lock(mutex_);
   return counters_;
 }
 
 // --- The thread ---
 
-void EpochCommitter::work() {
+void Committer::work() {
   while (true) {
     {
       const MutexLock lock(mutex_);
@@ -276,21 +277,21 @@ void EpochCommitter::work() {
   engine_.reset();
 }
 
-std::optional<TraceEvent> EpochCommitter::begin_recording() const {
+std::optional<TraceEvent> Committer::begin_recording() const {
   if (!is_recording(watch_.events())) return std::nullopt;
   TraceEvent event = watch_.events()->begun(TraceKind::commit);
-  event.id = next_->epoch;
+  event.id = next_->commit;
   event.bytes = counters().written_bytes;  // before it
   return event;
 }
 
-void EpochCommitter::end_recording(TraceEvent commit, bool failed) const {
+void Committer::end_recording(TraceEvent commit, bool failed) const {
   commit.bytes = counters().written_bytes - commit.bytes;
   commit.failed = failed;
   watch_.events()->record_until_now(commit);
 }
 
-void EpochCommitter::commit() {
+void Committer::commit() {
   write_queued();
   for (BlockStore* store : stores_.parts) {
     if (store != nullptr) store->sync();
@@ -298,7 +299,7 @@ void EpochCommitter::commit() {
   const TierManifest manifest = make_manifest();
   uint64_t bytes = 0;
   try {
-    bytes = stores_.space->write_epoch(manifest);
+    bytes = stores_.space->write_commit(manifest);
   } catch (...) {
     uncertain_.push_back(std::move(*next_));
     throw;
@@ -307,7 +308,7 @@ void EpochCommitter::commit() {
 }
 
 // The one that is hurried before the others; of each its blocks in order.
-EpochCommitter::Cached* EpochCommitter::next_block() {
+Committer::Cached* Committer::next_block() {
   const MutexLock lock(mutex_);
   const auto has_blocks = [this](const Cached& cached) {
     return cached.blocks_begun < store_of(cached).block_count(cached.chunk);
@@ -317,7 +318,7 @@ EpochCommitter::Cached* EpochCommitter::next_block() {
   return queue_front_ < queue_.size() ? &cached_[queue_[queue_front_]] : nullptr;
 }
 
-void EpochCommitter::write_queued() {
+void Committer::write_queued() {
   write_failure_ = nullptr;
   while (true) {
     for (Transfer& transfer : transfers_) {
@@ -332,7 +333,7 @@ void EpochCommitter::write_queued() {
   if (write_failure_ != nullptr) std::rethrow_exception(std::exchange(write_failure_, nullptr));
 }
 
-void EpochCommitter::submit_block(Transfer& transfer, Cached& cached) {
+void Committer::submit_block(Transfer& transfer, Cached& cached) {
   BlockStore& store = store_of(cached);
   const uint32_t block = cached.blocks_begun++;
   const std::span<const std::byte> bytes = {cached.memory + block * store.block_bytes(cached.chunk, 0),
@@ -350,19 +351,19 @@ void EpochCommitter::submit_block(Transfer& transfer, Cached& cached) {
   }
   slots_wanted_[index_of(cached.part)].fetch_sub(1);
   transfer.cached = static_cast<uint32_t>(&cached - cached_.data());
-  const TransferRole role = cached.part == EpochPart::records ? TransferRole::state : TransferRole::param;
+  const TransferRole role = cached.part == CommitPart::records ? TransferRole::state : TransferRole::param;
   transfer.block.start_write(
       store, TransferPort(*engine_, io::Priority::background),
       {.what = "a commit", .tag = transfer_tag(watch_.events(), role, TransferReason::commit, cached.chunk)});
 }
 
-void EpochCommitter::on_written(void* context, BlockTransfer&, const io::Completion&,
-                                std::exception_ptr failure) noexcept {
+void Committer::on_written(void* context, BlockTransfer&, const io::Completion&,
+                           std::exception_ptr failure) noexcept {
   const auto& transfer = *static_cast<Transfer*>(context);
   transfer.committer->block_written(transfer, std::move(failure));
 }
 
-void EpochCommitter::block_written(const Transfer& transfer, std::exception_ptr failure) noexcept {
+void Committer::block_written(const Transfer& transfer, std::exception_ptr failure) noexcept {
   if (failure != nullptr) {
     if (write_failure_ == nullptr) write_failure_ = std::move(failure);
     return;
@@ -376,42 +377,42 @@ void EpochCommitter::block_written(const Transfer& transfer, std::exception_ptr 
   progress_.notify_all();
 }
 
-TierManifest EpochCommitter::make_manifest() const {
+TierManifest Committer::make_manifest() const {
   TierManifest manifest;
   manifest.space = stores_.space->id();
-  manifest.epoch = next_->epoch;
+  manifest.commit = next_->commit;
   manifest.info = next_->info;
   manifest.layout = stores_.layout;
-  for (const EpochPart part : kEpochParts) {
+  for (const CommitPart part : kCommitParts) {
     if (stores_[part] != nullptr) manifest.stores.push_back(stores_[part]->layout_of((*next_)[part]));
   }
   return manifest;
 }
 
-void EpochCommitter::make_last(uint64_t manifest_bytes) {
-  std::optional<EpochSlots> old = std::exchange(last_, std::move(next_));
+void Committer::make_last(uint64_t manifest_bytes) {
+  std::optional<CommitSlots> old = std::exchange(last_, std::move(next_));
   const bool retain_old = std::exchange(retain_last_, retain_next_);
   {
     const MutexLock lock(mutex_);
-    last_epoch_ = last_->epoch;
+    last_commit_ = last_->commit;
     ++counters_.commits;
     counters_.manifest_bytes += manifest_bytes;
   }
   uncertain_.clear();  // the manifest just written is later than theirs
   if (old && retain_old) retained_.push_back(std::move(*old));
   if (!retain_last_) return;
-  stores_.space->retain_epoch(last_->epoch);
+  stores_.space->retain_commit(last_->commit);
   // Only another one takes the place of an older one: a run that plans for fewer finds and leaves them.
   while (retained_.size() + 1 > retained_limit_) {
-    remove_manifest(retained_.front().epoch);
+    remove_manifest(retained_.front().commit);
     retained_.pop_front();
   }
 }
 
 // Before its slots go: a manifest that is there speaks of blocks that are there.
-void EpochCommitter::remove_manifest(uint64_t epoch) {
+void Committer::remove_manifest(uint64_t commit) {
   try {
-    stores_.space->remove_epoch(epoch);
+    stores_.space->remove_commit(commit);
   } catch (const Error& error) {
     log_.warning(std::string("an older commit stays beside the last one: ") + error.what());
   }

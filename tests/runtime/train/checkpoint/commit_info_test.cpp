@@ -1,4 +1,4 @@
-#include <terrace/runtime/train/checkpoint/epoch_info.h>
+#include <terrace/runtime/train/checkpoint/commit_info.h>
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ namespace {
 
 using testing::expect_error;
 
-EpochInfo example() {
+CheckpointInfo example() {
   CheckpointInfo info;
   info.step = 20;
   info.model = "gpt2 \"tiny\" \xC3\xA9";
@@ -20,12 +20,13 @@ EpochInfo example() {
   info.position = {{"consumed_samples", UINT64_MAX - 1}, {"context", 0}};
   info.loss_scaler = {{"scale_bits", UINT64_MAX}, {"skipped_steps", 3}};
   info.settings = {{"optimizer.params.lr", "0.001"}, {"steps", "100"}};
-  return {info, 8192};
+  info.chunk_elements = 8192;
+  return info;
 }
 
 // Readers of other programs hold on to these bytes.
-TEST(EpochInfo, HasTheTextOfTheFormat) {
-  EXPECT_EQ(epoch_info_text(example()), R"({
+TEST(CommitInfo, HasTheTextOfTheFormat) {
+  EXPECT_EQ(commit_info_text(example()), R"({
   "format": "terrace-epoch",
   "version": 1,
   "step": 20,
@@ -42,14 +43,12 @@ TEST(EpochInfo, HasTheTextOfTheFormat) {
 )");
 }
 
-TEST(EpochInfo, ComesBackAsItWas) {
+TEST(CommitInfo, ComesBackAsItWas) {
   for (const bool scaled : {true, false}) {
-    EpochInfo epoch = example();
-    CheckpointInfo& info = epoch.run;
+    CheckpointInfo info = example();
     if (!scaled) info.loss_scaler.clear();
-    const EpochInfo found_epoch = parse_epoch_info(epoch_info_text(epoch), "m");
-    const CheckpointInfo& found = found_epoch.run;
-    EXPECT_EQ(found_epoch.chunk_elements, epoch.chunk_elements);
+    const CheckpointInfo found = parse_commit_info(commit_info_text(info), "m");
+    EXPECT_EQ(found.chunk_elements, info.chunk_elements);
     EXPECT_EQ(found.step, info.step);
     EXPECT_EQ(found.model, info.model);
     EXPECT_EQ(found.architecture, info.architecture);
@@ -63,13 +62,13 @@ TEST(EpochInfo, ComesBackAsItWas) {
 }
 
 std::string edited(const std::string& from, const std::string& to) {
-  std::string text = epoch_info_text(example());
+  std::string text = commit_info_text(example());
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return text.replace(at, from.size(), to);
 }
 
-TEST(EpochInfo, OfAHostileWriterIsAnError) {
+TEST(CommitInfo, OfAHostileWriterIsAnError) {
   struct Edit {
     std::string from, to, fragment;
   };
@@ -90,11 +89,11 @@ TEST(EpochInfo, OfAHostileWriterIsAnError) {
   };
   for (const Edit& edit : edits) {
     expect_error(ErrorKind::corrupt, {edit.fragment, "epoch"},
-                 [&] { parse_epoch_info(edited(edit.from, edit.to), "epoch"); });
+                 [&] { parse_commit_info(edited(edit.from, edit.to), "epoch"); });
   }
-  expect_error(ErrorKind::corrupt, {"not JSON"}, [] { parse_epoch_info("", "epoch"); });
+  expect_error(ErrorKind::corrupt, {"not JSON"}, [] { parse_commit_info("", "epoch"); });
   expect_error(ErrorKind::config, {"version 3", "versions up to 2"},
-               [] { parse_epoch_info(edited("\"version\": 1", "\"version\": 3"), "epoch"); });
+               [] { parse_commit_info(edited("\"version\": 1", "\"version\": 3"), "epoch"); });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include <terrace/runtime/train/checkpoint/epoch_inventory.h>
+#include <terrace/runtime/train/checkpoint/commit_inventory.h>
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include <terrace/memory/tier/tier_folder.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/memory/tier/tier_verify.h>
-#include <terrace/runtime/train/checkpoint/epoch_info.h>
+#include <terrace/runtime/train/checkpoint/commit_info.h>
 
 namespace terrace {
 namespace {
@@ -30,19 +30,17 @@ uint64_t state_bytes(const TierManifest& manifest) {
   return bytes;
 }
 
-SavedState look_at(const EpochFile& file) {
+SavedState look_at(const CommitFile& file) {
   SavedState state;
-  state.kind = file.retained ? SavedState::Kind::retained_epoch : SavedState::Kind::epoch;
+  state.kind = file.retained ? SavedState::Kind::retained_commit : SavedState::Kind::commit;
   state.path = file.path;
-  state.epoch = file.epoch;
+  state.commit = file.commit;
   std::error_code ignored;
   state.time = fs::last_write_time(file.path, ignored);
   try {
     const TierManifest manifest = manifest_of(file.path);
     state.bytes = state_bytes(manifest);
-    const CheckpointInfo info = parse_epoch_info(manifest.info, file.path).run;
-    state.step = info.step;
-    state.model = info.model;
+    state.run = parse_commit_info(manifest.info, file.path);
   } catch (const Error& failure) {
     state.trouble = failure.parts().reason;
   }
@@ -56,10 +54,10 @@ std::vector<TierPath> tier_paths_of(std::span<const fs::path> paths) {
 }
 
 // Of a running job, a commit goes when the next one is there.
-bool is_replaced(std::span<const fs::path> paths, const SavedState& epoch) {
+bool is_replaced(std::span<const fs::path> paths, const SavedState& commit) {
   const FoundTier now = look_at_tier(paths);
-  return std::none_of(now.epochs.begin(), now.epochs.end(),
-                      [&](const EpochFile& file) { return file.epoch == epoch.epoch; });
+  return std::none_of(now.commits.begin(), now.commits.end(),
+                      [&](const CommitFile& file) { return file.commit == commit.commit; });
 }
 
 }  // namespace
@@ -69,13 +67,13 @@ bool is_tier_path(const fs::path& path) {
   return look_at_tier(one).present;
 }
 
-TierListing list_epochs(std::span<const fs::path> paths) {
+TierListing list_commits(std::span<const fs::path> paths) {
   const FoundTier found = look_at_tier(paths);
   TierListing listing;
   listing.in_use = found.in_use;
   if (found.path_count > paths.size())
     listing.absent_paths = found.path_count - static_cast<uint32_t>(paths.size());
-  for (const EpochFile& file : found.epochs) listing.states.push_back(look_at(file));
+  for (const CommitFile& file : found.commits) listing.states.push_back(look_at(file));
   if (!listing.states.empty()) {
     SavedState& newest = listing.states.back();
     newest.is_latest = found.whole;
@@ -86,21 +84,22 @@ TierListing list_epochs(std::span<const fs::path> paths) {
   return listing;
 }
 
-uint64_t verify_epoch(std::span<const fs::path> paths, const SavedState& epoch,
-                      FunctionRef<void(const BadBlock&)> bad, Log& log) {
+uint64_t verify_commit(std::span<const fs::path> paths, const SavedState& commit,
+                       FunctionRef<void(const BadBlock&)> bad, Log& log) {
   std::vector<BadBlock> found;
   uint64_t bytes = 0;
   const auto is_not_judged = [&] {
-    if (!is_replaced(paths, epoch)) return false;
-    log.info(fmt::format(
-        "commit {} was replaced by a later one of its job while it was read: it is not judged", epoch.epoch));
+    if (!is_replaced(paths, commit)) return false;
+    log.info(
+        fmt::format("commit {} was replaced by a later one of its job while it was read: it is not judged",
+                    commit.commit));
     return true;
   };
   try {
-    if (!epoch.trouble.empty())
+    if (!commit.trouble.empty())
       throw Error(ErrorKind::corrupt,
-                  {"cannot verify the commit", epoch.path.string(), epoch.trouble, "see above"});
-    bytes = verify_tier_blocks(paths, manifest_of(epoch.path), [&](const BadTierBlock& block) {
+                  {"cannot verify the commit", commit.path.string(), commit.trouble, "see above"});
+    bytes = verify_tier_blocks(paths, manifest_of(commit.path), [&](const BadTierBlock& block) {
       found.push_back({block.file,
                        fmt::format("{}, chunk {}, block {}", block.store, block.chunk, block.block),
                        block.offset, block.bytes, block.reason});
@@ -114,18 +113,18 @@ uint64_t verify_epoch(std::span<const fs::path> paths, const SavedState& epoch,
   return bytes;
 }
 
-std::vector<fs::path> prune_epochs(std::span<const fs::path> paths, FunctionRef<bool(const SavedState&)> goes,
-                                   Log& log) {
-  const std::vector<EpochFile> epochs = look_at_tier(paths).epochs;
+std::vector<fs::path> prune_commits(std::span<const fs::path> paths,
+                                    FunctionRef<bool(const SavedState&)> goes, Log& log) {
+  const std::vector<CommitFile> commits = look_at_tier(paths).commits;
   std::vector<fs::path> doomed;
-  for (const EpochFile& file : epochs) {
+  for (const CommitFile& file : commits) {
     if (goes(look_at(file))) doomed.push_back(file.path);
   }
-  if (doomed.size() == epochs.size()) {
+  if (doomed.size() == commits.size()) {
     // A space that begins anew removes all of what was there, and at its end all of its own.
     TierSpaceOptions options;
     options.paths = tier_paths_of(paths);
-    options.discard_epochs = true;
+    options.discard_commits = true;
     const TierSpace space(std::move(options), log);
     return doomed;
   }

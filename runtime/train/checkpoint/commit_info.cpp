@@ -1,4 +1,4 @@
-#include <terrace/runtime/train/checkpoint/epoch_info.h>
+#include <terrace/runtime/train/checkpoint/commit_info.h>
 
 #include <fmt/format.h>
 
@@ -15,15 +15,15 @@ constexpr uint64_t kVersion = 2;  // that of a commit without a run is 1
 
 }  // namespace
 
-std::string epoch_info_text(const EpochInfo& info) {
+std::string commit_info_text(const CheckpointInfo& info) {
   JsonWriter json;
   json.begin_object(JsonLayout::lines).member("format", kFormatName);
-  json.member("version", info.run.run_id == 0 ? 1 : kVersion);
-  checkpoint::write_facts(json, info.run, true);
+  json.member("version", info.run_id == 0 ? 1 : kVersion);
+  checkpoint::write_facts(json, info, true);
   return json.member("chunk_elements", info.chunk_elements).end().take() + "\n";
 }
 
-EpochInfo parse_epoch_info(std::string_view text, const std::filesystem::path& manifest) {
+CheckpointInfo parse_commit_info(std::string_view text, const std::filesystem::path& manifest) {
   const JsonNode root = checkpoint::parse_object(text, manifest);
   checkpoint::Members members(root, "", manifest);
   if (members.text("format") != kFormatName) members.refuse(fmt::format("its format is not {}", kFormatName));
@@ -35,11 +35,12 @@ EpochInfo parse_epoch_info(std::string_view text, const std::filesystem::path& m
                  "use the Terrace that trained it, or a later one"});
   }
   if (version == 0) members.refuse("there is no version 0");
-  EpochInfo info{checkpoint::read_facts(members, true), members.whole_number("chunk_elements")};
+  CheckpointInfo info = checkpoint::read_facts(members, true);
+  info.chunk_elements = members.whole_number("chunk_elements");
   if (info.chunk_elements == 0 || info.chunk_elements % kTileElements != 0)
     members.refuse(fmt::format("\"chunk_elements\" is no multiple of {}", kTileElements));
   members.require_nothing_else();
-  if (epoch_info_text(info) != text) members.refuse("it is not written the way Terrace writes them");
+  if (commit_info_text(info) != text) members.refuse("it is not written the way Terrace writes them");
   return info;
 }
 

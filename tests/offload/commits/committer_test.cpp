@@ -1,6 +1,6 @@
 // The order of a commit's writes, and commits that fail where it is not known what became of them.
 #include <terrace/aio/engines/engine_decorator.h>
-#include <terrace/offload/commits/epoch_committer.h>
+#include <terrace/offload/commits/committer.h>
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <terrace/base/error.h>
 #include <terrace/memory/host/host_arena.h>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 
 namespace terrace {
 namespace {
@@ -27,7 +27,7 @@ class NotingEngine final : public io::EngineDecorator {
   std::vector<const std::byte*>& noted_;
 };
 
-TEST(EpochCommitter, WritesTheChunkThatIsWaitedForNext) {
+TEST(Committer, WritesTheChunkThatIsWaitedForNext) {
   constexpr uint64_t kBlock = 4096;
   constexpr uint32_t kChunks = 4, kBlocks = 16;
   const ScratchFolder folder;
@@ -53,9 +53,9 @@ TEST(EpochCommitter, WritesTheChunkThatIsWaitedForNext) {
     waits = true;
     while (!open) std::this_thread::yield();
   });
-  EpochCommitter committer({&space, {&store}}, kChunks, 0, std::move(gated), watch, log);
+  Committer committer({&space, {&store}}, kChunks, 0, std::move(gated), watch, log);
   for (uint32_t c = 0; c < kChunks; ++c)
-    committer.add_cached(EpochPart::records, ChunkId{c}, memory.data() + c * kBlocks * kBlock, true);
+    committer.add_cached(CommitPart::records, ChunkId{c}, memory.data() + c * kBlocks * kBlock, true);
   StateCustody custody(false);
   custody.begin_loading(StatePart::trained);
   custody.end_loading(StatePart::trained);
@@ -97,15 +97,15 @@ class FailingRename final : public io::FileEvents {
   std::atomic<int> renames_{0};
 };
 
-TEST(EpochCommitter, KeepsTheBlocksOfAManifestThatMayHaveBecomeDurable) {
+TEST(Committer, KeepsTheBlocksOfAManifestThatMayHaveBecomeDurable) {
   for (const bool commits_again : {false, true}) {
     FailingRename events;
-    EpochCase c{.cached_quarters = 2};
-    const auto expected = states_without_epochs(c, 5);
+    CommitCase c{.cached_quarters = 2};
+    const auto expected = states_without_commits(c, 5);
     c.events = &events;
     const ScratchFolder folder;
     {
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       rig.step(1);
       rig.offloader->commits().begin(step_info(1));
       rig.offloader->commits().finish();
@@ -128,17 +128,17 @@ TEST(EpochCommitter, KeepsTheBlocksOfAManifestThatMayHaveBecomeDurable) {
     }
     c.events = nullptr;
     c.start = TierStart::resume;
-    EpochRig resumed(c, folder.path());
+    CommitRig resumed(c, folder.path());
     EXPECT_EQ(step_of(resumed.offloader->commits().taken_up_info()), 2u);
     EXPECT_EQ(resumed.state(), expected[2]);
     EXPECT_EQ(resumed.offloader->commits().last(), commits_again ? 3u : 2u);
   }
 }
 
-TEST(EpochCommitter, SaysWhatADurableRunMayGiveUpWhenTheDiskIsTooSmall) {
+TEST(Committer, SaysWhatADurableRunMayGiveUpWhenTheDiskIsTooSmall) {
   const ScratchFolder folder;
   try {
-    EpochRig rig({.retained = 3'000'000'000u}, folder.path());
+    CommitRig rig({.retained = 3'000'000'000u}, folder.path());
     FAIL() << "there is no such disk";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::capacity);

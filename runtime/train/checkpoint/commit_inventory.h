@@ -22,16 +22,16 @@ struct TierListing {
   uint32_t absent_paths = 0;
 };
 // `paths` are all the paths of one run.
-TierListing list_epochs(std::span<const std::filesystem::path> paths);
+TierListing list_commits(std::span<const std::filesystem::path> paths);
 
 // Verifies a commit as verify_checkpoint() does. If its job replaces the commit meanwhile, `log` says that it
 // was verified only in part.
-uint64_t verify_epoch(std::span<const std::filesystem::path> paths, const SavedState& epoch,
-                      FunctionRef<void(const BadBlock&)> bad, Log& log);
+uint64_t verify_commit(std::span<const std::filesystem::path> paths, const SavedState& commit,
+                       FunctionRef<void(const BadBlock&)> bad, Log& log);
 
 // Removes the commits that `goes` names, damaged ones too, and returns their manifests. If no commit is left,
 // the files of the tier go as well. Throws Error(io) when a job is using the paths.
-std::vector<std::filesystem::path> prune_epochs(std::span<const std::filesystem::path> paths,
-                                                FunctionRef<bool(const SavedState&)> goes, Log& log);
+std::vector<std::filesystem::path> prune_commits(std::span<const std::filesystem::path> paths,
+                                                 FunctionRef<bool(const SavedState&)> goes, Log& log);
 
 }  // namespace terrace

@@ -10,32 +10,25 @@
 #include <vector>
 
 #include <terrace/runtime/config/train_config.h>
-#include <terrace/runtime/train/checkpoint/epoch_info.h>
+#include <terrace/runtime/train/checkpoint/inventory.h>
 
 namespace terrace {
 
-struct FoundEpoch {
-  uint64_t number = 0;
-  EpochInfo info;
-  std::filesystem::path manifest;  // the commit's file
-  bool has_older_epochs = false;   // other commits are there, which damage of this one must not cost
-};
-
 struct TierContents {
   bool in_use = false;               // another job uses the folders
-  bool has_epochs = false;           // manifests are there; without any, the contents are worth nothing
-  uint64_t epoch_count = 0;          // with the retained ones
+  bool has_commits = false;          // manifests are there; without any, the contents are worth nothing
+  uint64_t commit_count = 0;         // with the retained ones
   bool paths_fit = false;            // the given paths are all those of one run
-  std::optional<FoundEpoch> newest;  // set if a run can go on from it, as far as manifests say
+  std::optional<SavedState> newest;  // set if a run can go on from it, as far as manifests say
   std::string trouble;               // why no run can go on; empty without commits
 };
 
 // Returns every path on which the configuration places something, each once, those of the states first.
 std::vector<std::filesystem::path> tier_paths(const PlacementConfig& placement);
-TierContents look_for_epoch(std::span<const std::filesystem::path> paths);
+TierContents look_for_commit(std::span<const std::filesystem::path> paths);
 
 // Finds the commit of a run that is to be resumed. Throws Error(config) when there is no commit or the states
 // are not on nvme, and Error(corrupt) when it is damaged.
-FoundEpoch require_epoch(const TrainConfig& config);
+SavedState require_commit(const TrainConfig& config);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// Law 3 for training with epochs: whatever the disks hold after the power went at any moment of it, the last
-// epoch whose commit had ended is taken up, or a later one, and training goes on from it to the same bits.
+// Law 3 for training with commits: whatever the disks hold after the power went at any moment of it, the last
+// commit whose commit had ended is taken up, or a later one, and training goes on from it to the same bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,22 +27,22 @@ constexpr uint64_t kLookedAt = 60;  // disks of a combination
 // Every pair of what decides when and where anything is written. The log sees what `threads` writes.
 const std::vector<Combination>& combinations() {
   static const std::vector<Combination> list =
-      laws::covering_array_with_epochs({{laws::kEngine, {"threads"}},
-                                        {laws::kThreads, {"1"}},
-                                        {laws::kPolicy, {"opt"}},
-                                        {laws::kDevice, {"least", "ample"}},
-                                        {laws::kPrecision, {"bf16"}},
-                                        {laws::kAccumulation, {"1"}},
-                                        {laws::kClipping, {"0"}},
-                                        {laws::kPrefetch, {"2"}},
-                                        {laws::kStrict, {"off"}},
-                                        {laws::kAccumulationType, {"fp32"}},
-                                        {laws::kModel, {"gpt2", "frozen"}},
-                                        {laws::kActivations, {"kept"}},
-                                        {laws::kOptimizer, {"adam"}},
-                                        {laws::kMoments, {"fp32"}},
-                                        {laws::kBudgetChange, {"none", "down and up"}},
-                                        {laws::kOrder, {"batch"}}});
+      laws::covering_array_with_commits({{laws::kEngine, {"threads"}},
+                                         {laws::kThreads, {"1"}},
+                                         {laws::kPolicy, {"opt"}},
+                                         {laws::kDevice, {"least", "ample"}},
+                                         {laws::kPrecision, {"bf16"}},
+                                         {laws::kAccumulation, {"1"}},
+                                         {laws::kClipping, {"0"}},
+                                         {laws::kPrefetch, {"2"}},
+                                         {laws::kStrict, {"off"}},
+                                         {laws::kAccumulationType, {"fp32"}},
+                                         {laws::kModel, {"gpt2", "frozen"}},
+                                         {laws::kActivations, {"kept"}},
+                                         {laws::kOptimizer, {"adam"}},
+                                         {laws::kMoments, {"fp32"}},
+                                         {laws::kBudgetChange, {"none", "down and up"}},
+                                         {laws::kOrder, {"batch"}}});
   return list;
 }
 
@@ -52,7 +52,7 @@ void train_and_commit(const fs::path& root, const Combination& c, DiskLog& log) 
   io::sync_folder(root);
   LawTraining training(c, {.folder = root});
   uint64_t committed = 0;
-  if (training.offloader().commits().earlier_stays()) log.mark("1");  // until this training has an epoch
+  if (training.offloader().commits().earlier_stays()) log.mark("1");  // until this training has a commit
   while (training.completed_steps() < kSteps) {
     training.choose_mode();
     training.step();
@@ -70,9 +70,9 @@ void train_and_commit(const fs::path& root, const Combination& c, DiskLog& log) 
   log.mark(std::to_string(committed));
 }
 
-class EpochPowerCut : public ::testing::TestWithParam<size_t> {};
+class CommitPowerCut : public ::testing::TestWithParam<size_t> {};
 
-TEST_P(EpochPowerCut, IsTakenUpFromTheLastEpochOrALaterOneAndGoesOnToTheSameBits) {
+TEST_P(CommitPowerCut, IsTakenUpFromTheLastCommitOrALaterOneAndGoesOnToTheSameBits) {
   const Combination& c = combinations()[GetParam()];
   SCOPED_TRACE(laws::describe(c));
   const laws::StatesByStep expected = laws::states_by_step(c, kSteps);
@@ -96,7 +96,7 @@ TEST_P(EpochPowerCut, IsTakenUpFromTheLastEpochOrALaterOneAndGoesOnToTheSameBits
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Combinations, EpochPowerCut, ::testing::Range(size_t{0}, combinations().size()));
+INSTANTIATE_TEST_SUITE_P(Combinations, CommitPowerCut, ::testing::Range(size_t{0}, combinations().size()));
 
 }  // namespace
 }  // namespace terrace

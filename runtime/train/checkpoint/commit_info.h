@@ -10,15 +10,11 @@
 
 namespace terrace {
 
-struct EpochInfo {
-  CheckpointInfo run;           // with its tensor_hash
-  uint64_t chunk_elements = 0;  // of the flat space: a run that goes on needs the same
-};
+// `info` is with its tensor_hash and chunk_elements.
+std::string commit_info_text(const CheckpointInfo& info);
 
-std::string epoch_info_text(const EpochInfo& info);
-
-// `manifest` is named in errors. Throws Error(corrupt) unless epoch_info_text() writes the text byte for
+// `manifest` is named in errors. Throws Error(corrupt) unless commit_info_text() writes the text byte for
 // byte, and Error(config) when a later version wrote it.
-EpochInfo parse_epoch_info(std::string_view text, const std::filesystem::path& manifest);
+CheckpointInfo parse_commit_info(std::string_view text, const std::filesystem::path& manifest);
 
 }  // namespace terrace

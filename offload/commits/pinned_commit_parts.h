@@ -1,4 +1,4 @@
-// PinnedEpoch::Parts: the inside of a PinnedEpoch, private to the offloader.
+// PinnedCommit::Parts: the inside of a PinnedCommit, private to the offloader.
 #pragma once
 
 #include <memory>
@@ -7,18 +7,18 @@
 
 #include <terrace/aio/engine.h>
 #include <terrace/memory/space/flat_space.h>
-#include <terrace/offload/commits/epoch_committer.h>
-#include <terrace/offload/commits/pinned_epoch.h>
+#include <terrace/offload/commits/committer.h>
+#include <terrace/offload/commits/pinned_commit.h>
 #include <terrace/offload/transfer/block_transfer.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
 namespace terrace {
 
-class PinnedEpoch::Parts {
+class PinnedCommit::Parts {
  public:
   // `memory` holds blocks of any store and belongs to this object for its life. All references outlive this
   // object.
-  Parts(EpochCommitter& committer, const EpochStores& stores, const FlatSpace& space,
+  Parts(Committer& committer, const CommitStores& stores, const FlatSpace& space,
         std::unique_ptr<io::Engine> engine, std::span<std::byte> memory, uint64_t block_bytes,
         InstructionSet set);
   ~Parts();
@@ -52,7 +52,7 @@ class PinnedEpoch::Parts {
   void read_records(uint64_t first_tile, std::span<std::byte> tiles);
   bool clone(const Run& run, int fd);
 
-  const EpochSlots& slots() const { return slots_; }
+  const CommitSlots& slots() const { return slots_; }
   const Run& records() const { return records_; }
   const Run& frozen() const { return frozen_; }
   const RecordLayout& layout() const { return layout_; }
@@ -69,8 +69,8 @@ class PinnedEpoch::Parts {
   // The parameters of a tile; reads a block unless the last one read holds them.
   const std::byte* parameters_of_tile(uint64_t tile);
 
-  EpochCommitter& committer_;
-  const EpochSlots& slots_;
+  Committer& committer_;
+  const CommitSlots& slots_;
   std::unique_ptr<io::Engine> engine_;
   std::vector<Buffer> buffers_;
   const Run records_;

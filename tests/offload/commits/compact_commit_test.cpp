@@ -1,4 +1,5 @@
-// Epochs of compact state: records and parameters of one step and never of two, wherever the parameters live.
+// Commits of compact state: records and parameters of one step and never of two, wherever the parameters
+// live.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +7,7 @@
 
 #include <terrace/base/error.h>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 #include "support/expect_error.h"
 
 namespace terrace {
@@ -24,14 +25,14 @@ void flip(const std::filesystem::path& file, uint64_t offset) {
   bytes.put(value);
 }
 
-TEST(CompactEpoch, ChangesNoBitHoweverOftenItIsTaken) {
-  const auto expected = states_without_epochs({}, 4);
+TEST(CompactCommit, ChangesNoBitHoweverOftenItIsTaken) {
+  const auto expected = states_without_commits({}, 4);
   for (const Placement parameters : kPlacements) {
     for (const uint32_t quarters : {0u, 2u, 4u}) {
       for (const uint64_t cadence : {1u, 3u}) {
-        EpochCase c{.parameters = parameters, .cached_quarters = quarters, .layout = kCompact};
+        CommitCase c{.parameters = parameters, .cached_quarters = quarters, .layout = kCompact};
         const ScratchFolder folder;
-        EpochRig rig(c, folder.path());
+        CommitRig rig(c, folder.path());
         rig.offloader->commits().begin("start");
         for (uint64_t step = 1; step <= 4; ++step) {
           rig.step(step);
@@ -44,15 +45,15 @@ TEST(CompactEpoch, ChangesNoBitHoweverOftenItIsTaken) {
   }
 }
 
-TEST(CompactEpoch, IsGoneOnFromWhateverThePlacement) {
-  const auto expected = states_without_epochs({}, 5);
+TEST(CompactCommit, IsGoneOnFromWhateverThePlacement) {
+  const auto expected = states_without_commits({}, 5);
   for (const Placement before : kPlacements) {
     for (const Placement after : kPlacements) {
       for (const uint32_t quarters : {0u, 3u}) {
         const ScratchFolder folder;
-        EpochCase c{.parameters = before, .cached_quarters = 2, .layout = kCompact};
+        CommitCase c{.parameters = before, .cached_quarters = 2, .layout = kCompact};
         {
-          EpochRig rig(c, folder.path());
+          CommitRig rig(c, folder.path());
           rig.offloader->commits().begin(step_info(0));
           for (uint64_t step = 1; step <= 3; ++step) {
             rig.step(step);
@@ -65,7 +66,7 @@ TEST(CompactEpoch, IsGoneOnFromWhateverThePlacement) {
         c.parameters = after;
         c.cached_quarters = quarters;
         c.start = TierStart::resume;
-        EpochRig rig(c, folder.path());
+        CommitRig rig(c, folder.path());
         SCOPED_TRACE(fmt::format("{} then {}, {}/4", name_of(before), name_of(after), quarters));
         EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(3));
         EXPECT_EQ(rig.state(), expected[3]);
@@ -82,17 +83,17 @@ TEST(CompactEpoch, IsGoneOnFromWhateverThePlacement) {
   }
 }
 
-TEST(CompactEpoch, IsGoneOnFromWheneverUpdatesRun) {
-  const auto expected = states_without_epochs({}, 6);
+TEST(CompactCommit, IsGoneOnFromWheneverUpdatesRun) {
+  const auto expected = states_without_commits({}, 6);
   for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
     for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
       for (const uint32_t quarters : {0u, 2u, 4u}) {
         SCOPED_TRACE(fmt::format("{}, {}, {}/4", name_of(mode), name_of(parameters), quarters));
         const ScratchFolder folder;
-        EpochCase c{.parameters = parameters, .cached_quarters = quarters, .layout = kCompact};
+        CommitCase c{.parameters = parameters, .cached_quarters = quarters, .layout = kCompact};
         c.mode = mode;
         {
-          EpochRig rig(c, folder.path());
+          CommitRig rig(c, folder.path());
           for (uint64_t step = 1; step <= 4; ++step) {
             rig.step(step);
             rig.offloader->commits().begin(step_info(step));
@@ -102,7 +103,7 @@ TEST(CompactEpoch, IsGoneOnFromWheneverUpdatesRun) {
           rig.step(6);
         }
         c.start = TierStart::resume;
-        EpochRig rig(c, folder.path());
+        CommitRig rig(c, folder.path());
         EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(4));
         EXPECT_EQ(rig.state(), expected[4]);
         for (uint64_t step = 5; step <= 6; ++step) rig.step(step);
@@ -113,8 +114,8 @@ TEST(CompactEpoch, IsGoneOnFromWheneverUpdatesRun) {
 }
 
 // The commit writes nothing until the update waits for it: what it takes of parameters is what they were.
-void expect_epoch_of_its_moment(EpochCase c) {
-  const auto expected = states_without_epochs({}, 4);
+void expect_commit_of_its_moment(CommitCase c) {
+  const auto expected = states_without_commits({}, 4);
   CommitGate gate;
   c.layout = kCompact;
   c.decorate = decorate_commits(c, [&](std::unique_ptr<io::Engine> engine) {
@@ -122,7 +123,7 @@ void expect_epoch_of_its_moment(EpochCase c) {
   });
   const ScratchFolder folder;
   {
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     if (c.cached_parameters) {
       EXPECT_EQ(rig.offloader->plan().host_param_slots, *c.cached_parameters);
     }
@@ -132,49 +133,49 @@ void expect_epoch_of_its_moment(EpochCase c) {
       EXPECT_GT(gate.waits_seen(), 0u);
     }
   }
-  expect_epoch(c, folder.path(), 2, expected);
+  expect_commit(c, folder.path(), 2, expected);
 }
 
-TEST(CompactEpoch, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
+TEST(CompactCommit, IsTheStateOfItsMomentThoughTheUpdateOvertakesIt) {
   for (const Placement parameters : kPlacements) {
     for (const uint32_t quarters : {0u, 1u, 2u, 3u, 4u}) {
       SCOPED_TRACE(fmt::format("{} {}", name_of(parameters), quarters));
-      expect_epoch_of_its_moment({.parameters = parameters, .cached_quarters = quarters});
+      expect_commit_of_its_moment({.parameters = parameters, .cached_quarters = quarters});
     }
   }
 }
 
-TEST(CompactEpoch, IsTheStateOfItsMomentThoughAnUpdateBesideTheStepOvertakesIt) {
+TEST(CompactCommit, IsTheStateOfItsMomentThoughAnUpdateBesideTheStepOvertakesIt) {
   for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
     for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
       for (const uint32_t quarters : {0u, 2u, 4u}) {
         SCOPED_TRACE(fmt::format("{} {} {}", name_of(mode), name_of(parameters), quarters));
-        EpochCase c{.parameters = parameters, .cached_quarters = quarters};
+        CommitCase c{.parameters = parameters, .cached_quarters = quarters};
         c.mode = mode;
-        expect_epoch_of_its_moment(c);
+        expect_commit_of_its_moment(c);
       }
     }
   }
 }
 
 // The update and the commit both write parameters: it must leave the commit the slots that it needs.
-TEST(CompactEpoch, GetsTheSlotsItNeedsWhereSomeParametersAreCached) {
+TEST(CompactCommit, GetsTheSlotsItNeedsWhereSomeParametersAreCached) {
   for (const UpdateMode mode :
        {UpdateMode::after_backward, UpdateMode::next_forward, UpdateMode::during_backward}) {
     for (const uint32_t cached : {1u, 4u, 8u, 12u}) {
       SCOPED_TRACE(fmt::format("{} {}", name_of(mode), cached));
-      EpochCase c{.parameters = Placement::nvme};
+      CommitCase c{.parameters = Placement::nvme};
       c.cached_parameters = cached;
       c.mode = mode;
-      expect_epoch_of_its_moment(c);
+      expect_commit_of_its_moment(c);
     }
   }
 }
 
-TEST(CompactEpoch, WritesWhatIsNewerAndNothingElse) {
+TEST(CompactCommit, WritesWhatIsNewerAndNothingElse) {
   for (const Placement parameters : {Placement::none, Placement::cpu}) {
     const ScratchFolder folder;
-    EpochRig rig({.parameters = parameters, .cached_quarters = 3, .layout = kCompact}, folder.path());
+    CommitRig rig({.parameters = parameters, .cached_quarters = 3, .layout = kCompact}, folder.path());
     const auto commit = [&] {
       const OffloadCounters before = rig.offloader->counters();
       rig.offloader->commits().begin("");
@@ -196,12 +197,12 @@ TEST(CompactEpoch, WritesWhatIsNewerAndNothingElse) {
   }
 }
 
-TEST(CompactEpoch, CountsItsMemoryAndItsDiskInThePlan) {
+TEST(CompactCommit, CountsItsMemoryAndItsDiskInThePlan) {
   for (const Placement parameters : kPlacements) {
     for (const uint32_t retained : {0u, 2u}) {
       const ScratchFolder folder;
-      EpochCase c{.parameters = parameters, .cached_quarters = 1, .retained = retained, .layout = kCompact};
-      const EpochRig rig(c, folder.path());
+      CommitCase c{.parameters = parameters, .cached_quarters = 1, .retained = retained, .layout = kCompact};
+      const CommitRig rig(c, folder.path());
       const MemoryPlan& plan = rig.offloader->plan();
       uint64_t ledger = 0;
       for (const TierUse& use : rig.offloader->budget().ledger()) ledger += use.bytes;
@@ -219,26 +220,26 @@ TEST(CompactEpoch, CountsItsMemoryAndItsDiskInThePlan) {
   }
 }
 
-TEST(CompactEpoch, FindsAFlippedByteOfItsParameters) {
+TEST(CompactCommit, FindsAFlippedByteOfItsParameters) {
   for (const Placement parameters : kPlacements) {
     const ScratchFolder folder;
-    EpochCase c{.parameters = parameters, .cached_quarters = 0, .layout = kCompact};
+    CommitCase c{.parameters = parameters, .cached_quarters = 0, .layout = kCompact};
     {
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       rig.step(1);
       rig.offloader->commits().begin(step_info(1));
     }
     c.start = TierStart::resume;
-    const auto expected = states_without_epochs({}, 1);
+    const auto expected = states_without_commits({}, 1);
     const std::filesystem::path file = folder.path() / "terrace-tier" / "params.tier";
     uint64_t named = 0, tiles = 0;
     const uint64_t size = std::filesystem::file_size(file) - 4096;
     for (uint64_t offset = 77; offset < size; offset += kTileElements * sizeof(Bf16)) {
       flip(file, offset);
       try {
-        EpochRig rig(c, folder.path());
+        CommitRig rig(c, folder.path());
         tiles = rig.offloader->state().record_tile_count();
-        EXPECT_EQ(rig.state(), expected[1]) << "byte " << offset;  // of a slot that the epoch has not
+        EXPECT_EQ(rig.state(), expected[1]) << "byte " << offset;  // of a slot that the commit has not
       } catch (const Error& error) {
         ++named;
         EXPECT_EQ(error.kind(), ErrorKind::corrupt);
@@ -251,73 +252,73 @@ TEST(CompactEpoch, FindsAFlippedByteOfItsParameters) {
   }
 }
 
-TEST(CompactEpoch, IsNotTakenUpByThePlainFormNorTheOtherWayRound) {
+TEST(CompactCommit, IsNotTakenUpByThePlainFormNorTheOtherWayRound) {
   for (const bool compact : {false, true}) {
     const ScratchFolder folder;
-    EpochCase c;
+    CommitCase c;
     c.layout = compact ? kCompact : RecordLayout{};
     {
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       rig.offloader->commits().begin(step_info(0));
     }
-    EpochCase other = c;
+    CommitCase other = c;
     other.start = TierStart::resume;
     other.layout = compact ? RecordLayout{} : kCompact;
     expect_error(ErrorKind::config, {"compact masters", "whole masters", "record_layout", "checkpoint"},
-                 [&] { EpochRig(other, folder.path()); });
+                 [&] { CommitRig(other, folder.path()); });
     c.start = TierStart::resume;
-    EXPECT_EQ(EpochRig(c, folder.path()).offloader->commits().taken_up_info(), step_info(0));
+    EXPECT_EQ(CommitRig(c, folder.path()).offloader->commits().taken_up_info(), step_info(0));
   }
   const ScratchFolder folder;
-  EpochCase c{.layout = {MasterForm::whole, 1}, .kind = OptimizerKind::lion};
+  CommitCase c{.layout = {MasterForm::whole, 1}, .kind = OptimizerKind::lion};
   {
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     rig.offloader->commits().begin(step_info(0));
   }
   c = {.start = TierStart::resume};
   expect_error(ErrorKind::config, {"1 moment in fp32", "2 moments in fp32"},
-               [&] { EpochRig(c, folder.path()); });
+               [&] { CommitRig(c, folder.path()); });
 }
 
-TEST(CompactEpoch, StaysAsItIsWhilePinned) {
+TEST(CompactCommit, StaysAsItIsWhilePinned) {
   for (const Placement parameters : kPlacements) {
     for (const uint64_t chunk_elements : {kTileElements, 32 * kTileElements}) {
       const ScratchFolder folder;
       // Nothing is cached: what is on nvme is written over by the steps below.
-      EpochRig rig({.parameters = parameters,
-                    .chunk_elements = chunk_elements,
-                    .cached_quarters = 0,
-                    .layout = kCompact},
-                   folder.path());
+      CommitRig rig({.parameters = parameters,
+                     .chunk_elements = chunk_elements,
+                     .cached_quarters = 0,
+                     .layout = kCompact},
+                    folder.path());
       rig.step(1);
       rig.offloader->commits().begin(step_info(1));
       const std::vector<std::byte> expected = rig.records();
       rig.offloader->commits().finish();
-      const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
-      const uint64_t tile_bytes = epoch->record_layout().tile_bytes();
+      const std::unique_ptr<PinnedCommit> commit = rig.offloader->commits().pin();
+      const uint64_t tile_bytes = commit->record_layout().tile_bytes();
       EXPECT_EQ(tile_bytes, RecordLayout{}.tile_bytes());
       for (uint64_t step = 2; step <= 4; ++step) rig.step(step);
       for (const uint64_t at_once : {1u, 7u, 16u, 1000u}) {
-        std::vector<std::byte> all(epoch->record_tile_count() * tile_bytes);
-        for (uint64_t tile = 0; tile < epoch->record_tile_count(); tile += at_once) {
-          const uint64_t count = std::min(at_once, epoch->record_tile_count() - tile);
-          epoch->read_records(tile, std::span(all).subspan(tile * tile_bytes, count * tile_bytes));
+        std::vector<std::byte> all(commit->record_tile_count() * tile_bytes);
+        for (uint64_t tile = 0; tile < commit->record_tile_count(); tile += at_once) {
+          const uint64_t count = std::min(at_once, commit->record_tile_count() - tile);
+          commit->read_records(tile, std::span(all).subspan(tile * tile_bytes, count * tile_bytes));
         }
         EXPECT_EQ(all, expected) << name_of(parameters) << " " << at_once;
       }
       std::ofstream(folder.path() / "states.bin");
-      EXPECT_FALSE(epoch->clone_records(-1)) << "what is joined cannot be shared";
+      EXPECT_FALSE(commit->clone_records(-1)) << "what is joined cannot be shared";
     }
   }
 }
 
-TEST(CompactEpoch, IsRetainedWithItsParameters) {
-  const auto expected = states_without_epochs({}, 6);
+TEST(CompactCommit, IsRetainedWithItsParameters) {
+  const auto expected = states_without_commits({}, 6);
   for (const Placement parameters : kPlacements) {
     const ScratchFolder folder;
-    EpochCase c{.parameters = parameters, .retained = 1, .layout = kCompact};
+    CommitCase c{.parameters = parameters, .retained = 1, .layout = kCompact};
     {
-      EpochRig rig(c, folder.path());
+      CommitRig rig(c, folder.path());
       for (uint64_t step = 1; step <= 5; ++step) {
         rig.step(step);
         rig.offloader->commits().begin(step_info(step), step == 2);
@@ -330,7 +331,7 @@ TEST(CompactEpoch, IsRetainedWithItsParameters) {
       if (entry.path().extension() == ".manifest") std::filesystem::remove(entry.path());
     }
     c.start = TierStart::resume;
-    EpochRig rig(c, folder.path());
+    CommitRig rig(c, folder.path());
     EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(2));
     EXPECT_EQ(rig.state(), expected[2]) << name_of(parameters);
     for (uint64_t step = 3; step <= 6; ++step) {

@@ -1,4 +1,4 @@
-#include <terrace/offload/commits/pinned_epoch.h>
+#include <terrace/offload/commits/pinned_commit.h>
 
 #include <linux/fs.h>
 #include <sys/ioctl.h>
@@ -8,13 +8,13 @@
 #include <utility>
 
 #include <terrace/base/assert.h>
-#include <terrace/offload/commits/pinned_epoch_parts.h>
+#include <terrace/offload/commits/pinned_commit_parts.h>
 #include <terrace/optimizer_cpu/masters.h>
 
 namespace terrace {
 
-PinnedEpoch::Parts::Run::Run(BlockStore* store, const BlockStore::Snapshot& snapshot, const FlatSpace& space,
-                             bool trainable)
+PinnedCommit::Parts::Run::Run(BlockStore* store, const BlockStore::Snapshot& snapshot, const FlatSpace& space,
+                              bool trainable)
     : store_(store), snapshot_(snapshot) {
   if (store == nullptr) return;
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
@@ -24,15 +24,15 @@ PinnedEpoch::Parts::Run::Run(BlockStore* store, const BlockStore::Snapshot& snap
   }
 }
 
-PinnedEpoch::Parts::Parts(EpochCommitter& committer, const EpochStores& stores, const FlatSpace& space,
-                          std::unique_ptr<io::Engine> engine, std::span<std::byte> memory,
-                          uint64_t block_bytes, InstructionSet set)
+PinnedCommit::Parts::Parts(Committer& committer, const CommitStores& stores, const FlatSpace& space,
+                           std::unique_ptr<io::Engine> engine, std::span<std::byte> memory,
+                           uint64_t block_bytes, InstructionSet set)
     : committer_(committer),
       slots_(committer.pin()),
       engine_(std::move(engine)),
-      records_(stores[EpochPart::records], slots_[EpochPart::records], space, true),
-      frozen_(stores[EpochPart::frozen], slots_[EpochPart::frozen], space, false),
-      parameters_(stores[EpochPart::parameters], slots_[EpochPart::parameters], space, true),
+      records_(stores[CommitPart::records], slots_[CommitPart::records], space, true),
+      frozen_(stores[CommitPart::frozen], slots_[CommitPart::frozen], space, false),
+      parameters_(stores[CommitPart::parameters], slots_[CommitPart::parameters], space, true),
       layout_(stores.layout),
       instruction_set_(set) {
   if (layout_.master == MasterForm::remainder) {
@@ -45,12 +45,12 @@ PinnedEpoch::Parts::Parts(EpochCommitter& committer, const EpochStores& stores, 
     buffers_[b].memory = memory.subspan(b * block_bytes, block_bytes);
 }
 
-PinnedEpoch::Parts::~Parts() {
+PinnedCommit::Parts::~Parts() {
   engine_.reset();
   committer_.unpin();
 }
 
-void PinnedEpoch::Parts::read(const Run& run, uint64_t begin, std::span<std::byte> destination) {
+void PinnedCommit::Parts::read(const Run& run, uint64_t begin, std::span<std::byte> destination) {
   TERRACE_ASSERT(begin <= run.bytes() && destination.size() <= run.bytes() - begin,
                  "bytes " + std::to_string(begin) + " + " + std::to_string(destination.size()) +
                      " are not in a commit of " + std::to_string(run.bytes()));
@@ -89,14 +89,14 @@ void PinnedEpoch::Parts::read(const Run& run, uint64_t begin, std::span<std::byt
 }
 
 // Waits for what the buffer is being filled with and hands it over.
-void PinnedEpoch::Parts::finish(Buffer& buffer) {
+void PinnedCommit::Parts::finish(Buffer& buffer) {
   const std::span<std::byte> destination = std::exchange(buffer.destination, {});
   buffer.read.finish();
   if (!destination.empty())
     std::memcpy(destination.data(), buffer.memory.data() + buffer.skip, destination.size());
 }
 
-PinnedEpoch::Parts::Run::Extent PinnedEpoch::Parts::Run::block_at(uint64_t byte) const {
+PinnedCommit::Parts::Run::Extent PinnedCommit::Parts::Run::block_at(uint64_t byte) const {
   const auto next = std::upper_bound(chunks_.begin(), chunks_.end(), byte,
                                      [](uint64_t at, const Piece& piece) { return at < piece.begin; });
   const Piece& piece = *std::prev(next);
@@ -105,7 +105,7 @@ PinnedEpoch::Parts::Run::Extent PinnedEpoch::Parts::Run::block_at(uint64_t byte)
   return {piece.begin + block * block_bytes, store_->block_bytes(piece.chunk, block)};
 }
 
-const std::byte* PinnedEpoch::Parts::parameters_of_tile(uint64_t tile) {
+const std::byte* PinnedCommit::Parts::parameters_of_tile(uint64_t tile) {
   const uint64_t byte = tile * kTileElements * sizeof(Bf16);
   if (byte < unjoined_extent_.begin || byte - unjoined_extent_.begin >= unjoined_extent_.bytes) {
     const Run::Extent extent = parameters_.block_at(byte);
@@ -116,7 +116,7 @@ const std::byte* PinnedEpoch::Parts::parameters_of_tile(uint64_t tile) {
   return unjoined_parameters_.data() + (byte - unjoined_extent_.begin);
 }
 
-void PinnedEpoch::Parts::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
+void PinnedCommit::Parts::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
   const uint64_t tile_bytes = layout_.tile_bytes();
   if (layout_.master == MasterForm::whole) return read(records_, first_tile * tile_bytes, tiles);
   const uint64_t canonical_bytes = layout_.canonical().tile_bytes();
@@ -133,7 +133,7 @@ void PinnedEpoch::Parts::read_records(uint64_t first_tile, std::span<std::byte> 
   }
 }
 
-bool PinnedEpoch::Parts::clone(const Run& run, int fd) {
+bool PinnedCommit::Parts::clone(const Run& run, int fd) {
   for (const Run::Piece& piece : run.chunks_) {
     const uint32_t count = run.store_->block_count(piece.chunk);
     for (uint32_t block = 0; block < count; ++block) {
@@ -149,41 +149,41 @@ bool PinnedEpoch::Parts::clone(const Run& run, int fd) {
   return true;
 }
 
-PinnedEpoch::PinnedEpoch(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
-PinnedEpoch::~PinnedEpoch() = default;
+PinnedCommit::PinnedCommit(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+PinnedCommit::~PinnedCommit() = default;
 
-uint64_t PinnedEpoch::epoch() const {
-  return parts_->slots().epoch;
+uint64_t PinnedCommit::commit() const {
+  return parts_->slots().commit;
 }
-const std::string& PinnedEpoch::info() const {
+const std::string& PinnedCommit::info() const {
   return parts_->slots().info;
 }
 
-RecordLayout PinnedEpoch::record_layout() const {
+RecordLayout PinnedCommit::record_layout() const {
   return parts_->layout().canonical();
 }
-uint64_t PinnedEpoch::block_tiles() const {
+uint64_t PinnedCommit::block_tiles() const {
   return parts_->layout().block_tiles();
 }
-uint64_t PinnedEpoch::record_tile_count() const {
+uint64_t PinnedCommit::record_tile_count() const {
   return parts_->records().bytes() / parts_->layout().tile_bytes();
 }
-void PinnedEpoch::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
+void PinnedCommit::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
   parts_->read_records(first_tile, tiles);
 }
 
-uint64_t PinnedEpoch::frozen_bytes() const {
+uint64_t PinnedCommit::frozen_bytes() const {
   return parts_->frozen().bytes();
 }
-void PinnedEpoch::read_frozen(uint64_t offset, std::span<std::byte> parameters) {
+void PinnedCommit::read_frozen(uint64_t offset, std::span<std::byte> parameters) {
   parts_->read(parts_->frozen(), offset, parameters);
 }
 
-bool PinnedEpoch::clone_records(int fd) {
+bool PinnedCommit::clone_records(int fd) {
   if (parts_->layout().master != MasterForm::whole) return false;
   return parts_->clone(parts_->records(), fd);
 }
-bool PinnedEpoch::clone_frozen(int fd) {
+bool PinnedCommit::clone_frozen(int fd) {
   return parts_->clone(parts_->frozen(), fd);
 }
 

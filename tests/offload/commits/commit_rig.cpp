@@ -1,4 +1,4 @@
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-uint64_t EpochRig::cached_record_bytes() const {
+uint64_t CommitRig::cached_record_bytes() const {
   const MemoryPlan& plan = offloader->plan();
   uint64_t bytes = 0;
   uint32_t t = 0;
@@ -21,20 +21,20 @@ uint64_t EpochRig::cached_record_bytes() const {
   return bytes;
 }
 
-uint64_t EpochRig::trainable_elements() const {
+uint64_t CommitRig::trainable_elements() const {
   uint64_t elements = 0;
   for (const Section& section : space.sections()) elements += section.trainable ? section.elements : 0;
   return elements;
 }
 
-std::vector<std::vector<std::byte>> states_without_epochs(EpochCase c, uint64_t steps) {
+std::vector<std::vector<std::byte>> states_without_commits(CommitCase c, uint64_t steps) {
   const ScratchFolder folder;
   c.durable = false;
   c.start = TierStart::fresh;
   c.decorate = nullptr;
   c.events = nullptr;
   c.engine = io::EngineKind::threads;
-  EpochRig rig(c, folder.path());
+  CommitRig rig(c, folder.path());
   std::vector<std::vector<std::byte>> states = {rig.state()};
   for (uint64_t step = 1; step <= steps; ++step) {
     rig.step(step);
@@ -65,7 +65,7 @@ void CommitGate::operator()() {
   }
 }
 
-void train_past_commit(EpochRig& rig, CommitGate& gate) {
+void train_past_commit(CommitRig& rig, CommitGate& gate) {
   rig.step(1);
   rig.offloader->commits().begin(step_info(1));
   rig.offloader->commits().finish();
@@ -79,16 +79,16 @@ void train_past_commit(EpochRig& rig, CommitGate& gate) {
   EXPECT_EQ(rig.offloader->commits().finish(), 2u);
 }
 
-void expect_epoch(EpochCase c, const std::filesystem::path& folder, uint64_t step,
-                  const std::vector<std::vector<std::byte>>& states) {
+void expect_commit(CommitCase c, const std::filesystem::path& folder, uint64_t step,
+                   const std::vector<std::vector<std::byte>>& states) {
   c.start = TierStart::resume;
   c.decorate = nullptr;
-  EpochRig resumed(c, folder);
+  CommitRig resumed(c, folder);
   EXPECT_EQ(resumed.offloader->commits().taken_up_info(), step_info(step));
   EXPECT_EQ(resumed.state(), states[step]);
 }
 
-WrapEngine decorate_commits(const EpochCase& c, WrapEngine wrap) {
+WrapEngine decorate_commits(const CommitCase& c, WrapEngine wrap) {
   const uint32_t commits = c.parameters == Placement::nvme ? 2 : 1;
   return [commits, made = std::make_shared<uint32_t>(0),
           wrap = std::move(wrap)](std::unique_ptr<io::Engine> engine) -> std::unique_ptr<io::Engine> {

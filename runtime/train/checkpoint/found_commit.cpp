@@ -1,4 +1,4 @@
-#include <terrace/runtime/train/checkpoint/found_epoch.h>
+#include <terrace/runtime/train/checkpoint/found_commit.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,6 +7,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/memory/tier/tier_space.h>
+#include <terrace/runtime/train/checkpoint/commit_info.h>
 
 namespace terrace {
 namespace {
@@ -37,28 +38,34 @@ std::vector<fs::path> tier_paths(const PlacementConfig& placement) {
   return paths;
 }
 
-TierContents look_for_epoch(std::span<const fs::path> paths) {
+TierContents look_for_commit(std::span<const fs::path> paths) {
   TierContents contents;
   if (paths.empty()) return contents;
   const FoundTier tier = look_at_tier(paths);
   contents.in_use = tier.in_use;
-  contents.has_epochs = tier.has_manifests;
-  contents.epoch_count = tier.epochs.size();
+  contents.has_commits = tier.has_manifests;
+  contents.commit_count = tier.commits.size();
   contents.paths_fit = tier.paths_fit;
-  if (!contents.has_epochs) return contents;
+  if (!contents.has_commits) return contents;
   contents.trouble = tier.trouble;
   if (!tier.whole) return contents;
-  const fs::path manifest = tier.epochs.back().path;
+  SavedState newest;
+  newest.kind = SavedState::Kind::commit;
+  newest.path = tier.commits.back().path;
+  newest.commit = tier.commit;
+  std::error_code ignored;
+  newest.time = fs::last_write_time(newest.path, ignored);
+  newest.is_latest = true;
   try {
-    contents.newest = FoundEpoch{tier.epoch, parse_epoch_info(tier.newest.info, manifest), manifest,
-                                 contents.epoch_count > 1};
+    newest.run = parse_commit_info(tier.newest.info, newest.path);
+    contents.newest = std::move(newest);
   } catch (const Error& failure) {
     contents.trouble = failure.what();
   }
   return contents;
 }
 
-FoundEpoch require_epoch(const TrainConfig& config) {
+SavedState require_commit(const TrainConfig& config) {
   constexpr const char* kWhat = "cannot go on from the commit on nvme";
   const std::vector<fs::path> paths = tier_paths(config.placement);
   if (config.placement.states != Placement::nvme || !config.terrace.durable) {
@@ -68,16 +75,16 @@ FoundEpoch require_epoch(const TrainConfig& config) {
                                         : "terrace.durable is false, and the run would overwrite it",
                                     "give the flags and the configuration of the run that made it"});
   }
-  TierContents contents = look_for_epoch(paths);
+  TierContents contents = look_for_commit(paths);
   if (contents.newest) return *std::move(contents.newest);
-  if (!contents.has_epochs) {
+  if (!contents.has_commits) {
     throw Error(ErrorKind::config,
                 {kWhat, names_of(paths), "there is none", "check the path, or start anew"});
   }
   throw Error(ErrorKind::corrupt,
               {kWhat, names_of(paths), contents.trouble,
                "give every path of the run that made it, resume from a checkpoint, or start anew "
-               "(TrainerOptions::discard_epochs)"});
+               "(TrainerOptions::discard_commits)"});
 }
 
 }  // namespace terrace

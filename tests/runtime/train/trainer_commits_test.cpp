@@ -1,4 +1,4 @@
-// A Trainer whose states are on nvme: epochs at their times, runs that go on in place, and checkpoints that
+// A Trainer whose states are on nvme: commits at their times, runs that go on in place, and checkpoints that
 // are copied while training goes on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ void expect_same_checkpoint(const fs::path& one, const fs::path& other) {
   EXPECT_EQ(manifest_of(one), manifest_of(other));
 }
 
-TEST(TrainerEpochs, AreCommittedWhenStepsOrTheClockSaySo) {
+TEST(TrainerCommits, AreCommittedWhenStepsOrTheClockSaySo) {
   const ScratchFolder nvme;
   FakeClock clock;
   RunOptions options;
@@ -49,22 +49,22 @@ TEST(TrainerEpochs, AreCommittedWhenStepsOrTheClockSaySo) {
       << run.trainer->offloader().commits().why_not_kept();
   run.train(2);
   run.trainer->look_after_state();
-  EXPECT_FALSE(run.trainer->finish_commit().epoch_step);
+  EXPECT_FALSE(run.trainer->finish_commit().commit_step);
   clock.advance(10 * kSecondNs);
   run.trainer->look_after_state();
-  EXPECT_EQ(run.trainer->finish_commit().epoch_step, 2u);
+  EXPECT_EQ(run.trainer->finish_commit().commit_step, 2u);
   clock.advance(9 * kSecondNs);
   run.train(2);
   run.trainer->look_after_state();
-  EXPECT_FALSE(run.trainer->finish_commit().epoch_step);
+  EXPECT_FALSE(run.trainer->finish_commit().commit_step);
   run.train(1);  // the third since
   run.trainer->look_after_state();
-  EXPECT_EQ(run.trainer->finish_commit().epoch_step, 5u);
+  EXPECT_EQ(run.trainer->finish_commit().commit_step, 5u);
   EXPECT_EQ(run.trainer->durable_step(), 5u);
   EXPECT_EQ(run.trainer->offloader().counters().commit_count, 2u);
 }
 
-TEST(TrainerEpochs, AreGoneOnFromInPlaceWithTheBitsOfARunThatWasNot) {
+TEST(TrainerCommits, AreGoneOnFromInPlaceWithTheBitsOfARunThatWasNot) {
   for (const char* bf16 : {"false", "true"}) {
     SCOPED_TRACE(bf16);
     const ScratchFolder nvme, saved;
@@ -85,7 +85,7 @@ TEST(TrainerEpochs, AreGoneOnFromInPlaceWithTheBitsOfARunThatWasNot) {
     }
     options.start = TierStart::resume;
     options.host_memory = "64MiB";
-    options.chunk_elements = "8192";  // that of the epoch counts
+    options.chunk_elements = "8192";  // that of the commit counts
     TrainerRun second(options);
     EXPECT_EQ(second.trainer->completed_steps(), 3u);
     EXPECT_EQ(second.trainer->consumed_samples(), 3u);
@@ -100,7 +100,7 @@ TEST(TrainerEpochs, AreGoneOnFromInPlaceWithTheBitsOfARunThatWasNot) {
   }
 }
 
-TEST(TrainerEpochs, OfAnotherRunAreRefusedAndStay) {
+TEST(TrainerCommits, OfAnotherRunAreRefusedAndStay) {
   const ScratchFolder nvme;
   RunOptions options;
   options.nvme = nvme.path();
@@ -129,7 +129,7 @@ TEST(TrainerEpochs, OfAnotherRunAreRefusedAndStay) {
   EXPECT_EQ(TrainerRun(options).trainer->completed_steps(), 2u);
 }
 
-TEST(TrainerEpochs, BecomeTheCheckpointThatASaveOfTheirStepWouldBeWhileTrainingGoesOn) {
+TEST(TrainerCommits, BecomeTheCheckpointThatASaveOfTheirStepWouldBeWhileTrainingGoesOn) {
   const ScratchFolder nvme, saved;
   RunOptions plain;
   TrainerRun waited(plain);
@@ -165,7 +165,7 @@ TEST(TrainerEpochs, BecomeTheCheckpointThatASaveOfTheirStepWouldBeWhileTrainingG
 }
 
 // Commits and checkpoints write what is newer in host memory, a manifest, and nothing else into the tier.
-TEST(TrainerEpochs, CostTheRecordsInHostMemoryAndAManifest) {
+TEST(TrainerCommits, CostTheRecordsInHostMemoryAndAManifest) {
   RunOptions options;
   const ScratchFolder nvme, saved;
   options.nvme = nvme.path();
@@ -190,13 +190,13 @@ TEST(TrainerEpochs, CostTheRecordsInHostMemoryAndAManifest) {
     EXPECT_EQ(plan.host_record_slots > 0, cached);
     const fs::path paths[] = {nvme.path()};
     const FoundTier tier = look_at_tier(paths);
-    ASSERT_EQ(tier.epochs.size(), 1u);
-    EXPECT_EQ(now.manifest_bytes - before.manifest_bytes, fs::file_size(tier.epochs[0].path));
+    ASSERT_EQ(tier.commits.size(), 1u);
+    EXPECT_EQ(now.manifest_bytes - before.manifest_bytes, fs::file_size(tier.commits[0].path));
     run.trainer->offloader().commits().keep_tier(false);
   }
 }
 
-TEST(TrainerEpochs, SurviveACheckpointThatFailsWhichIsSaidBetweenTwoSteps) {
+TEST(TrainerCommits, SurviveACheckpointThatFailsWhichIsSaidBetweenTwoSteps) {
   const ScratchFolder nvme, saved;
   RunOptions options;
   options.nvme = nvme.path();
@@ -213,7 +213,7 @@ TEST(TrainerEpochs, SurviveACheckpointThatFailsWhichIsSaidBetweenTwoSteps) {
   EXPECT_EQ(run.trainer->durable_step(), 3u);
 }
 
-TEST(TrainerEpochs, ThatAreRetainedOutliveTheNextOnes) {
+TEST(TrainerCommits, ThatAreRetainedOutliveTheNextOnes) {
   const ScratchFolder nvme;
   RunOptions options;
   options.nvme = nvme.path();
@@ -227,7 +227,7 @@ TEST(TrainerEpochs, ThatAreRetainedOutliveTheNextOnes) {
   const fs::path paths[] = {nvme.path()};
   const FoundTier tier = look_at_tier(paths);
   std::vector<bool> retained;
-  for (const EpochFile& file : tier.epochs) retained.push_back(file.retained);
+  for (const CommitFile& file : tier.commits) retained.push_back(file.retained);
   EXPECT_THAT(retained, ::testing::ElementsAre(true, true, false));
 }
 

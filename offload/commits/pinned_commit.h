@@ -1,5 +1,5 @@
-// PinnedEpoch: a commit that stays unchanged while training goes on, so that it can be copied. It never reads
-// memory that training uses, and training never waits for it; only the next commit does.
+// PinnedCommit: a commit that stays unchanged while training goes on, so that it can be copied. It never
+// reads memory that training uses, and training never waits for it; only the next commit does.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,17 @@
 
 namespace terrace {
 
-// Commits::pin() makes a PinnedEpoch, which must be destroyed before the offloader. One thread at a time uses
-// it, not necessarily the step thread. It has an engine and a few blocks of host memory of its own.
-class PinnedEpoch {
+// Commits::pin() makes a PinnedCommit, which must be destroyed before the offloader. One thread at a time
+// uses it, not necessarily the step thread. It has an engine and a few blocks of host memory of its own.
+class PinnedCommit {
  public:
   class Parts;  // private to the offloader
-  explicit PinnedEpoch(std::unique_ptr<Parts> parts);
-  ~PinnedEpoch();
-  PinnedEpoch(const PinnedEpoch&) = delete;
-  PinnedEpoch& operator=(const PinnedEpoch&) = delete;
+  explicit PinnedCommit(std::unique_ptr<Parts> parts);
+  ~PinnedCommit();
+  PinnedCommit(const PinnedCommit&) = delete;
+  PinnedCommit& operator=(const PinnedCommit&) = delete;
 
-  uint64_t epoch() const;
+  uint64_t commit() const;
   const std::string& info() const;
 
   // Records come as from TrainingState::export_records(): tiles of the trainable sections in flat order, with

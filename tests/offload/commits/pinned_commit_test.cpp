@@ -1,4 +1,4 @@
-// An epoch that is read while training goes on.
+// A commit that is read while training goes on.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -9,26 +9,26 @@
 
 #include <terrace/base/error.h>
 
-#include "offload/commits/epoch_rig.h"
+#include "offload/commits/commit_rig.h"
 
 namespace terrace {
 namespace {
 
-std::vector<std::byte> read_all(PinnedEpoch& epoch, uint64_t tiles_at_once) {
-  std::vector<std::byte> all(epoch.record_tile_count() * RecordLayout{}.tile_bytes());
-  for (uint64_t tile = 0; tile < epoch.record_tile_count(); tile += tiles_at_once) {
-    const uint64_t count = std::min(tiles_at_once, epoch.record_tile_count() - tile);
-    epoch.read_records(tile, std::span(all).subspan(tile * RecordLayout{}.tile_bytes(),
-                                                    count * RecordLayout{}.tile_bytes()));
+std::vector<std::byte> read_all(PinnedCommit& commit, uint64_t tiles_at_once) {
+  std::vector<std::byte> all(commit.record_tile_count() * RecordLayout{}.tile_bytes());
+  for (uint64_t tile = 0; tile < commit.record_tile_count(); tile += tiles_at_once) {
+    const uint64_t count = std::min(tiles_at_once, commit.record_tile_count() - tile);
+    commit.read_records(tile, std::span(all).subspan(tile * RecordLayout{}.tile_bytes(),
+                                                     count * RecordLayout{}.tile_bytes()));
   }
   return all;
 }
 
-TEST(PinnedEpoch, StaysAsItIsWhileTrainingGoesOn) {
+TEST(PinnedCommit, StaysAsItIsWhileTrainingGoesOn) {
   for (const uint64_t chunk_elements : {kTileElements, 32 * kTileElements}) {
     const ScratchFolder folder;
-    EpochRig rig({.parameters = Placement::nvme, .with_frozen = true, .chunk_elements = chunk_elements},
-                 folder.path());
+    CommitRig rig({.parameters = Placement::nvme, .with_frozen = true, .chunk_elements = chunk_elements},
+                  folder.path());
     rig.step(1);
     rig.offloader->commits().begin(step_info(1));
     rig.offloader->commits().finish();
@@ -37,20 +37,20 @@ TEST(PinnedEpoch, StaysAsItIsWhileTrainingGoesOn) {
     rig.offloader->state().export_frozen([&](std::span<const std::byte> bytes) {
       expected_frozen.insert(expected_frozen.end(), bytes.begin(), bytes.end());
     });
-    std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
-    EXPECT_EQ(epoch->epoch(), 1u);
-    EXPECT_EQ(epoch->info(), step_info(1));
-    EXPECT_EQ(epoch->record_tile_count(), rig.offloader->state().record_tile_count());
-    EXPECT_EQ(epoch->frozen_bytes(), rig.offloader->state().frozen_bytes());
+    std::unique_ptr<PinnedCommit> commit = rig.offloader->commits().pin();
+    EXPECT_EQ(commit->commit(), 1u);
+    EXPECT_EQ(commit->info(), step_info(1));
+    EXPECT_EQ(commit->record_tile_count(), rig.offloader->state().record_tile_count());
+    EXPECT_EQ(commit->frozen_bytes(), rig.offloader->state().frozen_bytes());
     std::atomic<bool> differs{false}, reads{true};
     std::thread copy([&] {
       for (const uint64_t tiles : {1u, 7u, 16u, 1000u})
-        differs = differs || read_all(*epoch, tiles) != expected;
-      std::vector<std::byte> frozen(epoch->frozen_bytes());
-      epoch->read_frozen(0, std::span(frozen).first(4096));
-      epoch->read_frozen(4096, std::span(frozen).subspan(4096));
+        differs = differs || read_all(*commit, tiles) != expected;
+      std::vector<std::byte> frozen(commit->frozen_bytes());
+      commit->read_frozen(0, std::span(frozen).first(4096));
+      commit->read_frozen(4096, std::span(frozen).subspan(4096));
       differs = differs || frozen != expected_frozen;
-      epoch.reset();
+      commit.reset();
       reads = false;
     });
     uint64_t step = 2;
@@ -59,16 +59,16 @@ TEST(PinnedEpoch, StaysAsItIsWhileTrainingGoesOn) {
     EXPECT_FALSE(differs);
     rig.offloader->commits().begin(step_info(step));
     EXPECT_EQ(rig.offloader->commits().finish(), 2u);
-    std::unique_ptr<PinnedEpoch> next = rig.offloader->commits().pin();
+    std::unique_ptr<PinnedCommit> next = rig.offloader->commits().pin();
     EXPECT_EQ(read_all(*next, 5), rig.records());
   }
 }
 
-TEST(PinnedEpoch, PutsTheNextCommitOff) {
+TEST(PinnedCommit, PutsTheNextCommitOff) {
   const ScratchFolder folder;
-  EpochRig rig({}, folder.path());
+  CommitRig rig({}, folder.path());
   rig.offloader->commits().begin("one");
-  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
+  std::unique_ptr<PinnedCommit> commit = rig.offloader->commits().pin();
   const std::vector<std::byte> expected = rig.records();
   rig.step(1);
   rig.step(2);
@@ -77,8 +77,8 @@ TEST(PinnedEpoch, PutsTheNextCommitOff) {
     // Until the step thread waits for this.
     for (int i = 0; i < 5000 && !rig.offloader->watch().current(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    differs = read_all(*epoch, 3) != expected;
-    epoch.reset();
+    differs = read_all(*commit, 3) != expected;
+    commit.reset();
   });
   rig.offloader->commits().begin("two");
   copy.join();
@@ -86,15 +86,15 @@ TEST(PinnedEpoch, PutsTheNextCommitOff) {
   EXPECT_EQ(rig.offloader->commits().finish(), 2u);
 }
 
-TEST(PinnedEpoch, NamesAFlippedByteAndReadsOn) {
+TEST(PinnedCommit, NamesAFlippedByteAndReadsOn) {
   const ScratchFolder folder;
-  EpochRig rig({.cached_quarters = 0}, folder.path());
+  CommitRig rig({.cached_quarters = 0}, folder.path());
   rig.offloader->commits().begin("one");
-  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
+  std::unique_ptr<PinnedCommit> commit = rig.offloader->commits().pin();
   {
     std::fstream bytes(folder.path() / "terrace-tier" / "records.tier",
                        std::ios::in | std::ios::out | std::ios::binary);
-    for (uint64_t tile = 0; tile < 2 * epoch->record_tile_count(); ++tile) {
+    for (uint64_t tile = 0; tile < 2 * commit->record_tile_count(); ++tile) {
       bytes.seekg(static_cast<std::streamoff>(tile * RecordLayout{}.tile_bytes() + 5));
       const char value = static_cast<char>(bytes.get() ^ 4);
       bytes.seekp(static_cast<std::streamoff>(tile * RecordLayout{}.tile_bytes() + 5));
@@ -104,7 +104,7 @@ TEST(PinnedEpoch, NamesAFlippedByteAndReadsOn) {
   std::vector<std::byte> tiles(3 * RecordLayout{}.tile_bytes());
   for (int again = 0; again < 2; ++again) {
     try {
-      epoch->read_records(1, tiles);
+      commit->read_records(1, tiles);
       FAIL() << "a flipped byte went through";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::corrupt);
@@ -144,27 +144,27 @@ std::vector<std::byte> bytes_of_file(const std::filesystem::path& path) {
   return bytes;
 }
 
-TEST(PinnedEpoch, IsClonedWhereTheFileSystemSharesBlocks) {
+TEST(PinnedCommit, IsClonedWhereTheFileSystemSharesBlocks) {
   const ReflinkFolder folder;
   if (!folder.mounted()) GTEST_SKIP() << "no file system that shares blocks can be mounted here";
-  EpochRig rig({.parameters = Placement::nvme, .with_frozen = true, .chunk_elements = 32 * kTileElements},
-               folder.path());
+  CommitRig rig({.parameters = Placement::nvme, .with_frozen = true, .chunk_elements = 32 * kTileElements},
+                folder.path());
   rig.step(1);
   rig.offloader->commits().begin(step_info(1));
   rig.offloader->commits().finish();
   const std::vector<std::byte> expected = rig.records();
-  std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
+  std::unique_ptr<PinnedCommit> commit = rig.offloader->commits().pin();
   const auto clone = [&](const char* name, auto body) {
     const int fd = open((folder.path() / name).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     EXPECT_TRUE(body(fd));
     close(fd);
     return bytes_of_file(folder.path() / name);
   };
-  EXPECT_EQ(clone("states.bin", [&](int fd) { return epoch->clone_records(fd); }), expected);
-  std::vector<std::byte> frozen(epoch->frozen_bytes());
-  epoch->read_frozen(0, frozen);
-  EXPECT_EQ(clone("frozen.bin", [&](int fd) { return epoch->clone_frozen(fd); }), frozen);
-  epoch.reset();
+  EXPECT_EQ(clone("states.bin", [&](int fd) { return commit->clone_records(fd); }), expected);
+  std::vector<std::byte> frozen(commit->frozen_bytes());
+  commit->read_frozen(0, frozen);
+  EXPECT_EQ(clone("frozen.bin", [&](int fd) { return commit->clone_frozen(fd); }), frozen);
+  commit.reset();
   // What training writes later is not in the clone.
   for (uint64_t step = 2; step <= 4; ++step) {
     rig.step(step);
@@ -174,13 +174,13 @@ TEST(PinnedEpoch, IsClonedWhereTheFileSystemSharesBlocks) {
   EXPECT_EQ(bytes_of_file(folder.path() / "states.bin"), expected);
 }
 
-TEST(PinnedEpoch, SaysWhereItCannotBeCloned) {
+TEST(PinnedCommit, SaysWhereItCannotBeCloned) {
   const ScratchFolder folder;
-  EpochRig rig({}, folder.path());
+  CommitRig rig({}, folder.path());
   rig.offloader->commits().begin("one");
-  const std::unique_ptr<PinnedEpoch> epoch = rig.offloader->commits().pin();
+  const std::unique_ptr<PinnedCommit> commit = rig.offloader->commits().pin();
   const int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
-  EXPECT_FALSE(epoch->clone_records(fd));
+  EXPECT_FALSE(commit->clone_records(fd));
   close(fd);
 }
 
