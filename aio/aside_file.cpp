@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <optional>
 
 #include <terrace/aio/folder.h>
 
@@ -26,20 +27,21 @@ File AsideFile::open() const {
   const bool is_there = options_.for_the_user && stat(path_.c_str(), &earlier) == 0;
   if (is_there && !S_ISREG(earlier.st_mode)) fail(path_, S_ISDIR(earlier.st_mode) ? EISDIR : EINVAL);
   remove_what_is_left();
+  std::optional<File> file;
   try {
-    File file = File::open(aside_, {.access = FileAccess::write,
-                                    .create = true,
-                                    .mode = options_.for_the_user ? 0666u : 0600u,
-                                    .events = options_.events});
-    if (is_there && fchmod(file.fd(), earlier.st_mode & 0777) != 0) {
-      const int error = errno;
-      unlink(aside_.c_str());
-      fail(aside_, error);
-    }
-    return file;
+    file = File::open(aside_, {.access = FileAccess::write,
+                               .create = true,
+                               .mode = options_.for_the_user ? 0666u : 0600u,
+                               .events = options_.events});
   } catch (const Error& error) {
     fail(error);
   }
+  if (is_there && fchmod(file->fd(), earlier.st_mode & 0777) != 0) {
+    const int error = errno;
+    unlink(aside_.c_str());
+    fail(aside_, error);
+  }
+  return *std::move(file);
 }
 
 void AsideFile::remove_what_is_left() const {

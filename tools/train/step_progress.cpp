@@ -40,22 +40,22 @@ std::string time_line(const StepReport& report) {
 
 }  // namespace
 
-StepProgress::StepProgress(const TrainFlags& flags, const TrainConfig& config, Console& console)
+StepProgress::StepProgress(const TrainFlags& flags, const TrainConfig& config, const RunSummary& summary,
+                           Console& console)
     : flags_(flags),
       config_(config),
+      summary_(summary),
       console_(console),
       lines_every_(config.steps_per_print.value_or(divide_up(flags.steps, kLinesPerRun))) {}
 
 void StepProgress::step_done(const StepReport& report) {
-  ++steps_;
-  moved_ = moved_ + report.moved;
-  const double weight = std::max(1.0 / static_cast<double>(steps_), kSmoothing);
+  const double weight = std::max(1.0 / static_cast<double>(summary_.steps), kSmoothing);
   mean_seconds_ += weight * (static_cast<double>(report.total_ns) * 1e-9 - mean_seconds_);
   if (report.skipped) {
     console_.info(fmt::format("step {}: skipped, fp16 overflowed with loss scale {}; the next step has {}",
                               report.step, report.loss_scale, report.next_loss_scale));
   }
-  const bool due = report.step % lines_every_ == 0 || steps_ == 1 || report.step == flags_.steps;
+  const bool due = report.step % lines_every_ == 0 || summary_.steps == 1 || report.step == flags_.steps;
   if (!console_.is_terminal() && !due && clock_.now_ns() - line_ns_ < kLongestSilenceNs) return;
   if (due && config_.wall_clock_breakdown) console_.info(time_line(report));
   show(report);
@@ -67,23 +67,18 @@ void StepProgress::show(const StepReport& report) {
       .step = report.step,
       .steps = flags_.steps,
       .loss = report.loss,
-      .held_out_loss = held_out_loss_,
+      .held_out_loss = summary_.validation_loss,
       .learning_rate = report.learning_rate,
       .gradient_norm = report.gradient_norm,
       .tokens_per_second = static_cast<double>(report.tokens) / mean_seconds_,
       .seconds_left = mean_seconds_ * static_cast<double>(flags_.steps - report.step)};
   // The last column stays empty.
   std::string line = progress_line(progress, console_.columns() == 0 ? 0 : console_.columns() - 1);
-  if (flags_.verbose) line += "  " + moved_text(moved_);
+  if (flags_.verbose) line += "  " + moved_text(summary_.moved);
   console_.progress(line);
 }
 
-void StepProgress::update_finished(const FinishedUpdate& update) {
-  moved_ = moved_ + update.moved;
-}
-
 void StepProgress::evaluated(uint64_t step, double loss) {
-  held_out_loss_ = loss;
   console_.info(fmt::format("step {}: held-out loss {:.4f}", step, loss));
 }
 

@@ -3,23 +3,23 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include <terrace/base/clock.h>
 #include <terrace/runtime/observe/log/run_observer.h>
 
 #include "console.h"
 #include "flags/train_flags.h"
+#include "train/train_summary.h"
 
 namespace terrace {
 
 class StepProgress final : public RunObserver {
  public:
-  // All outlive this.
-  StepProgress(const TrainFlags& flags, const TrainConfig& config, Console& console);
+  // `summary` observes the run before this does. All outlive this.
+  StepProgress(const TrainFlags& flags, const TrainConfig& config, const RunSummary& summary,
+               Console& console);
 
   void step_done(const StepReport& report) override;
-  void update_finished(const FinishedUpdate& update) override;
   void evaluated(uint64_t step, double loss) override;
 
  private:
@@ -27,14 +27,12 @@ class StepProgress final : public RunObserver {
 
   const TrainFlags& flags_;
   const TrainConfig& config_;
+  const RunSummary& summary_;
   Console& console_;
   const SteadyClock clock_;
   const uint64_t lines_every_;
   uint64_t line_ns_ = 0;     // of the last line of progress
-  uint64_t steps_ = 0;       // of this run
   double mean_seconds_ = 0;  // of a step
-  OffloadCounters moved_;    // since the run began
-  std::optional<double> held_out_loss_;
 };
 
 }  // namespace terrace

@@ -240,7 +240,7 @@ int Train::train(RunReport& report) {
   recording.begin(trainer);
   report.attach(trainer, plan, recording);
   RunMonitor monitor(options.config, trainer, start.is_resumed());
-  StepProgress progress(flags_, options.config, console_);
+  StepProgress progress(flags_, options.config, summary, console_);
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
   const std::unique_ptr<JobControl> control = start_control(trainer, signals);

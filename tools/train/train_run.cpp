@@ -71,7 +71,9 @@ std::optional<Error> TrainingRun::end() {
     end.failed = true;
     end.stopped_by = failure.parts().what_failed;
     end.survives = parts_.saves.what_survives();
-    told = with_survivors(failure);
+    ErrorParts parts = failure.parts();
+    parts.advice += (parts.advice.empty() ? "" : "\n  ") + end.survives;
+    told = Error(failure.kind(), std::move(parts));
   };
   if (failure_) {
     fail_with(*failure_);
@@ -92,12 +94,6 @@ std::optional<Error> TrainingRun::end() {
     }
   }
   return told;
-}
-
-Error TrainingRun::with_survivors(const Error& failure) const {
-  ErrorParts parts = failure.parts();
-  parts.advice += (parts.advice.empty() ? "" : "\n  ") + parts_.saves.what_survives();
-  return Error(failure.kind(), std::move(parts));
 }
 
 Error TrainingRun::stopped() const {

@@ -44,7 +44,6 @@ class TrainingRun {
   void evaluate();
   void answer_requests();
   HostBudgetChange set_host_budget(uint64_t bytes);
-  Error with_survivors(const Error& failure) const;
   Error stopped() const;
 
   const Parts parts_;
