@@ -199,7 +199,7 @@ void File::sync() {
     result = fdatasync(fd_);
   } while (result != 0 && errno == EINTR);
   // Not retried: after a failed fsync the kernel may have dropped the data and would report success.
-  if (result != 0) fail("cannot write to the device the file", errno, "its recent writes may be lost");
+  if (result != 0) fail("cannot sync the file", errno, "its recent writes may be lost");
   if (events_ != nullptr) events_->synced(path_);
 }
 
@@ -270,7 +270,7 @@ Error describe_failure(const Request& request, const Completion& completion,
   }
   std::string advice;
   if (completion.error == ENOSPC || completion.error == EDQUOT) advice = "free space on its file system";
-  if (completion.error == EIO) advice = "the device failed: see the kernel's log (dmesg)";
+  if (completion.error == EIO) advice = "the drive failed: see the kernel's log (dmesg)";
   if (completion.error == EINVAL) advice = "offset, size and memory must suit the alignment of a direct file";
   return Error(ErrorKind::io, {what, path.string(), system_reason(completion.error) + moved, advice});
 }

@@ -82,7 +82,7 @@ void sync_descriptor(int fd, const fs::path& path) {
   do {
     result = fsync(fd);
   } while (result != 0 && errno == EINTR);
-  if (result != 0) fail_folder("cannot write to the device the folder", path, errno);
+  if (result != 0) fail_folder("cannot sync the folder", path, errno);
 }
 
 void rename_path(const fs::path& from, const fs::path& to) {

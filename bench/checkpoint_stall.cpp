@@ -81,7 +81,7 @@ Round measure(Trainer& trainer, const fs::path& save, Log& log) {
   round.copied_ms = ms(clock.now_ns() - start);
   round.step_ms = ms(trainer.step().total_ns);
 
-  const uint64_t waited = trainer.offloader().counters().commit_wait_ns;
+  const uint64_t waited = trainer.offloader().report().counters().commit_wait_ns;
   start = clock.now_ns();
   bool complete = trainer.begin_save(meanwhile).checkpoint.has_value();
   uint64_t blocked = clock.now_ns() - start;
@@ -95,7 +95,7 @@ Round measure(Trainer& trainer, const fs::path& save, Log& log) {
   }
   round.busy_step_ms /= std::max(round.steps, 1.0);
   round.blocked_ms = ms(blocked);
-  round.flush_ms = ms(trainer.offloader().counters().commit_wait_ns - waited);
+  round.flush_ms = ms(trainer.offloader().report().counters().commit_wait_ns - waited);
   fs::remove_all(save / "waited");
   fs::remove_all(save / "meanwhile");
   return round;

@@ -194,7 +194,7 @@ void show(Trainer& trainer, UpdateMode mode) {
              bar("update", seconds(second.update_ns), column),
              bar("disk wait", seconds(second.moved.update_wait_ns), column),
              bar("fetch wait", seconds(second.moved.fetch_wait_ns), column));
-  print_timeline(trainer.offloader().last_update_times(), update_begin, end);
+  print_timeline(trainer.offloader().report().last_update_times(), update_begin, end);
 }
 
 UpdateMode take_automatically(const Scene& scene, const Size& size, const std::string& host_memory,

@@ -10,7 +10,8 @@ namespace terrace {
 
 Offloader::Offloader(const FlatSpace& space, const OffloadOptions& options, std::span<const TensorUse> trace,
                      Device& device, Workers& workers, Log& log, InstructionSet instruction_set)
-    : rooms_(std::make_unique<Rooms>(space, options, trace, device, workers, log, instruction_set)) {}
+    : rooms_(std::make_unique<OffloaderRooms>(space, options, trace, device, workers, log, instruction_set)) {
+}
 
 Offloader::~Offloader() = default;
 
@@ -34,6 +35,9 @@ Commits& Offloader::commits() {
 }
 const Commits& Offloader::commits() const {
   return rooms_->commits;
+}
+const OffloadReport& Offloader::report() const {
+  return rooms_->report;
 }
 HostBudget& Offloader::budget() {
   return rooms_->budget;
@@ -63,7 +67,7 @@ void change_trainable(const FlatSpace& space, TensorStates& states, TensorState 
 // --- Steps ---
 
 void Offloader::begin_step() {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   r.boundary.require_whole_or_updating("cannot begin a step with");
   r.commits.throw_failure();
   r.order.begin_step();
@@ -78,7 +82,7 @@ void Offloader::begin_step() {
 // Gradients are about to land: what lies in their memory has been used by then, and the state of the last
 // update is whole for a commit.
 void Offloader::begin_change() {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   if (r.boundary.step_changes_state()) return;
   r.boundary.finish_update();
   r.blocks.forget_fresh();
@@ -91,7 +95,7 @@ void Offloader::begin_early_update() {
 }
 
 void Offloader::select_micro_batch(uint32_t micro_batch) {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   if (micro_batch == r.order.micro_batch()) return;
   r.order.require_selectable(micro_batch);
   throw_failure_of(r.landing_failure);
@@ -101,7 +105,7 @@ void Offloader::select_micro_batch(uint32_t micro_batch) {
 }
 
 void Offloader::end_micro_batch() {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   r.order.require_micro_batch("cannot end a micro-batch");
   throw_failure_of(r.landing_failure);
   r.watch.set_activity("the end of a micro-batch");
@@ -129,7 +133,7 @@ void Offloader::end_micro_batch() {
 }
 
 UpdateResult Offloader::update(const UpdateSettings& settings) {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   r.order.require_whole_step("cannot update");
   r.updates.require(settings);
   r.early_update.require_announced(settings);
@@ -167,7 +171,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
 }
 
 void Offloader::abandon_step() {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   r.order.require_step_between_uses("cannot abandon a step");
   throw_failure_of(r.landing_failure);
   begin_change();
@@ -195,7 +199,7 @@ bool Offloader::has_whole_state() const {
 // --- Updates ---
 
 void Offloader::set_update_mode(UpdateMode mode) {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   r.order.require_nothing_open("cannot set the update mode of");
   require_mode(mode, r.space, r.plan, r.options);
   r.boundary.finish_update();
@@ -227,7 +231,7 @@ bool Offloader::update_pending() const {
 // --- Evaluations ---
 
 void Offloader::begin_evaluation() {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   static_cast<void>(r.boundary.whole("cannot evaluate"));
   r.decisions.made(DecisionKind::evaluation, ++r.evaluation_count);
   r.order.begin_evaluation();
@@ -243,7 +247,7 @@ void Offloader::end_evaluation() {
 // --- Uses ---
 
 void Offloader::begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   r.order.require_use(operation, kind);
   fetch_for_use(operation, tensors, kind);
   r.recorder.begin_use(r.use, r.order.micro_batch());
@@ -252,7 +256,7 @@ void Offloader::begin_use(std::string_view operation, std::span<const TensorId> 
 }
 
 void Offloader::fetch_for_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   const TimeScope managing(r.account, TimeCause::overhead);
   throw_failure_of(r.landing_failure);
   r.decisions.made({DecisionKind::use, 0, operation});
@@ -278,7 +282,7 @@ void Offloader::fetch_for_use(std::string_view operation, std::span<const Tensor
 }
 
 void Offloader::end_use() {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   r.order.end_use();
   r.account.leave();
   r.recorder.end_use();
@@ -298,13 +302,13 @@ void Offloader::end_use() {
 }
 
 const std::byte* Offloader::parameter(TensorId tensor) const {
-  const Rooms& r = *rooms_;
+  const OffloaderRooms& r = *rooms_;
   r.order.require_leased(tensor, r.use.tensors);
   return r.cache.param_base() + r.byte_offset(tensor);
 }
 
 GradientView Offloader::gradient(TensorId tensor) {
-  Rooms& r = *rooms_;
+  OffloaderRooms& r = *rooms_;
   r.order.require_gradient(tensor, r.use.tensors);
   return {r.cache.gradient_base() + r.byte_offset(tensor), r.landings.has_gradient(tensor)};
 }

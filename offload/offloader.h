@@ -31,9 +31,9 @@
 #include <terrace/base/workers.h>
 #include <terrace/memory/device/device.h>
 #include <terrace/memory/space/flat_space.h>
-#include <terrace/memory/space/tensor_state.h>
 #include <terrace/offload/lease/activation_store.h>
 #include <terrace/offload/lease/parameter_access.h>
+#include <terrace/offload/offload_report.h>
 #include <terrace/offload/options/offload_options.h>
 #include <terrace/offload/plan/memory_plan.h>
 #include <terrace/offload/plan/update_mode.h>
@@ -41,20 +41,10 @@
 #include <terrace/offload/state/host_budget.h>
 #include <terrace/offload/state/training_state.h>
 #include <terrace/offload/update/update_settings.h>
-#include <terrace/offload/watch/counters.h>
-#include <terrace/offload/watch/step_watch.h>
 #include <terrace/offload/watch/time_account.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
 namespace terrace {
-
-// The traffic of one nvme path since the Offloader was constructed, its construction included.
-struct NvmePathUse {
-  std::string path;
-  uint64_t bytes = 0;           // read and written
-  uint64_t busy_ns = 0;         // with at least one transfer in flight
-  double bytes_per_second = 0;  // the rate by which new blocks are placed now
-};
 
 class Offloader final : public ParameterAccess {
  public:
@@ -128,31 +118,16 @@ class Offloader final : public ParameterAccess {
   GradientView gradient(TensorId tensor) override;
 
   // --- Reports ---
-  OffloadCounters counters() const;
-  // The least bytes that a step can move with these budgets. Without `start` the bound is for a step that
-  // follows another one in the current update mode.
-  TrafficBound traffic_bound(StepStart start) const;
-  TrafficBound traffic_bound() const;
-  // The schedule of a training step: the announced one, or that of the last step as it went.
-  const Schedule& schedule() const;
-  // The times of the chunks of the last finished update, in its order; valid until the next update finishes.
-  std::span<const ChunkTimes> last_update_times() const;
-  uint64_t tier_file_bytes() const;             // on all nvme paths together
-  std::vector<NvmePathUse> nvme_paths() const;  // none when nothing is on nvme
+  const OffloadReport& report() const;
   // The account of the step thread's time, for a program that names causes the offloader cannot know, such as
   // computing outside of leases.
   TimeAccount& time();
-  // The current wait of the step thread, for another thread to read (runtime/observe/watchdog.h).
-  const StepWatch& watch() const;
-  // The state and the last transitions of every tensor, for messages.
-  const TensorStates& states() const;
 
  private:
-  struct Rooms;
   void begin_change();
   void begin_early_update();
   void fetch_for_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind);
-  std::unique_ptr<Rooms> rooms_;
+  std::unique_ptr<OffloaderRooms> rooms_;
 };
 
 }  // namespace terrace

@@ -20,19 +20,6 @@ MemoryPlan plan_with_disk(const FlatSpace& space, std::span<const TensorUse> tra
   return plan;
 }
 
-// A tensor that spans chunks is one run of addresses, so that a chunk's bytes are as many as its slot's:
-// those of all chunks would have to be, and a chunk has E elements whatever their type.
-void require_one_type(const FlatSpace& space) {
-  for (const Section& section : space.sections()) {
-    if (section.type == space.sections().front().type) continue;
-    throw Error(ErrorKind::config,
-                {"cannot mix parameter types in one offloader",
-                 fmt::format("{} and {}", name_of(space.sections().front().type), name_of(section.type)),
-                 "chunks of different types have different bytes, and slots of the device have one size",
-                 "give every tensor the same data type, or use an offloader for each"});
-  }
-}
-
 bool has_frozen_section(const FlatSpace& space) {
   return std::ranges::any_of(space.sections(), [](const Section& section) { return !section.trainable; });
 }
@@ -70,10 +57,10 @@ std::unique_ptr<PlacedActivations> make_activations(const RunContext& run, const
 
 }  // namespace
 
-Offloader::Rooms::Rooms(const FlatSpace& flat_space, const OffloadOptions& offload_options,
-                        std::span<const TensorUse> trace, Device& accelerator, Workers& compute_workers,
-                        Log& user_log, InstructionSet set)
-    : space((require_one_type(flat_space), flat_space)),
+OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions& offload_options,
+                               std::span<const TensorUse> trace, Device& accelerator,
+                               Workers& compute_workers, Log& user_log, InstructionSet set)
+    : space(flat_space),
       options(offload_options),
       device(accelerator),
       plan(plan_with_disk(space, trace, options)),
@@ -132,7 +119,7 @@ Offloader::Rooms::Rooms(const FlatSpace& flat_space, const OffloadOptions& offlo
   recorder.describe(tiers);
 }
 
-Offloader::Rooms::~Rooms() {
+OffloaderRooms::~OffloaderRooms() {
   try {
     boundary.finish_update();
   } catch (...) {
@@ -146,7 +133,7 @@ Offloader::Rooms::~Rooms() {
   }
 }
 
-uint64_t Offloader::Rooms::byte_offset(TensorId tensor) const {
+uint64_t OffloaderRooms::byte_offset(TensorId tensor) const {
   const TensorPlace& place = space.place(tensor);
   const ChunkInfo& chunk = space.chunk(ChunkId{place.first_chunk});
   return place.first_chunk * plan.slot_bytes +

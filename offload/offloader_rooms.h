@@ -1,4 +1,4 @@
-// Offloader::Rooms: the parts of an Offloader in the order of their construction. Only this assembly knows
+// OffloaderRooms: the parts of an Offloader in the order of their construction. Only this assembly knows
 // them all: each part knows those that it is given.
 #pragma once
 
@@ -35,10 +35,11 @@
 
 namespace terrace {
 
-struct Offloader::Rooms {
-  Rooms(const FlatSpace& flat_space, const OffloadOptions& offload_options, std::span<const TensorUse> trace,
-        Device& accelerator, Workers& compute_workers, Log& user_log, InstructionSet set);
-  ~Rooms();
+struct OffloaderRooms {
+  OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions& offload_options,
+                 std::span<const TensorUse> trace, Device& accelerator, Workers& compute_workers,
+                 Log& user_log, InstructionSet set);
+  ~OffloaderRooms();
 
   EvictionContext now() const { return {cursor->schedule(), cursor->position()}; }
   // The place of a tensor's first element in the flat ranges of the device.
@@ -94,6 +95,7 @@ struct Offloader::Rooms {
   std::exception_ptr landing_failure;
   uint64_t step_count = 0, evaluation_count = 0;  // begun so far
   OffloadCounters counters;                       // counted by the facade itself
+  const OffloadReport report{*this};
 };
 
 }  // namespace terrace

@@ -113,7 +113,7 @@ int train(const std::filesystem::path& folder) {
     offloader.update({groups, step, 1.0});
     if (step == 1) first_loss = loss;
   }
-  const terrace::OffloadCounters moved = offloader.counters();
+  const terrace::OffloadCounters moved = offloader.report().counters();
   std::printf("parameters %zu KiB, device budget %zu KiB; loss %.4f -> %.4f; read %.1f MiB, wrote %.1f MiB\n",
               static_cast<size_t>(space.parameter_count() * sizeof(float) / 1024),
               static_cast<size_t>(options.device_budget_bytes / 1024), first_loss, loss,

@@ -45,7 +45,7 @@ void FlatSpace::list_chunks() {
   for (uint32_t s = 0; s < sections().size(); ++s) {
     const Section& section = sections()[s];
     for (uint32_t i = 0; i < section.chunk_count; ++i)
-      chunks_.push_back({s, i, i * chunk_elements(), elements_of_chunk(section, i)});
+      chunks_.push_back({s, i, i * section.chunk_elements, elements_of_chunk(section, i)});
   }
 }
 
@@ -124,7 +124,10 @@ void FlatSpace::check_sections() const {
     const Section& section = sections()[s];
     TERRACE_ASSERT(section.elements > 0 && section.elements % kTileElements == 0, id_text("section", s));
     TERRACE_ASSERT(section.first_chunk == next_chunk, id_text("section", s));
-    TERRACE_ASSERT(section.chunk_count == divide_up(section.elements, chunk_elements()),
+    TERRACE_ASSERT(section.chunk_elements % kTileElements == 0 &&
+                       section.chunk_elements * bytes_of(section.type) == param_slot_bytes(),
+                   id_text("section", s));
+    TERRACE_ASSERT(section.chunk_count == divide_up(section.elements, section.chunk_elements),
                    id_text("section", s));
     next_chunk += section.chunk_count;
     TERRACE_ASSERT(next_chunk <= chunks_.size(), id_text("section", s));
@@ -167,8 +170,8 @@ void FlatSpace::check_places() const {
   TERRACE_ASSERT(trainable == trainable_count(), std::to_string(trainable));
 }
 
-// chunk.first_element = index_in_section * E; a tensor is listed by exactly the chunks of its range, and the
-// elements that those chunks hold of it add up to its own.
+// chunk.first_element = index_in_section * section.chunk_elements; a tensor is listed by exactly the chunks
+// of its range, and the elements that those chunks hold of it add up to its own.
 void FlatSpace::check_chunks() const {
   std::vector<uint64_t> held(tensors().size(), 0);
   std::vector<uint32_t> listed(tensors().size(), 0);
@@ -176,10 +179,11 @@ void FlatSpace::check_chunks() const {
     const ChunkInfo& chunk = chunks_[c];
     const Section& section = sections()[chunk.section];
     TERRACE_ASSERT(c == section.first_chunk + chunk.index_in_section, id_text("chunk", c));
-    TERRACE_ASSERT(chunk.first_element == chunk.index_in_section * chunk_elements(), id_text("chunk", c));
+    TERRACE_ASSERT(chunk.first_element == chunk.index_in_section * section.chunk_elements,
+                   id_text("chunk", c));
     TERRACE_ASSERT(chunk.elements > 0 && chunk.elements % kTileElements == 0, id_text("chunk", c));
     const bool last = chunk.index_in_section + 1 == section.chunk_count;
-    TERRACE_ASSERT(last || chunk.elements == chunk_elements(), id_text("chunk", c));
+    TERRACE_ASSERT(last || chunk.elements == section.chunk_elements, id_text("chunk", c));
     const std::span<const TensorId> ids = tensors_of(ChunkId{c});
     TERRACE_ASSERT(!ids.empty(), id_text("chunk", c));
     for (size_t i = 0; i < ids.size(); ++i) {

@@ -1,5 +1,5 @@
-// FlatSpace: every parameter laid end to end, cut into equal chunks. It is pure arithmetic and owns no
-// memory.
+// FlatSpace: every parameter laid end to end, cut into chunks of equal bytes. It is pure arithmetic and owns
+// no memory.
 //
 // SpaceLayout says where tensors lie; FlatSpace adds a table of the chunks and their contents. Chunk i of
 // every role (param, grad, state) covers the same elements. Invariants: see check(). The space is immutable:
@@ -22,8 +22,8 @@ namespace terrace {
 struct ChunkInfo {
   uint32_t section;
   uint32_t index_in_section;
-  uint64_t first_element;  // in its section: index_in_section * E
-  uint64_t elements;       // a multiple of kTileElements; E but for the last chunk of a section
+  uint64_t first_element;  // in its section: index_in_section * Section::chunk_elements
+  uint64_t elements;       // a multiple of kTileElements; Section::chunk_elements but for its last chunk
   uint64_t tile_count() const { return elements / kTileElements; }
 };
 

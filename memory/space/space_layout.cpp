@@ -47,6 +47,7 @@ SpaceLayout::SpaceLayout(std::vector<TensorSpec> tensors, uint64_t chunk_element
       chunk_elements_ > 0 && chunk_elements_ % kTileElements == 0 && chunk_elements_ <= kMaxElements,
       "a chunk of " + std::to_string(chunk_elements_) + " elements is not made of whole tiles of " +
           std::to_string(kTileElements));
+  for (const TensorSpec& tensor : tensors_) widest_bytes_ = std::max(widest_bytes_, bytes_of(tensor.type));
   place_tensors();
   cut_chunks();
 }
@@ -62,7 +63,9 @@ void SpaceLayout::place_tensors() {
       return s.type == tensor.type && s.trainable == tensor.trainable;
     });
     if (section == sections_.end()) {
-      section = sections_.insert(sections_.end(), Section{tensor.type, tensor.trainable, 0, 0, 0});
+      section =
+          sections_.insert(sections_.end(), Section{.type = tensor.type, .trainable = tensor.trainable});
+      section->chunk_elements = chunk_elements_ * widest_bytes_ / bytes_of(tensor.type);
     }
     total_elements -= round_up(section->elements, kTileElements);
     total_chunks -= section->chunk_count;
@@ -70,7 +73,7 @@ void SpaceLayout::place_tensors() {
     section->elements = first + count;  // without padding until all tensors are placed
     section->chunk_count = 0;
     total_elements += round_up(section->elements, kTileElements);
-    const uint64_t section_chunks = divide_up(section->elements, chunk_elements_);
+    const uint64_t section_chunks = divide_up(section->elements, section->chunk_elements);
     total_chunks += section_chunks;
     if (total_elements > kMaxElements) {
       refuse(tensor, "with it the model has more than 2^59 elements", "check the shapes");
@@ -92,17 +95,20 @@ void SpaceLayout::cut_chunks() {
     chunk_count_ += section.chunk_count;
   }
   for (TensorPlace& place : places_) {
-    const uint64_t first = place.first_element / chunk_elements_;
-    const uint64_t last = (place.first_element + place.elements - 1) / chunk_elements_;
+    const uint64_t chunk_elements = sections_[place.section].chunk_elements;
+    const uint64_t first = place.first_element / chunk_elements;
+    const uint64_t last = (place.first_element + place.elements - 1) / chunk_elements;
     place.first_chunk = sections_[place.section].first_chunk + static_cast<uint32_t>(first);
     place.chunk_count = static_cast<uint32_t>(last - first + 1);
   }
 }
 
-uint64_t SpaceLayout::param_slot_bytes() const {
-  uint64_t bytes = 0;
-  for (const Section& section : sections_) bytes = std::max(bytes, chunk_elements_ * bytes_of(section.type));
-  return bytes;
+uint64_t SpaceLayout::largest_trainable_chunk() const {
+  uint64_t elements = 0;
+  for (const Section& section : sections_) {
+    if (section.trainable) elements = std::max(elements, section.chunk_elements);
+  }
+  return elements == 0 ? chunk_elements_ : elements;
 }
 
 }  // namespace terrace

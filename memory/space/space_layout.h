@@ -4,8 +4,9 @@
 //
 // A section holds the tensors of one (dtype, trainable) pair in the order in which they were given, each
 // aligned to kTensorAlignment elements. A section is padded to a multiple of kTileElements and cut into
-// chunks of E elements (E a multiple of kTileElements), the last one short. The layout is immutable: any
-// thread may read it.
+// chunks, the last one short. All full chunks have the same bytes of parameters, so that any slot fits any
+// chunk: E elements (E a multiple of kTileElements) where the type is the widest of the model's, and
+// proportionally more where it is narrower. The layout is immutable: any thread may read it.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +24,12 @@ inline constexpr uint64_t kTensorAlignment = 64;  // elements
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 59;
 
 struct Section {
-  DataType type;
-  bool trainable;
-  uint64_t elements;  // a multiple of kTileElements, padding included
-  uint32_t first_chunk;
-  uint32_t chunk_count;
+  DataType type = DataType::bf16;
+  bool trainable = true;
+  uint64_t elements = 0;        // a multiple of kTileElements, padding included
+  uint64_t chunk_elements = 0;  // of every chunk but the last; a multiple of kTileElements
+  uint32_t first_chunk = 0;
+  uint32_t chunk_count = 0;
 };
 
 struct TensorPlace {
@@ -53,15 +55,17 @@ class SpaceLayout {
   std::span<const TensorPlace> places() const { return places_; }
   const TensorSpec& tensor(TensorId id) const { return tensors_[index_of(id)]; }
   const TensorPlace& place(TensorId id) const { return places_[index_of(id)]; }
-  // The elements of the chunk with this place in a section: E, but for the last chunk.
-  uint64_t elements_of_chunk(const Section& section, uint32_t index_in_section) const {
-    return std::min(chunk_elements_, section.elements - index_in_section * chunk_elements_);
+  // The elements of the chunk with this place in a section.
+  static uint64_t elements_of_chunk(const Section& section, uint32_t index_in_section) {
+    return std::min(section.chunk_elements, section.elements - index_in_section * section.chunk_elements);
   }
+  // The most elements of a chunk that is trained; E if none is.
+  uint64_t largest_trainable_chunk() const;
 
   uint64_t parameter_count() const { return parameter_count_; }  // without padding
   uint64_t trainable_count() const { return trainable_count_; }  // without padding
   // Bytes of a slot that fits any chunk's parameters: E elements of the widest data type; 0 without tensors.
-  uint64_t param_slot_bytes() const;
+  uint64_t param_slot_bytes() const { return chunk_elements_ * widest_bytes_; }
 
  private:
   void place_tensors();
@@ -71,6 +75,7 @@ class SpaceLayout {
   std::vector<TensorPlace> places_;
   std::vector<Section> sections_;
   uint64_t chunk_elements_;
+  uint64_t widest_bytes_ = 0;  // of an element of the widest type
   uint32_t chunk_count_ = 0;
   uint64_t parameter_count_ = 0;
   uint64_t trainable_count_ = 0;

@@ -291,7 +291,7 @@ void BlockStore::sync() {
   for (const std::unique_ptr<File>& file : files_) {
     if (file == nullptr) continue;
     if (file->lost) {
-      throw Error(ErrorKind::io, {"cannot write to the device the file", file->path,
+      throw Error(ErrorKind::io, {"cannot sync the file", file->path,
                                   "an earlier attempt failed, and what was lost then is not known",
                                   "resume from the last commit or checkpoint"});
     }

@@ -163,7 +163,8 @@ std::vector<uint32_t> BlockStore::share_out(std::span<const uint32_t> there) con
        space_.folder(paths.front()).path(),
        fmt::format("{} bytes ({}) are needed on its paths, {} more than are free there",
                    wanted * options_.block_bytes, format_bytes(wanted * options_.block_bytes), missing),
-       fmt::format("free {} there, or set TierPath::path to larger disks", format_bytes(missing))});
+       fmt::format("free {} there, or set TierPath::path to a folder on a larger drive",
+                   format_bytes(missing))});
 }
 
 // It has its name when its mark is on the device, and not before: whatever has that name and no mark is no

@@ -8,13 +8,13 @@
 #include <utility>
 
 #include <terrace/base/assert.h>
-#include <terrace/offload/commits/pinned_commit_parts.h>
+#include <terrace/offload/commits/pinned_commit_reader.h>
 #include <terrace/optimizer_cpu/masters.h>
 
 namespace terrace {
 
-PinnedCommit::Parts::Run::Run(BlockStore* store, const BlockStore::Snapshot& snapshot, const FlatSpace& space,
-                              bool trainable)
+PinnedCommit::Reader::Run::Run(BlockStore* store, const BlockStore::Snapshot& snapshot,
+                               const FlatSpace& space, bool trainable)
     : store_(store), snapshot_(snapshot) {
   if (store == nullptr) return;
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
@@ -24,9 +24,9 @@ PinnedCommit::Parts::Run::Run(BlockStore* store, const BlockStore::Snapshot& sna
   }
 }
 
-PinnedCommit::Parts::Parts(Committer& committer, const CommitStores& stores, const FlatSpace& space,
-                           std::unique_ptr<io::Engine> engine, std::span<std::byte> memory,
-                           uint64_t block_bytes, InstructionSet set)
+PinnedCommit::Reader::Reader(Committer& committer, const CommitStores& stores, const FlatSpace& space,
+                             std::unique_ptr<io::Engine> engine, std::span<std::byte> memory,
+                             uint64_t block_bytes, InstructionSet set)
     : committer_(committer),
       slots_(committer.pin()),
       engine_(std::move(engine)),
@@ -45,12 +45,12 @@ PinnedCommit::Parts::Parts(Committer& committer, const CommitStores& stores, con
     buffers_[b].memory = memory.subspan(b * block_bytes, block_bytes);
 }
 
-PinnedCommit::Parts::~Parts() {
+PinnedCommit::Reader::~Reader() {
   engine_.reset();
   committer_.unpin();
 }
 
-void PinnedCommit::Parts::read(const Run& run, uint64_t begin, std::span<std::byte> destination) {
+void PinnedCommit::Reader::read(const Run& run, uint64_t begin, std::span<std::byte> destination) {
   TERRACE_ASSERT(begin <= run.bytes() && destination.size() <= run.bytes() - begin,
                  "bytes " + std::to_string(begin) + " + " + std::to_string(destination.size()) +
                      " are not in a commit of " + std::to_string(run.bytes()));
@@ -89,14 +89,14 @@ void PinnedCommit::Parts::read(const Run& run, uint64_t begin, std::span<std::by
 }
 
 // Waits for what the buffer is being filled with and hands it over.
-void PinnedCommit::Parts::finish(Buffer& buffer) {
+void PinnedCommit::Reader::finish(Buffer& buffer) {
   const std::span<std::byte> destination = std::exchange(buffer.destination, {});
   buffer.read.finish();
   if (!destination.empty())
     std::memcpy(destination.data(), buffer.memory.data() + buffer.skip, destination.size());
 }
 
-PinnedCommit::Parts::Run::Extent PinnedCommit::Parts::Run::block_at(uint64_t byte) const {
+PinnedCommit::Reader::Run::Extent PinnedCommit::Reader::Run::block_at(uint64_t byte) const {
   const auto next = std::upper_bound(chunks_.begin(), chunks_.end(), byte,
                                      [](uint64_t at, const Piece& piece) { return at < piece.begin; });
   const Piece& piece = *std::prev(next);
@@ -105,7 +105,7 @@ PinnedCommit::Parts::Run::Extent PinnedCommit::Parts::Run::block_at(uint64_t byt
   return {piece.begin + block * block_bytes, store_->block_bytes(piece.chunk, block)};
 }
 
-const std::byte* PinnedCommit::Parts::parameters_of_tile(uint64_t tile) {
+const std::byte* PinnedCommit::Reader::parameters_of_tile(uint64_t tile) {
   const uint64_t byte = tile * kTileElements * sizeof(Bf16);
   if (byte < unjoined_extent_.begin || byte - unjoined_extent_.begin >= unjoined_extent_.bytes) {
     const Run::Extent extent = parameters_.block_at(byte);
@@ -116,7 +116,7 @@ const std::byte* PinnedCommit::Parts::parameters_of_tile(uint64_t tile) {
   return unjoined_parameters_.data() + (byte - unjoined_extent_.begin);
 }
 
-void PinnedCommit::Parts::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
+void PinnedCommit::Reader::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
   const uint64_t tile_bytes = layout_.tile_bytes();
   if (layout_.master == MasterForm::whole) return read(records_, first_tile * tile_bytes, tiles);
   const uint64_t canonical_bytes = layout_.canonical().tile_bytes();
@@ -133,7 +133,7 @@ void PinnedCommit::Parts::read_records(uint64_t first_tile, std::span<std::byte>
   }
 }
 
-bool PinnedCommit::Parts::clone(const Run& run, int fd) {
+bool PinnedCommit::Reader::clone(const Run& run, int fd) {
   for (const Run::Piece& piece : run.chunks_) {
     const uint32_t count = run.store_->block_count(piece.chunk);
     for (uint32_t block = 0; block < count; ++block) {
@@ -149,42 +149,42 @@ bool PinnedCommit::Parts::clone(const Run& run, int fd) {
   return true;
 }
 
-PinnedCommit::PinnedCommit(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+PinnedCommit::PinnedCommit(std::unique_ptr<Reader> reader) : reader_(std::move(reader)) {}
 PinnedCommit::~PinnedCommit() = default;
 
 uint64_t PinnedCommit::commit() const {
-  return parts_->slots().commit;
+  return reader_->slots().commit;
 }
 const std::string& PinnedCommit::info() const {
-  return parts_->slots().info;
+  return reader_->slots().info;
 }
 
 RecordLayout PinnedCommit::record_layout() const {
-  return parts_->layout().canonical();
+  return reader_->layout().canonical();
 }
 uint64_t PinnedCommit::block_tiles() const {
-  return parts_->layout().block_tiles();
+  return reader_->layout().block_tiles();
 }
 uint64_t PinnedCommit::record_tile_count() const {
-  return parts_->records().bytes() / parts_->layout().tile_bytes();
+  return reader_->records().bytes() / reader_->layout().tile_bytes();
 }
 void PinnedCommit::read_records(uint64_t first_tile, std::span<std::byte> tiles) {
-  parts_->read_records(first_tile, tiles);
+  reader_->read_records(first_tile, tiles);
 }
 
 uint64_t PinnedCommit::frozen_bytes() const {
-  return parts_->frozen().bytes();
+  return reader_->frozen().bytes();
 }
 void PinnedCommit::read_frozen(uint64_t offset, std::span<std::byte> parameters) {
-  parts_->read(parts_->frozen(), offset, parameters);
+  reader_->read(reader_->frozen(), offset, parameters);
 }
 
 bool PinnedCommit::clone_records(int fd) {
-  if (parts_->layout().master != MasterForm::whole) return false;
-  return parts_->clone(parts_->records(), fd);
+  if (reader_->layout().master != MasterForm::whole) return false;
+  return reader_->clone(reader_->records(), fd);
 }
 bool PinnedCommit::clone_frozen(int fd) {
-  return parts_->clone(parts_->frozen(), fd);
+  return reader_->clone(reader_->frozen(), fd);
 }
 
 }  // namespace terrace

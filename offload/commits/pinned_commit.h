@@ -16,8 +16,8 @@ namespace terrace {
 // uses it, not necessarily the step thread. It has an engine and a few blocks of host memory of its own.
 class PinnedCommit {
  public:
-  class Parts;  // private to the offloader
-  explicit PinnedCommit(std::unique_ptr<Parts> parts);
+  class Reader;  // private to the offloader
+  explicit PinnedCommit(std::unique_ptr<Reader> reader);
   ~PinnedCommit();
   PinnedCommit(const PinnedCommit&) = delete;
   PinnedCommit& operator=(const PinnedCommit&) = delete;
@@ -44,7 +44,7 @@ class PinnedCommit {
   bool clone_frozen(int fd);
 
  private:
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Reader> reader_;
 };
 
 }  // namespace terrace

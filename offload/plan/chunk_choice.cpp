@@ -54,10 +54,11 @@ uint64_t less_traffic(const ChunkCut& largest, uint64_t least_elements,
   return chosen;
 }
 
-// Whose parameters are whole granules of device memory; a power of two.
+// Returns the fewest elements of the widest type that fill whole granules of device memory; a power of two.
 uint64_t least_chunk(const std::vector<TensorSpec>& tensors, const OffloadOptions& options) {
-  if (tensors.empty()) return kTileElements;
-  return std::max(kTileElements, options.device_granularity_bytes / bytes_of(tensors.front().type));
+  uint64_t widest = 0;
+  for (const TensorSpec& tensor : tensors) widest = std::max(widest, bytes_of(tensor.type));
+  return widest == 0 ? kTileElements : std::max(kTileElements, options.device_granularity_bytes / widest);
 }
 
 std::vector<uint64_t> sizes_up_to(const std::vector<TensorSpec>& tensors, uint64_t least, uint64_t largest) {

@@ -66,7 +66,7 @@ Counts count(const SpaceLayout& space, const RecordLayout& layout) {
     counts.record_blocks += chunks * divide_up(tiles, layout.block_tiles());
   };
   for (const Section& section : space.sections()) {
-    if (section.chunk_count > 1) add(section, space.chunk_elements(), section.chunk_count - 1);
+    if (section.chunk_count > 1) add(section, section.chunk_elements, section.chunk_count - 1);
     add(section, space.elements_of_chunk(section, section.chunk_count - 1), 1);
   }
   return counts;
@@ -89,23 +89,27 @@ uint32_t activations_on_device(uint64_t budget, const MemoryPlan& plan, uint64_t
 // A chunk's addresses follow those of the one before, so its slot is neither longer nor shorter.
 void require_whole_granules(const SpaceLayout& space, const MemoryPlan& plan) {
   if (plan.slot_bytes % plan.device_granularity_bytes == 0) return;
-  const uint64_t element_bytes = plan.slot_bytes / space.chunk_elements();
+  const uint64_t widest_bytes = plan.slot_bytes / space.chunk_elements();
   throw Error(ErrorKind::config,
               {"cannot give the device chunks", fmt::format("of {} elements", space.chunk_elements()),
                fmt::format("its memory comes in pieces of {}", format_bytes(plan.device_granularity_bytes)),
                fmt::format("cut chunks of a multiple of {} elements (FlatSpace::chunk_elements)",
-                           plan.device_granularity_bytes / element_bytes)});
+                           plan.device_granularity_bytes / widest_bytes)});
 }
 
-// A block of records is a run, or a chunk where that is less.
+// A block of records is a run, or a chunk where that is less. Lanes have room for elements of any section.
 void plan_lanes(const SpaceLayout& space, const OffloadOptions& options, MemoryPlan& plan) {
   plan.device_side = updated_on_device(space, options);
   if (plan.device_update_chunks() == 0) return;
-  const uint64_t parameter_bytes = plan.slot_bytes / space.chunk_elements();
-  const uint64_t gradient_bytes =
-      options.accumulation_steps > 1 ? bytes_of(options.accumulation_type) : parameter_bytes;
+  uint64_t parameter_bytes = 0, gradient_bytes = 0;
+  for (const Section& section : space.sections()) {
+    if (!section.trainable) continue;
+    parameter_bytes = std::max(parameter_bytes, bytes_of(section.type));
+    gradient_bytes = std::max(gradient_bytes, bytes_of(held_gradient_type(section, options)));
+  }
   plan.device_lanes = kDeviceLanes;
-  plan.device_lane_tiles = std::min(plan.record_layout.block_tiles(), space.chunk_elements() / kTileElements);
+  plan.device_lane_tiles =
+      std::min(plan.record_layout.block_tiles(), space.largest_trainable_chunk() / kTileElements);
   plan.device_lane_gradient_bytes = plan.device_lane_tiles * kTileElements * gradient_bytes;
   plan.device_lane_parameter_bytes = plan.device_lane_tiles * kTileElements * parameter_bytes;
 }
@@ -119,8 +123,9 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   plan.work_bytes = whole(options.work_bytes);
   plan.slot_bytes = space.param_slot_bytes();
   require_whole_granules(space, plan);
-  plan.record_slot_bytes = space.chunk_elements() / kTileElements * plan.record_layout.tile_bytes();
-  plan.accumulator_slot_bytes = space.chunk_elements() * bytes_of(options.accumulation_type);
+  const uint64_t most_elements = space.largest_trainable_chunk();
+  plan.record_slot_bytes = most_elements / kTileElements * plan.record_layout.tile_bytes();
+  plan.accumulator_slot_bytes = most_elements * bytes_of(options.accumulation_type);
   if (states_there) {
     plan.record_slot_bytes = whole(plan.record_slot_bytes);
     plan.accumulator_slot_bytes = whole(plan.accumulator_slot_bytes);
@@ -326,8 +331,8 @@ void plan_disk(const SpaceLayout& space, const OffloadOptions& options, const Co
     plan.record_file_bytes = (counts.record_blocks + plan.record_spare_slots) * plan.ring_slot_bytes;
   }
   const std::vector<bool> spilled = spilled_gradients(space, plan);
-  const uint64_t element_bytes = plan.spill_slot_bytes / space.chunk_elements();
   for (const Section& section : space.sections()) {
+    const uint64_t element_bytes = bytes_of(held_gradient_type(section, options));
     for (uint32_t i = 0; i < section.chunk_count; ++i) {
       const uint64_t bytes = space.elements_of_chunk(section, i) * element_bytes;
       if (spilled[section.first_chunk + i])
@@ -435,6 +440,10 @@ std::string reason_without_commits(const SpaceLayout& space, const OffloadOption
       return "parameters are not on nvme, and some of them are frozen";
   }
   return "";
+}
+
+DataType held_gradient_type(const Section& section, const OffloadOptions& options) {
+  return options.accumulation_steps > 1 ? options.accumulation_type : section.type;
 }
 
 uint64_t useful_device_bytes(const MemoryPlan& plan) {

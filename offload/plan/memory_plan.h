@@ -147,6 +147,10 @@ inline bool has_parameters_in_commits(const MemoryPlan& plan) {
   return plan.keeps_commits && plan.record_layout.master == MasterForm::remainder;
 }
 
+// The type in which a section's gradients are held until the update: with several micro-batches that of their
+// sums.
+DataType held_gradient_type(const Section& section, const OffloadOptions& options);
+
 // The device bytes beyond which more would stay unused.
 uint64_t useful_device_bytes(const MemoryPlan& plan);
 

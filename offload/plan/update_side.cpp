@@ -5,13 +5,13 @@
 namespace terrace {
 namespace {
 
-// body(chunk, elements) for every chunk that is trained.
+// Calls body(chunk, elements, section) for every chunk that is trained.
 template <typename Body>
 void for_each_trainable(const SpaceLayout& space, Body body) {
   for (const Section& section : space.sections()) {
     if (!section.trainable) continue;
     for (uint32_t i = 0; i < section.chunk_count; ++i)
-      body(section.first_chunk + i, space.elements_of_chunk(section, i));
+      body(section.first_chunk + i, space.elements_of_chunk(section, i), section);
   }
 }
 
@@ -25,32 +25,32 @@ struct ChunkSeconds {
 
 class Costs {
  public:
-  Costs(const SpaceLayout& space, const OffloadOptions& options, const UpdateRates& rates) : rates_(rates) {
-    // As DeviceLanes has them.
-    const double parameter =
-        static_cast<double>(space.param_slot_bytes()) / static_cast<double>(space.chunk_elements());
-    const double gradient = options.accumulation_steps > 1 ? bytes_of(options.accumulation_type) : parameter;
-    const double record = static_cast<double>(options.record_layout.tile_bytes()) / kTileElements;
-    const bool made_there = options.parameters == Placement::none;
-    const bool has_old = options.record_layout.master == MasterForm::remainder;
-    up_bytes_ = record + gradient + (has_old && !made_there ? parameter : 0);
-    down_bytes_ = record + (made_there ? 0 : parameter);
-    if (options.states == Placement::nvme && rates.nvme_bytes > 0) drive_bytes_ = 2 * record;
+  Costs(const OffloadOptions& options, const UpdateRates& rates)
+      : options_(options),
+        rates_(rates),
+        record_bytes_(static_cast<double>(options.record_layout.tile_bytes()) / kTileElements) {
+    if (options.states == Placement::nvme && rates.nvme_bytes > 0) drive_bytes_ = 2 * record_bytes_;
   }
 
-  ChunkSeconds of(double elements) const {
+  // The copies are those of DeviceLanes.
+  ChunkSeconds of(double elements, const Section& section) const {
+    const double parameter = bytes_of(section.type);
+    const double gradient = bytes_of(held_gradient_type(section, options_));
+    const bool made_there = options_.parameters == Placement::none;
+    const bool has_old = options_.record_layout.master == MasterForm::remainder;
+    const double up_bytes = record_bytes_ + gradient + (has_old && !made_there ? parameter : 0);
+    const double down_bytes = record_bytes_ + (made_there ? 0 : parameter);
     return {.processor = elements / rates_.processor_elements,
-            .up = elements * up_bytes_ / rates_.link_bytes,
-            .down = elements * down_bytes_ / rates_.link_bytes,
+            .up = elements * up_bytes / rates_.link_bytes,
+            .down = elements * down_bytes / rates_.link_bytes,
             .drives = drive_bytes_ > 0 ? elements * drive_bytes_ / rates_.nvme_bytes : 0};
   }
 
  private:
+  const OffloadOptions& options_;
   const UpdateRates& rates_;
-  // Of an element.
-  double up_bytes_ = 0;
-  double down_bytes_ = 0;
-  double drive_bytes_ = 0;
+  const double record_bytes_;  // per element
+  double drive_bytes_ = 0;     // per element
 };
 
 // When everything is done with what it has been given.
@@ -87,10 +87,10 @@ class Sides {
 std::vector<bool> divide_by_rates(const SpaceLayout& space, const OffloadOptions& options,
                                   const UpdateRates& rates) {
   std::vector<bool> on_device(space.chunk_count(), false);
-  const Costs costs(space, options, rates);
+  const Costs costs(options, rates);
   Sides sides;
-  for_each_trainable(space, [&](uint32_t chunk, uint64_t elements) {
-    on_device[chunk] = sides.give(costs.of(static_cast<double>(elements)));
+  for_each_trainable(space, [&](uint32_t chunk, uint64_t elements, const Section& section) {
+    on_device[chunk] = sides.give(costs.of(static_cast<double>(elements), section));
   });
   return on_device;
 }
@@ -99,7 +99,7 @@ std::vector<bool> divide_by_share(const SpaceLayout& space, double processor_sha
   std::vector<bool> on_device(space.chunk_count(), false);
   double all = 0;   // elements so far,
   double here = 0;  // and those of the processor
-  for_each_trainable(space, [&](uint32_t chunk, uint64_t chunk_elements) {
+  for_each_trainable(space, [&](uint32_t chunk, uint64_t chunk_elements, const Section&) {
     const auto elements = static_cast<double>(chunk_elements);
     all += elements;
     on_device[chunk] = processor_share * all - here < elements / 2;
@@ -120,7 +120,7 @@ std::vector<bool> updated_on_device(const SpaceLayout& space, const OffloadOptio
 double share_of_processor(const SpaceLayout& space, const std::vector<bool>& on_device) {
   uint64_t all = 0;
   uint64_t here = 0;
-  for_each_trainable(space, [&](uint32_t chunk, uint64_t elements) {
+  for_each_trainable(space, [&](uint32_t chunk, uint64_t elements, const Section&) {
     all += elements;
     if (!on_device[chunk]) here += elements;
   });

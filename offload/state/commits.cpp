@@ -5,7 +5,7 @@
 #include <terrace/base/error.h>
 #include <terrace/memory/host/host_arena.h>
 #include <terrace/offload/commits/committer.h>
-#include <terrace/offload/commits/pinned_commit_parts.h>
+#include <terrace/offload/commits/pinned_commit_reader.h>
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/state/step_boundary.h>
 
@@ -121,7 +121,7 @@ std::unique_ptr<PinnedCommit> Commits::pin() {
   const RunContext& run = blocks_.run();
   run.watch.set_activity("a copy of the last commit");
   boundary_.finish_update();
-  return std::make_unique<PinnedCommit>(std::make_unique<PinnedCommit::Parts>(
+  return std::make_unique<PinnedCommit>(std::make_unique<PinnedCommit::Reader>(
       *committer_, stores(), run.space, blocks_.tiers().make_engine("copies of commits"), pin_memory_,
       run.plan.commit_slot_bytes, run.instruction_set));
 }

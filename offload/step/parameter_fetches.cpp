@@ -98,13 +98,13 @@ void ParameterFetches::send_updated_ahead(const Schedule& schedule, uint32_t pos
 
 void ParameterFetches::fetch_by_opt(const Schedule& schedule, uint32_t position,
                                     std::span<const ChunkId> leased) {
-  const FetchAhead::Now now = {schedule, position,          cache_.slot_count(), cache_.gradient_slot_count(),
-                               leased,   cache_.residents()};
+  const FetchPlan::Now now = {schedule, position,          cache_.slot_count(), cache_.gradient_slot_count(),
+                              leased,   cache_.residents()};
   ahead_.plan(now, run_.options.prefetch_uses,
               [this](ChunkId chunk) { return !homes_.gradients.is_displaced(chunk); });
   uint64_t elements = 0;
   size_t next_victim = 0;
-  for (const FetchAhead::Fetch& fetch : ahead_.fetches()) {
+  for (const FetchPlan::Fetch& fetch : ahead_.fetches()) {
     // Here after all: it was to leave meanwhile, and could not.
     if (cache_.param_state(fetch.chunk) != ChunkState::absent) return;
     elements += run_.space.chunk(fetch.chunk).elements;

@@ -1,5 +1,5 @@
 // ParameterFetches: brings the parameters of a use to the device, and ahead of time those of the following
-// uses. The policy of the device cache, FetchAhead or a replayed log chooses the chunks that leave for them.
+// uses. The policy of the device cache, FetchPlan or a replayed log chooses the chunks that leave for them.
 // The step thread uses it.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <terrace/base/clock.h>
 #include <terrace/memory/space/schedule.h>
 #include <terrace/offload/device/device_cache.h>
-#include <terrace/offload/device/fetch_ahead.h>
+#include <terrace/offload/device/fetch_plan.h>
 #include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/plan/run_context.h>
 #include <terrace/offload/step/open_use.h>
@@ -56,7 +56,7 @@ class ParameterFetches {
   Decisions& decisions_;
   const std::function<void()> finish_update_;
   const SteadyClock clock_;
-  FetchAhead ahead_;
+  FetchPlan ahead_;
   uint64_t fetch_count_ = 0;
   uint64_t demand_fetch_count_ = 0;
   uint64_t wait_ns_ = 0;

@@ -252,15 +252,16 @@ void TierStores::make_param_stores() {
 
 void TierStores::make_gradient_store() {
   const std::vector<bool> spills = spilled_gradients(space_, plan_);
-  const uint64_t element_bytes = plan_.spill_slot_bytes / space_.chunk_elements();
   BlockStoreOptions store;
   store.name = kGradients;
   store.block_bytes = plan_.spill_block_bytes();
   store.verify = options_.verify_checksums;
   store.paths = numbers_of(passing_paths(options_));
   store.leave_bytes = bytes_of_later_stores(kGradients);
-  store.chunk_bytes = of_every_chunk(
-      space_, [&](ChunkId c) { return spills[index_of(c)] ? space_.chunk(c).elements * element_bytes : 0; });
+  store.chunk_bytes = of_every_chunk(space_, [&](ChunkId c) -> uint64_t {
+    if (!spills[index_of(c)]) return 0;
+    return space_.chunk(c).elements * bytes_of(held_gradient_type(space_.section_of(c), options_));
+  });
   gradients_ = make_store(*tier_, std::move(store), {}, *engine_, log_);
 }
 

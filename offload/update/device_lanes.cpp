@@ -22,8 +22,6 @@ DeviceLanes::DeviceLanes(const TileUpdate& tiles, Device& device, const Workers&
       workers_(workers.beside()),
       watch_(watch),
       tile_bytes_(plan.record_layout.tile_bytes()),
-      gradient_tile_bytes_(plan.device_lane_gradient_bytes / plan.device_lane_tiles),
-      parameter_tile_bytes_(plan.device_lane_parameter_bytes / plan.device_lane_tiles),
       lane_tiles_(plan.device_lane_tiles),
       lane_count_(plan.device_lanes),
       dry_(dry),
@@ -109,8 +107,8 @@ void DeviceLanes::finish() {
 }
 
 DeviceLanes::RunBytes DeviceLanes::bytes_of_run(const LaneRun& run) const {
-  return {run.tile_count * tile_bytes_, run.tile_count * gradient_tile_bytes_,
-          run.tile_count * parameter_tile_bytes_};
+  return {run.tile_count * tile_bytes_, run.tile_count * tiles_.gradient_tile_bytes(run.chunk),
+          run.tile_count * tiles_.parameter_tile_bytes(run.chunk)};
 }
 
 // --- What happens to a run ---
@@ -138,9 +136,10 @@ void DeviceLanes::update(const LaneRun& run, const Lane& lane) {
   const RecordedUpdate recorded(watch_.events(), kDeviceUpdateLane, run.chunk, run.tile_count * tile_bytes_);
   std::byte* const parameters = run.there != nullptr ? run.there : lane.parameters;
   const auto update_part = [&](uint64_t first, uint64_t count) {
-    tiles_.update_there(run.chunk, run.first_tile + first, count,
-                        {lane.records + first * tile_bytes_, lane.gradients + first * gradient_tile_bytes_,
-                         parameters + first * parameter_tile_bytes_});
+    tiles_.update_there(
+        run.chunk, run.first_tile + first, count,
+        {lane.records + first * tile_bytes_, lane.gradients + first * tiles_.gradient_tile_bytes(run.chunk),
+         parameters + first * tiles_.parameter_tile_bytes(run.chunk)});
   };
   if (!tiles_.is_on_workers()) return update_part(0, run.tile_count);
   const uint64_t part = divide_up(run.tile_count, workers_.thread_count());

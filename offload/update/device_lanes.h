@@ -113,8 +113,6 @@ class DeviceLanes {
   Workers workers_;  // loops beside those of the step thread
   StepWatch& watch_;
   const uint64_t tile_bytes_;
-  const uint64_t gradient_tile_bytes_;
-  const uint64_t parameter_tile_bytes_;
   const uint64_t lane_tiles_;
   const uint32_t lane_count_;
   const bool dry_;  // runs are counted, and end at once

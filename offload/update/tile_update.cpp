@@ -34,13 +34,13 @@ TileUpdate::Parts TileUpdate::parts_at(ChunkId chunk, uint64_t first_tile, std::
 }
 
 const std::byte* TileUpdate::gradients_of(ChunkId chunk, uint64_t first_tile) const {
-  return gradients_.gradient(chunk) + first_tile * kTileElements * bytes_of(gradients_.type(chunk));
+  return gradients_.gradient(chunk) + first_tile * gradient_tile_bytes(chunk);
 }
 
 std::byte* TileUpdate::output_of(ChunkId chunk, uint64_t first_tile) const {
-  const uint64_t parameter_bytes = kTileElements * bytes_of(space_.section_of(chunk).type);
+  const uint64_t parameter_bytes = parameter_tile_bytes(chunk);
   if (std::byte* const slot = home_.host_slot(chunk)) return slot + first_tile * parameter_bytes;
-  const uint64_t gradient_bytes = kTileElements * bytes_of(gradients_.type(chunk));
+  const uint64_t gradient_bytes = gradient_tile_bytes(chunk);
   TERRACE_ASSERT(parameter_bytes <= gradient_bytes, "no gradient is narrower than its parameters");
   return gradients_.gradient(chunk) + first_tile * gradient_bytes;
 }
@@ -56,7 +56,7 @@ void TileUpdate::update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
     return run(chunk, first_tile, tile_count,
                parts_at(chunk, first_tile, records, output_of(chunk, first_tile)));
   }
-  const uint64_t parameter_bytes = kTileElements * bytes_of(space_.section_of(chunk).type);
+  const uint64_t parameter_bytes = parameter_tile_bytes(chunk);
   alignas(64) std::byte fresh[kWidestTileBytes];
   for (uint64_t t = first_tile; t < first_tile + tile_count; ++t) {
     run(chunk, t, 1, parts_at(chunk, t, records + (t - first_tile) * layout_.tile_bytes(), fresh));
@@ -68,7 +68,7 @@ void TileUpdate::update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
 std::byte* TileUpdate::complete(ChunkId chunk, uint64_t run_tiles) const {
   std::byte* const begin = output_of(chunk, 0);
   if (!spreads(chunk) || dry_) return begin;
-  const uint64_t parameter_bytes = kTileElements * bytes_of(space_.section_of(chunk).type);
+  const uint64_t parameter_bytes = parameter_tile_bytes(chunk);
   const uint64_t tiles = space_.chunk(chunk).tile_count();
   for (uint64_t t = run_tiles; t < tiles; t += run_tiles) {
     std::memmove(begin + t * parameter_bytes, output_of(chunk, t),
@@ -80,9 +80,9 @@ std::byte* TileUpdate::complete(ChunkId chunk, uint64_t run_tiles) const {
 void TileUpdate::update_into(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records,
                              std::byte* parameters) const {
   if (dry_) return;
-  const uint64_t parameter_bytes = kTileElements * bytes_of(space_.section_of(chunk).type);
-  update_there(chunk, first_tile, tile_count,
-               {records, gradients_of(chunk, first_tile), parameters + first_tile * parameter_bytes});
+  update_there(
+      chunk, first_tile, tile_count,
+      {records, gradients_of(chunk, first_tile), parameters + first_tile * parameter_tile_bytes(chunk)});
 }
 
 void TileUpdate::update_there(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,

@@ -43,6 +43,12 @@ class TileUpdate {
   // Returns the address of the chunk's new parameters, contiguous, after every tile was updated. `run_tiles`
   // is the length of runs that were updated elsewhere and came back, each to output_of() of its first tile.
   std::byte* complete(ChunkId chunk, uint64_t run_tiles = 1) const;
+  uint64_t parameter_tile_bytes(ChunkId chunk) const {
+    return kTileElements * bytes_of(space_.section_of(chunk).type);
+  }
+  uint64_t gradient_tile_bytes(ChunkId chunk) const {
+    return kTileElements * bytes_of(gradients_.type(chunk));
+  }
   // The gradients of a run of tiles, in host memory.
   const std::byte* gradients_of(ChunkId chunk, uint64_t first_tile) const;
   // The address in host memory for the new parameters of a run of tiles until complete().

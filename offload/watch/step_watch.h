@@ -15,25 +15,13 @@
 #include <string_view>
 #include <thread>
 
-#include <terrace/aio/engine.h>
 #include <terrace/base/event.h>
 #include <terrace/base/mutex.h>
-#include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/watch/step_events.h>
 #include <terrace/offload/watch/time_account.h>
+#include <terrace/offload/watch/wait_subject.h>
 
 namespace terrace {
-
-// The subject of a wait. The waiting thread owns everything here and leaves it unchanged while the wait
-// lasts.
-struct WaitSubject {
-  std::string_view what;                  // "parameters"
-  std::string_view link;                  // "nvme -> host -> device"
-  TimeCause cause = TimeCause::overhead;  // update: the wait is for an update
-  std::optional<ChunkId> chunk;
-  const io::Request* request = nullptr;  // the oldest unfinished request, to `file`
-  std::string_view file;                 // without a request: the subject in words
-};
 
 class StepWatch {
  public:

@@ -17,9 +17,9 @@ class BetweenSteps {
 
   // Does `action`; counts and returns the bytes that it moved and the time that it took.
   OffloadCounters count(FunctionRef<void()> action) {
-    const OffloadCounters before = offloader_.counters();
+    const OffloadCounters before = offloader_.report().counters();
     action();
-    const OffloadCounters moved = offloader_.counters() - before;
+    const OffloadCounters moved = offloader_.report().counters() - before;
     moved_ = moved_ + moved;
     return moved;
   }

@@ -55,7 +55,7 @@ TrainConfig without_states(TrainConfig config) {
 
 }  // namespace
 
-struct Inference::Parts {
+struct Inference::Session {
   TrainConfig config;
   std::unique_ptr<Model> model;
   Workers workers;
@@ -72,7 +72,7 @@ struct Inference::Parts {
   bool evaluates;
   Log& log;
 
-  Parts(std::unique_ptr<Model> given, const InferenceOptions& options, Log& told)
+  Session(std::unique_ptr<Model> given, const InferenceOptions& options, Log& told)
       : config(without_states(options.config)),
         model(std::move(given)),
         workers(make_compute_threads(config.terrace)),
@@ -98,26 +98,26 @@ struct Inference::Parts {
 };
 
 Inference::Inference(std::unique_ptr<Model> model, const InferenceOptions& options, Log& log)
-    : parts_(std::make_unique<Parts>(std::move(model), options, log)) {}
+    : session_(std::make_unique<Session>(std::move(model), options, log)) {}
 Inference::~Inference() = default;
 
 const Model& Inference::model() const {
-  return *parts_->model;
+  return *session_->model;
 }
 const TrainerPlan& Inference::plan() const {
-  return parts_->plan;
+  return session_->plan;
 }
 
 void Inference::load_folder(const std::filesystem::path& folder) {
-  load_weights(WeightFolder(folder), *parts_->model, parts_->offloader, parts_->log);
+  load_weights(WeightFolder(folder), *session_->model, session_->offloader, session_->log);
 }
 
 void Inference::load_checkpoint(const std::filesystem::path& path) {
-  const FlatSpace trained(parts_->model->tensors(), kTileElements);
+  const FlatSpace trained(session_->model->tensors(), kTileElements);
   CheckpointValues values(path, trained);
-  ProgressReport progress(parts_->log, fmt::format("loading {}", path.string()),
-                          parts_->model->parameter_count() * sizeof(float));
-  parts_->offloader.state().initialise([&](TensorId tensor, uint64_t first, std::span<float> out) {
+  ProgressReport progress(session_->log, fmt::format("loading {}", path.string()),
+                          session_->model->parameter_count() * sizeof(float));
+  session_->offloader.state().initialise([&](TensorId tensor, uint64_t first, std::span<float> out) {
     values.read(tensor, first, out);
     progress.add(out.size_bytes());
   });
@@ -126,7 +126,7 @@ void Inference::load_checkpoint(const std::filesystem::path& path) {
 // An evaluation of its own each time: after the first, the order of uses is known and parameters are fetched
 // ahead.
 float Inference::evaluate(const MicroBatch& batch) {
-  Parts& p = *parts_;
+  Session& p = *session_;
   p.require(batch);
   TERRACE_ASSERT(p.evaluates, "planned for next tokens only");
   p.offloader.begin_evaluation();
@@ -136,7 +136,7 @@ float Inference::evaluate(const MicroBatch& batch) {
 }
 
 void Inference::next_token_logits(const MicroBatch& batch, std::span<float> logits) {
-  Parts& p = *parts_;
+  Session& p = *session_;
   p.require(batch);
   p.offloader.begin_evaluation();
   p.model->next_token_logits(p.ops, p.offloader, p.arena, batch, logits, "");

@@ -46,8 +46,8 @@ class Inference {
   void next_token_logits(const MicroBatch& batch, std::span<float> logits);
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct Session;
+  std::unique_ptr<Session> session_;
 };
 
 }  // namespace terrace

@@ -188,7 +188,7 @@ StepReport Trainer::step() {
   report.step = r.state.completed_steps() + 1;
   StepEvents* const events = r.setup.offload.hooks.step_events;
   if (events != nullptr) events->begin_step(report.step);
-  const OffloadCounters before = r.offloader.counters();
+  const OffloadCounters before = r.offloader.report().counters();
   r.offloader.begin_step();
   r.state.begin_step();
   const MicroBatches::Result computed =
@@ -199,7 +199,7 @@ StepReport Trainer::step() {
   report.forward_backward_ns = (r.offloader.time().parts() - before.time).total_ns();
   r.updates.run(report, computed.samples, r.keeper.durable_step());
   const OffloadCounters kept = r.between.take();
-  report.moved = r.offloader.counters() - before + kept;
+  report.moved = r.offloader.report().counters() - before + kept;
   if (events != nullptr) events->end_step();
   report.total_ns = report.moved.time.total_ns();
   report.keeping_ns = kept.time.total_ns();
@@ -214,9 +214,9 @@ UpdateMode Trainer::update_mode() const {
 
 FinishedUpdate Trainer::finish_update() {
   Offloader& offloader = run_->offloader;
-  const OffloadCounters before = offloader.counters();
+  const OffloadCounters before = offloader.report().counters();
   offloader.finish_update();
-  const OffloadCounters moved = offloader.counters() - before;
+  const OffloadCounters moved = offloader.report().counters() - before;
   return {moved.time.total_ns(), moved};
 }
 

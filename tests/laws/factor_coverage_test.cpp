@@ -188,7 +188,7 @@ struct Seen {
   std::set<double> shares;
   std::set<size_t> paths;
   std::set<uint32_t> retained;
-  std::set<bool> durable, layer_major, spills, activations_leave, begins_over;
+  std::set<bool> durable, layer_major, spills, activations_leave, begins_over, several_types;
 };
 
 TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
@@ -201,6 +201,8 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
     seen.policies.insert(options.policy), seen.engines.insert(options.io.kind);
     seen.masters.insert(options.record_layout.master);
     seen.types.insert(training.space().sections().front().type);
+    seen.several_types.insert(training.space().sections().front().type !=
+                              training.space().sections().back().type);
     seen.accumulation_types.insert(options.accumulation_type);
     seen.optimizers.insert(training_of(c).optimizer.kind);
     seen.shares.insert(options.processor_share), seen.paths.insert(options.state_paths.size());
@@ -226,8 +228,8 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
   EXPECT_EQ(seen.shares.size(), factors()[kShare].levels.size());
   EXPECT_EQ(seen.paths.size(), factors()[kPaths].levels.size());
   EXPECT_EQ(seen.retained.size(), factors()[kRetained].levels.size());
-  for (const std::set<bool>& both :
-       {seen.durable, seen.layer_major, seen.spills, seen.activations_leave, seen.begins_over})
+  for (const std::set<bool>& both : {seen.durable, seen.layer_major, seen.spills, seen.activations_leave,
+                                     seen.begins_over, seen.several_types})
     EXPECT_EQ(both.size(), 2u);
 }
 

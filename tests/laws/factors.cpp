@@ -35,7 +35,8 @@ constexpr auto kPolicies = testing::enumerator_names<PolicyKind>();
 constexpr auto kEngines = testing::enumerator_names<io::EngineKind>();
 constexpr std::array<std::string_view, 3> kChunks = {"4096", "12288", "65536"};
 constexpr std::array<std::string_view, 3> kThreadCounts = {"1", "2", "3"};
-constexpr auto kPrecisions = testing::enumerator_names<DataType>();
+// "mixed": bf16 beside norms in fp32, which are sections of their own.
+constexpr auto kPrecisions = with(testing::enumerator_names<DataType>(), "mixed");
 constexpr std::array<std::string_view, 2> kAccumulations = {"1", "3"};
 constexpr std::array<std::string_view, 2> kClippings = {"0", "0.5"};
 constexpr std::array<std::string_view, 3> kPrefetches = {"0", "2", "32"};

@@ -49,7 +49,8 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   if (level_of(c, kActivations) == "nvme" && has_nvme(options)) options.activations = Placement::nvme;
   options.record_layout = training.layout();
   const bool halves_meet = options.states != Placement::none || options.parameters == Placement::none;
-  if (level_of(c, kMaster) == "remainder" && training.type == DataType::bf16 && halves_meet)
+  const bool all_in_bf16 = training.type == DataType::bf16 && !training.norm_type;
+  if (level_of(c, kMaster) == "remainder" && all_in_bf16 && halves_meet)
     options.record_layout.master = MasterForm::remainder;
   options.processor_share = std::stod(std::string(level_of(c, kShare)));
   options.accumulation_steps = training.accumulation;
@@ -87,9 +88,12 @@ DryRun dry_run_of(const Combination& c, const Model& model, Workers& workers) {
 
 Training training_of(const Combination& c) {
   Training training;
-  training.type = static_cast<DataType>(c[kPrecision]);
+  const bool mixed = level_of(c, kPrecision) == "mixed";
+  training.type = mixed ? DataType::bf16 : static_cast<DataType>(c[kPrecision]);
+  if (mixed) training.norm_type = DataType::fp32;
   training.accumulation = static_cast<uint32_t>(number_of(c, kAccumulation));
-  training.accumulation_type = level_of(c, kAccumulationType) == "fp32" ? DataType::fp32 : training.type;
+  const bool adds_in_fp32 = mixed || level_of(c, kAccumulationType) == "fp32";
+  training.accumulation_type = adds_in_fp32 ? DataType::fp32 : training.type;
   training.clip_norm = std::stod(std::string(level_of(c, kClipping)));
   training.optimizer = law_optimizer(level_of(c, kOptimizer));
   training.moment_type = level_of(c, kMoments) == "fp32" ? DataType::fp32 : DataType::bf16;
@@ -103,7 +107,9 @@ bool is_layer_major(const Combination& c) {
 std::unique_ptr<Model> make_law_model(const Combination& c) {
   const std::string_view name = level_of(c, kModel);
   ModelOptions options;
-  options.type = training_of(c).type;
+  const Training training = training_of(c);
+  options.type = training.type;
+  options.norm_type = training.norm_type;
   options.seed = 7;
   options.checkpoint_activations = level_of(c, kActivations) != "kept";
   options.late_head_gradient = is_layer_major(c);

@@ -92,7 +92,7 @@ Trained train(const Scene& scene, bool layer_major) {
   trained.plan = offloader.plan();
   const float scale = 1.0f / static_cast<float>(scene.accumulation);
   for (uint64_t step = 1; step <= 2; ++step) {
-    const OffloadCounters before = offloader.counters();
+    const OffloadCounters before = offloader.report().counters();
     LayerMajorBatch batch(model->config(), step, scene.accumulation);
     offloader.begin_step();
     if (layer_major)
@@ -107,9 +107,9 @@ Trained train(const Scene& scene, bool layer_major) {
     for (const MicroBatchRun& run : batch.runs) trained.losses.push_back(std::bit_cast<uint32_t>(run.loss));
     const std::vector<OptimizerSettings> groups = settings(step);
     trained.norms.push_back(std::bit_cast<uint64_t>(offloader.update({groups, step, 0.5}).gradient_norm));
-    trained.moved = offloader.counters() - before;
+    trained.moved = offloader.report().counters() - before;
   }
-  trained.bound = offloader.traffic_bound();
+  trained.bound = offloader.report().traffic_bound();
   EXPECT_LE(device.peak_bytes(), options.device_budget_bytes);
   trained.records = testing::records_of(offloader);
   return trained;

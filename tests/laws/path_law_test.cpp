@@ -93,14 +93,14 @@ class PathLaw : public ::testing::Test {
         toy::run_micro_batch(offloader, specs_, m);
         offloader.end_micro_batch();
       }
-      const OffloadCounters before = offloader.counters();
+      const OffloadCounters before = offloader.report().counters();
       Update update;
       update.begin_ns = clock.now_ns();
       offloader.update({groups, step, 0});
       update.end_ns = clock.now_ns();
-      const OffloadCounters moved = offloader.counters() - before;
+      const OffloadCounters moved = offloader.report().counters() - before;
       update.bytes = moved.record_read_bytes + moved.record_write_bytes;
-      for (const NvmePathUse& use : offloader.nvme_paths()) update.path_bytes.push_back(use.bytes);
+      for (const NvmePathUse& use : offloader.report().nvme_paths()) update.path_bytes.push_back(use.bytes);
       training.updates.push_back(update);
     }
     training.parameters = testing::parameters_of(offloader, space);

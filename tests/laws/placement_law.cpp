@@ -31,7 +31,7 @@ void require_within_budgets(const OffloadOptions& options, const Offloader& offl
 // Whether the run was to spill gradients, which it has done then, and else has not.
 bool require_spilled(const Offloader& offloader) {
   const bool spills = offloader.plan().spilled_chunks > 0;
-  const OffloadCounters moved = offloader.counters();
+  const OffloadCounters moved = offloader.report().counters();
   if (spills == (moved.gradient_write_bytes > 0) && spills == (moved.gradient_read_bytes > 0)) return spills;
   throw std::runtime_error(fmt::format("{} chunks have spilled {} bytes of gradients, and read {}",
                                        offloader.plan().spilled_chunks, moved.gradient_write_bytes,

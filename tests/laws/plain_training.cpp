@@ -89,13 +89,22 @@ DryRun run_dry(const Model& model, uint32_t accumulation, Workers& workers, Acti
 
 namespace {
 
-// Everything of the trainable section laid end to end, as the flat space does it, in fp32.
+// Everything of the trainable sections laid end to end, as the flat space does it, in fp32.
 struct FlatState {
-  FlatState(uint64_t elements, const RecordLayout& shape)
-      : layout(shape), master(elements), gradient(elements) {
+  FlatState(const FlatSpace& space, const RecordLayout& shape) : layout(shape) {
+    uint64_t elements = 0;
+    for (const Section& section : space.sections()) {
+      first_of_section.push_back(elements);
+      if (section.trainable) elements += section.elements;
+    }
+    master.resize(elements), gradient.resize(elements);
     for (uint32_t m = 0; m < layout.moment_count; ++m)
       moments[m].resize(elements * bytes_of(layout.moment_type));
   }
+  uint64_t first_of(const TensorPlace& place) const {
+    return first_of_section[place.section] + place.first_element;
+  }
+  std::vector<uint64_t> first_of_section;
   RecordLayout layout;
   std::vector<float> master, gradient;
   std::array<std::vector<std::byte>, 2> moments;
@@ -127,17 +136,17 @@ void update(const FlatSpace& space, FlatState& state, testing::InMemoryParameter
   const std::vector<OptimizerSettings> groups = settings(step, optimizer);
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (!space.tensor(TensorId{t}).trainable) continue;
-    const TensorPlace& place = space.place(TensorId{t});
+    const uint64_t first = state.first_of(space.place(TensorId{t}));
     ArrayRun arrays;
     arrays.layout = state.layout;
-    arrays.master = reinterpret_cast<std::byte*>(state.master.data() + place.first_element);
+    arrays.master = reinterpret_cast<std::byte*>(state.master.data() + first);
     for (uint32_t m = 0; m < state.layout.moment_count; ++m)
-      arrays.moments[m] = state.moments[m].data() + place.first_element * bytes_of(state.layout.moment_type);
-    arrays.gradients = reinterpret_cast<const std::byte*>(state.gradient.data() + place.first_element);
+      arrays.moments[m] = state.moments[m].data() + first * bytes_of(state.layout.moment_type);
+    arrays.gradients = reinterpret_cast<const std::byte*>(state.gradient.data() + first);
     arrays.gradient_type = DataType::fp32;
     arrays.parameters = parameters.parameter_bytes(TensorId{t}).data();
     arrays.parameter_type = space.tensor(TensorId{t}).type;
-    arrays.element_count = place.elements;
+    arrays.element_count = space.place(TensorId{t}).elements;
     update_arrays(InstructionSet::scalar,
                   make_optimizer_step(groups[space.tensor(TensorId{t}).group], step, scale), arrays);
   }
@@ -172,13 +181,11 @@ Outcome train_plainly(const Model& model, const Training& training) {
                                          [&](TensorId tensor, uint64_t first, std::span<float> out) {
                                            model.initial_values(tensor, first, out);
                                          });
-  const auto trainable = std::find_if(space.sections().begin(), space.sections().end(),
-                                      [](const Section& section) { return section.trainable; });
-  FlatState state(trainable->elements, training.layout());
+  FlatState state(space, training.layout());
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (!space.tensor(TensorId{t}).trainable) continue;
     const TensorPlace& place = space.place(TensorId{t});
-    model.initial_values(TensorId{t}, 0, {state.master.data() + place.first_element, place.elements});
+    model.initial_values(TensorId{t}, 0, {state.master.data() + state.first_of(place), place.elements});
   }
   Outcome outcome;
   uint64_t updates = 0;
@@ -193,7 +200,7 @@ Outcome train_plainly(const Model& model, const Training& training) {
       for (uint32_t t = 0; t < space.tensor_count(); ++t) {
         if (!space.tensor(TensorId{t}).trainable) continue;
         const std::vector<float> gradient = parameters.gradient_values(TensorId{t});
-        float* sum = state.gradient.data() + space.place(TensorId{t}).first_element;
+        float* sum = state.gradient.data() + state.first_of(space.place(TensorId{t}));
         for (size_t e = 0; e < gradient.size(); ++e)
           sum[e] = m == 0 ? gradient[e] : rounded(sum[e] + gradient[e], training.accumulation_type);
       }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ OptimizerSettings law_optimizer(std::string_view name);
 // What a training's numbers depend on.
 struct Training {
   DataType type = DataType::bf16;  // of the parameters; the model has it too
+  std::optional<DataType> norm_type =
+      {};  // of the norms' parameters where it is another; the model has it too
   uint32_t accumulation = 1;
   DataType accumulation_type = DataType::fp32;
   double clip_norm = 0;

@@ -63,13 +63,13 @@ class Rig {
   }
 
   OffloadCounters step() {
-    const OffloadCounters before = offloader_->counters();
+    const OffloadCounters before = offloader_->report().counters();
     offloader_->begin_step();
     run_micro_batch(*offloader_);
     offloader_->end_micro_batch();
     const std::vector<OptimizerSettings> groups = toy::groups();
     EXPECT_TRUE(offloader_->update({groups, ++step_, 0}).applied);
-    return offloader_->counters() - before;
+    return offloader_->report().counters() - before;
   }
 
   std::vector<std::byte> all_parameters() { return testing::parameters_of(*offloader_, space_); }
@@ -104,7 +104,7 @@ TEST(FrozenParameters, StayOnTheDeviceFromStepToStep) {
     const OffloadCounters moved = rig.step();
     EXPECT_EQ(moved.h2d_bytes, kAdapterBytes);
     EXPECT_EQ(moved.param_read_bytes, 0u);
-    EXPECT_EQ(rig.offloader().traffic_bound().h2d_bytes, kAdapterBytes);
+    EXPECT_EQ(rig.offloader().report().traffic_bound().h2d_bytes, kAdapterBytes);
   }
 }
 
@@ -113,7 +113,7 @@ TEST(FrozenParameters, CrossTheLinkAsRarelyAsTheDeviceAllows) {
   rig.step();
   uint64_t moved_bytes = 0;
   for (int step = 0; step < 6; ++step) moved_bytes += rig.step().h2d_bytes;
-  const uint64_t bound = 6 * rig.offloader().traffic_bound().h2d_bytes;
+  const uint64_t bound = 6 * rig.offloader().report().traffic_bound().h2d_bytes;
   EXPECT_GE(moved_bytes, bound);
   EXPECT_LE(static_cast<double>(moved_bytes), 1.1 * static_cast<double>(bound));
   EXPECT_LT(bound, 6 * 2 * kFrozenBytes);

@@ -205,9 +205,9 @@ TEST(LayerMajor, ASpilledGradientIsWrittenOnceWhereItsLayerHasTheSlots) {
   const std::vector<OptimizerSettings> groups = toy::groups();
   offloader.update({groups, 1});
   const uint64_t all = kChunks * kTileElements * sizeof(float);
-  EXPECT_EQ(offloader.counters().gradient_write_bytes, all);
-  EXPECT_EQ(offloader.counters().gradient_read_bytes, all);
-  EXPECT_EQ(offloader.traffic_bound().gradient_write_bytes, all);
+  EXPECT_EQ(offloader.report().counters().gradient_write_bytes, all);
+  EXPECT_EQ(offloader.report().counters().gradient_read_bytes, all);
+  EXPECT_EQ(offloader.report().traffic_bound().gradient_write_bytes, all);
 }
 
 TEST(LayerMajor, AWarmStepAllocatesNothingOnAnyThread) {

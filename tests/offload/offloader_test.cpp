@@ -125,11 +125,11 @@ TEST(Offloader, FetchesNothingWhereTheDeviceHoldsStatesAndParameters) {
   for (const Placement parameters : {Placement::cpu, Placement::nvme}) {
     Rig rig({.parameters = parameters, .states = Placement::none, .tight = false});
     rig.step(1, 1);
-    const OffloadCounters before = rig.offloader->counters();
+    const OffloadCounters before = rig.offloader->report().counters();
     EXPECT_GT(before.h2d_bytes, 0u);
     rig.step(2, 1);
-    const OffloadCounters moved = rig.offloader->counters() - before;
-    const TrafficBound bound = rig.offloader->traffic_bound();
+    const OffloadCounters moved = rig.offloader->report().counters() - before;
+    const TrafficBound bound = rig.offloader->report().traffic_bound();
     EXPECT_EQ(moved.h2d_bytes, 0u) << name_of(parameters);
     EXPECT_EQ(bound.h2d_bytes, 0u) << name_of(parameters);
     EXPECT_EQ(bound.param_read_bytes, 0u) << name_of(parameters);
@@ -143,10 +143,10 @@ TEST(Offloader, MovesExactlyTheBytesOfTheBound) {
     Rig rig({parameters, Placement::nvme, DataType::bf16, accumulation});
     rig.step(1, accumulation);
     rig.step(2, accumulation);
-    const OffloadCounters before = rig.offloader->counters();
+    const OffloadCounters before = rig.offloader->report().counters();
     rig.step(3, accumulation);
-    const OffloadCounters moved = rig.offloader->counters() - before;
-    const TrafficBound bound = rig.offloader->traffic_bound();
+    const OffloadCounters moved = rig.offloader->report().counters() - before;
+    const TrafficBound bound = rig.offloader->report().traffic_bound();
     EXPECT_EQ(moved.record_read_bytes, bound.record_read_bytes);
     EXPECT_EQ(moved.record_write_bytes, bound.record_write_bytes);
     EXPECT_EQ(moved.param_write_bytes, bound.param_write_bytes);
@@ -184,9 +184,9 @@ TEST(Offloader, RecordsInMemoryTakeTheirShareOffTheDisk) {
   const MemoryPlan& plan = rig.offloader->plan();
   ASSERT_GT(plan.host_record_slots, 0u);
   ASSERT_LT(plan.host_record_slots, rig.space.chunk_count());
-  const OffloadCounters before = rig.offloader->counters();
+  const OffloadCounters before = rig.offloader->report().counters();
   rig.step(1, 1);
-  const OffloadCounters moved = rig.offloader->counters() - before;
+  const OffloadCounters moved = rig.offloader->report().counters() - before;
   const uint64_t streamed = (rig.space.chunk_count() - plan.host_record_slots) * RecordLayout{}.tile_bytes();
   EXPECT_EQ(moved.record_read_bytes, streamed);
   EXPECT_EQ(moved.record_write_bytes, streamed);
@@ -268,7 +268,7 @@ TEST(Offloader, WalksEveryRowOfTheTableOfStates) {
   { const Lease lease(*rig.offloader, "mb0/both/backward", both, UseKind::backward); }
   { const Lease lease(*rig.offloader, "only/forward", bias, UseKind::forward); }
   rig.offloader->abandon_step();
-  const TensorStates& states = rig.offloader->states();
+  const TensorStates& states = rig.offloader->report().states();
   for (const Transition& row : kTransitions) {
     EXPECT_GT(states.count(row.from, row.to), 0u)
         << name_of(row.from) << " -> " << name_of(row.to) << ": " << row.when;

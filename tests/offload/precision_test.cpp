@@ -14,13 +14,13 @@ namespace {
 // step after it leaves an operation out, so that a gradient which stayed behind would be found.
 void expect_skipped_without_a_trace(const Case& c) {
   Rig rig(c), untroubled(c);
-  const OffloadCounters first = rig.offloader->counters();
+  const OffloadCounters first = rig.offloader->report().counters();
   rig.step(1, c.accumulation, "", 1024);
-  const OffloadCounters usual = rig.offloader->counters() - first;
+  const OffloadCounters usual = rig.offloader->report().counters() - first;
   untroubled.step(1, c.accumulation, "", 1024);
-  const OffloadCounters before = rig.offloader->counters();
+  const OffloadCounters before = rig.offloader->report().counters();
   EXPECT_FALSE(rig.step(2, c.accumulation, "", 0x1p20f).applied);
-  const OffloadCounters skipped = rig.offloader->counters() - before;
+  const OffloadCounters skipped = rig.offloader->report().counters() - before;
   EXPECT_EQ(skipped.record_read_bytes + skipped.record_write_bytes + skipped.param_write_bytes, 0u);
   // The first step began with an empty device; gradients cross in both.
   EXPECT_LE(skipped.h2d_bytes, usual.h2d_bytes);

@@ -64,15 +64,15 @@ class SlowRead {
 
   TimeParts step(uint64_t number) {
     const std::vector<OptimizerSettings> groups = toy::groups();
-    const TimeParts before = offloader_->counters().time;
+    const TimeParts before = offloader_->report().counters().time;
     offloader_->begin_step();
     run_micro_batch(*offloader_, [this] { operate(); });
     offloader_->end_micro_batch();
     offloader_->update({groups, number, 0});
-    return offloader_->counters().time - before;
+    return offloader_->report().counters().time - before;
   }
   uint64_t reads_asked_for() const {
-    return offloader_->counters().param_read_bytes / (kTileElements * bytes_of(DataType::bf16));
+    return offloader_->report().counters().param_read_bytes / (kTileElements * bytes_of(DataType::bf16));
   }
 
  private:
@@ -111,7 +111,7 @@ class SlowRead {
     }
   }
   bool step_waits_for_a_read() const {
-    const StepWatch& watch = offloader_->watch();
+    const StepWatch& watch = offloader_->report().watch();
     const std::optional<uint64_t> wait = watch.current();
     const std::optional<std::string> text = wait ? watch.describe(*wait) : std::nullopt;
     return text && text->find("nvme -> host -> device") != std::string::npos;
@@ -175,9 +175,9 @@ TEST(StepTime, IsAWaitForTheDiskWhereAnUpdateOnTheStepThreadWaitsForIt) {
   Rig rig(c);
   for (uint64_t number = 1; number <= 2; ++number) {
     const uint64_t begin_ns = clock.now_ns();
-    const TimeParts before = rig.offloader->counters().time;
+    const TimeParts before = rig.offloader->report().counters().time;
     rig.step(number, 1);
-    const TimeParts parts = rig.offloader->counters().time - before;
+    const TimeParts parts = rig.offloader->report().counters().time - before;
     EXPECT_GE(parts.total_ns(), 40 * kMs);
     EXPECT_EQ(parts.total_ns(), clock.now_ns() - begin_ns);
     EXPECT_GT(parts[TimeCause::read], 0u);
@@ -193,8 +193,9 @@ TEST(StepTime, IsAWaitForTheDiskWhereTheUpdateBesideTheStepWaitsForIt) {
   // Of the update's thread: time passes when the step thread can do nothing but wait for its end.
   const auto sleep_until = [&](uint64_t due_ns) {
     while (clock.now_ns() < due_ns) {
-      const std::optional<uint64_t> wait = offloader->watch().current();
-      const std::optional<std::string> text = wait ? offloader->watch().describe(*wait) : std::nullopt;
+      const std::optional<uint64_t> wait = offloader->report().watch().current();
+      const std::optional<std::string> text =
+          wait ? offloader->report().watch().describe(*wait) : std::nullopt;
       if (text && text->find("the end of an update; the update waits for") != std::string::npos)
         return clock.advance_to(due_ns);
       std::this_thread::yield();
@@ -213,11 +214,11 @@ TEST(StepTime, IsAWaitForTheDiskWhereTheUpdateBesideTheStepWaitsForIt) {
   };
   Rig rig(c);
   offloader = rig.offloader.get();
-  const TimeParts before = offloader->counters().time;
+  const TimeParts before = offloader->report().counters().time;
   const uint64_t begin_ns = clock.now_ns();
   rig.step(1, 1);
   offloader->finish_update();
-  const TimeParts parts = offloader->counters().time - before;
+  const TimeParts parts = offloader->report().counters().time - before;
   EXPECT_GE(parts.total_ns(), 40 * kMs);
   EXPECT_EQ(parts.total_ns(), clock.now_ns() - begin_ns);
   EXPECT_EQ(parts[TimeCause::read] + parts[TimeCause::write], parts.total_ns());

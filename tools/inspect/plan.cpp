@@ -15,8 +15,8 @@
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/runtime/config/compute_threads.h>
+#include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/config/tuning/tuning.h>
-#include <terrace/runtime/train/checkpoint/found_commit.h>
 #include <terrace/runtime/train/planning/chunk_size.h>
 #include <terrace/runtime/train/planning/disk_rates.h>
 #include <terrace/runtime/train/planning/predict.h>

@@ -12,7 +12,7 @@
 #include <optional>
 #include <random>
 
-#include <terrace/aio/drives/device_token.h>
+#include <terrace/aio/drives/drive_token.h>
 #include <terrace/aio/file.h>
 #include <terrace/aio/ring_buffer.h>
 #include <terrace/base/clock.h>
@@ -79,7 +79,7 @@ class MeasuringTurn {
   }
 
  private:
-  std::optional<io::DeviceToken> token_;  // given back when it goes
+  std::optional<io::DriveToken> token_;  // given back when it goes
 };
 
 IoReport stream_once(const IoPlan& plan, io::RingBuffer& ring, const io::File& file, Console& console) {

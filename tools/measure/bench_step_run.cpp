@@ -151,7 +151,7 @@ class StepRun {
     report.memory = offloader_.plan();
     report.chunks = space_.chunk_count();
     report.threads = static_cast<uint32_t>(workers_.thread_count());
-    report.bound = offloader_.traffic_bound();
+    report.bound = offloader_.report().traffic_bound();
     std::optional<BareStream> stream;
     if (plan_.against_io) stream.emplace(plan_, report.memory, report.bound.record_read_bytes, console_);
     if (stream) report.stream_bytes = stream->bytes();
@@ -165,7 +165,7 @@ class StepRun {
     report.host_ledger = offloader_.budget().ledger();
     report.device_bytes = device_.used_bytes();
     report.process_bytes = current_memory_use().pss_bytes;
-    report.tier_bytes = offloader_.tier_file_bytes();
+    report.tier_bytes = offloader_.report().tier_file_bytes();
     return report;
   }
 
@@ -176,7 +176,7 @@ class StepRun {
   StepRound step(uint64_t number) {
     StepRound round;
     const SteadyClock clock;
-    const OffloadCounters before = offloader_.counters();
+    const OffloadCounters before = offloader_.report().counters();
     const UpdateSettings settings = {.groups = {&plan_.settings, 1}, .step = number, .clip_norm = 1.0};
     double cpu = cpu_seconds_now();
     const uint64_t step_begun_ns = clock.now_ns();
@@ -192,14 +192,14 @@ class StepRun {
     }
     const bool alone = plan_.update_mode == UpdateMode::after_backward;
     if (alone) cpu = cpu_seconds_now();
-    const OffloadCounters at_update = alone ? offloader_.counters() : before;
+    const OffloadCounters at_update = alone ? offloader_.report().counters() : before;
     const uint64_t begun_ns = alone ? clock.now_ns() : step_begun_ns;
     offloader_.update(settings);
     const uint64_t ended_ns = clock.now_ns();
     round.seconds = static_cast<double>(ended_ns - begun_ns) * kNs;
     round.step_seconds = static_cast<double>(ended_ns - step_begun_ns) * kNs;
     round.cpu_seconds = cpu_seconds_now() - cpu;
-    const OffloadCounters after = offloader_.counters();
+    const OffloadCounters after = offloader_.report().counters();
     round.moved = after - before;
     round.timed = after - at_update;
     return round;

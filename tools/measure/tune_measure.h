@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <functional>
 
-#include <terrace/aio/drives/device_token.h>
+#include <terrace/aio/drives/drive_token.h>
 #include <terrace/aio/file.h>
 #include <terrace/aio/ring_buffer.h>
 #include <terrace/aio/stream_job.h>
@@ -43,7 +43,7 @@ class TuneMeasure {
   std::filesystem::path path_;
   Log& log_;
   SteadyClock clock_;
-  io::DeviceToken token_;
+  io::DriveToken token_;
   io::RingBuffer ring_;
   io::File file_;
   uint64_t region_bytes_;

@@ -12,6 +12,7 @@
 #include <terrace/memory/host/machine.h>
 #include <terrace/offload/plan/disk_room.h>
 #include <terrace/runtime/config/compute_threads.h>
+#include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/observe/control/job_control.h>
 #include <terrace/runtime/observe/trace/schedule_file.h>
 #include <terrace/runtime/observe/watchdog.h>
@@ -106,7 +107,7 @@ std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer) {
                               "--resume auto"}));
     std::_Exit(kFailed);
   };
-  return std::make_unique<WatchdogThread>(trainer.offloader().watch(), options, console_, abort);
+  return std::make_unique<WatchdogThread>(trainer.offloader().report().watch(), options, console_, abort);
 }
 
 // Null when it was turned off.

@@ -9,8 +9,8 @@
 #include <terrace/base/units.h>
 #include <terrace/offload/watch/counter_table.h>
 #include <terrace/runtime/config/compute_threads.h>
+#include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/config/tuning/tuning.h>
-#include <terrace/runtime/train/checkpoint/found_commit.h>
 #include <terrace/runtime/train/planning/disk_rates.h>
 #include <terrace/runtime/train/planning/predict.h>
 

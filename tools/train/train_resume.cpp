@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <terrace/base/error.h>
+#include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
 
 #include "command_line.h"

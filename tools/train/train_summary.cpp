@@ -252,7 +252,7 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
       known->bytes += use.bytes;
     }
   }
-  const uint64_t taken = trainer.offloader().tier_file_bytes();
+  const uint64_t taken = trainer.offloader().report().tier_file_bytes();
   summary.tiers = {{"device", plan.device.bytes, plan.device.origin, plan.memory.device_bytes,
                     trainer.device_peak_bytes(), trainer.device_ledger()},
                    {"host", plan.host.bytes, plan.host.origin, plan.memory.host_bytes,
@@ -273,8 +273,8 @@ void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) 
                               {"head-room of several paths", planned - std::min(planned, needed)}}});
   }
   summary.keeps_commits = plan.memory.keeps_commits;
-  summary.commits = trainer.offloader().counters();
-  summary.paths = trainer.offloader().nvme_paths();
+  summary.commits = trainer.offloader().report().counters();
+  summary.paths = trainer.offloader().report().nvme_paths();
   summary.process_bytes = std::max(summary.process_bytes, current_memory_use().pss_bytes);
 }
 

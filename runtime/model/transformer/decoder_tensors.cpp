@@ -29,7 +29,7 @@ class Builder {
   DecoderTensors llama();
 
  private:
-  TensorId add(std::string name, std::vector<uint64_t> shape, float constant, float deviation);
+  TensorId add(std::string name, std::vector<uint64_t> shape, float constant, float deviation, DataType type);
   TableTensors add_table(std::string name, uint32_t backward_uses);
   NormTensors add_norm(const std::string& name, uint64_t width, bool biased);
   LinearTensors add_linear(const std::string& name, uint64_t inputs, uint64_t outputs, bool outputs_first,
@@ -50,13 +50,13 @@ class Builder {
   DecoderTensors list_;
 };
 
-TensorId Builder::add(std::string name, std::vector<uint64_t> shape, float constant, float deviation) {
+TensorId Builder::add(std::string name, std::vector<uint64_t> shape, float constant, float deviation,
+                      DataType type) {
   const TensorId id = next();
   const uint32_t group = shape.size() == 1 ? Model::kNoDecayGroup : Model::kDecayGroup;
   list_.first_values.push_back({constant, deviation, list_.weights.size(), 0});
   list_.weights.push_back({name, shape, {id}});
-  list_.specs.push_back(
-      {.name = std::move(name), .shape = std::move(shape), .type = options_.type, .group = group});
+  list_.specs.push_back({.name = std::move(name), .shape = std::move(shape), .type = type, .group = group});
   return id;
 }
 
@@ -82,8 +82,9 @@ TableTensors Builder::add_table(std::string name, uint32_t backward_uses) {
 }
 
 NormTensors Builder::add_norm(const std::string& name, uint64_t width, bool biased) {
-  NormTensors norm{add(name + ".weight", {width}, 1.0f, 0.0f), std::nullopt, width};
-  if (biased) norm.bias = add(name + ".bias", {width}, 0.0f, 0.0f);
+  const DataType type = options_.norm_type.value_or(options_.type);
+  NormTensors norm{add(name + ".weight", {width}, 1.0f, 0.0f, type), std::nullopt, width};
+  if (biased) norm.bias = add(name + ".bias", {width}, 0.0f, 0.0f, type);
   return norm;
 }
 
@@ -93,8 +94,8 @@ LinearTensors Builder::add_linear(const std::string& name, uint64_t inputs, uint
   linear.inputs = inputs, linear.outputs = outputs, linear.outputs_first = outputs_first;
   const std::vector<uint64_t> shape =
       outputs_first ? std::vector<uint64_t>{outputs, inputs} : std::vector<uint64_t>{inputs, outputs};
-  linear.weight = add(name + ".weight", shape, 0.0f, deviation);
-  if (biased) linear.bias = add(name + ".bias", {outputs}, 0.0f, 0.0f);
+  linear.weight = add(name + ".weight", shape, 0.0f, deviation, options_.type);
+  if (biased) linear.bias = add(name + ".bias", {outputs}, 0.0f, 0.0f, options_.type);
   if (targets_.wants(name)) linear.adapter = add_adapter(name, linear);
   return linear;
 }
@@ -143,7 +144,8 @@ void Builder::add_gpt2_layer(uint32_t layer) {
 
 DecoderTensors Builder::gpt2() {
   list_.tokens = add_table("transformer.wte.weight", tied_uses());
-  list_.positions = add("transformer.wpe.weight", {config_.positions, config_.width}, 0.0f, config_.init_std);
+  list_.positions = add("transformer.wpe.weight", {config_.positions, config_.width}, 0.0f, config_.init_std,
+                        options_.type);
   for (uint32_t layer = 0; layer < config_.layers; ++layer) add_gpt2_layer(layer);
   list_.final_norm = add_norm("transformer.ln_f", config_.width, true);
   return finish();

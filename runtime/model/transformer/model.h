@@ -28,7 +28,9 @@ namespace terrace {
 // How a model is trained. None of it changes the meaning of its weights.
 struct ModelOptions {
   DataType type = DataType::bf16;  // of parameters and gradients
-  uint64_t seed = 42;              // of the first values
+  // Type of the weights and biases of norms and of their gradients; unset: as `type`.
+  std::optional<DataType> norm_type = {};
+  uint64_t seed = 42;  // of the first values
   // True: keep only the inputs of checkpoint_count segments of layers, and compute the rest again in
   // backward. A checkpoint_count of 0 makes one segment per layer.
   bool checkpoint_activations = true;

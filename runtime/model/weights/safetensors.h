@@ -79,8 +79,8 @@ class SafetensorsFile {
   void read_raw(const SafetensorsTensor& tensor, uint64_t first_byte, std::span<std::byte> bytes) const;
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct OpenFile;
+  std::unique_ptr<OpenFile> open_;
 };
 
 // A tensor to be written.
@@ -117,8 +117,8 @@ class SafetensorsWriter {
   uint64_t file_bytes() const;
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct Output;
+  std::unique_ptr<Output> output_;
 };
 
 }  // namespace terrace

@@ -48,7 +48,7 @@ SafetensorsHeader read_header(const io::File& file) {
 
 }  // namespace
 
-struct SafetensorsFile::Parts {
+struct SafetensorsFile::OpenFile {
   io::File file;
   SafetensorsHeader header;
 };
@@ -57,7 +57,7 @@ struct SafetensorsFile::Parts {
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) {
   io::File file = io::File::open(path, {.access = io::FileAccess::read, .no_follow = false});
   SafetensorsHeader header = read_header(file);
-  parts_ = std::make_unique<Parts>(Parts{std::move(file), std::move(header)});
+  open_ = std::make_unique<OpenFile>(OpenFile{std::move(file), std::move(header)});
 }
 
 SafetensorsFile::~SafetensorsFile() = default;
@@ -65,10 +65,10 @@ SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
 
 const std::filesystem::path& SafetensorsFile::path() const {
-  return parts_->file.path();
+  return open_->file.path();
 }
 const SafetensorsHeader& SafetensorsFile::header() const {
-  return parts_->header;
+  return open_->header;
 }
 
 void SafetensorsFile::read_raw(const SafetensorsTensor& tensor, uint64_t first_byte,
@@ -76,7 +76,7 @@ void SafetensorsFile::read_raw(const SafetensorsTensor& tensor, uint64_t first_b
   const uint64_t size = tensor.end_byte - tensor.begin_byte;
   TERRACE_ASSERT(first_byte <= size && bytes.size() <= size - first_byte,
                  fmt::format("{} bytes from {} are not in {}", bytes.size(), first_byte, tensor.name));
-  read_exactly(parts_->file, tensor.begin_byte + first_byte, bytes);
+  read_exactly(open_->file, tensor.begin_byte + first_byte, bytes);
 }
 
 void SafetensorsFile::read(const SafetensorsTensor& tensor, uint64_t first_element,

@@ -18,7 +18,7 @@ constexpr uint64_t kBufferBytes = kMiB;
 
 }  // namespace
 
-struct SafetensorsWriter::Parts {
+struct SafetensorsWriter::Output {
   std::filesystem::path path;
   std::vector<SafetensorsSpec> tensors;
   std::optional<io::AsideFile> file;
@@ -35,11 +35,11 @@ struct SafetensorsWriter::Parts {
 };
 
 // Goes to the next tensor that still wants elements.
-void SafetensorsWriter::Parts::skip_complete() {
+void SafetensorsWriter::Output::skip_complete() {
   while (left == 0 && current + 1 < tensors.size()) left = count_elements(tensors[++current].shape);
 }
 
-void SafetensorsWriter::Parts::append(std::span<const std::byte> more) {
+void SafetensorsWriter::Output::append(std::span<const std::byte> more) {
   while (!more.empty()) {
     const size_t count = std::min(more.size(), buffer.size() - filled);
     std::memcpy(buffer.data() + filled, more.data(), count);
@@ -49,7 +49,7 @@ void SafetensorsWriter::Parts::append(std::span<const std::byte> more) {
   }
 }
 
-void SafetensorsWriter::Parts::flush() {
+void SafetensorsWriter::Output::flush() {
   file->write(offset, std::span(buffer).first(filled));
   offset += filled;
   filled = 0;
@@ -57,8 +57,8 @@ void SafetensorsWriter::Parts::flush() {
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<SafetensorsSpec> tensors,
                                      const std::map<std::string, std::string>& metadata)
-    : parts_(std::make_unique<Parts>()) {
-  Parts& p = *parts_;
+    : output_(std::make_unique<Output>()) {
+  Output& p = *output_;
   p.path = path;
   p.tensors = std::move(tensors);
   const std::string head = safetensors_head(p.tensors, metadata);
@@ -80,11 +80,11 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
 SafetensorsWriter::~SafetensorsWriter() = default;
 
 uint64_t SafetensorsWriter::file_bytes() const {
-  return parts_->bytes;
+  return output_->bytes;
 }
 
 void SafetensorsWriter::write(std::span<const float> values) {
-  Parts& p = *parts_;
+  Output& p = *output_;
   if (values.empty()) return;
   p.skip_complete();
   TERRACE_ASSERT(values.size() <= p.left,
@@ -96,7 +96,7 @@ void SafetensorsWriter::write(std::span<const float> values) {
 }
 
 void SafetensorsWriter::finish() {
-  Parts& p = *parts_;
+  Output& p = *output_;
   p.skip_complete();
   p.flush();
   TERRACE_ASSERT(p.left == 0 && p.offset == p.bytes,

@@ -15,7 +15,7 @@
 #include <optional>
 #include <utility>
 
-#include <terrace/aio/drives/device_token.h>
+#include <terrace/aio/drives/drive_token.h>
 #include <terrace/base/error.h>
 
 namespace terrace {

@@ -93,7 +93,7 @@ std::string JobControl::status_answer() {
     const MutexLock lock(mutex_);
     status = published_;
   }
-  const StepWatch& watch = trainer_.offloader().watch();
+  const StepWatch& watch = trainer_.offloader().report().watch();
   if (const std::optional<uint64_t> wait = watch.current())
     status.waits_for = watch.describe(*wait).value_or("");
   return control_answer({{"status", json_raw(job_status_json(status))}});

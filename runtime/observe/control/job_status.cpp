@@ -82,7 +82,7 @@ void set_memory(JobStatus& status, Trainer& trainer) {
   const MemoryPlan& plan = offloader.plan();
   uint64_t host_bytes = 0;
   for (const TierUse& use : offloader.budget().ledger()) host_bytes += use.bytes;
-  const uint64_t file_bytes = offloader.tier_file_bytes();
+  const uint64_t file_bytes = offloader.report().tier_file_bytes();
   const size_t tiers = file_bytes > 0 ? 3 : 2;
   status.tiers.resize(tiers);
   const auto peak = [&](size_t tier, uint64_t bytes) {

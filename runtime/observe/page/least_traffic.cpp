@@ -24,9 +24,10 @@ void LeastTraffic::add(UpdateMode mode) {
 }
 
 TrafficBound LeastTraffic::per_step(const Offloader& offloader) const {
-  if (steps_ == 0) return offloader.traffic_bound();
-  const TrafficBound first = offloader.traffic_bound(StepStart::at_rest);
-  const TrafficBound following = following_ > 0 ? offloader.traffic_bound(StepStart::behind_update) : first;
+  if (steps_ == 0) return offloader.report().traffic_bound();
+  const TrafficBound first = offloader.report().traffic_bound(StepStart::at_rest);
+  const TrafficBound following =
+      following_ > 0 ? offloader.report().traffic_bound(StepStart::behind_update) : first;
   const uint64_t on_device = uint64_t{offloader.plan().device_slots} * offloader.plan().slot_bytes;
   TrafficBound mean;
   for (const CounterEntry& link : kLinks) {

@@ -29,7 +29,7 @@ struct SectionPlace {
 
 }  // namespace
 
-struct CheckpointValues::Parts {
+struct CheckpointValues::Source {
   const FlatSpace& space;
   std::filesystem::path folder;
   Manifest manifest;
@@ -39,7 +39,7 @@ struct CheckpointValues::Parts {
   std::list<BlockReader> states;
   std::list<BlockReader> frozen;
 
-  Parts(const std::filesystem::path& path, const FlatSpace& checkpoint_space)
+  Source(const std::filesystem::path& path, const FlatSpace& checkpoint_space)
       : space(checkpoint_space),
         folder(checkpoint::find_checkpoint(path)),
         manifest(checkpoint::read_manifest_of(folder)) {
@@ -82,11 +82,11 @@ struct CheckpointValues::Parts {
 };
 
 CheckpointValues::CheckpointValues(const std::filesystem::path& path, const FlatSpace& space)
-    : parts_(std::make_unique<Parts>(path, space)) {}
+    : source_(std::make_unique<Source>(path, space)) {}
 CheckpointValues::~CheckpointValues() = default;
 
 void CheckpointValues::read(TensorId tensor, uint64_t first_element, std::span<float> values) {
-  Parts& p = *parts_;
+  Source& p = *source_;
   const TensorPlace& place = p.space.place(tensor);
   TERRACE_ASSERT(first_element + values.size() <= place.elements, "values beyond the end of a tensor");
   const Section& section = p.space.sections()[place.section];

@@ -22,8 +22,8 @@ class CheckpointValues {
   void read(TensorId tensor, uint64_t first_element, std::span<float> values);
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct Source;
+  std::unique_ptr<Source> source_;
 };
 
 }  // namespace terrace

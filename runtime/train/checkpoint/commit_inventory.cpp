@@ -11,7 +11,7 @@
 #include <terrace/memory/tier/tier_folder.h>
 #include <terrace/memory/tier/tier_space.h>
 #include <terrace/memory/tier/tier_verify.h>
-#include <terrace/runtime/train/checkpoint/commit_info.h>
+#include <terrace/runtime/train/checkpoint/internal/saved_commit.h>
 
 namespace terrace {
 namespace {
@@ -22,25 +22,10 @@ TierManifest manifest_of(const fs::path& path) {
   return parse_tier_manifest(io::read_whole_file(path, kLargestManifestBytes), path);
 }
 
-uint64_t state_bytes(const TierManifest& manifest) {
-  uint64_t bytes = 0;
-  for (const StoreLayout& store : manifest.stores) {
-    for (const uint64_t chunk : store.chunk_bytes) bytes += chunk;
-  }
-  return bytes;
-}
-
 SavedState look_at(const CommitFile& file) {
-  SavedState state;
-  state.kind = file.retained ? SavedState::Kind::retained_commit : SavedState::Kind::commit;
-  state.path = file.path;
-  state.commit = file.commit;
-  std::error_code ignored;
-  state.time = fs::last_write_time(file.path, ignored);
+  SavedState state = saved_commit(file);
   try {
-    const TierManifest manifest = manifest_of(file.path);
-    state.bytes = state_bytes(manifest);
-    state.run = parse_commit_info(manifest.info, file.path);
+    add_contents(state, manifest_of(file.path));
   } catch (const Error& failure) {
     state.trouble = failure.parts().reason;
   }

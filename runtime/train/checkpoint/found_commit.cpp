@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include <terrace/base/error.h>
 #include <terrace/memory/tier/tier_space.h>
-#include <terrace/runtime/train/checkpoint/commit_info.h>
+#include <terrace/runtime/config/tier_paths.h>
+#include <terrace/runtime/train/checkpoint/internal/saved_commit.h>
 
 namespace terrace {
 namespace {
@@ -22,22 +21,6 @@ std::string names_of(std::span<const fs::path> paths) {
 
 }  // namespace
 
-std::vector<fs::path> tier_paths(const PlacementConfig& placement) {
-  std::vector<fs::path> paths;
-  const auto add = [&](Placement role, const std::vector<fs::path>& more) {
-    for (const fs::path& path : more) {
-      std::error_code error;  // one folder may have two names
-      const auto same = [&](const fs::path& known) {
-        return known == path || fs::equivalent(known, path, error);
-      };
-      if (role == Placement::nvme && std::none_of(paths.begin(), paths.end(), same)) paths.push_back(path);
-    }
-  };
-  add(placement.states, placement.state_paths);
-  add(placement.parameters, placement.parameter_paths);
-  return paths;
-}
-
 TierContents look_for_commit(std::span<const fs::path> paths) {
   TierContents contents;
   if (paths.empty()) return contents;
@@ -49,15 +32,10 @@ TierContents look_for_commit(std::span<const fs::path> paths) {
   if (!contents.has_commits) return contents;
   contents.trouble = tier.trouble;
   if (!tier.whole) return contents;
-  SavedState newest;
-  newest.kind = SavedState::Kind::commit;
-  newest.path = tier.commits.back().path;
-  newest.commit = tier.commit;
-  std::error_code ignored;
-  newest.time = fs::last_write_time(newest.path, ignored);
+  SavedState newest = saved_commit(tier.commits.back());
   newest.is_latest = true;
   try {
-    newest.run = parse_commit_info(tier.newest.info, newest.path);
+    add_contents(newest, tier.newest);
     contents.newest = std::move(newest);
   } catch (const Error& failure) {
     contents.trouble = failure.what();

@@ -23,8 +23,6 @@ struct TierContents {
   std::string trouble;               // why no run can go on; empty without commits
 };
 
-// Returns every path on which the configuration places something, each once, those of the states first.
-std::vector<std::filesystem::path> tier_paths(const PlacementConfig& placement);
 TierContents look_for_commit(std::span<const std::filesystem::path> paths);
 
 // Finds the commit of a run that is to be resumed. Throws Error(config) when there is no commit or the states

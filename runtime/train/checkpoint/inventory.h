@@ -22,7 +22,7 @@ struct SavedState {
   std::filesystem::file_time_type time;
   uint64_t commit = 0;     // the commit's number; 0 for a checkpoint
   CheckpointInfo run;      // of a damaged state, as much as is known
-  uint64_t bytes = 0;      // of the state; 0 in TierContents
+  uint64_t bytes = 0;      // of the state
   bool is_latest = false;  // a run would resume from this one
   std::string trouble;     // judged by manifests and sizes; empty: whole
 };

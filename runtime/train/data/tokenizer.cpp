@@ -136,7 +136,7 @@ size_t settled_bytes(std::string_view text) {
 
 }  // namespace
 
-struct Tokenizer::Parts {
+struct Tokenizer::Rules {
   std::string name;
   // A few numbers may be nobody's, but a small file must not make a large table.
   uint64_t most_ids;
@@ -155,7 +155,7 @@ struct Tokenizer::Parts {
   std::vector<int32_t> prefix, suffix;
   std::optional<int32_t> end_of_text;
 
-  Parts(const data::TokenizerFile& file, std::string_view file_name)
+  Rules(const data::TokenizerFile& file, std::string_view file_name)
       : name(file_name),
         most_ids(2 * (file.vocabulary.size() + file.added.size()) + kSpareIds),
         bpe(file, file_name),
@@ -256,7 +256,7 @@ struct Tokenizer::Parts {
   }
 };
 
-Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::Tokenizer(std::unique_ptr<Rules> rules) : rules_(std::move(rules)) {}
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
@@ -268,8 +268,8 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string_view name) {
                  fmt::format("it has {}, more than any tokenizer", format_bytes(json.size())),
                  "give a tokenizer.json"});
   }
-  Tokenizer tokenizer(std::make_unique<Parts>(data::parse_tokenizer_file(json, name), name));
-  tokenizer.parts_->fingerprint = XXH3_64bits_withSeed(json.data(), json.size(), kRulesVersion);
+  Tokenizer tokenizer(std::make_unique<Rules>(data::parse_tokenizer_file(json, name), name));
+  tokenizer.rules_->fingerprint = XXH3_64bits_withSeed(json.data(), json.size(), kRulesVersion);
   for (const std::string_view end : kEnds) {
     tokenizer.set_end_of_text(std::string(end));
     if (tokenizer.end_of_text()) break;
@@ -293,46 +293,46 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
 }
 
 void Tokenizer::set_end_of_text(const std::string& name) {
-  parts_->end_of_text.reset();
+  rules_->end_of_text.reset();
   if (name.empty()) return;
-  const auto found = std::find(parts_->names.begin(), parts_->names.end(), name);
-  if (found != parts_->names.end()) parts_->end_of_text = static_cast<int32_t>(found - parts_->names.begin());
+  const auto found = std::find(rules_->names.begin(), rules_->names.end(), name);
+  if (found != rules_->names.end()) rules_->end_of_text = static_cast<int32_t>(found - rules_->names.begin());
 }
 
 uint32_t Tokenizer::vocabulary() const {
-  return parts_->vocabulary;
+  return rules_->vocabulary;
 }
 uint64_t Tokenizer::fingerprint() const {
-  const int64_t end = parts_->end_of_text ? *parts_->end_of_text : -1;
-  return XXH3_64bits_withSeed(&end, sizeof(end), parts_->fingerprint);
+  const int64_t end = rules_->end_of_text ? *rules_->end_of_text : -1;
+  return XXH3_64bits_withSeed(&end, sizeof(end), rules_->fingerprint);
 }
 std::optional<int32_t> Tokenizer::end_of_text() const {
-  return parts_->end_of_text;
+  return rules_->end_of_text;
 }
 const std::vector<int32_t>& Tokenizer::prefix() const {
-  return parts_->prefix;
+  return rules_->prefix;
 }
 const std::vector<int32_t>& Tokenizer::suffix() const {
-  return parts_->suffix;
+  return rules_->suffix;
 }
 
 std::string Tokenizer::description() const {
-  return fmt::format("{} BPE, {} tokens{}", parts_->is_byte_level ? "byte-level" : "SentencePiece",
-                     parts_->vocabulary, parts_->normalizer.composes ? ", NFC" : "");
+  return fmt::format("{} BPE, {} tokens{}", rules_->is_byte_level ? "byte-level" : "SentencePiece",
+                     rules_->vocabulary, rules_->normalizer.composes ? ", NFC" : "");
 }
 
 const std::string& Tokenizer::name_of(int32_t token) const {
-  TERRACE_ASSERT(token >= 0 && token < static_cast<int32_t>(parts_->vocabulary), fmt::format("{}", token));
-  return parts_->names[static_cast<size_t>(token)];
+  TERRACE_ASSERT(token >= 0 && token < static_cast<int32_t>(rules_->vocabulary), fmt::format("{}", token));
+  return rules_->names[static_cast<size_t>(token)];
 }
 
 std::string_view Tokenizer::bytes_of(int32_t token, bool begins_text) const {
   using Begin = data::DecoderRules::Begin;
-  if (token < 0 || token >= static_cast<int32_t>(parts_->vocabulary)) return {};
-  std::string_view bytes = parts_->bytes[static_cast<size_t>(token)];
-  if (!begins_text || parts_->decoder.begin == Begin::as_it_is) return bytes;
+  if (token < 0 || token >= static_cast<int32_t>(rules_->vocabulary)) return {};
+  std::string_view bytes = rules_->bytes[static_cast<size_t>(token)];
+  if (!begins_text || rules_->decoder.begin == Begin::as_it_is) return bytes;
   // A mark is a space in `bytes`; a token has no other.
-  const bool drops_all = parts_->decoder.begin == Begin::drops_marks_of_first_token;
+  const bool drops_all = rules_->decoder.begin == Begin::drops_marks_of_first_token;
   while (bytes.starts_with(' ')) {
     bytes.remove_prefix(1);
     if (!drops_all) break;
@@ -354,7 +354,7 @@ std::string Tokenizer::Decoder::add(int32_t token) {
   const std::string_view bytes = tokenizer_.bytes_of(token, begins_text_);
   begins_text_ = false;
   if (bytes.empty()) return {};
-  if (tokenizer_.parts_->decoder.joins_bytes && byte_of_name(tokenizer_.name_of(token))) {
+  if (tokenizer_.rules_->decoder.joins_bytes && byte_of_name(tokenizer_.name_of(token))) {
     run_ += bytes;
     return {};
   }
@@ -386,7 +386,7 @@ std::string Tokenizer::Decoder::take(size_t bytes) {
 }
 
 data::TextCuts Tokenizer::cuts() const {
-  return parts_->cuts;
+  return rules_->cuts;
 }
 
 struct Tokenizer::Encoder::Scratch {
@@ -402,8 +402,8 @@ struct Tokenizer::Encoder::Scratch {
 };
 
 Tokenizer::Encoder::Encoder(const Tokenizer& tokenizer)
-    : parts_(*tokenizer.parts_), scratch_(std::make_unique<Scratch>()) {
-  scratch_->prefixed.resize(parts_.steps.size());
+    : rules_(*tokenizer.rules_), scratch_(std::make_unique<Scratch>()) {
+  scratch_->prefixed.resize(rules_.steps.size());
 }
 Tokenizer::Encoder::Encoder(Encoder&&) noexcept = default;
 Tokenizer::Encoder::~Encoder() = default;
@@ -421,14 +421,14 @@ void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& tok
     replace_broken(text, scratch_->repaired, first);
     text = scratch_->repaired;
   }
-  parts_.as_written.split(text, scratch_->match, [&](const Piece& written) {
+  rules_.as_written.split(text, scratch_->match, [&](const Piece& written) {
     if (written.token != nullptr) {
       take(*written.token);
       return;
     }
-    const std::string_view normal = normal_form(parts_.normalizer, written.text, scratch_->is_continuation,
+    const std::string_view normal = normal_form(rules_.normalizer, written.text, scratch_->is_continuation,
                                                 scratch_->marked, scratch_->composed);
-    parts_.normalised.split(normal, scratch_->match, [&](const Piece& piece) {
+    rules_.normalised.split(normal, scratch_->match, [&](const Piece& piece) {
       if (piece.token != nullptr) {
         take(*piece.token);
       } else {
@@ -440,7 +440,7 @@ void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& tok
 
 // The piece with what a step puts in front of it, before it cuts.
 std::string_view Tokenizer::Encoder::prefixed(std::string_view text, size_t step) {
-  const data::SplitStep& rule = parts_.steps[step].step;
+  const data::SplitStep& rule = rules_.steps[step].step;
   const bool continues = std::exchange(scratch_->is_continuation, false);
   if (rule.prefix.empty() && !rule.marks_spaces) return text;
   const bool begins = std::exchange(scratch_->begins_text, false);
@@ -459,8 +459,8 @@ std::string_view Tokenizer::Encoder::prefixed(std::string_view text, size_t step
 void Tokenizer::Encoder::cut(std::string_view text, size_t step, std::vector<int32_t>& tokens) {
   using Match = data::SplitStep::Match;
   if (text.empty()) return;
-  if (step == parts_.steps.size()) return parts_.bpe.encode(text, scratch_->bpe, tokens);
-  const auto& [pattern, rule] = parts_.steps[step];
+  if (step == rules_.steps.size()) return rules_.bpe.encode(text, scratch_->bpe, tokens);
+  const auto& [pattern, rule] = rules_.steps[step];
   text = prefixed(text, step);
   if (!pattern) return cut(text, step + 1, tokens);
   size_t done = 0;

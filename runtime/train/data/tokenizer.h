@@ -57,10 +57,10 @@ class Tokenizer {
   class Decoder;
 
  private:
-  struct Parts;
-  explicit Tokenizer(std::unique_ptr<Parts> parts);
+  struct Rules;
+  explicit Tokenizer(std::unique_ptr<Rules> rules);
   void set_end_of_text(const std::string& name);
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Rules> rules_;
 };
 
 // The memory in which one thread encodes; the tokenizer outlives it.
@@ -79,7 +79,7 @@ class Tokenizer::Encoder {
   std::string_view prefixed(std::string_view text, size_t step);
   void cut(std::string_view text, size_t step, std::vector<int32_t>& tokens);
 
-  const Parts& parts_;
+  const Rules& rules_;
   std::unique_ptr<Scratch> scratch_;
 };
 

@@ -130,7 +130,7 @@ void DryTraining::run_together() {
 }
 
 OffloadCounters DryTraining::step() {
-  const OffloadCounters before = offloader_.counters();
+  const OffloadCounters before = offloader_.report().counters();
   const UpdateSettings settings = {groups_, ++steps_, config_.gradient_clipping, loss_scale_};
   const uint32_t accumulation = config_.batch.accumulation_steps;
   uses_ = 0;
@@ -148,28 +148,28 @@ OffloadCounters DryTraining::step() {
   record_.add({Kind::begin_update});
   offloader_.update(settings);
   record_.add({Kind::end_step});
-  return offloader_.counters() - before;
+  return offloader_.report().counters() - before;
 }
 
 std::vector<ChunkId> DryTraining::update_order() {
   std::vector<ChunkId> order;
-  for (const ChunkTimes& chunk : offloader_.last_update_times()) order.push_back(chunk.chunk);
+  for (const ChunkTimes& chunk : offloader_.report().last_update_times()) order.push_back(chunk.chunk);
   return order;
 }
 
 OffloadCounters DryTraining::commit() {
   offloader_.finish_update();
-  const OffloadCounters before = offloader_.counters();
+  const OffloadCounters before = offloader_.report().counters();
   offloader_.commits().begin("");
   offloader_.commits().finish();
-  return offloader_.counters() - before;
+  return offloader_.report().counters() - before;
 }
 
 std::vector<PredictedTier> DryTraining::tiers() const {
   const MemoryPlan& plan = offloader_.plan();
   std::vector<PredictedTier> tiers = {tier_of("device", setup_.plan.device.bytes, device_ledger(plan)),
                                       tier_of("host", setup_.plan.host.bytes, offloader_.budget().ledger())};
-  const uint64_t taken = offloader_.tier_file_bytes();
+  const uint64_t taken = offloader_.report().tier_file_bytes();
   if (taken == 0) return tiers;
   tiers.push_back(tier_of("nvme", 0,
                           {{"parameters", plan.parameter_file_bytes},

@@ -11,6 +11,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/text/json_writer.h>
 #include <terrace/runtime/config/compute_threads.h>
+#include <terrace/runtime/config/tier_paths.h>
 #include <terrace/runtime/config/tuning/tuning.h>
 #include <terrace/runtime/train/planning/decision_file.h>
 #include <terrace/runtime/train/planning/link_rates.h>
@@ -44,16 +45,6 @@ void settle_device(TrainConfig& config, const ComputeDevice* compute) {
 }
 
 // --- What `terrace tune` measured ---
-
-std::vector<fs::path> nvme_folders(const PlacementConfig& placement) {
-  std::vector<fs::path> folders;
-  if (placement.parameters == Placement::nvme) folders = placement.parameter_paths;
-  if (placement.states != Placement::nvme) return folders;
-  for (const fs::path& path : placement.state_paths) {
-    if (std::ranges::find(folders, path) == folders.end()) folders.push_back(path);
-  }
-  return folders;
-}
 
 // Takes the rates of the folders that were measured.
 std::vector<PathTuning> find_tunings(const fs::path& tuning_folder, const std::vector<fs::path>& folders,
@@ -113,7 +104,7 @@ std::string take_settings(const PathTuning& tuning, std::string_view origin, Tra
 }
 
 void settle_io(TrainConfig& config, const fs::path& tuning_folder, Log& log) {
-  const std::vector<fs::path> folders = nvme_folders(config.placement);
+  const std::vector<fs::path> folders = tier_paths(config.placement);
   const std::vector<PathTuning> tunings = find_tunings(tuning_folder, folders, config.placement, log);
   if (tunings.empty()) return;
   std::string line = fmt::format("measured by `terrace tune` on {}:", tunings.front().measured_at);

@@ -54,8 +54,8 @@ void CommitGate::operator()() {
   for (int i = 0; i < 3000 && !open_; ++i) {
     const Offloader* offloader = offloader_;
     if (offloader != nullptr) {
-      const std::optional<uint64_t> wait = offloader->watch().current();
-      const std::string text = wait ? offloader->watch().describe(*wait).value_or("") : "";
+      const std::optional<uint64_t> wait = offloader->report().watch().current();
+      const std::string text = wait ? offloader->report().watch().describe(*wait).value_or("") : "";
       if (text.find("commit") != std::string::npos) {
         ++waits_seen_;
         return;

@@ -55,10 +55,10 @@ TEST(Commit, WritesWhatIsNewerInMemoryAndNothingElse) {
     const uint64_t cached = rig.cached_record_bytes();
     ASSERT_GT(cached, 0u);
     const auto commit = [&] {
-      const OffloadCounters before = rig.offloader->counters();
+      const OffloadCounters before = rig.offloader->report().counters();
       rig.offloader->commits().begin("");
       rig.offloader->commits().finish();
-      const OffloadCounters moved = rig.offloader->counters() - before;
+      const OffloadCounters moved = rig.offloader->report().counters() - before;
       EXPECT_EQ(moved.commit_count, 1u);
       EXPECT_GT(moved.manifest_bytes, 0u);
       return moved.commit_write_bytes;
@@ -91,12 +91,12 @@ TEST(Commit, LeavesTheTrafficOfTheTrainingAtItsBound) {
   rig.step(1);
   for (uint64_t step = 2; step <= 4; ++step) {
     rig.offloader->commits().begin(step_info(step - 1));
-    const OffloadCounters before = rig.offloader->counters();
+    const OffloadCounters before = rig.offloader->report().counters();
     rig.step(step);
-    const OffloadCounters moved = rig.offloader->counters() - before;
-    EXPECT_EQ(moved.record_read_bytes, rig.offloader->traffic_bound().record_read_bytes);
-    EXPECT_EQ(moved.record_write_bytes, rig.offloader->traffic_bound().record_write_bytes);
-    EXPECT_EQ(moved.param_write_bytes, rig.offloader->traffic_bound().param_write_bytes);
+    const OffloadCounters moved = rig.offloader->report().counters() - before;
+    EXPECT_EQ(moved.record_read_bytes, rig.offloader->report().traffic_bound().record_read_bytes);
+    EXPECT_EQ(moved.record_write_bytes, rig.offloader->report().traffic_bound().record_write_bytes);
+    EXPECT_EQ(moved.param_write_bytes, rig.offloader->report().traffic_bound().param_write_bytes);
   }
 }
 

@@ -73,7 +73,7 @@ TEST(CompactCommit, IsGoneOnFromWhateverThePlacement) {
         // What was read is what is there: a commit has nothing to write.
         rig.offloader->commits().begin(step_info(3));
         rig.offloader->commits().finish();
-        EXPECT_EQ(rig.offloader->counters().commit_write_bytes, 0u);
+        EXPECT_EQ(rig.offloader->report().counters().commit_write_bytes, 0u);
         rig.step(4);
         rig.offloader->commits().begin(step_info(4));
         rig.step(5);
@@ -177,10 +177,10 @@ TEST(CompactCommit, WritesWhatIsNewerAndNothingElse) {
     const ScratchFolder folder;
     CommitRig rig({.parameters = parameters, .cached_quarters = 3, .layout = kCompact}, folder.path());
     const auto commit = [&] {
-      const OffloadCounters before = rig.offloader->counters();
+      const OffloadCounters before = rig.offloader->report().counters();
       rig.offloader->commits().begin("");
       rig.offloader->commits().finish();
-      return (rig.offloader->counters() - before).commit_write_bytes;
+      return (rig.offloader->report().counters() - before).commit_write_bytes;
     };
     const uint64_t all = rig.cached_record_bytes() + 2 * rig.trainable_elements();
     EXPECT_EQ(commit(), all);
@@ -215,7 +215,8 @@ TEST(CompactCommit, CountsItsMemoryAndItsDiskInThePlan) {
                 (2 + retained) * parameter_bytes + 4 * kTileElements * sizeof(Bf16));
       EXPECT_EQ(size_of("params.tier"), plan.parameter_file_bytes + 4096);
       EXPECT_EQ(size_of("records.tier"), plan.record_file_bytes + 4096);
-      EXPECT_EQ(rig.offloader->tier_file_bytes(), plan.parameter_file_bytes + plan.record_file_bytes);
+      EXPECT_EQ(rig.offloader->report().tier_file_bytes(),
+                plan.parameter_file_bytes + plan.record_file_bytes);
     }
   }
 }

@@ -75,7 +75,7 @@ TEST(PinnedCommit, PutsTheNextCommitOff) {
   std::atomic<bool> differs{false};
   std::thread copy([&] {
     // Until the step thread waits for this.
-    for (int i = 0; i < 5000 && !rig.offloader->watch().current(); ++i)
+    for (int i = 0; i < 5000 && !rig.offloader->report().watch().current(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     differs = read_all(*commit, 3) != expected;
     commit.reset();

@@ -77,7 +77,7 @@ TEST(Resume, WritesNothingThatItHasRead) {
   CommitRig rig(c, folder.path());
   rig.offloader->commits().begin("again");
   rig.offloader->commits().finish();
-  EXPECT_EQ(rig.offloader->counters().commit_write_bytes, 0u);
+  EXPECT_EQ(rig.offloader->report().counters().commit_write_bytes, 0u);
 }
 
 TEST(Resume, RefusesACommitThatIsCutDifferently) {

@@ -40,7 +40,7 @@ struct Gpu {
 };
 
 std::string moved(const Offloader& offloader) {
-  const OffloadCounters c = offloader.counters();
+  const OffloadCounters c = offloader.report().counters();
   return fmt::format("h2d {} d2h {} read {} direct {} written {} fetches {} demanded {} evictions {}",
                      c.h2d_bytes, c.d2h_bytes, c.param_read_bytes, c.direct_read_bytes, c.param_write_bytes,
                      c.fetch_count, c.demand_fetch_count, c.eviction_count);
@@ -105,10 +105,10 @@ TEST_P(CudaOffloaderFileReads, TrainTheSameAndMoveWhatIsPlanned) {
     EXPECT_EQ(moved(*dry.offloader), moved(*rig.offloader)) << "step " << step;
   }
   rig.offloader->finish_update();
-  const OffloadCounters counted = rig.offloader->counters();
+  const OffloadCounters counted = rig.offloader->report().counters();
   EXPECT_GT(counted.direct_read_bytes, 0u);
   EXPECT_LE(counted.direct_read_bytes, counted.param_read_bytes);
-  EXPECT_LE(rig.offloader->traffic_bound().direct_read_bytes, counted.direct_read_bytes);
+  EXPECT_LE(rig.offloader->report().traffic_bound().direct_read_bytes, counted.direct_read_bytes);
   expect_same_as_reference(rig, reference);
   rig.offloader.reset();  // what was asked for is over
   EXPECT_EQ(gpu.cu_file.read_bytes(), counted.direct_read_bytes);
@@ -126,7 +126,7 @@ TEST(CudaOffloaderFileReads, TakeTheirBytesOffTheLinkOfTheHostAndTheirSlotsOutOf
     Gpu gpu;
     Rig rig(past ? gpu.reading(c) : gpu.with(c));
     for (uint64_t step = 1; step <= 2; ++step) rig.step(step, 1);
-    (past ? past_host : through_host) = rig.offloader->counters();
+    (past ? past_host : through_host) = rig.offloader->report().counters();
     const MemoryPlan& plan = rig.offloader->plan();
     slot_bytes = plan.staging_slots * plan.slot_bytes;
     if (!past) host_bytes = plan.host_bytes - slot_bytes;

@@ -33,10 +33,10 @@ uint64_t device_bytes_per_step(PolicyKind policy, uint64_t spare_chunks, uint32_
   const std::vector<OptimizerSettings> groups = toy::groups();
   uint64_t before = 0;
   for (uint64_t step = 1; step <= 2; ++step) {
-    before = offloader.counters().h2d_bytes;
+    before = offloader.report().counters().h2d_bytes;
     toy::train_step(offloader, specs, accumulation, {groups, step, 0});
   }
-  return offloader.counters().h2d_bytes - before;
+  return offloader.report().counters().h2d_bytes - before;
 }
 
 TEST(EvictionTraffic, OptMovesNoMoreThanAnyOtherPolicy) {

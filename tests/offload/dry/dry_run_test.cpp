@@ -13,7 +13,7 @@ namespace {
 
 // Everything that is the same in every run.
 std::string counted(const Offloader& offloader) {
-  const OffloadCounters c = offloader.counters();
+  const OffloadCounters c = offloader.report().counters();
   return fmt::format(
       "h2d {} d2h {} parameters {} {} records {} {} gradients {} {} {} restored {} commits {} {} {} fetches "
       "{} {} evictions {}",
@@ -40,7 +40,7 @@ void expect_planned_as_run(const CommitCase& c) {
   CommitRig dry(planned, std::filesystem::path("/nowhere/at/all"));
   EXPECT_EQ(dry.device->used_bytes(), rig.device->used_bytes());
   EXPECT_EQ(ledger_of(*dry.offloader), ledger_of(*rig.offloader));
-  EXPECT_EQ(dry.offloader->tier_file_bytes(), rig.offloader->tier_file_bytes());
+  EXPECT_EQ(dry.offloader->report().tier_file_bytes(), rig.offloader->report().tier_file_bytes());
   for (uint64_t step = 1; step <= 3; ++step) {
     rig.step(step);
     EXPECT_TRUE(dry.step(step).applied);
@@ -170,7 +170,7 @@ TEST(DryRun, HasNoMemoryAndNoFiles) {
   EXPECT_TRUE(offloader.update({groups, 1, 1.0, 1}).applied);
   EXPECT_LT(anonymous_bytes(), before + 64 * kMiB);
   EXPECT_FALSE(std::filesystem::exists("/nowhere"));
-  EXPECT_GT(offloader.counters().record_write_bytes, 16 * kGiB);
+  EXPECT_GT(offloader.report().counters().record_write_bytes, 16 * kGiB);
 }
 
 }  // namespace

@@ -142,14 +142,14 @@ TEST(Gradients, AStepThatIsSkippedLeavesEveryWeightAsItWas) {
 TEST(Gradients, WhatTookOverIsRestoredOnceAndItsCostIsCounted) {
   Rig rig({Placement::cpu, Placement::nvme});
   rig.step(1, 1);
-  EXPECT_EQ(rig.offloader->counters().restored_chunk_count, 0u);
+  EXPECT_EQ(rig.offloader->report().counters().restored_chunk_count, 0u);
   overflow(rig, 2, 1);
-  const OffloadCounters counters = rig.offloader->counters();
+  const OffloadCounters counters = rig.offloader->report().counters();
   EXPECT_EQ(counters.restored_chunk_count, rig.space.chunk_count());
   EXPECT_EQ(counters.restore_read_bytes,
             rig.offloader->state().record_tile_count() * RecordLayout{}.tile_bytes());
   rig.step(2, 1);
-  EXPECT_EQ(rig.offloader->counters().restored_chunk_count, rig.space.chunk_count());
+  EXPECT_EQ(rig.offloader->report().counters().restored_chunk_count, rig.space.chunk_count());
 }
 
 // In the middle of backward only some gradients have taken the place of their parameters.
@@ -173,8 +173,8 @@ TEST(Gradients, AStepThatIsAbandonedHalfwayGivesBackWhatItTook) {
     rig.offloader->abandon_step();
     expect_same_as_reference(rig, reference);
     if (where.parameters == Placement::cpu && where.accumulation == 1) {
-      EXPECT_GT(rig.offloader->counters().restored_chunk_count, 0u);
-      EXPECT_LT(rig.offloader->counters().restored_chunk_count, rig.space.chunk_count());
+      EXPECT_GT(rig.offloader->report().counters().restored_chunk_count, 0u);
+      EXPECT_LT(rig.offloader->report().counters().restored_chunk_count, rig.space.chunk_count());
     }
     EXPECT_TRUE(rig.step(2, where.accumulation).applied);
     reference.step(2);

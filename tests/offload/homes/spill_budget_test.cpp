@@ -27,7 +27,7 @@ Trained train(const CommitCase& c) {
   const ScratchFolder folder;
   CommitRig rig(c, folder.path());
   for (uint64_t step = 1; step <= kSteps; ++step) rig.step(step);
-  Trained trained{rig.state(), rig.offloader->counters(), rig.offloader->plan()};
+  Trained trained{rig.state(), rig.offloader->report().counters(), rig.offloader->plan()};
   for (const TierUse& use : rig.offloader->budget().ledger()) trained.host_bytes += use.bytes;
   trained.has_file = std::filesystem::exists(folder.path() / "terrace-tier" / "grads.tier");
   return trained;

@@ -20,11 +20,11 @@ OffloadCounters moved_by_two_steps(const Case& c) {
   Rig rig(c);
   EXPECT_GT(rig.offloader->plan().spilled_chunks, 0u);
   for (uint64_t step = 1; step <= 3; ++step) rig.step(step, 1);
-  const OffloadCounters before = rig.offloader->counters();
+  const OffloadCounters before = rig.offloader->report().counters();
   rig.step(4, 1);
   rig.step(5, 1);
   rig.offloader->finish_update();
-  return rig.offloader->counters() - before;
+  return rig.offloader->report().counters() - before;
 }
 
 // What an update writes to nvme is fetched behind it, no later than where it is there already.
@@ -91,8 +91,8 @@ class AskingEngine final : public io::EngineDecorator {
       return request.kind == io::OpKind::read && GradientRequests::file_of(request).ends_with("/grads.tier");
     });
     if (gradients_only && offloader_ != nullptr) {
-      const std::optional<uint64_t> wait = offloader_->watch().current();
-      said_.push_back(wait ? offloader_->watch().describe(*wait).value_or("") : "");
+      const std::optional<uint64_t> wait = offloader_->report().watch().current();
+      said_.push_back(wait ? offloader_->report().watch().describe(*wait).value_or("") : "");
     }
     const std::vector<io::Request> ready = std::move(held_);
     held_.clear();
@@ -128,7 +128,7 @@ TEST(SpillReadAhead, AnUpdateThatWaitsForAGradientSaysSo) {
     EXPECT_NE(text.find("gradients of chunk"), std::string::npos) << text;
     EXPECT_NE(text.find("grads.tier"), std::string::npos) << text;
   }
-  const OffloadCounters counters = rig.offloader->counters();
+  const OffloadCounters counters = rig.offloader->report().counters();
   EXPECT_GT(counters.update_wait_ns, counters.update_write_wait_ns) << "it is no wait for what it writes";
 }
 

@@ -27,16 +27,16 @@ void expect_exact_bytes(CommitCase c) {
   rig.step(1);
   rig.step(2);
   rig.offloader->finish_update();
-  const OffloadCounters before = rig.offloader->counters();
+  const OffloadCounters before = rig.offloader->report().counters();
   const GradientRequests::Totals asked = requests.totals();
   rig.step(3);
   rig.offloader->finish_update();
-  const OffloadCounters moved = rig.offloader->counters() - before;
+  const OffloadCounters moved = rig.offloader->report().counters() - before;
   // Written in every micro-batch; read by every later one, which adds to it, and by the update.
   EXPECT_EQ(moved.gradient_write_bytes, bytes * c.accumulation);
   EXPECT_EQ(moved.gradient_read_bytes, bytes * c.accumulation);
   EXPECT_EQ(moved.update_gradient_read_bytes, bytes);
-  const TrafficBound least = rig.offloader->traffic_bound();
+  const TrafficBound least = rig.offloader->report().traffic_bound();
   EXPECT_EQ(moved.gradient_write_bytes, least.gradient_write_bytes);
   EXPECT_EQ(moved.gradient_read_bytes, least.gradient_read_bytes);
   // And that is what the disk is asked for.
@@ -65,7 +65,8 @@ TEST(SpillTraffic, OfFp32ParametersIsTwiceThatOfBf16Ones) {
     const ScratchFolder folder;
     CommitRig rig(c, folder.path());
     rig.step(1);
-    EXPECT_EQ(rig.offloader->counters().gradient_write_bytes, rig.trainable_elements() * bytes_of(type));
+    EXPECT_EQ(rig.offloader->report().counters().gradient_write_bytes,
+              rig.trainable_elements() * bytes_of(type));
     expect_exact_bytes(c);
   }
 }
@@ -86,7 +87,7 @@ Walk walk(const Case& c, const std::vector<Skips>& steps) {
   const std::vector<OptimizerSettings> groups = toy::groups();
   Walk walk;
   for (uint64_t step = 1; step <= steps.size(); ++step) {
-    const uint64_t before = rig.offloader->counters().gradient_write_bytes;
+    const uint64_t before = rig.offloader->report().counters().gradient_write_bytes;
     const UpdateSettings settings = {groups, step, 0, 1};
     rig.offloader->begin_step();
     rig.offloader->announce_update(settings);
@@ -100,7 +101,7 @@ Walk walk(const Case& c, const std::vector<Skips>& steps) {
       const std::vector<std::byte> parameters = rig.parameters(t);
       walk.states.back().insert(walk.states.back().end(), parameters.begin(), parameters.end());
     }
-    walk.written_bytes.push_back(rig.offloader->counters().gradient_write_bytes - before);
+    walk.written_bytes.push_back(rig.offloader->report().counters().gradient_write_bytes - before);
   }
   return walk;
 }

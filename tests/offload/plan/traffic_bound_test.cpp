@@ -28,9 +28,9 @@ Step step_with(Placement parameters, RecordLayout layout, UpdateMode mode = Upda
   rig.offloader->set_update_mode(mode);
   rig.step(1);
   rig.step(2);
-  const OffloadCounters before = rig.offloader->counters();
+  const OffloadCounters before = rig.offloader->report().counters();
   rig.step(3);
-  return {rig.offloader->counters() - before, rig.offloader->traffic_bound()};
+  return {rig.offloader->report().counters() - before, rig.offloader->report().traffic_bound()};
 }
 
 TEST(TrafficBound, IsWhatPlainAndCompactStepsMove) {

@@ -237,11 +237,11 @@ OffloadCounters moved_in_a_step(const Case& c) {
   Rig rig(c);
   for (uint64_t step = 1; step <= 3; ++step) rig.step(step, c.accumulation);
   rig.offloader->finish_update();
-  const OffloadCounters before = rig.offloader->counters();
+  const OffloadCounters before = rig.offloader->report().counters();
   rig.step(4, c.accumulation);
   rig.step(5, c.accumulation);
   rig.offloader->finish_update();
-  return rig.offloader->counters() - before;
+  return rig.offloader->report().counters() - before;
 }
 
 TEST(UpdateMode, MovesTheBytesOfEveryModeExactly) {
@@ -308,7 +308,7 @@ TEST(UpdateMode, TellsWhenEveryChunkWasUpdatedAndNeeded) {
   Rig rig(c);
   rig.step(1, 1);
   rig.step(2, 1);
-  const std::span<const ChunkTimes> times = rig.offloader->last_update_times();
+  const std::span<const ChunkTimes> times = rig.offloader->report().last_update_times();
   ASSERT_EQ(times.size(), rig.space.chunk_count());
   EXPECT_EQ(times.front().chunk, ChunkId{0}) << "the first that is used";
   for (const ChunkTimes& chunk : times) {

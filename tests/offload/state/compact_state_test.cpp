@@ -161,10 +161,10 @@ TEST(CompactState, MovesTheBytesThatArithmeticSays) {
       ASSERT_EQ(rig.offloader->plan().host_record_slots, 0u);
       elements = rig.trainable_elements();
       rig.step(1);
-      const OffloadCounters before = rig.offloader->counters();
+      const OffloadCounters before = rig.offloader->report().counters();
       rig.step(2);
-      moved[compact] = rig.offloader->counters() - before;
-      const TrafficBound bound = rig.offloader->traffic_bound();
+      moved[compact] = rig.offloader->report().counters() - before;
+      const TrafficBound bound = rig.offloader->report().traffic_bound();
       EXPECT_EQ(moved[compact].record_read_bytes, bound.record_read_bytes);
       EXPECT_EQ(moved[compact].record_write_bytes, bound.record_write_bytes);
       EXPECT_EQ(moved[compact].param_write_bytes, bound.param_write_bytes);
@@ -193,11 +193,12 @@ TEST(CompactState, ReadsNoParameterBackThatTheNextForwardMakes) {
     CommitRig rig(c, folder.path());
     for (uint64_t step = 1; step <= 3; ++step) rig.step(step);
     rig.offloader->finish_update();
-    const OffloadCounters before = rig.offloader->counters();
+    const OffloadCounters before = rig.offloader->report().counters();
     for (uint64_t step = 4; step <= 6; ++step) rig.step(step);
     rig.offloader->finish_update();
-    read[next_forward] = (rig.offloader->counters() - before).param_read_bytes;
-    EXPECT_EQ((rig.offloader->counters() - before).record_read_bytes, 3 * 10 * rig.trainable_elements());
+    read[next_forward] = (rig.offloader->report().counters() - before).param_read_bytes;
+    EXPECT_EQ((rig.offloader->report().counters() - before).record_read_bytes,
+              3 * 10 * rig.trainable_elements());
   }
   EXPECT_LT(read[1], read[0]);
 }

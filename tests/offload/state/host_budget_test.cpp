@@ -55,10 +55,10 @@ TEST(HostBudget, ChangesNoBitAndMovesTheLeastWhateverTheOrderOfChanges) {
       const std::array<uint32_t, 6> kept = {most / 2, 0, most, most - 1, 3, most};
       for (uint64_t step = 1; step <= kept.size(); ++step) {
         if (commits) rig.offloader->commits().begin(step_info(step - 1));
-        const OffloadCounters before = rig.offloader->counters();
+        const OffloadCounters before = rig.offloader->report().counters();
         keep(rig, kept[step - 1]);
         rig.step(step);
-        const OffloadCounters moved = rig.offloader->counters() - before;
+        const OffloadCounters moved = rig.offloader->report().counters() - before;
         expect_least_traffic(rig, moved, kept[step - 1]);
         const uint32_t had = step == 1 ? most : kept[step - 2];
         const uint64_t slot = rig.offloader->plan().record_slot_bytes;
@@ -105,10 +105,10 @@ TEST(HostBudget, WritesNothingTwiceAndCommitsWhatChangedAlone) {
   CommitRig rig(c, folder.path());
   const uint64_t slot = rig.offloader->plan().record_slot_bytes;
   const auto committed = [&] {
-    const uint64_t before = rig.offloader->counters().commit_write_bytes;
+    const uint64_t before = rig.offloader->report().counters().commit_write_bytes;
     rig.offloader->commits().begin("");
     rig.offloader->commits().finish();
-    return rig.offloader->counters().commit_write_bytes - before;
+    return rig.offloader->report().counters().commit_write_bytes - before;
   };
   keep(rig, 4);
   keep(rig, 6);
@@ -128,7 +128,7 @@ TEST(HostBudget, RefusesLessThanTheRunNeedsAndChangesNothing) {
   const ScratchFolder folder;
   CommitRig rig(c, folder.path());
   rig.step(1);
-  const OffloadCounters before = rig.offloader->counters();
+  const OffloadCounters before = rig.offloader->report().counters();
   try {
     rig.offloader->budget().set(rig.offloader->budget().least() - 1);
     FAIL() << "less than the least was taken";
@@ -136,7 +136,7 @@ TEST(HostBudget, RefusesLessThanTheRunNeedsAndChangesNothing) {
     EXPECT_EQ(error.kind(), ErrorKind::capacity);
   }
   rig.step(2);
-  const OffloadCounters moved = rig.offloader->counters() - before;
+  const OffloadCounters moved = rig.offloader->report().counters() - before;
   EXPECT_EQ(moved.cache_read_bytes + moved.cache_write_bytes, 0u);
   expect_least_traffic(rig, moved, rig.offloader->plan().host_record_slots);
   EXPECT_EQ(rig.state(), expected[2]);

@@ -78,19 +78,19 @@ class Mixture {
 
   // Returns what it moved.
   OffloadCounters step(const std::vector<TensorUse>& uses) {
-    const OffloadCounters before = offloader_->counters();
-    const std::vector<ScheduledUse> planned(offloader_->schedule().uses().begin(),
-                                            offloader_->schedule().uses().end());
+    const OffloadCounters before = offloader_->report().counters();
+    const std::vector<ScheduledUse> planned(offloader_->report().schedule().uses().begin(),
+                                            offloader_->report().schedule().uses().end());
     offloader_->begin_step();
     for (const TensorUse& use : uses) {
       const Lease lease(*offloader_, use.operation, use.tensors, use.kind);
-      const auto now = offloader_->schedule().uses();
+      const auto now = offloader_->report().schedule().uses();
       EXPECT_TRUE(std::ranges::equal(now, planned)) << "planned anew in the middle of a step";
     }
     offloader_->end_micro_batch();
     const std::vector<OptimizerSettings> groups(1);
     offloader_->update({groups, ++steps_, 0});
-    return offloader_->counters() - before;
+    return offloader_->report().counters() - before;
   }
 
   void evaluate(const std::vector<TensorUse>& uses) {
@@ -120,7 +120,7 @@ TEST(Replanning, EveryStepIsPlannedByTheOneBeforeWhateverHappened) {
       for (uint32_t step = 0; step < 8; ++step) {
         const auto uses = there_and_back(random_uses(random, "", UseKind::forward));
         mixture.step(uses);
-        const auto recorded = mixture.offloader().schedule().uses();
+        const auto recorded = mixture.offloader().report().schedule().uses();
         ASSERT_EQ(recorded.size(), uses.size());
         for (size_t u = 0; u < uses.size(); ++u) {
           EXPECT_EQ(recorded[u].operation, uses[u].operation);
@@ -154,7 +154,8 @@ TEST(Replanning, OptFollowsTheNewScheduleInTheNextStep) {
         bytes += moved.h2d_bytes;
       }
       EXPECT_EQ(demanded, 0u);
-      EXPECT_LE(bytes, kRepeated * mixture.offloader().traffic_bound().h2d_bytes + 3 * kTileElements * 2);
+      EXPECT_LE(bytes,
+                kRepeated * mixture.offloader().report().traffic_bound().h2d_bytes + 3 * kTileElements * 2);
     }
   }
 }

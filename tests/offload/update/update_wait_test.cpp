@@ -17,8 +17,8 @@ class UpdateGate {
  public:
   void operator()() {
     for (int i = 0; i < 3000 && closed_; ++i) {
-      const std::optional<uint64_t> wait = offloader_->watch().current();
-      const std::string text = wait ? offloader_->watch().describe(*wait).value_or("") : "";
+      const std::optional<uint64_t> wait = offloader_->report().watch().current();
+      const std::string text = wait ? offloader_->report().watch().describe(*wait).value_or("") : "";
       if (text.find("update") != std::string::npos) {
         ++waits_seen_;
         return;
@@ -67,12 +67,12 @@ TEST(UpdateWait, IsCountedWhereAnOperationNeedsWhatIsNotUpdatedYet) {
     rig.step(1, 1);
     rig.offloader->finish_update();
     gate.close(*rig.offloader);
-    const OffloadCounters before = rig.offloader->counters();
+    const OffloadCounters before = rig.offloader->report().counters();
     rig.step(2, 1);  // no update is pending in it
-    const OffloadCounters quiet = rig.offloader->counters() - before;
+    const OffloadCounters quiet = rig.offloader->report().counters() - before;
     rig.offloader->begin_step();
     use_embedding(rig, UseKind::forward);
-    const OffloadCounters moved = rig.offloader->counters() - before;
+    const OffloadCounters moved = rig.offloader->report().counters() - before;
     EXPECT_EQ(quiet.pending_update_wait_ns, 0u);
     EXPECT_GT(moved.pending_update_wait_ns, 0u);
     EXPECT_GE(moved.fetch_wait_ns, moved.pending_update_wait_ns);
@@ -89,12 +89,12 @@ TEST(UpdateWait, IsCountedWhereGradientsComeBeforeTheUpdateIsOver) {
     rig.step(1, 1);
     rig.offloader->finish_update();
     gate.close(*rig.offloader);
-    const OffloadCounters before = rig.offloader->counters();
+    const OffloadCounters before = rig.offloader->report().counters();
     rig.step(2, 1);
     rig.offloader->begin_step();
     use_embedding(rig, UseKind::backward);
     EXPECT_FALSE(rig.offloader->update_pending());
-    EXPECT_GT((rig.offloader->counters() - before).pending_update_wait_ns, 0u);
+    EXPECT_GT((rig.offloader->report().counters() - before).pending_update_wait_ns, 0u);
     EXPECT_GT(gate.waits_seen(), 0u);
     rig.offloader->abandon_step();
   }
@@ -105,9 +105,9 @@ TEST(UpdateWait, IsThatOfTheEndOfAStepDuringBackward) {
   Rig rig(gated(Placement::cpu, UpdateMode::during_backward, gate));
   rig.step(1, 1);
   gate.close(*rig.offloader);
-  const OffloadCounters before = rig.offloader->counters();
+  const OffloadCounters before = rig.offloader->report().counters();
   rig.step(2, 1);
-  const OffloadCounters moved = rig.offloader->counters() - before;
+  const OffloadCounters moved = rig.offloader->report().counters() - before;
   EXPECT_GT(moved.pending_update_wait_ns, 0u);
   EXPECT_GE(moved.update_ns, moved.pending_update_wait_ns);
 }
@@ -115,7 +115,7 @@ TEST(UpdateWait, IsThatOfTheEndOfAStepDuringBackward) {
 TEST(UpdateWait, IsNoneWhereUpdatesRunAfterBackward) {
   Rig rig({Placement::nvme, Placement::nvme});
   for (uint64_t step = 1; step <= 3; ++step) rig.step(step, 1);
-  EXPECT_EQ(rig.offloader->counters().pending_update_wait_ns, 0u);
+  EXPECT_EQ(rig.offloader->report().counters().pending_update_wait_ns, 0u);
 }
 
 }  // namespace

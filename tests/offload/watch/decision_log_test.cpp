@@ -82,7 +82,7 @@ TEST(DecisionLog, HasAFetchForEveryCopyAndAnEvictionForEveryChunkThatLeft) {
   c.decisions = &kept;
   Rig rig(c);
   for (uint64_t step = 1; step <= 3; ++step) rig.step(step, 1);
-  const OffloadCounters counters = rig.offloader->counters();
+  const OffloadCounters counters = rig.offloader->report().counters();
   EXPECT_EQ(kept.count(DecisionKind::fetch), counters.demand_fetch_count);
   EXPECT_EQ(kept.count(DecisionKind::fetch) + kept.count(DecisionKind::ahead), counters.fetch_count);
   EXPECT_EQ(kept.count(DecisionKind::evict) + kept.count(DecisionKind::bypass), counters.eviction_count);

@@ -25,10 +25,10 @@ class RecordedSteps {
   void begin(uint64_t step, const Offloader& offloader) {
     step_ = step;
     events.begin_step(step);
-    if (moved_.empty()) before_ = offloader.counters();
+    if (moved_.empty()) before_ = offloader.report().counters();
   }
   void end(const Offloader& offloader) {
-    const OffloadCounters now = offloader.counters();
+    const OffloadCounters now = offloader.report().counters();
     moved_.emplace_back(step_, now - before_);
     before_ = now;
     events.end_step();

@@ -70,7 +70,7 @@ TEST(RecordedSteps, HaveTheTransfersOfSpilledGradientsToo) {
                  .spills = true,
                  .step_events = &recorded.events});
         train(rig, recorded, accumulation);
-        written = rig.offloader->counters().gradient_write_bytes;
+        written = rig.offloader->report().counters().gradient_write_bytes;
       }
       recorded.take();
       EXPECT_GT(written, 0u);
@@ -198,7 +198,7 @@ TEST(RecordedSteps, SayWhatACommitWrote) {
       rig.offloader->commits().begin("info");
     }
     rig.offloader->commits().finish();
-    written = rig.offloader->counters().commit_write_bytes;
+    written = rig.offloader->report().counters().commit_write_bytes;
   }
   recorded.take();
   EXPECT_EQ(recorded.difference(), "");

@@ -131,7 +131,7 @@ std::string line_about(Victim victim, const std::string& fragment) {
   // Looks a minute apart: a wait that two of them see is warned of. Ordinary waits may be as well; what is
   // held back is there to stay, so its line comes.
   std::thread looking([&] {
-    Watchdog watchdog(offloader.watch(), {.warn_after_ns = 60 * kSecond}, said);
+    Watchdog watchdog(offloader.report().watch(), {.warn_after_ns = 60 * kSecond}, said);
     for (uint64_t look = 0; look < kMostLooks && found.empty() && !ended; ++look) {
       watchdog.look(look * 60 * kSecond);
       for (const MemoryLog::Line& line : said.lines()) {

@@ -46,7 +46,7 @@ Trained train(const RunOptions& run) {
   result.losses = trained.train(3);
   trained.trainer->finish_update();
   result.state = trained.state();
-  result.moved = trained.trainer->offloader().counters();
+  result.moved = trained.trainer->offloader().report().counters();
   result.plan = trained.trainer->offloader().plan();
   return result;
 }

@@ -96,9 +96,9 @@ class Replayed {
   // Of a step, when steps have come to resemble each other.
   OffloadCounters moved_in_a_step() {
     for (int i = 0; i < 2; ++i) step();
-    const OffloadCounters before = offloader_->counters();
+    const OffloadCounters before = offloader_->report().counters();
     step();
-    return offloader_->counters() - before;
+    return offloader_->report().counters() - before;
   }
 
   // The same step to the simulation: what an update changes is changed in host memory.
@@ -109,7 +109,7 @@ class Replayed {
       schedule.items.push_back({std::to_string(c), 1, SimRole::param, 1});
       if (space_->section_of(ChunkId{c}).trainable) update.changes.push_back(c);
     }
-    for (const ScheduledUse& use : offloader_->schedule().uses()) {
+    for (const ScheduledUse& use : offloader_->report().schedule().uses()) {
       SimUse same{use.operation, 0, {}, {}, {}, 0, {use.occupied_slots}};
       for (const ChunkId chunk : use.chunks) same.reads.push_back(index_of(chunk));
       schedule.uses.push_back(std::move(same));
@@ -153,7 +153,7 @@ TEST(DeviceTraffic, OfOptIsTheExactOptimum) {
                   static_cast<int>(ahead.fetch_count), static_cast<int>(ahead.demand_fetch_count));
       EXPECT_EQ(static_cast<double>(demand.fetch_count), least);
       // Where something stays from step to step, the first one of a row begins with what it likes best.
-      const uint64_t least_bytes = on_demand.offloader().traffic_bound().h2d_bytes;
+      const uint64_t least_bytes = on_demand.offloader().report().traffic_bound().h2d_bytes;
       EXPECT_GE(demand.h2d_bytes, least_bytes);
       EXPECT_LE(static_cast<double>(demand.h2d_bytes),
                 (*variant.frozen == 0 ? 1 : 1.05) * static_cast<double>(least_bytes));

@@ -61,7 +61,7 @@ TEST(TrainerCommits, AreCommittedWhenStepsOrTheClockSaySo) {
   run.trainer->look_after_state();
   EXPECT_EQ(run.trainer->finish_commit().commit_step, 5u);
   EXPECT_EQ(run.trainer->durable_step(), 5u);
-  EXPECT_EQ(run.trainer->offloader().counters().commit_count, 2u);
+  EXPECT_EQ(run.trainer->offloader().report().counters().commit_count, 2u);
 }
 
 TEST(TrainerCommits, AreGoneOnFromInPlaceWithTheBitsOfARunThatWasNot) {
@@ -177,14 +177,15 @@ TEST(TrainerCommits, CostTheRecordsInHostMemoryAndAManifest) {
     run.train(1);
     run.trainer->begin_commit();
     run.trainer->finish_commit();
-    const OffloadCounters before = run.trainer->offloader().counters();
+    const OffloadCounters before = run.trainer->offloader().report().counters();
     run.train(1);
     run.trainer->begin_save(run.saves_in(saved.path() / (cached ? "one" : "other")));
     run.train(2);
     run.trainer->finish_save();
-    const OffloadCounters now = run.trainer->offloader().counters();
+    const OffloadCounters now = run.trainer->offloader().report().counters();
     const MemoryPlan& plan = run.trainer->plan().memory;
-    EXPECT_EQ(now.record_write_bytes, 4 * run.trainer->offloader().traffic_bound().record_write_bytes);
+    EXPECT_EQ(now.record_write_bytes,
+              4 * run.trainer->offloader().report().traffic_bound().record_write_bytes);
     EXPECT_EQ(now.commit_write_bytes - before.commit_write_bytes,
               plan.host_record_slots * plan.record_slot_bytes);
     EXPECT_EQ(plan.host_record_slots > 0, cached);

@@ -16,10 +16,10 @@ constexpr uint64_t kSecondNs = 1'000'000'000;
 
 // What one step and its update move.
 OffloadCounters moved_by_a_step(SmallTraining& run, std::vector<double>& losses) {
-  const OffloadCounters before = run.trainer->offloader().counters();
+  const OffloadCounters before = run.trainer->offloader().report().counters();
   losses.push_back(run.train(1).front());
   run.trainer->finish_update();
-  return run.trainer->offloader().counters() - before;
+  return run.trainer->offloader().report().counters() - before;
 }
 
 uint64_t host_bytes(SmallTraining& run) {

@@ -54,7 +54,7 @@ TEST(TrainerUpdate, AppliedInPartEndsTheRunAndTheLastCommitAndCheckpointLeadOn) 
         run.train(1);
         run.trainer->look_after_state();
         run.trainer->finish_commit();
-        const uint64_t commits = run.trainer->offloader().counters().commit_count;
+        const uint64_t commits = run.trainer->offloader().report().counters().commit_count;
         expect_error(
             ErrorKind::corrupt,
             {"step 4 was applied in part", "during_backward", "the commit on nvme, step 3", "terrace.update"},
@@ -67,7 +67,7 @@ TEST(TrainerUpdate, AppliedInPartEndsTheRunAndTheLastCommitAndCheckpointLeadOn) 
         }
         run.trainer->finish_commit();
         run.trainer->finish_save();
-        EXPECT_EQ(run.trainer->offloader().counters().commit_count, commits);
+        EXPECT_EQ(run.trainer->offloader().report().counters().commit_count, commits);
         EXPECT_EQ(run.trainer->durable_step(), 3u);
       }
       options.model = nullptr;

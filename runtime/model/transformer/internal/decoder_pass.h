@@ -227,11 +227,11 @@ class DecoderPass : protected PassContext {
   }
 
   ParameterView view(const Lease& lease, TensorId tensor) const {
-    return {lease.parameter<std::byte>(tensor), options.type};
+    return {lease.parameter<std::byte>(tensor), tensors.type(tensor)};
   }
   // The target has no address if the tensor is not trained.
   GradientTarget target(const Lease& lease, TensorId tensor) const {
-    return {tensors.trainable(tensor) ? lease.gradient(tensor) : GradientView{}, options.type};
+    return {tensors.trainable(tensor) ? lease.gradient(tensor) : GradientView{}, tensors.type(tensor)};
   }
 
   RotaryTable rotary_;

@@ -85,6 +85,7 @@ struct DecoderTensors {
   TableTensors head;  // the token table, or a table of its own
 
   bool trainable(TensorId tensor) const { return specs[index_of(tensor)].trainable; }
+  DataType type(TensorId tensor) const { return specs[index_of(tensor)].type; }
   bool any_trainable(TensorId first, TensorId end) const;
   bool any_trainable(const TableTensors& table) const;
 };

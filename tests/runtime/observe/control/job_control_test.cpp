@@ -82,7 +82,7 @@ TEST(JobControl, SaysHowTheRunIsDoing) {
   EXPECT_EQ(status.record_chunks, job.run.trainer->plan().memory.record_chunks);
   EXPECT_EQ(status.commit_step, 1u);
   EXPECT_EQ(status.tiers[0].peak_bytes, job.run.trainer->device_peak_bytes());
-  EXPECT_EQ(status.tiers[2].used_bytes, job.run.trainer->offloader().tier_file_bytes());
+  EXPECT_EQ(status.tiers[2].used_bytes, job.run.trainer->offloader().report().tier_file_bytes());
 
   // One fact does not undo the other.
   job.control.state_kept({.commit_step = std::nullopt, .checkpoint = SavedCheckpoint{1, "saves/step-1"}});

@@ -57,7 +57,7 @@ TEST(LeastTraffic, IsNeverMoreThanARunMovedAndNothingOnlyWhereNothingHadToMove) 
           EXPECT_GE(moved.*link.value, kSteps * (bound.*link.bound)) << link.name;
           EXPECT_EQ(moved.*link.value > 0, bound.*link.bound > 0) << link.name;
         }
-        const TrafficBound following = trained.trainer->offloader().traffic_bound();
+        const TrafficBound following = trained.trainer->offloader().report().traffic_bound();
         if (moved.param_read_bytes > 0 && following.param_read_bytes == 0) ++first_steps_alone;
       }
     }

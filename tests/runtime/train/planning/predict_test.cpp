@@ -105,10 +105,10 @@ TEST(Prediction, OfBytesAndMemoryIsWhatTheTrainerCounts) {
     for (const TierUse& use : trainer.offloader().budget().ledger()) host_bytes += use.bytes;
     EXPECT_EQ(prediction.tiers[1].peak_bytes, host_bytes);
     if (run.nvme.empty()) continue;
-    EXPECT_EQ(prediction.tiers[2].peak_bytes, trainer.offloader().tier_file_bytes());
+    EXPECT_EQ(prediction.tiers[2].peak_bytes, trainer.offloader().report().tier_file_bytes());
     uint64_t disk_bytes = 0;
     for (const PathShare& share : setup.plan.disk) disk_bytes += share.bytes;
-    EXPECT_EQ(disk_bytes, trainer.offloader().tier_file_bytes());
+    EXPECT_EQ(disk_bytes, trainer.offloader().report().tier_file_bytes());
   }
 }
 
@@ -125,11 +125,12 @@ TEST(Prediction, OfACommitIsWhatItWrites) {
   real.train(1);
   real.trainer->begin_commit();
   real.trainer->finish_commit();
-  const uint64_t before = real.trainer->offloader().counters().commit_write_bytes;
+  const uint64_t before = real.trainer->offloader().report().counters().commit_write_bytes;
   real.train(1);
   real.trainer->begin_commit();
   real.trainer->finish_commit();
-  EXPECT_EQ(real.trainer->offloader().counters().commit_write_bytes - before, prediction.commit_write_bytes);
+  EXPECT_EQ(real.trainer->offloader().report().counters().commit_write_bytes - before,
+            prediction.commit_write_bytes);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// FetchAhead drives a tier of slots through steps: whatever the depth, it moves what Belady's rule moves.
-#include <terrace/offload/device/fetch_ahead.h>
+// FetchPlan drives a tier of slots through steps: whatever the depth, it moves what Belady's rule moves.
+#include <terrace/offload/device/fetch_plan.h>
 
 #include <gtest/gtest.h>
 
@@ -77,7 +77,7 @@ class Tier {
     ahead_.plan({schedule_, position, step_.slots, occupied, in_use, residents}, depth_,
                 [](ChunkId) { return true; });
     size_t victim = 0;
-    for (const FetchAhead::Fetch& fetch : ahead_.fetches()) {
+    for (const FetchPlan::Fetch& fetch : ahead_.fetches()) {
       if (here_.size() + occupied >= step_.slots) {
         ASSERT_LT(victim, ahead_.victims().size()) << "no place for chunk " << index_of(fetch.chunk);
         const ChunkId leaves = ahead_.victims()[victim++];
@@ -93,7 +93,7 @@ class Tier {
   const Step& step_;
   const Schedule schedule_;
   const uint32_t depth_;
-  FetchAhead ahead_;
+  FetchPlan ahead_;
   std::set<ChunkId> here_;
   Moved moved_;
 };
@@ -108,7 +108,7 @@ Step there_and_back(uint32_t layers, uint32_t slots, bool renewed) {
   return step;
 }
 
-TEST(FetchAhead, FetchesTwiceTheLayersLessWhatIsKeptBesideGradients) {
+TEST(FetchPlan, FetchesTwiceTheLayersLessWhatIsKeptBesideGradients) {
   for (uint32_t slots = 3; slots <= 9; ++slots) {
     const Step step = there_and_back(8, slots, true);
     for (const uint32_t depth : {0u, 1u, 4u, 16u}) {
@@ -122,7 +122,7 @@ TEST(FetchAhead, FetchesTwiceTheLayersLessWhatIsKeptBesideGradients) {
 }
 
 // With less room than a use and the next one need there is nothing to be done ahead, and nothing goes wrong.
-TEST(FetchAhead, WaitsForTheUseWhereThereIsNoRoomBefore) {
+TEST(FetchPlan, WaitsForTheUseWhereThereIsNoRoomBefore) {
   const Step step = there_and_back(6, 2, true);
   const Moved moved = Tier(step, 16).run(2);
   EXPECT_EQ(moved.all(), 2u * 6 - 1);
@@ -130,14 +130,14 @@ TEST(FetchAhead, WaitsForTheUseWhereThereIsNoRoomBefore) {
 }
 
 // A place that a gradient is going to take is not taken for what would have to leave for it again.
-TEST(FetchAhead, LeavesRoomForGradientsThatAreStillToCome) {
+TEST(FetchPlan, LeavesRoomForGradientsThatAreStillToCome) {
   Step step{{}, 4, 3, std::vector<bool>(4, true)};
   step.uses = {{"a", UseKind::forward, {ChunkId{0}}},
                {"b", UseKind::backward, {ChunkId{1}}, 2},
                {"c", UseKind::forward, {ChunkId{2}}},
                {"d", UseKind::forward, {ChunkId{3}}}};
   const Schedule schedule(step.uses, 4, step.renewed);
-  FetchAhead ahead(4);
+  FetchPlan ahead(4);
   const ChunkId in_use[] = {ChunkId{0}};
   ahead.plan({schedule, 0, 3, 0, in_use, in_use}, 16, [](ChunkId) { return true; });
   ASSERT_EQ(ahead.fetches().size(), 1u);
@@ -145,13 +145,13 @@ TEST(FetchAhead, LeavesRoomForGradientsThatAreStillToCome) {
   EXPECT_EQ(Tier(step, 16).run(2).all(), 4u);
 }
 
-TEST(FetchAhead, LeavesOutWhatCannotBeFetched) {
+TEST(FetchPlan, LeavesOutWhatCannotBeFetched) {
   const Step step = there_and_back(4, 8, true);
   const Schedule schedule(step.uses, 4, step.renewed);
-  FetchAhead ahead(4);
+  FetchPlan ahead(4);
   ahead.plan({schedule, kNever, 8, 0, {}, {}}, 16, [](ChunkId chunk) { return chunk != ChunkId{1}; });
   std::vector<ChunkId> fetched;
-  for (const FetchAhead::Fetch& fetch : ahead.fetches()) fetched.push_back(fetch.chunk);
+  for (const FetchPlan::Fetch& fetch : ahead.fetches()) fetched.push_back(fetch.chunk);
   EXPECT_EQ(fetched, (std::vector{ChunkId{0}, ChunkId{2}, ChunkId{3}}));
 }
 
@@ -174,7 +174,7 @@ Step random_step(std::mt19937& random) {
   return step;
 }
 
-TEST(FetchAhead, MovesTheSameHoweverDeepItGoes) {
+TEST(FetchPlan, MovesTheSameHoweverDeepItGoes) {
   uint32_t deeper = 0;
   for (uint32_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

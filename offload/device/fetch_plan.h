@@ -1,4 +1,4 @@
-// FetchAhead: chooses the chunks that come to the device before the use that needs them, and the chunks that
+// FetchPlan: chooses the chunks that come to the device before the use that needs them, and the chunks that
 // leave for them.
 //
 // It simulates Belady's rule (evict the farthest next use, within the room that gradients leave at each
@@ -19,7 +19,7 @@
 
 namespace terrace {
 
-class FetchAhead {
+class FetchPlan {
  public:
   struct Now {
     const Schedule& schedule;
@@ -34,7 +34,7 @@ class FetchAhead {
     uint32_t position;  // the position of the use that needs it
   };
 
-  explicit FetchAhead(uint32_t chunk_count) : entry_of_(chunk_count, kNone) {}
+  explicit FetchPlan(uint32_t chunk_count) : entry_of_(chunk_count, kNone) {}
 
   // Plans for the next `uses` uses, without wrapping. `can_fetch` says which chunks have parameters to be
   // fetched.

@@ -1,4 +1,4 @@
-#include <terrace/offload/device/fetch_ahead.h>
+#include <terrace/offload/device/fetch_plan.h>
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ uint32_t time_of_next_use(const Schedule& schedule, ChunkId chunk, uint32_t posi
 
 }  // namespace
 
-void FetchAhead::plan(const Now& now, uint32_t uses, FunctionRef<bool(ChunkId)> can_fetch) {
+void FetchPlan::plan(const Now& now, uint32_t uses, FunctionRef<bool(ChunkId)> can_fetch) {
   now_ = &now;
   fetches_.clear();
   victims_.clear();
@@ -34,7 +34,7 @@ void FetchAhead::plan(const Now& now, uint32_t uses, FunctionRef<bool(ChunkId)> 
 
 // Every chunk one use ahead of its own where there is room, else at its use; where a use has no room the run
 // ends before it.
-void FetchAhead::run(FunctionRef<bool(ChunkId)> can_fetch) {
+void FetchPlan::run(FunctionRef<bool(ChunkId)> can_fetch) {
   for (uint32_t time = 0; time < end_; ++time) {
     if (time > 0) {
       bool fits = bring(time, time, can_fetch);
@@ -50,7 +50,7 @@ void FetchAhead::run(FunctionRef<bool(ChunkId)> can_fetch) {
 }
 
 // What the use at `use_time` lacks comes at `time`, as far as there is room; returns whether there was.
-bool FetchAhead::bring(uint32_t time, uint32_t use_time, FunctionRef<bool(ChunkId)> can_fetch) {
+bool FetchPlan::bring(uint32_t time, uint32_t use_time, FunctionRef<bool(ChunkId)> can_fetch) {
   for (const ChunkId chunk : use(use_time).chunks) {
     if (entry_of_[index_of(chunk)] != kNone || !can_fetch(chunk)) continue;
     if (held_ >= room(time) && !evict(use_time)) return false;
@@ -59,31 +59,31 @@ bool FetchAhead::bring(uint32_t time, uint32_t use_time, FunctionRef<bool(ChunkI
   return true;
 }
 
-uint32_t FetchAhead::room(uint32_t time) const {
+uint32_t FetchPlan::room(uint32_t time) const {
   const uint32_t occupied = time == 0 ? now_->occupied_slots : use(time).occupied_slots;
   return now_->slots - std::min(now_->slots, occupied);
 }
 
-void FetchAhead::add(ChunkId chunk, uint32_t came, uint32_t next_use, uint32_t fetched_for) {
+void FetchPlan::add(ChunkId chunk, uint32_t came, uint32_t next_use, uint32_t fetched_for) {
   entry_of_[index_of(chunk)] = static_cast<uint32_t>(entries_.size());
   entries_.push_back({chunk, next_use, came, 0, fetched_for});
   ++held_;
 }
 
 // Ties go to the lowest chunk, as those of the policy do.
-bool FetchAhead::leaves_later(const Candidate& a, const Candidate& b) const {
+bool FetchPlan::leaves_later(const Candidate& a, const Candidate& b) const {
   return a.next_use != b.next_use ? a.next_use < b.next_use
                                   : entries_[a.entry].chunk > entries_[b.entry].chunk;
 }
 
-void FetchAhead::offer(uint32_t entry) {
+void FetchPlan::offer(uint32_t entry) {
   heap_.push_back({entries_[entry].next_use, entry});
   std::push_heap(heap_.begin(), heap_.end(),
                  [this](const Candidate& a, const Candidate& b) { return leaves_later(a, b); });
 }
 
 // The chunk that is needed last leaves, if that is after the time `before`.
-bool FetchAhead::evict(uint32_t before) {
+bool FetchPlan::evict(uint32_t before) {
   while (!heap_.empty()) {
     const Candidate last = heap_.front();
     Entry& entry = entries_[last.entry];
@@ -102,7 +102,7 @@ bool FetchAhead::evict(uint32_t before) {
   return false;
 }
 
-void FetchAhead::use_up(std::span<const ChunkId> chunks, uint32_t time) {
+void FetchPlan::use_up(std::span<const ChunkId> chunks, uint32_t time) {
   const uint32_t position = time == 0 ? now_->position : position_of(time);
   for (const ChunkId chunk : chunks) {
     const uint32_t index = entry_of_[index_of(chunk)];
@@ -115,7 +115,7 @@ void FetchAhead::use_up(std::span<const ChunkId> chunks, uint32_t time) {
 }
 
 // In the order of need, so that nothing waits for what is needed later.
-void FetchAhead::choose() {
+void FetchPlan::choose() {
   kept_.assign(end_, 0);
   for (const Entry& entry : entries_) {
     if (entry.is_gone && !entry.is_used) continue;

@@ -1,11 +1,12 @@
-// What an Offloader tells of itself.
+#include <terrace/offload/offload_report.h>
+
 #include <terrace/offload/offloader_rooms.h>
 #include <terrace/offload/step/least_traffic.h>
 
 namespace terrace {
 
-OffloadCounters Offloader::counters() const {
-  Rooms& r = *rooms_;
+OffloadCounters OffloadReport::counters() const {
+  OffloaderRooms& r = rooms_;
   OffloadCounters counters = r.counters;
   r.updates.count(counters);
   r.fetches.count(counters);
@@ -33,25 +34,25 @@ OffloadCounters Offloader::counters() const {
   return counters;
 }
 
-TrafficBound Offloader::traffic_bound(StepStart start) const {
-  return least_traffic(rooms_->run, rooms_->homes, rooms_->training_cursor.schedule(), start);
+TrafficBound OffloadReport::traffic_bound(StepStart start) const {
+  return least_traffic(rooms_.run, rooms_.homes, rooms_.training_cursor.schedule(), start);
 }
 
-TrafficBound Offloader::traffic_bound() const {
-  return traffic_bound(update_mode() == UpdateMode::next_forward ? StepStart::behind_update
-                                                                 : StepStart::at_rest);
+TrafficBound OffloadReport::traffic_bound() const {
+  return traffic_bound(rooms_.updates.mode() == UpdateMode::next_forward ? StepStart::behind_update
+                                                                         : StepStart::at_rest);
 }
 
-const Schedule& Offloader::schedule() const {
-  return rooms_->training_cursor.schedule();
+const Schedule& OffloadReport::schedule() const {
+  return rooms_.training_cursor.schedule();
 }
 
-std::span<const ChunkTimes> Offloader::last_update_times() const {
-  return rooms_->updates.last_times();
+std::span<const ChunkTimes> OffloadReport::last_update_times() const {
+  return rooms_.updates.last_times();
 }
 
-uint64_t Offloader::tier_file_bytes() const {
-  const TierStores& tiers = rooms_->tiers;
+uint64_t OffloadReport::tier_file_bytes() const {
+  const TierStores& tiers = rooms_.tiers;
   uint64_t bytes = 0;
   for (const BlockStore* store : {tiers.params(), tiers.frozen(), tiers.records(), tiers.copied(),
                                   tiers.gradients(), tiers.activations()}) {
@@ -60,9 +61,9 @@ uint64_t Offloader::tier_file_bytes() const {
   return bytes;
 }
 
-std::vector<NvmePathUse> Offloader::nvme_paths() const {
+std::vector<NvmePathUse> OffloadReport::nvme_paths() const {
   std::vector<NvmePathUse> paths;
-  TierSpace* const tier = rooms_->tiers.tier();
+  TierSpace* const tier = rooms_.tiers.tier();
   if (tier == nullptr) return paths;
   const std::vector<PathUse> uses = tier->balancer().uses();
   const std::vector<double> rates = tier->balancer().rates();
@@ -71,12 +72,12 @@ std::vector<NvmePathUse> Offloader::nvme_paths() const {
   return paths;
 }
 
-const StepWatch& Offloader::watch() const {
-  return rooms_->watch;
+const StepWatch& OffloadReport::watch() const {
+  return rooms_.watch;
 }
 
-const TensorStates& Offloader::states() const {
-  return rooms_->states;
+const TensorStates& OffloadReport::states() const {
+  return rooms_.states;
 }
 
 }  // namespace terrace

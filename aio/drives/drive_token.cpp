@@ -1,4 +1,4 @@
-#include <terrace/aio/drives/device_token.h>
+#include <terrace/aio/drives/drive_token.h>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -45,10 +45,6 @@ bool lock_until(int fd, uint64_t deadline_ns) {
   return true;
 }
 
-int open_lock_file(int folder_fd, const std::string& name) {
-  return openat(folder_fd, name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-}
-
 }  // namespace
 
 fs::path default_token_folder() {
@@ -57,7 +53,7 @@ fs::path default_token_folder() {
   return "/tmp/terrace-" + std::to_string(getuid());
 }
 
-DeviceToken::DeviceToken(std::span<const fs::path> paths, DeviceTokenOptions options)
+DriveToken::DriveToken(std::span<const fs::path> paths, DriveTokenOptions options)
     : options_(std::move(options)) {
   if (options_.folder.empty()) options_.folder = default_token_folder();
   std::set<std::string> numbers;
@@ -86,74 +82,47 @@ DeviceToken::DeviceToken(std::span<const fs::path> paths, DeviceTokenOptions opt
   if (!usable()) close_all();
 }
 
-DeviceToken::~DeviceToken() {
+DriveToken::~DriveToken() {
   release();
   close_all();
 }
 
-bool DeviceToken::open_drive(int folder_fd, const std::string& number) {
-  std::string stem = "drive-" + number;
-  std::replace(stem.begin(), stem.end(), ':', '-');
-  Drive drive{open_lock_file(folder_fd, stem + ".gate"), -1};
-  if (drive.gate >= 0) drive.token = open_lock_file(folder_fd, stem + ".token");
-  if (drive.token < 0) {
-    refusal_ =
-        "cannot open the lock files of " + (options_.folder / stem).string() + ": " + system_reason(errno);
-    if (drive.gate >= 0) close(drive.gate);
+bool DriveToken::open_drive(int folder_fd, const std::string& number) {
+  std::string name = "drive-" + number + ".token";
+  std::replace(name.begin(), name.end(), ':', '-');
+  const int drive = openat(folder_fd, name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const std::string path = (options_.folder / name).string();
+  if (drive < 0) {
+    refusal_ = "cannot open " + path + ": " + system_reason(errno);
     return false;
   }
-  if (name_.empty()) name_ = (options_.folder / (stem + ".token")).string();
+  if (name_.empty()) name_ = path;
   drives_.push_back(drive);
   return true;
 }
 
-void DeviceToken::close_all() {
-  for (const Drive& drive : drives_) {
-    close(drive.token);
-    close(drive.gate);
-  }
+void DriveToken::close_all() {
+  for (const int drive : drives_) close(drive);
   drives_.clear();
   held_ = false;
 }
 
-bool DeviceToken::take(const Drive& drive, uint64_t deadline_ns) {
-  if (!lock_until(drive.gate, deadline_ns)) return false;
-  const bool taken = lock_until(drive.token, deadline_ns);
-  flock(drive.gate, LOCK_UN);
-  return taken;
-}
-
-bool DeviceToken::acquire_until(uint64_t deadline_ns) {
+bool DriveToken::acquire() {
   TERRACE_ASSERT(!held_, "the token is held already");
+  const uint64_t deadline_ns = now_ns() + options_.patience_ns;
   for (size_t d = 0; d < drives_.size(); ++d) {
-    if (take(drives_[d], deadline_ns)) continue;
-    for (size_t taken = 0; taken < d; ++taken) flock(drives_[taken].token, LOCK_UN);
+    if (lock_until(drives_[d], deadline_ns)) continue;
+    for (size_t taken = 0; taken < d; ++taken) flock(drives_[taken], LOCK_UN);
     return false;
   }
   held_ = !drives_.empty();
   return held_;
 }
 
-bool DeviceToken::try_acquire() {
-  return acquire_until(0);
-}
-
-bool DeviceToken::acquire() {
-  return acquire_until(now_ns() + options_.patience_ns);
-}
-
-void DeviceToken::release() {
+void DriveToken::release() {
   if (!held_) return;
-  for (const Drive& drive : drives_) flock(drive.token, LOCK_UN);
+  for (const int drive : drives_) flock(drive, LOCK_UN);
   held_ = false;
-}
-
-bool DeviceToken::wanted() const {
-  return held_ && std::any_of(drives_.begin(), drives_.end(), [](const Drive& drive) {
-           if (!try_lock(drive.gate)) return true;
-           flock(drive.gate, LOCK_UN);
-           return false;
-         });
 }
 
 }  // namespace terrace::io

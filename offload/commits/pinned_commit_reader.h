@@ -1,4 +1,4 @@
-// PinnedCommit::Parts: the inside of a PinnedCommit, private to the offloader.
+// PinnedCommit::Reader: the inside of a PinnedCommit, private to the offloader.
 #pragma once
 
 #include <memory>
@@ -14,14 +14,14 @@
 
 namespace terrace {
 
-class PinnedCommit::Parts {
+class PinnedCommit::Reader {
  public:
   // `memory` holds blocks of any store and belongs to this object for its life. All references outlive this
   // object.
-  Parts(Committer& committer, const CommitStores& stores, const FlatSpace& space,
-        std::unique_ptr<io::Engine> engine, std::span<std::byte> memory, uint64_t block_bytes,
-        InstructionSet set);
-  ~Parts();
+  Reader(Committer& committer, const CommitStores& stores, const FlatSpace& space,
+         std::unique_ptr<io::Engine> engine, std::span<std::byte> memory, uint64_t block_bytes,
+         InstructionSet set);
+  ~Reader();
 
   // Run: the blocks of one store that are part of the commit, end to end in flat order.
   class Run {
@@ -37,7 +37,7 @@ class PinnedCommit::Parts {
     Extent block_at(uint64_t byte) const;
 
    private:
-    friend class Parts;
+    friend class Reader;
     struct Piece {
       ChunkId chunk;
       uint64_t begin;  // the chunk's first byte in the run

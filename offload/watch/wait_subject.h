@@ -1,0 +1,23 @@
+// WaitSubject: the name of a wait. Whoever starts a transfer gives it, and whoever waits reports it.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include <terrace/aio/engine.h>
+#include <terrace/memory/space/tensor.h>
+#include <terrace/offload/watch/time_account.h>
+
+namespace terrace {
+
+// The waiting thread owns everything here and leaves it unchanged while the wait lasts.
+struct WaitSubject {
+  std::string_view what;                  // "parameters"
+  std::string_view link;                  // "nvme -> host -> device"
+  TimeCause cause = TimeCause::overhead;  // update: the wait is for an update
+  std::optional<ChunkId> chunk;
+  const io::Request* request = nullptr;  // the oldest unfinished request, to `file`
+  std::string_view file;                 // without a request: the subject in words
+};
+
+}  // namespace terrace
