@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <terrace/offload/plan/memory_plan.h>
+
 namespace terrace {
 namespace {
 
