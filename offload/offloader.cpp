@@ -79,8 +79,8 @@ void Offloader::begin_step() {
   r.recorder.begin_step();
 }
 
-// Gradients are about to land: what lies in their memory has been used by then, and the state of the last
-// update is whole for a commit.
+// Called before the first gradient of a step lands. The update before is finished, so its state is whole for
+// a commit, and the fresh parameters in gradient memory are given up.
 void Offloader::begin_change() {
   OffloaderRooms& r = *rooms_;
   if (r.boundary.step_changes_state()) return;
@@ -89,7 +89,7 @@ void Offloader::begin_change() {
   r.boundary.begin_change();
 }
 
-// The last micro-batch of the step goes backward.
+// An announced update begins when the last micro-batch of the step goes backward.
 void Offloader::begin_early_update() {
   if (rooms_->order.last_micro_batch_is_open()) rooms_->early_update.begin();
 }
@@ -126,7 +126,7 @@ void Offloader::end_micro_batch() {
     const TensorId tensor{t};
     const TensorState state = r.states.state(tensor);
     if (state == TensorState::hold || state == TensorState::updating) continue;
-    if (state == TensorState::reducing && !more) continue;  // until the update takes it
+    if (state == TensorState::reducing && !more) continue;  // the update takes it
     r.states.change(tensor, TensorState::hold);
   }
   r.landings.begin_micro_batch();
@@ -157,7 +157,7 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
   if (result.applied) {
     r.gradients->end_displacement();
   } else {
-    r.updates.wait();  // its states may have been read ahead
+    r.updates.wait();  // the states may have been read ahead
     r.landings.drop();
     restore_displaced_parameters(r.blocks, r.counters);
   }

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// Before anything is allocated.
+// Checks the drives before anything is allocated.
 MemoryPlan plan_with_disk(const FlatSpace& space, std::span<const TensorUse> trace,
                           const OffloadOptions& options) {
   MemoryPlan plan = plan_memory(space, trace, options);
@@ -123,10 +123,10 @@ OffloaderRooms::~OffloaderRooms() {
   try {
     boundary.finish_update();
   } catch (...) {
-    // Nothing is trained on any more; the last commit is whole.
+    // A failure is dropped here: no training follows, and the last commit is whole.
   }
   commits.wait_idle();
-  // Whatever is in flight refers to memory and files that go next.
+  // Transfers in flight refer to memory and files that go next.
   cache.drain();
   if (tiers.engine() != nullptr) {
     while (tiers.engine()->in_flight() > 0) tiers.engine()->wait(1);

@@ -26,10 +26,10 @@
 namespace terrace {
 namespace {
 
-// The name of a flag: "--steps" of "--steps=5"; empty when the word is no flag.
+// Returns the flag of a word: "--steps" for "--steps=5"; empty if the word is no flag.
 std::string flag_of(const std::string& word) {
   if (word.size() < 2 || word[0] != '-' || word == "--") return "";
-  if (word[1] >= '0' && word[1] <= '9') return "";  // a number below zero
+  if (word[1] >= '0' && word[1] <= '9') return "";  // a negative number
   return word.substr(0, word.find('='));
 }
 
@@ -42,7 +42,7 @@ std::vector<std::string> flags_of(const CLI::App& app) {
   return flags;
 }
 
-// The most similar of `known`, when it is similar at all.
+// Returns the word of `known` that is nearest to `word`; empty if none is similar.
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {
   const auto distance = [&](const std::string& other) { return edit_distance(word, other); };
   const auto best = std::min_element(known.begin(), known.end(),
@@ -51,7 +51,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& kno
   return best != known.end() && distance(*best) <= allowed ? *best : "";
 }
 
-// As add_repeated() makes them.
+// Returns true for flags that add_repeated() makes.
 bool may_be_repeated(const CLI::Option& option) {
   return option.get_expected_max() > 1 && !option.get_allow_extra_args();
 }
@@ -141,7 +141,7 @@ std::string wrong_argument(CLI::App& app, const std::vector<std::string>& argume
     }
     std::vector<std::string> names;
     for (const CLI::App* sub : command->get_subcommands({})) names.push_back(sub->get_name());
-    if (names.empty()) continue;  // a value
+    if (names.empty()) continue;  // the word is a value
     if (std::find(names.begin(), names.end(), word) == names.end()) {
       const std::string what = command == &app
                                    ? fmt::format("there is no subcommand \"{}\"", word)
@@ -162,7 +162,7 @@ namespace {
                "give a value, or leave the flag out; a variable of the shell may be unset"});
 }
 
-// What somebody who wrote 1e3 or 1_000 may have meant.
+// Returns a suggestion for a whole number that is written as 1e3 or 12.0; empty for other text.
 std::string whole_number_meant(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -282,11 +282,11 @@ uint64_t parse_count(const std::string& text, const char* flag) {
 
 void require_values(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_expected_max() == 0) continue;  // a switch
+    if (option->get_expected_max() == 0) continue;  // a switch takes no value
     const std::vector<std::string>& values = option->results();
     for (size_t i = 0; i < values.size(); ++i) {
       if (!values[i].empty()) continue;
-      // Of words without flags, the one before it tells which.
+      // For a word without a flag, the word before it is named.
       const bool follows = i > 0 && option->get_positional();
       refuse_empty(follows ? values[i - 1] + " ''" : option->get_name());
     }

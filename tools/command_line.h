@@ -1,4 +1,4 @@
-// The shared parts of the subcommands: their registration, the spelling of their flags, and the exit status
+// The parts that the subcommands share: their registration, the spelling of their flags, and the exit status
 // of an error.
 #pragma once
 
@@ -30,7 +30,7 @@ class Subcommand {
   virtual int run() = 0;
 };
 
-// Each adds its flags to `app`, which outlives the result.
+// Each function adds its flags to `app`, which outlives the result.
 std::unique_ptr<Subcommand> add_train(Command& app);
 std::unique_ptr<Subcommand> add_report(Command& app);
 std::unique_ptr<Subcommand> add_export(Command& app);
@@ -46,7 +46,7 @@ std::unique_ptr<Subcommand> add_plan(Command& app);
 std::unique_ptr<Subcommand> add_help(Command& app);
 std::unique_ptr<Subcommand> add_completion(Command& app);
 std::unique_ptr<Subcommand> add_version(Command& app);
-// The subcommands of the group "bench".
+// These functions add the subcommands of the group "bench".
 std::unique_ptr<Subcommand> add_bench_adam(Command& bench);
 std::unique_ptr<Subcommand> add_bench_io(Command& bench);
 std::unique_ptr<Subcommand> add_bench_step(Command& bench);
@@ -64,16 +64,15 @@ const CLI::App& chosen_command(const CLI::App& app);
 // Returns "terrace bench io": the name with those of the commands around it.
 std::string full_name(const CLI::App& command);
 
-// Says what is wrong with arguments that do not parse: an unknown flag or subcommand, with a suggestion if
-// one is near, or a flag that is given twice. Empty for other faults.
+// Returns what is wrong with arguments that do not parse: an unknown flag or subcommand, with a suggestion if
+// one is near, or a flag that is given twice. Returns an empty text for other faults.
 std::string wrong_argument(CLI::App& app, const std::vector<std::string>& arguments);
 
-// Adds a flag that takes a whole number of at least `least`. Another value is refused in words:
-// Error(config).
+// Adds a flag that takes a whole number of at least `least`. It refuses any other value with Error(config).
 void add_whole_number(Command& app, const char* flag, uint64_t least, std::function<void(uint64_t)> take,
                       const char* help, const char* group);
 
-// Adds a flag for a count that fits 32 bits, into the configuration of a model or an empty optional.
+// Adds a flag for a count of 32 bits, which goes into the configuration of a model or an empty optional.
 void add_small_number(Command& app, const char* flag, uint64_t least, std::optional<uint32_t>& value,
                       const char* help, const char* group);
 
@@ -86,7 +85,7 @@ void add_repeated(Command& app, const char* flag, std::vector<std::string>& valu
 // Returns folders as the configuration takes them from a flag; empty if there are none.
 std::string folder_list(const std::vector<std::string>& folders);
 
-// Adds a flag that takes a number from `least` to `most`, both included. Any other value is refused:
+// Adds a flag that takes a number from `least` to `most`, both included. It refuses any other value with
 // Error(config).
 void add_number(Command& app, const char* flag, double least, double most, double& value, const char* help,
                 const char* group);
@@ -95,14 +94,14 @@ void add_number(Command& app, const char* flag, double least, double most, doubl
 // `flag`.
 uint64_t parse_count(const std::string& text, const char* flag);
 
-// Throws Error(config) for an empty value, which an unset variable of a shell leaves: it must not pass for a
-// flag that is not given.
+// Throws Error(config) for an empty value. An unset variable of a shell leaves one, and it must not pass for
+// a flag that is not given.
 void require_values(const CLI::App& command);
 // Throws Error(config): "--data is missing", or "--data is missing: REASON".
 [[noreturn]] void refuse_missing(const std::string& flag, const std::string& advice,
                                  const std::string& reason = "");
-// Throws Error(config) if a path of the command line does not exist: that is a mistake of the user, not a
-// failing system.
+// Throws Error(config) if a path of the command line does not exist, because that is a mistake of the user
+// and not a failing system.
 void require_exists(const std::string& subject, const std::filesystem::path& path);
 
 // Returns "2026-11-21 18:40", UTC.
@@ -115,11 +114,11 @@ void print_result(const std::string& text);
 // already.
 void print_as_it_is(const std::string& text);
 
-// Prints "terrace: error: ..." on stderr, all parts of the error, in the program's words.
+// Prints "terrace: error: ..." on stderr, with all parts of the error, in the program's words.
 void print_error(const Error& error);
 // Prints the result of a measurement on stdout, or its error on stderr. Returns the exit status.
 int print_measurement(Console& console, FunctionRef<std::string()> measure);
-// Returns the status of an error before anything was done: 2 for configuration and capacity, else 1.
+// Returns the exit status of an error before anything was done: 2 for configuration and capacity, else 1.
 int status_of_refusal(const Error& error);
 
 }  // namespace terrace

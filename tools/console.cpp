@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-// Without the parts at its end for which there is no room.
+// Returns the line without the parts at its end for which there is no room.
 std::string fitted(std::string line, size_t columns) {
   while (line.size() > columns) {
     const size_t comma = line.rfind(", ");
@@ -87,7 +87,8 @@ void Console::end_passing() {
 }
 
 void Console::put_over(std::string_view line) {
-  // A line that wraps could not be taken back. The last column stays empty: some terminals wrap after it.
+  // A line that wraps could not be taken back. The last column stays empty, because some terminals wrap after
+  // it.
   put("\r\x1b[K" + std::string(line.substr(0, columns() - 1)));
   line_is_open_ = true;
 }
@@ -103,7 +104,7 @@ void Console::clear_progress() {
   line_is_open_ = false;
 }
 
-// stderr that cannot be written to leaves nobody to tell.
+// If stderr cannot be written to, nobody can be told, so the failure is ignored.
 void Console::put(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());

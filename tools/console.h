@@ -1,4 +1,4 @@
-// Console: all messages of the program while it works, on stderr: log lines, blocks of text and one progress
+// Console: all messages of the program while it works, on stderr: log lines, blocks of text, and one progress
 // line that is rewritten in place on a terminal. It does not print results, which go to stdout.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// Returns the columns of the terminal behind `fd`, 80 if it does not say; 0 if it is no terminal.
+// Returns the columns of the terminal behind `fd`, 80 if it does not say, and 0 if it is no terminal.
 size_t terminal_columns(int fd);
 
 // Thread-safe: a log line of another thread never lands inside the progress line.
@@ -25,10 +25,10 @@ class Console final : public Log {
   bool is_terminal() const { return is_terminal_; }
   // Returns the terminal's columns; 0 if there is none.
   size_t columns() const;
-  // Sets another receiver of the log's lines; null: none. Call before other threads write.
+  // Sets another receiver of the log's lines; null stands for none. Call before other threads write.
   void copy_to(Log* other) { other_ = other; }
-  // Writes "terrace: warning: ..." on a line of its own, in the program's words (option_words.h), as its
-  // copies are.
+  // Writes "terrace: warning: ..." on a line of its own. The line and its copy are in the program's words
+  // (option_words.h).
   void write(LogLevel level, std::string_view line) override;
   // Writes as progress() does, unless a step was shown a moment ago. Without a terminal it writes a line
   // every ten seconds.
@@ -51,8 +51,8 @@ class Console final : public Log {
   bool is_terminal_;
   bool line_is_open_ = false;
   SteadyClock clock_;
-  uint64_t progress_ns_ = 0;  // time of the last progress()
-  uint64_t passing_ns_ = 0;   // time of in_passing()'s last line
+  uint64_t progress_ns_ = 0;  // when progress() was last called
+  uint64_t passing_ns_ = 0;   // when in_passing() last wrote a line
 };
 
 }  // namespace terrace

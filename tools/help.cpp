@@ -1,5 +1,5 @@
-// `terrace help` and `terrace completion`: what the parser knows of all commands and flags, as help, as a
-// manual page, and for the shells that complete words.
+// `terrace help` and `terrace completion`: all commands and flags that the parser knows, as help, as a manual
+// page, and as completion for shells.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -43,7 +43,8 @@ std::vector<std::string> names_of(const CLI::Option& option) {
   return names;
 }
 
-// The values that a flag, or a word in its place, may have: what is lower case of "none|cpu|nvme".
+// Returns the values that a flag or a positional word may have: the lower-case parts of a type such as
+// "none|cpu|nvme".
 std::vector<std::string> values_of(const CLI::Option& option) {
   const std::string type = option.get_type_name() + "|";
   std::vector<std::string> values;
@@ -56,7 +57,7 @@ std::vector<std::string> values_of(const CLI::Option& option) {
   return values;
 }
 
-// Whether it may be a file as well.
+// Returns true if the value may be a file as well.
 bool takes_files(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   return values_of(option).empty() || type.find("DIR") != std::string::npos ||
@@ -65,7 +66,7 @@ bool takes_files(const CLI::Option& option) {
 
 // --- A manual page (man(7)) ---
 
-// What roff would take for its own.
+// Escapes characters that roff would interpret.
 std::string roff(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
@@ -240,7 +241,8 @@ class Help final : public Subcommand {
                                         "`terrace help` lists them"});
       app = below;
     }
-    // Not App::help(), which would be that of the command that was given: of this one.
+    // App::help() would print the help of the command that was given, so the formatter is called for this
+    // one.
     print_result(app->get_formatter()->make_help(app, full_name(*app), CLI::AppFormatMode::Normal));
     return kDone;
   }

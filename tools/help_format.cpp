@@ -14,7 +14,7 @@
 namespace terrace {
 namespace {
 
-constexpr size_t kColumns = 80;  // where no terminal says another number
+constexpr size_t kColumns = 80;  // if no terminal says another number
 constexpr size_t kLeastColumns = 50;
 
 class HelpFormatter final : public CLI::Formatter {
@@ -24,7 +24,7 @@ class HelpFormatter final : public CLI::Formatter {
     columns_ = columns == 0 ? kColumns : std::max(columns, kLeastColumns);
   }
 
-  // Says of a flag that may be given again, and takes one value each time, that it takes one.
+  // A flag that may be repeated with one value each time is shown with one value.
   std::string make_option_opts(const CLI::Option* option) const override {
     constexpr std::string_view kMore = " ...";
     std::string text = CLI::Formatter::make_option_opts(option);

@@ -1,4 +1,4 @@
-// HelpFormatter: --help for the terminal: lines break between words at its width, and an empty line separates
+// HelpFormatter: --help for the terminal. Lines break between words at its width, and an empty line separates
 // groups.
 #pragma once
 

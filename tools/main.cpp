@@ -27,7 +27,7 @@ constexpr const char* kExamples =
     "  terrace train --data corpus/ --model gpt2 --offload-optimizer nvme --nvme-path /mnt/nvme --steps "
     "1000\n";
 
-// What is left: words that no flag takes, or what the parser says.
+// Words an error that is left: a word that no flag takes, or what the parser says.
 std::string unparsed(const CLI::App& app, const std::string& reason) {
   const std::string command = full_name(chosen_command(app));
   const std::vector<std::string> extra = app.remaining(true);
@@ -35,7 +35,7 @@ std::string unparsed(const CLI::App& app, const std::string& reason) {
   return text + "\n  `" + command + " --help` lists what it takes";
 }
 
-// Of the standard library, which knows neither a path nor what to do.
+// An error of the standard library knows neither the action nor the remedy.
 Error failure_of_system(const std::system_error& failure) {
   const auto* const file = dynamic_cast<const std::filesystem::filesystem_error*>(&failure);
   const bool no_thread = failure.code() == std::errc::resource_unavailable_try_again;
@@ -64,10 +64,10 @@ int parse_and_run(int argc, const char* const* argv) {
   const std::vector<std::string> arguments = normalised_arguments(argc, argv);
   if (arguments.empty()) {
     print_result(app.help());
-    return kUsage;  // no command is a mistake in a script
+    return kUsage;  // a command line without a command is a mistake in a script
   }
   try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // taken from the back
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // it takes them from the back
   } catch (const CLI::ParseError& failure) {
     if (failure.get_exit_code() == 0) return app.exit(failure);  // --help, --version
     require_values(chosen_command(app));
@@ -89,7 +89,7 @@ int parse_and_run(int argc, const char* const* argv) {
 
 int main(int argc, char** argv) {
   using namespace terrace;
-  // A write beyond RLIMIT_FSIZE then fails like any other, and says which file it was.
+  // A write beyond RLIMIT_FSIZE then fails like any other, and its error names the file.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     const int status = parse_and_run(argc, argv);

@@ -28,7 +28,7 @@ constexpr OptionWords row(Member, std::string_view option, std::string_view flag
   return {option, flag, key};
 }
 
-// A row whose option the library does not have does not compile.
+// The macro makes a row of the table. It does not compile if the library has no such option.
 #define TERRACE_OPTION(owner, member, flag, key) row(&owner::member, #owner "::" #member, flag, key)
 
 // clang-format off
@@ -48,7 +48,7 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(Offloader, set_update_mode, "--update", "terrace.update"),
     TERRACE_OPTION(FlatSpace, chunk_elements, "--chunk-elements", "terrace.chunk_elements"),
     TERRACE_OPTION(TierPath, path, "--nvme-path", "nvme_path"),
-    // The trainer's own
+    // The rows from here on are options of the trainer.
     TERRACE_OPTION(TerraceConfig, device_memory_bytes, "--device-memory", "terrace.device_memory"),
     TERRACE_OPTION(TerraceConfig, host_memory_bytes, "--host-memory", "terrace.host_memory"),
     TERRACE_OPTION(TerraceConfig, chunk_elements, "--chunk-elements", "terrace.chunk_elements"),
@@ -60,9 +60,9 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(PlacementConfig, processor_share, "--update-ratio", "zero_optimization.offload_optimizer.ratio"),
     TERRACE_OPTION(BatchConfig, micro_batch_size, "--micro-batch", "train_micro_batch_size_per_gpu"),
     TERRACE_OPTION(BatchConfig, accumulation_steps, "--accumulation", "gradient_accumulation_steps"),
-    TERRACE_OPTION(BatchConfig, layer_major, "--microbatch-order batch", ""),  // false
+    TERRACE_OPTION(BatchConfig, layer_major, "--microbatch-order batch", ""),  // layer_major is set to false
     TERRACE_OPTION(ActivationConfig, offload, "", "terrace.offload_activations"),
-    TERRACE_OPTION(TrainConfig, precision, "", "bf16.enabled true"),  // bf16
+    TERRACE_OPTION(TrainConfig, precision, "", "bf16.enabled true"),  // precision is set to bf16
     TERRACE_OPTION(ModelConfig, context, "--context", ""),
     TERRACE_OPTION(TrainerOptions, tier_start, "--resume nvme", ""),
     TERRACE_OPTION(TrainerOptions, discard_commits, "--fresh", ""),
@@ -95,7 +95,7 @@ const OptionWords* words_of(std::string_view option) {
   return found == kOptionWords.end() ? nullptr : found;
 }
 
-// What stands for one value alone, or for "true", has it already.
+// A word with a blank has its value already, and so has a switch that is set to "true".
 std::string with_value(std::string_view word, const std::string& value, bool is_switch) {
   const bool has_value = word.find(' ') != std::string_view::npos || (is_switch && value == "true");
   return std::string(word) + (has_value ? "" : " " + value);
@@ -123,7 +123,7 @@ std::string in_flags_and_keys(std::string_view text) {
   while (!text.empty()) {
     size_t size = 0;
     while (size < text.size() && is_of_a_name(text[size])) ++size;
-    while (size > 0 && text[size - 1] == ':') --size;  // ends a part of the message
+    while (size > 0 && text[size - 1] == ':') --size;  // a colon at the end belongs to the message
     if (size == 0) {
       result += text.front();
       text.remove_prefix(1);

@@ -1,4 +1,4 @@
-// Text that is broken into lines between words, for a terminal.
+// Breaks text into lines between words, for a terminal.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,13 @@
 
 namespace terrace {
 
-// Returns lines of at most `columns` columns (0: no limit); those after the first begin with `indent` blanks.
+// Returns lines of at most `columns` columns (0: no limit); lines after the first begin with `indent` blanks.
 // `at` is the column at which the first one begins. A line of the text that begins with a blank is an
 // example, and stays whole.
 std::string wrapped(std::string_view text, size_t at, size_t indent, size_t columns);
 
 // Wraps a message of the program. Its advice begins with two blanks on a line of its own; commands begin with
-// four and stay whole, to be copied.
+// four and stay whole, so that they can be copied.
 std::string wrapped_message(std::string_view message, size_t columns);
 
 }  // namespace terrace

@@ -15,7 +15,7 @@ struct KnownError {
   const char* words;
 };
 
-// What a run is likely to meet; cuFile's own log (cufile.log) has more.
+// These are the errors that a run is likely to meet; cuFile's own log (cufile.log) has more.
 constexpr KnownError kKnownErrors[] = {
     {5001, "its kernel module nvidia-fs is not loaded, and cufile.json forbids going without it"},
     {5004, "its kernel module nvidia-fs is of another version"},
@@ -71,14 +71,14 @@ std::unique_ptr<const CuFileCalls> CuFileCalls::load(const std::string& library)
 CuFile::CuFile(const CuFileCalls& calls) : calls_(calls) {
   const cu_file::Status status = calls_.driver_open();
   closes_ = status.file_error == 0;
-  if (closes_ || status.file_error == cu_file::kAlreadyOpen) return;  // by a program's own use of it
+  if (closes_ || status.file_error == cu_file::kAlreadyOpen) return;  // the program may have opened it
   throw Error(
       ErrorKind::device,
       {"cannot open the driver of", "cuFile", cu_file_reason(status, "cuFileDriverOpen"),
        "cufile.log says more, and so does gdscheck; or set OffloadOptions::reads_past_host to false"});
 }
 
-// What cannot be closed, the end of the process closes.
+// A driver that cannot be closed is closed by the end of the process.
 CuFile::~CuFile() {
   if (closes_) calls_.driver_close();
 }
@@ -89,7 +89,7 @@ CuFileFacts probe_cu_file(const std::string& library) {
   decltype(CuFileCalls::version) get_version = nullptr;
   if (!loaded.find(get_version, "cuFileGetVersion"))
     return {.version = {}, .reason = library + " is older than 1.7: it lacks cuFileGetVersion"};
-  int version = 0;  // 1000 for a major version, 10 for a minor one
+  int version = 0;  // 1000 per major version, 10 per minor one
   if (const cu_file::Status status = get_version(&version); status.file_error != 0)
     return {.version = {},
             .reason = "cuFileGetVersion of " + library + " failed: " + std::to_string(status.file_error)};

@@ -1,5 +1,5 @@
-// In place of the CUDA back end where cuda.h was not found: opening a GPU fails with that reason, and so
-// nothing else of it can be reached.
+// This file stands in for the CUDA back end if cuda.h was not found. Opening a GPU fails with that reason, so
+// nothing else of the back end can be reached.
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 #include <terrace/memory/cuda/cu_file.h>
@@ -13,7 +13,7 @@
 
 namespace terrace {
 
-// Complete, so that the owner of one can be destroyed.
+// CudaDriver must be complete, so that the owner of one can be destroyed.
 struct CudaDriver {};
 
 namespace {

@@ -23,7 +23,7 @@ struct CudaDevice::Slot {
   CudaPiece piece;
 };
 
-// Copies and unmapping, last, end before anything else goes.
+// The members that copy and unmap come last, so they end before anything that they use goes.
 struct CudaDevice::State {
   State(const CudaGpu& gpu, const CudaDeviceOptions& options)
       : table(options.budget_bytes, gpu.facts().granularity_bytes),
@@ -41,7 +41,7 @@ struct CudaDevice::State {
   }
 
   SlotTable table;
-  std::vector<CudaAddresses> addresses;  // flat ones, homes and those of work memory
+  std::vector<CudaAddresses> addresses;  // flat addresses, homes and work memory
   std::vector<CudaPiece> work_memory;
   std::vector<std::unique_ptr<Slot>> slots;  // by DeviceSlot
   CudaStream compute;
@@ -73,7 +73,7 @@ CudaDevice::~CudaDevice() {
   try {
     context.emplace(gpu_);
   } catch (const Error& error) {
-    gpu_.log().warning_once(error.what());  // and what follows frees no more than the process's end will
+    gpu_.log().warning_once(error.what());  // the end of the process frees what the calls below cannot
   }
   const CudaDriver& driver = gpu_.driver();
   gpu_.report(driver.stream_synchronize(state_->compute.get()), "cuStreamSynchronize", "the device tier");
@@ -125,9 +125,10 @@ std::vector<DeviceSlot> CudaDevice::create_slots(uint64_t slot_bytes, uint32_t c
       }
       wait_for_operations("the slots" + of_purpose);
     } catch (...) {
+      // The fills may be under way, and the slots must go before their addresses and the context.
       gpu_.report(gpu_.driver().stream_synchronize(state_->compute.get()), "cuStreamSynchronize",
-                  "the slots" + of_purpose);  // fills may be under way
-      made.clear();                           // before their addresses and the context go
+                  "the slots" + of_purpose);
+      made.clear();
       throw;
     }
     state_->addresses.push_back(std::move(homes));
@@ -247,7 +248,8 @@ void CudaDevice::enqueue_work_copy(CopyStream& stream, CopyTask task) {
       order = &state_->orders.take();
       gpu_.driver().check(gpu_.driver().event_record(order->event.get(), state_->compute.get()),
                           "cuEventRecord", order->subject);
-    } catch (...) {  // whoever asks may be any thread: what failed is said where the copy is waited for
+    } catch (...) {
+      // The caller may be any thread, so the failure is told where the copy is waited for.
       if (order != nullptr) state_->orders.give_back(*order);
       task.done->complete_one(std::current_exception());
       return;
@@ -284,7 +286,7 @@ void CudaDevice::zero_in_order(DeviceSlot id, uint64_t bytes) {
   const std::string& subject = state_->slot(id).order.subject;
   gpu_.driver().check(gpu_.driver().fill_bytes(cuda_pointer(memory.data()), 0, bytes, state_->compute.get()),
                       "cuMemsetD8Async", subject);
-  // Of one that is attached detaching orders later copies.
+  // Later copies wait for the slot's event; detach() records it for a slot that is attached.
   if (!attached(id)) {
     gpu_.driver().check(gpu_.driver().event_record(state_->slot(id).order.event.get(), state_->compute.get()),
                         "cuEventRecord", subject);

@@ -12,13 +12,14 @@
 namespace terrace {
 namespace {
 
-// A file with some bytes, as those of a tier are opened.
+// Registers a file with cuFile that is opened as the files of a tier are. Returns why that fails, else
+// nothing.
 std::string why_not_in(const CudaGpu& gpu, const std::filesystem::path& folder) {
   const std::filesystem::path name = folder / (".terrace-gds-" + std::to_string(getpid()));
   const io::File file =
       io::File::open(name, {.access = io::FileAccess::read_write, .create = true, .direct = true});
   std::error_code ignored;
-  std::filesystem::remove(name, ignored);  // it stays open
+  std::filesystem::remove(name, ignored);  // the open file outlives its name
   if (!file.direct()) return "files in " + folder.string() + " have no direct I/O: " + file.direct_refusal();
   const CudaFills none;
   CudaFileCalls calls(gpu, gpu.cu_file(), none);

@@ -87,7 +87,7 @@ const CuFile& CudaGpu::cu_file() const {
   return *cu_file_;
 }
 
-// cuFile uses the context to its end.
+// cuFile uses the context to its end, so it is closed before the context is released.
 CudaGpu::~CudaGpu() {
   cu_file_.reset();
   report(driver_->context_release(device_), "cuDevicePrimaryCtxRelease", facts_.name);
@@ -99,7 +99,7 @@ void CudaGpu::report(int result, const char* call, const std::string& subject) c
     log_.warning_once("a call of the GPU's driver failed for \"" + subject +
                       "\": " + driver_->reason(static_cast<CUresult>(result), call));
   } catch (const std::exception&) {
-    // Without memory for a line there is nobody to tell.
+    // Without memory for a line the failure cannot be told to anybody.
   }
 }
 

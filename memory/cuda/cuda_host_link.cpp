@@ -37,7 +37,7 @@ struct CudaHostLink::State {
 
   std::span<std::byte> piece(uint64_t index) { return aligned().subspan(index * kPieceBytes, kPieceBytes); }
   std::span<std::byte> results() { return aligned().subspan(kSendBytes, kFetchBytes); }
-  // So that no copy goes across a cut between two registrations.
+  // Pieces are aligned, so that no copy crosses a cut between two registrations.
   std::span<std::byte> aligned() {
     const uintptr_t address = reinterpret_cast<uintptr_t>(memory.memory().data());
     return memory.memory().subspan(round_up(address, kPieceBytes) - address);
@@ -45,11 +45,11 @@ struct CudaHostLink::State {
 
   PageMapping memory;
   CudaPageLock lock;
-  std::array<CudaEvent, kPieces> sent;  // when the copy out of each piece is over
-  CudaEvent fetched;                    // when the last copy into the results is over
+  std::array<CudaEvent, kPieces> sent;  // records the end of the copy out of each piece
+  CudaEvent fetched;                    // records the end of the last copy into the results
   uint64_t next_piece = 0;
   uint64_t results_used = 0;
-  std::vector<std::span<std::byte>> wanted;  // where the results go, one after the other
+  std::vector<std::span<std::byte>> wanted;  // the destinations of the results, in their order
 };
 
 CudaHostLink::CudaHostLink(const CudaGpu& gpu, CUstream_st* stream) : gpu_(gpu), stream_(stream) {
@@ -57,7 +57,7 @@ CudaHostLink::CudaHostLink(const CudaGpu& gpu, CUstream_st* stream) : gpu_(gpu),
   state_ = std::make_unique<State>(gpu);
 }
 
-// Copies that are under way use the memory.
+// Copies under way use the memory, so the stream is waited for first.
 CudaHostLink::~CudaHostLink() {
   std::optional<CudaContext> context;
   try {
@@ -117,7 +117,7 @@ void CudaHostLink::finish() {
   forget();
 }
 
-// What is still on its way lands before anything that is fetched later, in the order of the stream.
+// The stream keeps its order: a copy still on its way lands before any result that is fetched later.
 void CudaHostLink::forget() noexcept {
   state_->wanted.clear();
   state_->results_used = 0;

@@ -34,7 +34,7 @@ void PlainCudaCopies::copy_all(const CopyRun& run, bool to_device) {
   try {
     for (uint64_t i = 0; i < run.count; ++i) copy(run, to_device, run.offset_of(i));
   } catch (...) {
-    // What is on the stream already still uses the memory on the host.
+    // Copies that are on the stream already still use the host memory.
     gpu_.report(gpu_.driver().stream_synchronize(stream), "cuStreamSynchronize", subject_);
     throw;
   }

@@ -32,8 +32,8 @@ class PlainMemoryCopies final : public PlainCopies {
   const CopyBuffers device_;
 };
 
-// Few enough that what is queued is a matter of a moment, many enough that its beginning and end are not
-// most of it.
+// The copies are few enough that queueing them takes a moment, and many enough that beginning and end are not
+// most of the time.
 constexpr uint64_t kLeastCopies = 4;
 constexpr uint64_t kMostCopies = 4096;
 
@@ -81,7 +81,7 @@ uint64_t PlainCopies::run_ns(const CopyRun& run) {
     copy_all(run, run.directions == CopyDirections::to_device);
     return clock.now_ns() - begun_ns;
   }
-  std::barrier<> start(2);  // making a thread is no part of it
+  std::barrier<> start(2);  // the time does not include making the thread
   uint64_t begun_ns[2] = {}, ended_ns[2] = {};
   std::exception_ptr failures[2];
   const auto copy = [&](bool to_device) {

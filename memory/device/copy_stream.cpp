@@ -145,7 +145,7 @@ void CopyStream::run_finisher() {
   }
 }
 
-// The link is busy for bytes / rate from when it was free, or from now if it idled.
+// The link is busy for bytes / rate, counted from when it was last free, or from now if it idled.
 void CopyStream::pace(uint64_t bytes) {
   if (options_.link_bytes_per_second == 0) return;
   const double seconds = static_cast<double>(bytes) / static_cast<double>(options_.link_bytes_per_second);

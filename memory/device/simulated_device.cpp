@@ -19,7 +19,7 @@ void fill_with_poison(std::span<std::byte> memory) {
 
 }  // namespace
 
-// The homes of the slots of one create_slots(), in one mapping.
+// A pool holds the homes of the slots of one create_slots() in one mapping.
 struct SimulatedDevice::Pool final : GuardDescriber {
   Pool(uint64_t slot_bytes_, uint32_t count, std::string_view purpose_)
       : slot_bytes(slot_bytes_),

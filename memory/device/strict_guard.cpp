@@ -17,8 +17,8 @@
 namespace terrace {
 namespace {
 
-// What the signal handler reads; a signal handler has no other way to its data than through globals. An entry
-// is used when `begin` is not 0, which is therefore written last and cleared first.
+// The signal handler reads these entries; it has no other way to its data than through globals. An entry is
+// used if `begin` is not 0, so `begin` is written last and cleared first.
 struct Entry {
   std::atomic<uintptr_t> begin = 0;
   std::atomic<uintptr_t> end = 0;
@@ -26,8 +26,8 @@ struct Entry {
 };
 constinit std::array<Entry, StrictGuard::kMaxGuards> entries;
 
-// Written under `install_mutex`; `previous_action` is read by the handler and does not change while it is
-// installed.
+// These variables are written under `install_mutex`. The handler reads `previous_action`, which does not
+// change while the handler is installed.
 constinit std::mutex install_mutex;
 constinit size_t guard_count = 0;
 constinit bool installed = false;
@@ -51,7 +51,7 @@ void report(uintptr_t address, const GuardDescriber& describer) {
     if (written <= 0) break;
     rest.remove_prefix(static_cast<size_t>(written));
   }
-  // Apart, so that a description that fills the buffer ends with a newline as well.
+  // The newline is written apart, so that a description that fills the buffer ends with one as well.
   if (write(STDERR_FILENO, "\n", 1) != 1) return;
 }
 
@@ -61,7 +61,8 @@ void pass_on(int signal, siginfo_t* info, void* context) {
   } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
     previous_action.sa_handler(signal);
   } else {
-    // The faulting instruction runs again after this and ends the program; a signal sent by kill() has none.
+    // The faulting instruction runs again after this and ends the program. A signal sent by kill() has no
+    // such instruction, so it is raised again.
     set_default_action();
     if (info->si_code <= 0) raise(signal);
   }
@@ -70,7 +71,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 void handle_fault(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  const bool is_fault = info->si_code > 0;  // otherwise sent by a process, and without an address
+  const bool is_fault = info->si_code > 0;  // a signal that a process sent has no address
   for (const Entry& entry : entries) {
     const uintptr_t begin = entry.begin.load(std::memory_order_acquire);
     if (!is_fault || begin == 0 || address < begin || address >= entry.end.load(std::memory_order_relaxed))
@@ -84,13 +85,13 @@ void handle_fault(int signal, siginfo_t* info, void* context) {
   errno = saved_errno;
 }
 
-// So that a description has room even where the stack is nearly used up.
+// The handler has a stack of its own, so that a description has room even if the stack is nearly used up.
 class AlternateStack {
  public:
   AlternateStack() {
     stack_t current;
     if (sigaltstack(nullptr, &current) != 0 || (current.ss_flags & SS_DISABLE) == 0)
-      return;  // has one already
+      return;  // the thread has one already
     const size_t bytes =
         std::max<size_t>(64 * 1024, 4 * static_cast<size_t>(std::max(sysconf(_SC_MINSIGSTKSZ), 0L)));
     memory_ = std::make_unique<char[]>(bytes);
@@ -125,7 +126,7 @@ void install_handler() {
   installed = true;
 }
 
-// Leaves the handler where it is when somebody has put another one over it, which may call it.
+// Leaves the handler in place if another one has been put over it, because that one may call it.
 void remove_handler() {
   struct sigaction current;
   if (sigaction(SIGSEGV, nullptr, &current) != 0) return;

@@ -37,9 +37,10 @@ HostArena::HostArena(HostArenaOptions options, Log& log)
 
 HostArena::~HostArena() = default;
 
-// In pieces, because some kernels hold a lock of the whole process for the length of one call. All or
-// nothing: half of an arena locked would only use up the limit that io_uring's registered buffers count
-// against too. Through syscall(), because the sanitizers replace mlock() by a function that does nothing.
+// The arena is locked in pieces, because some kernels hold a lock of the whole process for the length of one
+// call. It is locked as a whole or not at all: half an arena would only use up the limit that io_uring's
+// registered buffers count against too. The calls go through syscall(), because the sanitizers replace
+// mlock() by a function that does nothing.
 void HostArena::lock_pages(uint64_t piece_bytes, Log& log) {
   for (uint64_t offset = 0; offset < memory().size(); offset += piece_bytes) {
     const auto piece = memory().subspan(offset, std::min<uint64_t>(piece_bytes, memory().size() - offset));
@@ -90,7 +91,7 @@ void HostArena::restore(std::span<std::byte> piece) {
     discard_pages(piece);
     throw;
   }
-  // Where the limit has become smaller meanwhile, this piece works unlocked, as the whole would.
+  // If the limit has become smaller meanwhile, this piece works unlocked, as the whole arena would.
   if (locked_) syscall(SYS_mlock, piece.data(), piece.size());
 }
 

@@ -17,7 +17,7 @@
 namespace terrace {
 namespace {
 
-constexpr int kCapIpcLock = 14;  // linux/capability.h: RLIMIT_MEMLOCK does not apply
+constexpr int kCapIpcLock = 14;  // from linux/capability.h; RLIMIT_MEMLOCK does not apply to its holder
 
 std::string under(const std::string& root, std::string_view path) {
   std::string result = root;
@@ -51,7 +51,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-// The whole of `text` as a number, or none.
+// Returns the whole of `text` as a number; nothing if it is not one.
 std::optional<uint64_t> parse_number(std::string_view text, int base = 10) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
@@ -70,7 +70,7 @@ void for_each_line(std::string_view text, Use use) {
   }
 }
 
-// What follows `key` in the line that begins with it.
+// Returns the rest of the first line that begins with `key`.
 std::optional<std::string_view> value_after(std::string_view text, std::string_view key) {
   std::optional<std::string_view> value;
   for_each_line(text, [&](std::string_view line) {
@@ -81,7 +81,7 @@ std::optional<std::string_view> value_after(std::string_view text, std::string_v
   return value;
 }
 
-// "MemAvailable:   123 kB" -> 123 * 1024.
+// Returns the bytes of a line as in "MemAvailable:   123 kB": 123 * 1024.
 std::optional<uint64_t> kilobytes_after(std::string_view text, std::string_view key) {
   std::optional<std::string_view> value = value_after(text, key);
   if (!value || !value->ends_with(" kB")) return std::nullopt;
@@ -90,10 +90,10 @@ std::optional<uint64_t> kilobytes_after(std::string_view text, std::string_view 
   return *number * kKiB;
 }
 
-// The memory cgroup of this process in one hierarchy.
+// Cgroup: the memory cgroup of this process in one hierarchy.
 struct Cgroup {
   bool v2 = false;
-  std::string path;  // "/", "/a/b"
+  std::string path;  // for example "/" or "/a/b"
   const char* limit_file() const { return v2 ? "memory.max" : "memory.limit_in_bytes"; }
 };
 
@@ -101,14 +101,14 @@ std::vector<Cgroup> memory_cgroups(const std::string& root) {
   std::vector<Cgroup> found;
   const std::optional<std::string> text = read_text(under(root, "proc/self/cgroup"));
   if (!text) return found;
-  // "<hierarchy>:<controllers>:<path>"; version 2 is hierarchy 0 and names no controllers.
+  // A line is "<hierarchy>:<controllers>:<path>"; version 2 is hierarchy 0 and names no controllers.
   for_each_line(*text, [&](std::string_view line) {
     const size_t first = line.find(':');
     const size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
     if (second == std::string_view::npos) return true;
     const std::string_view controllers = line.substr(first + 1, second - first - 1);
     std::string path(line.substr(second + 1));
-    // A cgroup above the namespace of this process reads "/../x"; all it can see is its root.
+    // A cgroup above the namespace of this process reads "/../x"; the process sees only its root.
     if (path.empty() || path.find("/..") != std::string::npos) path = "/";
     const bool v2 = line.substr(0, first) == "0" && controllers.empty();
     const bool v1_memory = ("," + std::string(controllers) + ",").find(",memory,") != std::string::npos;
@@ -123,8 +123,8 @@ std::vector<std::string> mount_points(const Cgroup& cgroup, const std::string& r
   return {under(root, "sys/fs/cgroup/memory")};
 }
 
-// "/a/b" -> "/a/b", "/a", "/". A container often sees its own cgroup as the root of the mount, so what a path
-// names may be missing while one of its ancestors is there.
+// Returns "/a/b", "/a" and "/" for "/a/b". A container often sees its own cgroup as the root of the mount, so
+// the folder of the whole path may be missing while that of an ancestor is there.
 std::vector<std::string> with_ancestors(std::string path) {
   std::vector<std::string> result;
   while (path.size() > 1) {
@@ -135,7 +135,7 @@ std::vector<std::string> with_ancestors(std::string path) {
   return result;
 }
 
-// None when the file is not there or says that there is no limit.
+// Returns nothing if the file is not there or says that there is no limit.
 std::optional<uint64_t> cgroup_limit(const std::string& file) {
   const std::optional<std::string> text = read_text(file);
   if (!text || trim(*text) == "max") return std::nullopt;
@@ -179,7 +179,7 @@ std::optional<uint64_t> find_memlock_limit(const std::string& root, std::string_
   return bytes;
 }
 
-// "always [madvise] never" -> "madvise".
+// Returns "madvise" for "always [madvise] never".
 std::string chosen_mode(std::string_view text) {
   const size_t begin = text.find('[');
   const size_t end = text.find(']');
@@ -194,7 +194,7 @@ DefaultBudget share_of(const Machine& machine, uint64_t percent) {
                                                        machine.memory_limit.origin + ")"};
 }
 
-// Anonymous and shared memory of the nearest cgroup that can be seen.
+// Returns the anonymous and shared memory of the nearest cgroup that can be seen.
 std::optional<uint64_t> cgroup_use(const std::string& root) {
   for (const Cgroup& cgroup : memory_cgroups(root)) {
     for (const std::string& mount : mount_points(cgroup, root)) {
@@ -248,7 +248,7 @@ DefaultBudget largest_simulated_device_budget(const Machine& machine) {
 }
 
 MemoryUse current_memory_use(const std::string& root) {
-  // No run ends for want of it: the file may not be there, or no descriptor may be left to read it with.
+  // A missing file does not end a run: it may not exist, or no descriptor may be left to read it with.
   const std::string text = read_text(under(root, "proc/self/smaps_rollup")).value_or("");
   return {kilobytes_after(text, "Pss:").value_or(0), cgroup_use(root)};
 }

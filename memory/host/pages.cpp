@@ -13,7 +13,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/topology.h>
 
-// Newer than some C libraries.
+// These constants are newer than some C libraries.
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
 #endif
@@ -27,7 +27,7 @@ namespace {
 // NORESERVE keeps address space out of the system's commit accounting.
 constexpr int kBareSpace = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-// Null with errno set when the system refuses. Maps more than is needed and cuts the ends off.
+// Returns null with errno set if the system refuses. It maps more than is needed and cuts the ends off.
 std::byte* map_aligned(uint64_t bytes, int protection, int flags) {
   const uint64_t mapped_bytes = bytes + kHugePageBytes - page_bytes();
   void* mapped = mmap(nullptr, mapped_bytes, protection, flags, -1, 0);
@@ -53,7 +53,7 @@ int populate(std::span<std::byte> memory) {
     } while (result != 0 && (errno == EINTR || errno == EAGAIN));
     if (result == 0) continue;
     if (errno != EINVAL) return errno;
-    // Linux before 5.14 does not know the advice.
+    // Linux before 5.14 does not know the advice, so every page is touched.
     for (uint64_t page = 0; page < piece.size(); page += page_bytes()) {
       *static_cast<volatile std::byte*>(piece.data() + page) = std::byte{0};
     }
@@ -61,7 +61,7 @@ int populate(std::span<std::byte> memory) {
   return 0;
 }
 
-// Of the processors that this process may use.
+// Returns the memory nodes of the processors that this process may use.
 const std::vector<uint32_t>& memory_nodes() {
   static const std::vector<uint32_t> nodes = read_topology().nodes();
   return nodes;
@@ -104,10 +104,10 @@ PageMapping PageMapping::populated(uint64_t bytes, bool huge, std::string_view p
   std::byte* const begin = map_aligned(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
   if (begin == nullptr) fail(errno);
   PageMapping mapping({begin, bytes});
-  // A kernel without huge pages refuses the advice; everything works without, so there is nothing to report.
+  // A kernel without huge pages refuses the advice; everything works without them, so nothing is reported.
   (void)madvise(begin, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-  // Threads of all nodes use this memory. Where the system refuses (containers do), pages lie where they are
-  // touched.
+  // Threads of all nodes use this memory. If the system refuses, as containers do, pages lie where they are
+  // first touched.
   if (memory_nodes().size() > 1) static_cast<void>(interleave_memory(begin, bytes, memory_nodes()));
   if (const int error = populate(mapping.memory_); error != 0) fail(error);
   return mapping;
@@ -152,8 +152,8 @@ void move_pages(std::byte* source, std::byte* destination, uint64_t bytes, MoveM
   const bool keep = method == MoveMethod::keep_source;
   const int flags = MREMAP_MAYMOVE | MREMAP_FIXED | (keep ? MREMAP_DONTUNMAP : 0);
   if (mremap(source, bytes, bytes, flags, destination) == MAP_FAILED) fail_move(bytes, "mremap", errno);
-  // With keep_source the pages have gone but the mapping has not: replaced in one call, it is never free for
-  // others.
+  // With keep_source the pages have gone but the mapping has not. It is replaced in one call, so its
+  // addresses are never free for others.
   const int placement = keep ? MAP_FIXED : MAP_FIXED_NOREPLACE;
   const void* taken = mmap(source, bytes, PROT_NONE, kBareSpace | placement, -1, 0);
   if (taken == MAP_FAILED) fail_move(bytes, "mmap", errno);

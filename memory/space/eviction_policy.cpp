@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kNoCandidates = "a victim is asked for without candidates";
 
-// The candidate that `distance` puts farthest; candidates ascend, so the lowest of equals.
+// Returns the candidate that `distance` puts farthest. Candidates ascend, so of equals it is the lowest.
 template <typename Distance>
 ChunkId farthest(std::span<const ChunkId> candidates, Distance distance) {
   TERRACE_ASSERT(!candidates.empty(), kNoCandidates);
@@ -23,7 +23,7 @@ ChunkId farthest(std::span<const ChunkId> candidates, Distance distance) {
   return farthest;
 }
 
-// When something last happened to each chunk, on a clock that ticks each time. 0: never.
+// LastTimes: when something last happened to each chunk, on a clock that ticks each time. 0 stands for never.
 class LastTimes {
  public:
   explicit LastTimes(uint32_t chunk_count) : last_(chunk_count, 0) {}
@@ -101,8 +101,8 @@ class MruPolicy final : public EvictionPolicy {
   LastTimes uses_;
 };
 
-// L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966: the farthest next
-// use leaves.
+// The rule of L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966: the
+// chunk with the farthest next use leaves.
 class OptPolicy final : public EvictionPolicy {
  public:
   explicit OptPolicy(uint32_t chunk_count) : uses_(chunk_count) {}
@@ -118,10 +118,10 @@ class OptPolicy final : public EvictionPolicy {
   }
 
  private:
-  LastTimes uses_;  // for a first step without a schedule
+  LastTimes uses_;  // the first step has no schedule
 };
 
-// Colossal-AI, zero/gemini/placement_policy.py (AutoPlacementPolicy), version 0.3.
+// The rule of Colossal-AI 0.3, zero/gemini/placement_policy.py (AutoPlacementPolicy).
 class GeminiPolicy final : public EvictionPolicy {
  public:
   PolicyKind kind() const override { return PolicyKind::gemini; }
@@ -134,7 +134,7 @@ class GeminiPolicy final : public EvictionPolicy {
   }
 };
 
-// PatrickStar, core/eviction_policy.py (LatestAccessChunkEvictionPolicy).
+// The rule of PatrickStar, core/eviction_policy.py (LatestAccessChunkEvictionPolicy).
 class PatrickStarPolicy final : public EvictionPolicy {
  public:
   PolicyKind kind() const override { return PolicyKind::patrickstar; }

@@ -49,8 +49,8 @@ void FlatSpace::list_chunks() {
   }
 }
 
-// Tensors and segments of every chunk. The tensors of a section come in ascending order, so one walk over
-// them per section visits its chunks in order too.
+// Lists the tensors and segments of every chunk. The tensors of a section come in ascending order, so one
+// walk over them per section visits its chunks in order too.
 void FlatSpace::list_chunk_contents() {
   chunk_tensor_begin_.reserve(chunks_.size() + 1);
   segment_begin_.reserve(chunks_.size() + 1);
@@ -116,8 +116,8 @@ void FlatSpace::check() const {
   check_segments();
 }
 
-// sum(chunk.elements of a section) = section.elements; the sections' chunk ranges follow each other without a
-// hole; (type, trainable) is unique.
+// The chunks of a section hold as many elements as the section, the sections' chunk ranges follow each other
+// without a hole, and no two sections have the same type and the same `trainable`.
 void FlatSpace::check_sections() const {
   uint32_t next_chunk = 0;
   for (uint32_t s = 0; s < sections().size(); ++s) {
@@ -143,8 +143,8 @@ void FlatSpace::check_sections() const {
   TERRACE_ASSERT(next_chunk == chunks_.size(), id_text("chunk", next_chunk));
 }
 
-// Every tensor lies aligned in its own section behind the one before it, less than kTensorAlignment behind;
-// the last ends less than kTileElements before the section does; the counts are sums.
+// Every tensor lies aligned in its own section, less than kTensorAlignment behind the one before it. The last
+// tensor ends less than kTileElements before the section does, and the counts are sums.
 void FlatSpace::check_places() const {
   TERRACE_ASSERT(places().size() == tensors().size() && by_name_.size() == tensors().size(), "counts differ");
   std::vector<uint64_t> end(sections().size(), 0);
@@ -170,8 +170,8 @@ void FlatSpace::check_places() const {
   TERRACE_ASSERT(trainable == trainable_count(), std::to_string(trainable));
 }
 
-// chunk.first_element = index_in_section * section.chunk_elements; a tensor is listed by exactly the chunks
-// of its range, and the elements that those chunks hold of it add up to its own.
+// A chunk begins at index_in_section * section.chunk_elements. A tensor is listed by exactly the chunks of
+// its range, and the elements that those chunks hold of it add up to its own.
 void FlatSpace::check_chunks() const {
   std::vector<uint64_t> held(tensors().size(), 0);
   std::vector<uint32_t> listed(tensors().size(), 0);

@@ -60,7 +60,8 @@ uint32_t Schedule::distance_across_steps(ChunkId chunk, uint32_t position) const
   const std::span<const uint32_t> positions = positions_of(chunk);
   if (positions.empty()) return kNever;
   const uint32_t within = distance_within_step(chunk, position);
-  // Only a use at or before `position` is left, so `position` is one of this schedule: no overflow.
+  // Without a later use in the step the next one is at or before `position`, so `position` is one of this
+  // schedule and the sum does not overflow.
   return within != kNever ? within : size() - position + positions.front();
 }
 

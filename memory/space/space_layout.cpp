@@ -25,7 +25,7 @@ std::string shape_text(const TensorSpec& tensor) {
   return text + "]";
 }
 
-// The product of the extents, refused where it is zero or leaves the space.
+// Returns the product of the extents. It refuses an extent of zero and a product that leaves the space.
 uint64_t checked_element_count(const TensorSpec& tensor) {
   if (tensor.shape.empty()) refuse(tensor, "its shape has no dimension", "give a scalar the shape [1]");
   uint64_t count = 1;
@@ -70,7 +70,7 @@ void SpaceLayout::place_tensors() {
     total_elements -= round_up(section->elements, kTileElements);
     total_chunks -= section->chunk_count;
     const uint64_t first = round_up(section->elements, kTensorAlignment);
-    section->elements = first + count;  // without padding until all tensors are placed
+    section->elements = first + count;  // the padding comes when all tensors are placed
     section->chunk_count = 0;
     total_elements += round_up(section->elements, kTileElements);
     const uint64_t section_chunks = divide_up(section->elements, section->chunk_elements);

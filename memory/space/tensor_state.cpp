@@ -16,8 +16,8 @@ constexpr std::array<std::string_view, kChunkStateCount> kChunkStateNames = {"ab
 static_assert(static_cast<size_t>(TensorState::updating) + 1 == kTensorStateCount);
 static_assert(static_cast<size_t>(ChunkState::failed) + 1 == kChunkStateCount);
 
-// Row `from`, bit `to`: a state is changed several times per tensor and use, so the tables are looked up, not
-// walked.
+// Each row is a state, each bit a successor. A state changes several times per tensor and use, so the tables
+// are looked up and not walked.
 template <size_t state_count, typename Table>
 constexpr std::array<uint8_t, state_count> successor_bits(const Table& table) {
   static_assert(state_count <= 8);

@@ -18,7 +18,8 @@ namespace {
 
 constexpr uint32_t kMostAttempts = 4;
 
-// What another slot, perhaps of another path, may do better. A request that makes no sense is none of these.
+// Returns true for errors that another slot, perhaps of another path, may not have. A request that makes no
+// sense fails in every slot.
 bool is_worth_another_slot(int error) {
   constexpr int kErrors[] = {EIO, ENOSPC, EDQUOT, ENODATA, ETIMEDOUT, EREMOTEIO, ENOLINK, EILSEQ};
   return std::ranges::find(kErrors, error) != std::end(kErrors);
@@ -182,8 +183,8 @@ void BlockStore::compare(const StoredBlock& expected, ChunkId chunk, uint32_t bl
        "the disk lost or changed what was written: resume from a checkpoint"});
 }
 
-// In place the block's own slot is a candidate too. Other paths have one only where there are spare slots. A
-// path on which the write has just failed (kNoPath: none) is the last resort.
+// In place, the block's own slot is a candidate too; other paths are candidates only if they have spare
+// slots. A path on which the write has just failed (kNoPath: none) is the last resort.
 bool BlockStore::choose_slot(size_t index, uint64_t bytes, uint32_t failed_path, StoredBlock& to) {
   const StoredBlock& own = map_->current(index);
   const bool may_stay = options_.in_place && own.path != kNoPath;
@@ -209,20 +210,20 @@ bool BlockStore::begin_write(ChunkId chunk, uint32_t block, std::span<const std:
   const size_t index = index_of_block(chunk, block);
   require_direct(chunk, block, source);
   if (!options_.in_place) {
-    // Asked before anything is hashed: a caller that waits for a slot asks often.
+    // Free slots are asked for before anything is hashed, because a caller that waits for a slot asks often.
     const MutexLock lock(mutex_);
     if (has_none(map_->free_slots())) return false;
   }
-  // Commits name checksums whether or not this run compares them.
+  // Commits name checksums, whether or not this run compares them.
   const bool seals = (options_.verify || !options_.in_place) && !space_.is_dry();
   StoredBlock to{.checksum = seals ? checksum_of(source) : 0};
   {
     const MutexLock lock(mutex_);
     if (!choose_slot(index, source.size(), kNoPath, to)) return false;
-    // From now on the bytes before are lost, and what they were sealed with must not pass.
+    // From now on the earlier bytes of the slot are lost, and their checksum must not pass.
     if (lies_in(index, to)) map_->reseal(index, to.checksum);
   }
-  // A request has one kind of address for both directions; a write only reads there.
+  // A request has one kind of address for both directions, but a write only reads there.
   auto* const data = const_cast<std::byte*>(source.data());
   write = {chunk, block, to, 1, make_request(io::OpKind::write, to, data, source.size())};
   return true;
@@ -236,7 +237,7 @@ void BlockStore::arrived(Write& write) noexcept {
 BlockStore::WriteEnd BlockStore::end_write(Write& write, const io::Completion& completion) noexcept {
   const size_t index = index_of_block(write.chunk, write.block);
   arrived(write);
-  write.has_arrived = false;  // where it is submitted again
+  write.has_arrived = false;  // the write may be submitted again
   File& file = *files_[write.to.path];
   if (completion.error == 0) {
     file.unsynced.store(true);
@@ -248,7 +249,7 @@ BlockStore::WriteEnd BlockStore::end_write(Write& write, const io::Completion& c
   {
     const MutexLock lock(mutex_);
     if (lies_in(index, write.to)) return WriteEnd::failed;
-    // In place a free slot may be the only one of a block that is not written yet.
+    // In place, a free slot may be the only one of a block that is not written yet.
     if (options_.in_place || !is_worth_another_slot(completion.error)) {
       map_->put_back(write.to);
       return WriteEnd::failed;
@@ -278,7 +279,7 @@ Error BlockStore::io_error(const io::Request& request, const io::Completion& com
   try {
     parts.reason += "; " + format_bytes(io::free_bytes_at(file.path)) + " are free";
   } catch (const Error&) {
-    // The file system cannot even be asked; what failed first is what matters.
+    // The file system cannot even be asked, and the first failure is the one that matters.
   }
   parts.advice = fmt::format("free space on the file system of {}, or set TierPath::path to a larger disk",
                              space_.folder(file.index).path());

@@ -1,4 +1,4 @@
-// The files of a BlockStore: made, written once, or opened as a commit left them.
+// The part of BlockStore that makes its files and opens them as a commit left them.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,9 +23,9 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kAnyBytes = uint64_t{1} << 60;  // of a disk that no plan fills
+constexpr uint64_t kAnyBytes = uint64_t{1} << 60;  // the free bytes in a plan, which asks no drive
 
-// The writes of zeros in flight.
+// ZeroWrites counts the writes of zeros.
 struct ZeroWrites {
   uint64_t completed = 0;
   io::Completion first_failure{};
@@ -37,7 +37,7 @@ void on_zeros_written(void* context, const io::Completion& completion) noexcept 
   if (completion.error != 0 && writes.first_failure.error == 0) writes.first_failure = completion;
 }
 
-// Behind the last slot.
+// Writes the mark, which lies behind the last slot.
 void write_mark(const io::File& file, uint64_t offset, io::FileEvents* events) {
   const std::span<const std::byte> mark = TierFolder::mark();
   const ssize_t written = pwrite(file.fd(), mark.data(), mark.size(), static_cast<off_t>(offset));
@@ -70,7 +70,7 @@ void warn_of_page_cache(const io::File& file, const io::Engine* engine, Log& log
       libaio ? "; the engine libaio waits for every transfer of such a file, threads does not" : ""));
 }
 
-// Cuts what is more than `allowed` together, from each its part.
+// Cuts `shares` down to a sum of `allowed`, each in proportion to its size.
 void cut_shares(std::vector<uint64_t>& shares, uint64_t allowed) {
   uint64_t sum = 0;
   for (const uint64_t share : shares) sum += share;
@@ -105,12 +105,12 @@ BlockStore::BlockStore(TierSpace& space, BlockStoreOptions options, io::Engine& 
     }
     for (const std::unique_ptr<File>& file : files_) {
       if (file == nullptr || space.is_dry()) continue;
-      // The share of this path in what the first writes reach; they take the first slots.
+      // The first writes take the first slots, so this path's share of them needs no zeros.
       const uint64_t reached = divide_up(first_block_.back() * file->slot_count, slots);
       write_zeros(engine, *file, std::min<uint64_t>(reached, file->slot_count));
     }
   } catch (...) {
-    // So that the space is free again while the error is dealt with.
+    // The files go at once, so that their space is free while the error is handled.
     for (const std::unique_ptr<File>& file : files_) {
       if (file != nullptr) remove_file(*file);
     }
@@ -120,7 +120,8 @@ BlockStore::BlockStore(TierSpace& space, BlockStoreOptions options, io::Engine& 
   candidates_.reserve(counts.size());
 }
 
-// Slots by path of the space: for all blocks and the spare ones, `there` (none: no files yet) included.
+// Returns the number of slots by path of the space, for all blocks and the spare ones. `there` are the slots
+// of files that exist; it is empty if there are none.
 std::vector<uint32_t> BlockStore::share_out(std::span<const uint32_t> there) const {
   const uint64_t wanted = first_block_.back() + options_.spare_slots;
   std::vector<uint32_t> paths;
@@ -140,7 +141,7 @@ std::vector<uint32_t> BlockStore::share_out(std::span<const uint32_t> there) con
   std::vector<uint32_t> counts(space_.path_count(), 0);
   std::ranges::copy(there, counts.begin());
   if (wanted == 0) return counts;
-  // One path is asked for all of it, so that the error about it has its numbers.
+  // A single path is asked for all of it, so that the error about it has its numbers.
   std::vector<uint64_t> shares =
       paths.size() == 1 ? std::vector<uint64_t>{wanted} : share_slots(wanted, rates, most);
   if (paths.size() > 1) {
@@ -167,8 +168,8 @@ std::vector<uint32_t> BlockStore::share_out(std::span<const uint32_t> there) con
                    format_bytes(missing))});
 }
 
-// It has its name when its mark is on the device, and not before: whatever has that name and no mark is no
-// file of a tier.
+// The file gets its name only when its mark is on the drive, so a file with that name and no mark is no file
+// of a tier.
 void BlockStore::create_file(uint32_t path, uint32_t slot_count, const io::Engine& engine) {
   if (space_.is_dry()) {
     files_[path] = std::make_unique<File>(
@@ -196,7 +197,7 @@ void BlockStore::create_file(uint32_t path, uint32_t slot_count, const io::Engin
   io::sync_folder(folder.path(), space_.events());
 }
 
-// By name and not by its mark: whatever happened to its bytes, this job made it.
+// The file is recognised by its inode and not by its mark: whatever happened to its bytes, this job made it.
 void BlockStore::remove_file(const File& file) const noexcept {
   struct stat mine, there;
   if (fstat(file.file.fd(), &mine) != 0 || lstat(file.path.c_str(), &there) != 0 ||
@@ -205,7 +206,8 @@ void BlockStore::remove_file(const File& file) const noexcept {
   if (unlink(file.path.c_str()) == 0 && space_.events() != nullptr) space_.events()->removed(file.path);
 }
 
-// All writes take their zeros from the same small buffer, which stays in the cache and in no budget's way.
+// All writes take their zeros from the same small buffer, which stays in the processor's cache and outside
+// every budget.
 void BlockStore::write_zeros(io::Engine& engine, const File& file, uint64_t first_slot) {
   constexpr uint64_t kWriteBytes = kMiB;
   constexpr uint64_t kWritesInFlight = 16;
@@ -232,7 +234,7 @@ void BlockStore::write_zeros(io::Engine& engine, const File& file, uint64_t firs
       offset += request.bytes;
       ++submitted;
     }
-    if (writes.first_failure.error != 0) offset = end;  // no more; those in flight still use `zeros`
+    if (writes.first_failure.error != 0) offset = end;  // the writes in flight still use `zeros`
     if (writes.completed < submitted) engine.wait(1);
   }
   if (writes.first_failure.error == 0) return;
@@ -253,8 +255,8 @@ BlockStore::BlockStore(TierSpace& space, BlockStoreOptions options, const StoreL
   }
   uint64_t slots = 0;
   for (const uint32_t count : counts) slots += count;
-  // A run that wants more spare slots than the one before gets them; one that wants fewer keeps what is
-  // there.
+  // A run that wants more spare slots than the earlier run gets them; a run that wants fewer keeps those that
+  // are there.
   if (slots < first_block_.back() + options_.spare_slots) counts = share_out(counts);
   for (uint32_t p = 0; p < counts.size(); ++p) {
     if (counts[p] > 0) counts[p] = open_file(p, counts[p]);
@@ -283,7 +285,7 @@ void BlockStore::require_layout(const StoreLayout& layout) const {
        "resume with the model and the settings of the run that wrote it"});
 }
 
-// Returns its slots, which may be more than asked for.
+// Returns the number of slots of the file, which may be more than asked for.
 uint32_t BlockStore::open_file(uint32_t path, uint32_t slot_count) {
   const std::string name = space_.folder(path).file_path(options_.name);
   if (access(name.c_str(), F_OK) != 0 && errno == ENOENT)
@@ -304,9 +306,10 @@ uint32_t BlockStore::open_file(uint32_t path, uint32_t slot_count) {
   TERRACE_ASSERT(had < std::numeric_limits<uint32_t>::max(), "more slots than a file can have");
   const uint32_t slots = std::max(slot_count, static_cast<uint32_t>(had));
   const uint64_t slot_bytes = slots * options_.block_bytes;
-  // The new mark first, as in a new file; the old one is a free slot's from then on.
+  // The new mark is written first, as in a new file; the old one then belongs to a free slot.
   if (had < slots) write_mark(file, slot_bytes, space_.events());
-  file.preallocate(slot_bytes + TierFolder::kMarkBytes);  // also what a crash in the middle of this left
+  // A crash in the middle of this call may have left the mark without the space in front of it.
+  file.preallocate(slot_bytes + TierFolder::kMarkBytes);
   files_[path] = std::make_unique<File>(std::move(file), path, slots);
   return slots;
 }

@@ -1,4 +1,4 @@
-// Snapshots of a BlockStore, and reading what they hold.
+// The part of BlockStore that makes snapshots and reads their blocks.
 #include <fmt/format.h>
 
 #include <utility>
@@ -85,7 +85,7 @@ StoreLayout BlockStore::layout_of(const Snapshot& snapshot) const {
   StoreLayout layout{options_.name, options_.block_bytes, options_.chunk_bytes, {}, {}};
   for (const std::unique_ptr<File>& file : files_)
     layout.slot_counts.push_back(file != nullptr ? file->slot_count : 0);
-  layout.blocks.resize(first_block_.back());  // before the lock: it may take a while
+  layout.blocks.resize(first_block_.back());  // before the lock, because it may take a while
   const MutexLock lock(mutex_);
   const std::span<const StoredBlock> blocks = map_->snapshot(snapshot.index_);
   std::copy(blocks.begin(), blocks.end(), layout.blocks.begin());

@@ -10,17 +10,17 @@ namespace terrace {
 namespace {
 
 constexpr double kNsPerSecond = 1e9;
-constexpr double kUnknownRate = 1;         // bytes per nanosecond, when no path is known
-constexpr uint32_t kSamplesToBelieve = 3;  // before them, what was assumed counts
+constexpr double kUnknownRate = 1;         // bytes per nanosecond, if no path is known
+constexpr uint32_t kSamplesToBelieve = 3;  // before so many samples the assumed rate counts
 constexpr double kLeastShareOfFastest =
-    64;                             // a path is taken to have this fraction of the fastest one's rate
-constexpr double kStallFactor = 2;  // so many times longer than expected is no chance
+    64;                             // a path counts with at least the fastest path's rate divided by this
+constexpr double kStallFactor = 2;  // a path that takes so many times longer than expected has stalled
 constexpr double kMostOwedBlocks = 4;
-// A path's file may hold this much more than its share. Two equal paths, one of which slows to a quarter,
-// then hold 0.2 and 0.8 of the blocks: 1.6 times the half that was planned.
+// A path's file may hold this much more than its share. Of two equal paths, one of which slows to a quarter,
+// the faster one then holds 0.8 of the blocks: 1.6 times the half that was planned.
 constexpr double kHeadRoom = 1.6;
 
-// The rates, with the mean of the known ones in place of the unknown.
+// Returns the rates, with the mean of the known ones in place of the unknown.
 std::vector<double> filled_rates(std::span<const double> rates) {
   double sum = 0;
   double known = 0;
@@ -55,7 +55,7 @@ uint32_t PathBalancer::choose(std::span<const uint64_t> free_slots, uint64_t byt
   const uint64_t now = clock_.now_ns();
   double fastest = 0;
   for (size_t p = 0; p < path_count_; ++p) fastest = std::max(fastest, rates_[p] = rate_of(paths_[p], now));
-  // Every path is given what it can move in the same time.
+  // Each path is given as much as it can move in the same time.
   size_t best = path_count_;
   double best_end = 0;
   double least_promised = INFINITY;
@@ -102,7 +102,7 @@ void PathBalancer::completed(uint32_t path_index, uint64_t bytes) noexcept {
   --path.in_flight_requests;
   path.use.bytes += bytes;
   path.window_bytes += bytes;
-  // What ended at once says nothing about a rate; it counts with what follows.
+  // A request that ended at once says nothing about the rate, so its bytes count with those that follow.
   if (++path.window_requests >= kWindowRequests && path.window_busy_ns > 0) take_sample(path);
 }
 
@@ -147,7 +147,7 @@ double PathBalancer::rate_of(const Path& path, uint64_t now_ns) const {
   double rate = path.observed > 0 ? path.observed : path.assumed;
   if (rate <= 0) rate = assumed_rate();
   if (path.in_flight_requests == 0) return rate;
-  // A path that stands still completes nothing, so no sample says so: the time that it has taken does.
+  // A path that stands still completes nothing and gives no sample, but the time that it has taken shows it.
   const auto busy_ns = static_cast<double>(path.window_busy_ns + now_ns - path.counted_until_ns);
   const auto bytes = static_cast<double>(path.window_bytes + path.in_flight_bytes);
   return busy_ns > kStallFactor * bytes / rate ? bytes / busy_ns : rate;
@@ -197,7 +197,7 @@ std::vector<uint64_t> share_slots(uint64_t slots, std::span<const double> bytes_
     if (!most.empty()) shares[p] = std::min(shares[p], most[p]);
     total += shares[p];
   }
-  // Where one path is short, the others take what it cannot.
+  // If a path is short of room, the others take the rest.
   for (size_t p = 0; p < count && total < slots; ++p) {
     const uint64_t room = (most.empty() ? slots : std::min(slots, most[p])) - shares[p];
     const uint64_t taken = std::min(room, slots - total);

@@ -57,8 +57,8 @@ std::string utc_time() {
   return {text.data(), size};
 }
 
-// Of a lock that a job wrote, or began to make; a power cut may leave zeros of it. A file of a user's that
-// only has the name is not written over.
+// A lock file is one that a job wrote or began to write; a power cut may leave zeros of it. A user's file
+// that only has the name is not written over.
 bool is_lock_file(int fd) {
   constexpr std::string_view kBegin = "pid ";
   constexpr std::string_view kZeros("\0\0\0\0", kBegin.size());
@@ -70,7 +70,7 @@ bool is_lock_file(int fd) {
   return size == 0 || begin == kBegin || begin == kZeros;
 }
 
-// The text of a lock as part of a sentence: "pid 12, host a, started 2026-01-02T03:04:05Z".
+// Returns the text of a lock as part of a sentence: "pid 12, host a, started 2026-01-02T03:04:05Z".
 std::string holder_of(int lock_fd) {
   std::array<char, 512> text{};
   const ssize_t size = pread(lock_fd, text.data(), text.size() - 1, 0);
@@ -92,8 +92,8 @@ TierFolder::TierFolder(const std::string& path, Log& log, io::FileEvents* events
   if (stat(path.c_str(), &status) != 0) fail(path, system_reason(errno), advice_for(errno));
   if (!S_ISDIR(status.st_mode)) fail(path, system_reason(ENOTDIR), advice_for(ENOTDIR));
   try {
-    // A job that ends removes its folder; one that starts at that moment may see it vanish between any two
-    // steps.
+    // A job that ends removes its folder, so a job that starts at that moment may see it vanish between any
+    // two steps.
     constexpr int kAttempts = 100;
     bool ours = false;
     for (int attempt = 0; attempt < kAttempts && !ours; ++attempt) {
@@ -113,7 +113,8 @@ TierFolder::~TierFolder() {
   if (getpid() == owner_ && !keep_files_) {
     try {
       remove_files();
-      // While the lock is still held: whoever opened this lock file finds that it is gone, and starts again.
+      // The lock file goes while the lock is still held: a job that has opened it finds that it is gone, and
+      // starts again.
       if (unlinkat(folder_fd_, tier::kLockName, 0) != 0)
         log_.warning("cannot remove " + folder_ + "/lock: " + system_reason(errno));
       if (rmdir(folder_.c_str()) == 0) {
@@ -156,7 +157,7 @@ bool TierFolder::open_folder() {
     fail(folder_, "it belongs to user " + std::to_string(status.st_uid),
          "choose a TierPath::path of your own");
   }
-  // Tier files are the training state in the clear.
+  // Tier files hold the training state unencrypted, so only their owner may read the folder.
   if ((status.st_mode & 0777) != 0700 && fchmod(folder_fd_, 0700) != 0)
     fail(folder_, system_reason(errno), "");
   return true;
@@ -171,14 +172,14 @@ bool TierFolder::take_lock() {
     const bool no_file = errno == ELOOP || errno == EISDIR || errno == ENXIO;
     fail(folder_ + "/lock", system_reason(errno), no_file ? kForeignAdvice : advice_for(errno));
   }
-  // Among files of a tier it is the lock, whatever became of its text.
+  // A file of that name among files of a tier is the lock, whatever became of its text.
   const auto is_of_a_tier = [&] {
     return std::ranges::any_of(tier::list_files(folder_fd_, folder_), &tier::Entry::ours);
   };
   if (!is_lock_file(lock_fd_) && !is_of_a_tier())
     fail(folder_ + "/lock", "it is not a lock of Terrace's", kForeignAdvice);
   int result = flock(lock_fd_, LOCK_EX | LOCK_NB);
-  // Whoever only looks (look_at_tier) has it for a moment.
+  // look_at_tier() has the lock for a moment, so a few attempts are made.
   constexpr int kAttempts = 20;
   for (int attempt = 0; attempt < kAttempts && result != 0 && (errno == EINTR || errno == EWOULDBLOCK);
        ++attempt) {
@@ -191,11 +192,11 @@ bool TierFolder::take_lock() {
     fail(folder_, holder_of(lock_fd_) + " is using it",
          "wait for it to end, or give every job a TierPath::path of its own");
   }
-  // A folder that was removed, too, has lost its lock file before.
+  // A folder that was removed has lost its lock file first.
   return lock_is_named();
 }
 
-// The lock counts only if it is that of the file which the next job will open.
+// The lock counts only if it is on the file that the next job will open.
 bool TierFolder::lock_is_named() const {
   struct stat held, named;
   return fstat(lock_fd_, &held) == 0 &&
@@ -214,7 +215,7 @@ void TierFolder::write_lock_text() {
       "pid " + std::to_string(owner_) + "\nhost " + host_name() + "\nstarted " + utc_time() + "\n";
   const bool written = ftruncate(lock_fd_, 0) == 0 &&
                        pwrite(lock_fd_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
-  // The lock holds without its text; a full disk is for the tier files to report.
+  // The lock holds without its text, and a full drive is reported by the tier files.
   if (!written) log_.warning("cannot write " + folder_ + "/lock: " + system_reason(errno));
 }
 
@@ -230,7 +231,7 @@ TierFolder::Removed TierFolder::remove_until(bool manifests_only) {
   std::vector<tier::Entry> entries = tier::list_files(folder_fd_, folder_);
   std::ranges::sort(entries, {}, &tier::Entry::kind);
   Removed removed;
-  bool names_may_return = false;  // of manifests, after a power cut
+  bool names_may_return = false;  // a power cut may bring back the names of removed manifests
   const auto make_durable = [&] {
     if (std::exchange(names_may_return, false)) io::sync_folder(folder_, events_);
   };

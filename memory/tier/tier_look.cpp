@@ -1,4 +1,4 @@
-// look_at_tier(): what is in tier folders, for whoever only wants to know. Declared in tier_space.h.
+// look_at_tier(): reads what tier folders hold without taking them up. Declared in tier_space.h.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -28,7 +28,7 @@ class Descriptor {
   int fd_;
 };
 
-// A shared lock for a moment; a job that starts at that moment tries again.
+// Takes a shared lock for a moment; a job that starts at that moment tries again.
 bool is_locked(int folder_fd) {
   const Descriptor lock(openat(folder_fd, tier::kLockName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   return lock.get() >= 0 && flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -85,7 +85,8 @@ FoundTier look_once(std::span<const std::filesystem::path> paths) {
 
 }  // namespace
 
-// A job at work may replace a manifest between the look at its name and the one at its bytes.
+// A running job may replace a manifest between the look at its name and the one at its bytes, so a few looks
+// are taken.
 FoundTier look_at_tier(std::span<const std::filesystem::path> paths) {
   constexpr int kLooks = 3;
   FoundTier found = look_once(paths);

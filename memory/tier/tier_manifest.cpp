@@ -30,7 +30,7 @@ constexpr uint32_t kMostMoments = 2;
 constexpr uint32_t kMostPaths = 256;
 constexpr uint64_t kLargestChunkBytes = uint64_t{1} << 62;
 
-// What no manifest has, so that its reader and its writer hold it to the same.
+// Returns why a manifest cannot have this store; empty if it can. Reader and writer use the same check.
 std::string why_not(const StoreLayout& store, size_t path_count) {
   if (!tier::is_store_name(store.name)) return fmt::format("\"{}\" is no name of a store", store.name);
   if (store.slot_counts.size() != path_count) return "its stores differ in the number of paths";
@@ -68,7 +68,8 @@ std::string why_not(const StoreLayout& store, size_t path_count) {
   return "";
 }
 
-// The eight bytes of a layout: form of the master, count of moments, bytes of one of their elements, zeros.
+// Packs a layout into eight bytes: form of the master, number of moments, bytes of one of their elements,
+// zeros.
 uint64_t number_of(const RecordLayout& layout) {
   return uint64_t{layout.master == MasterForm::remainder} | uint64_t{layout.moment_count} << 8 |
          uint64_t{bytes_of(layout.moment_type)} << 16;
@@ -114,7 +115,7 @@ StoreLayout read_store(ByteReader& reader, const std::string& path) {
   const std::span<const std::byte> name = reader.bytes(name_bytes);
   store.name.assign(reinterpret_cast<const char*>(name.data()), name.size());
   require(reader.skip_padding());
-  // Every count is held against the bytes that are there before anything is made of it.
+  // Every count is compared with the bytes that are left before anything is allocated for it.
   require(path_count <= kMostPaths && uint64_t{path_count} * sizeof(uint32_t) <= reader.left());
   for (uint32_t p = 0; p < path_count; ++p) store.slot_counts.push_back(reader.number<uint32_t>());
   require(reader.skip_padding());

@@ -35,8 +35,8 @@ namespace {
                      "OffloadOptions::discard_commits"});
 }
 
-// A file of a user's with a name that is going to be written, or a tier file that has lost its mark. Stores
-// of other names are nobody's concern.
+// Refuses a user's file with a name that is going to be written, and a tier file that has lost its mark.
+// Files of other stores are left alone.
 void require_no_impostor(const std::string& folder, const tier::Entry& entry) {
   constexpr std::array<std::string_view, 5> kStores = {"records", "params", "frozen", "grads", "acts"};
   const bool is_blocks = entry.kind == tier::FileKind::blocks || entry.kind == tier::FileKind::blocks_aside;
@@ -83,8 +83,9 @@ TierSpace::TierSpace(TierSpaceOptions options, Log& log)
       rates, options_.clock != nullptr ? *options_.clock : static_cast<const Clock&>(steady_clock_));
 }
 
-// First what says that there is something to go on from; path 0 last, without whose label the folders of the
-// others would be refused. So a crash on the way leaves what the next job removes.
+// Manifests go first, because they say that there is something to go on from. Path 0 goes last, because the
+// folders of the others would be refused without its label. So a crash on the way leaves only what the next
+// job removes.
 TierSpace::~TierSpace() {
   try {
     for (const std::unique_ptr<TierFolder>& folder : folders_)
@@ -97,14 +98,14 @@ TierSpace::~TierSpace() {
   while (!folders_.empty()) folders_.pop_back();
 }
 
-// A power cut must not bring its label back when that of path 0 is gone.
+// The removal is made durable: a power cut must not bring back this label when that of path 0 is gone.
 TierFolder::Removed TierSpace::remove_durably(TierFolder& folder) {
   const TierFolder::Removed removed = folder.remove_files();
   if (removed.files > 0) io::sync_folder(folder.path(), options_.events);
   return removed;
 }
 
-// Until the start has succeeded, whatever is found stays.
+// Files that are found stay until the start has succeeded; an empty folder does not.
 void TierSpace::lock_folders() {
   for (const TierPath& path : paths_) {
     folders_.push_back(std::make_unique<TierFolder>(path.path.string(), log_, options_.events));
@@ -130,7 +131,7 @@ void TierSpace::start_fresh() {
   keep_files(false);
 }
 
-// In the order of the destructor.
+// Files go in the same order as in the destructor.
 void TierSpace::remove_leftovers() {
   const std::vector<tier::FolderSurvey> surveys = survey(folders_);
   std::vector<TierFolder::Removed> removed(folders_.size());
@@ -159,7 +160,7 @@ void TierSpace::require_nothing_to_lose() {
         parse_tier_manifest(io::read_whole_file(file.path, kLargestManifestBytes), file.path);
         state = "was written " + tier::date_of(file.path);
       } catch (const Error& error) {
-        if (error.kind() == ErrorKind::config) throw;  // of a newer Terrace: not ours to remove
+        if (error.kind() == ErrorKind::config) throw;  // a newer Terrace wrote it, so it is not removed
       }
       if (!options_.discard_commits)
         will_not_remove(folder.folder, fmt::format("its commit {} {}", file.commit, state));
@@ -174,14 +175,14 @@ void TierSpace::require_nothing_to_lose() {
   }
 }
 
-// Before any other file: from then on a folder says whose files it holds.
+// Labels are written before any other file: from then on a folder says whose files it holds.
 void TierSpace::write_labels() {
   const auto count = static_cast<uint32_t>(folders_.size());
   for (uint32_t p = 0; p < count; ++p) {
     const auto bytes = tier::serialise(tier::Label{.space = id_, .path_index = p, .path_count = count});
     io::write_file_atomically(folders_[p]->path() + "/" + tier::kLabelName, bytes, options_.events);
     try {
-      io::sync_folder(paths_[p].path, options_.events);  // the name of the folder itself
+      io::sync_folder(paths_[p].path, options_.events);  // makes the name of the folder itself durable
     } catch (const Error& error) {
       log_.warning(std::string("a power cut may lose the tier folder: ") + error.what());
     }
@@ -218,7 +219,8 @@ void TierSpace::start_resumed() {
   if (!missing.empty()) cannot_resume(first.folder, missing, ErrorKind::corrupt);
   for (const CommitFile& file : found.passed) remove_file(file.path);
   for (const tier::FolderSurvey& folder : folders) remove_unnamed(folder);
-  // The manifests to come have a name that an earlier Terrace would not see: it has to refuse the folders.
+  // An earlier Terrace does not see the names of the manifests to come, so a label of this version makes it
+  // refuse the folders.
   if (std::ranges::any_of(folders, [](const tier::FolderSurvey& folder) {
         return folder.label->version < tier::kLabelVersion;
       }))
@@ -226,7 +228,7 @@ void TierSpace::start_resumed() {
   keep_files(true);
 }
 
-// What a crash cut short, and tier files that are in no commit.
+// Removes what a crash cut short, and tier files that are in no commit.
 void TierSpace::remove_unnamed(const tier::FolderSurvey& folder) {
   std::set<std::string> named;
   for (const CommitFile& file : commits_) {
@@ -241,7 +243,7 @@ void TierSpace::remove_unnamed(const tier::FolderSurvey& folder) {
   }
 }
 
-// The newest must be whole: to go on from an older one is not for this to decide.
+// The newest commit must be whole: going on from an older one is decided elsewhere.
 void TierSpace::take_up_commits(const std::vector<CommitFile>& found) {
   for (const CommitFile& file : found) {
     try {
@@ -287,7 +289,8 @@ uint64_t TierSpace::write_commit(const TierManifest& manifest) {
                         false};
   io::write_file_atomically(file.path, bytes, options_.events);
   commits_.push_back(file);
-  // Only now: before, the one before was what a crash would have left. One that stays is passed all the same.
+  // Earlier manifests go only now: after a crash before this, a run goes on from the last of them. One that
+  // cannot be removed is passed over, because a later one exists.
   for (const CommitFile& before : commits_) {
     if (before.retained || before.commit == manifest.commit) continue;
     try {
@@ -319,7 +322,7 @@ void TierSpace::remove_commit(uint64_t commit) {
   const auto file = find_commit(commit);
   remove_file(file->path);
   commits_.erase(file);
-  // Its slots are written again: after a power cut it must not be back.
+  // The slots of the commit are written again, so a power cut must not bring its manifest back.
   io::sync_folder(folders_.front()->path(), options_.events);
 }
 

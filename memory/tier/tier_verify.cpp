@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The tier folders in the order of the space.
+// Returns the tier folders in the order of the space.
 std::vector<fs::path> folders_of(std::span<const fs::path> paths) {
   std::vector<fs::path> folders(paths.size());
   for (const fs::path& path : paths) {
@@ -33,7 +33,7 @@ std::vector<fs::path> folders_of(std::span<const fs::path> paths) {
   return folders;
 }
 
-// Empty when all of it was read.
+// Returns an empty text if the whole block was read, else the reason.
 std::string read_block(const io::File& file, uint64_t offset, std::span<std::byte> destination) {
   while (!destination.empty()) {
     const ssize_t moved =
@@ -56,7 +56,7 @@ class StoreVerifier {
       files_.back().emplace(io::File::open(folders.at(p) / tier::blocks_file_name(store.name),
                                            {.access = io::FileAccess::read}));
       posix_fadvise(files_.back()->fd(), 0, 0,
-                    POSIX_FADV_DONTNEED);  // what is on the device, where that can be had
+                    POSIX_FADV_DONTNEED);  // drops cached pages, so that reads reach the drive if possible
     }
     buffer_.resize(store.block_bytes);
   }

@@ -11,7 +11,7 @@ namespace terrace {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
-// Enough to keep a path busy; what the next step reads comes between them.
+// So many writes keep a path busy and still let the reads of the next step in between.
 constexpr size_t kWritesInFlightPerPath = 4;
 
 }  // namespace
@@ -185,7 +185,8 @@ bool Committer::begin_write(CommitPart part, const io::Engine& engine, ChunkId c
                             std::span<const std::byte> source, BlockStore::Write& write) {
   BlockStore& store = *stores_[part];
   while (true) {
-    // Asked before the attempt: a commit that ends after it has freed its slots.
+    // `idle` is read before the attempt: if a commit ends in between, it frees its slots and another attempt
+    // follows.
     const bool idle = !in_progress();
     const bool may_take = idle || may_take_slot(part);
     if (may_take && store.begin_write(chunk, block, source, write)) return true;
@@ -207,7 +208,7 @@ bool Committer::begin_write(CommitPart part, const io::Engine& engine, ChunkId c
                "the disk is failing: go on from the last commit or checkpoint on another one"});
 }
 
-// Those that the commit in progress still needs are its own, or both would wait for ever. The order of the
+// Leaves the commit in progress the slots that it still needs, or both would wait for ever. The order of the
 // two reads matters: a slot that the committer takes between them counts twice, never not at all.
 bool Committer::may_take_slot(CommitPart part) const {
   const uint64_t wanted = slots_wanted_[index_of(part)].load();
@@ -262,14 +263,14 @@ void Committer::work() {
       failure = std::current_exception();
     }
     if (recorded) end_recording(*recorded, failure != nullptr);
-    next_.reset();  // of a commit that failed before its manifest: its slots are free again
+    next_.reset();  // frees the slots of a commit that failed before its manifest
     for (std::atomic<uint64_t>& wanted : slots_wanted_) wanted.store(0);
     {
       const MutexLock lock(mutex_);
       for (const uint32_t c : queue_) {
         if (cached_[c].state == State::queued) cached_[c].state = State::dirty;
       }
-      failure_ = std::move(failure);  // whoever is told of it is the last to hold it
+      failure_ = std::move(failure);  // the step thread, which is told of it, is the last to hold it
       in_progress_ = false;
     }
     progress_.notify_all();
@@ -281,7 +282,7 @@ std::optional<TraceEvent> Committer::begin_recording() const {
   if (!is_recording(watch_.events())) return std::nullopt;
   TraceEvent event = watch_.events()->begun(TraceKind::commit);
   event.id = next_->commit;
-  event.bytes = counters().written_bytes;  // before it
+  event.bytes = counters().written_bytes;  // the bytes so far; end_recording() subtracts them
   return event;
 }
 
@@ -307,7 +308,7 @@ void Committer::commit() {
   make_last(bytes);
 }
 
-// The one that is hurried before the others; of each its blocks in order.
+// Returns the part that a change waits for, if it has blocks left, else the next one of the queue.
 Committer::Cached* Committer::next_block() {
   const MutexLock lock(mutex_);
   const auto has_blocks = [this](const Cached& cached) {
@@ -398,18 +399,19 @@ void Committer::make_last(uint64_t manifest_bytes) {
     ++counters_.commits;
     counters_.manifest_bytes += manifest_bytes;
   }
-  uncertain_.clear();  // the manifest just written is later than theirs
+  uncertain_.clear();  // the new manifest is later than theirs
   if (old && retain_old) retained_.push_back(std::move(*old));
   if (!retain_last_) return;
   stores_.space->retain_commit(last_->commit);
-  // Only another one takes the place of an older one: a run that plans for fewer finds and leaves them.
+  // A retained commit goes only when another one is retained, so a run with a lower limit keeps those that it
+  // finds.
   while (retained_.size() + 1 > retained_limit_) {
     remove_manifest(retained_.front().commit);
     retained_.pop_front();
   }
 }
 
-// Before its slots go: a manifest that is there speaks of blocks that are there.
+// The manifest goes before its slots: a manifest that exists names blocks that exist.
 void Committer::remove_manifest(uint64_t commit) {
   try {
     stores_.space->remove_commit(commit);

@@ -54,7 +54,7 @@ void PinnedCommit::Reader::read(const Run& run, uint64_t begin, std::span<std::b
   TERRACE_ASSERT(begin <= run.bytes() && destination.size() <= run.bytes() - begin,
                  "bytes " + std::to_string(begin) + " + " + std::to_string(destination.size()) +
                      " are not in a commit of " + std::to_string(run.bytes()));
-  // The last chunk that begins at or before `begin`.
+  // `chunk` is one after the last chunk that begins at or before `begin`.
   auto chunk = std::upper_bound(run.chunks_.begin(), run.chunks_.end(), begin,
                                 [](uint64_t at, const Run::Piece& piece) { return at < piece.begin; });
   size_t turn = 0;
@@ -77,7 +77,7 @@ void PinnedCommit::Reader::read(const Run& run, uint64_t begin, std::span<std::b
     for (Buffer& buffer : buffers_) finish(buffer);
   } catch (...) {
     while (engine_->in_flight() > 0) engine_->wait(1);
-    // Ended, each of them, whatever came of it.
+    // Every buffer's read is ended, whether it failed or not.
     for (Buffer& buffer : buffers_) {
       try {
         finish(buffer);
@@ -88,7 +88,7 @@ void PinnedCommit::Reader::read(const Run& run, uint64_t begin, std::span<std::b
   }
 }
 
-// Waits for what the buffer is being filled with and hands it over.
+// Waits for the read into the buffer and copies the bytes to their destination.
 void PinnedCommit::Reader::finish(Buffer& buffer) {
   const std::span<std::byte> destination = std::exchange(buffer.destination, {});
   buffer.read.finish();
@@ -109,7 +109,7 @@ const std::byte* PinnedCommit::Reader::parameters_of_tile(uint64_t tile) {
   const uint64_t byte = tile * kTileElements * sizeof(Bf16);
   if (byte < unjoined_extent_.begin || byte - unjoined_extent_.begin >= unjoined_extent_.bytes) {
     const Run::Extent extent = parameters_.block_at(byte);
-    unjoined_extent_ = {};  // until it is there
+    unjoined_extent_ = {};  // empty until the read has ended
     read(parameters_, extent.begin, unjoined_parameters_.first(extent.bytes));
     unjoined_extent_ = extent;
   }

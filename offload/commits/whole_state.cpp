@@ -29,7 +29,7 @@ void StateCustody::end_change() {
   whole_ = WholeState();
 }
 
-// Another part that was loaded before stays as it is.
+// The other part stays loaded if it was.
 void StateCustody::begin_loading(StatePart part) {
   whole_.reset();
   change_ = "loading the state";

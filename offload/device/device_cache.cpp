@@ -323,7 +323,7 @@ const DeviceCopy* DeviceCache::arriving(ChunkId chunk) const {
   return may_arrive ? &slots_[entry.slot].in : nullptr;
 }
 
-// Ends a fetch: resident, or absent with the failure.
+// Ends a fetch: the chunk is resident afterwards, or absent, and then the failure is returned.
 std::exception_ptr DeviceCache::finish_fetch(ChunkId chunk) {
   const CacheSlot& slot = slots_[params_[index_of(chunk)].slot];
   if (!slot.in.done() && slot.read != nullptr) {

@@ -5,7 +5,7 @@
 namespace terrace {
 namespace {
 
-// After `position`, counted from `time`.
+// Returns the time of the next use after `position`, where `time` is the time at `position`.
 uint32_t time_of_next_use(const Schedule& schedule, ChunkId chunk, uint32_t position, uint32_t time) {
   const uint32_t distance = schedule.distance_to_next_use(chunk, position);
   return distance == kNever ? kNever : time + distance;
@@ -32,8 +32,8 @@ void FetchPlan::plan(const Now& now, uint32_t uses, FunctionRef<bool(ChunkId)> c
   for (const Entry& entry : entries_) entry_of_[index_of(entry.chunk)] = kNone;
 }
 
-// Every chunk one use ahead of its own where there is room, else at its use; where a use has no room the run
-// ends before it.
+// Brings every chunk one use ahead of its own if there is room, else at its use. If a use has no room for its
+// chunks, the run ends before it.
 void FetchPlan::run(FunctionRef<bool(ChunkId)> can_fetch) {
   for (uint32_t time = 0; time < end_; ++time) {
     if (time > 0) {
@@ -49,7 +49,7 @@ void FetchPlan::run(FunctionRef<bool(ChunkId)> can_fetch) {
   }
 }
 
-// What the use at `use_time` lacks comes at `time`, as far as there is room; returns whether there was.
+// Brings at `time` the chunks that the use at `use_time` lacks. Returns false if there was no room for all.
 bool FetchPlan::bring(uint32_t time, uint32_t use_time, FunctionRef<bool(ChunkId)> can_fetch) {
   for (const ChunkId chunk : use(use_time).chunks) {
     if (entry_of_[index_of(chunk)] != kNone || !can_fetch(chunk)) continue;
@@ -70,7 +70,7 @@ void FetchPlan::add(ChunkId chunk, uint32_t came, uint32_t next_use, uint32_t fe
   ++held_;
 }
 
-// Ties go to the lowest chunk, as those of the policy do.
+// Of equal candidates the lowest chunk leaves first, as in the eviction policy.
 bool FetchPlan::leaves_later(const Candidate& a, const Candidate& b) const {
   return a.next_use != b.next_use ? a.next_use < b.next_use
                                   : entries_[a.entry].chunk > entries_[b.entry].chunk;
@@ -82,7 +82,7 @@ void FetchPlan::offer(uint32_t entry) {
                  [this](const Candidate& a, const Candidate& b) { return leaves_later(a, b); });
 }
 
-// The chunk that is needed last leaves, if that is after the time `before`.
+// Evicts the chunk with the farthest next use, unless that use is at or before `before`.
 bool FetchPlan::evict(uint32_t before) {
   while (!heap_.empty()) {
     const Candidate last = heap_.front();
@@ -114,7 +114,7 @@ void FetchPlan::use_up(std::span<const ChunkId> chunks, uint32_t time) {
   }
 }
 
-// In the order of need, so that nothing waits for what is needed later.
+// Fetches are chosen in the order of need, so that none waits for one that is needed later.
 void FetchPlan::choose() {
   kept_.assign(end_, 0);
   for (const Entry& entry : entries_) {

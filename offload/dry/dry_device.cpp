@@ -44,7 +44,7 @@ std::span<std::byte> DryDevice::allocate_work_memory(uint64_t bytes) {
   return {reserve_addresses(bytes), bytes};
 }
 
-// In the piece of addresses that holds it.
+// Returns the slot's place in the reserved addresses that hold `address`.
 uint32_t DryDevice::place_of(const std::byte* address, uint64_t slot_bytes) const {
   for (const PageMapping& piece : addresses_) {
     const std::byte* const begin = piece.memory().data();
@@ -106,7 +106,7 @@ std::byte* DryDevice::begin_file_reads(DeviceSlot slot, uint32_t, const Event* a
   require_detached(slot);
   if (after != nullptr) after->wait_done();
   note(RecordedEvent::Kind::read_in, slot, slot_bytes(slot));
-  return reinterpret_cast<std::byte*>(page_bytes());  // aligned as every slot is, and of no memory
+  return reinterpret_cast<std::byte*>(page_bytes());  // aligned as every slot is, but not memory
 }
 
 void DryDevice::copy_to_work(std::byte*, const std::byte*, uint64_t bytes, const Event* after, Event& done,

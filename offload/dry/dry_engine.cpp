@@ -16,7 +16,7 @@ void DryEngine::submit(std::span<const io::Request> requests) {
   }
 }
 
-// What a callback submits is for the next time, as if it took some.
+// Requests that a callback submits complete in the next poll(), as if they took time.
 size_t DryEngine::poll() {
   const size_t count = accepted_.size();
   for (size_t done = 0; done < count && !accepted_.empty(); ++done) complete_next();

@@ -36,7 +36,8 @@ void AccumulatedInHost::accumulate(Staged& from) {
   if (!rules_.layer_major || from.landing.ends) put_away(chunk);
 }
 
-// Sums of a spilled gradient are taken always: a last micro-batch without a gradient does not read it back.
+// The norm's sums of a spilled gradient are taken at every landing: a last micro-batch without a gradient
+// does not read it back.
 void AccumulatedInHost::add(const GradientLanding& landing, const std::byte* gradient) {
   arithmetic_->add(landing, place(landing.chunk), gradient,
                    rules_.is_last(landing) || !is_held(landing.chunk));

@@ -30,7 +30,7 @@ void DeviceSums::add(const std::byte* gradient, DataType type, uint64_t count, s
   }
 }
 
-// The copies go to the host in order, so the last one says that all have.
+// Copies to the host keep their order, so one event for all of them is enough.
 void DeviceSums::finish() {
   if (parts_.empty()) return;
   DeviceCopy done;

@@ -49,7 +49,7 @@ void WorkerGradients::add(const GradientLanding& landing, std::byte* accumulator
   if (landing.ends) sums_.note_complete(landing.chunk);
 }
 
-// A block's sum is right when the last that lands of it has been added.
+// The sum of a block is right once its last run has been added.
 void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, std::byte* accumulator,
                                 const std::byte* gradient, bool takes_sum) {
   const DataType type = space_.section_of(landing.chunk).type;
@@ -61,7 +61,7 @@ void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, 
     has_landed = true;
     std::byte* const sum = accumulator + first * bytes_of(accumulation_type_);
     const bool replaces = run.is_first && landing.micro_batch == 0;
-    if (run.is_first && (!replaces || gradient == nullptr))  // the micro-batches before were zero
+    if (run.is_first && (!replaces || gradient == nullptr))  // the earlier micro-batches had no gradient here
       std::memset(sum, 0, (last - first) * bytes_of(accumulation_type_));
     if (gradient == nullptr) continue;
     const Accumulation part{.accumulator = sum,
@@ -92,7 +92,7 @@ void DeviceGradients::add(const GradientLanding& landing, std::byte* accumulator
   for (const GradientRun& run : landing.runs) {
     std::byte* const sum = accumulator + run.first_element * bytes_of(accumulation_type_);
     const bool replaces = run.is_first && landing.micro_batch == 0;
-    if (run.is_first && (!replaces || gradient == nullptr))  // the micro-batches before were zero
+    if (run.is_first && (!replaces || gradient == nullptr))  // the earlier micro-batches had no gradient here
       arithmetic_.set_zero(sum, accumulation_type_, run.element_count);
     if (gradient == nullptr) continue;
     arithmetic_.accumulate({.accumulator = sum,

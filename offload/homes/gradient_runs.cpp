@@ -46,7 +46,7 @@ bool GradientRuns::has_landed(ChunkId chunk, uint32_t micro_batch) const {
                      [micro_batch](uint32_t landed) { return landed > micro_batch; });
 }
 
-// In the chunk: where the next tensor begins, or the chunk ends.
+// Returns the place in the chunk at which the next tensor begins or the chunk ends.
 uint64_t GradientRuns::end_of_part(ChunkId chunk, size_t index) const {
   const std::span<const TensorId> tensors = space_.tensors_of(chunk);
   const ChunkInfo& info = space_.chunk(chunk);

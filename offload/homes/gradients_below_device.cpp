@@ -47,7 +47,7 @@ bool GradientsBelowDevice::is_complete(ChunkId chunk) const {
 
 void GradientsBelowDevice::make_place(const GradientLanding& landing) {
   if (is_held(landing.chunk)) return;
-  if (spilled_->is_filling(landing.chunk)) return;  // it has stayed since it landed before
+  if (spilled_->is_filling(landing.chunk)) return;  // the chunk has kept its slot since it last landed
   if (const std::optional<ChunkId> before = spilled_->filling_next()) {
     finish_landing(*before);
     if (spilled_->is_filling(*before)) spilled_->write(*before);

@@ -32,7 +32,7 @@ void GradientsInHost::land_zero(const GradientLanding& landing) {
   sums().note_complete(chunk);
 }
 
-// Of a fetch that no operation has come for, the copy may be under way.
+// A fetch that no operation has used yet may still copy from the slot, so it is waited for.
 void GradientsInHost::displace(ChunkId chunk) {
   if (!take_over_ || !is_held(chunk)) return;
   if (const DeviceCopy* arriving = cache_.arriving(chunk)) arriving->wait_done(cache_.watch());

@@ -9,7 +9,8 @@
 namespace terrace {
 namespace {
 
-// By chunk: the host slot where its gradient is held; null where it is spilled, or frozen.
+// Returns, per chunk, the host slot that holds its gradient; null if the gradient is spilled or the chunk
+// frozen.
 std::vector<std::byte*> host_slots(const GradientParts& parts) {
   const MemoryPlan& plan = parts.run.plan;
   std::vector<std::byte*> carved =

@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-// A failure of the file system names file and offset; this one says whose bytes they are.
+// A failure of the file system names file and offset; this adds whose bytes they are.
 void name_entry(void*, ChunkTransfer& transfer, const io::Completion&, std::exception_ptr& failure) noexcept {
   failure = reworded(failure, [&](const Error& error) {
     ErrorParts parts = error.parts();
@@ -59,7 +59,7 @@ NvmeActivations::Slot* NvmeActivations::unused_slot() {
   return slot_of(kNone);
 }
 
-// What leaves is wanted back after everything else that is here.
+// The entry that is wanted back last gives up its slot.
 NvmeActivations::Slot& NvmeActivations::slot_for_get() {
   if (Slot* const unused = unused_slot()) return *unused;
   Slot* last = nullptr;
@@ -72,16 +72,16 @@ NvmeActivations::Slot& NvmeActivations::slot_for_get() {
   return *last;
 }
 
-// Entries are no chunks of the flat space.
+// Entries are no chunks of the flat space, so the subject names none.
 WaitSubject NvmeActivations::disk_subject(const Slot& slot) const {
   WaitSubject subject = slot.transfer.subject();
   subject.chunk.reset();
   return subject;
 }
 
-// Its memory may be used anew. Throws what its last transfer failed with.
+// Makes the slot's memory free for another entry. Throws the failure of its last transfer.
 void NvmeActivations::settle(Slot& slot) {
-  slot.copied.wait();  // of a micro-batch that was given up
+  slot.copied.wait();  // the copy may be of a micro-batch that was given up
   const Event& transferred = slot.transfer.event();
   if (!transferred.done()) wait_done_watched(transferred, tiers_.watch, disk_subject(slot));
   transferred.wait();
@@ -95,7 +95,7 @@ void NvmeActivations::start_put(uint32_t entry, std::span<const float> values) {
   TERRACE_ASSERT(bytes <= tiers_.store.chunk_bytes(ChunkId{entry}),
                  fmt::format("activation {} has {} bytes, {} were planned", entry, bytes,
                              tiers_.store.chunk_bytes(ChunkId{entry})));
-  if (Slot* const old = slot_of(entry)) settle(*old);  // of a micro-batch that was given up
+  if (Slot* const old = slot_of(entry)) settle(*old);  // the entry may be of a micro-batch that was given up
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % slot_count_;
   settle(slot);
@@ -129,7 +129,7 @@ void NvmeActivations::start_get(uint32_t entry, std::span<float> values) {
   read_ahead(entry);
 }
 
-// Into what is unused, never waiting for anything but that.
+// Reads the next entries into unused slots, and waits for none.
 void NvmeActivations::read_ahead(uint32_t entry) {
   for (size_t turn = get_turn_[entry] + 1; turn < get_order_.size(); ++turn) {
     if (slot_of(get_order_[turn]) != nullptr) continue;

@@ -93,7 +93,7 @@ CopyName ParamHome::copy_name(ChunkId chunk) {
   return to_device_copy("parameters", chunk);
 }
 
-// Which waits for the chunk's update where that is not over: its transfers are the update's until then.
+// A read behind an update begins when the update is over, so the update is waited for first.
 void ParamHome::wait_read(const Staging& staging) {
   if (staging.read().done()) return;
   if (const Event* const updated = expected_[staging.chunk])
@@ -101,8 +101,8 @@ void ParamHome::wait_read(const Staging& staging) {
   staging.reading.transfer.wait_done(watch_);
 }
 
-// The link copies in the order in which it was asked to: a copy that is queued behind the read of another
-// chunk keeps those after it waiting.
+// The link copies in the order of the requests: a copy queued behind the read of another chunk delays those
+// after it.
 void ParamHome::wait_arrived(ChunkId chunk, const Event& arriving) {
   if (arriving.done()) return;
   if (const Event* const updated = expected_[index_of(chunk)])
@@ -122,7 +122,7 @@ bool ParamHome::can_fetch_ahead(ChunkId chunk) const {
 }
 
 void ParamHome::expect(ChunkId chunk, const Event& updated, const std::byte* fresh) {
-  meeting_[index_of(chunk)].store(0, std::memory_order_relaxed);  // an update that nobody expected has come
+  meeting_[index_of(chunk)].store(0, std::memory_order_relaxed);  // an unexpected update may have set it
   expected_[index_of(chunk)] = &updated;
   fresh_[index_of(chunk)] = home_[index_of(chunk)] == nullptr ? fresh : nullptr;
 }
@@ -149,8 +149,8 @@ void ParamHome::send_to_device(ChunkId chunk, CacheSlot& slot) {
   copy_in(chunk, slot, in_host_memory(chunk), expected_[index_of(chunk)], TransferReason::update);
 }
 
-// Behind what still leaves the slot, and behind `after`. A copy has one predecessor, so where there are two
-// an empty one stands for the slot.
+// The copy begins after the copies that leave the slot, and after `after`. A copy has one predecessor, so if
+// there are two, an empty copy in front of it waits for the slot.
 void ParamHome::copy_in(ChunkId chunk, CacheSlot& slot, const std::byte* source, const Event* after,
                         TransferReason reason) {
   if (after != nullptr && !slot.out.done()) {
@@ -188,7 +188,7 @@ void ParamHome::start_fetch(ChunkId chunk, CacheSlot& slot) {
   copy_in(chunk, slot, staging.memory, &staging.read(), TransferReason::step);
 }
 
-// Behind what still leaves the slot, for which the engine waits.
+// Reads the chunk into the device's slot; the engine waits for the copies that leave the slot.
 void ParamHome::read_into_slot(ChunkId chunk, CacheSlot& slot) {
   const uint32_t blocks = store_of(chunk).block_count(chunk);
   Reading& reading = *read_past_host_[index_of(chunk)];
@@ -207,11 +207,11 @@ void ParamHome::forget_direct_read(ChunkId chunk) {
   reading_of_[index_of(chunk)] = nullptr;
 }
 
-// Which of both comes second starts the read.
+// The fetch and the end of the update meet here: the one that comes second starts the read.
 void ParamHome::read_behind_update(ChunkId chunk, const Event& updated) {
   const uint8_t met = meeting_[index_of(chunk)].fetch_or(kFetchWaits, std::memory_order_acq_rel);
   if ((met & kUpdateFailed) != 0) {
-    wait_done_watched(updated, watch_, update_subject(chunk));  // about to be
+    wait_done_watched(updated, watch_, update_subject(chunk));  // the event is about to be done
     reading_of_[index_of(chunk)]->transfer.fail_read(updated.failure());
   } else if ((met & kUpdateOver) != 0) {
     submit_read(chunk);
@@ -227,7 +227,7 @@ void ParamHome::update_over(ChunkId chunk, const std::exception_ptr& failure) {
 }
 
 ParamHome::Staging& ParamHome::take_staging(ChunkId chunk, CacheSlot& slot) {
-  fetch_finished(chunk);  // of an earlier copy that left the device without ever being used
+  fetch_finished(chunk);  // an earlier copy may have left the device without a use
   if (free_staging_.empty()) release_staging(held_staging_.front());
   const uint32_t index = free_staging_.back();
   free_staging_.pop_back();
@@ -242,8 +242,8 @@ void ParamHome::fetch_finished(ChunkId chunk) {
   if (staging_of_[index_of(chunk)] != kNone) release_staging(staging_of_[index_of(chunk)]);
 }
 
-// Waits for the copy out of the staging slot. Its target may hold another chunk by now; a later copy into it
-// is then waited for as well, which is never wrong.
+// Waits for the copy out of the staging slot. Its target may hold another chunk by now; then a later copy
+// into it is waited for as well, which is harmless.
 void ParamHome::release_staging(uint32_t index) {
   Staging& staging = staging_[index];
   wait_read(staging);
@@ -280,14 +280,14 @@ void ParamHome::on_direct_read(void* context, ChunkTransfer& transfer, const io:
     failure = reworded(failure, [&](const Error& error) {
       return reading.home->direct_read_error(transfer.chunk(), completion, error);
     });
-    // What went before it in the slot and failed is the failure of this one.
+    // If an earlier transfer of the slot failed, its failure is the reason for this one.
     if (completion.error == ECANCELED && reading.slot->out.failed()) failure = reading.slot->out.failure();
   }
   reading.home->device_.end_file_read(reading.slot->id);
   reading.slot->in.complete_one(failure);
 }
 
-// Says whose bytes they are, in the words of who read them.
+// Adds the chunk and its tensors to the failure, and words cuFile's own errors.
 Error ParamHome::direct_read_error(ChunkId chunk, const io::Completion& completion,
                                    const Error& failure) const {
   ErrorParts parts = failure.parts();
@@ -316,7 +316,7 @@ void ParamHome::read(ChunkId chunk, std::byte* destination) {
     std::memcpy(destination, home, space_.param_bytes(chunk));
     return;
   }
-  fetch_finished(chunk);  // of a fetch ahead of time
+  fetch_finished(chunk);  // a fetch ahead of time may still hold a staging slot
   forget_direct_read(chunk);
   Reading reading;
   reading.transfer.prepare(most_blocks_);

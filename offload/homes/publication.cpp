@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-// For which there is memory from the beginning; more are seldom under way.
+// Memory for so many writes is allocated in advance; more are seldom under way.
 constexpr uint32_t kWritesAtOnce = 64;
 constexpr const char* kWhat = "fresh parameters";
 

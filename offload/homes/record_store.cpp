@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kStates = "optimizer states";  // for the watch
+constexpr const char* kStates = "optimizer states";  // the name that the watch gives to waits
 
 }  // namespace
 

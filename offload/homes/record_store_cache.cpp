@@ -1,4 +1,4 @@
-// Records that enter host memory and leave it when the host budget changes.
+// The part of RecordStore that moves records into and out of host memory when the host budget changes.
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-// Blocks of a chunk in flight.
+// The most blocks of a chunk that are in flight at once.
 constexpr size_t kTransfers = 8;
 
 }  // namespace
@@ -36,7 +36,7 @@ void RecordStore::lock(ChunkId chunk) {
     locks_[index_of(chunk)] = device_.lock_host_memory({resident(chunk), slot_bytes_});
 }
 
-// Spread evenly over what is kept, or is not, so that what stays fills the pauses as before.
+// Chunks that leave or enter are spread evenly, so that the resident ones still fill the pauses of the drive.
 void RecordStore::keep(uint32_t count, bool knows_cached) {
   TERRACE_ASSERT(placement_ == Placement::nvme, "only states on nvme are kept in host memory in part");
   const std::vector<ChunkId> kept = trainable_chunks(true);
@@ -120,7 +120,7 @@ void RecordStore::read_in(ChunkId chunk, std::byte* memory) {
       reads[block % kTransfers].finish(watch_);
     }
   } catch (...) {
-    for (BlockTransfer& read : reads) read.settle(watch_);  // what is in flight is waited for
+    for (BlockTransfer& read : reads) read.settle(watch_);
     throw;
   }
   entered_bytes_ += record_bytes(chunk);

@@ -12,8 +12,8 @@
 namespace terrace {
 namespace {
 
-// A failure of the file system names file and offset; this one says whose bytes they are. Corrupt data are
-// named by their chunk already.
+// A failure of the file system names file and offset; this adds whose bytes they are. Failures of corrupt
+// data name their chunk already.
 void name_chunk(void*, ChunkTransfer& transfer, const io::Completion&, std::exception_ptr& failure) noexcept {
   failure = reworded(failure, [&](const Error& error) {
     if (error.kind() == ErrorKind::corrupt) return error;
@@ -85,7 +85,7 @@ void SpilledGradients::begin(ChunkId chunk, bool add) {
   next_ = (next_ + 1) % slot_count_;
   slot.transfer.wait(watch_);
   if (add && !zero_[index_of(chunk)] && !is_written(chunk)) {
-    // Of the micro-batch before.
+    // The chunk's transfer of the micro-batch before may still be under way.
     for (uint32_t s = 0; s < slot_count_; ++s) {
       if (landings_[s].chunk == index_of(chunk)) landings_[s].transfer.wait(watch_);
     }

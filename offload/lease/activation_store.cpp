@@ -27,7 +27,7 @@ HostActivations::HostActivations(std::span<std::byte> memory, uint64_t entry_byt
   for (uint32_t e = 0; e < entry_count_; ++e) entries_[e].memory = memory.data() + e * entry_bytes;
 }
 
-// A copy in flight refers to an event here.
+// Copies in flight refer to the entries' events, so they are waited for.
 HostActivations::~HostActivations() {
   for (uint32_t e = 0; e < entry_count_; ++e) entries_[e].moved.wait_done();
 }

@@ -14,7 +14,7 @@
 namespace terrace {
 namespace {
 
-// What a budget is needed for, and how much of it.
+// Need: how much of a budget is needed, and for what.
 struct Need {
   TierShortage shortage;
   std::string uses;
@@ -35,8 +35,8 @@ std::string list_of(std::initializer_list<Use> uses) {
   return list;
 }
 
-// `needed_bytes` may be more than the plan's minimum: where the host has no room for activations that the
-// device would keep last.
+// `needed_bytes` exceeds the plan's minimum if the device must keep activations for which the host has no
+// room.
 Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOptions& options) {
   std::string advice = "raise OffloadOptions::device_budget_bytes, or lower the micro-batch or its length";
   if (options.parameters == Placement::none || options.states == Placement::none)
@@ -102,8 +102,8 @@ std::string amounts(const Need& need) {
       {device.shortage, host.shortage});
 }
 
-// The least device budget beside which the host budget is enough. More of the device never needs more of the
-// host.
+// Returns the least device budget with which the host budget is enough; nothing if none is. A larger device
+// budget never raises the need of the host.
 std::optional<uint64_t> least_device_bytes(const ChunkCut& cut, NeedsOf needs_of,
                                            uint64_t host_budget_bytes) {
   const auto is_enough = [&](uint64_t device_bytes) {
@@ -121,7 +121,7 @@ std::optional<uint64_t> least_device_bytes(const ChunkCut& cut, NeedsOf needs_of
   return enough;
 }
 
-// The host's need beside the device budget, with the cut that needs least of it.
+// Returns the plan that needs least of the host within the device budget; nothing if no cut fits that budget.
 std::optional<MemoryPlan> least_host(std::span<const ChunkCut> cuts, uint64_t device_budget_bytes) {
   const MemoryPlan* least = nullptr;
   for (const ChunkCut& cut : cuts) {
@@ -131,7 +131,7 @@ std::optional<MemoryPlan> least_host(std::span<const ChunkCut> cuts, uint64_t de
   return least == nullptr ? std::nullopt : std::optional(*least);
 }
 
-// Neither alone is enough.
+// Throws the shortage of both budgets, because raising either alone is not enough.
 [[noreturn]] void refuse_both(std::span<const ChunkCut> cuts, NeedsOf needs_of,
                               const OffloadOptions& options) {
   const ChunkCut& least =
@@ -146,7 +146,8 @@ std::optional<MemoryPlan> least_host(std::span<const ChunkCut> cuts, uint64_t de
          host_need(*least_host(beside, device_bytes), options));
 }
 
-// The host alone before the device alone before both, as among the cuts; then the least.
+// Orders shortages as the cuts are ordered: of the host alone, of the device alone, of both, and then by
+// bytes.
 std::tuple<size_t, std::string, uint64_t, uint64_t> order_of(const ShortageError& shortage) {
   const std::vector<TierShortage>& tiers = shortage.tiers();
   const TierShortage& first = tiers.front();

@@ -1,4 +1,4 @@
-// The size of chunks for a budget. Declared in memory_plan.h.
+// Chooses the size of chunks for a budget. Declared in memory_plan.h.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kLargestChunk = 16 * 1024 * 1024;
 
-// In one step, both ways, of what the host has no room for.
+// Returns the bytes that a step moves to and from nvme because the host has no room for them.
 uint64_t nvme_bytes(const MemoryPlan& plan, const OffloadOptions& options) {
   const uint32_t passes = options.layer_major ? 1 : options.accumulation_steps;
   uint64_t bytes = uint64_t{2} * passes * plan.spilled_chunks * plan.spill_slot_bytes;
@@ -25,7 +25,7 @@ uint64_t nvme_bytes(const MemoryPlan& plan, const OffloadOptions& options) {
   return bytes;
 }
 
-// Of device slots beyond the minimum.
+// Returns the bytes of device slots beyond the minimum.
 uint64_t spare_bytes(const ChunkCut& candidate) {
   const MemoryPlan& plan = candidate.plan;
   return (plan.device_slots - plan.device_slots_minimum) * plan.slot_bytes;
@@ -35,18 +35,18 @@ bool can_fetch_ahead(const MemoryPlan& plan) {
   return plan.device_slots >= std::min(plan.device_slots_useful, plan.device_slots_minimum * 2);
 }
 
-// The slots and buffers of large chunks take room from what a host would keep. Whether less is moved with
-// smaller ones goes up and down with their size.
+// Large chunks have large slots and buffers, which take room that the host could keep state in. Traffic does
+// not fall steadily with the size, so several sizes are tried.
 uint64_t less_traffic(const ChunkCut& largest, uint64_t least_elements,
                       FunctionRef<MemoryPlan(uint64_t elements)> plan_with, const OffloadOptions& options) {
-  constexpr uint64_t kSmallest = 16;  // of the largest, the part that is tried last
+  constexpr uint64_t kSmallest = 16;  // the smallest size tried is this part of the largest
   uint64_t chosen = largest.elements;
   uint64_t least = nvme_bytes(largest.plan, options);
   for (uint64_t elements = largest.elements / 2;
        elements >= std::max(largest.elements / kSmallest, least_elements); elements /= 2) {
     const MemoryPlan plan = plan_with(elements);
     const uint64_t bytes = nvme_bytes(plan, options);
-    // The last chunk alone may be most of a tenth.
+    // The last chunk alone may make up most of a tenth, so a smaller gain does not count.
     if (!fits(plan, options) || bytes >= least - least / 10) continue;
     chosen = elements;
     least = bytes;
@@ -65,7 +65,7 @@ std::vector<uint64_t> sizes_up_to(const std::vector<TensorSpec>& tensors, uint64
   const uint64_t limit = std::max(largest == 0 ? kLargestChunk : std::min(largest, kLargestChunk), least);
   uint64_t parameters = 0;
   for (const TensorSpec& tensor : tensors) parameters += tensor.element_count();
-  // A handful of chunks would leave nothing to move; many tiny ones cost a request each.
+  // A handful of chunks would leave nothing to move, and many tiny ones cost a request each.
   std::vector<uint64_t> sizes = {least};
   while (sizes.back() * 2 <= limit && sizes.back() * 16 <= parameters) sizes.push_back(sizes.back() * 2);
   std::ranges::reverse(sizes);

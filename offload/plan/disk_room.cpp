@@ -18,8 +18,8 @@
 namespace terrace {
 namespace {
 
-// On the file systems of these paths together, each counted once, and in the tier that is there, which the
-// run takes up or removes; nothing where one cannot be asked.
+// Returns the free bytes of the paths' file systems, each counted once, plus those of an existing tier, which
+// the run takes up or removes. Returns nothing if a file system cannot be asked.
 std::optional<uint64_t> room_at(const std::vector<PathShare>& shares) {
   std::vector<dev_t> devices;
   uint64_t bytes = 0;

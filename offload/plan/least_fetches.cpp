@@ -11,8 +11,8 @@ namespace {
 
 constexpr uint32_t kNowhere = std::numeric_limits<uint32_t>::max();
 
-// Uses of a row of steps are counted through: a position is step * uses + use. Room is what a position leaves
-// beside its own chunks; the edge from one position's node to the next carries what is not used of it.
+// Row: the uses of several steps in a row, where a position is step * uses + use. A position's room is the
+// slots beside its own chunks; the edge from its node to the next carries the room that is not used.
 class Row {
  public:
   Row(const Schedule& schedule, uint32_t slots, uint32_t chunk_count, uint32_t steps, const FetchCosts& costs)
@@ -39,7 +39,7 @@ class Row {
     for (uint32_t p = 0; p < positions_; ++p) {
       for (const ChunkId chunk : schedule_.use(p % schedule_.size()).chunks) add_use(chunk, p);
     }
-    flow_.solve();  // always possible: everything may stay empty
+    flow_.solve();  // a solution exists: every slot may stay empty
     for (const Stay& stay : stays_) {
       if (flow_.flow_of(stay.edge) > 0) cost_ -= stay.saves;
     }
@@ -63,7 +63,8 @@ class Row {
       cost_ += cost;
       return;
     }
-    // It stays beside everything between the two uses, or from the beginning on.
+    // A stay takes a slot at every position between the two uses, or from the beginning on if there is no
+    // earlier use.
     uint32_t from = before == kNowhere ? 0 : before + 1;
     if (is_first && after == AfterStep::made) from = step * schedule_.size();
     if (from == position) return;

@@ -29,23 +29,23 @@ constexpr uint32_t kActivationSlots = 4;  // one is copied, one is written or re
 constexpr uint32_t kDeviceLanes = 4;      // two come, one is computed with and one goes
 constexpr uint32_t kRingSlotsMinimum = 4;
 constexpr uint64_t kRingBytesWanted =
-    16 * kMiB;                            // stays in a last-level cache and is the fastest size measured
-constexpr uint64_t kRingShareOfHost = 8;  // and never more than this fraction of a small budget
-constexpr uint32_t kCommitSlots = 4;      // blocks being read of a commit that is copied
+    16 * kMiB;  // this size stays in a last-level cache and is the fastest one measured
+constexpr uint64_t kRingShareOfHost = 8;  // a small budget gives the ring at most this fraction
+constexpr uint32_t kCommitSlots = 4;      // blocks of a commit that are read while it is copied
 constexpr uint32_t kJoinSlots = 2;        // a block of records and one of parameters, before they are joined
 constexpr uint32_t kOldParameterSlotsMinimum = 2;  // one chunk is updated while the next one is read
 constexpr uint32_t kOldParameterSlotsWanted = 4;
-constexpr uint32_t kChunksBeingWritten = 4;  // of parameters, beyond what commits hold on to
+constexpr uint32_t kChunksBeingWritten = 4;  // chunks of parameters under way, beyond those that commits hold
 
 struct Counts {
   uint32_t chunks = 0;
   uint32_t trainable_chunks = 0;
   uint64_t trainable_elements = 0;
-  uint64_t record_bytes = 0;  // of all trainable chunks
+  uint64_t record_bytes = 0;  // records of all trainable chunks
   uint64_t record_blocks = 0;
-  uint64_t param_blocks = 0;            // of all chunks
-  uint64_t trainable_param_blocks = 0;  // of these
-  uint64_t param_bytes = 0;             // of all chunks, payload
+  uint64_t param_blocks = 0;            // blocks of all chunks
+  uint64_t trainable_param_blocks = 0;  // blocks of the trainable chunks
+  uint64_t param_bytes = 0;             // payload of all chunks
 };
 
 Counts count(const SpaceLayout& space, const RecordLayout& layout) {
@@ -72,9 +72,9 @@ Counts count(const SpaceLayout& space, const RecordLayout& layout) {
   return counts;
 }
 
-// What the device keeps of checkpointed activations comes before chunks that could stay, but not before those
-// that are fetched ahead: a byte of an activation saves its way out and back in every micro-batch, one of a
-// chunk its way back.
+// Checkpointed activations take device memory before chunks that could stay, but after chunks that are
+// fetched ahead: a byte of an activation saves its way out and back in every micro-batch, a byte of a chunk
+// only its way back.
 uint32_t activations_on_device(uint64_t budget, const MemoryPlan& plan, uint64_t fixed_bytes) {
   const uint64_t first_bytes =
       fixed_bytes +
@@ -97,7 +97,7 @@ void require_whole_granules(const SpaceLayout& space, const MemoryPlan& plan) {
                            plan.device_granularity_bytes / widest_bytes)});
 }
 
-// A block of records is a run, or a chunk where that is less. Lanes have room for elements of any section.
+// A run is a block of records, or a chunk if that is less. Lanes have room for elements of any section.
 void plan_lanes(const SpaceLayout& space, const OffloadOptions& options, MemoryPlan& plan) {
   plan.device_side = updated_on_device(space, options);
   if (plan.device_update_chunks() == 0) return;
@@ -136,7 +136,8 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   const bool stay = gradients_stay(options);
   const SlotDemand demand = minimum_slots(space, trace, params_there, stay);
   plan.device_peak_operation = demand.operation;
-  // An update on the device writes the parameters of one chunk into a slot of its own before they leave.
+  // An update of states on the device writes the parameters of one chunk into a slot of its own before they
+  // leave.
   const uint32_t output_slots = states_there && !params_there ? 1 : 0;
   plan.device_slots_minimum =
       std::max(
@@ -148,7 +149,7 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
                          plan.device_accumulator_slots * plan.accumulator_slot_bytes +
                          plan.device_lanes_bytes();
   plan.device_minimum_bytes = fixed_bytes + plan.device_slots_minimum * plan.slot_bytes;
-  // What a host needs is told beside the least that a device does, where its budget is less.
+  // If the device budget is below the device's minimum, the host's need is computed beside that minimum.
   const uint64_t budget = std::max(options.device_budget_bytes, plan.device_minimum_bytes);
   plan.activation_entry_bytes = HostArena::cost_bytes(options.activation_entry_bytes);
   if (options.activations_fill_device) plan.device_activation_entries_useful = options.activation_entries;
@@ -169,7 +170,8 @@ uint64_t host_total(const MemoryPlan& plan) {
          plan.host_activation_bytes() + plan.bookkeeping_bytes;
 }
 
-// Of `entries` activations below the device; what passes through slots would need no more room to stay.
+// Places `entries` activation checkpoints below the device. If they are no more than the slots they would
+// pass through, they stay in host memory, which takes no more room.
 void place_activations(bool on_nvme, uint32_t entries, MemoryPlan& plan) {
   const bool passes = on_nvme && entries > kActivationSlots;
   plan.nvme_activation_entries = passes ? entries : 0;
@@ -181,7 +183,7 @@ bool stages_parameters(const OffloadOptions& options) {
   return options.parameters == Placement::nvme && !options.reads_past_host;
 }
 
-// What the host needs in any case, but for gradients.
+// Plans what the host needs in any case, except for gradients.
 void plan_host_fixed(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
   const bool states_on_device = options.states == Placement::none;
   const bool accumulates = options.accumulation_steps > 1;
@@ -195,11 +197,11 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   const bool reads_old_parameters = plan.record_layout.master == MasterForm::remainder && !states_on_device &&
                                     options.parameters != Placement::cpu;
   if (reads_old_parameters) plan.old_parameter_slots = kOldParameterSlotsMinimum;
-  // Also where new parameters wait to be copied or written when they cannot take the place of their
-  // gradients.
+  // Landing slots also hold new parameters that wait to be copied or written, if these cannot take the place
+  // of their gradients.
   const bool over_gradients = !states_on_device && !accumulates && counts.trainable_chunks == counts.chunks;
   if (!over_gradients) plan.landing_slots = kLandingSlots;
-  // Nothing needs the parameters between the landing of a gradient and an update which makes them of masters.
+  // If masters are whole, nothing needs the parameters between the landing of a gradient and the update.
   plan.gradients_take_over = !states_on_device && !accumulates && options.parameters != Placement::none &&
                              plan.record_layout.master == MasterForm::whole;
   plan.gradient_sum_bytes =
@@ -208,7 +210,7 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
                     options.activation_entries - plan.device_activation_entries, plan);
   plan.ring_slot_bytes =
       std::min(plan.record_layout.block_tiles() * plan.record_layout.tile_bytes(), plan.record_slot_bytes);
-  // Elsewhere one block serves initialisation and checkpoints.
+  // Without states on nvme one block serves initialisation and checkpoints.
   plan.ring_slots = options.states == Placement::nvme ? kRingSlotsMinimum : 1;
   if (plan.keeps_commits) {
     plan.commit_slots = kCommitSlots + (has_parameters_in_commits(plan) ? kJoinSlots : 0);
@@ -216,7 +218,7 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   }
 }
 
-// Room for the gradients of `count` chunks on the host, wherever they are held; the rest is spilled.
+// Gives the gradients of `count` chunks room on the host, wherever they are held, and spills the others.
 void hold_gradients(const OffloadOptions& options, const Counts& counts, uint32_t count, MemoryPlan& plan) {
   plan.spilled_chunks = counts.trainable_chunks - count;
   if (options.accumulation_steps > 1) {
@@ -228,8 +230,8 @@ void hold_gradients(const OffloadOptions& options, const Counts& counts, uint32_
   }
 }
 
-// Gradients are all held where the budget allows it, and spilled only where it does not. Without a budget for
-// either the plan is that of the lesser need.
+// Holds all gradients on the host if the budget allows, and spills them otherwise. If the budget is too small
+// for either, the plan is the one that needs less.
 void plan_host_gradients(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
   if (options.states != Placement::none) hold_gradients(options, counts, counts.trainable_chunks, plan);
   plan.host_minimum_bytes = plan.host_holding_bytes = host_total(plan);
@@ -246,7 +248,7 @@ void plan_host_gradients(const OffloadOptions& options, const Counts& counts, Me
   if (options.host_budget_bytes < plan.host_holding_bytes) plan = spilling;
 }
 
-// `room_for(bytes, wanted)`: how many more of something fit.
+// `room_for(bytes, wanted)` returns how many more of something fit.
 void keep_activations(FunctionRef<uint32_t(uint64_t bytes, uint64_t wanted)> room_for, MemoryPlan& plan) {
   const uint32_t below = plan.nvme_activation_entries;
   const uint32_t kept = room_for(plan.activation_entry_bytes, below);
@@ -254,16 +256,16 @@ void keep_activations(FunctionRef<uint32_t(uint64_t bytes, uint64_t wanted)> roo
   plan.host_activation_entries += kept;
 }
 
-// The rest of the host's budget is spent where a byte saves most traffic in a step. Parameters are read twice
-// and written once, and their slots take their gradients too, which are written once and read once;
-// accumulators and activations are written and read in every micro-batch; frozen parameters are read twice;
+// Spends the rest of the host's budget where a byte saves most traffic in a step. Parameters are read twice
+// and written once, and their slots take their gradients too, which are written once and read once.
+// Accumulators and activations are written and read in every micro-batch, frozen parameters are read twice,
 // records are read and written once.
 void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& plan) {
   plan_host_fixed(options, counts, plan);
   plan_host_gradients(options, counts, plan);
   const uint64_t budget = options.host_budget_bytes;
   if (budget < plan.host_minimum_bytes) return;
-  // How many more of something fit.
+  // Returns how many more of something fit.
   auto room_for = [&](uint64_t bytes, uint64_t wanted) {
     return static_cast<uint32_t>(std::min<uint64_t>((budget - host_total(plan)) / bytes, wanted));
   };
@@ -284,7 +286,7 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
     plan.staging_slots += room_for(
         plan.slot_bytes, std::min(kStagingWanted, counts.chunks) - std::min(kStagingMinimum, counts.chunks));
   }
-  // Compact state reads the parameters once more, and a gradient takes no slot of theirs over.
+  // With compact state the parameters are read once more, and gradients do not take over their slots.
   const bool parameters_first = !plan.gradients_take_over && options.accumulation_steps == 1;
   const auto keep_parameters = [&] {
     plan.host_param_slots += room_for(plan.slot_bytes, counts.trainable_chunks - plan.host_param_slots);
@@ -311,7 +313,8 @@ void plan_disk(const SpaceLayout& space, const OffloadOptions& options, const Co
                MemoryPlan& plan) {
   const uint64_t block_bytes = plan.param_block_bytes();
   if (options.parameters == Placement::nvme) {
-    // While a frozen chunk is loaded once more, before there is a commit, the one before is still there.
+    // Loading a frozen chunk again before the first commit needs a second place, because the earlier copy is
+    // still there.
     if (plan.keeps_commits && counts.trainable_chunks < counts.chunks)
       plan.frozen_spare_slots = divide_up(plan.slot_bytes, block_bytes);
     plan.parameter_file_bytes = (counts.param_blocks + plan.frozen_spare_slots) * block_bytes;

@@ -13,7 +13,7 @@ namespace terrace {
 
 namespace {
 
-// Whatever the budgets: the reason and what to do about it.
+// Obstacle: why a mode is impossible with any budgets, and the advice.
 struct Obstacle {
   const char* reason;
   const char* advice;
@@ -51,7 +51,8 @@ bool mode_holds_gradients(UpdateMode mode, const OffloadOptions& options) {
 std::string why_not(UpdateMode mode, const FlatSpace& space, const MemoryPlan& plan,
                     const OffloadOptions& options) {
   if (const std::optional<Obstacle> obstacle = obstacle_to(mode, options)) return obstacle->reason;
-  // Copies to the device keep their order: records would come behind parameters that wait for their update.
+  // Copies to the device keep their order: records could be queued behind parameters that wait for their
+  // update.
   if (mode == UpdateMode::next_forward && plan.device_lanes > 0)
     return "the device updates a part of the chunks";
   if (!mode_holds_gradients(mode, options)) return "";

@@ -17,7 +17,7 @@ void for_each_trainable(const SpaceLayout& space, Body body) {
   }
 }
 
-// What the update of a chunk takes of everything that it goes through, in seconds.
+// ChunkSeconds: how long the update of a chunk occupies each resource, in seconds.
 struct ChunkSeconds {
   double processor = 0;
   double up = 0;
@@ -34,7 +34,7 @@ class Costs {
     if (options.states == Placement::nvme && rates.nvme_bytes > 0) drive_bytes_ = 2 * record_bytes_;
   }
 
-  // The copies are those of DeviceLanes.
+  // The copies are those that DeviceLanes makes.
   ChunkSeconds of(double elements, const Section& section) const {
     const double parameter = bytes_of(section.type);
     const double gradient = bytes_of(held_gradient_type(section, options_));
@@ -55,14 +55,14 @@ class Costs {
   double drive_bytes_ = 0;     // per element
 };
 
-// When everything is done with what it has been given.
+// Sides: the times at which each resource is done with the chunks given so far.
 class Sides {
  public:
-  // True: to the device.
+  // Returns true if the chunk goes to the device.
   bool give(const ChunkSeconds& chunk) {
     const double begun = drives_;
     drives_ += chunk.drives;
-    // Not before the drives begin with it, and not over before they are.
+    // An update begins no sooner than the drives begin with the chunk, and ends no sooner than they end.
     const auto done = [&](double before, double seconds) {
       return std::max(std::max(before, begun) + seconds, drives_);
     };
@@ -99,8 +99,8 @@ std::vector<bool> divide_by_rates(const SpaceLayout& space, const OffloadOptions
 
 std::vector<bool> divide_by_share(const SpaceLayout& space, double processor_share) {
   std::vector<bool> on_device(space.chunk_count(), false);
-  double all = 0;   // elements so far,
-  double here = 0;  // and those of the processor
+  double all = 0;   // elements so far
+  double here = 0;  // elements so far that the processor updates
   for_each_trainable(space, [&](uint32_t chunk, uint64_t chunk_elements, const Section&) {
     const auto elements = static_cast<double>(chunk_elements);
     all += elements;

@@ -30,9 +30,9 @@ std::vector<bool> renewed_chunks(const FlatSpace& space) {
 
 namespace {
 
-// The chunks of every tensor by whether another tensor has elements in them: the first and the last one may
-// be shared, those between them are the tensor's own. It takes time for the tensors, however many chunks they
-// have.
+// ChunksOfTensors: the chunks of every tensor, told apart by whether they hold elements of other tensors.
+// Only its first and last chunk may be shared. The time to make this depends on the number of tensors, not of
+// chunks.
 class ChunksOfTensors {
  public:
   explicit ChunksOfTensors(const SpaceLayout& space) : of_(space.tensor_count()) {
@@ -58,7 +58,7 @@ class ChunksOfTensors {
   }
 
   uint32_t own_count(TensorId tensor) const { return of_[index_of(tensor)].own; }
-  // Their numbers among all shared chunks.
+  // Returns their numbers among all shared chunks.
   std::span<const uint32_t> shared(TensorId tensor) const {
     const Chunks& chunks = of_[index_of(tensor)];
     return {chunks.shared.data(), chunks.shared_count};
@@ -76,7 +76,7 @@ class ChunksOfTensors {
   std::vector<std::vector<uint32_t>> tensors_of_shared_;
 };
 
-// A set of tensors' chunks, of which only the number is known.
+// ChunkCounter: a set of tensors' chunks, of which only the size is known.
 class ChunkCounter {
  public:
   explicit ChunkCounter(const ChunksOfTensors& chunks)
@@ -94,7 +94,7 @@ class ChunkCounter {
       has_shared_[shared] = true;
     }
   }
-  // `goes` says of each shared chunk whether it goes too.
+  // `goes` says of each shared chunk whether it is removed too.
   template <typename Goes>
   void remove(TensorId tensor, Goes goes) {
     if (has_own_.erase(tensor) > 0) count_ -= chunks_.own_count(tensor);
@@ -113,8 +113,8 @@ class ChunkCounter {
   uint32_t count_ = 0;
 };
 
-// Follows which gradients are incomplete along a trace. When another micro-batch goes on, those of the one
-// before have left: they were complete, or those micro-batches come one after the other.
+// Follows along a trace which gradients are incomplete. When another micro-batch goes on, the gradients of
+// the one before have left: they were complete, or the micro-batches come one after the other.
 class LiveGradients {
  public:
   LiveGradients(const SpaceLayout& space, const ChunksOfTensors& chunks)
@@ -158,8 +158,8 @@ class LiveGradients {
 
   const SpaceLayout& space_;
   const ChunksOfTensors& chunks_;
-  std::vector<uint32_t> used_;       // per tensor: backward uses so far in this micro-batch
-  std::vector<uint32_t> completed_;  // per tensor: micro-batches
+  std::vector<uint32_t> used_;       // per tensor: its backward uses in this micro-batch
+  std::vector<uint32_t> completed_;  // per tensor: its complete micro-batches
   ChunkCounter live_;
   uint32_t micro_batch_ = 0;
 };

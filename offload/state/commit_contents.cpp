@@ -1,5 +1,5 @@
-// The half of Commits that moves the state: out of a commit that is taken up, and into the tier what only the
-// device has.
+// The part of Commits that moves the state: out of a commit that is taken up, and into the tier where only
+// the device has it.
 #include <array>
 #include <cstring>
 #include <utility>
@@ -12,7 +12,7 @@
 
 namespace terrace {
 
-// They are this run's from now on.
+// The commits that were found are this run's from now on.
 void Commits::adopt_found() {
   const CommitStores stores = this->stores();
   const auto slots_of = [&](const TierManifest& manifest, auto snapshot_of) {
@@ -33,8 +33,8 @@ void Commits::adopt_found() {
                       blocks_.tiers().tier()->commits().back().retained, std::move(retained));
 }
 
-// Every block is read once and taken in order: verified, kept where it is resident, and the parameters made
-// of it where it holds whole masters.
+// Reads every block once and in order. Each is verified, copied if its chunk is resident, and converted to
+// parameters if it holds whole masters.
 void Commits::load_last() {
   const RunContext& run = blocks_.run();
   run.watch.set_activity("going on from a commit");
@@ -49,7 +49,7 @@ void Commits::load_last() {
       load_parameters(chunk, *stores[CommitPart::frozen]);
     } else if (run.is_compact()) {
       load_parameters(chunk, *stores[CommitPart::parameters]);
-      blocks_.homes().params.publication().take_made_on_device(chunk);  // nothing that the tier lacks
+      blocks_.homes().params.publication().take_made_on_device(chunk);  // the tier has these parameters
     }
   }
   for (const StatePart part : {StatePart::frozen, StatePart::trained}) custody.end_loading(part);
@@ -68,7 +68,7 @@ void Commits::take_records(const BlockTransfer& read) {
   if (read.block() + 1 == blocks_.tiers().records()->block_count(chunk)) blocks_.publish(chunk, parameters);
 }
 
-// Where they live in the tier and are not cached they stay where they are, and are verified whenever they are
+// Parameters that live in the tier and are not resident stay there, and are verified whenever they are
 // fetched.
 void Commits::load_parameters(ChunkId chunk, BlockStore& store) {
   if (!blocks_.homes().params.is_in_memory(chunk)) return blocks_.note_loaded(chunk);
@@ -83,8 +83,8 @@ void Commits::load_parameters(ChunkId chunk, BlockStore& store) {
   blocks_.publish(chunk, parameters);
 }
 
-// What lives on the device is copied down and into the tier before the commit takes its snapshot: what the
-// next step writes over is in no memory that a commit could read beside it.
+// Parameters that live on the device are copied to the host and into the tier before the commit takes its
+// snapshot, because the next step writes over them and the commit could not read them beside it.
 void Commits::copy_parameters() {
   const RunContext& run = blocks_.run();
   BlockStore& store = *blocks_.tiers().copied();
@@ -110,7 +110,7 @@ void Commits::copy_parameters() {
       const std::byte* const parameters = blocks_.parameters_of(chunk);
       for (uint32_t b = 0; b < store.block_count(chunk); ++b)
         start_write(chunk, b, {parameters + b * store.block_bytes(chunk, 0), store.block_bytes(chunk, b)});
-      // The memory they were copied to may be that of the next chunk's too.
+      // The next chunk may be copied to the same memory, so the writes end first.
       for (BlockTransfer& write : writes) write.finish(run.watch);
     }
   } catch (...) {

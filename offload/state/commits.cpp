@@ -56,7 +56,7 @@ CommitStores Commits::stores() const {
   return stores;
 }
 
-// --- Making them ---
+// --- Making commits ---
 
 void Commits::require_kept(std::string_view action) const {
   if (committer_ == nullptr)
@@ -69,7 +69,7 @@ void Commits::begin(std::string_view info, bool retain) {
   boundary_.require_nothing_open("cannot commit");
   require_kept("cannot commit");
   blocks_.run().watch.set_activity("a commit");
-  if (put_off_) boundary_.finish_update();  // which begins that one
+  if (put_off_) boundary_.finish_update();  // the commit that was put off begins then
   const uint64_t number = committer_->next_commit();
   begun_ = 0;
   if (boundary_.is_updating()) {
@@ -126,7 +126,7 @@ std::unique_ptr<PinnedCommit> Commits::pin() {
       run.plan.commit_slot_bytes, run.instruction_set));
 }
 
-// --- What they must know ---
+// --- The committer ---
 
 void Commits::throw_failure() {
   if (committer_ != nullptr) committer_->throw_failure();
@@ -142,7 +142,7 @@ void Commits::forget_cached() {
   knows_cached_ = false;
 }
 
-// `dirty`: the tier has not got it.
+// `dirty`: the tier lacks the resident chunks.
 void Commits::add_cached(bool dirty) {
   const RunContext& run = blocks_.run();
   const StateHomes& homes = blocks_.homes();

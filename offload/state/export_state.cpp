@@ -1,4 +1,4 @@
-// The half of TrainingState that hands the state out, each block of it read once.
+// The part of TrainingState that hands the state out and reads each block of it once.
 #include <fmt/format.h>
 
 #include <algorithm>

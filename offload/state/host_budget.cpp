@@ -42,7 +42,7 @@ void HostBudget::set(uint64_t bytes) {
                  fmt::format("this run needs {} ({} bytes) beside the optimizer states that it keeps there",
                              format_bytes(least()), least()),
                  "end the run, and go on from its last commit or checkpoint with a smaller budget"});
-  // More than the run began with is no budget of it.
+  // A budget above that of the run's beginning counts as that one.
   const uint64_t wish = std::min(bytes, run_.options.host_budget_bytes);
   const uint64_t slot_bytes = run_.plan.record_slot_bytes;
   const uint32_t wanted = can_change() ? static_cast<uint32_t>(std::min<uint64_t>(
@@ -62,7 +62,7 @@ void HostBudget::set(uint64_t bytes) {
     failure = std::current_exception();
   }
   on_change_();
-  // What could not be done leaves some of it done.
+  // After a failure part of the change is done, and the budget in force is what the run then needs.
   in_force_ = failure == nullptr ? wish : least() + uint64_t{memory_.records.kept_count()} * slot_bytes;
   if (failure != nullptr) std::rethrow_exception(failure);
 }

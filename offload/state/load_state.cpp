@@ -1,4 +1,4 @@
-// The half of TrainingState that replaces the state: initial values, and what a checkpoint holds.
+// The part of TrainingState that replaces the state, with initial values or those of a checkpoint.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -24,8 +24,8 @@ void TrainingState::begin_loading(std::string_view action) {
   about_to_load_();
 }
 
-// With two blocks one is filled while the other is written. `fill` begins the loading as soon as it has what
-// it loads: what fails before has changed nothing.
+// With two blocks one is filled while the other is written. `fill` begins the loading as soon as it has its
+// source, so a failure before that has changed nothing.
 void TrainingState::load_records(FillTiles fill) {
   const RunContext& run = blocks_.run();
   const RingBlock first_block(blocks_.ring());
@@ -55,12 +55,12 @@ void TrainingState::load_records(FillTiles fill) {
     }
     for (BlockTransfer& write : writes) write.finish(run.watch);
   } catch (...) {
-    // What is in flight refers to what goes now.
+    // Writes in flight refer to memory that goes now.
     for (BlockTransfer& write : writes) write.settle(run.watch);
     throw;
   }
   StateCustody& custody = boundary_.custody();
-  if (run.plan.record_chunks == 0) custody.begin_loading(StatePart::trained);  // nothing was filled
+  if (run.plan.record_chunks == 0) custody.begin_loading(StatePart::trained);  // `fill` was never called
   custody.end_loading(StatePart::trained);
 }
 

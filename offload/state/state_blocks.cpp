@@ -34,7 +34,7 @@ void StateBlocks::copy_to_host(ChunkId chunk, std::byte* destination) {
   cache_.detach_param(chunk);
   CacheSlot& slot = cache_.param_slot(chunk);
   homes_.params.wait_arrived(chunk, slot.in);
-  slot.in.wait();  // for what it failed with
+  slot.in.wait();  // throws the failure of the copy
   slot.out.begin(to_host_copy("parameters", chunk));
   run_.device.copy_to_host(destination, slot.id, 0, run_.space.param_bytes(chunk), nullptr, slot.out,
                            from_device_note(run_.options.hooks.step_events, TransferRole::param,

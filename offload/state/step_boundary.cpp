@@ -2,7 +2,7 @@
 
 namespace terrace {
 
-// Within a step that changes the state already, that step goes on changing it.
+// If the step in progress changes the state already, the state stays changing.
 void StepBoundary::finish_update() {
   if (!updates_.is_running()) return;
   try {

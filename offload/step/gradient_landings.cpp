@@ -76,7 +76,7 @@ void GradientLandings::close(const OpenUse& use, uint32_t micro_batch) {
   }
 }
 
-// What is complete of the chunk's gradient leaves.
+// The complete parts of the chunk's gradient leave the device.
 void GradientLandings::land(ChunkId chunk, uint32_t micro_batch) {
   note_tensors_landing(chunk, micro_batch);
   const GradientLanding leaving = runs_.take(chunk, micro_batch);
@@ -89,8 +89,8 @@ void GradientLandings::land(ChunkId chunk, uint32_t micro_batch) {
   if (leaving.ends && early_update_.takes_landings()) early_update_.note_landing(chunk);
 }
 
-// A tensor is reducing once the gradients of all its chunks are on their way. Where the step's next
-// micro-batch is open already, the tensor is ready for it.
+// A tensor is reducing once the gradients of all its chunks are on their way. If the step's next micro-batch
+// is open already, the tensor is made ready for it at once.
 void GradientLandings::note_tensors_landing(ChunkId chunk, uint32_t micro_batch) {
   const std::span<const TensorId> held = run_.space.tensors_of(chunk);
   for (size_t i = 0; i < held.size(); ++i) {

@@ -7,8 +7,8 @@
 namespace terrace {
 namespace {
 
-// How many steps are looked at in a row where something stays on the device from one to the next: fewer of a
-// long schedule, since the time that takes grows faster than their uses.
+// Returns how many steps in a row are looked at if a chunk may stay on the device from one to the next. A
+// long schedule gets fewer, because the time grows faster than the number of uses.
 uint32_t row_of(const Schedule& schedule) {
   constexpr uint64_t kLongest = 16, kMostUses = 40'000;
   uint64_t uses = 1;
@@ -39,14 +39,14 @@ class LeastTraffic {
   }
 
  private:
-  // The old parameters are an input of the update.
+  // An update of compact state reads the old parameters.
   bool needs_old() const { return run_.is_compact() && states_move_; }
   uint64_t gradient_bytes(ChunkId chunk) const {
     return run_.space.chunk(chunk).elements * bytes_of(homes_.gradients.type(chunk));
   }
 
-  // The chunk's gradient and update on the links between host and device. `on_device`: records and gradients
-  // pass through it.
+  // Adds the chunk's gradient and update on the links between host and device. `on_device`: the device
+  // updates the chunk, so its records and gradients cross as well.
   void add_links(ChunkId chunk, bool on_device) {
     const uint64_t bytes = run_.space.param_bytes(chunk);
     if (states_move_) bound_.d2h_bytes += bytes * run_.options.accumulation_steps;
@@ -62,8 +62,8 @@ class LeastTraffic {
     if (needs_old() && !params_move_ && !on_device) bound_.d2h_bytes += bytes;
   }
 
-  // Written in every micro-batch, read in every later one and by the update. Where micro-batches are open
-  // together it waits for the last.
+  // A spilled gradient is written in every micro-batch, and read in every later one and by the update. If
+  // micro-batches are open together, it is written once, after the last, and read once by the update.
   void add_spilled_gradient(ChunkId chunk) {
     if (homes_.gradients.is_held(chunk)) return;
     const uint32_t passes = run_.options.layer_major ? 1 : run_.options.accumulation_steps;
@@ -72,7 +72,7 @@ class LeastTraffic {
   }
 
   void add_fetches(const Schedule& schedule, StepStart start) {
-    // An update on the device leaves the parameters where the gradients were.
+    // An update of states on the device leaves the new parameters there.
     const auto after_step = [&](ChunkId chunk) {
       if (!run_.is_trained(chunk)) return AfterStep::kept;
       return states_move_ ? AfterStep::renewed : AfterStep::made;
@@ -84,7 +84,7 @@ class LeastTraffic {
           comes_fresh && is_first && run_.is_trained(chunk) && homes_.gradients.is_held(chunk);
       return is_fresh || homes_.params.is_in_memory(chunk) ? 0 : run_.space.param_bytes(chunk);
     };
-    // What is read comes over the host's link too, but where the device reads it by itself.
+    // Parameters that are read cross the host's link too, unless the device reads them by itself.
     const bool past_host = run_.options.reads_past_host;
     const auto copied = [&](ChunkId chunk, bool is_first) {
       return run_.space.param_bytes(chunk) - (past_host ? read(chunk, is_first) : 0);

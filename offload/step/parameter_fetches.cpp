@@ -21,12 +21,12 @@ ParameterFetches::ParameterFetches(const RunContext& run, const StateHomes& home
       finish_update_(std::move(finish_update)),
       ahead_(run.space.chunk_count()) {}
 
-// --- What a use needs ---
+// --- Fetches for a use ---
 
 CacheSlot& ParameterFetches::require_slot(std::string_view role, const OpenUse& use,
                                           const EvictionContext& now) {
   if (CacheSlot* slot = cache_.take_slot(now)) return *slot;
-  if (updates_.is_running()) {  // what is being updated may not leave before
+  if (updates_.is_running()) {  // chunks that are being updated cannot leave before
     finish_update_();
     if (CacheSlot* slot = cache_.take_slot(now)) return *slot;
   }
@@ -75,7 +75,7 @@ void ParameterFetches::wait_for_chunks(const OpenUse& use) {
   wait_ns_ += clock_.now_ns() - start;
 }
 
-// --- What follows ---
+// --- Fetches ahead ---
 
 void ParameterFetches::fetch_ahead(const Schedule& schedule, uint32_t position,
                                    std::span<const ChunkId> leased) {
@@ -105,7 +105,7 @@ void ParameterFetches::fetch_by_opt(const Schedule& schedule, uint32_t position,
   uint64_t elements = 0;
   size_t next_victim = 0;
   for (const FetchPlan::Fetch& fetch : ahead_.fetches()) {
-    // Here after all: it was to leave meanwhile, and could not.
+    // The chunk is still here: the plan had it leave earlier, and it could not.
     if (cache_.param_state(fetch.chunk) != ChunkState::absent) return;
     elements += run_.space.chunk(fetch.chunk).elements;
     if (elements > run_.options.prefetch_elements || !homes_.params.can_fetch_ahead(fetch.chunk)) return;
@@ -117,7 +117,7 @@ void ParameterFetches::fetch_by_opt(const Schedule& schedule, uint32_t position,
   }
 }
 
-// What another rule would evict leaves where it is needed later than what is fetched.
+// Under another rule a victim leaves only if it is needed later than the chunk that is fetched.
 void ParameterFetches::fetch_by_policy(const EvictionContext& now) {
   const uint32_t first = now.position == kNever ? 0 : now.position + 1;
   const uint32_t held = cache_.gradient_slot_count();
@@ -137,7 +137,7 @@ void ParameterFetches::fetch_by_policy(const EvictionContext& now) {
   }
 }
 
-// As a log of decisions says: what comes, and what leaves for it.
+// Follows a log of decisions in the chunks that come and leave.
 void ParameterFetches::fetch_as_prescribed() {
   while (const Decision* next = decisions_.prescribed()) {
     const bool leaves = next->kind == DecisionKind::evict || next->kind == DecisionKind::bypass;

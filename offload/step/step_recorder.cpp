@@ -61,7 +61,7 @@ void StepRecorder::host_budget() const {
   gauge(TraceGauge::kept_records, homes_.records.kept_count());
 }
 
-// The operation computes from now on. Whatever was fetched for it has served its purpose.
+// The operation computes from now on, so the fetches for it have served their purpose.
 void StepRecorder::begin_use(const OpenUse& use, uint32_t micro_batch) {
   if (!is_on()) return;
   StepEvents& events = *run_.options.hooks.step_events;

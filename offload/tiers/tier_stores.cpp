@@ -31,7 +31,7 @@ const StoreLayout* find_layout(const TierManifest& manifest, std::string_view na
   return found != manifest.stores.end() ? &*found : nullptr;
 }
 
-// Opened as the last of `commits` has it, or made anew where there are none.
+// Opens the store as the last of `commits` has it, or makes it anew if there are none.
 std::unique_ptr<BlockStore> make_store(TierSpace& tier, BlockStoreOptions options,
                                        std::span<const TierManifest> commits, io::Engine& engine, Log& log) {
   if (commits.empty()) return std::make_unique<BlockStore>(tier, std::move(options), engine, log);
@@ -74,9 +74,9 @@ std::unique_ptr<io::Engine> TierStores::make_engine_with_memory(std::string_view
   return made;
 }
 
-// Of the stores that are there already. They are not unregistered one by one: no engine starts anything once
-// a store goes, and what an engine still holds goes with the engine. Engines that register nothing at all
-// have said so of the buffers.
+// Registers the files of the stores made so far. They are not unregistered one by one: no engine starts
+// anything once a store goes, and its registrations go with it. Only io_uring is warned about; the others
+// have said of the buffers that they register nothing.
 void TierStores::register_files(io::Engine& with) {
   for (const auto* store : {&params_, &frozen_, &records_, &copied_, &gradients_, &activations_}) {
     if (*store == nullptr) continue;
@@ -110,7 +110,7 @@ TierStores::TierStores(const FlatSpace& space, const OffloadOptions& options, co
     if (params_ != nullptr && options_.reads_past_host) make_file_reader();
     register_files(*engine_);
   } catch (const Error& error) {
-    // What a resumed run must keep cannot be halved.
+    // A resumed run cannot give up commits to halve its need.
     if (error.kind() != ErrorKind::capacity || !plan_.keeps_commits ||
         options_.tier_start == TierStart::resume)
       throw;
@@ -123,7 +123,8 @@ TierStores::TierStores(const FlatSpace& space, const OffloadOptions& options, co
   }
 }
 
-// One space for both: the paths of the states first, so that what names commits lies with them.
+// States and parameters share one space. The paths of the states come first, so that the manifests lie with
+// them.
 void TierStores::open_tier() {
   TierSpaceOptions tier_options;
   const auto add_paths = [&](const std::vector<TierPath>& wanted) {
@@ -176,7 +177,7 @@ bool TierStores::can_write_beside_commit(std::span<const TierPath> paths) const 
          (!has_parameters || fits(kParameters, plan_.param_block_bytes(), trained_param_bytes()));
 }
 
-// By chunk.
+// Returns the bytes of records per chunk.
 std::vector<uint64_t> TierStores::record_bytes() const {
   return of_every_chunk(space_, [&](ChunkId c) {
     return space_.section_of(c).trainable ? space_.chunk(c).tile_count() * plan_.record_layout.tile_bytes()
@@ -201,7 +202,7 @@ void TierStores::require_found_layout() const {
       "this one");
 }
 
-// In the order of the space_, which is that of the run that made it.
+// Returns the numbers of `paths` in the order of the space, which is that of the run that made it.
 std::vector<uint32_t> TierStores::numbers_of(const std::vector<TierPath>& paths) const {
   std::vector<uint32_t> numbers;
   for (uint32_t p = 0; p < tier_->path_count(); ++p) {
@@ -211,7 +212,8 @@ std::vector<uint32_t> TierStores::numbers_of(const std::vector<TierPath>& paths)
   return numbers;
 }
 
-// With what their blocks leave over at the end of each path.
+// Returns the bytes of the stores that are made after `store`, with an unfinished block and a mark on each
+// path.
 uint64_t TierStores::bytes_of_later_stores(std::string_view store) const {
   const auto with_ends = [this](uint64_t bytes, uint64_t block_bytes) {
     return bytes == 0 ? 0 : bytes + tier_->path_count() * (block_bytes + TierFolder::kMarkBytes);
@@ -275,13 +277,13 @@ void TierStores::make_activation_store() {
   activations_ = make_store(*tier_, std::move(store), {}, *engine_, log_);
 }
 
-// For what goes on while the step thread computes: parameters on their way in, gradients on their way out.
+// The reader works while the step thread computes: parameters come in, gradients go out.
 void TierStores::make_reader() {
   if (reader_ != nullptr) return;
   reader_ = std::make_unique<io::IoThread>(make_engine_with_memory("parameters and gradients"));
 }
 
-// Not decorated: what is read is in no memory that a decorator may touch.
+// This engine is not decorated, because it reads into memory that no decorator may touch.
 void TierStores::make_file_reader() {
   std::unique_ptr<io::Engine> reading =
       options_.dry ? std::make_unique<DryEngine>(options_.io) : device_.make_file_reader(options_.io);
@@ -301,7 +303,7 @@ void TierStores::make_file_reader() {
   file_reader_ = std::make_unique<io::IoThread>(std::move(reading));
 }
 
-// Of parameters that live elsewhere, for commits.
+// The store holds, for commits, parameters that live elsewhere.
 void TierStores::make_copied_store() {
   BlockStoreOptions params;
   params.name = kParameters;

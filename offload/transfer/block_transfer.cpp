@@ -89,7 +89,7 @@ void BlockTransfer::on_complete(void* context, const io::Completion& completion)
   }
   if (ended.on_end_ == nullptr) ended.failure_ = std::move(failure);
   ended.under_way_.store(false, std::memory_order_release);
-  // Whoever is told may end the life of the transfer.
+  // The function that is told may end the life of the transfer, so nothing of it is used afterwards.
   if (ended.on_end_ != nullptr) ended.on_end_(ended.context_, ended, completion, std::move(failure));
 }
 
@@ -114,7 +114,7 @@ void BlockTransfer::settle(StepWatch& watch) noexcept {
   try {
     finish(watch);
   } catch (const Error&) {
-    // What failed first is what matters.
+    // The first failure is the one that matters.
   }
 }
 

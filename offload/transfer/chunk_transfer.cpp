@@ -45,7 +45,7 @@ void ChunkTransfer::expect_read(BlockStore& store, ChunkId chunk, std::byte* mem
 void ChunkTransfer::submit_read(const TransferPort& port, BlockTransfer::Check check) {
   port_ = port;
   std::byte* destination = memory_;
-  // Once the last block is submitted the owner may start the next transfer.
+  // The count is copied: once the last block is submitted, the owner may start the next transfer.
   const uint32_t count = count_;
   for (uint32_t b = 0; b < count; ++b) {
     const uint64_t bytes = store_->block_bytes(chunk_, b);
@@ -78,7 +78,7 @@ void ChunkTransfer::start_write(BlockStore& store, ChunkId chunk, const std::byt
 
 void ChunkTransfer::write_blocks(const std::byte* memory, const TransferPort& port, TakeSlot take_slot) {
   port_ = port;
-  // Once the last block is submitted the owner may start the next transfer.
+  // The count is copied: once the last block is submitted, the owner may start the next transfer.
   const uint32_t count = count_;
   for (uint32_t b = 0; b < count; ++b) {
     const uint64_t bytes = store_->block_bytes(chunk_, b);
@@ -98,7 +98,7 @@ void ChunkTransfer::on_end(void* context, BlockTransfer&, const io::Completion& 
   static_cast<ChunkTransfer*>(context)->block_ended(completion, std::move(failure));
 }
 
-// After the last one the transfer may be another chunk's.
+// After the last block ends, the transfer may be another chunk's.
 void ChunkTransfer::block_ended(const io::Completion& completion, std::exception_ptr failure) noexcept {
   if (on_block_ != nullptr) on_block_(context_, *this, completion, failure);
   if (!reads_) {

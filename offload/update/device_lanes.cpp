@@ -111,9 +111,9 @@ DeviceLanes::RunBytes DeviceLanes::bytes_of_run(const LaneRun& run) const {
           run.tile_count * tiles_.parameter_tile_bytes(run.chunk)};
 }
 
-// --- What happens to a run ---
+// --- The way of a run ---
 
-// Under the mutex, so that runs go up in their order. A lane is free when the run that had it is over.
+// The mutex is held, so that runs go up in their order. A lane is free when the run that had it is over.
 void DeviceLanes::start_waiting() {
   for (; started_ < sent_ && started_ < over_ + lane_count_; ++started_)
     copy_up(sent_at(started_).run, lane_of(started_));
@@ -131,7 +131,8 @@ void DeviceLanes::copy_up(const LaneRun& run, Lane& lane) {
   if (run.old != nullptr) copy(lane.parameters, run.old, bytes.parameters, TransferRole::param);
 }
 
-// On a device that the host cannot reach this happens later, in the order of its operations.
+// If the host cannot reach the device's memory, the arithmetic runs later, in the order of the device's
+// operations.
 void DeviceLanes::update(const LaneRun& run, const Lane& lane) {
   const RecordedUpdate recorded(watch_.events(), kDeviceUpdateLane, run.chunk, run.tile_count * tile_bytes_);
   std::byte* const parameters = run.there != nullptr ? run.there : lane.parameters;
@@ -159,7 +160,7 @@ void DeviceLanes::copy_down(const LaneRun& run, Lane& lane) {
   if (run.fresh != nullptr) copy(run.fresh, lane.parameters, bytes.parameters, TransferRole::param);
 }
 
-// From its arrival to its way down; returns why it does not go there.
+// Takes a run from its arrival to its way down. Returns the failure that keeps it from going there.
 std::exception_ptr DeviceLanes::pass_on(const LaneRun& run, Lane& lane) {
   lane.up.wait_done();
   if (const std::exception_ptr failure = lane.up.failure()) return failure;

@@ -91,11 +91,12 @@ void DeviceUpdate::send_home(ChunkId chunk) {
   slot.out.wait(cache_.watch());
   const Event* const gone = home_.publication().publish(chunk, buffer, engine_, &cache_);
   if (gone != nullptr) leaving_[lane_] = gone;
-  // What is updated first is needed first by the next forward: it may stay as long as the next one has room.
+  // The chunks updated first are needed first by the next forward, so a chunk stays as long as the next one
+  // has room.
   if (cache_.unused_slot_count() == 0) cache_.drop_stale_param(chunk);
 }
 
-// The landing slot that was taken longest ago, when it is empty.
+// Returns the landing slot that was taken longest ago, once it is empty.
 std::byte* DeviceUpdate::landing() {
   lane_ = (lane_ + 1) % leaving_.size();
   if (leaving_[lane_] != nullptr) {

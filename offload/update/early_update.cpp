@@ -58,7 +58,8 @@ void EarlyUpdate::note_landing(ChunkId chunk) {
   }
 }
 
-// In the order in which they were sent off, so that an infinite gradient stops the same chunks in every run.
+// Chunks are taken in the order in which they were sent off, so that an infinite gradient stops the same
+// chunks in every run.
 void EarlyUpdate::take_landed() {
   for (; landed_count_ < landing_.size() && homes_.gradients.is_complete(landing_[landed_count_]);
        ++landed_count_)
@@ -68,7 +69,7 @@ void EarlyUpdate::take_landed() {
 void EarlyUpdate::give_if_finite(ChunkId chunk) {
   found_infinite_ = found_infinite_ || !homes_.gradients.is_finite(chunk);
   if (found_infinite_) return;
-  partly_applied_ = true;  // until all are
+  partly_applied_ = true;  // stays true until all are applied
   runner_.give(chunk);
 }
 

@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-// Adds the time of a scope.
+// AddedTime adds the time of its scope.
 class AddedTime {
  public:
   AddedTime(const Clock& clock, uint64_t& ns) : clock_(clock), ns_(ns), begun_ns_(clock.now_ns()) {}
@@ -45,7 +45,7 @@ OptimizerPipeline::OptimizerPipeline(const FlatSpace& space, RecordStore& record
       position_(space.chunk_count(), kNone),
       tiles_sent_(space.chunk_count()) {
   order_.reserve(space.chunk_count());
-  leaving_.reserve(std::min(space.chunk_count(), 64u));  // more are seldom on their way
+  leaving_.reserve(std::min(space.chunk_count(), 64u));  // more chunks are seldom on their way
 }
 
 void OptimizerPipeline::begin(const UpdateRun& run) {
@@ -76,11 +76,11 @@ bool OptimizerPipeline::advance() {
   if (run_.engine != nullptr) run_.engine->poll();
   if (stream_.failure() != nullptr) std::rethrow_exception(stream_.failure());
   if (sides_.lanes != nullptr) take_back();
-  forget_left();  // before opening: what has left makes room
+  forget_left();  // before opening, because chunks that have left make room
   allowed_ ? open_ahead() : stream_ahead();
   stream_.start_reads();
   if (sides_.lanes != nullptr && allowed_) send_to_device();
-  // Looked up before what is open is updated: what arrives in between is no reason to stop.
+  // The chunk is looked up before the update: old parameters that arrive meanwhile are no reason to stop.
   const std::optional<ChunkId> opening = opening_old();
   if (allowed_ && update_something()) return true;
   return wait_for_something(opening);
@@ -88,7 +88,7 @@ bool OptimizerPipeline::advance() {
 
 // --- Opening ---
 
-// In their order, as far as there is room for what must be read of them.
+// Opens chunks in their order, as far as there is room for what must be read of them.
 void OptimizerPipeline::open_ahead() {
   for (; opened_ < order_.size() && start_open_next(); ++opened_) {
     if (opened_ < streamed_) continue;
@@ -113,7 +113,7 @@ bool OptimizerPipeline::is_open(ChunkId chunk) const {
          (!needs_old(chunk) || home_.old().is_open(chunk));
 }
 
-// Records only, while nothing may be changed: no more chunks than the ring has begun to hold.
+// Reads only records while nothing may be changed, and no more chunks than the ring has begun to hold.
 void OptimizerPipeline::stream_ahead() {
   for (; stream_.all_started() && streamed_ < order_.size(); ++streamed_) {
     if (records_.is_streamed(order_[streamed_])) stream_.add(order_[streamed_]);
@@ -137,7 +137,7 @@ bool OptimizerPipeline::update_something() {
   return chunk.has_value();
 }
 
-// Its first tile is next.
+// Called before the first tile of a chunk is updated.
 void OptimizerPipeline::before_change(ChunkId chunk) {
   if (!records_.is_streamed(chunk)) records_.before_change(chunk);
   if (needs_old(chunk)) home_.before_change(chunk);
@@ -168,13 +168,15 @@ std::optional<ChunkId> OptimizerPipeline::resident_for_pause() {
   for (size_t i = turn_; i < opened_; ++i) {
     const ChunkId chunk = order_[i];
     if (records_.is_streamed(chunk) || is_on_device(chunk) || is_done(chunk) || !is_open(chunk)) continue;
+    // If may_change() refuses, the commit writes this chunk next. Asking for another one would hurry that
+    // instead.
     if (records_.may_change(chunk)) return chunk;
-    return std::nullopt;  // the commit writes this one next; asked for another, it would turn to that
+    return std::nullopt;
   }
   return std::nullopt;
 }
 
-// Its next few blocks for every worker.
+// Updates the next few blocks for every worker.
 void OptimizerPipeline::update_resident(ChunkId chunk) {
   if (!resident_) {
     before_change(chunk);
@@ -202,7 +204,7 @@ void OptimizerPipeline::update_resident_tiles(uint64_t tile_count) {
   tiles_done(chunk, end - begin);
 }
 
-// --- What is done ---
+// --- Completing ---
 
 void OptimizerPipeline::tiles_done(ChunkId chunk, uint64_t count) {
   tiles_left_[index_of(chunk)] -= count;
@@ -211,8 +213,8 @@ void OptimizerPipeline::tiles_done(ChunkId chunk, uint64_t count) {
   while (turn_ < order_.size() && is_done(order_[turn_])) ++turn_;
 }
 
-// What was made in memory that stays is there for whoever copies it; what leaves from a staging slot can be
-// had when it has arrived.
+// A chunk whose new parameters lie in memory that stays is complete at once. One whose parameters leave from
+// a staging slot is complete when they have arrived.
 void OptimizerPipeline::hand_on(ChunkId chunk) {
   if (is_made_there(chunk)) {
     run_.device->unpin_param(chunk);
@@ -260,14 +262,16 @@ bool OptimizerPipeline::wait_for_something(std::optional<ChunkId> opening) {
   } else if (opening) {
     home_.old().wait_open(*opening);
   } else if (sides_.lanes != nullptr && allowed_ && send_resident(true)) {
-    return true;                      // what a commit had not written
-  } else if (!stream_.can_start()) {  // else what has just been written made room
+    // A commit had not written this chunk.
+    return true;
+  } else if (!stream_.can_start()) {
+    // Nothing is left to wait for, and no block that was just written made room for a read.
     return false;
   }
   return true;
 }
 
-// A chunk whose old parameters are on their way from the device.
+// Returns a chunk whose old parameters are on their way from the device.
 std::optional<ChunkId> OptimizerPipeline::opening_old() const {
   for (size_t i = turn_; needs_old_ && i < opened_; ++i) {
     if (needs_old(order_[i]) && !is_done(order_[i]) && !home_.old().is_open(order_[i])) return order_[i];
@@ -282,7 +286,7 @@ void OptimizerPipeline::wait_for_io() {
   wait_watched(*run_.engine, watch_, subject);
 }
 
-// Reads first: the update goes on with what they bring.
+// Reads are named first, because the update goes on with what they bring.
 WaitSubject OptimizerPipeline::io_subject() const {
   if (!stream_.is_reading()) {
     if (const std::optional<WaitSubject> opening = gradients_.opening_subject()) return *opening;

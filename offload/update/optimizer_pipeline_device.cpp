@@ -1,11 +1,11 @@
-// What an update does with chunks that are updated on the device.
+// The part of OptimizerPipeline for chunks that are updated on the device.
 #include <terrace/offload/update/optimizer_pipeline.h>
 
 #include <algorithm>
 
 namespace terrace {
 
-// As far as the lanes take it: what has arrived from nvme first, whose memory others wait for.
+// Sends as much as the lanes take. Blocks from nvme go first, because others wait for their memory.
 void OptimizerPipeline::send_to_device() {
   while (sides_.lanes->has_room() && send_block()) {
   }
@@ -21,7 +21,7 @@ bool OptimizerPipeline::send_block() {
   return true;
 }
 
-// The next run of records that rest in host memory.
+// Sends the next run of a chunk's resident records.
 bool OptimizerPipeline::send_resident(bool may_wait) {
   if (!sending_) {
     const std::optional<ChunkId> next = resident_for_device(may_wait);
@@ -38,14 +38,14 @@ bool OptimizerPipeline::send_resident(bool may_wait) {
   return true;
 }
 
-// `may_wait`: for a commit that has to write it before.
+// `may_wait`: a chunk that a commit must write first may be returned.
 std::optional<ChunkId> OptimizerPipeline::resident_for_device(bool may_wait) {
   for (size_t i = turn_; i < opened_; ++i) {
     const ChunkId chunk = order_[i];
     if (!is_on_device(chunk) || records_.is_streamed(chunk) || tiles_sent_[index_of(chunk)] > 0) continue;
     if (!is_open(chunk)) continue;
     if (may_wait || records_.may_change(chunk)) return chunk;
-    return std::nullopt;  // the commit writes this one next
+    return std::nullopt;  // the commit writes this chunk next
   }
   return std::nullopt;
 }
@@ -83,7 +83,7 @@ void OptimizerPipeline::take_back() {
   }
 }
 
-// Whatever went wrong: the memory of what was sent is nobody's any more.
+// The lanes finish even after a failure, because they use the memory of the runs that were sent.
 void OptimizerPipeline::end_sending() {
   sides_.lanes->finish();
   sending_.reset();

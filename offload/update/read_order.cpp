@@ -35,7 +35,8 @@ void ReadOrder::add(ChunkId chunk) {
   left_ += store_->block_count(chunk);
 }
 
-// By counting: how many lie on each path, then each behind those before it.
+// Sorts blocks by their paths by counting: first the number on each path, then each block behind those before
+// it.
 void ReadOrder::fill() {
   const size_t first = next_chunk_;
   next_chunk_ = chunk_by_chunk_ ? first + 1 : chunks_.size();

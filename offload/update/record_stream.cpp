@@ -118,7 +118,7 @@ bool RecordStream::write(Block& block) {
   if (!begun) return false;
   block.phase = Phase::writing;
   totals_.write_bytes += tiles_of(block).size();
-  // The update waits for reads.
+  // The update waits for reads and not for writes, so writes have the lower priority.
   block.transfer.start_write(*records_.store(), TransferPort(*engine_, io::Priority::background),
                              name_of(block));
   return true;

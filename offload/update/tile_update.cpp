@@ -23,7 +23,7 @@ TileUpdate::TileUpdate(const FlatSpace& space, GradientSource& gradients, ParamH
       device_arithmetic_(device_arithmetic),
       dry_(dry) {}
 
-// Whether new parameters lie in the bytes of a gradient that is wider than they are.
+// Returns true if the new parameters lie in the bytes of a gradient of a wider type.
 bool TileUpdate::spreads(ChunkId chunk) const {
   return home_.host_slot(chunk) == nullptr && gradients_.type(chunk) != space_.section_of(chunk).type;
 }
@@ -64,7 +64,7 @@ void TileUpdate::update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
   }
 }
 
-// Ascending: what a run leaves for is behind it, and over what has left.
+// Runs move in ascending order, so each one moves down over bytes that have moved already.
 std::byte* TileUpdate::complete(ChunkId chunk, uint64_t run_tiles) const {
   std::byte* const begin = output_of(chunk, 0);
   if (!spreads(chunk) || dry_) return begin;

@@ -72,7 +72,7 @@ void UpdateRunner::require(const UpdateSettings& settings) const {
 
 // --- One update ---
 
-// As torch.nn.utils.clip_grad_norm_ has it: max_norm / (norm + 1e-6), never above 1.
+// The factor is that of torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), never above 1.
 void UpdateRunner::set_constants(const UpdateSettings& settings, double gradient_norm) {
   const double clip =
       settings.clip_norm > 0 ? std::min(1.0, settings.clip_norm / (gradient_norm + 1e-6)) : 1.0;
@@ -86,12 +86,12 @@ void UpdateRunner::run(const Schedule& schedule) {
   if (StepEvents* events = run_.options.hooks.step_events)
     events->begin_update(mode_ == UpdateMode::next_forward);
   if (device_update_ != nullptr) return device_update_->run(constants_);
-  if (is_running()) {  // its states are being read ahead
+  if (is_running()) {  // the update's states are being read ahead
     for (const ChunkId chunk : order_) await(chunk);
     thread_->allow(constants_);
     return wait();
   }
-  totals();  // as they are without it
+  totals();  // until the update ends the totals leave it out
   progress_.begin_update();
   if (mode_ != UpdateMode::next_forward) return run_here();
   thread_->begin(true);
@@ -102,7 +102,7 @@ void UpdateRunner::run(const Schedule& schedule) {
 }
 
 void UpdateRunner::begin_beside(bool allowed) {
-  totals();  // as they are without it
+  totals();  // until the update ends the totals leave it out
   progress_.begin_update();
   thread_->begin(!allowed);
   if (allowed) return thread_->allow(constants_);
@@ -113,7 +113,7 @@ void UpdateRunner::begin_beside(bool allowed) {
   }
 }
 
-// On this thread, to the end.
+// Runs the update on this thread, to its end.
 void UpdateRunner::run_here() {
   collect_by_residence();
   const UpdateRun here = {.engine = tiers_.engine(), .workers = &run_.workers, .device = &cache_};
@@ -134,7 +134,7 @@ void UpdateRunner::run_here() {
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
-// Chunks whose records are streamed come first: resident ones fill the pauses of the drive.
+// Chunks whose records are streamed come first; resident ones fill the pauses of the drive.
 void UpdateRunner::collect_by_residence() {
   order_.clear();
   for (const bool streamed : {true, false}) {
@@ -145,7 +145,7 @@ void UpdateRunner::collect_by_residence() {
   }
 }
 
-// As the next step first needs them, by the schedule; then the others.
+// Orders chunks by their first use in the schedule of the next step; chunks without a use come last.
 void UpdateRunner::collect_in_order_of(const Schedule& schedule) {
   order_.clear();
   std::fill(in_order_.begin(), in_order_.end(), false);
@@ -166,7 +166,7 @@ void UpdateRunner::give(ChunkId chunk) {
   thread_->add(chunk);
 }
 
-// The step thread sees the chunk as the update will leave it.
+// From here on the step thread sees the chunk as the update will leave it.
 void UpdateRunner::await(ChunkId chunk) {
   const bool keeps_fresh =
       homes_.gradients.is_held(chunk) && (mode_ == UpdateMode::next_forward || run_.params_live_on_device());

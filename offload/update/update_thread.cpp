@@ -88,7 +88,7 @@ void UpdateThread::finish() {
 
 void UpdateThread::work() {
   reset_floating_point_environment();
-  ask_for_short_slices();  // forward and backward compute all the time; the drive must not wait for them
+  ask_for_short_slices();  // forward and backward compute all the time, and the drive must not wait for them
   watch_.set_update_thread();
   while (true) {
     bool in_order = false;
@@ -141,8 +141,8 @@ bool UpdateThread::take_news() {
   return closed_;
 }
 
-// What a failure left undone, or an update that was never allowed. Nobody waits for it before the last chunk
-// is added.
+// Completes the chunks that a failure left undone, or an update that was never allowed. Nobody waits for them
+// before the last chunk is added.
 void UpdateThread::complete_rest(const std::exception_ptr& failure) {
   const MutexLock lock(mutex_);
   news_.wait(mutex_, [this] { return closed_; });

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMostNames = 8192;
 constexpr size_t kNameBytes = 256 << 10;
 
-// A tag: one bit that says it is one, role, reason, step, chunk.
+// A tag holds one bit that marks it as one, and then role, reason, step and chunk.
 constexpr uint64_t kIsTag = uint64_t{1} << 63;
 constexpr uint32_t kRoleShift = 61;
 constexpr uint32_t kReasonShift = 59;
@@ -125,8 +125,7 @@ TraceEvent StepEvents::begun(TraceKind kind) const {
   return event;
 }
 
-// A cell whose turn is behind this event's number still holds one that nobody has taken out: the buffer is
-// full.
+// If a cell's turn is behind this event's number, its event has not been taken out yet: the buffer is full.
 void StepEvents::record(const TraceEvent& event) noexcept {
   uint64_t number = next_.load(std::memory_order_relaxed);
   while (true) {
@@ -136,7 +135,7 @@ void StepEvents::record(const TraceEvent& event) noexcept {
       left_out_.fetch_add(1, std::memory_order_relaxed);
       return;
     }
-    if (turn > number) {  // another thread has it
+    if (turn > number) {  // another thread has the cell
       number = next_.load(std::memory_order_relaxed);
       continue;
     }
@@ -160,7 +159,7 @@ uint64_t StepEvents::take(FunctionRef<void(const TraceEvent&)> sink) {
 uint64_t StepEvents::tag(TransferRole role, TransferReason reason, uint32_t chunk) const {
   const bool of_update = reason == TransferReason::update;
   const uint64_t step = (of_update ? update_step_ : step_).load(std::memory_order_relaxed);
-  // What is asked for between two steps goes with the step before.
+  // A transfer that is asked for between two steps is recorded if the step before is.
   if (step == 0 ? !recording() : !is_chosen(step)) return 0;
   return kIsTag | static_cast<uint64_t>(role) << kRoleShift | static_cast<uint64_t>(reason) << kReasonShift |
          (step & kStepMask) << kStepShift | chunk;

@@ -10,7 +10,7 @@ namespace {
 
 using Interval = std::pair<uint64_t, uint64_t>;
 
-// Those of a link that overlap the span, cut to it and merged, ascending.
+// Returns the intervals in which the link's transfers overlap the span, cut to it, merged and ascending.
 std::vector<Interval> busy_intervals(std::span<const TraceEvent> events, const StepSpan& span, TraceLink link,
                                      std::optional<uint8_t> path, uint64_t& transfers) {
   std::vector<Interval> intervals;
@@ -51,7 +51,8 @@ std::vector<TraceEvent> slots_in_time(std::span<const TraceEvent> events, const 
   });
 }
 
-// Adds a sample, or replaces that of the same moment; what was before the span is how it begins.
+// Adds a sample, or replaces the last one if it has the same time. A sample from before the span counts at
+// its beginning.
 template <typename Sample>
 void add_sample(std::vector<Sample>& samples, Sample sample, const StepSpan& span) {
   sample.at_ns = std::max(sample.at_ns, span.begin_ns);
@@ -89,7 +90,7 @@ std::vector<GaugeSample> gauge_over(std::span<const TraceEvent> events, const St
   return samples;
 }
 
-// A chunk that is there when the step begins is placed once more then.
+// A chunk that is on the device when the step begins is recorded as placed once more, at that time.
 std::vector<Residence> residences(std::span<const TraceEvent> events, const StepSpan& span) {
   std::map<std::pair<uint32_t, TransferRole>, uint64_t> open;
   std::vector<Residence> found;

@@ -13,7 +13,7 @@ struct CauseText {
   std::string_view name;
   std::string_view key;
 };
-// In the order of TimeCause.
+// The entries are in the order of TimeCause.
 constexpr std::array<CauseText, kTimeCauseCount> kCauseTexts = {
     {{"compute", "compute"},
      {"wait for device copies", "device_copy_wait"},

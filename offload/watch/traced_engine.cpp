@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-// Wrapped at a time, on the stack.
+// The requests that are wrapped at a time, on the stack.
 constexpr size_t kBatch = 32;
 
 }  // namespace
@@ -27,7 +27,7 @@ TracedEngine::TracedEngine(std::unique_ptr<io::Engine> base, StepEvents& events,
   }
 }
 
-// The places go before the engine does.
+// The requests end first, because the places go before the engine does.
 TracedEngine::~TracedEngine() {
   while (base().in_flight() > 0) base().wait(base().in_flight());
 }
@@ -82,7 +82,7 @@ void TracedEngine::on_complete(void* context, const io::Completion& completion) 
   TraceEvent event = place.event;
   const auto next = place.on_complete;
   void* const next_context = place.context;
-  engine.free_.push_back(&place);  // before the callback, which may submit its successor
+  engine.free_.push_back(&place);  // before the callback, which may submit the next request
   engine.in_flight_bytes_ -= event.bytes;
   event.failed = completion.error != 0;
   event.end_ns = engine.events_.now_ns();

@@ -16,8 +16,8 @@
 namespace terrace {
 namespace {
 
-// Says in a line of the log what it is. Throws Error(device) where nothing can be computed on the GPU,
-// Error(config) where it cannot be done as it is wanted.
+// Makes the device that computes and logs what it is. Throws Error(device) if nothing can be computed on the
+// GPU, Error(config) if it cannot be done as configured.
 std::unique_ptr<ComputeDevice> compute_on(const CudaGpu& gpu, [[maybe_unused]] const TerraceConfig& wanted,
                                           [[maybe_unused]] Log& log) {
 #ifdef TERRACE_CUDA_KERNELS

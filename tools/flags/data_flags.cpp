@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
   throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
 }
 
-// A folder without a tokenizer.json may have what one is made of.
+// A folder without a tokenizer.json may hold the files from which one can be made.
 void refuse_other_tokenizers(const fs::path& model_folder) {
   std::error_code error;
   for (const char* name : {"tokenizer.model", "vocab.json", "vocab.txt"}) {
@@ -103,7 +103,7 @@ void DataChoice::require_vocabulary(uint32_t model_vocabulary) const {
 std::optional<OpenTokens> DataChoice::open_as_they_are(uint32_t model_vocabulary) const {
   require_vocabulary(model_vocabulary);
   if (are_token_files_) return open_tokens({paths_, model_vocabulary, token_bytes_});
-  const TextFiles text(paths_);  // throws where there is none
+  const TextFiles text(paths_);  // throws if there is none
   if (tokenizer_ || !text.are_plain()) return std::nullopt;
   return open_tokens({paths_, model_vocabulary, token_bytes_});
 }

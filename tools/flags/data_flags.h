@@ -24,23 +24,23 @@ struct DataFlags {
   void add_to(Command& app, const char* group);
 };
 
-// The data that the flags choose: checked, and not opened yet.
+// DataChoice: the data that the flags choose, checked but not opened yet.
 class DataChoice {
  public:
-  // Text is tokenized by --tokenizer, else by the tokenizer.json of `model_folder` (may be empty), else it is
-  // bytes. Files of tokens need no tokenizer, and the folder's is not read. Throws Error(config) for flags
-  // that are missing or do not fit together, and for a tokenizer that cannot be used.
+  // Text is tokenized by --tokenizer, else by the tokenizer.json of `model_folder` (may be empty); otherwise
+  // it is bytes. Files of tokens need no tokenizer, and the folder's is not read. Throws Error(config) for
+  // flags that are missing or do not fit together, and for a tokenizer that cannot be used.
   DataChoice(const DataFlags& flags, const std::filesystem::path& model_folder);
 
-  // Returns null if text is bytes; for files of tokens, the tokenizer of --tokenizer.
+  // Returns null if text is bytes. For files of tokens it returns the tokenizer of --tokenizer.
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
   bool are_token_files() const { return are_token_files_; }
-  // Returns the vocabulary of a model that is made for these data; nothing if the data do not say.
+  // Returns the vocabulary of a model that is made for these data; nothing if the data do not determine it.
   std::optional<uint32_t> vocabulary() const;
   // Opens the data for a model with that many tokens and names their tokenizer in `log`. Throws Error(config)
   // when the data have more tokens, and when the model has a tokenizer but the text would be read as bytes.
   OpenTokens open(uint32_t model_vocabulary, Log& log) const;
-  // Opens the data if no text must be tokenized; else returns nothing, and the text has been found.
+  // Opens the data if no text must be tokenized. Otherwise it returns nothing, and the text exists.
   std::optional<OpenTokens> open_as_they_are(uint32_t model_vocabulary) const;
 
  private:

@@ -11,7 +11,7 @@ struct Synonym {
   std::string_view meant;
 };
 
-// Of the trainers of transformers, DeepSpeed, torchtune, axolotl, nanoGPT and llm.c.
+// The flags are those of transformers, DeepSpeed, torchtune, axolotl, nanoGPT and llm.c.
 constexpr Synonym kSynonyms[] = {
     {"--learning-rate", "--lr"},
     {"--output-dir", "--save"},

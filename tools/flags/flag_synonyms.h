@@ -5,8 +5,8 @@
 
 namespace terrace {
 
-// Returns the replacement for a flag of another trainer: a flag ("--lr"), or words if no flag fits. Empty for
-// an unknown flag.
+// Returns the replacement for a flag of another trainer: a flag ("--lr"), or words if no flag fits. Returns
+// an empty text for an unknown flag.
 std::string_view synonym_of(std::string_view flag);
 
 }  // namespace terrace

@@ -25,7 +25,7 @@ ModelConfig read_config(const fs::path& path, std::vector<std::string>& warnings
                             &warnings);
 }
 
-// A misspelt name is answered with the one that is meant.
+// Returns the released model of that name. An error suggests the name that a misspelt one is nearest to.
 ModelConfig released_model(const std::string& name) {
   constexpr std::string_view kNames = "the names are ";
   try {
@@ -62,7 +62,7 @@ fs::path model_folder(const TrainFlags& flags) {
 
 namespace {
 
-// Released models allow sequences far longer than most people train on, and activations grow with them.
+// Released models allow sequences far longer than most people train on, and activations grow with the length.
 constexpr uint32_t kLongestUnasked = 1024;
 
 void choose_context(const TrainFlags& flags, ModelChoice& choice) {
@@ -82,7 +82,7 @@ ModelChoice choose_model(const TrainFlags& flags) {
   const fs::path path = model_path(flags.model);
   if (path.empty()) {
     choice.config = released_model(flags.model);
-    // Nothing is loaded: the table of positions need not be longer than the sequences.
+    // No weights are loaded, so the table of positions need not be longer than the sequences.
     if (flags.context) choice.config.positions = *flags.context;
   } else if (fs::is_directory(path)) {
     require_no_sizes(flags);
@@ -103,7 +103,7 @@ ModelChoice choose_model(const TrainFlags& flags) {
   choice.config.width = flags.width.value_or(choice.config.width);
   choice.config.heads = flags.heads.value_or(choice.config.heads);
   choose_context(flags, choice);
-  choice.config = completed(choice.config);  // what does not fit is refused before the data are read
+  choice.config = completed(choice.config);  // sizes that do not fit are refused before the data are read
   return choice;
 }
 

@@ -14,8 +14,8 @@ struct TrainFlags;
 
 struct ModelChoice {
   ModelConfig config;
-  std::filesystem::path weights;  // a folder; empty: first values
-  // True if the vocabulary came with a file: it is then the model's own, whatever the data are.
+  std::filesystem::path weights;  // a folder; if empty, training begins with random values
+  // `own_vocabulary`: the vocabulary came with a file, so it is the model's own, whatever the data are.
   bool own_vocabulary = false;
   std::vector<std::string> warnings;
 };
@@ -23,8 +23,8 @@ struct ModelChoice {
 // Returns the folder of --model, with weights and perhaps a tokenizer; empty if --model names no folder.
 std::filesystem::path model_folder(const TrainFlags& flags);
 
-// Reads no file but config.json. Throws Error(config) for flags that contradict the weights, and for a model
-// that Terrace would compute differently.
+// Reads no file except config.json. Throws Error(config) for flags that contradict the weights, and for a
+// model that Terrace would compute differently.
 ModelChoice choose_model(const TrainFlags& flags);
 
 }  // namespace terrace

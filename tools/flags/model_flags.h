@@ -31,16 +31,16 @@ struct ModelFlags {
   void add_to(Command& app);
 };
 
-// A model that was found and not loaded: its configuration is read, its weights are not.
+// TrainedModel: a model that was found but not loaded: its configuration is read, its weights are not.
 class TrainedModel {
  public:
   // Throws Error(config) unless exactly one of --checkpoint and --model is given and the model is known.
   explicit TrainedModel(const ModelFlags& flags);
 
   const Model& model() const { return *model_; }
-  // The Hugging Face folder; empty for a checkpoint.
+  // Returns the Hugging Face folder; empty for a checkpoint.
   const std::filesystem::path& folder() const { return folder_; }
-  // Plans, allocates and reads the weights, with reports to `log`. Call it once.
+  // Plans, allocates and reads the weights, and reports to `log`. Call it once.
   std::unique_ptr<Inference> load(uint32_t batch, uint32_t sequence, bool evaluates, Log& log);
 
  private:

@@ -25,7 +25,7 @@ fs::path from_environment(const char* name) {
   return value == nullptr ? fs::path() : fs::path(value);
 }
 
-// As huggingface_hub looks for it.
+// huggingface_hub looks for its cache in the same order.
 fs::path hub_cache() {
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
     if (const fs::path cache = from_environment(name); !cache.empty()) return cache;
@@ -36,14 +36,14 @@ fs::path hub_cache() {
   return from_environment("HOME") / ".cache" / "huggingface" / "hub";
 }
 
-// "OWNER/NAME" and nothing that only a path has.
+// Returns true for "OWNER/NAME" without anything that only a path has.
 bool is_hub_name(const std::string& model) {
   const size_t slash = model.find('/');
   return slash != std::string::npos && slash > 0 && slash + 1 < model.size() && model[0] != '.' &&
          model[0] != '~' && model.find('/', slash + 1) == std::string::npos && !model.ends_with(".json");
 }
 
-// The snapshot of `model` that was used last; empty: it is not in the cache.
+// Returns the snapshot of `model` that was used last; empty if the cache has none.
 fs::path cached_model(const fs::path& cache, const std::string& model) {
   std::string wanted = "models--" + model;
   wanted.replace(wanted.find('/'), 1, "--");

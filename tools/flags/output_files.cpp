@@ -23,7 +23,7 @@ struct Output {
   const char* flag;
   std::string* path;
   const char* what;
-  bool is_written_anew = true;  // else appended to, and may be a pipe
+  bool is_written_anew = true;  // false: it is appended to and may be a pipe
 };
 
 [[noreturn]] void refuse(const Output& output, const std::string& reason) {
@@ -42,8 +42,8 @@ const char* kind_of(const fs::file_status& status) {
   }
 }
 
-// What the kernel asks where links are protected: in a folder like /tmp anybody may have put a link that
-// leads to another one's file. Here no kernel sees the link, since it is not opened.
+// The kernel makes the same check if it protects links: in a folder like /tmp anybody may have put a link to
+// another user's file. The kernel does not see this link, because the link itself is not opened.
 bool may_follow(const fs::path& link) {
   const fs::path folder = link.has_parent_path() ? link.parent_path() : fs::path(".");
   struct stat link_status, folder_status;
@@ -52,8 +52,8 @@ bool may_follow(const fs::path& link) {
   return !is_shared || link_status.st_uid == geteuid() || link_status.st_uid == folder_status.st_uid;
 }
 
-// A file is put in the place of the old one as a whole: in that of a link it would leave what the link leads
-// to as it was.
+// An output replaces the old file as a whole. In place of a link it would leave the link's target as it was,
+// so links are followed first.
 void follow_links(const Output& output) {
   fs::path path = *output.path;
   std::error_code error;
@@ -62,12 +62,13 @@ void follow_links(const Output& output) {
     if (!may_follow(path)) refuse(output, "it is another user's link, in a folder that anybody may write to");
     const fs::path target = fs::read_symlink(path, error);
     if (error) refuse(output, system_reason(error.value()));
-    path = path.parent_path() / target;  // an absolute target takes the place of all
+    path = path.parent_path() / target;  // an absolute target replaces the whole path
   }
   *output.path = path.string();
 }
 
-// Asked of the system by opening it: what may be written is not all in the permissions (/proc, /sys).
+// Opens the file to learn whether it can be written, because permissions do not tell it of every file (/proc,
+// /sys).
 void open_and_close(const Output& output, const fs::path& path, bool exists) {
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC | (exists ? 0 : O_CREAT | O_EXCL), 0666);
   if (fd < 0) refuse(output, system_reason(errno));
@@ -91,15 +92,15 @@ void check(const Output& output) {
     if (fs::exists(above) && !fs::is_directory(above)) refuse(output, system_reason(ENOTDIR));
     if (access(folder.c_str(), W_OK | X_OK) != 0) refuse(output, system_reason(errno));
   }
-  // A pipe would wait for its reader.
+  // Opening a pipe would wait for its reader.
   if (!fs::exists(status) || fs::is_regular_file(status)) open_and_close(output, path, fs::exists(status));
 }
 
-// What the run reads, and the folder that it saves to.
+// Other: an input of the run, or the folder that it saves to.
 struct Other {
   const char* flag;
   fs::path path;
-  bool is_read_whole = false;  // a folder, with every file that is in it
+  bool is_read_whole = false;  // a folder of which every file is read
 };
 
 std::vector<Other> others_of(const TrainFlags& flags) {
@@ -119,7 +120,7 @@ fs::path resolved(const fs::path& path) {
   return fs::weakly_canonical(fs::absolute(path));
 }
 
-// By whatever name; files need not be there yet.
+// Compares two paths by any names that they have; the files need not exist.
 bool are_same(const fs::path& one, const fs::path& other) {
   std::error_code missing;
   return fs::equivalent(one, other, missing) || resolved(one) == resolved(other);
@@ -138,7 +139,7 @@ void require_apart(const Output& output, const Other& other) {
     refuse(output, std::string("it is there already, in what ") + other.flag + " names");
 }
 
-constexpr const char* kTierFolder = "terrace-tier";  // in every nvme path
+constexpr const char* kTierFolder = "terrace-tier";  // it lies in every nvme path
 
 void require_outside_tiers(const Output& output) {
   for (const fs::path& part : resolved(*output.path).parent_path()) {

@@ -5,7 +5,7 @@
 
 namespace terrace {
 
-// Checks that every file to be written is a regular file, or none yet, in a writable folder, and neither
+// Checks that every output is a regular file, or does not exist yet, in a writable folder, and is neither
 // another output nor an input of the run. If one is a link, its flag is set to the link's target. Throws
 // Error(config).
 void check_output_files(TrainFlags& flags);

@@ -18,7 +18,7 @@
 namespace terrace {
 namespace {
 
-// A flag that takes the place of a key of the configuration; the configuration checks its value.
+// KeyFlag: a flag that replaces a key of the configuration, which checks the value.
 struct KeyFlag {
   const char* flag;
   const char* key;
@@ -223,7 +223,7 @@ void TrainFlags::add_to(Command& app) {
   add_model_flags(app, *this);
   add_run_flags(app, *this);
   key_values.resize(kKeyFlags.size());
-  // --help has the groups in the order in which they begin.
+  // --help lists the groups in the order in which their first flags are added.
   for (const bool trains : {true, false}) {
     for (size_t i = 0; i < kKeyFlags.size(); ++i) {
       const KeyFlag& flag = kKeyFlags[i];
@@ -270,7 +270,7 @@ TrainConfig resolve_config(const TrainFlags& flags) {
       throw Error(error.kind(), parts);
     }
   }
-  // The path goes to the roles that are on nvme; which ones these are, the rest of the configuration says.
+  // The path goes to the roles that are on nvme, and only the rest of the configuration says which these are.
   const std::string paths = folder_list(flags.nvme_paths);
   std::vector<ConfigOverride> with_paths = overrides;
   for (const char* key : {kParamPath, kStatePath}) with_paths.push_back({key, paths, "--nvme-path"});
@@ -310,7 +310,7 @@ TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t>
   require(flags.eval_every == 0 || flags.validation_fraction > 0, "--eval-every",
           "--validation-fraction is 0, so there is nothing to evaluate on", "leave out one of the two");
   if (!model.own_vocabulary) options.model.vocabulary = data_vocabulary.value_or(options.model.vocabulary);
-  make_model(options.model, {});  // throws when the sizes do not fit together
+  make_model(options.model, {});  // throws if the sizes do not fit together
   const uint32_t kept = options.config.activations.checkpoint_count;
   if (kept > options.model.layers) {
     options.config.warnings.push_back(fmt::format(

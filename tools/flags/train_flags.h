@@ -1,5 +1,5 @@
 // TrainFlags: the flags of `terrace train`, and the configuration that they make together with the
-// configuration file. The code here touches only that file, and reads it.
+// configuration file. The code here reads that file and no other.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@
 
 namespace terrace {
 
-// The value of --resume for the newest of the commit on nvme and the checkpoints of --save, or none.
+// kResumeAuto: the value of --resume for the newest of the commit on nvme and the checkpoints of --save, or
+// for the beginning if there is none.
 inline constexpr const char* kResumeAuto = "auto";
-// The value of --resume for the commit on the nvme paths.
+// kResumeNvme: the value of --resume for the commit on the nvme paths.
 inline constexpr const char* kResumeNvme = "nvme";
 
 struct TrainFlags {
@@ -56,7 +57,7 @@ struct TrainFlags {
   std::string explain;  // a key
   bool json = false;
   bool verbose = false;
-  // The values of flags that stand for a key of the configuration, by position in their table.
+  // The values of flags that stand for a key of the configuration, in the order of their table.
   std::vector<std::string> key_values;
 
   // Adds the flags to `app`; this object must stay where it is.
@@ -66,15 +67,16 @@ struct TrainFlags {
 // Returns the configuration in force. Throws Error(config) with a line per problem.
 TrainConfig resolve_config(const TrainFlags& flags);
 
-// Returns the options of the run without its data. A model that is made for the data gets `data_vocabulary`.
+// Returns the options of the run, without its data. A model that is made for the data gets `data_vocabulary`.
 // Throws Error(config) for flags that are missing or contradict each other.
 TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t> data_vocabulary);
-// With --epochs: sets the steps of both to the number in that many passes over the data, and says so.
+// With --epochs, sets the steps of `flags` and `options` to the number in that many passes over the data, and
+// logs it.
 void settle_steps(TrainFlags& flags, const TrainingData& data, TrainerOptions& options, Log& log);
 // Opens the data in the form that the model of `options` takes.
 TrainingData open_training_data(const TrainFlags& flags, const DataChoice& data,
                                 const TrainerOptions& options, Log& log);
-// Throws the errors of open_training_data() that show without tokenizing text.
+// Throws the errors of open_training_data() that can be seen without tokenizing text.
 void require_training_data(const TrainFlags& flags, const DataChoice& data, const TrainerOptions& options);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// `terrace checkpoint ls|verify|prune`: the saved states at some paths: what they are, whether every byte is
-// as it was saved, and how to be rid of them. ls and verify change nothing, also beside a running job.
+// `terrace checkpoint ls|verify|prune`: lists the saved states at some paths, compares every byte with what
+// was saved, and removes states. ls and verify change nothing, even beside a running job.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -24,16 +24,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kShownOfFile = 3;  // bad blocks
+constexpr uint64_t kShownOfFile = 3;  // bad blocks of one file that are printed
 
-// What the paths are: folders of checkpoints, and the nvme paths of one space.
+// Places: the given paths, sorted into folders of checkpoints, nvme paths of one space, and empty ones.
 struct Places {
   std::vector<fs::path> checkpoints;
   std::vector<fs::path> nvme;
   std::vector<fs::path> empty;
 };
 
-// Of several, some may hold nothing where that is said.
+// With `may_be_empty` some of several paths may hold nothing.
 Places sort_out(const std::vector<std::string>& paths, bool may_be_empty) {
   Places places;
   for (const std::string& path : paths) {
@@ -184,7 +184,7 @@ int Checkpoint::list(const Places& places) {
   return kDone;
 }
 
-// A healthy commit looks damaged without one of its paths.
+// A healthy commit looks damaged if one of its paths is left out.
 void Checkpoint::require_all_paths(const Places& places, const TierListing& tier) const {
   if (tier.absent_paths == 0) return;
   std::string given;
@@ -280,7 +280,7 @@ bool Checkpoint::is_damaged(const Places& places, const SavedState& state) {
   return damaged;
 }
 
-// Of the states at one place. What a run would take up counts as the newest.
+// Returns the states that go, of those at one place. The state that a run would take up counts as the newest.
 std::set<fs::path> Checkpoint::chosen_to_go(const Places& places, std::vector<SavedState> states) {
   std::stable_partition(states.begin(), states.end(),
                         [](const SavedState& state) { return !state.is_latest; });

@@ -1,5 +1,5 @@
-// `terrace ctl`: asks a running job, or tells it something. It changes nothing by itself: the job does,
-// between two of its steps, or says why not.
+// `terrace ctl`: asks a running job, or tells it something. It changes nothing by itself: the job acts
+// between two of its steps, or says why it does not.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -29,7 +29,7 @@ void pause_between_questions() {
   nanosleep(&wait, nullptr);
 }
 
-// Whether a process is there can be waited for, zombies included.
+// ProcessEnd waits for the end of a process; a zombie has ended.
 class ProcessEnd {
  public:
   explicit ProcessEnd(uint64_t pid)
@@ -49,12 +49,12 @@ bool is_true(const JsonNode& answer, const char* key) {
   return node != nullptr && node->boolean;
 }
 
-// Whether a save commits on nvme. A job of an earlier Terrace says "epoch".
+// Returns true if a save commits on nvme. A job of an earlier Terrace says "epoch".
 bool commits(const JsonNode& answer) {
   return is_true(answer, "commit") || is_true(answer, "epoch");
 }
 
-constexpr uint64_t kStatusSeconds = 5;  // a job answers it at once
+constexpr uint64_t kStatusSeconds = 5;  // a job answers this at once
 
 int patience_ms(uint64_t seconds) {
   constexpr uint64_t kMostSeconds = 1'000'000;

@@ -10,9 +10,9 @@
 namespace terrace {
 namespace {
 
-constexpr int kPatienceMs = 2000;  // a status is answered at once
+constexpr int kPatienceMs = 2000;  // a job answers a status at once
 
-// "  4711  gpt2 12 layers x 768, ..., step 3 of 100"
+// Returns a line such as "  4711  gpt2 12 layers x 768, ..., step 3 of 100".
 std::string line_of(const RunningJob& job) {
   try {
     ControlClient client(job.socket, kPatienceMs);

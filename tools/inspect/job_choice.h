@@ -1,4 +1,4 @@
-// The running job that a command names: by a process id, a socket, or as the only one.
+// Finds the running job that a command names by a process id or a socket, or the only one.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// True if a word can name a job: digits, or a path.
+// Returns true if a word can name a job: digits, or a path.
 bool is_job(const std::string& word);
 
 // `job` may be empty. Throws Error(config) when several jobs run and none is named, listing them; Error(io)

@@ -46,7 +46,8 @@ std::string hits_line(const JobStatus& status) {
       format_bytes(status.least_host_bytes), format_bytes(status.most_host_bytes));
 }
 
-// The name of a counter, or its key where another version of the program has counters that this one does not.
+// Returns the name of a counter, or its key if another version of the program has a counter that this one
+// lacks.
 template <typename Entries>
 std::string name_in(const Entries& entries, const std::string& key) {
   for (const CounterEntry& entry : entries) {
@@ -55,14 +56,14 @@ std::string name_in(const Entries& entries, const std::string& key) {
   return key;
 }
 
-// The line begins with "waited" already.
+// Returns the name of a wait without its first word, because the line begins with "waited" already.
 std::string wait_name(const std::string& key) {
   constexpr std::string_view kWaiting = "waiting ";
   const std::string name = name_in(kWaits, key);
   return name.starts_with(kWaiting) ? name.substr(kWaiting.size()) : name;
 }
 
-// Of what is not 0.
+// Lists the items that are not 0.
 template <typename Items, typename Text>
 std::string list_line(const char* name, const Items& items, Text text) {
   std::string line;
@@ -73,7 +74,7 @@ std::string list_line(const char* name, const Items& items, Text text) {
   return fmt::format("{:<7} {}\n", name, line.empty() ? "none" : line);
 }
 
-// Of a program that knows other resources, the key.
+// Returns the key for a resource that only another version of the program knows.
 std::string bound_text(const JobStatus& status) {
   for (const Resource resource : {Resource::processor, Resource::host_to_device, Resource::device_to_host,
                                   Resource::disk_reads, Resource::disk_writes}) {

@@ -1,4 +1,4 @@
-// The status of a running job as a block of text for people.
+// Shows the status of a running job as a block of text for people.
 #pragma once
 
 #include <cstdint>

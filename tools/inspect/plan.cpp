@@ -1,5 +1,5 @@
-// `terrace plan`: what `terrace train` with the same flags will hold, move and take, or what would fit where
-// it does not. It leaves no file and takes no more memory than one layer needs.
+// `terrace plan`: predicts what `terrace train` with the same flags holds, moves and takes, or says what
+// would fit if it does not. It leaves no file and takes no more memory than one layer needs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,14 +66,14 @@ class Plan final : public Subcommand {
   void add_own_flags(Command& command);
   int plan(const TrainerOptions& options, Workers& workers);
   int refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason);
-  // Nothing where no times are wanted, or something cannot be measured: then unmeasured_ says why.
+  // Returns nothing if no times are wanted or something cannot be measured; unmeasured_ then says why.
   std::optional<MeasuredMachine> measure(const TrainConfig& config, const TrainingSetup& setup,
                                          Workers& workers);
   std::vector<std::filesystem::path> nvme_paths(const TrainConfig& config) const;
   void take_named_rates(MachineRates& rates) const;
-  // For --best, where nobody knows them: a second of each path.
+  // Measures each path for a second for --best, if the rates are not known.
   void measure_disks(const TrainConfig& config, MachineRates& rates);
-  // Every placement. Measures the machine where it has not been, if times are wanted.
+  // Plans every placement. It measures the machine if that has not been done and times are wanted.
   std::vector<Split> splits(const TrainerOptions& options, Workers& workers,
                             std::optional<MeasuredMachine>& machine);
 
@@ -84,7 +84,7 @@ class Plan final : public Subcommand {
   bool best_ = false;
   bool no_time_ = false;
   std::string unmeasured_;
-  std::string rates_text_;  // of what times were computed with
+  std::string rates_text_;  // the rates with which times were computed
   Console console_;
 };
 
@@ -102,7 +102,7 @@ void Plan::add_own_flags(Command& command) {
   command.add_flag("--no-time", no_time_, "Say nothing of time, and measure nothing for it").group(kGroup);
 }
 
-// "600TBW", "600TB", "1.2PB".
+// Parses "600TBW", "600TB" or "1.2PB".
 double parse_terabytes(std::string text) {
   const std::string given = text;
   if (text.ends_with("W")) text.pop_back();
@@ -118,7 +118,7 @@ double parse_terabytes(std::string text) {
   return number * unit;
 }
 
-// A folder that is not there yet may be planned with.
+// A folder that does not exist yet may be planned with.
 void require_no_files(const std::vector<std::filesystem::path>& nvme_paths) {
   for (const std::filesystem::path& path : nvme_paths) {
     std::error_code error;
@@ -129,7 +129,7 @@ void require_no_files(const std::vector<std::filesystem::path>& nvme_paths) {
   }
 }
 
-// What is on nvme has them; else every split that --best tries.
+// Returns the paths of the tier if anything is on nvme; else those that --best tries.
 std::vector<std::filesystem::path> Plan::nvme_paths(const TrainConfig& config) const {
   std::vector<std::filesystem::path> paths = tier_paths(config.placement);
   if (paths.empty() && best_) paths.assign(flags_.nvme_paths.begin(), flags_.nvme_paths.end());
@@ -196,7 +196,7 @@ std::optional<MeasuredMachine> Plan::measure(const TrainConfig& config, const Tr
 }
 
 int Plan::run() {
-  // Refused before anything is measured.
+  // Wrong values are refused before anything is measured.
   if (!endurance_.empty()) endurance_terabytes_ = parse_terabytes(endurance_);
   MachineRates named;
   take_named_rates(named);
@@ -290,7 +290,7 @@ std::vector<Split> Plan::splits(const TrainerOptions& options, Workers& workers,
   return splits;
 }
 
-// Exit status 2 is what every capacity that was known before ends with.
+// The exit status is 2, as for every capacity that is known in advance.
 int Plan::refuse(const TrainerOptions& options, Workers& workers, const ShortageError& reason) {
   const Shortage shortage = find_ways_out(reason, options.config, options.model, workers, options.compute,
                                           {probe_machine().memory_limit.bytes});

@@ -37,7 +37,7 @@ struct PlanReport {
   std::string no_times;    // why there are no times; empty if there are
   DriveWrites writes;
   double endurance_terabytes = 0;  // 0: not given
-  std::string rates;               // of nvme, which the times rest on; empty: none
+  std::string rates;               // the rates of nvme on which the times rest; empty: none
   std::vector<Split> splits;       // fastest first
 };
 std::string plan_text(const PlanReport& report);

@@ -1,5 +1,5 @@
-// `terrace report`: what this machine offers and why each choice would be made. It changes nothing; with
-// --nvme-path it makes one empty file in each of these for a moment.
+// `terrace report`: what this machine offers and why each choice would be made. It changes nothing, except
+// that it makes an empty file for a moment in each --nvme-path.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/utsname.h>
@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One line: what was found, as a value for programs, and in words.
+// Finding: one line of the report, with a value for programs and words for people.
 struct Finding {
   std::string section;
   std::string key;   // empty: for people only
@@ -66,7 +66,7 @@ std::string Findings::text() const {
   std::string text;
   std::string section;
   for (const Finding& finding : all_) {
-    if (finding.name.empty()) continue;  // for programs only
+    if (finding.name.empty()) continue;  // it is for programs only
     if (finding.section != section) {
       text += fmt::format("{}{}\n", text.empty() ? "" : "\n", finding.section);
       section = finding.section;
@@ -80,7 +80,7 @@ std::string Findings::json() const {
   JsonWriter json;
   json.begin_object(JsonLayout::lines);
   for (const Finding& finding : all_) {
-    if (!finding.key.empty()) json.member(finding.key, json_raw(finding.json));  // else for people only
+    if (!finding.key.empty()) json.member(finding.key, json_raw(finding.json));  // others are for people only
   }
   return json.end().take() + "\n";
 }
@@ -89,7 +89,7 @@ std::string quoted_or_null(const std::string& text) {
   return text.empty() ? "null" : json_quoted(text);
 }
 
-// As many compute threads as there are by default, and where they and the memory go.
+// Reports the default number of compute threads, and where they and the memory go.
 void find_threads(const Topology& topology, Findings& findings) {
   const size_t threads = topology.default_thread_count();
   const Binding binding = topology.binding_for(threads);
@@ -172,7 +172,7 @@ std::string drive_text(const io::BlockDevice& drive) {
   return drive.model.empty() ? drive.name : fmt::format("{} ({})", drive.name, drive.model);
 }
 
-// The words for people; returns the object for programs.
+// Adds the words for people and returns the object for programs.
 std::string find_nvme_path(const std::string& path, Findings& findings) {
   require_exists("--nvme-path", path);
   if (!fs::is_directory(path)) {
@@ -212,7 +212,7 @@ void find_nvme(const std::vector<std::string>& paths, Findings& findings) {
   findings.add("nvme_paths", "[" + objects + "]", "", "");
 }
 
-// Who multiplies matrices on a GPU whose driver is for this version of CUDA.
+// Reports which library multiplies matrices on a GPU with a driver for this version of CUDA.
 void find_products(int driver_version, Findings& findings) {
   const CublasLtFound found = CublasLt::find_installed(driver_version);
   const std::string version = found.library != nullptr ? found.library->version_text() : "";
@@ -222,7 +222,7 @@ void find_products(int driver_version, Findings& findings) {
   findings.add("cublaslt_refusal", quoted_or_null(found.reason), "", "");
 }
 
-// Opening a GPU makes a context on it, which takes some of its memory until this returns.
+// Opening a GPU makes a context on it, which takes some of its memory until this function returns.
 void find_accelerator(Findings& findings) {
   findings.begin("Accelerator");
   CudaFacts facts;

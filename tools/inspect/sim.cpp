@@ -1,5 +1,5 @@
-// `terrace sim`: what policies would move of a schedule, and how long it would wait, on a machine that need
-// not exist. The schedule is a file, or the dry run of a model.
+// `terrace sim`: replays a schedule under eviction policies on a described machine, and reports what each
+// moves and how long it waits. The schedule is a file, or the dry run of a model.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ class Sim final : public Subcommand {
 
   const std::string name_ = "sim";
   SimFlags flags_;
-  TrainFlags model_;  // of its flags, only those that name a model
+  TrainFlags model_;  // only the flags that name a model are used
   Console console_;
 };
 
@@ -146,7 +146,7 @@ SimSchedule Sim::schedule_of_model(const SimMachine& machine) {
   Workers workers(1);
   SimSchedule schedule = training_schedule(*model, config, run_dry(*model, config, workers), options);
   schedule.name = model_.model + ", " + schedule.name;
-  // What is on nvme is in the lowest tier.
+  // The items on nvme are in the lowest tier of the machine.
   for (SimItem& item : schedule.items) {
     if (item.home_tier > 1) item.home_tier = std::max(item.home_tier, lowest_of(machine));
   }
@@ -186,7 +186,7 @@ int Sim::run() {
   report.machine = sim_machine(flags_.machine);
   const SimSchedule given = schedule(report.machine);
   report.schedule = given;
-  // Without a bound of the host, it is the lowest tier.
+  // A host without a bound is the lowest tier.
   for (SimItem& item : report.schedule.items)
     item.home_tier = std::min(item.home_tier, lowest_of(report.machine));
   check_simulation(report.schedule, report.machine);

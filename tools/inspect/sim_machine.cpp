@@ -32,7 +32,7 @@ double rate(const std::string& text, const std::string& flag) {
   return static_cast<double>(bytes);
 }
 
-// "10us"; nothing is no time.
+// Parses a time such as "10us"; an empty text is 0.
 uint64_t latency_ns(const std::string& text, const std::string& flag) {
   if (text.empty()) return 0;
   constexpr std::array<std::pair<std::string_view, double>, 4> kUnits = {
@@ -47,7 +47,7 @@ uint64_t latency_ns(const std::string& text, const std::string& flag) {
   refuse(flag + " " + text, "it is not a time up to 1000 s", "give for example 10us");
 }
 
-// One --tier: its memory where it has a bound, and the link to the tier above.
+// TierSpec: one --tier: its memory, if that has a bound, and the link to the tier above.
 struct TierSpec {
   SimTier tier;
   std::optional<SimLink> link;
@@ -167,7 +167,7 @@ void SimMachineFlags::add_to(Command& app, const char* group) {
 
 SimMachine sim_machine(const SimMachineFlags& flags) {
   SimMachine machine = flags.tiers.empty() ? machine_of_three(flags) : machine_of_tiers(flags);
-  // Half of it is as far ahead as all of it is, and sums of two stay numbers.
+  // Half of the largest number is as far ahead as any use, and a sum of two such numbers does not overflow.
   machine.prefetch_depth =
       std::min<uint32_t>(flags.prefetch_depth.value_or(kDefaultPrefetchDepth), UINT32_MAX / 2);
   return machine;

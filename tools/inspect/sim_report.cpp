@@ -20,13 +20,13 @@ std::string time_text(double ns) {
   return format_duration(static_cast<uint64_t>(std::llround(ns)));
 }
 
-// How much more than the least; "-" where the least is nothing.
+// Returns by how much `bytes` exceed the least; "-" if the least is 0.
 std::string over_text(double bytes, double least) {
   if (least <= 0) return bytes > 0 ? "-" : "0.0 %";
   return fmt::format("{:.1f} %", std::max(0.0, 100 * (bytes / least - 1)));
 }
 
-// The bound of a link takes the tiers above it for one.
+// The bound of a link counts the tiers above it as one.
 std::string bound_words(BoundKind kind, size_t link) {
   if (link > 0 && kind != BoundKind::flow)
     return fmt::format("{}, of the {} tiers above it as one", name_of(kind), link + 1);

@@ -1,5 +1,5 @@
-// `terrace top`: a running job, looked at again and again until it ends or q or Ctrl-C is pressed. It only
-// asks.
+// `terrace top`: shows a running job again and again until it ends or q or Ctrl-C is pressed. It only asks
+// and changes nothing.
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -22,14 +22,14 @@
 namespace terrace {
 namespace {
 
-// A handler has no argument of ours.
+// A signal handler has no argument of ours, so this variable is global.
 std::atomic<bool> g_interrupted{false};
 
 void on_interrupt(int) {
   g_interrupted = true;
 }
 
-// As many characters of UTF-8; what is wider than one column is seldom in a name.
+// Cuts a line to as many characters of UTF-8. Characters wider than one column are seldom in a name.
 std::string_view cut_to(std::string_view line, size_t columns) {
   size_t count = 0;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -38,7 +38,7 @@ std::string_view cut_to(std::string_view line, size_t columns) {
   return line;
 }
 
-// What blocks returns: no SA_RESTART.
+// Without SA_RESTART a blocking call returns when the signal comes.
 void end_on_interrupt() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
@@ -47,7 +47,7 @@ void end_on_interrupt() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-// The keys of the terminal that stdin is, one at a time and unseen, for as long as this lives.
+// Keys: reads the keys of the terminal on stdin, one at a time and without echo, for as long as it lives.
 class Keys {
  public:
   explicit Keys(bool is_wanted) {
@@ -66,7 +66,8 @@ class Keys {
   Keys(const Keys&) = delete;
   Keys& operator=(const Keys&) = delete;
 
-  // Waits so long, or until q is pressed or a signal comes. Returns whether q was.
+  // Waits this long, or until q is pressed or a signal comes. Returns true if q was pressed or the terminal
+  // is gone.
   bool ends_within(double seconds) {
     const SteadyClock clock;
     const uint64_t end = clock.now_ns() + static_cast<uint64_t>(seconds * 1e9);
@@ -85,7 +86,7 @@ class Keys {
   bool is_read_ = false;
 };
 
-// Over what was there, line by line, so that nothing flickers and nothing wraps.
+// Writes over the earlier text line by line, so that nothing flickers and nothing wraps.
 std::string redrawn(const std::string& text, size_t columns) {
   std::string screen = "\x1b[H";
   for (size_t begin = 0; begin < text.size();) {

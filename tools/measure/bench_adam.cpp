@@ -1,5 +1,6 @@
-// `terrace bench adam`: how close the kernels of the optimizers come to this machine's memory. The measure is
-// the share of what the best simple in-place kernel reaches with the same threads in the same round.
+// `terrace bench adam`: how close the optimizers' kernels come to this machine's memory bandwidth. The
+// measure is their share of the bandwidth that the best simple in-place kernel reaches with the same threads
+// in the same round.
 #include <fmt/format.h>
 
 #include <string>

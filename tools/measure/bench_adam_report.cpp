@@ -11,14 +11,14 @@
 namespace terrace {
 namespace {
 
-// What one instruction set made of one number of threads.
+// Line: the results of one instruction set with one number of threads.
 struct Line {
   Spread ns_per_parameter;
   double bytes_per_second = 0;
-  Spread share;  // of the best simple kernel, round by round
+  Spread share;  // share of the bandwidth of the best simple kernel, round by round
 };
 
-// The simple kernel with the highest median.
+// Returns the simple kernel with the highest median.
 size_t best_streams(const AdamThreads& result) {
   size_t best = 0;
   for (size_t which = 1; which < kStreamCounts.size(); ++which) {

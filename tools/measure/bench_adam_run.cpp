@@ -15,16 +15,16 @@
 namespace terrace {
 namespace {
 
-// Passes over few elements are repeated until they have updated so many.
+// Passes over few elements are repeated until they have updated this many.
 constexpr uint64_t kLeastElementsPerMeasurement = uint64_t{32} << 20;
 constexpr uint64_t kLineBytes = 64;
-// Of each stream in one piece of work.
+// A piece of work has this many lines of each stream.
 constexpr uint64_t kLinesPerPiece = 4096;
 
-// 64 bytes at once, whatever the processor has for them.
+// A line is 64 bytes at once, in any registers that the processor has for them.
 typedef uint64_t Line __attribute__((vector_size(64), may_alias));
 
-// Flips the last bit of every 16: whatever type the numbers have, they stay what they nearly were.
+// The kernel flips the last bit of every 16, so numbers of any type keep nearly the same value.
 #define TERRACE_BENCH_TOUCH(NAME, ATTRIBUTES)                                                    \
   template <size_t kStreams>                                                                     \
   ATTRIBUTES void NAME(std::byte* memory, uint64_t stream_lines, uint64_t begin, uint64_t end) { \
@@ -59,7 +59,7 @@ double seconds_of(FunctionRef<void()> work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// One mapping in huge pages, touched once: records, gradients, parameters.
+// Bench: records, gradients and parameters in one mapping of huge pages, touched once.
 class Bench {
  public:
   explicit Bench(const AdamPlan& plan)
@@ -72,7 +72,8 @@ class Bench {
         parameters_(plan.over_gradients() ? gradients_
                                           : gradients_ + plan.elements * bytes_of(plan.gradient_type)) {}
 
-  // Ordinary numbers of the right types everywhere: denormals would cost time that is not the kernel's.
+  // Memory is filled with ordinary numbers of the right types, because denormals would cost time that is not
+  // the kernel's.
   void fill(Workers& workers) {
     workers.parallel_for(tiles_, [&](size_t tile) {
       std::byte* const record = records_ + tile * plan_.layout.tile_bytes();
@@ -90,7 +91,7 @@ class Bench {
     });
   }
 
-  // Seconds of one pass over all elements, block by block as training cuts them.
+  // Returns the seconds of one pass over all elements, in the blocks in which training cuts them.
   double kernel(Workers& workers, InstructionSet set) {
     const uint64_t block_tiles = plan_.layout.block_tiles();
     const uint64_t passes = divide_up(kLeastElementsPerMeasurement, plan_.elements);
@@ -106,7 +107,7 @@ class Bench {
            static_cast<double>(passes);
   }
 
-  // Bytes per second, read plus written, over as many streams as are equal parts of the memory.
+  // Returns bytes per second, read plus written, over streams that are equal parts of the memory.
   double touch_streams(Workers& workers, size_t which) {
     const uint64_t stream_lines = plan_.memory_bytes() / kLineBytes / kStreamCounts[which];
     const uint64_t passes = divide_up(kLeastElementsPerMeasurement, plan_.elements);
@@ -169,7 +170,7 @@ std::vector<AdamThreads> measure_adam(const AdamPlan& plan, Console& console) {
     results.push_back({.threads = threads, .bound = 0, .stream_bytes_per_second = {}, .kernel_seconds = {}});
     results.back().kernel_seconds.resize(plan.sets.size());
   }
-  for (uint64_t round = 0; round <= plan.rounds; ++round) {  // the first is not counted
+  for (uint64_t round = 0; round <= plan.rounds; ++round) {  // the first round is not counted
     console.progress(round == 0 ? std::string("warming up")
                                 : fmt::format("round {} of {}", round, plan.rounds));
     for (AdamThreads& result : results) {

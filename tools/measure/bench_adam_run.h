@@ -28,8 +28,8 @@ struct AdamPlan {
   std::vector<InstructionSet> sets;
   uint64_t rounds = 0;
 
-  // True if parameters are written over the gradients. Training does so if their sizes agree and nothing else
-  // is to be read there.
+  // Returns true if parameters are written over the gradients. Training does so if their sizes agree and
+  // nothing else is to be read there.
   bool over_gradients() const;
   // Returns the bytes that the kernel reads and writes per parameter.
   double bytes_per_parameter() const;
@@ -37,15 +37,15 @@ struct AdamPlan {
   uint64_t memory_bytes() const;
 };
 
-// The simple kernels: each reads, changes and writes this many streams in place.
+// Each simple kernel reads, changes and writes this many streams in place.
 inline constexpr std::array<size_t, 3> kStreamCounts = {1, 3, 4};
 
-// The results of one number of threads, one value per round.
+// AdamThreads: the results of one number of threads, one value per round.
 struct AdamThreads {
   uint64_t threads = 0;
   uint64_t bound = 0;  // threads that have a processor of their own
   std::array<std::vector<double>, kStreamCounts.size()> stream_bytes_per_second;
-  std::vector<std::vector<double>> kernel_seconds;  // of one pass, by instruction set and round
+  std::vector<std::vector<double>> kernel_seconds;  // seconds of one pass, by instruction set and round
 };
 
 // Returns one entry for each number of threads. Every round measures everything once, so that all see the

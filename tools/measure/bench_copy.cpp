@@ -26,7 +26,7 @@ constexpr const char* kExamples =
 constexpr const char* kWhat = "The copies";
 constexpr const char* kHow = "How they are measured";
 constexpr uint64_t kLargestCopy = kGiB;
-// What copies go through one after the other, so that small ones do not stay in a cache.
+// Copies go one after the other through at least this much memory, so that small ones do not stay in a cache.
 constexpr uint64_t kLeastBuffer = 64 * kMiB;
 
 struct Flags {
@@ -48,7 +48,7 @@ uint64_t parse_size(const std::string& text, const std::string& whole) {
   return bytes;
 }
 
-// "1MiB", or "64KiB..64MiB": by doubling.
+// Adds one size ("1MiB"), or a range by doubling ("64KiB..64MiB").
 void add_sizes(const std::string& text, std::vector<uint64_t>& sizes) {
   const size_t dots = text.find("..");
   const uint64_t first = parse_size(text.substr(0, dots), text);

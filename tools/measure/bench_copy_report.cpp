@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-// For people and for programs, by CopyDirections.
+// DirectionNames: the names of a direction for people and for programs, in the order of CopyDirections.
 struct DirectionNames {
   const char* words;
   const char* key;
@@ -24,7 +24,7 @@ const DirectionNames& names_of(CopyDirections directions) {
   return kNames[static_cast<size_t>(directions)];
 }
 
-// Of the streams' speeds over the plain ones, round by round.
+// Returns the streams' speeds over the plain ones, round by round.
 Spread ratios_of(const CopyMeasurement& measured) {
   std::vector<double> ratios;
   for (size_t round = 0; round < measured.plain_bytes_per_second.size(); ++round)

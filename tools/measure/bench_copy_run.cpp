@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-// The device, and memory on it for the plain way.
+// DeviceSide: the device, and memory on it for the plain copies.
 struct DeviceSide {
   explicit DeviceSide(const CopyBenchPlan& plan) {
     const uint64_t bytes = plan.copies.buffer_bytes;
@@ -33,7 +33,7 @@ struct DeviceSide {
   std::unique_ptr<CopyWay> streams, plain;
 };
 
-// Both buffers of one kind of host memory, with something in them.
+// HostSide: both buffers in one kind of host memory, with content.
 class HostSide {
  public:
   HostSide(uint64_t buffer_bytes, Log& log)
@@ -64,7 +64,7 @@ CopyBenchResult measure_copies(const CopyBenchPlan& plan, Console& console) {
   HostSide pageable(plan.copies.buffer_bytes, console);
   std::vector<HostMemoryKind> memories;
   std::optional<HostSide> locked;
-  std::optional<CudaPageLock> lock;  // released before its memory goes
+  std::optional<CudaPageLock> lock;  // unlocks before its memory goes
   if (plan.gpu != nullptr) {
     locked.emplace(plan.copies.buffer_bytes, console);
     lock.emplace(*plan.gpu, locked->memory());

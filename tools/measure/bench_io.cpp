@@ -1,6 +1,6 @@
 // `terrace bench io`: how fast Terrace's engine moves blocks between a file and its ring, in fio's words. A
-// file of its own has no name any more once its space is reserved, so that nothing remains of it however the
-// program ends; one that exists is never written to unless that is asked for.
+// file of its own loses its name once its space is reserved, so that nothing remains of it however the
+// program ends. A file that exists is written to only if that is asked for.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ struct NamedStream {
   io::StreamKind kind;
   bool random;
 };
-// fio's names, and `update` beside them.
+// The names are fio's, except `update`.
 constexpr std::array kStreams = {
     NamedStream{"read", io::StreamKind::read, false},
     NamedStream{"write", io::StreamKind::write, false},
@@ -55,7 +55,7 @@ constexpr std::array kStreams = {
     NamedStream{"update", io::StreamKind::update, false},
 };
 
-// What the file of --sweep is filled with: of the sizes it measures, ones that every file has room for.
+// The file of --sweep is filled with blocks of a size that it measures and that every file has room for.
 constexpr uint64_t kSweepFillBytes = 256 * kKiB;
 constexpr uint64_t kSweepFillDepth = 32;
 

@@ -14,7 +14,7 @@ namespace {
 constexpr double kGigabyte = 1e9;
 constexpr double kNs = 1e-9;
 
-// Those of fio.
+// The percentiles are those of fio.
 constexpr std::array kPercentiles = {1.0,  5.0,  10.0, 20.0, 30.0, 40.0, 50.0,  60.0, 70.0,
                                      80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99};
 
@@ -70,7 +70,7 @@ std::string direction_text(const char* name, const io::StreamDirection& directio
                      at(99.9), format_duration(latency.max_ns()));
 }
 
-// As fio has them: all of them texts.
+// Options are written as texts, as fio does.
 void write_options(JsonWriter& json, const IoReport& report) {
   json.begin_object("job options").members({{"name", report.job_name}, {"filename", report.file}});
   json.member("rw", report.rw).member("bs", std::to_string(report.block_bytes));

@@ -20,7 +20,7 @@ struct IoReport {
   uint64_t region_bytes = 0;
   bool direct = true;
   io::StreamResult result;
-  io::EngineStats stats;  // of the measured part only
+  io::EngineStats stats;  // counters of the measured part only
 };
 
 double io_seconds(const IoReport& report);
@@ -28,7 +28,7 @@ double cpu_seconds(const IoReport& report);
 uint64_t moved_bytes(const IoReport& report);
 
 std::string io_report_text(const IoReport& report);
-// Returns one object. "jobs"[0] has fio's names and units; "terrace" beside it has the values that fio lacks.
+// Returns one object. "jobs"[0] has fio's names and units, and "terrace" has the values that fio lacks.
 std::string io_report_json(const IoReport& report);
 
 }  // namespace terrace

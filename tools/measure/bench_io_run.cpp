@@ -26,7 +26,7 @@
 namespace terrace {
 namespace {
 
-// A file of its own has a name only while its space is reserved.
+// Removal: a file of its own has a name only while its space is reserved.
 struct Removal {
   const std::filesystem::path& path;
   ~Removal() { unlink(path.c_str()); }
@@ -53,7 +53,7 @@ io::File open_file(const IoPlan& plan, Console& console) {
   return file;
 }
 
-// A device that compresses, or finds zeros, must not gain by it.
+// The bytes are noise: a drive that compresses, or recognises zeros, must not gain by it.
 void fill_with_noise(std::span<std::byte> memory, uint64_t seed) {
   std::mt19937_64 random(seed);
   for (std::byte& byte : memory) byte = static_cast<std::byte>(random());
@@ -64,7 +64,7 @@ void require_success(const IoPlan& plan, const io::StreamResult& result) {
   throw io::describe_failure(result.failure->request, result.failure->completion, plan.file);
 }
 
-// Two measurements at once would measure each other.
+// MeasuringTurn: a turn on the drive, because two measurements at once would measure each other.
 class MeasuringTurn {
  public:
   MeasuringTurn(const IoPlan& plan, Console& console) {
@@ -79,7 +79,7 @@ class MeasuringTurn {
   }
 
  private:
-  std::optional<io::DriveToken> token_;  // given back when it goes
+  std::optional<io::DriveToken> token_;  // given back when this object goes
 };
 
 IoReport stream_once(const IoPlan& plan, io::RingBuffer& ring, const io::File& file, Console& console) {
@@ -112,7 +112,7 @@ IoReport stream_once(const IoPlan& plan, io::RingBuffer& ring, const io::File& f
   return report;
 }
 
-// Fresh space is slower to write, and reads of it never reach the device.
+// The file is written first: fresh space is slower to write, and reads of it never reach the drive.
 void fill_file(const IoPlan& plan, io::RingBuffer& ring, io::File& file, Console& console) {
   console.progress(fmt::format("writing {} to measure with", format_bytes(plan.stream.region_bytes)));
   IoPlan whole = plan;
@@ -150,7 +150,7 @@ constexpr uint64_t kSweptRings[] = {2 * kMiB, 4 * kMiB, 8 * kMiB, 12 * kMiB, 16 
 constexpr uint64_t kSweptBlocks[] = {256 * kKiB,   512 * kKiB, 768 * kKiB, kMiB,
                                      3 * kMiB / 2, 2 * kMiB,   4 * kMiB};
 
-// The plan of one cell: as many blocks in flight as fit into the ring.
+// Returns the plan of one cell, with as many blocks in flight as fit into the ring.
 IoPlan cell_plan(const IoPlan& plan, const SweepCell& cell) {
   IoPlan changed = plan;
   changed.stream.block_bytes = cell.block_bytes;
@@ -183,7 +183,8 @@ std::vector<SweepCell> sweep_io(const IoPlan& plan, uint64_t round_count, Consol
     fill_with_noise(ring.memory(), plan.stream.seed);
     fill_file(plan, ring, file, console);
   }
-  // In another order each time: what the disk owes to the stream before falls on every size alike.
+  // The order is another one in each round, so that the drive's memory of the stream before falls on every
+  // size alike.
   std::mt19937_64 random(plan.stream.seed);
   std::vector<size_t> order(cells.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -217,7 +218,7 @@ const SweepCell* find_cell(const std::vector<SweepCell>& cells, uint64_t ring, u
   return found == cells.end() ? nullptr : &*found;
 }
 
-// Rings down, blocks across.
+// The table has rings as rows and blocks as columns.
 std::string sweep_table(const std::vector<SweepCell>& cells,
                         FunctionRef<std::string(const SweepCell&)> text) {
   std::vector<std::string> headings = {"ring"};

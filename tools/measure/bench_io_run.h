@@ -19,14 +19,14 @@ struct IoPlan {
   std::string job_name;
   std::string rw;  // as it was given
   io::StreamOptions stream;
-  io::EngineOptions engine;  // queue_depth blocks in flight, and slots of the ring
+  io::EngineOptions engine;  // its queue_depth is the blocks in flight and the slots of the ring
   std::string engine_reason;
   std::filesystem::path file;
   bool own_file = true;  // made for this run, 0600, and gone however the program ends
   bool direct = true;
   bool register_memory = true;
   bool register_file = true;
-  bool device_token = true;  // keep other measurements off the drive meanwhile
+  bool device_token = true;  // keeps other measurements off the drive meanwhile
 };
 
 // Throws any failure.
@@ -39,7 +39,7 @@ struct SweepCell {
   double cpu_seconds_per_byte = 0;
 };
 
-// Measures one stream for each size of ring and block that fit together; every round measures each of them
+// Measures one stream for each size of ring and block that fit together. Every round measures each of them
 // once.
 std::vector<SweepCell> sweep_io(const IoPlan& plan, uint64_t round_count, Console& console);
 std::string sweep_text(const IoPlan& plan, const std::vector<SweepCell>& cells);

@@ -1,5 +1,5 @@
-// `terrace bench step`: the optimizer step of a model of any size through the whole Offloader, without the
-// model's arithmetic: what it moves, how long it takes, and what it waits for.
+// `terrace bench step`: measures the optimizer step of a model of any size through the whole Offloader,
+// without the model's arithmetic: bytes moved, time, and what it waits for.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ constexpr const char* kModel = "The model";
 constexpr const char* kWhere = "Where it lives";
 constexpr const char* kHow = "How it is measured";
 
-// Slots of the device beyond the least: fetches run ahead of the uses.
+// The device gets this many slots beyond the least, so that fetches run ahead of the uses.
 constexpr uint64_t kSpareDeviceSlots = 2;
 constexpr uint64_t kLargestBudget = uint64_t{1} << 46;
 
@@ -212,7 +212,7 @@ void BenchStep::plan_optimizer(StepPlan& plan) const {
   plan.update_mode = *mode;
 }
 
-// "1/4", "0.25", "0" or "1".
+// Parses a fraction such as "1/4", "0.25", "0" or "1".
 double parse_fraction(const char* flag, const std::string& text) {
   const auto number = [&](const std::string& part) {
     size_t used = 0;
@@ -282,7 +282,7 @@ void BenchStep::plan_places(StepPlan& plan) const {
   }
 }
 
-// The largest budget with which no more than `kept` chunks of states are cached.
+// Returns the largest budget with which at most `kept` chunks of states are resident.
 uint64_t budget_for(const FlatSpace& space, std::span<const TensorUse> trace, OffloadOptions options,
                     uint32_t kept) {
   options.host_budget_bytes = kLargestBudget;

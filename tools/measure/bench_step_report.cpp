@@ -26,10 +26,11 @@ Spread spread_of(const StepBenchReport& report, double (*value)(const StepRound&
 
 constexpr std::array kShownLinks = {link_of("h2d"),          link_of("d2h"),        link_of("record_read"),
                                     link_of("record_write"), link_of("param_read"), link_of("param_write")};
-// What lies on nvme.
+// The links from this one on are those of nvme.
 constexpr size_t kFirstNvmeLink = 2;
 
-// Of all rounds, per step; they are the same in every one, but for parameters that stay on the device.
+// Returns the mean over all rounds of the bytes per step. Rounds differ only by parameters that stay on the
+// device.
 uint64_t moved_per_step(const StepBenchReport& report, const CounterEntry& link) {
   uint64_t bytes = 0;
   for (const StepRound& round : report.rounds) bytes += round.moved.*link.value;
@@ -40,7 +41,7 @@ double per_parameter(const StepBenchReport& report, uint64_t bytes) {
   return static_cast<double>(bytes) / static_cast<double>(report.plan.parameters);
 }
 
-// Where the time of an update goes, as its thread sees it. The parts add up to the whole.
+// Part: one part of an update's time, as its thread sees it. The parts add up to the whole.
 struct Part {
   const char* name;
   const char* key;
@@ -71,7 +72,7 @@ PartSeconds parts_of(const StepRound& round) {
   return parts;
 }
 
-// Means over the rounds, which add up where medians would not.
+// Returns means over the rounds, because means add up and medians do not.
 PartSeconds mean_parts(const StepBenchReport& report) {
   PartSeconds mean{};
   for (const StepRound& round : report.rounds) {
@@ -87,7 +88,7 @@ double sum(const PartSeconds& parts) {
   return total;
 }
 
-// Of what is measured, all rounds together.
+// Returns the use of resources in the timed part, over all rounds.
 ResourceUse measured_use(const StepBenchReport& report) {
   OffloadCounters all;
   for (const StepRound& round : report.rounds) all = all + round.timed;

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kNs = 1e-9;
-// Below a path of the tier (docs/nvme_format.md).
+// The records' file lies below a path of the tier (docs/nvme_format.md).
 constexpr const char* kRecordsFile = "terrace-tier/records.tier";
 
 double cpu_seconds_now() {
@@ -37,14 +37,15 @@ double cpu_seconds_now() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-// In [-1, 1), the same for the same seed.
+// Returns a number in [-1, 1), the same for the same seed.
 float noise(uint64_t seed) {
   seed = (seed ^ (seed >> 31)) * 0x9e3779b97f4a7c15u;
   seed = (seed ^ (seed >> 29)) * 0xbf58476d1ce4e5b9u;
   return static_cast<float>(seed >> 40) / static_cast<float>(1 << 23) - 1.0f;
 }
 
-// One pass over all tensors and back. `gradients` fills a gradient on the device; called in backward.
+// Runs one pass over all tensors and back. `gradients` is called in backward and fills a gradient on the
+// device.
 void run_micro_batch(ParameterAccess& access, size_t tensor_count, uint32_t micro_batch,
                      const std::vector<std::string>& names,
                      FunctionRef<void(TensorId, GradientView)> gradients) {
@@ -59,7 +60,7 @@ void run_micro_batch(ParameterAccess& access, size_t tensor_count, uint32_t micr
   }
 }
 
-// The keys of all uses of a step, made once: a warm step allocates nothing.
+// Returns the keys of all uses of a step. They are made once, because a warm step allocates nothing.
 std::vector<std::string> use_names(size_t tensor_count, uint32_t micro_batches) {
   std::vector<std::string> names;
   for (uint32_t m = 0; m < micro_batches; ++m) {
@@ -70,7 +71,7 @@ std::vector<std::string> use_names(size_t tensor_count, uint32_t micro_batches) 
   return names;
 }
 
-// Noise of a tensor's size in its precision.
+// Returns noise for a tensor of this size and type.
 std::vector<std::byte> gradient_noise(uint64_t elements, DataType type) {
   std::vector<std::byte> bytes(elements * bytes_of(type));
   for (uint64_t e = 0; e < elements; ++e) {
@@ -85,8 +86,9 @@ std::vector<std::byte> gradient_noise(uint64_t elements, DataType type) {
   return bytes;
 }
 
-// The transfers of an update and nothing else: the records' own file, as many of its bytes as an update
-// streams, in blocks of its size through a ring of its size; each block is read and written back as it was.
+// BareStream: the transfers of an update and nothing else. It moves as many bytes of the records' own file as
+// an update streams, in blocks of the same size through a ring of the same size, and writes each block back
+// as it was.
 class BareStream {
  public:
   BareStream(const StepPlan& plan, const MemoryPlan& memory, uint64_t bytes, Log& log)
@@ -102,7 +104,7 @@ class BareStream {
     engine_->register_file(file_.fd());
   }
   ~BareStream() {
-    engine_.reset();  // before what it has registered
+    engine_.reset();  // the engine goes before the memory and the file that it has registered
   }
   BareStream(const BareStream&) = delete;
   BareStream& operator=(const BareStream&) = delete;
@@ -140,7 +142,7 @@ class StepRun {
         offloader_(space_, plan.options, step_trace(plan, tensors_), device_, workers_, console) {}
 
   StepBenchReport run() {
-    offloader_.set_update_mode(plan_.update_mode);  // refused before anything is laid out
+    offloader_.set_update_mode(plan_.update_mode);  // a mode is refused before anything is laid out
     step_of_the_way(fmt::format("laying out {} parameters", space_.parameter_count()));
     offloader_.state().initialise([](TensorId tensor, uint64_t first, std::span<float> values) {
       for (uint64_t e = 0; e < values.size(); ++e)

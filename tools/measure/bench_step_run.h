@@ -1,8 +1,8 @@
-// The measurements of `terrace bench step` after its flags have been checked: a model of tensors of noise on
-// the tiers is trained without its arithmetic. Every step leases each tensor as a forward and a backward pass
-// do, and writes noise as its gradient in the memory of the simulated device. The rest (gradients cross to
-// the host, the update runs, parameters go home) is what training does, through the Offloader alone. The code
-// here must never print except to the given console.
+// The measurements of `terrace bench step` after its flags have been checked: a model of tensors of noise is
+// trained on the tiers without its arithmetic. Every step leases each tensor as a forward and a backward pass
+// do, and writes noise as its gradient in the memory of the simulated device. The rest is done by the
+// Offloader as in training: gradients cross to the host, the update runs, parameters go home. The code here
+// must never print except to the given console.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ struct StepPlan {
   OffloadOptions options;  // budgets included
   std::string engine_reason;
   uint32_t threads = 0;  // 0: one per core
-  uint32_t rounds = 5;   // after one round that does not count
-  // True: after every step the records' bytes move once more through a ring of the same size, without an
-  // update.
+  uint32_t rounds = 5;   // measured rounds, after one round that does not count
+  // `against_io`: after every step the records' bytes move once more through a ring of the same size, without
+  // an update.
   bool against_io = false;
 };
 
@@ -40,12 +40,12 @@ std::vector<TensorSpec> step_tensors(const StepPlan& plan);
 std::vector<TensorUse> step_trace(const StepPlan& plan, const std::vector<TensorSpec>& tensors);
 
 struct StepRound {
-  double seconds = 0;  // of the update, or of the whole step if the update has no time of its own
+  double seconds = 0;  // seconds of the update, or of the whole step if the update has no time of its own
   double step_seconds = 0;
-  double cpu_seconds = 0;  // of the whole process meanwhile
-  OffloadCounters moved;   // of the whole step
-  OffloadCounters timed;   // of `seconds` alone
-  double io_seconds = 0;   // of the same transfers without an update; 0: not measured
+  double cpu_seconds = 0;  // processor time of the whole process meanwhile
+  OffloadCounters moved;   // counters of the whole step
+  OffloadCounters timed;   // counters of the time in `seconds` alone
+  double io_seconds = 0;   // seconds of the same transfers without an update; 0: not measured
   double io_cpu_seconds = 0;
 };
 
@@ -58,9 +58,9 @@ struct StepBenchReport {
   TrafficBound bound;
   std::vector<TierUse> host_ledger;
   uint64_t device_bytes = 0;
-  uint64_t process_bytes = 0;  // as the system counts it
+  uint64_t process_bytes = 0;  // memory of the process as the system counts it
   uint64_t tier_bytes = 0;
-  uint64_t stream_bytes = 0;  // of --against-io, each way per round
+  uint64_t stream_bytes = 0;  // bytes of --against-io, each way per round
 };
 
 // Throws any failure.

@@ -12,7 +12,7 @@ struct Spread {
   double median = 0, least = 0, most = 0;
 };
 
-// `values` has at least one value.
+// `values` must not be empty.
 Spread spread_of(std::vector<double> values);
 // Writes the member {"median": 1.5, "least": 1.0, "most": 2.0}, with this many decimals.
 void write_spread(JsonWriter& json, std::string_view key, const Spread& spread, int decimals = 6);

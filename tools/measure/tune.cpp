@@ -1,5 +1,5 @@
-// `terrace tune`: finds how file I/O is fastest on the paths that training will stream over, and remembers
-// it.
+// `terrace tune`: finds the fastest file I/O settings for the paths that training streams over, and remembers
+// them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,15 +27,15 @@ constexpr const char* kExamples =
 
 constexpr std::array<uint64_t, 3> kBlocks = {256 * kKiB, 512 * kKiB, kMiB};
 constexpr std::array<uint32_t, 5> kDepths = {4, 8, 16, 32, 64};
-// Over all settings, so that a drive that drifts is unfair to none.
+// Each round measures all settings, so that a drive that drifts is unfair to none.
 constexpr uint32_t kRounds = 2;
 constexpr uint32_t kEngineRounds = 4;
-// Of settings that are nearly as fast as the fastest, the one that asks for the fewest and largest pieces.
+// Among settings nearly as fast as the fastest, the one with the fewest and largest pieces is taken.
 constexpr double kNearlyAsFast = 0.98;
-// Another engine must be so much faster than the one that training takes by itself.
+// Another engine must be this much faster than the one that training takes by itself.
 constexpr double kWorthAnotherEngine = 1.1;
 
-// The parts of --seconds.
+// These are the parts of --seconds.
 constexpr double kFillPart = 0.25;
 constexpr double kCurvePart = 0.4;
 constexpr double kEnginesPart = 0.15;
@@ -165,7 +165,7 @@ void Tune::measure_curve(TuneMeasure& measure, TunedPath& tuned) {
   }
 }
 
-// All of them by turns, at the setting that was found with the engine that training takes by itself.
+// Measures all engines by turns, at the best setting of the engine that training takes by itself.
 void Tune::compare_engines(TuneMeasure& measure, TunedPath& tuned) {
   const TunePoint best = best_of(tuned.curve);
   tuned.tuning.block_bytes = best.block_bytes;

@@ -42,7 +42,7 @@ TuneMeasure::TuneMeasure(const fs::path& folder, uint64_t bytes, Log& log)
       ring_(kRing),
       file_(make_file(folder, bytes)),
       region_bytes_(bytes / kRing.slot_bytes * kRing.slot_bytes) {
-  // A device that compresses, or finds zeros, must not gain by it.
+  // The bytes are noise: a drive that compresses, or recognises zeros, must not gain by it.
   std::mt19937_64 random(1);
   for (std::byte& byte : ring_.memory()) byte = static_cast<std::byte>(random());
 }
@@ -55,7 +55,7 @@ void TuneMeasure::fill(const io::EngineOptions& options, uint64_t runtime_ns) {
   part.io_bytes = region_bytes_;
   part.runtime_ns = runtime_ns;
   const uint64_t written = stream(options, part).write.bytes;
-  // What the stream reached is all that has been written.
+  // Only the part that the stream reached has been written.
   region_bytes_ =
       std::max(least_bytes(), std::min(region_bytes_, written)) / kRing.slot_bytes * kRing.slot_bytes;
   file_.sync();

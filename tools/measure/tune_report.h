@@ -9,7 +9,7 @@
 
 namespace terrace {
 
-// One measured setting.
+// TunePoint: one measured setting.
 struct TunePoint {
   io::EngineKind engine = io::EngineKind::io_uring;
   uint64_t block_bytes = 0;
@@ -20,11 +20,11 @@ struct TunePoint {
 struct TunedPath {
   std::string name;  // as it was given
   PathTuning tuning;
-  std::vector<TunePoint> curve;    // of the chosen engine, in the order of blocks and depths
+  std::vector<TunePoint> curve;    // points of the chosen engine, in the order of blocks and depths
   std::vector<TunePoint> engines;  // every engine that works, at the chosen setting
   uint64_t file_bytes = 0;
   uint64_t written_bytes = 0;
-  std::string direct_refusal;  // why not past the page cache; empty: past it
+  std::string direct_refusal;  // why I/O goes through the page cache; empty: it does not
   std::string saved_as;        // empty: not saved
 };
 

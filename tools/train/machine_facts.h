@@ -1,4 +1,4 @@
-// What this machine is, in a few lines for people. `terrace report` has the whole of it.
+// Describes this machine in a few lines for people; `terrace report` has all of it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// As /proc/cpuinfo names it.
+// Returns the name as /proc/cpuinfo has it.
 std::string cpu_name();
 
 std::vector<ReportFact> machine_facts();

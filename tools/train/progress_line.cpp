@@ -8,7 +8,7 @@
 namespace terrace {
 namespace {
 
-// The sign of what is no number means nothing.
+// The sign of a NaN means nothing, so it is not shown.
 double unsigned_nan(double value) {
   return std::isnan(value) ? std::abs(value) : value;
 }

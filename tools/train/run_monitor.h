@@ -1,4 +1,4 @@
-// RunMonitor: the scalars of a run, in the files of the configuration's monitors.
+// RunMonitor: writes the scalars of a run to the files of the configuration's monitors.
 #pragma once
 
 #include <terrace/runtime/observe/log/run_observer.h>
@@ -9,7 +9,8 @@ namespace terrace {
 
 class RunMonitor final : public RunObserver {
  public:
-  // `trainer` stands where the run goes on, and outlives the monitor. Throws Error(config) and Error(io).
+  // The run goes on from where `trainer` stands; `trainer` outlives the monitor. Throws Error(config) and
+  // Error(io).
   RunMonitor(const TrainConfig& config, const Trainer& trainer, bool resumed);
 
   void step_done(const StepReport& report) override;

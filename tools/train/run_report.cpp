@@ -110,7 +110,7 @@ void RunReport::write() {
   try {
     file_->write(record_, std::time(nullptr));
   } catch (const Error& unwritten) {
-    console_.warning_once(unwritten.what());  // the training is as good without it
+    console_.warning_once(unwritten.what());  // training goes on as well without the page
   }
 }
 

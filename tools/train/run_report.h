@@ -1,6 +1,6 @@
-// RunReport: what `terrace train --report` writes of a run (runtime/observe/page): it feeds the record, asks
-// the trainer for what only it knows, and keeps the page current. A page that cannot be written any more is a
-// warning, and the run goes on.
+// RunReport: writes the page of `terrace train --report` (runtime/observe/page): it feeds the record, asks
+// the trainer for its memory, and keeps the page current. If the page can no longer be written, it warns and
+// the run goes on.
 #pragma once
 
 #include <memory>
@@ -21,14 +21,15 @@ namespace terrace {
 
 class RunReport final : public RunObserver {
  public:
-  // Without a path it keeps nothing and writes nothing. From here on it has the console's warnings.
+  // Without a path it keeps nothing and writes nothing. From here on it gets a copy of the console's
+  // warnings.
   RunReport(const std::string& path, Console& console);
   ~RunReport() override;
   RunReport(const RunReport&) = delete;
   RunReport& operator=(const RunReport&) = delete;
 
-  // Writes the page for the first time. Throws Error(io): before anything is trained it is known whether it
-  // can be written.
+  // Writes the page for the first time. Throws Error(io), so that a page that cannot be written is known
+  // before anything is trained.
   void begin(const TrainerOptions& options, const TrainerPlan& plan, std::vector<ReportFact> facts,
              double unigram_loss, const std::optional<PlanPrediction>& prediction);
   // From here on the report asks `trainer`, whose plan is `plan`, for its memory, and `recording`, which
@@ -39,9 +40,9 @@ class RunReport final : public RunObserver {
   void update_finished(const FinishedUpdate& update) override;
   void evaluated(uint64_t step, double loss) override;
   void state_kept(const KeptState& kept) override;
-  // Writes the last page, unless there was no first.
+  // Writes the last page, unless there was no first one.
   void ended(const RunEnd& end) override;
-  // Writes the last page of a run whose trainer is gone, or was never made.
+  // Writes the last page of a run whose trainer is gone or was never made.
   void give_up(const Error& failure);
 
  private:
@@ -51,7 +52,7 @@ class RunReport final : public RunObserver {
 
   Console& console_;
   const SteadyClock clock_;
-  std::unique_ptr<ReportFile> file_;  // null where there is no report
+  std::unique_ptr<ReportFile> file_;  // null if there is no report
   RunRecord record_;
   LeastTraffic least_;
   bool begun_ = false;

@@ -89,7 +89,7 @@ void RunSaves::save() {
   const uint64_t step = trainer_.completed_steps();
   if (folder_ == nullptr || saving_step_ == step) return;
   saving_step_ = step;
-  // Where commits are kept the checkpoint is copied from one, which waits for the update by itself.
+  // With commits the checkpoint is copied from one, and that commit waits for the update by itself.
   if (!trainer_.offloader().commits().are_kept()) finish_update();
   note(trainer_.begin_save(*folder_));
   if (options_.config.gather_16bit_weights_on_save) export_weights();
@@ -99,12 +99,13 @@ void RunSaves::note(const KeptState& kept) {
   if (!kept.commit_step && !kept.checkpoint) return;
   if (kept.checkpoint) checkpoint_ = kept.checkpoint;
   for (RunObserver* observer : observers_) observer->state_kept(kept);
-  // After a failure the state may have gone wrong some steps ago: then the older ones are what is left.
+  // After a failure the state may have been wrong for some steps, so older checkpoints are kept.
   if (kept.checkpoint && flags_.keep_last && !failed_)
     remove_older_checkpoints(*folder_, trainer_.run_id(), checkpoint_->step, *flags_.keep_last, console_);
 }
 
-// Beside the checkpoints, those of the latest save: what DeepSpeed's save_16bit_model leaves.
+// The weights lie beside the checkpoints and are those of the latest save, as DeepSpeed's save_16bit_model
+// leaves them.
 void RunSaves::export_weights() {
   ExportOptions options;
   options.type = options_.config.precision == DataType::fp16 ? DataType::fp16 : DataType::bf16;

@@ -1,5 +1,5 @@
 // RunSaves: the states that a run of `terrace train` keeps: commits on nvme, checkpoints in the folder of
-// --save and 16-bit weights beside them; when they are made, and what they leave to go on from.
+// --save and 16-bit weights beside them. It decides when they are made, and says how to go on from them.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,25 @@ namespace terrace {
 
 class RunSaves {
  public:
-  // `trainer` stands where the run goes on; `folder` is null without --save. Everything outlives this.
+  // The run goes on from where `trainer` stands; `folder` is null without --save. All arguments outlive this
+  // object.
   RunSaves(const TrainFlags& flags, const TrainerOptions& options, Trainer& trainer,
            const CheckpointFolder* folder, std::span<RunObserver* const> observers, Console& console);
 
   // Brings up to date the weights of a job that died between its checkpoint and its weights.
   void begin();
-  // Between two steps: begins what is due, and notes what has become durable.
+  // Begins, between two steps, what is due, and notes what has become durable.
   void look_after();
-  // Ends the last step's update: the weights are those of no step until then.
+  // Ends the last step's update; until then the weights are those of no step.
   void finish_update();
-  // Keeps the state of the last step, and removes the files on nvme of a run that is `complete` and saved.
+  // Keeps the state of the last step. If the run is `complete` and saved, its files on nvme are removed.
   void keep_last(bool complete);
-  // Does what --save-every does, and commits where the state is on nvme.
+  // Saves a checkpoint as --save-every does, and commits if the state is on nvme.
   SaveAnswer save_as_asked();
-  // Keeps the state in memory where it is still that of a step. A second failure is only printed.
+  // Keeps the state in memory if it is still that of a step. A second failure is only printed.
   void after_failure(const Error& failure);
 
-  // Advice after a failure, and after a signal.
+  // These texts are the advice after a failure and after a signal.
   std::string what_survives() const;
   std::string how_to_go_on() const;
 
@@ -53,8 +54,8 @@ class RunSaves {
   Console& console_;
   const uint64_t first_step_;  // the completed steps when the run began
   bool failed_ = false;
-  std::optional<uint64_t> saving_step_;        // of the checkpoint that was begun last
-  std::optional<SavedCheckpoint> checkpoint_;  // the last complete one of this run
+  std::optional<uint64_t> saving_step_;        // the step of the checkpoint that was begun last
+  std::optional<SavedCheckpoint> checkpoint_;  // the last complete checkpoint of this run
 };
 
 }  // namespace terrace

@@ -54,7 +54,7 @@ StepLog::StepLog(const std::string& path) : path_(path) {
   if (path_.empty()) return;
   fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("cannot open the log", path_, errno);
-  // A run that was killed may have left half a line. What cannot be read (a pipe) has no last byte.
+  // A run that was killed may have left half a line. A pipe cannot be read, so it has no last byte.
   char last = '\n';
   const off_t size = lseek(fd_, 0, SEEK_END);
   if (size > 0 && pread(fd_, &last, 1, size - 1) == 1 && last != '\n') put("");
@@ -119,8 +119,8 @@ void StepLog::ended(const RunEnd& end) {
 
 void StepLog::put(const std::string& line) {
   if (fd_ < 0) return;
-  // One write per line: O_APPEND keeps lines of different writers apart. Only what ends short goes on, which
-  // says why it did.
+  // Each line is one write, because O_APPEND keeps lines of different writers apart. Only a write that ended
+  // short goes on, and the next one says why.
   const std::string text = line + "\n";
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = write(fd_, text.data() + done, text.size() - done);

@@ -11,22 +11,22 @@
 
 namespace terrace {
 
-// Writes a member: nanoseconds by cause, which add up exactly.
+// Writes a member with nanoseconds by cause, which add up exactly.
 void write_time_parts(JsonWriter& json, std::string_view key, const TimeParts& parts);
 
-// Writes the member "uses": what the bytes of a tier are for.
+// Writes the member "uses": the purposes of a tier's bytes.
 void write_uses(JsonWriter& json, std::span<const TierUse> uses);
 
 class StepLog final : public RunObserver {
  public:
-  // An empty path makes a log that keeps nothing. Appends to a file that is there, on a new line. Throws
+  // An empty path makes a log that keeps nothing. A file that exists is appended to, on a new line. Throws
   // Error(io).
   explicit StepLog(const std::string& path);
   ~StepLog() override;
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
 
-  // Throw Error(io) when the line is not in the file as a whole.
+  // These functions throw Error(io) if the line is not in the file as a whole.
   void start(uint64_t completed_steps, uint64_t steps, const std::string& model, const TrainConfig& config);
   void fault_on_purpose(uint64_t step, const std::string& spec);
   void step_done(const StepReport& report) override;

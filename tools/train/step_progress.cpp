@@ -11,11 +11,11 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kLinesPerRun = 20;  // where progress is lines and nothing says how many
-constexpr double kSmoothing = 0.02;    // least weight of the newest step in what remains: before, a mean
-constexpr uint64_t kLongestSilenceNs = 60'000'000'000;  // between two lines where progress is lines
+constexpr uint64_t kLinesPerRun = 20;  // if progress is shown as lines and no interval is configured
+constexpr double kSmoothing = 0.02;    // the newest step's least weight in the time that remains
+constexpr uint64_t kLongestSilenceNs = 60'000'000'000;  // between two lines, if progress is shown as lines
 
-// "h2d 1.20 d2h 0.40 nvme r 3.10 w 2.90 GB", since the run began.
+// Returns the bytes moved since the run began: "h2d 1.20 d2h 0.40 nvme r 3.10 w 2.90 GB".
 std::string moved_text(const OffloadCounters& moved) {
   const auto gigabytes = [](uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; };
   return fmt::format(
@@ -25,8 +25,8 @@ std::string moved_text(const OffloadCounters& moved) {
       gigabytes(moved.param_write_bytes + moved.record_write_bytes + moved.gradient_write_bytes));
 }
 
-// "time (ms) | fwd: 12.30 | bwd: 24.60 | step: 5.10 | ...", with DeepSpeed's names, and the waits that are
-// part of these times.
+// Returns "time (ms) | fwd: 12.30 | bwd: 24.60 | step: 5.10 | ...", with DeepSpeed's names, followed by the
+// same time by cause.
 std::string time_line(const StepReport& report) {
   const auto ms = [](uint64_t ns) { return static_cast<double>(ns) * 1e-6; };
   const OffloadCounters& moved = report.moved;
@@ -72,7 +72,7 @@ void StepProgress::show(const StepReport& report) {
       .gradient_norm = report.gradient_norm,
       .tokens_per_second = static_cast<double>(report.tokens) / mean_seconds_,
       .seconds_left = mean_seconds_ * static_cast<double>(flags_.steps - report.step)};
-  // The last column stays empty.
+  // The last column of the terminal stays empty.
   std::string line = progress_line(progress, console_.columns() == 0 ? 0 : console_.columns() - 1);
   if (flags_.verbose) line += "  " + moved_text(summary_.moved);
   console_.progress(line);

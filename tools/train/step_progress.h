@@ -1,5 +1,5 @@
-// StepProgress: what a person at the terminal sees of a run: the line of progress, evaluations, skipped steps
-// and, with wall_clock_breakdown, the times of a step.
+// StepProgress: the progress of a run for a person at the terminal: the progress line, evaluations, skipped
+// steps and, with wall_clock_breakdown, the times of a step.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace terrace {
 
 class StepProgress final : public RunObserver {
  public:
-  // `summary` observes the run before this does. All outlive this.
+  // `summary` observes the run before this object does. All arguments outlive it.
   StepProgress(const TrainFlags& flags, const TrainConfig& config, const RunSummary& summary,
                Console& console);
 
@@ -31,8 +31,8 @@ class StepProgress final : public RunObserver {
   Console& console_;
   const SteadyClock clock_;
   const uint64_t lines_every_;
-  uint64_t line_ns_ = 0;     // of the last line of progress
-  double mean_seconds_ = 0;  // of a step
+  uint64_t line_ns_ = 0;     // when the last progress line was written
+  double mean_seconds_ = 0;  // mean seconds of a step
 };
 
 }  // namespace terrace

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kWarmUpSteps = 2;
 constexpr uint64_t kDefaultSteps = 3;
-// Less holds the events of no step; more is a mistake.
+// With less memory no step's events have room, and more is a mistake.
 constexpr uint64_t kLeastMemory = 64 * kKiB;
 constexpr uint64_t kMostMemory = 4 * kGiB;
 constexpr uint64_t kDefaultMemory = 32 * kMiB;
@@ -88,7 +88,8 @@ void StepRecording::begin(Trainer& trainer) {
   if (events_ == nullptr) return;
   trainer_ = &trainer;
   const uint64_t completed = completed_ = trainer.completed_steps();
-  // No sooner: from here on a signal ends the run in order, and nothing is left behind of the file.
+  // The file is made no sooner: from here on a signal ends the run in order, and no partial file is left
+  // behind.
   try {
     if (has_trace_) file_ = std::make_unique<TraceFile>(trace_, clock_.now_ns());
   } catch (const Error& unwritten) {
@@ -111,8 +112,8 @@ void StepRecording::begin(Trainer& trainer) {
                         range.last, file_->path().string(), format_bytes(events_->memory_bytes())));
 }
 
-// What was asked for in the last step has ended within the one after it, but for a commit: one that is still
-// in progress may have begun in a recorded step.
+// Transfers of a step have ended when the next one ends, except commits: one that is still in progress may
+// have begun in a recorded step.
 void StepRecording::step_done(const StepReport& report) {
   if (events_ == nullptr) return;
   const uint64_t step = report.step;
@@ -125,7 +126,7 @@ void StepRecording::step_done(const StepReport& report) {
   if (!has_trace_) choose_next(step);
 }
 
-// For a page alone: steps that get rarer. The last one's transfers have ended by now.
+// A page alone needs pictures of ever rarer steps. The transfers of the last one have ended by now.
 void StepRecording::choose_next(uint64_t step) {
   uint64_t next = step + 1;
   while (!is_pictured_step(completed_, next)) ++next;

@@ -1,6 +1,6 @@
-// StepRecording: what `terrace train` records of chosen steps: the file that it becomes (--trace), and the
-// picture of a step for the page of --report. A trace that cannot be written when training goes on is a
-// warning: the training is as good without it.
+// StepRecording: records the events of chosen steps for `terrace train`, as a file (--trace) and as a picture
+// of a step for the page of --report. A trace that can no longer be written is a warning, because training
+// goes on as well without it.
 #pragma once
 
 #include <cstdint>
@@ -24,28 +24,28 @@ struct StepRange {
   uint64_t first = 0;
   uint64_t last = 0;
 };
-// "3-5", "3-" (to the end) or "3". Throws Error(config) where it is none, or begins after `steps`.
+// Parses "3-5", "3-" (to the end) or "3". Throws Error(config) if it is no range, or begins after `steps`.
 StepRange parse_step_range(const std::string& text, uint64_t steps);
-// Of a run that goes on behind `completed` of `steps`: three steps, the first of which has others before it
-// where the run is long enough.
+// Returns three steps of a run that goes on after `completed` of `steps`. If the run is long enough, some
+// steps come before the first of them.
 StepRange default_step_range(uint64_t completed, uint64_t steps);
 
 class StepRecording final : public RunObserver {
  public:
-  // Throws Error(config) for flags that are wrong. Without --trace and --report it does nothing at all.
+  // Throws Error(config) for flags that are wrong. Without --trace and --report it does nothing.
   StepRecording(const TrainFlags& flags, Log& log);
   ~StepRecording() override;
   StepRecording(const StepRecording&) = delete;
   StepRecording& operator=(const StepRecording&) = delete;
 
-  // Null where nothing is recorded.
+  // Returns null if nothing is recorded.
   StepEvents* events() { return events_.get(); }
-  // `trainer` stands where the run goes on, and outlives the recording's calls.
+  // The run goes on from where `trainer` stands; `trainer` outlives the recording's calls.
   void begin(Trainer& trainer);
-  // Takes out what was recorded, and ends the trace when nothing more can come.
+  // Takes out the recorded events, and ends the trace if no more can come.
   void step_done(const StepReport& report) override;
   void ended(const RunEnd& end) override;
-  // The picture of the latest pictured step; empty where there is none since the last call.
+  // Returns the picture of the latest pictured step; empty if there is none since the last call.
   std::optional<StepPicture> take_picture() { return std::exchange(picture_, std::nullopt); }
 
  private:
@@ -56,16 +56,16 @@ class StepRecording final : public RunObserver {
 
   Log& log_;
   const SteadyClock clock_;
-  const uint64_t steps_;     // of the whole run
+  const uint64_t steps_;     // steps of the whole run
   const std::string trace_;  // the file
   const bool has_trace_;
   const bool has_page_;
   Trainer* trainer_ = nullptr;
-  uint64_t completed_ = 0;  // when the run began
+  uint64_t completed_ = 0;  // completed steps when this run began
   std::optional<StepRange> wanted_;
   std::unique_ptr<StepEvents> events_;
   std::unique_ptr<TraceFile> file_;
-  std::optional<PictureTaker> taker_;  // where there is a page
+  std::optional<PictureTaker> taker_;  // set if there is a page
   std::optional<StepPicture> picture_;
 };
 

@@ -13,12 +13,12 @@ namespace {
 
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
 
-// A handler has no argument of ours: these are the only variables of the program that are not passed around.
+// A signal handler has no argument of ours, so these variables are global.
 std::atomic<int> g_received{0};
 std::atomic<bool> g_on_terminal{false};
 static_assert(std::atomic<int>::is_always_lock_free, "read and written inside a signal handler");
 
-constexpr int kRequested = -1;  // no signal's number
+constexpr int kRequested = -1;  // no signal has this number
 
 std::string_view notice_of(int number) {
   if (number == SIGINT)
@@ -29,7 +29,7 @@ std::string_view notice_of(int number) {
          "stops at once\n";
 }
 
-// A hangup is told to the process several times, by the terminal and by its shell: it only counts as a wish.
+// The terminal and its shell both send SIGHUP, so it counts as a wish but never towards a second one.
 bool is_second(int number) {
   if (number != SIGHUP) {
     const int earlier = g_received.exchange(number);
@@ -46,11 +46,11 @@ void on_stop_signal(int number) {
     signal(number, SIG_DFL);
     raise(number);  // delivered when this handler returns
   } else {
-    constexpr size_t kTerminalPart = 4;  // takes back the progress line
+    constexpr size_t kTerminalPart = 4;  // the part of a notice that takes back the progress line
     const std::string_view notice = notice_of(number);
     const std::string_view shown = g_on_terminal ? notice : notice.substr(kTerminalPart);
     if (write(STDERR_FILENO, shown.data(), shown.size()) < 0) {
-      // Nobody is listening; the wish counts all the same.
+      // The notice cannot be shown, but the wish counts.
     }
   }
   errno = saved_errno;
@@ -68,7 +68,7 @@ StopSignals::StopSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) {
     const int result = sigaction(kSignals[i], &action, &earlier_[i]);
     TERRACE_ASSERT(result == 0, "sigaction: " + system_reason(errno));
-    // nohup asked for it to be ignored.
+    // nohup asked for SIGHUP to be ignored.
     if (kSignals[i] == SIGHUP && earlier_[i].sa_handler == SIG_IGN) sigaction(SIGHUP, &earlier_[i], nullptr);
   }
 }

@@ -1,6 +1,6 @@
-// StopSignals: SIGINT, SIGTERM and SIGHUP, and what `terrace ctl stop` asks for, as a wish to stop. The first
-// one is remembered, so that the step in progress ends and the state can be saved; the second one ends the
-// program at once, but SIGHUP never does: a closed terminal sends several. The handler does nothing else.
+// StopSignals: SIGINT, SIGTERM, SIGHUP and `terrace ctl stop`, as a wish to stop. The first wish is
+// remembered, so that the step in progress ends and the state can be saved. The second one ends the program
+// at once, except SIGHUP, because a closed terminal sends several. The handler does nothing else.
 #pragma once
 
 #include <signal.h>
@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-// At most one at a time; restores the earlier handlers.
+// At most one exists at a time. Its destructor restores the earlier handlers.
 class StopSignals {
  public:
   StopSignals();
@@ -18,10 +18,10 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // The same wish from somebody else than a signal, on any thread; a signal after it is the second one.
+  // Makes the same wish without a signal, on any thread. A signal after it is the second wish.
   void request();
   bool requested() const;
-  // "SIGINT", "terrace ctl stop", or empty.
+  // Returns "SIGINT", "terrace ctl stop" and the like; empty without a wish.
   std::string_view name() const;
 
  private:

@@ -1,5 +1,5 @@
-// `terrace train`: from flags to a trained model: resolves and checks everything, says what is going to
-// happen, lets TrainingRun do it, and reports.
+// `terrace train`: resolves and checks all flags, says what is going to happen, lets TrainingRun train, and
+// reports.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -70,7 +70,7 @@ class Train final : public Subcommand {
   int print_config() {
     const TrainConfig config = resolve_config(flags_);
     for (const std::string& warning : config.warnings) console_.warning(warning);
-    choose_model(flags_);  // a name that is none is as wrong here
+    choose_model(flags_);  // an unknown model is refused here too
     const TrainConfig in_force = settled(config);
     print_result(flags_.json ? config_json(in_force) : config_table(in_force));
     return kDone;
@@ -87,7 +87,7 @@ class Train final : public Subcommand {
   Console console_;
 };
 
-// Null when it was turned off.
+// Returns null if it is turned off.
 std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer) {
   constexpr uint64_t kSecondNs = 1'000'000'000;
   constexpr uint64_t kNeverNs = UINT64_MAX;
@@ -98,7 +98,7 @@ std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer) {
   const WatchdogOptions options{
       flags_.stall_warning_seconds == 0 ? kNeverNs : in_ns(flags_.stall_warning_seconds),
       in_ns(flags_.stall_abort_seconds)};
-  // The step thread cannot be interrupted where it waits, so nothing can be saved or cleaned up.
+  // The step thread cannot be interrupted in a wait, so nothing can be saved or cleaned up.
   const auto abort = [this] {
     console_.end_progress();
     print_error(
@@ -110,7 +110,7 @@ std::unique_ptr<WatchdogThread> Train::start_watchdog(Trainer& trainer) {
   return std::make_unique<WatchdogThread>(trainer.offloader().report().watch(), options, console_, abort);
 }
 
-// Null when it was turned off.
+// Returns null if it is turned off.
 std::unique_ptr<JobControl> Train::start_control(Trainer& trainer, StopSignals& signals) {
   if (flags_.no_control) return nullptr;
   JobControlOptions options;
@@ -124,11 +124,11 @@ void Train::record_schedule(const Trainer& trainer) {
   try {
     write_schedule(flags_.record_schedule, trainer.recorded_schedule());
   } catch (const Error& unwritten) {
-    console_.warning(unwritten.what());  // the training is as good without it
+    console_.warning(unwritten.what());  // training is as good without the schedule
   }
 }
 
-// Of several processes each would train by itself, into the same folders and with the memory of all.
+// Each of several processes would train by itself, in the same folders and with the memory of all.
 void require_one_process() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_NTASKS"}) {
     const char* const value = std::getenv(name);
@@ -146,14 +146,14 @@ void require_one_process() {
   }
 }
 
-// What export takes the model's tokenizer from; empty where the model has none.
+// Returns the tokenizer that an export of the model needs; empty if the model has none.
 std::string tokenizer_of(const TrainFlags& flags) {
   if (!flags.data.tokenizer.empty()) return flags.data.tokenizer;
   const std::filesystem::path folder = model_folder(flags);
   return !folder.empty() && std::filesystem::exists(folder / "tokenizer.json") ? flags.model : "";
 }
 
-// A run that does not fit is told how it would.
+// The error of a run that does not fit says how it would fit.
 TrainingSetup plan_or_refuse(const TrainerOptions& options) {
   try {
     TrainingSetup setup = plan_training(options);
@@ -208,7 +208,7 @@ int Train::train(RunReport& report) {
   if (!data) data.emplace(open_training_data(flags_, choice, options, console_));
   if (flags_.resume.empty()) require_empty_monitors(options.config);
   StepLog log(flags_.log);
-  // Takes a while: after everything that can be refused.
+  // Measuring takes a while, so it comes after everything that can be refused.
   std::optional<PlanPrediction> prediction = predict_training(options, setup, console_);
 
   StopSignals signals;
@@ -220,7 +220,7 @@ int Train::train(RunReport& report) {
   report.begin(options, plan, facts, summary.unigram_loss, prediction);
   summary.predicted.begin(std::move(prediction));
   console_.info(crash_notice(flags_, options.config, plan));
-  if (start.is_resumed()) options.weights.clear();  // what is gone on from has its own
+  if (start.is_resumed()) options.weights.clear();  // the state that is gone on from has its own weights
   const auto made = make_trainer(
       start, options, std::move(setup), *data,
       [&](TrainingSetup& used) {
@@ -245,7 +245,7 @@ int Train::train(RunReport& report) {
 
   const std::unique_ptr<WatchdogThread> watchdog = start_watchdog(trainer);
   const std::unique_ptr<JobControl> control = start_control(trainer, signals);
-  // The report shows what those before it have to say.
+  // The report shows the results of the observers before it.
   std::vector<RunObserver*> observers = {&summary, &log, &recording, &faults, &report, &monitor, &progress};
   if (control != nullptr) observers.push_back(control.get());
   RunSaves kept(flags_, options, trainer, saves.get(), observers, console_);

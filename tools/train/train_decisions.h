@@ -1,5 +1,5 @@
-// TrainDecisions: what `terrace train --decisions` and `--replay-decisions` do to a run. Without them it does
-// nothing.
+// TrainDecisions: what `terrace train --decisions` and `--replay-decisions` do to a run. Without these flags
+// it does nothing.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,11 @@ namespace terrace {
 
 class TrainDecisions {
  public:
-  // Of a run that is planned. Opens what is replayed, and writes nothing. Throws what DecisionReplay throws.
+  // `setup` is the plan of the run. Opens the log that is replayed, and writes nothing. Throws what
+  // DecisionReplay throws.
   TrainDecisions(const TrainingSetup& setup, const TrainFlags& flags);
 
-  // The run will be made with `setup`; `log` and this object outlive it. Throws what DecisionFile throws.
+  // The run is made with `setup`; `log` and this object outlive it. Throws what DecisionFile throws.
   void apply_to(TrainingSetup& setup, Log& log);
 
  private:

@@ -80,8 +80,8 @@ std::string host_text(const TrainerPlan& plan) {
   return text;
 }
 
-// How far the run exceeds the memory it gets: budgets as shares of what they stand in for, where they are
-// less.
+// Adds how far the run exceeds its memory: each budget as a share of the parameters or states, if it is not
+// larger than they are.
 void add_shares(std::vector<ReportFact>& facts, const PlacementConfig& placement, const TrainerPlan& plan) {
   const auto share = [](const char* what, uint64_t bytes, const char* whole, uint64_t of) {
     return fmt::format(
@@ -123,7 +123,8 @@ std::string update_text(const TrainConfig& config) {
   return "after_backward at first, then what the first steps show to be the fastest";
 }
 
-// Of states below the device. Empty where nothing was asked for and the processor does all.
+// Describes the sides of an update of states below the device; empty if no ratio is configured and the
+// processor updates everything.
 std::string side_text(const PlacementConfig& placement, const TrainerPlan& plan) {
   if (plan.memory.device_update_chunks() == 0 && placement.processor_share == 1) return "";
   if (plan.memory.device_update_chunks() == 0)
@@ -158,7 +159,7 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// "0.001 (default)": a value in force and where it comes from.
+// Returns a value in force and its origin: "0.001 (default)".
 std::string with_origin(const TrainConfig& config, std::string_view key) {
   const auto found = std::find_if(config.resolved.begin(), config.resolved.end(),
                                   [&](const ResolvedValue& value) { return value.key == key; });
@@ -206,7 +207,7 @@ std::string weights_text(const TrainerOptions& options, const RunStart& start) {
   return fmt::format("random, of seed {}", options.config.terrace.seed);
 }
 
-// Empty where all weights are trained.
+// Returns an empty text if all weights are trained.
 std::string trained_text(const TrainerOptions& options, const TrainerPlan& plan) {
   const TrainConfig& config = options.config;
   std::string text;

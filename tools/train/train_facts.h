@@ -1,4 +1,4 @@
-// What `terrace train` says of a run before it begins: first what its user chose, then where everything lives
+// The header that `terrace train` prints before a run: first what the user chose, then where everything lives
 // and what that costs. How it is done is detail.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace terrace {
 std::vector<ReportFact> training_facts(const TrainFlags& flags, const TrainerOptions& options,
                                        const TrainerPlan& plan, const RunStart& start,
                                        const TrainingData& data, double unigram_loss);
-// The same as lines of text, each with its newline, of at most `width` columns (0: as long as they are).
+// Returns the facts as lines of text, each with its newline, of at most `width` columns (0: any length).
 std::string training_header(const std::vector<ReportFact>& facts, bool verbose, size_t width);
 
 }  // namespace terrace

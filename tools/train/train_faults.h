@@ -1,5 +1,5 @@
-// InjectedFaults: what `terrace train --inject` does to a run, said loudly before it begins and counted when
-// it ends. It must never do anything without --inject.
+// InjectedFaults: the faults of `terrace train --inject`, announced loudly before the run and counted when it
+// ends. It must never do anything without --inject.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,8 @@ namespace terrace {
 
 class InjectedFaults final : public RunObserver {
  public:
-  // One specification for each --inject, as runtime/train/fault_spec.h has them. Throws Error(config).
+  // `specs` has one specification for each --inject, in the form of runtime/train/fault_spec.h. Throws
+  // Error(config).
   explicit InjectedFaults(const std::vector<std::string>& specs);
 
   // Warns, and decorates the engines of a run that will be made with `options`. `log` and this object outlive

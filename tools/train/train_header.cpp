@@ -50,7 +50,7 @@ dev_t device_of(const fs::path& path) {
   return stat(path.c_str(), &status) == 0 ? status.st_dev : 0;
 }
 
-// Refuses folders that are not there, cannot be written to, or are one folder by two names.
+// Refuses folders that do not exist or cannot be written to, and two names of one folder.
 void check_folders(const std::vector<fs::path>& paths) {
   constexpr const char* kWhat = "cannot use the nvme path";
   constexpr const char* kAdvice = "create the folder, or name one on a fast local disk with --nvme-path";
@@ -59,7 +59,7 @@ void check_folders(const std::vector<fs::path>& paths) {
     struct stat status {};
     const bool is_there = stat(path.c_str(), &status) == 0;
     const int error = is_there ? ENOTDIR : errno;
-    // What is not there, or no folder, was named by mistake; anything else is the system's doing.
+    // A path that does not exist or is no folder was named by mistake; any other error is the system's.
     if (!is_there && error != ENOENT && error != ENOTDIR)
       fail_to_use(kWhat, path, system_reason(error), kAdvice);
     if (!is_there || !S_ISDIR(status.st_mode))
@@ -74,7 +74,8 @@ void check_folders(const std::vector<fs::path>& paths) {
   }
 }
 
-// What a dead job left below an nvme path; the tier folder removes it before it takes space of its own.
+// Returns the bytes that a dead job left below an nvme path. The tier folder removes them before it takes
+// space of its own.
 uint64_t stale_bytes_in(const fs::path& nvme_path) {
   uint64_t bytes = 0;
   std::error_code error;
@@ -129,7 +130,7 @@ void check_nvme_folders(const PlacementConfig& placement) {
 
 namespace {
 
-// Whether the checkpoint to resume from is one of `folder`'s, or there is none.
+// Returns true if the checkpoint to resume from is one of `folder`'s, or no checkpoint is named.
 bool goes_on_from(const std::string& resume, const fs::path& folder) {
   if (resume.empty() || resume == kResumeAuto || resume == kResumeNvme) return true;
   std::error_code error;

@@ -1,4 +1,4 @@
-// The folders that `terrace train` writes to: whether they can be used, and what a crash would cost.
+// The folders that `terrace train` writes to: checks that they can be used, and says what a crash would cost.
 #pragma once
 
 #include <memory>
@@ -12,16 +12,16 @@
 
 namespace terrace {
 
-// What protects the run against a crash, how it goes on after one, and how much is lost then; one line.
+// Returns one line: what protects the run against a crash, how it goes on after one, and how much is lost
+// then.
 std::string crash_notice(const TrainFlags& flags, const TrainConfig& config, const TrainerPlan& plan);
 
-// The folder of --save, which is this run's alone from now on; null without one. Throws Error(config) when it
-// has the checkpoints of another run, Error(io) when it cannot be written to or another job saves there, and
-// Error(capacity) when a checkpoint, together with the tier files of the run, has no room there.
+// Returns the folder of --save, which is this run's alone from now on; null without one. Throws Error(config)
+// if it has the checkpoints of another run, Error(io) if it cannot be written to or another job saves there,
+// and Error(capacity) if a checkpoint, together with the tier files of the run, has no room there.
 std::unique_ptr<CheckpointFolder> open_save_folder(const TrainFlags& flags, const TrainerPlan& plan,
                                                    Log& log);
-// Unless the folders of what is on nvme are there, throws Error(config), and unless they can be written to,
-// Error(io).
+// Throws Error(config) if a folder of the nvme tier does not exist, and Error(io) if it cannot be written to.
 void check_nvme_folders(const PlacementConfig& placement);
 
 }  // namespace terrace

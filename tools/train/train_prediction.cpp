@@ -19,7 +19,7 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kStepsThatPay = 100;  // what it takes to measure the machine, a second or two
+constexpr uint64_t kStepsThatPay = 100;  // so long a run is worth a second or two of measuring the machine
 
 }  // namespace
 

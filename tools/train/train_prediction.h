@@ -1,5 +1,5 @@
-// The prediction of a run of `terrace train`: made before anything is allocated, and set beside what was
-// measured at its end.
+// The prediction of a run of `terrace train`, made before anything is allocated and compared at the end with
+// what was measured.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,19 @@
 
 namespace terrace {
 
-// Without times for a run that is too short for measuring them to pay. What cannot be predicted is a line in
-// the log, and no reason not to train.
+// Returns a prediction, without times if the run is too short for measuring them. If the run cannot be
+// predicted, a warning says so and nothing is returned.
 std::optional<PlanPrediction> predict_training(const TrainerOptions& options, const TrainingSetup& setup,
                                                Console& console);
 
-// What the steps came to that a prediction is about: those that are alike, in its mode of the update.
+// PredictedSteps: the measured steps that a prediction is about: those that repeat, in its mode of the
+// update.
 class PredictedSteps {
  public:
   void begin(std::optional<PlanPrediction> prediction) { prediction_ = std::move(prediction); }
   void add(const StepReport& report);
 
-  // Empty without a prediction, or without such a step. `tiers` are those of the run.
+  // Returns an empty text without a prediction or such a step. `tiers` are those of the run.
   std::string text(const std::vector<TierSummary>& tiers) const;
   // Writes the member "prediction": an object, or null.
   void write(JsonWriter& json) const;
@@ -42,7 +43,7 @@ class PredictedSteps {
   std::vector<Row> link_rows() const;
   double median_seconds() const;
 
-  static constexpr size_t kMostTimes = 4096;  // of which the median is taken
+  static constexpr size_t kMostTimes = 4096;  // the median is taken of at most so many times
   std::optional<PlanPrediction> prediction_;
   uint64_t seen_ = 0;
   uint64_t steps_ = 0;

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of this one checkpoint or commit alone: another may be whole.
+// Returns true if the failure is of this checkpoint or commit alone; another one may be whole.
 bool is_damage(const Error& failure) {
   return failure.kind() == ErrorKind::corrupt || failure.kind() == ErrorKind::io;
 }
@@ -37,7 +37,8 @@ void say_fallback(const std::string& damaged, const Error& failure, const fs::pa
   throw Error(failure.kind(), std::move(parts));
 }
 
-// The checkpoints of --save that can be read, the best first.
+// Returns the checkpoints of --save, the best first. Those before the first whose information can be read are
+// left out.
 std::vector<fs::path> readable_checkpoints(const std::string& folder, Log& log) {
   std::vector<fs::path> candidates;
   if (!folder.empty()) candidates = checkpoints_to_resume_from(folder);
@@ -72,7 +73,7 @@ void require_nothing_to_lose(const TierContents& tier, const std::vector<fs::pat
                    names_of(paths))});
 }
 
-// What must agree when one of two saved states takes the place of the other.
+// Two saved states may replace each other only if these facts of their runs agree.
 void require_one_run(const CheckpointInfo& commit, const CheckpointInfo& checkpoint, const fs::path& folder,
                      const std::vector<fs::path>& paths) {
   const auto same = [&](const char* fact) {
@@ -91,7 +92,7 @@ void require_one_run(const CheckpointInfo& commit, const CheckpointInfo& checkpo
        "name the one that is meant: --resume nvme with another --save, or --resume DIR with --fresh"});
 }
 
-// What a fall-back to a checkpoint, or a new start, would remove may be better than that.
+// A checkpoint or a new start must not remove older commits, which may be better.
 [[noreturn]] void older_commits_stay(const std::vector<fs::path>& paths, const std::string& damage) {
   throw Error(ErrorKind::corrupt,
               {"cannot go on from the newest commit in", names_of(paths), damage,
@@ -122,7 +123,7 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
     log.info(fmt::format("the commit in {} is of step {}, earlier than the checkpoint: it is given up",
                          names_of(paths), step));
   } else if (tier.has_commits) {
-    // Throws what is wrong. With a path left out nothing is damaged.
+    // require_commit() throws what is wrong. If a path was left out, nothing is damaged.
     if (tier.paths_fit && tier.commit_count > 1) older_commits_stay(paths, tier.trouble);
     if (start.checkpoints.empty() || !tier.paths_fit) require_commit(config);
     log.warning(fmt::format("THE COMMIT IN {} CANNOT BE USED and a checkpoint is taken instead: {}",
@@ -140,7 +141,8 @@ RunStart choose_by_itself(const TrainFlags& flags, const TrainConfig& config, co
   return start;
 }
 
-// The first of them that `take` does not throw at; throws what the last one is thrown at with.
+// Takes the first checkpoint for which `take` does not throw. If all are damaged, throws the failure of the
+// last.
 void take_first(std::span<const fs::path> checkpoints, FunctionRef<void(const fs::path&)> take, Log& log) {
   for (size_t i = 0; i < checkpoints.size(); ++i) {
     try {
@@ -175,7 +177,7 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
     tier = {};
   }
   if (flags.resume == kResumeAuto) return choose_by_itself(flags, config, tier, paths, log);
-  if (!tier.in_use) require_nothing_to_lose(tier, paths);  // else the lock says whose it is
+  if (!tier.in_use) require_nothing_to_lose(tier, paths);  // otherwise the lock names the job that uses it
   if (flags.resume.empty()) return start;
   require_exists("--resume", flags.resume);
   read_checkpoint_info(flags.resume);
@@ -204,7 +206,7 @@ std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& opt
     setup = plan_training(options);
   }
   std::span<const fs::path> checkpoints = start.checkpoints;
-  if (options.discard_commits) {  // which are gone once there is a trainer
+  if (options.discard_commits) {  // the commits are gone once there is a trainer
     const auto require = [&](const fs::path& checkpoint) {
       Trainer::require_resumable(checkpoint, options, setup, data);
       checkpoints = {&checkpoint, 1};

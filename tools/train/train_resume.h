@@ -1,6 +1,6 @@
-// Where `terrace train` goes on from: the commit on its nvme paths, a checkpoint, or the beginning; and
-// whether a commit that is there may go. It must never give up a commit that nobody said to give up, but one
-// that is older than the checkpoint of the same run that is taken instead.
+// Chooses where `terrace train` goes on from: the commit on its nvme paths, a checkpoint, or the beginning.
+// It also decides whether an existing commit may go. It must never give up a commit without being told to,
+// except one that is older than the checkpoint of the same run that is taken instead.
 #pragma once
 
 #include <filesystem>
@@ -18,19 +18,19 @@ namespace terrace {
 
 struct RunStart {
   std::optional<SavedState> commit;                // tried first
-  std::vector<std::filesystem::path> checkpoints;  // then these, the best first
-  bool discard_commits = false;                    // when the run begins without `commit`
+  std::vector<std::filesystem::path> checkpoints;  // tried next, the best first
+  bool discard_commits = false;                    // set if the run begins without `commit`
 
   bool is_resumed() const { return commit || !checkpoints.empty(); }
 };
 
-// Says what was chosen, with --resume auto. Reads manifests only. Throws Error when what must be used cannot
-// be: what was named, or, with auto, all there is; and Error(config) when a commit would be lost.
+// With --resume auto it logs the choice. It reads manifests only. Throws Error if the named state cannot be
+// used or, with auto, none of those that exist can; and Error(config) if a commit would be lost.
 RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& log);
 
-// `options` and `setup` as planned for the start. Makes the trainer and takes up what is to be gone on from;
-// that something better is damaged is a warning, where there is something else. Throws what the last one
-// throws. `before_making` sees the setup that is used.
+// Makes the trainer with `options` and `setup`, which were planned for `start`, and takes up its state. If a
+// state is damaged and there is another, it warns and takes that one; otherwise it throws the failure of the
+// last. `before_making` sees the setup that is used.
 std::unique_ptr<Trainer> make_trainer(const RunStart& start, TrainerOptions& options, TrainingSetup setup,
                                       const TrainingData& data,
                                       FunctionRef<void(TrainingSetup&)> before_making, Log& log);

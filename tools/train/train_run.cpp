@@ -14,7 +14,7 @@ void TrainingRun::run() {
     parts_.saves.after_failure(failure);
     failure_ = failure;
   }
-  parts_.trainer.offloader().wait_for_copies();  // which the record counts where they end
+  parts_.trainer.offloader().wait_for_copies();  // a recorded copy is counted when it ends
 }
 
 void TrainingRun::train() {
@@ -31,7 +31,7 @@ void TrainingRun::train() {
   }
   parts_.console.end_progress();
   parts_.saves.finish_update();
-  // Kept first: an evaluation that fails, or a second signal, must not cost the steps.
+  // The state is kept first: an evaluation that fails, or a second signal, must not cost the steps.
   parts_.saves.keep_last(trainer.completed_steps() >= flags.steps && !parts_.signals.requested());
   if (!parts_.signals.requested()) evaluate();
 }
@@ -43,7 +43,7 @@ void TrainingRun::evaluate() {
   for (RunObserver* observer : parts_.observers) observer->evaluated(trainer.completed_steps(), loss);
 }
 
-// Memory is changed and states are kept here alone, between two steps.
+// Memory changes and states are kept only here, between two steps.
 void TrainingRun::answer_requests() {
   parts_.trainer.look_after_memory();
   if (parts_.control == nullptr) return;

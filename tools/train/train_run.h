@@ -1,5 +1,5 @@
 // TrainingRun: the loop of `terrace train`: steps, evaluations, states to keep and requests, until the last
-// step or until somebody wants it to stop. It plans nothing and allocates nothing of size.
+// step or a wish to stop. It plans nothing and allocates little.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +26,17 @@ class TrainingRun {
     RunSaves& saves;
     std::span<RunObserver* const> observers;
     const StopSignals& signals;
-    JobControl* control;  // null where nobody can reach the run
+    JobControl* control;  // null if nobody can reach the run
     Console& console;
   };
-  // All that `parts` names outlives the run.
+  // Everything that `parts` names outlives the run.
   explicit TrainingRun(const Parts& parts) : parts_(parts) {}
 
   // Trains to the end, or to the end of the step in which a signal arrived, and keeps the state. After a
-  // failure the state is saved when it is still whole.
+  // failure the state is saved if it is still whole.
   void run();
-  // Tells the observers how the run ended. Returns what the user is told where the run did not come to its
-  // end: the last line says what survives, and how to go on from there.
+  // Tells the observers how the run ended. Returns the error for the user if the run did not come to its end;
+  // its last line says what survives and how to go on.
   std::optional<Error> end();
 
  private:
@@ -47,7 +47,7 @@ class TrainingRun {
   Error stopped() const;
 
   const Parts parts_;
-  std::optional<Error> failure_;  // of a run that failed
+  std::optional<Error> failure_;  // set if the run failed
 };
 
 }  // namespace terrace

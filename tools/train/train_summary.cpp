@@ -83,7 +83,7 @@ void add_time(TextTable& table, const RunSummary& summary, std::string_view name
              percent_text(seconds(ns), seconds(summary.total_ns))});
 }
 
-// Every nanosecond once.
+// Every nanosecond counts in one row.
 std::string time_table(const RunSummary& summary) {
   TextTable table({"time", "total", "per step", "share"});
   for (const TimeCause cause : kTimeCauses)
@@ -92,7 +92,7 @@ std::string time_table(const RunSummary& summary) {
   return table.text() + resource_text(resource_use(summary.moved)) + "\n";
 }
 
-// The same time by its phases, and who waited: these overlap.
+// The rows are phases of the same time and waits within it, so they overlap.
 std::string phase_table(const RunSummary& summary) {
   TextTable table({"of it", "total", "per step", "share"});
   add_time(table, summary, "forward and backward", summary.forward_backward_ns);
@@ -120,7 +120,7 @@ std::string loss_text(const RunSummary& summary) {
                     gain < 0 ? -gain : gain, gain < 0 ? "above" : "below");
 }
 
-// Where the state is, and the command that goes on.
+// Says where the state is, and which command goes on from it.
 std::string state_text(const RunSummary& summary) {
   std::string text;
   if (summary.commit_step)
@@ -239,7 +239,7 @@ void RunSummary::ended(const RunEnd& end) {
 }
 
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan) {
-  // Of the budget as it was throughout, or of none.
+  // The bound is that of the budget at the beginning, so it is left out if the budget has changed.
   if (!trainer.offloader().budget().has_changed())
     summary.bound = summary.least.per_step(trainer.offloader());
   std::vector<TierUse> host_uses;
@@ -311,7 +311,7 @@ std::string steps_text(const RunSummary& summary) {
 
 }  // namespace
 
-// The result last.
+// The result comes last.
 std::string summary_text(const RunSummary& summary, bool verbose) {
   std::string text = memory_table(summary);
   if (verbose) {

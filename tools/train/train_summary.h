@@ -1,5 +1,4 @@
-// RunSummary: what a run of `terrace train` did, added up step by step, and its two forms: aligned text and
-// JSON.
+// RunSummary: the results of a run of `terrace train`, added up step by step, as aligned text and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -19,38 +18,38 @@ namespace terrace {
 struct RunSummary final : public RunObserver {
   std::string model;
   uint64_t parameter_count = 0;
-  uint64_t planned_steps = 0;    // of the whole run
-  uint64_t completed_steps = 0;  // of the whole run
-  std::string stopped_by;        // "SIGINT"; empty when the run came to its end
+  uint64_t planned_steps = 0;    // steps of the whole run
+  uint64_t completed_steps = 0;  // steps of the whole run
+  std::string stopped_by;        // "SIGINT"; empty if the run came to its end
   double unigram_loss = 0;
   std::optional<double> validation_loss;
-  uint64_t validation_step = 0;  // that it is of
-  std::string tokenizer;         // as the user named it, or the folder of the model that has one; else empty
-  std::string checkpoint;        // the last one of this run; empty when there is none
-  // Commits of the nvme tier.
-  std::optional<uint64_t> commit_step;  // of the one that stays there
+  uint64_t validation_step = 0;  // the step of validation_loss
+  std::string tokenizer;         // as the user named it, or the model's folder if that has one; else empty
+  std::string checkpoint;        // the last one of this run; empty if there is none
+  // These members are about commits of the nvme tier.
+  std::optional<uint64_t> commit_step;  // the step of the commit that stays there
   std::string nvme_paths;
   bool keeps_commits = false;
-  OffloadCounters commits;  // of the whole run, what was committed after its last step included
+  OffloadCounters commits;  // counters of the whole run, commits after its last step included
 
-  // Of the steps of this run.
+  // These members count the steps of this run.
   uint64_t steps = 0;
   uint64_t tokens = 0;
-  uint64_t skipped_steps = 0;  // of these, overflowed in fp16
+  uint64_t skipped_steps = 0;  // steps of this run that overflowed in fp16
   double last_loss = 0;
   uint64_t total_ns = 0;
   uint64_t forward_backward_ns = 0;
   uint64_t update_ns = 0;
-  uint64_t keeping_ns = 0;  // commits and checkpoints between the steps
+  uint64_t keeping_ns = 0;  // time of commits and checkpoints between the steps
   OffloadCounters moved;
 
   PredictedSteps predicted;
 
   LeastTraffic least;
-  TrafficBound bound;  // of one step, in the mean
+  TrafficBound bound;  // least traffic of one step, on average
   std::vector<TierSummary> tiers;
   std::vector<NvmePathUse> paths;
-  uint64_t process_bytes = 0;  // the most that the operating system was seen to count for this process (Pss)
+  uint64_t process_bytes = 0;  // the most that the system counted for this process (Pss)
 
   void step_done(const StepReport& report) override;
   void update_finished(const FinishedUpdate& last) override;
@@ -60,11 +59,11 @@ struct RunSummary final : public RunObserver {
   void ended(const RunEnd& end) override;
 };
 
-// The memory of the trainer as it is now, the bound, and what was committed.
+// Adds the trainer's present memory, the bound, and the counters of commits.
 void add_memory(RunSummary& summary, Trainer& trainer, const TrainerPlan& plan);
 
 std::string summary_text(const RunSummary& summary, bool verbose);
-// One JSON object and a newline.
+// Returns one JSON object and a newline.
 std::string summary_json(const RunSummary& summary);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// `terrace eval`: the loss of a trained model over data: nothing is trained and nothing is written but the
-// cache of tokenized text.
+// `terrace eval`: computes the loss of a trained model over data. It trains nothing and writes only the cache
+// of tokenized text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace terrace {
 namespace {
 
-// A model made for more reads no longer sequences than this unless it is asked to.
+// A model that is made for longer sequences reads no longer ones unless --context asks for them.
 constexpr uint32_t kLongestByDefault = 2048;
 
 constexpr const char* kExamples =
@@ -34,7 +34,7 @@ constexpr const char* kExamples =
 struct Sums {
   double nats = 0;
   uint64_t tokens = 0;
-  std::optional<uint64_t> bytes;  // of the text that the tokens stand for; nothing where that is not known
+  std::optional<uint64_t> bytes;  // bytes of the text that the tokens stand for; nothing if not known
 };
 
 class Eval final : public Subcommand {
@@ -104,7 +104,7 @@ int Eval::run() {
   return kDone;
 }
 
-// Sequences side by side; the last one may be shorter, and is then a batch of its own.
+// Sequences are computed side by side. A shorter last one is a batch of its own.
 Sums Eval::evaluate(const TokenSource& tokens, const Tokenizer* tokenizer, Inference& inference) {
   Sums sums;
   if (tokenizer != nullptr || tokens.tokens_are_bytes()) sums.bytes = 0;
@@ -143,7 +143,7 @@ void Eval::evaluate_batch(const TokenSource& tokens, std::span<const uint64_t> b
   sums.tokens += targets.size();
   if (!sums.bytes) return;
   for (const int32_t token : targets) {
-    // What stands between two texts is no part of either.
+    // The token between two texts is part of neither.
     const bool is_text = tokenizer == nullptr || token != tokenizer->end_of_text();
     if (is_text) *sums.bytes += tokenizer == nullptr ? 1 : tokenizer->bytes_of(token).size();
   }

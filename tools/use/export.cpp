@@ -1,5 +1,5 @@
-// `terrace export`: the weights of a checkpoint as a Hugging Face folder. It reads the checkpoint's files a
-// block at a time and needs neither the memory that training takes nor the configuration that trained.
+// `terrace export`: writes the weights of a checkpoint as a Hugging Face folder. It reads the checkpoint's
+// files a block at a time, and needs neither the memory of training nor its configuration.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -27,8 +27,8 @@ constexpr const char* kExamples =
     "  terrace export checkpoints/step-00001000 --out model-fp32/ --dtype fp32 --max-shard-size 2GB \\\n"
     "      --tokenizer Qwen2.5-0.5B/\n";
 
-// Elements of a chunk of a space that is only a list of places.
 constexpr uint32_t kBytes = 256;  // the vocabulary of a model of bytes
+// Chunks of this many elements make a space that is only a list of places.
 constexpr uint64_t kOneChunk = uint64_t{1} << 40;
 
 class Export final : public Subcommand {
@@ -117,7 +117,7 @@ int Export::run() {
                   "\n"
             : fmt::format("{} weights of step {} as {} in {} ({})\n", report.weight_count, info.step,
                           name_of(chosen.type), folder, format_bytes(report.bytes));
-  const bool is_said = !json_ && console_.is_terminal() && isatty(STDOUT_FILENO) == 1;  // by the log
+  const bool is_said = !json_ && console_.is_terminal() && isatty(STDOUT_FILENO) == 1;  // the log has said it
   if (!is_said) print_result(text);
   const bool has_words = model->config().vocabulary > kBytes;
   if (tokenizer_.empty() && !adapter_ && has_words)

@@ -1,4 +1,4 @@
-// `terrace generate`: text that a trained model goes on with, token by token on stdout. It keeps nothing
+// `terrace generate`: continues a text with a trained model, token by token on stdout. It keeps nothing
 // between tokens: each is computed from the whole sequence again.
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@
 namespace terrace {
 namespace {
 
-// Tells the random numbers of generation from others with the same seed.
+// This number separates the random numbers of generation from others with the same seed.
 constexpr uint64_t kGenerationStream = 0x6765'6e65'7261'7465;  // "generate"
 
 constexpr const char* kExamples =
@@ -36,7 +36,7 @@ constexpr const char* kExamples =
   throw Error(ErrorKind::config, {"cannot use", subject, reason, advice});
 }
 
-// Between text and tokens: a tokenizer, or bytes.
+// Vocabulary: converts between text and tokens, by a tokenizer or as bytes.
 class Vocabulary {
  public:
   Vocabulary(const std::string& flag, const std::filesystem::path& folder, uint32_t model_vocabulary) {
@@ -62,7 +62,7 @@ class Vocabulary {
     if (tokenizer_) {
       tokens = tokenizer_->prefix();
       Tokenizer::Encoder(*tokenizer_).encode(prompt, tokens);
-      // A text begins where another one ended.
+      // A text begins where another one ended, so the end token comes first.
       if (tokens.empty() && end()) tokens.push_back(*end());
     } else {
       for (const char byte : prompt) tokens.push_back(static_cast<uint8_t>(byte));
@@ -146,7 +146,7 @@ uint64_t Generate::go_on(Inference& inference, const Vocabulary& vocabulary, std
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
-  std::optional<Tokenizer::Decoder> decoder;  // none: a token is a byte
+  std::optional<Tokenizer::Decoder> decoder;  // nothing: a token is a byte
   if (vocabulary.tokenizer() != nullptr) decoder.emplace(*vocabulary.tokenizer(), prompt_.empty());
   write(prompt_);
   uint64_t count = 0;

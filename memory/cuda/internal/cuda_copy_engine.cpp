@@ -8,7 +8,7 @@ CudaOrder& CudaOrderPool::take() {
   const MutexLock lock(mutex_);
   if (free_.empty()) {
     all_.push_back(std::make_unique<CudaOrder>(gpu_, "work memory (device tier)", true));
-    free_.reserve(all_.size());  // giving back allocates nothing
+    free_.reserve(all_.size());  // so that give_back() allocates nothing
     return *all_.back();
   }
   CudaOrder& order = *free_.back();
@@ -52,7 +52,7 @@ void CudaCopyEngine::put_on_stream(const CopyTask& task, uint32_t place) {
     copy(task, order.subject);
     driver.check(driver.event_record(over_[place].get(), stream_.get()), "cuEventRecord", order.subject);
   } catch (...) {
-    // What is on the stream already still uses the memory on the host.
+    // Copies that are on the stream already still use the host memory.
     gpu_.report(driver.stream_synchronize(stream_.get()), "cuStreamSynchronize", order.subject);
     throw;
   }

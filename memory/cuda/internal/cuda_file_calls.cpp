@@ -73,9 +73,9 @@ int64_t CudaFileCalls::move(const io::Piece& piece) noexcept {
     return read(piece, fill);
   } catch (const std::exception& failure) {
     try {
-      gpu_.log().warning_once(failure.what());  // a number is all that a transfer can say
+      gpu_.log().warning_once(failure.what());  // the transfer itself can only report a number
     } catch (const std::exception&) {
-      // Without memory for a line there is nobody to tell.
+      // Without memory for a line the failure cannot be told to anybody.
     }
     return -ENODEV;
   }
@@ -88,7 +88,7 @@ int64_t CudaFileCalls::read(const io::Piece& piece, const CudaFill& fill) {
   errno = 0;
   const ssize_t moved = cu_file_.calls().read(handle_of(piece.fd), fill.home, piece.bytes,
                                               static_cast<off_t>(piece.offset), piece.data - fill.home);
-  if (moved != -1) return moved;  // its own errors are negated numbers above those of the system
+  if (moved != -1) return moved;  // cuFile's own errors are negated numbers above those of the system
   return errno != 0 ? -static_cast<int64_t>(errno) : -EIO;
 }
 

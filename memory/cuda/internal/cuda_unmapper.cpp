@@ -69,7 +69,7 @@ void CudaUnmapper::unmap(const std::vector<Range>& batch) {
   const Range& last = batch.back();
   driver.check(driver.event_synchronize(last.last_use), "cuEventSynchronize before unmapping", *last.subject);
   for (const Range& range : batch) {
-    // One call for each: a call may not span what several calls have mapped.
+    // Each range takes a call of its own, because a call may not span what several calls have mapped.
     driver.check(driver.memory_unmap(cuda_pointer(range.address), range.bytes), "cuMemUnmap", *range.subject);
   }
 }

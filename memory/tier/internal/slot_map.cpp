@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kWordBits = 64;
 
-// The position of the first set bit at `from` or behind it; kNone when there is none.
+// Returns the position of the first set bit at `from` or behind it; kNone if there is none.
 constexpr size_t kNone = SIZE_MAX;
 size_t next_bit(std::span<const uint64_t> words, size_t from) {
   for (size_t word = from / kWordBits; word < words.size(); ++word) {
@@ -24,7 +24,7 @@ size_t next_bit(std::span<const uint64_t> words, size_t from) {
   return kNone;
 }
 
-// The same over two levels: `words` has a bit for every word of `bits` that is not 0.
+// Finds the next bit over two levels: `words` has a bit for every word of `bits` that is not 0.
 size_t next_bit(std::span<const uint64_t> bits, std::span<const uint64_t> words, size_t from) {
   const size_t word = from / kWordBits;
   if (word >= bits.size()) return kNone;
@@ -133,7 +133,7 @@ void SlotMap::restore(std::span<const StoredBlock> blocks) {
   close_snapshot(all);
 }
 
-// Slots that are free become held: those of a commit from a manifest.
+// Makes a snapshot of the blocks of a commit from a manifest. Free slots that it names become held.
 uint32_t SlotMap::open_snapshot(std::span<const StoredBlock> blocks) {
   const auto unused =
       std::ranges::find_if(snapshots_, [](const SnapshotEntry& entry) { return !entry.open; });

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::string_view kBlocksSuffix = ".tier";
 constexpr std::string_view kCommitPrefix = "commit-";
-constexpr std::string_view kFormerPrefix = "epoch-";  // as an earlier Terrace names them
+constexpr std::string_view kFormerPrefix = "epoch-";  // the name that an earlier Terrace gives them
 constexpr std::string_view kPassingSuffix = ".manifest";
 constexpr std::string_view kRetainedSuffix = ".retained";
 constexpr size_t kCommitDigits = 16;
@@ -43,7 +43,8 @@ std::optional<FileKind> kind_of(std::string_view name) {
   return is_blocks_name(target) ? std::optional(FileKind::blocks_aside) : std::nullopt;
 }
 
-// Its last page is the mark; one aside may also have nothing but zeros there and in front.
+// A tier file has the mark as its last page. A file aside may have nothing but zeros there and at its
+// beginning instead.
 bool is_tier_file(int fd, bool aside, uint64_t bytes) {
   if (bytes < TierFolder::kMarkBytes) return false;
   std::array<std::byte, TierFolder::kMarkBytes> page;
@@ -60,8 +61,8 @@ bool is_tier_file(int fd, bool aside, uint64_t bytes) {
   return has(end, is_mark) || (aside && has(end, is_zeros) && has(0, is_zeros));
 }
 
-// An empty file is what a job leaves that dies between making it and marking it, and nobody's loss; one aside
-// may also be the zeros that a power cut made of it.
+// An empty file is nobody's loss: a job leaves it that dies between making and marking it. A file aside may
+// also consist of the zeros that a power cut made of it.
 bool is_ours(int fd, FileKind kind, uint64_t bytes) {
   if (bytes == 0) return true;
   if (kind == FileKind::blocks || kind == FileKind::blocks_aside)
@@ -129,7 +130,7 @@ std::vector<Entry> list_files(int folder_fd, const std::string& folder) {
     if (!kind) continue;
     Entry& entry = entries.emplace_back(Entry{.name = found->d_name, .kind = *kind});
     const int fd = openat(folder_fd, found->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) continue;  // a link, or nothing that may be read
+    if (fd < 0) continue;  // it is a link, or may not be read
     struct stat status;
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
       entry.bytes = static_cast<uint64_t>(status.st_size);
@@ -148,7 +149,7 @@ void corrupt(std::string_view what, const std::string& path, std::string reason)
                                    "OffloadOptions::discard_commits removes what is here"});
 }
 
-// The checksum first: a flipped bit in the version must not look like a newer program.
+// The checksum is compared first, because a flipped bit in the version must not look like a newer program.
 uint32_t check_head(std::span<const std::byte> bytes, const FileHead& head, const std::string& path) {
   const size_t least = head.magic.size() + sizeof(uint32_t) + kChecksumBytes;
   if (bytes.size() < least)
