@@ -258,7 +258,7 @@ class Completion final : public Subcommand {
  public:
   explicit Completion(Command& app) : root_(root_of(app.app())) {
     Command command = app.add_subcommand(name_, "What a shell needs to complete commands and flags");
-    command.add_option("shell", shell_, "Whose").required().type_name("bash|zsh");
+    command.add_option("shell", shell_, "The shell").required().type_name("bash|zsh");
     command.footer(
         "To install it, add a line to the file that the shell reads first:\n"
         "  ~/.bashrc                    source <(terrace completion bash)\n"

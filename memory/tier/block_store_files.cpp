@@ -301,7 +301,7 @@ uint32_t BlockStore::open_file(uint32_t path, uint32_t slot_count) {
   const uint64_t bytes = file.size_bytes();
   if (bytes < TierFolder::kMarkBytes || (bytes - TierFolder::kMarkBytes) % options_.block_bytes != 0 ||
       !has_mark(file, bytes - TierFolder::kMarkBytes))
-    tier::corrupt("the tier file", name, fmt::format("it has {} bytes, or does not end as one", bytes));
+    tier::corrupt("the tier file", name, fmt::format("it has {} bytes, or lacks the mark at its end", bytes));
   const uint64_t had = (bytes - TierFolder::kMarkBytes) / options_.block_bytes;
   TERRACE_ASSERT(had < std::numeric_limits<uint32_t>::max(), "more slots than a file can have");
   const uint32_t slots = std::max(slot_count, static_cast<uint32_t>(had));

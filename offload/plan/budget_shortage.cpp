@@ -48,7 +48,7 @@ Need device_need(const MemoryPlan& plan, uint64_t needed_bytes, const OffloadOpt
                    {"parameters and gradients", plan.device_slots_minimum * plan.slot_bytes},
                    {"optimizer states", plan.device_record_slots * plan.record_slot_bytes},
                    {"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes},
-                   {"updates of states below it", plan.device_lanes_bytes()},
+                   {"buffers of updates on the device", plan.device_lanes_bytes()},
                    {"activation checkpoints that the host has no room for, and the slots before them",
                     needed_bytes - plan.device_minimum_bytes}}),
           std::move(advice)};

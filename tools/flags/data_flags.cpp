@@ -46,7 +46,7 @@ void DataFlags::add_to(Command& app, const char* group) {
       .type_name("FILE")
       .group(group);
   app.add_option("--token-type", token_type,
-                 "Of .bin files: uint16 or uint32, little-endian (default: as they look)")
+                 "Tokens of .bin files: uint16 or uint32, little-endian (default: detected)")
       .type_name("uint16|uint32")
       .group(group);
   app.add_option("--cache-dir", cache_folder,
@@ -96,7 +96,8 @@ void DataChoice::require_vocabulary(uint32_t model_vocabulary) const {
            "give the tokenizer that belongs to the model with --tokenizer");
   }
   if (tokenizer_ || model_vocabulary == ByteTokens::kVocabulary) return;
-  refuse("text as bytes", fmt::format("the model has {} tokens, and they are no bytes", model_vocabulary),
+  refuse("text as bytes",
+         fmt::format("the model has {} tokens, so it is not a model of bytes", model_vocabulary),
          "give the tokenizer.json that belongs to the model with --tokenizer");
 }
 

@@ -73,7 +73,7 @@ void ModelFlags::add_to(Command& app) {
                  "Where operations compute (default simulated); no GPU has been tried yet")
       .type_name("simulated|cuda|auto")
       .group(group);
-  app.add_option("--gpu-products", gpu_products, "On a GPU: who multiplies matrices (default auto)")
+  app.add_option("--gpu-products", gpu_products, "On a GPU: the library of matrix products (default auto)")
       .type_name("auto|cublaslt|own")
       .group(group);
   app.add_option("--gpu-compute", gpu_compute, "On a GPU: the type of products (default parameter_type)")

@@ -133,7 +133,7 @@ bool is_within(const fs::path& path, const fs::path& folder) {
 
 void require_apart(const Output& output, const Other& other) {
   std::error_code missing;
-  if (are_same(*output.path, other.path)) refuse(output, std::string("it is what ") + other.flag + " names");
+  if (are_same(*output.path, other.path)) refuse(output, std::string(other.flag) + " names the same file");
   if (other.is_read_whole && fs::is_regular_file(*output.path, missing) &&
       is_within(*output.path, other.path))
     refuse(output, std::string("it is there already, in what ") + other.flag + " names");

@@ -59,7 +59,8 @@ constexpr std::array kKeyFlags = {
     KeyFlag{"--update", "terrace.update", "auto|after_backward|next_forward|during_backward", kMemory,
             "When the update of a step runs; same numbers in each mode"},
     KeyFlag{"--update-ratio", "zero_optimization.offload_optimizer.ratio", "0..1|auto", kMemory,
-            "How much of it the processor does, and not the device, of states on cpu or nvme (default 1)"},
+            "Share of the update that the processor does where states are on cpu or nvme (default 1); the "
+            "device does the rest"},
     KeyFlag{"--optimizer", "optimizer.type", "Adam|AdamW|Adagrad|Lion|SGD", kTraining, "Optimizer"},
     KeyFlag{"--lr", "optimizer.params.lr", "RATE", kTraining, "Learning rate"},
     KeyFlag{"--micro-batch", "train_micro_batch_size_per_gpu", "N", kTraining,
@@ -67,7 +68,8 @@ constexpr std::array kKeyFlags = {
     KeyFlag{"--accumulation", "gradient_accumulation_steps", "N", kTraining, "Micro-batches per update"},
     KeyFlag{"--microbatch-order", "terrace.microbatch_order", "batch|layer", kTraining,
             "Micro-batches one after the other, or all of them layer by layer; same numbers"},
-    KeyFlag{"--seed", "terrace.seed", "N", kTraining, "Of initial weights and of the order of the data"},
+    KeyFlag{"--seed", "terrace.seed", "N", kTraining,
+            "Seed of the initial weights and of the order of the data"},
 };
 
 constexpr const char* kParamPath = "zero_optimization.offload_param.nvme_path";
@@ -211,8 +213,7 @@ void add_output_flags(Command& app, TrainFlags& flags) {
       .type_name("KEY")
       .group(group);
   app.add_flag("--json", flags.json, "Print the result, or the configuration, as JSON").group(group);
-  app.add_flag("--verbose", flags.verbose, "Say also how: chunks, slots, threads, bytes and times")
-      .group(group);
+  app.add_flag("--verbose", flags.verbose, "Show chunks, slots, threads, bytes and times too").group(group);
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ class Checkpoint final : public Subcommand {
         .type_name("");
     add_whole_number(
         command, "--keep", 1, [this](uint64_t n) { keep_ = n; }, "prune: keep the newest N", "Options");
-    command.add_flag("--damaged", damaged_, "prune: remove those of which verify finds a byte damaged");
+    command.add_flag("--damaged", damaged_, "prune: remove the states in which verify finds damage");
     command.add_flag("--all", all_, "prune: remove every one");
     command.add_flag("--json", json_, "Print the result as JSON");
     command.footer(

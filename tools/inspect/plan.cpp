@@ -141,7 +141,7 @@ void Plan::take_named_rates(MachineRates& rates) const {
     if (text.empty()) return;
     rate = static_cast<double>(parse_bytes(text, flag));
     if (rate == 0)
-      throw Error(ErrorKind::config, {"cannot use", flag + (" " + text), "nothing would ever be there",
+      throw Error(ErrorKind::config, {"cannot use", flag + (" " + text), "at this rate nothing arrives",
                                       "give the bytes of a second, for example 2GB"});
     rates.disk_origin += (rates.disk_origin.empty() ? "" : ", ") + std::string(flag);
   };
@@ -170,7 +170,8 @@ void Plan::measure_disks(const TrainConfig& config, MachineRates& rates) {
     }
   } catch (const Error& error) {
     console_.warning(fmt::format(
-        "the nvme paths cannot be measured, so what is there counts by its bytes: {}", error.what()));
+        "the nvme paths cannot be measured, so placements there are compared by the bytes that they move: {}",
+        error.what()));
     return;
   }
   rates.disk_read_bytes = sum.disk_read_bytes;

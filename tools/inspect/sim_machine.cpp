@@ -148,8 +148,8 @@ void SimMachineFlags::add_to(Command& app, const char* group) {
     value = otherwise;
     app.add_option(flag, value, help).type_name(type).group(group);
   };
-  text("--device-memory", device_memory, "SIZE", "", "Of the device");
-  text("--host-memory", host_memory, "SIZE", "", "Of the host; without it everything has room there");
+  text("--device-memory", device_memory, "SIZE", "", "Memory of the device");
+  text("--host-memory", host_memory, "SIZE", "", "Memory of the host; without it everything has room there");
   text("--h2d", h2d, "RATE", "12GB", "To the device in a second (default 12GB)");
   text("--d2h", d2h, "RATE", "12GB", "From the device in a second (default 12GB)");
   text("--device-latency", link_latency, "TIME", "", "Of each transfer to or from it (default 0us)");

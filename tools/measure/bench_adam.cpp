@@ -102,7 +102,7 @@ void BenchAdam::add_measure_flags(Command& command) {
                "scalar, avx2 or avx512; may be given several times (default: the best)", kHow);
   add_whole_number(
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
-      "In each of which everything is measured once (default 7)", kHow);
+      "Rounds, each of which measures everything once (default 7)", kHow);
   command.add_flag("--json", flags_.json, "Print the result as JSON").group(kHow);
 }
 

@@ -94,7 +94,7 @@ BenchCopy::BenchCopy(Command& bench) {
       .group(kHow);
   add_whole_number(
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
-      "In each of which everything is measured once (default 7)", kHow);
+      "Rounds, each of which measures everything once (default 7)", kHow);
   command.add_flag("--json", flags_.json, "Print the result as JSON").group(kHow);
   command.footer(kExamples);
 }

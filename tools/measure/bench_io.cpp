@@ -118,7 +118,7 @@ void BenchIo::add_file_flags(Command& command) {
       .group(kWhere);
   command.add_flag("--overwrite", flags_.overwrite, "Write to an existing --filename, whose content is lost")
       .group(kWhere);
-  command.add_option("--size", flags_.size, "Of the file (default 1GiB; of one that exists, all of it)")
+  command.add_option("--size", flags_.size, "Size of the file (default 1GiB; of one that exists, all of it)")
       .type_name("SIZE")
       .group(kWhere);
   add_whole_number(
@@ -127,7 +127,7 @@ void BenchIo::add_file_flags(Command& command) {
 }
 
 void BenchIo::add_stream_flags(Command& command) {
-  command.add_option("--name", flags_.name, "Of the job in the JSON (default terrace)")
+  command.add_option("--name", flags_.name, "Name of the job in the JSON (default terrace)")
       .type_name("NAME")
       .group(kWhat);
   command
@@ -162,7 +162,7 @@ void BenchIo::add_sweep_flags(Command& command) {
       .group(kWhat);
   add_whole_number(
       command, "--rounds", 1, [this](uint64_t value) { flags_.rounds = value; },
-      "Of --sweep, in each of which every size is measured once (default 5)", kWhat);
+      "Rounds of --sweep, each of which measures every size once (default 5)", kWhat);
 }
 
 void BenchIo::add_engine_flags(Command& command) {

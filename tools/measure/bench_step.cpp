@@ -109,7 +109,7 @@ void BenchStep::add_model_flags(Command& command) {
       .group(kModel);
   command
       .add_flag("--compact-state", flags_.compact,
-                "Keep of every master weight only what its bf16 parameter does not say")
+                "Store of every master weight only the half that its bf16 parameter lacks")
       .group(kModel);
   add_whole_number(
       command, "--accumulation", 1, [this](uint64_t value) { flags_.accumulation = value; },
@@ -129,8 +129,9 @@ void BenchStep::add_place_flags(Command& command) {
       .type_name("SIZE")
       .group(kWhere);
   command
-      .add_option("--cached-fraction", flags_.cached_fraction,
-                  "Instead of --host-memory: what part of the states it has room for (default 0)")
+      .add_option(
+          "--cached-fraction", flags_.cached_fraction,
+          "Instead of --host-memory: the part of the states that is resident in host memory (default 0)")
       .type_name("C/S")
       .group(kWhere);
   command
@@ -162,7 +163,8 @@ void BenchStep::add_measure_flags(Command& command) {
   command
       .add_option(
           "--update-ratio", flags_.update_ratio,
-          "How much of it the processor does, and not the device, of states on cpu or nvme (default 1)")
+          "Share of the update that the processor does where states are on cpu or nvme (default 1); the "
+          "device does the rest")
       .type_name("R")
       .group(kHow);
   command.add_option("--engine", flags_.engine, "auto (default), io_uring, libaio or threads")

@@ -139,7 +139,7 @@ std::string model_text(const StepBenchReport& report) {
                       format_bytes(report.process_bytes));
   if (options.states == Placement::nvme) {
     text +=
-        fmt::format("cached  {} of {} chunks of states; ring of {} x {}; {} on disk\n",
+        fmt::format("states  {} of {} chunks resident; ring of {} x {}; {} on disk\n",
                     report.memory.host_record_slots, report.memory.record_chunks, report.memory.ring_slots,
                     format_bytes(report.memory.ring_slot_bytes), format_bytes(report.tier_bytes));
   }

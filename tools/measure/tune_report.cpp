@@ -93,7 +93,7 @@ std::string tune_text(const std::vector<TunedPath>& paths) {
   const bool all_saved =
       std::all_of(paths.begin(), paths.end(), [](const TunedPath& path) { return !path.saved_as.empty(); });
   text += all_saved
-              ? "For the configuration; where that is silent, training on this machine does so by itself:\n"
+              ? "For the configuration; training on this machine uses these values where it sets no others:\n"
               : "For the configuration:\n";
   return text + config_section(all_together(paths));
 }

@@ -147,7 +147,7 @@ std::string RunSaves::what_survives() const {
   }
   if (!kept.empty()) return kept;
   if (!flags_.resume.empty())
-    return fmt::format("this run kept nothing: what it was resumed from is as it was (--resume {})",
+    return fmt::format("this run kept nothing: the state it was resumed from is unchanged (--resume {})",
                        flags_.resume);
   if (trainer_.offloader().commits().earlier_stays())
     return "this run kept nothing: the commit that was on nvme is still there (--resume nvme)";

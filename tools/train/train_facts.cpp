@@ -25,7 +25,7 @@ std::string kept_on_nvme(const std::vector<fs::path>& paths, uint64_t chunks, ui
                          const char* what) {
   std::string names;
   for (const fs::path& path : paths) names += (names.empty() ? "" : ", ") + path.string();
-  return fmt::format("nvme ({}); {} of {} chunks of {} kept in host memory", names, kept, chunks, what);
+  return fmt::format("nvme ({}); {} of {} chunks of {} resident in host memory", names, kept, chunks, what);
 }
 
 std::string parameters_text(const PlacementConfig& placement, const TrainerPlan& plan) {
@@ -55,7 +55,7 @@ std::string device_text(const TrainerPlan& plan) {
   if (memory.device_record_slots > 0)
     text += fmt::format(", states {}", format_bytes(memory.device_record_slots * memory.record_slot_bytes));
   if (memory.device_lanes > 0)
-    text += fmt::format(", updates of states below it {}", format_bytes(memory.device_lanes_bytes()));
+    text += fmt::format(", buffers of updates {}", format_bytes(memory.device_lanes_bytes()));
   return text;
 }
 

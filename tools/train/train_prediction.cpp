@@ -69,7 +69,7 @@ std::vector<PredictedSteps::Row> PredictedSteps::link_rows() const {
 
 std::string PredictedSteps::text(const std::vector<TierSummary>& tiers) const {
   if (!prediction_ || steps_ == 0) return "";
-  TextTable table({"as planned, and as it was", "planned", "measured", "measured / planned"});
+  TextTable table({"prediction", "planned", "measured", "measured / planned"});
   const auto add = [&](const std::string& name, const std::string& planned, const std::string& measured,
                        double ratio) {
     table.add({name, planned, measured, fmt::format("{:.3f}", ratio)});

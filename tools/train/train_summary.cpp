@@ -142,7 +142,7 @@ std::string state_text(const RunSummary& summary) {
 std::string commits_text(const RunSummary& summary) {
   if (!summary.keeps_commits) return "";
   const OffloadCounters& done = summary.commits;
-  return fmt::format("{}: {} of cached states and {} of manifests written\n",
+  return fmt::format("{}: {} of resident states and {} of manifests written\n",
                      counted(done.commit_count, "commit"), format_bytes(done.commit_write_bytes),
                      format_bytes(done.manifest_bytes));
 }

@@ -47,7 +47,7 @@ class Vocabulary {
       tokenizer_.emplace(Tokenizer::load(folder));
     } else if (model_vocabulary != ByteTokens::kVocabulary) {
       refuse_missing("--tokenizer", "give the tokenizer.json that the model was trained with",
-                     fmt::format("the model has {} tokens, so they are no bytes", model_vocabulary));
+                     fmt::format("the model has {} tokens, so it is not a model of bytes", model_vocabulary));
     }
     if (tokenizer_ && tokenizer_->vocabulary() > model_vocabulary) {
       refuse(
@@ -97,7 +97,7 @@ class Generate final : public Subcommand {
     add_number(command, "--top-p", 0, 1, sampling_.top_p,
                "Choose among the most likely that sum up to this (default 1)", group);
     add_whole_number(
-        command, "--seed", 0, [this](uint64_t n) { seed_ = n; }, "Of what is chosen (default 42)", group);
+        command, "--seed", 0, [this](uint64_t n) { seed_ = n; }, "Seed of the choices (default 42)", group);
     command.footer(kExamples);
   }
 

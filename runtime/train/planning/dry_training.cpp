@@ -195,7 +195,7 @@ std::vector<TierUse> device_ledger(const MemoryPlan& plan) {
     uses.push_back({"optimizer states", plan.device_record_slots * plan.record_slot_bytes});
   if (plan.device_accumulator_slots > 0)
     uses.push_back({"gradient accumulators", plan.device_accumulator_slots * plan.accumulator_slot_bytes});
-  if (plan.device_lanes > 0) uses.push_back({"updates of states below it", plan.device_lanes_bytes()});
+  if (plan.device_lanes > 0) uses.push_back({"buffers of updates on the device", plan.device_lanes_bytes()});
   return uses;
 }
 

@@ -261,7 +261,7 @@ TEST(UpdateSide, TakesItsLanesFromTheDeviceBudgetToTheByte) {
     ADD_FAILURE() << "it fits";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::capacity);
-    EXPECT_NE(std::string(error.what()).find("updates of states below it 256.0 KiB"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("buffers of updates on the device 256.0 KiB"), std::string::npos)
         << error.what();
   }
 }
