@@ -44,6 +44,7 @@ struct OffloaderRooms {
   EvictionContext now() const { return {cursor->schedule(), cursor->position()}; }
   // The place of a tensor's first element in the flat ranges of the device.
   uint64_t byte_offset(TensorId tensor) const;
+  void prepare_load(bool with_frozen);
 
   // The request and the observers.
   const FlatSpace& space;

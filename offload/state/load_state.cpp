@@ -13,15 +13,16 @@
 
 namespace terrace {
 
-TrainingState::TrainingState(StateBlocks& blocks, StepBoundary& boundary, std::function<void()> about_to_load)
+TrainingState::TrainingState(StateBlocks& blocks, StepBoundary& boundary,
+                             std::function<void(bool)> about_to_load)
     : blocks_(blocks), boundary_(boundary), about_to_load_(std::move(about_to_load)) {}
 
-void TrainingState::begin_loading(std::string_view action) {
+void TrainingState::begin_loading(std::string_view action, bool with_frozen) {
   boundary_.require_rest(action);
   blocks_.run().watch.set_activity("loading the state");
   blocks_.drop_device_copies(StaleParams::all);
   blocks_.forget_fresh();
-  about_to_load_();
+  about_to_load_(with_frozen);
 }
 
 // With two blocks one is filled while the other is written. `fill` begins the loading as soon as it has its
@@ -78,7 +79,7 @@ void TrainingState::load_frozen(FunctionRef<void(ChunkId, std::span<std::byte>)>
 }
 
 void TrainingState::initialise(FunctionRef<void(TensorId, uint64_t, std::span<float>)> values) {
-  begin_loading("cannot initialise");
+  begin_loading("cannot initialise", true);
   const RunContext& run = blocks_.run();
   const auto fill_tile = [&](ChunkId chunk, uint64_t tile, float* to) {
     std::fill_n(to, kTileElements, 0.0f);
@@ -113,7 +114,7 @@ void TrainingState::initialise(FunctionRef<void(TensorId, uint64_t, std::span<fl
 }
 
 void TrainingState::import_records(FunctionRef<void(std::span<std::byte>)> source) {
-  begin_loading("cannot load");
+  begin_loading("cannot load", false);
   const auto take = [&](std::span<std::byte> tiles) {
     source(tiles);
     boundary_.custody().begin_loading(StatePart::trained);
@@ -126,7 +127,7 @@ void TrainingState::import_records(FunctionRef<void(std::span<std::byte>)> sourc
 }
 
 void TrainingState::import_frozen(FunctionRef<void(std::span<std::byte>)> source) {
-  begin_loading("cannot load");
+  begin_loading("cannot load", true);
   load_frozen([&](ChunkId, std::span<std::byte> parameters) { source(parameters); });
 }
 

@@ -21,8 +21,9 @@ class StepBoundary;
 
 class TrainingState {
  public:
-  // The Offloader constructs it. `about_to_load` is called before the first byte changes.
-  TrainingState(StateBlocks& blocks, StepBoundary& boundary, std::function<void()> about_to_load);
+  // The Offloader constructs it. `about_to_load` is called before the first byte changes, with true where
+  // frozen parameters are among what is loaded.
+  TrainingState(StateBlocks& blocks, StepBoundary& boundary, std::function<void(bool)> about_to_load);
 
   // Sets every parameter: `values` fills a run of elements of a tensor with fp32 values; it is called on all
   // workers at once. Moments start at 0.
@@ -51,7 +52,7 @@ class TrainingState {
   // FillTiles makes the records and the parameters of one run of a chunk's tiles.
   using FillTiles =
       FunctionRef<void(ChunkId, uint64_t first_tile, std::span<std::byte> tiles, std::byte* parameters)>;
-  void begin_loading(std::string_view action);
+  void begin_loading(std::string_view action, bool with_frozen);
   void load_records(FillTiles fill);
   void load_frozen(FunctionRef<void(ChunkId, std::span<std::byte> parameters)> fill);
   bool is_wanted(ChunkId chunk, uint64_t first_element, uint64_t count, Wanted wanted) const;
@@ -60,7 +61,7 @@ class TrainingState {
 
   StateBlocks& blocks_;
   StepBoundary& boundary_;
-  const std::function<void()> about_to_load_;
+  const std::function<void(bool)> about_to_load_;
 };
 
 }  // namespace terrace

@@ -322,8 +322,12 @@ void OptimizerPipeline::end() {
   for (const Leaving& leaving : leaving_) {
     wait_done_watched(*leaving.gone, watch_, home_.publication().subject());
     if (leaving.gone->failed()) fail(leaving.gone->failure());
+    gradients_.release(leaving.chunk);
   }
   leaving_.clear();
+  for (size_t i = 0; i < opened_gradients_; ++i) {  // those that a failure left open
+    if (!is_done(order_[i]) && !gradients_.is_held(order_[i])) gradients_.release(order_[i]);
+  }
   for (size_t i = 0; needs_old_ && i < opened_; ++i) {
     if (is_done(order_[i]) || !needs_old(order_[i])) continue;
     home_.old().wait_open(order_[i]);

@@ -8,7 +8,7 @@
 #include "aio/aio_support.h"
 #include "support/expect_error.h"
 
-namespace terrace::io {
+namespace terrace::io::aside_file_test {
 namespace {
 
 using testing::expect_error;
@@ -98,4 +98,4 @@ TEST(AsideFile, LeavesThoseOfOtherSuffixesAlone) {
 }
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::aside_file_test

@@ -6,7 +6,7 @@
 
 #include "aio/aio_support.h"
 
-namespace terrace::io {
+namespace terrace::io::file_test {
 namespace {
 
 constexpr FileOptions kNew{.access = FileAccess::read_write, .create = true};
@@ -306,4 +306,4 @@ TEST(SmallFile, IsNotReadWhenItIsLargerThanItCanBe) {
 }
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::file_test

@@ -12,7 +12,7 @@
 
 #include "aio/aio_support.h"
 
-namespace terrace::io {
+namespace terrace::io::io_thread_test {
 namespace {
 
 // A transport whose pieces complete only when the test lets them, from any thread.
@@ -314,4 +314,4 @@ TEST(IoThread, CallbacksMaySubmitEvenWhenTheQueueIsFull) {
 }
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::io_thread_test

@@ -4,7 +4,7 @@
 
 #include "aio/aio_support.h"
 
-namespace terrace::io {
+namespace terrace::io::aio_registered_files_test {
 namespace {
 
 constexpr uint64_t kBlock = 16 * kKiB;
@@ -170,4 +170,4 @@ INSTANTIATE_TEST_SUITE_P(Engines, RegisteredFiles,
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::aio_registered_files_test

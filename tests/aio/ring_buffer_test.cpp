@@ -5,7 +5,7 @@
 
 #include "aio/aio_support.h"
 
-namespace terrace::io {
+namespace terrace::io::ring_buffer_test {
 namespace {
 
 TEST(RingBuffer, HandsOutEverySlotOnceAndThenNone) {
@@ -127,4 +127,4 @@ TEST(RingBufferDeathTest, RefusesWhatIsNotASlotThatIsOut) {
 }
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::ring_buffer_test

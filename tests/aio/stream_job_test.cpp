@@ -10,7 +10,7 @@
 
 #include "aio/aio_support.h"
 
-namespace terrace::io {
+namespace terrace::io::stream_job_test {
 namespace {
 
 TEST(LatencyHistogram, FindsPercentilesWithinASixtyFourth) {
@@ -189,4 +189,4 @@ TEST_F(RunStream, EndsWithTheFirstFailure) {
 }
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::stream_job_test

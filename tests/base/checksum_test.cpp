@@ -7,7 +7,7 @@
 
 #include <terrace/base/checksum.h>
 
-namespace terrace {
+namespace terrace::checksum_test {
 namespace {
 
 TEST(Checksum, OfNothingIsThatOfTheStandard) {
@@ -28,4 +28,4 @@ TEST(Checksum, IsXxh3OfEverySizeAndAlignment) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::checksum_test

@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-namespace terrace {
+namespace terrace::data_type_test {
 namespace {
 
 float from_bits(uint32_t bits) {
@@ -162,4 +162,4 @@ TEST(DataType, KnowsItsSizeAndName) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::data_type_test

@@ -6,7 +6,7 @@
 
 #include <terrace/base/assert.h>
 
-namespace terrace {
+namespace terrace::error_test {
 namespace {
 
 TEST(Error, SaysWhatFailedOnWhatWhyAndWhatToDo) {
@@ -61,4 +61,4 @@ TEST(Assert, EvaluatesTheMessageOnlyWhenTheConditionIsFalse) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::error_test

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace terrace {
+namespace terrace::event_test {
 namespace {
 
 std::exception_ptr failure(const char* text) {
@@ -105,4 +105,4 @@ TEST(EventDeathTest, RefusesToBeUsedOutOfOrder) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::event_test

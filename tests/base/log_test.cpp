@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace terrace {
+namespace terrace::log_test {
 namespace {
 
 TEST(MemoryLog, KeepsLinesWithTheirLevelInOrder) {
@@ -57,4 +57,4 @@ TEST(StderrLog, WritesOneLineWithItsLevelToStderr) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::log_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace terrace {
+namespace terrace::progress_test {
 namespace {
 
 class PassingLog final : public Log {
@@ -47,4 +47,4 @@ TEST(ProgressReport, SaysHowFarItIsFiveTimesASecondAtMost) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::progress_test

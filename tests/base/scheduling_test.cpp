@@ -12,7 +12,7 @@
 
 #include <terrace/base/scheduling.h>
 
-namespace terrace {
+namespace terrace::scheduling_test {
 namespace {
 
 // struct sched_attr: size and policy, flags, nice and priority, runtime, deadline, period.
@@ -56,4 +56,4 @@ TEST(Scheduling, LeavesThreadsOfAnotherPolicyAlone) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::scheduling_test

@@ -11,7 +11,7 @@
 
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::topology_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -142,4 +142,4 @@ TEST(Workers, AreNotBoundUnlessAsked) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::topology_test

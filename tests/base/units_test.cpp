@@ -6,7 +6,7 @@
 
 #include <terrace/base/error.h>
 
-namespace terrace {
+namespace terrace::units_test {
 namespace {
 
 TEST(ParseBytes, ReadsPowersOf1024And1000) {
@@ -70,4 +70,4 @@ TEST(Rounding, GoesUpToTheNextMultiple) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::units_test

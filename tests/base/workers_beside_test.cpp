@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace terrace {
+namespace terrace::workers_beside_test {
 namespace {
 
 // Every body of the first loop waits for the end of the second: it may not need a thread that is in the
@@ -59,4 +59,4 @@ TEST(WorkersBeside, CallEachBodyOnceForEveryIndexWithIndexesOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::workers_beside_test

@@ -11,7 +11,7 @@
 #include <xmmintrin.h>
 #endif
 
-namespace terrace {
+namespace terrace::workers_test {
 namespace {
 
 TEST(Workers, CallTheBodyOnceForEveryIndexOfEveryCount) {
@@ -89,4 +89,4 @@ TEST(Workers, ComputeWithDenormalsAndRoundToNearestWhateverTheCallerHadSet) {
 #endif
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::workers_test

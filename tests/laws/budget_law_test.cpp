@@ -73,7 +73,7 @@ int posix_memalign(void** memory, size_t alignment, size_t bytes) {
 }
 #endif
 
-namespace terrace::laws {
+namespace terrace::laws::budget_law_test {
 namespace {
 
 ModelConfig model_config() {
@@ -232,4 +232,4 @@ INSTANTIATE_TEST_SUITE_P(All, LeastBudgets,
                          case_name);
 
 }  // namespace
-}  // namespace terrace::laws
+}  // namespace terrace::laws::budget_law_test

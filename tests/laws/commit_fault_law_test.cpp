@@ -11,7 +11,7 @@
 #include "offload/commits/commit_rig.h"
 #include "support/enum_values.h"
 
-namespace terrace {
+namespace terrace::commit_fault_law_test {
 namespace {
 
 struct Ending {
@@ -172,4 +172,4 @@ TEST_P(CommitFaultLaw, ATornWriteIsFoundWhenTheCommitIsTakenUp) {
 INSTANTIATE_TEST_SUITE_P(Cases, CommitFaultLaw, ::testing::ValuesIn(commit_cases()), name_of);
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::commit_fault_law_test

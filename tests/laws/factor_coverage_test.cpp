@@ -13,7 +13,7 @@
 #include "support/enum_values.h"
 #include "support/scratch_folder.h"
 
-namespace terrace::laws {
+namespace terrace::laws::factor_coverage_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -234,4 +234,4 @@ TEST(FactorCoverage, EveryEnumeratorIsInEffectSomewhere) {
 }
 
 }  // namespace
-}  // namespace terrace::laws
+}  // namespace terrace::laws::factor_coverage_test

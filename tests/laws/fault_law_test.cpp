@@ -15,7 +15,7 @@
 #include "support/offloaders.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::fault_law_test {
 namespace {
 
 // Which of the offloader's engines goes wrong; the last one is there where updates run beside the step.
@@ -178,4 +178,4 @@ TEST(FaultLaw, WhatTheSystemMayAskToTryAgainChangesNoBit) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::fault_law_test

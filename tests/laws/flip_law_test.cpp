@@ -15,7 +15,7 @@
 #include "support/sanitized.h"
 #include "support/scratch_folder.h"
 
-namespace terrace::laws {
+namespace terrace::laws::flip_law_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -153,4 +153,4 @@ INSTANTIATE_TEST_SUITE_P(Combinations, FlipLaw,
                          ::testing::Range(size_t{0}, combinations().size(), size_t{testing::kOneIn}));
 
 }  // namespace
-}  // namespace terrace::laws
+}  // namespace terrace::laws::flip_law_test

@@ -23,7 +23,7 @@
 #include "support/sanitized.h"
 #include "support/scratch_folder.h"
 
-namespace terrace::laws {
+namespace terrace::laws::kept_state_law_test {
 namespace {
 
 constexpr uint64_t kTrained = 4;   // steps
@@ -355,4 +355,4 @@ INSTANTIATE_TEST_SUITE_P(Combinations, StateInMemoryLaw,
                                           size_t{2 * testing::kOneIn}));
 
 }  // namespace
-}  // namespace terrace::laws
+}  // namespace terrace::laws::kept_state_law_test

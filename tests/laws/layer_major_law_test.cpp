@@ -15,7 +15,7 @@
 #include "support/offloaders.h"
 #include "support/scratch_folder.h"
 
-namespace terrace::laws {
+namespace terrace::laws::layer_major_law_test {
 namespace {
 
 struct Scene {
@@ -164,4 +164,4 @@ TEST(LayerMajorLaw, ParametersMoveASixthOfTheirBytesOrLess) {
 }
 
 }  // namespace
-}  // namespace terrace::laws
+}  // namespace terrace::laws::layer_major_law_test

@@ -7,7 +7,7 @@
 
 #include "offload/toy_training.h"
 
-namespace terrace {
+namespace terrace::overlap_law_test {
 namespace {
 
 constexpr uint64_t kRequestNs = 20'000'000;
@@ -77,4 +77,4 @@ TEST(OverlapLaw, AStreamedUpdateAtDepthFourTakesAtMostThreeTenthsOfTheSerialTime
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::overlap_law_test

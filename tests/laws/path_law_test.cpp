@@ -11,7 +11,7 @@
 #include "offload/toy_training.h"
 #include "support/offloaders.h"
 
-namespace terrace {
+namespace terrace::path_law_test {
 namespace {
 
 constexpr uint32_t kRingSlots = 12;
@@ -176,4 +176,4 @@ TEST_F(PathLaw, UnequalPathsAreUsedByTheirRatesWhetherOrNotTheyWereMeasured) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::path_law_test

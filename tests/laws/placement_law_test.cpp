@@ -4,7 +4,7 @@
 #include "support/sanitized.h"
 #include "support/scratch_folder.h"
 
-namespace terrace::laws {
+namespace terrace::laws::placement_law_test {
 namespace {
 
 // Elements of the full product beside the covering array: this many, equally spaced.
@@ -124,4 +124,4 @@ TEST(PlacementLaw, ItsFp16RunsSkipOneStepOfThree) {
 }
 
 }  // namespace
-}  // namespace terrace::laws
+}  // namespace terrace::laws::placement_law_test

@@ -16,7 +16,7 @@
 #include "support/offloaders.h"
 #include "support/scratch_folder.h"
 
-namespace terrace::laws {
+namespace terrace::laws::run_law_test {
 namespace {
 
 constexpr uint32_t kContext = 32;
@@ -220,4 +220,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RunLaw, ::testing::ValuesIn(kKinds),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 }  // namespace
-}  // namespace terrace::laws
+}  // namespace terrace::laws::run_law_test

@@ -15,7 +15,7 @@
 #include "support/offloaders.h"
 #include "support/scratch_folder.h"
 
-namespace terrace::laws {
+namespace terrace::laws::table_law_test {
 namespace {
 
 constexpr uint64_t kChunkElements = 4 * kTileElements;
@@ -116,4 +116,4 @@ INSTANTIATE_TEST_SUITE_P(Families, TableLaw,
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 }  // namespace
-}  // namespace terrace::laws
+}  // namespace terrace::laws::table_law_test

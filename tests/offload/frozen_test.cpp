@@ -12,7 +12,7 @@
 #include "offload/toy_training.h"
 #include "support/offloaders.h"
 
-namespace terrace {
+namespace terrace::offload_frozen_test {
 namespace {
 
 constexpr uint32_t kLayers = 12;
@@ -133,4 +133,4 @@ TEST(FrozenParameters, PlacementDoesNotChangeABit) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::offload_frozen_test

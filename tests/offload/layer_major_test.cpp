@@ -15,7 +15,7 @@
 #include "offload/offloader_rig.h"
 #include "support/allocation_counter.h"
 
-namespace terrace {
+namespace terrace::layer_major_test {
 namespace {
 
 struct Where {
@@ -262,4 +262,4 @@ TEST(LayerMajor, ATensorsUsesInOneMicroBatchFollowEachOther) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::layer_major_test

@@ -10,7 +10,7 @@
 #include "offload/offloader_rig.h"
 #include "support/allocation_counter.h"
 
-namespace terrace {
+namespace terrace::offloader_test {
 namespace {
 
 class OffloaderPlacements : public ::testing::TestWithParam<Case> {};
@@ -350,4 +350,4 @@ TEST(OffloaderDeathTest, NamesTheTensorOfAStrayAccess) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::offloader_test

@@ -7,7 +7,7 @@
 #include "offload/offloader_rig.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::precision_test {
 namespace {
 
 // An overflow leaves weights and moments as if the step had never been, and its update moves nothing. The
@@ -95,4 +95,4 @@ TEST(OffloaderPrecision, RefusesToAccumulateInAnother16BitType) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::precision_test

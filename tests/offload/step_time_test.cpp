@@ -12,7 +12,7 @@
 
 #include "offload/offloader_rig.h"
 
-namespace terrace {
+namespace terrace::step_time_test {
 namespace {
 
 constexpr uint64_t kMs = 1'000'000;
@@ -225,4 +225,4 @@ TEST(StepTime, IsAWaitForTheDiskWhereTheUpdateBesideTheStepWaitsForIt) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::step_time_test

@@ -12,7 +12,7 @@
 #include <terrace/optimizer_cpu/instruction_set.h>
 #include <terrace/optimizer_cpu/masters.h>
 
-namespace terrace {
+namespace terrace::bf16_walk_test {
 namespace {
 
 constexpr uint32_t kHalf = 0x10000;
@@ -76,4 +76,4 @@ TEST(Bf16Walk, RestoresEveryFp32FromItsBf16AndAnInt16) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::bf16_walk_test

@@ -6,7 +6,7 @@
 #include "instruction_set_cases.h"
 #include "update_problem.h"
 
-namespace terrace {
+namespace terrace::compact_test {
 namespace {
 
 class CompactState : public EveryInstructionSet {};
@@ -111,4 +111,4 @@ TEST(CompactStateDeathTest, RefusesWhatItCannotHold) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::compact_test

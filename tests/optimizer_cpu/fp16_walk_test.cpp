@@ -10,7 +10,7 @@
 #include <terrace/optimizer_cpu/gradient.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
-namespace terrace {
+namespace terrace::fp16_walk_test {
 namespace {
 
 constexpr uint32_t kBlock = 0x10000;
@@ -47,4 +47,4 @@ TEST(Fp16Walk, RoundsEveryFp32AsTheProcessorDoes) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::fp16_walk_test

@@ -12,7 +12,7 @@
 #include "element_access.h"
 #include "instruction_set_cases.h"
 
-namespace terrace {
+namespace terrace::gradient_test {
 namespace {
 
 class GradientKernel : public EveryInstructionSet {};
@@ -249,4 +249,4 @@ TEST(GradientDeathTest, RefusesAccumulatorsOfAnother16BitTypeAndOversizedBlocks)
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::gradient_test

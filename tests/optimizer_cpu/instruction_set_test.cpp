@@ -6,7 +6,7 @@
 
 #include <terrace/base/error.h>
 
-namespace terrace {
+namespace terrace::instruction_set_test {
 namespace {
 
 TEST(InstructionSet, AlwaysOffersTheScalarReferenceFirst) {
@@ -55,4 +55,4 @@ TEST(InstructionSet, RejectsAKnownNameThatThisMachineCannotRun) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::instruction_set_test

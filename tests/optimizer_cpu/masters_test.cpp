@@ -10,7 +10,7 @@
 #include "element_access.h"
 #include "instruction_set_cases.h"
 
-namespace terrace {
+namespace terrace::masters_test {
 namespace {
 
 class Masters : public EveryInstructionSet {};
@@ -89,4 +89,4 @@ TEST_P(Masters, TurnRunsOfTilesIntoTheCanonicalFormAndBack) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::masters_test

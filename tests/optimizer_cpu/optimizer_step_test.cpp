@@ -5,7 +5,7 @@
 
 #include "update_problem.h"
 
-namespace terrace {
+namespace terrace::optimizer_step_test {
 namespace {
 
 TEST(OptimizerStep, RoundsConstantsComputedInDoubleOnce) {
@@ -88,4 +88,4 @@ TEST(UpdateDeathTest, RefusesRecordsOfAnotherOptimizer) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::optimizer_step_test

@@ -5,7 +5,7 @@
 #include "torch_steps.h"
 #include "update_problem.h"
 
-namespace terrace {
+namespace terrace::torch_test {
 namespace {
 
 class TorchOptimizers : public EveryInstructionSet {};
@@ -41,4 +41,4 @@ TEST_P(TorchOptimizers, MoveWeightsAsTheKernelsDoWithEveryOption) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::torch_test

@@ -4,7 +4,7 @@
 #include "instruction_set_cases.h"
 #include "update_problem.h"
 
-namespace terrace {
+namespace terrace::update_bits_test {
 namespace {
 
 class UpdateBits : public EveryInstructionSet {};
@@ -220,4 +220,4 @@ TEST_P(UpdateBits, DoNotDependOnHowARecordIsCutIntoSegments) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::update_bits_test

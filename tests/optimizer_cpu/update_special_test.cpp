@@ -6,7 +6,7 @@
 #include "instruction_set_cases.h"
 #include "update_problem.h"
 
-namespace terrace {
+namespace terrace::update_special_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -158,4 +158,4 @@ TEST_P(SpecialNumbers, MakeNanOfAWeightWithoutGradientsWhereEpsIsZero) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::update_special_test

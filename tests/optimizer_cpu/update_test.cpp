@@ -5,7 +5,7 @@
 #include "update_problem.h"
 #include "update_reference.h"
 
-namespace terrace {
+namespace terrace::optimizer_cpu_update_test {
 namespace {
 
 class UpdateKernel : public EveryInstructionSet {};
@@ -143,4 +143,4 @@ TEST_P(UpdateKernel, LeavesAWeightWithoutGradientsWhereItIsWithLion) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::optimizer_cpu_update_test

@@ -5,7 +5,7 @@
 #include "power_cut/cut_power.h"
 #include "runtime/train/checkpoint/checkpoint_rig.h"
 
-namespace terrace {
+namespace terrace::checkpoint_power_cut_test {
 namespace {
 
 using namespace checkpoint_tests;
@@ -55,4 +55,4 @@ TEST(CheckpointPowerCut, LeavesTheLastCheckpointOrALaterOneWhole) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::checkpoint_power_cut_test

@@ -11,7 +11,7 @@
 #include "support/sanitized.h"
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::commit_power_cut_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -99,4 +99,4 @@ TEST_P(CommitPowerCut, IsTakenUpFromTheLastCommitOrALaterOneAndGoesOnToTheSameBi
 INSTANTIATE_TEST_SUITE_P(Combinations, CommitPowerCut, ::testing::Range(size_t{0}, combinations().size()));
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::commit_power_cut_test

@@ -14,7 +14,7 @@
 
 #include "support/scratch_folder.h"
 
-namespace terrace::power_cut {
+namespace terrace::power_cut::cut_power_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -142,4 +142,4 @@ TEST(CutPower, ASyncCoversNothingThatEndedAfterItBegan) {
 }
 
 }  // namespace
-}  // namespace terrace::power_cut
+}  // namespace terrace::power_cut::cut_power_test

@@ -15,7 +15,7 @@
 #include "memory/tier/block_store_rig.h"
 #include "power_cut/cut_power.h"
 
-namespace terrace {
+namespace terrace::tier_power_cut_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -224,4 +224,4 @@ TEST(TierPowerCut, LeavesACommitWholeThatHasTheNameOfAnEarlierTerrace) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::tier_power_cut_test

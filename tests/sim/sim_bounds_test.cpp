@@ -12,7 +12,7 @@
 #include "sim/sim_schedules.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::sim_bounds_test {
 namespace {
 
 using sim_test::RandomShape;
@@ -166,4 +166,4 @@ TEST(SimBounds, OptIsWithinTwoPercentOfTheBestPlanWhereSizesAndWritesAreMixed) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::sim_bounds_test

@@ -9,7 +9,7 @@
 #include "sim/sim_schedules.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::sim_replay_test {
 namespace {
 
 using testing::expect_error;
@@ -211,4 +211,4 @@ TEST(SimReplay, WhatCannotBeReplayedIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::sim_replay_test

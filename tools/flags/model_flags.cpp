@@ -9,6 +9,7 @@
 #include <terrace/base/units.h>
 #include <terrace/runtime/model/weights/architecture.h>
 #include <terrace/runtime/train/checkpoint/checkpoint.h>
+#include <terrace/runtime/train/checkpoint/inventory.h>
 
 #include "command_line.h"
 #include "flags/model_path.h"
@@ -124,6 +125,12 @@ TrainedModel::TrainedModel(const ModelFlags& flags)
            "give the folder of a model with its weights, or OWNER/NAME as Hugging Face has it");
   }
   const fs::path json = folder_ / "config.json";
+  if (!fs::exists(json)) {
+    const bool has_checkpoints = is_checkpoint_folder(folder_) || is_checkpoint(folder_);
+    refuse(fmt::format("--model {}", flags.model), "it has no config.json",
+           has_checkpoints ? fmt::format("it holds checkpoints: give it as --checkpoint {}", flags.model)
+                           : "name a folder that save_pretrained, or terrace export, wrote");
+  }
   std::vector<std::string> ignored;
   ModelOptions options;
   options.type = config_.precision;

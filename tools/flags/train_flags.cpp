@@ -304,8 +304,8 @@ TrainerOptions resolve_training(const TrainFlags& flags, std::optional<uint32_t>
   const bool has_commits =
       options.config.placement.states == Placement::nvme && options.config.terrace.durable;
   require(flags.resume != kResumeAuto || !flags.save.empty() || has_commits, "--resume auto",
-          "--save is not given, and nothing is committed on nvme",
-          "it goes on from what --save DIR holds: give that, or name a folder with --resume DIR");
+          "--save is not given, and this run keeps no commits on nvme",
+          "give --save DIR with the folder of the earlier run's checkpoints, or name one with --resume DIR");
   require(!flags.fresh || (flags.resume != kResumeAuto && flags.resume != kResumeNvme), "--fresh",
           "it removes what --resume nvme or auto would go on from", "leave out one of the two");
   require(flags.eval_every == 0 || flags.validation_fraction > 0, "--eval-every",

@@ -167,6 +167,11 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
       require_one_run(start.commit->run, read_checkpoint_info(saved.front()), saved.front(), paths);
     return start;
   }
+  const bool is_named = !flags.resume.empty() && flags.resume != kResumeAuto;
+  if (is_named) {  // a mistyped name is told before what would be lost
+    require_exists("--resume", flags.resume);
+    read_checkpoint_info(flags.resume);
+  }
   TierContents tier = look_for_commit(paths);
   if (flags.fresh && tier.has_commits) {
     log.warning(
@@ -178,10 +183,7 @@ RunStart choose_start(const TrainFlags& flags, const TrainConfig& config, Log& l
   }
   if (flags.resume == kResumeAuto) return choose_by_itself(flags, config, tier, paths, log);
   if (!tier.in_use) require_nothing_to_lose(tier, paths);  // otherwise the lock names the job that uses it
-  if (flags.resume.empty()) return start;
-  require_exists("--resume", flags.resume);
-  read_checkpoint_info(flags.resume);
-  start.checkpoints = {flags.resume};
+  if (is_named) start.checkpoints = {flags.resume};
   return start;
 }
 

@@ -124,15 +124,17 @@ std::string loss_text(const RunSummary& summary) {
 std::string state_text(const RunSummary& summary) {
   std::string text;
   if (summary.commit_step)
-    text += fmt::format("commit of step {} in {} (`terrace checkpoint ls` lists it)\n", *summary.commit_step,
-                        summary.nvme_paths);
+    text += fmt::format("commit of step {0} in {1} (`terrace checkpoint ls {1}` lists it)\n",
+                        *summary.commit_step, summary.nvme_paths);
   if (!summary.checkpoint.empty()) {
     const std::string folder = std::filesystem::path(summary.checkpoint).parent_path().string();
     text +=
         fmt::format("checkpoint {}\nexport it with: terrace export {} --out FOLDER{}\n", summary.checkpoint,
                     folder, summary.tokenizer.empty() ? "" : " --tokenizer " + summary.tokenizer);
   } else if (!summary.commit_step) {
-    return text + "nothing was saved: --save FOLDER keeps the weights that are trained\n";
+    return text + (summary.steps == 0
+                       ? "nothing was saved: this run did no step\n"
+                       : "nothing was saved: --save FOLDER keeps the weights that are trained\n");
   }
   const bool is_done = summary.completed_steps >= summary.planned_steps;
   return text +

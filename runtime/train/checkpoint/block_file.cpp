@@ -161,8 +161,8 @@ void BlockReader::read_block() {
         kind,
         {"cannot use the checkpoint's file", file_.path().string(),
          fmt::format("block {} ({} bytes at offset {}): {}", index, block_.size(), begin, reason),
-         "the training state is half loaded and must not be trained on: stop, check the disk, and resume "
-         "from another checkpoint"});
+         "check the disk and use another checkpoint; a training state that was being loaded from this one is "
+         "not whole"});
   };
   for (size_t filled = 0; filled < block_.size();) {
     const ssize_t moved =

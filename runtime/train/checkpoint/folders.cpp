@@ -42,9 +42,13 @@ std::string checkpoints_in(const fs::path& folder) {
     return is_step_name(name) && io::is_there(folder / name / kManifestName);
   });
   if (names.empty()) {
-    return is_tier_path(folder) ? "it is an nvme path of training: a run that goes on from its last commit "
-                                  "(TrainerOptions::tier_start) can save a checkpoint"
-                                : "no checkpoint is there";
+    if (is_tier_path(folder)) {
+      return "it is an nvme path of training: a run that goes on from its last commit "
+             "(TrainerOptions::tier_start) can save a checkpoint";
+    }
+    return io::is_there(folder / "config.json")
+               ? "it holds a model's weights: give it as the model, or name a folder of checkpoints"
+               : "name a folder in which a run has saved checkpoints";
   }
   std::string text = "name one of those that are there: ";
   for (size_t i = names.size() > kNamed ? names.size() - kNamed : 0; i < names.size(); ++i)

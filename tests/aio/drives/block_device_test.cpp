@@ -10,7 +10,7 @@
 
 #include "aio/aio_support.h"
 
-namespace terrace::io {
+namespace terrace::io::block_device_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -92,4 +92,4 @@ TEST(BlockDevice, IsTheSameForEveryFolderOfADrive) {
 }
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::block_device_test

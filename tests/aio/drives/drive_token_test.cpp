@@ -15,7 +15,7 @@
 
 #include "aio/aio_support.h"
 
-namespace terrace::io {
+namespace terrace::io::drive_token_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -144,4 +144,4 @@ TEST_F(DriveTokens, OfOneDriveAreOneHoweverManyFoldersItHas) {
 }
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::drive_token_test

@@ -13,7 +13,7 @@
 
 #include "aio/aio_support.h"
 
-namespace terrace::io {
+namespace terrace::io::engine_choice_test {
 namespace {
 
 TEST(EngineKinds, HaveNamesThatReadBack) {
@@ -159,4 +159,4 @@ TEST(RegisterBuffer, TakesMemoryInPiecesOfAGibibyte) {
 }
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::engine_choice_test

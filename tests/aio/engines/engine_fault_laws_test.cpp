@@ -10,7 +10,7 @@
 #include "aio/aio_support.h"
 #include "aio/engines/repeated_mapping.h"
 
-namespace terrace::io {
+namespace terrace::io::engine_fault_laws_test {
 namespace {
 
 constexpr uint64_t kBlock = 16 * kKiB;
@@ -228,4 +228,4 @@ INSTANTIATE_TEST_SUITE_P(Engines, EngineFaultLaws,
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::engine_fault_laws_test

@@ -12,7 +12,7 @@
 #include "aio/engines/repeated_mapping.h"
 #include "support/allocation_counter.h"
 
-namespace terrace::io {
+namespace terrace::io::engine_laws_test {
 namespace {
 
 constexpr uint64_t kBlock = 16 * kKiB;
@@ -449,4 +449,4 @@ INSTANTIATE_TEST_SUITE_P(Engines, EngineLaws,
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::engine_laws_test

@@ -8,7 +8,7 @@
 #include "aio/aio_support.h"
 #include "support/sanitized.h"
 
-namespace terrace::io {
+namespace terrace::io::fault_engine_test {
 namespace {
 
 constexpr uint64_t kBlock = 64 * kKiB;
@@ -407,4 +407,4 @@ INSTANTIATE_TEST_SUITE_P(Engines, FaultTransportTest,
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::fault_engine_test

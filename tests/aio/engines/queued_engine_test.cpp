@@ -11,7 +11,7 @@
 
 #include "aio/aio_support.h"
 
-namespace terrace::io {
+namespace terrace::io::queued_engine_test {
 namespace {
 
 // Completes pieces when and how the test says.
@@ -383,4 +383,4 @@ INSTANTIATE_TEST_SUITE_P(Engines, SimulatedDisk,
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::queued_engine_test

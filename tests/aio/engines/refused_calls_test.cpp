@@ -17,7 +17,7 @@
 
 #include "aio/aio_support.h"
 
-namespace terrace::io {
+namespace terrace::io::refused_calls_test {
 namespace {
 
 constexpr uint32_t kDepth = 4;
@@ -226,4 +226,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RefusedWakes, ::testing::Values(EngineKind::io_u
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::refused_calls_test

@@ -14,7 +14,7 @@
 
 #include "aio/aio_support.h"
 
-namespace terrace::io {
+namespace terrace::io::uring_options_test {
 namespace {
 
 struct Mode {
@@ -209,4 +209,4 @@ TEST(UringKernelThreadDeathTest, IsLeftOffWhereItCannotBeStarted) {
 }
 
 }  // namespace
-}  // namespace terrace::io
+}  // namespace terrace::io::uring_options_test

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace terrace {
+namespace terrace::json_writer_test {
 namespace {
 
 std::string item(const JsonValue& value) {
@@ -150,4 +150,4 @@ TEST(JsonWriterDeathTest, EndsTheProgramWhereTheDocumentWouldBeWrong) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::json_writer_test

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace terrace {
+namespace terrace::shown_text_test {
 namespace {
 
 TEST(ShownText, LeavesWordsOfEveryLanguageAsTheyAre) {
@@ -42,4 +42,4 @@ TEST(ShownText, StaysWhenItIsMadeAgain) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::shown_text_test

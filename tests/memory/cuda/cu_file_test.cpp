@@ -1,6 +1,6 @@
 #include <terrace/memory/cuda/cu_file.h>
 
-namespace terrace {
+namespace terrace::cu_file_test {
 namespace {
 
 TEST(CuFile, IsSaidToBeMissingOrTooOldAndWhy) {
@@ -20,4 +20,4 @@ TEST(CuFile, SaysItsVersionWhereItIsInstalled) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::cu_file_test

@@ -9,7 +9,7 @@
 
 #include "fake_cuda_driver.h"
 
-namespace terrace {
+namespace terrace::cuda_copy_rates_test {
 namespace {
 
 using testing::FakeCudaDriver;
@@ -80,4 +80,4 @@ TEST(CudaCopyRates, ACopyThatFailsEndsTheMeasurementWithItsError) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::cuda_copy_rates_test

@@ -14,7 +14,7 @@
 #include "memory/device/device_suite.h"
 #include "memory/host/os_memory.h"
 
-namespace terrace {
+namespace terrace::cuda_device_test {
 namespace {
 
 using testing::Bytes;
@@ -364,4 +364,4 @@ TEST_F(CudaDeviceTest, CutsCopiesWhereRegisteredMemoryIsCut) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::cuda_device_test

@@ -16,7 +16,7 @@
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::cuda_cuda_file_reads_test {
 namespace {
 
 using testing::Bytes;
@@ -229,4 +229,4 @@ TEST(CudaFileReadsAlone, AreRefusedByADeviceThatHasNone) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::cuda_cuda_file_reads_test

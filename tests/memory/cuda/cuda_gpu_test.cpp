@@ -9,7 +9,7 @@
 
 #include "fake_cuda_driver.h"
 
-namespace terrace {
+namespace terrace::cuda_gpu_test {
 namespace {
 
 using testing::FakeCudaDriver;
@@ -117,4 +117,4 @@ TEST(CudaPageLock, SaysOnceThatItWasRefusedAndKeepsNothingRegistered) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::cuda_gpu_test

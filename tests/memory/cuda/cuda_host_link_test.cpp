@@ -12,7 +12,7 @@
 #include "fake_cuda_driver.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::cuda_host_link_test {
 namespace {
 
 using testing::FakeCudaDriver;
@@ -79,4 +79,4 @@ TEST_F(CudaHostLinkTest, NamesWhatFailed) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::cuda_host_link_test

@@ -6,7 +6,7 @@
 #include <terrace/base/units.h>
 #include <terrace/memory/device/simulated_device.h>
 
-namespace terrace {
+namespace terrace::copy_rates_test {
 namespace {
 
 std::span<std::byte> part(std::vector<std::byte>& memory, size_t index) {
@@ -83,4 +83,4 @@ TEST(CopyRates, CopiesOfASimulatedDeviceArriveAndAreCounted) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::copy_rates_test

@@ -13,7 +13,7 @@
 
 #include "support/allocation_counter.h"
 
-namespace terrace {
+namespace terrace::copy_stream_test {
 namespace {
 
 std::vector<std::byte> filled(size_t bytes, unsigned value) {
@@ -249,4 +249,4 @@ TEST(CopyStreamDeathTest, WantsAnEventThatWasBegun) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::copy_stream_test

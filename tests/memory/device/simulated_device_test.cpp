@@ -12,7 +12,7 @@
 #include "memory/host/os_memory.h"
 #include "support/allocation_counter.h"
 
-namespace terrace {
+namespace terrace::simulated_device_test {
 namespace {
 
 using testing::Bytes;
@@ -120,4 +120,4 @@ TEST_F(SimulatedDeviceDeathTest, NamesASlotWhoseHomeIsTouchedWhileItIsAttached) 
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::simulated_device_test

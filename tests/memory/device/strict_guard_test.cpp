@@ -8,7 +8,7 @@
 #include <terrace/memory/device/strict_guard.h>
 #include <terrace/memory/host/pages.h>
 
-namespace terrace {
+namespace terrace::strict_guard_test {
 namespace {
 
 using ::testing::ExitedWithCode;
@@ -209,4 +209,4 @@ TEST(StrictGuard, GivesTheThreadAnAlternateStack) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::strict_guard_test

@@ -11,7 +11,7 @@
 #include "os_memory.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::host_arena_test {
 namespace {
 
 TEST(HostArena, CountsItsBudgetToThePage) {
@@ -123,4 +123,4 @@ TEST(HostArena, OfNothingGivesNothing) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::host_arena_test

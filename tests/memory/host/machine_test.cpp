@@ -11,7 +11,7 @@
 
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::machine_test {
 namespace {
 
 // A /proc and /sys of 16 GiB, four cores and an ordinary user.
@@ -167,4 +167,4 @@ TEST(Machine, OfThisTestIsUnderstood) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::machine_test

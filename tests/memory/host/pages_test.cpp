@@ -12,7 +12,7 @@
 
 #include "os_memory.h"
 
-namespace terrace {
+namespace terrace::pages_test {
 namespace {
 
 std::byte* at(const PageMapping& mapping, uint64_t offset = 0) {
@@ -161,4 +161,4 @@ TEST(MovePagesWithoutHoles, LetsNoOtherMappingIn) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::pages_test

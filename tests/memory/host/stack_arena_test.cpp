@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace terrace {
+namespace terrace::stack_arena_test {
 namespace {
 
 struct Memory {
@@ -104,4 +104,4 @@ TEST(StackArena, TellsInADryRunExactlyWhatTheRealRunNeeds) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::stack_arena_test

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace terrace {
+namespace terrace::eviction_policy_test {
 namespace {
 
 std::vector<ChunkId> chunks_of(std::vector<uint32_t> ids) {
@@ -356,4 +356,4 @@ TEST(EvictionPolicy, MatchesTheNaiveModelUnderRandomOperations) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::eviction_policy_test

@@ -10,7 +10,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 
-namespace terrace {
+namespace terrace::flat_space_test {
 namespace {
 
 TensorSpec spec(std::string name, uint64_t elements, uint32_t group = 0, DataType type = DataType::bf16,
@@ -261,4 +261,4 @@ TEST(FlatSpace, MatchesTheNaiveModelOnRandomTensors) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::flat_space_test

@@ -10,7 +10,7 @@
 
 #include "support/allocation_counter.h"
 
-namespace terrace {
+namespace terrace::schedule_test {
 namespace {
 
 std::vector<ChunkId> chunks_of(std::vector<uint32_t> ids) {
@@ -354,4 +354,4 @@ TEST(ScheduleCursor, AllocatesNothingWhileTheStepMatches) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::schedule_test

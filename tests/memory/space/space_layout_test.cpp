@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace terrace {
+namespace terrace::space_layout_test {
 namespace {
 
 TEST(SpaceLayout, SaysOfEveryChunkWhatTheTableDoes) {
@@ -40,4 +40,4 @@ TEST(SpaceLayout, SaysOfEveryChunkWhatTheTableDoes) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::space_layout_test

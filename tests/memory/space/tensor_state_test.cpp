@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace terrace {
+namespace terrace::tensor_state_test {
 namespace {
 
 using Pairs = std::set<std::pair<std::string, std::string>>;
@@ -224,4 +224,4 @@ TEST(ChunkState, HasItsTransitionTableInTheArchitectureDocument) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::tensor_state_test

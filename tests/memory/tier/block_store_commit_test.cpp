@@ -10,7 +10,7 @@
 
 #include "block_store_rig.h"
 
-namespace terrace {
+namespace terrace::block_store_commit_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -346,4 +346,4 @@ TEST_F(CommitTest, ReportsEveryFlippedByteOrDoesNotNeedIt) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::block_store_commit_test

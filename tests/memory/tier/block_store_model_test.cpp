@@ -11,7 +11,7 @@
 
 #include "block_store_rig.h"
 
-namespace terrace {
+namespace terrace::block_store_model_test {
 namespace {
 
 constexpr uint64_t kBlock = BlockStoreRig::kBlock;
@@ -229,4 +229,4 @@ TEST(BlockStoreModel, IsUsedByWritersAndACommitterAtOnce) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::block_store_model_test

@@ -10,7 +10,7 @@
 
 #include "block_store_rig.h"
 
-namespace terrace {
+namespace terrace::block_store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -299,4 +299,4 @@ TEST_F(BlockStoreDeathTest, HasNoSnapshotsInPlace) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::block_store_test

@@ -15,7 +15,7 @@
 #include "block_store_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::former_names_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -180,4 +180,4 @@ TEST_F(FormerNamesTest, AreThoseOfAnEarlierTerraceWhichRefusesTheLabelsOfToday) 
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::former_names_test

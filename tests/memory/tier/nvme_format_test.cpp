@@ -9,7 +9,7 @@
 #include <terrace/memory/tier/internal/tier_files.h>
 #include <terrace/memory/tier/tier_manifest.h>
 
-namespace terrace {
+namespace terrace::nvme_format_test {
 namespace {
 
 // The bytes of a code block "```hex NAME": lines of an offset and up to 16 bytes.
@@ -81,4 +81,4 @@ TEST(NvmeFormat, OfAManifestOfTheFirstVersionIsRead) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::nvme_format_test

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace terrace {
+namespace terrace::path_balancer_test {
 namespace {
 
 constexpr uint64_t kBlock = 768 * 1024;
@@ -296,4 +296,4 @@ TEST(PathBalancer, CountsTheTimeInWhichAnyPathIsBusyOnce) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::path_balancer_test

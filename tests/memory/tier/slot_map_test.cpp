@@ -7,7 +7,7 @@
 
 #include <terrace/memory/tier/internal/slot_map.h>
 
-namespace terrace {
+namespace terrace::slot_map_test {
 namespace {
 
 using Slot = std::pair<uint32_t, uint32_t>;  // path, slot
@@ -250,4 +250,4 @@ TEST(SlotMapDeathTest, AbortsWhenASlotIsGivenBackTwice) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::slot_map_test

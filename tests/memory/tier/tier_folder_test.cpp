@@ -16,7 +16,7 @@
 
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::tier_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -391,4 +391,4 @@ TEST(TierFolderDeathTest, RefusesNamesItWouldNotRecogniseAgain) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::tier_folder_test

@@ -9,7 +9,7 @@
 
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::tier_manifest_test {
 namespace {
 
 using testing::expect_error;
@@ -173,4 +173,4 @@ TEST(TierNames, AreReadOnlyAsTheyAreWritten) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::tier_manifest_test

@@ -6,7 +6,7 @@
 
 #include "block_store_rig.h"
 
-namespace terrace {
+namespace terrace::tier_order_test {
 namespace {
 
 // Every change as a line; names without their folders.
@@ -77,4 +77,4 @@ TEST(TierOrder, IsTheOneThatACrashAtAnyMomentAllows) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::tier_order_test

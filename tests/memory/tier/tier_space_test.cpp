@@ -13,7 +13,7 @@
 #include "block_store_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::tier_space_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -370,4 +370,4 @@ TEST_F(TierSpaceTest, IsLeftAloneByAForkedChild) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::tier_space_test

@@ -11,7 +11,7 @@
 #include "support/expect_error.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::commit_test {
 namespace {
 
 TEST(Commit, ChangesNoBitWhateverIsCachedAndHoweverOften) {
@@ -261,6 +261,40 @@ TEST(Commit, CountsItsMemoryAndItsDiskInThePlan) {
   EXPECT_LE(on_disk, plan.record_file_bytes + 4096);
 }
 
+TEST(Commit, KeepsItsFrozenParametersFromBeingLoadedAnew) {
+  const ScratchFolder folder;
+  CommitRig rig({.parameters = Placement::nvme, .with_frozen = true}, folder.path());
+  const MemoryPlan& plan = rig.offloader->plan();
+  ASSERT_GT(plan.parameter_chunks, plan.record_chunks + 1) << "one chunk is no test";
+  TrainingState& state = rig.offloader->state();
+  std::vector<std::byte> frozen;
+  state.export_frozen(
+      [&](std::span<const std::byte> bytes) { frozen.insert(frozen.end(), bytes.begin(), bytes.end()); });
+  const auto load_frozen = [&] {
+    size_t taken = 0;
+    state.import_frozen([&](std::span<std::byte> to) {
+      std::copy_n(frozen.begin() + static_cast<ptrdiff_t>(taken), to.size(), to.begin());
+      taken += to.size();
+    });
+  };
+  load_frozen();  // before there is a commit
+  rig.offloader->commits().begin(step_info(0));
+  rig.offloader->commits().finish();
+  const std::vector<std::byte> before = rig.state();
+  const auto refused = [](const std::function<void()>& load) {
+    try {
+      load();
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::misuse && error.parts().subject == "commit 1";
+    }
+    return false;
+  };
+  EXPECT_TRUE(refused(load_frozen));
+  EXPECT_TRUE(refused([&] { state.initialise([](TensorId, uint64_t, std::span<float>) {}); }));
+  EXPECT_TRUE(rig.offloader->has_whole_state());
+  EXPECT_EQ(rig.state(), before);
+}
+
 TEST(Commit, SaysWhyARunKeepsNoCommits) {
   const auto reason = [](CommitCase c, Placement states) {
     const std::vector<TensorSpec> specs = toy::tensors(DataType::bf16, c.with_frozen);
@@ -283,4 +317,4 @@ TEST(Commit, SaysWhyARunKeepsNoCommits) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::commit_test

@@ -10,7 +10,7 @@
 
 #include "offload/commits/commit_rig.h"
 
-namespace terrace {
+namespace terrace::committer_test {
 namespace {
 
 // Notes where requests take their bytes from.
@@ -149,4 +149,4 @@ TEST(Committer, SaysWhatADurableRunMayGiveUpWhenTheDiskIsTooSmall) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::committer_test

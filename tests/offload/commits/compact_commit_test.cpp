@@ -10,7 +10,7 @@
 #include "offload/commits/commit_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::compact_commit_test {
 namespace {
 
 using testing::expect_error;
@@ -344,4 +344,4 @@ TEST(CompactCommit, IsRetainedWithItsParameters) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::compact_commit_test

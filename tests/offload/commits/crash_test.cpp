@@ -14,7 +14,7 @@
 #include "support/dying_engine.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::crash_test {
 namespace {
 
 constexpr uint64_t kSteps = 6;
@@ -119,4 +119,4 @@ TEST(Crash, AtAnyRequestLeavesTheLastCommitWhole) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::crash_test

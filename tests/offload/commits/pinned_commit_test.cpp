@@ -11,7 +11,7 @@
 
 #include "offload/commits/commit_rig.h"
 
-namespace terrace {
+namespace terrace::pinned_commit_test {
 namespace {
 
 std::vector<std::byte> read_all(PinnedCommit& commit, uint64_t tiles_at_once) {
@@ -185,4 +185,4 @@ TEST(PinnedCommit, SaysWhereItCannotBeCloned) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::pinned_commit_test

@@ -11,7 +11,7 @@
 
 #include "offload/commits/commit_rig.h"
 
-namespace terrace {
+namespace terrace::commits_resume_test {
 namespace {
 
 // Trains to `step`, committing on the way there, and some steps further; then the process "dies".
@@ -274,4 +274,4 @@ TEST(Resume, RemovesTheFilesOnlyWhenItIsToldOrNoCommitNeedsThem) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::commits_resume_test

@@ -6,7 +6,7 @@
 
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::whole_state_test {
 namespace {
 
 using testing::expect_error;
@@ -76,4 +76,4 @@ TEST(StateCustodyDeathTest, EndsNoChangeThatWasNotBegun) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::whole_state_test

@@ -12,7 +12,7 @@
 #include "offload/watch/recorded_steps.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::device_cuda_file_reads_test {
 namespace {
 
 using testing::FakeCudaDriver;
@@ -199,4 +199,4 @@ TEST(CudaOffloaderFileReads, AreRefusedWhereChecksumsAreToBeCompared) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::device_cuda_file_reads_test

@@ -5,7 +5,7 @@
 #include "memory/cuda/fake_cuda_driver.h"
 #include "offload/offloader_rig.h"
 
-namespace terrace {
+namespace terrace::cuda_offloader_test {
 namespace {
 
 using testing::FakeCudaDriver;
@@ -54,4 +54,4 @@ TEST(CudaOffloader, LocksNothingWhereThatIsNotWanted) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::cuda_offloader_test

@@ -5,7 +5,7 @@
 
 #include "offload/homes/homes_rig.h"
 
-namespace terrace {
+namespace terrace::device_cache_test {
 namespace {
 
 constexpr ChunkId kFrozen{2};
@@ -169,4 +169,4 @@ TEST_F(DeviceCacheTest, AttachesOnlyWhatIsPinnedInStrictMode) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::device_cache_test

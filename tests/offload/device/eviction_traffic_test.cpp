@@ -9,7 +9,7 @@
 #include "offload/toy_training.h"
 #include "support/offloaders.h"
 
-namespace terrace {
+namespace terrace::eviction_traffic_test {
 namespace {
 
 // Parameters copied to the device per step, on demand only, once the schedule and the tier are warm.
@@ -64,4 +64,4 @@ TEST(EvictionTraffic, OptMovesNoMoreThanAnyOtherPolicy) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::eviction_traffic_test

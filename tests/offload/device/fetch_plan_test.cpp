@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-namespace terrace {
+namespace terrace::fetch_plan_test {
 namespace {
 
 struct Step {
@@ -192,4 +192,4 @@ TEST(FetchPlan, MovesTheSameHoweverDeepItGoes) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::fetch_plan_test

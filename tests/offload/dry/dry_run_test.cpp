@@ -8,7 +8,7 @@
 #include "offload/commits/commit_rig.h"
 #include "offload/homes/spill_rig.h"
 
-namespace terrace {
+namespace terrace::dry_run_test {
 namespace {
 
 // Everything that is the same in every run.
@@ -174,4 +174,4 @@ TEST(DryRun, HasNoMemoryAndNoFiles) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::dry_run_test

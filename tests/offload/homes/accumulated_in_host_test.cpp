@@ -5,7 +5,7 @@
 
 #include "offload/homes/gradient_rig.h"
 
-namespace terrace {
+namespace terrace::accumulated_in_host_test {
 namespace {
 
 constexpr ChunkId kChunk{1};
@@ -121,4 +121,4 @@ TEST_F(AccumulatedInHostTest, AreAddedByAPollOnceTheirCopyIsOver) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::accumulated_in_host_test

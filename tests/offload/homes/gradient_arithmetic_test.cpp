@@ -5,7 +5,7 @@
 
 #include "offload/homes/gradient_rig.h"
 
-namespace terrace {
+namespace terrace::gradient_arithmetic_test {
 namespace {
 
 constexpr ChunkId kChunk{1};
@@ -108,4 +108,4 @@ TEST_F(GradientArithmeticTest, OfADeviceTakesTheSumsOfWhatIsCompleteWhenTheStepE
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::gradient_arithmetic_test

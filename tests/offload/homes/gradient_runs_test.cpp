@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace terrace {
+namespace terrace::gradient_runs_test {
 namespace {
 
 // Three tensors in one chunk, at 0, 128 and 192, and one that goes on into the next chunk.
@@ -87,4 +87,4 @@ TEST(GradientRunsDeathTest, ATensorIsCompleteOnceInAMicroBatchAndInTheirOrder) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::gradient_runs_test

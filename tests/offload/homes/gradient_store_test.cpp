@@ -12,7 +12,7 @@
 #include "offload/offloader_rig.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::gradient_store_test {
 namespace {
 
 // Everything but the update of a step.
@@ -209,4 +209,4 @@ TEST(Gradients, WaitForACopyOutOfTheSlotTheyTakeOver) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::gradient_store_test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-namespace terrace {
+namespace terrace::gradient_sums_test {
 namespace {
 
 class GradientSumsTest : public ::testing::Test {
@@ -56,4 +56,4 @@ TEST_F(GradientSumsTest, AreAllFiniteWhereNothingIsComputed) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::gradient_sums_test

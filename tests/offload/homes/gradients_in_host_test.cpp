@@ -6,7 +6,7 @@
 
 #include "offload/homes/gradient_rig.h"
 
-namespace terrace {
+namespace terrace::gradients_in_host_test {
 namespace {
 
 constexpr ChunkId kChunk{1};
@@ -103,4 +103,4 @@ TEST_F(GradientsInHostTest, GoToNvmeThroughALandingSlotThatOneOfThemHasAtATime) 
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::gradients_in_host_test

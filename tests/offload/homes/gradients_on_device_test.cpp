@@ -7,7 +7,7 @@
 
 #include "offload/homes/gradient_rig.h"
 
-namespace terrace {
+namespace terrace::gradients_on_device_test {
 namespace {
 
 constexpr ChunkId kChunk{1};
@@ -85,4 +85,4 @@ TEST_P(AccumulatedOnDeviceTest, CountZerosWhicheverMicroBatchHasThem) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::gradients_on_device_test

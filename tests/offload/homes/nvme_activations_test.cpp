@@ -15,7 +15,7 @@
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::nvme_activations_test {
 namespace {
 
 using testing::expect_error;
@@ -162,4 +162,4 @@ TEST(NvmeActivations, SayWhoseBytesTheDiskDidNotGiveBack) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::nvme_activations_test

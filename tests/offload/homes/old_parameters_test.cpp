@@ -4,7 +4,7 @@
 
 #include "offload/homes/homes_rig.h"
 
-namespace terrace {
+namespace terrace::old_parameters_test {
 namespace {
 
 class OldParametersTest : public ::testing::Test {
@@ -56,4 +56,4 @@ TEST_F(OldParametersTest, ThrowWhatTheirReadFailedWithWhenTheyAreAskedFor) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::old_parameters_test

@@ -5,7 +5,7 @@
 
 #include "offload/homes/homes_rig.h"
 
-namespace terrace {
+namespace terrace::param_home_test {
 namespace {
 
 constexpr ChunkId kChunk{1};
@@ -153,4 +153,4 @@ TEST_F(ParamHomeTest, CopiesFreshParametersFromWhereTheyWereMadeUntilTheyAreForg
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::param_home_test

@@ -6,7 +6,7 @@
 
 #include "offload/homes/homes_rig.h"
 
-namespace terrace {
+namespace terrace::publication_test {
 namespace {
 
 constexpr uint32_t kChunks = HomesRig::kChunks;
@@ -74,4 +74,4 @@ TEST_F(PublicationTest, SaysOnceWhatWasMadeOnTheDevice) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::publication_test

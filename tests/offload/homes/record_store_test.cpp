@@ -4,7 +4,7 @@
 
 #include "offload/homes/homes_rig.h"
 
-namespace terrace {
+namespace terrace::record_store_test {
 namespace {
 
 class RecordStoreTest : public ::testing::Test {
@@ -81,4 +81,4 @@ TEST_F(RecordStoreTest, StaysAsItWasWhereARecordThatEntersCannotBeRead) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::record_store_test

@@ -10,7 +10,7 @@
 
 #include "offload/homes/spill_rig.h"
 
-namespace terrace {
+namespace terrace::spill_budget_test {
 namespace {
 
 constexpr uint64_t kSteps = 2;
@@ -139,4 +139,4 @@ TEST(SpillBudget, EveryOneInBetweenIsKeptAndSpillsNoMoreThanASmallerOne) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::spill_budget_test

@@ -12,7 +12,7 @@
 #include "support/child_test.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::spill_crash_test {
 namespace {
 
 constexpr uint64_t kSteps = 5;
@@ -119,4 +119,4 @@ TEST(SpillCrash, AtAnyRequestForAGradientLosesNoCommitAndChangesNoBit) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::spill_crash_test

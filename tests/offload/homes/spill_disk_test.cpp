@@ -10,7 +10,7 @@
 #include "offload/homes/spill_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::spill_disk_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -163,4 +163,4 @@ TEST(SpillDisk, SeveralShareTheGradientsAndChangeNoBit) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::spill_disk_test

@@ -10,7 +10,7 @@
 #include "offload/homes/spill_rig.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::spill_fault_test {
 namespace {
 
 constexpr uint64_t kSteps = 5;
@@ -205,4 +205,4 @@ TEST(SpillFaults, ADiskThatIsFullEndsTheRunOnce) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::spill_fault_test

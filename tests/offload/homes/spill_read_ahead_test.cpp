@@ -4,7 +4,7 @@
 #include "offload/homes/spill_rig.h"
 #include "offload/offloader_rig.h"
 
-namespace terrace {
+namespace terrace::spill_read_ahead_test {
 namespace {
 
 // With room on the device for all, and for no gradient on the host.
@@ -133,4 +133,4 @@ TEST(SpillReadAhead, AnUpdateThatWaitsForAGradientSaysSo) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::spill_read_ahead_test

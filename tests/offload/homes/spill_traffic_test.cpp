@@ -5,7 +5,7 @@
 #include "offload/homes/spill_rig.h"
 #include "offload/offloader_rig.h"
 
-namespace terrace {
+namespace terrace::spill_traffic_test {
 namespace {
 
 // Of the gradients of spilled chunks, as they are held.
@@ -137,4 +137,4 @@ TEST(SpillTraffic, IsNothingForAChunkWhoseGradientIsZero) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::spill_traffic_test

@@ -7,7 +7,7 @@
 
 #include "offload/homes/homes_rig.h"
 
-namespace terrace {
+namespace terrace::spilled_gradients_test {
 namespace {
 
 constexpr uint64_t kBytes = kTileElements * sizeof(float);
@@ -83,4 +83,4 @@ TEST_F(SpilledGradientsTest, NameTheChunkOfATransferThatFails) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::spilled_gradients_test

@@ -9,7 +9,7 @@
 #include <terrace/base/units.h>
 #include <terrace/memory/device/simulated_device.h>
 
-namespace terrace {
+namespace terrace::activation_store_test {
 namespace {
 
 constexpr uint64_t kEntryBytes = 8192;
@@ -70,4 +70,4 @@ TEST(ActivationRecorder, LearnsHowMuchRoomIsNeeded) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::activation_store_test

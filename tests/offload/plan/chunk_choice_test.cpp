@@ -4,7 +4,7 @@
 #include <terrace/base/error.h>
 #include <terrace/offload/plan/memory_plan.h>
 
-namespace terrace {
+namespace terrace::chunk_choice_test {
 namespace {
 
 // What a step moves over nvme, both ways, beyond what no host budget changes.
@@ -57,4 +57,4 @@ TEST(ChunkChoice, TakesNoChunksThatMoveMoreThanASmallerBudgetDoes) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::chunk_choice_test

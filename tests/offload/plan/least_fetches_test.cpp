@@ -7,7 +7,7 @@
 #include <bit>
 #include <random>
 
-namespace terrace {
+namespace terrace::least_fetches_test {
 namespace {
 
 constexpr uint32_t kChunks = 4;
@@ -100,4 +100,4 @@ TEST(LeastFetches, CostMoreForTheFirstUseOfAStepWhereTheCallerSaysSo) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::least_fetches_test

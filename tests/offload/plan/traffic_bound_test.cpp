@@ -3,7 +3,7 @@
 
 #include "offload/commits/commit_rig.h"
 
-namespace terrace {
+namespace terrace::traffic_bound_test {
 namespace {
 
 constexpr RecordLayout kCompact = {.master = MasterForm::remainder};
@@ -101,4 +101,4 @@ TEST(TrafficBound, OfCompactStateHasTheParametersOfBeforeTheUpdate) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::traffic_bound_test

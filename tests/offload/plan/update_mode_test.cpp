@@ -11,7 +11,7 @@
 
 #include "offload/offloader_rig.h"
 
-namespace terrace {
+namespace terrace::update_mode_test {
 namespace {
 
 constexpr UpdateMode kOtherModes[] = {UpdateMode::next_forward, UpdateMode::during_backward};
@@ -353,4 +353,4 @@ TEST(UpdateMode, SaysWhenAnInfiniteGradientWasFoundTooLate) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::update_mode_test

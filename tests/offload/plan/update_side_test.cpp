@@ -15,7 +15,7 @@
 #include "offload/offloader_rig.h"
 #include "offload/watch/recorded_steps.h"
 
-namespace terrace {
+namespace terrace::update_side_test {
 namespace {
 
 constexpr double kShares[] = {0, 0.3, 0.5};
@@ -337,4 +337,4 @@ TEST(UpdateSide, IsTheProcessorsAloneInTheNextForward) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::update_side_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace terrace {
+namespace terrace::use_trace_test {
 namespace {
 
 std::vector<TensorSpec> random_tensors(std::mt19937& random) {
@@ -127,4 +127,4 @@ TEST(MinimumSlots, NeedsNoTableOfChunks) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::use_trace_test

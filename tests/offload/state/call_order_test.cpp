@@ -13,7 +13,7 @@
 
 #include "offload/offloader_rig.h"
 
-namespace terrace {
+namespace terrace::call_order_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -174,4 +174,4 @@ TEST(CallOrder, IsHeldByTheOffloaderWhichGoesOnAsIfNothingHadBeenCalled) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::call_order_test

@@ -9,7 +9,7 @@
 #include "support/allocation_counter.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::compact_state_test {
 namespace {
 
 using testing::expect_error;
@@ -287,4 +287,4 @@ TEST(RecordLayouts, OfEveryOptimizerChangeNoBitWhateverThePlacementAndTheForm) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::compact_state_test

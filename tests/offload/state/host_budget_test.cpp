@@ -10,7 +10,7 @@
 #include "memory/host/os_memory.h"
 #include "offload/commits/commit_rig.h"
 
-namespace terrace {
+namespace terrace::host_budget_test {
 namespace {
 
 // With room for the records of so many chunks.
@@ -192,4 +192,4 @@ TEST(HostBudget, GivesItsPagesBackToTheSystem) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::host_budget_test

@@ -10,7 +10,7 @@
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/offload/offloader.h>
 
-namespace terrace {
+namespace terrace::replanning_test {
 namespace {
 
 constexpr uint32_t kLayers = 4, kExperts = 5, kParts = kExperts + 1;
@@ -161,4 +161,4 @@ TEST(Replanning, OptFollowsTheNewScheduleInTheNextStep) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::replanning_test

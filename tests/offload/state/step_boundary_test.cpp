@@ -8,7 +8,7 @@
 #include "offload/step/step_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::step_boundary_test {
 namespace {
 
 struct StepBoundaryTest : ::testing::Test {
@@ -88,4 +88,4 @@ TEST_F(StepBoundaryTest, NeedsAWholeStateOfThatWhichBeginsAStep) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::step_boundary_test

@@ -7,7 +7,7 @@
 #include "offload/step/step_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::gradient_landings_test {
 namespace {
 
 struct GradientLandingsTest : ::testing::Test {
@@ -69,4 +69,4 @@ TEST_F(GradientLandingsTest, DropWhatIsStillOnTheDevice) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::gradient_landings_test

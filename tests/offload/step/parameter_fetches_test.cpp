@@ -7,7 +7,7 @@
 #include "offload/step/step_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::parameter_fetches_test {
 namespace {
 
 struct Fetching {
@@ -93,4 +93,4 @@ TEST(ParameterFetches, WaitForTheUpdateOfWhatTheyFetch) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::parameter_fetches_test

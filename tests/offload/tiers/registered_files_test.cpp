@@ -6,7 +6,7 @@
 
 #include "offload/commits/commit_rig.h"
 
-namespace terrace {
+namespace terrace::tiers_registered_files_test {
 namespace {
 
 // Adds up, when its engine goes, what went through it since its first registration.
@@ -79,4 +79,4 @@ INSTANTIATE_TEST_SUITE_P(Engines, RegisteredTierFiles,
                          [](const auto& instance) { return std::string(name_of(instance.param)); });
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::tiers_registered_files_test

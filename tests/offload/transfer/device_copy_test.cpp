@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <thread>
 
-namespace terrace {
+namespace terrace::device_copy_test {
 namespace {
 
 // What the watch says of the wait for the copy, which ends as it is said.
@@ -54,4 +54,4 @@ TEST(DeviceCopy, ThrowsItsFailureWhereItIsWaitedForAndNotWhereItIsLeft) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::device_copy_test

@@ -7,7 +7,7 @@
 
 #include "memory/tier/block_store_rig.h"
 
-namespace terrace {
+namespace terrace::transfer_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -227,4 +227,4 @@ TEST_F(ChunkTransferTest, LetsItsOwnerWordAFailure) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::transfer_test

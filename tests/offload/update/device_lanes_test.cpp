@@ -7,7 +7,7 @@
 
 #include "offload/update/update_rig.h"
 
-namespace terrace {
+namespace terrace::device_lanes_test {
 namespace {
 
 // Fails for runs of one group.
@@ -126,4 +126,4 @@ TEST_F(DeviceLanesTest, CountRunsOfADryUpdateAndAreDoneWithThemAtOnce) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::device_lanes_test

@@ -9,7 +9,7 @@
 #include "offload/step/step_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::early_update_test {
 namespace {
 
 struct EarlyUpdateTest : ::testing::Test {
@@ -80,4 +80,4 @@ TEST_F(EarlyUpdateTest, StopsAtTheFirstGradientThatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::early_update_test

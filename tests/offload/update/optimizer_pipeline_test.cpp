@@ -8,7 +8,7 @@
 
 #include "offload/update/update_rig.h"
 
-namespace terrace {
+namespace terrace::optimizer_pipeline_test {
 namespace {
 
 struct OptimizerPipelineTest : ::testing::Test {
@@ -162,4 +162,4 @@ TEST_F(OptimizerPipelineTest, ThrowsTheFirstReasonToStopWhenItEnds) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::optimizer_pipeline_test

@@ -5,7 +5,7 @@
 
 #include "offload/commits/commit_rig.h"
 
-namespace terrace {
+namespace terrace::record_stream_test {
 namespace {
 
 // What was in flight whenever somebody waited.
@@ -59,4 +59,4 @@ TEST(RecordStream, HasBothDirectionsInFlightBetweenFillAndDrain) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::record_stream_test

@@ -4,7 +4,7 @@
 
 #include "offload/update/update_rig.h"
 
-namespace terrace {
+namespace terrace::tile_update_test {
 namespace {
 
 constexpr ChunkId kChunk{0};
@@ -107,4 +107,4 @@ TEST(TileUpdate, ChangesNothingInADryRun) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::tile_update_test

@@ -11,7 +11,7 @@
 #include "offload/commits/commit_rig.h"
 #include "support/allocation_counter.h"
 
-namespace terrace {
+namespace terrace::update_allocation_test {
 namespace {
 
 struct WarmCase {
@@ -104,4 +104,4 @@ TEST_P(WarmStep, AllocatesNothingOnAnyThread) {
 INSTANTIATE_TEST_SUITE_P(All, WarmStep, ::testing::ValuesIn(cases()), case_name);
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::update_allocation_test

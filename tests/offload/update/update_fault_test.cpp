@@ -9,7 +9,7 @@
 #include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
 
-namespace terrace {
+namespace terrace::update_fault_test {
 namespace {
 
 constexpr UpdateMode kModes[] = {UpdateMode::after_backward, UpdateMode::next_forward,
@@ -175,4 +175,4 @@ TEST(UpdateModeFaults, AFlippedByteOfTheStatesIsNeverTrainedOn) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::update_fault_test

@@ -10,7 +10,7 @@
 #include "offload/step/step_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::update_runner_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -84,4 +84,4 @@ TEST_F(UpdateRunnerTest, RefusesSettingsWithWhichItCannotUpdate) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::update_runner_test

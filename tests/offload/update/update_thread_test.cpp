@@ -7,7 +7,7 @@
 
 #include "offload/update/update_rig.h"
 
-namespace terrace {
+namespace terrace::update_thread_test {
 namespace {
 
 struct UpdateThreadTest : ::testing::Test {
@@ -100,4 +100,4 @@ TEST_F(UpdateThreadTest, EndsTheUpdateInProgressBeforeItGoes) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::update_thread_test

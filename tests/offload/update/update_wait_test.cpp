@@ -9,7 +9,7 @@
 #include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
 
-namespace terrace {
+namespace terrace::update_wait_test {
 namespace {
 
 // In case of a mistake it opens after a long while, so that the test ends.
@@ -119,4 +119,4 @@ TEST(UpdateWait, IsNoneWhereUpdatesRunAfterBackward) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::update_wait_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace terrace {
+namespace terrace::binding_resource_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -85,4 +85,4 @@ TEST(BindingResource, OfAStepBesideADeviceIsWhatIsBusiestOfBoth) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::binding_resource_test

@@ -6,7 +6,7 @@
 #include "offload/offloader_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::decision_log_test {
 namespace {
 
 using testing::expect_error;
@@ -132,4 +132,4 @@ TEST(DecisionLog, ARunThatCannotDecideAsItSaysNamesThePlace) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::decision_log_test

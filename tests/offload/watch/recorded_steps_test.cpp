@@ -9,7 +9,7 @@
 #include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
 
-namespace terrace {
+namespace terrace::recorded_steps_test {
 namespace {
 
 constexpr uint64_t kSteps = 4;
@@ -215,4 +215,4 @@ TEST(RecordedSteps, SayWhatACommitWrote) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::recorded_steps_test

@@ -9,7 +9,7 @@
 
 #include <terrace/memory/device/copy_stream.h>
 
-namespace terrace {
+namespace terrace::step_events_test {
 namespace {
 
 constexpr uint64_t kMemory = 64 << 10;
@@ -201,4 +201,4 @@ TEST(StepEvents, AreToldOfCopiesThatMoveBytesOverALink) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::step_events_test

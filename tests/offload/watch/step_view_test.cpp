@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace terrace {
+namespace terrace::step_view_test {
 namespace {
 
 TraceEvent moment(TraceKind kind, uint64_t at_ns) {
@@ -130,4 +130,4 @@ TEST(StepView, FollowsAGauge) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::step_view_test

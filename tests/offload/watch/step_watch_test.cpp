@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace terrace {
+namespace terrace::step_watch_test {
 namespace {
 
 TEST(StepWatch, NamesTheWaitWhileItLastsAndNothingElse) {
@@ -44,4 +44,4 @@ TEST(StepWatch, SeesNoWaitWhereNothingBlocks) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::step_watch_test

@@ -9,7 +9,7 @@
 
 #include <terrace/offload/watch/step_watch.h>
 
-namespace terrace {
+namespace terrace::time_account_test {
 namespace {
 
 TEST(TimeAccount, ChargesWhatPassesToTheInnermostCause) {
@@ -198,4 +198,4 @@ TEST(TimeAccount, LeavesAWaitForSomethingElseAloneWhateverTheUpdateDoes) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::time_account_test

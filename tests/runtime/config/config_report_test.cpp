@@ -13,7 +13,7 @@
 #include <terrace/runtime/config/schema/suggestions.h>
 #include <terrace/runtime/config/train_config.h>
 
-namespace terrace {
+namespace terrace::config_report_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -155,4 +155,4 @@ TEST(ConfigReport, CountsEditsWithSwapsOfNeighboursAsOne) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::config_report_test

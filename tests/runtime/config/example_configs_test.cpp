@@ -7,7 +7,7 @@
 
 #include <terrace/runtime/config/train_config.h>
 
-namespace terrace {
+namespace terrace::example_configs_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -85,4 +85,4 @@ TEST(ExampleConfigs, GiveGroupsOfWeightsTheirOwnSettings) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::example_configs_test

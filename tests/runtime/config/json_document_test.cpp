@@ -9,7 +9,7 @@
 #include <terrace/base/error.h>
 #include <terrace/runtime/config/train_config.h>
 
-namespace terrace {
+namespace terrace::json_document_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -180,4 +180,4 @@ TEST(JsonDocument, SurvivesDamagedFiles) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::json_document_test

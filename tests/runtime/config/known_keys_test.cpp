@@ -8,7 +8,7 @@
 
 #include <terrace/runtime/config/schema/schema.h>
 
-namespace terrace {
+namespace terrace::known_keys_test {
 namespace {
 
 // Every key that DeepSpeed 0.19 reads or documents, with the spellings that circulate, and the keys of our
@@ -47,4 +47,4 @@ TEST(Schema, HasNoKeyThatTheListOfThisTestLacks) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::known_keys_test

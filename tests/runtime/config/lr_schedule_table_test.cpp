@@ -10,7 +10,7 @@
 #include <terrace/runtime/config/lr_schedule.h>
 #include <terrace/runtime/config/train_config.h>
 
-namespace terrace {
+namespace terrace::lr_schedule_table_test {
 namespace {
 
 const JsonNode& member(const JsonNode& object, std::string_view key) {
@@ -52,4 +52,4 @@ TEST(LrScheduleTables, AgreeWithDeepSpeedInEveryUpdate) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::lr_schedule_table_test

@@ -4,7 +4,7 @@
 
 #include <terrace/runtime/config/lr_schedule.h>
 
-namespace terrace {
+namespace terrace::lr_schedule_test {
 namespace {
 
 LrScheduleOptions warmup(uint64_t steps, WarmupShape shape) {
@@ -133,4 +133,4 @@ TEST(LrSchedule, NeedsTheNumberOfStepsToDecay) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::lr_schedule_test

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-namespace terrace {
+namespace terrace::name_pattern_test {
 namespace {
 
 // The definition, letter by letter.
@@ -74,4 +74,4 @@ TEST(NamePattern, NeedsOneOfAListToMatch) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::name_pattern_test

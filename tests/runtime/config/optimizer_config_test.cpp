@@ -6,7 +6,7 @@
 
 #include "runtime/config/config_test_support.h"
 
-namespace terrace {
+namespace terrace::optimizer_config_test {
 namespace {
 
 using config_test::parse;
@@ -191,4 +191,4 @@ TEST(OptimizerConfig, TakesTheModeOfTheUpdate) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::optimizer_config_test

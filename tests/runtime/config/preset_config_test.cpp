@@ -10,7 +10,7 @@
 
 #include "runtime/config/config_test_support.h"
 
-namespace terrace {
+namespace terrace::preset_config_test {
 namespace {
 
 using config_test::origin_of;
@@ -173,4 +173,4 @@ TEST(PresetConfig, SaysTheFirstProblemsOfThousandsAndCountsTheRest) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::preset_config_test

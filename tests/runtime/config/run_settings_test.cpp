@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace terrace {
+namespace terrace::run_settings_test {
 namespace {
 
 std::map<std::string, std::string> settings(const std::vector<ConfigOverride>& overrides,
@@ -41,4 +41,4 @@ TEST(RunSettings, KeysOfOneSideOnlyDifferToo) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::run_settings_test

@@ -6,7 +6,7 @@
 
 #include "runtime/config/config_test_support.h"
 
-namespace terrace {
+namespace terrace::train_config_rules_test {
 namespace {
 
 using config_test::origin_of;
@@ -316,4 +316,4 @@ TEST(TrainConfigRules, MicroBatchesGoLayerByLayerWhereThereAreSeveral) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::train_config_rules_test

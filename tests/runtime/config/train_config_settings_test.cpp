@@ -8,7 +8,7 @@
 
 #include "runtime/config/config_test_support.h"
 
-namespace terrace {
+namespace terrace::train_config_settings_test {
 namespace {
 
 using config_test::origin_of;
@@ -280,4 +280,4 @@ TEST(TrainConfigSettings, KeepsWarningsWithinAHundredColumns) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::train_config_settings_test

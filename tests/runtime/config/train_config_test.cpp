@@ -10,7 +10,7 @@
 
 #include "runtime/config/config_test_support.h"
 
-namespace terrace {
+namespace terrace::train_config_test {
 namespace {
 
 using config_test::origin_of;
@@ -429,4 +429,4 @@ TEST(TrainConfig, StopsReadingAnEndlessFile) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::train_config_test

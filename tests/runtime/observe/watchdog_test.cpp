@@ -14,7 +14,7 @@
 
 #include "offload/toy_training.h"
 
-namespace terrace {
+namespace terrace::watchdog_test {
 namespace {
 
 using ::testing::AllOf;
@@ -166,4 +166,4 @@ TEST(Watchdog, NamesTheTransferThatTheUpdateWaitsFor) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::watchdog_test

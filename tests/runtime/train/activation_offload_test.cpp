@@ -6,7 +6,7 @@
 
 #include "runtime/train/trainer_rig.h"
 
-namespace terrace {
+namespace terrace::activation_offload_test {
 namespace {
 
 using trainer_tests::least_host_memory;
@@ -140,4 +140,4 @@ TEST_F(ActivationOffloadTest, SharesTheEntriesAmongAllThreeTiers) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::activation_offload_test

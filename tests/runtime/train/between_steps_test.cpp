@@ -6,7 +6,7 @@
 
 #include "runtime/train/step_rig.h"
 
-namespace terrace {
+namespace terrace::between_steps_test {
 namespace {
 
 using namespace trainer_tests;
@@ -42,4 +42,4 @@ TEST(BetweenSteps, CountNothingThatFailed) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::between_steps_test

@@ -7,7 +7,7 @@
 #include "runtime/train/fake_cgroup.h"
 #include "runtime/train/step_rig.h"
 
-namespace terrace {
+namespace terrace::budget_keeper_test {
 namespace {
 
 using namespace trainer_tests;
@@ -80,4 +80,4 @@ TEST(BudgetKeeper, ReportsWhatAChangeMovesAndLeavesItToTheNextStep) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::budget_keeper_test

@@ -9,7 +9,7 @@
 
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::data_position_test {
 namespace {
 
 constexpr uint32_t kContext = 8;
@@ -106,4 +106,4 @@ TEST(DataPosition, RefusesACheckpointOfOtherData) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::data_position_test

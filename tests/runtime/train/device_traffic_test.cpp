@@ -14,7 +14,7 @@
 
 #include "support/offloaders.h"
 
-namespace terrace {
+namespace terrace::device_traffic_test {
 namespace {
 
 constexpr uint32_t kPrefetchUses = 16;
@@ -166,4 +166,4 @@ TEST(DeviceTraffic, OfOptIsTheExactOptimum) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::device_traffic_test

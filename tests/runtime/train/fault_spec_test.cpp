@@ -8,7 +8,7 @@
 #include <terrace/base/error.h>
 #include <terrace/base/units.h>
 
-namespace terrace {
+namespace terrace::fault_spec_test {
 namespace {
 
 using io::FaultKind;
@@ -105,4 +105,4 @@ TEST(FaultSpec, IsRefusedWithTheWordThatIsWrong) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::fault_spec_test

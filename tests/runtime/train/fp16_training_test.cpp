@@ -13,7 +13,7 @@
 #include "support/offloaders.h"
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::fp16_training_test {
 namespace {
 
 constexpr uint32_t kContext = 16;
@@ -160,4 +160,4 @@ TEST(Fp16Training, OtherPrecisionsScaleNothing) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::fp16_training_test

@@ -10,7 +10,7 @@
 
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::inference_test {
 namespace {
 
 constexpr uint32_t kContext = 12;
@@ -112,4 +112,4 @@ TEST(Inference, TakesNoMemoryForGradientsAndStates) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::inference_test

@@ -7,7 +7,7 @@
 
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::machine_memory_test {
 namespace {
 
 constexpr uint64_t kProcess = 20 * kMiB;
@@ -43,4 +43,4 @@ TEST(MachineMemory, ThatOtherProgramsHaveIsWarnedOf) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::machine_memory_test

@@ -10,7 +10,7 @@
 
 #include "runtime/train/fake_cgroup.h"
 
-namespace terrace {
+namespace terrace::memory_pressure_test {
 namespace {
 
 constexpr uint64_t kSecondNs = 1'000'000'000;
@@ -142,4 +142,4 @@ TEST(MemoryPressure, LooksTenTimesASecondAtMost) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::memory_pressure_test

@@ -4,7 +4,7 @@
 
 #include "runtime/train/step_rig.h"
 
-namespace terrace {
+namespace terrace::micro_batches_test {
 namespace {
 
 using namespace trainer_tests;
@@ -98,4 +98,4 @@ TEST(MicroBatches, EvaluateWindowsOfTheValidationPartAndKeepTheWeights) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::micro_batches_test

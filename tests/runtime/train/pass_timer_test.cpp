@@ -4,7 +4,7 @@
 
 #include <terrace/base/clock.h>
 
-namespace terrace {
+namespace terrace::pass_timer_test {
 namespace {
 
 // Every use takes ten nanoseconds.
@@ -51,4 +51,4 @@ TEST(PassTimer, CountsOfEachUseWhatItComputesAndNotWhatItWaits) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::pass_timer_test

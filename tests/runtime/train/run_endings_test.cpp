@@ -17,7 +17,7 @@
 #include "support/child_test.h"
 #include "support/enum_values.h"
 
-namespace terrace {
+namespace terrace::run_endings_test {
 namespace {
 
 using namespace trainer_tests;
@@ -296,4 +296,4 @@ TEST(RunEndings, AreAllInTheDocs) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::run_endings_test

@@ -8,7 +8,7 @@
 
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::run_identity_test {
 namespace {
 
 using testing::expect_error;
@@ -62,4 +62,4 @@ TEST(RunIdentity, IsTheSameForOptimizersWithTheSameMoments) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::run_identity_test

@@ -6,7 +6,7 @@
 
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::run_position_test {
 namespace {
 
 using testing::expect_error;
@@ -108,4 +108,4 @@ TEST(RunPosition, KeepsItsIdWhereWhatWasSavedHasNone) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::run_position_test

@@ -9,7 +9,7 @@
 #include "runtime/train/step_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::step_updates_test {
 namespace {
 
 using namespace trainer_tests;
@@ -152,4 +152,4 @@ TEST(StepUpdates, ChooseTheFastestModeAfterTheFirstStepsUnlessOneIsAskedFor) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::step_updates_test

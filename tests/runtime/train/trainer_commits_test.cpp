@@ -12,7 +12,7 @@
 #include "runtime/train/trainer_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::trainer_commits_test {
 namespace {
 
 using namespace trainer_tests;
@@ -233,4 +233,4 @@ TEST(TrainerCommits, ThatAreRetainedOutliveTheNextOnes) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::trainer_commits_test

@@ -7,7 +7,7 @@
 #include "runtime/train/fake_cgroup.h"
 #include "runtime/train/small_training.h"
 
-namespace terrace {
+namespace terrace::trainer_memory_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -166,4 +166,4 @@ TEST(TrainerMemory, StaysAsItIsWhereTheConfigurationSaysSo) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::trainer_memory_test

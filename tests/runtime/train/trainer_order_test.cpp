@@ -5,7 +5,7 @@
 
 #include "runtime/train/trainer_rig.h"
 
-namespace terrace {
+namespace terrace::trainer_order_test {
 namespace {
 
 using namespace trainer_tests;
@@ -88,4 +88,4 @@ TEST(TrainerOrder, TheRecordedScheduleIsThatOfTheOrder) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::trainer_order_test

@@ -7,7 +7,7 @@
 #include "runtime/train/trainer_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::trainer_resume_test {
 namespace {
 
 using namespace trainer_tests;
@@ -125,4 +125,4 @@ TEST(TrainerResume, RefusesACommitOfAnotherLayoutAndLeavesIt) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::trainer_resume_test

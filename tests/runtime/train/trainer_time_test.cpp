@@ -11,7 +11,7 @@
 
 #include "runtime/train/trainer_rig.h"
 
-namespace terrace {
+namespace terrace::trainer_time_test {
 namespace {
 
 using trainer_tests::kContext;
@@ -110,4 +110,4 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, TrainerTime, ::testing::ValuesIn(cases()), 
 });
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::trainer_time_test

@@ -8,7 +8,7 @@
 #include "runtime/train/trainer_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::trainer_update_test {
 namespace {
 
 using namespace trainer_tests;
@@ -126,4 +126,4 @@ TEST(TrainerUpdate, ThatIsNotAppliedLeavesTheStateOfTheStepBefore) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::trainer_update_test

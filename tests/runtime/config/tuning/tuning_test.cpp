@@ -14,7 +14,7 @@
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::tuning_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -118,4 +118,4 @@ TEST_F(TuningCache, SaysWhatIsWrongWithADamagedFile) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::tuning_test

@@ -8,7 +8,7 @@
 #include "reference_ops.h"
 #include "support/work_memory.h"
 
-namespace terrace::testing {
+namespace terrace::testing::compute_adapter_test {
 namespace {
 
 using reference::Values;
@@ -97,4 +97,4 @@ INSTANTIATE_TEST_SUITE_P(Sets, Adapter,
                          set_name);
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::compute_adapter_test

@@ -6,7 +6,7 @@
 #include <numbers>
 #include <vector>
 
-namespace terrace {
+namespace terrace::counter_random_test {
 namespace {
 
 // The known answers of the authors' library Random123 (kat_vectors, philox4x32 with 10 rounds).
@@ -76,4 +76,4 @@ TEST(CounterRandom, HasTheMomentsOfItsDistributions) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::counter_random_test

@@ -10,7 +10,7 @@
 #include "support/allocation_counter.h"
 #include "support/work_memory.h"
 
-namespace terrace::testing {
+namespace terrace::testing::gemm_test {
 namespace {
 
 constexpr uint64_t kWorkBytes = 16 * kMiB;
@@ -294,4 +294,4 @@ TEST(ProductOfEverySet, IsTheSameWithAvx2AndAvx512) {
 }
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::gemm_test

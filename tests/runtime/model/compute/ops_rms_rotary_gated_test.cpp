@@ -7,7 +7,7 @@
 #include "compute_test_support.h"
 #include "reference_ops.h"
 
-namespace terrace::testing {
+namespace terrace::testing::ops_rms_rotary_gated_test {
 namespace {
 
 using reference::Values;
@@ -142,4 +142,4 @@ INSTANTIATE_TEST_SUITE_P(Sets, LlamaOperation,
                          set_name);
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::ops_rms_rotary_gated_test

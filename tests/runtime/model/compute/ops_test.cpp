@@ -8,7 +8,7 @@
 #include "compute_test_support.h"
 #include "reference_ops.h"
 
-namespace terrace::testing {
+namespace terrace::testing::ops_test {
 namespace {
 
 using reference::Values;
@@ -290,4 +290,4 @@ INSTANTIATE_TEST_SUITE_P(Sets, Operation,
                          set_name);
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::ops_test

@@ -6,7 +6,7 @@
 #include "compute_test_support.h"
 #include "reference_ops.h"
 
-namespace terrace::testing {
+namespace terrace::testing::ops_vocabulary_test {
 namespace {
 
 using reference::Values;
@@ -179,4 +179,4 @@ INSTANTIATE_TEST_SUITE_P(Sets, VocabularyOperation,
                          set_name);
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::ops_vocabulary_test

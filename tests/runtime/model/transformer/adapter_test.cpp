@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace terrace {
+namespace terrace::transformer_adapter_test {
 namespace {
 
 std::vector<float> pattern(uint64_t count, uint32_t factor) {
@@ -49,4 +49,4 @@ TEST(MergeAdapter, DoesNotDependOnHowTheWeightIsCut) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::transformer_adapter_test

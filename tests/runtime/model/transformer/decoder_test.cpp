@@ -10,7 +10,7 @@
 #include "model_test_support.h"
 #include "support/allocation_counter.h"
 
-namespace terrace::testing {
+namespace terrace::testing::decoder_test {
 namespace {
 
 // Enough columns and rows for several tasks in every operation, and for three parts of a table.
@@ -260,4 +260,4 @@ INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::decoder_test

@@ -7,7 +7,7 @@
 
 #include "model_test_support.h"
 
-namespace terrace::testing {
+namespace terrace::testing::transformer_frozen_test {
 namespace {
 
 TestModel small() {
@@ -94,4 +94,4 @@ TEST(FrozenWeights, AreRefusedWhenNoneHasThatNameOrNothingIsLeft) {
 }
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::transformer_frozen_test

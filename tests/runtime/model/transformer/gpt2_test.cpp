@@ -17,7 +17,7 @@
 #include "../compute/reference_ops.h"
 #include "model_test_support.h"
 
-namespace terrace::testing {
+namespace terrace::testing::gpt2_test {
 namespace {
 
 using reference::Values;
@@ -270,4 +270,4 @@ TEST(Gpt2, RefusesTokensAndSequencesThatItDoesNotKnow) {
 }
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::gpt2_test

@@ -12,7 +12,7 @@
 #include "../compute/reference_ops.h"
 #include "model_test_support.h"
 
-namespace terrace::testing {
+namespace terrace::testing::llama_test {
 namespace {
 
 using reference::Values;
@@ -192,4 +192,4 @@ TEST(Llama, StartsNearTheLogarithmOfTheVocabulary) {
 }
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::llama_test

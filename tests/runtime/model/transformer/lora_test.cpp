@@ -15,7 +15,7 @@
 #include "support/in_memory_parameters.h"
 #include "support/work_memory.h"
 
-namespace terrace::testing {
+namespace terrace::testing::lora_test {
 namespace {
 
 ModelConfig config_of(ModelFamily family) {
@@ -176,4 +176,4 @@ INSTANTIATE_TEST_SUITE_P(Families, Lora,
                          [](const auto& family) { return std::string(name_of(family.param)); });
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::lora_test

@@ -13,7 +13,7 @@
 
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::model_config_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -349,4 +349,4 @@ TEST(CompletedModelConfig, RefusesSizesThatDoNotFitTogether) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::model_config_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace terrace::decoder {
+namespace terrace::decoder::rotary_test {
 namespace {
 
 // What transformers 5.23 computes for heads of 16 elements and 64 positions: all frequencies, and the cosine
@@ -98,4 +98,4 @@ TEST(Rotary, TurnsAsTransformersDoesWithEveryScaling) {
 }
 
 }  // namespace
-}  // namespace terrace::decoder
+}  // namespace terrace::decoder::rotary_test

@@ -8,7 +8,7 @@
 
 #include <terrace/base/error.h>
 
-namespace terrace {
+namespace terrace::sampling_test {
 namespace {
 
 // How often each token is drawn, of a thousand evenly spread numbers.
@@ -58,4 +58,4 @@ TEST(Sampling, RefusesLogitsThatAreNoNumbers) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::sampling_test

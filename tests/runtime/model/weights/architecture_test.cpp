@@ -4,7 +4,7 @@
 
 #include "runtime/model/weights/weights_test_support.h"
 
-namespace terrace {
+namespace terrace::architecture_test {
 namespace {
 
 using namespace weights_tests;
@@ -77,4 +77,4 @@ TEST(Architecture, OfALaterTerraceOrOfNoModelIsRefused) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::architecture_test

@@ -6,7 +6,7 @@
 #include "runtime/model/weights/weights_rig.h"
 #include "runtime/model/weights/weights_test_support.h"
 
-namespace terrace {
+namespace terrace::export_adapter_test {
 namespace {
 
 using namespace weights_tests;
@@ -104,4 +104,4 @@ TEST_F(ExportAdapter, AloneTheyAreTheFilesOfPeft) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::export_adapter_test

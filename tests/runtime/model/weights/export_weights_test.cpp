@@ -7,7 +7,7 @@
 #include "runtime/model/weights/weights_test_support.h"
 #include "support/allocation_counter.h"
 
-namespace terrace {
+namespace terrace::export_weights_test {
 namespace {
 
 using namespace weights_tests;
@@ -263,4 +263,4 @@ TEST_F(ExportWeights, TakesTheSameMemoryForTensorsOfAnySize) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::export_weights_test

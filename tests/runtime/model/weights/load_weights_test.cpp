@@ -6,7 +6,7 @@
 #include "runtime/model/weights/weights_test_support.h"
 #include "support/allocation_counter.h"
 
-namespace terrace {
+namespace terrace::load_weights_test {
 namespace {
 
 using namespace weights_tests;
@@ -184,4 +184,4 @@ TEST_F(LoadWeights, TakesTheSameMemoryForTensorsOfAnySize) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::load_weights_test

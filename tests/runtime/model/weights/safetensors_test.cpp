@@ -7,7 +7,7 @@
 #include "runtime/model/weights/weights_test_support.h"
 #include "support/allocation_counter.h"
 
-namespace terrace {
+namespace terrace::safetensors_test {
 namespace {
 
 using namespace weights_tests;
@@ -316,4 +316,4 @@ TEST_F(Safetensors, SaysThatTheDiskIsTooSmallBeforeWriting) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::safetensors_test

@@ -2,7 +2,7 @@
 
 #include "runtime/model/weights/weights_test_support.h"
 
-namespace terrace {
+namespace terrace::weight_folder_test {
 namespace {
 
 using namespace weights_tests;
@@ -99,4 +99,4 @@ TEST_F(WeightFolderTest, SaysHowPickledWeightsBecomeSafetensors) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::weight_folder_test

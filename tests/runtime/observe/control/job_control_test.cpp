@@ -14,7 +14,7 @@
 #include "runtime/train/small_training.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::job_control_test {
 namespace {
 
 using testing::expect_error;
@@ -144,4 +144,4 @@ TEST(JobControl, GoesOnWhereNobodyCanReachItAndSaysSoOnce) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::job_control_test

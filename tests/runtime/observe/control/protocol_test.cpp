@@ -9,7 +9,7 @@
 #include <terrace/base/units.h>
 #include <terrace/runtime/observe/control/job_status.h>
 
-namespace terrace {
+namespace terrace::protocol_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -185,4 +185,4 @@ TEST(JobStatus, ComesBackAsItWas) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::protocol_test

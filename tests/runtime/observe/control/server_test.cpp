@@ -19,7 +19,7 @@
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::server_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -264,4 +264,4 @@ TEST(ControlFolder, WorksUnderPathsThatNoAddressHasRoomFor) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::server_test

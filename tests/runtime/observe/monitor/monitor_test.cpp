@@ -14,7 +14,7 @@
 
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::monitor_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -269,4 +269,4 @@ TEST(Monitor, SaysWhereItCannotWrite) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::monitor_test

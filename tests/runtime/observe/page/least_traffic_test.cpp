@@ -8,7 +8,7 @@
 
 #include "runtime/train/trainer_rig.h"
 
-namespace terrace {
+namespace terrace::least_traffic_test {
 namespace {
 
 using namespace trainer_tests;
@@ -97,4 +97,4 @@ TEST(LeastTraffic, CountsWhatAnEvaluationAndAPendingUpdateLeaveOut) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::least_traffic_test

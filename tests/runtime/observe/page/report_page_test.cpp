@@ -21,7 +21,7 @@
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::report_page_test {
 namespace {
 
 using testing::expect_error;
@@ -200,4 +200,4 @@ TEST(ReportFile, SaysWhatItCannotWrite) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::report_page_test

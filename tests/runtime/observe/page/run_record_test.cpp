@@ -10,7 +10,7 @@
 
 #include "sample_steps.h"
 
-namespace terrace {
+namespace terrace::run_record_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -127,4 +127,4 @@ TEST(RunRecord, AddsUpWhatTheLastStepLeftApartFromTheSteps) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::run_record_test

@@ -9,7 +9,7 @@
 #include <terrace/base/clock.h>
 #include <terrace/runtime/observe/page/picture_taker.h>
 
-namespace terrace {
+namespace terrace::step_picture_test {
 namespace {
 
 constexpr uint64_t kBeginNs = 1000;
@@ -200,4 +200,4 @@ TEST(PictureTaker, EndsWithTheRunAndCountsWhatItHadNoRoomFor) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::step_picture_test

@@ -10,7 +10,7 @@
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::schedule_file_test {
 namespace {
 
 using testing::expect_error;
@@ -95,4 +95,4 @@ TEST(ScheduleFile, WhatIsNoScheduleIsRefusedWithItsPlace) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::schedule_file_test

@@ -16,7 +16,7 @@
 
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::trace_file_test {
 namespace {
 
 std::string text_of(const std::filesystem::path& path) {
@@ -194,4 +194,4 @@ TEST_F(TraceFiles, AreRefusedWhereNoneCanBeMade) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::trace_file_test

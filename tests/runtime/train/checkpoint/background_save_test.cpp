@@ -10,7 +10,7 @@
 
 #include "runtime/train/checkpoint/checkpoint_rig.h"
 
-namespace terrace {
+namespace terrace::background_save_test {
 namespace {
 
 using namespace checkpoint_tests;
@@ -135,4 +135,4 @@ TEST(BackgroundSave, ThatNobodyWaitsForLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::background_save_test

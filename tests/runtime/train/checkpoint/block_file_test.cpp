@@ -8,7 +8,7 @@
 
 #include "runtime/train/checkpoint/checkpoint_rig.h"
 
-namespace terrace {
+namespace terrace::block_file_test {
 namespace {
 
 using checkpoint::BlockReader;
@@ -127,4 +127,4 @@ TEST(CheckpointBlockFile, NamesAnyOtherFailureOfAWrite) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::block_file_test

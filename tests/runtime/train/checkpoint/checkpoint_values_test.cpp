@@ -7,7 +7,7 @@
 
 #include "runtime/train/checkpoint/checkpoint_rig.h"
 
-namespace terrace {
+namespace terrace::checkpoint_values_test {
 namespace {
 
 using namespace checkpoint_tests;
@@ -77,4 +77,4 @@ TEST(CheckpointValuesInAnyOrder, LetsNoDamagedByteThrough) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::checkpoint_values_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace terrace {
+namespace terrace::commit_cadence_test {
 namespace {
 
 constexpr uint64_t kSecondNs = 1'000'000'000;
@@ -47,4 +47,4 @@ TEST(CommitCadence, TakesWhatComesFirstAndNeverWhenNothingDecides) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::commit_cadence_test

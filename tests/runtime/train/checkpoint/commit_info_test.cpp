@@ -4,7 +4,7 @@
 
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::commit_info_test {
 namespace {
 
 using testing::expect_error;
@@ -97,4 +97,4 @@ TEST(CommitInfo, OfAHostileWriterIsAnError) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::commit_info_test

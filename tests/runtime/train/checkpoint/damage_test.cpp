@@ -9,7 +9,7 @@
 
 #include "runtime/train/checkpoint/checkpoint_rig.h"
 
-namespace terrace {
+namespace terrace::damage_test {
 namespace {
 
 using namespace checkpoint_tests;
@@ -120,7 +120,9 @@ TEST_F(CheckpointDamage, OfLatestNamesTheCheckpointsThatAreThere) {
   fs::remove(folder_.path() / "latest");
   expect_load_error(ErrorKind::io, {folder_.path().string(), "neither \"latest\"", "step-00000001"});
   fs::remove_all(path_);
-  expect_load_error(ErrorKind::io, {"no checkpoint is there"});
+  expect_load_error(ErrorKind::io, {"name a folder in which a run has saved checkpoints"});
+  write_text(folder_.path() / "config.json", "{}");
+  expect_load_error(ErrorKind::io, {"give it as the model"});
   expect_error(ErrorKind::io, {"nowhere", "ENOENT"}, [&] { rig_.load(folder_.path() / "nowhere"); });
 }
 
@@ -165,4 +167,4 @@ TEST_F(CheckpointDamage, OfSizesThatAManifestSwearsToIsReported) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::damage_test

@@ -7,7 +7,7 @@
 
 #include "runtime/train/checkpoint/checkpoint_rig.h"
 
-namespace terrace {
+namespace terrace::manifest_test {
 namespace {
 
 using checkpoint::Manifest;
@@ -283,4 +283,4 @@ TEST(CheckpointManifest, WithAnyBytesIsReadOrRefused) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::manifest_test

@@ -3,7 +3,7 @@
 
 #include "runtime/train/checkpoint/checkpoint_rig.h"
 
-namespace terrace {
+namespace terrace::checkpoint_resume_test {
 namespace {
 
 using namespace checkpoint_tests;
@@ -225,4 +225,4 @@ TEST(Checkpoint, IdentifiesTensorsByNameShapeTypeTrainabilityAndOrder) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::checkpoint_resume_test

@@ -4,7 +4,7 @@
 
 #include "runtime/train/checkpoint/checkpoint_rig.h"
 
-namespace terrace {
+namespace terrace::retention_test {
 namespace {
 
 using namespace checkpoint_tests;
@@ -138,4 +138,4 @@ TEST_F(CheckpointRetention, AnEarlierCheckpointLoadsAfterADamagedOne) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::retention_test

@@ -13,7 +13,7 @@
 
 #include "runtime/train/checkpoint/checkpoint_rig.h"
 
-namespace terrace {
+namespace terrace::save_test {
 namespace {
 
 using namespace checkpoint_tests;
@@ -268,4 +268,4 @@ TEST(CheckpointSave, SaysThatOnlyTheNameOfTheLatestIsMissing) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::save_test

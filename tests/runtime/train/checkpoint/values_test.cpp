@@ -1,7 +1,7 @@
 // The values of tensors read from the files of a checkpoint, against those of the run that saved it.
 #include "runtime/train/checkpoint/checkpoint_rig.h"
 
-namespace terrace {
+namespace terrace::values_test {
 namespace {
 
 using namespace checkpoint_tests;
@@ -76,4 +76,4 @@ TEST(CheckpointValues, OfADamagedOrAnotherCheckpointAreAnError) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::values_test

@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-namespace terrace {
+namespace terrace::sample_order_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -78,4 +78,4 @@ TEST(SampleOrder, WorksOnMoreSamplesThanFitThirtyTwoBits) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::sample_order_test

@@ -5,7 +5,7 @@
 
 #include "runtime/train/data/data_test_support.h"
 
-namespace terrace {
+namespace terrace::text_files_test {
 namespace {
 
 using data_tests::DataFolder;
@@ -247,4 +247,4 @@ TEST_F(TextFilesTest, SaysHowABinaryFileBecomesData) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::text_files_test

@@ -12,7 +12,7 @@
 
 #include "runtime/train/data/data_test_support.h"
 
-namespace terrace {
+namespace terrace::token_cache_test {
 namespace {
 
 using data::TextSegment;
@@ -296,4 +296,4 @@ TEST_F(TokenCacheTest, SaysWhereItCannotKeepTokens) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::token_cache_test

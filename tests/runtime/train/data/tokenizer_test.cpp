@@ -16,7 +16,7 @@
 
 #include "runtime/train/data/data_test_support.h"
 
-namespace terrace {
+namespace terrace::tokenizer_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -360,4 +360,4 @@ TEST_F(TokenizerFiles, ReadsTheEndOfATextFromTheFileBesideIt) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::tokenizer_test

@@ -11,7 +11,7 @@
 #include "runtime/train/data/data_test_support.h"
 #include "support/allocation_counter.h"
 
-namespace terrace {
+namespace terrace::training_data_test {
 namespace {
 
 using data_tests::DataFolder;
@@ -329,4 +329,4 @@ TEST_F(TokenFilesTest, ReportsAFileThatShrinksDuringTheRun) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::training_data_test

@@ -8,7 +8,7 @@
 #include "runtime/train/trainer_rig.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::bookkeeping_test {
 namespace {
 
 using namespace trainer_tests;
@@ -77,4 +77,4 @@ TEST(Bookkeeping, IsPartOfWhatARefusedBudgetLacks) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::bookkeeping_test

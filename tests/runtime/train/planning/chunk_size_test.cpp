@@ -8,7 +8,7 @@
 
 #include "runtime/train/trainer_rig.h"
 
-namespace terrace {
+namespace terrace::chunk_size_test {
 namespace {
 
 using namespace trainer_tests;
@@ -91,4 +91,4 @@ TEST(ChunkSize, RefusesWhatNoSizeFits) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::chunk_size_test

@@ -15,7 +15,7 @@
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
-namespace terrace {
+namespace terrace::decision_file_test {
 namespace {
 
 using testing::expect_error;
@@ -182,4 +182,4 @@ TEST_F(DecisionFileTest, ADiskThatIsFullCostsAWarning) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::decision_file_test

@@ -9,7 +9,7 @@
 #include <terrace/base/units.h>
 #include <terrace/memory/device/simulated_device.h>
 
-namespace terrace {
+namespace terrace::link_rates_test {
 namespace {
 
 constexpr double kToDevice = 3e9;
@@ -57,4 +57,4 @@ TEST(LinkRates, AreThoseOfTheLink) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::link_rates_test

@@ -8,7 +8,7 @@
 
 #include "runtime/train/trainer_rig.h"
 
-namespace terrace {
+namespace terrace::predict_test {
 namespace {
 
 using namespace trainer_tests;
@@ -134,4 +134,4 @@ TEST(Prediction, OfACommitIsWhatItWrites) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::predict_test

@@ -15,7 +15,7 @@
 #include "runtime/train/trainer_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace {
+namespace terrace::settle_test {
 namespace {
 
 using namespace trainer_tests;
@@ -390,4 +390,4 @@ TEST(SettledSides, AreTheProcessorsWhereTheDrivesAreSlower) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::settle_test

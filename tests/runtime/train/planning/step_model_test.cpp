@@ -9,7 +9,7 @@
 
 #include "runtime/train/trainer_rig.h"
 
-namespace terrace {
+namespace terrace::step_model_test {
 namespace {
 
 using namespace trainer_tests;
@@ -262,4 +262,4 @@ TEST(StepModel, IsBoundByTheDiskBesideADevice) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::step_model_test

@@ -16,7 +16,7 @@
 
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::training_schedule_test {
 namespace {
 
 ModelConfig tiny_model(ModelFamily family, bool tied) {
@@ -240,4 +240,4 @@ TEST(TrainingSchedule, NoPolicyIsUnderTheBoundWhereSizesAndWritesAreMixed) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::training_schedule_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace terrace {
+namespace terrace::update_choice_test {
 namespace {
 
 using ::testing::AllOf;
@@ -143,4 +143,4 @@ TEST(UpdateChoice, TakesTheMedianOfEachFigure) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::update_choice_test

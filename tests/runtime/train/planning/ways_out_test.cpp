@@ -14,7 +14,7 @@
 #include "runtime/train/trainer_rig.h"
 #include "support/sanitized.h"
 
-namespace terrace {
+namespace terrace::ways_out_test {
 namespace {
 
 using namespace trainer_tests;
@@ -323,4 +323,4 @@ TEST(WaysOut, AreTwoThatFitUnderAnyTwoTinyBudgets) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::ways_out_test

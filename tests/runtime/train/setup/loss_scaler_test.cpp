@@ -10,7 +10,7 @@
 
 #include <terrace/base/error.h>
 
-namespace terrace {
+namespace terrace::loss_scaler_test {
 namespace {
 
 // One step: what happened in it, and the scale with which the next one runs. 'x' overflows, '.' does not.
@@ -148,4 +148,4 @@ TEST(LossScaler, RefusesAStateThatMeansNothing) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::loss_scaler_test

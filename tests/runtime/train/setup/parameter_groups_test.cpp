@@ -7,7 +7,7 @@
 
 #include "runtime/config/config_test_support.h"
 
-namespace terrace {
+namespace terrace::parameter_groups_test {
 namespace {
 
 using config_test::parse;
@@ -188,4 +188,4 @@ TEST(ParameterGroups, SaysThatAWarmupIsLongerThanTheRun) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::parameter_groups_test

@@ -3,7 +3,7 @@
 
 #include "support/expect_error.h"
 
-namespace terrace::testing {
+namespace terrace::testing::attention_test {
 namespace {
 
 struct Problem {
@@ -116,4 +116,4 @@ TEST_F(CudaAttention, KeepsItsScaleWhenScoresGrowAlongTheRow) {
 }
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::attention_test

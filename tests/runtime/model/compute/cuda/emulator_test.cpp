@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-namespace terrace::emulator {
+namespace terrace::emulator::emulator_test {
 namespace {
 
 TEST(CudaEmulator, RunsEveryThreadOfEveryBlockAcrossBarriers) {
@@ -61,4 +61,4 @@ TEST(CudaEmulatorDeathTest, StopsThreadsThatWaitForOnesThatHaveEnded) {
 }
 
 }  // namespace
-}  // namespace terrace::emulator
+}  // namespace terrace::emulator::emulator_test

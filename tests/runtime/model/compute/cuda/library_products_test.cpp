@@ -5,7 +5,7 @@
 #include "cuda_cases.h"
 #include "library_under_test.h"
 
-namespace terrace::testing {
+namespace terrace::testing::library_products_test {
 namespace {
 
 class LibraryProductsTest : public CudaKernels {
@@ -100,4 +100,4 @@ TEST_F(LibraryProductsTest, AreThePlainOnes) {
 }
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::library_products_test

@@ -12,7 +12,7 @@
 #include "runtime/train/trainer_rig.h"
 #include "support/expect_error.h"
 
-namespace terrace::trainer_tests {
+namespace terrace::trainer_tests::planning_test {
 namespace {
 
 constexpr uint64_t kHostBytes = 64 * kGiB;
@@ -230,4 +230,4 @@ TEST(CudaPlanning, MeasuresBothSidesOfTheUpdateBeforeARun) {
 }
 
 }  // namespace
-}  // namespace terrace::trainer_tests
+}  // namespace terrace::trainer_tests::planning_test

@@ -1,7 +1,7 @@
 // Products, and the layers that are products: the host's bits where the host has fused multiply-adds.
 #include "cuda_cases.h"
 
-namespace terrace::testing {
+namespace terrace::testing::products_test {
 namespace {
 
 class CudaProductsTest : public CudaKernels {
@@ -217,4 +217,4 @@ TEST_F(CudaProductsTest, AdaptersAreTheHosts) {
 }
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::products_test

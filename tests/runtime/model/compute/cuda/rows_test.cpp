@@ -3,7 +3,7 @@
 
 #include "cuda_cases.h"
 
-namespace terrace::testing {
+namespace terrace::testing::rows_test {
 namespace {
 
 // fp32 in the type that a parameter or gradient has.
@@ -184,4 +184,4 @@ TEST_F(CudaKernels, RootMeanSquareNormHasTheHostsBits) {
 }
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::rows_test

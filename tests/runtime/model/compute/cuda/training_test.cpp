@@ -18,7 +18,7 @@
 #include "support/expect_error.h"
 #include "support/offloaders.h"
 
-namespace terrace::trainer_tests {
+namespace terrace::trainer_tests::training_test {
 namespace {
 
 struct Outcome {
@@ -442,4 +442,4 @@ TEST_P(CudaTraining, EvaluatesAndGoesOnWithATextAsTheHost) {
 }
 
 }  // namespace
-}  // namespace terrace::trainer_tests
+}  // namespace terrace::trainer_tests::training_test

@@ -6,7 +6,7 @@
 #include "cuda_cases.h"
 #include "optimizer_cpu/update_problem.h"
 
-namespace terrace::testing {
+namespace terrace::testing::cuda_update_test {
 namespace {
 
 // Tiles of records, gradients and parameters in host memory; any bits in them.
@@ -166,4 +166,4 @@ TEST_F(CudaUpdate, SumsTheSquaresOfEveryBlockAsTheReferenceDoes) {
 }
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::cuda_update_test

@@ -1,7 +1,7 @@
 // Embeddings, positions and the loss.
 #include "cuda_cases.h"
 
-namespace terrace::testing {
+namespace terrace::testing::vocabulary_test {
 namespace {
 
 class CudaVocabulary : public CudaKernels {};
@@ -209,4 +209,4 @@ TEST_F(CudaLoss, WritesLogitsIntoTheirColumns) {
 }
 
 }  // namespace
-}  // namespace terrace::testing
+}  // namespace terrace::testing::vocabulary_test
