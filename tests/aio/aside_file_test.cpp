@@ -1,8 +1,10 @@
 #include <terrace/aio/aside_file.h>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <string_view>
 
 #include "aio/aio_support.h"
@@ -83,6 +85,20 @@ TEST(AsideFile, OfTheUserReplacesNothingButRegularFiles) {
   expect_error(ErrorKind::io, {"cannot write the report", "ENOENT", "name another file"},
                [&] { AsideFile(folder / "nowhere/file", for_the_user()); });
   EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
+}
+
+TEST(AsideFile, AsksForRoomWhereTheFileMayNotGrow) {
+  const ScratchFolder folder;
+  AsideFile file(folder / "file", for_the_user());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit low{4, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+  expect_error(ErrorKind::capacity, {"cannot write the report", "EFBIG", "free some space"},
+               [&] { file.write(0, bytes_of(kText)); });
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, ignored);
 }
 
 TEST(AsideFile, LeavesThoseOfOtherSuffixesAlone) {

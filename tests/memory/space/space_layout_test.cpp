@@ -39,5 +39,21 @@ TEST(SpaceLayout, SaysOfEveryChunkWhatTheTableDoes) {
   }
 }
 
+TEST(SpaceLayout, SaysHowManyElementsTheLargestTrainableChunkHas) {
+  const auto largest = [](std::vector<TensorSpec> tensors) {
+    return SpaceLayout(std::move(tensors), kTileElements).largest_trainable_chunk();
+  };
+  const auto tensor = [](DataType type, bool trainable) {
+    return TensorSpec{.name = "t", .shape = {kTileElements}, .type = type, .trainable = trainable};
+  };
+  const TensorSpec narrow = tensor(DataType::bf16, true), wide = tensor(DataType::fp32, true);
+  const TensorSpec narrow_frozen = tensor(DataType::bf16, false), wide_frozen = tensor(DataType::fp32, false);
+  EXPECT_EQ(largest({narrow}), kTileElements);
+  EXPECT_EQ(largest({narrow, wide}), 2 * kTileElements);
+  EXPECT_EQ(largest({narrow, wide_frozen}), 2 * kTileElements);
+  EXPECT_EQ(largest({narrow_frozen, wide}), kTileElements);
+  EXPECT_EQ(largest({narrow_frozen, wide_frozen}), kTileElements) << "one without records is planned for too";
+}
+
 }  // namespace
 }  // namespace terrace::space_layout_test

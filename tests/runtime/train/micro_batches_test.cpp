@@ -97,5 +97,22 @@ TEST(MicroBatches, EvaluateWindowsOfTheValidationPartAndKeepTheWeights) {
   EXPECT_EQ(rig.state_bytes(), before);
 }
 
+// The windows of a batch of two are those of two batches of one.
+TEST(MicroBatches, EvaluateEveryWindowOnceHoweverManyABatchHas) {
+  const auto loss = [](const char* size, uint64_t run, uint64_t runs) {
+    RunOptions options;
+    options.validation_fraction = 0.3;
+    options.more = {{"train_micro_batch_size_per_gpu", size, "a test"}};
+    StepRig rig(options);
+    MicroBatches micro_batches = rig.micro_batches();
+    rig.offloader.begin_evaluation();
+    const double mean = micro_batches.evaluate(run, runs);
+    rig.offloader.end_evaluation();
+    return mean;
+  };
+  for (const uint64_t run : {0, 1})
+    EXPECT_NEAR(loss("2", run, 2), (loss("1", 2 * run, 4) + loss("1", 2 * run + 1, 4)) / 2, 1e-6);
+}
+
 }  // namespace
 }  // namespace terrace::micro_batches_test

@@ -116,6 +116,17 @@ TEST(StepUpdates, SkipInFp16AndLowerTheLossScale) {
   EXPECT_EQ(rig.state_bytes(), before);
 }
 
+TEST(StepUpdates, SkipInFp16ThoughUpdatesRunDuringBackwardWithoutClipping) {
+  const ScratchFolder nvme;
+  RunOptions run = on_nvme(nvme, "during_backward");
+  run.more = {{"fp16.enabled", "true", "a test"}, {"fp16.loss_scale", "1", "a test"}};
+  UpdatesRig rig(run);
+  const std::vector<std::byte> before = rig.state_bytes();
+  EXPECT_TRUE(rig.step(kNan).skipped);
+  EXPECT_TRUE(rig.state.counts_are_of_weights());
+  EXPECT_EQ(rig.state_bytes(), before);
+}
+
 // Figures of a step whose update waits for the disk while there is something to compute.
 StepReport slow_disk(uint64_t step) {
   StepReport report;

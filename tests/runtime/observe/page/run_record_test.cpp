@@ -49,6 +49,7 @@ TEST(StepSeries, MergesNeighboursAndLosesNoStep) {
       EXPECT_EQ(point.moved.h2d_bytes, moved.h2d_bytes);
       EXPECT_EQ(point.moved.time, moved.time);
       EXPECT_EQ(point.total_ns, moved.time.total_ns());
+      EXPECT_EQ(point.forward_backward_ns + point.update_ns + point.keeping_ns, point.total_ns);
       EXPECT_EQ(point.loss.least, loss.least);
       EXPECT_EQ(point.loss.most, loss.most);
       EXPECT_NEAR(point.loss.mean(), loss.mean(), 1e-12);
@@ -118,6 +119,8 @@ TEST(RunRecord, AddsUpWhatTheLastStepLeftApartFromTheSteps) {
   rest.moved.h2d_bytes = 3;
   record.finished(rest);
   record.finished(rest);
+  record.log().warning("after two steps");
+  EXPECT_EQ(record.log().lines().front().completed_steps, 2u);
   EXPECT_EQ(record.all().count, 2u);
   EXPECT_EQ(record.all().moved.h2d_bytes, sample_step(1).moved.h2d_bytes + sample_step(2).moved.h2d_bytes);
   EXPECT_EQ(record.rest().ns, 10u);

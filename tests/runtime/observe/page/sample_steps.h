@@ -23,7 +23,8 @@ inline StepReport sample_step(uint64_t step) {
   report.total_ns = report.moved.time.total_ns();
   report.forward_backward_ns = report.total_ns / 2;
   report.forward_ns = report.total_ns / 5;
-  report.update_ns = report.total_ns - report.forward_backward_ns;
+  report.keeping_ns = report.total_ns / 8 + step;
+  report.update_ns = report.total_ns - report.forward_backward_ns - report.keeping_ns;
   report.moved.h2d_bytes = 123'456'789'012 + step;
   report.moved.d2h_bytes = 98'765'432'109 + step;
   report.moved.param_read_bytes = 55'555'555'555 + step;

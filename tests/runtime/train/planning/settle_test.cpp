@@ -246,6 +246,20 @@ TEST(SettledFileReads, AreAnErrorWhereTheyAreWantedAndCannotBe) {
                                  [&] { reading("true", nullptr, log); });
 }
 
+TEST(SettledFileReads, AreNotLookedForWhereParametersAreNotOnNvme) {
+  for (const FileReads wanted : {FileReads::on, FileReads::automatic}) {
+    MemoryLog log;
+    const PlayedDevice gpu("cannot load cuFile");
+    RunOptions run;
+    run.parameters = "cpu";
+    TrainConfig config = options_of(run).config;
+    config.aio.file_reads = wanted;
+    config = settle(config, {.compute = &gpu}, log);
+    EXPECT_EQ(config.aio.file_reads, FileReads::off);
+    EXPECT_TRUE(log.lines().empty());
+  }
+}
+
 // --- Who updates ---
 
 RunOptions in_host_memory() {
