@@ -113,6 +113,21 @@ TEST_F(BlockTransferTest, ReadsABlockAsItWasAtASnapshot) {
   transfer.finish();
   fill_random(source(), 5);
   EXPECT_TRUE(std::ranges::equal(source().first(kBlock), destination().first(kBlock)));
+  transfer.start_read(*store, kChunk, 0, destination(), port(), {.what = "x"});
+  transfer.finish(watch);  // compares with what is there now
+  fill_random(source(), 6);
+  EXPECT_TRUE(std::ranges::equal(source().first(kBlock), destination().first(kBlock)));
+}
+
+TEST_F(BlockTransferTest, GivesItsRequestsThePriorityOfTheirPort) {
+  const auto store = make_store();
+  BlockTransfer transfer;
+  for (const io::Priority priority : {io::Priority::background, io::Priority::critical}) {
+    ASSERT_TRUE(store->begin_write(kChunk, 0, source().first(kBlock), transfer.write()));
+    transfer.start_write(*store, TransferPort(*rig.engine, priority), {.what = "x"});
+    EXPECT_EQ(transfer.request().priority, priority);
+    transfer.finish(watch);
+  }
 }
 
 TEST_F(BlockTransferTest, TellsWhoeverWantsToKnowInsteadOfThrowing) {
@@ -165,6 +180,9 @@ TEST_F(ChunkTransferTest, IsNotWrittenWhereABlockFails) {
   transfer.start_write(*store, kChunk, source().data(), port(), {.what = "gradients"}, &written);
   EXPECT_EQ(error_of([&] { transfer.wait(watch); }).kind(), ErrorKind::io);
   EXPECT_FALSE(written);
+  transfer.start_write(*store, kChunk, source().data(), port(), {.what = "gradients"}, &written);
+  transfer.wait(watch);
+  EXPECT_TRUE(written) << "the failure was of the write before";
 }
 
 TEST_F(ChunkTransferTest, MovesNothingBeforeItIsSubmittedOrFails) {
@@ -224,6 +242,13 @@ TEST_F(ChunkTransferTest, LetsItsOwnerWordAFailure) {
   transfer.start_read(*store, kChunk, destination().data(), port(), {.what = "x"});
   EXPECT_THAT(error_of([&] { transfer.wait(watch); }).what(), HasSubstr("chunk 1: "));
   EXPECT_EQ(blocks, static_cast<int>(kBlocks));
+}
+
+TEST(Reworded, LeavesAFailureThatIsNoErrorAsItIs) {
+  const auto word = [](const Error& error) { return Error(ErrorKind::cancelled, error.parts()); };
+  const auto other = std::make_exception_ptr(std::bad_alloc());
+  EXPECT_EQ(reworded(other, word), other);
+  EXPECT_EQ(reworded(nullptr, word), nullptr);
 }
 
 }  // namespace
