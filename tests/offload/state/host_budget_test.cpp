@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <fstream>
 
 #include <terrace/base/error.h>
 #include <terrace/memory/device/simulated_device.h>
@@ -140,6 +141,27 @@ TEST(HostBudget, RefusesLessThanTheRunNeedsAndChangesNothing) {
   EXPECT_EQ(moved.cache_read_bytes + moved.cache_write_bytes, 0u);
   expect_least_traffic(rig, moved, rig.offloader->plan().host_record_slots);
   EXPECT_EQ(rig.state(), expected[2]);
+}
+
+TEST(HostBudget, IsWhatTheRunThenNeedsWhereAChunkCannotComeBack) {
+  CommitCase c;
+  c.cached_quarters = 4;
+  const ScratchFolder folder;
+  CommitRig rig(c, folder.path());
+  const HostBudget& budget = rig.offloader->budget();
+  const uint64_t planned = budget.in_force();
+  keep(rig, 0);
+  const std::filesystem::path records = folder.path() / "terrace-tier" / "records.tier";
+  std::vector<char> flipped(std::filesystem::file_size(records), 5);
+  std::ofstream(records, std::ios::in | std::ios::binary).write(flipped.data(), std::ssize(flipped));
+  try {
+    rig.offloader->budget().set(planned);
+    FAIL() << "flipped bytes came back";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::corrupt);
+  }
+  EXPECT_EQ(budget.resident_chunks(), 0u);
+  EXPECT_EQ(budget.in_force(), budget.least());
 }
 
 // The ledger and the operating system agree.

@@ -153,6 +153,7 @@ TEST(UpdateModeFaults, LeaveTheLastCommitWhole) {
         }
         const uint64_t last = rig.offloader->commits().finish();
         EXPECT_EQ(last, rig.offloader->commits().last());
+        EXPECT_FALSE(rig.offloader->commits().in_progress()) << "no later update brings it back";
       }
       c.decorate = nullptr;
       c.start = TierStart::resume;
