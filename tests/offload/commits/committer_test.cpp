@@ -27,7 +27,7 @@ class NotingEngine final : public io::EngineDecorator {
   std::vector<const std::byte*>& noted_;
 };
 
-TEST(Committer, WritesTheChunkThatIsWaitedForNext) {
+void expect_written_next(bool is_asked_for) {
   constexpr uint64_t kBlock = 4096;
   constexpr uint32_t kChunks = 4, kBlocks = 16;
   const ScratchFolder folder;
@@ -61,9 +61,15 @@ TEST(Committer, WritesTheChunkThatIsWaitedForNext) {
   custody.end_loading(StatePart::trained);
   committer.begin(custody.whole("cannot commit"), "", false);
   while (!waits) std::this_thread::yield();
-  EXPECT_FALSE(committer.may_change(ChunkId{2}));
-  open = true;
+  if (is_asked_for) {
+    EXPECT_FALSE(committer.may_change(ChunkId{2}));
+  }
+  std::thread opening([&] {
+    while (!is_asked_for && !watch.current()) std::this_thread::yield();
+    open = true;
+  });
   committer.before_change(ChunkId{2});
+  opening.join();
   EXPECT_EQ(committer.finish(), 1u);
   EXPECT_TRUE(committer.may_change(ChunkId{2}));
   ASSERT_EQ(written.size(), kChunks * kBlocks);
@@ -75,6 +81,10 @@ TEST(Committer, WritesTheChunkThatIsWaitedForNext) {
   EXPECT_EQ(place(2), 4);
   EXPECT_EQ(place(1), kBlocks + kBlocks);
   EXPECT_EQ(place(3), 3 * kBlocks);
+}
+
+TEST(Committer, WritesTheChunkThatIsWaitedForNext) {
+  for (const bool is_asked_for : {true, false}) expect_written_next(is_asked_for);
 }
 
 // Fails once a manifest has its name and before that is known to be durable.
