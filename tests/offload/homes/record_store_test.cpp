@@ -2,10 +2,30 @@
 
 #include <gtest/gtest.h>
 
+#include "memory/device/forwarding_device.h"
 #include "offload/homes/homes_rig.h"
 
 namespace terrace::record_store_test {
 namespace {
+
+// Counts the locks that live.
+class LockingDevice final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  std::unique_ptr<HostMemoryLock> lock_host_memory(std::span<std::byte>) override {
+    return std::make_unique<Lock>(locks);
+  }
+  int locks = 0;
+
+ private:
+  struct Lock final : HostMemoryLock {
+    explicit Lock(int& locks) : count(locks) { ++count; }
+    ~Lock() override { --count; }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+    int& count;
+  };
+};
 
 class RecordStoreTest : public ::testing::Test {
  protected:
@@ -67,6 +87,19 @@ TEST_F(RecordStoreTest, KeepsAsManyInHostMemoryAsTheBudgetHasRoomForAndLosesNoCh
   EXPECT_EQ(store->left_bytes(), 2 * bytes) << "what is clean leaves without a write";
   for (uint32_t c = 0; c < HomesRig::kChunks; ++c)
     EXPECT_EQ(tiles_of(*store, ChunkId{c}), HomesRig::bytes_of_seed(200 + c, bytes));
+}
+
+TEST_F(RecordStoreTest, IsLockedForTheDeviceWhereThatUpdatesItAndAsLongAsItIsInHostMemory) {
+  LockingDevice device(rig.device);
+  rig.plan.host_record_slots = HomesRig::kChunks;
+  RecordStore store(rig.space, Placement::nvme, rig.plan, rig.arena, device, rig.store.get(),
+                    rig.engine.get(), rig.watch);
+  store.lock_for_device({true, false, true});
+  EXPECT_EQ(device.locks, 2);
+  store.keep(0, false);
+  EXPECT_EQ(device.locks, 0);
+  store.keep(HomesRig::kChunks, false);
+  EXPECT_EQ(device.locks, 2);
 }
 
 TEST_F(RecordStoreTest, StaysAsItWasWhereARecordThatEntersCannotBeRead) {

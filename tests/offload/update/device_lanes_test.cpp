@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+#include <utility>
 
+#include "memory/device/forwarding_device.h"
 #include "offload/update/update_rig.h"
 
 namespace terrace::device_lanes_test {
@@ -20,6 +22,21 @@ class FailingArithmetic final : public DeviceArithmetic {
   void accumulate(const Accumulation&) override {}
   void set_zero(std::byte*, DataType, uint64_t) override {}
   void sums_of_squares(const std::byte*, DataType, uint64_t, std::span<double>) override {}
+};
+
+// Its first copy to the host fails.
+class FailingCopy final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  void copy_work_to_host(std::byte* destination, const std::byte* work, uint64_t bytes, const Event* after,
+                         Event& done, const CopyNote& note) override {
+    if (!std::exchange(has_failed_, true))
+      return done.complete_one(std::make_exception_ptr(std::runtime_error("played")));
+    ForwardingDevice::copy_work_to_host(destination, work, bytes, after, done, note);
+  }
+
+ private:
+  bool has_failed_ = false;
 };
 
 struct DeviceLanesTest : ::testing::Test {
@@ -102,6 +119,18 @@ TEST_F(DeviceLanesTest, ThrowTheFailureOfARunWhereItIsTakenBackAndGoOnWithTheNex
   EXPECT_EQ(next().first_tile, 1u);
   EXPECT_TRUE(UpdateRig::is_filled(records->resident(ChunkId{0}), 1.0f)) << "as it was";
   EXPECT_TRUE(UpdateRig::is_filled(records->resident(ChunkId{0}) + rig.plan.ring_slot_bytes, 0.0f));
+}
+
+TEST_F(DeviceLanesTest, ThrowTheFailureOfACopyBackWhereItsRunIsTakenBack) {
+  FailingCopy device(rig.device);
+  tiles.emplace(rig.make_tiles());
+  lanes = std::make_unique<DeviceLanes>(*tiles, device, rig.workers, rig.watch, rig.plan, false);
+  lanes->send(run(0, 0));
+  lanes->send(run(0, 1));
+  EXPECT_THROW(next(), std::runtime_error);
+  EXPECT_EQ(next().first_tile, 1u);
+  EXPECT_TRUE(UpdateRig::is_filled(records->resident(ChunkId{0}) + rig.plan.ring_slot_bytes, 0.0f));
+  lanes.reset();
 }
 
 TEST_F(DeviceLanesTest, ForgetWhatWasSentAndItsFailureWhenTheyFinish) {
