@@ -131,6 +131,19 @@ TEST(NvmeActivations, ComeBackInAnyOrder) {
   EXPECT_EQ(rig.activations().read_bytes(), 2 * (kEntries - kSlots) * kEntryBytes);
 }
 
+TEST(NvmeActivations, GiveUpTheSlotOfWhatIsWantedBackLast) {
+  Rig rig({0, 5, 6, 7, 8, 1, 2, 3, 4}, {{.index = 2, .error = EIO, .operation = io::OpKind::read}});
+  rig.put_all(1.0f);
+  for (const uint32_t entry : {0, 5, 6, 7}) {
+    rig.get(entry);
+    rig.expect(entry, 1.0f);
+  }
+  expect_error(ErrorKind::io, {"activation checkpoint 8"}, [&] {
+    rig.get(8);
+    rig.expect(8, 1.0f);
+  });
+}
+
 TEST(NvmeActivations, OfAMicroBatchThatWasGivenUpAreForgotten) {
   Rig rig;
   for (uint32_t e = 0; e < 5; ++e) {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "offload/homes/homes_rig.h"
+#include <chrono>
+#include <thread>
+
+#include "offload/homes/gradient_rig.h"
 
 namespace terrace::old_parameters_test {
 namespace {
@@ -53,6 +56,28 @@ TEST_F(OldParametersTest, ThrowWhatTheirReadFailedWithWhenTheyAreAskedFor) {
   parameters->wait_open(ChunkId{0});
   EXPECT_EQ(error_of([&] { parameters->parameters(ChunkId{0}); }).kind(), ErrorKind::io);
   parameters->release(ChunkId{0});
+}
+
+TEST(OldParameters, AreCopiedFromTheDeviceOnceTheyHaveArrivedThere) {
+  constexpr ChunkId kChunk{1};
+  GradientRig rig;
+  rig.plan.old_parameter_slots = 1;
+  const std::vector<std::byte*> homes(HomesRig::kChunks);
+  OldParameters old(rig.space, rig.plan, rig.arena, rig.device, nullptr, homes, rig.watch);
+  rig.cache->begin_in_place(kChunk, *rig.cache->take_unused());
+  rig.cache->detach_param(kChunk);
+  CacheSlot& slot = rig.cache->param_slot(kChunk);
+  slot.in.begin(to_device_copy("fresh parameters", kChunk));
+  ASSERT_TRUE(old.start_open(kChunk, nullptr, rig.cache.get()));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(old.is_open(kChunk));
+  const std::span<std::byte> fresh = rig.pages.memory().first(rig.plan.slot_bytes);
+  fill_random(fresh, 7);
+  rig.device.copy_to_device(slot.id, 0, fresh.data(), fresh.size(), nullptr, slot.in);
+  old.wait_open(kChunk);
+  EXPECT_TRUE(hold_seed(old.parameters(kChunk), 7, rig.plan.slot_bytes));
+  EXPECT_EQ(old.d2h_bytes(), rig.plan.slot_bytes);
+  old.release(kChunk);
 }
 
 }  // namespace

@@ -79,6 +79,21 @@ TEST_F(ParamHomeTest, ReadsWhatLivesInTheTierFileThroughAStagingSlot) {
   EXPECT_EQ(home->h2d_bytes(), 3 * rig.plan.slot_bytes);
 }
 
+TEST_F(ParamHomeTest, HoldsOneStagingSlotOfAChunkThatIsFetchedAgainAndNoneOfOneThatIsRead) {
+  make(Placement::nvme, 0, 2);
+  for (int again = 0; again < 2; ++again) {
+    fetch(kChunk);
+    EXPECT_TRUE(arrived(kChunk));
+  }
+  EXPECT_TRUE(home->can_fetch_ahead(ChunkId{0})) << "the earlier copy left the device without a use";
+  fetch(ChunkId{0});
+  EXPECT_FALSE(home->can_fetch_ahead(ChunkId{2}));
+  home->read(kChunk, rig.pages.memory().data());
+  EXPECT_TRUE(hold_seed(rig.pages.memory().data(), 101, rig.plan.slot_bytes));
+  EXPECT_TRUE(home->can_fetch_ahead(ChunkId{2}));
+  EXPECT_TRUE(arrived(ChunkId{0}));
+}
+
 TEST_F(ParamHomeTest, KeepsAsManyInHostSlotsAsThePlanHas) {
   make(Placement::nvme, 2);
   uint32_t kept = 0;

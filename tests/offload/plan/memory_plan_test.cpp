@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <terrace/base/units.h>
+
 #include "support/offloaders.h"
 
 namespace terrace {
@@ -30,6 +32,23 @@ TEST(MemoryPlan, HasRoomForTheTilesOfTheLongestChunkThatIsTrained) {
       EXPECT_GT(plan.device_update_chunks(), 0u);
       EXPECT_EQ(plan.device_lane_tiles, tiles);
     }
+  }
+}
+
+TEST(MemoryPlan, HasRoomOnNvmeForSpilledGradientsInTheTypeOfTheirSums) {
+  constexpr uint64_t kChunkElements = 4 * kMiB;  // many blocks, in either type
+  constexpr uint64_t kElements = 32 * kChunkElements;
+  const FlatSpace space({{"t", {kElements}, DataType::bf16}}, kChunkElements);
+  OffloadOptions options;
+  options.states = Placement::nvme;
+  options.durable = false;
+  options.accumulation_steps = 2;
+  for (const DataType type : {DataType::fp32, DataType::bf16}) {
+    options.accumulation_type = type;
+    testing::take_least_budgets(options, space, {});
+    const MemoryPlan plan = plan_memory(space, {}, options);
+    ASSERT_EQ(plan.spilled_chunks, space.chunk_count());
+    EXPECT_EQ(plan.gradient_file_bytes, kElements * bytes_of(type));
   }
 }
 

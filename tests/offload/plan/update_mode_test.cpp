@@ -302,6 +302,22 @@ TEST(UpdateMode, TakesTheSameDecisionsInEveryRun) {
   }
 }
 
+TEST(UpdateMode, ShowsAStateThatIsLoadedAndNothingOfTheUpdateBefore) {
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    for (const uint32_t accumulation : {1u, 2u}) {
+      Case c{parameters, Placement::cpu};
+      c.mode = UpdateMode::next_forward;
+      c.accumulation = accumulation;
+      Rig rig(c);
+      const std::vector<std::byte> first = rig.state();
+      rig.step(1);
+      rig.offloader->finish_update();
+      toy::initialise(*rig.offloader);
+      EXPECT_EQ(rig.state(), first) << name_of(parameters) << " " << accumulation;
+    }
+  }
+}
+
 TEST(UpdateMode, TellsWhenEveryChunkWasUpdatedAndNeeded) {
   Case c{Placement::cpu, Placement::nvme};
   c.mode = UpdateMode::next_forward;

@@ -166,6 +166,44 @@ TEST(UpdateModeFaults, LeaveTheLastCommitWhole) {
   }
 }
 
+// As where a state is loaded again into the memory of the run that failed.
+TEST(UpdateModeFaults, LeaveNothingBehindWhereAnotherStateIsLoaded) {
+  Case c{Placement::nvme, Placement::nvme};
+  c.engine = io::EngineKind::threads;
+  c.mode = UpdateMode::next_forward;
+  c.layout = kCompact;
+  c.holds_gradients = true;
+  std::optional<io::FaultPlan> plan;
+  const auto make = [&](std::vector<io::Fault> faults) {
+    plan.emplace(std::move(faults));
+    uint32_t made = 0;
+    c.decorate = [&plan, made](std::unique_ptr<io::Engine> engine) mutable -> std::unique_ptr<io::Engine> {
+      if (made++ != update_engine(Placement::nvme)) return engine;
+      return std::make_unique<io::FaultEngine>(std::move(engine), *plan);
+    };
+    return std::make_unique<Rig>(c);
+  };
+  const auto update = [](Rig& rig, uint64_t number) {
+    rig.step(number, 1);
+    rig.offloader->finish_update();
+  };
+  std::unique_ptr<Rig> rig = make({});
+  update(*rig, 1);
+  const uint64_t requests = plan->transfers();
+  update(*rig, 2);
+  const std::vector<std::byte> expected = rig->state();
+  for (const uint64_t quarter : {0, 1, 2, 3}) {
+    rig.reset();
+    rig = make({{.index = requests + quarter * requests / 4, .error = EIO}});
+    update(*rig, 1);
+    EXPECT_THROW(update(*rig, 2), Error);
+    toy::initialise(*rig->offloader);
+    update(*rig, 1);
+    update(*rig, 2);
+    EXPECT_EQ(rig->state(), expected) << quarter;
+  }
+}
+
 TEST(UpdateModeFaults, AFlippedByteOfTheStatesIsNeverTrainedOn) {
   for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {
     const Outcome outcome = train_with_fault(
