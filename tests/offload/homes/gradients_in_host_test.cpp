@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "offload/homes/gradient_rig.h"
 
 namespace terrace::gradients_in_host_test {
@@ -78,6 +81,24 @@ TEST_F(GradientsInHostTest, DisplaceTheParametersWhoseSlotsTheyTakeOver) {
     gradients->end_displacement();
     EXPECT_FALSE(gradients->is_displaced(kChunk));
   }
+}
+
+TEST_F(GradientsInHostTest, WaitForACopyOutOfTheSlotThatTheyTakeOver) {
+  const auto gradients = store(true);
+  CacheSlot& slot = rig.cache->begin_fetch(kChunk, *rig.cache->take_unused());
+  slot.in.begin(to_device_copy("parameters", kChunk));
+  std::memset(rig.slots[1], 1, rig.plan.slot_bytes);
+  bool is_as_it_was = false;
+  std::thread copy([&] {
+    for (int i = 0; i < 1000 && !rig.watch.current(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    is_as_it_was = rig.slots[1][0] == std::byte{1};
+    slot.in.complete_one();
+  });
+  gradients->land_zero(rig.landing(kChunk));
+  copy.join();
+  EXPECT_TRUE(is_as_it_was);
+  EXPECT_TRUE(all_are(gradients->gradient(kChunk), to_bf16(0)));
 }
 
 TEST_F(GradientsInHostTest, GoToNvmeThroughALandingSlotThatOneOfThemHasAtATime) {
