@@ -7,7 +7,7 @@
 
 #include "support/offloaders.h"
 
-namespace terrace {
+namespace terrace::memory_plan_test {
 namespace {
 
 // Half of the updates run on the device. `narrow` says whether parameters in bf16 are trained, or in fp32.
@@ -53,4 +53,4 @@ TEST(MemoryPlan, HasRoomOnNvmeForSpilledGradientsInTheTypeOfTheirSums) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::memory_plan_test

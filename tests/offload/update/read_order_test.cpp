@@ -5,7 +5,7 @@
 
 #include "memory/tier/block_store_rig.h"
 
-namespace terrace {
+namespace terrace::read_order_test {
 namespace {
 
 constexpr uint32_t kChunks = 3, kBlocks = 8;
@@ -42,4 +42,4 @@ TEST(ReadOrder, GoesToThePathThatIsFreeUnlessOneChunkComesAfterTheOther) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::read_order_test

@@ -167,12 +167,15 @@ TEST(UpdateModeFaults, LeaveTheLastCommitWhole) {
 }
 
 // As where a state is loaded again into the memory of the run that failed.
-TEST(UpdateModeFaults, LeaveNothingBehindWhereAnotherStateIsLoaded) {
+// With all gradients in host memory, and with some of them on nvme.
+class UpdateModeFaultsTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(UpdateModeFaultsTest, LeaveNothingBehindWhereAnotherStateIsLoaded) {
   Case c{Placement::nvme, Placement::nvme};
   c.engine = io::EngineKind::threads;
   c.mode = UpdateMode::next_forward;
   c.layout = kCompact;
-  c.holds_gradients = true;
+  c.holds_gradients = GetParam();
   std::optional<io::FaultPlan> plan;
   const auto make = [&](std::vector<io::Fault> faults) {
     plan.emplace(std::move(faults));
@@ -188,6 +191,7 @@ TEST(UpdateModeFaults, LeaveNothingBehindWhereAnotherStateIsLoaded) {
     rig.offloader->finish_update();
   };
   std::unique_ptr<Rig> rig = make({});
+  ASSERT_EQ(rig->offloader->plan().spilled_chunks > 0, !GetParam());
   update(*rig, 1);
   const uint64_t requests = plan->transfers();
   update(*rig, 2);
@@ -203,6 +207,8 @@ TEST(UpdateModeFaults, LeaveNothingBehindWhereAnotherStateIsLoaded) {
     EXPECT_EQ(rig->state(), expected) << quarter;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Held, UpdateModeFaultsTest, ::testing::Bool());
 
 TEST(UpdateModeFaults, AFlippedByteOfTheStatesIsNeverTrainedOn) {
   for (const UpdateMode mode : {UpdateMode::next_forward, UpdateMode::during_backward}) {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace terrace {
+namespace terrace::update_progress_test {
 namespace {
 
 TEST(UpdateProgress, TellsWhenAChunkWasNeededFirst) {
@@ -25,4 +25,4 @@ TEST(UpdateProgress, TellsWhenAChunkWasNeededFirst) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::update_progress_test

@@ -5,7 +5,7 @@
 #include "fake_cublas_lt.h"
 #include "library_under_test.h"
 
-namespace terrace::testing::fake_cublas_lt_test {
+namespace terrace::testing {
 
 struct LibraryUnderTest::State {
   FakeCublasLt fake;
@@ -180,4 +180,4 @@ TEST(CublasLt, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace terrace::testing::fake_cublas_lt_test
+}  // namespace terrace::testing
