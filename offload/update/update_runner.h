@@ -62,8 +62,8 @@ class UpdateRunner {
   // Waits for the end of the running update and throws its failure.
   void wait();
 
-  // --- Chunks of an update that may not be over --- True while the chunk's update has not been seen to be
-  // over: until settle().
+  // --- Chunks of an update that may not be over ---
+  // True while the chunk's update has not been seen to be over: until settle().
   bool is_unsettled(ChunkId chunk) const { return unsettled_[index_of(chunk)]; }
   // Waits for the chunk's new parameters, which an operation needs now.
   void wait_updated(ChunkId chunk);
