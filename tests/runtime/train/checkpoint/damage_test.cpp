@@ -52,7 +52,7 @@ TEST_F(CheckpointDamage, OfOneByteIsReportedWithFileBlockOffsetAndChecksums) {
       const uint64_t block = place / kBlockBytes;
       expect_load_error(ErrorKind::corrupt, {(path_ / name).string(), fmt::format("block {} (", block),
                                              fmt::format("offset {}", block * kBlockBytes), "checksum is ",
-                                             "manifest says ", "stop"});
+                                             "manifest says ", "another checkpoint"});
     }
     write_text(path_ / name, good);
   }
