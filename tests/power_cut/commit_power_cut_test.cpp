@@ -31,7 +31,7 @@ const std::vector<Combination>& combinations() {
                                          {laws::kThreads, {"1"}},
                                          {laws::kPolicy, {"opt"}},
                                          {laws::kDevice, {"least", "ample"}},
-                                         {laws::kPrecision, {"bf16"}},
+                                         {laws::kPrecision, {"bf16", "mixed"}},
                                          {laws::kAccumulation, {"1"}},
                                          {laws::kClipping, {"0"}},
                                          {laws::kPrefetch, {"2"}},
