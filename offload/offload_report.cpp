@@ -11,7 +11,7 @@ OffloadCounters OffloadReport::counters() const {
   r.updates.count(counters);
   r.fetches.count(counters);
   r.commits.count(counters);
-  counters.h2d_bytes += r.params.h2d_bytes() + r.params.publication().h2d_bytes();
+  counters.h2d_bytes += r.params.h2d_bytes() + r.params.publication().h2d_bytes() + r.gradients->h2d_bytes();
   counters.d2h_bytes += r.gradients->d2h_bytes() + r.params.old().d2h_bytes();
   counters.param_read_bytes += r.params.nvme_read_bytes();
   counters.direct_read_bytes = r.params.direct_read_bytes();

@@ -1,8 +1,11 @@
 #include <terrace/offload/offloader.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include <terrace/base/error.h>
 #include <terrace/offload/offloader_rooms.h>
 #include <terrace/offload/state/restore.h>
 
@@ -59,6 +62,27 @@ void change_trainable(const FlatSpace& space, TensorStates& states, TensorState 
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
     if (space.tensor(TensorId{t}).trainable && states.state(TensorId{t}) != to)
       states.change(TensorId{t}, to);
+  }
+}
+
+bool is_updated(const OffloaderRooms& r, TensorId tensor) {
+  const TensorPlace& place = r.space.place(tensor);
+  for (uint32_t i = 0; i < place.chunk_count; ++i) {
+    if (r.updates.is_updated(ChunkId{place.first_chunk + i})) return true;
+  }
+  return false;
+}
+
+void begin_updating(OffloaderRooms& r) {
+  for (uint32_t t = 0; t < r.space.tensor_count(); ++t) {
+    if (is_updated(r, TensorId{t})) r.states.change(TensorId{t}, TensorState::updating);
+  }
+}
+
+void count_steps(OffloaderRooms& r) {
+  if (!r.steps.are_counted()) return;
+  for (uint32_t t = 0; t < r.space.tensor_count(); ++t) {
+    if (r.runs.has_gradient(TensorId{t})) r.steps.note_update(TensorId{t});
   }
 }
 
@@ -151,10 +175,11 @@ UpdateResult Offloader::update(const UpdateSettings& settings) {
   } else if (result.applied) {
     r.updates.set_constants(settings, result.gradient_norm);
     r.blocks.drop_device_copies(StaleParams::trainable);
-    change_trainable(r.space, r.states, TensorState::updating);
+    begin_updating(r);
     r.updates.run(r.training_cursor.schedule());
   }
   if (result.applied) {
+    count_steps(r);
     r.gradients->end_displacement();
   } else {
     r.updates.wait();  // the states may have been read ahead
@@ -247,53 +272,91 @@ void Offloader::end_evaluation() {
 // --- Uses ---
 
 void Offloader::begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
-  OffloaderRooms& r = *rooms_;
-  r.order.require_use(operation, kind);
-  fetch_for_use(operation, tensors, kind);
-  r.recorder.begin_use(r.use, r.order.micro_batch());
-  r.account.enter(TimeCause::compute);
-  r.order.begin_use(r.use.operation, kind);
+  begin_lease(operation, tensors, kind);
 }
 
-void Offloader::fetch_for_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
+uint64_t Offloader::begin_lease(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
   OffloaderRooms& r = *rooms_;
-  const TimeScope managing(r.account, TimeCause::overhead);
-  throw_failure_of(r.landing_failure);
-  r.decisions.made({DecisionKind::use, 0, operation});
-  r.use.operation = operation;
-  r.use.kind = kind;
-  r.use.tensors.assign(tensors.begin(), tensors.end());
-  r.cache.set_last_operation(r.use.operation);
-  r.watch.set_activity(r.use.operation);
-  collect_chunks(r.space, r.use.tensors, r.use.chunks);
-  r.cursor->advance(r.use.operation, kind, r.use.chunks, r.landings.slots_with(r.use));
-  if (kind == UseKind::backward) {
+  r.order.require_use(operation, kind);
+  OpenUse& use = r.leases.begin(operation, tensors, kind);
+  try {
+    const TimeScope managing(r.account, TimeCause::overhead);
+    throw_failure_of(r.landing_failure);
+    r.landings.require_usable(use.operation, use.tensors, kind, r.order.micro_batch());
+    fetch_for_use(use);
+  } catch (...) {
+    r.leases.end(use);
+    throw;
+  }
+  r.recorder.begin_use(use, r.order.micro_batch());
+  if (r.leases.is_only(use)) r.account.enter(TimeCause::compute);
+  r.order.begin_use(use.operation);
+  return use.number;
+}
+
+// A use that cannot begin leaves nothing pinned.
+void Offloader::fetch_for_use(OpenUse& use) {
+  OffloaderRooms& r = *rooms_;
+  r.decisions.made({DecisionKind::use, 0, use.operation});
+  r.cache.set_last_operation(use.operation);
+  r.watch.set_activity(use.operation);
+  r.cursor->advance(use.operation, use.kind, r.leases.chunks(), r.landings.slots_with(use));
+  const bool goes_backward = use.kind == UseKind::backward;
+  if (goes_backward) {
     begin_change();
     begin_early_update();
   }
-  r.fetches.fetch_missing(r.use, r.now());
-  if (kind == UseKind::backward)
-    r.landings.open(r.use, r.order.micro_batch(),
-                    [&r]() -> CacheSlot& { return r.fetches.require_slot("gradients", r.use, r.now()); });
-  if (r.cursor->position() != kNever)
-    r.fetches.fetch_ahead(r.cursor->schedule(), r.cursor->position(), r.use.chunks);
-  r.fetches.wait_for_chunks(r.use);
-  for (const TensorId tensor : r.use.tensors) r.states.change(tensor, TensorState::compute);
+  r.fetches.pin(use);
+  bool is_open = false;
+  try {
+    r.fetches.fetch_missing(use, r.now());
+    if (goes_backward)
+      r.landings.open(use, [&]() -> CacheSlot& { return r.fetches.require_slot("gradients", use, r.now()); });
+    is_open = goes_backward;
+    if (r.cursor->position() != kNever)
+      r.fetches.fetch_ahead(r.cursor->schedule(), r.cursor->position(), r.leases.chunks());
+    r.fetches.wait_for_chunks(use);
+  } catch (...) {
+    if (is_open) r.landings.give_up(use);
+    r.fetches.unpin(use);
+    throw;
+  }
+  for (const TensorId tensor : use.tensors) {
+    if (r.states.state(tensor) != TensorState::compute) r.states.change(tensor, TensorState::compute);
+  }
 }
 
 void Offloader::end_use() {
+  rooms_->order.require_use_to_end();
+  end_use(rooms_->leases.youngest());
+}
+
+void Offloader::end_lease(uint64_t number) {
+  rooms_->order.require_use_to_end();
+  OpenUse* const use = rooms_->leases.find(number);
+  if (use == nullptr)
+    throw Error(ErrorKind::misuse, {"cannot end a lease", fmt::format("number {}", number), "it is not open",
+                                    "end every lease once, by the number of its begin"});
+  end_use(*use);
+}
+
+void Offloader::end_use(OpenUse& use) {
   OffloaderRooms& r = *rooms_;
-  r.order.end_use();
-  r.account.leave();
-  r.recorder.end_use();
+  if (r.leases.is_only(use)) r.account.leave();
+  r.recorder.end_use(use);
   const TimeScope managing(r.account, TimeCause::overhead);
-  const TensorState released = r.use.kind == UseKind::forward    ? TensorState::hold_after_forward
-                               : r.use.kind == UseKind::backward ? TensorState::hold_after_backward
-                                                                 : TensorState::hold;
-  for (const TensorId tensor : r.use.tensors) r.states.change(tensor, released);
-  for (const ChunkId chunk : r.use.chunks) r.cache.unpin_param(chunk);
+  r.leases.end(use);
+  r.order.end_use(r.leases.operation());
+  for (const auto [tensor, kind] : r.leases.released()) {
+    r.states.change(tensor, kind == UseKind::forward    ? TensorState::hold_after_forward
+                            : kind == UseKind::backward ? TensorState::hold_after_backward
+                                                        : TensorState::hold);
+  }
+  r.fetches.unpin(use);
   try {
-    if (r.use.kind == UseKind::backward) r.landings.close(r.use, r.order.micro_batch());
+    if (use.kind == UseKind::backward) r.landings.close(use, r.order.micro_batch());
+    for (const auto& [tensor, kind] : r.leases.released()) r.landings.released(tensor, r.order.micro_batch());
+    r.landings.tell_update();
     r.gradients->poll();
     if (r.early_update.takes_landings()) r.early_update.take_landed();
   } catch (...) {
@@ -303,14 +366,60 @@ void Offloader::end_use() {
 
 const std::byte* Offloader::parameter(TensorId tensor) const {
   const OffloaderRooms& r = *rooms_;
-  r.order.require_leased(tensor, r.use.tensors);
-  return r.cache.param_base() + r.byte_offset(tensor);
+  r.order.require_leased(tensor, r.leases.has(tensor));
+  return parameter_address(tensor);
 }
 
 GradientView Offloader::gradient(TensorId tensor) {
   OffloaderRooms& r = *rooms_;
-  r.order.require_gradient(tensor, r.use.tensors);
-  return {r.cache.gradient_base() + r.byte_offset(tensor), r.landings.has_gradient(tensor)};
+  r.order.require_gradient(tensor, r.leases.goes_backward(tensor));
+  require_origin("cannot add to the gradient of", tensor, GradientOrigin::leases);
+  return {gradient_address(tensor), r.landings.has_gradient(tensor)};
+}
+
+std::byte* Offloader::parameter_address(TensorId tensor) const {
+  rooms_->order.require_tensor("cannot give the address of", tensor);
+  return rooms_->cache.param_base() + rooms_->byte_offset(tensor);
+}
+
+std::byte* Offloader::gradient_address(TensorId tensor) const {
+  rooms_->order.require_tensor("cannot give the address of", tensor);
+  return rooms_->cache.gradient_base() + rooms_->byte_offset(tensor);
+}
+
+void Offloader::hand_over_gradient(TensorId tensor, std::span<const std::byte> gradient) {
+  OffloaderRooms& r = *rooms_;
+  r.order.require_hand_over(tensor);
+  require_origin("cannot take the gradient of", tensor, GradientOrigin::handed_over);
+  const TensorSpec& spec = r.space.tensor(tensor);
+  const auto refuse = [&](std::string reason, const char* advice) {
+    throw Error(ErrorKind::misuse, {"cannot take the gradient of", spec.name, std::move(reason), advice});
+  };
+  const uint64_t bytes = r.space.place(tensor).elements * bytes_of(spec.type);
+  if (gradient.size() != bytes)
+    refuse(fmt::format("{} bytes were handed over for {} of {}", gradient.size(), bytes, name_of(spec.type)),
+           "hand over all elements, in the type of the tensor");
+  if (r.landings.is_complete(tensor, r.order.micro_batch()))
+    refuse("it was handed over in this micro-batch already",
+           "add the parts of a gradient up, and hand it over once");
+  const TimeScope managing(r.account, TimeCause::overhead);
+  throw_failure_of(r.landing_failure);
+  begin_change();
+  begin_early_update();
+  r.landings.hand_over(tensor, gradient.data(), r.order.micro_batch(), r.now());
+  r.landings.released(tensor, r.order.micro_batch());
+  if (r.early_update.takes_landings()) r.early_update.take_landed();
+}
+
+void Offloader::require_origin(std::string_view action, TensorId tensor, GradientOrigin origin) const {
+  if (rooms_->options.gradients == origin) return;
+  const bool handed_over = origin == GradientOrigin::leases;
+  throw Error(ErrorKind::misuse,
+              {std::string(action), rooms_->space.tensor(tensor).name,
+               handed_over ? "the gradients of this offloader are handed over"
+                           : "leases write the gradients of this offloader",
+               handed_over ? "hand the gradient over (hand_over_gradient)"
+                           : "make the offloader with OffloadOptions::gradients = handed_over"});
 }
 
 }  // namespace terrace

@@ -46,6 +46,8 @@
 
 namespace terrace {
 
+struct OpenUse;
+
 class Offloader final : public ParameterAccess {
  public:
   // The constructor allocates every budget at once. `trace` holds the uses of one training step (all its
@@ -112,10 +114,25 @@ class Offloader final : public ParameterAccess {
   void begin_evaluation();
   void end_evaluation();
 
+  // --- Uses ---
   void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override;
   void end_use() override;
   const std::byte* parameter(TensorId tensor) const override;
   GradientView gradient(TensorId tensor) override;
+  // The same for leases that end in another order than they begin in: begin_lease() returns the number of a
+  // use that end_lease() ends.
+  uint64_t begin_lease(std::string_view operation, std::span<const TensorId> tensors, UseKind kind);
+  void end_lease(uint64_t number);
+  // The addresses that parameter() and gradient() give within uses; known at any time. Outside of uses
+  // nothing may be read or written there.
+  std::byte* parameter_address(TensorId tensor) const;
+  std::byte* gradient_address(TensorId tensor) const;
+
+  // With GradientOrigin::handed_over only: takes the tensor's gradient of the open micro-batch, complete and
+  // in the tensor's own type, from memory of the program, which may change after the call. The gradient of a
+  // tensor that a micro-batch does not hand over is zero. Uses of the tensor may be open, and follow. Throws
+  // Error(misuse) for a second gradient in a micro-batch.
+  void hand_over_gradient(TensorId tensor, std::span<const std::byte> gradient);
 
   // --- Reports ---
   const OffloadReport& report() const;
@@ -126,7 +143,9 @@ class Offloader final : public ParameterAccess {
  private:
   void begin_change();
   void begin_early_update();
-  void fetch_for_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind);
+  void fetch_for_use(OpenUse& use);
+  void require_origin(std::string_view action, TensorId tensor, GradientOrigin origin) const;
+  void end_use(OpenUse& use);
   std::unique_ptr<OffloaderRooms> rooms_;
 };
 

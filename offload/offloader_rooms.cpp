@@ -92,7 +92,8 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       gradients(make_gradient_store({run, arena, cache, params, runs, spilled.get(), work_memory})),
       records(space, options.states, plan, record_arena, device, tiers.records(),
               tiers.records() != nullptr ? tiers.engine() : nullptr, watch),
-      homes{params, *gradients, records},
+      steps(space.tensor_count(), options.unused_gradients),
+      homes{params, *gradients, records, runs, steps},
       order(space, options.accumulation_steps, options.layer_major),
       custody(has_frozen_section(space)),
       updates(run, homes, cache, tiers, ring, states),
@@ -106,12 +107,12 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       state(blocks, boundary, [this](bool with_frozen) { prepare_load(with_frozen); }),
       budget(run, {arena, record_arena, records}, boundary, commits, [this] { recorder.host_budget(); }),
       training_cursor(space.chunk_count(), renewed_chunks(space)),
-      evaluation_cursor(space.chunk_count()) {
+      evaluation_cursor(space.chunk_count()),
+      leases(space) {
   boundary.on_update_over([this](bool is_whole) { commits.update_over(is_whole); });
   if (tiers.file_reader() != nullptr) params.read_past_host(*tiers.file_reader());
   if (!trace.empty()) {
-    training_cursor.set_schedule(schedule_of(
-        space, trace, gradients_stay(options) ? CompleteGradients::stay : CompleteGradients::leave));
+    training_cursor.set_schedule(schedule_of(space, trace, leased_gradients(options)));
   }
   if (spilled != nullptr || tiers.activations() != nullptr) tiers.make_reader();
   if (spilled != nullptr) spilled->leave_through(*tiers.reader());

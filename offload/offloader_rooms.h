@@ -24,7 +24,7 @@
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/state/step_boundary.h>
 #include <terrace/offload/step/gradient_landings.h>
-#include <terrace/offload/step/open_use.h>
+#include <terrace/offload/step/open_leases.h>
 #include <terrace/offload/step/parameter_fetches.h>
 #include <terrace/offload/step/step_recorder.h>
 #include <terrace/offload/tiers/tier_stores.h>
@@ -71,6 +71,7 @@ struct OffloaderRooms {
   std::unique_ptr<SpilledGradients> spilled;  // null where the plan spills nothing
   std::unique_ptr<GradientStore> gradients;
   RecordStore records;
+  TensorSteps steps;
   const StateHomes homes;
 
   // The parts that work in a step and between steps.
@@ -91,7 +92,7 @@ struct OffloaderRooms {
   ScheduleCursor training_cursor;
   ScheduleCursor evaluation_cursor;
   ScheduleCursor* cursor = &training_cursor;
-  OpenUse use;
+  OpenLeases leases;
   // A failure of end_use(), which destructors of leases call; the next call throws it.
   std::exception_ptr landing_failure;
   uint64_t step_count = 0, evaluation_count = 0;  // begun so far

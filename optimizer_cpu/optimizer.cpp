@@ -62,9 +62,9 @@ kernels::UpdateKernel choose_kernel(InstructionSet set, const OptimizerStep& ste
                                     const kernels::UpdateRun& run) {
   TERRACE_ASSERT(is_supported(set), "this machine has no " + std::string(name_of(set)));
   const uint32_t moments = moment_count(step.kind, step.has_momentum ? 1 : 0);
-  TERRACE_ASSERT(layout.moment_count == moments, "an optimizer of " + std::to_string(moments) +
-                                                     " moments on records of " +
-                                                     std::to_string(layout.moment_count));
+  TERRACE_ASSERT(layout.moment_count == moments || step.keeps, "an optimizer of " + std::to_string(moments) +
+                                                                   " moments on records of " +
+                                                                   std::to_string(layout.moment_count));
   TERRACE_ASSERT(run.moment_type != DataType::fp16, "moments in fp16");
   const size_t gradient_bytes = bytes_of(run.gradient_type);
   const size_t parameter_bytes = bytes_of(run.parameter_type);
@@ -98,6 +98,7 @@ OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t st
       .has_momentum = is_sgd && settings.momentum != 0,
       .nesterov = is_sgd && settings.nesterov,
       .first = step == 1,
+      .keeps = false,
       .gradient_scale = gradient_scale,
       .beta1 = static_cast<float>(settings.beta1),
       .one_minus_beta1 = static_cast<float>(1 - settings.beta1),
@@ -110,6 +111,12 @@ OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t st
       .momentum = static_cast<float>(is_sgd ? settings.momentum : 0),
       .one_minus_dampening = static_cast<float>(1 - settings.dampening),
   };
+}
+
+OptimizerStep keep_step() {
+  OptimizerStep step = make_optimizer_step({.kind = OptimizerKind::sgd, .lr = 0}, 1);
+  step.keeps = true;
+  return step;
 }
 
 void update_tiles(InstructionSet set, const OptimizerStep& step, const TileRun& tiles) {

@@ -104,6 +104,7 @@ struct OptimizerStep {
   bool has_momentum;     // SGD
   bool nesterov;
   bool first;  // step 1
+  bool keeps;  // keep_step(): records may have moments
   float gradient_scale;
   float beta1;
   float one_minus_beta1;
@@ -122,6 +123,10 @@ struct OptimizerStep {
 // in [0, 1), eps >= 0 and momentum >= 0.
 OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t step,
                                   float gradient_scale = 1.0f);
+
+// A step that leaves finite masters and all moments as they are and makes parameters of them, where the
+// gradients are 0.
+OptimizerStep keep_step();
 
 // A run of elements of a record. All pointers are those of element 0 of the same run of tiles, for any
 // `first_element`. Only elements [first_element, first_element + element_count) are read or written; the run

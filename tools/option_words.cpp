@@ -42,6 +42,8 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(OffloadOptions, processor_share, "--update-ratio", "zero_optimization.offload_optimizer.ratio"),
     TERRACE_OPTION(OffloadOptions, device_budget_bytes, "--device-memory", "terrace.device_memory"),
     TERRACE_OPTION(OffloadOptions, host_budget_bytes, "--host-memory", "terrace.host_memory"),
+    TERRACE_OPTION(OffloadOptions, gradients, "", ""),
+    TERRACE_OPTION(OffloadOptions, unused_gradients, "", ""),
     TERRACE_OPTION(OffloadOptions, lock_host_memory, "", "zero_optimization.offload_optimizer.pin_memory"),
     TERRACE_OPTION(OffloadOptions, reads_past_host, "", "aio.use_gds"),
     TERRACE_OPTION(OffloadOptions, verify_checksums, "", "terrace.verify_checksums"),

@@ -109,6 +109,27 @@ uint64_t FlatSpace::param_bytes(ChunkId id) const {
   return chunk(id).elements * bytes_of(section_of(id).type);
 }
 
+FlatSpace::Part FlatSpace::part_of(TensorId tensor, ChunkId id) const {
+  const TensorPlace& place = this->place(tensor);
+  const ChunkInfo& chunk = this->chunk(id);
+  const uint64_t first = std::max(place.first_element, chunk.first_element);
+  const uint64_t end = std::min(place.first_element + place.elements, chunk.first_element + chunk.elements);
+  return {first - chunk.first_element, first - place.first_element, end - first};
+}
+
+uint64_t FlatSpace::end_of_part(ChunkId id, size_t index) const {
+  const std::span<const TensorId> tensors = tensors_of(id);
+  const ChunkInfo& info = chunk(id);
+  return index + 1 < tensors.size() ? place(tensors[index + 1]).first_element - info.first_element
+                                    : info.elements;
+}
+
+uint64_t FlatSpace::elements_in_use(ChunkId id) const {
+  uint64_t elements = 0;
+  for (const TensorId tensor : tensors_of(id)) elements += part_of(tensor, id).elements;
+  return elements;
+}
+
 void FlatSpace::check() const {
   check_sections();
   check_places();

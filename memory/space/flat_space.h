@@ -48,6 +48,17 @@ class FlatSpace : public SpaceLayout {
   std::span<const TensorId> tensors_of(ChunkId id) const;
   std::span<const Segment> segments_of(ChunkId id) const;
   uint64_t param_bytes(ChunkId id) const;
+  // The part of a tensor that lies in a chunk.
+  struct Part {
+    uint64_t first_in_chunk = 0;
+    uint64_t first_in_tensor = 0;
+    uint64_t elements = 0;  // without padding
+  };
+  Part part_of(TensorId tensor, ChunkId id) const;
+  uint64_t elements_in_use(ChunkId id) const;  // without padding
+  // The place in the chunk where the part of the tensor with this index in tensors_of() ends, with the
+  // padding behind it: where the next one begins, or the chunk ends.
+  uint64_t end_of_part(ChunkId id, size_t index) const;
 
   // The invariants as equations; aborts on a violation. Cheap enough for tests after every construction.
   void check() const;

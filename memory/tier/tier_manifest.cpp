@@ -17,8 +17,9 @@ namespace {
 using tier::ByteReader;
 using tier::ByteWriter;
 
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr uint32_t kFirstWithLayout = 2;
+constexpr uint32_t kFirstWithSteps = 3;
 constexpr tier::FileHead kHead{"the manifest of a commit", tier::kManifestMagic, kVersion};
 
 constexpr uint64_t kHeaderBytes = 56;
@@ -162,7 +163,8 @@ std::vector<std::byte> serialise(const TierManifest& manifest) {
   const std::string reason = why_not(manifest);
   TERRACE_ASSERT(reason.empty(), "no manifest: " + reason);
   TERRACE_ASSERT(manifest.stores.size() <= kMostStores, "more stores than a manifest has room for");
-  uint64_t bytes = kHeaderBytes + tier::kChecksumBytes + manifest.info.size() + 8;
+  uint64_t bytes = kHeaderBytes + tier::kChecksumBytes + manifest.info.size() + 16 +
+                   manifest.tensor_steps.size() * sizeof(uint64_t);
   for (const StoreLayout& store : manifest.stores) {
     bytes += kStoreHeaderBytes + store.name.size() + 16 + store.slot_counts.size() * sizeof(uint32_t) +
              store.chunk_bytes.size() * sizeof(uint64_t) + store.blocks.size() * kBlockBytes;
@@ -171,7 +173,8 @@ std::vector<std::byte> serialise(const TierManifest& manifest) {
   ByteWriter writer;
   writer.reserve(bytes);
   writer.text(kHead.magic);
-  TERRACE_ASSERT(manifest.version == kVersion || (manifest.version == 1 && manifest.layout == RecordLayout{}),
+  TERRACE_ASSERT((manifest.version >= kFirstWithLayout || manifest.layout == RecordLayout{}) &&
+                     (manifest.version >= kFirstWithSteps) == !manifest.tensor_steps.empty(),
                  "a manifest that its version has no words for");
   writer.number(manifest.version);
   writer.number(static_cast<uint32_t>(manifest.stores.size()));
@@ -181,6 +184,10 @@ std::vector<std::byte> serialise(const TierManifest& manifest) {
   writer.number(manifest.version < kFirstWithLayout ? 0 : number_of(manifest.layout));
   writer.text(manifest.info);
   writer.pad();
+  if (manifest.version >= kFirstWithSteps) {
+    writer.number(uint64_t{manifest.tensor_steps.size()});
+    for (const uint64_t steps : manifest.tensor_steps) writer.number(steps);
+  }
   for (const StoreLayout& store : manifest.stores) write_store(writer, store);
   writer.number(checksum_of(writer.written()));
   return writer.take();
@@ -210,6 +217,11 @@ TierManifest parse_tier_manifest(std::span<const std::byte> bytes, const std::fi
   const std::span<const std::byte> info = reader.bytes(info_bytes);
   manifest.info.assign(reinterpret_cast<const char*>(info.data()), info.size());
   require(reader.skip_padding(), "its text is not followed by zeros");
+  if (version >= kFirstWithSteps) {
+    const auto count = reader.number<uint64_t>();
+    require(count > 0 && count <= reader.left() / sizeof(uint64_t), "its steps are not of tensors");
+    for (uint64_t t = 0; t < count; ++t) manifest.tensor_steps.push_back(reader.number<uint64_t>());
+  }
   require(store_count <= kMostStores, "it has more stores than any");
   for (uint32_t s = 0; s < store_count; ++s) manifest.stores.push_back(read_store(reader, path));
   require(reader.left() == 0, "something follows its last store");

@@ -50,7 +50,10 @@ struct TierManifest {
   std::string info;     // opaque bytes of the committer's
   std::vector<StoreLayout> stores;
   RecordLayout layout = {};  // layout of the optimizer state
-  uint32_t version = 2;      // version of the format; version 1 has only the default layout
+  // Version of the format: 1 has only the default layout, 3 has tensor_steps.
+  uint32_t version = 2;
+  // By tensor: how many updates it has had; empty where all have had the same number.
+  std::vector<uint64_t> tensor_steps = {};
   bool operator==(const TierManifest&) const = default;
 };
 

@@ -98,7 +98,8 @@ void Committer::wait_until(Condition condition, std::optional<ChunkId> chunk, st
   counters_.wait_ns += clock_.now_ns() - start;
 }
 
-void Committer::begin(const WholeState&, std::string_view info, bool retain) {
+void Committer::begin(const WholeState&, std::string_view info, std::span<const uint64_t> tensor_steps,
+                      bool retain) {
   TERRACE_ASSERT(!retain || retained_limit_ > 0, "no room was planned for retained commits");
   {
     const MutexLock lock(mutex_);
@@ -108,6 +109,7 @@ void Committer::begin(const WholeState&, std::string_view info, bool retain) {
   CommitSlots next;
   next.commit = next_number_++;
   next.info = info;
+  next.tensor_steps.assign(tensor_steps.begin(), tensor_steps.end());
   for (const CommitPart part : kCommitParts) {
     if (stores_[part] != nullptr) next[part] = stores_[part]->snapshot();
   }
@@ -383,6 +385,8 @@ TierManifest Committer::make_manifest() const {
   manifest.space = stores_.space->id();
   manifest.commit = next_->commit;
   manifest.info = next_->info;
+  manifest.tensor_steps = next_->tensor_steps;
+  if (!manifest.tensor_steps.empty()) manifest.version = 3;
   manifest.layout = stores_.layout;
   for (const CommitPart part : kCommitParts) {
     if (stores_[part] != nullptr) manifest.stores.push_back(stores_[part]->layout_of((*next_)[part]));

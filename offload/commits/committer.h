@@ -58,6 +58,7 @@ constexpr size_t index_of(CommitPart part) {
 struct CommitSlots {
   uint64_t commit = 0;
   std::string info;
+  std::vector<uint64_t> tensor_steps;  // of TensorSteps; empty where they are not counted
   std::array<BlockStore::Snapshot, kCommitParts.size()> parts;  // empty where there is no such store
 
   const BlockStore::Snapshot& operator[](CommitPart part) const { return parts[index_of(part)]; }
@@ -103,7 +104,8 @@ class Committer {
 
   // Commits the state that `state` proves whole. Waits for a commit in progress and for the end of a pin;
   // throws the failure of the last commit.
-  void begin(const WholeState& state, std::string_view info, bool retain);
+  void begin(const WholeState& state, std::string_view info, std::span<const uint64_t> tensor_steps,
+             bool retain);
   bool in_progress() const;
   // Waits until no commit is in progress and returns the number of the last durable one; throws the failure
   // of the last commit.

@@ -183,6 +183,26 @@ void DeviceCache::unpin_gradient(ChunkId chunk) {
   entry.attached = false;
 }
 
+uint64_t DeviceCache::fill_gradient(ChunkId chunk, uint64_t first_element, const std::byte* elements,
+                                    uint64_t count, const EvictionContext& now) {
+  GradientEntry& entry = gradients_[index_of(chunk)];
+  if (entry.slot == kNone) {
+    CacheSlot* const taken = take_slot(now);
+    TERRACE_ASSERT(taken != nullptr, "the plan has a slot for gradients that are handed over");
+    begin_gradient(chunk, *taken);
+  }
+  CacheSlot& slot = slots_[entry.slot];
+  if (entry.attached && entry.pins == 0) device_.detach(slot.id);
+  entry.attached = entry.pins > 0;
+  const uint64_t element_bytes = bytes_of(space_.section_of(chunk).type);
+  slot.in.begin(to_device_copy("gradients", chunk));
+  device_.copy_to_device(
+      slot.id, first_element * element_bytes, elements, count * element_bytes, nullptr, slot.in,
+      to_device_note(watch_.events(), TransferRole::grad, TransferReason::step, index_of(chunk)));
+  slot.in.wait(watch_);
+  return count * element_bytes;
+}
+
 CacheSlot& DeviceCache::release_gradient(ChunkId chunk) {
   GradientEntry& entry = gradients_[index_of(chunk)];
   TERRACE_ASSERT(entry.slot != kNone && entry.pins == 0,

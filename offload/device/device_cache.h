@@ -67,6 +67,7 @@ class DeviceCache final : public GuardDescriber {
   std::optional<Asked> take_asked(ChunkId chunk);
   // A pinned chunk stays on the device (or on its way there), whatever its state.
   void pin_param(ChunkId chunk) { ++params_[index_of(chunk)].pins; }
+  bool is_pinned(ChunkId chunk) const { return params_[index_of(chunk)].pins > 0; }
   // Waits for the copy and attaches the slot of a pinned chunk at its address: fetching or resident ->
   // resident. Throws the copy's failure; the chunk is then absent again.
   void attach_param(ChunkId chunk);
@@ -92,6 +93,10 @@ class DeviceCache final : public GuardDescriber {
   void begin_gradient(ChunkId chunk, CacheSlot& slot);
   void pin_gradient(ChunkId chunk);
   void unpin_gradient(ChunkId chunk);
+  // Copies a run of elements, in memory of the program, to its place in the chunk's gradient, which is
+  // cleared and given a slot first where it has none. Returns the bytes copied when the copy is over.
+  uint64_t fill_gradient(ChunkId chunk, uint64_t first_element, const std::byte* elements, uint64_t count,
+                         const EvictionContext& now);
   // Detaches the gradient's slot for a copy out (the caller starts it on slot.out); the chunk has no gradient
   // any more and the slot is leaving.
   CacheSlot& release_gradient(ChunkId chunk);

@@ -33,14 +33,11 @@ void AccumulatedInHost::accumulate(Staged& from) {
   from.source->out.wait(cache_.watch());
   from.source = nullptr;
   add(from.landing, from.memory);
-  if (!rules_.layer_major || from.landing.ends) put_away(chunk);
+  if (leaves_after(from.landing)) put_away(chunk);
 }
 
-// The norm's sums of a spilled gradient are taken at every landing: a last micro-batch without a gradient
-// does not read it back.
 void AccumulatedInHost::add(const GradientLanding& landing, const std::byte* gradient) {
-  arithmetic_->add(landing, place(landing.chunk), gradient,
-                   rules_.is_last(landing) || !is_held(landing.chunk));
+  arithmetic_->add(landing, place(landing.chunk), gradient, takes_sums(landing));
 }
 
 void AccumulatedInHost::finish_landing(ChunkId chunk) {

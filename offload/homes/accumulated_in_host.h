@@ -39,6 +39,14 @@ class AccumulatedInHost final : public GradientsBelowDevice {
   };
   // The staging of the landing that is `age` landings younger than the oldest that may still be on its way.
   Staged& staged(size_t age) { return staged_[(next_staged_ + age) % staged_.size()]; }
+  // The sums of a spilled gradient are taken at every landing: a last micro-batch without a gradient does not
+  // read it back.
+  bool takes_sums(const GradientLanding& landing) const override {
+    return rules_.is_last(landing) || !is_held(landing.chunk);
+  }
+  bool leaves_after(const GradientLanding& landing) const override {
+    return rules_.layer_major ? landing.ends : landing.completes;
+  }
   void finish_landing(ChunkId chunk) override;
   // Waits for the copy into `from` and adds it. Call it for older stagings first: the micro-batches of a
   // tensor are added in order.

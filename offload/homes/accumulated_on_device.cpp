@@ -41,6 +41,13 @@ void AccumulatedOnDevice::land(const GradientLanding& landing) {
   cache_.drop_gradient(chunk);
 }
 
+void AccumulatedOnDevice::land_from(const GradientLanding& landing, const HandedPart& part,
+                                    const EvictionContext& now) {
+  h2d_bytes_ += cache_.fill_gradient(landing.chunk, landing.runs.front().first_element, part.gradient,
+                                     part.element_count, now);
+  land(landing);
+}
+
 void AccumulatedOnDevice::land_zero(const GradientLanding& landing) {
   if (!rules_.changes_with_zeros(landing)) return;
   open(landing.chunk);

@@ -23,6 +23,8 @@ class AccumulatedOnDevice final : public GradientStore {
 
   void land(const GradientLanding& landing) override;
   void land_zero(const GradientLanding& landing) override;
+  void land_from(const GradientLanding& landing, const HandedPart& part, const EvictionContext& now) override;
+  uint64_t h2d_bytes() const override { return h2d_bytes_; }
   void finish_micro_batch(bool ends_step) override;
   DataType type(ChunkId) const override { return rules_.type; }
   std::byte* gradient(ChunkId chunk) override;
@@ -40,6 +42,7 @@ class AccumulatedOnDevice final : public GradientStore {
   DeviceCache& cache_;
   const AccumulationRules rules_;
   std::vector<Accumulator> accumulators_;  // by chunk
+  uint64_t h2d_bytes_ = 0;
 };
 
 }  // namespace terrace

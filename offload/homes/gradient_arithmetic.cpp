@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <terrace/base/units.h>
+#include <terrace/offload/plan/memory_plan.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
 namespace terrace {
@@ -14,20 +16,19 @@ constexpr uint64_t kTaskBlocks = 16;
 
 }  // namespace
 
-WorkerGradients::WorkerGradients(const FlatSpace& space, GradientSums sums, DataType accumulation_type,
-                                 Workers& workers, InstructionSet instruction_set, StepWatch& watch, bool dry)
+WorkerGradients::WorkerGradients(const FlatSpace& space, GradientSums sums, const OffloadOptions& options,
+                                 Workers& workers, InstructionSet instruction_set, StepWatch& watch)
     : GradientArithmetic(std::move(sums)),
       space_(space),
-      accumulation_type_(accumulation_type),
+      options_(options),
       workers_(workers),
       instruction_set_(instruction_set),
-      watch_(watch),
-      dry_(dry) {}
+      watch_(watch) {}
 
 void WorkerGradients::take(ChunkId chunk, DataType type, const std::byte* gradient) {
   const std::span<double> sums = sums_.of(chunk);
   const ComputingScope computing(watch_);
-  workers_.parallel_for(dry_ ? 0 : divide_up(sums.size(), kTaskBlocks), [&](size_t task) {
+  workers_.parallel_for(options_.dry ? 0 : divide_up(sums.size(), kTaskBlocks), [&](size_t task) {
     for (uint64_t b = task * kTaskBlocks; b < std::min(sums.size(), (task + 1) * kTaskBlocks); ++b) {
       sums[b] = sum_of_squares_block(instruction_set_, gradient + b * kBlockElements * bytes_of(type), type,
                                      kBlockElements);
@@ -41,7 +42,7 @@ void WorkerGradients::add(const GradientLanding& landing, std::byte* accumulator
   const uint64_t first = landing.runs.front().first_element / kBlockElements;
   const uint64_t end = divide_up(landing.runs.back().end(), kBlockElements);
   const ComputingScope computing(watch_);
-  workers_.parallel_for(dry_ ? 0 : divide_up(end - first, kTaskBlocks), [&](size_t task) {
+  workers_.parallel_for(options_.dry ? 0 : divide_up(end - first, kTaskBlocks), [&](size_t task) {
     const uint64_t begin = first + task * kTaskBlocks;
     for (uint64_t b = begin; b < std::min(end, begin + kTaskBlocks); ++b)
       add_block(landing, b, accumulator, gradient, takes_sums);
@@ -52,20 +53,21 @@ void WorkerGradients::add(const GradientLanding& landing, std::byte* accumulator
 // The sum of a block is right once its last run has been added.
 void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, std::byte* accumulator,
                                 const std::byte* gradient, bool takes_sum) {
-  const DataType type = space_.section_of(landing.chunk).type;
+  const Section& section = space_.section_of(landing.chunk);
+  const DataType type = section.type, sum_type = held_gradient_type(section, options_);
   const uint64_t begin = block * kBlockElements, end = begin + kBlockElements;
   bool has_landed = false;
   for (const GradientRun& run : landing.runs) {
     const uint64_t first = std::max(begin, run.first_element), last = std::min(end, run.end());
     if (first >= last) continue;
     has_landed = true;
-    std::byte* const sum = accumulator + first * bytes_of(accumulation_type_);
+    std::byte* const sum = accumulator + first * bytes_of(sum_type);
     const bool replaces = run.is_first && landing.micro_batch == 0;
     if (run.is_first && (!replaces || gradient == nullptr))  // the earlier micro-batches had no gradient here
-      std::memset(sum, 0, (last - first) * bytes_of(accumulation_type_));
+      std::memset(sum, 0, (last - first) * bytes_of(sum_type));
     if (gradient == nullptr) continue;
     const Accumulation part{.accumulator = sum,
-                            .accumulator_type = accumulation_type_,
+                            .accumulator_type = sum_type,
                             .gradient = gradient + first * bytes_of(type),
                             .gradient_type = type,
                             .count = last - first,
@@ -77,9 +79,8 @@ void WorkerGradients::add_block(const GradientLanding& landing, uint64_t block, 
     accumulate(instruction_set_, part);
   }
   if (!has_landed || !takes_sum) return;
-  sums_.of(landing.chunk)[block] =
-      sum_of_squares_block(instruction_set_, accumulator + begin * bytes_of(accumulation_type_),
-                           accumulation_type_, kBlockElements);
+  sums_.of(landing.chunk)[block] = sum_of_squares_block(
+      instruction_set_, accumulator + begin * bytes_of(sum_type), sum_type, kBlockElements);
 }
 
 void DeviceGradients::take(ChunkId chunk, DataType, const std::byte*) {

@@ -18,6 +18,7 @@
 #include <terrace/offload/homes/gradient_runs.h>
 #include <terrace/offload/homes/gradient_source.h>
 #include <terrace/offload/homes/gradient_sums.h>
+#include <terrace/offload/options/offload_options.h>
 #include <terrace/optimizer_cpu/instruction_set.h>
 
 namespace terrace {
@@ -50,8 +51,8 @@ class GradientArithmetic {
 class WorkerGradients final : public GradientArithmetic {
  public:
   // All references outlive this.
-  WorkerGradients(const FlatSpace& space, GradientSums sums, DataType accumulation_type, Workers& workers,
-                  InstructionSet instruction_set, StepWatch& watch, bool dry);
+  WorkerGradients(const FlatSpace& space, GradientSums sums, const OffloadOptions& options, Workers& workers,
+                  InstructionSet instruction_set, StepWatch& watch);
 
   void take(ChunkId chunk, DataType type, const std::byte* gradient) override;
   void add(const GradientLanding& landing, std::byte* accumulator, const std::byte* gradient,
@@ -62,11 +63,10 @@ class WorkerGradients final : public GradientArithmetic {
                  const std::byte* gradient, bool takes_sum);
 
   const FlatSpace& space_;
-  const DataType accumulation_type_;
+  const OffloadOptions& options_;
   Workers& workers_;
   const InstructionSet instruction_set_;
   StepWatch& watch_;
-  const bool dry_;  // nothing is computed
 };
 
 class DeviceGradients final : public GradientArithmetic {

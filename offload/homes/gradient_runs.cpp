@@ -9,7 +9,10 @@
 namespace terrace {
 
 GradientRuns::GradientRuns(const FlatSpace& space, uint32_t micro_batches)
-    : space_(space), micro_batches_(micro_batches), completed_(space.tensor_count()) {
+    : space_(space),
+      micro_batches_(micro_batches),
+      completed_(space.tensor_count()),
+      has_gradient_(space.tensor_count()) {
   size_t most = 0;
   first_part_.push_back(0);
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
@@ -24,6 +27,7 @@ GradientRuns::GradientRuns(const FlatSpace& space, uint32_t micro_batches)
 
 void GradientRuns::begin_step() {
   std::fill(completed_.begin(), completed_.end(), 0);
+  has_gradient_.assign(has_gradient_.size(), false);
   std::fill(landed_.begin(), landed_.end(), 0);
 }
 
@@ -33,6 +37,11 @@ void GradientRuns::complete(TensorId tensor, uint32_t micro_batch) {
       fmt::format("the gradient of {} is complete in {} micro-batches and cannot become so in number {}",
                   space_.tensor(tensor).name, completed_[index_of(tensor)], micro_batch));
   completed_[index_of(tensor)] = micro_batch + 1;
+}
+
+bool GradientRuns::has_gradient(ChunkId chunk) const {
+  return std::ranges::any_of(space_.tensors_of(chunk),
+                             [this](TensorId tensor) { return has_gradient(tensor); });
 }
 
 bool GradientRuns::is_complete(ChunkId chunk, uint32_t micro_batch) const {
@@ -46,22 +55,14 @@ bool GradientRuns::has_landed(ChunkId chunk, uint32_t micro_batch) const {
                      [micro_batch](uint32_t landed) { return landed > micro_batch; });
 }
 
-// Returns the place in the chunk at which the next tensor begins or the chunk ends.
-uint64_t GradientRuns::end_of_part(ChunkId chunk, size_t index) const {
-  const std::span<const TensorId> tensors = space_.tensors_of(chunk);
-  const ChunkInfo& info = space_.chunk(chunk);
-  return index + 1 < tensors.size() ? space_.place(tensors[index + 1]).first_element - info.first_element
-                                    : info.elements;
-}
-
 GradientLanding GradientRuns::take(ChunkId chunk, uint32_t micro_batch) {
   const std::span<const TensorId> tensors = space_.tensors_of(chunk);
   const std::span<uint32_t> landed = std::span(landed_).subspan(first_part_[index_of(chunk)], tensors.size());
-  GradientLanding landing{chunk, micro_batch, {}, true, true};
+  GradientLanding landing{chunk, micro_batch, {}, true, true, true};
   runs_.clear();
   uint64_t begin = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const uint64_t end = end_of_part(chunk, i);
+    const uint64_t end = space_.end_of_part(chunk, i);
     const uint32_t completed = completed_[index_of(tensors[i])];
     const bool is_first = landed[i] == 0;
     landing.begins = landing.begins && is_first;
@@ -74,6 +75,7 @@ GradientLanding GradientRuns::take(ChunkId chunk, uint32_t micro_batch) {
       landed[i] = completed;
     }
     landing.ends = landing.ends && landed[i] == micro_batches_;
+    landing.completes = landing.completes && landed[i] > micro_batch;
     begin = end;
   }
   landing.runs = runs_;

@@ -34,6 +34,7 @@ struct GradientLanding {
   std::span<const GradientRun> runs;  // ascending, with gaps between them or with different is_first
   bool begins = false;                // nothing of the chunk has landed in this step before
   bool ends = false;                  // all of it has landed in all micro-batches afterwards
+  bool completes = false;             // all of it has landed in this micro-batch afterwards
 };
 
 // AccumulationRules: how the gradients of a step are added up.
@@ -62,6 +63,11 @@ class GradientRuns {
   bool is_complete(TensorId tensor, uint32_t micro_batch) const {
     return completed_[index_of(tensor)] > micro_batch;
   }
+  // Notes that a micro-batch of the step has a gradient of the tensor, zero or not.
+  void note_gradient(TensorId tensor) { has_gradient_[index_of(tensor)] = true; }
+  // True if the tensor, or any tensor of the chunk, has had a gradient in the step.
+  bool has_gradient(TensorId tensor) const { return has_gradient_[index_of(tensor)]; }
+  bool has_gradient(ChunkId chunk) const;
   // True if the gradients of all of the chunk's tensors are complete.
   bool is_complete(ChunkId chunk, uint32_t micro_batch) const;
   bool has_landed(ChunkId chunk, uint32_t micro_batch) const;
@@ -77,11 +83,10 @@ class GradientRuns {
   size_t most_runs() const { return runs_.capacity(); }  // the largest number in a landing
 
  private:
-  uint64_t end_of_part(ChunkId chunk, size_t index) const;
-
   const FlatSpace& space_;
   const uint32_t micro_batches_;
   std::vector<uint32_t> completed_;   // per tensor: micro-batches
+  std::vector<bool> has_gradient_;    // per tensor: in this step
   std::vector<uint32_t> first_part_;  // per chunk, and one more: index into landed_; frozen chunks have none
   std::vector<uint32_t> landed_;      // per tensor of each chunk: micro-batches
   std::vector<GradientRun> runs_;     // the runs of the last landing

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/memory/space/eviction_policy.h>
 #include <terrace/offload/homes/gradient_arithmetic.h>
 #include <terrace/offload/homes/gradient_runs.h>
 #include <terrace/offload/homes/gradient_source.h>
@@ -22,12 +23,25 @@
 
 namespace terrace {
 
+// HandedPart: the part of a tensor's gradient that lies in one chunk, in memory of the program.
+struct HandedPart {
+  const std::byte* gradient = nullptr;  // in the tensor's own type, with any alignment
+  uint64_t element_count = 0;
+};
+
 class GradientStore : public GradientSource {
  public:
   // Starts a landing on its way; it is complete in the chunk's device slot, which is unpinned and given up.
   virtual void land(const GradientLanding& landing) = 0;
+  // Notes that the chunk has no gradient in the step and is not updated.
+  void leave_out(ChunkId chunk) { sums().set_zero(chunk); }
   // Lands zeros for a chunk without a slot, when its micro-batch has ended.
   virtual void land_zero(const GradientLanding& landing) = 0;
+  // Lands a part that was handed over: the landing's only run is the part and the padding behind it, whose
+  // gradient is zero. The part's memory is not used after the call. `now` is for the slot of the device that
+  // the part may need.
+  virtual void land_from(const GradientLanding& landing, const HandedPart& part,
+                         const EvictionContext& now) = 0;
   // Finishes the landings whose copies are over, while their bytes are still in a cache; never waits.
   virtual void poll() {}
   // Ends the open micro-batches: all landings are then where the update reads them, and their sums are known.
@@ -52,7 +66,8 @@ class GradientStore : public GradientSource {
   bool is_open(ChunkId chunk) const override { return sums().is_complete(chunk); }
   void release(ChunkId chunk) override { sums().forget(chunk); }
 
-  // Bytes copied from the device so far, counted when requested.
+  // Bytes copied to the device and from it so far, counted when requested.
+  virtual uint64_t h2d_bytes() const { return 0; }
   virtual uint64_t d2h_bytes() const { return 0; }
   // Bytes between nvme and the landing slots of spilled gradients.
   virtual uint64_t landing_read_bytes() const { return 0; }

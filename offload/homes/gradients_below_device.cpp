@@ -7,6 +7,15 @@
 #include <terrace/base/assert.h>
 
 namespace terrace {
+namespace {
+
+// The address of a chunk's first element, if a part of its gradient were where the whole one is. It is only
+// ever used with the part's place added to it.
+const std::byte* before(const std::byte* part, uint64_t bytes) {
+  return reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(part) - bytes);
+}
+
+}  // namespace
 
 GradientsBelowDevice::GradientsBelowDevice(const FlatSpace& space, Device& device, DeviceCache& cache,
                                            std::unique_ptr<GradientArithmetic> arithmetic, Places places)
@@ -83,6 +92,30 @@ CacheSlot& GradientsBelowDevice::copy_out(ChunkId chunk, std::span<const Gradien
         from_device_note(cache_.watch().events(), TransferRole::grad, TransferReason::step, index_of(chunk)));
   }
   return slot;
+}
+
+// The padding lands first, because the landing of the part may complete the chunk.
+void GradientsBelowDevice::land_from(const GradientLanding& landing, const HandedPart& part,
+                                     const EvictionContext&) {
+  const GradientRun& run = landing.runs.front();
+  sums().forget(landing.chunk);
+  make_place(landing);
+  std::byte* const to = place(landing.chunk);
+  GradientRun padding = run, handed = run;
+  handed.element_count = part.element_count;
+  padding.first_element = handed.end();
+  padding.element_count -= part.element_count;
+  GradientLanding piece = landing;
+  if (padding.element_count > 0) {
+    piece.runs = {&padding, 1};
+    piece.ends = false;
+    arithmetic_->add(piece, to, nullptr, takes_sums(landing));
+  }
+  piece.runs = {&handed, 1};
+  piece.ends = landing.ends;
+  const uint64_t element_bytes = bytes_of(space_.section_of(landing.chunk).type);
+  arithmetic_->add(piece, to, before(part.gradient, run.first_element * element_bytes), takes_sums(landing));
+  if (leaves_after(landing)) put_away(landing.chunk);
 }
 
 std::byte* GradientsBelowDevice::slot_below(ChunkId chunk) const {

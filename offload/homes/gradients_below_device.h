@@ -30,6 +30,7 @@ class GradientsBelowDevice : public GradientStore {
   void release(ChunkId chunk) override;
   std::optional<WaitSubject> opening_subject() const override;
   bool is_complete(ChunkId chunk) const override;
+  void land_from(const GradientLanding& landing, const HandedPart& part, const EvictionContext& now) override;
 
   uint64_t d2h_bytes() const override { return d2h_bytes_; }
   uint64_t landing_read_bytes() const override {
@@ -54,6 +55,10 @@ class GradientsBelowDevice : public GradientStore {
 
   // Makes room at the landing's place; a gradient in the way leaves first.
   void make_place(const GradientLanding& landing);
+  // True if the norm's sums are taken with this landing.
+  virtual bool takes_sums(const GradientLanding& landing) const = 0;
+  // True if the chunk's gradient leaves its place behind this landing.
+  virtual bool leaves_after(const GradientLanding& landing) const = 0;
   // Finishes the landings on their way to the chunk's place, so that the gradient can leave from there.
   virtual void finish_landing(ChunkId chunk) = 0;
   // The place where the chunk's gradient is accumulated; it holds the earlier landings.

@@ -25,11 +25,19 @@ void GradientsInHost::land(const GradientLanding& landing) {
 
 void GradientsInHost::land_zero(const GradientLanding& landing) {
   const ChunkId chunk = landing.chunk;
+  if (!landing.begins) return land_zero_beside(landing);
   sums().set_zero(chunk);
   if (!is_held(chunk)) return spilled_->set_zero(chunk);
   displace(chunk);
   if (!sums().dry()) std::memset(place(chunk), 0, space_.param_bytes(chunk));
   sums().note_complete(chunk);
+}
+
+// Other parts of the chunk's gradient were handed over before.
+void GradientsInHost::land_zero_beside(const GradientLanding& landing) {
+  make_place(landing);
+  arithmetic_->add(landing, place(landing.chunk), nullptr, true);
+  put_away(landing.chunk);
 }
 
 // A fetch that no operation has used yet may still copy from the slot, so it is waited for.

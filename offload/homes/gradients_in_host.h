@@ -35,9 +35,13 @@ class GradientsInHost final : public GradientsBelowDevice {
     CacheSlot* source;
     ChunkId chunk;
   };
+  // The sums of a block are right once its last run has landed.
+  bool takes_sums(const GradientLanding&) const override { return true; }
+  bool leaves_after(const GradientLanding& landing) const override { return landing.completes; }
   void finish_landing(ChunkId chunk) override;
   void finish_next();
   void displace(ChunkId chunk);
+  void land_zero_beside(const GradientLanding& landing);
 
   const bool take_over_;
   std::vector<bool> displaced_;   // by chunk

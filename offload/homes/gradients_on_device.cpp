@@ -18,7 +18,16 @@ void GradientsOnDevice::land(const GradientLanding& landing) {
   close(landing.chunk);
 }
 
+void GradientsOnDevice::land_from(const GradientLanding& landing, const HandedPart& part,
+                                  const EvictionContext& now) {
+  h2d_bytes_ += cache_.fill_gradient(landing.chunk, landing.runs.front().first_element, part.gradient,
+                                     part.element_count, now);
+  if (landing.ends) land(landing);
+}
+
 void GradientsOnDevice::land_zero(const GradientLanding& landing) {
+  // Other parts of the chunk's gradient were handed over before, and what lies beside them is zero.
+  if (!landing.begins) return land(landing);
   sums().set_zero(landing.chunk);
   const Schedule unknown;
   CacheSlot* const slot = cache_.take_slot(EvictionContext{unknown, kNever});

@@ -20,6 +20,8 @@ class GradientsOnDevice final : public GradientStore {
 
   void land(const GradientLanding& landing) override;
   void land_zero(const GradientLanding& landing) override;
+  void land_from(const GradientLanding& landing, const HandedPart& part, const EvictionContext& now) override;
+  uint64_t h2d_bytes() const override { return h2d_bytes_; }
   void finish_micro_batch(bool ends_step) override;
   DataType type(ChunkId chunk) const override { return space_.section_of(chunk).type; }
   std::byte* gradient(ChunkId chunk) override { return cache_.gradient_address(chunk); }
@@ -30,6 +32,7 @@ class GradientsOnDevice final : public GradientStore {
  private:
   const FlatSpace& space_;
   DeviceCache& cache_;
+  uint64_t h2d_bytes_ = 0;
 };
 
 }  // namespace terrace

@@ -40,9 +40,8 @@ std::unique_ptr<GradientArithmetic> make_arithmetic(const GradientParts& parts) 
         parts.run.space, std::move(sums), options.accumulation_type, *options.hooks.device_arithmetic,
         DeviceSums(*options.hooks.device_arithmetic, parts.run.device, parts.work_memory, parts.run.watch));
   }
-  return std::make_unique<WorkerGradients>(parts.run.space, std::move(sums), options.accumulation_type,
-                                           parts.run.workers, parts.run.instruction_set, parts.run.watch,
-                                           options.dry);
+  return std::make_unique<WorkerGradients>(parts.run.space, std::move(sums), options, parts.run.workers,
+                                           parts.run.instruction_set, parts.run.watch);
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
-// StateHomes: the three places in which the state of a training lives below the device.
+// StateHomes: the places in which the state of a training lives below the device, and what is known of it.
 #pragma once
 
+#include <terrace/offload/homes/gradient_runs.h>
 #include <terrace/offload/homes/gradient_store.h>
 #include <terrace/offload/homes/param_home.h>
 #include <terrace/offload/homes/record_store.h>
+#include <terrace/offload/homes/tensor_steps.h>
 
 namespace terrace {
 
@@ -11,6 +13,8 @@ struct StateHomes {
   ParamHome& params;
   GradientStore& gradients;
   RecordStore& records;
+  const GradientRuns& runs;
+  TensorSteps& steps;
 };
 
 }  // namespace terrace

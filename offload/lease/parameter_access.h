@@ -20,25 +20,26 @@ struct GradientView {
   bool accumulate = false;
 };
 
-// One use is open at a time; all calls come from one thread.
+// Uses nest; all calls come from one thread at a time.
 class ParameterAccess {
  public:
   virtual ~ParameterAccess() = default;
 
   // Makes the tensors readable until end_use(), and in a backward use the gradients of trainable tensors
   // writable. `operation` is the key of this use: the same in every step, different for every use within a
-  // step. The call may block while bytes arrive; it throws Error when they cannot.
+  // step. The call may block while bytes arrive; it throws Error when they cannot. Uses may be open around
+  // it, with the same tensors among theirs.
   virtual void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) = 0;
-  // Destructors call end_use(), so it does not throw failures of its work: the next call throws them. Throws
-  // Error(misuse) where no use is open.
+  // Ends the use that began last. Destructors call end_use(), so it does not throw failures of its work: the
+  // next call throws them. Throws Error(misuse) where no use is open.
   virtual void end_use() = 0;
 
   // Assigns the following uses to this micro-batch of the step; 0 at first. It matters only where several
   // micro-batches are open together (OffloadOptions::layer_major).
   virtual void select_micro_batch(uint32_t) {}
 
-  // Both addresses are valid between begin_use and end_use, for the tensors named there. The address of a
-  // parameter is the same in every use.
+  // Both addresses are valid between begin_use and end_use, for the tensors named there. They are the same in
+  // every use.
   virtual const std::byte* parameter(TensorId tensor) const = 0;
   virtual GradientView gradient(TensorId tensor) = 0;
 };

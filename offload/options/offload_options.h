@@ -18,6 +18,18 @@
 
 namespace terrace {
 
+// Where the gradients of a run come from.
+enum class GradientOrigin : uint8_t {
+  leases,       // operations write them on the device, in leases that go backward
+  handed_over,  // the program makes them in memory of its own (Offloader::hand_over_gradient)
+};
+
+// What an update does with tensors that had no gradient in the step.
+enum class UnusedGradients : uint8_t {
+  zero,  // their gradient is zero: weight decay and moments move on
+  skip,  // it leaves them out, and every tensor counts its own steps, as torch.optim does
+};
+
 struct OffloadOptions {
   Placement parameters = Placement::none;
   Placement states = Placement::none;
@@ -67,6 +79,8 @@ struct OffloadOptions {
   // No gradient is spilled to nvme: a host budget without room for all gradients is too small
   // (mode_holds_gradients).
   bool holds_gradients = false;
+  GradientOrigin gradients = GradientOrigin::leases;
+  UnusedGradients unused_gradients = UnusedGradients::zero;
   // The type of gradient accumulators: fp32, or the parameters' own type, which takes less memory and rounds
   // every sum.
   DataType accumulation_type = DataType::fp32;

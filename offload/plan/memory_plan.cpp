@@ -134,17 +134,21 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   }
   plan_lanes(space, options, plan);
   const bool stay = gradients_stay(options);
-  const SlotDemand demand = minimum_slots(space, trace, params_there, stay);
+  const bool handed_over = options.gradients == GradientOrigin::handed_over;
+  const SlotDemand demand = minimum_slots(space, trace, params_there, stay, leased_gradients(options));
   plan.device_peak_operation = demand.operation;
   // An update of states on the device writes the parameters of one chunk into a slot of its own before they
   // leave.
   const uint32_t output_slots = states_there && !params_there ? 1 : 0;
+  // A gradient that is handed over passes through a slot on its way to an accumulator on the device.
+  const uint32_t handed_slots = handed_over && states_there && !stay ? 1 : 0;
   plan.device_slots_minimum =
       std::max(
           {demand.slots, 1u, (params_there ? counts.chunks : 0) + (stay ? counts.trainable_chunks : 0)}) +
-      output_slots;
+      std::max(output_slots, handed_slots);
+  const uint32_t gradient_slots = handed_over && !stay ? handed_slots : counts.trainable_chunks;
   plan.device_slots_useful =
-      std::max(plan.device_slots_minimum, counts.chunks + counts.trainable_chunks + output_slots);
+      std::max(plan.device_slots_minimum, counts.chunks + gradient_slots + output_slots);
   uint64_t fixed_bytes = plan.work_bytes + plan.device_record_slots * plan.record_slot_bytes +
                          plan.device_accumulator_slots * plan.accumulator_slot_bytes +
                          plan.device_lanes_bytes();
@@ -201,9 +205,11 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   // of their gradients.
   const bool over_gradients = !states_on_device && !accumulates && counts.trainable_chunks == counts.chunks;
   if (!over_gradients) plan.landing_slots = kLandingSlots;
-  // If masters are whole, nothing needs the parameters between the landing of a gradient and the update.
+  // If masters are whole, nothing needs the parameters between the landing of a gradient and the update. A
+  // gradient that is handed over may come before those of other tensors in its chunk, which are still used.
   plan.gradients_take_over = !states_on_device && !accumulates && options.parameters != Placement::none &&
-                             plan.record_layout.master == MasterForm::whole;
+                             plan.record_layout.master == MasterForm::whole &&
+                             options.gradients == GradientOrigin::leases;
   plan.gradient_sum_bytes =
       HostArena::cost_bytes(counts.trainable_elements / kSumBlockElements * sizeof(double));
   place_activations(options.activations == Placement::nvme,

@@ -8,7 +8,13 @@
 namespace terrace {
 
 void UseRecorder::begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
+  open_.push_back(trace_.size());
   trace_.push_back({std::string(operation), kind, {tensors.begin(), tensors.end()}, micro_batch_});
+}
+
+void UseRecorder::end_use() {
+  trace_[open_.back()].encloses = static_cast<uint32_t>(trace_.size() - 1 - open_.back());
+  open_.pop_back();
 }
 
 void collect_chunks(const SpaceLayout& space, std::span<const TensorId> tensors,
@@ -164,42 +170,84 @@ class LiveGradients {
   uint32_t micro_batch_ = 0;
 };
 
+// TraceWalk: goes through the uses of a trace in the order in which they begin, and says which of them are
+// open meanwhile.
+class TraceWalk {
+ public:
+  TraceWalk(std::span<const TensorUse> trace, LiveGradients& gradients, LeasedGradients leased)
+      : trace_(trace), gradients_(gradients), leased_(leased) {}
+
+  // Begins the use at `position`, after those that end before it.
+  void begin(size_t position) {
+    std::erase_if(open_, [&](size_t open) {
+      if (open + trace_[open].encloses >= position) return false;
+      if (trace_[open].kind == UseKind::backward && leased_ == LeasedGradients::leave)
+        gradients_.end(trace_[open]);
+      return true;
+    });
+    open_.push_back(position);
+    gradients_.select_micro_batch(trace_[position].micro_batch);
+    if (trace_[position].kind == UseKind::backward && leased_ != LeasedGradients::elsewhere)
+      gradients_.begin(trace_[position]);
+  }
+  // The positions of the open uses; the last one began last.
+  std::span<const size_t> open() const { return open_; }
+
+ private:
+  std::span<const TensorUse> trace_;
+  LiveGradients& gradients_;
+  const LeasedGradients leased_;
+  std::vector<size_t> open_;
+};
+
 }  // namespace
 
-Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, CompleteGradients complete) {
+LeasedGradients leased_gradients(const OffloadOptions& options) {
+  if (options.gradients == GradientOrigin::handed_over) return LeasedGradients::elsewhere;
+  return gradients_stay(options) ? LeasedGradients::stay : LeasedGradients::leave;
+}
+
+Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, LeasedGradients leased) {
   std::vector<ScheduledUse> uses;
   uses.reserve(trace.size());
   const ChunksOfTensors chunks_of(space);
   LiveGradients gradients(space, chunks_of);
-  for (const TensorUse& use : trace) {
+  TraceWalk walk(trace, gradients, leased);
+  std::vector<TensorId> tensors;
+  for (size_t position = 0; position < trace.size(); ++position) {
+    const TensorUse& use = trace[position];
+    walk.begin(position);
+    tensors.clear();
+    for (const size_t open : walk.open())
+      tensors.insert(tensors.end(), trace[open].tensors.begin(), trace[open].tensors.end());
     ScheduledUse& scheduled = uses.emplace_back(ScheduledUse{use.operation, use.kind, {}});
-    collect_chunks(space, use.tensors, scheduled.chunks);
-    gradients.select_micro_batch(use.micro_batch);
-    if (use.kind == UseKind::backward) gradients.begin(use);
+    collect_chunks(space, tensors, scheduled.chunks);
     scheduled.occupied_slots = gradients.count();
-    if (use.kind == UseKind::backward && complete == CompleteGradients::leave) gradients.end(use);
   }
   return Schedule(std::move(uses), space.chunk_count(), renewed_chunks(space));
 }
 
 SlotDemand minimum_slots(const SpaceLayout& space, std::span<const TensorUse> trace, bool resident_parameters,
-                         bool resident_gradients) {
+                         bool resident_gradients, LeasedGradients leased) {
   uint32_t trainable_chunks = 0;
   for (const Section& section : space.sections())
     trainable_chunks += section.trainable ? section.chunk_count : 0;
   SlotDemand demand;
   const ChunksOfTensors chunks_of(space);
   LiveGradients gradients(space, chunks_of);
+  // Gradients that stay are counted as resident.
+  TraceWalk walk(trace, gradients, leased == LeasedGradients::stay ? LeasedGradients::leave : leased);
   ChunkCounter used(chunks_of);
-  for (const TensorUse& use : trace) {
+  for (size_t position = 0; position < trace.size(); ++position) {
+    const TensorUse& use = trace[position];
+    walk.begin(position);
     used.clear();
-    for (const TensorId tensor : use.tensors) used.add(tensor);
-    gradients.select_micro_batch(use.micro_batch);
-    if (use.kind == UseKind::backward) gradients.begin(use);
+    for (const size_t open : walk.open()) {
+      for (const TensorId tensor : trace[open].tensors) used.add(tensor);
+    }
     const uint32_t parameters = resident_parameters ? space.chunk_count() : used.count();
     const uint32_t slots = parameters + (resident_gradients ? trainable_chunks : gradients.count());
     if (slots > demand.slots) demand = {slots, use.operation};
-    if (use.kind == UseKind::backward) gradients.end(use);
   }
   return demand;
 }

@@ -10,6 +10,7 @@
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/memory/space/schedule.h>
 #include <terrace/offload/lease/parameter_access.h>
+#include <terrace/offload/options/offload_options.h>
 
 namespace terrace {
 
@@ -18,13 +19,14 @@ struct TensorUse {
   UseKind kind = UseKind::forward;
   std::vector<TensorId> tensors;
   uint32_t micro_batch = 0;
+  uint32_t encloses = 0;  // how many of the uses behind it begin before it ends
 };
 
 // UseRecorder records uses; its addresses are null. A model run dry on it yields the model's trace.
 class UseRecorder final : public ParameterAccess {
  public:
   void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override;
-  void end_use() override {}
+  void end_use() override;
   void select_micro_batch(uint32_t micro_batch) override { micro_batch_ = micro_batch; }
   const std::byte* parameter(TensorId) const override { return nullptr; }
   GradientView gradient(TensorId) override { return {}; }
@@ -34,6 +36,7 @@ class UseRecorder final : public ParameterAccess {
 
  private:
   std::vector<TensorUse> trace_;
+  std::vector<size_t> open_;  // in trace_
   uint32_t micro_batch_ = 0;
 };
 
@@ -44,19 +47,23 @@ void collect_chunks(const SpaceLayout& space, std::span<const TensorId> tensors,
 // By chunk: true if an update changes it.
 std::vector<bool> renewed_chunks(const FlatSpace& space);
 
-// The schedule of a trace. Gradients occupy slots until they are complete, or to the step's end where they
-// `stay`.
-enum class CompleteGradients : uint8_t { leave, stay };
-Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, CompleteGradients complete);
+// How long the gradients that leases begin occupy slots: until they are complete, or to the step's end.
+// elsewhere: leases begin none (GradientOrigin::handed_over).
+enum class LeasedGradients : uint8_t { leave, stay, elsewhere };
+LeasedGradients leased_gradients(const OffloadOptions& options);
+
+// The schedule of a trace.
+Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, LeasedGradients gradients);
 
 // The most chunk slots (parameters and gradients together) that the device must hold at one moment of the
-// trace: the parameters of the use in progress plus every gradient that is not yet complete.
-// `resident_parameters` and `resident_gradients` say which roles never leave the device.
+// trace: the parameters of the open uses plus every gradient that is not yet complete.
+// `resident_parameters` and `resident_gradients` say which roles never leave the device; leases begin no
+// gradients where these are `elsewhere`.
 struct SlotDemand {
   uint32_t slots = 0;
   std::string operation;  // the operation with the peak
 };
 SlotDemand minimum_slots(const SpaceLayout& space, std::span<const TensorUse> trace, bool resident_parameters,
-                         bool resident_gradients);
+                         bool resident_gradients, LeasedGradients gradients = LeasedGradients::leave);
 
 }  // namespace terrace

@@ -4,12 +4,14 @@
 // A call out of order throws Error(misuse), which says what is open, and changes nothing: the caller may go
 // on with the right call. So an embedding interpreter can let its users make mistakes.
 //
-//   begin_step  { [select_micro_batch]  { begin_use  end_use }  end_micro_batch }  update | abandon_step
+//   begin_step  { [select_micro_batch]  { begin_use  end_use | hand_over }  end_micro_batch }
+//     update | abandon_step
 //   begin_evaluation  { begin_use  end_use }  end_evaluation
+//
+// Uses nest.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -44,18 +46,23 @@ class CallOrder {
   void require_selectable(uint32_t micro_batch) const;
   // Demands that a use of this kind may begin.
   void require_use(std::string_view operation, UseKind kind) const;
-  // Demand that the open use has the tensor; for its gradient the use must go backward and the tensor be
-  // trained.
-  void require_leased(TensorId tensor, std::span<const TensorId> leased) const;
-  void require_gradient(TensorId tensor, std::span<const TensorId> leased) const;
+  // Demands that the tensor exists.
+  void require_tensor(std::string_view action, TensorId tensor) const;
+  // Demand that an open use has the tensor; for its gradient that use must go backward and the tensor be
+  // trained. `is_leased` says whether there is such a use.
+  void require_leased(TensorId tensor, bool is_leased) const;
+  void require_gradient(TensorId tensor, bool is_leased_backward) const;
+  // Demands a micro-batch that has not ended, and a trained tensor.
+  void require_hand_over(TensorId tensor) const;
 
   // --- Changes of order, once a call was allowed and done ---
   void begin_step() { open_ = Open::step, micro_batch_ = 0; }
   void begin_evaluation() { open_ = Open::evaluation; }
   void end_evaluation();  // demands an open evaluation too
-  // `operation` stays until end_use().
-  void begin_use(std::string_view operation, UseKind kind);
-  void end_use();  // demands an open use too
+  // The operation of the youngest open use stays until the next of these calls.
+  void begin_use(std::string_view operation);
+  void end_use(std::string_view youngest);
+  void require_use_to_end() const;
   void select_micro_batch(uint32_t micro_batch) { micro_batch_ = micro_batch; }
   void select_last_micro_batch() { micro_batch_ = micro_batches_ - 1; }
   void end_micro_batch() { ++micro_batch_; }  // layer_major: with the last all have ended
@@ -72,9 +79,8 @@ class CallOrder {
   const bool layer_major_;
   Open open_ = Open::nothing;
   uint32_t micro_batch_ = 0;
-  bool use_is_open_ = false;
-  std::string_view operation_;  // of the use that is open
-  UseKind kind_ = UseKind::inference;
+  uint32_t uses_ = 0;           // that are open
+  std::string_view operation_;  // of the youngest
 };
 
 }  // namespace terrace

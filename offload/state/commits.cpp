@@ -1,5 +1,7 @@
 #include <terrace/offload/state/commits.h>
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include <terrace/base/error.h>
@@ -24,6 +26,7 @@ Commits::Commits(StateBlocks& blocks, StepBoundary& boundary, HostArena& arena)
   if (!tiers.has_found_commits()) return;
   if (run.options.tier_start == TierStart::resume) {
     taken_up_info_ = tiers.last_found_commit().info;
+    take_up_steps(tiers.last_found_commit());
     adopt_found();
     load_last();
   } else {
@@ -54,6 +57,16 @@ CommitStores Commits::stores() const {
         tiers.params() != nullptr ? tiers.params() : tiers.copied();
   stores.layout = plan.record_layout;
   return stores;
+}
+
+void Commits::take_up_steps(const TierManifest& commit) {
+  TensorSteps& steps = blocks_.homes().steps;
+  if (commit.tensor_steps.size() == steps.counts().size()) return steps.set(commit.tensor_steps);
+  const bool has_counts = !commit.tensor_steps.empty();
+  throw Error(ErrorKind::config,
+              {fmt::format("cannot go on from commit {}", commit.commit), blocks_.tiers().records()->name(),
+               has_counts ? "its tensors count their own steps" : "its tensors have one count of steps",
+               fmt::format("set OffloadOptions::unused_gradients to {}", has_counts ? "skip" : "zero")});
 }
 
 // --- Making commits ---
@@ -93,7 +106,7 @@ void Commits::commit_now(std::string_view info, bool retain) {
   const WholeState& state = boundary_.custody().whole("cannot commit");
   if (!knows_cached_) add_cached(true);
   if (blocks_.tiers().copied() != nullptr && run.params_live_on_device()) copy_parameters();
-  committer_->begin(state, info, retain);
+  committer_->begin(state, info, blocks_.homes().steps.counts(), retain);
 }
 
 bool Commits::in_progress() const {

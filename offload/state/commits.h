@@ -24,6 +24,7 @@ class Committer;
 class HostArena;
 class StateBlocks;
 class StepBoundary;
+struct TierManifest;
 struct CommitStores;
 
 class Commits {
@@ -80,6 +81,8 @@ class Commits {
   void count(OffloadCounters& counters) const;
 
  private:
+  // Takes the counts of TensorSteps from a commit. Throws Error(config) where it was made without.
+  void take_up_steps(const TierManifest& commit);
   struct PutOff {
     std::string info;
     bool retain;

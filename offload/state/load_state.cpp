@@ -1,10 +1,13 @@
 // The part of TrainingState that replaces the state, with initial values or those of a checkpoint.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
 #include <utility>
 
+#include <terrace/base/error.h>
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/state/step_boundary.h>
 #include <terrace/offload/state/tensor_runs.h>
@@ -60,6 +63,7 @@ void TrainingState::load_records(FillTiles fill) {
     for (BlockTransfer& write : writes) write.settle(run.watch);
     throw;
   }
+  blocks_.homes().steps.reset();
   StateCustody& custody = boundary_.custody();
   if (run.plan.record_chunks == 0) custody.begin_loading(StatePart::trained);  // `fill` was never called
   custody.end_loading(StatePart::trained);
@@ -124,6 +128,20 @@ void TrainingState::import_records(FunctionRef<void(std::span<std::byte>)> sourc
     take(tiles);
     blocks_.derive_parameters(chunk, tiles, parameters);
   });
+}
+
+std::span<const uint64_t> TrainingState::tensor_steps() const {
+  return blocks_.homes().steps.counts();
+}
+
+void TrainingState::set_tensor_steps(std::span<const uint64_t> counts) {
+  boundary_.require_nothing_open("cannot set the steps of");
+  if (counts.size() != tensor_steps().size())
+    throw Error(ErrorKind::misuse,
+                {"cannot set the steps of tensors", fmt::format("{} counts", counts.size()),
+                 fmt::format("{} are kept", tensor_steps().size()),
+                 "give one for each tensor, where unused gradients are skipped"});
+  blocks_.homes().steps.set(counts);
 }
 
 void TrainingState::import_frozen(FunctionRef<void(std::span<std::byte>)> source) {

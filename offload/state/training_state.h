@@ -29,6 +29,12 @@ class TrainingState {
   // workers at once. Moments start at 0.
   void initialise(FunctionRef<void(TensorId tensor, uint64_t first_element, std::span<float> values)> values);
 
+  // The number of updates that each tensor has had, by TensorId; empty unless tensors count their own steps
+  // (UnusedGradients::skip). Loading sets all to 0: set_tensor_steps() gives those that belong to loaded
+  // records. Throws Error(misuse) for another number of counts.
+  std::span<const uint64_t> tensor_steps() const;
+  void set_tensor_steps(std::span<const uint64_t> counts);
+
   // Exports the records of the trainable sections as one run of tiles in flat order, a block of tiles at a
   // time.
   uint64_t record_tile_count() const;

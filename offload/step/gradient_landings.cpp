@@ -17,7 +17,7 @@ GradientLandings::GradientLandings(const RunContext& run, GradientRuns& runs, Gr
       cache_(cache),
       states_(states),
       early_update_(early_update),
-      backward_uses_(run.space.tensor_count()),
+      uses_(run.space.tensor_count()),
       unlanded_chunks_(run.space.tensor_count()) {
   if (run.options.layer_major) holding_.reserve(run.plan.device_slots);
 }
@@ -25,49 +25,99 @@ GradientLandings::GradientLandings(const RunContext& run, GradientRuns& runs, Gr
 void GradientLandings::begin_step() {
   runs_.begin_step();
   holding_.clear();
+  untold_.clear();
   early_update_.begin_step();
   begin_micro_batch();
 }
 
 void GradientLandings::begin_micro_batch() {
-  std::fill(backward_uses_.begin(), backward_uses_.end(), 0);
+  std::ranges::fill(uses_, Uses{});
   for (uint32_t t = 0; t < run_.space.tensor_count(); ++t)
     unlanded_chunks_[t] = run_.space.place(TensorId{t}).chunk_count;
 }
 
 uint32_t GradientLandings::slots_with(const OpenUse& use) const {
   uint32_t count = cache_.gradient_slot_count();
-  if (use.kind != UseKind::backward) return count;
+  if (use.kind != UseKind::backward || !writes_gradients()) return count;
   for (const ChunkId chunk : use.chunks)
     count += run_.is_trained(chunk) && !cache_.has_gradient(chunk) ? 1 : 0;
   return count;
 }
 
-void GradientLandings::open(const OpenUse& use, uint32_t micro_batch, FunctionRef<CacheSlot&()> take_slot) {
-  for (const ChunkId chunk : use.chunks) {
-    if (!run_.is_trained(chunk)) continue;
-    if (!cache_.has_gradient(chunk)) {
-      TERRACE_ASSERT(
-          !runs_.has_landed(chunk, micro_batch),
-          fmt::format("{} adds to a gradient that is complete: TensorSpec::backward_uses is too low",
-                      use.operation));
-      cache_.begin_gradient(chunk, take_slot());
-      if (run_.options.layer_major) holding_.push_back(chunk);
+void GradientLandings::require_usable(std::string_view operation, std::span<const TensorId> tensors,
+                                      UseKind kind, uint32_t micro_batch) const {
+  const auto refuse = [&](TensorId tensor, std::string_view reason, std::string_view advice) {
+    throw Error(ErrorKind::misuse, {fmt::format("cannot lease {} to", run_.space.tensor(tensor).name),
+                                    std::string(operation), std::string(reason), std::string(advice)});
+  };
+  for (const TensorId tensor : tensors) {
+    if (!run_.space.tensor(tensor).trainable) continue;
+    const Uses& uses = uses_[index_of(tensor)];
+    if (kind == UseKind::backward && writes_gradients()) {
+      if (uses.begun > uses.ended)
+        refuse(tensor, "another lease that goes backward writes its gradient", "end that lease first");
+      if (uses.begun >= run_.space.tensor(tensor).backward_uses)
+        refuse(tensor, "its gradient is complete in this micro-batch",
+               "describe it with a larger TensorSpec::backward_uses, or lease it to read");
     }
-    cache_.pin_gradient(chunk);
+    if (!runs_.is_complete(tensor, micro_batch)) continue;
+    const TensorPlace& place = run_.space.place(tensor);
+    for (uint32_t i = 0; i < place.chunk_count; ++i) {
+      const ChunkId chunk{place.first_chunk + i};
+      if (gradients_.is_displaced(chunk))
+        refuse(tensor, "its gradient is complete and has taken the place of its parameters",
+               "read parameters before the last backward use of their tensor ends");
+      if (early_update_.has_taken(chunk))
+        refuse(tensor, "its gradient is complete and its update has begun",
+               "read parameters before that, or update after the backward pass");
+    }
+  }
+}
+
+void GradientLandings::open(const OpenUse& use, FunctionRef<CacheSlot&()> take_slot) {
+  if (!writes_gradients()) return;
+  size_t pinned = 0;
+  try {
+    for (; pinned < use.chunks.size(); ++pinned) {
+      const ChunkId chunk = use.chunks[pinned];
+      if (!run_.is_trained(chunk)) continue;
+      if (!cache_.has_gradient(chunk)) {
+        cache_.begin_gradient(chunk, take_slot());
+        if (run_.options.layer_major) holding_.push_back(chunk);
+      }
+      cache_.pin_gradient(chunk);
+    }
+  } catch (...) {
+    unpin(std::span(use.chunks).first(pinned));
+    throw;
+  }
+  for (const TensorId tensor : use.tensors) {
+    ++uses_[index_of(tensor)].begun;
+    runs_.note_gradient(tensor);
+  }
+}
+
+void GradientLandings::give_up(const OpenUse& use) {
+  if (!writes_gradients()) return;
+  unpin(use.chunks);
+  for (const TensorId tensor : use.tensors) --uses_[index_of(tensor)].begun;
+}
+
+void GradientLandings::unpin(std::span<const ChunkId> chunks) {
+  for (const ChunkId chunk : chunks) {
+    if (run_.is_trained(chunk)) cache_.unpin_gradient(chunk);
   }
 }
 
 void GradientLandings::close(const OpenUse& use, uint32_t micro_batch) {
-  for (const ChunkId chunk : use.chunks) {
-    if (run_.is_trained(chunk)) cache_.unpin_gradient(chunk);
-  }
+  if (!writes_gradients()) return;
+  unpin(use.chunks);
   for (const TensorId tensor : use.tensors) {
     if (!run_.space.tensor(tensor).trainable ||
-        ++backward_uses_[index_of(tensor)] < run_.space.tensor(tensor).backward_uses)
+        ++uses_[index_of(tensor)].ended < run_.space.tensor(tensor).backward_uses)
       continue;
-    states_.change(tensor, TensorState::grad_ready);
     runs_.complete(tensor, micro_batch);
+    follow(tensor, micro_batch);
   }
   for (const ChunkId chunk : use.chunks) {
     if (cache_.has_gradient(chunk) && runs_.is_complete(chunk, micro_batch) &&
@@ -80,13 +130,66 @@ void GradientLandings::close(const OpenUse& use, uint32_t micro_batch) {
 void GradientLandings::land(ChunkId chunk, uint32_t micro_batch) {
   note_tensors_landing(chunk, micro_batch);
   const GradientLanding leaving = runs_.take(chunk, micro_batch);
-  if (cache_.has_gradient(chunk)) {
+  if (writes_gradients() && cache_.has_gradient(chunk)) {
     std::erase(holding_, chunk);
     gradients_.land(leaving);
+  } else if (leaving.ends && !is_updated(chunk)) {
+    return gradients_.leave_out(chunk);
   } else {
     gradients_.land_zero(leaving);
   }
-  if (leaving.ends && early_update_.takes_landings()) early_update_.note_landing(chunk);
+  note_landed(leaving);
+}
+
+bool GradientLandings::is_updated(ChunkId chunk) const {
+  return run_.options.unused_gradients == UnusedGradients::zero || runs_.has_gradient(chunk);
+}
+
+void GradientLandings::hand_over(TensorId tensor, const std::byte* gradient, uint32_t micro_batch,
+                                 const EvictionContext& now) {
+  const TensorPlace& place = run_.space.place(tensor);
+  const uint64_t element_bytes = bytes_of(run_.space.tensor(tensor).type);
+  runs_.note_gradient(tensor);
+  runs_.complete(tensor, micro_batch);
+  for (uint32_t i = 0; i < place.chunk_count; ++i) {
+    const ChunkId chunk{place.first_chunk + i};
+    const FlatSpace::Part part = run_.space.part_of(tensor, chunk);
+    note_tensors_landing(chunk, micro_batch);
+    const GradientLanding landing = runs_.take(chunk, micro_batch);
+    gradients_.land_from(landing, {gradient + part.first_in_tensor * element_bytes, part.elements}, now);
+    note_landed(landing);
+  }
+}
+
+// The update changes the parameters of a chunk that it is told of, so nobody may read them any more.
+void GradientLandings::note_landed(const GradientLanding& landing) {
+  if (!landing.ends || !early_update_.takes_landings()) return;
+  if (cache_.is_pinned(landing.chunk)) {
+    untold_.push_back(landing.chunk);
+  } else {
+    early_update_.note_landing(landing.chunk);
+  }
+}
+
+void GradientLandings::tell_update() {
+  std::erase_if(untold_, [this](ChunkId chunk) {
+    if (cache_.is_pinned(chunk)) return false;
+    early_update_.note_landing(chunk);
+    return true;
+  });
+}
+
+// A leased tensor is in the state compute whatever becomes of its gradient; the last lease's end makes up for
+// it.
+void GradientLandings::follow(TensorId tensor, uint32_t micro_batch) {
+  const TensorState state = states_.state(tensor);
+  if (state == TensorState::compute || !run_.space.tensor(tensor).trainable ||
+      !runs_.is_complete(tensor, micro_batch))
+    return;
+  if (state == TensorState::hold_after_forward || state == TensorState::hold_after_backward)
+    states_.change(tensor, TensorState::grad_ready);
+  if (states_.state(tensor) == TensorState::grad_ready && unlanded_chunks_[index_of(tensor)] == 0)
+    states_.change(tensor, TensorState::reducing);
 }
 
 // A tensor is reducing once the gradients of all its chunks are on their way. If the step's next micro-batch
@@ -96,10 +199,10 @@ void GradientLandings::note_tensors_landing(ChunkId chunk, uint32_t micro_batch)
   for (size_t i = 0; i < held.size(); ++i) {
     const TensorId tensor = held[i];
     if (!runs_.is_pending(chunk, i) || --unlanded_chunks_[index_of(tensor)] > 0) continue;
-    if (states_.state(tensor) == TensorState::grad_ready) states_.change(tensor, TensorState::reducing);
+    follow(tensor, micro_batch);
     if (!run_.options.layer_major || micro_batch + 1 == run_.options.accumulation_steps) continue;
     unlanded_chunks_[index_of(tensor)] = run_.space.place(tensor).chunk_count;
-    backward_uses_[index_of(tensor)] = 0;
+    uses_[index_of(tensor)] = {};
     if (states_.state(tensor) == TensorState::reducing) states_.change(tensor, TensorState::hold);
   }
 }
@@ -108,11 +211,11 @@ void GradientLandings::land_open(uint32_t micro_batch) {
   while (!holding_.empty()) {
     const ChunkId chunk = holding_.front();
     for (const TensorId tensor : run_.space.tensors_of(chunk)) {
-      if (backward_uses_[index_of(tensor)] == 0 || runs_.is_complete(tensor, micro_batch)) continue;
+      if (uses_[index_of(tensor)].ended == 0 || runs_.is_complete(tensor, micro_batch)) continue;
       throw Error(
           ErrorKind::misuse,
           {"cannot go on with another micro-batch than that of", run_.space.tensor(tensor).name,
-           fmt::format("it has had {} of {} backward uses", backward_uses_[index_of(tensor)],
+           fmt::format("it has had {} of {} backward uses", uses_[index_of(tensor)].ended,
                        run_.space.tensor(tensor).backward_uses),
            "where micro-batches are open together, let the backward uses of a tensor follow each other"});
     }
@@ -124,10 +227,8 @@ void GradientLandings::complete_unused(uint32_t micro_batch) {
   for (uint32_t t = 0; t < run_.space.tensor_count(); ++t) {
     const TensorId tensor{t};
     if (!run_.space.tensor(tensor).trainable) continue;
-    const TensorState state = states_.state(tensor);
-    if (state == TensorState::hold_after_forward || state == TensorState::hold_after_backward)
-      states_.change(tensor, TensorState::grad_ready);
     if (!runs_.is_complete(tensor, micro_batch)) runs_.complete(tensor, micro_batch);
+    follow(tensor, micro_batch);
   }
   for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
     if (run_.is_trained(ChunkId{c}) && !runs_.has_landed(ChunkId{c}, micro_batch))

@@ -49,7 +49,7 @@ class LeastTraffic {
   // updates the chunk, so its records and gradients cross as well.
   void add_links(ChunkId chunk, bool on_device) {
     const uint64_t bytes = run_.space.param_bytes(chunk);
-    if (states_move_) bound_.d2h_bytes += bytes * run_.options.accumulation_steps;
+    add_gradient(chunk);
     if (!states_move_ && params_move_) bound_.d2h_bytes += bytes;
     if (on_device) {
       const uint64_t record_bytes =
@@ -60,6 +60,18 @@ class LeastTraffic {
     }
     if (states_move_ && !params_move_ && !on_device) bound_.h2d_bytes += bytes;
     if (needs_old() && !params_move_ && !on_device) bound_.d2h_bytes += bytes;
+  }
+
+  // Every micro-batch's gradient leaves the device for states below it. One that is handed over is in host
+  // memory at first, without the padding of the flat space.
+  void add_gradient(ChunkId chunk) {
+    const uint64_t passes = run_.options.accumulation_steps;
+    if (run_.options.gradients == GradientOrigin::leases) {
+      if (states_move_) bound_.d2h_bytes += run_.space.param_bytes(chunk) * passes;
+    } else if (!states_move_) {
+      bound_.h2d_bytes +=
+          run_.space.elements_in_use(chunk) * bytes_of(run_.space.section_of(chunk).type) * passes;
+    }
   }
 
   // A spilled gradient is written in every micro-batch, and read in every later one and by the update. If

@@ -38,17 +38,10 @@ CacheSlot& ParameterFetches::require_slot(std::string_view role, const OpenUse& 
 }
 
 void ParameterFetches::fetch_missing(OpenUse& use, const EvictionContext& now) {
-  for (const ChunkId chunk : use.chunks) updates_.send_updated(chunk);
-  for (const ChunkId chunk : use.chunks) cache_.pin_param(chunk);
-  use.chunks_found = {};
   for (const ChunkId chunk : use.chunks) {
     const ChunkState state = cache_.param_state(chunk);
     ++use.chunks_found[state == ChunkState::resident ? 0 : state == ChunkState::fetching ? 1 : 2];
     if (state == ChunkState::absent) {
-      TERRACE_ASSERT(!homes_.gradients.is_displaced(chunk),
-                     fmt::format("{} asks for parameters of chunk {} whose gradient has taken their place: "
-                                 "nothing uses a tensor after its last backward use",
-                                 use.operation, index_of(chunk)));
       CacheSlot& slot = require_slot("parameters", use, now);
       decisions_.made(DecisionKind::fetch, index_of(chunk));
       homes_.params.start_fetch(chunk, cache_.begin_fetch(chunk, slot));
@@ -58,6 +51,17 @@ void ParameterFetches::fetch_missing(OpenUse& use, const EvictionContext& now) {
     }
     cache_.note_use(chunk);
   }
+}
+
+void ParameterFetches::pin(const OpenUse& use) {
+  for (const ChunkId chunk : use.chunks) {
+    updates_.send_updated(chunk);
+    cache_.pin_param(chunk);
+  }
+}
+
+void ParameterFetches::unpin(const OpenUse& use) {
+  for (const ChunkId chunk : use.chunks) cache_.unpin_param(chunk);
 }
 
 void ParameterFetches::wait_for_chunks(const OpenUse& use) {

@@ -14,7 +14,7 @@
 #include <terrace/offload/device/fetch_plan.h>
 #include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/plan/run_context.h>
-#include <terrace/offload/step/open_use.h>
+#include <terrace/offload/step/open_leases.h>
 #include <terrace/offload/update/update_runner.h>
 #include <terrace/offload/watch/counters.h>
 #include <terrace/offload/watch/decision_log.h>
@@ -28,7 +28,10 @@ class ParameterFetches {
   ParameterFetches(const RunContext& run, const StateHomes& homes, DeviceCache& cache, UpdateRunner& updates,
                    Decisions& decisions, std::function<void()> finish_update);
 
-  // Pins the chunks of the use and fetches those that are neither on the device nor on their way.
+  // A pinned chunk stays on the device, or on its way there. unpin() undoes one pin().
+  void pin(const OpenUse& use);
+  void unpin(const OpenUse& use);
+  // Fetches the chunks of a pinned use that are neither on the device nor on their way.
   void fetch_missing(OpenUse& use, const EvictionContext& now);
   // Waits until all chunks of the use are on the device.
   void wait_for_chunks(const OpenUse& use);

@@ -62,18 +62,18 @@ void StepRecorder::host_budget() const {
 }
 
 // The operation computes from now on, so the fetches for it have served their purpose.
-void StepRecorder::begin_use(const OpenUse& use, uint32_t micro_batch) {
+void StepRecorder::begin_use(OpenUse& use, uint32_t micro_batch) {
   if (!is_on()) return;
   StepEvents& events = *run_.options.hooks.step_events;
-  use_ = events.begun(TraceKind::use);
-  use_->name = events.number_of(use.operation);
-  use_->use = use.kind;
-  use_->micro_batch = static_cast<uint16_t>(micro_batch);
-  use_->counts = use.chunks_found;
+  TraceEvent& event = use.event.emplace(events.begun(TraceKind::use));
+  event.name = events.number_of(use.operation);
+  event.use = use.kind;
+  event.micro_batch = static_cast<uint16_t>(micro_batch);
+  event.counts = use.chunks_found;
   for (const ChunkId chunk : use.chunks) {
     const std::optional<DeviceCache::Asked> asked = cache_.take_asked(chunk);
     if (!asked) continue;
-    TraceEvent fetch = *use_;
+    TraceEvent fetch = event;
     fetch.kind = TraceKind::fetch;
     fetch.begin_ns = asked->at_ns;
     fetch.chunk = index_of(chunk);
@@ -82,8 +82,8 @@ void StepRecorder::begin_use(const OpenUse& use, uint32_t micro_batch) {
   }
 }
 
-void StepRecorder::end_use() {
-  if (use_) run_.options.hooks.step_events->record_until_now(*std::exchange(use_, std::nullopt));
+void StepRecorder::end_use(OpenUse& use) {
+  if (use.event) run_.options.hooks.step_events->record_until_now(*std::exchange(use.event, std::nullopt));
 }
 
 }  // namespace terrace

@@ -10,7 +10,7 @@
 #include <terrace/offload/device/device_cache.h>
 #include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/plan/run_context.h>
-#include <terrace/offload/step/open_use.h>
+#include <terrace/offload/step/open_leases.h>
 #include <terrace/offload/tiers/tier_stores.h>
 #include <terrace/offload/watch/step_events.h>
 #include <terrace/offload/watch/trace_event.h>
@@ -32,8 +32,8 @@ class StepRecorder {
   void describe(const TierStores& tiers) const;
   void begin_step() const;
   void host_budget() const;  // records a change of the host budget
-  void begin_use(const OpenUse& use, uint32_t micro_batch);
-  void end_use();
+  void begin_use(OpenUse& use, uint32_t micro_batch);
+  void end_use(OpenUse& use);
 
  private:
   bool is_on() const { return is_recording(run_.options.hooks.step_events); }
@@ -43,7 +43,6 @@ class StepRecorder {
   const StateHomes homes_;
   DeviceCache& cache_;
   const HostMemory host_;
-  std::optional<TraceEvent> use_;  // the use in progress, where it is recorded
 };
 
 }  // namespace terrace

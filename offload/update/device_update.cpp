@@ -22,14 +22,12 @@ DeviceUpdate::DeviceUpdate(const FlatSpace& space, RecordStore& records, Gradien
       tile_bytes_(plan.record_layout.tile_bytes()),
       block_tiles_(plan.ring_slot_bytes / tile_bytes_) {}
 
-void DeviceUpdate::run(std::span<const OptimizerStep> steps) {
-  tiles_.begin(steps);
+void DeviceUpdate::run(const UpdateConstants& constants, std::span<const ChunkId> chunks) {
+  tiles_.begin(constants);
   leaving_ = {};
   std::exception_ptr failure;
   try {
-    for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
-      if (space_.section_of(ChunkId{c}).trainable) update(ChunkId{c});
-    }
+    for (const ChunkId chunk : chunks) update(chunk);
   } catch (...) {
     failure = std::current_exception();
   }

@@ -27,9 +27,9 @@ class DeviceUpdate {
                TileUpdate& tiles, DeviceCache& cache, Device& device, Workers& workers, io::Engine* engine,
                const MemoryPlan& plan);
 
-  // Updates every trainable chunk; all gradients must be complete. Throws the first failure after everything
-  // in flight has ended.
-  void run(std::span<const OptimizerStep> steps);
+  // Updates the chunks, whose gradients must be complete. Throws the first failure after everything in flight
+  // has ended.
+  void run(const UpdateConstants& constants, std::span<const ChunkId> chunks);
 
   uint64_t d2h_bytes() const { return d2h_bytes_; }
 

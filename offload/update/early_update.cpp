@@ -14,6 +14,7 @@ EarlyUpdate::EarlyUpdate(const RunContext& run, const StateHomes& homes, DeviceC
       cache_(cache),
       states_(states),
       runner_(runner),
+      taken_(run.space.chunk_count()),
       unfinished_chunks_(run.space.tensor_count()) {
   landing_.reserve(run.space.chunk_count());
 }
@@ -21,6 +22,7 @@ EarlyUpdate::EarlyUpdate(const RunContext& run, const StateHomes& homes, DeviceC
 void EarlyUpdate::begin_step() {
   announced_ = as_landed_ = found_infinite_ = partly_applied_ = false;
   landing_.clear();
+  taken_.assign(taken_.size(), false);
   landed_count_ = 0;
   for (uint32_t t = 0; t < run_.space.tensor_count(); ++t)
     unfinished_chunks_[t] = run_.space.place(TensorId{t}).chunk_count;
@@ -39,6 +41,9 @@ void EarlyUpdate::announce(const UpdateSettings& settings) {
 }
 
 void EarlyUpdate::begin() {
+  // Which states are read is known at the end of backward only, where tensors without a gradient are left
+  // out.
+  if (!as_landed_ && homes_.steps.are_counted()) return;
   if (announced_ && !runner_.is_running()) runner_.begin_beside(as_landed_);
 }
 
@@ -53,6 +58,7 @@ void EarlyUpdate::require_announced(const UpdateSettings& settings) const {
 void EarlyUpdate::note_landing(ChunkId chunk) {
   if (!run_.params_live_on_device()) cache_.drop_stale_param(chunk);
   landing_.push_back(chunk);
+  taken_[index_of(chunk)] = true;
   for (const TensorId tensor : run_.space.tensors_of(chunk)) {
     if (--unfinished_chunks_[index_of(tensor)] == 0) states_.change(tensor, TensorState::updating);
   }

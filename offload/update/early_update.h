@@ -36,6 +36,8 @@ class EarlyUpdate {
   // Notes that the chunk's complete gradient is on its way. The chunk's parameters on the device are stale
   // from now on.
   void note_landing(ChunkId chunk);
+  // True if note_landing() was called for the chunk in this step.
+  bool has_taken(ChunkId chunk) const { return taken_[index_of(chunk)]; }
   // Gives the update the chunks that have landed meanwhile; never waits.
   void take_landed();
   // Waits for the update, once every chunk has landed. Returns whether all chunks were updated.
@@ -57,6 +59,7 @@ class EarlyUpdate {
   bool partly_applied_ = false;
   std::vector<ChunkId> landing_;             // in the order in which they left the device
   size_t landed_count_ = 0;                  // chunks of landing_ that were given to the update
+  std::vector<bool> taken_;                  // per chunk: it is in landing_
   std::vector<uint32_t> unfinished_chunks_;  // per tensor: its chunks that are still to land
 };
 

@@ -59,8 +59,8 @@ void OptimizerPipeline::begin(const UpdateRun& run) {
   if (sides_.lanes != nullptr) sides_.lanes->wake(run.engine);
 }
 
-void OptimizerPipeline::allow(std::span<const OptimizerStep> steps) {
-  tiles_.begin(steps);
+void OptimizerPipeline::allow(const UpdateConstants& constants) {
+  tiles_.begin(constants);
   allowed_ = true;
 }
 

@@ -85,7 +85,7 @@ class OptimizerPipeline {
                     const MemoryPlan& plan, Sides sides);
 
   void begin(const UpdateRun& run);
-  void allow(std::span<const OptimizerStep> steps);
+  void allow(const UpdateConstants& constants);
   // Adds a chunk, each once, that was begun in UpdateProgress. It is completed there when its new parameters
   // are available.
   void add(ChunkId chunk);

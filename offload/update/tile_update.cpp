@@ -104,17 +104,32 @@ void TileUpdate::run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, co
   tiles.parameter_type = space_.section_of(chunk).type;
   tiles.parameters = parts.output;
   if (layout_.master == MasterForm::remainder) tiles.old_parameters = parts.old;
-  for (const Segment& segment : space_.segments_of(chunk)) {
-    const uint64_t first = std::max(begin, segment.first_element);
-    const uint64_t last = std::min(end, segment.first_element + segment.elements);
-    if (first >= last) continue;
+  for_each_run(chunk, [&](const OptimizerStep& step, uint64_t first_of_run, uint64_t end_of_run) {
+    const uint64_t first = std::max(begin, first_of_run), last = std::min(end, end_of_run);
+    if (first >= last) return;
     tiles.first_element = first - begin;
     tiles.element_count = last - first;
     if (device != nullptr) {
-      device->update_tiles(steps_[segment.group], tiles);
+      device->update_tiles(step, tiles);
     } else {
-      update_tiles(instruction_set_, steps_[segment.group], tiles);
+      update_tiles(instruction_set_, step, tiles);
     }
+  });
+}
+
+void TileUpdate::for_each_run(ChunkId chunk,
+                              FunctionRef<void(const OptimizerStep&, uint64_t, uint64_t)> body) const {
+  if (constants_.tensors.empty()) {
+    for (const Segment& segment : space_.segments_of(chunk))
+      body(constants_.groups[segment.group], segment.first_element, segment.first_element + segment.elements);
+    return;
+  }
+  uint64_t first = 0;
+  const std::span<const TensorId> tensors = space_.tensors_of(chunk);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const uint64_t end = space_.end_of_part(chunk, i);
+    body(constants_.tensors[index_of(tensors[i])], first, end);
+    first = end;
   }
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include <terrace/base/function_ref.h>
 #include <terrace/base/record_layout.h>
 #include <terrace/memory/space/flat_space.h>
 #include <terrace/offload/homes/device_arithmetic.h>
@@ -20,6 +21,12 @@
 #include <terrace/optimizer_cpu/optimizer.h>
 
 namespace terrace {
+
+// UpdateConstants: what an update computes with, besides the state.
+struct UpdateConstants {
+  std::span<const OptimizerStep> groups;   // by parameter group
+  std::span<const OptimizerStep> tensors;  // by tensor, where these count their own steps; else empty
+};
 
 // TilePlaces: the addresses of a run of tiles in device memory, each of the run's first element. `parameters`
 // holds first the old parameters, where the records need them, then the new ones.
@@ -34,8 +41,9 @@ class TileUpdate {
   TileUpdate(const FlatSpace& space, GradientSource& gradients, ParamHome& home, const RecordLayout& layout,
              InstructionSet instruction_set, DeviceArithmetic* device_arithmetic, bool dry);
 
-  // Begins an update with the constants of each parameter group; `steps` stay until it is over.
-  void begin(std::span<const OptimizerStep> steps) { steps_ = steps; }
+  // Begins an update; what `constants` refer to stays until it is over. The constants of a tensor may still
+  // be set before the first of its chunks is updated.
+  void begin(const UpdateConstants& constants) { constants_ = constants; }
 
   // Updates a run of tiles whose records are at `records`. Several threads may update runs at once. Each tile
   // is updated once, since its gradient is overwritten.
@@ -77,6 +85,10 @@ class TileUpdate {
   // Updates tiles whose parts all begin with the run's first element. If `device` is null, the host computes.
   void run(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, const Parts& parts,
            DeviceArithmetic* device = nullptr) const;
+  // Calls `body` with the constants of every run of elements that are updated alike, its first element and
+  // its end, in the chunk.
+  void for_each_run(ChunkId chunk,
+                    FunctionRef<void(const OptimizerStep& step, uint64_t first, uint64_t end)> body) const;
 
   const FlatSpace& space_;
   GradientSource& gradients_;
@@ -85,7 +97,7 @@ class TileUpdate {
   const InstructionSet instruction_set_;
   DeviceArithmetic* const device_arithmetic_;  // null where the workers compute in device memory
   const bool dry_;                             // nothing is computed
-  std::span<const OptimizerStep> steps_;
+  UpdateConstants constants_;
 };
 
 }  // namespace terrace

@@ -70,32 +70,61 @@ void UpdateRunner::require(const UpdateSettings& settings) const {
   }
 }
 
+bool UpdateRunner::is_updated(ChunkId chunk) const {
+  return run_.is_trained(chunk) && (!homes_.steps.are_counted() || homes_.runs.has_gradient(chunk));
+}
+
 // --- One update ---
 
 // The factor is that of torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), never above 1.
 void UpdateRunner::set_constants(const UpdateSettings& settings, double gradient_norm) {
   const double clip =
       settings.clip_norm > 0 ? std::min(1.0, settings.clip_norm / (gradient_norm + 1e-6)) : 1.0;
-  constants_.clear();
+  const auto scale = static_cast<float>(clip / settings.loss_scale);
+  group_steps_.clear();
   for (const OptimizerSettings& group : settings.groups)
-    constants_.push_back(
-        make_optimizer_step(group, settings.step, static_cast<float>(clip / settings.loss_scale)));
+    group_steps_.push_back(make_optimizer_step(group, settings.step, scale));
+  if (!homes_.steps.are_counted()) return;
+  tensor_steps_.assign(run_.space.tensor_count(), keep_step());
+  settled_tensors_.assign(run_.space.tensor_count(), false);
+  for (uint32_t t = 0; t < run_.space.tensor_count(); ++t) {
+    const TensorSpec& tensor = run_.space.tensor(TensorId{t});
+    if (tensor.trainable)
+      tensor_steps_[t] =
+          make_optimizer_step(settings.groups[tensor.group], homes_.steps.counts()[t] + 1, scale);
+  }
+}
+
+// A tensor is settled with the first of its chunks, before any thread computes with it.
+void UpdateRunner::settle_tensors(ChunkId chunk) {
+  if (!homes_.steps.are_counted()) return;
+  for (const TensorId tensor : run_.space.tensors_of(chunk)) {
+    if (settled_tensors_[index_of(tensor)]) continue;
+    settled_tensors_[index_of(tensor)] = true;
+    if (!homes_.runs.has_gradient(tensor)) tensor_steps_[index_of(tensor)] = keep_step();
+  }
 }
 
 void UpdateRunner::run(const Schedule& schedule) {
   if (StepEvents* events = run_.options.hooks.step_events)
     events->begin_update(mode_ == UpdateMode::next_forward);
-  if (device_update_ != nullptr) return device_update_->run(constants_);
+  if (device_update_ != nullptr) {
+    collect_by_residence();
+    return device_update_->run(constants(), order_);
+  }
   if (is_running()) {  // the update's states are being read ahead
-    for (const ChunkId chunk : order_) await(chunk);
-    thread_->allow(constants_);
+    for (const ChunkId chunk : order_) {
+      settle_tensors(chunk);
+      await(chunk);
+    }
+    thread_->allow(constants());
     return wait();
   }
   totals();  // until the update ends the totals leave it out
   progress_.begin_update();
   if (mode_ != UpdateMode::next_forward) return run_here();
   thread_->begin(true);
-  thread_->allow(constants_);
+  thread_->allow(constants());
   collect_in_order_of(schedule);
   for (const ChunkId chunk : order_) give(chunk);
   thread_->close();
@@ -105,7 +134,7 @@ void UpdateRunner::begin_beside(bool allowed) {
   totals();  // until the update ends the totals leave it out
   progress_.begin_update();
   thread_->begin(!allowed);
-  if (allowed) return thread_->allow(constants_);
+  if (allowed) return thread_->allow(constants());
   collect_by_residence();
   for (const ChunkId chunk : order_) {
     progress_.begin(chunk);
@@ -118,7 +147,7 @@ void UpdateRunner::run_here() {
   collect_by_residence();
   const UpdateRun here = {.engine = tiers_.engine(), .workers = &run_.workers, .device = &cache_};
   const std::exception_ptr failure = pipeline_.run(here, [this] {
-    pipeline_.allow(constants_);
+    pipeline_.allow(constants());
     for (const ChunkId chunk : order_) {
       progress_.begin(chunk);
       pipeline_.add(chunk);
@@ -139,8 +168,10 @@ void UpdateRunner::collect_by_residence() {
   order_.clear();
   for (const bool streamed : {true, false}) {
     for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
-      if (run_.is_trained(ChunkId{c}) && homes_.records.is_streamed(ChunkId{c}) == streamed)
-        order_.push_back(ChunkId{c});
+      const ChunkId chunk{c};
+      if (!is_updated(chunk) || homes_.records.is_streamed(chunk) != streamed) continue;
+      settle_tensors(chunk);
+      order_.push_back(chunk);
     }
   }
 }
@@ -150,7 +181,7 @@ void UpdateRunner::collect_in_order_of(const Schedule& schedule) {
   order_.clear();
   std::fill(in_order_.begin(), in_order_.end(), false);
   const auto add = [this](ChunkId chunk) {
-    if (in_order_[index_of(chunk)] || !run_.is_trained(chunk)) return;
+    if (in_order_[index_of(chunk)] || !is_updated(chunk)) return;
     in_order_[index_of(chunk)] = true;
     order_.push_back(chunk);
   };
@@ -161,6 +192,7 @@ void UpdateRunner::collect_in_order_of(const Schedule& schedule) {
 }
 
 void UpdateRunner::give(ChunkId chunk) {
+  settle_tensors(chunk);
   progress_.begin(chunk);
   await(chunk);
   thread_->add(chunk);

@@ -43,6 +43,9 @@ class UpdateRunner {
   // Throws Error(misuse) where an update is not possible with these settings.
   void require(const UpdateSettings& settings) const;
 
+  // False where updates of this step leave the chunk out, because none of its tensors has a gradient.
+  bool is_updated(ChunkId chunk) const;
+
   // --- One update ---
   // Sets the constants of every parameter group for the next update. `gradient_norm` is the step's norm.
   void set_constants(const UpdateSettings& settings, double gradient_norm);
@@ -87,6 +90,9 @@ class UpdateRunner {
     uint64_t gradient_read_bytes = 0;
   };
   const Totals& totals();
+  UpdateConstants constants() const { return {group_steps_, tensor_steps_}; }
+  // Leaves out the chunk's tensors that have no gradient in this step; its gradients must be complete.
+  void settle_tensors(ChunkId chunk);
   void run_here();
   void collect_by_residence();
   void collect_in_order_of(const Schedule& schedule);
@@ -105,7 +111,9 @@ class UpdateRunner {
   std::unique_ptr<DeviceUpdate> device_update_;  // null unless states are on the device
   std::unique_ptr<UpdateThread> thread_;         // null until a mode needs it
   UpdateMode mode_ = UpdateMode::after_backward;
-  std::vector<OptimizerStep> constants_;  // by parameter group
+  std::vector<OptimizerStep> group_steps_;
+  std::vector<OptimizerStep> tensor_steps_;  // empty unless tensors count their own steps
+  std::vector<bool> settled_tensors_;        // per tensor: tensor_steps_ knows whether it has a gradient
   std::vector<ChunkId> order_;
   std::vector<bool> in_order_;              // per chunk
   std::vector<bool> unsettled_;             // per chunk

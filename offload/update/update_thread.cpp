@@ -41,10 +41,10 @@ void UpdateThread::begin(bool in_order) {
   news_.notify_all();
 }
 
-void UpdateThread::allow(std::span<const OptimizerStep> steps) {
+void UpdateThread::allow(const UpdateConstants& constants) {
   {
     const MutexLock lock(mutex_);
-    steps_ = steps;
+    constants_ = constants;
     may_change_ = true;
   }
   news_.notify_all();
@@ -134,7 +134,7 @@ bool UpdateThread::has_news() const {
 bool UpdateThread::take_news() {
   const MutexLock lock(mutex_);
   if (may_change_ && !allowed_) {
-    pipeline_.allow(steps_);
+    pipeline_.allow(constants_);
     allowed_ = true;
   }
   for (; taken_ < added_.size(); ++taken_) pipeline_.add(added_[taken_]);

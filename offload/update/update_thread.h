@@ -35,9 +35,8 @@ class UpdateThread {
 
   // Starts an update without chunks, which may not change anything yet. `in_order` is UpdateRun::in_order.
   void begin(bool in_order);
-  // Allows the update to change the state. `steps` holds the constants of each parameter group and stays
-  // until finish().
-  void allow(std::span<const OptimizerStep> steps);
+  // Allows the update to change the state. What `constants` refer to stays until finish().
+  void allow(const UpdateConstants& constants);
   // Adds a chunk, which was begun in UpdateProgress.
   void add(ChunkId chunk);
   // Says that no more chunks follow.
@@ -70,7 +69,7 @@ class UpdateThread {
   std::condition_variable_any news_;   // for the thread
   std::condition_variable_any ended_;  // for the step thread
   std::vector<ChunkId> added_ TERRACE_GUARDED_BY(mutex_);
-  std::span<const OptimizerStep> steps_ TERRACE_GUARDED_BY(mutex_);
+  UpdateConstants constants_ TERRACE_GUARDED_BY(mutex_);
   bool may_change_ TERRACE_GUARDED_BY(mutex_) = false;
   bool in_order_ TERRACE_GUARDED_BY(mutex_) = false;
   bool closed_ TERRACE_GUARDED_BY(mutex_) = false;

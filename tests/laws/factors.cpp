@@ -10,6 +10,7 @@
 #include <terrace/base/data_type.h>
 #include <terrace/base/record_layout.h>
 #include <terrace/memory/space/eviction_policy.h>
+#include <terrace/offload/options/offload_options.h>
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/plan/update_mode.h>
 
@@ -71,6 +72,13 @@ constexpr std::array<std::string_view, 2> kSaveWays = {"none", "background"};
 // In empty folders, or over the commit of a run that is given up.
 constexpr std::array<std::string_view, 2> kBeginnings = {"anew", "over a commit"};
 
+constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
+// "nested": every use is inside of another one, which reads the first tensor.
+constexpr std::array<std::string_view, 2> kLeaseOrders = {"one by one", "nested"};
+
+// Some tensors have no gradient in some steps where gradients are handed over.
+constexpr auto kUnusedGradients = testing::enumerator_names<UnusedGradients>();
+
 constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"parameters", kPlacements},
     {"states", kPlacements},
@@ -100,6 +108,9 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"retained", kRetainedCommits},
     {"saves", kSaveWays},
     {"begins", kBeginnings},
+    {"gradients", kGradientOrigins},
+    {"leases", kLeaseOrders},
+    {"unused", kUnusedGradients},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {

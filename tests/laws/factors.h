@@ -41,6 +41,9 @@ enum FactorIndex : size_t {
   kRetained,
   kSaves,
   kBegins,
+  kGradients,
+  kLeases,
+  kUnused,
   kFactorCount,
 };
 

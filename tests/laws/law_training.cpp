@@ -29,6 +29,12 @@ ModelConfig law_config(ModelFamily family) {
   return config;
 }
 
+const std::vector<TensorId> kHeld = {TensorId{0}};
+
+bool nests(const Combination& c) {
+  return level_of(c, kLeases) == "nested";
+}
+
 bool has_nvme(const OffloadOptions& options) {
   return options.parameters == Placement::nvme || options.states == Placement::nvme;
 }
@@ -56,6 +62,8 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.accumulation_steps = training.accumulation;
   options.accumulation_type = training.accumulation_type;
   options.layer_major = is_layer_major(c);
+  options.gradients = training.gradients;
+  options.unused_gradients = training.unused;
   options.policy = *policy_from_name(level_of(c, kPolicy));
   options.prefetch_uses = static_cast<uint32_t>(number_of(c, kPrefetch));
   options.io.kind = *io::engine_kind_from_name(level_of(c, kEngine));
@@ -81,7 +89,9 @@ DryRun dry_run_of(const Combination& c, const Model& model, Workers& workers) {
   const ActivationOffload offload = place == "nvme"  ? ActivationOffload::nvme
                                     : place == "cpu" ? ActivationOffload::cpu
                                                      : ActivationOffload::none;
-  return run_dry(model, training_of(c).accumulation, workers, offload, is_layer_major(c));
+  DryRun dry = run_dry(model, training_of(c).accumulation, workers, offload, is_layer_major(c));
+  if (nests(c)) dry.trace = testing::nested_trace(dry.trace, kHeld);
+  return dry;
 }
 
 }  // namespace
@@ -96,6 +106,8 @@ Training training_of(const Combination& c) {
   training.accumulation_type = adds_in_fp32 ? DataType::fp32 : training.type;
   training.clip_norm = std::stod(std::string(level_of(c, kClipping)));
   training.optimizer = law_optimizer(level_of(c, kOptimizer));
+  training.gradients = static_cast<GradientOrigin>(c[kGradients]);
+  training.unused = static_cast<UnusedGradients>(c[kUnused]);
   training.moment_type = level_of(c, kMoments) == "fp32" ? DataType::fp32 : DataType::bf16;
   return training;
 }
@@ -180,6 +192,7 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
   device_ = std::make_unique<SimulatedDevice>(
       SimulatedDeviceOptions{options_.device_budget_bytes, level_of(c_, kStrict) == "on", 0, 0});
   offloader_ = std::make_unique<Offloader>(space_, options_, dry.trace, *device_, workers_, log_);
+  make_access();
   arena_.emplace(offloader_->work_memory());
   if (surroundings.start == TierStart::fresh) {
     offloader_->state().initialise([this](TensorId tensor, uint64_t first, std::span<float> values) {
@@ -192,6 +205,14 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
   updates_ = std::stoull(info.substr(info.find(' ')));
 }
 
+void LawTraining::make_access() {
+  access_ = offloader_.get();
+  if (nests(c_)) access_ = &nesting_.emplace(*access_, kHeld);
+  if (training_.gradients == GradientOrigin::leases) return;
+  access_ = &handing_.emplace(*offloader_, *access_, model_->tensors());
+  handing_->hand_over_if([this](TensorId tensor) { return training_.has_gradient(completed_ + 1, tensor); });
+}
+
 LawTraining::~LawTraining() {
   if (save_ != nullptr) save_->thread.join();
 }
@@ -202,6 +223,11 @@ void LawTraining::choose_mode() {
       name == "mixed" ? (completed_ + 1) % (factors()[kUpdate].levels.size() - 1) : c_[kUpdate];
   if (offloader_->why_not(static_cast<UpdateMode>(mode)).empty())
     offloader_->set_update_mode(static_cast<UpdateMode>(mode));
+}
+
+void LawTraining::end_micro_batch() {
+  if (handing_) handing_->end_micro_batch();
+  offloader_->end_micro_batch();
 }
 
 UpdateResult LawTraining::step(std::vector<uint32_t>* losses, bool poisoned) {
@@ -221,16 +247,16 @@ UpdateResult LawTraining::step(std::vector<uint32_t>* losses, bool poisoned) {
   if (is_layer_major(c_)) {
     announce();
     LayerMajorBatch batch(model_->config(), step, training_.accumulation);
-    model_->train_layer_major(ops_, *offloader_, *arena_, batch.runs, scale, offloader_->activations());
+    model_->train_layer_major(ops_, *access_, *arena_, batch.runs, scale, offloader_->activations());
     for (const MicroBatchRun& run : batch.runs) note(run.loss);
-    offloader_->end_micro_batch();
+    end_micro_batch();
   }
   for (uint32_t m = 0; m < training_.accumulation && !is_layer_major(c_); ++m) {
     if (m + 1 == training_.accumulation) announce();
     const TokenBatch tokens(model_->config(), step * 10 + m);
-    note(model_->train_micro_batch(ops_, *offloader_, *arena_, tokens.view(), scale, micro_batch_prefix(m),
+    note(model_->train_micro_batch(ops_, *access_, *arena_, tokens.view(), scale, micro_batch_prefix(m),
                                    offloader_->activations()));
-    offloader_->end_micro_batch();
+    end_micro_batch();
   }
   const UpdateResult result = offloader_->update(update);
   updates_ += result.applied ? 1 : 0;
@@ -280,7 +306,7 @@ void LawTraining::finish_save() {
 float LawTraining::evaluate() {
   offloader_->begin_evaluation();
   const TokenBatch held_out(model_->config(), 999);
-  const float loss = model_->evaluate(ops_, *offloader_, *arena_, held_out.view(), "eval/");
+  const float loss = model_->evaluate(ops_, *access_, *arena_, held_out.view(), "eval/");
   offloader_->end_evaluation();
   return loss;
 }

@@ -19,6 +19,7 @@
 
 #include "laws/factors.h"
 #include "laws/plain_training.h"
+#include "support/lease_adapters.h"
 
 namespace terrace::laws {
 
@@ -78,6 +79,9 @@ class LawTraining {
   uint64_t updates() const { return updates_; }
 
  private:
+  void end_micro_batch();
+  void make_access();
+
   const Combination c_;
   const Training training_;
   std::unique_ptr<Model> model_;
@@ -87,6 +91,10 @@ class LawTraining {
   OffloadOptions options_;
   std::unique_ptr<SimulatedDevice> device_;
   std::unique_ptr<Offloader> offloader_;
+  // The ways to the offloader, the last one that of the model.
+  std::optional<testing::NestingAccess> nesting_;
+  std::optional<testing::HandingAccess> handing_;
+  ParameterAccess* access_ = nullptr;
   HostOps ops_;
   std::optional<StackArena> arena_;
   uint64_t completed_ = 0;

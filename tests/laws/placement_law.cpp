@@ -93,8 +93,8 @@ Outcome PlacementLaw::train(const Combination& c) {
 }
 
 const Outcome& PlacementLaw::reference(const Combination& c) {
-  const ReferenceKey key = {c[kPrecision], c[kAccumulation], c[kAccumulationType], c[kClipping],
-                            c[kModel],     c[kOptimizer],    c[kMoments]};
+  const ReferenceKey key = {c[kPrecision], c[kAccumulation], c[kAccumulationType], c[kClipping], c[kModel],
+                            c[kOptimizer], c[kMoments],      c[kGradients],        c[kUnused]};
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
   const Training training = training_of(c);

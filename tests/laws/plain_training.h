@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/offload/options/offload_options.h>
 #include <terrace/optimizer_cpu/optimizer.h>
 #include <terrace/runtime/model/transformer/model.h>
 #include <terrace/runtime/train/setup/training_setup.h>
@@ -32,8 +33,12 @@ struct Training {
   double clip_norm = 0;
   OptimizerSettings optimizer = law_optimizer("adamw");
   DataType moment_type = DataType::fp32;
+  GradientOrigin gradients = GradientOrigin::leases;
+  UnusedGradients unused = UnusedGradients::zero;
 
   RecordLayout layout() const;  // with whole masters
+  // Where gradients are handed over, some tensors get none in the first and the third step.
+  bool has_gradient(uint64_t step, TensorId tensor) const;
 };
 // 1 but in fp16, where the second step overflows.
 float loss_scale_of(DataType type, uint64_t step);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/base/error.h>
 #include <terrace/memory/device/simulated_device.h>
 #include <terrace/optimizer_cpu/gradient.h>
 

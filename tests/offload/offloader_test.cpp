@@ -251,6 +251,8 @@ TEST(Offloader, WalksEveryRowOfTheTableOfStates) {
   // The second micro-batch does without a tensor, and one tensor has a forward use only.
   rig.offloader->begin_step();
   toy::run_micro_batch(*rig.offloader, rig.specs, 0);
+  const std::vector<TensorId> weight = {TensorId{2}};
+  { const Lease lease(*rig.offloader, "once more/forward", weight, UseKind::forward); }
   rig.offloader->end_micro_batch();
   toy::run_micro_batch(*rig.offloader, rig.specs, 1, "block1");
   const std::vector<TensorId> bias = {TensorId{3}};
@@ -266,6 +268,7 @@ TEST(Offloader, WalksEveryRowOfTheTableOfStates) {
   const std::vector<TensorId> both = {TensorId{0}, TensorId{1}};
   { const Lease lease(*rig.offloader, "mb0/both/forward", both, UseKind::forward); }
   { const Lease lease(*rig.offloader, "mb0/both/backward", both, UseKind::backward); }
+  { const Lease lease(*rig.offloader, "both once more/forward", both, UseKind::forward); }
   { const Lease lease(*rig.offloader, "only/forward", bias, UseKind::forward); }
   rig.offloader->abandon_step();
   const TensorStates& states = rig.offloader->report().states();

@@ -60,6 +60,8 @@ OffloadOptions toy_options(const ToyCase<kKind>& c, const FlatSpace& space,
   options.parameter_paths = options.state_paths;
   options.accumulation_steps = c.accumulation;
   options.layer_major = c.layer_major;
+  options.gradients = c.gradients;
+  options.unused_gradients = c.unused;
   options.accumulation_type = c.accumulation_type;
   options.record_layout = c.layout;
   options.policy = c.policy;
@@ -94,11 +96,16 @@ ToyRig::ToyRig(const ToyCase<kKind>& c, const std::vector<std::filesystem::path>
       specs(toy_tensors(c)),
       space(specs, c.chunk_elements),
       workers(c.threads) {
-  const std::vector<TensorUse> uses = toy::trace(specs, c.accumulation, c.layer_major);
+  std::vector<TensorUse> uses = toy::trace(specs, c.accumulation, c.layer_major);
+  const std::vector<TensorId> held = {TensorId{0}};
+  if (c.nested) uses = testing::nested_trace(uses, held);
   options = toy_options(c, space, uses, folders);
   device = device_of(c, options.device_budget_bytes);
   offloader = std::make_unique<Offloader>(space, options, c.announced ? uses : std::vector<TensorUse>(),
                                           *device, workers, log);
+  access = offloader.get();
+  if (c.nested) access = &nesting.emplace(*access, held);
+  if (c.gradients == GradientOrigin::handed_over) access = &handing.emplace(*offloader, *access, specs);
   if (c.dry) {
     offloader->state().initialise(
         [](TensorId, uint64_t, std::span<float>) { FAIL() << "values are computed"; });
@@ -124,15 +131,17 @@ UpdateResult ToyRig::step_skipping(uint64_t number, const std::vector<std::strin
   offloader->begin_step();
   offloader->announce_update(settings);
   if (layer_major) {
-    toy::run_layer_major(*offloader, specs, skips, loss_scale);
+    toy::run_layer_major(*access, specs, skips, loss_scale);
+    if (handing) handing->end_micro_batch();
     offloader->end_micro_batch();
   }
   for (uint32_t m = 0; m < skips.size() && !layer_major; ++m) {
     if (options.dry) {
-      toy::lease_micro_batch(*offloader, specs, m);
+      toy::lease_micro_batch(*access, specs, m);
     } else {
-      toy::run_micro_batch(*offloader, specs, m, skips[m], loss_scale);
+      toy::run_micro_batch(*access, specs, m, skips[m], loss_scale);
     }
+    if (handing) handing->end_micro_batch();
     offloader->end_micro_batch();
   }
   return offloader->update(settings);

@@ -14,6 +14,7 @@
 #include <terrace/offload/offloader.h>
 
 #include "offload/toy_training.h"
+#include "support/lease_adapters.h"
 
 namespace terrace {
 
@@ -39,6 +40,9 @@ struct ToyCase {
   uint64_t unused_columns = kKind == RigKind::checkpoints ? 1000 : 0;  // of a tensor that no operation uses
   bool layer_major = false;
   DataType accumulation_type = DataType::fp32;
+  GradientOrigin gradients = GradientOrigin::leases;
+  UnusedGradients unused = UnusedGradients::zero;
+  bool nested = false;  // every use is inside of another one, which reads the first tensor
 
   // Budgets. Tight: the device has what it must have, and host memory caches `cached_quarters` of what it
   // could; else the device has all that it can use, and host memory caches half.
@@ -120,6 +124,10 @@ class ToyRig {
   OffloadOptions options;
   std::unique_ptr<Device> device;
   std::unique_ptr<Offloader> offloader;
+  // The ways to the offloader, the last one that of the model.
+  std::optional<testing::NestingAccess> nesting;
+  std::optional<testing::HandingAccess> handing;
+  ParameterAccess* access = nullptr;
 };
 
 // A base of rigs in a folder of their own, before ToyRig: it outlives that.

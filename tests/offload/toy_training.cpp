@@ -191,6 +191,8 @@ Reference::Reference(std::vector<TensorSpec> specs, uint32_t accumulation, DataT
                   std::vector<float>(count),
                   std::vector<std::byte>(count * bytes_of(specs_[t].type)),
                   std::vector<std::byte>(count * bytes_of(specs_[t].type)),
+                  0,
+                  false,
                   0};
     for (uint64_t e = 0; e < count; ++e) {
       tensor.master[e] = initial_value(t, e);
@@ -207,7 +209,10 @@ void Reference::begin_use(std::string_view, std::span<const TensorId> ids, UseKi
 
 void Reference::end_use() {
   if (kind_ != UseKind::backward) return;
-  for (const TensorId id : leased_) ++tensors_[index_of(id)].uses;
+  for (const TensorId id : leased_) {
+    ++tensors_[index_of(id)].uses;
+    tensors_[index_of(id)].has_gradient = true;
+  }
 }
 
 GradientView Reference::gradient(TensorId id) {
@@ -220,6 +225,7 @@ void Reference::step(uint64_t step, const std::string& skip, float loss_scale) {
 }
 
 void Reference::step_skipping(uint64_t step, const std::vector<std::string>& skips, float loss_scale) {
+  for (Tensor& tensor : tensors_) tensor.has_gradient = false;
   for (uint32_t micro_batch = 0; micro_batch < accumulation_; ++micro_batch) {
     for (Tensor& tensor : tensors_) {
       std::fill(tensor.gradient.begin(), tensor.gradient.end(), std::byte{0});
@@ -236,7 +242,8 @@ void Reference::step_skipping(uint64_t step, const std::vector<std::string>& ski
   const std::vector<OptimizerSettings> settings = groups();
   for (uint32_t t = 0; t < specs_.size(); ++t) {
     Tensor& tensor = tensors_[t];
-    if (!specs_[t].trainable) continue;
+    if (!specs_[t].trainable || (skips_unused_ && !tensor.has_gradient)) continue;
+    ++tensor.steps;
     ArrayRun arrays;
     const auto bytes = [](std::vector<float>& part) { return reinterpret_cast<std::byte*>(part.data()); };
     arrays.master = bytes(tensor.master);
@@ -246,8 +253,10 @@ void Reference::step_skipping(uint64_t step, const std::vector<std::string>& ski
     arrays.parameters = tensor.parameter.data();
     arrays.parameter_type = specs_[t].type;
     arrays.element_count = tensor.master.size();
-    update_arrays(InstructionSet::scalar,
-                  make_optimizer_step(settings[specs_[t].group], step, 1 / loss_scale), arrays);
+    update_arrays(
+        InstructionSet::scalar,
+        make_optimizer_step(settings[specs_[t].group], skips_unused_ ? tensor.steps : step, 1 / loss_scale),
+        arrays);
   }
 }
 

@@ -68,6 +68,8 @@ class Reference final : public ParameterAccess {
   // skips[m] is left out of micro-batch m.
   void step_skipping(uint64_t step, const std::vector<std::string>& skips, float loss_scale = 1);
   const std::vector<std::byte>& parameters(uint32_t tensor) const { return tensors_[tensor].parameter; }
+  // Leaves out tensors without a gradient in a step, which count their own steps then.
+  void skip_unused() { skips_unused_ = true; }
   // The gradient of the last step.
   const std::vector<float>& sum(uint32_t tensor) const { return tensors_[tensor].sum; }
   const std::vector<float>& master(uint32_t tensor) const { return tensors_[tensor].master; }
@@ -77,6 +79,8 @@ class Reference final : public ParameterAccess {
     std::vector<float> master, exp_avg, exp_avg_sq, sum;
     std::vector<std::byte> parameter, gradient;
     uint32_t uses;
+    bool has_gradient = false;  // in the step
+    uint64_t steps = 0;
   };
   std::vector<TensorSpec> specs_;
   uint32_t accumulation_;
@@ -84,6 +88,7 @@ class Reference final : public ParameterAccess {
   std::vector<Tensor> tensors_;
   std::vector<TensorId> leased_;
   UseKind kind_ = UseKind::forward;
+  bool skips_unused_ = false;
 };
 
 // Everything on nvme below `folder`, through the engine `threads`, with the least budgets that do.

@@ -105,10 +105,21 @@ TEST(TierManifest, RefusesNumbersThatCannotBeWhateverTheirChecksum) {
   EXPECT_GT(refused, 100u);
 }
 
+TEST(TierManifest, KeepsTheStepsOfTensors) {
+  TierManifest manifest = example();
+  manifest.version = 3;
+  manifest.tensor_steps = {7, 0, uint64_t{1} << 40};
+  const std::vector<std::byte> bytes = serialise(manifest);
+  EXPECT_EQ(parse_tier_manifest(bytes, "m"), manifest);
+  std::vector<std::byte> none = serialise(example());
+  none[8] = std::byte{3};
+  expect_error(ErrorKind::corrupt, {}, [&] { parse_tier_manifest(sealed(none), "m"); });
+}
+
 TEST(TierManifest, SaysThatANewerFormatIsNewer) {
   std::vector<std::byte> bytes = serialise(example());
-  bytes[8] = std::byte{3};
-  expect_error(ErrorKind::config, {"format version 3", "knows 2"},
+  bytes[8] = std::byte{4};
+  expect_error(ErrorKind::config, {"format version 4", "knows 3"},
                [&] { parse_tier_manifest(sealed(bytes), "m"); });
 }
 

@@ -59,7 +59,7 @@ void expect_written_next(bool is_asked_for) {
   StateCustody custody(false);
   custody.begin_loading(StatePart::trained);
   custody.end_loading(StatePart::trained);
-  committer.begin(custody.whole("cannot commit"), "", false);
+  committer.begin(custody.whole("cannot commit"), "", {}, false);
   while (!waits) std::this_thread::yield();
   if (is_asked_for) {
     EXPECT_FALSE(committer.may_change(ChunkId{2}));

@@ -14,6 +14,7 @@ namespace terrace {
 
 struct GradientRig : HomesRig {
   explicit GradientRig(SimulatedDeviceOptions options = {.budget_bytes = 8 * kMiB}) : HomesRig(options) {
+    accumulating.accumulation_steps = 2;
     plan.device_slots = kChunks;
     plan.accumulator_slot_bytes = kTileElements * sizeof(float);
     cache = std::make_unique<DeviceCache>(space, device, plan, Placement::cpu, PolicyKind::opt, states, watch,
@@ -23,19 +24,20 @@ struct GradientRig : HomesRig {
   std::byte* take(uint64_t bytes) { return arena.take(bytes, "a test").data(); }
   GradientSums sums() { return {space, arena.take(kChunks * sizeof(double), "sums"), false}; }
   std::unique_ptr<GradientArithmetic> arithmetic() {
-    return std::make_unique<WorkerGradients>(space, sums(), DataType::fp32, workers, InstructionSet::scalar,
-                                             watch, false);
+    return std::make_unique<WorkerGradients>(space, sums(), accumulating, workers, InstructionSet::scalar,
+                                             watch);
   }
   void make_gradient(ChunkId chunk, float value) { terrace::make_gradient(*cache, chunk, value); }
   // All of the chunk lands, in one of `micro_batches`.
   GradientLanding landing(ChunkId chunk, uint32_t micro_batch = 0, uint32_t micro_batches = 1) {
     whole = {0, kTileElements, micro_batch == 0};
-    return {chunk, micro_batch, {&whole, 1}, micro_batch == 0, micro_batch + 1 == micro_batches};
+    return {chunk, micro_batch, {&whole, 1}, micro_batch == 0, micro_batch + 1 == micro_batches, true};
   }
 
   TensorStates states{space};
   Decisions decisions{nullptr, nullptr, log};
   Workers workers{1};
+  OffloadOptions accumulating;  // sums are fp32
   GradientRun whole;
   std::unique_ptr<DeviceCache> cache;
   std::vector<std::byte*> slots = std::vector<std::byte*>(kChunks);

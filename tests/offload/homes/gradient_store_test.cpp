@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include <terrace/base/error.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
 #include "offload/offloader_rig.h"

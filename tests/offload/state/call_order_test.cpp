@@ -32,7 +32,6 @@ std::string refusal_of(const std::function<void()>& call) {
 
 TEST(CallOrder, SaysWhatIsOpen) {
   const FlatSpace space({{"w", {100}}, {"frozen", {100}, DataType::bf16, false}}, kTileElements);
-  const std::vector<TensorId> leased = {TensorId{0}, TensorId{1}};
   CallOrder order(space, 2, false);
   const auto step = [&] { order.require_step_between_uses("cannot abandon a step"); };
   EXPECT_EQ(refusal_of(step), "neither a step nor an evaluation is open");
@@ -41,24 +40,31 @@ TEST(CallOrder, SaysWhatIsOpen) {
   order.begin_evaluation();
   EXPECT_EQ(refusal_of([&] { order.require_nothing_open("cannot commit"); }), "an evaluation is open");
   EXPECT_EQ(refusal_of([&] { order.require_use("h0/forward", UseKind::forward); }), "an evaluation is open");
-  order.begin_use("look", UseKind::inference);
-  EXPECT_EQ(refusal_of([&] { order.require_use("look again", UseKind::inference); }), "look holds its lease");
+  order.begin_use("look");
+  order.require_use("look closer", UseKind::inference);
+  order.begin_use("look closer");
+  EXPECT_EQ(refusal_of([&] { order.end_evaluation(); }), "look closer holds its lease");
+  order.end_use("look");
   EXPECT_EQ(refusal_of([&] { order.end_evaluation(); }), "look holds its lease");
-  order.require_leased(TensorId{1}, leased);
-  EXPECT_EQ(refusal_of([&] { order.require_gradient(TensorId{0}, leased); }), "look holds its lease");
-  order.end_use();
+  order.require_leased(TensorId{1}, true);
+  EXPECT_EQ(refusal_of([&] { order.require_gradient(TensorId{0}, false); }), "look holds its lease");
+  EXPECT_EQ(refusal_of([&] { order.require_hand_over(TensorId{0}); }), "look holds its lease");
+  order.end_use("");
   order.end_evaluation();
   order.begin_step();
   EXPECT_EQ(refusal_of([&] { order.require_whole_step("cannot update"); }),
             "a step is open, in micro-batch 1 of 2");
   EXPECT_EQ(refusal_of([&] { order.require_selectable(1); }), "a step is open, in micro-batch 1 of 2");
-  EXPECT_EQ(refusal_of([&] { order.end_use(); }), "a step is open, in micro-batch 1 of 2");
-  order.begin_use("h0/backward", UseKind::backward);
-  order.require_gradient(TensorId{0}, leased);
-  EXPECT_EQ(refusal_of([&] { order.require_gradient(TensorId{1}, leased); }), "h0/backward holds its lease");
-  EXPECT_EQ(refusal_of([&] { order.require_leased(TensorId{0}, {}); }), "h0/backward holds its lease");
+  EXPECT_EQ(refusal_of([&] { order.require_use_to_end(); }), "a step is open, in micro-batch 1 of 2");
+  order.begin_use("h0/backward");
+  order.require_gradient(TensorId{0}, true);
+  order.require_hand_over(TensorId{0});
+  EXPECT_EQ(refusal_of([&] { order.require_gradient(TensorId{1}, true); }), "h0/backward holds its lease");
+  EXPECT_EQ(refusal_of([&] { order.require_hand_over(TensorId{1}); }), "h0/backward holds its lease");
+  EXPECT_EQ(refusal_of([&] { order.require_leased(TensorId{0}, false); }), "h0/backward holds its lease");
+  EXPECT_EQ(refusal_of([&] { order.require_leased(TensorId{7}, true); }), "h0/backward holds its lease");
   EXPECT_EQ(refusal_of(step), "h0/backward holds its lease");
-  order.end_use();
+  order.end_use("");
   order.end_micro_batch();
   EXPECT_TRUE(order.last_micro_batch_is_open());
   order.end_micro_batch();
@@ -114,12 +120,32 @@ std::vector<Call> calls() {
       {"begin_evaluation", {State::idle}, [](Rig& rig) { rig.offloader->begin_evaluation(); }},
       {"end_evaluation", {State::evaluation}, [](Rig& rig) { rig.offloader->end_evaluation(); }},
       {"forward",
-       {State::step},
+       {State::step, State::use},
        [](Rig& rig) { const Lease lease(*rig.offloader, "more/forward", kWeight, UseKind::forward); }},
       {"inference",
        {State::evaluation},
        [](Rig& rig) { const Lease lease(*rig.offloader, "more/look", kWeight, UseKind::inference); }},
       {"end_use", {State::use}, [](Rig& rig) { rig.offloader->end_use(); }},
+      {"end_lease", {}, [](Rig& rig) { rig.offloader->end_lease(1'000'000); }},
+      {"lease of a tensor that does not exist",
+       {},
+       [](Rig& rig) {
+         const std::vector<TensorId> none = {TensorId{1000}};
+         rig.offloader->begin_use("more/none", none, UseKind::forward);
+       }},
+      {"lease of a tensor twice",
+       {},
+       [](Rig& rig) {
+         const std::vector<TensorId> twice = {TensorId{0}, TensorId{0}};
+         rig.offloader->begin_use("more/twice", twice, UseKind::forward);
+       }},
+      {"parameter_address", {}, [](Rig& rig) { rig.offloader->parameter_address(TensorId{1000}); }},
+      {"hand_over_gradient",  // where leases write gradients
+       {},
+       [](Rig& rig) {
+         const std::vector<std::byte> gradient(rig.specs[1].element_count() * bytes_of(rig.specs[1].type));
+         rig.offloader->hand_over_gradient(TensorId{1}, gradient);
+       }},
       {"parameter", {}, [](Rig& rig) { rig.offloader->parameter(TensorId{1}); }},  // which no lease names
       {"gradient",
        {},

@@ -21,7 +21,7 @@ struct GradientLandingsTest : ::testing::Test {
   // A backward use of one tensor, whose operation adds `value` to every element.
   void use(uint32_t tensor, float value) {
     const OpenUse open = rig.use("backward", UseKind::backward, {tensor});
-    landings.open(open, 0, [this]() -> CacheSlot& { return slot(); });
+    landings.open(open, [this]() -> CacheSlot& { return slot(); });
     rig.states.change(TensorId{tensor}, TensorState::compute);
     auto* const elements = reinterpret_cast<Bf16*>(rig.cache.gradient_address(ChunkId{tensor}));
     for (uint64_t e = 0; e < kTileElements; ++e) elements[e] = to_bf16(value);
@@ -61,7 +61,7 @@ TEST_F(GradientLandingsTest, LandZerosForWhatNoUseHasMet) {
 
 TEST_F(GradientLandingsTest, DropWhatIsStillOnTheDevice) {
   const OpenUse open = rig.use("backward", UseKind::backward, {2});
-  landings.open(open, 0, [this]() -> CacheSlot& { return slot(); });
+  landings.open(open, [this]() -> CacheSlot& { return slot(); });
   rig.cache.unpin_gradient(ChunkId{2});
   landings.drop();
   EXPECT_FALSE(rig.cache.has_gradient(ChunkId{2}));

@@ -15,17 +15,16 @@ struct Fetching {
     const TensorUse uses[] = {{"first", UseKind::forward, {TensorId{0}}},
                               {"second", UseKind::forward, {TensorId{1}}},
                               {"third", UseKind::forward, {TensorId{2}}}};
-    schedule = schedule_of(rig.space, uses, CompleteGradients::leave);
+    schedule = schedule_of(rig.space, uses, LeasedGradients::leave);
   }
   EvictionContext at(uint32_t position) const { return {schedule, position}; }
   // The use fetches what it needs and waits for it.
   void begin(OpenUse& use, uint32_t position) {
+    fetches.pin(use);
     fetches.fetch_missing(use, at(position));
     fetches.wait_for_chunks(use);
   }
-  void end(const OpenUse& use) {
-    for (const ChunkId chunk : use.chunks) rig.cache.unpin_param(chunk);
-  }
+  void end(const OpenUse& use) { fetches.unpin(use); }
   OffloadCounters counters() const {
     OffloadCounters counters;
     fetches.count(counters);
@@ -72,9 +71,11 @@ TEST(ParameterFetches, BringLaterUsesAheadIntoWhatIsFree) {
 TEST(ParameterFetches, SayWhichOperationTheDeviceHasNoRoomFor) {
   Fetching f(1);
   OpenUse use = f.rig.use("wide", UseKind::forward, {0, 1});
+  f.fetches.pin(use);
   testing::expect_error(ErrorKind::capacity, {"wide", "all 1 chunk slots", "raise the device budget"},
                         [&] { f.fetches.fetch_missing(use, f.at(0)); });
   EXPECT_EQ(f.finished, 0);
+  f.end(use);
 }
 
 TEST(ParameterFetches, WaitForTheUpdateOfWhatTheyFetch) {

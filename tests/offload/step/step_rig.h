@@ -15,7 +15,7 @@
 #include <terrace/offload/homes/state_homes.h>
 #include <terrace/offload/state/call_order.h>
 #include <terrace/offload/state/state_blocks.h>
-#include <terrace/offload/step/open_use.h>
+#include <terrace/offload/step/open_leases.h>
 #include <terrace/offload/update/early_update.h>
 #include <terrace/offload/update/update_runner.h>
 
@@ -102,7 +102,8 @@ struct StepRig {
   std::unique_ptr<GradientStore> gradients =
       make_gradient_store({run, arena, cache, params, runs, nullptr, {}});
   RecordStore records{space, Placement::cpu, plan, arena, device, nullptr, nullptr, watch};
-  const StateHomes homes{params, *gradients, records};
+  TensorSteps steps{kChunks, UnusedGradients::zero};
+  const StateHomes homes{params, *gradients, records, runs, steps};
   // SGD, a rate of 1: an update takes the gradient from the master.
   const std::vector<OptimizerSettings> groups = {{.kind = OptimizerKind::sgd, .lr = 1}};
   const UpdateSettings settings{.groups = groups};

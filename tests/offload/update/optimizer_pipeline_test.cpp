@@ -35,7 +35,7 @@ struct OptimizerPipelineTest : ::testing::Test {
   void begin_all() {
     begin();
     for (uint32_t c = 0; c < HomesRig::kChunks; ++c) add(c);
-    pipeline->allow(rig->steps);
+    pipeline->allow({rig->steps, {}});
   }
   void advance() {
     while (pipeline->advance()) {

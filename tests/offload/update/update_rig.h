@@ -96,7 +96,7 @@ struct UpdateRig : HomesRig {
   }
   TileUpdate make_tiles(DeviceArithmetic* arithmetic = nullptr, bool dry = false) {
     TileUpdate tiles(space, gradients, *home, plan.record_layout, InstructionSet::scalar, arithmetic, dry);
-    tiles.begin(steps);
+    tiles.begin({steps, {}});
     return tiles;
   }
   void set_gradient(uint32_t chunk, uint64_t element) {

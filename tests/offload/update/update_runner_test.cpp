@@ -40,7 +40,7 @@ TEST_F(UpdateRunnerTest, GoesThroughTheChunksAsTheNextStepNeedsThem) {
   runner.set_constants(rig.settings, 0);
   const TensorUse uses[] = {{"last", UseKind::forward, {TensorId{2}}},
                             {"first", UseKind::forward, {TensorId{0}}}};
-  runner.run(schedule_of(rig.space, uses, CompleteGradients::leave));
+  runner.run(schedule_of(rig.space, uses, LeasedGradients::leave));
   EXPECT_TRUE(runner.is_running());
   for (uint32_t c = 0; c < StepRig::kChunks; ++c) EXPECT_TRUE(runner.is_unsettled(ChunkId{c}));
   runner.wait_updated(ChunkId{2});

@@ -50,7 +50,7 @@ TEST_F(UpdateThreadTest, UpdatesWhatIsAddedOnceItIsAllowedTo) {
   EXPECT_TRUE(thread->busy());
   progress.begin(ChunkId{2});
   thread->add(ChunkId{2});
-  thread->allow(rig.steps);
+  thread->allow({rig.steps, {}});
   progress.updated(ChunkId{2}).wait();
   EXPECT_TRUE(is_updated(2));
   EXPECT_FALSE(is_updated(0));
@@ -78,14 +78,14 @@ TEST_F(UpdateThreadTest, CompletesAllChunksOfAnUpdateThatWasNeverAllowedAndChang
 TEST_F(UpdateThreadTest, FailsTheChunksThatAFailureLeftUndoneAndThrowsItWhenItIsFinished) {
   rig.gradients.failure = std::make_exception_ptr(std::runtime_error("played"));
   begin();
-  thread->allow(rig.steps);
+  thread->allow({rig.steps, {}});
   add_all();
   EXPECT_THROW(thread->finish(), std::runtime_error);
   for (uint32_t c = 0; c < HomesRig::kChunks; ++c) EXPECT_TRUE(progress.updated(ChunkId{c}).failed());
   EXPECT_FALSE(thread->busy());
   rig.gradients.failure = nullptr;
   begin();
-  thread->allow(rig.steps);
+  thread->allow({rig.steps, {}});
   add_all();
   thread->finish();
   for (uint32_t c = 0; c < HomesRig::kChunks; ++c) EXPECT_TRUE(is_updated(c));
@@ -93,7 +93,7 @@ TEST_F(UpdateThreadTest, FailsTheChunksThatAFailureLeftUndoneAndThrowsItWhenItIs
 
 TEST_F(UpdateThreadTest, EndsTheUpdateInProgressBeforeItGoes) {
   begin();
-  thread->allow(rig.steps);
+  thread->allow({rig.steps, {}});
   add_all();
   thread.reset();
   for (uint32_t c = 0; c < HomesRig::kChunks; ++c) EXPECT_TRUE(is_updated(c));

@@ -174,7 +174,7 @@ bool goes_by_quads(const TileRun& tiles) {
 
 void cuda_update_tiles(const CudaLaunch& where, const OptimizerStep& step, const TileRun& tiles) {
   const RecordLayout& layout = tiles.layout;
-  TERRACE_ASSERT(layout.moment_count == moment_count(step.kind, step.has_momentum ? 1 : 0),
+  TERRACE_ASSERT(step.keeps || layout.moment_count == moment_count(step.kind, step.has_momentum ? 1 : 0),
                  "records of " + std::to_string(layout.moment_count) + " moments for another optimizer");
   TERRACE_ASSERT(layout.moment_type != DataType::fp16, "moments in fp16");
   TERRACE_ASSERT(layout.master == MasterForm::whole ||

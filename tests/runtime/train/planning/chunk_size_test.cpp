@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <terrace/base/error.h>
+#include <terrace/offload/plan/budget_shortage.h>
 
 #include "runtime/train/trainer_rig.h"
 

@@ -1,0 +1,158 @@
+// Tensors without a gradient that an update leaves out: neither decay nor moments change them, their steps do
+// not count, chunks of nothing else are neither read nor written, and all that survives a resume.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <terrace/base/error.h>
+
+#include "offload/commits/commit_rig.h"
+#include "offload/offloader_rig.h"
+#include "support/expect_error.h"
+
+namespace terrace::unused_gradients_test {
+namespace {
+
+struct Setting {
+  const char* name;
+  Case c;
+};
+
+std::vector<Setting> settings() {
+  std::vector<Setting> list;
+  const auto add = [&](const char* name, Placement parameters, Placement states, auto change) {
+    Case c;
+    c.parameters = parameters;
+    c.states = states;
+    c.unused = UnusedGradients::skip;
+    c.tight = false;  // steps differ
+    change(c);
+    list.push_back({name, c});
+  };
+  const auto nothing = [](Case&) {};
+  const auto large = [](Case& c) { c.chunk_elements = 3 * kTileElements; };
+  using enum Placement;
+  add("device", none, none, nothing);
+  add("states_on_device", nvme, none, large);
+  add("host", cpu, cpu, nothing);
+  add("host_large_chunks", cpu, cpu, [](Case& c) { c.chunk_elements = 16 * kTileElements; });
+  add("parameters_on_device", none, nvme, large);
+  add("nvme", nvme, nvme, large);
+  add("nvme_spilled", nvme, nvme, [](Case& c) { c.spills = true; });
+  add("compact", nvme, nvme, [](Case& c) { c.layout = kCompact, c.chunk_elements = 3 * kTileElements; });
+  add("accumulated", cpu, nvme, [](Case& c) { c.accumulation = 3; });
+  add("accumulated_on_device", cpu, none, [](Case& c) { c.accumulation = 3; });
+  add("next_forward", nvme, nvme, [](Case& c) { c.mode = UpdateMode::next_forward, c.cached_quarters = 1; });
+  add("next_forward_on_device", none, cpu, [](Case& c) { c.mode = UpdateMode::next_forward; });
+  add("during_backward", cpu, nvme,
+      [](Case& c) { c.mode = UpdateMode::during_backward, c.chunk_elements = 3 * kTileElements; });
+  add("handed_over", cpu, nvme, [](Case& c) { c.gradients = GradientOrigin::handed_over; });
+  add("device_updates_half", cpu, cpu,
+      [](Case& c) { c.processor_share = 0.5, c.chunk_elements = 3 * kTileElements; });
+  return list;
+}
+
+class UnusedGradientsTest : public ::testing::TestWithParam<Setting> {};
+
+TEST_P(UnusedGradientsTest, AreLeftOut) {
+  Rig rig(GetParam().c);
+  Reference reference(rig.specs, rig.accumulation);
+  reference.skip_unused();
+  uint64_t step = 1;
+  for (const char* skip : {"", "block0", "block1", "block0", ""}) {
+    // The global step has no meaning here.
+    rig.step(100, rig.accumulation, skip);
+    reference.step(step++, skip);
+  }
+  rig.offloader->finish_update();
+  expect_same_as_reference(rig, reference);
+}
+
+INSTANTIATE_TEST_SUITE_P(Placements, UnusedGradientsTest, ::testing::ValuesIn(settings()),
+                         [](const auto& of) { return std::string(of.param.name); });
+
+TEST(UnusedGradients, MoveNoBytesOfWhatIsLeftOut) {
+  Case c{Placement::nvme, Placement::nvme};
+  c.unused = UnusedGradients::skip;
+  c.tight = false;
+  c.cached_parameters = 0;
+  Rig rig(c);
+  rig.step(1);
+  const OffloadReport& report = rig.offloader->report();
+  const OffloadCounters before = report.counters();
+  rig.step(2, 1, "block0");  // bias0 and weight0
+  const OffloadCounters after = report.counters();
+  uint64_t record_bytes = 0, parameter_bytes = 0;
+  for (uint32_t chunk = 0; chunk < rig.space.chunk_count(); ++chunk) {
+    bool is_used = false;
+    for (const TensorId tensor : rig.space.tensors_of(ChunkId{chunk}))
+      is_used |= tensor != TensorId{1} && tensor != TensorId{2};
+    record_bytes += is_used ? rig.offloader->plan().record_slot_bytes : 0;
+    parameter_bytes += is_used ? rig.space.param_bytes(ChunkId{chunk}) : 0;
+  }
+  ASSERT_LT(record_bytes, rig.space.chunk_count() * rig.offloader->plan().record_slot_bytes);
+  EXPECT_EQ(after.record_read_bytes - before.record_read_bytes, record_bytes);
+  EXPECT_EQ(after.record_write_bytes - before.record_write_bytes, record_bytes);
+  EXPECT_EQ(after.param_write_bytes - before.param_write_bytes, parameter_bytes);
+}
+
+TEST(UnusedGradients, CountTheirStepsAcrossAResume) {
+  ScratchFolder folder;
+  CommitCase c;
+  c.unused = UnusedGradients::skip;
+  c.tight = false;
+  Reference reference(toy_tensors(c), 1);
+  reference.skip_unused();
+  {
+    CommitRig rig(c, folder.path());
+    rig.step(1, 1, "block1");
+    rig.step(2);
+    rig.offloader->commits().begin(step_info(2));
+    rig.offloader->commits().finish();
+    rig.step(3);  // which the resume does not know
+  }
+  reference.step(1, "block1");
+  reference.step(2);
+  c.start = TierStart::resume;
+  {
+    CommitCase other = c;
+    other.unused = UnusedGradients::zero;
+    testing::expect_error(ErrorKind::config, {"cannot go on from commit 1", "count their own steps", "skip"},
+                          [&] { const CommitRig rig(other, folder.path()); });
+  }
+  CommitRig rig(c, folder.path());
+  const std::span<const uint64_t> steps = rig.offloader->state().tensor_steps();
+  EXPECT_EQ(std::vector(steps.begin(), steps.end()), (std::vector<uint64_t>{2, 2, 2, 1, 1, 2, 2}));
+  EXPECT_EQ(rig.offloader->commits().taken_up_info(), step_info(2));
+  rig.step(3);
+  reference.step(3);
+  for (uint32_t t = 0; t < rig.specs.size(); ++t) EXPECT_EQ(rig.parameters(t), reference.parameters(t)) << t;
+}
+
+TEST(UnusedGradients, GiveTheirStepsAwayAndTakeThemBack) {
+  Case c;
+  c.unused = UnusedGradients::skip;
+  c.tight = false;
+  Rig one(c), other(c);
+  one.step(1, 1, "block1");
+  const std::vector<std::byte> records = one.records();
+  size_t at = 0;
+  other.offloader->state().import_records([&](std::span<std::byte> tiles) {
+    std::memcpy(tiles.data(), records.data() + at, tiles.size());
+    at += tiles.size();
+  });
+  EXPECT_EQ(other.offloader->state().tensor_steps()[0], 0u);
+  other.offloader->state().set_tensor_steps(one.offloader->state().tensor_steps());
+  for (Rig* rig : {&one, &other}) rig->step(2);
+  EXPECT_EQ(one.records(), other.records());
+  testing::expect_error(ErrorKind::misuse, {"1 counts", "7 are kept"}, [&] {
+    const uint64_t count = 1;
+    one.offloader->state().set_tensor_steps({&count, 1});
+  });
+}
+
+}  // namespace
+}  // namespace terrace::unused_gradients_test

@@ -1,0 +1,120 @@
+// Other ways to use an Offloader than a lease after the other, for a model that knows none of them.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <terrace/offload/offloader.h>
+#include <terrace/offload/plan/use_trace.h>
+
+namespace terrace::testing {
+
+// Every use is inside of another one, which reads `held`.
+class NestingAccess final : public ParameterAccess {
+ public:
+  NestingAccess(ParameterAccess& access, std::vector<TensorId> held)
+      : access_(access), held_(std::move(held)) {}
+
+  void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override {
+    access_.begin_use("around " + std::string(operation), held_,
+                      kind == UseKind::inference ? kind : UseKind::forward);
+    access_.begin_use(operation, tensors, kind);
+  }
+  void end_use() override {
+    access_.end_use();
+    access_.end_use();
+  }
+  void select_micro_batch(uint32_t micro_batch) override { access_.select_micro_batch(micro_batch); }
+  const std::byte* parameter(TensorId tensor) const override { return access_.parameter(tensor); }
+  GradientView gradient(TensorId tensor) override { return access_.gradient(tensor); }
+
+ private:
+  ParameterAccess& access_;
+  const std::vector<TensorId> held_;
+};
+
+inline std::vector<TensorUse> nested_trace(const std::vector<TensorUse>& trace, std::vector<TensorId> held) {
+  UseRecorder recorder;
+  NestingAccess nesting(recorder, std::move(held));
+  for (const TensorUse& use : trace) {
+    nesting.select_micro_batch(use.micro_batch);
+    const Lease lease(nesting, use.operation, use.tensors, use.kind);
+  }
+  return recorder.take_trace();
+}
+
+// Gradients are made in memory of its own, and handed over when they are complete.
+class HandingAccess final : public ParameterAccess {
+ public:
+  // `access` leads to the offloader.
+  HandingAccess(Offloader& offloader, ParameterAccess& access, std::vector<TensorSpec> specs)
+      : offloader_(offloader),
+        access_(access),
+        specs_(std::move(specs)),
+        gradients_(specs_.size()),
+        uses_(specs_.size()) {}
+
+  void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override {
+    throw_failure();
+    access_.begin_use(operation, tensors, kind);
+    if (kind == UseKind::backward) leased_.assign(tensors.begin(), tensors.end());
+  }
+  // Destructors call it: what it fails with is thrown by the next call.
+  void end_use() override {
+    access_.end_use();
+    try {
+      for (const TensorId tensor : std::exchange(leased_, {})) {
+        const TensorSpec& spec = specs_[index_of(tensor)];
+        if (spec.trainable && ++uses_[index_of(tensor)] == spec.backward_uses) hand_over(tensor);
+      }
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+  // Only tensors that `wanted` accepts are handed over.
+  void hand_over_if(std::function<bool(TensorId)> wanted) { wanted_ = std::move(wanted); }
+  // Before that of the offloader: what had fewer uses than it could have.
+  void end_micro_batch() {
+    throw_failure();
+    for (uint32_t t = 0; t < specs_.size(); ++t) {
+      if (uses_[t] > 0) hand_over(TensorId{t});
+    }
+  }
+  void select_micro_batch(uint32_t micro_batch) override { access_.select_micro_batch(micro_batch); }
+  const std::byte* parameter(TensorId tensor) const override { return access_.parameter(tensor); }
+  GradientView gradient(TensorId tensor) override {
+    const TensorSpec& spec = specs_[index_of(tensor)];
+    std::vector<std::byte>& gradient = gradients_[index_of(tensor)];
+    const bool adds = uses_[index_of(tensor)] > 0;
+    if (!adds) gradient.assign(spec.element_count() * bytes_of(spec.type), std::byte{0});
+    return {gradient.data(), adds};
+  }
+
+ private:
+  void throw_failure() {
+    if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+  void hand_over(TensorId tensor) {
+    std::vector<std::byte>& gradient = gradients_[index_of(tensor)];
+    if (wanted_ == nullptr || wanted_(tensor)) offloader_.hand_over_gradient(tensor, gradient);
+    gradient.assign(gradient.size(), std::byte{0x7f});  // nobody reads it any more
+    uses_[index_of(tensor)] = 0;
+  }
+
+  Offloader& offloader_;
+  ParameterAccess& access_;
+  const std::vector<TensorSpec> specs_;
+  std::vector<std::vector<std::byte>> gradients_;
+  std::vector<uint32_t> uses_;  // that have added to the gradient
+  std::vector<TensorId> leased_;
+  std::function<bool(TensorId)> wanted_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace terrace::testing
