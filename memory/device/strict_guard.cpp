@@ -32,6 +32,9 @@ constinit std::mutex install_mutex;
 constinit size_t guard_count = 0;
 constinit bool installed = false;
 struct sigaction previous_action;
+// The thread whose stray access was reported last. It lives on only where the handler before has left by
+// longjmp().
+constinit std::atomic<pid_t> reporting_thread = 0;
 
 void set_default_action() {
   struct sigaction action = {};
@@ -55,16 +58,57 @@ void report(uintptr_t address, const GuardDescriber& describer) {
   if (write(STDERR_FILENO, "\n", 1) != 1) return;
 }
 
-void pass_on(int signal, siginfo_t* info, void* context) {
+// Calls the handler that was there before as the kernel would have done: with the signals blocked that it
+// asked for, and once only where it asked for that. Returns false where there was none.
+bool call_previous(int signal, siginfo_t* info, void* context) {
+  // A default or ignored signal has no handler, whatever the flags say.
+  if (previous_action.sa_handler == SIG_DFL || previous_action.sa_handler == SIG_IGN) return false;
+  if ((previous_action.sa_flags & SA_RESETHAND) != 0) set_default_action();
+  // A handler that leaves by longjmp() or raises the signal again counts on these.
+  pthread_sigmask(SIG_BLOCK, &previous_action.sa_mask, nullptr);
+  if ((previous_action.sa_flags & SA_NODEFER) != 0 && sigismember(&previous_action.sa_mask, signal) == 0) {
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, signal);
+    pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+  }
   if ((previous_action.sa_flags & SA_SIGINFO) != 0) {
     previous_action.sa_sigaction(signal, info, context);
-  } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
-    previous_action.sa_handler(signal);
   } else {
-    // The faulting instruction runs again after this and ends the program. A signal sent by kill() has no
-    // such instruction, so it is raised again.
-    set_default_action();
-    if (info->si_code <= 0) raise(signal);
+    previous_action.sa_handler(signal);
+  }
+  return true;
+}
+
+// The raised signal arrives when the handler returns, at the latest.
+void end_by_default(int signal) {
+  set_default_action();
+  raise(signal);
+}
+
+// Called after a report. A handler before this one that returns has not ended the program, and may have made
+// the address accessible; that is no reason to go on.
+void end_after_report(int signal, siginfo_t* info, void* context) {
+  reporting_thread.store(gettid(), std::memory_order_relaxed);
+  if (call_previous(signal, info, context)) {
+    end_by_default(signal);
+  } else {
+    set_default_action();  // the faulting instruction runs again and leaves a core that points at it
+  }
+}
+
+void pass_on(int signal, siginfo_t* info, void* context) {
+  const bool is_fault = info->si_code > 0;
+  if (!is_fault && reporting_thread.load(std::memory_order_relaxed) == gettid()) {
+    // The handler before was called for a report, put this handler back and raised the signal again: it must
+    // not be called forever.
+    end_by_default(signal);
+  } else if (call_previous(signal, info, context)) {
+    return;
+  } else if (is_fault) {
+    set_default_action();  // the faulting instruction runs again and ends the program
+  } else if (previous_action.sa_handler != SIG_IGN) {
+    end_by_default(signal);  // a signal sent by kill() has no such instruction
   }
 }
 
@@ -77,7 +121,7 @@ void handle_fault(int signal, siginfo_t* info, void* context) {
     if (!is_fault || begin == 0 || address < begin || address >= entry.end.load(std::memory_order_relaxed))
       continue;
     report(address, *entry.describer.load(std::memory_order_relaxed));
-    set_default_action();  // the faulting instruction runs again and leaves a core that points at it
+    end_after_report(signal, info, context);
     errno = saved_errno;
     return;
   }

@@ -1,7 +1,7 @@
 // StrictGuard: turns a stray access to guarded addresses into a message that names the bytes touched. In
 // strict mode chunks that nobody leases are inaccessible, so a touch of them is a SIGSEGV, and the guard says
-// whose bytes they are. It must never change anything else: faults elsewhere go to the handler that was there
-// before.
+// whose bytes they are. It must never change anything else: the handler that was there before gets faults
+// elsewhere, and guarded ones after the message.
 #pragma once
 
 #include <cstddef>
@@ -39,10 +39,15 @@ class GuardDescriber {
 
 // While it lives, a fault at an address of `range` on any thread prints
 //   terrace: error: stray access to 0x...: <description>
-// to stderr and ends the program by the default action of SIGSEGV. The first guard installs the handler, the
-// last one restores the previous handler. The handler runs on the alternate stack of the faulting thread if
-// it has one; the thread that makes a guard gets one. Construct and destroy under no lock of your own; at
-// most kMaxGuards at once.
+// to stderr, calls the handler of SIGSEGV that was there before the first guard, and ends the program by the
+// default action. So Python's faulthandler, enabled before, adds Python's traceback. The handler before gets
+// what the kernel would give it (siginfo, blocked signals); it may raise the signal again, and it alone may
+// go on, by longjmp(): when it returns, the program ends. A handler that is put over the guard's later comes
+// first; if it raises the signal again, the address is lost and no line is printed.
+//
+// The first guard installs the handler, the last one restores the previous handler. The handler runs on the
+// alternate stack of the faulting thread if it has one, and so does the one before; the thread that makes a
+// guard gets one. Construct and destroy under no lock of your own; at most kMaxGuards at once.
 class StrictGuard {
  public:
   static constexpr size_t kMaxGuards = 256;

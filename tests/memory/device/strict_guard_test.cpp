@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <thread>
@@ -135,6 +137,213 @@ TEST(StrictGuardDeathTest, PassesOtherFaultsToTheHandlerBefore) {
         touch(elsewhere);
       },
       ExitedWithCode(44), "");
+}
+
+void install(struct sigaction action) {
+  sigaction(SIGSEGV, &action, nullptr);
+}
+
+void say(std::string_view text) {
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) _exit(1);
+}
+
+bool is_blocked(int signal) {
+  sigset_t blocked;
+  pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  return sigismember(&blocked, signal) == 1;
+}
+
+struct sigaction plain_action(void (*handler)(int), int flags = 0) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = flags;
+  return action;
+}
+
+struct sigaction info_action(void (*handler)(int, siginfo_t*, void*), int flags = 0) {
+  struct sigaction action = {};
+  action.sa_sigaction = handler;
+  action.sa_flags = SA_SIGINFO | flags;
+  return action;
+}
+
+TEST(StrictGuardDeathTest, CallsTheHandlerBeforeAfterItsOwnLine) {
+  const PageMapping range = PageMapping::inaccessible(page_bytes());
+  const FixedDescriber describer("tensor a");
+  elsewhere = range.memory().data();  // the handler looks for the address
+  EXPECT_EXIT(
+      {
+        install(info_action(previous_handler));
+        const StrictGuard guard(range.memory(), describer);
+        touch(range.memory().data());
+      },
+      ExitedWithCode(42), "stray access to 0x[0-9a-f]+: tensor a");
+  EXPECT_EXIT(
+      {
+        install(plain_action(previous_plain_handler));
+        const StrictGuard guard(range.memory(), describer);
+        touch(range.memory().data());
+      },
+      ExitedWithCode(44), "stray access to 0x[0-9a-f]+: tensor a");
+}
+
+TEST(StrictGuardDeathTest, TakesADefaultActionForNoHandlerWhateverItsFlags) {
+  const PageMapping range = PageMapping::inaccessible(page_bytes());
+  const FixedDescriber describer("tensor a");
+  for (void (*const none)(int) : {SIG_DFL, SIG_IGN}) {
+    EXPECT_EXIT(
+        {
+          install(plain_action(none, SA_SIGINFO));
+          const StrictGuard guard(range.memory(), describer);
+          touch(range.memory().data());
+        },
+        KilledBySignal(SIGSEGV), "tensor a");
+  }
+}
+
+// It mends the fault, as the handler of a lazy loader does. Guarded bytes are not to be had that way.
+void mending_handler(int, siginfo_t* info, void*) {
+  say("mended\n");
+  mprotect(info->si_addr, page_bytes(), PROT_READ);
+}
+
+TEST(StrictGuardDeathTest, EndsTheProgramWhenTheHandlerBeforeReturns) {
+  const PageMapping range = PageMapping::inaccessible(page_bytes());
+  const FixedDescriber describer("tensor a");
+  EXPECT_EXIT(
+      {
+        install(info_action(mending_handler));
+        const StrictGuard guard(range.memory(), describer);
+        touch(range.memory().data());
+        _exit(0);
+      },
+      KilledBySignal(SIGSEGV), "tensor a\nmended\n$");
+}
+
+struct sigaction before_crash_reporter;
+
+// What Python's faulthandler does: it puts back what was there before itself, speaks and raises the signal.
+void crash_reporter(int signal) {
+  sigaction(signal, &before_crash_reporter, nullptr);
+  say("traceback\n");
+  raise(signal);
+}
+
+void last_handler(int) {
+  _exit(45);
+}
+
+TEST(StrictGuardDeathTest, LetsACrashReporterSpeakAndRaiseTheSignalAgain) {
+  const PageMapping range = PageMapping::inaccessible(page_bytes());
+  const FixedDescriber describer("tensor a");
+  for (const int flags : {0, SA_NODEFER, SA_NODEFER | SA_ONSTACK}) {
+    EXPECT_EXIT(
+        {
+          before_crash_reporter = plain_action(SIG_DFL);
+          install(plain_action(crash_reporter, flags));
+          const StrictGuard guard(range.memory(), describer);
+          touch(range.memory().data());
+        },
+        KilledBySignal(SIGSEGV), "tensor a\ntraceback\n$");
+  }
+  // A raised signal that nothing blocks goes to the next handler at once.
+  EXPECT_EXIT(
+      {
+        before_crash_reporter = plain_action(last_handler);
+        install(plain_action(crash_reporter, SA_NODEFER));
+        const StrictGuard guard(range.memory(), describer);
+        touch(range.memory().data());
+      },
+      ExitedWithCode(45), "tensor a\ntraceback\n$");
+}
+
+TEST(StrictGuardDeathTest, EndsTheProgramWhereTheHandlerBeforePutsTheGuardsBack) {
+  const PageMapping range = PageMapping::inaccessible(page_bytes());
+  const FixedDescriber describer("tensor a");
+  for (const int flags : {0, SA_NODEFER}) {
+    EXPECT_EXIT(
+        {
+          install(plain_action(crash_reporter, flags));
+          const StrictGuard guard(range.memory(), describer);
+          sigaction(SIGSEGV, nullptr, &before_crash_reporter);  // the guard's
+          touch(range.memory().data());
+        },
+        KilledBySignal(SIGSEGV), "tensor a\ntraceback\n$");
+  }
+}
+
+void mask_telling_handler(int) {
+  say(is_blocked(SIGSEGV) ? "SEGV blocked, " : "SEGV open, ");
+  say(is_blocked(SIGUSR1) ? "USR1 blocked\n" : "USR1 open\n");
+  _exit(0);
+}
+
+TEST(StrictGuardDeathTest, BlocksTheSignalsThatTheHandlerBeforeAskedFor) {
+  const PageMapping range = PageMapping::inaccessible(page_bytes());
+  const FixedDescriber describer("tensor a");
+  const auto touch_with = [&](int flags, int also_blocked) {
+    struct sigaction action = plain_action(mask_telling_handler, flags);
+    if (also_blocked != 0) sigaddset(&action.sa_mask, also_blocked);
+    install(action);
+    const StrictGuard guard(range.memory(), describer);
+    touch(range.memory().data());
+  };
+  EXPECT_EXIT(touch_with(0, 0), ExitedWithCode(0), "SEGV blocked, USR1 open");
+  EXPECT_EXIT(touch_with(SA_NODEFER, SIGUSR1), ExitedWithCode(0), "SEGV open, USR1 blocked");
+  EXPECT_EXIT(touch_with(SA_NODEFER, SIGSEGV), ExitedWithCode(0), "SEGV blocked, USR1 open");
+}
+
+sigjmp_buf way_out;
+
+void leaving_handler(int) {
+  siglongjmp(way_out, 1);
+}
+
+TEST(StrictGuardDeathTest, ReportsAgainAfterTheHandlerBeforeHasLeft) {
+  const PageMapping range = PageMapping::inaccessible(page_bytes());
+  const FixedDescriber describer("tensor a");
+  EXPECT_EXIT(
+      {
+        install(plain_action(leaving_handler));
+        const StrictGuard guard(range.memory(), describer);
+        static int times = 0;  // a local variable might not outlive the jump
+        for (; times < 3; ++times)
+          if (sigsetjmp(way_out, 1) == 0) touch(range.memory().data());
+        _exit(0);
+      },
+      ExitedWithCode(0), "^(terrace: error: stray access to 0x[0-9a-f]+: tensor a\n){3}$");
+}
+
+void handler_of_one_signal(int) {
+  static int calls = 0;
+  say("once\n");
+  if (++calls == 3) _exit(1);
+}
+
+TEST(StrictGuardDeathTest, CallsAHandlerThatWantsOneSignalOnce) {
+  const PageMapping range = PageMapping::inaccessible(page_bytes());
+  const PageMapping other = PageMapping::inaccessible(page_bytes());
+  const FixedDescriber describer("tensor a");
+  EXPECT_EXIT(
+      {
+        install(plain_action(handler_of_one_signal, static_cast<int>(SA_RESETHAND)));
+        const StrictGuard guard(range.memory(), describer);
+        touch(other.memory().data());
+      },
+      KilledBySignal(SIGSEGV), "^once\n$");
+}
+
+TEST(StrictGuardDeathTest, LetsASentSignalBeIgnoredAsBefore) {
+  const PageMapping range = PageMapping::inaccessible(page_bytes());
+  const FixedDescriber describer("tensor a");
+  EXPECT_EXIT(
+      {
+        install(plain_action(SIG_IGN));
+        const StrictGuard guard(range.memory(), describer);
+        raise(SIGSEGV);
+        _exit(0);
+      },
+      ExitedWithCode(0), "^$");
 }
 
 TEST(StrictGuardDeathTest, LetsOtherFaultsAndSentSignalsEndTheProgramAsBefore) {
