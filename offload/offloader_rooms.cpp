@@ -7,6 +7,7 @@
 
 #include <terrace/base/error.h>
 #include <terrace/offload/homes/make_gradients.h>
+#include <terrace/offload/options/tier_name.h>
 #include <terrace/offload/plan/disk_room.h>
 
 namespace terrace {
@@ -61,7 +62,8 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
                                std::span<const TensorUse> trace, Device& accelerator,
                                Workers& compute_workers, Log& user_log, InstructionSet set)
     : space(flat_space),
-      options(offload_options),
+      options(with_tier_folders(offload_options)),
+      named_folders(offload_options, user_log),
       device(accelerator),
       plan(plan_with_disk(space, trace, options)),
       account(options.hooks.clock != nullptr ? *options.hooks.clock : clock),

@@ -27,6 +27,7 @@
 #include <terrace/offload/step/open_leases.h>
 #include <terrace/offload/step/parameter_fetches.h>
 #include <terrace/offload/step/step_recorder.h>
+#include <terrace/offload/tiers/named_folders.h>
 #include <terrace/offload/tiers/tier_stores.h>
 #include <terrace/offload/update/early_update.h>
 #include <terrace/offload/update/update_runner.h>
@@ -48,7 +49,8 @@ struct OffloaderRooms {
 
   // The request and the observers.
   const FlatSpace& space;
-  const OffloadOptions options;
+  const OffloadOptions options;      // with the paths that are in effect
+  const NamedFolders named_folders;  // there before the drives are looked at, and until no file is left
   Device& device;
   const SteadyClock clock;
   const MemoryPlan plan;

@@ -36,6 +36,7 @@ constexpr std::array kOptionWords = {
     TERRACE_OPTION(OffloadOptions, parameters, "--offload-param", "zero_optimization.offload_param.device"),
     TERRACE_OPTION(OffloadOptions, states, "--offload-optimizer", "zero_optimization.offload_optimizer.device"),
     TERRACE_OPTION(OffloadOptions, durable, "", "terrace.durable"),
+    TERRACE_OPTION(OffloadOptions, tier_name, "--nvme-path", "nvme_path"),  // any sub-folder can be named there
     TERRACE_OPTION(OffloadOptions, tier_start, "--resume nvme", ""),
     TERRACE_OPTION(OffloadOptions, discard_commits, "--fresh", ""),
     TERRACE_OPTION(OffloadOptions, record_layout, "--compact-state", "terrace.compact_state"),

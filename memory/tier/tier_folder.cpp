@@ -70,11 +70,33 @@ bool is_lock_file(int fd) {
   return size == 0 || begin == kBegin || begin == kZeros;
 }
 
-// Returns the text of a lock as part of a sentence: "pid 12, host a, started 2026-01-02T03:04:05Z".
-std::string holder_of(int lock_fd) {
+std::string text_of_lock(int lock_fd) {
   std::array<char, 512> text{};
   const ssize_t size = pread(lock_fd, text.data(), text.size() - 1, 0);
-  std::string holder(text.data(), size > 0 ? static_cast<size_t>(size) : 0);
+  return {text.data(), size > 0 ? static_cast<size_t>(size) : 0};
+}
+
+// Whether the job that wrote the lock is this process. The same number in another container is another
+// process, which is told by the open files of this one.
+bool is_held_by_this_process(int lock_fd) {
+  if (!text_of_lock(lock_fd).starts_with("pid " + std::to_string(getpid()) + "\n")) return false;
+  struct stat lock;
+  if (fstat(lock_fd, &lock) != 0) return false;
+  std::error_code failure;
+  std::filesystem::directory_iterator entry("/proc/self/fd", failure);
+  if (failure) return true;  // there is no /proc
+  for (; !failure && entry != std::filesystem::directory_iterator(); entry.increment(failure)) {
+    struct stat open;
+    const std::filesystem::path& path = entry->path();
+    if (path.filename() != std::to_string(lock_fd) && stat(path.c_str(), &open) == 0 && same_file(open, lock))
+      return true;
+  }
+  return false;
+}
+
+// Returns the text of a lock as part of a sentence: "pid 12, host a, started 2026-01-02T03:04:05Z".
+std::string holder_of(int lock_fd) {
+  std::string holder = text_of_lock(lock_fd);
   while (!holder.empty() && holder.back() == '\n') holder.pop_back();
   for (size_t at = holder.find('\n'); at != std::string::npos; at = holder.find('\n', at))
     holder.replace(at, 1, ", ");
@@ -189,6 +211,11 @@ bool TierFolder::take_lock() {
   if (result != 0) {
     if (errno != EWOULDBLOCK)
       fail(folder_ + "/lock", system_reason(errno), "choose a path on a local file system");
+    if (is_held_by_this_process(lock_fd_)) {
+      fail(folder_, "this process is using it already",
+           "destroy the earlier Offloader first, or give each one a folder of its own "
+           "(OffloadOptions::tier_name)");
+    }
     fail(folder_, holder_of(lock_fd_) + " is using it",
          "wait for it to end, or give every job a TierPath::path of its own");
   }

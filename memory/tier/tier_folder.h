@@ -30,7 +30,7 @@ class FileEvents;
 class TierFolder {
  public:
   // `path` must exist and be writable. Removes nothing. Throws Error(io) when it cannot be used, or when
-  // another job holds the lock (naming its pid and host). `events` outlives the folder.
+  // another job holds the lock (naming its pid and host) or this process does. `events` outlives the folder.
   TierFolder(const std::string& path, Log& log, io::FileEvents* events = nullptr);
   // Unlocks the folder. Unless files are kept, it removes them, the lock and, when nothing else is in it, the
   // folder. In a forked child it does nothing of this.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <terrace/aio/engine.h>
@@ -35,6 +36,9 @@ struct OffloadOptions {
   Placement states = Placement::none;
   std::vector<TierPath> parameter_paths;  // existing folders; used when parameters are on nvme
   std::vector<TierPath> state_paths;      // existing folders; used when states are on nvme
+  // Not empty: the run uses the sub-folder of this name in each of its paths (tier_name.h), so that several
+  // offloaders share paths. A sub-folder that is missing is made, and removed at the end if nothing is in it.
+  std::string tier_name;
 
   // Keeps commits (Commits::begin): every write of a record goes to a free slot, and the last commit stays
   // whole whatever happens. Records then take twice the room on the drives. The option has no effect where no

@@ -40,6 +40,7 @@ const Standings& standing_of_options() {
       {"states", kStates},
       {"parameter_paths", kPaths},
       {"state_paths", kPaths},
+      {"tier_name", Reason{"other paths, and nothing else: tier_name_test"}},
       {"durable", kCommits},
       {"retained_commits", kRetained},
       {"tier_start", kBegins},

@@ -59,6 +59,7 @@ struct ToyCase {
 
   bool durable = kCommits;
   uint32_t retained = 0;
+  std::string tier_name = {};
   TierStart start = TierStart::fresh;
   bool discard = false;
 

@@ -157,11 +157,37 @@ TEST(TierFolder, BelongsToOneJobAtATimeAndNamesIt) {
   const TierFolder folder(place.path(), log);
 }
 
-TEST(TierFolder, IsTakenWithinOneProcessToo) {
+TEST(TierFolder, IsTakenWithinOneProcessTooAndSaysSo) {
   const ScratchFolder place;
   MemoryLog log;
   const TierFolder folder(place.path(), log);
-  EXPECT_THROW(TierFolder(place.path(), log), Error);
+  const Error error = error_of([&] { TierFolder(place.path(), log); });
+  EXPECT_EQ(error.kind(), ErrorKind::io);
+  EXPECT_EQ(error.parts().subject, place / "terrace-tier");
+  EXPECT_EQ(error.parts().reason, "this process is using it already");
+  EXPECT_NE(error.parts().advice.find("OffloadOptions::tier_name"), std::string::npos) << error.what();
+}
+
+// In another container a process may have the number of this one, and the forked child of a job has its
+// files.
+TEST(TierFolder, TakesNoOtherJobForThisProcess) {
+  const ScratchFolder place;
+  MemoryLog log;
+  OtherJob other(place.path(), false);
+  const fs::path lock = place / "terrace-tier/lock";
+  std::ofstream(lock) << "pid " << getpid() << "\nhost a\n";
+  EXPECT_EQ(error_of([&] { TierFolder(place.path(), log); }).parts().reason,
+            "another job (pid " + std::to_string(getpid()) + ", host a) is using it");
+  other.end();
+  const TierFolder folder(place.path(), log);
+  const pid_t child = fork();
+  if (child == 0) {
+    const Error error = error_of([&] { TierFolder(place.path(), log); });
+    _exit(error.parts().reason.starts_with("another job (pid " + std::to_string(getppid())) ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(TierFolder, RemovesWhatADeadJobLeftOnlyWhenItIsAskedTo) {
