@@ -2,8 +2,10 @@
 # the same libraries under the same target names, so an exported link line needs nothing but this file. It must not
 # set a compile option or look for what only the build needs (Eigen, CLI11, the test libraries).
 #
-# Leaves the names of what is missing in TERRACE_MISSING_DEPENDENCIES.
+# Leaves the names of what is missing in TERRACE_MISSING_DEPENDENCIES. What only the trainer links is looked for with
+# TERRACE_WITH_RUNTIME, and missing in TERRACE_MISSING_RUNTIME_DEPENDENCIES.
 set(TERRACE_MISSING_DEPENDENCIES "")
+set(TERRACE_MISSING_RUNTIME_DEPENDENCIES "")
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)  # a project that holds Terrace as a subfolder links them as well
 
 foreach(package IN ITEMS Threads TBB fmt)
@@ -14,14 +16,15 @@ foreach(package IN ITEMS Threads TBB fmt)
 endforeach()
 unset(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
 
-# terrace_find_external(NAME HEADER LIBRARY [SUFFIX]): the target terrace::external_NAME for a C or C++ library whose
-# own package files differ from one distribution to the next. SUFFIX is a folder to look for the header in.
-macro(terrace_find_external name header library)
+# terrace_find_external(MISSING NAME HEADER LIBRARY [SUFFIX]): the target terrace::external_NAME for a C or C++ library
+# whose own package files differ from one distribution to the next, or its name in the list MISSING. SUFFIX is a folder
+# to look for the header in.
+macro(terrace_find_external missing name header library)
   find_path(TERRACE_${name}_INCLUDE_DIR "${header}" PATH_SUFFIXES ${ARGN})
   find_library(TERRACE_${name}_LIBRARY "${library}")
   mark_as_advanced(TERRACE_${name}_INCLUDE_DIR TERRACE_${name}_LIBRARY)
   if(NOT TERRACE_${name}_INCLUDE_DIR OR NOT TERRACE_${name}_LIBRARY)
-    list(APPEND TERRACE_MISSING_DEPENDENCIES "${library} (${header})")
+    list(APPEND ${missing} "${library} (${header})")
   elseif(NOT TARGET terrace::external_${name})
     add_library(terrace::external_${name} UNKNOWN IMPORTED GLOBAL)
     set_target_properties(terrace::external_${name} PROPERTIES
@@ -30,10 +33,12 @@ macro(terrace_find_external name header library)
   endif()
 endmacro()
 
-terrace_find_external(aio libaio.h aio)
-terrace_find_external(hwy hwy/highway.h hwy)
-terrace_find_external(jsoncpp json/json.h jsoncpp jsoncpp)
-terrace_find_external(pcre2 pcre2.h pcre2-8)
-terrace_find_external(uring liburing.h uring)
-terrace_find_external(utf8proc utf8proc.h utf8proc)
-terrace_find_external(xxhash xxhash.h xxhash)
+terrace_find_external(TERRACE_MISSING_DEPENDENCIES aio libaio.h aio)
+terrace_find_external(TERRACE_MISSING_DEPENDENCIES hwy hwy/highway.h hwy)
+terrace_find_external(TERRACE_MISSING_DEPENDENCIES uring liburing.h uring)
+terrace_find_external(TERRACE_MISSING_DEPENDENCIES xxhash xxhash.h xxhash)
+if(TERRACE_WITH_RUNTIME)
+  terrace_find_external(TERRACE_MISSING_RUNTIME_DEPENDENCIES jsoncpp json/json.h jsoncpp jsoncpp)
+  terrace_find_external(TERRACE_MISSING_RUNTIME_DEPENDENCIES pcre2 pcre2.h pcre2-8)
+  terrace_find_external(TERRACE_MISSING_RUNTIME_DEPENDENCIES utf8proc utf8proc.h utf8proc)
+endif()

@@ -1,4 +1,5 @@
-# The installed package: find_package(terrace) and `pkg-config terrace`. The modules install themselves.
+# The installed package: find_package(terrace) with its components, and `pkg-config terrace` and `pkg-config
+# terrace-offload`. The modules install themselves.
 include(CMakePackageConfigHelpers)
 set(TERRACE_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/terrace")
 
@@ -6,7 +7,10 @@ if(TARGET terrace)
   set_target_properties(terrace PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS terrace)
 endif()
-install(EXPORT terraceTargets NAMESPACE terrace:: DESTINATION "${TERRACE_PACKAGE_DIR}")
+install(EXPORT terraceOffloadTargets NAMESPACE terrace:: DESTINATION "${TERRACE_PACKAGE_DIR}")
+if(TERRACE_BUILD_RUNTIME)
+  install(EXPORT terraceRuntimeTargets NAMESPACE terrace:: DESTINATION "${TERRACE_PACKAGE_DIR}")
+endif()
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/terraceConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/package/terraceConfig.cmake" INSTALL_DESTINATION "${TERRACE_PACKAGE_DIR}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/package/terraceConfigVersion.cmake"
@@ -17,17 +21,36 @@ install(FILES
   "${PROJECT_SOURCE_DIR}/cmake/TerraceDependencies.cmake"
   DESTINATION "${TERRACE_PACKAGE_DIR}")
 
+# terrace_install_pc(NAME LIBRARIES SYSTEM_LIBRARIES OWN_PACKAGES PACKAGES): NAME.pc. A program that links archives names
+# what they need; shared libraries know that themselves, and so PACKAGES and SYSTEM_LIBRARIES are private to them.
+function(terrace_install_pc name libraries system_libraries own_packages packages)
+  set(TERRACE_PC_NAME "${name}")
+  if(BUILD_SHARED_LIBS)
+    set(TERRACE_PC_LIBRARIES "${libraries}")
+    set(TERRACE_PC_REQUIRES
+      "Requires: ${own_packages}\nRequires.private: ${packages}\nLibs.private: ${system_libraries}")
+  else()
+    set(TERRACE_PC_LIBRARIES "${libraries} ${system_libraries}")
+    set(requires ${own_packages} ${packages})
+    list(JOIN requires ", " requires)
+    set(TERRACE_PC_REQUIRES "Requires: ${requires}")
+  endif()
+  # The prefix follows from where the file lies, so an installed tree can be moved.
+  file(RELATIVE_PATH TERRACE_PC_PREFIX "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/terrace.pc.in" "${PROJECT_BINARY_DIR}/package/${name}.pc" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/package/${name}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+endfunction()
+
 # Upper modules first: the order in which a linker needs archives.
-set(TERRACE_PC_LIBRARIES "-lterrace_runtime_observe -lterrace_runtime_train -lterrace_runtime_model -lterrace_runtime_config -lterrace_offload -lterrace_optimizer_cpu -lterrace_sim -lterrace_memory -lterrace_aio -lterrace_base")
-set(TERRACE_PC_PACKAGES "fmt, tbb, liburing, libhwy, jsoncpp, libxxhash")
-if(BUILD_SHARED_LIBS)
-  set(TERRACE_PC_REQUIRES "Requires.private: ${TERRACE_PC_PACKAGES}\nLibs.private: -laio -pthread")
+terrace_install_pc(terrace-offload
+  "-lterrace_offload -lterrace_optimizer_cpu -lterrace_sim -lterrace_memory -lterrace_aio -lterrace_base"
+  "-laio -pthread" "" "fmt, tbb, liburing, libhwy, libxxhash")
+set(TERRACE_PC_OFFLOAD "terrace-offload = ${PROJECT_VERSION}")
+if(TERRACE_BUILD_RUNTIME)
+  terrace_install_pc(terrace
+    "-lterrace_runtime_observe -lterrace_runtime_train -lterrace_runtime_model -lterrace_runtime_config"
+    "" "${TERRACE_PC_OFFLOAD}" "jsoncpp, libpcre2-8, libutf8proc")
 else()
-  string(APPEND TERRACE_PC_LIBRARIES " -laio -pthread")
-  set(TERRACE_PC_REQUIRES "Requires: ${TERRACE_PC_PACKAGES}")
+  terrace_install_pc(terrace "" "" "${TERRACE_PC_OFFLOAD}" "")
 endif()
-# The prefix follows from where the file lies, so an installed tree can be moved.
-file(RELATIVE_PATH TERRACE_PC_PREFIX "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
-configure_file("${PROJECT_SOURCE_DIR}/cmake/terrace.pc.in" "${PROJECT_BINARY_DIR}/package/terrace.pc" @ONLY)
-install(FILES "${PROJECT_BINARY_DIR}/package/terrace.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
