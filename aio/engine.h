@@ -12,9 +12,11 @@
 //  - Every accepted request gets exactly one callback, whatever happens to it. Nothing here throws after
 //    creation.
 //
-// Threads: one owner thread (the first to submit, poll or wait) uses an engine; only wake() may be called by
-// others. Callbacks run on the owner thread, inside submit(), poll() or wait(), and may submit again: see
-// Engine::submit(). An engine never allocates per request once it is warm, and knows nothing of tensors.
+// Threads: one thread at a time uses an engine, wake() apart, and the program orders the calls of different
+// threads (a join, a lock). Any thread may go on where another has stopped, with requests in flight too, and
+// the one before may have ended. Two threads inside at the same moment end the program. Callbacks run on the
+// thread that calls submit(), poll() or wait(), inside that call, and may submit again: see Engine::submit().
+// An engine never allocates per request once it is warm, and knows nothing of tensors.
 #pragma once
 
 #include <cerrno>
@@ -112,8 +114,7 @@ struct EngineStats {
 
 class Engine {
  public:
-  // Finishes every accepted request and runs its callback. With requests in flight only the owner thread may
-  // do this.
+  // Finishes every accepted request and runs its callback.
   virtual ~Engine() = default;
 
   virtual EngineKind kind() const = 0;
@@ -143,8 +144,7 @@ class Engine {
 
   // Speeds up transfers that lie inside `memory`, where the engine can (io_uring fixed buffers, in pieces of
   // at most 1 GiB). False means that nothing changed and transfers work as before; registration_refusal()
-  // says why. The memory must be unregistered before it is unmapped. The owner thread calls this, or any
-  // thread before there is an owner.
+  // says why. The memory must be unregistered before it is unmapped.
   virtual bool register_buffer(std::span<std::byte> memory) = 0;
   // Takes exactly a registered `memory`, of which no transfer may be in flight.
   virtual void unregister_buffer(std::span<std::byte> memory) = 0;
@@ -178,9 +178,9 @@ struct EngineChoice {
 // an explicitly wanted kind does not work.
 EngineChoice choose_engine(std::optional<EngineKind> wanted);
 
-// Throws Error(config) for options out of range and Error(io) when the engine cannot be created. Features
-// that an older kernel lacks and the engine does without are reported to `log`, which must outlive an engine
-// with io_uring_iopoll. The engine may be handed to another thread before its first use.
+// Throws Error(config) for options out of range and Error(io) when the engine cannot be created. Options of
+// io_uring that the system refuses and the engine does without are reported to `log`, which must outlive an
+// engine with io_uring_iopoll.
 std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log);
 
 }  // namespace terrace::io

@@ -88,7 +88,7 @@ class IoThread {
   void run_call() TERRACE_REQUIRES(mutex_);
   void go_round();
 
-  std::unique_ptr<Engine> engine_;  // destroyed by the I/O thread, its owner
+  std::unique_ptr<Engine> engine_;  // destroyed by the I/O thread
   std::vector<Request> batch_;      // used by the I/O thread alone
 
   mutable Mutex mutex_;

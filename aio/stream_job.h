@@ -60,8 +60,7 @@ struct StreamResult {
   std::optional<StreamFailure> failure;  // the first one; it ended the stream
 };
 
-// The engine's owner thread calls it, with nothing in flight and every slot of the ring free. Returns with
-// nothing in flight.
+// Call it with nothing in flight and every slot of the ring free. Returns with nothing in flight.
 StreamResult run_stream(Engine& engine, RingBuffer& ring, int fd, const StreamOptions& options,
                         const Clock& clock);
 

@@ -51,7 +51,7 @@ std::string use_once(Transport& transport) {
   return reason;
 }
 
-// Null with the reason in `words`; otherwise `words` is empty or says what the engine does without.
+// Null with the reason in `words`.
 std::unique_ptr<Transport> make_transport_of_kind(const EngineOptions& options, Log& log,
                                                   std::string& words) {
   switch (options.kind) {
@@ -93,7 +93,6 @@ std::unique_ptr<Transport> make_transport(const EngineOptions& options, Log& log
     throw Error(ErrorKind::io, {"cannot create the I/O engine", std::string(name_of(options.kind)), words,
                                 "use another engine: \"threads\" works wherever files do"});
   }
-  if (!words.empty()) log.info(words);
   return transport;
 }
 

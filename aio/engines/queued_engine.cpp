@@ -80,14 +80,21 @@ uint32_t QueuedEngine::pop(List& list) {
   return slot;
 }
 
-void QueuedEngine::use_on_this_thread() {
+// Relaxed: this finds two threads that are inside at once, and must not stand in for the order between calls
+// that the program owes and the thread sanitizer checks.
+QueuedEngine::Call::Call(QueuedEngine& engine) : engine_(engine) {
   const std::thread::id here = std::this_thread::get_id();
-  if (owner_ == std::thread::id()) owner_ = here;
-  TERRACE_ASSERT(owner_ == here, "an engine is used by one thread, the first that used it");
+  std::thread::id inside{};
+  is_outermost_ = engine_.caller_.compare_exchange_strong(inside, here, std::memory_order_relaxed);
+  TERRACE_ASSERT(is_outermost_ || inside == here, "an engine is used by two threads at the same moment");
+}
+
+QueuedEngine::Call::~Call() {
+  if (is_outermost_) engine_.caller_.store(std::thread::id(), std::memory_order_relaxed);
 }
 
 void QueuedEngine::submit(std::span<const Request> requests) {
-  use_on_this_thread();
+  const Call call(*this);
   for (const Request& request : requests) {
     while (free_slots_.head == kNone) make_room();
     accept(request);
@@ -266,8 +273,8 @@ void QueuedEngine::run_ready() {
 }
 
 size_t QueuedEngine::poll() {
+  const Call call(*this);
   TERRACE_ASSERT(callback_depth_ == 0, "poll() was called from a callback");
-  use_on_this_thread();
   const uint64_t before = completed_;
   reap(false);
   run_ready();
@@ -275,8 +282,8 @@ size_t QueuedEngine::poll() {
 }
 
 size_t QueuedEngine::wait(size_t min_count) {
+  const Call call(*this);
   TERRACE_ASSERT(callback_depth_ == 0, "wait() was called from a callback");
-  use_on_this_thread();
   const uint64_t before = completed_;
   const uint64_t target = before + std::min<uint64_t>(min_count, in_flight_);
   reap(false);
@@ -287,6 +294,26 @@ size_t QueuedEngine::wait(size_t min_count) {
   }
   woken_ = false;
   return completed_ - before;
+}
+
+bool QueuedEngine::register_buffer(std::span<std::byte> memory) {
+  const Call call(*this);
+  return transport_->register_buffer(memory);
+}
+
+void QueuedEngine::unregister_buffer(std::span<std::byte> memory) {
+  const Call call(*this);
+  transport_->unregister_buffer(memory);
+}
+
+bool QueuedEngine::register_file(int fd) {
+  const Call call(*this);
+  return transport_->register_file(fd);
+}
+
+void QueuedEngine::unregister_file(int fd) {
+  const Call call(*this);
+  transport_->unregister_file(fd);
 }
 
 EngineStats QueuedEngine::stats() const {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <span>
 #include <thread>
@@ -32,10 +33,10 @@ class QueuedEngine final : public Engine {
   size_t wait(size_t min_count) override;
   void wake() noexcept override { transport_->wake(); }
   uint64_t in_flight() const override { return in_flight_; }
-  bool register_buffer(std::span<std::byte> memory) override { return transport_->register_buffer(memory); }
-  void unregister_buffer(std::span<std::byte> memory) override { transport_->unregister_buffer(memory); }
-  bool register_file(int fd) override { return transport_->register_file(fd); }
-  void unregister_file(int fd) override { transport_->unregister_file(fd); }
+  bool register_buffer(std::span<std::byte> memory) override;
+  void unregister_buffer(std::span<std::byte> memory) override;
+  bool register_file(int fd) override;
+  void unregister_file(int fd) override;
   std::string_view registration_refusal() const override { return transport_->registration_refusal(); }
   EngineStats stats() const override;
 
@@ -57,6 +58,18 @@ class QueuedEngine final : public Engine {
     uint32_t rewinds;          // how often it went back to the block in which a short transfer ended
     uint32_t moved_bytes;
   };
+  // A call from outside or from a callback, as long as it lasts.
+  class Call {
+   public:
+    explicit Call(QueuedEngine& engine);
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    QueuedEngine& engine_;
+    bool is_outermost_;
+  };
   // Slots linked through Slot::next.
   struct List {
     uint32_t head = kNone;
@@ -66,7 +79,6 @@ class QueuedEngine final : public Engine {
   void append(List& list, uint32_t slot);
   uint32_t pop(List& list);
 
-  void use_on_this_thread();
   void accept(const Request& request);
   void make_room();
   void pump();
@@ -96,7 +108,7 @@ class QueuedEngine final : public Engine {
   uint64_t completed_ = 0;
   uint32_t callback_depth_ = 0;
   bool woken_ = false;
-  std::thread::id owner_;
+  std::atomic<std::thread::id> caller_;  // the thread inside a call
   EngineStats stats_;
 };
 

@@ -38,8 +38,8 @@ struct TransportStats {
   uint64_t submit_calls = 0;            // system calls that handed pieces over; none with sqpoll
 };
 
-// One thread uses a transport, wake() apart. The engine above never has more than queue_depth pieces in
-// flight and destroys a transport only when none is.
+// One thread at a time uses a transport, wake() apart, and not always the same one. The engine above never
+// has more than queue_depth pieces in flight and destroys a transport only when none is.
 class Transport {
  public:
   virtual ~Transport() = default;

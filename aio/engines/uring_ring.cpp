@@ -4,7 +4,6 @@
 #include <liburing.h>
 #include <poll.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <terrace/base/assert.h>
@@ -24,15 +23,17 @@ constexpr uint32_t kFilePlaces = 64;
 // pauses between blocks, shorter than the compute phases between streams.
 constexpr unsigned kKernelThreadIdleMs = 20;
 
-// With a kernel thread there is no task work to defer.
-constexpr unsigned best_flags(RingMode mode) {
-  if (mode == RingMode::by_kernel_thread) return IORING_SETUP_R_DISABLED | IORING_SETUP_SQPOLL;
-  constexpr unsigned kDeferred = IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER |
-                                 IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
-  return mode == RingMode::by_polling ? kDeferred | IORING_SETUP_IOPOLL : kDeferred;
+constexpr unsigned flags_of(RingMode mode) {
+  switch (mode) {
+    case RingMode::by_interrupt:
+      return 0;
+    case RingMode::by_kernel_thread:
+      return IORING_SETUP_SQPOLL;
+    case RingMode::by_polling:
+      return IORING_SETUP_IOPOLL;
+  }
+  return 0;
 }
-constexpr unsigned kNewFlags =
-    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
 
 std::string memlock_words() {
   rlimit limit;
@@ -53,8 +54,7 @@ UringRing::UringRing(RingMode mode) : mode_(mode), ring_(std::make_unique<io_uri
 
 UringRing::~UringRing() {
   if (!created_) return;
-  // Gives the pinned pages and the open files back now; closing the ring does it some time later. From
-  // another thread than the owner the kernel refuses, and later it is.
+  // Gives the pinned pages and the open files back now; closing the ring does it some time later.
   if (has_buffer_table_) io_uring_unregister_buffers(ring_.get());
   if (has_file_table_) io_uring_unregister_files(ring_.get());
   io_uring_queue_exit(ring_.get());
@@ -64,17 +64,9 @@ std::unique_ptr<UringRing> UringRing::create(RingMode mode, uint32_t most_in_fli
   std::unique_ptr<UringRing> made(new UringRing(mode));
   io_uring* const ring = made->ring_.get();
   io_uring_params params{};
-  params.flags = best_flags(mode);
+  params.flags = flags_of(mode);
   params.sq_thread_idle = kKernelThreadIdleMs;
-  int result = io_uring_queue_init_params(most_in_flight, ring, &params);
-  if (result == -EINVAL && (best_flags(mode) & kNewFlags) != 0) {
-    params = io_uring_params{};
-    params.flags = best_flags(mode) & ~kNewFlags;
-    result = io_uring_queue_init_params(most_in_flight, ring, &params);
-    words =
-        "this kernel's io_uring has no SINGLE_ISSUER and DEFER_TASKRUN (Linux 6.1): more interrupts per "
-        "request";
-  }
+  const int result = io_uring_queue_init_params(most_in_flight, ring, &params);
   if (result < 0) {
     words = "io_uring_setup: " + system_reason(-result);
     return nullptr;
@@ -88,14 +80,6 @@ std::unique_ptr<UringRing> UringRing::create(RingMode mode, uint32_t most_in_fli
     return nullptr;
   }
   return made;
-}
-
-void UringRing::enable() {
-  // Not io_uring_enable_rings(): liburing 2.3 declares it and its shared library lacks it.
-  const long result =
-      syscall(__NR_io_uring_register, ring_->ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
-  if (result != 0) failure_ = errno;
-  enabled_ = true;
 }
 
 // Puts a descriptor into the table of files, where the kernel keeps it open until the last request has ended.

@@ -7,8 +7,9 @@
 // A call that the kernel refuses is made again for about a second; then the ring has failed: failure() says
 // so, nothing more is added or taken, and retire() must be called before memory of its pieces is given back.
 //
-// The ring is created disabled, in any thread, so that make_engine() reports what fails; enable() makes the
-// calling thread its only user (SINGLE_ISSUER).
+// Any thread may use the ring, one at a time: it has neither SINGLE_ISSUER nor DEFER_TASKRUN, which bind a
+// ring to one thread and were not measurably faster (docs/benchmarks.md), nor COOP_TASKRUN, without which a
+// completion soon reaches a thread that waits for what another one has started.
 //
 // mode             | who submits     | how completions come     | accepted requests
 // by_interrupt     | submit()        | the drive interrupts     | all
@@ -43,15 +44,12 @@ class UringRing {
   };
   static constexpr uint64_t kWakeId = UINT64_MAX;
 
-  // Returns null, with the reason in `words`, when io_uring does not work here; otherwise `words` is empty or
-  // says what an older kernel lacks.
+  // Returns null, with the reason in `words`, when io_uring does not work here.
   static std::unique_ptr<UringRing> create(RingMode mode, uint32_t most_in_flight, std::string& words);
   ~UringRing();
   UringRing(const UringRing&) = delete;
   UringRing& operator=(const UringRing&) = delete;
 
-  void enable();  // if the kernel refuses, the ring has failed
-  bool enabled() const { return enabled_; }
   // The errno of the call that the kernel refused; 0 while the ring works.
   int failure() const { return failure_; }
   // Ends the ring. Returns when the kernel has let go of every piece, moved or not.
@@ -105,7 +103,6 @@ class UringRing {
   const RingMode mode_;
   std::unique_ptr<io_uring> ring_;
   bool created_ = false;
-  bool enabled_ = false;
   int failure_ = 0;
   CallPatience patience_;
   bool has_buffer_table_ = false;

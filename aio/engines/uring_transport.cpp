@@ -16,15 +16,22 @@
 namespace terrace::io {
 namespace {
 
+// The number of the calling thread. No two threads of a process have the same, not even one after the other.
+uint64_t thread_number() {
+  static std::atomic<uint64_t> next{0};
+  thread_local const uint64_t number = ++next;
+  return number;
+}
+
 class UringTransport final : public Transport {
  public:
   UringTransport(const EngineOptions& options, Log& log)
-      : options_(options), log_(log), ledger_(options.queue_depth) {}
+      : options_(options), log_(log), started_by_(options.queue_depth), ledger_(options.queue_depth) {}
   ~UringTransport() override;
   UringTransport(const UringTransport&) = delete;
   UringTransport& operator=(const UringTransport&) = delete;
 
-  // False with the reason in `words`; true with what is missing in `words`.
+  // False with the reason in `words`.
   bool create(std::string& words);
 
   EngineKind kind() const override { return EngineKind::io_uring; }
@@ -41,7 +48,6 @@ class UringTransport final : public Transport {
  private:
   void create_main_ring(std::string& words);
   void create_polling_ring();
-  void enable();
   void arm_wake();
   bool take_wake();
   int ring_failure() const;
@@ -51,6 +57,7 @@ class UringTransport final : public Transport {
   size_t take_polled(std::span<PieceResult> results);
   Reaped take_main(std::span<PieceResult> results, bool block);
   void stop_polling(const Piece& piece);
+  PieceResult answer(uint32_t id, int32_t result);
 
   const EngineOptions options_;
   Log& log_;
@@ -59,6 +66,7 @@ class UringTransport final : public Transport {
   std::vector<Piece> polled_pieces_;    // by id: to be started again where polling is refused
   std::vector<bool> refuses_polling_;   // by descriptor
   uint32_t polled_in_flight_ = 0;
+  std::vector<uint64_t> started_by_;  // by id: thread_number() of who started the piece
   PieceLedger ledger_;
   int stopped_ = 0;  // engine_stopped() of what ended the rings, which are gone then
   int wake_fd_ = -1;
@@ -82,6 +90,7 @@ bool UringTransport::create(std::string& words) {
     words = "eventfd: " + system_reason(errno);
     return false;
   }
+  arm_wake();
   return true;
 }
 
@@ -104,13 +113,6 @@ void UringTransport::create_polling_ring() {
     return;
   }
   polled_pieces_.resize(options_.queue_depth);
-}
-
-void UringTransport::enable() {
-  if (stopped_ != 0 || ring_->enabled()) return;
-  ring_->enable();
-  if (polling_ != nullptr) polling_->enable();
-  arm_wake();
 }
 
 void UringTransport::arm_wake() {
@@ -172,8 +174,10 @@ UringRing::Registered UringTransport::add_polled(const Piece& piece) {
 }
 
 void UringTransport::start(std::span<const Piece> pieces) {
-  enable();
-  for (const Piece& piece : pieces) ledger_.start(piece.id);
+  for (const Piece& piece : pieces) {
+    ledger_.start(piece.id);
+    started_by_[piece.id] = thread_number();
+  }
   if (stopped_ != 0) {
     ledger_.refuse_all(-stopped_);
     return;
@@ -203,6 +207,14 @@ void UringTransport::stop_polling(const Piece& piece) {
   stats_.submit_calls += ring_->submit();
 }
 
+// What the kernel does for a thread that has ended is given up with ECANCELED, or with EFAULT where it had to
+// go on with the thread's memory: to be started again, by a thread that is there.
+PieceResult UringTransport::answer(uint32_t id, int32_t result) {
+  ledger_.answer(id);
+  const bool given_up = result == -ECANCELED || (result == -EFAULT && started_by_[id] != thread_number());
+  return {id, given_up ? -EINTR : result};
+}
+
 size_t UringTransport::take_polled(std::span<PieceResult> results) {
   size_t count = 0;
   UringRing::Taken taken;
@@ -212,8 +224,7 @@ size_t UringTransport::take_polled(std::span<PieceResult> results) {
     if (taken.result == -EOPNOTSUPP) {
       stop_polling(polled_pieces_[id]);
     } else {
-      ledger_.answer(id);
-      results[count++] = PieceResult{id, taken.result};
+      results[count++] = answer(id, taken.result);
     }
   }
   return count;
@@ -231,9 +242,7 @@ Reaped UringTransport::take_main(std::span<PieceResult> results, bool block) {
     if (taken.id == UringRing::kWakeId) {
       reaped.woken = true;
     } else {
-      const auto id = static_cast<uint32_t>(taken.id);
-      ledger_.answer(id);
-      results[reaped.count++] = PieceResult{id, taken.result};
+      results[reaped.count++] = answer(static_cast<uint32_t>(taken.id), taken.result);
     }
   }
   if (reaped.woken) {
@@ -246,7 +255,6 @@ Reaped UringTransport::take_main(std::span<PieceResult> results, bool block) {
 // While the device has to be asked, both rings are looked at in turn; otherwise the thread sleeps in the one
 // that completions and wakes interrupt.
 Reaped UringTransport::reap(std::span<PieceResult> results, bool block) {
-  enable();
   for (;;) {
     if (stop_where_a_ring_failed()) return {ledger_.take_refused(results), take_wake()};
     const size_t polled = take_polled(results);
