@@ -13,7 +13,9 @@
 // With options.layer_major all micro-batches of a step are open together: select_micro_batch() names the one
 // that the following uses belong to, and end_micro_batch() ends them all.
 //
-// An Offloader is used by one thread. After an Error has_whole_state() says whether the state in memory is
+// An Offloader is used by one thread at a time, which the headers of its parts call the step thread:
+// whichever thread calls. The program orders the calls of different threads (a join, a lock), and a thread
+// may end when its call has returned. After an Error has_whole_state() says whether the state in memory is
 // still that of a step boundary. A failed step or update leaves no whole state: from then on commits,
 // exports, evaluations and steps throw Error(cancelled) until a whole state is loaded anew. A failed commit,
 // export or change of the host budget leaves the state as it was. A call out of order throws Error(misuse),

@@ -7,9 +7,9 @@
 // lies under a flat address and operations compute with it), never both. Copies act on detached slots only; a
 // slot with a copy in flight cannot be attached. Breaking either rule is an assertion.
 //
-// Threads: copies may be asked for from any thread; everything else belongs to the owner's thread. A thread
-// that asks for a copy of a slot and the thread that attaches it must agree on the order, as for any other
-// shared memory.
+// Threads: copies may be asked for from any thread; everything else belongs to the owner's thread, which may
+// be another one after each call. A thread that asks for a copy of a slot and the thread that attaches it
+// must agree on the order, as for any other shared memory.
 #pragma once
 
 #include <cstddef>

@@ -68,7 +68,7 @@ class Schedule {
 
 // ScheduleCursor: follows a step as it happens, compares it with the schedule of the step before and records
 // the new one. Skipped, repeated and unknown operations never fail: they only make the next schedule differ.
-// A step that matches its schedule allocates nothing. Owned and used by one thread.
+// A step that matches its schedule allocates nothing. One thread at a time uses it.
 class ScheduleCursor {
  public:
   // `renewed` is that of Schedule.

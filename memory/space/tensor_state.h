@@ -100,7 +100,7 @@ std::string_view name_of(ChunkState state);
 bool is_legal(ChunkState from, ChunkState to);
 std::string chunk_transition_table_markdown();
 
-// The state of every tensor, with its last transitions. Owned and used by one thread.
+// The state of every tensor, with its last transitions. One thread at a time uses it.
 class TensorStates {
  public:
   // All tensors start free. `space` must outlive this object.

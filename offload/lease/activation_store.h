@@ -2,7 +2,7 @@
 // stay in device memory. A model puts each input away while the layer computes with it and gets it back while
 // the layer above runs backward. The model never knows where the bytes go.
 //
-// Entries are numbered from 0 within a micro-batch. A store is used by one thread.
+// Entries are numbered from 0 within a micro-batch. One thread at a time uses a store.
 #pragma once
 
 #include <cstddef>

@@ -71,6 +71,8 @@ constexpr std::array<std::string_view, 2> kRetainedCommits = {"0", "1"};
 constexpr std::array<std::string_view, 2> kSaveWays = {"none", "background"};
 // In empty folders, or over the commit of a run that is given up.
 constexpr std::array<std::string_view, 2> kBeginnings = {"anew", "over a commit"};
+// "changing": every call of the offloader comes from another thread, which ends then.
+constexpr std::array<std::string_view, 2> kCallingThreads = {"one", "changing"};
 
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
@@ -111,6 +113,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"gradients", kGradientOrigins},
     {"leases", kLeaseOrders},
     {"unused", kUnusedGradients},
+    {"caller threads", kCallingThreads},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {

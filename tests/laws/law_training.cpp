@@ -181,6 +181,7 @@ struct LawTraining::Save {
 LawTraining::LawTraining(const Combination& combination, const LawSurroundings& surroundings)
     : c_(combination),
       training_(training_of(combination)),
+      call_(level_of(combination, kCallers) == "changing"),
       model_(make_law_model(combination)),
       space_(model_->tensors(), number_of(combination, kChunk)),
       workers_(number_of(combination, kThreads)),
@@ -191,12 +192,16 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
   options_ = options_of(c_, space_, dry, surroundings);
   device_ = std::make_unique<SimulatedDevice>(
       SimulatedDeviceOptions{options_.device_budget_bytes, level_of(c_, kStrict) == "on", 0, 0});
-  offloader_ = std::make_unique<Offloader>(space_, options_, dry.trace, *device_, workers_, log_);
+  call_([&] {
+    offloader_ = std::make_unique<Offloader>(space_, options_, dry.trace, *device_, workers_, log_);
+  });
   make_access();
   arena_.emplace(offloader_->work_memory());
   if (surroundings.start == TierStart::fresh) {
-    offloader_->state().initialise([this](TensorId tensor, uint64_t first, std::span<float> values) {
-      model_->initial_values(tensor, first, values);
+    call_([&] {
+      offloader_->state().initialise([this](TensorId tensor, uint64_t first, std::span<float> values) {
+        model_->initial_values(tensor, first, values);
+      });
     });
     return;
   }
@@ -206,28 +211,60 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
 }
 
 void LawTraining::make_access() {
-  access_ = offloader_.get();
+  access_ = &caller_.emplace(*offloader_, call_);
   if (nests(c_)) access_ = &nesting_.emplace(*access_, kHeld);
   if (training_.gradients == GradientOrigin::leases) return;
-  access_ = &handing_.emplace(*offloader_, *access_, model_->tensors());
-  handing_->hand_over_if([this](TensorId tensor) { return training_.has_gradient(completed_ + 1, tensor); });
+  access_ = &handing_.emplace(*access_, model_->tensors(), [this](TensorId tensor, std::span<const std::byte> gradient) {
+    if (!training_.has_gradient(completed_ + 1, tensor)) return;
+    call_([&] { offloader_->hand_over_gradient(tensor, gradient); });
+  });
 }
 
 LawTraining::~LawTraining() {
   if (save_ != nullptr) save_->thread.join();
+  arena_.reset();
+  call_([&] { offloader_.reset(); });
 }
 
 void LawTraining::choose_mode() {
   const std::string_view name = level_of(c_, kUpdate);
   const size_t mode =
       name == "mixed" ? (completed_ + 1) % (factors()[kUpdate].levels.size() - 1) : c_[kUpdate];
-  if (offloader_->why_not(static_cast<UpdateMode>(mode)).empty())
-    offloader_->set_update_mode(static_cast<UpdateMode>(mode));
+  call_([&] {
+    if (offloader_->why_not(static_cast<UpdateMode>(mode)).empty())
+      offloader_->set_update_mode(static_cast<UpdateMode>(mode));
+  });
+}
+
+// The micro-batches of a step, without its update.
+void LawTraining::run_step(const UpdateSettings& update, float scale, FunctionRef<void(float)> note) {
+  const uint64_t step = completed_ + 1;
+  const auto announce = [&] {
+    call_([&] {
+      if (offloader_->update_mode() == UpdateMode::during_backward) offloader_->announce_update(update);
+    });
+  };
+  call_([&] { offloader_->begin_step(); });
+  if (is_layer_major(c_)) {
+    announce();
+    LayerMajorBatch batch(model_->config(), step, training_.accumulation);
+    model_->train_layer_major(ops_, *access_, *arena_, batch.runs, scale, offloader_->activations());
+    for (const MicroBatchRun& run : batch.runs) note(run.loss);
+    end_micro_batch();
+    return;
+  }
+  for (uint32_t m = 0; m < training_.accumulation; ++m) {
+    if (m + 1 == training_.accumulation) announce();
+    const TokenBatch tokens(model_->config(), step * 10 + m);
+    note(model_->train_micro_batch(ops_, *access_, *arena_, tokens.view(), scale, micro_batch_prefix(m),
+                                   offloader_->activations()));
+    end_micro_batch();
+  }
 }
 
 void LawTraining::end_micro_batch() {
   if (handing_) handing_->end_micro_batch();
-  offloader_->end_micro_batch();
+  call_([&] { offloader_->end_micro_batch(); });
 }
 
 UpdateResult LawTraining::step(std::vector<uint32_t>* losses, bool poisoned) {
@@ -236,29 +273,10 @@ UpdateResult LawTraining::step(std::vector<uint32_t>* losses, bool poisoned) {
       poisoned ? std::numeric_limits<float>::infinity() : loss_scale_of(training_.type, step);
   const std::vector<OptimizerSettings> groups = settings(updates_ + 1, training_.optimizer);
   const UpdateSettings update{groups, updates_ + 1, training_.clip_norm, poisoned ? 1 : loss_scale};
-  const auto note = [&](float loss) {
+  run_step(update, loss_scale / static_cast<float>(training_.accumulation), [&](float loss) {
     if (losses != nullptr) losses->push_back(std::bit_cast<uint32_t>(loss));
-  };
-  const auto announce = [&] {
-    if (offloader_->update_mode() == UpdateMode::during_backward) offloader_->announce_update(update);
-  };
-  const float scale = loss_scale / static_cast<float>(training_.accumulation);
-  offloader_->begin_step();
-  if (is_layer_major(c_)) {
-    announce();
-    LayerMajorBatch batch(model_->config(), step, training_.accumulation);
-    model_->train_layer_major(ops_, *access_, *arena_, batch.runs, scale, offloader_->activations());
-    for (const MicroBatchRun& run : batch.runs) note(run.loss);
-    end_micro_batch();
-  }
-  for (uint32_t m = 0; m < training_.accumulation && !is_layer_major(c_); ++m) {
-    if (m + 1 == training_.accumulation) announce();
-    const TokenBatch tokens(model_->config(), step * 10 + m);
-    note(model_->train_micro_batch(ops_, *access_, *arena_, tokens.view(), scale, micro_batch_prefix(m),
-                                   offloader_->activations()));
-    end_micro_batch();
-  }
-  const UpdateResult result = offloader_->update(update);
+  });
+  const UpdateResult result = call_([&] { return offloader_->update(update); });
   updates_ += result.applied ? 1 : 0;
   if (result.applied || (!poisoned && !result.partly_applied)) completed_ = step;
   if (offloader_->update_mode() == UpdateMode::next_forward && result.applied != offloader_->update_pending())
@@ -274,23 +292,27 @@ bool LawTraining::commits_now() const {
 
 void LawTraining::begin_commit() {
   const uint64_t step = completed_;
-  offloader_->commits().begin(fmt::format("{} {}", step, updates_),
-                              options_.retained_commits > 0 && step == 2);
+  call_([&] {
+    offloader_->commits().begin(fmt::format("{} {}", step, updates_),
+                                options_.retained_commits > 0 && step == 2);
+  });
 }
 
 void LawTraining::change_budget() {
   if (level_of(c_, kBudgetChange) == "none") return;
-  if (completed_ == 1) offloader_->budget().set(offloader_->budget().least());
-  if (completed_ == 2 && level_of(c_, kBudgetChange) == "down and up")
-    offloader_->budget().set(options_.host_budget_bytes);
+  call_([&] {
+    if (completed_ == 1) offloader_->budget().set(offloader_->budget().least());
+    if (completed_ == 2 && level_of(c_, kBudgetChange) == "down and up")
+      offloader_->budget().set(options_.host_budget_bytes);
+  });
 }
 
 void LawTraining::begin_save() {
   if (level_of(c_, kSaves) == "none") return;
   finish_save();
-  if (!offloader_->commits().are_kept() || offloader_->commits().finish() == 0) return;
+  if (!offloader_->commits().are_kept() || call_([&] { return offloader_->commits().finish(); }) == 0) return;
   save_ = std::make_unique<Save>();
-  save_->commit = offloader_->commits().pin();
+  save_->commit = call_([&] { return offloader_->commits().pin(); });
   save_->step = std::stoull(save_->commit->info());
   save_->thread = std::thread([save = save_.get()] { save->copy(); });
 }
@@ -304,19 +326,19 @@ void LawTraining::finish_save() {
 }
 
 float LawTraining::evaluate() {
-  offloader_->begin_evaluation();
+  call_([&] { offloader_->begin_evaluation(); });
   const TokenBatch held_out(model_->config(), 999);
   const float loss = model_->evaluate(ops_, *access_, *arena_, held_out.view(), "eval/");
-  offloader_->end_evaluation();
+  call_([&] { offloader_->end_evaluation(); });
   return loss;
 }
 
 std::vector<std::byte> LawTraining::parameters() {
-  return testing::parameters_of(*offloader_, space_);
+  return call_([&] { return testing::parameters_of(*offloader_, space_); });
 }
 
 std::vector<std::byte> LawTraining::records() {
-  return testing::records_of(*offloader_);
+  return call_([&] { return testing::records_of(*offloader_); });
 }
 
 std::vector<std::byte> LawTraining::state() {

@@ -1,5 +1,6 @@
 // One training of the laws: a small model under a combination of factors, through an Offloader, a step at a
-// time. On a fresh tier or taken up from a commit; with engines and files that a law may stand between.
+// time. On a fresh tier or taken up from a commit; with engines and files that a law may stand between; its
+// calls from one thread or each from another.
 #pragma once
 
 #include <bit>
@@ -19,6 +20,7 @@
 
 #include "laws/factors.h"
 #include "laws/plain_training.h"
+#include "support/changing_threads.h"
 #include "support/lease_adapters.h"
 
 namespace terrace::laws {
@@ -81,9 +83,11 @@ class LawTraining {
  private:
   void end_micro_batch();
   void make_access();
+  void run_step(const UpdateSettings& update, float scale, FunctionRef<void(float)> note);
 
   const Combination c_;
   const Training training_;
+  const testing::Caller call_;
   std::unique_ptr<Model> model_;
   FlatSpace space_;
   Workers workers_;
@@ -92,6 +96,7 @@ class LawTraining {
   std::unique_ptr<SimulatedDevice> device_;
   std::unique_ptr<Offloader> offloader_;
   // The ways to the offloader, the last one that of the model.
+  std::optional<testing::AccessByCaller> caller_;
   std::optional<testing::NestingAccess> nesting_;
   std::optional<testing::HandingAccess> handing_;
   ParameterAccess* access_ = nullptr;

@@ -87,8 +87,7 @@ TEST_P(HandedOver, GoesOnAfterAnAbandonedStepAndAfterInfiniteGradients) {
   rig.offloader->begin_step();
   if (!rig.layer_major) toy::run_micro_batch(*rig.access, rig.specs, 0, "block1");
   rig.offloader->abandon_step();
-  rig.handing.emplace(*rig.offloader,
-                      rig.nesting ? static_cast<ParameterAccess&>(*rig.nesting) : *rig.offloader, rig.specs);
+  rig.hand_over();
   if (!rig.layer_major) {
     rig.offloader->begin_step();
     for (uint32_t m = 0; m < rig.accumulation; ++m) {

@@ -106,7 +106,7 @@ ToyRig::ToyRig(const ToyCase<kKind>& c, const std::vector<std::filesystem::path>
                                           *device, workers, log);
   access = offloader.get();
   if (c.nested) access = &nesting.emplace(*access, held);
-  if (c.gradients == GradientOrigin::handed_over) access = &handing.emplace(*offloader, *access, specs);
+  if (c.gradients == GradientOrigin::handed_over) hand_over();
   if (c.dry) {
     offloader->state().initialise(
         [](TensorId, uint64_t, std::span<float>) { FAIL() << "values are computed"; });
@@ -114,6 +114,14 @@ ToyRig::ToyRig(const ToyCase<kKind>& c, const std::vector<std::filesystem::path>
     toy::initialise(*offloader);
   }
   offloader->set_update_mode(c.mode);
+}
+
+void ToyRig::hand_over() {
+  access = offloader.get();
+  if (nesting) access = &*nesting;
+  access = &handing.emplace(*access, specs, [this](TensorId tensor, std::span<const std::byte> gradient) {
+    offloader->hand_over_gradient(tensor, gradient);
+  });
 }
 
 UpdateResult ToyRig::step(uint64_t number) {

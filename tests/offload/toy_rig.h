@@ -114,6 +114,9 @@ class ToyRig {
   // Records, then all parameters.
   std::vector<std::byte> state();
 
+  // Gradients are handed over from now on, as if none had been made yet.
+  void hand_over();
+
   bool layer_major;
   uint32_t accumulation;
   OptimizerKind kind;

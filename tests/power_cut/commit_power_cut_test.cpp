@@ -42,7 +42,8 @@ const std::vector<Combination>& combinations() {
                                          {laws::kOptimizer, {"adam"}},
                                          {laws::kMoments, {"fp32"}},
                                          {laws::kBudgetChange, {"none", "down and up"}},
-                                         {laws::kOrder, {"batch"}}});
+                                         {laws::kOrder, {"batch"}},
+                                         {laws::kCallers, {"one"}}});
   return list;
 }
 

@@ -52,11 +52,12 @@ inline std::vector<TensorUse> nested_trace(const std::vector<TensorUse>& trace, 
 // Gradients are made in memory of its own, and handed over when they are complete.
 class HandingAccess final : public ParameterAccess {
  public:
-  // `access` leads to the offloader.
-  HandingAccess(Offloader& offloader, ParameterAccess& access, std::vector<TensorSpec> specs)
-      : offloader_(offloader),
-        access_(access),
+  // `hand_over` is called with complete gradients.
+  using HandOver = std::function<void(TensorId, std::span<const std::byte>)>;
+  HandingAccess(ParameterAccess& access, std::vector<TensorSpec> specs, HandOver hand_over)
+      : access_(access),
         specs_(std::move(specs)),
+        hand_over_(std::move(hand_over)),
         gradients_(specs_.size()),
         uses_(specs_.size()) {}
 
@@ -77,8 +78,6 @@ class HandingAccess final : public ParameterAccess {
       failure_ = std::current_exception();
     }
   }
-  // Only tensors that `wanted` accepts are handed over.
-  void hand_over_if(std::function<bool(TensorId)> wanted) { wanted_ = std::move(wanted); }
   // Before that of the offloader: what had fewer uses than it could have.
   void end_micro_batch() {
     throw_failure();
@@ -102,18 +101,17 @@ class HandingAccess final : public ParameterAccess {
   }
   void hand_over(TensorId tensor) {
     std::vector<std::byte>& gradient = gradients_[index_of(tensor)];
-    if (wanted_ == nullptr || wanted_(tensor)) offloader_.hand_over_gradient(tensor, gradient);
+    hand_over_(tensor, gradient);
     gradient.assign(gradient.size(), std::byte{0x7f});  // nobody reads it any more
     uses_[index_of(tensor)] = 0;
   }
 
-  Offloader& offloader_;
   ParameterAccess& access_;
   const std::vector<TensorSpec> specs_;
+  const HandOver hand_over_;
   std::vector<std::vector<std::byte>> gradients_;
   std::vector<uint32_t> uses_;  // that have added to the gradient
   std::vector<TensorId> leased_;
-  std::function<bool(TensorId)> wanted_;
   std::exception_ptr failure_;
 };
 

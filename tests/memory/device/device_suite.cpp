@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 #include <stdexcept>
+#include <thread>
 
 #include <terrace/base/data_type.h>
 #include <terrace/base/error.h>
@@ -275,6 +276,38 @@ TEST_P(DeviceSuite, PassesAFailureOnToCopiesOfWorkMemory) {
     EXPECT_THROW(arrived.wait(), std::runtime_error);
   }
   EXPECT_EQ(rig().peek(work.data(), page), Bytes(page));
+}
+
+TEST_P(DeviceSuite, ServesThreadsThatComeAndGo) {
+  const auto on_a_thread = [](const auto& body) { std::thread(body).join(); };
+  std::unique_ptr<Device> device;
+  std::byte* flat = nullptr;
+  std::vector<DeviceSlot> slots;
+  std::span<std::byte> work;
+  Bytes host(page, std::byte{7}), found(page);
+  on_a_thread([&] { device = rig().make(4 * page, true); });
+  on_a_thread([&] { flat = device->reserve_addresses(4 * page); });
+  on_a_thread([&] { slots = device->create_slots(page, 2, "chunks"); });
+  on_a_thread([&] { work = device->allocate_work_memory(2 * page); });
+  for (int round = 0; round < 3; ++round) {
+    on_a_thread([&] { device->poison(slots[0]); });
+    on_a_thread([&] { device->zero_in_order(slots[1], page); });
+    on_a_thread([&] { write_slot(*device, slots[0], 0, host); });
+    on_a_thread([&] { device->attach(slots[0], flat); });
+    on_a_thread([&] { device->detach(slots[0]); });
+    on_a_thread([&] { found = read_slot(*device, slots[0], 0, page); });
+    EXPECT_EQ(found, host);
+    Event there, back;
+    there.begin(), back.begin();
+    on_a_thread([&] { device->copy_to_work(work.data(), host.data(), page, nullptr, there); });
+    there.wait();
+    on_a_thread([&] { device->copy_work_in_order(work.data() + page, work.data(), page); });
+    found.assign(page, std::byte{0});
+    on_a_thread([&] { device->copy_work_to_host(found.data(), work.data() + page, page, nullptr, back); });
+    back.wait();
+    EXPECT_EQ(found, host);
+  }
+  on_a_thread([&] { device.reset(); });
 }
 
 TEST_P(DeviceSuite, AttachesAnotherSlotWhereOneWasJustDetached) {

@@ -1,0 +1,75 @@
+// Calls of an embedding program that come from changing threads: one at a time, each from a thread of its
+// own, which is over when the call returns.
+#pragma once
+
+#include <exception>
+#include <optional>
+#include <thread>
+#include <type_traits>
+
+#include <terrace/offload/lease/parameter_access.h>
+
+namespace terrace::testing {
+
+class Caller {
+ public:
+  // If not `changes`, calls stay on the thread that makes them.
+  explicit Caller(bool changes) : changes_(changes) {}
+
+  template <typename Body>
+  auto operator()(Body body) const {
+    using Result = std::invoke_result_t<Body>;
+    if constexpr (std::is_void_v<Result>) {
+      run(body);
+    } else {
+      std::optional<Result> result;
+      run([&] { result.emplace(body()); });
+      return std::move(*result);
+    }
+  }
+
+ private:
+  template <typename Body>
+  void run(Body body) const {
+    if (!changes_) return body();
+    std::exception_ptr failure;
+    std::thread([&] {
+      try {
+        body();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }).join();
+    if (failure != nullptr) std::rethrow_exception(failure);
+  }
+
+  bool changes_;
+};
+
+// Every call on the way to `access` through `caller`.
+class AccessByCaller final : public ParameterAccess {
+ public:
+  AccessByCaller(ParameterAccess& access, Caller caller) : access_(access), caller_(caller) {}
+
+  void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override {
+    caller_([&] { access_.begin_use(operation, tensors, kind); });
+  }
+  void end_use() override {
+    caller_([&] { access_.end_use(); });
+  }
+  void select_micro_batch(uint32_t micro_batch) override {
+    caller_([&] { access_.select_micro_batch(micro_batch); });
+  }
+  const std::byte* parameter(TensorId tensor) const override {
+    return caller_([&] { return access_.parameter(tensor); });
+  }
+  GradientView gradient(TensorId tensor) override {
+    return caller_([&] { return access_.gradient(tensor); });
+  }
+
+ private:
+  ParameterAccess& access_;
+  const Caller caller_;
+};
+
+}  // namespace terrace::testing
