@@ -237,6 +237,22 @@ bool File::try_lock() {
   fail("cannot lock the file", errno);
 }
 
+void read_exactly(const File& file, uint64_t offset, std::span<std::byte> bytes, std::string_view advice) {
+  while (!bytes.empty()) {
+    const ssize_t moved = pread(file.fd(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved <= 0) {
+      throw Error(ErrorKind::io,
+                  {"cannot read " + std::to_string(bytes.size()) + " bytes at offset " +
+                       std::to_string(offset) + " of",
+                   file.path().string(), moved < 0 ? system_reason(errno) : "the file became shorter",
+                   std::string(advice)});
+    }
+    offset += static_cast<uint64_t>(moved);
+    bytes = bytes.subspan(static_cast<size_t>(moved));
+  }
+}
+
 uint64_t free_bytes_at(const std::filesystem::path& path) {
   struct statvfs status;
   int result;

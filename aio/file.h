@@ -83,6 +83,10 @@ class File {
   uint64_t alignment_bytes_ = 1;
 };
 
+// Fills `bytes` from `offset` on; thread-safe. Throws Error(io) where the system refuses or the file ends,
+// with `advice`.
+void read_exactly(const File& file, uint64_t offset, std::span<std::byte> bytes, std::string_view advice);
+
 // Bytes an ordinary user can still write to the file system that holds `path`.
 uint64_t free_bytes_at(const std::filesystem::path& path);
 

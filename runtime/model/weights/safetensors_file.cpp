@@ -1,9 +1,8 @@
 // Reading the tensors of a safetensors file.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
+#include <string_view>
 
 #include <terrace/aio/file.h>
 #include <terrace/base/assert.h>
@@ -15,20 +14,8 @@
 namespace terrace {
 namespace {
 
-void read_exactly(const io::File& file, uint64_t offset, std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t moved = pread(file.fd(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (moved < 0 && errno == EINTR) continue;
-    if (moved <= 0) {
-      throw Error(ErrorKind::io,
-                  {fmt::format("cannot read {} bytes at offset {} of", bytes.size(), offset),
-                   file.path().string(), moved < 0 ? system_reason(errno) : "the file became shorter",
-                   "the weights are read while the run uses them: leave the file as it is"});
-    }
-    offset += static_cast<uint64_t>(moved);
-    bytes = bytes.subspan(static_cast<size_t>(moved));
-  }
-}
+constexpr std::string_view kLeaveFile =
+    "the weights are read while the run uses them: leave the file as it is";
 
 // Only as much as the file has, and no more than a header may have.
 SafetensorsHeader read_header(const io::File& file) {
@@ -36,13 +23,13 @@ SafetensorsHeader read_header(const io::File& file) {
   std::array<std::byte, sizeof(uint64_t)> first{};
   uint64_t length = 0;
   if (file_bytes >= first.size()) {
-    read_exactly(file, 0, first);
+    io::read_exactly(file, 0, first, kLeaveFile);
     for (size_t byte = 0; byte < first.size(); ++byte)
       length |= std::to_integer<uint64_t>(first[byte]) << (8 * byte);
   }
   const bool usable = length <= kMaxSafetensorsHeaderBytes && length + first.size() <= file_bytes;
   std::vector<std::byte> head(std::min<uint64_t>(file_bytes, first.size() + (usable ? length : 0)));
-  read_exactly(file, 0, head);
+  io::read_exactly(file, 0, head, kLeaveFile);
   return parse_safetensors_header(head, file_bytes, file.path().string());
 }
 
@@ -76,7 +63,7 @@ void SafetensorsFile::read_raw(const SafetensorsTensor& tensor, uint64_t first_b
   const uint64_t size = tensor.end_byte - tensor.begin_byte;
   TERRACE_ASSERT(first_byte <= size && bytes.size() <= size - first_byte,
                  fmt::format("{} bytes from {} are not in {}", bytes.size(), first_byte, tensor.name));
-  read_exactly(open_->file, tensor.begin_byte + first_byte, bytes);
+  io::read_exactly(open_->file, tensor.begin_byte + first_byte, bytes, kLeaveFile);
 }
 
 void SafetensorsFile::read(const SafetensorsTensor& tensor, uint64_t first_element,
