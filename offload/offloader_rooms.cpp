@@ -106,7 +106,10 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       recorder(run, homes, cache, {arena, record_arena, ring}),
       blocks(run, homes, cache, tiers, ring, states),
       commits(blocks, boundary, arena),
-      state(blocks, boundary, [this](bool with_frozen) { prepare_load(with_frozen); }),
+      state(
+          blocks, boundary,
+          {.require_frozen_change = [this](std::string_view action) { return require_frozen_change(action); },
+           .about_to_load = [this] { commits.forget_cached(); }}),
       budget(run, {arena, record_arena, records}, boundary, commits, [this] { recorder.host_budget(); }),
       training_cursor(space.chunk_count(), renewed_chunks(space)),
       evaluation_cursor(space.chunk_count()),
@@ -137,15 +140,17 @@ OffloaderRooms::~OffloaderRooms() {
 }
 
 // A commit keeps the frozen parameters that it has, and the tier has room for one chunk beside them.
-void OffloaderRooms::prepare_load(bool with_frozen) {
-  const bool are_committed = plan.frozen_spare_slots > 0 && commits.last() > 0 && !commits.earlier_stays();
-  if (with_frozen && are_committed && plan.parameter_chunks > plan.record_chunks + 1) {
+bool OffloaderRooms::require_frozen_change(std::string_view action) {
+  if (plan.frozen_spare_slots == 0) return false;
+  commits.wait_idle();
+  const bool are_committed = commits.last() > 0 && !commits.earlier_stays();
+  if (are_committed && plan.parameter_chunks > plan.record_chunks + 1) {
     throw Error(ErrorKind::misuse,
-                {"cannot load frozen parameters anew", fmt::format("commit {}", commits.last()),
+                {std::string(action), fmt::format("commit {}", commits.last()),
                  "it holds those that are there, and the nvme tier has no room for both",
-                 "load records alone: no step changes what is frozen; or begin with discard_commits"});
+                 "leave them as they are: no step changes what is frozen; or begin with discard_commits"});
   }
-  commits.forget_cached();
+  return are_committed;
 }
 
 uint64_t OffloaderRooms::byte_offset(TensorId tensor) const {

@@ -45,7 +45,9 @@ struct OffloaderRooms {
   EvictionContext now() const { return {cursor->schedule(), cursor->position()}; }
   // The place of a tensor's first element in the flat ranges of the device.
   uint64_t byte_offset(TensorId tensor) const;
-  void prepare_load(bool with_frozen);
+  // Throws Error(misuse) where a commit holds frozen parameters and the tier has no room for others. Returns
+  // true if a commit holds them.
+  bool require_frozen_change(std::string_view action);
 
   // The request and the observers.
   const FlatSpace& space;

@@ -54,17 +54,44 @@ const Event* Publication::publish(ChunkId chunk, const std::byte* buffer, io::En
   return publish_to_file(chunk, buffer, *engine);
 }
 
-const Event* Publication::publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache& device) {
+void Publication::publish_run(ChunkId chunk, const std::byte* buffer, uint64_t first_byte, uint64_t bytes,
+                              io::Engine* engine, DeviceCache* device) {
+  if (homes_[index_of(chunk)] != nullptr) return;
+  if (placement_ == Placement::none) {
+    return start_copy(chunk, buffer, first_byte, bytes, *device).wait(watch_);
+  }
+  BlockStore& store = stores_.of(space_, chunk);
+  const uint64_t block_bytes = store.block_bytes(chunk, 0);
+  for (uint64_t at = first_byte / block_bytes * block_bytes; at < first_byte + bytes; at += block_bytes) {
+    const auto block = static_cast<uint32_t>(at / block_bytes);
+    BlockTransfer write;
+    take_slot(chunk, block, {buffer + at, store.block_bytes(chunk, block)}, write.write(), *engine);
+    write.start_write(
+        store, TransferPort(*engine),
+        {.what = kWhat,
+         .tag = transfer_tag(watch_.events(), TransferRole::param, TransferReason::update, chunk)});
+    write.finish(watch_);
+    nvme_write_bytes_ += store.block_bytes(chunk, block);
+  }
+}
+
+DeviceCopy& Publication::start_copy(ChunkId chunk, const std::byte* buffer, uint64_t first_byte,
+                                    uint64_t bytes, DeviceCache& device) {
   device.detach_param(chunk);
   CacheSlot& slot = device.param_slot(chunk);
   slot.in.begin(to_device_copy(kWhat, chunk));
   device_.copy_to_device(
-      slot.id, 0, buffer, space_.param_bytes(chunk), nullptr, slot.in,
+      slot.id, first_byte, buffer + first_byte, bytes, nullptr, slot.in,
       to_device_note(watch_.events(), TransferRole::param, TransferReason::update, index_of(chunk)));
-  h2d_bytes_ += space_.param_bytes(chunk);
+  h2d_bytes_ += bytes;
   made_on_device_[index_of(chunk)] = true;
-  leaving_.push_back({&slot.in, nullptr, &slot.in});
-  return &slot.in;
+  return slot.in;
+}
+
+const Event* Publication::publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache& device) {
+  DeviceCopy& copy = start_copy(chunk, buffer, 0, space_.param_bytes(chunk), device);
+  leaving_.push_back({&copy, nullptr, &copy});
+  return &copy;
 }
 
 const Event* Publication::publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine& engine) {

@@ -49,6 +49,10 @@ class Publication {
   // through `engine`, which the caller owns and polls; where they live on the device, to their slot in
   // `device`. The caller calls forget() when the event is done, or finish() for everything.
   const Event* publish(ChunkId chunk, const std::byte* buffer, io::Engine* engine, DeviceCache* device);
+  // Sends home the blocks that hold `bytes` bytes of the chunk's new parameters, which are at their places in
+  // `buffer`, and waits until they are there.
+  void publish_run(ChunkId chunk, const std::byte* buffer, uint64_t first_byte, uint64_t bytes,
+                   io::Engine* engine, DeviceCache* device);
   // Forgets `gone`, which is done and no longer used by anyone; finish() throws its failure.
   void forget(const Event& gone);
   // Forgets everything published, which is done, with its failures.
@@ -75,6 +79,8 @@ class Publication {
     ChunkTransfer* write;    // the write to the tier file, or null
     const DeviceCopy* copy;  // the copy to the device, or null
   };
+  DeviceCopy& start_copy(ChunkId chunk, const std::byte* buffer, uint64_t first_byte, uint64_t bytes,
+                         DeviceCache& device);
   const Event* publish_to_device(ChunkId chunk, const std::byte* buffer, DeviceCache& device);
   const Event* publish_to_file(ChunkId chunk, const std::byte* buffer, io::Engine& engine);
   // Takes a slot of the store for the block; if only writes of `engine` may free one, waits for them.

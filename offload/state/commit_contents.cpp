@@ -73,13 +73,7 @@ void Commits::take_records(const BlockTransfer& read) {
 void Commits::load_parameters(ChunkId chunk, BlockStore& store) {
   if (!blocks_.homes().params.is_in_memory(chunk)) return blocks_.note_loaded(chunk);
   std::byte* const parameters = blocks_.memory_for(chunk);
-  for (uint32_t b = 0; b < store.block_count(chunk); ++b) {
-    BlockTransfer read;
-    read.start_read(store, chunk, b,
-                    {parameters + b * store.block_bytes(chunk, 0), store.block_bytes(chunk, b)},
-                    TransferPort(*blocks_.tiers().engine()), {.what = "parameters"});
-    read.finish(blocks_.run().watch);
-  }
+  blocks_.read_blocks(store, chunk, parameters, 0, store.chunk_bytes(chunk));
   blocks_.publish(chunk, parameters);
 }
 

@@ -16,16 +16,16 @@
 
 namespace terrace {
 
-TrainingState::TrainingState(StateBlocks& blocks, StepBoundary& boundary,
-                             std::function<void(bool)> about_to_load)
-    : blocks_(blocks), boundary_(boundary), about_to_load_(std::move(about_to_load)) {}
+TrainingState::TrainingState(StateBlocks& blocks, StepBoundary& boundary, Hooks hooks)
+    : blocks_(blocks), boundary_(boundary), hooks_(std::move(hooks)) {}
 
 void TrainingState::begin_loading(std::string_view action, bool with_frozen) {
   boundary_.require_rest(action);
+  if (with_frozen) hooks_.require_frozen_change("cannot load frozen parameters anew");
   blocks_.run().watch.set_activity("loading the state");
   blocks_.drop_device_copies(StaleParams::all);
   blocks_.forget_fresh();
-  about_to_load_(with_frozen);
+  hooks_.about_to_load();
 }
 
 // With two blocks one is filled while the other is written. `fill` begins the loading as soon as it has its

@@ -29,14 +29,44 @@ const std::byte* StateBlocks::parameters_of(ChunkId chunk) {
   return memory;
 }
 
+const std::byte* StateBlocks::parameters_around(ChunkId chunk, uint64_t first_element, uint64_t count) {
+  if (const std::byte* const there = homes_.params.in_host_memory(chunk)) return there;
+  std::byte* const memory = memory_for(chunk);
+  const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
+  if (run_.params_live_on_device()) {
+    copy_from_device(chunk, memory, first_element * element_bytes, count * element_bytes);
+  } else {
+    const ParameterStores stores = {tiers_.params(), tiers_.frozen()};
+    read_blocks(stores.of(run_.space, chunk), chunk, memory, first_element * element_bytes,
+                count * element_bytes);
+  }
+  return memory;
+}
+
+void StateBlocks::read_blocks(BlockStore& store, ChunkId chunk, std::byte* memory, uint64_t first_byte,
+                              uint64_t bytes) {
+  const uint64_t block_bytes = store.block_bytes(chunk, 0);
+  for (uint64_t at = first_byte / block_bytes * block_bytes; at < first_byte + bytes; at += block_bytes) {
+    const auto block = static_cast<uint32_t>(at / block_bytes);
+    BlockTransfer read;
+    read.start_read(store, chunk, block, {memory + at, store.block_bytes(chunk, block)},
+                    TransferPort(*tiers_.engine()), {.what = "parameters"});
+    read.finish(run_.watch);
+  }
+}
+
 void StateBlocks::copy_to_host(ChunkId chunk, std::byte* destination) {
   if (!run_.params_live_on_device()) return homes_.params.read(chunk, destination);
+  copy_from_device(chunk, destination, 0, run_.space.param_bytes(chunk));
+}
+
+void StateBlocks::copy_from_device(ChunkId chunk, std::byte* memory, uint64_t first_byte, uint64_t bytes) {
   cache_.detach_param(chunk);
   CacheSlot& slot = cache_.param_slot(chunk);
   homes_.params.wait_arrived(chunk, slot.in);
   slot.in.wait();  // throws the failure of the copy
   slot.out.begin(to_host_copy("parameters", chunk));
-  run_.device.copy_to_host(destination, slot.id, 0, run_.space.param_bytes(chunk), nullptr, slot.out,
+  run_.device.copy_to_host(memory + first_byte, slot.id, first_byte, bytes, nullptr, slot.out,
                            from_device_note(run_.options.hooks.step_events, TransferRole::param,
                                             TransferReason::other, index_of(chunk)));
   slot.out.wait(run_.watch);
@@ -52,6 +82,17 @@ void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
   way_home.publish(chunk, parameters, tiers_.engine(), &cache_);
   way_home.finish(tiers_.engine());
   note_loaded(chunk);
+}
+
+void StateBlocks::publish_around(ChunkId chunk, uint64_t first_element, uint64_t count) {
+  const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
+  homes_.params.publication().publish_run(chunk, memory_for(chunk), first_element * element_bytes,
+                                          count * element_bytes, tiers_.engine(), &cache_);
+}
+
+void StateBlocks::before_change(ChunkId chunk) {
+  homes_.params.before_change(chunk);
+  if (run_.is_trained(chunk) && !homes_.records.is_streamed(chunk)) homes_.records.before_change(chunk);
 }
 
 void StateBlocks::note_loaded(ChunkId chunk) {
@@ -71,6 +112,10 @@ void StateBlocks::forget_fresh() {
 
 void StateBlocks::drop_device_copies(StaleParams stale) {
   if (!run_.params_live_on_device()) cache_.drop_params(stale);
+}
+
+void StateBlocks::drop_device_copy(ChunkId chunk) {
+  if (!run_.params_live_on_device()) cache_.drop_stale_param(chunk);
 }
 
 // --- Records ---

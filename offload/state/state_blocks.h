@@ -51,8 +51,17 @@ class StateBlocks {
   std::byte* memory_for(ChunkId chunk) const;
   // The chunk's parameters in host memory: in place, or copied to memory_for(chunk).
   const std::byte* parameters_of(ChunkId chunk);
+  // The same, but only the blocks that hold `count` elements from `first_element` on are there.
+  const std::byte* parameters_around(ChunkId chunk, uint64_t first_element, uint64_t count);
   // Sends the chunk's new parameters at `parameters` home; they are home when this returns.
   void publish(ChunkId chunk, const std::byte* parameters);
+  // Sends the blocks home that hold these elements, from memory_for(chunk).
+  void publish_around(ChunkId chunk, uint64_t first_element, uint64_t count);
+  // Reads the blocks of `store` that hold `bytes` bytes of the chunk, to their places in `memory`.
+  void read_blocks(BlockStore& store, ChunkId chunk, std::byte* memory, uint64_t first_byte, uint64_t bytes);
+  // Waits until the commit in progress allows changes of the chunk in host memory, and notes that it is newer
+  // than in the tier.
+  void before_change(ChunkId chunk);
   // Notes that the chunk's tensors have values.
   void note_loaded(ChunkId chunk);
   // Waits for copies from the memory in which an update left new parameters, because this memory is about to
@@ -60,6 +69,7 @@ class StateBlocks {
   void forget_fresh();
   // Drops the device's copies of parameters, which are about to change below the device.
   void drop_device_copies(StaleParams stale);
+  void drop_device_copy(ChunkId chunk);
 
   // --- Records ---
   // Reads the blocks of the wanted chunks' records on nvme, several at a time, and hands them on in order,
@@ -85,6 +95,7 @@ class StateBlocks {
 
  private:
   void copy_to_host(ChunkId chunk, std::byte* destination);
+  void copy_from_device(ChunkId chunk, std::byte* memory, uint64_t first_byte, uint64_t bytes);
 
   const RunContext& run_;
   const StateHomes homes_;

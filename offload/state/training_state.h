@@ -7,10 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <span>
 #include <string_view>
 
+#include <terrace/base/data_type.h>
 #include <terrace/base/function_ref.h>
 #include <terrace/memory/space/tensor.h>
 
@@ -19,15 +21,60 @@ namespace terrace {
 class StateBlocks;
 class StepBoundary;
 
+// The values that are kept of every element. A frozen tensor has parameters only.
+enum class ValueKind : uint8_t {
+  parameter,  // in the tensor's type
+  master,     // the fp32 value that the parameter is rounded from
+  first_moment,
+  second_moment,
+};
+std::string_view name_of(ValueKind kind);  // "first moment"
+
+// The values of a whole tensor: elements of `type` at `data`, which needs no alignment.
+struct TensorArray {
+  TensorId tensor{};
+  const std::byte* data = nullptr;
+  DataType type = DataType::fp32;
+};
+
+// The values of a whole tensor in a file: elements of `type` from byte `offset` on, as in a safetensors file.
+struct FilePart {
+  TensorId tensor{};
+  std::filesystem::path path;
+  uint64_t offset = 0;
+  DataType type = DataType::fp32;
+};
+
 class TrainingState {
  public:
-  // The Offloader constructs it. `about_to_load` is called before the first byte changes, with true where
-  // frozen parameters are among what is loaded.
-  TrainingState(StateBlocks& blocks, StepBoundary& boundary, std::function<void(bool)> about_to_load);
+  // What the state asks of the Offloader's other parts.
+  struct Hooks {
+    // Throws Error(misuse) where frozen parameters may not change any more. Returns true if a commit holds
+    // them.
+    std::function<bool(std::string_view action)> require_frozen_change;
+    std::function<void()> about_to_load;  // is called before the first byte of a load changes
+  };
+  // The Offloader constructs it.
+  TrainingState(StateBlocks& blocks, StepBoundary& boundary, Hooks hooks);
 
   // Sets every parameter: `values` fills a run of elements of a tensor with fp32 values; it is called on all
   // workers at once. Moments start at 0.
   void initialise(FunctionRef<void(TensorId tensor, uint64_t first_element, std::span<float> values)> values);
+  // These do the same with values that exist, for every tensor once; they are converted on all workers and
+  // nothing else is held in memory. Throw Error(misuse), naming the tensor, for a list that does not have
+  // each tensor once, and Error(corrupt) for a file that is too short, before anything changes. A file that
+  // cannot be read is an Error(io).
+  void load_arrays(std::span<const TensorArray> arrays);
+  void load_file_parts(std::span<const FilePart> parts);
+
+  // --- Values of one tensor. Throw Error(misuse) for elements or kinds that it does not have ---
+  // Read and write the elements from `first_element` on, as many as there are values. Only the blocks that
+  // hold them move; a commit keeps what it has. Writing a master or a parameter of a trained tensor sets
+  // both, the parameter to the rounded value; writing a moment changes nothing else. Moments in bf16 are
+  // rounded. A write that fails after it has changed anything leaves no whole state. Throws Error(capacity)
+  // where the tier has no room for another version of frozen parameters.
+  void read_values(TensorId tensor, ValueKind what, uint64_t first_element, std::span<float> values);
+  void write_values(TensorId tensor, ValueKind what, uint64_t first_element, std::span<const float> values);
 
   // The number of updates that each tensor has had, by TensorId; empty unless tensors count their own steps
   // (UnusedGradients::skip). Loading sets all to 0: set_tensor_steps() gives those that belong to loaded
@@ -59,6 +106,14 @@ class TrainingState {
   using FillTiles =
       FunctionRef<void(ChunkId, uint64_t first_tile, std::span<std::byte> tiles, std::byte* parameters)>;
   void begin_loading(std::string_view action, bool with_frozen);
+  void require_values(std::string_view action, TensorId tensor, ValueKind what, uint64_t first_element,
+                      uint64_t count) const;
+  void require_room_beside_commit(TensorId tensor, uint64_t first_element, uint64_t count) const;
+  // Write values of the elements of one chunk; `begin` is called before anything changes.
+  void write_moments(ChunkId chunk, uint64_t first_element, std::span<const float> values, uint32_t moment,
+                     FunctionRef<void()> begin);
+  void write_weights(ChunkId chunk, uint64_t first_element, std::span<const float> values,
+                     FunctionRef<void()> begin);
   void load_records(FillTiles fill);
   void load_frozen(FunctionRef<void(ChunkId, std::span<std::byte> parameters)> fill);
   bool is_wanted(ChunkId chunk, uint64_t first_element, uint64_t count, Wanted wanted) const;
@@ -67,7 +122,7 @@ class TrainingState {
 
   StateBlocks& blocks_;
   StepBoundary& boundary_;
-  const std::function<void(bool)> about_to_load_;
+  const Hooks hooks_;
 };
 
 }  // namespace terrace

@@ -120,6 +120,7 @@ const Standings& standing_of_enums() {
       {"GradientOrigin", kGradients},
       {"UnusedGradients", kUnused},
       {"StatePart", kInside},
+      {"ValueKind", kInitialValues},
       {"InstructionSet", Reason{"the tests of the update's kernels have each against the scalar one"}},
       {"OptimizerKind", kOptimizer},
       {"Rule", kOptimizer},

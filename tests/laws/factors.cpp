@@ -73,6 +73,8 @@ constexpr std::array<std::string_view, 2> kSaveWays = {"none", "background"};
 constexpr std::array<std::string_view, 2> kBeginnings = {"anew", "over a commit"};
 // "changing": every call of the offloader comes from another thread, which ends then.
 constexpr std::array<std::string_view, 2> kCallingThreads = {"one", "changing"};
+// From where; "written": all tensors after a load of zeros, in runs.
+constexpr std::array<std::string_view, 4> kInitialWays = {"callback", "arrays", "files", "written"};
 
 constexpr auto kGradientOrigins = testing::enumerator_names<GradientOrigin>();
 // "nested": every use is inside of another one, which reads the first tensor.
@@ -114,6 +116,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"leases", kLeaseOrders},
     {"unused", kUnusedGradients},
     {"caller threads", kCallingThreads},
+    {"initial values", kInitialWays},
 }};
 
 uint8_t level_index(FactorIndex factor, std::string_view level) {

@@ -45,6 +45,7 @@ enum FactorIndex : size_t {
   kLeases,
   kUnused,
   kCallers,
+  kInitialValues,
   kFactorCount,
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <limits>
 #include <stdexcept>
 #include <thread>
@@ -198,11 +199,7 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
   make_access();
   arena_.emplace(offloader_->work_memory());
   if (surroundings.start == TierStart::fresh) {
-    call_([&] {
-      offloader_->state().initialise([this](TensorId tensor, uint64_t first, std::span<float> values) {
-        model_->initial_values(tensor, first, values);
-      });
-    });
+    load_initial_values(surroundings.folder);
     return;
   }
   const std::string& info = offloader_->commits().taken_up_info();
@@ -224,6 +221,52 @@ LawTraining::~LawTraining() {
   if (save_ != nullptr) save_->thread.join();
   arena_.reset();
   call_([&] { offloader_.reset(); });
+}
+
+void LawTraining::load_initial_values(const std::filesystem::path& folder) {
+  TrainingState& state = offloader_->state();
+  const std::string_view way = level_of(c_, kInitialValues);
+  const auto fill = [this](TensorId tensor, uint64_t first, std::span<float> values) {
+    model_->initial_values(tensor, first, values);
+  };
+  if (way == "callback") return call_([&] { state.initialise(fill); });
+  if (way == "written") return write_initial_values();
+  std::vector<std::vector<float>> values(space_.tensor_count());
+  std::vector<TensorArray> arrays;
+  std::vector<FilePart> parts;
+  const std::filesystem::path path = folder / "initial values";
+  std::ofstream file(path, std::ios::binary);
+  for (uint32_t t = 0; t < values.size(); ++t) {
+    values[t].resize(space_.place(TensorId{t}).elements);
+    fill(TensorId{t}, 0, values[t]);
+    const auto* const data = reinterpret_cast<const std::byte*>(values[t].data());
+    arrays.push_back({TensorId{t}, data, DataType::fp32});
+    parts.push_back({TensorId{t}, path, static_cast<uint64_t>(file.tellp()), DataType::fp32});
+    file.write(reinterpret_cast<const char*>(data),
+               static_cast<std::streamsize>(values[t].size() * sizeof(float)));
+  }
+  file.close();
+  call_([&] { way == "arrays" ? state.load_arrays(arrays) : state.load_file_parts(parts); });
+  std::filesystem::remove(path);
+}
+
+void LawTraining::write_initial_values() {
+  constexpr uint64_t kRun = 5000;
+  TrainingState& state = offloader_->state();
+  call_([&] {
+    state.initialise([](TensorId, uint64_t, std::span<float> values) { std::ranges::fill(values, 0.0f); });
+  });
+  std::vector<float> values;
+  for (uint32_t t = 0; t < space_.tensor_count(); ++t) {
+    const ValueKind what =
+        space_.tensor(TensorId{t}).trainable && t % 2 == 0 ? ValueKind::master : ValueKind::parameter;
+    const uint64_t elements = space_.place(TensorId{t}).elements;
+    for (uint64_t first = 0; first < elements; first += kRun) {
+      values.resize(std::min(kRun, elements - first));
+      model_->initial_values(TensorId{t}, first, values);
+      call_([&] { state.write_values(TensorId{t}, what, first, values); });
+    }
+  }
 }
 
 void LawTraining::choose_mode() {

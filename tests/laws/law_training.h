@@ -83,6 +83,8 @@ class LawTraining {
  private:
   void end_micro_batch();
   void make_access();
+  void load_initial_values(const std::filesystem::path& folder);
+  void write_initial_values();
   void run_step(const UpdateSettings& update, float scale, FunctionRef<void(float)> note);
 
   const Combination c_;

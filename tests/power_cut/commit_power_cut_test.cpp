@@ -43,7 +43,8 @@ const std::vector<Combination>& combinations() {
                                          {laws::kMoments, {"fp32"}},
                                          {laws::kBudgetChange, {"none", "down and up"}},
                                          {laws::kOrder, {"batch"}},
-                                         {laws::kCallers, {"one"}}});
+                                         {laws::kCallers, {"one"}},
+                                         {laws::kInitialValues, {"callback"}}});
   return list;
 }
 
