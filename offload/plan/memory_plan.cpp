@@ -135,7 +135,9 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   plan_lanes(space, options, plan);
   const bool stay = gradients_stay(options);
   const bool handed_over = options.gradients == GradientOrigin::handed_over;
-  const SlotDemand demand = minimum_slots(space, trace, params_there, stay, leased_gradients(options));
+  const LeasedGradients leased = leased_gradients(options);
+  const SlotDemand demand = trace.empty() ? least_slots(space, params_there, stay, leased)
+                                          : minimum_slots(space, trace, params_there, stay, leased);
   plan.device_peak_operation = demand.operation;
   // An update of states on the device writes the parameters of one chunk into a slot of its own before they
   // leave.

@@ -31,8 +31,9 @@ struct MemoryPlan {
   uint64_t work_bytes = 0;
   uint64_t slot_bytes = 0;  // E elements of the widest parameter type
   uint32_t device_slots = 0;
-  uint32_t device_slots_minimum = 0;  // for the announced uses; 1 when none were announced
-  uint32_t device_slots_useful = 0;   // more slots would stay empty
+  // For the announced uses; without any, for every tensor by itself: its parameters and its gradient.
+  uint32_t device_slots_minimum = 0;
+  uint32_t device_slots_useful = 0;  // more slots would stay empty
   std::string device_peak_operation;
   uint32_t device_record_slots = 0;       // states placed on the device: one per trainable chunk
   uint64_t record_slot_bytes = 0;         // the records of E elements
@@ -129,8 +130,9 @@ struct MemoryPlan {
   uint64_t activation_block_bytes() const { return std::min(kParamBlockBytes, activation_entry_bytes); }
 };
 
-// Plans the memory of a run. If `trace` is empty, the device gets as many slots as its budget holds, and an
-// operation that needs more fails when it runs. Throws ShortageError (budget_shortage.h), an Error(capacity),
+// Plans the memory of a run. If `trace` is empty, the device gets as many slots as its budget holds, at least
+// those that any tensor needs by itself (least_slots), and an operation that needs more fails when it runs.
+// Throws ShortageError (budget_shortage.h), an Error(capacity),
 // with the least budget that would do.
 MemoryPlan plan_memory(const SpaceLayout& space, std::span<const TensorUse> trace,
                        const OffloadOptions& options);
@@ -162,7 +164,8 @@ std::vector<uint64_t> chunk_sizes(const std::vector<TensorSpec>& tensors, const 
 // The chunk size for a budget: the largest power of two of elements, at most `largest` (0: 16 Mi), whose plan
 // fits with twice the slots that it needs, so that fetches run ahead. If none does, it is the largest size
 // that leaves nearly as much device memory to fetch ahead as any. A smaller size is chosen where it leaves so
-// much more host memory for resident data that a tenth less goes over nvme. If no size fits, throws
+// much more host memory for resident data that a tenth less goes over nvme. If `trace` is empty, what it
+// needs is what any tensor needs by itself. If no size fits, throws
 // ShortageError for the size with the smallest shortage.
 uint64_t choose_chunk_elements(const std::vector<TensorSpec>& tensors, std::span<const TensorUse> trace,
                                const OffloadOptions& options, uint64_t largest);

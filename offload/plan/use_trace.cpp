@@ -17,6 +17,29 @@ void UseRecorder::end_use() {
   open_.pop_back();
 }
 
+std::vector<TensorUse> trace_of_units(std::span<const Unit> units, uint32_t micro_batches, bool layer_major) {
+  std::vector<TensorUse> trace;
+  trace.reserve(2 * units.size() * micro_batches);
+  const auto add = [&](const Unit& unit, UseKind kind, uint32_t micro_batch) {
+    trace.push_back(
+        {unit.key + (kind == UseKind::forward ? "/forward" : "/backward"), kind, unit.tensors, micro_batch});
+  };
+  // Those micro-batches that are open together.
+  const auto add_pass = [&](uint32_t begin, uint32_t end) {
+    for (size_t u = 0; u < 2 * units.size(); ++u) {
+      const bool forward = u < units.size();
+      for (uint32_t m = begin; m < end; ++m)
+        add(units[forward ? u : 2 * units.size() - 1 - u], forward ? UseKind::forward : UseKind::backward, m);
+    }
+  };
+  if (layer_major) {
+    add_pass(0, micro_batches);
+    return trace;
+  }
+  for (uint32_t m = 0; m < micro_batches; ++m) add_pass(m, m + 1);
+  return trace;
+}
+
 void collect_chunks(const SpaceLayout& space, std::span<const TensorId> tensors,
                     std::vector<ChunkId>& chunks) {
   chunks.clear();
@@ -227,11 +250,14 @@ Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, L
   return Schedule(std::move(uses), space.chunk_count(), renewed_chunks(space));
 }
 
+static uint32_t trainable_chunks(const SpaceLayout& space) {
+  uint32_t count = 0;
+  for (const Section& section : space.sections()) count += section.trainable ? section.chunk_count : 0;
+  return count;
+}
+
 SlotDemand minimum_slots(const SpaceLayout& space, std::span<const TensorUse> trace, bool resident_parameters,
                          bool resident_gradients, LeasedGradients leased) {
-  uint32_t trainable_chunks = 0;
-  for (const Section& section : space.sections())
-    trainable_chunks += section.trainable ? section.chunk_count : 0;
   SlotDemand demand;
   const ChunksOfTensors chunks_of(space);
   LiveGradients gradients(space, chunks_of);
@@ -246,8 +272,22 @@ SlotDemand minimum_slots(const SpaceLayout& space, std::span<const TensorUse> tr
       for (const TensorId tensor : trace[open].tensors) used.add(tensor);
     }
     const uint32_t parameters = resident_parameters ? space.chunk_count() : used.count();
-    const uint32_t slots = parameters + (resident_gradients ? trainable_chunks : gradients.count());
+    const uint32_t slots = parameters + (resident_gradients ? trainable_chunks(space) : gradients.count());
     if (slots > demand.slots) demand = {slots, use.operation};
+  }
+  return demand;
+}
+
+SlotDemand least_slots(const SpaceLayout& space, bool resident_parameters, bool resident_gradients,
+                       LeasedGradients leased) {
+  SlotDemand demand;
+  for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    const uint32_t chunks = space.place(TensorId{t}).chunk_count;
+    const uint32_t parameters = resident_parameters ? space.chunk_count() : chunks;
+    const bool has_gradient = space.tensor(TensorId{t}).trainable && leased != LeasedGradients::elsewhere;
+    const uint32_t gradient = has_gradient ? chunks : 0;
+    const uint32_t slots = parameters + (resident_gradients ? trainable_chunks(space) : gradient);
+    if (slots > demand.slots) demand = {slots, space.tensor(TensorId{t}).name};
   }
   return demand;
 }

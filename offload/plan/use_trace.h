@@ -1,5 +1,5 @@
-// TensorUse and UseRecorder: the uses of one training step in terms of tensors. They are known before the
-// first step when the model can be run dry.
+// TensorUse: the uses of one training step in terms of tensors. They are known before the first step when the
+// model can be run dry (UseRecorder), or when its modules are known (trace_of_units).
 #pragma once
 
 #include <span>
@@ -40,6 +40,18 @@ class UseRecorder final : public ParameterAccess {
   uint32_t micro_batch_ = 0;
 };
 
+// Unit: tensors that one operation uses together, forward and backward; a module of a model.
+struct Unit {
+  std::string key;
+  std::vector<TensorId> tensors;
+};
+
+// The trace of a step in which every micro-batch goes forward through all units and then backward through all
+// of them in reverse. The operations are "<key>/forward" and "<key>/backward", in every micro-batch. With
+// `layer_major` all micro-batches go through a unit before they go on to the next.
+std::vector<TensorUse> trace_of_units(std::span<const Unit> units, uint32_t micro_batches,
+                                      bool layer_major = false);
+
 // The chunks that hold any of the tensors, ascending, each once. Reuses `chunks`' memory.
 void collect_chunks(const SpaceLayout& space, std::span<const TensorId> tensors,
                     std::vector<ChunkId>& chunks);
@@ -65,5 +77,9 @@ struct SlotDemand {
 };
 SlotDemand minimum_slots(const SpaceLayout& space, std::span<const TensorUse> trace, bool resident_parameters,
                          bool resident_gradients, LeasedGradients gradients = LeasedGradients::leave);
+// The same for a step of which nothing is known: of one tensor the parameters and the gradient. No step that
+// trains all tensors needs less. `operation` is the name of the tensor with the peak.
+SlotDemand least_slots(const SpaceLayout& space, bool resident_parameters, bool resident_gradients,
+                       LeasedGradients gradients = LeasedGradients::leave);
 
 }  // namespace terrace

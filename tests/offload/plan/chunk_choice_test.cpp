@@ -56,5 +56,25 @@ TEST(ChunkChoice, TakesNoChunksThatMoveMoreThanASmallerBudgetDoes) {
   EXPECT_GT(fitting, 40u);
 }
 
+// Whoever uses one tensor at a time gets chunks with which the announced step fits, and the same as if it had
+// been announced.
+TEST(ChunkChoice, WithoutATraceHasRoomForAnyTensorAndItsGradient) {
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 16; ++i)
+    specs.push_back({.name = "layer" + std::to_string(i), .shape = {1024, 1024}, .type = DataType::bf16});
+  const uint64_t tensor_bytes = specs[0].element_count() * bytes_of(DataType::bf16);
+  OffloadOptions options;
+  options.parameters = options.states = Placement::nvme;
+  options.host_budget_bytes = kGiB;
+  for (uint64_t quarters = 8; quarters <= 40; ++quarters) {
+    options.device_budget_bytes = tensor_bytes * quarters / 4;
+    const uint64_t elements = choose_chunk_elements(specs, {}, options, 0);
+    EXPECT_EQ(elements, choose_chunk_elements(specs, uses_of(specs), options, 0)) << quarters;
+    EXPECT_NO_THROW(plan_memory(FlatSpace(specs, elements), uses_of(specs), options)) << quarters;
+  }
+  options.device_budget_bytes = 2 * tensor_bytes - 1;
+  EXPECT_THROW(choose_chunk_elements(specs, {}, options, 0), Error);
+}
+
 }  // namespace
 }  // namespace terrace::chunk_choice_test

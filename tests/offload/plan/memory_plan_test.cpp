@@ -1,8 +1,10 @@
 // What a plan gives room to where parameters are of several types, so that chunks differ in their elements.
 #include <terrace/offload/plan/memory_plan.h>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <terrace/base/error.h>
 #include <terrace/base/units.h>
 
 #include "support/offloaders.h"
@@ -32,6 +34,26 @@ TEST(MemoryPlan, HasRoomForTheTilesOfTheLongestChunkThatIsTrained) {
       EXPECT_GT(plan.device_update_chunks(), 0u);
       EXPECT_EQ(plan.device_lane_tiles, tiles);
     }
+  }
+}
+
+// A budget without room for it is found at the first backward use otherwise.
+TEST(MemoryPlan, CountsOnRoomForAnyTensorWhereNoUsesAreAnnounced) {
+  const FlatSpace space({{"small", {100}, DataType::bf16}, {"large", {10 * kTileElements}, DataType::bf16}},
+                        2 * kTileElements);
+  OffloadOptions options;
+  options.parameters = options.states = Placement::cpu;
+  testing::take_least_budgets(options, space, {});
+  const MemoryPlan plan = plan_memory(space, {}, options);
+  EXPECT_EQ(plan.device_slots_minimum, 2 * space.place(TensorId{1}).chunk_count);
+  EXPECT_EQ(plan.device_peak_operation, "large");
+  --options.device_budget_bytes;
+  try {
+    plan_memory(space, {}, options);
+    FAIL() << "the least budget was not the least";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::capacity);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("most slots at once are needed by large"));
   }
 }
 

@@ -112,9 +112,44 @@ TEST(MinimumSlots, CountsTheChunksThatAreThereAtOnce) {
       for (const bool gradients : {false, true}) {
         const SlotDemand demand = minimum_slots(space, trace, parameters, gradients);
         EXPECT_EQ(demand.slots, naive.most(parameters, gradients)) << parameters << gradients;
+        EXPECT_LE(least_slots(space, parameters, gradients).slots, demand.slots) << parameters << gradients;
       }
     }
   }
+}
+
+TEST(LeastSlots, AreThoseOfTheLargestTensorByItself) {
+  const SpaceLayout layout({{.name = "small", .shape = {100}},
+                            {.name = "frozen", .shape = {7 * kTileElements}, .trainable = false},
+                            {.name = "large", .shape = {4 * kTileElements}}},
+                           kTileElements);
+  const SlotDemand demand = least_slots(layout, false, false);
+  EXPECT_EQ(demand.slots, 2 * layout.place(TensorId{2}).chunk_count);
+  EXPECT_EQ(demand.operation, "large");
+  EXPECT_EQ(least_slots(layout, true, true).slots, layout.chunk_count() + layout.sections()[0].chunk_count);
+}
+
+std::string text_of(std::span<const TensorUse> trace) {
+  std::string text;
+  for (const TensorUse& use : trace) {
+    text += (text.empty() ? "" : ", ") + std::to_string(use.micro_batch) + ":" + use.operation;
+    EXPECT_EQ(use.kind == UseKind::forward, use.operation.ends_with("/forward"));
+    EXPECT_EQ(use.tensors.front(), TensorId{use.operation.starts_with("a") ? 0u : 1u});
+  }
+  return text;
+}
+
+TEST(TraceOfUnits, GoesForwardThroughAllAndBackInReverse) {
+  const std::vector<Unit> units = {{"a", {TensorId{0}, TensorId{2}}}, {"b", {TensorId{1}}}};
+  EXPECT_EQ(text_of(trace_of_units(units, 1)), "0:a/forward, 0:b/forward, 0:b/backward, 0:a/backward");
+  EXPECT_EQ(text_of(trace_of_units(units, 2)),
+            "0:a/forward, 0:b/forward, 0:b/backward, 0:a/backward, "
+            "1:a/forward, 1:b/forward, 1:b/backward, 1:a/backward");
+  EXPECT_EQ(text_of(trace_of_units(units, 2, true)),
+            "0:a/forward, 1:a/forward, 0:b/forward, 1:b/forward, "
+            "0:b/backward, 1:b/backward, 0:a/backward, 1:a/backward");
+  EXPECT_EQ(trace_of_units(units, 1).front().tensors, units.front().tensors);
+  EXPECT_TRUE(trace_of_units({}, 3).empty());
 }
 
 // A plan tries chunks of every size, so it must not take time for each of them.
