@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 #include <type_traits>
+#include <utility>
 
 #include <terrace/offload/lease/parameter_access.h>
 

@@ -74,9 +74,10 @@ TEST_P(ChangingThreads, GoOnWithAnEngineThatIsAtRest) {
   const Bytes out(kParts * kPartBytes), in(kParts * kPartBytes);
   for (uint64_t round = 0; round < 5; ++round) {
     out.fill_pattern(round);
-    for (const auto& [kind, bytes] : {std::pair(OpKind::write, &out), std::pair(OpKind::read, &in)}) {
+    for (const OpKind kind : {OpKind::write, OpKind::read}) {
+      const Bytes& bytes = kind == OpKind::write ? out : in;
       on_a_thread([&] {
-        engine_->submit(requests(kind, *bytes));
+        engine_->submit(requests(kind, bytes));
         engine_->wait(kParts);
       });
       expect_all_done();
@@ -90,9 +91,10 @@ TEST_P(ChangingThreads, WaitForWhatAThreadHasStartedThatIsGone) {
   for (uint64_t round = 0; round < 20; ++round) {
     out.fill_pattern(round);
     in.fill(std::byte{0});
-    for (const auto& [kind, bytes] : {std::pair(OpKind::write, &out), std::pair(OpKind::read, &in)}) {
+    for (const OpKind kind : {OpKind::write, OpKind::read}) {
+      const Bytes& bytes = kind == OpKind::write ? out : in;
       if (kind == OpKind::read) forget_pages();
-      on_a_thread([&] { engine_->submit(requests(kind, *bytes)); });
+      on_a_thread([&] { engine_->submit(requests(kind, bytes)); });
       on_a_thread([&] { engine_->poll(); });
       on_a_thread([&] { engine_->wait(3); });
       on_a_thread([&] { engine_->wait(kParts); });
