@@ -17,10 +17,11 @@ void UseRecorder::end_use() {
   open_.pop_back();
 }
 
-std::vector<TensorUse> trace_of_units(std::span<const Unit> units, uint32_t micro_batches, bool layer_major) {
+std::vector<TensorUse> trace_of_units(std::span<const TensorUnit> units, uint32_t micro_batches,
+                                      bool layer_major) {
   std::vector<TensorUse> trace;
   trace.reserve(2 * units.size() * micro_batches);
-  const auto add = [&](const Unit& unit, UseKind kind, uint32_t micro_batch) {
+  const auto add = [&](const TensorUnit& unit, UseKind kind, uint32_t micro_batch) {
     trace.push_back(
         {unit.key + (kind == UseKind::forward ? "/forward" : "/backward"), kind, unit.tensors, micro_batch});
   };

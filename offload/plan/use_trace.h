@@ -40,8 +40,8 @@ class UseRecorder final : public ParameterAccess {
   uint32_t micro_batch_ = 0;
 };
 
-// Unit: tensors that one operation uses together, forward and backward; a module of a model.
-struct Unit {
+// TensorUnit: tensors that one operation uses together, forward and backward; a module of a model.
+struct TensorUnit {
   std::string key;
   std::vector<TensorId> tensors;
 };
@@ -49,7 +49,7 @@ struct Unit {
 // The trace of a step in which every micro-batch goes forward through all units and then backward through all
 // of them in reverse. The operations are "<key>/forward" and "<key>/backward", in every micro-batch. With
 // `layer_major` all micro-batches go through a unit before they go on to the next.
-std::vector<TensorUse> trace_of_units(std::span<const Unit> units, uint32_t micro_batches,
+std::vector<TensorUse> trace_of_units(std::span<const TensorUnit> units, uint32_t micro_batches,
                                       bool layer_major = false);
 
 // The chunks that hold any of the tensors, ascending, each once. Reuses `chunks`' memory.

@@ -140,7 +140,7 @@ std::string text_of(std::span<const TensorUse> trace) {
 }
 
 TEST(TraceOfUnits, GoesForwardThroughAllAndBackInReverse) {
-  const std::vector<Unit> units = {{"a", {TensorId{0}, TensorId{2}}}, {"b", {TensorId{1}}}};
+  const std::vector<TensorUnit> units = {{"a", {TensorId{0}, TensorId{2}}}, {"b", {TensorId{1}}}};
   EXPECT_EQ(text_of(trace_of_units(units, 1)), "0:a/forward, 0:b/forward, 0:b/backward, 0:a/backward");
   EXPECT_EQ(text_of(trace_of_units(units, 2)),
             "0:a/forward, 0:b/forward, 0:b/backward, 0:a/backward, "
