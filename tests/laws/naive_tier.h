@@ -61,12 +61,17 @@ class NaiveTier {
   void read_manifest(const std::filesystem::path& path) {
     std::ifstream in(path, std::ios::binary);
     bytes_.assign(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
-    at_ = 8 + 4;  // magic, version
+    at_ = 8;  // magic
+    const auto version = take<uint32_t>();
     const auto stores = take<uint32_t>();
     at_ += 16 + 8;  // space, commit
     const auto info_bytes = take<uint64_t>();
     at_ += 8 + info_bytes;
     align();
+    if (version >= 3) {
+      const auto tensors = take<uint64_t>();
+      at_ += 8 * tensors;  // their steps
+    }
     for (uint32_t s = 0; s < stores; ++s) read_store();
   }
 
