@@ -88,6 +88,13 @@ void count_steps(OffloaderRooms& r) {
 
 }  // namespace
 
+void Offloader::move_caller_tensor(TensorId tensor, std::byte* address) {
+  OffloaderRooms& r = *rooms_;
+  r.order.require_tensor("cannot move the parameters of", tensor);
+  r.boundary.require_rest("cannot move the parameters of");
+  r.params.callers().move(tensor, address);
+}
+
 // --- Steps ---
 
 void Offloader::begin_step() {

@@ -78,6 +78,10 @@ class Offloader final : public ParameterAccess {
   HostBudget& budget();
   const HostBudget& budget() const;
 
+  // Says that a tensor of TensorHome::caller lies elsewhere from now on, with the same values. Call it
+  // between steps; it finishes a pending update.
+  void move_caller_tensor(TensorId tensor, std::byte* address);
+
   // --- Training ---
   void begin_step();
   // Call this with options.layer_major only, between uses. In backward the micro-batches of a tensor follow
@@ -132,8 +136,8 @@ class Offloader final : public ParameterAccess {
 
   // With GradientOrigin::handed_over only: takes the tensor's gradient of the open micro-batch, complete and
   // in the tensor's own type, from memory of the program, which may change after the call. The gradient of a
-  // tensor that a micro-batch does not hand over is zero. Uses of the tensor may be open, and follow. Throws
-  // Error(misuse) for a second gradient in a micro-batch.
+  // tensor that a micro-batch does not hand over is zero. Uses of the tensor may be open, and follow until
+  // its update begins. Throws Error(misuse) for a second gradient in a micro-batch.
   void hand_over_gradient(TensorId tensor, std::span<const std::byte> gradient);
 
   // --- Reports ---

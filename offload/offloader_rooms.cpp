@@ -13,6 +13,11 @@
 namespace terrace {
 namespace {
 
+OffloadOptions effective(OffloadOptions options) {
+  options.layer_major = options.layer_major && options.accumulation_steps > 1;
+  return with_tier_folders(std::move(options));
+}
+
 // Checks the drives before anything is allocated.
 MemoryPlan plan_with_disk(const FlatSpace& space, std::span<const TensorUse> trace,
                           const OffloadOptions& options) {
@@ -62,7 +67,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
                                std::span<const TensorUse> trace, Device& accelerator,
                                Workers& compute_workers, Log& user_log, InstructionSet set)
     : space(flat_space),
-      options(with_tier_folders(offload_options)),
+      options(effective(offload_options)),
       named_folders(offload_options, user_log),
       device(accelerator),
       plan(plan_with_disk(space, trace, options)),
@@ -144,7 +149,7 @@ bool OffloaderRooms::require_frozen_change(std::string_view action) {
   if (plan.frozen_spare_slots == 0) return false;
   commits.wait_idle();
   const bool are_committed = commits.last() > 0 && !commits.earlier_stays();
-  if (are_committed && plan.parameter_chunks > plan.record_chunks + 1) {
+  if (are_committed && plan.frozen_chunks() > 1) {
     throw Error(ErrorKind::misuse,
                 {std::string(action), fmt::format("commit {}", commits.last()),
                  "it holds those that are there, and the nvme tier has no room for both",

@@ -60,11 +60,11 @@ void SpaceLayout::place_tensors() {
   for (const TensorSpec& tensor : tensors_) {
     const uint64_t count = checked_element_count(tensor);
     auto section = std::find_if(sections_.begin(), sections_.end(), [&](const Section& s) {
-      return s.type == tensor.type && s.trainable == tensor.trainable;
+      return s.type == tensor.type && s.trainable == tensor.trainable && s.home == tensor.home;
     });
     if (section == sections_.end()) {
-      section =
-          sections_.insert(sections_.end(), Section{.type = tensor.type, .trainable = tensor.trainable});
+      section = sections_.insert(
+          sections_.end(), Section{.type = tensor.type, .trainable = tensor.trainable, .home = tensor.home});
       section->chunk_elements = chunk_elements_ * widest_bytes_ / bytes_of(tensor.type);
     }
     total_elements -= round_up(section->elements, kTileElements);

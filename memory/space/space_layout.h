@@ -2,7 +2,7 @@
 // It has no table of chunks: with chunks of any size it takes time and memory for its tensors only, so that a
 // plan may try many sizes. FlatSpace adds the tables.
 //
-// A section holds the tensors of one (dtype, trainable) pair in the order in which they were given, each
+// A section holds the tensors of one (dtype, trainable, home) in the order in which they were given, each
 // aligned to kTensorAlignment elements. A section is padded to a multiple of kTileElements and cut into
 // chunks, the last one short. All full chunks have the same bytes of parameters, so that any slot fits any
 // chunk: E elements (E a multiple of kTileElements) where the type is the widest of the model's, and
@@ -26,6 +26,7 @@ inline constexpr uint64_t kMaxElements = uint64_t{1} << 59;
 struct Section {
   DataType type = DataType::bf16;
   bool trainable = true;
+  TensorHome home = TensorHome::managed;
   uint64_t elements = 0;        // a multiple of kTileElements, padding included
   uint64_t chunk_elements = 0;  // of every chunk but the last; a multiple of kTileElements
   uint32_t first_chunk = 0;

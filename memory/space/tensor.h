@@ -1,6 +1,7 @@
 // TensorSpec: a parameter tensor before anything is placed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,6 +20,12 @@ constexpr uint32_t index_of(ChunkId id) {
   return static_cast<uint32_t>(id);
 }
 
+// Where a tensor's parameters lie between uses.
+enum class TensorHome : uint8_t {
+  managed,  // where the memory manager places them
+  caller,   // in memory of the program, always; nobody leases them
+};
+
 struct TensorSpec {
   std::string name;             // unique, for example "h.3.attn.c_attn.weight"
   std::vector<uint64_t> shape;  // row-major; at least one dimension, none zero
@@ -27,6 +34,9 @@ struct TensorSpec {
   uint32_t group = 0;  // parameter group: which optimizer settings apply
   // The number of backward uses per micro-batch in which its gradient arises (tied tensors: 2).
   uint32_t backward_uses = 1;
+  TensorHome home = TensorHome::managed;
+  // With TensorHome::caller: the tensor in host memory, contiguous and in its own type.
+  std::byte* memory = nullptr;
 
   uint64_t element_count() const {
     uint64_t count = 1;

@@ -159,6 +159,10 @@ const std::string& PinnedCommit::info() const {
   return reader_->slots().info;
 }
 
+std::span<const uint64_t> PinnedCommit::tensor_steps() const {
+  return reader_->slots().tensor_steps;
+}
+
 RecordLayout PinnedCommit::record_layout() const {
   return reader_->layout().canonical();
 }

@@ -24,6 +24,8 @@ class PinnedCommit {
 
   uint64_t commit() const;
   const std::string& info() const;
+  // As from TrainingState::tensor_steps().
+  std::span<const uint64_t> tensor_steps() const;
 
   // Records come as from TrainingState::export_records(): tiles of the trainable sections in flat order, with
   // whole masters in any case. read_records() fills `tiles`, a multiple of record_layout().tile_bytes(), from

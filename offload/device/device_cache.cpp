@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/error.h>
 
 namespace terrace {
 
@@ -188,7 +189,12 @@ uint64_t DeviceCache::fill_gradient(ChunkId chunk, uint64_t first_element, const
   GradientEntry& entry = gradients_[index_of(chunk)];
   if (entry.slot == kNone) {
     CacheSlot* const taken = take_slot(now);
-    TERRACE_ASSERT(taken != nullptr, "the plan has a slot for gradients that are handed over");
+    if (taken == nullptr)
+      throw Error(ErrorKind::capacity,
+                  {"no device memory is left for a gradient that is handed over",
+                   fmt::format("chunk {}", index_of(chunk)),
+                   fmt::format("leases hold all {} chunk slots", slot_count_),
+                   "raise the device budget, or hand gradients over while fewer tensors are leased"});
     begin_gradient(chunk, *taken);
   }
   CacheSlot& slot = slots_[entry.slot];

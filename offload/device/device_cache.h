@@ -94,7 +94,8 @@ class DeviceCache final : public GuardDescriber {
   void pin_gradient(ChunkId chunk);
   void unpin_gradient(ChunkId chunk);
   // Copies a run of elements, in memory of the program, to its place in the chunk's gradient, which is
-  // cleared and given a slot first where it has none. Returns the bytes copied when the copy is over.
+  // cleared and given a slot first where it has none. Returns the bytes copied when the copy is over. Throws
+  // Error(capacity) when all slots are taken.
   uint64_t fill_gradient(ChunkId chunk, uint64_t first_element, const std::byte* elements, uint64_t count,
                          const EvictionContext& now);
   // Detaches the gradient's slot for a copy out (the caller starts it on slot.out); the chunk has no gradient

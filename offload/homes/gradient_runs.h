@@ -2,9 +2,10 @@
 // gradient is complete, and for every chunk which of these have landed.
 //
 // The complete parts of a chunk land together, as runs of elements: a tensor's part of the chunk with the
-// padding behind it, neighbours merged. Where micro-batches come one after the other, this is the whole
-// chunk; where they are open together (OffloadOptions::layer_major), a chunk that holds tensors of two layers
-// lands in parts. A tensor's micro-batches land in their order, so its sum is always made in that order.
+// padding behind it, neighbours merged. Where leases write gradients, one micro-batch after the other, this
+// is the whole chunk. Where micro-batches are open together (OffloadOptions::layer_major) or gradients are
+// handed over, a chunk lands in parts. A tensor's micro-batches land in their order, so its sum is always
+// made in that order.
 //
 // Invariant, for every tensor of a chunk: landed <= completed <= micro-batches of a step. One thread uses it;
 // it allocates in its constructor only.

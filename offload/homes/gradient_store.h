@@ -34,7 +34,10 @@ class GradientStore : public GradientSource {
   // Starts a landing on its way; it is complete in the chunk's device slot, which is unpinned and given up.
   virtual void land(const GradientLanding& landing) = 0;
   // Notes that the chunk has no gradient in the step and is not updated.
-  void leave_out(ChunkId chunk) { sums().set_zero(chunk); }
+  void leave_out(ChunkId chunk) {
+    sums().set_zero(chunk);
+    sums().forget(chunk);  // a step that was given up may have left it complete
+  }
   // Lands zeros for a chunk without a slot, when its micro-batch has ended.
   virtual void land_zero(const GradientLanding& landing) = 0;
   // Lands a part that was handed over: the landing's only run is the part and the padding behind it, whose

@@ -27,6 +27,7 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
       expected_(space.chunk_count(), nullptr),
       fresh_(space.chunk_count(), nullptr),
       meeting_(std::make_unique<std::atomic<uint8_t>[]>(space.chunk_count())),
+      callers_(space),
       old_(space, plan, arena, device, stores.all, home_, watch),
       publication_(space, placement, plan, device, stores, home_, watch),
       most_blocks_(divide_up(plan.slot_bytes, plan.param_block_bytes())),
@@ -39,13 +40,15 @@ ParamHome::ParamHome(const FlatSpace& space, Placement placement, const MemoryPl
   staging_count_ = plan.staging_slots;
   const std::vector<std::byte*> slots =
       carve_slots(arena, plan.slot_bytes, plan.host_param_slots, "parameters");
-  const uint32_t frozen_chunks = plan.parameter_chunks - plan.record_chunks;
+  const uint32_t frozen_chunks = plan.frozen_chunks();
+  const uint32_t trainable_chunks = plan.parameter_chunks - frozen_chunks;
   const uint32_t kept_trainable = plan.host_param_slots - plan.host_frozen_param_slots;
   size_t next = 0;
   uint32_t trainable_seen = 0, frozen_seen = 0;
   for (uint32_t c = 0; c < space.chunk_count(); ++c) {
+    if (callers_.have(ChunkId{c})) continue;
     const bool kept = space.section_of(ChunkId{c}).trainable
-                          ? is_kept(trainable_seen++, kept_trainable, plan.record_chunks)
+                          ? is_kept(trainable_seen++, kept_trainable, trainable_chunks)
                           : is_kept(frozen_seen++, plan.host_frozen_param_slots, frozen_chunks);
     if (kept) home_[c] = slots[next++];
   }
@@ -72,7 +75,7 @@ void ParamHome::read_past_host(io::IoThread& reader) {
   file_reader_ = &reader;
   read_past_host_.resize(space_.chunk_count());
   for (uint32_t c = 0; c < space_.chunk_count(); ++c) {
-    if (home_[c] != nullptr) continue;
+    if (home_[c] != nullptr || callers_.have(ChunkId{c})) continue;
     read_past_host_[c] = std::make_unique<Reading>();
     read_past_host_[c]->home = this;
     read_past_host_[c]->transfer.prepare(store_of(ChunkId{c}).block_count(ChunkId{c}));

@@ -7,6 +7,8 @@
 //   none  there is no home below the device: fetches never happen, publishing copies straight to the
 //         device slot
 //
+// Chunks of the caller's tensors have no home here: callers() knows where they are.
+//
 // The step thread uses it; reads from the tier file complete on the I/O thread. While an update runs beside
 // the step thread, publication() and old() belong to the update.
 #pragma once
@@ -24,6 +26,7 @@
 #include <terrace/memory/tier/block_store.h>
 #include <terrace/offload/commits/committer.h>
 #include <terrace/offload/device/device_cache.h>
+#include <terrace/offload/homes/caller_tensors.h>
 #include <terrace/offload/homes/old_parameters.h>
 #include <terrace/offload/homes/publication.h>
 #include <terrace/offload/options/placement.h>
@@ -80,6 +83,9 @@ class ParamHome {
   void wait_arrived(ChunkId chunk, const Event& arriving);
   // The subject of a wait for the chunk's update.
   static WaitSubject update_subject(ChunkId chunk);
+  // The tensors of the program.
+  CallerTensors& callers() { return callers_; }
+  const CallerTensors& callers() const { return callers_; }
   // The way home of new parameters.
   Publication& publication() { return publication_; }
   const Publication& publication() const { return publication_; }
@@ -99,7 +105,7 @@ class ParamHome {
 
   // False if the chunk's parameters live in the tier file.
   bool is_in_memory(ChunkId chunk) const {
-    return placement_ != Placement::nvme || home_[index_of(chunk)] != nullptr;
+    return placement_ != Placement::nvme || home_[index_of(chunk)] != nullptr || callers_.have(chunk);
   }
   // The chunk's host slot, or null; it never changes.
   std::byte* host_slot(ChunkId chunk) const { return home_[index_of(chunk)]; }
@@ -163,6 +169,7 @@ class ParamHome {
   // Per chunk the bits kFetchWaits, kUpdateOver and kUpdateFailed. The later one of a fetch that must be read
   // and the update before it starts the read, so no thread waits for the other.
   std::unique_ptr<std::atomic<uint8_t>[]> meeting_;
+  CallerTensors callers_;
   OldParameters old_;
   Publication publication_;
   Committer* committer_ = nullptr;

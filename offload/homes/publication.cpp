@@ -1,9 +1,12 @@
 #include <terrace/offload/homes/publication.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include <terrace/base/assert.h>
+#include <terrace/base/error.h>
 #include <terrace/base/units.h>
 
 namespace terrace {
@@ -112,9 +115,10 @@ void Publication::take_slot(ChunkId chunk, uint32_t block, std::span<const std::
                             BlockStore::Write& write, io::Engine& engine) {
   BlockStore& store = stores_.of(space_, chunk);
   if (committer_ == nullptr || &store == stores_.frozen) {
-    const bool begun = store.begin_write(chunk, block, source, write);
-    TERRACE_ASSERT(begun, "no slot is free for a block of parameters");
-    return;
+    if (store.begin_write(chunk, block, source, write)) return;
+    throw Error(ErrorKind::capacity, {"cannot write parameters of", fmt::format("chunk {}", index_of(chunk)),
+                                      "the nvme tier has no room for them beside those of the last commit",
+                                      "commit and wait for it first"});
   }
   while (!committer_->begin_write(CommitPart::parameters, engine, chunk, block, source, write))
     wait_watched(engine, watch_, subject());

@@ -38,8 +38,12 @@ constexpr uint32_t kOldParameterSlotsWanted = 4;
 constexpr uint32_t kChunksBeingWritten = 4;  // chunks of parameters under way, beyond those that commits hold
 
 struct Counts {
-  uint32_t chunks = 0;
-  uint32_t trainable_chunks = 0;
+  uint32_t chunks = 0;            // with parameters to place: all but the caller's
+  uint32_t trainable_chunks = 0;  // the caller's too
+  uint32_t caller_chunks = 0;
+  // Trainable chunks with parameters to place.
+  uint32_t placed_trainable_chunks() const { return trainable_chunks - caller_chunks; }
+  uint32_t frozen_chunks() const { return chunks - placed_trainable_chunks(); }
   uint64_t trainable_elements = 0;
   uint64_t record_bytes = 0;  // records of all trainable chunks
   uint64_t record_blocks = 0;
@@ -50,12 +54,14 @@ struct Counts {
 
 Counts count(const SpaceLayout& space, const RecordLayout& layout) {
   Counts counts;
-  counts.chunks = space.chunk_count();
   const uint64_t block_bytes = std::min(kParamBlockBytes, space.param_slot_bytes());
   const auto add = [&](const Section& section, uint64_t elements, uint64_t chunks) {
     const uint64_t param_bytes = elements * bytes_of(section.type);
-    const uint64_t param_blocks = chunks * divide_up(param_bytes, block_bytes);
-    counts.param_bytes += chunks * param_bytes;
+    const bool is_placed = section.home == TensorHome::managed;
+    const uint64_t param_blocks = is_placed ? chunks * divide_up(param_bytes, block_bytes) : 0;
+    counts.chunks += is_placed ? static_cast<uint32_t>(chunks) : 0;
+    counts.caller_chunks += is_placed ? 0 : static_cast<uint32_t>(chunks);
+    counts.param_bytes += is_placed ? chunks * param_bytes : 0;
     counts.param_blocks += param_blocks;
     if (!section.trainable) return;
     const uint64_t tiles = elements / kTileElements;
@@ -145,8 +151,8 @@ void plan_device(const SpaceLayout& space, std::span<const TensorUse> trace, con
   // A gradient that is handed over passes through a slot on its way to an accumulator on the device.
   const uint32_t handed_slots = handed_over && states_there && !stay ? 1 : 0;
   plan.device_slots_minimum =
-      std::max(
-          {demand.slots, 1u, (params_there ? counts.chunks : 0) + (stay ? counts.trainable_chunks : 0)}) +
+      std::max({demand.slots, counts.chunks > 0 ? 1u : 0u,
+                (params_there ? counts.chunks : 0) + (stay ? counts.trainable_chunks : 0)}) +
       std::max(output_slots, handed_slots);
   const uint32_t gradient_slots = handed_over && !stay ? handed_slots : counts.trainable_chunks;
   plan.device_slots_useful =
@@ -197,7 +203,7 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   if (options.states == Placement::cpu) plan.host_record_slots = counts.trainable_chunks;
   if (options.parameters == Placement::cpu) {
     plan.host_param_slots = counts.chunks;
-    plan.host_frozen_param_slots = counts.chunks - counts.trainable_chunks;
+    plan.host_frozen_param_slots = counts.frozen_chunks();
   }
   if (stages_parameters(options)) plan.staging_slots = kStagingMinimum;
   const bool reads_old_parameters = plan.record_layout.master == MasterForm::remainder && !states_on_device &&
@@ -205,7 +211,7 @@ void plan_host_fixed(const OffloadOptions& options, const Counts& counts, Memory
   if (reads_old_parameters) plan.old_parameter_slots = kOldParameterSlotsMinimum;
   // Landing slots also hold new parameters that wait to be copied or written, if these cannot take the place
   // of their gradients.
-  const bool over_gradients = !states_on_device && !accumulates && counts.trainable_chunks == counts.chunks;
+  const bool over_gradients = !states_on_device && !accumulates && counts.frozen_chunks() == 0;
   if (!over_gradients) plan.landing_slots = kLandingSlots;
   // If masters are whole, nothing needs the parameters between the landing of a gradient and the update. A
   // gradient that is handed over may come before those of other tensors in its chunk, which are still used.
@@ -297,7 +303,8 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   // With compact state the parameters are read once more, and gradients do not take over their slots.
   const bool parameters_first = !plan.gradients_take_over && options.accumulation_steps == 1;
   const auto keep_parameters = [&] {
-    plan.host_param_slots += room_for(plan.slot_bytes, counts.trainable_chunks - plan.host_param_slots);
+    plan.host_param_slots +=
+        room_for(plan.slot_bytes, counts.placed_trainable_chunks() - plan.host_param_slots);
   };
   if (params_on_nvme && parameters_first) keep_parameters();
   if (plan.spilled_chunks > 0) {
@@ -309,7 +316,7 @@ void plan_host(const OffloadOptions& options, const Counts& counts, MemoryPlan& 
   if (params_on_nvme && !parameters_first) keep_parameters();
   if (plan.nvme_activation_entries > 0) keep_activations(room_for, plan);
   if (params_on_nvme) {
-    plan.host_frozen_param_slots = room_for(plan.slot_bytes, counts.chunks - counts.trainable_chunks);
+    plan.host_frozen_param_slots = room_for(plan.slot_bytes, counts.frozen_chunks());
     plan.host_param_slots += plan.host_frozen_param_slots;
   }
   if (options.states == Placement::nvme)
@@ -323,7 +330,7 @@ void plan_disk(const SpaceLayout& space, const OffloadOptions& options, const Co
   if (options.parameters == Placement::nvme) {
     // Loading a frozen chunk again before the first commit needs a second place, because the earlier copy is
     // still there.
-    if (plan.keeps_commits && counts.trainable_chunks < counts.chunks)
+    if (plan.keeps_commits && counts.frozen_chunks() > 0)
       plan.frozen_spare_slots = divide_up(plan.slot_bytes, block_bytes);
     plan.parameter_file_bytes = (counts.param_blocks + plan.frozen_spare_slots) * block_bytes;
     if (plan.frozen_spare_slots > 0)
@@ -377,6 +384,25 @@ void require_comparable(const OffloadOptions& options) {
                "set OffloadOptions::reads_past_host or OffloadOptions::verify_checksums to false"});
 }
 
+void require_caller_tensors(const SpaceLayout& space, const OffloadOptions& options) {
+  const auto found = std::ranges::find(space.tensors(), TensorHome::caller, &TensorSpec::home);
+  if (found == space.tensors().end()) return;
+  const auto refuse = [&](std::string reason, std::string advice) {
+    throw Error(ErrorKind::config, {"cannot train in memory of the program the tensor", found->name,
+                                    std::move(reason), std::move(advice)});
+  };
+  for (const TensorSpec& tensor : space.tensors()) {
+    if (tensor.home == TensorHome::caller && !tensor.trainable)
+      refuse("a frozen one is never changed", "leave frozen tensors of the program out");
+  }
+  if (options.gradients == GradientOrigin::leases)
+    refuse("no lease writes its gradient", "set OffloadOptions::gradients to handed_over");
+  if (options.states == Placement::none)
+    refuse("the optimizer states are on the device", "place optimizer states on cpu or nvme");
+  if (options.record_layout.master == MasterForm::remainder)
+    refuse("compact state keeps a part of each master in its parameter", "keep whole masters");
+}
+
 void require_layout(const SpaceLayout& space, const OffloadOptions& options) {
   if (options.record_layout.master == MasterForm::whole) return;
   const auto refuse = [](std::string what, std::string reason, std::string advice) {
@@ -403,6 +429,7 @@ MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace
   require_accumulation_type(space, options.accumulation_type);
   require_layout(space, options);
   require_comparable(options);
+  require_caller_tensors(space, options);
   const Counts counts = count(space, options.record_layout);
   MemoryPlan plan;
   plan.record_layout = options.record_layout;
@@ -410,6 +437,7 @@ MemoryPlan plan_needs(const SpaceLayout& space, std::span<const TensorUse> trace
   plan.keeps_commits = plan.why_no_commits.empty();
   plan.parameter_chunks = counts.chunks;
   plan.record_chunks = counts.trainable_chunks;
+  plan.caller_chunks = counts.caller_chunks;
   plan_device(space, trace, options, counts, plan);
   plan_host(options, counts, plan);
   if (fits(plan, options)) plan_disk(space, options, counts, plan);

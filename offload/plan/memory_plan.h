@@ -105,8 +105,10 @@ struct MemoryPlan {
   // for every retained commit, so an update waits for room only while a commit is in progress.
   bool keeps_commits = false;
   std::string why_no_commits;
-  uint32_t parameter_chunks = 0;    // all
-  uint32_t record_chunks = 0;       // trainable ones
+  uint32_t parameter_chunks = 0;  // all but those of the caller's tensors
+  uint32_t record_chunks = 0;     // trainable ones
+  uint32_t caller_chunks = 0;     // of record_chunks: their parameters are the program's
+  uint32_t frozen_chunks() const { return parameter_chunks + caller_chunks - record_chunks; }
   uint64_t record_spare_slots = 0;  // each of ring_slot_bytes, beyond one for each block
   uint64_t frozen_spare_slots = 0;  // each of param_block_bytes()
   // Spare slots of trained parameters where these are part of commits (compact state): they are written like

@@ -11,7 +11,7 @@ namespace {
 template <typename Body>
 void for_each_trainable(const SpaceLayout& space, Body body) {
   for (const Section& section : space.sections()) {
-    if (!section.trainable) continue;
+    if (!section.trainable || section.home == TensorHome::caller) continue;
     for (uint32_t i = 0; i < section.chunk_count; ++i)
       body(section.first_chunk + i, space.elements_of_chunk(section, i), section);
   }

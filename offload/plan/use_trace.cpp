@@ -5,6 +5,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include <terrace/base/error.h>
+
 namespace terrace {
 
 void UseRecorder::begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) {
@@ -13,6 +15,8 @@ void UseRecorder::begin_use(std::string_view operation, std::span<const TensorId
 }
 
 void UseRecorder::end_use() {
+  if (open_.empty())
+    throw Error(ErrorKind::misuse, {"cannot end a lease", "of a trace", "none is open", "begin one first"});
   trace_[open_.back()].encloses = static_cast<uint32_t>(trace_.size() - 1 - open_.back());
   open_.pop_back();
 }
@@ -251,6 +255,14 @@ Schedule schedule_of(const FlatSpace& space, std::span<const TensorUse> trace, L
   return Schedule(std::move(uses), space.chunk_count(), renewed_chunks(space));
 }
 
+// The chunks with parameters to place.
+static uint32_t placed_chunks(const SpaceLayout& space) {
+  uint32_t count = 0;
+  for (const Section& section : space.sections())
+    count += section.home == TensorHome::managed ? section.chunk_count : 0;
+  return count;
+}
+
 static uint32_t trainable_chunks(const SpaceLayout& space) {
   uint32_t count = 0;
   for (const Section& section : space.sections()) count += section.trainable ? section.chunk_count : 0;
@@ -272,7 +284,7 @@ SlotDemand minimum_slots(const SpaceLayout& space, std::span<const TensorUse> tr
     for (const size_t open : walk.open()) {
       for (const TensorId tensor : trace[open].tensors) used.add(tensor);
     }
-    const uint32_t parameters = resident_parameters ? space.chunk_count() : used.count();
+    const uint32_t parameters = resident_parameters ? placed_chunks(space) : used.count();
     const uint32_t slots = parameters + (resident_gradients ? trainable_chunks(space) : gradients.count());
     if (slots > demand.slots) demand = {slots, use.operation};
   }
@@ -283,8 +295,9 @@ SlotDemand least_slots(const SpaceLayout& space, bool resident_parameters, bool 
                        LeasedGradients leased) {
   SlotDemand demand;
   for (uint32_t t = 0; t < space.tensor_count(); ++t) {
+    if (space.tensor(TensorId{t}).home == TensorHome::caller) continue;
     const uint32_t chunks = space.place(TensorId{t}).chunk_count;
-    const uint32_t parameters = resident_parameters ? space.chunk_count() : chunks;
+    const uint32_t parameters = resident_parameters ? placed_chunks(space) : chunks;
     const bool has_gradient = space.tensor(TensorId{t}).trainable && leased != LeasedGradients::elsewhere;
     const uint32_t gradient = has_gradient ? chunks : 0;
     const uint32_t slots = parameters + (resident_gradients ? trainable_chunks(space) : gradient);

@@ -19,6 +19,7 @@ void Commits::adopt_found() {
     CommitSlots slots;
     slots.commit = manifest.commit;
     slots.info = manifest.info;
+    slots.tensor_steps = manifest.tensor_steps;
     for (const CommitPart part : kCommitParts) {
       if (stores[part] != nullptr) slots[part] = snapshot_of(*stores[part]);
     }

@@ -7,9 +7,9 @@
 #include <optional>
 
 #include <terrace/base/error.h>
+#include <terrace/memory/space/tensor_runs.h>
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/state/step_boundary.h>
-#include <terrace/offload/state/tensor_runs.h>
 #include <terrace/offload/state/training_state.h>
 #include <terrace/optimizer_cpu/gradient.h>
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include <terrace/base/error.h>
+#include <terrace/memory/space/tensor_runs.h>
 #include <terrace/offload/state/state_blocks.h>
 #include <terrace/offload/state/step_boundary.h>
-#include <terrace/offload/state/tensor_runs.h>
 #include <terrace/offload/state/training_state.h>
 #include <terrace/optimizer_cpu/gradient.h>
 
@@ -135,7 +135,7 @@ std::span<const uint64_t> TrainingState::tensor_steps() const {
 }
 
 void TrainingState::set_tensor_steps(std::span<const uint64_t> counts) {
-  boundary_.require_nothing_open("cannot set the steps of");
+  boundary_.require_rest("cannot set the steps of");
   if (counts.size() != tensor_steps().size())
     throw Error(ErrorKind::misuse,
                 {"cannot set the steps of tensors", fmt::format("{} counts", counts.size()),

@@ -23,6 +23,7 @@ std::byte* StateBlocks::memory_for(ChunkId chunk) const {
 }
 
 const std::byte* StateBlocks::parameters_of(ChunkId chunk) {
+  if (run_.is_callers(chunk)) return parameters_around(chunk, 0, run_.space.chunk(chunk).elements);
   if (const std::byte* const there = homes_.params.in_host_memory(chunk)) return there;
   std::byte* const memory = memory_for(chunk);
   copy_to_host(chunk, memory);
@@ -30,9 +31,13 @@ const std::byte* StateBlocks::parameters_of(ChunkId chunk) {
 }
 
 const std::byte* StateBlocks::parameters_around(ChunkId chunk, uint64_t first_element, uint64_t count) {
-  if (const std::byte* const there = homes_.params.in_host_memory(chunk)) return there;
   std::byte* const memory = memory_for(chunk);
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
+  if (run_.is_callers(chunk)) {
+    homes_.params.callers().gather(chunk, first_element, count, memory + first_element * element_bytes);
+    return memory;
+  }
+  if (const std::byte* const there = homes_.params.in_host_memory(chunk)) return there;
   if (run_.params_live_on_device()) {
     copy_from_device(chunk, memory, first_element * element_bytes, count * element_bytes);
   } else {
@@ -73,6 +78,11 @@ void StateBlocks::copy_from_device(ChunkId chunk, std::byte* memory, uint64_t fi
 }
 
 void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
+  if (run_.is_callers(chunk)) {
+    if (!run_.options.dry)
+      homes_.params.callers().scatter(chunk, 0, run_.space.chunk(chunk).elements, parameters);
+    return note_loaded(chunk);
+  }
   if (run_.params_live_on_device() && cache_.param_state(chunk) == ChunkState::absent) {
     CacheSlot* const slot = cache_.take_unused();
     TERRACE_ASSERT(slot != nullptr, "there is a slot for every chunk whose parameters live on the device");
@@ -86,6 +96,10 @@ void StateBlocks::publish(ChunkId chunk, const std::byte* parameters) {
 
 void StateBlocks::publish_around(ChunkId chunk, uint64_t first_element, uint64_t count) {
   const uint64_t element_bytes = bytes_of(run_.space.section_of(chunk).type);
+  if (run_.is_callers(chunk)) {
+    return homes_.params.callers().scatter(chunk, first_element, count,
+                                           memory_for(chunk) + first_element * element_bytes);
+  }
   homes_.params.publication().publish_run(chunk, memory_for(chunk), first_element * element_bytes,
                                           count * element_bytes, tiers_.engine(), &cache_);
 }

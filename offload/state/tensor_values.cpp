@@ -165,7 +165,6 @@ void TrainingState::require_room_beside_commit(TensorId tensor, uint64_t first_e
   const uint64_t element_bytes = bytes_of(space.tensor(tensor).type);
   uint64_t blocks = 0;
   for_each_run(space, tensor, first_element, count, [&](const Run& run) {
-    if (blocks_.homes().params.is_in_memory(run.chunk)) return;
     const uint64_t block_bytes = store->block_bytes(run.chunk, 0);
     const uint64_t first = run.first_element * element_bytes / block_bytes;
     blocks += divide_up((run.first_element + run.count) * element_bytes, block_bytes) - first;

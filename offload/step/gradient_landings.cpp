@@ -51,6 +51,8 @@ void GradientLandings::require_usable(std::string_view operation, std::span<cons
                                     std::string(operation), std::string(reason), std::string(advice)});
   };
   for (const TensorId tensor : tensors) {
+    if (run_.space.tensor(tensor).home == TensorHome::caller)
+      refuse(tensor, "its parameters lie in memory of the program", "read them there, without a lease");
     if (!run_.space.tensor(tensor).trainable) continue;
     const Uses& uses = uses_[index_of(tensor)];
     if (kind == UseKind::backward && writes_gradients()) {
@@ -91,10 +93,7 @@ void GradientLandings::open(const OpenUse& use, FunctionRef<CacheSlot&()> take_s
     unpin(std::span(use.chunks).first(pinned));
     throw;
   }
-  for (const TensorId tensor : use.tensors) {
-    ++uses_[index_of(tensor)].begun;
-    runs_.note_gradient(tensor);
-  }
+  for (const TensorId tensor : use.tensors) ++uses_[index_of(tensor)].begun;
 }
 
 void GradientLandings::give_up(const OpenUse& use) {
@@ -113,9 +112,9 @@ void GradientLandings::close(const OpenUse& use, uint32_t micro_batch) {
   if (!writes_gradients()) return;
   unpin(use.chunks);
   for (const TensorId tensor : use.tensors) {
-    if (!run_.space.tensor(tensor).trainable ||
-        ++uses_[index_of(tensor)].ended < run_.space.tensor(tensor).backward_uses)
-      continue;
+    if (!run_.space.tensor(tensor).trainable) continue;
+    runs_.note_gradient(tensor);
+    if (++uses_[index_of(tensor)].ended < run_.space.tensor(tensor).backward_uses) continue;
     runs_.complete(tensor, micro_batch);
     follow(tensor, micro_batch);
   }
@@ -130,11 +129,14 @@ void GradientLandings::close(const OpenUse& use, uint32_t micro_batch) {
 void GradientLandings::land(ChunkId chunk, uint32_t micro_batch) {
   note_tensors_landing(chunk, micro_batch);
   const GradientLanding leaving = runs_.take(chunk, micro_batch);
-  if (writes_gradients() && cache_.has_gradient(chunk)) {
-    std::erase(holding_, chunk);
-    gradients_.land(leaving);
-  } else if (leaving.ends && !is_updated(chunk)) {
+  const bool is_on_device = writes_gradients() && cache_.has_gradient(chunk);
+  if (is_on_device) std::erase(holding_, chunk);
+  if (leaving.ends && !is_updated(chunk)) {
+    if (is_on_device) cache_.drop_gradient(chunk);  // of a use that could not begin
     return gradients_.leave_out(chunk);
+  }
+  if (is_on_device) {
+    gradients_.land(leaving);
   } else {
     gradients_.land_zero(leaving);
   }

@@ -48,8 +48,9 @@ class LeastTraffic {
   // Adds the chunk's gradient and update on the links between host and device. `on_device`: the device
   // updates the chunk, so its records and gradients cross as well.
   void add_links(ChunkId chunk, bool on_device) {
-    const uint64_t bytes = run_.space.param_bytes(chunk);
     add_gradient(chunk);
+    if (run_.is_callers(chunk)) return;
+    const uint64_t bytes = run_.space.param_bytes(chunk);
     if (!states_move_ && params_move_) bound_.d2h_bytes += bytes;
     if (on_device) {
       const uint64_t record_bytes =

@@ -39,7 +39,6 @@ class OpenLeases {
   // Closes the use. The tensors that no other use names are released().
   void end(OpenUse& use);
 
-  bool empty() const { return open_.empty(); }
   // The youngest open use; there must be one.
   OpenUse& youngest() { return *open_.back(); }
   // The operation of the youngest open use; empty without one.

@@ -242,7 +242,9 @@ void TierStores::make_param_stores() {
   frozen.spare_slots = plan_.frozen_spare_slots;
   const bool apart = plan_.frozen_spare_slots > 0;
   params.chunk_bytes = of_every_chunk(space_, [&](ChunkId c) {
-    return space_.section_of(c).trainable || !apart ? space_.param_bytes(c) : 0;
+    const Section& section = space_.section_of(c);
+    if (section.home == TensorHome::caller) return uint64_t{0};
+    return section.trainable || !apart ? space_.param_bytes(c) : 0;
   });
   frozen.chunk_bytes = of_every_chunk(
       space_, [&](ChunkId c) { return space_.section_of(c).trainable ? 0 : space_.param_bytes(c); });

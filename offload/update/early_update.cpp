@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include <terrace/base/assert.h>
 #include <terrace/base/error.h>
 
@@ -20,8 +22,9 @@ EarlyUpdate::EarlyUpdate(const RunContext& run, const StateHomes& homes, DeviceC
 }
 
 void EarlyUpdate::begin_step() {
-  announced_ = as_landed_ = found_infinite_ = partly_applied_ = false;
+  announced_ = begun_ = as_landed_ = found_infinite_ = partly_applied_ = false;
   landing_.clear();
+  callers_.clear();
   taken_.assign(taken_.size(), false);
   landed_count_ = 0;
   for (uint32_t t = 0; t < run_.space.tensor_count(); ++t)
@@ -30,7 +33,7 @@ void EarlyUpdate::begin_step() {
 
 void EarlyUpdate::announce(const UpdateSettings& settings) {
   if (runner_.mode() != UpdateMode::during_backward) return;
-  if (runner_.is_running())
+  if (begun_)
     throw Error(ErrorKind::misuse,
                 {"cannot announce an update", "of this step", "its last micro-batch goes backward already",
                  "announce it before the first backward use of that"});
@@ -41,10 +44,11 @@ void EarlyUpdate::announce(const UpdateSettings& settings) {
 }
 
 void EarlyUpdate::begin() {
+  if (std::exchange(begun_, true) || !announced_) return;
   // Which states are read is known at the end of backward only, where tensors without a gradient are left
   // out.
   if (!as_landed_ && homes_.steps.are_counted()) return;
-  if (announced_ && !runner_.is_running()) runner_.begin_beside(as_landed_);
+  runner_.begin_beside(as_landed_);
 }
 
 void EarlyUpdate::require_announced(const UpdateSettings& settings) const {
@@ -56,8 +60,12 @@ void EarlyUpdate::require_announced(const UpdateSettings& settings) const {
 }
 
 void EarlyUpdate::note_landing(ChunkId chunk) {
-  if (!run_.params_live_on_device()) cache_.drop_stale_param(chunk);
-  landing_.push_back(chunk);
+  if (run_.is_callers(chunk)) {
+    callers_.push_back(chunk);
+  } else {
+    if (!run_.params_live_on_device()) cache_.drop_stale_param(chunk);
+    landing_.push_back(chunk);
+  }
   taken_[index_of(chunk)] = true;
   for (const TensorId tensor : run_.space.tensors_of(chunk)) {
     if (--unfinished_chunks_[index_of(tensor)] == 0) states_.change(tensor, TensorState::updating);
@@ -80,6 +88,7 @@ void EarlyUpdate::give_if_finite(ChunkId chunk) {
 }
 
 bool EarlyUpdate::end() {
+  landing_.insert(landing_.end(), callers_.begin(), callers_.end());
   take_landed();
   TERRACE_ASSERT(landed_count_ == landing_.size(), "every gradient is complete at the end of backward");
   runner_.wait();

@@ -27,7 +27,7 @@ class EarlyUpdate {
   // Announces the settings of the update at the end of this step; ignored in other modes. Throws
   // Error(misuse) when the update has begun already.
   void announce(const UpdateSettings& settings);
-  // Begins the update if it was announced. Call it when the last micro-batch is about to go backward.
+  // Begins the update if it was announced. Call it whenever the last micro-batch is about to go on backward.
   void begin();
   // True while chunks are updated as they land.
   bool takes_landings() const { return as_landed_ && runner_.is_running(); }
@@ -35,6 +35,7 @@ class EarlyUpdate {
   void require_announced(const UpdateSettings& settings) const;
   // Notes that the chunk's complete gradient is on its way. The chunk's parameters on the device are stale
   // from now on.
+  // Parameters of the caller's tensors are read until the update, and are changed then.
   void note_landing(ChunkId chunk);
   // True if note_landing() was called for the chunk in this step.
   bool has_taken(ChunkId chunk) const { return taken_[index_of(chunk)]; }
@@ -54,10 +55,12 @@ class EarlyUpdate {
   TensorStates& states_;
   UpdateRunner& runner_;
   bool announced_ = false;
+  bool begun_ = false;      // the last micro-batch goes backward
   bool as_landed_ = false;  // the update's constants are known before the gradients
   bool found_infinite_ = false;
   bool partly_applied_ = false;
   std::vector<ChunkId> landing_;             // in the order in which they left the device
+  std::vector<ChunkId> callers_;             // chunks of the caller's tensors that have landed
   size_t landed_count_ = 0;                  // chunks of landing_ that were given to the update
   std::vector<bool> taken_;                  // per chunk: it is in landing_
   std::vector<uint32_t> unfinished_chunks_;  // per tensor: its chunks that are still to land

@@ -222,6 +222,10 @@ void OptimizerPipeline::hand_on(ChunkId chunk) {
     gradients_.release(chunk);
     return progress_.complete(chunk);
   }
+  if (home_.callers().have(chunk)) {
+    gradients_.release(chunk);
+    return progress_.complete(chunk);
+  }
   const std::byte* const fresh = tiles_.complete(chunk, is_on_device(chunk) ? sides_.lanes->run_tiles() : 1);
   if (needs_old_) home_.old().release(chunk);
   const bool stays = gradients_.is_held(chunk);

@@ -52,6 +52,7 @@ const std::byte* TileUpdate::old_parameters_of(ChunkId chunk, uint64_t first_til
 
 void TileUpdate::update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const {
   if (dry_) return;
+  if (home_.callers().have(chunk)) return update_callers(chunk, first_tile, tile_count, records);
   if (!spreads(chunk)) {
     return run(chunk, first_tile, tile_count,
                parts_at(chunk, first_tile, records, output_of(chunk, first_tile)));
@@ -61,6 +62,15 @@ void TileUpdate::update(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
   for (uint64_t t = first_tile; t < first_tile + tile_count; ++t) {
     run(chunk, t, 1, parts_at(chunk, t, records + (t - first_tile) * layout_.tile_bytes(), fresh));
     std::memcpy(output_of(chunk, t), fresh, parameter_bytes);
+  }
+}
+
+void TileUpdate::update_callers(ChunkId chunk, uint64_t first_tile, uint64_t tile_count,
+                                std::byte* records) const {
+  alignas(64) std::byte fresh[kWidestTileBytes];
+  for (uint64_t t = first_tile; t < first_tile + tile_count; ++t) {
+    run(chunk, t, 1, parts_at(chunk, t, records + (t - first_tile) * layout_.tile_bytes(), fresh));
+    home_.callers().scatter(chunk, t * kTileElements, kTileElements, fresh);
   }
 }
 

@@ -4,7 +4,7 @@
 // New parameters made on the host go straight into the chunk's home slot, if it has one. Without one they
 // overwrite the chunk's gradient, which is spent: element by element where both have one type; under a wider
 // gradient each tile's parameters go to the start of its gradient's bytes, and complete() draws them
-// together.
+// together. Those of the caller's tensors are made in memory of the thread and copied to the program's.
 #pragma once
 
 #include <cstddef>
@@ -75,6 +75,7 @@ class TileUpdate {
 
  private:
   bool spreads(ChunkId chunk) const;
+  void update_callers(ChunkId chunk, uint64_t first_tile, uint64_t tile_count, std::byte* records) const;
   struct Parts {
     std::byte* records;
     const std::byte* gradients;

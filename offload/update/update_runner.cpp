@@ -113,10 +113,7 @@ void UpdateRunner::run(const Schedule& schedule) {
     return device_update_->run(constants(), order_);
   }
   if (is_running()) {  // the update's states are being read ahead
-    for (const ChunkId chunk : order_) {
-      settle_tensors(chunk);
-      await(chunk);
-    }
+    for (const ChunkId chunk : order_) await(chunk);
     thread_->allow(constants());
     return wait();
   }
@@ -128,6 +125,10 @@ void UpdateRunner::run(const Schedule& schedule) {
   collect_in_order_of(schedule);
   for (const ChunkId chunk : order_) give(chunk);
   thread_->close();
+  // The program reads its own parameters when it likes.
+  for (const ChunkId chunk : order_) {
+    if (run_.is_callers(chunk)) wait_updated(chunk);
+  }
 }
 
 void UpdateRunner::begin_beside(bool allowed) {
@@ -176,7 +177,8 @@ void UpdateRunner::collect_by_residence() {
   }
 }
 
-// Orders chunks by their first use in the schedule of the next step; chunks without a use come last.
+// Orders chunks by their first use in the schedule of the next step; chunks without a use come last, and the
+// caller's, which are waited for, first.
 void UpdateRunner::collect_in_order_of(const Schedule& schedule) {
   order_.clear();
   std::fill(in_order_.begin(), in_order_.end(), false);
@@ -185,6 +187,9 @@ void UpdateRunner::collect_in_order_of(const Schedule& schedule) {
     in_order_[index_of(chunk)] = true;
     order_.push_back(chunk);
   };
+  for (uint32_t c = 0; c < run_.space.chunk_count(); ++c) {
+    if (run_.is_callers(ChunkId{c})) add(ChunkId{c});
+  }
   for (const ScheduledUse& use : schedule.uses()) {
     for (const ChunkId chunk : use.chunks) add(chunk);
   }
@@ -200,12 +205,12 @@ void UpdateRunner::give(ChunkId chunk) {
 
 // From here on the step thread sees the chunk as the update will leave it.
 void UpdateRunner::await(ChunkId chunk) {
-  const bool keeps_fresh =
-      homes_.gradients.is_held(chunk) && (mode_ == UpdateMode::next_forward || run_.params_live_on_device());
+  const bool keeps_fresh = !run_.is_callers(chunk) && homes_.gradients.is_held(chunk) &&
+                           (mode_ == UpdateMode::next_forward || run_.params_live_on_device());
   homes_.params.expect(chunk, progress_.updated(chunk),
                        keeps_fresh ? homes_.gradients.gradient(chunk) : nullptr);
   unsettled_[index_of(chunk)] = true;
-  if (run_.params_live_on_device()) unsent_[index_of(chunk)] = true;
+  if (run_.params_live_on_device() && !run_.is_callers(chunk)) unsent_[index_of(chunk)] = true;
   for (const TensorId tensor : run_.space.tensors_of(chunk)) ++unsettled_chunks_[index_of(tensor)];
 }
 

@@ -67,8 +67,8 @@ OffloadCounters operator+(const OffloadCounters& one, const OffloadCounters& oth
 // parameters come to the device from where they are made. at_rest: every update is over.
 enum class StepStart : uint8_t { behind_update, at_rest };
 
-// The least bytes that any order of decisions could move in one training step with these budgets. Gradients
-// stay on the device from the first use that adds to them to the last.
+// The least bytes that any order of decisions could move in one training step with these budgets, if every
+// trained tensor is updated. Gradients stay on the device from the first use that adds to them to the last.
 struct TrafficBound {
   uint64_t h2d_bytes = 0;
   uint64_t d2h_bytes = 0;

@@ -119,6 +119,7 @@ const Standings& standing_of_enums() {
       {"LeasedGradients", kInside},
       {"GradientOrigin", kGradients},
       {"UnusedGradients", kUnused},
+      {"TensorHome", kOwner},
       {"StatePart", kInside},
       {"ValueKind", kInitialValues},
       {"InstructionSet", Reason{"the tests of the update's kernels have each against the scalar one"}},

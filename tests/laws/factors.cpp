@@ -10,6 +10,7 @@
 #include <terrace/base/data_type.h>
 #include <terrace/base/record_layout.h>
 #include <terrace/memory/space/eviction_policy.h>
+#include <terrace/memory/space/tensor.h>
 #include <terrace/offload/options/offload_options.h>
 #include <terrace/offload/options/placement.h>
 #include <terrace/offload/plan/update_mode.h>
@@ -83,6 +84,9 @@ constexpr std::array<std::string_view, 2> kLeaseOrders = {"one by one", "nested"
 // Some tensors have no gradient in some steps where gradients are handed over.
 constexpr auto kUnusedGradients = testing::enumerator_names<UnusedGradients>();
 
+// "caller": every second trained tensor is the program's, where that is possible.
+constexpr auto kOwners = testing::enumerator_names<TensorHome>();
+
 constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"parameters", kPlacements},
     {"states", kPlacements},
@@ -115,6 +119,7 @@ constexpr std::array<Factor, kFactorCount> kFactors = {{
     {"gradients", kGradientOrigins},
     {"leases", kLeaseOrders},
     {"unused", kUnusedGradients},
+    {"owner", kOwners},
     {"caller threads", kCallingThreads},
     {"initial values", kInitialWays},
 }};

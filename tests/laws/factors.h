@@ -44,6 +44,7 @@ enum FactorIndex : size_t {
   kGradients,
   kLeases,
   kUnused,
+  kOwner,
   kCallers,
   kInitialValues,
   kFactorCount,

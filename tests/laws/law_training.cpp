@@ -32,6 +32,18 @@ ModelConfig law_config(ModelFamily family) {
 
 const std::vector<TensorId> kHeld = {TensorId{0}};
 
+bool has_callers(const Combination& c) {
+  return level_of(c, kOwner) == "caller" && level_of(c, kGradients) == "handed_over" &&
+         level_of(c, kStates) != "none";
+}
+
+std::vector<TensorSpec> tensors_of(const Combination& c, const Model& model,
+                                   std::vector<std::vector<std::byte>>& memory) {
+  std::vector<TensorSpec> tensors = model.tensors();
+  if (has_callers(c)) testing::give_to_caller(tensors, memory);
+  return tensors;
+}
+
 bool nests(const Combination& c) {
   return level_of(c, kLeases) == "nested";
 }
@@ -57,7 +69,7 @@ OffloadOptions options_of(const Combination& c, const FlatSpace& space, const Dr
   options.record_layout = training.layout();
   const bool halves_meet = options.states != Placement::none || options.parameters == Placement::none;
   const bool all_in_bf16 = training.type == DataType::bf16 && !training.norm_type;
-  if (level_of(c, kMaster) == "remainder" && all_in_bf16 && halves_meet)
+  if (level_of(c, kMaster) == "remainder" && all_in_bf16 && halves_meet && !has_callers(c))
     options.record_layout.master = MasterForm::remainder;
   options.processor_share = std::stod(std::string(level_of(c, kShare)));
   options.accumulation_steps = training.accumulation;
@@ -91,7 +103,6 @@ DryRun dry_run_of(const Combination& c, const Model& model, Workers& workers) {
                                     : place == "cpu" ? ActivationOffload::cpu
                                                      : ActivationOffload::none;
   DryRun dry = run_dry(model, training_of(c).accumulation, workers, offload, is_layer_major(c));
-  if (nests(c)) dry.trace = testing::nested_trace(dry.trace, kHeld);
   return dry;
 }
 
@@ -109,6 +120,7 @@ Training training_of(const Combination& c) {
   training.optimizer = law_optimizer(level_of(c, kOptimizer));
   training.gradients = static_cast<GradientOrigin>(c[kGradients]);
   training.unused = static_cast<UnusedGradients>(c[kUnused]);
+  training.has_callers = has_callers(c);
   training.moment_type = level_of(c, kMoments) == "fp32" ? DataType::fp32 : DataType::bf16;
   return training;
 }
@@ -184,12 +196,14 @@ LawTraining::LawTraining(const Combination& combination, const LawSurroundings& 
       training_(training_of(combination)),
       call_(level_of(combination, kCallers) == "changing"),
       model_(make_law_model(combination)),
-      space_(model_->tensors(), number_of(combination, kChunk)),
+      space_(tensors_of(combination, *model_, caller_memory_), number_of(combination, kChunk)),
       workers_(number_of(combination, kThreads)),
       ops_(workers_, best_instruction_set()) {
   if (surroundings.start == TierStart::fresh && level_of(c_, kBegins) == "over a commit")
     leave_commit(c_, surroundings.folder);
-  const DryRun dry = dry_run_of(c_, *model_, workers_);
+  DryRun dry = dry_run_of(c_, *model_, workers_);
+  dry.trace = testing::managed_trace(dry.trace, {space_.tensors().begin(), space_.tensors().end()});
+  if (nests(c_)) dry.trace = testing::nested_trace(dry.trace, kHeld);
   options_ = options_of(c_, space_, dry, surroundings);
   device_ = std::make_unique<SimulatedDevice>(
       SimulatedDeviceOptions{options_.device_budget_bytes, level_of(c_, kStrict) == "on", 0, 0});
@@ -211,10 +225,12 @@ void LawTraining::make_access() {
   access_ = &caller_.emplace(*offloader_, call_);
   if (nests(c_)) access_ = &nesting_.emplace(*access_, kHeld);
   if (training_.gradients == GradientOrigin::leases) return;
-  access_ = &handing_.emplace(*access_, model_->tensors(), [this](TensorId tensor, std::span<const std::byte> gradient) {
-    if (!training_.has_gradient(completed_ + 1, tensor)) return;
-    call_([&] { offloader_->hand_over_gradient(tensor, gradient); });
-  });
+  access_ = &owning_.emplace(*access_, std::vector(space_.tensors().begin(), space_.tensors().end()));
+  access_ = &handing_.emplace(*access_, model_->tensors(),
+                              [this](TensorId tensor, std::span<const std::byte> gradient) {
+                                if (!training_.has_gradient(completed_ + 1, tensor)) return;
+                                call_([&] { offloader_->hand_over_gradient(tensor, gradient); });
+                              });
 }
 
 LawTraining::~LawTraining() {

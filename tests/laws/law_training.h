@@ -91,6 +91,7 @@ class LawTraining {
   const Training training_;
   const testing::Caller call_;
   std::unique_ptr<Model> model_;
+  std::vector<std::vector<std::byte>> caller_memory_;  // by tensor
   FlatSpace space_;
   Workers workers_;
   MemoryLog log_;
@@ -100,6 +101,7 @@ class LawTraining {
   // The ways to the offloader, the last one that of the model.
   std::optional<testing::AccessByCaller> caller_;
   std::optional<testing::NestingAccess> nesting_;
+  std::optional<testing::CallerAccess> owning_;
   std::optional<testing::HandingAccess> handing_;
   ParameterAccess* access_ = nullptr;
   HostOps ops_;

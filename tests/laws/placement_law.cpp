@@ -93,11 +93,19 @@ Outcome PlacementLaw::train(const Combination& c) {
 }
 
 const Outcome& PlacementLaw::reference(const Combination& c) {
-  const ReferenceKey key = {c[kPrecision], c[kAccumulation], c[kAccumulationType], c[kClipping], c[kModel],
-                            c[kOptimizer], c[kMoments],      c[kGradients],        c[kUnused]};
+  const Training training = training_of(c);
+  const ReferenceKey key = {c[kPrecision],
+                            c[kAccumulation],
+                            c[kAccumulationType],
+                            c[kClipping],
+                            c[kModel],
+                            c[kOptimizer],
+                            c[kMoments],
+                            c[kGradients],
+                            c[kUnused],
+                            static_cast<uint8_t>(training.has_callers)};
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
-  const Training training = training_of(c);
   return references_.emplace(key, train_plainly(*make_law_model(c), training)).first->second;
 }
 

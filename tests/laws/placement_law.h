@@ -39,7 +39,7 @@ class PlacementLaw {
   uint64_t spilling_runs() const { return spilling_runs_; }
 
  private:
-  using ReferenceKey = std::array<uint8_t, 9>;
+  using ReferenceKey = std::array<uint8_t, 10>;
 
   std::filesystem::path folder_;
   std::map<ReferenceKey, Outcome> references_;

@@ -35,6 +35,7 @@ struct Training {
   DataType moment_type = DataType::fp32;
   GradientOrigin gradients = GradientOrigin::leases;
   UnusedGradients unused = UnusedGradients::zero;
+  bool has_callers = false;  // give_to_caller(): the order of the norm's sums is that of the flat space
 
   RecordLayout layout() const;  // with whole masters
   // Where gradients are handed over, some tensors get none in the first and the third step.

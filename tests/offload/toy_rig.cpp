@@ -38,6 +38,13 @@ std::unique_ptr<Device> device_of(const ToyCase<kKind>& c, uint64_t budget_bytes
       SimulatedDeviceOptions{budget_bytes, c.strict, c.h2d_bytes_per_second, c.d2h_bytes_per_second});
 }
 
+template <RigKind kKind>
+std::vector<TensorSpec> specs_of(const ToyCase<kKind>& c, std::vector<std::vector<std::byte>>& memory) {
+  std::vector<TensorSpec> specs = toy_tensors(c);
+  if (c.callers) testing::give_to_caller(specs, memory);
+  return specs;
+}
+
 }  // namespace
 
 template <RigKind kKind>
@@ -94,11 +101,12 @@ ToyRig::ToyRig(const ToyCase<kKind>& c, const std::vector<std::filesystem::path>
       accumulation(c.accumulation),
       kind(c.kind),
       clip_norm(c.clip_norm),
-      specs(toy_tensors(c)),
+      specs(specs_of(c, caller_memory)),
       space(specs, c.chunk_elements),
       workers(c.threads) {
   std::vector<TensorUse> uses = toy::trace(specs, c.accumulation, c.layer_major);
   const std::vector<TensorId> held = {TensorId{0}};
+  uses = testing::managed_trace(uses, specs);
   if (c.nested) uses = testing::nested_trace(uses, held);
   options = toy_options(c, space, uses, folders);
   device = device_of(c, options.device_budget_bytes);
@@ -119,6 +127,7 @@ ToyRig::ToyRig(const ToyCase<kKind>& c, const std::vector<std::filesystem::path>
 void ToyRig::hand_over() {
   access = offloader.get();
   if (nesting) access = &*nesting;
+  access = &owning.emplace(*access, specs);
   access = &handing.emplace(*access, specs, [this](TensorId tensor, std::span<const std::byte> gradient) {
     offloader->hand_over_gradient(tensor, gradient);
   });

@@ -42,7 +42,8 @@ struct ToyCase {
   DataType accumulation_type = DataType::fp32;
   GradientOrigin gradients = GradientOrigin::leases;
   UnusedGradients unused = UnusedGradients::zero;
-  bool nested = false;  // every use is inside of another one, which reads the first tensor
+  bool callers = false;  // every second trained tensor is the program's
+  bool nested = false;   // every use is inside of another one, which reads the first tensor
 
   // Budgets. Tight: the device has what it must have, and host memory caches `cached_quarters` of what it
   // could; else the device has all that it can use, and host memory caches half.
@@ -121,6 +122,7 @@ class ToyRig {
   uint32_t accumulation;
   OptimizerKind kind;
   double clip_norm;
+  std::vector<std::vector<std::byte>> caller_memory;  // by tensor
   std::vector<TensorSpec> specs;
   FlatSpace space;
   MemoryLog log;
@@ -130,6 +132,7 @@ class ToyRig {
   std::unique_ptr<Offloader> offloader;
   // The ways to the offloader, the last one that of the model.
   std::optional<testing::NestingAccess> nesting;
+  std::optional<testing::CallerAccess> owning;
   std::optional<testing::HandingAccess> handing;
   ParameterAccess* access = nullptr;
 };

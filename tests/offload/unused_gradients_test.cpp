@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <terrace/base/error.h>
+#include <terrace/offload/commits/pinned_commit.h>
 
 #include "offload/commits/commit_rig.h"
 #include "offload/offloader_rig.h"
@@ -152,6 +155,64 @@ TEST(UnusedGradients, GiveTheirStepsAwayAndTakeThemBack) {
     const uint64_t count = 1;
     one.offloader->state().set_tensor_steps({&count, 1});
   });
+}
+
+// A step without an update leaves nothing behind: an infinite gradient, an abandoned one, a lease that did
+// not fit.
+TEST(UnusedGradients, GoOnAfterStepsWithoutAnUpdate) {
+  for (const Placement states : {Placement::none, Placement::cpu}) {
+    Case c{Placement::cpu, states};
+    c.unused = UnusedGradients::skip;
+    c.with_frozen = true;
+    Rig rig(c);
+    Reference reference(rig.specs, 1);
+    reference.skip_unused();
+    const std::vector<OptimizerSettings> groups = toy::groups();
+    rig.offloader->begin_step();
+    toy::run_micro_batch(*rig.offloader, rig.specs, 0, "", std::numeric_limits<float>::infinity());
+    rig.offloader->end_micro_batch();
+    EXPECT_FALSE(rig.offloader->update({groups, 1}).applied);
+    rig.offloader->begin_step();
+    toy::run_micro_batch(*rig.offloader, rig.specs, 0);
+    rig.offloader->abandon_step();
+    rig.offloader->begin_step();
+    std::vector<TensorId> all;
+    for (uint32_t t = 0; t < rig.specs.size(); ++t) all.push_back(TensorId{t});
+    testing::expect_error(ErrorKind::capacity, {"no device memory is left"},
+                          [&] { rig.offloader->begin_use("all/backward", all, UseKind::backward); });
+    rig.offloader->end_micro_batch();  // of nothing
+    EXPECT_TRUE(rig.offloader->update({groups, 1}).applied);
+    for (uint64_t step = 1; step <= 2; ++step) {
+      rig.step(step);
+      reference.step(step);
+    }
+    expect_same_as_reference(rig, reference);
+    const std::span<const uint64_t> steps = rig.offloader->state().tensor_steps();
+    EXPECT_EQ(std::vector(steps.begin(), steps.end()), (std::vector<uint64_t>{2, 2, 2, 2, 2, 0, 2, 2}));
+  }
+}
+
+TEST(UnusedGradients, AreThoseOfTheCommitWhateverFollowsIt) {
+  for (const UpdateMode mode : {UpdateMode::after_backward, UpdateMode::next_forward}) {
+    ScratchFolder folder;
+    CommitCase c;
+    c.unused = UnusedGradients::skip;
+    c.tight = false;
+    c.mode = mode;
+    {
+      CommitRig rig(c, folder.path());
+      rig.step(1, 1, "block1");
+      rig.offloader->commits().begin(step_info(1));
+      rig.step(2);
+      rig.offloader->commits().finish();
+      const std::unique_ptr<PinnedCommit> pinned = rig.offloader->commits().pin();
+      const std::span<const uint64_t> steps = pinned->tensor_steps();
+      EXPECT_EQ(std::vector(steps.begin(), steps.end()), (std::vector<uint64_t>{1, 1, 1, 0, 0, 1, 1}));
+    }
+    c.start = TierStart::resume;
+    CommitRig rig(c, folder.path());
+    EXPECT_EQ(rig.offloader->state().tensor_steps()[3], 0u);
+  }
 }
 
 }  // namespace

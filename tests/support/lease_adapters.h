@@ -49,6 +49,55 @@ inline std::vector<TensorUse> nested_trace(const std::vector<TensorUse>& trace, 
   return recorder.take_trace();
 }
 
+// What the model leases of the program's own tensors is read where it lies, and the rest through `access`.
+class CallerAccess final : public ParameterAccess {
+ public:
+  CallerAccess(ParameterAccess& access, std::vector<TensorSpec> specs)
+      : access_(access), specs_(std::move(specs)) {}
+
+  void begin_use(std::string_view operation, std::span<const TensorId> tensors, UseKind kind) override {
+    std::vector<TensorId> managed;
+    for (const TensorId tensor : tensors) {
+      if (!is_callers(tensor)) managed.push_back(tensor);
+    }
+    access_.begin_use(operation, managed, kind);
+  }
+  void end_use() override { access_.end_use(); }
+  void select_micro_batch(uint32_t micro_batch) override { access_.select_micro_batch(micro_batch); }
+  const std::byte* parameter(TensorId tensor) const override {
+    return is_callers(tensor) ? specs_[index_of(tensor)].memory : access_.parameter(tensor);
+  }
+  GradientView gradient(TensorId tensor) override { return access_.gradient(tensor); }
+
+ private:
+  bool is_callers(TensorId tensor) const { return specs_[index_of(tensor)].home == TensorHome::caller; }
+
+  ParameterAccess& access_;
+  const std::vector<TensorSpec> specs_;
+};
+
+inline std::vector<TensorUse> managed_trace(const std::vector<TensorUse>& trace,
+                                            const std::vector<TensorSpec>& specs) {
+  UseRecorder recorder;
+  CallerAccess managed(recorder, specs);
+  for (const TensorUse& use : trace) {
+    managed.select_micro_batch(use.micro_batch);
+    const Lease lease(managed, use.operation, use.tensors, use.kind);
+  }
+  return recorder.take_trace();
+}
+
+// Makes every second trained tensor the program's, in `memory`.
+inline void give_to_caller(std::vector<TensorSpec>& specs, std::vector<std::vector<std::byte>>& memory) {
+  memory.resize(specs.size());
+  for (size_t t = 1; t < specs.size(); t += 2) {
+    if (!specs[t].trainable) continue;
+    memory[t].resize(specs[t].element_count() * bytes_of(specs[t].type) + 1);
+    specs[t].home = TensorHome::caller;
+    specs[t].memory = memory[t].data() + 1;  // with any alignment
+  }
+}
+
 // Gradients are made in memory of its own, and handed over when they are complete.
 class HandingAccess final : public ParameterAccess {
  public:

@@ -34,6 +34,9 @@ struct EarlyUpdateTest : ::testing::Test {
 TEST_F(EarlyUpdateTest, BeginsOnlyWhatWasAnnounced) {
   update.begin();
   EXPECT_FALSE(runner.is_running());
+  // What landed meanwhile would never be updated.
+  testing::expect_error(ErrorKind::misuse, {"backward already"}, [&] { update.announce(rig.settings); });
+  update.begin_step();
   update.announce(rig.settings);
   update.begin();
   EXPECT_TRUE(update.takes_landings());

@@ -1,0 +1,192 @@
+// Tensors whose parameters lie in memory of the program: the numbers of plain vectors beside managed ones in
+// every placement and mode, no slot and no byte of parameters on any tier, and a training of nothing else,
+// which needs no device.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <terrace/base/error.h>
+#include <terrace/memory/device/simulated_device.h>
+
+#include "offload/commits/commit_rig.h"
+#include "offload/offloader_rig.h"
+#include "support/expect_error.h"
+#include "support/offloaders.h"
+
+namespace terrace::caller_tensors_test {
+namespace {
+
+struct Setting {
+  const char* name;
+  Case c;
+};
+
+std::vector<Setting> settings() {
+  std::vector<Setting> list;
+  const auto add = [&](const char* name, Placement parameters, Placement states, auto change) {
+    Case c;
+    c.parameters = parameters;
+    c.states = states;
+    c.gradients = GradientOrigin::handed_over;
+    c.callers = true;
+    change(c);
+    list.push_back({name, c});
+  };
+  using enum Placement;
+  add("host", cpu, cpu, [](Case&) {});
+  add("fp32", cpu, cpu, [](Case& c) { c.type = DataType::fp32, c.chunk_elements = 3 * kTileElements; });
+  add("parameters_on_device", none, cpu, [](Case& c) { c.chunk_elements = 16 * kTileElements; });
+  add("nvme", nvme, nvme, [](Case& c) { c.cached_quarters = 1; });
+  add("nvme_spilled", nvme, nvme, [](Case& c) { c.spills = true, c.chunk_elements = 3 * kTileElements; });
+  add("accumulated", cpu, nvme, [](Case& c) { c.accumulation = 3; });
+  add("layer_major", nvme, cpu, [](Case& c) { c.accumulation = 3, c.layer_major = true; });
+  add("next_forward", nvme, nvme, [](Case& c) { c.mode = UpdateMode::next_forward, c.cached_quarters = 1; });
+  add("next_forward_on_device", none, nvme,
+      [](Case& c) { c.mode = UpdateMode::next_forward, c.holds_gradients = true, c.tight = false; });
+  add("during_backward", cpu, nvme, [](Case& c) { c.mode = UpdateMode::during_backward; });
+  add("frozen_beside", nvme, cpu, [](Case& c) { c.with_frozen = true; });
+  add("device_updates_others", cpu, cpu, [](Case& c) { c.processor_share = 0; });
+  add("skipping", cpu, nvme, [](Case& c) { c.unused = UnusedGradients::skip; });
+  return list;
+}
+
+class CallerTensorsTest : public ::testing::TestWithParam<Setting> {};
+
+TEST_P(CallerTensorsTest, TrainAsPlainVectorsDo) {
+  Rig rig(GetParam().c);
+  expect_to_train(rig, 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Placements, CallerTensorsTest, ::testing::ValuesIn(settings()),
+                         [](const auto& of) { return std::string(of.param.name); });
+
+TEST(CallerTensors, HaveNoParametersOnAnyTier) {
+  Case managed{Placement::nvme, Placement::nvme}, callers = managed;
+  managed.gradients = callers.gradients = GradientOrigin::handed_over;
+  callers.callers = true;
+  Rig with(callers), without(managed);
+  const MemoryPlan& plan = with.offloader->plan();
+  EXPECT_GT(plan.caller_chunks, 0u);
+  EXPECT_EQ(plan.parameter_chunks + plan.caller_chunks, with.space.chunk_count());
+  EXPECT_EQ(plan.parameter_file_bytes,
+            plan.parameter_chunks * uint64_t{kTileElements} * bytes_of(DataType::bf16));
+  EXPECT_LT(plan.parameter_file_bytes, without.offloader->plan().parameter_file_bytes);
+}
+
+// What a drop-in optimizer is.
+TEST(CallerTensors, NeedNoDeviceAtAll) {
+  for (const Placement states : {Placement::cpu, Placement::nvme}) {
+    ScratchFolder folder;
+    std::vector<TensorSpec> specs = toy::tensors(DataType::fp32, false, 1);
+    std::vector<std::vector<float>> memory;
+    for (TensorSpec& spec : specs) {
+      memory.emplace_back(spec.element_count());
+      spec.home = TensorHome::caller;
+      spec.memory = reinterpret_cast<std::byte*>(memory.back().data());
+    }
+    const FlatSpace space(specs, 2 * kTileElements);
+    OffloadOptions options;
+    options.states = states;
+    options.parameters = Placement::cpu;
+    options.state_paths = {{folder.path()}};
+    options.gradients = GradientOrigin::handed_over;
+    options.io.kind = io::EngineKind::threads;
+    options.lock_host_memory = false;
+    testing::take_least_budgets(options, space, {});
+    EXPECT_EQ(options.device_budget_bytes, 0u);
+    SimulatedDevice device({});
+    Workers workers(2);
+    MemoryLog log;
+    Offloader offloader(space, options, {}, device, workers, log);
+    toy::initialise(offloader);
+    Reference reference(specs, 1);
+    const std::vector<OptimizerSettings> groups = toy::groups();
+    for (uint64_t step = 1; step <= 3; ++step) {
+      reference.step(step);
+      offloader.begin_step();
+      for (uint32_t t = 0; t < specs.size(); ++t)
+        offloader.hand_over_gradient(TensorId{t}, std::as_bytes(std::span(reference.sum(t))));
+      offloader.end_micro_batch();
+      EXPECT_TRUE(offloader.update({groups, step}).applied);
+    }
+    for (uint32_t t = 0; t < specs.size(); ++t) EXPECT_EQ(memory[t], reference.master(t)) << t;
+  }
+}
+
+TEST(CallerTensors, ComeBackWithACommitAndMayMove) {
+  ScratchFolder folder;
+  CommitCase c;
+  c.gradients = GradientOrigin::handed_over;
+  c.callers = true;
+  Reference reference(toy_tensors(c), 1);
+  {
+    CommitRig rig(c, folder.path());
+    rig.step(1);
+    rig.offloader->commits().begin(step_info(1));
+    rig.offloader->commits().finish();
+    rig.step(2);
+  }
+  reference.step(1);
+  c.start = TierStart::resume;
+  CommitRig rig(c, folder.path());
+  std::vector<std::byte> elsewhere(rig.caller_memory[1].size());
+  std::memcpy(elsewhere.data(), rig.specs[1].memory, elsewhere.size() - 1);
+  EXPECT_EQ(std::memcmp(elsewhere.data(), reference.parameters(1).data(), elsewhere.size() - 1), 0);
+  rig.offloader->move_caller_tensor(TensorId{1}, elsewhere.data());
+  rig.specs[1].memory = elsewhere.data();
+  rig.hand_over();
+  for (uint64_t step = 2; step <= 3; ++step) {
+    rig.step(step);
+    reference.step(step);
+  }
+  for (uint32_t t = 0; t < rig.specs.size(); ++t) EXPECT_EQ(rig.parameters(t), reference.parameters(t)) << t;
+}
+
+TEST(CallerTensors, HaveTheirValuesReadAndWritten) {
+  Case c;
+  c.gradients = GradientOrigin::handed_over;
+  c.callers = true;
+  Rig rig(c);
+  const TensorId tensor{3};  // of one element
+  const float value = 0.5f;
+  rig.offloader->state().write_values(tensor, ValueKind::parameter, 0, {&value, 1});
+  EXPECT_EQ(toy::load(rig.specs[3].memory, 0, DataType::bf16), value);
+  float read = 0;
+  rig.offloader->state().read_values(tensor, ValueKind::master, 0, {&read, 1});
+  EXPECT_EQ(read, value);
+  toy::store(rig.specs[3].memory, 0, DataType::bf16, 0.25f);  // as the program may
+  rig.offloader->state().read_values(tensor, ValueKind::parameter, 0, {&read, 1});
+  EXPECT_EQ(read, 0.25f);
+}
+
+TEST(CallerTensors, AreRefusedWhereTheyCannotBe) {
+  Case c;
+  c.callers = true;
+  const auto make = [](const Case& of) { const Rig rig(of); };
+  testing::expect_error(ErrorKind::config, {"bias0", "handed_over"}, [&] { make(c); });
+  c.gradients = GradientOrigin::handed_over;
+  Case other = c;
+  other.states = Placement::none;
+  testing::expect_error(ErrorKind::config, {"bias0", "cpu or nvme"}, [&] { make(other); });
+  other = c;
+  other.layout = kCompact;
+  testing::expect_error(ErrorKind::config, {"bias0", "keep whole masters"}, [&] { make(other); });
+  Rig rig(c);
+  const std::vector<TensorId> tensors = {TensorId{1}};
+  rig.offloader->begin_step();
+  testing::expect_error(ErrorKind::misuse, {"bias0", "read them there"},
+                        [&] { rig.offloader->begin_use("one", tensors, UseKind::forward); });
+  rig.offloader->abandon_step();
+  testing::expect_error(ErrorKind::misuse, {"bias0", "address is null"},
+                        [&] { rig.offloader->move_caller_tensor(TensorId{1}, nullptr); });
+  testing::expect_error(ErrorKind::misuse, {"shared", "not the program's"}, [&] {
+    std::byte somewhere{};
+    rig.offloader->move_caller_tensor(TensorId{0}, &somewhere);
+  });
+}
+
+}  // namespace
+}  // namespace terrace::caller_tensors_test
