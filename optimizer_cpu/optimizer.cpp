@@ -14,19 +14,6 @@ bool is_beta(double value) {
   return value >= 0 && value < 1;
 }
 
-void check(const OptimizerSettings& s) {
-  TERRACE_ASSERT(is_beta(s.beta1) && is_beta(s.beta2),
-                 "betas are " + std::to_string(s.beta1) + " and " + std::to_string(s.beta2));
-  TERRACE_ASSERT(s.eps >= 0, "eps is " + std::to_string(s.eps));
-  TERRACE_ASSERT(std::isfinite(s.lr) && std::isfinite(s.weight_decay),
-                 "lr is " + std::to_string(s.lr) + ", weight_decay " + std::to_string(s.weight_decay));
-  TERRACE_ASSERT(s.momentum >= 0 && std::isfinite(s.momentum) && std::isfinite(s.dampening),
-                 "momentum is " + std::to_string(s.momentum) + ", dampening " + std::to_string(s.dampening));
-  TERRACE_ASSERT(!s.nesterov || (s.momentum > 0 && s.dampening == 0),
-                 "nesterov with momentum " + std::to_string(s.momentum) + " and dampening " +
-                     std::to_string(s.dampening));
-}
-
 kernels::Rule rule_of(const OptimizerStep& step) {
   switch (step.kind) {
     case OptimizerKind::adam:
@@ -79,9 +66,24 @@ kernels::UpdateKernel choose_kernel(InstructionSet set, const OptimizerStep& ste
 
 }  // namespace
 
+std::string why_not(const OptimizerSettings& s) {
+  using std::to_string;
+  if (!is_beta(s.beta1) || !is_beta(s.beta2))
+    return "betas are " + to_string(s.beta1) + " and " + to_string(s.beta2);
+  if (!(s.eps >= 0)) return "eps is " + to_string(s.eps);
+  if (!std::isfinite(s.lr) || !std::isfinite(s.weight_decay))
+    return "lr is " + to_string(s.lr) + ", weight_decay " + to_string(s.weight_decay);
+  if (!(s.momentum >= 0) || !std::isfinite(s.momentum) || !std::isfinite(s.dampening))
+    return "momentum is " + to_string(s.momentum) + ", dampening " + to_string(s.dampening);
+  if (s.nesterov && !(s.momentum > 0 && s.dampening == 0))
+    return "nesterov with momentum " + to_string(s.momentum) + " and dampening " + to_string(s.dampening);
+  return "";
+}
+
 OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t step, float gradient_scale) {
   TERRACE_ASSERT(step >= 1, "optimizer steps count from 1");
-  check(settings);
+  const std::string reason = why_not(settings);
+  TERRACE_ASSERT(reason.empty(), reason);
   double correction1 = 1;
   double correction2 = 1;
   if (settings.kind == OptimizerKind::adam && settings.bias_correction) {

@@ -64,6 +64,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include <terrace/base/data_type.h>
 #include <terrace/base/record_layout.h>
@@ -118,9 +119,12 @@ struct OptimizerStep {
   float one_minus_dampening;
 };
 
+// Why no step can be made of the settings, in words: "eps is -1.000000"; empty if one can.
+std::string why_not(const OptimizerSettings& settings);
+
 // `step` counts from 1 and is the same for every parameter of one optimizer step. `gradient_scale` multiplies
 // every gradient: it is 1 / loss scale, times the clip coefficient. All arguments must be finite, with betas
-// in [0, 1), eps >= 0 and momentum >= 0.
+// in [0, 1), eps >= 0 and momentum >= 0 (why_not()).
 OptimizerStep make_optimizer_step(const OptimizerSettings& settings, uint64_t step,
                                   float gradient_scale = 1.0f);
 

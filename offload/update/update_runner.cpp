@@ -60,6 +60,21 @@ void UpdateRunner::require(const UpdateSettings& settings) const {
   if (!(settings.loss_scale > 0) || !std::isfinite(settings.loss_scale))
     refuse(fmt::format("loss_scale {}", settings.loss_scale), "a loss scale is positive and finite",
            "give what the loss was multiplied by");
+  if (!(settings.clip_norm >= 0))
+    refuse(fmt::format("clip_norm {}", settings.clip_norm), "a norm is not negative",
+           "give the largest norm, or 0 for none");
+  if (settings.step == 0) refuse("step 0", "steps count from 1", "count the updates that were applied");
+  for (size_t g = 0; g < settings.groups.size(); ++g) {
+    const OptimizerSettings& group = settings.groups[g];
+    if (const std::string reason = why_not(group); !reason.empty())
+      refuse(fmt::format("parameter group {}", g), reason, "give what OptimizerSettings allows");
+    const uint32_t moments = moment_count(group.kind, group.momentum);
+    if (moments != run_.plan.record_layout.moment_count)
+      refuse(fmt::format("parameter group {}", g),
+             fmt::format("its optimizer has {} moments, and records have {}", moments,
+                         run_.plan.record_layout.moment_count),
+             "give every group an optimizer of the moments that OffloadOptions::record_layout says");
+  }
   for (uint32_t t = 0; t < run_.space.tensor_count(); ++t) {
     const TensorSpec& tensor = run_.space.tensor(TensorId{t});
     if (tensor.trainable && tensor.group >= settings.groups.size())

@@ -79,6 +79,17 @@ TEST_F(UpdateRunnerTest, RefusesSettingsWithWhichItCannotUpdate) {
   for (const double scale : {0.0, -1.0, std::numeric_limits<double>::infinity()})
     testing::expect_error(ErrorKind::misuse, {"loss scale"},
                           [&] { runner.require({.groups = rig.groups, .loss_scale = scale}); });
+  for (const double norm : {-1.0, std::numeric_limits<double>::quiet_NaN()})
+    testing::expect_error(ErrorKind::misuse, {"clip_norm"},
+                          [&] { runner.require({.groups = rig.groups, .clip_norm = norm}); });
+  testing::expect_error(ErrorKind::misuse, {"step 0"},
+                        [&] { runner.require({.groups = rig.groups, .step = 0}); });
+  std::vector<OptimizerSettings> groups(rig.groups.begin(), rig.groups.end());
+  groups.back().beta1 = std::numeric_limits<double>::quiet_NaN();
+  testing::expect_error(ErrorKind::misuse, {"parameter group", "betas"},
+                        [&] { runner.require({.groups = groups}); });
+  groups.back() = {.kind = OptimizerKind::lion};
+  testing::expect_error(ErrorKind::misuse, {"1 moments", "2"}, [&] { runner.require({.groups = groups}); });
   testing::expect_error(ErrorKind::misuse, {"parameter group"}, [&] { runner.require({}); });
   runner.require(rig.settings);
 }
