@@ -1,0 +1,89 @@
+// Commits and the host budget.
+#include <cstring>
+#include <string>
+
+#include <terrace/capi/commit_text.h>
+#include <terrace/capi/errors.h>
+#include <terrace/capi/limits.h>
+#include <terrace/capi/store.h>
+
+using namespace terrace;  // NOLINT: the functions of C are in no namespace
+using c::in_store;
+
+terrace_error* terrace_begin_commit(terrace_store* store, const char* text, uint32_t retain) {
+  constexpr const char* kCall = "terrace_begin_commit";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(text, kCall, "text");
+    c::require_at_most(std::strlen(text), c::kMostCommitText, kCall, "the length of the text");
+    c::require_values(s, kCall);
+    if (retain != 0 && s.retained_commits == 0)
+      c::misuse(kCall, "retain", "no room was planned for retained commits",
+                "set terrace_options.retained_commits");
+    s.offloader->commits().begin(c::write_commit_text(s.space.chunk_elements(), text), retain != 0);
+  });
+}
+
+terrace_error* terrace_finish_commit(terrace_store* store, uint64_t* number) {
+  return in_store(store, "terrace_finish_commit", [&](terrace_store& s) {
+    const uint64_t last = s.offloader->commits().finish();
+    if (number != nullptr) *number = last;
+  });
+}
+
+terrace_error* terrace_commit_in_progress(terrace_store* store, uint32_t* in_progress) {
+  constexpr const char* kCall = "terrace_commit_in_progress";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(in_progress, kCall, "in_progress");
+    *in_progress = s.offloader->commits().in_progress() ? 1 : 0;
+  });
+}
+
+terrace_error* terrace_last_commit(terrace_store* store, uint64_t* number) {
+  constexpr const char* kCall = "terrace_last_commit";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(number, kCall, "number");
+    *number = s.offloader->commits().last();
+  });
+}
+
+terrace_error* terrace_taken_up_text(terrace_store* store, const char** text) {
+  constexpr const char* kCall = "terrace_taken_up_text";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(text, kCall, "text");
+    *text = s.taken_up_text.c_str();
+  });
+}
+
+terrace_error* terrace_why_no_commits(terrace_store* store, const char** reason) {
+  constexpr const char* kCall = "terrace_why_no_commits";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(reason, kCall, "reason");
+    *reason = s.offloader->commits().why_not_kept().c_str();
+  });
+}
+
+terrace_error* terrace_keep_tier(terrace_store* store, uint32_t keep) {
+  return in_store(store, "terrace_keep_tier",
+                  [&](terrace_store& s) { s.offloader->commits().keep_tier(keep != 0); });
+}
+
+terrace_error* terrace_host_budget(terrace_store* store, uint64_t* bytes, uint64_t* least_bytes) {
+  constexpr const char* kCall = "terrace_host_budget";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(bytes, kCall, "bytes");
+    c::require_pointer(least_bytes, kCall, "least_bytes");
+    *bytes = s.offloader->budget().in_force();
+    *least_bytes = s.offloader->budget().least();
+  });
+}
+
+terrace_error* terrace_set_host_budget(terrace_store* store, uint64_t bytes) {
+  constexpr const char* kCall = "terrace_set_host_budget";
+  return in_store(
+      store, kCall,
+      [&](terrace_store& s) {
+        c::require_values(s, kCall);
+        s.offloader->budget().set(bytes);
+      },
+      c::Harmless::capacity);
+}

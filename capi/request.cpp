@@ -1,0 +1,156 @@
+#include <terrace/capi/request.h>
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+
+#include <terrace/aio/engine.h>
+#include <terrace/capi/device.h>
+#include <terrace/capi/errors.h>
+#include <terrace/capi/limits.h>
+#include <terrace/capi/optimizer.h>
+#include <terrace/capi/structs.h>
+#include <terrace/memory/space/space_layout.h>
+
+namespace terrace::c {
+namespace {
+
+TensorSpec tensor_of(const terrace_tensor& given, uint32_t number, std::string_view action) {
+  const std::string subject = fmt::format("tensor {}", number);
+  require_pointer(given.name, action, subject + ": name");
+  if (given.rank == 0)
+    misuse(std::string(action), given.name, "its shape has no dimension", "give a scalar the shape [1]");
+  require_list(given.shape, given.rank, action, subject + ": shape");
+  require_enum(given.type, 3, action, subject + ": type");
+  TensorSpec spec;
+  spec.name = given.name;
+  spec.shape.assign(given.shape, given.shape + given.rank);
+  spec.type = static_cast<DataType>(given.type);
+  spec.trainable = given.frozen == 0;
+  spec.group = given.group;
+  spec.backward_uses = given.backward_uses == 0 ? 1 : given.backward_uses;
+  return spec;
+}
+
+void read_tensors(const RequestArguments& arguments, Request& request, std::string_view action) {
+  const auto tensors = taken_list(arguments.tensors, arguments.tensor_count, action, "tensors");
+  if (tensors.empty())
+    refuse(ErrorKind::config, std::string(action), "tensors", "there are none", "describe one at least");
+  for (uint32_t t = 0; t < tensors.size(); ++t) request.tensors.push_back(tensor_of(tensors[t], t, action));
+}
+
+RecordLayout layout_of(const terrace_options& given, std::string_view action) {
+  require_enum(given.optimizer, 5, action, "terrace_options.optimizer");
+  require_enum(given.moment_type, 2, action, "terrace_options.moment_type");
+  RecordLayout layout;
+  layout.master = given.compact_masters != 0 ? MasterForm::remainder : MasterForm::whole;
+  layout.moment_count = moment_count(optimizer_kind(given.optimizer), given.sgd_momentum != 0 ? 1 : 0);
+  layout.moment_type = static_cast<DataType>(given.moment_type);
+  return layout;
+}
+
+std::vector<TierPath> paths_of(const terrace_options& given, std::string_view action) {
+  require_list(given.nvme_paths, given.nvme_path_count, action, "terrace_options.nvme_paths");
+  std::vector<TierPath> paths;
+  for (uint32_t p = 0; p < given.nvme_path_count; ++p) {
+    require_pointer(given.nvme_paths[p], action, fmt::format("terrace_options.nvme_paths[{}]", p));
+    paths.push_back({given.nvme_paths[p]});
+  }
+  const bool wants_paths = given.parameters == TERRACE_NVME || given.states == TERRACE_NVME;
+  if (wants_paths && paths.empty())
+    refuse(ErrorKind::config, std::string(action), "terrace_options.nvme_paths",
+           "something is placed on nvme, and there are no paths", "name one existing folder at least");
+  return paths;
+}
+
+void read_placement(const terrace_options& given, OffloadOptions& options, std::string_view action) {
+  require_enum(given.parameters, 3, action, "terrace_options.parameters");
+  require_enum(given.states, 3, action, "terrace_options.states");
+  options.parameters = static_cast<Placement>(given.parameters);
+  options.states = static_cast<Placement>(given.states);
+  options.parameter_paths = options.state_paths = paths_of(given, action);
+  if (given.tier_name != nullptr) options.tier_name = given.tier_name;
+  require_at_most(given.retained_commits, kMostRetainedCommits, action, "terrace_options.retained_commits");
+  options.durable = given.durable != 0;
+  options.retained_commits = given.retained_commits;
+  options.tier_start = given.resume != 0 ? TierStart::resume : TierStart::fresh;
+  options.discard_commits = given.discard_commits != 0;
+  const bool on_nvme = options.parameters == Placement::nvme || options.states == Placement::nvme;
+  if (given.resume != 0 && !on_nvme)
+    refuse(ErrorKind::config, std::string(action), "terrace_options.resume", "nothing is placed on nvme",
+           "place the state as the run did that is to go on");
+}
+
+void read_budgets(const terrace_options& given, OffloadOptions& options, std::string_view action) {
+  require_bytes(given.host_bytes, action, "terrace_options.host_bytes");
+  require_bytes(given.work_bytes, action, "terrace_options.work_bytes");
+  options.host_budget_bytes = given.host_bytes;
+  options.work_bytes = given.work_bytes;
+}
+
+void read_steps(const terrace_options& given, OffloadOptions& options, std::string_view action) {
+  require_at_most(given.accumulation_steps, kMostAccumulationSteps, action,
+                  "terrace_options.accumulation_steps");
+  require_enum(given.gradients, 2, action, "terrace_options.gradients");
+  require_enum(given.unused_gradients, 2, action, "terrace_options.unused_gradients");
+  require_enum(given.accumulation_type, 3, action, "terrace_options.accumulation_type");
+  options.accumulation_steps = given.accumulation_steps == 0 ? 1 : given.accumulation_steps;
+  options.layer_major = given.layer_major != 0;
+  options.gradients = static_cast<GradientOrigin>(given.gradients);
+  options.unused_gradients = static_cast<UnusedGradients>(given.unused_gradients);
+  options.accumulation_type = static_cast<DataType>(given.accumulation_type);
+}
+
+io::EngineKind engine_of(const terrace_options& given, std::string_view action) {
+  require_enum(given.io_engine, 4, action, "terrace_options.io_engine");
+  constexpr std::array kKinds = {io::EngineKind::io_uring, io::EngineKind::libaio, io::EngineKind::threads};
+  if (given.io_engine == TERRACE_IO_BEST) return io::choose_engine(std::nullopt).kind;
+  return io::choose_engine(kKinds[given.io_engine - 1]).kind;
+}
+
+void require_for_device(const terrace_device& device, const OffloadOptions& options,
+                        std::string_view action) {
+  if (device.is_cuda && options.states == Placement::none)
+    refuse(ErrorKind::config, std::string(action), "terrace_options.states",
+           "optimizer states are in a GPU's memory, and the library has no arithmetic there",
+           "place them on TERRACE_CPU or TERRACE_NVME");
+}
+
+}  // namespace
+
+Request read_request(const RequestArguments& arguments, std::string_view action) {
+  require_pointer(arguments.device, action, "device");
+  const terrace_options given = taken(arguments.options, action, "options");
+  Request request;
+  read_tensors(arguments, request, action);
+  OffloadOptions& options = request.options;
+  read_placement(given, options, action);
+  read_budgets(given, options, action);
+  read_steps(given, options, action);
+  options.record_layout = layout_of(given, action);
+  options.device_budget_bytes = arguments.device->budget_bytes;
+  options.device_granularity_bytes = arguments.device->granularity_bytes;
+  options.lock_host_memory = given.no_host_lock == 0;
+  options.verify_checksums = given.no_checksums == 0;
+  options.io.kind = engine_of(given, action);
+  require_for_device(*arguments.device, options, action);
+  require_enum(given.update_when, 3, action, "terrace_options.update_when");
+  request.update_mode = static_cast<UpdateMode>(given.update_when);
+  require_mode(request.update_mode, options);
+  options.holds_gradients = mode_holds_gradients(request.update_mode, options);
+  require_at_most(given.threads, kMostThreads, action, "terrace_options.threads");
+  request.threads = given.threads;
+  require_at_most(given.chunk_elements, kMostChunkElements, action, "terrace_options.chunk_elements");
+  if (given.chunk_elements % kTileElements != 0)
+    refuse(ErrorKind::config, std::string(action), "terrace_options.chunk_elements",
+           fmt::format("{} is no multiple of {}", given.chunk_elements, kTileElements),
+           "set a multiple, or 0 for one that suits the budgets");
+  request.chunk_elements = given.chunk_elements;
+  request.log = given.log;
+  request.log_context = given.log_context;
+  request.trace = read_trace(arguments, request, action);
+  return request;
+}
+
+}  // namespace terrace::c

@@ -1,0 +1,51 @@
+// Request: what a program asks for when it plans or creates a store, checked and in the words of the
+// Offloader.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include <terrace.h>
+#include <terrace/memory/space/tensor.h>
+#include <terrace/offload/options/offload_options.h>
+#include <terrace/offload/plan/memory_plan.h>
+#include <terrace/offload/plan/update_mode.h>
+#include <terrace/offload/plan/use_trace.h>
+
+namespace terrace::c {
+
+struct Request {
+  std::vector<TensorSpec> tensors;
+  OffloadOptions options;
+  std::vector<TensorUse> trace;
+  UpdateMode update_mode = UpdateMode::after_backward;
+  uint32_t threads = 0;
+  uint64_t chunk_elements = 0;  // 0: to be chosen
+  terrace_log_fn log = nullptr;
+  void* log_context = nullptr;
+};
+
+// The arguments of terrace_plan and terrace_create, which come together everywhere.
+struct RequestArguments {
+  const terrace_device* device;
+  const terrace_tensor* tensors;
+  uint32_t tensor_count;
+  const terrace_options* options;
+  const terrace_use* uses;
+  uint32_t use_count;
+};
+// Throws Error(misuse) and Error(config); looks at nothing but the arguments.
+Request read_request(const RequestArguments& arguments, std::string_view action);
+
+// The uses that a program announces. The tensors of the request have been read.
+std::vector<TensorUse> read_trace(const RequestArguments& arguments, const Request& request,
+                                  std::string_view action);
+
+// Chooses the size of chunks where that is left open: the size of the commit to resume, or one for the
+// budgets. Throws ShortageError where none fits.
+void settle_chunk_elements(Request& request);
+
+terrace_plan_result result_of(const MemoryPlan& plan, const SpaceLayout& space);
+
+}  // namespace terrace::c

@@ -1,0 +1,113 @@
+// Steps, evaluations and what lies within them.
+#include <span>
+#include <string>
+
+#include <terrace/capi/errors.h>
+#include <terrace/capi/limits.h>
+#include <terrace/capi/store.h>
+#include <terrace/capi/structs.h>
+
+using namespace terrace;  // NOLINT: the functions of C are in no namespace
+using c::in_store;
+
+static_assert(sizeof(TensorId) == sizeof(uint32_t));
+
+terrace_error* terrace_begin_step(terrace_store* store) {
+  constexpr const char* kCall = "terrace_begin_step";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_values(s, kCall);
+    s.step_start = s.offloader->report().counters();
+    s.offloader->begin_step();
+    s.open = c::Open::step;
+  });
+}
+
+terrace_error* terrace_select_micro_batch(terrace_store* store, uint32_t micro_batch) {
+  return in_store(store, "terrace_select_micro_batch",
+                  [&](terrace_store& s) { s.offloader->select_micro_batch(micro_batch); });
+}
+
+terrace_error* terrace_end_micro_batch(terrace_store* store) {
+  return in_store(store, "terrace_end_micro_batch",
+                  [&](terrace_store& s) { s.offloader->end_micro_batch(); });
+}
+
+terrace_error* terrace_lease(terrace_store* store, const char* key, uint32_t kind, const uint32_t* tensors,
+                             uint32_t count, uint64_t* lease) {
+  constexpr const char* kCall = "terrace_lease";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(key, kCall, "key");
+    c::require_list(tensors, count, kCall, "tensors");
+    c::require_pointer(lease, kCall, "lease");
+    c::require_enum(kind, 3, kCall, "kind");
+    *lease = s.offloader->begin_lease(key, {reinterpret_cast<const TensorId*>(tensors), count},
+                                      static_cast<UseKind>(kind));
+  });
+}
+
+terrace_error* terrace_release(terrace_store* store, uint64_t lease) {
+  return in_store(store, "terrace_release", [&](terrace_store& s) { s.offloader->end_lease(lease); });
+}
+
+terrace_error* terrace_parameter(terrace_store* store, uint32_t tensor, const void** parameter) {
+  constexpr const char* kCall = "terrace_parameter";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(parameter, kCall, "parameter");
+    *parameter = s.offloader->parameter(TensorId{tensor});
+  });
+}
+
+terrace_error* terrace_gradient(terrace_store* store, uint32_t tensor, terrace_gradient_view* view) {
+  constexpr const char* kCall = "terrace_gradient";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_result(view, kCall, "view");
+    const GradientView gradient = s.offloader->gradient(TensorId{tensor});
+    c::give(view, {.size = 0, .accumulate = gradient.accumulate ? 1u : 0u, .data = gradient.data});
+  });
+}
+
+terrace_error* terrace_hand_over(terrace_store* store, uint32_t tensor, const void* gradient, uint32_t type,
+                                 uint32_t flags) {
+  constexpr const char* kCall = "terrace_hand_over";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(gradient, kCall, "gradient");
+    c::require_enum(type, 3, kCall, "type");
+    if (flags != 0)
+      c::refuse(ErrorKind::config, kCall, "flags",
+                (flags & TERRACE_BORROW) != 0 ? "gradients are not borrowed yet" : "it has unknown bits",
+                "give 0: the memory is the caller's again when the call returns");
+    if (tensor >= s.space.tensor_count())
+      c::misuse(kCall, "tensor " + std::to_string(tensor),
+                "there are " + std::to_string(s.space.tensor_count()), "count tensors from 0");
+    const TensorSpec& spec = s.space.tensor(TensorId{tensor});
+    if (static_cast<DataType>(type) != spec.type)
+      c::misuse(kCall, spec.name, "the gradient is of another type than the tensor",
+                "hand it over in " + std::string(name_of(spec.type)));
+    const uint64_t bytes = s.space.place(TensorId{tensor}).elements * bytes_of(spec.type);
+    s.offloader->hand_over_gradient(TensorId{tensor},
+                                    {static_cast<const std::byte*>(gradient), static_cast<size_t>(bytes)});
+  });
+}
+
+terrace_error* terrace_abandon_step(terrace_store* store) {
+  return in_store(store, "terrace_abandon_step", [&](terrace_store& s) {
+    s.offloader->abandon_step();
+    s.open = c::Open::nothing;
+  });
+}
+
+terrace_error* terrace_begin_evaluation(terrace_store* store) {
+  constexpr const char* kCall = "terrace_begin_evaluation";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_values(s, kCall);
+    s.offloader->begin_evaluation();
+    s.open = c::Open::evaluation;
+  });
+}
+
+terrace_error* terrace_end_evaluation(terrace_store* store) {
+  return in_store(store, "terrace_end_evaluation", [&](terrace_store& s) {
+    s.offloader->end_evaluation();
+    s.open = c::Open::nothing;
+  });
+}

@@ -1,0 +1,104 @@
+#include <terrace/capi/store.h>
+
+#include <unistd.h>
+
+#include <utility>
+
+#include <terrace/capi/commit_text.h>
+#include <terrace/capi/structs.h>
+
+namespace terrace::c {
+
+void CallbackLog::write(LogLevel level, std::string_view line) {
+  if (log_ != nullptr) log_(context_, static_cast<uint32_t>(level), std::string(line).c_str());
+}
+
+terrace_error* enter(terrace_store* store, const char* call, AfterFailure after) noexcept {
+  terrace_error* refused = answer([&] {
+    require_pointer(store, call, "store");
+    if (store->pid != getpid())
+      misuse(call, "store", "this process was forked after the store was created",
+             "end it or call exec(), and create stores in the process that uses them");
+    if (store->is_busy.exchange(true, std::memory_order_acquire))
+      misuse(call, "store", "another call is under way, on another thread or around this one",
+             "make one call at a time, and none from a callback");
+  });
+  if (refused != nullptr || store->failure == nullptr || after == AfterFailure::answer) return refused;
+  refused = copy_error(*store->failure);
+  store->is_busy.store(false, std::memory_order_release);
+  return refused;
+}
+
+void leave(terrace_store& store, const terrace_error* failure, Harmless harmless) noexcept {
+  const uint32_t kind = terrace_error_kind_of(failure);
+  const bool stays = failure != nullptr && kind != TERRACE_CONFIG && kind != TERRACE_MISUSE &&
+                     harmless != Harmless::all &&
+                     !(harmless == Harmless::capacity && kind == TERRACE_CAPACITY);
+  if (stays && store.failure == nullptr) store.failure.reset(copy_error(*failure));
+  store.is_busy.store(false, std::memory_order_release);
+}
+
+void require_rest(const terrace_store& store, std::string_view action) {
+  if (store.open != Open::nothing)
+    misuse(std::string(action), "store",
+           store.open == Open::step ? "a step is open" : "an evaluation is open",
+           store.open == Open::step ? "update or abandon the step first" : "end the evaluation first");
+}
+
+void require_values(const terrace_store& store, std::string_view action) {
+  require_rest(store, action);
+  if (!store.is_filled)
+    misuse(std::string(action), "store", "it has no values",
+           "fill it first (terrace_fill_arrays, terrace_fill_files, terrace_fill_with)");
+}
+
+}  // namespace terrace::c
+
+using namespace terrace;  // NOLINT: the functions of C are in no namespace
+
+terrace_store::terrace_store(const c::Request& request, const terrace_device& described)
+    : pid(getpid()),
+      log(request.log, request.log_context),
+      space(request.tensors, request.chunk_elements),
+      workers(request.threads),
+      device(c::make_device(described, log)),
+      is_cuda(described.is_cuda),
+      ordinal(described.ordinal),
+      skips_unused(request.options.unused_gradients == UnusedGradients::skip),
+      retained_commits(request.options.retained_commits) {
+  offloader =
+      std::make_unique<Offloader>(space, request.options, request.trace, *device.device, workers, log);
+  offloader->set_update_mode(request.update_mode);
+  is_filled = request.options.tier_start == TierStart::resume;
+  taken_up_text = c::read_commit_text(offloader->commits().taken_up_info()).text;
+}
+
+terrace_error* terrace_create(const terrace_device* device, const terrace_tensor* tensors,
+                              uint32_t tensor_count, const terrace_options* options, const terrace_use* uses,
+                              uint32_t use_count, terrace_store** store) {
+  return c::answer([&] {
+    constexpr std::string_view kAction = "cannot create a store";
+    c::require_pointer(store, kAction, "store");
+    *store = nullptr;
+    c::Request request = c::read_request({device, tensors, tensor_count, options, uses, use_count}, kAction);
+    c::settle_chunk_elements(request);
+    *store = std::make_unique<terrace_store>(request, *device).release();
+  });
+}
+
+void terrace_destroy(terrace_store* store) {
+  if (store == nullptr || store->pid != getpid()) return;
+  if (store->is_busy.exchange(true, std::memory_order_acquire)) {
+    // Another thread is inside: what it uses is rather kept than pulled away.
+    store->log.error("terrace_destroy was called during another call of the store, which stays");
+    return;
+  }
+  delete store;
+}
+
+terrace_error* terrace_plan_of(terrace_store* store, terrace_plan_result* result) {
+  return c::in_store(store, "terrace_plan_of", [&](terrace_store& s) {
+    c::require_result(result, "terrace_plan_of", "result");
+    c::give(result, c::result_of(s.offloader->plan(), s.space));
+  });
+}

@@ -1,0 +1,88 @@
+// terrace_store: an Offloader with all that it stands on, and the gate that every call goes through. The gate
+// keeps two threads apart, remembers a failure, and closes in the child of a fork.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <terrace.h>
+#include <terrace/base/log.h>
+#include <terrace/base/workers.h>
+#include <terrace/capi/device.h>
+#include <terrace/capi/errors.h>
+#include <terrace/capi/request.h>
+#include <terrace/memory/space/flat_space.h>
+#include <terrace/offload/offloader.h>
+
+namespace terrace::c {
+
+// Gives the lines to the program.
+class CallbackLog final : public Log {
+ public:
+  CallbackLog(terrace_log_fn log, void* context) : log_(log), context_(context) {}
+  void write(LogLevel level, std::string_view line) override;
+
+ private:
+  const terrace_log_fn log_;
+  void* const context_;
+};
+
+// What the program has open; the Offloader checks what lies within.
+enum class Open : uint8_t { nothing, step, evaluation };
+
+}  // namespace terrace::c
+
+struct terrace_store {
+  terrace_store(const terrace::c::Request& request, const terrace_device& described);
+
+  const pid_t pid;
+  terrace::c::CallbackLog log;
+  terrace::FlatSpace space;
+  terrace::Workers workers;
+  terrace::c::MadeDevice device;
+  const bool is_cuda;
+  const int ordinal;
+  const bool skips_unused;
+  const uint32_t retained_commits;
+  std::unique_ptr<terrace::Offloader> offloader;
+
+  std::atomic<bool> is_busy = false;
+  std::unique_ptr<terrace_error, void (*)(terrace_error*)> failure{nullptr, terrace_error_free};
+  terrace::c::Open open = terrace::c::Open::nothing;
+  bool is_filled = false;  // there are values to train and to read
+  std::string taken_up_text;
+  terrace::OffloadCounters step_start;  // at the last begin of a step
+};
+
+namespace terrace::c {
+
+// Which failures of a call leave the store as it was, beside those of kind misuse and config.
+enum class Harmless : uint8_t { no_other, capacity, all };
+// Whether a store that has failed answers the call.
+enum class AfterFailure : uint8_t { refuse, answer };
+
+// Claims the store for the calling thread: null, or why it cannot be had.
+terrace_error* enter(terrace_store* store, const char* call, AfterFailure after) noexcept;
+// Gives it back. A failure that is not harmless stays with the store.
+void leave(terrace_store& store, const terrace_error* failure, Harmless harmless) noexcept;
+
+// Runs a call of the C API on a store: null, or its failure. `call` is the function's name.
+template <typename Action>
+terrace_error* in_store(terrace_store* store, const char* call, Action action,
+                        Harmless harmless = Harmless::no_other,
+                        AfterFailure after = AfterFailure::refuse) noexcept {
+  if (terrace_error* refused = enter(store, call, after)) return refused;
+  terrace_error* failure = answer([&] { action(*store); });
+  leave(*store, failure, harmless);
+  return failure;
+}
+
+// Throws Error(misuse) unless nothing is open and there are values. `action` is "cannot begin a step".
+void require_rest(const terrace_store& store, std::string_view action);
+void require_values(const terrace_store& store, std::string_view action);
+
+}  // namespace terrace::c

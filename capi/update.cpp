@@ -1,0 +1,62 @@
+// Updates, and when they run.
+#include <terrace/capi/errors.h>
+#include <terrace/capi/optimizer.h>
+#include <terrace/capi/store.h>
+#include <terrace/capi/structs.h>
+
+using namespace terrace;  // NOLINT: the functions of C are in no namespace
+using c::in_store;
+
+terrace_error* terrace_update(terrace_store* store, const terrace_update_settings* settings,
+                              terrace_update_result* result) {
+  constexpr const char* kCall = "terrace_update";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    const c::OwnedSettings owned = c::read_settings(settings, s.skips_unused, kCall);
+    if (result != nullptr) c::require_result(result, kCall, "result");
+    const UpdateResult done = s.offloader->update(owned.settings);
+    s.open = c::Open::nothing;
+    if (result == nullptr) return;
+    terrace_update_result given{};
+    given.applied = done.applied ? 1 : 0;
+    given.gradient_norm = done.gradient_norm;
+    given.partly_applied = done.partly_applied ? 1 : 0;
+    c::give(result, given);
+  });
+}
+
+terrace_error* terrace_announce_update(terrace_store* store, const terrace_update_settings* settings) {
+  constexpr const char* kCall = "terrace_announce_update";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    const c::OwnedSettings owned = c::read_settings(settings, s.skips_unused, kCall);
+    s.offloader->announce_update(owned.settings);
+  });
+}
+
+terrace_error* terrace_finish_update(terrace_store* store) {
+  return in_store(store, "terrace_finish_update", [&](terrace_store& s) { s.offloader->finish_update(); });
+}
+
+terrace_error* terrace_update_pending(terrace_store* store, uint32_t* is_pending) {
+  constexpr const char* kCall = "terrace_update_pending";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(is_pending, kCall, "is_pending");
+    *is_pending = s.offloader->update_pending() ? 1 : 0;
+  });
+}
+
+terrace_error* terrace_set_update_when(terrace_store* store, uint32_t when) {
+  constexpr const char* kCall = "terrace_set_update_when";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_enum(when, 3, kCall, "when");
+    c::require_rest(s, kCall);
+    s.offloader->set_update_mode(static_cast<UpdateMode>(when));
+  });
+}
+
+terrace_error* terrace_get_update_when(terrace_store* store, uint32_t* when) {
+  constexpr const char* kCall = "terrace_get_update_when";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(when, kCall, "when");
+    *when = static_cast<uint32_t>(s.offloader->update_mode());
+  });
+}
