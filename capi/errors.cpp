@@ -48,20 +48,24 @@ uint32_t kind_of(ErrorKind kind) {
   return TERRACE_INTERNAL;
 }
 
-std::unique_ptr<terrace_error> made_of(ErrorKind kind, const ErrorParts& parts) {
+// The text is the library's; the parts name a subject always, for programs that show them one by one.
+std::unique_ptr<terrace_error> made_of(ErrorKind kind, const ErrorParts& parts,
+                                       std::string_view subject = "the store") {
   ErrorParts words = parts;
   words.reason = in_words_of_c(words.reason);
   words.advice = in_words_of_c(words.advice);
   auto made = std::make_unique<terrace_error>();
   made->kind = kind_of(kind);
   made->text = Error(kind, words).what();
+  if (words.subject.empty()) words.subject = subject;
   made->parts = {std::move(words.what_failed), std::move(words.subject), std::move(words.reason),
                  std::move(words.advice)};
   return made;
 }
 
 std::unique_ptr<terrace_error> made_of(const ShortageError& error) {
-  auto made = made_of(error.kind(), error.parts());
+  const std::string_view tier = error.tiers().empty() ? "" : error.tiers().front().tier;
+  auto made = made_of(error.kind(), error.parts(), fmt::format("the {} budget", tier));
   for (const TierShortage& shortage : error.tiers()) {
     if (made->least_bytes == 0) made->least_bytes = shortage.needed_bytes;
     (shortage.tier == "device" ? made->least_device_bytes

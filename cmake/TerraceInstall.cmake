@@ -1,5 +1,5 @@
-# The installed package: find_package(terrace) with its components, and `pkg-config terrace` and `pkg-config
-# terrace-offload`. The modules install themselves.
+# The installed package: find_package(terrace) with its components, and `pkg-config terrace`, `pkg-config
+# terrace-offload` and `pkg-config terrace-c`. The modules install themselves.
 include(CMakePackageConfigHelpers)
 set(TERRACE_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/terrace")
 
@@ -10,6 +10,9 @@ endif()
 install(EXPORT terraceOffloadTargets NAMESPACE terrace:: DESTINATION "${TERRACE_PACKAGE_DIR}")
 if(TERRACE_BUILD_RUNTIME)
   install(EXPORT terraceRuntimeTargets NAMESPACE terrace:: DESTINATION "${TERRACE_PACKAGE_DIR}")
+endif()
+if(TERRACE_BUILD_C)
+  install(EXPORT terraceCTargets NAMESPACE terrace:: DESTINATION "${TERRACE_PACKAGE_DIR}")
 endif()
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/terraceConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/package/terraceConfig.cmake" INSTALL_DESTINATION "${TERRACE_PACKAGE_DIR}")
@@ -25,6 +28,7 @@ install(FILES
 # what they need; shared libraries know that themselves, and so PACKAGES and SYSTEM_LIBRARIES are private to them.
 function(terrace_install_pc name libraries system_libraries own_packages packages)
   set(TERRACE_PC_NAME "${name}")
+  set(TERRACE_PC_OPTIONS "-std=c++20")
   if(BUILD_SHARED_LIBS)
     set(TERRACE_PC_LIBRARIES "${libraries}")
     set(TERRACE_PC_REQUIRES
@@ -35,11 +39,29 @@ function(terrace_install_pc name libraries system_libraries own_packages package
     list(JOIN requires ", " requires)
     set(TERRACE_PC_REQUIRES "Requires: ${requires}")
   endif()
+  terrace_write_pc()
+endfunction()
+
+# Writes ${name}.pc of the variables TERRACE_PC_*.
+macro(terrace_write_pc)
   # The prefix follows from where the file lies, so an installed tree can be moved.
   file(RELATIVE_PATH TERRACE_PC_PREFIX "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
   configure_file("${PROJECT_SOURCE_DIR}/cmake/terrace.pc.in" "${PROJECT_BINARY_DIR}/package/${name}.pc" @ONLY)
   install(FILES "${PROJECT_BINARY_DIR}/package/${name}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+endmacro()
+
+# The library for C has all that it needs within it, or asks the loader for it.
+function(terrace_install_c_pc)
+  set(name terrace-c)
+  set(TERRACE_PC_NAME "${name}")
+  set(TERRACE_PC_OPTIONS "")
+  set(TERRACE_PC_REQUIRES "")
+  set(TERRACE_PC_LIBRARIES "-lterrace")
+  terrace_write_pc()
 endfunction()
+if(TERRACE_BUILD_C)
+  terrace_install_c_pc()
+endif()
 
 # Upper modules first: the order in which a linker needs archives.
 terrace_install_pc(terrace-offload

@@ -1,0 +1,146 @@
+// A training through terrace.h is the training through the Offloader, bit for bit.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "capi/capi_rig.h"
+#include "support/scratch_folder.h"
+
+namespace terrace::training_test {
+namespace {
+
+using capi::Case;
+using capi::is_well;
+using capi::Training;
+
+constexpr uint64_t kSteps = 4;
+
+std::vector<float> trained(const Case& c, uint64_t steps = kSteps) {
+  const ScratchFolder folder;
+  Training training(c, folder.path());
+  for (uint64_t step = 1; step <= steps; ++step) training.step(step);
+  return training.state();
+}
+
+std::vector<float> trained_through_offloader(const Case& c) {
+  const ScratchFolder folder;
+  return capi::train_through_offloader(c, folder.path(), kSteps);
+}
+
+TEST(CTraining, HasTheBitsOfTheOffloader) {
+  for (const uint32_t placement : {TERRACE_DEVICE, TERRACE_CPU, TERRACE_NVME}) {
+    for (const uint32_t gradients : {TERRACE_LEASED, TERRACE_HANDED_OVER}) {
+      for (const uint32_t accumulation : {1u, 3u}) {
+        const Case c = {.parameters = placement,
+                        .states = placement,
+                        .gradients = gradients,
+                        .accumulation = accumulation};
+        SCOPED_TRACE(testing::Message() << placement << " " << gradients << " " << accumulation);
+        const std::vector<float> expected = trained_through_offloader(c);
+        EXPECT_EQ(trained(c), expected);
+      }
+    }
+  }
+}
+
+TEST(CTraining, HasTheSameBitsWhateverIsAnnouncedAndChosen) {
+  const std::vector<float> expected = trained({});
+  for (const uint32_t when : {TERRACE_AFTER_BACKWARD, TERRACE_NEXT_FORWARD, TERRACE_DURING_BACKWARD}) {
+    Case c = capi::kOnNvme;
+    c.update_when = when;
+    c.announced = true;
+    c.chunk_elements = 0;
+    EXPECT_EQ(trained(c), expected) << when;
+  }
+}
+
+TEST(CTraining, ChangesWhenUpdatesRun) {
+  const ScratchFolder folder;
+  Training training(capi::kOnNvme, folder.path());
+  uint32_t when = 99;
+  for (const uint32_t wanted : {TERRACE_NEXT_FORWARD, TERRACE_DURING_BACKWARD, TERRACE_AFTER_BACKWARD}) {
+    is_well(terrace_set_update_when(training.get(), wanted));
+    is_well(terrace_get_update_when(training.get(), &when));
+    EXPECT_EQ(when, wanted);
+    training.step(wanted + 1);
+    is_well(terrace_finish_update(training.get()));
+    uint32_t pending = 1;
+    is_well(terrace_update_pending(training.get(), &pending));
+    EXPECT_EQ(pending, 0u);
+  }
+}
+
+TEST(CTraining, GoesOnFromItsCommit) {
+  const ScratchFolder folder;
+  Case c = capi::kOnNvme;
+  c.durable = 1;
+  c.chunk_elements = 8192;
+  std::vector<float> expected = trained(c);
+  {
+    Training training(c, folder.path());
+    training.step(1);
+    training.step(2);
+    is_well(terrace_begin_commit(training.get(), "two steps\nof four", 0));
+    uint64_t number = 0;
+    is_well(terrace_finish_commit(training.get(), &number));
+    EXPECT_EQ(number, 1u);
+    training.step(3);  // is lost
+  }
+  c.resume = 1;
+  c.chunk_elements = 0;  // found in the commit
+  Training training(c, folder.path());
+  const char* text = nullptr;
+  is_well(terrace_taken_up_text(training.get(), &text));
+  EXPECT_STREQ(text, "two steps\nof four");
+  terrace_plan_result plan = TERRACE_INIT(terrace_plan_result);
+  is_well(terrace_plan_of(training.get(), &plan));
+  EXPECT_EQ(plan.chunk_elements, 8192u);
+  training.step(3);
+  training.step(4);
+  std::vector<float> state = training.state();
+  expected.erase(expected.end() - kSteps, expected.end() - kSteps + 2);  // norms before the commit
+  EXPECT_EQ(state, expected);
+  is_well(terrace_keep_tier(training.get(), 0));
+  training.end();
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(CTraining, GivesUpAStep) {
+  const ScratchFolder folder;
+  Training training({}, folder.path());
+  training.step(1);
+  const std::vector<float> before = training.state();
+  is_well(terrace_begin_step(training.get()));
+  training.micro_batch(2, 0);
+  is_well(terrace_abandon_step(training.get()));
+  EXPECT_EQ(training.state(), before);
+}
+
+TEST(CTraining, SkipsTensorsWithoutAGradientAndCountsSteps) {
+  const ScratchFolder folder;
+  Case c;
+  c.unused = TERRACE_UNUSED_SKIP;
+  c.gradients = TERRACE_HANDED_OVER;
+  Training training(c, folder.path());
+  terrace_store* const store = training.get();
+  training.step(1);
+  is_well(terrace_begin_step(store));
+  const std::vector<float> gradient(capi::specs()[3].element_count(), 0.5f);
+  is_well(terrace_hand_over(store, 3, gradient.data(), TERRACE_FP32, 0));
+  is_well(terrace_end_micro_batch(store));
+  training.end_step(0);  // the number of the step has no meaning
+  uint64_t steps[4] = {9, 9, 9, 9};
+  is_well(terrace_tensor_steps(store, steps, 4));
+  EXPECT_EQ(std::vector<uint64_t>(steps, steps + 4), (std::vector<uint64_t>{1, 1, 0, 2}));
+  steps[0] = 7;
+  is_well(terrace_set_tensor_steps(store, steps, 4));
+  steps[0] = 0;
+  is_well(terrace_tensor_steps(store, steps, 4));
+  EXPECT_EQ(steps[0], 7u);
+}
+
+}  // namespace
+}  // namespace terrace::training_test
