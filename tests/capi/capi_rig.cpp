@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <span>
 
 #include <terrace/base/log.h>
@@ -127,6 +128,15 @@ void expect_harmless(terrace_error* error, const std::string& what) {
   terrace_error_free(error);
 }
 
+void damage_files(const std::filesystem::path& folder) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file() || entry.file_size() < 4096) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const std::vector<char> garbage(entry.file_size(), 'x');
+    file.write(garbage.data(), static_cast<std::streamsize>(garbage.size()));
+  }
+}
+
 // --- Arguments ---
 
 Arguments::Arguments(const Case& c, const std::filesystem::path& folder)
@@ -160,6 +170,11 @@ Arguments::Arguments(const Case& c, const std::filesystem::path& folder)
   options.resume = c.resume;
   options.retained_commits = c.retained;
   options.no_host_lock = 1;
+  if (c.least_host) {
+    terrace_plan_result least = TERRACE_INIT(terrace_plan_result);
+    is_well(plan(&least));
+    options.host_bytes = least.host_least_bytes;
+  }
   if (!c.announced) return;
   used_ = kOperations;
   for (size_t o = 0; o < used_.size(); ++o) keys_.push_back("op" + std::to_string(o));

@@ -24,6 +24,7 @@ struct Case {
   uint32_t durable = 0, resume = 0, retained = 0;
   bool announced = false;
   bool strict = true;
+  bool least_host = false;  // host memory keeps nothing that can be on nvme
 };
 inline constexpr Case kOnNvme = {.parameters = TERRACE_NVME, .states = TERRACE_NVME};
 
@@ -40,6 +41,9 @@ uint32_t kind_of(terrace_error* error);
 void expect_kind(uint32_t kind, terrace_error* error);
 // There is none, or one of a kind that changes nothing; frees it.
 void expect_harmless(terrace_error* error, const std::string& what);
+
+// Overwrites all that a store has in its files.
+void damage_files(const std::filesystem::path& folder);
 
 // The arguments of terrace_create, with the memory that they point to.
 class Arguments {

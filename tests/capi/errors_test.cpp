@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <filesystem>
-#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -111,33 +110,13 @@ TEST(CErrors, MayBeAskedOfNothing) {
   terrace_device_free(nullptr);
 }
 
-// Overwrites what the store has in its files.
-void damage(const std::filesystem::path& folder) {
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
-    if (!entry.is_regular_file() || entry.file_size() < 4096) continue;
-    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-    const std::vector<char> garbage(entry.file_size(), 'x');
-    file.write(garbage.data(), static_cast<std::streamsize>(garbage.size()));
-  }
-}
-
 TEST(CErrors, OfTheDrivesStayWithTheStore) {
   const ScratchFolder folder;
   capi::Case c = capi::kOnNvme;
-  Arguments arguments(c, folder.path());
-  terrace_plan_result plan = TERRACE_INIT(terrace_plan_result);
-  is_well(arguments.plan(&plan));
-  arguments.options.host_bytes = plan.host_least_bytes;  // nothing is kept in memory
-  terrace_store* store = nullptr;
-  is_well(arguments.create(&store));
-  is_well(terrace_fill_with(
-      store,
-      [](void*, uint32_t, uint64_t, uint64_t count, float* values) {
-        std::fill(values, values + count, 1.0f);
-        return 0;
-      },
-      nullptr));
-  damage(folder.path());
+  c.least_host = true;
+  Training training(c, folder.path());
+  terrace_store* const store = training.get();
+  capi::damage_files(folder.path());
   float value = 0;
   terrace_error* first = terrace_read_values(store, 0, TERRACE_MASTER, 0, 1, &value);
   ASSERT_NE(first, nullptr);
@@ -155,7 +134,6 @@ TEST(CErrors, OfTheDrivesStayWithTheStore) {
   }
   uint64_t counter = 0;
   is_well(terrace_counters(store, &counter, 1));
-  terrace_destroy(store);
 }
 
 TEST(CErrors, KeepTwoCallsApart) {
