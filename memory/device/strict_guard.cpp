@@ -214,7 +214,11 @@ StrictGuard::StrictGuard(std::span<const std::byte> range, const GuardDescriber&
   const std::lock_guard lock(install_mutex);
   const auto free =
       std::find_if(entries.begin(), entries.end(), [](const Entry& entry) { return entry.begin == 0; });
-  TERRACE_ASSERT(free != entries.end(), "more than " + std::to_string(kMaxGuards) + " guards");
+  if (free == entries.end())
+    throw Error(ErrorKind::capacity,
+                {"cannot guard the addresses of one more strict device", "this process",
+                 "it guards " + std::to_string(kMaxGuards) + " ranges of them already",
+                 "have fewer strict devices at the same time, or one that is not strict"});
   if (!installed) install_handler();
   const auto begin = reinterpret_cast<uintptr_t>(range.data());
   free->end.store(begin + range.size(), std::memory_order_relaxed);

@@ -47,7 +47,8 @@ class GuardDescriber {
 //
 // The first guard installs the handler, the last one restores the previous handler. The handler runs on the
 // alternate stack of the faulting thread if it has one, and so does the one before; the thread that makes a
-// guard gets one. Construct and destroy under no lock of your own; at most kMaxGuards at once.
+// guard gets one. Construct and destroy under no lock of your own; more than kMaxGuards at once are an
+// Error(capacity).
 class StrictGuard {
  public:
   static constexpr size_t kMaxGuards = 256;

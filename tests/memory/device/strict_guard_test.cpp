@@ -5,10 +5,15 @@
 #include <unistd.h>
 
 #include <array>
+#include <memory>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include <terrace/memory/device/strict_guard.h>
 #include <terrace/memory/host/pages.h>
+
+#include "support/expect_error.h"
 
 namespace terrace::strict_guard_test {
 namespace {
@@ -51,6 +56,19 @@ TEST(SignalSafeText, WritesNumbersAndCutsOffWhatDoesNotFit) {
   cut.text("abc").decimal(123);
   EXPECT_EQ(cut.view(), "abc1");
   EXPECT_EQ(cut.size(), 4u);
+}
+
+TEST(StrictGuard, RefusesMoreRangesThanItHasRoomFor) {
+  const FixedDescriber describer("x");
+  std::array<std::byte, StrictGuard::kMaxGuards + 1> memory{};
+  std::vector<std::unique_ptr<StrictGuard>> guards;
+  const auto add = [&] {
+    guards.push_back(std::make_unique<StrictGuard>(std::span(memory).subspan(guards.size(), 1), describer));
+  };
+  for (size_t g = 0; g < StrictGuard::kMaxGuards; ++g) add();
+  testing::expect_error(ErrorKind::capacity, {"strict", "256"}, add);
+  guards.pop_back();
+  add();
 }
 
 TEST(StrictGuardDeathTest, NamesWhatWasTouched) {
