@@ -1,6 +1,6 @@
 #include <terrace/capi/store.h>
 
-#include <unistd.h>
+#include <pthread.h>
 
 #include <utility>
 
@@ -13,10 +13,28 @@ void CallbackLog::write(LogLevel level, std::string_view line) {
   if (log_ != nullptr) log_(context_, static_cast<uint32_t>(level), std::string(line).c_str());
 }
 
+namespace {
+
+std::atomic<uint32_t> fork_count = 0;
+
+int watch_forks() {
+  return pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1, std::memory_order_relaxed); });
+}
+
+}  // namespace
+
+uint32_t forks() {
+  static const int failure = watch_forks();
+  if (failure != 0)
+    refuse(ErrorKind::capacity, "cannot create a store", "this process", system_reason(failure),
+           "end what else takes memory");
+  return fork_count.load(std::memory_order_relaxed);
+}
+
 terrace_error* enter(terrace_store* store, const char* call, AfterFailure after) noexcept {
   terrace_error* refused = answer([&] {
     require_pointer(store, call, "store");
-    if (store->pid != getpid())
+    if (store->forks != fork_count.load(std::memory_order_relaxed))
       misuse(call, "store", "this process was forked after the store was created",
              "end it or call exec(), and create stores in the process that uses them");
     if (store->is_busy.exchange(true, std::memory_order_acquire))
@@ -57,7 +75,7 @@ void require_values(const terrace_store& store, std::string_view action) {
 using namespace terrace;  // NOLINT: the functions of C are in no namespace
 
 terrace_store::terrace_store(const c::Request& request, const terrace_device& described)
-    : pid(getpid()),
+    : forks(c::forks()),
       log(request.log, request.log_context),
       space(request.tensors, request.chunk_elements),
       workers(request.threads),
@@ -87,7 +105,7 @@ terrace_error* terrace_create(const terrace_device* device, const terrace_tensor
 }
 
 void terrace_destroy(terrace_store* store) {
-  if (store == nullptr || store->pid != getpid()) return;
+  if (store == nullptr || store->forks != c::forks()) return;
   if (store->is_busy.exchange(true, std::memory_order_acquire)) {
     // Another thread is inside: what it uses is rather kept than pulled away.
     store->log.error("terrace_destroy was called during another call of the store, which stays");

@@ -2,8 +2,6 @@
 // keeps two threads apart, remembers a failure, and closes in the child of a fork.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <memory>
 #include <string>
@@ -39,7 +37,7 @@ enum class Open : uint8_t { nothing, step, evaluation };
 struct terrace_store {
   terrace_store(const terrace::c::Request& request, const terrace_device& described);
 
-  const pid_t pid;
+  const uint32_t forks;  // terrace::c::forks() of the process that created it
   terrace::c::CallbackLog log;
   terrace::FlatSpace space;
   terrace::Workers workers;
@@ -59,6 +57,10 @@ struct terrace_store {
 };
 
 namespace terrace::c {
+
+// How many forks lie between the process that first asked and this one. A system call on every lease would
+// take a third of its time.
+uint32_t forks();
 
 // Which failures of a call leave the store as it was, beside those of kind misuse and config.
 enum class Harmless : uint8_t { no_other, capacity, all };
