@@ -241,14 +241,15 @@ typedef struct terrace_options {
 
 typedef struct terrace_plan_result {
   uint32_t size;
-  uint32_t fits;           /* 0: only chunk_elements, the counts and the least budgets are set */
-  uint64_t chunk_elements; /* that was given or chosen */
+  uint32_t fits;           /* 0: of the following only the first five are set */
+  uint64_t chunk_elements; /* that was given or chosen; 0: no size fits */
   uint64_t parameter_count;
   uint64_t trainable_count;
-  uint64_t device_least_bytes; /* with chunks of this size; of what does not fit with a size to choose, the
-                                  least */
-  uint64_t host_least_bytes;   /* with any size, and 0 for a budget that is large enough */
-  uint64_t device_bytes;       /* what it takes of them */
+  /* The least budgets that do with chunks of this size. Of what does not fit: the least of each budget that
+   * has to be raised, and 0 of one that need not. */
+  uint64_t device_least_bytes;
+  uint64_t host_least_bytes;
+  uint64_t device_bytes; /* what it takes */
   uint64_t host_bytes;
   uint64_t device_useful_bytes; /* more would stay unused */
   uint64_t file_bytes;          /* on all nvme paths together */

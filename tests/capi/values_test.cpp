@@ -13,8 +13,11 @@
 #include "capi/capi_rig.h"
 #include "support/scratch_folder.h"
 
-// As dlpack.h 0.8 has it, for a program that reads the tensor.
-extern "C" struct DLManagedTensor {
+namespace terrace::values_test {
+namespace {
+
+// DLManagedTensor as dlpack.h 0.8 has it, for a program that reads the tensor.
+struct Dlpack {
   void* data;
   int32_t device_type, device_id, ndim;
   uint8_t code, bits;
@@ -22,11 +25,11 @@ extern "C" struct DLManagedTensor {
   int64_t *shape, *strides;
   uint64_t byte_offset;
   void* context;
-  void (*deleter)(struct DLManagedTensor*);
+  void (*deleter)(DLManagedTensor*);
 };
-
-namespace terrace::values_test {
-namespace {
+const Dlpack& read(const DLManagedTensor* managed) {
+  return *reinterpret_cast<const Dlpack*>(managed);
+}
 
 using capi::expect_kind;
 using capi::is_well;
@@ -117,27 +120,29 @@ TEST(CValues, HaveAddressesThatStay) {
 TEST(CValues, GoOutAsDlpackAndItsDeleterOutlivesTheStore) {
   const ScratchFolder folder;
   Training training(capi::kOnNvme, folder.path());
-  DLManagedTensor* a = nullptr;
-  DLManagedTensor* b = nullptr;
-  is_well(terrace_dlpack(training.get(), 0, 0, &a));
-  is_well(terrace_dlpack(training.get(), 1, 1, &b));
+  DLManagedTensor* one = nullptr;
+  DLManagedTensor* other = nullptr;
+  is_well(terrace_dlpack(training.get(), 0, 0, &one));
+  is_well(terrace_dlpack(training.get(), 1, 1, &other));
   void* address = nullptr;
   is_well(terrace_parameter_address(training.get(), 0, &address));
-  EXPECT_EQ(a->data, address);
-  EXPECT_EQ(a->device_type, 1);
-  EXPECT_EQ(a->code, 2);
-  EXPECT_EQ(a->bits, 32);
-  EXPECT_EQ(a->lanes, 1);
-  EXPECT_EQ(a->strides, nullptr);
-  EXPECT_EQ(std::vector<int64_t>(a->shape, a->shape + a->ndim), (std::vector<int64_t>{64, 100}));
-  EXPECT_EQ(b->code, 4);
-  EXPECT_EQ(b->bits, 16);
-  expect_kind(TERRACE_MISUSE, terrace_dlpack(training.get(), capi::kFrozen, 1, &b));
-  EXPECT_EQ(b, nullptr);
-  is_well(terrace_dlpack(training.get(), 1, 1, &b));
+  const Dlpack& a = read(one);
+  EXPECT_EQ(a.data, address);
+  EXPECT_EQ(a.device_type, 1);
+  EXPECT_EQ(a.code, 2);
+  EXPECT_EQ(a.bits, 32);
+  EXPECT_EQ(a.lanes, 1);
+  EXPECT_EQ(a.strides, nullptr);
+  EXPECT_EQ(std::vector<int64_t>(a.shape, a.shape + a.ndim), (std::vector<int64_t>{64, 100}));
+  EXPECT_EQ(read(other).code, 4);
+  EXPECT_EQ(read(other).bits, 16);
+  read(other).deleter(other);
+  expect_kind(TERRACE_MISUSE, terrace_dlpack(training.get(), capi::kFrozen, 1, &other));
+  EXPECT_EQ(other, nullptr);
+  is_well(terrace_dlpack(training.get(), 1, 1, &other));
   training.end();
-  a->deleter(a);
-  b->deleter(b);
+  a.deleter(one);
+  read(other).deleter(other);
 }
 
 TEST(CCounters, HaveKeysAndCountWhatMoves) {
