@@ -86,7 +86,7 @@ void OpenLeases::collect_open_chunks() {
     chunks_.insert(chunks_.end(), use->chunks.begin(), use->chunks.end());
   if (open_.size() < 2) return;  // a use's chunks are in order
   std::ranges::sort(chunks_);
-  chunks_.erase(std::ranges::unique(chunks_).begin(), chunks_.end());
+  chunks_.erase(std::unique(chunks_.begin(), chunks_.end()), chunks_.end());
 }
 
 }  // namespace terrace
