@@ -64,7 +64,7 @@ std::unique_ptr<terrace_error> made_of(ErrorKind kind, const ErrorParts& parts,
 }
 
 std::unique_ptr<terrace_error> made_of(const ShortageError& error) {
-  const std::string_view tier = error.tiers().empty() ? "" : error.tiers().front().tier;
+  const std::string tier = error.tiers().empty() ? std::string() : error.tiers().front().tier;
   auto made = made_of(error.kind(), error.parts(), fmt::format("the {} budget", tier));
   for (const TierShortage& shortage : error.tiers()) {
     if (made->least_bytes == 0) made->least_bytes = shortage.needed_bytes;
