@@ -89,7 +89,8 @@ TEST_F(UpdateRunnerTest, RefusesSettingsWithWhichItCannotUpdate) {
   testing::expect_error(ErrorKind::misuse, {"parameter group", "betas"},
                         [&] { runner.require({.groups = groups}); });
   groups.back() = {.kind = OptimizerKind::lion};
-  testing::expect_error(ErrorKind::misuse, {"1 moments", "records have 0"}, [&] { runner.require({.groups = groups}); });
+  testing::expect_error(ErrorKind::misuse, {"1 moments", "records have 0"},
+                        [&] { runner.require({.groups = groups}); });
   testing::expect_error(ErrorKind::misuse, {"parameter group"}, [&] { runner.require({}); });
   runner.require(rig.settings);
 }
