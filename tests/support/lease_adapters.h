@@ -92,9 +92,10 @@ inline void give_to_caller(std::vector<TensorSpec>& specs, std::vector<std::vect
   memory.resize(specs.size());
   for (size_t t = 1; t < specs.size(); t += 2) {
     if (!specs[t].trainable) continue;
-    memory[t].resize(specs[t].element_count() * bytes_of(specs[t].type) + 1);
+    const uint64_t element_bytes = bytes_of(specs[t].type);
+    memory[t].resize((specs[t].element_count() + 1) * element_bytes);
     specs[t].home = TensorHome::caller;
-    specs[t].memory = memory[t].data() + 1;  // with any alignment
+    specs[t].memory = memory[t].data() + element_bytes;  // aligned for its elements alone
   }
 }
 
