@@ -189,7 +189,8 @@ TEST_P(BudgetLaw, TheSystemsAccountStaysWithinTheBudgets) {
     offloader.end_micro_batch();
     offloader.update(update);
     if (step == 4) offloader.finish_update();
-    most = std::max(most, account_bytes() - before);
+    // A sanitizer gives back what earlier tests have freed, so less may be there than before.
+    most = std::max(most, std::max(account_bytes(), before) - before);
     expect_within_budgets(offloader, device, budgets);
   }
   // Thread stacks, tables and code touched for the first time are the process's own, not a tier's.
