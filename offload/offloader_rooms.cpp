@@ -92,7 +92,7 @@ OffloaderRooms::OffloaderRooms(const FlatSpace& flat_space, const OffloadOptions
       ring(arena.take(plan.ring_slots * plan.ring_slot_bytes, "I/O ring"), plan.ring_slot_bytes),
       params(space, options.parameters, plan, arena, device, ParameterStores{tiers.params(), tiers.frozen()},
              tiers.reader(), watch),
-      runs(space, options.accumulation_steps),
+      runs(space, options.accumulation_steps, options.unused_gradients),
       spilled(tiers.gradients() == nullptr
                   ? nullptr
                   : std::make_unique<SpilledGradients>(space, plan, arena, *tiers.gradients(), watch)),

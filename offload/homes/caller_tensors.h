@@ -20,7 +20,6 @@ class CallerTensors {
 
   // True if the parameters of the chunk lie in memory of the program.
   bool have(ChunkId chunk) const { return space_.section_of(chunk).home == TensorHome::caller; }
-  std::byte* address(TensorId tensor) const { return addresses_[index_of(tensor)]; }
   // Throws Error(misuse) where the tensor is not the caller's, or without an address.
   void move(TensorId tensor, std::byte* address);
 

@@ -8,9 +8,10 @@
 
 namespace terrace {
 
-GradientRuns::GradientRuns(const FlatSpace& space, uint32_t micro_batches)
+GradientRuns::GradientRuns(const FlatSpace& space, uint32_t micro_batches, UnusedGradients unused)
     : space_(space),
       micro_batches_(micro_batches),
+      unused_(unused),
       completed_(space.tensor_count()),
       has_gradient_(space.tensor_count()) {
   size_t most = 0;

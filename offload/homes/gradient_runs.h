@@ -18,6 +18,7 @@
 
 #include <terrace/base/data_type.h>
 #include <terrace/memory/space/flat_space.h>
+#include <terrace/offload/options/offload_options.h>
 
 namespace terrace {
 
@@ -54,7 +55,8 @@ struct AccumulationRules {
 class GradientRuns {
  public:
   // `space` outlives this.
-  GradientRuns(const FlatSpace& space, uint32_t micro_batches);
+  GradientRuns(const FlatSpace& space, uint32_t micro_batches,
+               UnusedGradients unused = UnusedGradients::zero);
 
   void begin_step();
 
@@ -69,6 +71,8 @@ class GradientRuns {
   // True if the tensor, or any tensor of the chunk, has had a gradient in the step.
   bool has_gradient(TensorId tensor) const { return has_gradient_[index_of(tensor)]; }
   bool has_gradient(ChunkId chunk) const;
+  // False if the update of the step leaves the trained chunk out, because none of its tensors has a gradient.
+  bool is_updated(ChunkId chunk) const { return unused_ == UnusedGradients::zero || has_gradient(chunk); }
   // True if the gradients of all of the chunk's tensors are complete.
   bool is_complete(ChunkId chunk, uint32_t micro_batch) const;
   bool has_landed(ChunkId chunk, uint32_t micro_batch) const;
@@ -86,6 +90,7 @@ class GradientRuns {
  private:
   const FlatSpace& space_;
   const uint32_t micro_batches_;
+  const UnusedGradients unused_;
   std::vector<uint32_t> completed_;   // per tensor: micro-batches
   std::vector<bool> has_gradient_;    // per tensor: in this step
   std::vector<uint32_t> first_part_;  // per chunk, and one more: index into landed_; frozen chunks have none

@@ -37,12 +37,12 @@ struct TilePart {
 template <typename Body>
 void for_each_run(const FlatSpace& space, TensorId tensor, uint64_t first, uint64_t count, Body body) {
   const TensorPlace& place = space.place(tensor);
-  const uint64_t begin = place.first_element + first;  // in the section
   for (uint32_t c = place.first_chunk; c < place.first_chunk + place.chunk_count; ++c) {
-    const ChunkInfo& chunk = space.chunk(ChunkId{c});
-    const uint64_t from = std::max(begin, chunk.first_element);
-    const uint64_t to = std::min(begin + count, chunk.first_element + chunk.elements);
-    if (from < to) body(Run{ChunkId{c}, from - chunk.first_element, to - from, from - begin});
+    const FlatSpace::Part part = space.part_of(tensor, ChunkId{c});
+    const uint64_t from = std::max(first, part.first_in_tensor);
+    const uint64_t to = std::min(first + count, part.first_in_tensor + part.elements);
+    if (from < to)
+      body(Run{ChunkId{c}, part.first_in_chunk + from - part.first_in_tensor, to - from, from - first});
   }
 }
 

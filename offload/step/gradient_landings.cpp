@@ -131,7 +131,7 @@ void GradientLandings::land(ChunkId chunk, uint32_t micro_batch) {
   const GradientLanding leaving = runs_.take(chunk, micro_batch);
   const bool is_on_device = writes_gradients() && cache_.has_gradient(chunk);
   if (is_on_device) std::erase(holding_, chunk);
-  if (leaving.ends && !is_updated(chunk)) {
+  if (leaving.ends && !runs_.is_updated(chunk)) {
     if (is_on_device) cache_.drop_gradient(chunk);  // of a use that could not begin
     return gradients_.leave_out(chunk);
   }
@@ -141,10 +141,6 @@ void GradientLandings::land(ChunkId chunk, uint32_t micro_batch) {
     gradients_.land_zero(leaving);
   }
   note_landed(leaving);
-}
-
-bool GradientLandings::is_updated(ChunkId chunk) const {
-  return run_.options.unused_gradients == UnusedGradients::zero || runs_.has_gradient(chunk);
 }
 
 void GradientLandings::hand_over(TensorId tensor, const std::byte* gradient, uint32_t micro_batch,

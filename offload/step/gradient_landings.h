@@ -79,7 +79,6 @@ class GradientLandings {
   void land(ChunkId chunk, uint32_t micro_batch);
   void note_tensors_landing(ChunkId chunk, uint32_t micro_batch);
   void note_landed(const GradientLanding& landing);
-  bool is_updated(ChunkId chunk) const;
   void follow(TensorId tensor, uint32_t micro_batch);
 
   const RunContext& run_;

@@ -82,9 +82,9 @@ OpenUse* OpenLeases::find(uint64_t number) {
 
 void OpenLeases::collect_open_chunks() {
   chunks_.clear();
+  if (open_.size() < 2) return;
   for (const std::unique_ptr<OpenUse>& use : open_)
     chunks_.insert(chunks_.end(), use->chunks.begin(), use->chunks.end());
-  if (open_.size() < 2) return;  // a use's chunks are in order
   std::ranges::sort(chunks_);
   chunks_.erase(std::unique(chunks_.begin(), chunks_.end()), chunks_.end());
 }

@@ -54,7 +54,9 @@ class OpenLeases {
   // True if no other use is open.
   bool is_only(const OpenUse& use) const { return open_.size() == 1 && open_.front().get() == &use; }
   // The chunks of all open uses, ascending; valid until the next begin() or end().
-  std::span<const ChunkId> chunks() const { return chunks_; }
+  std::span<const ChunkId> chunks() const {
+    return open_.size() == 1 ? std::span<const ChunkId>(open_.front()->chunks) : chunks_;
+  }
 
   // A tensor whose last use has ended, with what its uses were for: backward where one of them went backward,
   // else forward where one went forward.
@@ -81,7 +83,7 @@ class OpenLeases {
   std::vector<std::unique_ptr<OpenUse>> open_;   // in the order of their begin
   std::vector<std::unique_ptr<OpenUse>> spare_;  // memory of closed uses
   std::vector<TensorLeases> leases_;             // per tensor
-  std::vector<ChunkId> chunks_;
+  std::vector<ChunkId> chunks_;                  // of several open uses
   std::vector<Released> released_;
 };
 

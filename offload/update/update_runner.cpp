@@ -86,7 +86,7 @@ void UpdateRunner::require(const UpdateSettings& settings) const {
 }
 
 bool UpdateRunner::is_updated(ChunkId chunk) const {
-  return run_.is_trained(chunk) && (!homes_.steps.are_counted() || homes_.runs.has_gradient(chunk));
+  return run_.is_trained(chunk) && homes_.runs.is_updated(chunk);
 }
 
 // --- One update ---

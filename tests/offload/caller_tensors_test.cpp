@@ -19,49 +19,39 @@
 namespace terrace::caller_tensors_test {
 namespace {
 
-struct Setting {
-  const char* name;
-  Case c;
-};
-
-std::vector<Setting> settings() {
-  std::vector<Setting> list;
-  const auto add = [&](const char* name, Placement parameters, Placement states, auto change) {
-    Case c;
-    c.parameters = parameters;
-    c.states = states;
-    c.gradients = GradientOrigin::handed_over;
-    c.callers = true;
-    change(c);
-    list.push_back({name, c});
-  };
+std::vector<NamedCase> settings() {
+  Case base;
+  base.gradients = GradientOrigin::handed_over;
+  base.callers = true;
+  NamedCases list(base);
   using enum Placement;
-  add("host", cpu, cpu, [](Case&) {});
-  add("fp32", cpu, cpu, [](Case& c) { c.type = DataType::fp32, c.chunk_elements = 3 * kTileElements; });
-  add("parameters_on_device", none, cpu, [](Case& c) { c.chunk_elements = 16 * kTileElements; });
-  add("nvme", nvme, nvme, [](Case& c) { c.cached_quarters = 1; });
-  add("nvme_spilled", nvme, nvme, [](Case& c) { c.spills = true, c.chunk_elements = 3 * kTileElements; });
-  add("accumulated", cpu, nvme, [](Case& c) { c.accumulation = 3; });
-  add("layer_major", nvme, cpu, [](Case& c) { c.accumulation = 3, c.layer_major = true; });
-  add("next_forward", nvme, nvme, [](Case& c) { c.mode = UpdateMode::next_forward, c.cached_quarters = 1; });
-  add("next_forward_on_device", none, nvme,
-      [](Case& c) { c.mode = UpdateMode::next_forward, c.holds_gradients = true, c.tight = false; });
-  add("during_backward", cpu, nvme, [](Case& c) { c.mode = UpdateMode::during_backward; });
-  add("frozen_beside", nvme, cpu, [](Case& c) { c.with_frozen = true; });
-  add("device_updates_others", cpu, cpu, [](Case& c) { c.processor_share = 0; });
-  add("skipping", cpu, nvme, [](Case& c) { c.unused = UnusedGradients::skip; });
-  return list;
+  list.add("host", cpu, cpu);
+  list.add("fp32", cpu, cpu, [](Case& c) { c.type = DataType::fp32, c.chunk_elements = 3 * kTileElements; });
+  list.add("parameters_on_device", none, cpu, [](Case& c) { c.chunk_elements = 16 * kTileElements; });
+  list.add("nvme", nvme, nvme, [](Case& c) { c.cached_quarters = 1; });
+  list.add("nvme_spilled", nvme, nvme,
+           [](Case& c) { c.spills = true, c.chunk_elements = 3 * kTileElements; });
+  list.add("accumulated", cpu, nvme, [](Case& c) { c.accumulation = 3; });
+  list.add("layer_major", nvme, cpu, [](Case& c) { c.accumulation = 3, c.layer_major = true; });
+  list.add("next_forward", nvme, nvme,
+           [](Case& c) { c.mode = UpdateMode::next_forward, c.cached_quarters = 1; });
+  list.add("next_forward_on_device", none, nvme,
+           [](Case& c) { c.mode = UpdateMode::next_forward, c.holds_gradients = true, c.tight = false; });
+  list.add("during_backward", cpu, nvme, [](Case& c) { c.mode = UpdateMode::during_backward; });
+  list.add("frozen_beside", nvme, cpu, [](Case& c) { c.with_frozen = true; });
+  list.add("device_updates_others", cpu, cpu, [](Case& c) { c.processor_share = 0; });
+  list.add("skipping", cpu, nvme, [](Case& c) { c.unused = UnusedGradients::skip; });
+  return list.take();
 }
 
-class CallerTensorsTest : public ::testing::TestWithParam<Setting> {};
+class CallerTensorsTest : public ::testing::TestWithParam<NamedCase> {};
 
 TEST_P(CallerTensorsTest, TrainAsPlainVectorsDo) {
   Rig rig(GetParam().c);
   expect_to_train(rig, 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Placements, CallerTensorsTest, ::testing::ValuesIn(settings()),
-                         [](const auto& of) { return std::string(of.param.name); });
+INSTANTIATE_TEST_SUITE_P(Placements, CallerTensorsTest, ::testing::ValuesIn(settings()), NamedCases::name_of);
 
 TEST(CallerTensors, HaveNoParametersOnAnyTier) {
   Case managed{Placement::nvme, Placement::nvme}, callers = managed;

@@ -17,48 +17,38 @@
 namespace terrace::handed_over_test {
 namespace {
 
-struct Setting {
-  const char* name;
-  Case c;
-};
-
-std::vector<Setting> settings() {
-  std::vector<Setting> list;
-  const auto add = [&](const char* name, Placement parameters, Placement states, auto change) {
-    Case c;
-    c.parameters = parameters;
-    c.states = states;
-    c.gradients = GradientOrigin::handed_over;
-    change(c);
-    list.push_back({name, c});
-  };
-  const auto nothing = [](Case&) {};
+std::vector<NamedCase> settings() {
+  Case base;
+  base.gradients = GradientOrigin::handed_over;
+  NamedCases list(base);
   using enum Placement;
-  add("device", none, none, nothing);
-  add("states_on_device", nvme, none, nothing);
-  add("host", cpu, cpu, nothing);
-  add("host_parameters_on_device", none, cpu, nothing);
-  add("nvme_spilled", nvme, nvme, [](Case& c) { c.spills = true; });
-  add("nvme_some_held", nvme, nvme, [](Case& c) { c.cached_quarters = 1; });
-  add("device_accumulated", none, none, [](Case& c) { c.accumulation = 3; });
-  add("states_on_device_accumulated", cpu, none, [](Case& c) { c.accumulation = 3; });
-  add("host_accumulated", cpu, cpu, [](Case& c) { c.accumulation = 3, c.type = DataType::fp32; });
-  add("nvme_spilled_accumulated", nvme, nvme, [](Case& c) { c.accumulation = 3, c.spills = true; });
-  add("spilled_layer_major", cpu, nvme, [](Case& c) {
+  list.add("device", none, none);
+  list.add("states_on_device", nvme, none);
+  list.add("host", cpu, cpu);
+  list.add("host_parameters_on_device", none, cpu);
+  list.add("nvme_spilled", nvme, nvme, [](Case& c) { c.spills = true; });
+  list.add("nvme_some_held", nvme, nvme, [](Case& c) { c.cached_quarters = 1; });
+  list.add("device_accumulated", none, none, [](Case& c) { c.accumulation = 3; });
+  list.add("states_on_device_accumulated", cpu, none, [](Case& c) { c.accumulation = 3; });
+  list.add("host_accumulated", cpu, cpu, [](Case& c) { c.accumulation = 3, c.type = DataType::fp32; });
+  list.add("nvme_spilled_accumulated", nvme, nvme, [](Case& c) { c.accumulation = 3, c.spills = true; });
+  list.add("spilled_layer_major", cpu, nvme, [](Case& c) {
     c.accumulation = 3, c.layer_major = true, c.spills = true, c.chunk_elements = 3 * kTileElements;
   });
-  add("next_forward", nvme, nvme, [](Case& c) { c.mode = UpdateMode::next_forward, c.cached_quarters = 1; });
-  add("during_backward", cpu, nvme, [](Case& c) { c.mode = UpdateMode::during_backward; });
-  add("during_backward_nested", nvme, nvme, [](Case& c) {
+  list.add("next_forward", nvme, nvme,
+           [](Case& c) { c.mode = UpdateMode::next_forward, c.cached_quarters = 1; });
+  list.add("during_backward", cpu, nvme, [](Case& c) { c.mode = UpdateMode::during_backward; });
+  list.add("during_backward_nested", nvme, nvme, [](Case& c) {
     c.mode = UpdateMode::during_backward, c.nested = true, c.chunk_elements = 3 * kTileElements;
   });
-  add("frozen_beside", cpu, cpu, [](Case& c) { c.with_frozen = true, c.chunk_elements = 5 * kTileElements; });
-  add("compact", nvme, nvme, [](Case& c) { c.layout = kCompact; });
-  add("large_chunks", cpu, cpu, [](Case& c) { c.chunk_elements = 16 * kTileElements; });
-  return list;
+  list.add("frozen_beside", cpu, cpu,
+           [](Case& c) { c.with_frozen = true, c.chunk_elements = 5 * kTileElements; });
+  list.add("compact", nvme, nvme, [](Case& c) { c.layout = kCompact; });
+  list.add("large_chunks", cpu, cpu, [](Case& c) { c.chunk_elements = 16 * kTileElements; });
+  return list.take();
 }
 
-class HandedOver : public ::testing::TestWithParam<Setting> {};
+class HandedOver : public ::testing::TestWithParam<NamedCase> {};
 
 TEST_P(HandedOver, TrainsAsPlainVectorsDo) {
   Rig rig(GetParam().c);
@@ -104,8 +94,7 @@ TEST_P(HandedOver, GoesOnAfterAnAbandonedStepAndAfterInfiniteGradients) {
   expect_same_as_reference(rig, reference);
 }
 
-INSTANTIATE_TEST_SUITE_P(Placements, HandedOver, ::testing::ValuesIn(settings()),
-                         [](const auto& of) { return std::string(of.param.name); });
+INSTANTIATE_TEST_SUITE_P(Placements, HandedOver, ::testing::ValuesIn(settings()), NamedCases::name_of);
 
 TEST(HandOver, TakesNoSlotOfTheDeviceAndNoByteOfItsLink) {
   Case leased, handed;

@@ -14,45 +14,35 @@
 namespace terrace::nested_leases_test {
 namespace {
 
-struct Setting {
-  const char* name;
-  Case c;
-};
-
-std::vector<Setting> settings() {
-  std::vector<Setting> list;
-  const auto add = [&](const char* name, Placement parameters, Placement states, auto change) {
-    Case c;
-    c.parameters = parameters;
-    c.states = states;
-    c.nested = true;
-    change(c);
-    list.push_back({name, c});
-  };
+std::vector<NamedCase> settings() {
+  Case base;
+  base.nested = true;
+  NamedCases list(base);
   using enum Placement;
-  add("device", none, none, [](Case&) {});
-  add("host", cpu, cpu, [](Case&) {});
-  add("host_not_announced", cpu, cpu, [](Case& c) { c.announced = false, c.tight = false; });
-  add("nvme_spilled", nvme, nvme, [](Case& c) { c.spills = true, c.chunk_elements = 3 * kTileElements; });
-  add("nvme_accumulated", nvme, nvme, [](Case& c) { c.accumulation = 3; });
-  add("layer_major", nvme, cpu, [](Case& c) { c.accumulation = 3, c.layer_major = true; });
-  add("next_forward", nvme, nvme, [](Case& c) { c.mode = UpdateMode::next_forward, c.cached_quarters = 1; });
+  list.add("device", none, none);
+  list.add("host", cpu, cpu);
+  list.add("host_not_announced", cpu, cpu, [](Case& c) { c.announced = false, c.tight = false; });
+  list.add("nvme_spilled", nvme, nvme,
+           [](Case& c) { c.spills = true, c.chunk_elements = 3 * kTileElements; });
+  list.add("nvme_accumulated", nvme, nvme, [](Case& c) { c.accumulation = 3; });
+  list.add("layer_major", nvme, cpu, [](Case& c) { c.accumulation = 3, c.layer_major = true; });
+  list.add("next_forward", nvme, nvme,
+           [](Case& c) { c.mode = UpdateMode::next_forward, c.cached_quarters = 1; });
   // Chunks land while a lease around them still reads the first tensor.
-  add("during_backward", cpu, nvme,
-      [](Case& c) { c.mode = UpdateMode::during_backward, c.chunk_elements = 16 * kTileElements; });
-  add("frozen_beside", cpu, cpu, [](Case& c) { c.with_frozen = true; });
-  return list;
+  list.add("during_backward", cpu, nvme,
+           [](Case& c) { c.mode = UpdateMode::during_backward, c.chunk_elements = 16 * kTileElements; });
+  list.add("frozen_beside", cpu, cpu, [](Case& c) { c.with_frozen = true; });
+  return list.take();
 }
 
-class NestedLeases : public ::testing::TestWithParam<Setting> {};
+class NestedLeases : public ::testing::TestWithParam<NamedCase> {};
 
 TEST_P(NestedLeases, TrainAsPlainVectorsDo) {
   Rig rig(GetParam().c);
   expect_to_train(rig, 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Placements, NestedLeases, ::testing::ValuesIn(settings()),
-                         [](const auto& of) { return std::string(of.param.name); });
+INSTANTIATE_TEST_SUITE_P(Placements, NestedLeases, ::testing::ValuesIn(settings()), NamedCases::name_of);
 
 Case roomy() {
   Case c;

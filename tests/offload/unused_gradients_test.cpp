@@ -19,46 +19,35 @@
 namespace terrace::unused_gradients_test {
 namespace {
 
-struct Setting {
-  const char* name;
-  Case c;
-};
-
-std::vector<Setting> settings() {
-  std::vector<Setting> list;
-  const auto add = [&](const char* name, Placement parameters, Placement states, auto change) {
-    Case c;
-    c.parameters = parameters;
-    c.states = states;
-    c.unused = UnusedGradients::skip;
-    c.tight = false;  // steps differ
-    change(c);
-    list.push_back({name, c});
-  };
-  const auto nothing = [](Case&) {};
+std::vector<NamedCase> settings() {
+  Case base;
+  base.unused = UnusedGradients::skip;
+  base.tight = false;  // steps differ
+  NamedCases list(base);
   const auto large = [](Case& c) { c.chunk_elements = 3 * kTileElements; };
   using enum Placement;
-  add("device", none, none, nothing);
-  add("states_on_device", nvme, none, large);
-  add("host", cpu, cpu, nothing);
-  add("host_large_chunks", cpu, cpu, [](Case& c) { c.chunk_elements = 16 * kTileElements; });
-  add("parameters_on_device", none, nvme, large);
-  add("nvme", nvme, nvme, large);
-  add("nvme_spilled", nvme, nvme, [](Case& c) { c.spills = true; });
-  add("compact", nvme, nvme, [](Case& c) { c.layout = kCompact, c.chunk_elements = 3 * kTileElements; });
-  add("accumulated", cpu, nvme, [](Case& c) { c.accumulation = 3; });
-  add("accumulated_on_device", cpu, none, [](Case& c) { c.accumulation = 3; });
-  add("next_forward", nvme, nvme, [](Case& c) { c.mode = UpdateMode::next_forward, c.cached_quarters = 1; });
-  add("next_forward_on_device", none, cpu, [](Case& c) { c.mode = UpdateMode::next_forward; });
-  add("during_backward", cpu, nvme,
-      [](Case& c) { c.mode = UpdateMode::during_backward, c.chunk_elements = 3 * kTileElements; });
-  add("handed_over", cpu, nvme, [](Case& c) { c.gradients = GradientOrigin::handed_over; });
-  add("device_updates_half", cpu, cpu,
-      [](Case& c) { c.processor_share = 0.5, c.chunk_elements = 3 * kTileElements; });
-  return list;
+  list.add("device", none, none);
+  list.add("states_on_device", nvme, none, large);
+  list.add("host", cpu, cpu);
+  list.add("host_large_chunks", cpu, cpu, [](Case& c) { c.chunk_elements = 16 * kTileElements; });
+  list.add("parameters_on_device", none, nvme, large);
+  list.add("nvme", nvme, nvme, large);
+  list.add("nvme_spilled", nvme, nvme, [](Case& c) { c.spills = true; });
+  list.add("compact", nvme, nvme, [](Case& c) { c.layout = kCompact, c.chunk_elements = 3 * kTileElements; });
+  list.add("accumulated", cpu, nvme, [](Case& c) { c.accumulation = 3; });
+  list.add("accumulated_on_device", cpu, none, [](Case& c) { c.accumulation = 3; });
+  list.add("next_forward", nvme, nvme,
+           [](Case& c) { c.mode = UpdateMode::next_forward, c.cached_quarters = 1; });
+  list.add("next_forward_on_device", none, cpu, [](Case& c) { c.mode = UpdateMode::next_forward; });
+  list.add("during_backward", cpu, nvme,
+           [](Case& c) { c.mode = UpdateMode::during_backward, c.chunk_elements = 3 * kTileElements; });
+  list.add("handed_over", cpu, nvme, [](Case& c) { c.gradients = GradientOrigin::handed_over; });
+  list.add("device_updates_half", cpu, cpu,
+           [](Case& c) { c.processor_share = 0.5, c.chunk_elements = 3 * kTileElements; });
+  return list.take();
 }
 
-class UnusedGradientsTest : public ::testing::TestWithParam<Setting> {};
+class UnusedGradientsTest : public ::testing::TestWithParam<NamedCase> {};
 
 TEST_P(UnusedGradientsTest, AreLeftOut) {
   Rig rig(GetParam().c);
@@ -75,7 +64,7 @@ TEST_P(UnusedGradientsTest, AreLeftOut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Placements, UnusedGradientsTest, ::testing::ValuesIn(settings()),
-                         [](const auto& of) { return std::string(of.param.name); });
+                         NamedCases::name_of);
 
 TEST(UnusedGradients, MoveNoBytesOfWhatIsLeftOut) {
   Case c{Placement::nvme, Placement::nvme};
