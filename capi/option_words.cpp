@@ -40,6 +40,8 @@ constexpr std::array kWords = {
     TERRACE_ROW(OffloadOptions, verify_checksums, terrace_options, no_checksums),
     TERRACE_ROW(TensorSpec, backward_uses, terrace_tensor, backward_uses),
     TERRACE_ROW(TensorSpec, group, terrace_tensor, group),
+    TERRACE_ROW(TensorSpec, home, terrace_tensor, address),
+    TERRACE_ROW(TensorSpec, memory, terrace_tensor, address),
     TERRACE_ROW(UpdateSettings, groups, terrace_update_settings, groups),
     TERRACE_ROW(TierPath, path, terrace_options, nvme_paths),
     TERRACE_ROW(FlatSpace, chunk_elements, terrace_options, chunk_elements),

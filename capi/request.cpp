@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 
 #include <terrace/aio/engine.h>
@@ -30,6 +32,8 @@ TensorSpec tensor_of(const terrace_tensor& given, uint32_t number, std::string_v
   spec.trainable = given.frozen == 0;
   spec.group = given.group;
   spec.backward_uses = given.backward_uses == 0 ? 1 : given.backward_uses;
+  if (given.address != nullptr) spec.home = TensorHome::caller;
+  spec.memory = static_cast<std::byte*>(given.address);
   return spec;
 }
 
@@ -109,6 +113,16 @@ io::EngineKind engine_of(const terrace_options& given, std::string_view action) 
   return io::choose_engine(kKinds[given.io_engine - 1]).kind;
 }
 
+// What is on the device where the program gives none.
+const terrace_device kNoDevice;
+
+const terrace_device& device_of(const terrace_device* given, std::span<const TensorSpec> tensors,
+                                std::string_view action) {
+  if (std::ranges::any_of(tensors, [](const TensorSpec& t) { return t.home == TensorHome::managed; }))
+    require_pointer(given, action, "device");
+  return given != nullptr ? *given : kNoDevice;
+}
+
 void require_for_device(const terrace_device& device, const OffloadOptions& options,
                         std::string_view action) {
   if (device.is_cuda && options.states == Placement::none)
@@ -120,21 +134,22 @@ void require_for_device(const terrace_device& device, const OffloadOptions& opti
 }  // namespace
 
 Request read_request(const RequestArguments& arguments, std::string_view action) {
-  require_pointer(arguments.device, action, "device");
   const terrace_options given = taken(arguments.options, action, "options");
   Request request;
   read_tensors(arguments, request, action);
+  const terrace_device& device = device_of(arguments.device, request.tensors, action);
+  request.device = &device;
   OffloadOptions& options = request.options;
   read_placement(given, options, action);
   read_budgets(given, options, action);
   read_steps(given, options, action);
   options.record_layout = layout_of(given, action);
-  options.device_budget_bytes = arguments.device->budget_bytes;
-  options.device_granularity_bytes = arguments.device->granularity_bytes;
+  options.device_budget_bytes = device.budget_bytes;
+  options.device_granularity_bytes = device.granularity_bytes;
   options.lock_host_memory = given.no_host_lock == 0;
   options.verify_checksums = given.no_checksums == 0;
   options.io.kind = engine_of(given, action);
-  require_for_device(*arguments.device, options, action);
+  require_for_device(device, options, action);
   require_enum(given.update_when, 3, action, "terrace_options.update_when");
   request.update_mode = static_cast<UpdateMode>(given.update_when);
   require_mode(request.update_mode, options);

@@ -17,6 +17,7 @@ namespace terrace::c {
 
 struct Request {
   std::vector<TensorSpec> tensors;
+  const terrace_device* device = nullptr;  // as given, or one without memory
   OffloadOptions options;
   std::vector<TensorUse> trace;
   UpdateMode update_mode = UpdateMode::after_backward;

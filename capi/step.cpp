@@ -96,6 +96,15 @@ terrace_error* terrace_abandon_step(terrace_store* store) {
   });
 }
 
+terrace_error* terrace_move_tensor(terrace_store* store, uint32_t tensor, void* address) {
+  constexpr const char* kCall = "terrace_move_tensor";
+  return in_store(store, kCall, [&](terrace_store& s) {
+    c::require_pointer(address, kCall, "address");
+    c::require_rest(s, kCall);
+    s.offloader->move_caller_tensor(TensorId{tensor}, static_cast<std::byte*>(address));
+  });
+}
+
 terrace_error* terrace_begin_evaluation(terrace_store* store) {
   constexpr const char* kCall = "terrace_begin_evaluation";
   return in_store(store, kCall, [&](terrace_store& s) {

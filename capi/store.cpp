@@ -74,14 +74,14 @@ void require_values(const terrace_store& store, std::string_view action) {
 
 using namespace terrace;  // NOLINT: the functions of C are in no namespace
 
-terrace_store::terrace_store(const c::Request& request, const terrace_device& described)
+terrace_store::terrace_store(const c::Request& request)
     : forks(c::forks()),
       log(request.log, request.log_context),
       space(request.tensors, request.chunk_elements),
       workers(request.threads),
-      device(c::make_device(described, log)),
-      is_cuda(described.is_cuda),
-      ordinal(described.ordinal),
+      device(c::make_device(*request.device, log)),
+      is_cuda(request.device->is_cuda),
+      ordinal(request.device->ordinal),
       skips_unused(request.options.unused_gradients == UnusedGradients::skip),
       retained_commits(request.options.retained_commits) {
   offloader =
@@ -100,7 +100,7 @@ terrace_error* terrace_create(const terrace_device* device, const terrace_tensor
     *store = nullptr;
     c::Request request = c::read_request({device, tensors, tensor_count, options, uses, use_count}, kAction);
     c::settle_chunk_elements(request);
-    *store = std::make_unique<terrace_store>(request, *device).release();
+    *store = std::make_unique<terrace_store>(request).release();
   });
 }
 

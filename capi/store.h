@@ -35,7 +35,7 @@ enum class Open : uint8_t { nothing, step, evaluation };
 }  // namespace terrace::c
 
 struct terrace_store {
-  terrace_store(const terrace::c::Request& request, const terrace_device& described);
+  explicit terrace_store(const terrace::c::Request& request);
 
   const uint32_t forks;  // terrace::c::forks() of the process that created it
   terrace::c::CallbackLog log;

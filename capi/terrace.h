@@ -142,6 +142,10 @@ typedef struct terrace_tensor {
   uint32_t frozen;        /* has neither gradient nor optimizer state */
   uint32_t group;         /* of terrace_update_settings.groups */
   uint32_t backward_uses; /* leases of a micro-batch in which its gradient arises; 0: one */
+  /* Not NULL: the parameters lie here, in host memory of the program, contiguous and in the tensor's type,
+   * and stay here. Nobody leases them; an update writes the new ones here, and so does a fill. Needs
+   * TERRACE_HANDED_OVER, and states on TERRACE_CPU or TERRACE_NVME. */
+  void* address;
 } terrace_tensor;
 
 typedef enum terrace_use_kind {
@@ -265,7 +269,8 @@ TERRACE_C_API terrace_error* terrace_plan(const terrace_device* device, const te
                                           uint32_t tensor_count, const terrace_options* options,
                                           const terrace_use* uses, uint32_t use_count,
                                           terrace_plan_result* result);
-/* Allocates every budget at once. */
+/* Allocates every budget at once. `device` may be NULL, here and in terrace_plan, where all parameters lie in
+ * memory of the program. */
 TERRACE_C_API terrace_error* terrace_create(const terrace_device* device, const terrace_tensor* tensors,
                                             uint32_t tensor_count, const terrace_options* options,
                                             const terrace_use* uses, uint32_t use_count,
@@ -366,6 +371,10 @@ TERRACE_C_API terrace_error* terrace_hand_over(terrace_store* store, uint32_t te
                                                uint32_t type, uint32_t flags);
 /* Ends a step before its update: its gradients are dropped. */
 TERRACE_C_API terrace_error* terrace_abandon_step(terrace_store* store);
+
+/* Between steps: says that the parameters of a tensor with an address lie at another one from now on, where
+ * their values have been copied to. */
+TERRACE_C_API terrace_error* terrace_move_tensor(terrace_store* store, uint32_t tensor, void* address);
 
 /* Leases of TERRACE_INFERENCE lie between these. */
 TERRACE_C_API terrace_error* terrace_begin_evaluation(terrace_store* store);

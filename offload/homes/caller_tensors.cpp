@@ -31,7 +31,7 @@ void CallerTensors::move(TensorId tensor, std::byte* address) {
   const TensorSpec& spec = space_.tensor(tensor);
   if (spec.home != TensorHome::caller)
     throw Error(ErrorKind::misuse, {"cannot move the parameters of", spec.name, "they are not the program's",
-                                    "describe the tensor with TensorHome::caller"});
+                                    "give TensorSpec::home and TensorSpec::memory"});
   require_address(spec, address);
   addresses_[index_of(tensor)] = address;
 }

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <span>
+#include <utility>
 
 #include <terrace/base/log.h>
 #include <terrace/base/workers.h>
@@ -145,6 +148,7 @@ Arguments::Arguments(const Case& c, const std::filesystem::path& folder)
   simulated.budget_bytes = device_bytes(c);
   simulated.strict = c.strict ? 1 : 0;
   is_well(terrace_device_simulated(&simulated, &device));
+  memory.resize(specs().size());
   for (const TensorSpec& spec : specs()) {
     terrace_tensor tensor = TERRACE_INIT(terrace_tensor);
     tensor.name = spec.name.c_str();
@@ -153,6 +157,10 @@ Arguments::Arguments(const Case& c, const std::filesystem::path& folder)
     tensor.type = static_cast<uint32_t>(spec.type);
     tensor.frozen = spec.trainable ? 0 : 1;
     tensor.group = spec.group;
+    if (c.callers && spec.trainable) {
+      memory[tensors.size()].resize(spec.element_count() * bytes_of(spec.type));
+      tensor.address = memory[tensors.size()].data();
+    }
     tensors.push_back(tensor);
   }
   options.parameters = c.parameters;
@@ -206,8 +214,9 @@ terrace_error* Arguments::create(terrace_store** created) const {
 
 Training::Training(const Case& c, const std::filesystem::path& folder, bool filled)
     : case_(c), groups_(c_groups()) {
-  const Arguments arguments(c, folder);
+  Arguments arguments(c, folder);
   is_well(arguments.create(&store_));
+  memory_ = std::move(arguments.memory);
   if (filled && c.resume == 0) fill();
 }
 
@@ -218,6 +227,23 @@ Training::~Training() {
 void Training::end() {
   terrace_destroy(store_);
   store_ = nullptr;
+}
+
+void Training::move_tensors() {
+  for (uint32_t t = 0; t < memory_.size(); ++t) {
+    if (memory_[t].empty()) continue;
+    std::vector<std::byte> moved = memory_[t];
+    is_well(terrace_move_tensor(store_, t, moved.data()));
+    std::ranges::fill(memory_[t], std::byte{0xff});
+    memory_[t] = std::move(moved);
+  }
+}
+
+const void* Training::parameters(uint32_t tensor) {
+  if (!memory_[tensor].empty()) return memory_[tensor].data();
+  const void* leased = nullptr;
+  is_well(terrace_parameter(store_, tensor, &leased));
+  return leased;
 }
 
 void Training::fill() {
@@ -237,17 +263,18 @@ void Training::use(uint64_t number, uint32_t micro_batch, uint32_t kind, const s
                    const std::string& key, const Between& between) {
   const bool hands_over = case_.gradients == TERRACE_HANDED_OVER;
   const bool backward = kind == TERRACE_BACKWARD;
+  std::vector<uint32_t> leased;
+  std::ranges::copy_if(tensors, std::back_inserter(leased), [&](uint32_t t) { return memory_[t].empty(); });
   uint64_t lease = 0;
   if (!is_well(terrace_lease(store_, key.c_str(), backward && hands_over ? uint32_t{TERRACE_FORWARD} : kind,
-                             tensors.data(), static_cast<uint32_t>(tensors.size()), &lease)))
+                             leased.data(), static_cast<uint32_t>(leased.size()), &lease)))
     return;
   if (between) between("in a lease");
   for (const uint32_t tensor : tensors) {
-    const void* parameters = nullptr;
-    is_well(terrace_parameter(store_, tensor, &parameters));
+    const void* const values = parameters(tensor);
     if (!backward || tensor == kFrozen) continue;
     std::vector<std::byte> gradient(bytes_of_tensor(tensor));
-    make_gradient(tensor, number, micro_batch, parameters, gradient.data());
+    make_gradient(tensor, number, micro_batch, values, gradient.data());
     if (hands_over) {
       is_well(
           terrace_hand_over(store_, tensor, gradient.data(), static_cast<uint32_t>(specs()[tensor].type), 0));

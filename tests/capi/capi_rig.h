@@ -25,6 +25,7 @@ struct Case {
   bool announced = false;
   bool strict = true;
   bool least_host = false;  // host memory keeps nothing that can be on nvme
+  bool callers = false;     // what is trained lies in memory of the program
 };
 inline constexpr Case kOnNvme = {.parameters = TERRACE_NVME, .states = TERRACE_NVME};
 
@@ -57,6 +58,7 @@ class Arguments {
   terrace_error* create(terrace_store** store) const;
 
   terrace_device* device = nullptr;
+  std::vector<std::vector<std::byte>> memory;  // of the tensors that lie in the program
   std::vector<terrace_tensor> tensors;
   std::vector<terrace_use> uses;
   terrace_options options = TERRACE_INIT(terrace_options);
@@ -86,13 +88,17 @@ class Training {
   terrace_update_settings settings(uint64_t number);
   // Masters and moments of what is trained, the parameters of all, and the norms of the steps.
   std::vector<float> state();
+  // Moves the tensors of the program elsewhere.
+  void move_tensors();
   // Gives the store up, so that it is destroyed and the training is over.
   void end();
 
  private:
   void use(uint64_t number, uint32_t micro_batch, uint32_t kind, const std::vector<uint32_t>& tensors,
            const std::string& key, const Between& between);
+  const void* parameters(uint32_t tensor);
   const Case case_;
+  std::vector<std::vector<std::byte>> memory_;
   terrace_store* store_ = nullptr;
   std::vector<terrace_optimizer> groups_;
   std::vector<float> norms_;

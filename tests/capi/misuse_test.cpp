@@ -191,6 +191,9 @@ std::vector<Call> bad_calls(bool tensors_count_steps = false) {
       [&s](Store t) { return terrace_hand_over(t, 0, s.values, TERRACE_FP32, TERRACE_BORROW); });
   add("hand_over, frozen",
       [&s](Store t) { return terrace_hand_over(t, capi::kFrozen, s.values, TERRACE_FP32, 0); });
+  add("move_tensor", [](Store t) { return terrace_move_tensor(t, 0, nullptr); });
+  add("move_tensor, tensor", [&s](Store t) { return terrace_move_tensor(t, kUnknown, s.values); });
+  add("move_tensor, of the store", [&s](Store t) { return terrace_move_tensor(t, 1, s.values); });
   add("update", [&s](Store t) { return terrace_update(t, nullptr, &s.result); });
   add("announce_update", [](Store t) { return terrace_announce_update(t, nullptr); });
   for (const terrace_update_settings& settings : bad_settings(tensors_count_steps))

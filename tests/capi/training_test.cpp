@@ -57,6 +57,56 @@ TEST(CTraining, HasTheSameBitsWhateverIsAnnouncedAndChosen) {
   }
 }
 
+TEST(CTraining, LeavesTensorsInTheProgramAndChangesNoBit) {
+  const ScratchFolder folder;
+  for (const uint32_t placement : {TERRACE_CPU, TERRACE_NVME}) {
+    Case c = {.parameters = placement, .states = placement, .gradients = TERRACE_HANDED_OVER};
+    const std::vector<float> expected = trained(c);
+    c.callers = true;
+    Training training(c, folder.path());
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      training.step(step);
+      if (step == 2) training.move_tensors();
+    }
+    EXPECT_EQ(training.state(), expected) << placement;
+  }
+}
+
+TEST(CTraining, NeedsNoDeviceWhereAllParametersAreThePrograms) {
+  float weights[3] = {1, 2, 3};
+  const uint64_t shape[1] = {3};
+  terrace_tensor tensor = TERRACE_INIT(terrace_tensor);
+  tensor.name = "w";
+  tensor.shape = shape;
+  tensor.rank = 1;
+  terrace_options options = TERRACE_INIT(terrace_options);
+  options.parameters = options.states = TERRACE_CPU;
+  options.host_bytes = 4 << 20;
+  options.gradients = TERRACE_HANDED_OVER;
+  terrace_store* store = nullptr;
+  capi::expect_kind(TERRACE_MISUSE, terrace_create(nullptr, &tensor, 1, &options, nullptr, 0, &store));
+  tensor.address = weights;
+  ASSERT_TRUE(is_well(terrace_create(nullptr, &tensor, 1, &options, nullptr, 0, &store)));
+  terrace_array values = TERRACE_INIT(terrace_array);
+  values.data = weights;
+  is_well(terrace_fill_arrays(store, &values, 1));
+  is_well(terrace_begin_step(store));
+  const float gradient[3] = {1, -1, 0};
+  is_well(terrace_hand_over(store, 0, gradient, TERRACE_FP32, 0));
+  is_well(terrace_end_micro_batch(store));
+  terrace_optimizer group = TERRACE_INIT(terrace_optimizer);
+  group.lr = 0.5;
+  terrace_update_settings settings = TERRACE_INIT(terrace_update_settings);
+  settings.groups = &group;
+  settings.group_count = 1;
+  settings.step = 1;
+  is_well(terrace_update(store, &settings, nullptr));
+  EXPECT_FLOAT_EQ(weights[0], 0.5f);
+  EXPECT_FLOAT_EQ(weights[1], 2.5f);
+  EXPECT_EQ(weights[2], 3.0f);
+  terrace_destroy(store);
+}
+
 TEST(CTraining, ChangesWhenUpdatesRun) {
   const ScratchFolder folder;
   Training training(capi::kOnNvme, folder.path());
