@@ -1,0 +1,133 @@
+"""libterrace.so: where it is found, and calls that raise.
+
+It is TERRACE_LIBRARY's, else the one of this package, else the system's. It is loaded when something first needs it, so
+that `import terrace` needs nothing but Python.
+"""
+
+import ctypes
+import os
+import pathlib
+
+from . import _declarations
+from ._declarations import ABI, ENUMS, FUNCTIONS
+from .errors import BY_KIND, ConfigError, IoError, MisuseError, did_you_mean
+
+SONAME = f"libterrace.so.{ABI}"
+_library = None
+
+
+def library():
+    """The library, with the types of all its functions set."""
+    global _library
+    if _library is None:
+        _library = _load()
+    return _library
+
+
+def _candidates():
+    """The library that a user names is the one that counts; the others are tried in their order."""
+    named = os.environ.get("TERRACE_LIBRARY")
+    if named:
+        return [named]
+    folder = pathlib.Path(__file__).resolve().parent / "lib"
+    return [str(folder / SONAME), SONAME] if (folder / SONAME).exists() else [SONAME]
+
+
+def _load():
+    reasons = []
+    for path in _candidates():
+        try:
+            # Not PyDLL: a call may wait for threads that write to the log, and so for the interpreter's lock.
+            return _declared(ctypes.CDLL(path), path)
+        except OSError as error:
+            reasons.append(str(error))
+    raise IoError(
+        "cannot load the library of Terrace",
+        _candidates()[0],
+        "; ".join(reasons),
+        "reinstall the package, or set TERRACE_LIBRARY to a built libterrace.so; it needs the shared libraries of TBB, "
+        "fmt, liburing, libaio, highway and xxHash (Debian: libtbb12 libfmt9 liburing2 libaio1 libhwy1 libxxhash0), which "
+        "a wheel brings along only where auditwheel has repaired it",
+    )
+
+
+def _declared(loaded, path):
+    for name, (result, arguments) in FUNCTIONS.items():
+        try:
+            function = getattr(loaded, name)
+        except AttributeError:
+            raise ConfigError(
+                "cannot use the library of Terrace", path, f"it has no {name}", _matching_advice()
+            ) from None
+        function.restype = result
+        function.argtypes = arguments
+    if loaded.terrace_abi() != ABI:
+        raise ConfigError(
+            "cannot use the library of Terrace",
+            path,
+            f"its binary interface is number {loaded.terrace_abi()}, and this package knows number {ABI}",
+            _matching_advice(),
+        )
+    return loaded
+
+
+def _matching_advice():
+    return "install the package and the library from one source tree, or unset TERRACE_LIBRARY"
+
+
+def check(failure):
+    """Raises what a function of the library has returned, unless it is None."""
+    if failure is not None:
+        raise error_of(failure)
+
+
+def error_of(failure):
+    """The exception for a terrace_error, which is freed."""
+    lib = library()
+    parts = new(_declarations.terrace_error_parts)
+    try:
+        lib.terrace_error_get(failure, parts)
+        texts = [text_of(text) for text in (parts.what_failed, parts.subject, parts.reason, parts.advice)]
+    finally:
+        lib.terrace_error_free(failure)
+    kind = word_of("terrace_error_kind", parts.kind)
+    error = BY_KIND[kind](*texts)
+    if kind == "capacity":
+        for name in ("least_bytes", "least_device_bytes", "least_host_bytes", "least_nvme_bytes"):
+            setattr(error, name, getattr(parts, name))
+    return error
+
+
+def new(struct, **values):
+    """A struct of C whose size is set."""
+    return struct(size=ctypes.sizeof(struct), **values)
+
+
+def text_of(raw):
+    """Paths may hold bytes that are no text: they are kept, as Python does."""
+    return (raw or b"").decode("utf-8", "surrogateescape")
+
+
+def raw_of(text, what):
+    """The bytes of a text for C, which ends at the first NUL."""
+    raw = os.fsencode(text) if isinstance(text, os.PathLike) else text
+    if isinstance(raw, str):
+        raw = raw.encode("utf-8", "surrogateescape")
+    if not isinstance(raw, bytes):
+        raise MisuseError("cannot take a text", what, f"it is of type {type(text).__name__}", "give a str")
+    if b"\0" in raw:
+        raise ConfigError("cannot take a text", what, "it holds a NUL character", "leave that out")
+    return raw
+
+
+def value_of(enum, word, what):
+    """The number of a word of an enum, "nvme" of "terrace_placement"."""
+    words = ENUMS[enum]
+    if isinstance(word, str) and word in words:
+        return words[word]
+    raise ConfigError(f"cannot use the value {word!r}", what, f"it is none of: {', '.join(words)}",
+                      did_you_mean(str(word), words))
+
+
+def word_of(enum, value):
+    return next((word for word, number in ENUMS[enum].items() if number == value), "internal")
