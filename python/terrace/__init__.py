@@ -1,7 +1,7 @@
 """Terrace: trains models that do not fit in memory.
 
-Parameters, gradients and optimizer states of a training are kept in device memory, host memory and on nvme, within budgets
-that you give. terrace.Store needs nothing but Python; terrace.initialize takes a model of PyTorch.
+Parameters, gradients and optimizer states of a training are kept in device memory, host memory and on nvme, within
+budgets that you give. terrace.Store needs nothing but Python; terrace.initialize takes a model of PyTorch.
 """
 
 from .errors import (

@@ -1,8 +1,5 @@
 """Errors of four parts: what failed, on what, the reason, and what to do."""
 
-import difflib
-
-
 class Error(Exception):
     """What every failure of Terrace is raised as."""
 
@@ -85,14 +82,13 @@ class InternalError(Error):
     kind = "internal"
 
 
-BY_KIND = {
-    error.kind: error
-    for error in (ConfigError, CapacityError, IoError, DeviceError, CorruptError, CancelledError, MisuseError, InternalError)
-}
+BY_KIND = {error.kind: error for error in Error.__subclasses__()}
 
 
 def did_you_mean(word, known):
     """'did you mean "lr"?' where a known word is near, else "the known ones are ..."."""
+    import difflib  # takes a while to load
+
     near = difflib.get_close_matches(word, known, 1)
     if near:
         return f'did you mean "{near[0]}"?'

@@ -47,13 +47,18 @@ class Memory:
         self.address = self._buffer.buf
         self.bytes = self._buffer.len
         with memoryview(buffer) as view:
-            self.type = BUFFER_TYPES.get(view.format.lstrip("@="))
-            self.is_raw = view.format in "Bbc"
             self.format = view.format
+            self.type = BUFFER_TYPES.get(view.format.lstrip("@="))
+            self.is_raw = view.format in ("B", "b", "c")
 
     def __del__(self):
         if self._is_held:
             ctypes.pythonapi.PyBuffer_Release(ctypes.byref(self._buffer))
+
+
+def type_in(source, what):
+    """The type that a buffer says; None of an address, and of a buffer of bytes."""
+    return None if isinstance(source, int) else Memory(source, what).type
 
 
 def memory_for(source, type_, elements, what, subject, writable=False):
@@ -113,7 +118,7 @@ def _end_capsule(capsule):
 
 
 class DlpackTensor:
-    """Memory of a tensor for torch.from_dlpack, numpy.from_dlpack and others. It may be taken any number of times."""
+    """Memory of a tensor for torch.from_dlpack, numpy.from_dlpack and others, as often as they like."""
 
     def __init__(self, make, cuda_ordinal):
         self._make = make

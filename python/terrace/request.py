@@ -4,9 +4,9 @@ import ctypes
 import os
 
 from . import _declarations as c
-from ._lib import check, library, new, raw_of, value_of
+from ._lib import check, library, new, raw_of, text_of, value_of, word_of
 from .errors import CapacityError, ConfigError, did_you_mean
-from .spec import CudaDevice, Plan, SimulatedDevice, Tensor, Use
+from .spec import CudaDevice, Optimizer, Plan, SimulatedDevice, Tensor, Use
 
 # Members of terrace_options that are words.
 OPTION_ENUMS = {
@@ -159,8 +159,35 @@ def _c_options(options):
             result.nvme_path_count = len(paths)
         elif name == "tier_name":
             value = raw_of(value, name)
+        elif name == "log":
+            value = _log_of(value)
         try:
             setattr(result, name, value)
         except (TypeError, ValueError) as error:
             raise ConfigError("cannot use an option", name, f"{value!r}: {error}", "give a whole number") from None
     return result
+
+
+def _log_of(log):
+    """The function of C that gives lines to `log`."""
+    if not callable(log):
+        raise ConfigError("cannot use an option", "log", f"{log!r} is not callable",
+                          "give a function of level and line")
+    return c.terrace_log_fn(lambda _, level, line: log(word_of("terrace_log_level", level), text_of(line)))
+
+
+def update_settings(groups, step, clip_norm, loss_scale):
+    groups = [groups] if isinstance(groups, Optimizer) else list(groups)
+    members = (c.terrace_optimizer * len(groups))(*map(_c_optimizer, groups))
+    return new(c.terrace_update_settings, groups=members, group_count=len(groups), step=step, clip_norm=clip_norm,
+               loss_scale=loss_scale)
+
+
+def _c_optimizer(group):
+    return new(
+        c.terrace_optimizer,
+        kind=value_of("terrace_optimizer_kind", group.kind, "kind of an optimizer"),
+        lr=group.lr, beta1=group.betas[0], beta2=group.betas[1], eps=group.eps, weight_decay=group.weight_decay,
+        momentum=group.momentum, dampening=group.dampening, nesterov=bool(group.nesterov),
+        no_bias_correction=not group.bias_correction, exact=1,
+    )

@@ -29,7 +29,7 @@ class Use(namedtuple("Use", "key tensors kind micro_batch encloses", defaults=("
 class SimulatedDevice(namedtuple(
     "SimulatedDevice", "budget_bytes strict h2d_bytes_per_second d2h_bytes_per_second", defaults=(False, 0, 0)
 )):
-    """Memory of this machine that plays a device's. Strict: a stray access ends the process and names the tensor."""
+    """Memory of this machine that plays a device's. Strict: a stray access ends the process and is named."""
 
     __slots__ = ()
 
@@ -47,20 +47,21 @@ class Optimizer(namedtuple(
 
     __slots__ = ()
 
-    def __new__(cls, kind="adamw", lr=1e-3, betas=None, eps=None, weight_decay=0.0, momentum=0.0, dampening=0.0,
-                nesterov=False, bias_correction=True):
+    def __new__(cls, kind="adamw", lr=1e-3, betas=None, eps=None, weight_decay=0.0, momentum=0.0,
+                dampening=0.0, nesterov=False, bias_correction=True):
         if betas is None:
             betas = (0.9, 0.99) if kind == "lion" else (0.9, 0.999)
         if eps is None:
             eps = 1e-10 if kind == "adagrad" else 1e-8
-        return super().__new__(cls, kind, lr, betas, eps, weight_decay, momentum, dampening, nesterov, bias_correction)
+        return super().__new__(cls, kind, lr, betas, eps, weight_decay, momentum, dampening, nesterov,
+                               bias_correction)
 
 
 # What terrace_plan_result holds, member by member (capi/terrace.h).
 Plan = namedtuple(
     "Plan",
-    "fits chunk_elements parameter_count trainable_count device_least_bytes host_least_bytes device_bytes host_bytes "
-    "device_useful_bytes file_bytes chunk_count keeps_commits",
+    "fits chunk_elements parameter_count trainable_count device_least_bytes host_least_bytes device_bytes "
+    "host_bytes device_useful_bytes file_bytes chunk_count keeps_commits",
 )
 
 UpdateResult = namedtuple("UpdateResult", "applied gradient_norm partly_applied")

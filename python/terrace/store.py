@@ -5,8 +5,9 @@
     store.fill_with(fill)
     every step: begin_step; every micro-batch { leases, end_micro_batch }; update
 
-One call at a time, from any thread. Tensors are named by their names or by their places in the list. A KeyboardInterrupt
-leaves the store as it is after the call that it came in, and abandon_step() or end_evaluation() ends what is open.
+One call at a time, from any thread. Tensors are named by their names or by their places in the list. A
+KeyboardInterrupt leaves the store as it is after the call that it came in, and abandon_step() or end_evaluation()
+ends what is open.
 """
 
 import array
@@ -15,11 +16,11 @@ import threading
 import weakref
 
 from . import _declarations as c
-from ._lib import check, error_of, library, new, raw_of, text_of, value_of, word_of
-from .errors import ConfigError, MisuseError
-from .memory import DlpackTensor, Memory, memory_for, view_of
-from .request import Request, plan_of
-from .spec import CudaDevice, Optimizer, UpdateResult
+from ._lib import check, error_of, library, new, raw_of, text_of, undeclared, value_of, word_of
+from .errors import MisuseError
+from .memory import DlpackTensor, Memory, memory_for, type_in, view_of
+from .request import Request, plan_of, update_settings
+from .spec import CudaDevice, UpdateResult
 
 KINDS = c.ENUMS["terrace_use_kind"]
 
@@ -29,7 +30,7 @@ def plan(tensors, device=None, uses=None, **options):
 
     Raises CapacityError with .plan and the least budgets where the given ones are too small.
     """
-    return Request(tensors, device, uses, _with_log(options, None)).plan()
+    return Request(tensors, device, uses, options).plan()
 
 
 class Store:
@@ -38,17 +39,15 @@ class Store:
 
         `log` is called with a level ("info", "warning", "error") and a line, from any thread.
         """
-        self._handle = None
-        log = _log_of(options.get("log"))
-        request = Request(tensors, device, uses, _with_log(options, log))
+        self._request = Request(tensors, device, uses, options)
         self._lib = library()
-        self._handle = request.create()
+        handle = self._request.create()
         # It also runs at the end of the interpreter, and does nothing in a forked child.
-        self._end = weakref.finalize(self, _destroy, self._lib, self._handle, log)
-        self._request = request
-        self.tensors = request.tensors
+        self._end = weakref.finalize(self, _destroy, self._lib, handle, self._request)
+        self._handle = ctypes.c_void_p(handle)
+        self.tensors = self._request.tensors
         self._cuda_ordinal = device.ordinal if isinstance(device, CudaDevice) else None
-        self._c_lease, self._c_release = self._lib.terrace_lease, self._lib.terrace_release
+        self._c_lease, self._c_release = undeclared("terrace_lease"), undeclared("terrace_release")
         self._number = ctypes.c_uint64()
         self._number_at = ctypes.byref(self._number)
         self._open = set()
@@ -59,9 +58,8 @@ class Store:
 
     def close(self):
         """Ends whatever is open. Files stay where there is a commit. A second close does nothing."""
-        if self._handle is not None:
-            self._handle = None
-            self._end()
+        self._handle.value = None
+        self._end()
 
     def __enter__(self):
         return self
@@ -94,7 +92,7 @@ class Store:
             spec = self._spec(tensor)
             source, type_ = source if isinstance(source, tuple) else (source, None)
             if type_ is None:
-                type_ = spec.type if isinstance(source, int) else Memory(source, "cannot fill a tensor").type or spec.type
+                type_ = type_in(source, "cannot fill a tensor") or spec.type
             address, memory = memory_for(source, type_, spec.elements, "cannot fill a tensor", spec.name)
             kept.append(memory)
             parts.append(new(c.terrace_array, tensor=self.index(tensor), data=address,
@@ -145,15 +143,15 @@ class Store:
             raise failure
 
     def read_values(self, tensor, what="parameter", first=0, count=None, out=None):
-        """Values as fp32: in a new array.array("f"), or in `out`, a buffer or an address. `what` is parameter, master,
-        first_moment or second_moment."""
+        """Values as fp32: in a new array.array("f"), or in `out`, a buffer or an address. `what` is parameter,
+        master, first_moment or second_moment."""
         spec = self._spec(tensor)
         count = spec.elements - first if count is None else count
         if out is None:
             out = array.array("f", bytes(4 * max(count, 0)))
         address, _kept = memory_for(out, "fp32", count, "cannot read values", spec.name, writable=True)
-        check(self._lib.terrace_read_values(self._handle, self.index(tensor), value_of("terrace_what", what, spec.name),
-                                            first, count, address))
+        what = value_of("terrace_what", what, spec.name)
+        check(self._lib.terrace_read_values(self._handle, self.index(tensor), what, first, count, address))
         return out
 
     def write_values(self, tensor, values, what="parameter", first=0, count=None):
@@ -162,10 +160,11 @@ class Store:
         if isinstance(values, (list, tuple)):
             values = array.array("f", values)
         if count is None:
-            count = spec.elements - first if isinstance(values, int) else Memory(values, "cannot write values").bytes // 4
+            is_address = isinstance(values, int)
+            count = spec.elements - first if is_address else Memory(values, "cannot write values").bytes // 4
         address, _kept = memory_for(values, "fp32", count, "cannot write values", spec.name)
-        check(self._lib.terrace_write_values(self._handle, self.index(tensor), value_of("terrace_what", what, spec.name),
-                                             first, count, address))
+        what = value_of("terrace_what", what, spec.name)
+        check(self._lib.terrace_write_values(self._handle, self.index(tensor), what, first, count, address))
 
     @property
     def tensor_steps(self):
@@ -239,8 +238,9 @@ class Store:
         check(self._lib.terrace_end_evaluation(self._handle))
 
     def lease(self, key, tensors, kind="forward"):
-        """`with store.lease(key, tensors) as parameters:` makes tensors readable, and with "backward" their gradients
-        writable, until the end of the block. `key` is the same in every step, and different for every lease in one."""
+        """`with store.lease(key, tensors) as parameters:` makes tensors readable, and with "backward" their
+        gradients writable, until the end of the block. `key` is the same in every step, and different for every
+        lease within one."""
         return _Lease(self, key, tensors, kind)
 
     def ids(self, tensors):
@@ -252,7 +252,7 @@ class Store:
         return self._ids[key]
 
     def open_lease(self, key, kind, ids, count):
-        """A lease without its block, for callers in a hurry: key in bytes, kind of KINDS, ids() and their number."""
+        """A lease without its block, for callers in a hurry: key in bytes, kind of KINDS, ids() and how many."""
         failure = self._c_lease(self._handle, key, kind, ids, count, self._number_at)
         if failure is not None:
             raise error_of(failure)
@@ -261,7 +261,7 @@ class Store:
         return number
 
     def close_lease(self, number):
-        failure = self._c_release(self._handle, number)
+        failure = self._c_release(self._handle, ctypes.c_uint64(number))
         if failure is not None:
             raise error_of(failure)
         self._open.discard(number)
@@ -275,11 +275,15 @@ class Store:
                 self._open.discard(number)
 
     def parameter(self, tensor):
-        """The leased parameter, to be read: an array of numpy over its memory, else a memoryview. bf16 is uint16."""
+        """The leased parameter, to be read: an array of numpy, else a memoryview. bf16 is uint16."""
+        self._asked(self._lib.terrace_parameter, ctypes.c_void_p, self.index(tensor))
+        return self.leased_view(tensor)
+
+    def leased_view(self, tensor):
+        """parameter() where it is known that the tensor is leased."""
         number = self.index(tensor)
-        address = self._asked(self._lib.terrace_parameter, ctypes.c_void_p, number)
         if number not in self._parameters:
-            self._parameters[number] = self._view(number, address, False)
+            self._parameters[number] = self._view(number, self.parameter_address(number), False)
         return self._parameters[number]
 
     def gradient(self, tensor):
@@ -307,12 +311,12 @@ class Store:
     def update(self, groups, step, clip_norm=0.0, loss_scale=1.0):
         """After the last micro-batch: one Optimizer, or one per group. `step` counts from 1."""
         result = new(c.terrace_update_result)
-        check(self._lib.terrace_update(self._handle, _settings(groups, step, clip_norm, loss_scale), result))
+        check(self._lib.terrace_update(self._handle, update_settings(groups, step, clip_norm, loss_scale), result))
         return UpdateResult(bool(result.applied), result.gradient_norm, bool(result.partly_applied))
 
     def announce_update(self, groups, step, clip_norm=0.0, loss_scale=1.0):
-        """With update_when="during_backward": what update() will be given, before the last micro-batch goes backward."""
-        check(self._lib.terrace_announce_update(self._handle, _settings(groups, step, clip_norm, loss_scale)))
+        """With update_when="during_backward": what update() will be given, before the last backward pass begins."""
+        check(self._lib.terrace_announce_update(self._handle, update_settings(groups, step, clip_norm, loss_scale)))
 
     def finish_update(self):
         check(self._lib.terrace_finish_update(self._handle))
@@ -393,7 +397,7 @@ class Store:
         number = self.index(tensor)
         if 0 <= number < len(self.tensors):
             return self.tensors[number]
-        raise MisuseError("cannot find a tensor", str(number), f"there are {len(self.tensors)}", "count tensors from 0")
+        raise MisuseError("cannot find a tensor", str(number), f"there are {len(self.tensors)}", "count from 0")
 
     def _view(self, number, address, writable):
         if self._cuda_ordinal is not None:
@@ -427,12 +431,13 @@ class _Lease:
         self._store = store
         self._tensors = list(tensors)
         ids = store.ids(self._tensors)
-        self._arguments = (raw_of(key, "key of a lease"), value_of("terrace_use_kind", kind, "kind of a lease"), ids, len(ids))
+        kind = value_of("terrace_use_kind", kind, "kind of a lease")
+        self._arguments = (raw_of(key, "key of a lease"), kind, ids, len(ids))
 
     def __enter__(self):
         self._number = self._store.open_lease(*self._arguments)
         try:
-            return [self._store.parameter(tensor) for tensor in self._tensors]
+            return [self._store.leased_view(tensor) for tensor in self._tensors]
         except BaseException:
             self._store.close_lease(self._number)
             raise
@@ -441,36 +446,6 @@ class _Lease:
         self._store.close_lease(self._number)
 
 
-def _destroy(lib, handle, _log):
-    """The log is alive until nothing can write to it."""
+def _destroy(lib, handle, _request):
+    """The request holds the log, which lives until nothing can write to it."""
     lib.terrace_destroy(handle)
-
-
-def _log_of(log):
-    """The function of C that gives lines to `log`."""
-    if log is None:
-        return None
-    if not callable(log):
-        raise ConfigError("cannot use an option", "log", f"{log!r} is not callable", "give a function of level and line")
-    return c.terrace_log_fn(lambda _, level, line: log(word_of("terrace_log_level", level), text_of(line)))
-
-
-def _with_log(options, log):
-    return {**{name: value for name, value in options.items() if name != "log"}, **({"log": log} if log else {})}
-
-
-def _settings(groups, step, clip_norm, loss_scale):
-    groups = [groups] if isinstance(groups, Optimizer) else list(groups)
-    members = (c.terrace_optimizer * len(groups))(*map(_c_optimizer, groups))
-    return new(c.terrace_update_settings, groups=members, group_count=len(groups), step=step, clip_norm=clip_norm,
-               loss_scale=loss_scale)
-
-
-def _c_optimizer(group):
-    return new(
-        c.terrace_optimizer,
-        kind=value_of("terrace_optimizer_kind", group.kind, "kind of an optimizer"),
-        lr=group.lr, beta1=group.betas[0], beta2=group.betas[1], eps=group.eps, weight_decay=group.weight_decay,
-        momentum=group.momentum, dampening=group.dampening, nesterov=bool(group.nesterov),
-        no_bias_correction=not group.bias_correction, exact=1,
-    )

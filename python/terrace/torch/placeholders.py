@@ -1,0 +1,155 @@
+"""Parameters of a model and their tensors in a store.
+
+Outside of leases the data of a managed parameter is one NaN of the parameter's true shape: shapes stay true, a read gives NaN,
+a write raises, and nothing ends the process. Within leases it is the tensor at its address in the store, which never changes,
+so that views and saved tensors stay right. On a strict device it is always that tensor.
+"""
+
+import torch
+
+from ..errors import ConfigError, MisuseError
+
+TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+class Tracked:
+    """A parameter that a store trains or keeps. Small ones stay in memory of torch's, and are never leased."""
+
+    __slots__ = ("parameter", "names", "number", "type", "is_managed", "is_trainable", "group", "real", "away", "leases",
+                 "stamp", "refusal", "values")
+
+    def __init__(self, parameter, names, group):
+        self.parameter = parameter
+        self.names = names
+        self.type = TYPES[parameter.dtype]
+        self.is_trainable = parameter.requires_grad
+        self.group = group
+        self.number = None
+        self.is_managed = True
+        self.real = self.away = None
+        self.leases = 0  # that are open
+        self.stamp = -1  # of the micro-batch that its last gradient belongs to
+        self.refusal = None
+        # Of a small one: its version when the store last knew its values.
+        self.values = None
+
+    @property
+    def name(self):
+        return self.names[0]
+
+    def attach(self, real, is_strict):
+        self.real = real
+        self.away = real if is_strict else placeholder(real.dtype, real.device, real.shape)
+        self.parameter.data = self.away
+
+
+def placeholder(dtype, device, shape):
+    return torch.full((), float("nan"), dtype=dtype, device=device).expand(shape)
+
+
+def acquire(tracked):
+    """Lets the parameters of a lease that was just opened be read."""
+    for one in tracked:
+        if not one.leases:
+            one.parameter.data = one.real
+        one.leases += 1
+
+
+def release(tracked):
+    for one in tracked:
+        one.leases -= 1
+        if not one.leases:
+            one.parameter.data = one.away
+
+
+class HandedOver(torch.Tensor):
+    """What p.grad is between the backward pass and the update: the gradient is in the store. Whatever asks for its values, such
+    as torch's clip_grad_norm_, gets an error and no wrong number."""
+
+    @staticmethod
+    def of(parameter, name):
+        nothing = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+        made = torch.Tensor._make_subclass(HandedOver, nothing)
+        made.tensor_name = name
+        return made
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), named=None):
+        if getattr(function, "__name__", "") in _HARMLESS or getattr(function, "__self__", None) in _PLAIN_PROPERTIES:
+            return super().__torch_function__(function, types, arguments, named or {})
+        raise MisuseError(
+            f"cannot use a gradient in {getattr(function, '__name__', 'torch')}",
+            _name_of(arguments),
+            "it was handed over to Terrace when the backward pass made it, and torch has it no more",
+            "let Terrace clip: set gradient_clipping in the configuration or call engine.clip_grad_norm_(max_norm), and ask "
+            "engine.get_global_grad_norm() for the norm",
+        )
+
+    def __repr__(self, **_):
+        return f"HandedOver(shape={tuple(self.shape)})"
+
+    def __reduce_ex__(self, protocol):
+        raise MisuseError("cannot copy or save a gradient", getattr(self, "tensor_name", ""), "it was handed over to Terrace",
+                          "set the gradients to None (zero_grad) before")
+
+
+# What says nothing of values, and what zero_grad(set_to_none=False) does.
+_HARMLESS = frozenset(("size", "dim", "stride", "numel", "element_size", "is_floating_point", "is_complex", "get_device",
+                       "requires_grad_", "detach_", "__repr__", "__format__", "__hash__", "type", "nelement"))
+_PLAIN_PROPERTIES = tuple(
+    getattr(torch.Tensor, name)
+    for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "grad_fn", "is_sparse", "is_leaf", "is_cuda",
+                 "is_quantized", "is_meta", "grad", "is_nested", "names", "is_cpu", "is_mkldnn", "is_mps", "is_xpu")
+    if hasattr(torch.Tensor, name)
+)
+
+
+def _name_of(arguments):
+    for argument in arguments:
+        if isinstance(argument, HandedOver):
+            return getattr(argument, "tensor_name", "")
+        if isinstance(argument, (list, tuple)):
+            return _name_of(argument)
+    return ""
+
+
+def named_once(model):
+    """[(parameter, [its names])]: a tied one has several."""
+    found = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        found.setdefault(id(parameter), (parameter, []))[1].append(name)
+    return list(found.values())
+
+
+def require_trainable_kind(parameter, name):
+    """Whether a store can have it; raises where nothing could train it, or where it would be read in a wrong way."""
+    what = "cannot take a parameter into Terrace"
+    if parameter.device.type == "meta":
+        raise ConfigError(what, name, "it is on the meta device and has no values",
+                          "load them first: terrace.torch.load(model, path)")
+    if parameter.layout != torch.strided or parameter.is_quantized or parameter.is_complex():
+        kind = "complex" if parameter.is_complex() else "quantised" if parameter.is_quantized else "sparse"
+        raise ConfigError(what, name, f"it is {kind}", "keep such parameters out of the model, or as buffers")
+    if parameter.dtype in TYPES:
+        return True
+    if parameter.requires_grad:
+        raise ConfigError(what, name, f"its type is {parameter.dtype}, and {', '.join(TYPES.values())} are trained",
+                          "convert the model, such as by model.float(), or freeze the parameter")
+    return False
+
+
+def require_storage_of_its_own(parameters):
+    """Two parameters over the same bytes would be trained twice by torch, and would come apart here."""
+    ranges = []
+    for parameter, names in parameters:
+        if parameter.numel():
+            begin = parameter.data_ptr()
+            extent = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride())) + 1
+            ranges.append((begin, begin + extent * parameter.element_size(), names[0]))
+    ranges.sort()
+    for (_, end, name), (begin, _, other) in zip(ranges, ranges[1:]):
+        if begin < end:
+            raise ConfigError(
+                "cannot take a parameter into Terrace", other, f"it shares its storage with {name}",
+                "use one Parameter object in both places (they are then tied), or give each a copy of its own",
+            )
