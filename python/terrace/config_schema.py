@@ -1,0 +1,185 @@
+"""Which keys a configuration may have, and with which values: docs/config.md, as a table (config_keys.tsv)."""
+
+import json
+import os
+import re
+from collections import namedtuple
+
+from .errors import ConfigError, did_you_mean
+
+Key = namedtuple("Key", "value default effect note")
+
+# What keys of effect "mapped" stand for. zero_optimization has some without their prefix as well.
+_MAPPED = {
+    "bfloat16": "bf16",
+    "monitor_config": "monitor",
+    "monitor.tensorboard": "tensorboard",
+    "monitor.csv_monitor": "csv_monitor",
+    "optimizer.params.adamw_mode": "optimizer.params.adam_w_mode",
+    "zero_optimization.aio": "aio",
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save":
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "zero_optimization.gather_fp16_weights_on_model_save":
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "zero_optimization.cpu_offload": "zero_optimization.offload_optimizer.device",
+    "zero_optimization.cpu_offload_params": "zero_optimization.offload_param.device",
+    "zero_optimization.cpu_offload_param": "zero_optimization.offload_param.device",
+    "zero_optimization.cpu_offload_use_pin_memory": "zero_optimization.offload_optimizer.pin_memory",
+    "aio.thread_count": "aio.intra_op_parallelism",
+    "aio.num_threads": "aio.intra_op_parallelism",
+    "terrace.lora.r": "terrace.lora.rank",
+    "terrace.lora.lora_alpha": "terrace.lora.alpha",
+    "terrace.lora.target_modules": "terrace.lora.targets",
+}
+_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+          "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def read_keys():
+    """Every key by its path, "optimizer.params.lr"."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "config_keys.tsv")
+    with open(path, encoding="utf-8") as file:
+        return {row[0]: Key(*row[1:]) for row in (line.rstrip("\n").split("\t") for line in file)}
+
+
+class Checked:
+    """.values by path, .autos (paths that are "auto"), .sections (their paths), .without_effect (a line for each key
+    that says why)."""
+
+    def __init__(self, found, where):
+        self.keys = read_keys()
+        self.where = where  # a function: the place of a key in the file, for errors
+        self.values, self.autos, self.sections, self.without_effect, self._said_by = {}, set(), set(), [], {}
+        self._section(found, "")
+
+    def default(self, path):
+        text = self.keys[path].default
+        if text == "":
+            return None
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+
+    def refuse(self, path, reason, advice):
+        raise ConfigError("cannot use the configuration", f"{self.where(path)}{path}", reason, advice)
+
+    def _section(self, section, prefix):
+        if not isinstance(section, dict):
+            self.refuse(prefix.rstrip("."), f"{section!r} is no section", "write { ... }")
+        for key, value in section.items():
+            if key.startswith("_") or value is None:
+                continue
+            path = prefix + key
+            if path not in self.keys:
+                beside = [p[len(prefix):] for p in self.keys if p.startswith(prefix) and "." not in p[len(prefix):]]
+                self.refuse(path, f"there is no such key in {prefix.rstrip('.') or 'the configuration'}",
+                            did_you_mean(key, beside))
+            self._key(path, value)
+
+    def _key(self, path, value):
+        effect = self.keys[path].effect
+        if effect == "mapped":
+            self._mapped(path, value)
+        elif value == "auto" and "auto" not in self.keys[path].value:
+            self.autos.add(path)
+        elif effect == "refused":
+            self._refused(path, value)
+        elif self.keys[path].value == "a section" and self._has_keys(path):
+            if path == "zero_optimization" and isinstance(value, bool):
+                value = {"stage": int(value)}
+            self.sections.add(path)
+            self._section(value, path + ".")
+        else:
+            value = self._valid(path, value)
+            if effect == "without effect":
+                self.without_effect.append(f"{path}: {self.keys[path].note}")
+            else:
+                self._set(path, value, path)
+
+    def _has_keys(self, path):
+        return any(other.startswith(path + ".") for other in self.keys)
+
+    def _mapped(self, path, value):
+        target = _MAPPED.get(path) or path.replace("zero_optimization.", "zero_optimization.stage3_")
+        if self.keys[target].value == "a section":
+            self._section(value, target + ".")
+        elif target.endswith(".device"):
+            if self._valid(path, value):
+                self._set(target, "cpu", path)
+        elif self.keys[target].effect == "without effect":
+            self.without_effect.append(f"{path}: {self.keys[target].note}")
+        else:
+            self._set(target, self._valid(target, value), path)
+
+    def _set(self, path, value, said_by):
+        if path in self.values and self.values[path] != value:
+            self.refuse(said_by, f"it contradicts {self._said_by[path]}", "leave one of them")
+        self.values[path], self._said_by[path] = value, said_by
+
+    def _refused(self, path, value):
+        wanted = self.keys[path].value
+        harmless = {"only false": value is False, "only true": value is True,
+                    "only with nothing enabled": not _enables(value)}
+        if not harmless.get(wanted, False):
+            self.refuse(path, self.keys[path].note, "leave it out" if wanted == "not accepted" else f"give {wanted}")
+
+    def _valid(self, path, value):
+        try:
+            return _value(self.keys[path].value, value)
+        except ValueError as error:
+            reason = str(error)
+        self.refuse(path, f"{value!r} is not {reason}", f"give {reason}")
+
+
+def _enables(value):
+    if isinstance(value, dict):
+        return any(_enables(inner) for key, inner in value.items() if key == "enabled" or isinstance(inner, dict))
+    return value is True
+
+
+def _value(rule, value):
+    """The value as its rule has it. Raises ValueError with the rule."""
+    if rule == "any value" or rule.startswith("a section"):
+        return value
+    if rule.startswith("a number or a list of numbers") and isinstance(value, list):
+        return [_value("a number" + rule[29:], item) for item in value]
+    if rule.startswith("a list of numbers") and isinstance(value, list):
+        return [_value("a number" + rule[17:], item) for item in value]
+    if rule.startswith("a number of bytes") and isinstance(value, str):
+        match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?i?B|)\s*", value)
+        if not match or match.group(2) not in _UNITS:
+            raise ValueError(rule)
+        value = int(float(match.group(1)) * _UNITS[match.group(2)])
+    if rule.startswith(("a number", "a whole number")):
+        return _number(rule, value)
+    fits = {
+        "true or false": isinstance(value, bool),
+        "a text": isinstance(value, str),
+        "a list of sections": isinstance(value, list) and all(isinstance(item, dict) for item in value),
+    }
+    if rule.startswith(("a folder or a list", "a text or a list")):
+        fits[rule] = isinstance(value, str) or isinstance(value, list) and all(isinstance(v, str) for v in value)
+    if rule.startswith("one of "):
+        words = {word.lower(): word for word in rule[7:].split(", ")}
+        value = words.get(str(value).lower(), value)
+        fits[rule] = value in words.values()
+    if not fits.get(rule, False):
+        raise ValueError(rule)
+    return value
+
+
+def _number(rule, value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(rule)
+    if rule.startswith("a whole number") or "bytes" in rule:
+        if value != int(value):
+            raise ValueError(rule)
+        value = int(value)
+    least = re.search(r"(?:of at least|from) (\S+)", rule)
+    most = re.search(r"from \S+ to (below )?(\S+)", rule)
+    if least and value < float(least.group(1)):
+        raise ValueError(rule)
+    if most and (value > float(most.group(2)) or most.group(1) and value == float(most.group(2))):
+        raise ValueError(rule)
+    return value

@@ -1,0 +1,34 @@
+"""Tensors in unlinked files: values that the system may put on disk, and that end with the last tensor over them."""
+
+import mmap
+import os
+import tempfile
+
+import torch
+
+from ..errors import IoError
+
+
+def mapped_empty(shape, dtype, folder=None):
+    """A tensor of zeros over a new unlinked file in `folder`."""
+    elements = 1
+    for extent in shape:
+        elements *= extent
+    if not elements:
+        return torch.empty(shape, dtype=dtype)
+    size = elements * torch.empty((), dtype=dtype).element_size()
+    folder = folder or tempfile.gettempdir()
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+            memory = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise IoError("cannot make a file for a tensor", str(folder), f"{error.strerror} ({size} bytes are wanted)",
+                      "free space there, or name another folder") from None
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def mapped_copy(tensor, folder=None):
+    copy = mapped_empty(tensor.shape, tensor.dtype, folder)
+    copy.copy_(tensor)
+    return copy

@@ -1,0 +1,393 @@
+"""What happens while a model goes forward and backward: leases, and gradients that are handed over.
+
+A unit that is entered opens a lease and closes it when it is left, so leases nest as modules do, in the forward pass, in what
+checkpointing computes again, and in generate(). In the backward pass a unit's lease opens when the first gradient of its outputs
+arrives. It ends when a unit is reached that was left before this one was entered: autograd runs the operations of the later one
+first, so nothing of it is outstanding then. Gradients of parameters are handed over when torch has completed them.
+
+A pass over several units may be cut short by any exception. Whatever is still open is closed by the next pass over the whole
+model, or by the optimizer; a backward pass that fails spoils its step, and says so until the step is given up.
+"""
+
+import dataclasses
+
+import torch
+from torch.autograd import Variable
+
+from ..errors import MisuseError
+from ..store import KINDS
+from .placeholders import HandedOver, acquire, release
+from .uncompiled import uncompiled
+
+IDLE, STEP, EVALUATION = "idle", "step", "evaluation"
+_FORWARD, _INFERENCE = KINDS["forward"], KINDS["inference"]
+_task = torch._C._current_graph_task_id
+
+
+class Use:
+    """One pass through a unit: the clock when it was entered and left, and the leases it has."""
+
+    __slots__ = ("passes", "unit", "number", "updates", "entered", "left", "tracked", "leases", "is_backward")
+
+    def __init__(self, passes, unit, number):
+        self.passes = passes
+        self.unit = unit
+        self.number = number
+        self.updates = passes.updates
+        self.entered = passes.tick()
+        self.left = 0
+        self.tracked = []
+        self.leases = []
+        self.is_backward = False
+
+    def __call__(self, gradient):
+        """A hook of an output: its gradient has arrived, so the unit goes backward."""
+        if not self.is_backward:
+            self.passes.go_backward(self)
+
+
+class Passes:
+    def __init__(self, store, tracked, accumulation_steps, announce):
+        self.store = store
+        self.tracked = tracked
+        self.accumulation_steps = accumulation_steps
+        self.phase = IDLE
+        self.micro_batch = 0
+        self.updates = 0
+        self.failure = None
+        self.learning = None
+        self._announce = announce
+        self._stamp = 0
+        self._clock = 0
+        self._forward = []  # uses that are open, outermost first
+        self._backward = []
+        self._task = None  # of autograd, while a backward pass runs
+        self._has_gradients = False  # in this micro-batch
+        self._step_has_gradients = False
+        self._marked = False
+        self.trainable = [one for one in tracked if one.is_trainable]
+        # Outlive a Ctrl-C between an opening and the note of it.
+        self.entering = uncompiled(self._enter)
+        self.leaving = uncompiled(self._leave)
+
+    def tick(self):
+        self._clock += 1
+        return self._clock
+
+    @property
+    def has_gradients(self):
+        """True where giving the step up would lose gradients."""
+        return self._step_has_gradients
+
+    # --- Forward ---
+
+    def _enter(self, unit):
+        if unit.is_root and _task() == -1:
+            self._begin_anew()
+        if self.phase is IDLE:
+            self._begin_pass()
+        if unit.use_stamp != self._stamp:
+            unit.use_stamp = self._stamp
+            unit.uses = 0
+        use = Use(self, unit, unit.uses)
+        unit.uses += 1
+        self._forward.append(use)
+        if unit.count:
+            self._open(use, unit.keys(use.number)[0])
+
+    def _leave(self, unit, output):
+        use = self._forward.pop() if self._forward else None
+        while use is not None and use.unit is not unit:  # a unit that an interrupt kept from being left
+            self._close(use)
+            use = self._forward.pop() if self._forward else None
+        if use is None:
+            return  # it could not be entered
+        self._close(use)
+        use.left = self.tick()
+        if self.phase is STEP:
+            if output is not None and (unit.count or unit.is_root) and torch.is_grad_enabled():
+                _hook_outputs(output, use)
+        elif not self._forward:
+            self._end_evaluation()
+
+    def _begin_pass(self):
+        if torch.is_grad_enabled():
+            self._begin_step()
+        else:
+            self.store.begin_evaluation()
+            self.phase = EVALUATION
+            self._stamp += 1
+
+    def _begin_step(self):
+        self.unmark()
+        self.store.begin_step()
+        self.phase = STEP
+        self.micro_batch = 0
+        self._stamp += 1
+        self._step_has_gradients = self._has_gradients = False
+
+    def _end_evaluation(self):
+        self.phase = IDLE
+        self.store.end_evaluation()
+
+    def _open(self, use, key):
+        unit = use.unit
+        use.leases.append(
+            self.store.open_lease(key, _INFERENCE if self.phase is EVALUATION else _FORWARD, unit.ids, unit.count)
+        )
+        acquire(unit.tracked)
+        use.tracked.extend(unit.tracked)
+
+    def _close(self, use):
+        if use.tracked:
+            release(use.tracked)
+            use.tracked = []
+        leases, use.leases = use.leases, []
+        for lease in reversed(leases):
+            self.store.close_lease(lease)
+
+    # --- Learning ---
+
+    def extend(self, one):
+        """A parameter is read outside of the units that have it: the innermost unit that is open gets it, now and later."""
+        use = self._forward[-1]
+        unit = use.unit
+        key = unit.keys(use.number)[0] + b"+" + str(one.number).encode()
+        use.leases.append(self.store.open_lease(
+            key, _INFERENCE if self.phase is EVALUATION else _FORWARD, self.store.ids([one.number]), 1))
+        acquire([one])
+        use.tracked.append(one)
+        unit.tracked.append(one)
+        unit.settle(self.store)
+
+    @property
+    def is_inside(self):
+        return bool(self._forward)
+
+    # --- Backward ---
+
+    def go_backward(self, use):
+        if torch.is_grad_enabled():
+            self._spoil(_misuse("create_graph=True asks for a second derivative, which would read parameters at a time that "
+                                "Terrace does not know", "use backward() without create_graph", "go backward"))
+        if use.updates != self.updates:
+            self._spoil(_misuse("this graph was made before the last update, and the weights are others now",
+                                "go forward again", "go backward"))
+        if self._task is None:
+            self._begin_backward()
+        for later in [one for one in self._backward if one.entered > use.left]:
+            self._close_backward(later)
+        use.is_backward = True
+        self._backward.append(use)
+        if use.unit.count:
+            self._open(use, use.unit.keys(use.number)[1])
+
+    def _close_backward(self, use):
+        self._backward.remove(use)
+        use.is_backward = False
+        self._close(use)
+
+    def _begin_backward(self):
+        if self.failure is not None:
+            raise self.failure
+        if self.phase is EVALUATION:
+            self._end_evaluation()
+        if self.phase is IDLE:
+            self._begin_step()
+        if self.micro_batch >= self.accumulation_steps:
+            raise _misuse(
+                f"all {self.accumulation_steps} micro-batches of the step have gone backward already; a second backward pass "
+                "through one graph counts as one more",
+                "call optimizer.step() first, or set gradient_accumulation_steps to the backward passes of an update",
+                "go backward",
+            )
+        self._task = _task()
+        Variable._execution_engine.queue_callback(self._end_backward)
+        if self.micro_batch + 1 == self.accumulation_steps:
+            self._announce()
+
+    def take_gradient(self, one):
+        """A hook of a parameter: its gradient is complete in this backward pass."""
+        parameter = one.parameter
+        gradient = parameter.grad
+        parameter.grad = None
+        if self._task is None:
+            self._begin_backward()
+        reason = _why_not(gradient, one)
+        if one.stamp == self._stamp:
+            reason = ("it has a gradient in this micro-batch already", "go backward once for each forward pass, or set "
+                      "gradient_accumulation_steps to the backward passes of an update")
+        elif one.is_managed and not one.leases:
+            reason = ("its module went backward without being noticed, as where a view that a module returned was changed in "
+                      "place", "do not change outputs of modules in place")
+        if reason is not None:
+            self._spoil(_misuse(*reason, "take the gradient of", one.name))
+        self.hand_over(one, gradient)
+
+    def hand_over(self, one, gradient):
+        if not gradient.is_contiguous():
+            gradient = gradient.contiguous()
+        self._has_gradients = self._step_has_gradients = True
+        one.stamp = self._stamp
+        self.store.hand_over(one.number, gradient.data_ptr(), one.type)
+
+    def _end_backward(self):
+        self._task = None
+        while self._backward:
+            self._close_backward(self._backward[-1])
+        if self._has_gradients:
+            self._end_micro_batch()
+        if self.micro_batch == self.accumulation_steps:
+            self._mark()
+
+    def _end_micro_batch(self):
+        self.store.end_micro_batch()
+        self.micro_batch += 1
+        self._stamp += 1
+        self._has_gradients = False
+
+    def _spoil(self, error):
+        self.failure = error
+        raise error
+
+    # --- Between passes ---
+
+    def close_leftovers(self):
+        """Ends what a pass left open that was cut short by an exception or Ctrl-C."""
+        if self._forward or self._backward or self._task is not None:
+            was_backward = self._task is not None
+            self._task = None
+            for use in self._backward:
+                use.is_backward = False
+            for use in reversed(self._forward + self._backward):
+                release(use.tracked)
+                use.tracked, use.leases = [], []
+            self._forward, self._backward = [], []
+            self.store.release_all()
+            if was_backward and self._has_gradients:
+                self.failure = _misuse("a backward pass ended early, after it had made some of its gradients",
+                                       "give the step up with zero_grad(), and begin it again", "go on with the step")
+        if self.phase is EVALUATION:
+            self._end_evaluation()
+
+    def _begin_anew(self):
+        """Before a pass over the whole model. Of a step that failed in its first micro-batch nothing is lost."""
+        self.close_leftovers()
+        if self.failure is not None and torch.is_grad_enabled():
+            if self.micro_batch:
+                raise self.failure
+            self.abandon()
+
+    def abandon(self):
+        """Gives the step up; its gradients are dropped."""
+        self.close_leftovers()
+        self.failure = None
+        if self.phase is STEP:
+            self.phase = IDLE
+            self._step_has_gradients = self._has_gradients = False
+            self.micro_batch = 0
+            self._stamp += 1
+            self.store.abandon_step()
+
+    def come_to_rest(self, what):
+        """Leaves the step or evaluation that is open, so that the store's state can be read. Raises where gradients would be
+        lost, and within a pass."""
+        if _task() != -1:
+            raise _misuse("a backward pass is running", "do it after the pass", what)
+        self.close_leftovers()
+        if self.failure is not None:
+            raise self.failure
+        if self.phase is STEP:
+            if self._step_has_gradients:
+                raise _misuse(f"a step is open, with the gradients of {self.micro_batch} micro-batches",
+                              "do it after optimizer.step(), or give the step up with zero_grad()", what)
+            self.abandon()
+
+    def complete(self):
+        """Before an update: micro-batches that did not come have no gradients. False: there is nothing to update with."""
+        self.close_leftovers()
+        if self.failure is not None:
+            raise self.failure
+        for one in self.trainable:
+            gradient = one.parameter.grad
+            if gradient is not None and type(gradient) is not HandedOver:
+                self._take_set_gradient(one, gradient)
+        if self.phase is not STEP or not self._step_has_gradients:
+            return False
+        if self._has_gradients:
+            self._end_micro_batch()
+        while self.micro_batch < self.accumulation_steps:
+            self._end_micro_batch()
+        return True
+
+    def _take_set_gradient(self, one, gradient):
+        """A gradient that the program has set itself."""
+        if self.phase is IDLE:
+            self._begin_step()
+        reason = _why_not(gradient, one)
+        if reason is None and self.micro_batch >= self.accumulation_steps:
+            reason = ("all micro-batches of the step are complete", "set gradients before the last backward pass")
+        if reason is not None:
+            raise _misuse(*reason, "take the gradient of", one.name)
+        one.parameter.grad = None
+        self.hand_over(one, gradient)
+
+    def updated(self):
+        self.phase = IDLE
+        self.micro_batch = 0
+        self.updates += 1
+        self._stamp += 1
+        self._step_has_gradients = False
+
+    def _mark(self):
+        """From the last backward pass to the next step gradients are in the store, and p.grad says so."""
+        for one in self.trainable:
+            if one.parameter.grad is None:
+                if one.refusal is None:
+                    one.refusal = HandedOver.of(one.parameter, one.name)
+                one.parameter.grad = one.refusal
+        self._marked = True
+
+    def unmark(self):
+        if self._marked:
+            self._marked = False
+            for one in self.trainable:
+                if type(one.parameter.grad) is HandedOver:
+                    one.parameter.grad = None
+
+
+def _why_not(gradient, one):
+    """(reason, advice) where a gradient cannot be handed over."""
+    if type(gradient) is HandedOver:
+        return "the graph is that of a step that is over", "go forward again"
+    if gradient.layout != torch.strided:
+        return "it is sparse", "make it dense, such as by sparse=False of an embedding"
+    if gradient.requires_grad:
+        return ("it was made with create_graph=True, and a second derivative would read parameters at a time that Terrace "
+                "does not know", "use backward() without create_graph")
+    if gradient.dtype != one.parameter.dtype:
+        return f"its type is {gradient.dtype}, and the parameter's is {one.parameter.dtype}", "give it in the parameter's type"
+    return None
+
+
+def _misuse(reason, advice, what, subject="the model"):
+    return MisuseError(f"cannot {what}", subject, reason, advice)
+
+
+def _hook_outputs(output, use):
+    """Registers the use on every tensor of what a module returns, of which a gradient may arrive."""
+    if isinstance(output, torch.Tensor):
+        if output.requires_grad and not output.is_leaf:
+            # A view that is changed in place gets another node of autograd; that of its base stays.
+            base = output._base if output._is_view() else None
+            (base if base is not None and base.requires_grad and not base.is_leaf else output).register_hook(use)
+    elif isinstance(output, dict):
+        for one in output.values():
+            _hook_outputs(one, use)
+    elif isinstance(output, (list, tuple)):
+        for one in output:
+            _hook_outputs(one, use)
+    elif dataclasses.is_dataclass(output) or hasattr(output, "__dict__"):
+        for one in vars(output).values():
+            if isinstance(one, (torch.Tensor, dict, list, tuple)):
+                _hook_outputs(one, use)

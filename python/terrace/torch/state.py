@@ -1,0 +1,226 @@
+"""Values of a model whose parameters are in a store: state dicts, loading, weight surgery and copies."""
+
+import contextlib
+import copy
+import weakref
+
+import torch
+from torch import nn
+
+from ..errors import ConfigError, MisuseError, did_you_mean
+from .mapped import mapped_empty
+from .placeholders import acquire, release
+
+# A state dict that is larger lies in unlinked files.
+_MOST_IN_MEMORY = 64 << 20
+
+
+class Values:
+    """Reads and writes parameters, masters and moments, one tensor at a time."""
+
+    def __init__(self, model, store, passes, tracked, hooks, folder):
+        self._store = store
+        self._passes = passes
+        self._hooks = hooks
+        self._folder = folder
+        self._exports = {}
+        self._of = {id(one.parameter): one for one in tracked}
+        self._by_name = {name: one for one in tracked for name in one.names}
+        self._small = [one for one in tracked if not one.is_managed]
+        self._known = self._small_values()
+        managed = sum(one.parameter.numel() * one.parameter.element_size() for one in tracked if one.is_managed)
+        self._export_to_files = managed > _MOST_IN_MEMORY
+        self._attach(model)
+
+    # --- Single tensors ---
+
+    def read(self, one, what="parameter", dtype=None, out=None):
+        """The values as a new tensor, of the parameter's type unless `dtype` says another."""
+        dtype = dtype or (one.parameter.dtype if what == "parameter" else torch.float32)
+        out = torch.empty(one.parameter.shape, dtype=dtype) if out is None else out
+        if what == "parameter" and not one.is_managed:
+            return out.copy_(one.parameter.detach())
+        if what == "parameter" and self._passes.has_gradients:
+            return self._read_in_step(one, out)
+        self._passes.come_to_rest("read values")
+        if out.dtype == torch.float32:
+            self._store.read_values(one.number, what, out=out.data_ptr(), count=out.numel())
+            return out
+        values = torch.empty(out.shape, dtype=torch.float32)
+        self._store.read_values(one.number, what, out=values.data_ptr(), count=values.numel())
+        return out.copy_(values)
+
+    def _read_in_step(self, one, out):
+        key = f"{one.name}/read{self._passes.tick()}".encode()
+        lease = self._store.open_lease(key, self._passes.reading_kind, self._store.ids([one.number]), 1)
+        acquire([one])
+        try:
+            return out.copy_(one.parameter.detach())
+        finally:
+            release([one])
+            self._store.close_lease(lease)
+
+    def write(self, one, values, what=None):
+        """Writes a tensor's values: those of its parameter and master, or of a moment."""
+        self._passes.come_to_rest("write values")
+        values = values.detach().to(device="cpu", dtype=torch.float32).contiguous()
+        if what is None and not one.is_managed:
+            one.parameter.data.copy_(values)
+        what = what or ("master" if one.is_trainable else "parameter")
+        self._store.write_values(one.number, values.data_ptr(), what=what, count=values.numel())
+        if not one.is_managed:
+            self._known = self._small_values()
+
+    # --- Small parameters, which lie in torch's memory, where anyone may write them ---
+
+    def _small_values(self):
+        return [one.parameter.detach().clone() for one in self._small]
+
+    def small_were_updated(self):
+        for known, one in zip(self._known, self._small):
+            known.copy_(one.parameter.detach())
+
+    def take_small(self, is_between_steps):
+        """What has been written to small parameters becomes their masters' value."""
+        for known, one in zip(self._known, self._small):
+            if not _are_same(known, one.parameter.detach()):
+                if not is_between_steps:
+                    raise MisuseError("cannot update", one.name, "it was written within the step",
+                                      "change parameters between optimizer.step() and the next forward pass")
+                values = one.parameter.detach().float().contiguous()
+                self._store.write_values(one.number, values.data_ptr(), what="master", count=values.numel())
+                known.copy_(one.parameter.detach())
+
+    # --- Several at a time ---
+
+    def find(self, parameters):
+        """The tracked ones of a parameter, a name, a module, or of a list of these."""
+        if isinstance(parameters, nn.Module):
+            parameters = list(parameters.parameters())
+        elif isinstance(parameters, (str, torch.Tensor)):
+            parameters = [parameters]
+        found = []
+        for one in parameters:
+            if isinstance(one, str) and one not in self._by_name:
+                raise ConfigError("cannot find a parameter", one, "there is none of this name", did_you_mean(one, self._by_name))
+            tracked = self._by_name[one] if isinstance(one, str) else self._of.get(id(one))
+            if tracked is not None and tracked not in found:
+                found.append(tracked)
+        return found
+
+    @contextlib.contextmanager
+    def gathered(self, parameters, write=False):
+        """Within the block parameters have their values; with `write` what they have at its end is kept."""
+        self._passes.come_to_rest("gather parameters")
+        chosen = [one for one in self.find(parameters) if one.is_managed]
+        try:
+            for one in chosen:
+                one.parameter.data = self.read(one)
+                one.leases += 1
+            yield
+            values = [one.parameter.data for one in chosen]
+        finally:
+            for one in chosen:
+                if one.leases:
+                    release([one])
+        if write:
+            for one, value in zip(chosen, values):
+                self.write(one, value)
+
+    # --- Hooks ---
+
+    def _attach(self, model):
+        for module in model.modules():
+            module.__dict__["__deepcopy__"] = _Copier(self, weakref.ref(module))
+            if any(id(parameter) in self._of for parameter in module._parameters.values() if parameter is not None):
+                self._hooks.add(module._register_state_dict_hook(self._export))
+                self._hooks.add(module._register_load_state_dict_pre_hook(self._before_load, with_module=True))
+                self._hooks.add(module.register_load_state_dict_post_hook(self._after_load))
+
+    def detach(self, model):
+        for module in model.modules():
+            module.__dict__.pop("__deepcopy__", None)
+
+    def _own(self, module):
+        for name, parameter in module._parameters.items():
+            one = self._of.get(id(parameter))
+            if one is not None:
+                yield name, one
+
+    def _export(self, module, state, prefix, metadata):
+        """Values for a state dict; a tied parameter's are the same tensor under all of its names."""
+        for name, one in self._own(module):
+            if one.is_managed and prefix + name in state:
+                made_for, value = self._exports.get(one, (None, None))
+                value = value() if made_for is not None and made_for() is state else None
+                if value is None:
+                    out = None
+                    if self._export_to_files:
+                        out = mapped_empty(one.parameter.shape, one.parameter.dtype, self._folder)
+                    value = self.read(one, out=out)
+                    self._exports[one] = (weakref.ref(state), weakref.ref(value))
+                state[prefix + name] = value
+
+    def _before_load(self, module, state, prefix, metadata, strict, missing, unexpected, errors):
+        """A managed parameter gets memory that torch can load into."""
+        self._passes.come_to_rest("load a state dict")
+        for name, one in self._own(module):
+            if one.is_managed and prefix + name in state:
+                one.parameter.data = torch.full(one.parameter.shape, float("nan"), dtype=one.parameter.dtype)
+                one.values = one.parameter._version
+
+    def _after_load(self, module, incompatible):
+        for name, parameter in list(module._parameters.items()):
+            one = self._of.get(id(parameter)) or self._by_name.get(self._name_of(module, name))
+            if one is None:
+                continue
+            if one.parameter is not parameter:  # assign=True
+                module._parameters[name] = one.parameter
+                self._finish_load(one, parameter)
+            elif one.values is not None and one.parameter._version != one.values:
+                self._finish_load(one, one.parameter.data)
+            elif one.values is not None:
+                one.parameter.data = one.away
+            one.values = None
+
+    def _finish_load(self, one, values):
+        if one.is_managed:
+            one.parameter.data = one.away
+        self.write(one, values)
+
+    def _name_of(self, module, name):
+        return f"{self._names[module]}.{name}" if self._names.get(module) else name
+
+
+class _Copier:
+    """Makes copy.deepcopy of a module give a plain one with real values."""
+
+    def __init__(self, values, module):
+        self._values = values
+        self._module = module
+
+    def __call__(self, memo):
+        module = self._module()
+        values = self._values
+        for parameter in module.parameters():
+            one = values._of.get(id(parameter))
+            if one is not None and id(parameter) not in memo:
+                memo[id(parameter)] = nn.Parameter(values.read(one), parameter.requires_grad)
+        made = module.__class__.__new__(module.__class__)
+        memo[id(module)] = made
+        for name, value in module.__dict__.items():
+            if name in ("__deepcopy__",) or name == "forward" and hasattr(value, "is_watched"):
+                continue
+            made.__dict__[name] = copy.deepcopy(self._plain(value) if "hooks" in name else value, memo)
+        return made
+
+    def _plain(self, hooks):
+        if not isinstance(hooks, dict):
+            return hooks
+        return type(hooks)((key, hook) for key, hook in hooks.items() if not self._values._hooks.are_own(key))
+
+
+def _are_same(one, other):
+    """Bit for bit, so that NaN is NaN."""
+    as_integers = torch.int32 if one.element_size() == 4 else torch.int16
+    return torch.equal(one.view(as_integers), other.contiguous().view(as_integers))
