@@ -142,7 +142,8 @@ class Config:
             if total % part or (micro and steps and micro * steps != total):
                 self._refuse(
                     "train_batch_size",
-                    f"{total} is not train_micro_batch_size_per_gpu ({micro}) x gradient_accumulation_steps ({steps})",
+                    f"{total} is no multiple of the product of train_micro_batch_size_per_gpu ({micro}) and "
+                    f"gradient_accumulation_steps ({steps}), or not the product itself where both are given",
                     "leave one of the three out",
                 )
             micro, steps = (micro, total // micro) if micro else (total // (steps or 1), steps or 1)

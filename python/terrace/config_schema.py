@@ -43,7 +43,7 @@ def read_keys():
 
 
 class Checked:
-    """.values by path, .autos (paths that are "auto"), .sections (their paths), .without_effect (a line for each key
+    """.values by path, the paths of .autos (what is "auto") and .sections, and .without_effect (a line for each key
     that says why)."""
 
     def __init__(self, found, where):
@@ -122,7 +122,8 @@ class Checked:
         harmless = {"only false": value is False, "only true": value is True,
                     "only with nothing enabled": not _enables(value)}
         if not harmless.get(wanted, False):
-            self.refuse(path, self.keys[path].note, "leave it out" if wanted == "not accepted" else f"give {wanted}")
+            advice = "leave it out" if wanted == "not accepted" else f"give {wanted}"
+            self.refuse(path, self.keys[path].note, advice)
 
     def _valid(self, path, value):
         try:

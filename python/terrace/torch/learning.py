@@ -65,30 +65,31 @@ class Learning:
         self._model = model
         self._passes = passes
         self._tracked_of = tracked_of
-        self._had_own = model.__dict__.get("forward")
-        self._inner = model.forward
-        model.forward = _Watched(self)
+        self.had_own = model.__dict__.get("forward")
+        self.inner = model.forward
+        model.forward = Watched(self)
 
     def run(self, arguments, named):
         with Watch(self._passes, self._tracked_of), _uncompiled():
-            return self._inner(*arguments, **named)
+            return self.inner(*arguments, **named)
 
     def stop(self):
-        if isinstance(self._model.__dict__.get("forward"), _Watched):
-            if self._had_own is None:
+        if isinstance(self._model.__dict__.get("forward"), Watched):
+            if self.had_own is None:
                 del self._model.forward
             else:
-                self._model.forward = self._had_own
+                self._model.forward = self.had_own
 
 
-class _Watched:
+class Watched:
     """A forward that looks like the one that it stands for: signatures are asked for by trainers."""
 
     def __init__(self, learning):
         self._learning = learning
-        self.__wrapped__ = learning._inner
+        self.stands_for = learning.had_own
+        self.__wrapped__ = learning.inner
         self.__name__ = "forward"
-        self.__doc__ = learning._inner.__doc__
+        self.__doc__ = learning.inner.__doc__
 
     def __call__(self, *arguments, **named):
         return self._learning.run(arguments, named)

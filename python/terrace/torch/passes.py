@@ -16,6 +16,7 @@ from torch.autograd import Variable
 
 from ..errors import MisuseError
 from ..store import KINDS
+from .hooks import refuse_to_pickle
 from .placeholders import HandedOver, acquire, release
 from .uncompiled import uncompiled
 
@@ -47,7 +48,9 @@ class Use:
 
 
 class Passes:
-    def __init__(self, store, tracked, accumulation_steps, announce):
+    """The state of the passes over one model. `before_step` runs between steps, `announce` before a step's last backward."""
+
+    def __init__(self, store, tracked, accumulation_steps, before_step, announce):
         self.store = store
         self.tracked = tracked
         self.accumulation_steps = accumulation_steps
@@ -55,7 +58,7 @@ class Passes:
         self.micro_batch = 0
         self.updates = 0
         self.failure = None
-        self.learning = None
+        self._before_step = before_step
         self._announce = announce
         self._stamp = 0
         self._clock = 0
@@ -66,7 +69,6 @@ class Passes:
         self._step_has_gradients = False
         self._marked = False
         self.trainable = [one for one in tracked if one.is_trainable]
-        # Outlive a Ctrl-C between an opening and the note of it.
         self.entering = uncompiled(self._enter)
         self.leaving = uncompiled(self._leave)
 
@@ -77,7 +79,10 @@ class Passes:
     @property
     def has_gradients(self):
         """True where giving the step up would lose gradients."""
-        return self._step_has_gradients
+        return self.phase is STEP and self._step_has_gradients
+
+    def __reduce_ex__(self, protocol):
+        refuse_to_pickle()
 
     # --- Forward ---
 
@@ -120,6 +125,7 @@ class Passes:
 
     def _begin_step(self):
         self.unmark()
+        self._before_step()
         self.store.begin_step()
         self.phase = STEP
         self.micro_batch = 0
@@ -132,9 +138,7 @@ class Passes:
 
     def _open(self, use, key):
         unit = use.unit
-        use.leases.append(
-            self.store.open_lease(key, _INFERENCE if self.phase is EVALUATION else _FORWARD, unit.ids, unit.count)
-        )
+        use.leases.append(self.store.open_lease(key, self.reading_kind, unit.ids, unit.count))
         acquire(unit.tracked)
         use.tracked.extend(unit.tracked)
 
@@ -153,12 +157,15 @@ class Passes:
         use = self._forward[-1]
         unit = use.unit
         key = unit.keys(use.number)[0] + b"+" + str(one.number).encode()
-        use.leases.append(self.store.open_lease(
-            key, _INFERENCE if self.phase is EVALUATION else _FORWARD, self.store.ids([one.number]), 1))
+        use.leases.append(self.store.open_lease(key, self.reading_kind, self.store.ids([one.number]), 1))
         acquire([one])
         use.tracked.append(one)
         unit.tracked.append(one)
         unit.settle(self.store)
+
+    @property
+    def reading_kind(self):
+        return _INFERENCE if self.phase is EVALUATION else _FORWARD
 
     @property
     def is_inside(self):

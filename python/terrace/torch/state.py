@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from ..errors import ConfigError, MisuseError, did_you_mean
+from .hooks import refuse_to_pickle
+from .learning import Watched
 from .mapped import mapped_empty
 from .placeholders import acquire, release
 
@@ -24,6 +26,7 @@ class Values:
         self._hooks = hooks
         self._folder = folder
         self._exports = {}
+        self._own = {}  # by the id of a module, its tracked parameters by their names there
         self._of = {id(one.parameter): one for one in tracked}
         self._by_name = {name: one for one in tracked for name in one.names}
         self._small = [one for one in tracked if not one.is_managed]
@@ -132,7 +135,9 @@ class Values:
     def _attach(self, model):
         for module in model.modules():
             module.__dict__["__deepcopy__"] = _Copier(self, weakref.ref(module))
-            if any(id(parameter) in self._of for parameter in module._parameters.values() if parameter is not None):
+            own = {name: self._of[id(one)] for name, one in module._parameters.items() if id(one) in self._of}
+            if own:
+                self._own[id(module)] = own
                 self._hooks.add(module._register_state_dict_hook(self._export))
                 self._hooks.add(module._register_load_state_dict_pre_hook(self._before_load, with_module=True))
                 self._hooks.add(module.register_load_state_dict_post_hook(self._after_load))
@@ -141,15 +146,9 @@ class Values:
         for module in model.modules():
             module.__dict__.pop("__deepcopy__", None)
 
-    def _own(self, module):
-        for name, parameter in module._parameters.items():
-            one = self._of.get(id(parameter))
-            if one is not None:
-                yield name, one
-
     def _export(self, module, state, prefix, metadata):
         """Values for a state dict; a tied parameter's are the same tensor under all of its names."""
-        for name, one in self._own(module):
+        for name, one in self._own[id(module)].items():
             if one.is_managed and prefix + name in state:
                 made_for, value = self._exports.get(one, (None, None))
                 value = value() if made_for is not None and made_for() is state else None
@@ -164,32 +163,30 @@ class Values:
     def _before_load(self, module, state, prefix, metadata, strict, missing, unexpected, errors):
         """A managed parameter gets memory that torch can load into."""
         self._passes.come_to_rest("load a state dict")
-        for name, one in self._own(module):
+        for name, one in self._own[id(module)].items():
             if one.is_managed and prefix + name in state:
                 one.parameter.data = torch.full(one.parameter.shape, float("nan"), dtype=one.parameter.dtype)
                 one.values = one.parameter._version
 
     def _after_load(self, module, incompatible):
-        for name, parameter in list(module._parameters.items()):
-            one = self._of.get(id(parameter)) or self._by_name.get(self._name_of(module, name))
-            if one is None:
-                continue
-            if one.parameter is not parameter:  # assign=True
+        for name, one in self._own[id(module)].items():
+            parameter, expected = module._parameters[name], one.values
+            one.values = None
+            if parameter is not one.parameter:  # assign=True
                 module._parameters[name] = one.parameter
                 self._finish_load(one, parameter)
-            elif one.values is not None and one.parameter._version != one.values:
-                self._finish_load(one, one.parameter.data)
-            elif one.values is not None:
-                one.parameter.data = one.away
-            one.values = None
+            elif expected is not None and parameter._version != expected:
+                self._finish_load(one, parameter.data)
+            elif expected is not None:
+                parameter.data = one.away
 
     def _finish_load(self, one, values):
         if one.is_managed:
             one.parameter.data = one.away
         self.write(one, values)
 
-    def _name_of(self, module, name):
-        return f"{self._names[module]}.{name}" if self._names.get(module) else name
+    def __reduce_ex__(self, protocol):
+        refuse_to_pickle()
 
 
 class _Copier:
@@ -209,7 +206,9 @@ class _Copier:
         made = module.__class__.__new__(module.__class__)
         memo[id(module)] = made
         for name, value in module.__dict__.items():
-            if name in ("__deepcopy__",) or name == "forward" and hasattr(value, "is_watched"):
+            if isinstance(value, Watched):
+                value = value.stands_for
+            if name == "__deepcopy__" or value is None and name == "forward":
                 continue
             made.__dict__[name] = copy.deepcopy(self._plain(value) if "hooks" in name else value, memo)
         return made

@@ -1,0 +1,325 @@
+"""safetensors: headers are read strictly, and files are written as a stream, one tensor at a time.
+
+A file appears whole or not at all: it is written beside its place, made durable, and renamed. Sharded checkpoints
+have the names and the index of Hugging Face; while their files are renamed there is no index.
+"""
+
+import array
+import contextlib
+import json
+import os
+import struct
+from collections import namedtuple
+from math import prod
+
+from .errors import ConfigError, CorruptError, Error, IoError
+
+# What a tensor's dtype is called: in the file, its bytes, and in Terrace where Terrace has it.
+DTYPE_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2, "I8": 1,
+    "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}
+TYPES = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
+DTYPES = {type_: dtype for dtype, type_ in TYPES.items()}
+_MOST_HEADER_BYTES = 100_000_000
+_PART_ELEMENTS = 1 << 20
+INDEX = "model.safetensors.index.json"
+
+# A tensor in a file: .offset counts from the file's beginning; .type is None for what Terrace does not train.
+Entry = namedtuple("Entry", "path dtype shape offset bytes type")
+
+
+# --- Reading ---
+
+
+def read_header(path):
+    """({name: Entry}, {metadata}) of a file. What breaks a rule of the format is a CorruptError."""
+    path = os.fspath(path)
+    with _failures("cannot read the weights", path), open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        prefix = file.read(8)
+        length = int.from_bytes(prefix, "little")
+        if len(prefix) < 8 or length > min(_MOST_HEADER_BYTES, size - 8):
+            _corrupt(path, f"its header says {length} bytes, and the file has {size}")
+        raw = file.read(length)
+    header = _parsed(path, raw)
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        _corrupt(path, "__metadata__ is no map of texts")
+    begin = 8 + length
+    entries = {name: _entry(path, name, value, begin) for name, value in header.items()}
+    at = begin
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].offset, item[1].bytes)):
+        if entry.offset != at:
+            _corrupt(path, f'the tensor "{name}" begins at byte {entry.offset}, and the one before it ends at {at}')
+        at += entry.bytes
+    if at != size:
+        _corrupt(path, f"its tensors end at byte {at}, and the file at {size}")
+    return entries, metadata
+
+
+def find(path):
+    """{name: Entry} of a file, of a folder, or of all files that an index names."""
+    path = os.fspath(path)
+    if os.path.isdir(path):
+        index = os.path.join(path, INDEX)
+        path = index if os.path.exists(index) else os.path.join(path, "model.safetensors")
+    if not path.endswith(".json"):
+        return read_header(path)[0]
+    with _failures("cannot read the weights", path), open(path, "rb") as file:
+        weights = _parsed(path, file.read()).get("weight_map")
+    if not isinstance(weights, dict) or not all(isinstance(shard, str) for shard in weights.values()):
+        _corrupt(path, "it has no weight_map of texts")
+    found, headers = {}, {}
+    for name, shard in weights.items():
+        if os.path.basename(shard) != shard or shard in ("", ".", ".."):
+            _corrupt(path, f'"{shard}" is no name of a file beside it')
+        if shard not in headers:
+            headers[shard] = read_header(os.path.join(os.path.dirname(path), shard))[0]
+        if name not in headers[shard]:
+            _corrupt(path, f'the tensor "{name}" is not in {shard}')
+        found[name] = headers[shard][name]
+    return found
+
+
+def _parsed(path, raw):
+    def unique(pairs):
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a name is there twice")
+        return found
+
+    try:
+        found = json.loads(raw.decode("utf-8"), object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        _corrupt(path, f"its header is no JSON: {error}")
+    if not isinstance(found, dict):
+        _corrupt(path, "its header is no map")
+    return found
+
+
+def _entry(path, name, value, begin):
+    def whole(number):
+        return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+
+    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
+        _corrupt(path, f'the tensor "{name}" does not have dtype, shape and data_offsets alone')
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if dtype not in DTYPE_BYTES:
+        _corrupt(path, f'the tensor "{name}" has the unknown dtype {dtype!r}')
+    if not isinstance(shape, list) or not all(map(whole, shape)):
+        _corrupt(path, f'the tensor "{name}" has the shape {shape!r}')
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(whole, offsets)):
+        _corrupt(path, f'the tensor "{name}" has the offsets {offsets!r}')
+    size = offsets[1] - offsets[0]
+    if size != prod(shape) * DTYPE_BYTES[dtype]:
+        _corrupt(path, f'the tensor "{name}" has {size} bytes, and its shape {prod(shape) * DTYPE_BYTES[dtype]}')
+    return Entry(path, dtype, tuple(shape), begin + offsets[0], size, TYPES.get(dtype))
+
+
+def _corrupt(path, reason):
+    raise CorruptError("cannot read the weights", path, reason, "fetch or save the file again")
+
+
+# --- Writing ---
+
+
+def write(path, tensors, values, metadata=None):
+    """Writes a file of [(name, dtype, shape)]; values(name) returns a buffer of its bytes, or several in turn."""
+    path = os.fspath(path)
+    with _Asides(os.path.dirname(path)) as asides:
+        _write_aside(asides.add(path), tensors, values, metadata)
+
+
+def write_sharded(folder, tensors, values, shard_bytes=5 * 10**9, metadata=None):
+    """Writes model.safetensors, or where that would be larger shards of at most `shard_bytes`, with an index."""
+    tensors = list(tensors)
+    shards = _divided(tensors, shard_bytes)
+    names = ["model.safetensors"]
+    if len(shards) > 1:
+        names = [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
+    with _Asides(folder) as asides:
+        for name, shard in zip(names, shards):
+            _write_aside(asides.add(os.path.join(folder, name)), shard, values, metadata)
+        if len(shards) > 1:
+            weight_map = {tensor[0]: name for name, shard in zip(names, shards) for tensor in shard}
+            total = sum(_bytes(tensor) for tensor in tensors)
+            index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+            names.append(INDEX)
+            _write_durably(asides.add(os.path.join(folder, INDEX)), [json.dumps(index, indent=2).encode()])
+            asides.remove_first(os.path.join(folder, INDEX))
+    _remove_others(folder, names)
+
+
+class _Asides:
+    """Files that are written beside their places and take them, in their order, at the end of the block."""
+
+    def __init__(self, folder):
+        self._folder = os.fspath(folder) or "."
+        self._paths, self._removed = {}, []
+
+    def add(self, path):
+        self._paths[path] = f"{path}.aside-{os.getpid()}"
+        return self._paths[path]
+
+    def remove_first(self, path):
+        """Before anything takes its place: so that old and new files are never read together."""
+        self._removed.append(path)
+
+    def __enter__(self):
+        with _failures("cannot save the weights", self._folder):
+            os.makedirs(self._folder, exist_ok=True)
+        return self
+
+    def __exit__(self, kind, *_):
+        try:
+            if kind is None:
+                self._take_places()
+        finally:
+            for aside in self._paths.values():
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(aside)
+
+    def _take_places(self):
+        with _failures("cannot save the weights", self._folder):
+            for path in self._removed:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(path)
+            for path, aside in self._paths.items():
+                os.replace(aside, path)
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
+def _divided(tensors, shard_bytes):
+    shards, room = [[]], shard_bytes
+    for tensor in tensors:
+        if shards[-1] and _bytes(tensor) > room:
+            shards.append([])
+            room = shard_bytes
+        shards[-1].append(tensor)
+        room -= _bytes(tensor)
+    return shards
+
+
+def _bytes(tensor):
+    return prod(tensor[2]) * DTYPE_BYTES[tensor[1]]
+
+
+def _write_aside(aside, tensors, values, metadata):
+    header, at = {}, 0
+    if metadata:
+        header["__metadata__"] = metadata
+    for tensor in tensors:
+        name, dtype, shape = tensor
+        if name in header or dtype not in DTYPE_BYTES:
+            raise ConfigError("cannot save the weights", name, f"its name is there twice, or {dtype!r} is no dtype",
+                              f"give each tensor once, with one of {', '.join(DTYPE_BYTES)}")
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + _bytes(tensor)]}
+        at += _bytes(tensor)
+    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
+    _write_durably(aside, _parts(struct.pack("<Q", len(raw)) + raw, tensors, values))
+
+
+def _write_durably(path, parts):
+    with _failures("cannot save the weights", path), open(path, "wb") as file:
+        for part in parts:
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _parts(header, tensors, values):
+    yield header
+    for tensor in tensors:
+        yield from _values_of(tensor, values(tensor[0]))
+
+
+def _values_of(tensor, parts):
+    try:
+        parts = [memoryview(parts)]
+    except TypeError:
+        pass
+    written = 0
+    for part in parts:
+        with memoryview(part) as view, view.cast("B") as raw:
+            written += raw.nbytes
+            yield raw
+    if written != _bytes(tensor):
+        raise ConfigError("cannot save the weights", tensor[0], f"it has {written} bytes, not {_bytes(tensor)}",
+                          "give the values of its shape and dtype")
+
+
+def _remove_others(folder, names):
+    """What an earlier save left would be loaded beside the new files, or instead of them."""
+    with _failures("cannot save the weights", folder):
+        for name in os.listdir(folder):
+            ours = name.startswith("model-") and "-of-" in name and name.endswith(".safetensors")
+            if name not in names and (ours or name in (INDEX, "model.safetensors")):
+                os.remove(os.path.join(folder, name))
+
+
+@contextlib.contextmanager
+def _failures(what, path):
+    try:
+        yield
+    except Error:
+        raise
+    except OSError as error:
+        raise IoError(what, os.fspath(path), error.strerror or str(error),
+                      "see that the path is right, and that its drive has room") from error
+
+
+# --- Stores ---
+
+
+def of_store(store, what="master", names=None):
+    """(tensors, values) of a store for write() and write_sharded(), read in parts: masters in fp32, or parameters
+    in their types. `names` maps a tensor's name to that in the file."""
+    names = names or (lambda name: name)
+    by_name = {names(tensor.name): tensor for tensor in store.tensors}
+
+    def dtype_of(tensor):
+        return DTYPES["fp32" if what == "master" else tensor.type]
+
+    def values(name):
+        tensor = by_name[name]
+        part_of = what if tensor.trainable else "parameter"
+        for first in range(0, tensor.elements, _PART_ELEMENTS):
+            count = min(_PART_ELEMENTS, tensor.elements - first)
+            yield rounded(store.read_values(tensor.name, part_of, first, count), dtype_of(tensor))
+
+    return [(name, dtype_of(tensor), tensor.shape) for name, tensor in by_name.items()], values
+
+
+def rounded(values, dtype):
+    """fp32 values as bytes of another dtype, rounded to the nearest, ties to even."""
+    if dtype == "F32":
+        return values
+    if dtype == "F16":
+        return _as_fp16(values)
+    raw = memoryview(values).cast("B").tobytes()
+    count = len(raw) // 4
+    if raw[0::4].count(0) + raw[1::4].count(0) < 2 * count:  # else they are bf16 already
+        raw = array.array("I", map(_rounded_to_bf16, array.array("I", raw))).tobytes()
+    result = bytearray(2 * count)
+    result[0::2], result[1::2] = raw[2::4], raw[3::4]
+    return result
+
+
+def _rounded_to_bf16(word):
+    if word & 0x7FFFFFFF > 0x7F800000:  # a NaN stays one
+        return word | 0x400000
+    return word + 0x7FFF + (word >> 16 & 1)
+
+
+def _as_fp16(values):
+    try:
+        return struct.pack(f"<{len(values)}e", *values)
+    except OverflowError:
+        raise ConfigError("cannot save the weights", "fp16", "a value is too large for it",
+                          "save fp32 or bf16") from None

@@ -1,0 +1,368 @@
+"""StateStore: optimizer states of parameters that stay torch's, in a terrace.Store.
+
+Every parameter has a slot: a tensor of the store whose values lie in the parameter's own memory, or in a mirror of it where
+that is not contiguous memory of the host. The store is made when the first gradient comes. It is made anew, with the states
+of what stays, where the parameters are others than before. What the program writes to a parameter between steps counts.
+"""
+
+import itertools
+import os
+
+import torch
+
+from ..errors import CapacityError, ConfigError, IoError, MisuseError
+from ..spec import Tensor
+from ..store import Store, plan
+
+TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+MOMENTS = ("first_moment", "second_moment")
+_PIECE = 1 << 20  # elements that are copied at a time
+_AMPLE_BYTES = 1 << 50
+# Host memory where states are on nvme and no budget is given: enough to keep a drive busy.
+_NVME_HOST_BYTES = 256 << 20
+
+
+class Slot:
+    """A parameter, and the tensor of the store that it is."""
+
+    __slots__ = ("parameter", "number", "group", "name", "type", "has_moments", "mirror", "landing", "address", "version")
+
+    def __init__(self, parameter, number, group, name, has_moments):
+        self.parameter = parameter
+        self.number, self.group, self.name = number, group, name
+        self.type = TYPES[parameter.dtype]
+        self.has_moments = has_moments
+        on_device = parameter.device.type != "cpu"
+        # Page-locked where a device copies to it.
+        self.mirror = self.landing = None
+        if on_device or not parameter.is_contiguous():
+            self.mirror = torch.empty(parameter.numel(), dtype=parameter.dtype, pin_memory=on_device)
+        if on_device:
+            self.landing = torch.empty_like(self.mirror, pin_memory=True)
+        self.note()
+
+    def note(self):
+        """What is there now is what the store knows."""
+        self.address, self.version = self.parameter.data_ptr(), self.parameter._version
+
+    @property
+    def memory(self):
+        """The values that the store updates, flat."""
+        return self.parameter.detach().view(-1) if self.mirror is None else self.mirror
+
+    def tensor(self):
+        shape = tuple(self.parameter.shape) or (1,)
+        return Tensor(self.name, shape, self.type, group=self.group, home="caller", address=self.memory.data_ptr())
+
+
+class StateStore:
+    def __init__(self, kind, moment_count, states, path, host_bytes, accumulation_steps, threads):
+        self._host_bytes = host_bytes
+        self._nvme = states == "nvme"
+        self._options = {
+            "optimizer": kind, "parameters": "cpu", "states": states, "nvme_paths": path or (),
+            "gradients": "handed_over", "unused_gradients": "skip",
+            "accumulation_steps": accumulation_steps, "threads": threads,
+        }
+        self._moment_count = moment_count
+        self.store = None
+        self.slots = {}
+        self._layout = None
+        self._touched = []
+
+    # --- The store itself ---
+
+    def fit(self, groups):
+        """Sees to it that the store has these parameters, and knows where and what they are now."""
+        found, layout = self._found(groups, ())
+        if layout != self._layout:
+            self._replace(found, layout, self._take_over)
+        for slot in self.slots.values():
+            self._follow(slot)
+
+    def load(self, groups, states):
+        """A new store with `states`, {parameter: (steps, moments, master or None)}; the old one stays if it fails."""
+        if not states:
+            self.close()
+            return
+        found, layout = self._found(groups, states.keys())
+
+        def fill(store, slots):
+            steps = [0] * len(slots)
+            for slot in slots.values():
+                if slot.parameter in states:
+                    steps[slot.number], moments, master = states[slot.parameter]
+                    _load_slot(store, slot, moments, master)
+            store.set_tensor_steps(steps)
+
+        self._replace(found, layout, fill)
+
+    def plan(self, groups):
+        """Raises CapacityError where the budget that was given is too small. Nothing is allocated."""
+        found, layout = self._found(groups, ())
+        if self._host_bytes is not None and found:
+            plan([slot.tensor() for slot in self._slots_of(found).values()], host_bytes=self._host_bytes,
+                 **self._options_for(layout))
+
+    def close(self):
+        if self.store is not None:
+            self.store.close()
+        self.store, self.slots, self._layout, self._touched = None, {}, None, []
+
+    def _found(self, groups, also):
+        """The parameters that have states, as (parameter, group, name, has_moments), and what a store of them hangs on."""
+        found, layout = [], []
+        for number, group in enumerate(groups):
+            has_moments = self._options["optimizer"] != "sgd" or group["momentum"] != 0
+            names = group.get("param_names") or [f"group {number}, parameter {i}" for i in range(len(group["params"]))]
+            for name, parameter in zip(names, group["params"]):
+                if not (parameter.requires_grad or id(parameter) in self.slots or parameter in also):
+                    continue
+                check_parameter(parameter, name)
+                if parameter.numel() != 0:
+                    found.append((parameter, number, name, has_moments))
+                    layout.append((id(parameter), number, has_moments, parameter.dtype, parameter.device,
+                                   parameter.shape, parameter.is_contiguous()))
+        return found, layout
+
+    def _slots_of(self, found):
+        _check_overlap(found)
+        slots, names = {}, set()
+        for number, (parameter, group, name, has_moments) in enumerate(found):
+            name = name if name not in names else f"{name} (of group {group}, number {number})"
+            names.add(name)
+            slots[id(parameter)] = Slot(parameter, number, group, name, has_moments)
+        return slots
+
+    def _options_for(self, layout):
+        return {**self._options, "sgd_momentum": int(self._options["optimizer"] == "sgd" and any(e[2] for e in layout))}
+
+    def _replace(self, found, layout, fill):
+        if not found:
+            self.close()
+            return
+        slots = self._slots_of(found)
+        tensors = [slot.tensor() for slot in slots.values()]
+        options = self._options_for(layout)
+        options["host_bytes"] = self._host_bytes or _planned_host_bytes(tensors, options)
+        store = _new_store(tensors, options)
+        try:
+            for slot in slots.values():
+                if slot.mirror is not None:
+                    slot.mirror.copy_(slot.parameter.detach().reshape(-1))
+            store.fill_arrays({slot.number: (slot.memory.data_ptr(), slot.type) for slot in slots.values()})
+            fill(store, slots)
+            for slot in slots.values():
+                slot.note()
+        except BaseException:
+            store.close()
+            raise
+        self.close()
+        self.store, self.slots, self._layout = store, slots, layout
+
+    def _take_over(self, store, slots):
+        """Copies the states of this store to the one that follows it."""
+        steps, old_steps = [0] * len(slots), self.store.tensor_steps if self.store is not None else ()
+        for key, slot in slots.items():
+            old = self.slots.get(key)
+            if old is None or old.parameter.numel() != slot.parameter.numel():
+                continue
+            _settle_masters(store, slot, lambda first, count, old=old: self._piece(old, "master", first, count))
+            if not (old.has_moments and slot.has_moments):
+                continue
+            steps[slot.number] = old_steps[old.number]
+            for what in MOMENTS[:self.moment_count]:
+                for first, count in _pieces(slot):
+                    values = self._piece(old, what, first, count)
+                    store.write_values(slot.number, values.data_ptr(), what, first, count)
+        store.set_tensor_steps(steps)
+
+    def _follow(self, slot):
+        """Takes over what the program has written to a parameter, or where it has put it."""
+        parameter = slot.parameter
+        address = parameter.data_ptr()
+        if address == slot.address and parameter._version == slot.version:
+            return
+        if slot.mirror is not None:
+            slot.mirror.copy_(parameter.detach().reshape(-1))
+        elif address != slot.address:
+            self.store.move_tensor(slot.number, address)
+        _settle_masters(self.store, slot, lambda first, count: self._piece(slot, "master", first, count))
+        slot.note()
+
+    # --- Steps ---
+
+    def begin(self):
+        self._touched = []
+        self.store.begin_step()
+
+    def hand_over(self, slot, gradient):
+        gradient = _host_gradient(slot, gradient)
+        self.store.hand_over(slot.number, gradient.data_ptr(), slot.type)
+        self._touched.append(slot)
+
+    def update(self, settings, clip_norm, loss_scale):
+        try:
+            return self.store.update(settings, 0, clip_norm, loss_scale)
+        finally:
+            # Also where a KeyboardInterrupt comes after the update: torch is to see what it has written.
+            touched, self._touched = self._touched, []
+            for slot in touched:
+                if slot.mirror is not None:
+                    slot.parameter.detach().copy_(slot.mirror.view(slot.parameter.shape))
+            torch.autograd.graph.increment_version([slot.parameter for slot in touched])
+            for slot in touched:
+                slot.note()
+
+    def abandon(self):
+        if self.store is None:
+            return
+        try:
+            self.store.abandon_step()
+        except MisuseError:
+            pass  # No step is open: an interrupt came before it began, or after its update.
+
+    # --- Values ---
+
+    @property
+    def moment_count(self):
+        """How many moments the store keeps of every tensor."""
+        if self._layout is not None and not any(entry[2] for entry in self._layout):
+            return 0
+        return self._moment_count
+
+    def read(self, slot, what):
+        """Values in the parameter's shape, in fp32. Where states are on nvme they are pages of a file without a name."""
+        count = slot.parameter.numel()
+        values = _file_backed(self._options["nvme_paths"], count) if self._nvme else torch.empty(count)
+        self.store.read_values(slot.number, what, 0, count, values.data_ptr())
+        return values.view(slot.parameter.shape)
+
+    def _piece(self, slot, what, first, count):
+        values = torch.empty(count)
+        self.store.read_values(slot.number, what, first, count, values.data_ptr())
+        return values
+
+
+def check_parameter(parameter, name):
+    """Refuses what no optimizer of Terrace can update."""
+    what = "cannot optimize a parameter"
+    if torch.nn.parameter.is_lazy(parameter):
+        raise MisuseError(what, name, "it has no shape yet", "run the model forward once before its first step")
+    reason = None
+    if torch.utils._python_dispatch.is_traceable_wrapper_subclass(parameter):
+        reason = f"it is a {type(parameter).__name__}, whose memory is that of other tensors"
+    elif parameter.layout != torch.strided:
+        reason = f"it is sparse ({parameter.layout})"
+    elif parameter.is_quantized or parameter.dtype not in TYPES:
+        reason = f"its type is {parameter.dtype}"
+    if reason is not None:
+        raise ConfigError(what, name, reason, "give dense parameters of float32, bfloat16 or float16, or freeze it "
+                                              "with requires_grad_(False)")
+    if parameter.numel() != 0 and parameter.data_ptr() == 0:
+        raise MisuseError(what, name, f"it has no memory (device {parameter.device})",
+                          "give the parameter values before the step, for instance with to_empty() and a load")
+
+
+def _host_gradient(slot, gradient):
+    """The gradient as the store takes it: contiguous, in host memory and of the parameter's type."""
+    if gradient.layout != torch.strided:
+        raise ConfigError("cannot take a gradient", slot.name, f"it is sparse ({gradient.layout})",
+                          "set sparse=False where the model makes it, for instance in torch.nn.Embedding")
+    if slot.landing is not None:
+        return slot.landing.copy_(gradient.detach().reshape(-1))
+    return gradient.detach().to(dtype=slot.parameter.dtype).contiguous()
+
+
+def _check_overlap(found):
+    """Two parameters in the same memory would be updated twice, and one that overlaps itself in no order."""
+    spans = []
+    for parameter, _, name, _ in found:
+        size = parameter.element_size()
+        reach = 1 + sum((extent - 1) * stride for extent, stride in zip(parameter.shape, parameter.stride()))
+        if torch._debug_has_internal_overlap(parameter) == 1:
+            raise ConfigError("cannot optimize a parameter", name, "its elements share memory with each other",
+                              "give it memory of its own: parameter.data = parameter.data.clone()")
+        start = parameter.data_ptr()
+        spans.append((parameter.device.type, parameter.device.index or 0, start, start + reach * size, name))
+    spans.sort()
+    for one, other in zip(spans, spans[1:]):
+        if one[:2] == other[:2] and other[2] < one[3]:
+            raise ConfigError("cannot optimize two parameters in the same memory", f"{one[4]} and {other[4]}",
+                              "an update of one would change the other",
+                              "use one torch.nn.Parameter in both places, or give one memory of its own")
+
+
+def _pieces(slot):
+    count = slot.parameter.numel()
+    return [(first, min(_PIECE, count - first)) for first in range(0, count, _PIECE)]
+
+
+def _settle_masters(store, slot, masters):
+    """Gives the store the values of a parameter, and of a 16-bit one `masters` wherever they round to it.
+
+    The store rounds as its updates do, so it is asked: the parameter is as before in the end.
+    """
+    memory = slot.memory
+    for first, count in _pieces(slot):
+        part = memory[first:first + count]
+        kept = part.clone()
+        given = kept if slot.type == "fp32" else masters(first, count)
+        try:
+            store.write_values(slot.number, given.data_ptr(), "master", first, count)
+            differing = part != kept
+            if bool(differing.any()):
+                given = torch.where(differing, kept.float(), given)
+                store.write_values(slot.number, given.data_ptr(), "master", first, count)
+        finally:
+            part.copy_(kept)
+
+
+def _load_slot(store, slot, moments, master):
+    for what, values in zip(MOMENTS, moments):
+        values = values.detach().reshape(-1)
+        for first, count in _pieces(slot):
+            part = values[first:first + count].to(device="cpu", dtype=torch.float32).contiguous()
+            store.write_values(slot.number, part.data_ptr(), what, first, count)
+    if master is not None and slot.type != "fp32":
+        values = master.detach().reshape(-1)
+        _settle_masters(store, slot, lambda first, count: values[first:first + count].to("cpu", torch.float32))
+
+
+def _planned_host_bytes(tensors, options):
+    """All of the states on cpu; on nvme what keeps the drive busy, and no more than there is."""
+    whole = plan(tensors, host_bytes=_AMPLE_BYTES, **options).host_bytes
+    if options["states"] == "cpu" or whole <= _NVME_HOST_BYTES:
+        return whole
+    try:
+        return plan(tensors, host_bytes=_NVME_HOST_BYTES, **options).host_bytes
+    except CapacityError as error:
+        return error.least_host_bytes
+
+
+def _new_store(tensors, options):
+    """A store in the first sub-folder of its paths that nobody uses, so that what a killed process left is found again."""
+    for number in itertools.count():
+        try:
+            return Store(tensors, **options, tier_name=f"optimizer-{number}" if options["nvme_paths"] else None)
+        except IoError as error:
+            if "is using it" not in error.reason:
+                raise
+
+
+def _file_backed(path, count):
+    """fp32 elements in the pages of a file that has no name, which the kernel may write out."""
+    folder = path if isinstance(path, (str, os.PathLike)) else path[0]
+    name = os.path.join(folder, f"state-{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            # Room that is not there has to be an error here; a write to the mapping would end the process.
+            os.posix_fallocate(descriptor, 0, 4 * count)
+            return torch.from_file(name, shared=True, size=count, dtype=torch.float32)
+        finally:
+            os.close(descriptor)
+            os.unlink(name)
+    except OSError as error:
+        raise IoError("cannot make room for optimizer states", name, os.strerror(error.errno),
+                      "free space on the drive, or save the model alone") from None
